@@ -50,10 +50,8 @@ where
 }
 
 fn main() -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_time()
-        .build()?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build()?;
     let plain = Plain::new()?;
     let dummy = Attested::dummy()?;
     let quotes = Attested::quotes()?;
@@ -95,10 +93,7 @@ impl Attested {
                 .with_validator(Arc::new(DangerousDummyValidator))
                 .build()
         };
-        Ok(Self {
-            server: end(1)?,
-            client: end(2)?,
-        })
+        Ok(Self { server: end(1)?, client: end(2)? })
     }
 
     fn quotes() -> anyhow::Result<Self> {
@@ -109,10 +104,7 @@ impl Attested {
                 .build()
                 .map_err(anyhow::Error::from)
         };
-        Ok(Self {
-            server: end(1)?,
-            client: end(2)?,
-        })
+        Ok(Self { server: end(1)?, client: end(2)? })
     }
 
     fn handshakes(&self, runtime: &Runtime, times: u64) -> anyhow::Result<Duration> {
@@ -169,11 +161,7 @@ struct OfBefore(VtpmValidator);
 impl OfBefore {
     fn new() -> Self {
         let measurements = Arc::new(LiveMeasurements::default());
-        Self(VtpmValidator::new(
-            Variant::QemuVtpm,
-            Arc::new(AnyAk),
-            measurements,
-        ))
+        Self(VtpmValidator::new(Variant::QemuVtpm, Arc::new(AnyAk), measurements))
     }
 }
 

@@ -13,10 +13,7 @@ fn main() -> anyhow::Result<()> {
     let code: Vec<u8> = (0..SIZE).map(|i| (i % 251).to_le_bytes()[0]).collect();
     let file = PeBuilder::new()
         .section(".text", code)
-        .section(
-            ".sbat",
-            "sbat,1,SBAT Version,sbat,1,https://example.org/sbat\n",
-        )
+        .section(".sbat", "sbat,1,SBAT Version,sbat,1,https://example.org/sbat\n")
         .signed()
         .build();
     check(&file)?;

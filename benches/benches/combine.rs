@@ -62,11 +62,7 @@ fn sizes(suite: &Suite) -> anyhow::Result<()> {
         return Ok(());
     }
     for (what, images_per_loader, note) in [
-        (
-            "some_loaders",
-            IMAGES_PER_LOADER,
-            "a boot loader for every fourth image",
-        ),
+        ("some_loaders", IMAGES_PER_LOADER, "a boot loader for every fourth image"),
         ("all_loaders", 1, "a boot loader for every image"),
         ("one_loader", usize::MAX, "one boot loader"),
     ] {

@@ -9,16 +9,8 @@ use tec_tpm::event_log::{EventLog, EventLogError};
 /// Size of the log of a PC with Secure Boot on that is up to date.
 const TYPICAL: usize = 48 << 10;
 /// From the shortest log to what is read at most, each four times the one before.
-const SIZES: [usize; 8] = [
-    1 << 10,
-    4 << 10,
-    16 << 10,
-    64 << 10,
-    256 << 10,
-    1 << 20,
-    4 << 20,
-    8 << 20,
-];
+const SIZES: [usize; 8] =
+    [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 8 << 20];
 
 fn main() -> anyhow::Result<()> {
     let mut suite = Suite::new(env!("CARGO_TARGET_TMPDIR"));
@@ -87,11 +79,7 @@ fn sizes(suite: &Suite) -> anyhow::Result<()> {
             let speed = bytes * 1e9 / nanoseconds;
             suite.figure(Figure::new(&name, speed, Unit::BytesPerSecond, note))
         };
-        report(
-            "hash",
-            suite.time(|| Sha256::digest(&log)),
-            "SHA-256 of the bytes",
-        )?;
+        report("hash", suite.time(|| Sha256::digest(&log)), "SHA-256 of the bytes")?;
         let parse = suite.time(|| EventLog::parse(&log).is_ok());
         report("parse", parse, "parse a log of three banks")?;
         let replayed = suite.time(|| replay(&log).is_ok());

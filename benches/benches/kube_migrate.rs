@@ -52,11 +52,7 @@ async fn measure(suite: &Suite) -> anyhow::Result<()> {
     plane.install_resources().await?;
     let anchor = async |word: &str| -> anyhow::Result<KubeRegistry> {
         let namespace = plane.namespace(word).await?;
-        Ok(KubeRegistry::new(
-            plane.admin()?,
-            namespace,
-            Arc::new(SystemClock),
-        ))
+        Ok(KubeRegistry::new(plane.admin()?, namespace, Arc::new(SystemClock)))
     };
     let source = anchor("source").await?;
     fill(&source, many).await?;
@@ -72,10 +68,7 @@ async fn measure(suite: &Suite) -> anyhow::Result<()> {
     let report = copy(&source, &target, &in_turn).await?;
     let both = begin.elapsed();
     let bare = in_turn.done.into_inner()?;
-    anyhow::ensure!(
-        report.created == many && bare.machines == many,
-        "{report:?}"
-    );
+    anyhow::ensure!(report.created == many && bare.machines == many, "{report:?}");
     let ours = both.saturating_sub(bare.took).as_secs_f64();
     let baseline = bare.took.as_secs_f64();
     let memory = load::peak_memory("self")? - before;
@@ -83,45 +76,15 @@ async fn measure(suite: &Suite) -> anyhow::Result<()> {
     let note = format!("{many} machines from namespace to namespace");
     let figure = |name: &str, value: f64, unit: Unit, what: &str| {
         let note = format!("{what}; {note}");
-        suite.figure(Figure::new(
-            &format!("kube_migrate/{name}"),
-            value,
-            unit,
-            &note,
-        ))
+        suite.figure(Figure::new(&format!("kube_migrate/{name}"), value, unit, &note))
     };
-    figure(
-        "objects_per_second",
-        objects / ours,
-        Unit::Count,
-        "objects adopted in a second",
-    )?;
-    figure(
-        "bare_per_second",
-        objects / baseline,
-        Unit::Count,
-        "objects in bare calls",
-    )?;
-    figure(
-        "ratio",
-        baseline / ours,
-        Unit::Count,
-        "ours against bare calls, 1 is as fast",
-    )?;
-    figure(
-        "memory",
-        memory,
-        Unit::Bytes,
-        "by how much the peak of memory grew",
-    )?;
+    figure("objects_per_second", objects / ours, Unit::Count, "objects adopted in a second")?;
+    figure("bare_per_second", objects / baseline, Unit::Count, "objects in bare calls")?;
+    figure("ratio", baseline / ours, Unit::Count, "ours against bare calls, 1 is as fast")?;
+    figure("memory", memory, Unit::Bytes, "by how much the peak of memory grew")?;
     let resumed = resume(&source, &anchor("resumed").await?).await?;
     let what = "share of the units that a broken pass had and the next did not touch";
-    figure(
-        "resumed",
-        1.0 - float(resumed) / float(many),
-        Unit::Count,
-        what,
-    )
+    figure("resumed", 1.0 - float(resumed) / float(many), Unit::Count, what)
 }
 
 async fn swap(anchor: &dyn TrustAnchor, change: &Transition) -> anyhow::Result<()> {
@@ -146,10 +109,7 @@ async fn copy(
 
 /// Breaks a pass off in its middle, and says how many units the next one looked at.
 async fn resume(from: &KubeRegistry, to: &KubeRegistry) -> anyhow::Result<u64> {
-    let half = Half {
-        pages: AtomicU64::new(0),
-        reached: Notify::new(),
-    };
+    let half = Half { pages: AtomicU64::new(0), reached: Notify::new() };
     tokio::select! {
         ended = copy(from, to, &half) => anyhow::bail!("it ended: {ended:?}"),
         () = half.reached.notified() => {}
@@ -191,13 +151,7 @@ async fn fill(anchor: &KubeRegistry, many: u64) -> anyhow::Result<()> {
     swap(anchor, &anchor.authority().await?.listen(&giver)?).await?;
     let intake = anchor.authority().await?.intake().context("it listens")?;
     let units: Vec<_> = (1..=many).map(unit).map(TrustUnit::Machine).collect();
-    let page = AdoptPage {
-        intake,
-        after: None,
-        units: &units,
-        more: false,
-        at: SystemClock.now(),
-    };
+    let page = AdoptPage { intake, after: None, units: &units, more: false, at: SystemClock.now() };
     anchor.adopt(&page).await?;
     // Nobody else has the authority: it is its own from now on.
     let seized = anchor.authority().await?.dangerous_seize()?;
@@ -220,16 +174,11 @@ async fn bare(
         .try_for_each_concurrent(AT_ONCE, async |number| {
             let unit = unit(number);
             let id = unit.machine.id;
-            machines
-                .create(&create, &Machine::from_core(&unit.machine))
-                .await?;
+            machines.create(&create, &Machine::from_core(&unit.machine)).await?;
             let key = AttestationKey::from_core(&sample::ak(number, number));
             keys.create(&create, &key).await?;
             let secret = Secret {
-                metadata: ObjectMeta {
-                    name: Some(id.to_string()),
-                    ..ObjectMeta::default()
-                },
+                metadata: ObjectMeta { name: Some(id.to_string()), ..ObjectMeta::default() },
                 data: Some([("root".to_owned(), ByteString(vec![0; 32]))].into()),
                 ..Secret::default()
             };

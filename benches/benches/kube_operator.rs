@@ -120,12 +120,7 @@ impl World {
         }
         let note = format!("most memory of the operator's process with {many} machines");
         let memory = self.peak_memory()?;
-        suite.figure(Figure::new(
-            "kube_operator/memory",
-            memory,
-            Unit::Bytes,
-            &note,
-        ))?;
+        suite.figure(Figure::new("kube_operator/memory", memory, Unit::Bytes, &note))?;
         self.restart(suite, many).await
     }
 
@@ -133,10 +128,7 @@ impl World {
     async fn restart(&self, suite: &Suite, many: u64) -> anyhow::Result<()> {
         let begin = Instant::now();
         {
-            let mut operator = self
-                .operator
-                .lock()
-                .map_err(|_| anyhow::anyhow!("poisoned"))?;
+            let mut operator = self.operator.lock().map_err(|_| anyhow::anyhow!("poisoned"))?;
             operator.kill();
             self.broker.take_sent();
             self.link.take_traffic();
@@ -202,10 +194,7 @@ impl World {
                 let id = sample::machine_id(number);
                 let entry = ("root".to_owned(), ByteString(vec![0; 64]));
                 let secret = Secret {
-                    metadata: ObjectMeta {
-                        name: Some(id.to_string()),
-                        ..ObjectMeta::default()
-                    },
+                    metadata: ObjectMeta { name: Some(id.to_string()), ..ObjectMeta::default() },
                     data: Some([entry].into()),
                     ..Secret::default()
                 };
@@ -221,10 +210,7 @@ impl World {
 
     /// In KiB.
     fn peak_memory(&self) -> anyhow::Result<f64> {
-        let operator = self
-            .operator
-            .lock()
-            .map_err(|_| anyhow::anyhow!("poisoned"))?;
+        let operator = self.operator.lock().map_err(|_| anyhow::anyhow!("poisoned"))?;
         load::peak_memory(operator.pid()?)
     }
 }

@@ -153,10 +153,7 @@ impl World {
     }
 
     fn config(&self) -> String {
-        format!(
-            "http://{}/ignition-clevis-pin-trustee",
-            self.register.address
-        )
+        format!("http://{}/ignition-clevis-pin-trustee", self.register.address)
     }
 }
 
@@ -190,16 +187,14 @@ fn machines(suite: &Suite, runtime: &Runtime, world: &World) -> anyhow::Result<(
     let (ours, bare) = (Tally::default(), Tally::default());
     let register = || {
         let (http, url) = (world.http.clone(), world.config());
-        ours.clone()
-            .time(async move { answered(http.get(url).send().await?, 200).await })
+        ours.clone().time(async move { answered(http.get(url).send().await?, 200).await })
     };
     let entropy = SeededEntropy::new(1);
     let written = world.written::<api::Machine>(runtime)?;
     let create = || {
         let id = MachineId::random(&mut EntropyRng::new(&entropy));
         let object = like(machine_object(id), &written);
-        bare.clone()
-            .time(create(world.objects(&world.as_register), object))
+        bare.clone().time(create(world.objects(&world.as_register), object))
     };
     suite.ratio_timed(
         MACHINE,
@@ -220,19 +215,12 @@ where
 
 /// With the metadata that the server writes, too.
 fn like<K: kube::Resource>(mut object: K, written: &ObjectMeta) -> K {
-    *object.meta_mut() = ObjectMeta {
-        name: object.meta().name.clone(),
-        ..written.clone()
-    };
+    *object.meta_mut() = ObjectMeta { name: object.meta().name.clone(), ..written.clone() };
     object
 }
 
 fn machine_object(id: MachineId) -> api::Machine {
-    api::Machine::from_core(&Machine::unclaimed(
-        id,
-        RegisteredBy::FirstBoot,
-        sample::time(0),
-    ))
+    api::Machine::from_core(&Machine::unclaimed(id, RegisteredBy::FirstBoot, sample::time(0)))
 }
 
 fn note(what: &str, ratio: &Ratio) -> String {
@@ -264,20 +252,14 @@ impl Keys {
         let made = Tally::default();
         storm(runtime, number / KEYS_OF_A_MACHINE + 1, || {
             let number = numbers.fetch_add(KEYS_OF_A_MACHINE, Ordering::Relaxed);
-            made.clone().time(create(
-                world.objects(&world.client),
-                machine_object(machine(number)),
-            ))
+            made.clone().time(create(world.objects(&world.client), machine_object(machine(number))))
         });
         made.p99()?;
         let record = |number| {
             let public = sample::public_key(number + 1);
             AkRecord::pending(public, machine(number), None, sample::time(0))
         };
-        Ok(Self {
-            records: (0..number).map(record).collect(),
-            next: AtomicU64::new(0),
-        })
+        Ok(Self { records: (0..number).map(record).collect(), next: AtomicU64::new(0) })
     }
 
     fn next(&self) -> Option<&AkRecord> {
@@ -295,9 +277,7 @@ fn keys(suite: &Suite, runtime: &Runtime, world: &World) -> anyhow::Result<()> {
             json!({ "public_key": key.public.to_pem(), "uuid": key.machine.to_string() })
                 .to_string()
         });
-        let put = world
-            .http
-            .put(format!("http://{}/register-ak", world.keys.address));
+        let put = world.http.put(format!("http://{}/register-ak", world.keys.address));
         let put = put.header("content-type", "application/json");
         ours.clone().time(async move {
             let body = body.context("there are too few keys")?;
@@ -331,18 +311,12 @@ fn keys(suite: &Suite, runtime: &Runtime, world: &World) -> anyhow::Result<()> {
     let at_many = median_ratio(submits, creates);
     // Creations grow slower, too, with what the API server holds.
     let note = format!("times the ratio at {FEW} keys, at {many}");
-    suite.figure(Figure::new(
-        KEY_GROWTH,
-        at_many / at_few,
-        Unit::Count,
-        &note,
-    ))
+    suite.figure(Figure::new(KEY_GROWTH, at_many / at_few, Unit::Count, &note))
 }
 
 /// Ours as a multiple of the baseline, in alternating rounds.
 fn median_ratio(ours: impl Fn() -> Duration, baseline: impl Fn() -> Duration) -> f64 {
-    let pairs: Vec<_> = (0..PAIRS)
-        .map(|_| (ours().as_secs_f64(), baseline().as_secs_f64()))
-        .collect();
+    let pairs: Vec<_> =
+        (0..PAIRS).map(|_| (ours().as_secs_f64(), baseline().as_secs_f64())).collect();
     Ratio::of_rounds("", &pairs).ratio
 }

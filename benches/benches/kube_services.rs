@@ -30,11 +30,7 @@ fn main() -> anyhow::Result<()> {
         logins_of,
     )?;
     let (call, login) = (calls.p99().as_secs_f64(), logins.p99().as_secs_f64());
-    let note = format!(
-        "p99 of {what}, {:.1} ms and {:.1} ms",
-        call * 1e3,
-        login * 1e3
-    );
+    let note = format!("p99 of {what}, {:.1} ms and {:.1} ms", call * 1e3, login * 1e3);
     let name = format!("{COMPONENT}_p99");
     suite.figure(Figure::new(&name, call / login, Unit::Count, &note))?;
     suite.finish();

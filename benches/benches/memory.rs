@@ -97,18 +97,14 @@ fn prediction(suite: &Suite) -> anyhow::Result<()> {
 fn log(suite: &Suite) -> anyhow::Result<()> {
     let log = synthetic::event_log(1, 48 << 10);
     let note = "parse and replay a log of 48 KiB";
-    allocations(suite, "event_log", note, || {
-        Ok(EventLog::parse(&log)?.replay_sha256()?)
-    })
+    allocations(suite, "event_log", note, || Ok(EventLog::parse(&log)?.replay_sha256()?))
 }
 
 fn fleet(suite: &Suite) -> anyhow::Result<()> {
     let fleet = Fleet::new(1, 80, 30, 4);
     let images = fleet.images();
     let note = "combine 80 images of 30 events";
-    allocations(suite, "combine", note, || {
-        Ok(Combiner::new().combine(&images)?)
-    })
+    allocations(suite, "combine", note, || Ok(Combiner::new().combine(&images)?))
 }
 
 fn evidence(suite: &Suite) -> anyhow::Result<()> {

@@ -116,18 +116,8 @@ fn sizes(suite: &Suite) -> anyhow::Result<()> {
         let read = |banks| PeFile::read_as(program.reader(), &PeRequest::new(banks)).is_ok();
         let time = suite.time(|| hash_reader(program.reader(), &mut buffer).is_ok());
         report("hash", size, time, "SHA-256 of the bytes")?;
-        report(
-            "digest",
-            size,
-            suite.time(|| read(Banks::SHA256)),
-            "Authenticode digest",
-        )?;
-        report(
-            "banks",
-            size,
-            suite.time(|| read(Banks::ALL)),
-            "the same in four banks",
-        )?;
+        report("digest", size, suite.time(|| read(Banks::SHA256)), "Authenticode digest")?;
+        report("banks", size, suite.time(|| read(Banks::ALL)), "the same in four banks")?;
         let (uki, image) = (uki.size(), uki.image());
         BootPredictor::new().predict(&image, &machine)?;
         let time = suite.time(|| BootPredictor::new().predict(&image, &machine).is_ok());
@@ -169,9 +159,7 @@ fn cores(suite: &Suite, boot: Option<Boot>) -> anyhow::Result<()> {
 /// A made image of the size of a real one.
 fn made() -> anyhow::Result<(MemoryImage, PlatformState)> {
     let mut content = Vec::new();
-    Program::uki(1, 14 << 20)
-        .reader()
-        .read_to_end(&mut content)?;
+    Program::uki(1, 14 << 20).reader().read_to_end(&mut content)?;
     let image = MemoryImage::new().with("EFI/BOOT/BOOTX64.EFI", content);
     anyhow::ensure!(image.files("")?.len() == 1, "the image has one file");
     Ok((image, synthetic::machine(1, 500)))
@@ -188,17 +176,11 @@ fn revoked(suite: &Suite, boot: &Boot) -> anyhow::Result<()> {
         let list = synthetic::dbx(1, usize::try_from(count)?);
         let mut boot = boot.clone();
         boot.machine =
-            boot.machine
-                .with_variable("dbx", Guid::SECURITY_DATABASE, synthetic::ATTRIBUTES, list);
+            boot.machine.with_variable("dbx", Guid::SECURITY_DATABASE, synthetic::ATTRIBUTES, list);
         boot.predict(&image)?;
         let time = suite.time(|| boot.predict(&image).is_ok());
         let note = "PCRs 4, 7 and 14 of one image with so many revoked digests";
-        suite.figure(Figure::new(
-            &format!("{name}/{count}"),
-            time,
-            Unit::Nanoseconds,
-            note,
-        ))?;
+        suite.figure(Figure::new(&format!("{name}/{count}"), time, Unit::Nanoseconds, note))?;
     }
     Ok(())
 }

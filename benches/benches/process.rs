@@ -85,10 +85,7 @@ fn run(command: &mut Command) -> anyhow::Result<Duration> {
     let mut child = command.spawn().context("cannot start a program")?;
     let pid = Pid::from_child(&child);
     // It has ended then, but its accounts are still there.
-    waitid(
-        WaitId::Pid(pid),
-        WaitIdOptions::EXITED | WaitIdOptions::NOWAIT,
-    )?;
+    waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)?;
     // Linux, Documentation/scheduler/sched-stats.rst: nanoseconds on a processor come first.
     let accounts = fs::read_to_string(format!("/proc/{}/schedstat", child.id()))?;
     let status = child.wait()?;
@@ -119,9 +116,7 @@ fn memory(suite: &Suite) -> anyhow::Result<()> {
     if !suite.wants(name) {
         return Ok(());
     }
-    let output = Command::new(std::env::current_exe()?)
-        .arg(PREDICT)
-        .output()?;
+    let output = Command::new(std::env::current_exe()?).arg(PREDICT).output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     let bytes: f64 = text.trim().parse().context("the child tells no size")?;
     let note = "all memory of a process that predicts a unified kernel image of 2 GiB";

@@ -72,12 +72,7 @@ fn measure(suite: &Suite, runtime: &Runtime) -> anyhow::Result<()> {
     let note = "a publisher that starts, where all 10,000 machines are there: its notes are read";
     report(suite, "restart", restart, note)?;
     let note = "publish the 10,001st machine / send its disk key and the list of all keys";
-    suite.ratio(
-        "publish/one_more",
-        note,
-        || ours().is_ok(),
-        || baseline().is_ok(),
-    )?;
+    suite.ratio("publish/one_more", note, || ours().is_ok(), || baseline().is_ok())?;
     // What failed was not measured.
     ours()?;
     baseline()
@@ -85,18 +80,8 @@ fn measure(suite: &Suite, runtime: &Runtime) -> anyhow::Result<()> {
 
 fn report(suite: &Suite, name: &str, counts: (f64, f64), note: &str) -> anyhow::Result<()> {
     let (requests, bytes) = counts;
-    suite.figure(Figure::new(
-        &format!("publish/requests/{name}"),
-        requests,
-        Unit::Count,
-        note,
-    ))?;
-    suite.figure(Figure::new(
-        &format!("publish/bytes/{name}"),
-        bytes,
-        Unit::Bytes,
-        note,
-    ))
+    suite.figure(Figure::new(&format!("publish/requests/{name}"), requests, Unit::Count, note))?;
+    suite.figure(Figure::new(&format!("publish/bytes/{name}"), bytes, Unit::Bytes, note))
 }
 
 /// Requests, and bytes of bodies in both directions.
@@ -118,15 +103,11 @@ impl Counts {
 async fn count(State(counts): State<Arc<Counts>>, request: Request, next: Next) -> Response {
     counts.requests.fetch_add(1, Ordering::Relaxed);
     let (parts, body) = request.into_parts();
-    let body = axum::body::to_bytes(body, MAX_PAYLOAD)
-        .await
-        .unwrap_or_default();
+    let body = axum::body::to_bytes(body, MAX_PAYLOAD).await.unwrap_or_default();
     counts.bytes.fetch_add(body.len() as u64, Ordering::Relaxed);
     let response = next.run(Request::from_parts(parts, Body::from(body))).await;
     let (parts, body) = response.into_parts();
-    let body = axum::body::to_bytes(body, MAX_PAYLOAD)
-        .await
-        .unwrap_or_default();
+    let body = axum::body::to_bytes(body, MAX_PAYLOAD).await.unwrap_or_default();
     counts.bytes.fetch_add(body.len() as u64, Ordering::Relaxed);
     Response::from_parts(parts, Body::from(body))
 }
@@ -169,14 +150,7 @@ impl World {
         let endpoint = Endpoint::new(url.parse()?, "");
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let deadlines = Deadlines::new(Duration::from_secs(10), Duration::from_mins(1));
-        let api = AdminApi::new(
-            &endpoint,
-            Generation::V0_21,
-            admin,
-            clock,
-            deadlines,
-            &provider,
-        )?;
+        let api = AdminApi::new(&endpoint, Generation::V0_21, admin, clock, deadlines, &provider)?;
         let api = Arc::new(api);
         let world = Self {
             counts,
@@ -193,31 +167,20 @@ impl World {
     /// The first round of a publisher that knows nothing yet.
     async fn restart(&self, desired: &Desired) -> anyhow::Result<()> {
         let progress = self.publisher.publish(desired).await?;
-        anyhow::ensure!(
-            matches!(progress, Progress::Converged { changes: 0, .. }),
-            "{progress:?}"
-        );
+        anyhow::ensure!(matches!(progress, Progress::Converged { changes: 0, .. }), "{progress:?}");
         Ok(())
     }
 
     async fn one_more(&self, desired: &Desired) -> anyhow::Result<()> {
         register(desired, self.next.fetch_add(1, Ordering::Relaxed))?;
         let progress = self.publisher.publish(desired).await?;
-        anyhow::ensure!(
-            matches!(progress, Progress::Converged { changes: 2, .. }),
-            "{progress:?}"
-        );
+        anyhow::ensure!(matches!(progress, Progress::Converged { changes: 2, .. }), "{progress:?}");
         Ok(())
     }
 
     async fn whole_list(&self, list: &serde_json::Value) -> anyhow::Result<()> {
-        self.api
-            .put(&sample::secret_path(0), &sample::secret(0))
-            .await?;
-        self.api
-            .set_reference_value("trusted_aks", list)
-            .await
-            .context("the list")
+        self.api.put(&sample::secret_path(0), &sample::secret(0)).await?;
+        self.api.set_reference_value("trusted_aks", list).await.context("the list")
     }
 }
 

@@ -83,10 +83,7 @@ impl<'a> Bare<'a> {
 fn verify(json: &Value) -> Option<Result<VerifiedEvidence, VerifyError>> {
     let verifier = TpmVerifier::new();
     let mut future = pin!(verifier.verify(EvidenceRequest::new(Tee::Tpm, json, &REPORT_DATA)));
-    match future
-        .as_mut()
-        .poll(&mut Context::from_waker(Waker::noop()))
-    {
+    match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(verified) => Some(verified),
         Poll::Pending => None,
     }
@@ -99,10 +96,7 @@ fn check(
     bare: &Bare<'_>,
 ) -> anyhow::Result<()> {
     let quote = evidence.quote().verify(&tpm.public_key(), &NONCE)?;
-    anyhow::ensure!(
-        quote.pcrs() == &tpm.pcrs(),
-        "the values are the quoted ones"
-    );
+    anyhow::ensure!(quote.pcrs() == &tpm.pcrs(), "the values are the quoted ones");
     let verified = verify(json).context("the verifier waits")??;
     anyhow::ensure!(verified.pcrs == tpm.pcrs(), "the verifier agrees");
     anyhow::ensure!(bare.verify(), "the bare signature verifies");

@@ -31,9 +31,7 @@ fn main() -> anyhow::Result<()> {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
     let service = Service::open(&dir.path().join("store"))?;
     let baseline = Baseline::open(&dir.path().join("baseline.db"))?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build()?;
     check(&runtime, &service, &baseline)?;
 
     let mut suite = Suite::new(env!("CARGO_TARGET_TMPDIR"));
@@ -143,11 +141,7 @@ impl Baseline {
             "CREATE TABLE machine (id TEXT PRIMARY KEY, registered_by TEXT NOT NULL,
              registered_at INTEGER NOT NULL, state TEXT NOT NULL) STRICT, WITHOUT ROWID",
         )?;
-        Ok(Self {
-            db,
-            entropy: Box::new(SeededEntropy::new(2)),
-            inserted: AtomicU64::new(0),
-        })
+        Ok(Self { db, entropy: Box::new(SeededEntropy::new(2)), inserted: AtomicU64::new(0) })
     }
 
     fn insert(&self, times: u64) -> Duration {
@@ -168,9 +162,7 @@ impl Baseline {
     }
 
     fn verdict(&self) -> anyhow::Result<()> {
-        let rows: i64 = self
-            .db
-            .query_row("SELECT count(*) FROM machine", (), |row| row.get(0))?;
+        let rows: i64 = self.db.query_row("SELECT count(*) FROM machine", (), |row| row.get(0))?;
         let inserted = self.inserted.load(Ordering::Relaxed);
         anyhow::ensure!(rows.unsigned_abs() == inserted, "{rows} rows of {inserted}");
         Ok(())
@@ -184,10 +176,8 @@ fn check(runtime: &Runtime, service: &Service, baseline: &Baseline) -> anyhow::R
     service.verdict(runtime)?;
     baseline.insert(WARM_UP);
     baseline.verdict()?;
-    let first = runtime
-        .block_on(service.store.list(None, 1))?
-        .pop()
-        .context("no machine is stored")?;
+    let first =
+        runtime.block_on(service.store.list(None, 1))?.pop().context("no machine is stored")?;
     let found = runtime.block_on(service.store.find(&first.id))?;
     anyhow::ensure!(found == Some(first), "a stored machine is found");
     Ok(())

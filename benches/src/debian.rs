@@ -49,11 +49,7 @@ pub fn boots() -> Result<Vec<Boot>> {
             .with_context(|| format!("cannot read the variables of {}", folder.display()))?
             .with_grub_device(GRUB_DEVICE);
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
-        boots.push(Boot {
-            name: name.into_owned(),
-            machine,
-            folder,
-        });
+        boots.push(Boot { name: name.into_owned(), machine, folder });
     }
     boots.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(boots)
@@ -100,15 +96,9 @@ impl Boot {
     /// # Errors
     /// When it cannot be predicted.
     pub fn files(&self) -> Result<Vec<PathBuf>> {
-        let recorder = Recorder {
-            image: self.image()?,
-            opened: Mutex::default(),
-        };
+        let recorder = Recorder { image: self.image()?, opened: Mutex::default() };
         self.predict(&recorder)?;
-        let mut opened = recorder
-            .opened
-            .into_inner()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut opened = recorder.opened.into_inner().unwrap_or_else(PoisonError::into_inner);
         opened.sort();
         opened.dedup();
         let esp = self.folder.join("esp");
@@ -124,11 +114,8 @@ impl Boot {
         let mut image = MemoryImage::new();
         for path in esp.files("").context("cannot list the files")? {
             let mut content = Vec::new();
-            let mut file = esp
-                .open(&path)
-                .with_context(|| format!("cannot open {path}"))?;
-            file.read_to_end(&mut content)
-                .with_context(|| format!("cannot read {path}"))?;
+            let mut file = esp.open(&path).with_context(|| format!("cannot open {path}"))?;
+            file.read_to_end(&mut content).with_context(|| format!("cannot read {path}"))?;
             image.insert(path, content);
         }
         Ok(image)

@@ -141,13 +141,7 @@ impl Ratio {
 impl Figure {
     /// A number, with its unit and what was measured.
     pub fn new(name: &str, value: f64, unit: Unit, note: &str) -> Self {
-        Self {
-            name: name.to_owned(),
-            value,
-            unit,
-            goal: goal(name),
-            note: note.to_owned(),
-        }
+        Self { name: name.to_owned(), value, unit, goal: goal(name), note: note.to_owned() }
     }
 
     /// Whether it is at most what is wanted; nothing where nothing is.
@@ -241,13 +235,7 @@ mod tests {
 
     #[test]
     fn one_round_that_was_disturbed_changes_nothing() {
-        let pairs = [
-            (2.0, 1.0),
-            (4.0, 2.0),
-            (900.0, 1.0),
-            (2.2, 1.0),
-            (2.0, 50.0),
-        ];
+        let pairs = [(2.0, 1.0), (4.0, 2.0), (900.0, 1.0), (2.2, 1.0), (2.0, 50.0)];
         let ratio = Ratio::of_rounds("x", &pairs);
         assert!((ratio.ratio - 2.0).abs() < 1e-9);
         assert!((ratio.baseline_ns - 1.0).abs() < 1e-9);

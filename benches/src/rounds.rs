@@ -81,10 +81,7 @@ pub(crate) fn fastest(work: &mut impl FnMut(u64) -> Duration) -> f64 {
 }
 
 fn per_operation(work: &mut impl FnMut(u64) -> Duration, times: u64) -> f64 {
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "far below 2^52 operations in one round"
-    )]
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^52 operations in one round")]
     let times_as_float = times as f64;
     work(times).as_secs_f64() * 1e9 / times_as_float
 }

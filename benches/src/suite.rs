@@ -59,10 +59,7 @@ impl Arguments {
     }
 
     fn wants(&self, name: &str) -> bool {
-        let fits = self
-            .filter
-            .as_ref()
-            .is_none_or(|filter| name.contains(filter));
+        let fits = self.filter.as_ref().is_none_or(|filter| name.contains(filter));
         fits && !self.measures_nothing
     }
 }

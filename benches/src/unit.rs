@@ -19,11 +19,7 @@ pub enum Unit {
     PerSecond,
 }
 
-const BINARY: [(f64, &str); 3] = [
-    (1_073_741_824.0, "GiB"),
-    (1_048_576.0, "MiB"),
-    (1_024.0, "KiB"),
-];
+const BINARY: [(f64, &str); 3] = [(1_073_741_824.0, "GiB"), (1_048_576.0, "MiB"), (1_024.0, "KiB")];
 const DECIMAL: [(f64, &str); 2] = [(1e6, "M"), (1e3, "k")];
 const TIME: [(f64, &str); 3] = [(1e9, "s"), (1e6, "ms"), (1e3, "µs")];
 
@@ -52,11 +48,7 @@ impl Unit {
 
 /// Three digits that count, no zeros after the point.
 fn number(value: f64) -> String {
-    let decimals = if value < 10.0 {
-        2
-    } else {
-        usize::from(value < 100.0)
-    };
+    let decimals = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
     let text = format!("{value:.decimals$}");
     match text.split_once('.') {
         Some(_) => text.trim_end_matches('0').trim_end_matches('.').to_owned(),

@@ -39,11 +39,7 @@ impl<'a> Known<'a> {
         machine: Option<&'a Machine>,
         images: &'a [ApprovedImage],
     ) -> Self {
-        Self {
-            ak,
-            machine,
-            images,
-        }
+        Self { ak, machine, images }
     }
 
     /// Without what a store found that was not asked for: the record of another key, or another
@@ -204,10 +200,7 @@ impl Appraisal {
     }
 
     fn refused(attempt: Attempt) -> Self {
-        Self {
-            attempt,
-            attested: None,
-        }
+        Self { attempt, attested: None }
     }
 }
 
@@ -230,27 +223,18 @@ fn gates_before_pcrs<'a>(
 
 fn identity_gates(ladder: &mut Ladder, known: Known<'_>) -> Option<()> {
     let Some(record) = known.ak else {
-        ladder.skip(
-            Gate::MachineKnown,
-            "the evidence names no machine, only a key",
-        );
+        ladder.skip(Gate::MachineKnown, "the evidence names no machine, only a key");
         ladder.fail(Gate::AkBound, "the key is not registered");
         return None;
     };
     match known.machine {
         Some(machine) if machine.state == MachineState::Revoked => {
-            ladder.fail(
-                Gate::MachineKnown,
-                format!("machine {} was revoked", machine.id),
-            );
+            ladder.fail(Gate::MachineKnown, format!("machine {} was revoked", machine.id));
             return None;
         }
         Some(machine) => ladder.pass(Gate::MachineKnown, format!("machine {}", machine.id)),
         None => {
-            ladder.fail(
-                Gate::MachineKnown,
-                format!("machine {} was removed", record.machine),
-            );
+            ladder.fail(Gate::MachineKnown, format!("machine {} was removed", record.machine));
             return None;
         }
     }
@@ -260,17 +244,11 @@ fn identity_gates(ladder: &mut Ladder, known: Known<'_>) -> Option<()> {
             Some(())
         }
         AkState::Pending => {
-            ladder.fail(
-                Gate::AkBound,
-                format!("key {} waits for approval", record.fingerprint()),
-            );
+            ladder.fail(Gate::AkBound, format!("key {} waits for approval", record.fingerprint()));
             None
         }
         AkState::Revoked => {
-            ladder.fail(
-                Gate::AkBound,
-                format!("key {} was revoked", record.fingerprint()),
-            );
+            ladder.fail(Gate::AkBound, format!("key {} was revoked", record.fingerprint()));
             None
         }
     }
@@ -282,20 +260,14 @@ fn quote_gates<'a>(
 ) -> Option<&'a VerifiedEvidence> {
     let failed = match evidence {
         Ok(verified) => {
-            ladder.pass(
-                Gate::NonceAndSignature,
-                "signed by the key, over this session's nonce",
-            );
+            ladder.pass(Gate::NonceAndSignature, "signed by the key, over this session's nonce");
             ladder.pass(Gate::PcrSelection, "sha256:0-23, once");
             return Some(verified);
         }
         Err(error) => error,
     };
     if matches!(failed, VerifyError::Selection { .. }) {
-        ladder.pass(
-            Gate::NonceAndSignature,
-            "signed by the key, over this session's nonce",
-        );
+        ladder.pass(Gate::NonceAndSignature, "signed by the key, over this session's nonce");
         ladder.fail(Gate::PcrSelection, failed.to_string());
     } else {
         ladder.fail(Gate::NonceAndSignature, failed.to_string());
@@ -306,10 +278,7 @@ fn quote_gates<'a>(
 fn log_gate(ladder: &mut Ladder, verified: &VerifiedEvidence, pinned: PinnedPcrs) -> Option<()> {
     match &verified.log {
         LogEvidence::Absent => {
-            ladder.skip(
-                Gate::EventLog,
-                "no event log was sent; the PCR values alone decide",
-            );
+            ladder.skip(Gate::EventLog, "no event log was sent; the PCR values alone decide");
             Some(())
         }
         LogEvidence::Broken { reason } => {

@@ -433,11 +433,7 @@ impl std::str::FromStr for Code {
     type Err = UnknownCodeError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::ALL
-            .iter()
-            .copied()
-            .find(|code| code.as_str() == text)
-            .ok_or(UnknownCodeError)
+        Self::ALL.iter().copied().find(|code| code.as_str() == text).ok_or(UnknownCodeError)
     }
 }
 
@@ -460,10 +456,7 @@ mod tests {
         for code in Code::ALL {
             assert_eq!(code.as_str().parse::<Code>().unwrap(), *code);
             assert!((400..600).contains(&code.http_status()), "{code}");
-            assert!(
-                code.cause().ends_with('.') && code.fix().ends_with('.'),
-                "{code}"
-            );
+            assert!(code.cause().ends_with('.') && code.fix().ends_with('.'), "{code}");
         }
     }
 }

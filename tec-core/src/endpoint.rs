@@ -35,11 +35,7 @@ fn authority_ok(authority: &str) -> bool {
         let Some((host, tail)) = rest.split_once(']') else {
             return false;
         };
-        if host.is_empty()
-            || !host
-                .chars()
-                .all(|c| c.is_ascii_hexdigit() || c == ':' || c == '.')
-        {
+        if host.is_empty() || !host.chars().all(|c| c.is_ascii_hexdigit() || c == ':' || c == '.') {
             return false;
         }
         match tail.strip_prefix(':') {
@@ -55,9 +51,7 @@ fn authority_ok(authority: &str) -> bool {
     };
     let host_ok = !host.is_empty()
         && host.len() <= 253
-        && host
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || c == '.' || c == '-' || c == '_');
+        && host.chars().all(|c| c.is_ascii_alphanumeric() || c == '.' || c == '-' || c == '_');
     host_ok && port.is_none_or(|port| port.parse::<u16>().is_ok_and(|p| p != 0))
 }
 
@@ -103,10 +97,7 @@ pub struct Endpoint {
 impl Endpoint {
     /// An endpoint with the CA bundle that nodes shall pin (may be empty).
     pub fn new(url: BaseUrl, cert: impl Into<String>) -> Self {
-        Self {
-            url,
-            cert: cert.into(),
-        }
+        Self { url, cert: cert.into() }
     }
 }
 
@@ -132,11 +123,7 @@ mod tests {
 
     #[test]
     fn base_urls_have_scheme_host_and_port_only() {
-        for good in [
-            "http://a",
-            "https://kbs.example.org:8080",
-            "https://[fd00::1]:8080/",
-        ] {
+        for good in ["http://a", "https://kbs.example.org:8080", "https://[fd00::1]:8080/"] {
             assert!(good.parse::<BaseUrl>().is_ok(), "{good}");
         }
         for bad in [

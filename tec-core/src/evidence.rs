@@ -36,13 +36,7 @@ impl LoggedEvent {
         kind: impl Into<String>,
         detail: Option<String>,
     ) -> Self {
-        Self {
-            number,
-            pcr,
-            digest,
-            kind: kind.into(),
-            detail,
-        }
+        Self { number, pcr, digest, kind: kind.into(), detail }
     }
 }
 
@@ -191,11 +185,7 @@ pub struct NoPinnedPcrError;
 impl PinnedPcrs {
     /// Checks that the set is not empty.
     pub fn new(set: PcrSet) -> Result<Self, NoPinnedPcrError> {
-        if set.is_empty() {
-            Err(NoPinnedPcrError)
-        } else {
-            Ok(Self(set))
-        }
+        if set.is_empty() { Err(NoPinnedPcrError) } else { Ok(Self(set)) }
     }
 
     /// PCR 4 alone: the boot loader and kernel images.

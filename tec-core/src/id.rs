@@ -27,11 +27,7 @@ fn random_uuid(rng: &mut dyn rand_core::CryptoRng) -> Uuid {
 /// Accepts exactly the 36-character hyphenated form in either case: other spellings of a UUID
 /// would give one machine two names in paths and files.
 fn parse_uuid(text: &str) -> Option<Uuid> {
-    if text.len() == 36 {
-        Uuid::try_parse(text).ok()
-    } else {
-        None
-    }
+    if text.len() == 36 { Uuid::try_parse(text).ok() } else { None }
 }
 
 impl MachineId {
@@ -174,26 +170,19 @@ pub struct ParseResourcePathError;
 impl ResourcePath {
     /// Where the root volume's key of a machine lies: `default/<uuid>/root`.
     pub fn luks_root(machine: &MachineId) -> Self {
-        Self {
-            text: format!("default/{machine}/root"),
-        }
+        Self { text: format!("default/{machine}/root") }
     }
 
     /// Where a recovery key that a machine left lies: `default/<uuid>/recovery-<number>`. It is not
     /// the path of a disk key, and so is never released.
     pub fn recovery(machine: &MachineId, number: u32) -> Self {
-        Self {
-            text: format!("default/{machine}/recovery-{number}"),
-        }
+        Self { text: format!("default/{machine}/recovery-{number}") }
     }
 
     /// The machine that left the recovery key which lies here, and its number, if this is such a
     /// path.
     pub fn recovery_of(&self) -> Option<(MachineId, u32)> {
-        let (id, number) = self
-            .text
-            .strip_prefix("default/")?
-            .split_once("/recovery-")?;
+        let (id, number) = self.text.strip_prefix("default/")?.split_once("/recovery-")?;
         let (machine, number) = (id.parse().ok()?, number.parse().ok()?);
         // One key has one path.
         (Self::recovery(&machine, number) == *self).then_some((machine, number))
@@ -229,9 +218,7 @@ impl FromStr for ResourcePath {
             segment.starts_with(word) && segment.chars().all(|c| word(c) || c == '.')
         };
         if text.len() <= 768 && text.split('/').count() == 3 && text.split('/').all(segment_ok) {
-            Ok(Self {
-                text: text.to_owned(),
-            })
+            Ok(Self { text: text.to_owned() })
         } else {
             Err(ParseResourcePathError)
         }
@@ -261,17 +248,9 @@ mod tests {
     #[test]
     fn only_the_hyphenated_form_is_a_machine_id() {
         assert_eq!(ID.parse::<MachineId>().unwrap().to_string(), ID);
-        assert_eq!(
-            ID.to_uppercase().parse::<MachineId>().unwrap().to_string(),
-            ID
-        );
-        for bad in [
-            "",
-            "x",
-            "7c9e6679742540de944be07fc1f90ae7",
-            &format!("{{{ID}}}"),
-            "../../etc",
-        ] {
+        assert_eq!(ID.to_uppercase().parse::<MachineId>().unwrap().to_string(), ID);
+        for bad in ["", "x", "7c9e6679742540de944be07fc1f90ae7", &format!("{{{ID}}}"), "../../etc"]
+        {
             assert!(bad.parse::<MachineId>().is_err(), "{bad}");
         }
     }
@@ -280,27 +259,14 @@ mod tests {
     fn a_machine_has_one_path() {
         let machine: MachineId = ID.parse().unwrap();
         let path = ResourcePath::luks_root(&machine);
-        assert_eq!(
-            path.as_str().parse::<ResourcePath>().unwrap().machine(),
-            Some(machine)
-        );
-        let upper: ResourcePath = format!("default/{}/root", ID.to_uppercase())
-            .parse()
-            .unwrap();
+        assert_eq!(path.as_str().parse::<ResourcePath>().unwrap().machine(), Some(machine));
+        let upper: ResourcePath = format!("default/{}/root", ID.to_uppercase()).parse().unwrap();
         assert_eq!(upper.machine(), None);
     }
 
     #[test]
     fn paths_cannot_climb() {
-        for bad in [
-            "a/b",
-            "a/b/c/d",
-            "a//c",
-            "../b/c",
-            "a/.b/c",
-            "a/b/c?",
-            "a/b/\u{e9}",
-        ] {
+        for bad in ["a/b", "a/b/c/d", "a//c", "../b/c", "a/.b/c", "a/b/c?", "a/b/\u{e9}"] {
             assert!(bad.parse::<ResourcePath>().is_err(), "{bad}");
         }
         assert!("default/x.y/tag-1".parse::<ResourcePath>().is_ok());

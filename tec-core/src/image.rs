@@ -37,13 +37,7 @@ impl ImageEvent {
         hash: Sha256Digest,
         id: impl Into<String>,
     ) -> Self {
-        Self {
-            name: name.into(),
-            pcr,
-            hash,
-            id: id.into(),
-            source: None,
-        }
+        Self { name: name.into(), pcr, hash, id: id.into(), source: None }
     }
 
     /// Says which file the digest comes from.
@@ -70,18 +64,13 @@ impl ExpectedPcr {
     /// Folds `events` (those of other registers are left out) into the value of register `id`.
     pub fn from_events(id: PcrIndex, events: impl IntoIterator<Item = ImageEvent>) -> Self {
         let events: Vec<_> = events.into_iter().filter(|e| e.pcr == id).collect();
-        let value = events
-            .iter()
-            .fold(Sha256Digest::ZERO, |pcr, e| pcr.extended(&e.hash));
+        let value = events.iter().fold(Sha256Digest::ZERO, |pcr, e| pcr.extended(&e.hash));
         Self { id, value, events }
     }
 
     /// Whether folding the events gives the value.
     pub fn is_consistent(&self) -> bool {
-        let folded = self
-            .events
-            .iter()
-            .fold(Sha256Digest::ZERO, |pcr, e| pcr.extended(&e.hash));
+        let folded = self.events.iter().fold(Sha256Digest::ZERO, |pcr, e| pcr.extended(&e.hash));
         self.events.iter().all(|e| e.pcr == self.id) && folded == self.value
     }
 }

@@ -94,9 +94,7 @@ pub fn content_key(resource: &SecretBytes) -> Result<SecretArray<32>, ParseLuksR
         32 => key.copy_from_slice(wire.key.as_bytes()),
         43 => {
             let decoded = Zeroizing::new(
-                URL_SAFE_NO_PAD
-                    .decode(wire.key)
-                    .map_err(|_| ParseLuksResourceError)?,
+                URL_SAFE_NO_PAD.decode(wire.key).map_err(|_| ParseLuksResourceError)?,
             );
             if decoded.len() != 32 {
                 return Err(ParseLuksResourceError);
@@ -153,9 +151,7 @@ mod tests {
 
     #[test]
     fn the_compatible_form_is_the_documented_json() {
-        let resource = CompatLuksKey
-            .generate(&mut ChaCha20Rng::seed_from_u64(2))
-            .into_bytes();
+        let resource = CompatLuksKey.generate(&mut ChaCha20Rng::seed_from_u64(2)).into_bytes();
         let json: serde_json::Value = serde_json::from_slice(resource.expose("test")).unwrap();
         assert_eq!(json["key_type"], "oct");
         assert_eq!(json["key"].as_str().unwrap().len(), 32);
@@ -174,12 +170,9 @@ mod tests {
 
     #[test]
     fn other_resources_are_refused() {
-        for bad in [
-            "",
-            "{}",
-            r#"{"key_type":"rsa","key":"x"}"#,
-            r#"{"key_type":"oct","key":"short"}"#,
-        ] {
+        for bad in
+            ["", "{}", r#"{"key_type":"rsa","key":"x"}"#, r#"{"key_type":"oct","key":"short"}"#]
+        {
             assert!(content_key(&SecretBytes::new(bad.as_bytes().to_vec())).is_err());
         }
     }

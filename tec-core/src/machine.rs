@@ -71,13 +71,7 @@ pub struct Machine {
 impl Machine {
     /// A machine that has just been registered.
     pub fn unclaimed(id: MachineId, registered_by: RegisteredBy, registered_at: Timestamp) -> Self {
-        Self {
-            id,
-            registered_by,
-            registered_at,
-            state: MachineState::Unclaimed,
-            binding: None,
-        }
+        Self { id, registered_by, registered_at, state: MachineState::Unclaimed, binding: None }
     }
 
     /// Whether an attestation key was ever bound to it.

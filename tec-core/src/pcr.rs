@@ -64,9 +64,7 @@ impl TryFrom<u8> for PcrIndex {
         if usize::from(index) < PCR_COUNT {
             Ok(Self(index))
         } else {
-            Err(PcrIndexError {
-                index: index.into(),
-            })
+            Err(PcrIndexError { index: index.into() })
         }
     }
 }
@@ -158,9 +156,7 @@ mod tests {
 
     #[test]
     fn a_set_keeps_what_was_added() {
-        let set: PcrSet = [PcrIndex::MOK, PcrIndex::BOOT_MANAGER]
-            .into_iter()
-            .collect();
+        let set: PcrSet = [PcrIndex::MOK, PcrIndex::BOOT_MANAGER].into_iter().collect();
         assert_eq!(set.iter().map(u8::from).collect::<Vec<_>>(), [4, 14]);
         assert!(!set.contains(PcrIndex::SECURE_BOOT));
     }

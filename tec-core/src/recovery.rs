@@ -65,9 +65,7 @@ impl RecoveryKey {
         let bits = SecretArray::<{ GROUPS * 2 }>::random(rng);
         let mut text = Zeroizing::new(String::with_capacity(LENGTH + 1));
         for pair in bits.expose("write the key").chunks_exact(2) {
-            let value = pair
-                .iter()
-                .fold(0, |value, byte| value << 8 | u32::from(*byte));
+            let value = pair.iter().fold(0, |value, byte| value << 8 | u32::from(*byte));
             // Writing to a string does not fail.
             let _ = write!(text, "{:0DIGITS$}-", value * CHECK);
         }
@@ -145,10 +143,7 @@ mod tests {
         assert_eq!(parse("12345x"), Err(ParseRecoveryKeyError::Character));
         // 65536 × 11 is a multiple, but of more than 16 bits.
         let large = format!("{}720896", "0".repeat(42));
-        assert_eq!(
-            parse(&large),
-            Err(ParseRecoveryKeyError::Group { group: 8 })
-        );
+        assert_eq!(parse(&large), Err(ParseRecoveryKeyError::Group { group: 8 }));
     }
 
     proptest! {

@@ -50,9 +50,6 @@ impl ComputeError {
         file: impl Into<String>,
         source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
     ) -> Self {
-        Self {
-            file: file.into(),
-            source: source.into(),
-        }
+        Self { file: file.into(), source: source.into() }
     }
 }

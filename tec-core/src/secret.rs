@@ -94,10 +94,7 @@ mod tests {
     fn debug_prints_only_the_length() {
         let secret = SecretBytes::new(b"canary".to_vec());
         assert_eq!(format!("{secret:?}"), "[redacted 6 bytes]");
-        assert_eq!(
-            format!("{:?}", SecretArray::new([7; 4])),
-            "[redacted 4 bytes]"
-        );
+        assert_eq!(format!("{:?}", SecretArray::new([7; 4])), "[redacted 4 bytes]");
     }
 
     #[test]

@@ -12,10 +12,7 @@ pub struct SystemClock;
 
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "this is the one place that reads the clock"
-        )]
+        #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the clock")]
         let now = SystemTime::now();
         let seconds = match now.duration_since(UNIX_EPOCH) {
             Ok(after) => i64::try_from(after.as_secs()).unwrap_or(i64::MAX),
@@ -33,10 +30,7 @@ pub struct SystemEntropy;
 impl Entropy for SystemEntropy {
     fn fill(&self, bytes: &mut [u8]) {
         // Without randomness no key may be made, and nothing that goes on would be safe.
-        #[expect(
-            clippy::expect_used,
-            reason = "getrandom fails only on kernels without it"
-        )]
+        #[expect(clippy::expect_used, reason = "getrandom fails only on kernels without it")]
         getrandom::fill(bytes).expect("the kernel gives random numbers");
     }
 }

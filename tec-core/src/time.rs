@@ -60,9 +60,7 @@ impl FromStr for Timestamp {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         OffsetDateTime::parse(text, &Rfc3339)
             .map(|t| Self::from_unix_seconds(t.unix_timestamp()))
-            .map_err(|_| ParseTimestampError {
-                text: text.chars().take(64).collect(),
-            })
+            .map_err(|_| ParseTimestampError { text: text.chars().take(64).collect() })
     }
 }
 

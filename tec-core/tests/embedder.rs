@@ -68,22 +68,14 @@ struct Stores<'a> {
 
 impl<'a> Stores<'a> {
     fn right(truth: &'a MemoryRegistry) -> Self {
-        Self {
-            truth,
-            machines: truth,
-            aks: truth,
-            released_by: truth,
-        }
+        Self { truth, machines: truth, aks: truth, released_by: truth }
     }
 
     /// What the holder of `key` gets of the disk key of machine 1.
     async fn unlock(&self, key: u64) -> Option<SecretBytes> {
         let clock = &ManualClock::new(sample::time(10));
-        let boots = Boots {
-            images: self.truth,
-            pinned: PinnedPcrs::boot_manager(),
-            states: &WholeImages,
-        };
+        let boots =
+            Boots { images: self.truth, pinned: PinnedPcrs::boot_manager(), states: &WholeImages };
         let ports = AdmitPorts {
             machines: self.machines,
             aks: self.aks,
@@ -127,12 +119,8 @@ async fn a_store_that_finds_one_key_for_every_fingerprint_releases_nothing_to_a_
     let found = AkRegistry::bound_to(&truth, &sample::machine_id(1)).await;
     let record = found.unwrap().unwrap();
     let mut aks = MockAkRegistry::new();
-    aks.expect_find()
-        .returning(move |_| Ok(Some(record.clone())));
-    let stores = Stores {
-        aks: &aks,
-        ..Stores::right(&truth)
-    };
+    aks.expect_find().returning(move |_| Ok(Some(record.clone())));
+    let stores = Stores { aks: &aks, ..Stores::right(&truth) };
     assert!(stores.unlock(66).await.is_none());
     assert!(stores.unlock(1).await.is_some(), "its own key");
 }
@@ -148,10 +136,7 @@ async fn a_store_that_finds_one_machine_for_every_id_releases_nothing_to_a_revok
         other.state = MachineState::Active;
         Ok(Some(other))
     });
-    let stores = Stores {
-        machines: &machines,
-        ..Stores::right(&truth)
-    };
+    let stores = Stores { machines: &machines, ..Stores::right(&truth) };
     assert!(stores.unlock(1).await.is_none());
 }
 
@@ -161,10 +146,7 @@ async fn a_store_that_loses_or_swaps_the_image_before_the_release_releases_nothi
     for left in [vec![], vec![image("another kernel")]] {
         let mut images = MockImageRegistry::new();
         images.expect_list().returning(move || Ok(left.clone()));
-        let stores = Stores {
-            released_by: &images,
-            ..Stores::right(&truth)
-        };
+        let stores = Stores { released_by: &images, ..Stores::right(&truth) };
         assert!(stores.unlock(1).await.is_none());
     }
 }

@@ -74,10 +74,7 @@ impl World {
     async fn new_machine(&self) -> MachineId {
         let ports = self.healthy();
         let limit = UnclaimedLimit::Unlimited;
-        flow::register(self.register(&ports), limit)
-            .await
-            .unwrap()
-            .machine
+        flow::register(self.register(&ports), limit).await.unwrap().machine
     }
 
     fn ak<'a>(&'a self, ports: &'a Ports) -> AkPorts<'a> {
@@ -152,8 +149,7 @@ impl World {
         clocks: &dyn ClockLog,
         evidence: VerifiedEvidence,
     ) -> Result<Appraisal, PortError> {
-        self.admit_over(clocks, Some(self.boots()), Ok(evidence))
-            .await
+        self.admit_over(clocks, Some(self.boots()), Ok(evidence)).await
     }
 
     async fn admit_over(
@@ -176,11 +172,7 @@ impl World {
     }
 
     fn boots(&self) -> Boots<'_> {
-        Boots {
-            images: &*self.truth,
-            pinned: PinnedPcrs::boot_manager(),
-            states: &WholeImages,
-        }
+        Boots { images: &*self.truth, pinned: PinnedPcrs::boot_manager(), states: &WholeImages }
     }
 
     async fn appraise(&self, evidence: Result<VerifiedEvidence, VerifyError>) -> Appraisal {
@@ -205,9 +197,7 @@ fn image(name: &str, files: [&str; 3]) -> ApprovedImage {
 fn boot(key: u64, files: [&str; 3]) -> VerifiedEvidence {
     let digests = files.map(Sha256Digest::of);
     let mut values = [Sha256Digest::ZERO; 24];
-    values[4] = digests
-        .iter()
-        .fold(Sha256Digest::ZERO, |pcr, event| pcr.extended(event));
+    values[4] = digests.iter().fold(Sha256Digest::ZERO, |pcr, event| pcr.extended(event));
     let mut evidence =
         VerifiedEvidence::new(Tee::Tpm, sample::public_key(key), PcrValues::new(values));
     let event = |(number, digest): (u32, &Sha256Digest)| {
@@ -223,12 +213,8 @@ fn boot(key: u64, files: [&str; 3]) -> VerifiedEvidence {
 /// As [`boot`], by a TPM that was reset so many times.
 fn reset(times: u32) -> VerifiedEvidence {
     let mut evidence = boot(1, GOOD);
-    evidence.clock = Some(TpmClock {
-        clock_ms: 1_000,
-        reset_count: times,
-        restart_count: 0,
-        safe: true,
-    });
+    evidence.clock =
+        Some(TpmClock { clock_ms: 1_000, reset_count: times, restart_count: 0, safe: true });
     evidence
 }
 
@@ -287,35 +273,20 @@ async fn an_attested_machine_gets_its_own_key_and_no_other() {
     let ports = world.healthy();
     world.publish(&image("good", GOOD)).await;
     let (one, two) = (world.ready(1).await, world.ready(2).await);
-    let Appraisal {
-        mut attempt,
-        attested,
-        ..
-    } = world.appraise(Ok(boot(1, GOOD))).await;
+    let Appraisal { mut attempt, attested, .. } = world.appraise(Ok(boot(1, GOOD))).await;
     let attested = attested.unwrap();
-    assert_eq!(
-        (attested.machine(), attested.booted().to_string()),
-        (one, "good".to_owned())
-    );
+    assert_eq!((attested.machine(), attested.booted().to_string()), (one, "good".to_owned()));
 
     let own = ResourcePath::luks_root(&one);
     let key = flow::release(world.release(&ports), &attested, &own, &mut attempt).await;
-    let stored = SecretStore::find(&*world.truth, &own)
-        .await
-        .unwrap()
-        .unwrap();
+    let stored = SecretStore::find(&*world.truth, &own).await.unwrap().unwrap();
     assert!(key.unwrap().ct_eq(&stored));
     assert!(attempt.ladder.is_released());
     assert_eq!(attempt.booted.as_ref(), Some(attested.booted()));
 
     let foreign = ResourcePath::luks_root(&two);
     let refused = flow::release(world.release(&ports), &attested, &foreign, &mut attempt).await;
-    assert!(matches!(
-        refused,
-        Err(ReleaseError::Refused {
-            code: Code::ReleaseDenied
-        })
-    ));
+    assert!(matches!(refused, Err(ReleaseError::Refused { code: Code::ReleaseDenied })));
 }
 
 #[tokio::test]
@@ -332,11 +303,7 @@ async fn revocation_counts_between_attestation_and_release() {
         let good = image("good", GOOD);
         world.publish(&good).await;
         let machine = world.ready(1).await;
-        let Appraisal {
-            mut attempt,
-            attested,
-            ..
-        } = world.appraise(Ok(boot(1, GOOD))).await;
+        let Appraisal { mut attempt, attested, .. } = world.appraise(Ok(boot(1, GOOD))).await;
         let own = ResourcePath::luks_root(&machine);
         let clock = &world.clock;
         let key = sample::public_key(1).fingerprint();
@@ -365,17 +332,9 @@ async fn no_audit_line_means_no_key() {
     let world = World::new();
     world.publish(&image("good", GOOD)).await;
     let machine = world.ready(1).await;
-    let Appraisal {
-        mut attempt,
-        attested,
-        ..
-    } = world.appraise(Ok(boot(1, GOOD))).await;
+    let Appraisal { mut attempt, attested, .. } = world.appraise(Ok(boot(1, GOOD))).await;
     let deaf = Faulty::new(Arc::clone(&world.truth), |call| {
-        if call.operation.contains("append") {
-            Fault::Before
-        } else {
-            Fault::None
-        }
+        if call.operation.contains("append") { Fault::Before } else { Fault::None }
     });
     let own = ResourcePath::luks_root(&machine);
     let released =
@@ -394,11 +353,8 @@ async fn a_changed_kernel_is_refused_and_named() {
     assert_eq!(ladder.code, Some(Code::PcrMismatch));
     let mismatch = ladder.mismatch.as_ref().unwrap();
     assert_eq!(mismatch.closest.as_ref().unwrap().to_string(), "good");
-    let differing: Vec<_> = mismatch
-        .events
-        .iter()
-        .filter_map(|finding| finding.expected.as_ref())
-        .collect();
+    let differing: Vec<_> =
+        mismatch.events.iter().filter_map(|finding| finding.expected.as_ref()).collect();
     assert_eq!(differing.len(), 1);
     assert_eq!(differing[0].component, "Pcr4Vmlinuz");
     assert_eq!(differing[0].file.as_deref(), Some("boot/Pcr4Vmlinuz"));
@@ -418,9 +374,7 @@ async fn without_a_log_the_values_decide_and_a_revoked_image_is_recognized() {
         Ok(evidence)
     };
     assert!(world.appraise(without_log()).await.attested.is_some());
-    flow::revoke_image(&ports, &world.clock, &old.name)
-        .await
-        .unwrap();
+    flow::revoke_image(&ports, &world.clock, &old.name).await.unwrap();
     let appraisal = world.appraise(without_log()).await;
     assert!(appraisal.attested.is_none());
     let mismatch = appraisal.attempt.ladder.mismatch.unwrap();
@@ -434,28 +388,18 @@ async fn each_gate_fails_with_its_own_code() {
     world.ready(1).await;
     let ak = sample::public_key(1).fingerprint();
     let mut broken_log = boot(1, GOOD);
-    broken_log.log = LogEvidence::Broken {
-        reason: "offset 3".to_owned(),
-    };
+    broken_log.log = LogEvidence::Broken { reason: "offset 3".to_owned() };
     let mut lying_log = boot(1, GOOD);
     if let LogEvidence::Parsed { replayed, .. } = &mut lying_log.log {
         *replayed = [PcrIndex::MOK].into_iter().collect();
     }
-    let quote = VerifyError::Quote {
-        reason: "nonce",
-        claimed_ak: Some(ak),
-    };
-    let malformed = VerifyError::Malformed {
-        at: "tpm_quote".into(),
-    };
+    let quote = VerifyError::Quote { reason: "nonce", claimed_ak: Some(ak) };
+    let malformed = VerifyError::Malformed { at: "tpm_quote".into() };
     let cases = [
         (Err(malformed), Code::EvidenceMalformed),
         (Ok(boot(99, GOOD)), Code::AkNotBound),
         (Err(quote), Code::QuoteInvalid),
-        (
-            Err(VerifyError::Selection { reason: "two", ak }),
-            Code::SelectionWrong,
-        ),
+        (Err(VerifyError::Selection { reason: "two", ak }), Code::SelectionWrong),
         (Ok(broken_log), Code::EventLogMismatch),
         (Ok(lying_log), Code::EventLogMismatch),
     ];
@@ -474,9 +418,7 @@ async fn every_attempt_is_on_record_and_refusals_of_registered_keys_in_the_audit
     let refused = |world: &World| {
         let events = world.truth.events().into_iter();
         let refused = events.filter(|event| event.action == AuditAction::KeyRefused);
-        refused
-            .map(|event| (event.machine, event.subject))
-            .collect::<Vec<_>>()
+        refused.map(|event| (event.machine, event.subject)).collect::<Vec<_>>()
     };
     let evil = ["shim", "grub", "evil"];
     let malformed = VerifyError::Malformed { at: "x".into() };
@@ -505,9 +447,7 @@ async fn where_somebody_else_decides_about_the_registers_the_other_gates_stand()
     let ladder = world.admit(None, Ok(boot(99, GOOD))).await.unwrap();
     assert_eq!(ladder.attempt.ladder.code, Some(Code::AkNotBound));
     let mut lying = boot(1, GOOD);
-    lying.log = LogEvidence::Broken {
-        reason: "offset 3".to_owned(),
-    };
+    lying.log = LogEvidence::Broken { reason: "offset 3".to_owned() };
     let ladder = world.admit(None, Ok(lying)).await.unwrap();
     assert_eq!(ladder.attempt.ladder.code, Some(Code::EventLogMismatch));
 }
@@ -537,24 +477,14 @@ async fn a_second_key_for_a_machine_is_rejected_and_waits_once_the_first_is_revo
 async fn first_use_lets_in_so_many_from_one_network_and_in_all() {
     let world = World::new();
     let ports = world.healthy();
-    let claims = ClaimLimits {
-        total: 3,
-        per_source: 2,
-    };
-    let limited = AkPorts {
-        claims,
-        ..world.ak(&ports)
-    };
+    let claims = ClaimLimits { total: 3, per_source: 2 };
+    let limited = AkPorts { claims, ..world.ak(&ports) };
     let waits = AkOutcome::Waiting(AkReason::Quarantined);
     let bound = AkOutcome::Bound(AkReason::FirstUse);
     let mut machines = Vec::new();
-    for (key, network, expected) in [
-        (1, 1, bound),
-        (2, 1, bound),
-        (3, 1, waits),
-        (4, 2, bound),
-        (5, 3, waits),
-    ] {
+    for (key, network, expected) in
+        [(1, 1, bound), (2, 1, bound), (3, 1, waits), (4, 2, bound), (5, 3, waits)]
+    {
         let machine = world.new_machine().await;
         machines.push(machine);
         let source = SourceNetwork::of([192, 0, 2, network].into());
@@ -579,30 +509,16 @@ async fn a_waiting_key_is_bound_when_an_admin_approves() {
     let world = World::new();
     let ports = world.healthy();
     let machine = world.new_machine().await;
-    let manual = AkPorts {
-        matcher: &ManualMatcher,
-        ..world.ak(&ports)
-    };
+    let manual = AkPorts { matcher: &ManualMatcher, ..world.ak(&ports) };
     let key = || sample::public_key(1);
     let from_node = AkSubmission::new(machine, AkCandidate::from_node(key(), None));
     let reason = AkReason::NeedsAdmin;
-    for expected in [
-        AkOutcome::Waiting(reason),
-        AkOutcome::AlreadyWaiting(reason),
-    ] {
+    for expected in [AkOutcome::Waiting(reason), AkOutcome::AlreadyWaiting(reason)] {
         let outcome = flow::approve(manual, from_node.clone()).await.unwrap();
         assert_eq!(outcome, expected);
     }
     let is_submission = |action| action == AuditAction::AkSubmitted;
-    assert_eq!(
-        world
-            .truth
-            .events()
-            .iter()
-            .filter(|e| is_submission(e.action))
-            .count(),
-        1
-    );
+    assert_eq!(world.truth.events().iter().filter(|e| is_submission(e.action)).count(), 1);
     let from_admin = AkSubmission::new(machine, AkCandidate::from_admin(key(), None));
     let outcome = flow::approve(manual, from_admin).await.unwrap();
     assert_eq!(outcome, AkOutcome::Bound(AkReason::AdminApproved));
@@ -620,11 +536,7 @@ async fn the_cap_on_unclaimed_machines_holds_for_nodes_only() {
         Err(RegisterError::Store(error)) => assert_eq!(error.kind(), PortErrorKind::Denied),
         other => panic!("{other:?}"),
     }
-    assert!(
-        flow::register_by_admin(world.register(&ports), None)
-            .await
-            .is_ok()
-    );
+    assert!(flow::register_by_admin(world.register(&ports), None).await.is_ok());
 }
 
 #[tokio::test]

@@ -84,17 +84,9 @@ fn server(token: Option<&str>, limit: UnclaimedLimit, matcher: Arc<dyn AkMatcher
         entropy,
         tpm: Arc::new(GlassTpm),
         provision: Some((registry.clone(), Arc::new(CompatLuksKey))),
-        claims: ClaimLimits {
-            total: 2,
-            per_source: 2,
-        },
+        claims: ClaimLimits { total: 2, per_source: 2 },
     });
-    Server {
-        registry,
-        clock,
-        register,
-        ak,
-    }
+    Server { registry, clock, register, ak }
 }
 
 fn open_server() -> Server {
@@ -119,8 +111,7 @@ impl Server {
 
     async fn put(&self, path: &str, body: impl Into<Bytes>) -> (StatusCode, Value) {
         let request = Request::put(path).header("content-type", "application/json");
-        self.send(request.body(Full::new(body.into())).unwrap())
-            .await
+        self.send(request.body(Full::new(body.into())).unwrap()).await
     }
 
     async fn send(&self, request: Request<Full<Bytes>>) -> (StatusCode, Value) {
@@ -132,24 +123,13 @@ impl Server {
 
     async fn machine(&self) -> String {
         let (_, ignition) = self.get("/ignition").await;
-        let pin = ignition["storage"]["luks"][0]["clevis"]["custom"]["config"]
-            .as_str()
-            .unwrap();
+        let pin = ignition["storage"]["luks"][0]["clevis"]["custom"]["config"].as_str().unwrap();
         let pin: Value = serde_json::from_str(pin).unwrap();
-        pin["path"]
-            .as_str()
-            .unwrap()
-            .split('/')
-            .nth(1)
-            .unwrap()
-            .to_owned()
+        pin["path"].as_str().unwrap().split('/').nth(1).unwrap().to_owned()
     }
 
     async fn machines(&self) -> usize {
-        MachineRegistry::list(&*self.registry, None, 10)
-            .await
-            .unwrap()
-            .len()
+        MachineRegistry::list(&*self.registry, None, 10).await.unwrap().len()
     }
 }
 
@@ -160,12 +140,9 @@ fn key_body(machine: &str, key: u64) -> String {
 #[tokio::test]
 async fn each_alias_registers_another_machine() {
     let server = open_server();
-    for path in [
-        "/ignition-clevis-pin-trustee",
-        "/ignition",
-        "/register",
-        "/ignitioni-clevis-pin-trustee",
-    ] {
+    for path in
+        ["/ignition-clevis-pin-trustee", "/ignition", "/register", "/ignitioni-clevis-pin-trustee"]
+    {
         let (status, ignition) = server.get(path).await;
         assert_eq!(status, StatusCode::OK);
         assert_eq!(ignition["ignition"]["version"], "3.6.0");
@@ -179,35 +156,18 @@ async fn other_paths_and_methods_are_refused_and_register_nothing() {
     assert_eq!(server.get("/").await.0, StatusCode::NOT_FOUND);
     let (status, body) = server.get_with("/ignition", "POST", None).await;
     assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED);
-    assert_eq!(
-        (&body["error"], &body["code"]),
-        (&json!("TEC-R405"), &json!(405))
-    );
+    assert_eq!((&body["error"], &body["code"]), (&json!("TEC-R405"), &json!(405)));
     assert_eq!(server.machines().await, 0);
 }
 
 #[tokio::test]
 async fn a_token_is_asked_for_where_one_is_set() {
-    let server = server(
-        Some("s3cret"),
-        UnclaimedLimit::Unlimited,
-        Arc::new(TofuMatcher),
-    );
-    for wrong in [
-        None,
-        Some("Bearer wrong"),
-        Some("s3cret"),
-        Some("Basic s3cret"),
-    ] {
+    let server = server(Some("s3cret"), UnclaimedLimit::Unlimited, Arc::new(TofuMatcher));
+    for wrong in [None, Some("Bearer wrong"), Some("s3cret"), Some("Basic s3cret")] {
         let (status, body) = server.get_with("/ignition", "GET", wrong).await;
-        assert_eq!(
-            (status, &body["error"]),
-            (StatusCode::UNAUTHORIZED, &json!("TEC-R401"))
-        );
+        assert_eq!((status, &body["error"]), (StatusCode::UNAUTHORIZED, &json!("TEC-R401")));
     }
-    let (status, _) = server
-        .get_with("/ignition", "GET", Some("Bearer s3cret"))
-        .await;
+    let (status, _) = server.get_with("/ignition", "GET", Some("Bearer s3cret")).await;
     assert_eq!(status, StatusCode::OK);
 }
 
@@ -218,10 +178,7 @@ async fn the_cap_holds_and_expired_machines_make_room() {
         assert_eq!(server.get("/ignition").await.0, StatusCode::OK);
     }
     let (status, body) = server.get("/ignition").await;
-    assert_eq!(
-        (status, &body["error"]),
-        (StatusCode::TOO_MANY_REQUESTS, &json!("TEC-R430"))
-    );
+    assert_eq!((status, &body["error"]), (StatusCode::TOO_MANY_REQUESTS, &json!("TEC-R430")));
     server.clock.advance_seconds(61);
     assert_eq!(server.get("/ignition").await.0, StatusCode::OK);
     assert_eq!(server.machines().await, 1);
@@ -264,38 +221,20 @@ async fn the_first_key_is_bound_and_its_machine_provisioned() {
     let server = open_server();
     let machine = server.machine().await;
     let (status, body) = server.put("/register-ak", key_body(&machine, 1)).await;
-    assert_eq!(
-        (status, body),
-        (StatusCode::CREATED, json!({ "status": "success" }))
-    );
+    assert_eq!((status, body), (StatusCode::CREATED, json!({ "status": "success" })));
     let id = machine.parse().unwrap();
-    let stored = MachineRegistry::find(&*server.registry, &id)
-        .await
-        .unwrap()
-        .unwrap();
+    let stored = MachineRegistry::find(&*server.registry, &id).await.unwrap().unwrap();
     assert_eq!(stored.state, MachineState::Active);
-    assert!(
-        server
-            .registry
-            .exists(&ResourcePath::luks_root(&id))
-            .await
-            .unwrap()
-    );
+    assert!(server.registry.exists(&ResourcePath::luks_root(&id)).await.unwrap());
 
     let (status, body) = server.put("/register-ak", key_body(&machine, 1)).await;
     assert_eq!(status, StatusCode::CONFLICT);
     assert_eq!(body["message"], "Public key already registered");
     let (status, body) = server.put("/register-ak", key_body(&machine, 2)).await;
-    assert_eq!(
-        (status, &body["code"]),
-        (StatusCode::CONFLICT, &json!("TEC-R410"))
-    );
+    assert_eq!((status, &body["code"]), (StatusCode::CONFLICT, &json!("TEC-R410")));
     let other = server.machine().await;
     let (status, body) = server.put("/register-ak", key_body(&other, 1)).await;
-    assert_eq!(
-        (status, &body["code"]),
-        (StatusCode::CONFLICT, &json!("TEC-R412"))
-    );
+    assert_eq!((status, &body["code"]), (StatusCode::CONFLICT, &json!("TEC-R412")));
     assert_eq!(body["uuid"], machine, "whose key it is");
     assert_eq!(body["status"], "error");
 }
@@ -306,10 +245,7 @@ async fn the_older_member_name_is_understood() {
     let machine = server.machine().await;
     let pem = sample::public_key(1).to_pem();
     let body = json!({ "attestation_key": pem, "uuid": machine }).to_string();
-    assert_eq!(
-        server.put("/register-ak", body).await.0,
-        StatusCode::CREATED
-    );
+    assert_eq!(server.put("/register-ak", body).await.0, StatusCode::CREATED);
 }
 
 #[tokio::test]
@@ -322,78 +258,40 @@ async fn malformed_registrations_are_refused_and_nothing_is_stored() {
     let cases: [(Value, &str); 10] = [
         (json!({}), "TEC-R400"),
         (json!([]), "TEC-R400"),
-        (
-            json!({ "public_key": pem, "uuid": machine, "extra": 1 }),
-            "TEC-R400",
-        ),
-        (
-            json!({ "public_key": pem, "attestation_key": pem, "uuid": machine }),
-            "TEC-R400",
-        ),
-        (
-            json!({ "public_key": pem, "uuid": "not-a-uuid" }),
-            "TEC-R400",
-        ),
-        (
-            json!({ "public_key": "-----BEGIN", "uuid": machine }),
-            "TEC-R422",
-        ),
-        (
-            json!({ "public_key": pem, "uuid": machine, "tpm_public": "!" }),
-            "TEC-R400",
-        ),
-        (
-            json!({ "public_key": pem, "uuid": machine, "tpm_public": "AAAA" }),
-            "TEC-R422",
-        ),
-        (
-            json!({ "public_key": pem, "uuid": machine, "tpm_public": other_key }),
-            "TEC-R422",
-        ),
+        (json!({ "public_key": pem, "uuid": machine, "extra": 1 }), "TEC-R400"),
+        (json!({ "public_key": pem, "attestation_key": pem, "uuid": machine }), "TEC-R400"),
+        (json!({ "public_key": pem, "uuid": "not-a-uuid" }), "TEC-R400"),
+        (json!({ "public_key": "-----BEGIN", "uuid": machine }), "TEC-R422"),
+        (json!({ "public_key": pem, "uuid": machine, "tpm_public": "!" }), "TEC-R400"),
+        (json!({ "public_key": pem, "uuid": machine, "tpm_public": "AAAA" }), "TEC-R422"),
+        (json!({ "public_key": pem, "uuid": machine, "tpm_public": other_key }), "TEC-R422"),
         (json!({ "public_key": pem, "uuid": unknown }), "TEC-R404"),
     ];
     for (body, code) in cases {
         let (status, reply) = server.put("/register-ak", body.to_string()).await;
         assert!(status.is_client_error(), "{body}");
-        assert_eq!(
-            (&reply["code"], &reply["status"]),
-            (&json!(code), &json!("error")),
-            "{body}"
-        );
+        assert_eq!((&reply["code"], &reply["status"]), (&json!(code), &json!("error")), "{body}");
     }
     let (_, reply) = server.put("/register-ak", "{").await;
     assert_eq!(reply["code"], "TEC-R400");
-    assert!(
-        AkRegistry::list(&*server.registry, None)
-            .await
-            .unwrap()
-            .is_empty()
-    );
+    assert!(AkRegistry::list(&*server.registry, None).await.unwrap().is_empty());
 }
 
 #[tokio::test]
 async fn large_bodies_and_other_content_types_are_refused() {
     let server = open_server();
     let (status, reply) = server.put("/register-ak", vec![b' '; MAX_BODY + 1]).await;
-    assert_eq!(
-        (status, &reply["code"]),
-        (StatusCode::PAYLOAD_TOO_LARGE, &json!("TEC-R413"))
-    );
+    assert_eq!((status, &reply["code"]), (StatusCode::PAYLOAD_TOO_LARGE, &json!("TEC-R413")));
     let with_kind = |kind: &str| {
         let request = Request::put("/register-ak").header("content-type", kind);
         request.body(Full::new(Bytes::from("{}"))).unwrap()
     };
     for kind in ["text/plain", "application/jsonx", ""] {
-        assert_eq!(
-            server.send(with_kind(kind)).await.0,
-            StatusCode::UNSUPPORTED_MEDIA_TYPE
-        );
+        assert_eq!(server.send(with_kind(kind)).await.0, StatusCode::UNSUPPORTED_MEDIA_TYPE);
     }
     let json_kind = with_kind("Application/JSON; charset=utf-8");
     assert_eq!(server.send(json_kind).await.0, StatusCode::BAD_REQUEST);
-    let request = Request::post("/register-ak")
-        .body(Full::new(Bytes::new()))
-        .unwrap();
+    let request = Request::post("/register-ak").body(Full::new(Bytes::new())).unwrap();
     assert_eq!(server.send(request).await.0, StatusCode::METHOD_NOT_ALLOWED);
 }
 
@@ -414,23 +312,12 @@ async fn an_endorsement_key_proves_the_key_and_each_challenge_counts_once() {
     let machine = server.machine().await;
     let (_, reply) = server.put("/register-ak", key_body(&machine, 1)).await;
     assert_eq!(reply["code"], "TEC-R423");
-    assert!(
-        AkRegistry::list(&*server.registry, None)
-            .await
-            .unwrap()
-            .is_empty()
-    );
+    assert!(AkRegistry::list(&*server.registry, None).await.unwrap().is_empty());
 
     let (status, reply) = server.put("/register-ak", ek_body(&machine)).await;
-    assert_eq!(
-        (status, &reply["status"]),
-        (StatusCode::ACCEPTED, &json!("challenge"))
-    );
+    assert_eq!((status, &reply["status"]), (StatusCode::ACCEPTED, &json!("challenge")));
     let wrong = json!({ "challenge": reply["challenge"], "secret": "AAAA" }).to_string();
-    assert_eq!(
-        server.put("/register-ak/proof", wrong).await.1["code"],
-        "TEC-R423"
-    );
+    assert_eq!(server.put("/register-ak/proof", wrong).await.1["code"], "TEC-R423");
     let right = json!({ "challenge": reply["challenge"], "secret": reply["id_object"] });
     let used_up = server.put("/register-ak/proof", right.to_string()).await;
     assert_eq!(used_up.1["code"], "TEC-R423");
@@ -439,12 +326,7 @@ async fn an_endorsement_key_proves_the_key_and_each_challenge_counts_once() {
     let right = json!({ "challenge": reply["challenge"], "secret": reply["id_object"] });
     let (status, _) = server.put("/register-ak/proof", right.to_string()).await;
     assert_eq!(status, StatusCode::CREATED);
-    let bound = server
-        .registry
-        .bound_to(&machine.parse().unwrap())
-        .await
-        .unwrap()
-        .unwrap();
+    let bound = server.registry.bound_to(&machine.parse().unwrap()).await.unwrap().unwrap();
     assert_eq!(bound.ek, Some(sample::public_key(9).fingerprint()));
 }
 
@@ -482,10 +364,7 @@ async fn a_strangers_key_is_not_bound_to_a_machine_whose_key_was_revoked() {
     assert_eq!(status, StatusCode::CREATED);
     server.revoke(1).await;
     let (status, reply) = server.put("/register-ak", key_body(&machine, 2)).await;
-    assert_eq!(
-        (status, &reply["status"]),
-        (StatusCode::ACCEPTED, &json!("pending"))
-    );
+    assert_eq!((status, &reply["status"]), (StatusCode::ACCEPTED, &json!("pending")));
     assert_eq!(reply["code"], "TEC-R424");
     assert_eq!(server.key_state(2).await, Some(AkState::Pending));
 }
@@ -500,10 +379,7 @@ async fn beyond_the_limit_of_first_use_keys_wait_for_an_admin() {
     }
     let machine = server.machine().await;
     let (status, reply) = server.put("/register-ak", key_body(&machine, 3)).await;
-    assert_eq!(
-        (status, &reply["code"]),
-        (StatusCode::ACCEPTED, &json!("TEC-R431"))
-    );
+    assert_eq!((status, &reply["code"]), (StatusCode::ACCEPTED, &json!("TEC-R431")));
     assert_eq!(server.key_state(3).await, Some(AkState::Pending));
 }
 
@@ -528,10 +404,7 @@ async fn only_the_endorsement_key_of_before_proves_a_further_key() {
     assert_eq!(prove(&server, &machine, 1, 9).await.0, StatusCode::CREATED);
     server.revoke(1).await;
     let (status, reply) = prove(&server, &machine, 2, 8).await;
-    assert_eq!(
-        (status, &reply["status"]),
-        (StatusCode::ACCEPTED, &json!("pending"))
-    );
+    assert_eq!((status, &reply["status"]), (StatusCode::ACCEPTED, &json!("pending")));
     assert_eq!(server.key_state(2).await, Some(AkState::Pending));
     // An admin who refuses it does not make its endorsement key one of before.
     server.revoke(2).await;

@@ -53,10 +53,7 @@ fn child_writes_until_it_is_killed() {
     };
     let entropy = Arc::new(SeededEntropy::new(round));
     let store = Arc::new(Store::open(Path::new(&dir), &*entropy).unwrap());
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(4)
-        .build()
-        .unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).build().unwrap();
     runtime.block_on(async {
         let mut tasks = tokio::task::JoinSet::new();
         for task in 0..TASKS {
@@ -76,10 +73,7 @@ async fn write_on(store: Arc<Store>, entropy: Arc<SeededEntropy>, round: u64, ta
         store.create(&new, UnclaimedLimit::Unlimited).await.unwrap();
         acknowledge(&format!("machine {machine}"));
         let bound = store
-            .bind(
-                &sample::approved_ak(key, machine),
-                &line_of(&key_line(machine, key)),
-            )
+            .bind(&sample::approved_ak(key, machine), &line_of(&key_line(machine, key)))
             .await
             .unwrap();
         if bound == BindOutcome::Bound {
@@ -89,10 +83,7 @@ async fn write_on(store: Arc<Store>, entropy: Arc<SeededEntropy>, round: u64, ta
         let mut bytes = vec![0; 32];
         entropy.fill(&mut bytes);
         let secret = SecretBytes::new(bytes.clone());
-        let stored = store
-            .put_new(&path, &secret, &line_of(path.as_str()))
-            .await
-            .unwrap();
+        let stored = store.put_new(&path, &secret, &line_of(path.as_str())).await.unwrap();
         if stored == PutOutcome::Stored {
             acknowledge(&format!("secret {machine} {}", hex::encode(bytes)));
         }
@@ -140,10 +131,7 @@ impl Acknowledged {
             }
             ["secret", machine, bytes] => {
                 let before = self.secrets.insert(number(machine), bytes.to_owned());
-                assert_eq!(
-                    before, None,
-                    "the secret of machine {machine} was stored twice"
-                );
+                assert_eq!(before, None, "the secret of machine {machine} was stored twice");
             }
             ["event", event] => {
                 self.events.insert(number(event));
@@ -159,12 +147,7 @@ impl Acknowledged {
 
 fn start_child(dir: &Path, round: u64) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "child_writes_until_it_is_killed",
-            "--ignored",
-            "--nocapture",
-        ])
+        .args(["--exact", "child_writes_until_it_is_killed", "--ignored", "--nocapture"])
         .env(DIR, dir)
         .env(ROUND, round.to_string())
         .stdin(Stdio::null())
@@ -224,51 +207,33 @@ fn run_and_kill(dir: &Path, round: u64, rng: &mut ChaCha20Rng, seen: &mut Acknow
 
 async fn check(store: &Store, seen: &Acknowledged) {
     for machine in &seen.machines {
-        let found = MachineRegistry::find(store, &sample::machine_id(*machine))
-            .await
-            .unwrap();
+        let found = MachineRegistry::find(store, &sample::machine_id(*machine)).await.unwrap();
         assert!(found.is_some(), "machine {machine} is gone");
     }
     for (machine, key) in &seen.keys {
         let bound = store.bound_to(&sample::machine_id(*machine)).await.unwrap();
         let bound = bound.unwrap_or_else(|| panic!("machine {machine} lost its key"));
-        assert_eq!(
-            bound.public,
-            sample::public_key(*key),
-            "machine {machine} changed its key"
-        );
+        assert_eq!(bound.public, sample::public_key(*key), "machine {machine} changed its key");
     }
     for (machine, bytes) in &seen.secrets {
-        let secret = SecretStore::find(store, &sample::secret_path(*machine))
-            .await
-            .unwrap();
+        let secret = SecretStore::find(store, &sample::secret_path(*machine)).await.unwrap();
         let secret = secret.unwrap_or_else(|| panic!("the secret of machine {machine} is gone"));
         assert_eq!(&hex::encode(secret.expose("test")), bytes, "it changed");
     }
     let keys = no_machine_has_two_keys(store).await;
     let entries = store.audit_events(0, usize::MAX).unwrap();
-    let events: Vec<_> = entries
-        .into_iter()
-        .map(|entry| entry.event.subject)
-        .collect();
+    let events: Vec<_> = entries.into_iter().map(|entry| entry.event.subject).collect();
     let unique: BTreeSet<_> = events.iter().cloned().collect();
     assert_eq!(unique.len(), events.len(), "an event was written twice");
     let bindings: BTreeSet<_> = unique.iter().filter(|s| s.starts_with("key ")).collect();
-    assert_eq!(
-        bindings,
-        keys.iter().collect(),
-        "a binding and its line are one"
-    );
+    assert_eq!(bindings, keys.iter().collect(), "a binding and its line are one");
     for machine in &seen.machines {
         let path = sample::secret_path(*machine);
         let is_stored = store.exists(&path).await.unwrap();
         assert_eq!(unique.contains(path.as_str()), is_stored, "{path}");
     }
     for event in &seen.events {
-        assert!(
-            unique.contains(&format!("event {event}")),
-            "event {event} is gone"
-        );
+        assert!(unique.contains(&format!("event {event}")), "event {event} is gone");
     }
     match store.verify_audit().unwrap() {
         AuditVerdict::Intact { events: count, .. } => {
@@ -283,11 +248,7 @@ async fn no_machine_has_two_keys(store: &Store) -> BTreeSet<String> {
     let (mut machines, mut lines) = (BTreeSet::new(), BTreeSet::new());
     for record in AkRegistry::list(store, None).await.unwrap() {
         assert_eq!(record.state, AkState::Bound);
-        assert!(
-            machines.insert(record.machine),
-            "machine {} has two keys",
-            record.machine
-        );
+        assert!(machines.insert(record.machine), "machine {} has two keys", record.machine);
         lines.insert(format!("key {}", record.fingerprint()));
     }
     lines
@@ -296,9 +257,8 @@ async fn no_machine_has_two_keys(store: &Store) -> BTreeSet<String> {
 /// Secrets that were stored without acknowledgement must not change later either.
 async fn adopt_unacknowledged_secrets(store: &Store, seen: &mut Acknowledged) {
     for machine in &seen.machines {
-        if let Some(secret) = SecretStore::find(store, &sample::secret_path(*machine))
-            .await
-            .unwrap()
+        if let Some(secret) =
+            SecretStore::find(store, &sample::secret_path(*machine)).await.unwrap()
         {
             let bytes = hex::encode(secret.expose("test"));
             seen.secrets.entry(*machine).or_insert(bytes);
@@ -319,9 +279,5 @@ async fn acknowledged_writes_survive_sigkill() {
         check(&store, &seen).await;
         adopt_unacknowledged_secrets(&store, &mut seen).await;
     }
-    assert!(
-        kills < 5 || seen.len() > 100,
-        "{} writes are too few to show anything",
-        seen.len()
-    );
+    assert!(kills < 5 || seen.len() > 100, "{} writes are too few to show anything", seen.len());
 }

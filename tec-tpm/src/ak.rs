@@ -82,9 +82,7 @@ impl FromStr for AkHandle {
         if digits.starts_with('+') {
             return Err(AkHandleError);
         }
-        u32::from_str_radix(digits, 16)
-            .map_err(|_| AkHandleError)
-            .and_then(Self::new)
+        u32::from_str_radix(digits, 16).map_err(|_| AkHandleError).and_then(Self::new)
     }
 }
 
@@ -181,10 +179,9 @@ impl AttestationKey {
         }
         match (area.key().kind(), area.scheme()) {
             (KeyKind::Rsa { .. }, Scheme::RsassaSha256)
-            | (KeyKind::EcP256, Scheme::EcdsaSha256) => Ok(Self {
-                public: area.key().clone(),
-                name: area.name(),
-            }),
+            | (KeyKind::EcP256, Scheme::EcdsaSha256) => {
+                Ok(Self { public: area.key().clone(), name: area.name() })
+            }
             (_, scheme) => Err(AkError::Scheme { scheme }),
         }
     }
@@ -253,10 +250,7 @@ mod tests {
         for (attribute, name) in [
             (ObjectAttributes::FIXED_TPM, "fixedTPM"),
             (ObjectAttributes::FIXED_PARENT, "fixedParent"),
-            (
-                ObjectAttributes::SENSITIVE_DATA_ORIGIN,
-                "sensitiveDataOrigin",
-            ),
+            (ObjectAttributes::SENSITIVE_DATA_ORIGIN, "sensitiveDataOrigin"),
             (ObjectAttributes::RESTRICTED, "restricted"),
             (ObjectAttributes::SIGN, "sign"),
         ] {
@@ -272,9 +266,7 @@ mod tests {
     fn a_decryption_key_is_refused() {
         assert!(matches!(
             with_attributes(|bits| bits | ObjectAttributes::DECRYPT.bits()),
-            Err(AkError::AttributeForbidden {
-                attribute: "decrypt"
-            })
+            Err(AkError::AttributeForbidden { attribute: "decrypt" })
         ));
     }
 
@@ -286,9 +278,7 @@ mod tests {
         bytes[17] = 4; // TPM_ALG_SHA1
         assert!(matches!(
             AttestationKey::from_tpm2b(&bytes),
-            Err(AkError::Scheme {
-                scheme: Scheme::Other { hash: 4, .. }
-            })
+            Err(AkError::Scheme { scheme: Scheme::Other { hash: 4, .. } })
         ));
     }
 

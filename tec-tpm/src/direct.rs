@@ -82,10 +82,7 @@ impl Tpm {
     }
 
     fn over(channel: Channel) -> Self {
-        Self {
-            channel: Mutex::new(channel),
-            ek: EkAlgorithm::default(),
-        }
+        Self { channel: Mutex::new(channel), ek: EkAlgorithm::default() }
     }
 
     /// A poisoned lock is taken over: between commands there is no half-done state.
@@ -178,10 +175,8 @@ impl AnyTpm for Tpm {
 fn read_ak(channel: &mut Channel, handle: AkHandle) -> Result<(AttestationKey, Vec<u8>), TpmError> {
     let area = object::persistent_area(channel, handle.as_u32())?;
     let area = area.ok_or(TpmError::NoAk { handle })?;
-    let key = AttestationKey::from_tpm2b(&area).map_err(|source| TpmError::HandleOccupied {
-        handle,
-        source: Some(source),
-    })?;
+    let key = AttestationKey::from_tpm2b(&area)
+        .map_err(|source| TpmError::HandleOccupied { handle, source: Some(source) })?;
     Ok((key, area))
 }
 
@@ -196,9 +191,5 @@ fn stored_ak(
     if !algorithm.fits(key.public().kind()) {
         return Err(occupied(None));
     }
-    Ok(StoredAk {
-        key,
-        tpm2b_public,
-        origin,
-    })
+    Ok(StoredAk { key, tpm2b_public, origin })
 }

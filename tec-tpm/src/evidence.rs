@@ -111,13 +111,7 @@ impl TpmEvidence {
         values: Vec<Sha256Digest>,
         ak: PublicKey,
     ) -> Self {
-        Self {
-            signature,
-            message,
-            values,
-            ak,
-            event_log: None,
-        }
+        Self { signature, message, values, ak, event_log: None }
     }
 
     /// Adds an event log. One that is larger than [`MAX_EVENT_LOG`] is left out: evidence without
@@ -136,23 +130,15 @@ impl TpmEvidence {
         let wire = Wire::deserialize(value).map_err(EvidenceError::Json)?;
         let quote = wire.tpm_quote;
         if quote.pcrs.len() > MAX_VALUES {
-            return Err(EvidenceError::TooManyValues {
-                count: quote.pcrs.len(),
-            });
+            return Err(EvidenceError::TooManyValues { count: quote.pcrs.len() });
         }
         let parse = |(position, text): (usize, &&str)| {
-            text.parse()
-                .map_err(|source| EvidenceError::Value { position, source })
+            text.parse().map_err(|source| EvidenceError::Value { position, source })
         };
         Ok(Self {
             signature: decode("tpm_quote.signature", quote.signature, MAX_SIGNATURE)?,
             message: decode("tpm_quote.message", quote.message, MAX_MESSAGE)?,
-            values: quote
-                .pcrs
-                .iter()
-                .enumerate()
-                .map(parse)
-                .collect::<Result<_, _>>()?,
+            values: quote.pcrs.iter().enumerate().map(parse).collect::<Result<_, _>>()?,
             ak: PublicKey::from_base64(wire.ak_public).map_err(EvidenceError::Key)?,
             event_log: wire
                 .event_log
@@ -228,17 +214,9 @@ mod tests {
     fn each_malformed_member_is_named() {
         for (pointer, bad, member) in [
             ("/tpm_quote/signature", json!("?"), "tpm_quote.signature"),
-            (
-                "/tpm_quote/message",
-                json!("A".repeat(2000)),
-                "tpm_quote.message",
-            ),
+            ("/tpm_quote/message", json!("A".repeat(2000)), "tpm_quote.message"),
             ("/tpm_quote/pcrs/3", json!("00"), "tpm_quote.pcrs[3]"),
-            (
-                "/tpm_quote/pcrs",
-                json!(vec!["0".repeat(64); 65]),
-                "tpm_quote.pcrs",
-            ),
+            ("/tpm_quote/pcrs", json!(vec!["0".repeat(64); 65]), "tpm_quote.pcrs"),
             ("/tpm_quote/pcrs", json!(7), "evidence"),
             ("/ak_public", json!("AAAA"), "ak_public"),
         ] {

@@ -39,9 +39,7 @@ impl Guid {
     pub(crate) const fn of(digits: u128) -> Self {
         let [a0, a1, a2, a3, b0, b1, c0, c1, rest @ ..] = digits.to_be_bytes();
         let [d0, d1, e0, e1, e2, e3, e4, e5] = rest;
-        Self([
-            a3, a2, a1, a0, b1, b0, c1, c0, d0, d1, e0, e1, e2, e3, e4, e5,
-        ])
+        Self([a3, a2, a1, a0, b1, b0, c1, c0, d0, d1, e0, e1, e2, e3, e4, e5])
     }
 }
 
@@ -58,9 +56,7 @@ impl FromStr for Guid {
         if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
             return Err(ParseGuidError);
         }
-        u128::from_str_radix(&digits, 16)
-            .map(Self::of)
-            .map_err(|_| ParseGuidError)
+        u128::from_str_radix(&digits, 16).map(Self::of).map_err(|_| ParseGuidError)
     }
 }
 

@@ -153,9 +153,7 @@ impl ObjectAttributes {
 
 impl fmt::Debug for ObjectAttributes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let set = Self::NAMES
-            .into_iter()
-            .filter(|(one, _)| self.contains(*one));
+        let set = Self::NAMES.into_iter().filter(|(one, _)| self.contains(*one));
         f.debug_set().entries(set.map(|(_, name)| name)).finish()
     }
 }
@@ -233,9 +231,7 @@ impl PublicArea {
         let mut reader = WireReader::new(area);
         let head = Head::read(&mut reader).map_err(PublicError::Malformed)?;
         if head.name_algorithm != ALG_SHA256 {
-            return Err(PublicError::NameAlgorithm {
-                found: head.name_algorithm,
-            });
+            return Err(PublicError::NameAlgorithm { found: head.name_algorithm });
         }
         let parts = match head.kind {
             ALG_RSA => KeyParts::read_rsa(&mut reader).map_err(PublicError::Malformed)?,
@@ -313,15 +309,8 @@ impl<'a> Head<'a> {
 }
 
 enum Unique<'a> {
-    Rsa {
-        modulus: &'a [u8],
-        exponent: u32,
-    },
-    Ecc {
-        curve: u16,
-        x: &'a [u8],
-        y: &'a [u8],
-    },
+    Rsa { modulus: &'a [u8], exponent: u32 },
+    Ecc { curve: u16, x: &'a [u8], y: &'a [u8] },
 }
 
 struct KeyParts<'a> {
@@ -343,16 +332,9 @@ impl<'a> KeyParts<'a> {
         };
         let modulus = reader.sized(MAX_MODULUS)?;
         if modulus.len() * 8 != usize::from(key_bits) {
-            return Err(WireError::Value {
-                offset,
-                value: key_bits.into(),
-            });
+            return Err(WireError::Value { offset, value: key_bits.into() });
         }
-        Ok(Self {
-            symmetric,
-            scheme,
-            unique: Unique::Rsa { modulus, exponent },
-        })
+        Ok(Self { symmetric, scheme, unique: Unique::Rsa { modulus, exponent } })
     }
 
     /// TPMS_ECC_PARMS and TPMS_ECC_POINT.
@@ -412,11 +394,7 @@ impl Unique<'_> {
     fn to_key(&self) -> Result<PublicKey, PublicError> {
         match self {
             Self::Rsa { modulus, exponent } => rsa_key(modulus, *exponent),
-            Self::Ecc {
-                curve: ECC_NIST_P256,
-                x,
-                y,
-            } => p256_key(x, y),
+            Self::Ecc { curve: ECC_NIST_P256, x, y } => p256_key(x, y),
             Self::Ecc { curve, .. } => Err(PublicError::Curve { found: *curve }),
         }
     }
@@ -503,10 +481,7 @@ mod tests {
         // TPM_ALG_KEYEDHASH
         assert!(matches!(with(0, 8), Err(PublicError::Type { found: 8 })));
         // TPM_ALG_SHA1
-        assert!(matches!(
-            with(2, 4),
-            Err(PublicError::NameAlgorithm { found: 4 })
-        ));
+        assert!(matches!(with(2, 4), Err(PublicError::NameAlgorithm { found: 4 })));
         // TPM_ECC_NIST_P384
         assert!(matches!(with(16, 4), Err(PublicError::Curve { found: 4 })));
     }

@@ -238,11 +238,7 @@ impl PartialQuote {
 impl<'a> UntrustedQuote<'a> {
     /// Takes a TPMS_ATTEST, a TPMT_SIGNATURE, and the PCR values that came along.
     pub fn new(message: &'a [u8], signature: &'a [u8], values: &'a [Sha256Digest]) -> Self {
-        Self {
-            message,
-            signature,
-            values,
-        }
+        Self { message, signature, values }
     }
 
     /// Verifies the quote; see the steps at the [module](self).
@@ -428,17 +424,12 @@ impl<'a> Attest<'a> {
 
     fn check_nonce(&self, nonce: &[u8]) -> Result<(), QuoteError> {
         // Slices of unequal length compare as unequal.
-        if bool::from(self.extra_data.ct_eq(nonce)) {
-            Ok(())
-        } else {
-            Err(QuoteError::Nonce)
-        }
+        if bool::from(self.extra_data.ct_eq(nonce)) { Ok(()) } else { Err(QuoteError::Nonce) }
     }
 
     fn check_digest(&self, values: &[Sha256Digest]) -> Result<(), QuoteError> {
-        let hash = values.iter().fold(Sha256::new(), |hash, value| {
-            hash.chain_update(value.as_bytes())
-        });
+        let hash =
+            values.iter().fold(Sha256::new(), |hash, value| hash.chain_update(value.as_bytes()));
         if bool::from(hash.finalize().as_slice().ct_eq(self.pcr_digest)) {
             Ok(())
         } else {
@@ -449,14 +440,10 @@ impl<'a> Attest<'a> {
     /// The registers of the one selection, of the SHA-256 bank, as a bitmap.
     fn bitmap(&self) -> Result<&'a [u8], QuoteError> {
         let (1, Some(selection)) = (self.selection_count, &self.first) else {
-            return Err(QuoteError::SelectionCount {
-                found: self.selection_count,
-            });
+            return Err(QuoteError::SelectionCount { found: self.selection_count });
         };
         if selection.bank != ALG_SHA256 {
-            return Err(QuoteError::Bank {
-                found: selection.bank,
-            });
+            return Err(QuoteError::Bank { found: selection.bank });
         }
         Ok(selection.bitmap)
     }
@@ -485,10 +472,7 @@ fn read_selections<'a>(
     let offset = reader.offset();
     let count = reader.u32()?;
     if count > MAX_SELECTIONS {
-        return Err(WireError::Value {
-            offset,
-            value: count.into(),
-        });
+        return Err(WireError::Value { offset, value: count.into() });
     }
     let mut first = None;
     for _ in 0..count {

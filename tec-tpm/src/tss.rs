@@ -60,10 +60,7 @@ fn failed(operation: &'static str) -> impl Fn(TssError) -> TpmError {
         TssError::Tss2Error(code) if code.kind() == Some(Tss2ResponseCodeKind::Lockout) => {
             TpmError::Lockout { operation }
         }
-        source => TpmError::Command {
-            operation,
-            source: Box::new(source),
-        },
+        source => TpmError::Command { operation, source: Box::new(source) },
     }
 }
 
@@ -78,9 +75,7 @@ pub struct Tpm {
 
 impl fmt::Debug for Tpm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tpm")
-            .field("ek", &self.ek)
-            .finish_non_exhaustive()
+        f.debug_struct("Tpm").field("ek", &self.ek).finish_non_exhaustive()
     }
 }
 
@@ -91,18 +86,11 @@ impl Tpm {
     /// # Errors
     /// [`TpmError::Tcti`] or [`TpmError::Open`].
     pub fn open(tcti: &str) -> Result<Self, TpmError> {
-        let name = parse_tcti(tcti).ok_or_else(|| TpmError::Tcti {
-            tcti: tcti.to_owned(),
-            forms: FORMS,
-        })?;
-        let context = Context::new(name).map_err(|source| TpmError::Open {
-            tcti: tcti.to_owned(),
-            source: Box::new(source),
-        })?;
-        Ok(Self {
-            context: Mutex::new(context),
-            ek: EkAlgorithm::default(),
-        })
+        let name = parse_tcti(tcti)
+            .ok_or_else(|| TpmError::Tcti { tcti: tcti.to_owned(), forms: FORMS })?;
+        let context = Context::new(name)
+            .map_err(|source| TpmError::Open { tcti: tcti.to_owned(), source: Box::new(source) })?;
+        Ok(Self { context: Mutex::new(context), ek: EkAlgorithm::default() })
     }
 
     /// Uses another endorsement key than RSA 2048.
@@ -127,17 +115,11 @@ impl AnyTpm for Tpm {
             });
         }
         let ek = create_ek(&mut context, self.ek)?;
-        flushing(&mut context, ek.into(), |context| {
-            create_ak(context, ek, handle, algorithm)
-        })?;
+        flushing(&mut context, ek.into(), |context| create_ak(context, ek, handle, algorithm))?;
         let object = open_persistent(&mut context, handle)?.ok_or(TpmError::NoAk { handle })?;
-        let stored = closing(&mut context, object, |context| {
-            found_ak(context, handle, algorithm, object)
-        })?;
-        Ok(StoredAk {
-            origin: AkOrigin::Created,
-            ..stored
-        })
+        let stored =
+            closing(&mut context, object, |context| found_ak(context, handle, algorithm, object))?;
+        Ok(StoredAk { origin: AkOrigin::Created, ..stored })
     }
 
     fn ak_public_area(&self, handle: AkHandle) -> Result<Vec<u8>, TpmError> {
@@ -169,9 +151,7 @@ impl AnyTpm for Tpm {
         let object = open_persistent(&mut context, handle)?.ok_or(TpmError::NoAk { handle })?;
         closing(&mut context, object, |context| {
             let (ak, _) = read_ak(context, handle, object)?;
-            values::settled(ak.public(), nonce, || {
-                quote_once(context, object.into(), &ak, nonce)
-            })
+            values::settled(ak.public(), nonce, || quote_once(context, object.into(), &ak, nonce))
         })
     }
 
@@ -244,11 +224,7 @@ fn parse_tcti(tcti: &str) -> Option<TctiNameConf> {
         "tabrmd" => true,
         _ => false,
     };
-    if known {
-        TctiNameConf::from_str(tcti).ok()
-    } else {
-        None
-    }
+    if known { TctiNameConf::from_str(tcti).ok() } else { None }
 }
 
 /// Runs `work`, then removes a transient object or session, whatever came of it.
@@ -278,9 +254,7 @@ fn closing<T>(
 }
 
 fn close(context: &mut Context, mut object: ObjectHandle) -> Result<(), TpmError> {
-    context
-        .tr_close(&mut object)
-        .map_err(failed("close a persistent object"))
+    context.tr_close(&mut object).map_err(failed("close a persistent object"))
 }
 
 /// Whether an object or index lies at a handle; asking for it directly would make an absent one
@@ -317,9 +291,8 @@ fn open_persistent(
 /// TPM2B_PUBLIC of a loaded object.
 fn read_area(context: &mut Context, key: KeyHandle) -> Result<Vec<u8>, TpmError> {
     let operation = failed("read the public area of a key");
-    let (public, _, _) = context
-        .execute_without_session(|context| context.read_public(key))
-        .map_err(&operation)?;
+    let (public, _, _) =
+        context.execute_without_session(|context| context.read_public(key)).map_err(&operation)?;
     let mut area = Vec::new();
     push_sized(&mut area, &public.marshall().map_err(operation)?);
     Ok(area)
@@ -333,10 +306,7 @@ fn read_ak(
     let area = read_area(context, object.into())?;
     match AttestationKey::from_tpm2b(&area) {
         Ok(key) => Ok((key, area)),
-        Err(source) => Err(TpmError::HandleOccupied {
-            handle,
-            source: Some(source),
-        }),
+        Err(source) => Err(TpmError::HandleOccupied { handle, source: Some(source) }),
     }
 }
 
@@ -348,16 +318,9 @@ fn found_ak(
 ) -> Result<StoredAk, TpmError> {
     let (key, tpm2b_public) = read_ak(context, handle, object)?;
     if !algorithm.fits(key.public().kind()) {
-        return Err(TpmError::HandleOccupied {
-            handle,
-            source: None,
-        });
+        return Err(TpmError::HandleOccupied { handle, source: None });
     }
-    Ok(StoredAk {
-        key,
-        tpm2b_public,
-        origin: AkOrigin::Found,
-    })
+    Ok(StoredAk { key, tpm2b_public, origin: AkOrigin::Found })
 }
 
 fn selection_of(algorithm: EkAlgorithm) -> AsymmetricAlgorithmSelection {
@@ -384,10 +347,9 @@ fn create_ak(
             AsymmetricAlgorithmSelection::Rsa(RsaKeyBits::Rsa2048),
             SignatureSchemeAlgorithm::RsaSsa,
         ),
-        AkAlgorithm::EccP256 => (
-            AsymmetricAlgorithmSelection::Ecc(EccCurve::NistP256),
-            SignatureSchemeAlgorithm::EcDsa,
-        ),
+        AkAlgorithm::EccP256 => {
+            (AsymmetricAlgorithmSelection::Ecc(EccCurve::NistP256), SignatureSchemeAlgorithm::EcDsa)
+        }
     };
     let operation = failed("make the attestation key");
     let hash = HashingAlgorithm::Sha256;
@@ -461,19 +423,12 @@ fn read_some(
     context: &mut Context,
     wanted: &[PcrIndex],
 ) -> Result<Vec<(usize, Sha256Digest)>, TpmError> {
-    let slots = wanted
-        .iter()
-        .copied()
-        .map(slot)
-        .collect::<Result<Vec<_>, _>>()?;
+    let slots = wanted.iter().copied().map(slot).collect::<Result<Vec<_>, _>>()?;
     let selection = select(&slots)?;
     let (_, read, digests) = context
         .execute_without_session(|context| context.pcr_read(selection))
         .map_err(failed("read PCRs"))?;
-    let selected = read
-        .get_selections()
-        .iter()
-        .flat_map(PcrSelection::selected);
+    let selected = read.get_selections().iter().flat_map(PcrSelection::selected);
     let value = |(slot, digest): (PcrSlot, &Digest)| {
         let digest = <[u8; 32]>::try_from(digest.value()).ok()?;
         let index = u32::from(slot).trailing_zeros() as usize;
@@ -528,9 +483,7 @@ fn activate(
     id_object: &[u8],
     secret: &[u8],
 ) -> Result<SecretBytes, TpmError> {
-    let refused = |source: TssError| TpmError::ChallengeRefused {
-        source: Box::new(source),
-    };
+    let refused = |source: TssError| TpmError::ChallengeRefused { source: Box::new(source) };
     let id_object = IdObject::try_from(id_object).map_err(refused)?;
     let secret = EncryptedSecret::try_from(secret).map_err(refused)?;
     let sessions = (Some(AuthSession::Password), Some(session), None);

@@ -53,10 +53,8 @@ impl Verifier for TpmVerifier {
             .map_err(|error| VerifyError::Malformed { at: error.member() })?;
         let nonce = nonce(request.report_data);
         let ak = evidence.ak.fingerprint();
-        let quote = evidence
-            .quote()
-            .verify(&evidence.ak, &nonce)
-            .map_err(|error| refusal(&error, ak))?;
+        let quote =
+            evidence.quote().verify(&evidence.ak, &nonce).map_err(|error| refusal(&error, ak))?;
         if let Some(digest) = request.init_data {
             check_init_data(quote.pcrs(), digest, ak)?;
         }
@@ -94,21 +92,14 @@ fn assemble(evidence: TpmEvidence, quote: &VerifiedQuote, nonce: &[u8]) -> Verif
 fn tpm_claims(ak: &PublicKey, pcrs: &PcrValues) -> Map<String, Value> {
     let mut claims: Map<String, Value> = pcrs
         .iter()
-        .map(|(index, value)| {
-            (
-                format!("pcr{:02}", u8::from(index)),
-                value.to_string().into(),
-            )
-        })
+        .map(|(index, value)| (format!("pcr{:02}", u8::from(index)), value.to_string().into()))
         .collect();
     claims.insert("ak_public".to_owned(), ak.to_base64().into());
     claims
 }
 
 fn init_data_value(pcrs: &PcrValues) -> Option<&Sha256Digest> {
-    PcrIndex::new(INIT_DATA_PCR)
-        .ok()
-        .map(|index| pcrs.value(index))
+    PcrIndex::new(INIT_DATA_PCR).ok().map(|index| pcrs.value(index))
 }
 
 /// PCR 8 must hold the digest, extended once into a fresh register.
@@ -131,10 +122,7 @@ fn check_init_data(pcrs: &PcrValues, digest: &[u8], ak: Fingerprint) -> Result<(
 
 /// The failed check as the gate at which it is reported.
 fn refusal(error: &QuoteError, ak: Fingerprint) -> VerifyError {
-    let quote = |reason| VerifyError::Quote {
-        reason,
-        claimed_ak: Some(ak),
-    };
+    let quote = |reason| VerifyError::Quote { reason, claimed_ak: Some(ak) };
     let selection = |reason| VerifyError::Selection { reason, ak };
     let malformed = |at: &str| VerifyError::Malformed { at: at.to_owned() };
     match error {

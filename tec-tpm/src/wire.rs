@@ -83,11 +83,7 @@ impl<'a> WireReader<'a> {
     /// As [`array`](Self::array), without a copy.
     pub(crate) fn array_ref<const N: usize>(&mut self) -> Result<&'a [u8; N], WireError> {
         let (offset, left) = (self.offset, self.bytes.len());
-        let truncated = WireError::Truncated {
-            offset,
-            wanted: N,
-            left,
-        };
+        let truncated = WireError::Truncated { offset, wanted: N, left };
         self.take(N)?.first_chunk().ok_or(truncated)
     }
 
@@ -123,10 +119,7 @@ impl<'a> WireReader<'a> {
         match self.u8()? {
             0 => Ok(false),
             1 => Ok(true),
-            other => Err(WireError::Value {
-                offset,
-                value: other.into(),
-            }),
+            other => Err(WireError::Value { offset, value: other.into() }),
         }
     }
 
@@ -140,11 +133,7 @@ impl<'a> WireReader<'a> {
         let offset = self.offset;
         let size = usize::from(self.u16()?);
         if size > limit {
-            return Err(WireError::Oversized {
-                offset,
-                size,
-                limit,
-            });
+            return Err(WireError::Oversized { offset, size, limit });
         }
         self.take(size)
     }
@@ -154,11 +143,7 @@ impl<'a> WireReader<'a> {
     pub(crate) fn rest(&mut self, limit: usize) -> Result<&'a [u8], WireError> {
         let size = self.bytes.len();
         if size > limit {
-            return Err(WireError::Oversized {
-                offset: self.offset,
-                size,
-                limit,
-            });
+            return Err(WireError::Oversized { offset: self.offset, size, limit });
         }
         self.take(size)
     }
@@ -168,10 +153,7 @@ impl<'a> WireReader<'a> {
         if self.bytes.is_empty() {
             Ok(())
         } else {
-            Err(WireError::Trailing {
-                offset: self.offset,
-                left: self.bytes.len(),
-            })
+            Err(WireError::Trailing { offset: self.offset, left: self.bytes.len() })
         }
     }
 }
@@ -200,14 +182,7 @@ mod tests {
     fn reading_past_the_end_says_where() {
         let mut reader = WireReader::new(&[0, 1, 2]);
         assert_eq!(reader.u16(), Ok(1));
-        assert_eq!(
-            reader.u32(),
-            Err(WireError::Truncated {
-                offset: 2,
-                wanted: 4,
-                left: 1
-            })
-        );
+        assert_eq!(reader.u32(), Err(WireError::Truncated { offset: 2, wanted: 4, left: 1 }));
     }
 
     #[test]
@@ -217,27 +192,14 @@ mod tests {
         assert_eq!(WireReader::new(&bytes).sized(3), Ok(b"abc".as_slice()));
         assert_eq!(
             WireReader::new(&bytes).sized(2),
-            Err(WireError::Oversized {
-                offset: 0,
-                size: 3,
-                limit: 2
-            })
+            Err(WireError::Oversized { offset: 0, size: 3, limit: 2 })
         );
     }
 
     #[test]
     fn trailing_bytes_and_wrong_booleans_are_refused() {
         let mut reader = WireReader::new(&[2, 0]);
-        assert_eq!(
-            reader.yes_no(),
-            Err(WireError::Value {
-                offset: 0,
-                value: 2
-            })
-        );
-        assert_eq!(
-            reader.finish(),
-            Err(WireError::Trailing { offset: 1, left: 1 })
-        );
+        assert_eq!(reader.yes_no(), Err(WireError::Value { offset: 0, value: 2 }));
+        assert_eq!(reader.finish(), Err(WireError::Trailing { offset: 1, left: 1 }));
     }
 }

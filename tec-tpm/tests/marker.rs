@@ -32,10 +32,7 @@ impl BootstrapMarker for Counting {
 }
 
 fn marker(tpm: &Arc<Tpm>) -> Arc<Counting> {
-    Arc::new(Counting(
-        TpmMarker::new(Arc::clone(tpm)),
-        AtomicUsize::new(0),
-    ))
+    Arc::new(Counting(TpmMarker::new(Arc::clone(tpm)), AtomicUsize::new(0)))
 }
 
 /// The cluster whose marker the contract states, appendix A.

@@ -28,11 +28,8 @@ fn a_unified_kernel_image_of_2_gib_is_predicted_within_16_mib() {
     write_sparse(&root.path().join("EFI/BOOT/BOOTX64.EFI"));
 
     let image = BootSource::new().open(root.path()).unwrap();
-    let predictor = BootPredictor::new().with_registers(
-        [PcrIndex::BOOT_MANAGER, PcrIndex::KERNEL_BOOT]
-            .into_iter()
-            .collect(),
-    );
+    let predictor = BootPredictor::new()
+        .with_registers([PcrIndex::BOOT_MANAGER, PcrIndex::KERNEL_BOOT].into_iter().collect());
     let prediction = predictor.predict(&image, &PlatformState::new()).unwrap();
     for pcr in [PcrIndex::BOOT_MANAGER, PcrIndex::KERNEL_BOOT] {
         assert!(matches!(prediction.register(pcr), Register::Predicted(_)));

@@ -105,18 +105,14 @@ pub fn seal(
     rng: &mut dyn CryptoRng,
 ) -> Result<String, ClevisError> {
     if passphrase.len() > MAX_PASSPHRASE {
-        return Err(ClevisError::TooLarge {
-            length: passphrase.len(),
-        });
+        return Err(ClevisError::TooLarge { length: passphrase.len() });
     }
     let trustee = Empty {};
     let clevis = serde_json::to_string(&Listed { config, trustee }).map_err(ClevisError::Write)?;
     // Members in alphabetical order, so that readers that rewrite the header keep the bytes.
     let header = format!(r#"{{"alg":"dir","clevis":{clevis},"enc":"{A256GCM}"}}"#);
     if header.len() > MAX_HEADER {
-        return Err(ClevisError::TooLarge {
-            length: header.len(),
-        });
+        return Err(ClevisError::TooLarge { length: header.len() });
     }
     let protected = URL_SAFE_NO_PAD.encode(header);
     let sealed = gcm_seal(key, protected.as_bytes(), passphrase, rng).map_err(ClevisError::Jwe)?;
@@ -158,11 +154,7 @@ impl SealedPassphrase {
                 .map_err(ClevisError::Jwe)?,
             tag: decode_array("tag", tag).map_err(ClevisError::Jwe)?,
         };
-        Ok(Self {
-            protected: protected.to_owned(),
-            config: read_header(protected)?,
-            sealed,
-        })
+        Ok(Self { protected: protected.to_owned(), config: read_header(protected)?, sealed })
     }
 
     /// Where the key is. Not authenticated before [`open`](Self::open) succeeds.
@@ -249,9 +241,7 @@ mod tests {
         ));
         let clevis = serde_json::to_string(&config()).unwrap();
         let moved = clevis.replace("https://kbs", "https://eve");
-        let text = with_header(&format!(
-            r#"{{"alg":"dir","clevis":{moved},"enc":"A256GCM"}}"#
-        ));
+        let text = with_header(&format!(r#"{{"alg":"dir","clevis":{moved},"enc":"A256GCM"}}"#));
         let parsed = SealedPassphrase::parse(&text).unwrap();
         assert!(parsed.open(&SecretArray::new([1; 32])).is_err());
     }
@@ -270,13 +260,8 @@ mod tests {
             ));
         }
         let tang = clevis.replace("\"trustee\"", "\"tang\"");
-        let tang = with_header(&format!(
-            r#"{{"alg":"dir","clevis":{tang},"enc":"A256GCM"}}"#
-        ));
-        assert!(matches!(
-            SealedPassphrase::parse(&tang),
-            Err(ClevisError::Config(_))
-        ));
+        let tang = with_header(&format!(r#"{{"alg":"dir","clevis":{tang},"enc":"A256GCM"}}"#));
+        assert!(matches!(SealedPassphrase::parse(&tang), Err(ClevisError::Config(_))));
         for form in ["", "a.b.c.d", "a..b.c.d.e", "a.b.c.d.e"] {
             assert!(SealedPassphrase::parse(form).is_err(), "{form}");
         }

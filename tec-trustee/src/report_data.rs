@@ -35,9 +35,7 @@ impl HashAlgorithm {
 
     /// Finds an algorithm by its name, in either case.
     pub fn by_name(name: &str) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|algorithm| algorithm.as_str().eq_ignore_ascii_case(name))
+        Self::ALL.into_iter().find(|algorithm| algorithm.as_str().eq_ignore_ascii_case(name))
     }
 
     /// Hashes `data`.
@@ -94,10 +92,7 @@ pub fn device(
     tee_pubkey: &Value,
     algorithm: HashAlgorithm,
 ) -> Result<[u8; 48], ReportDataError> {
-    digest_of(
-        &serde_json::json!({"nonce": nonce, "tee-pubkey": tee_pubkey}),
-        algorithm,
-    )
+    digest_of(&serde_json::json!({"nonce": nonce, "tee-pubkey": tee_pubkey}), algorithm)
 }
 
 fn digest_of(value: &Value, algorithm: HashAlgorithm) -> Result<[u8; 48], ReportDataError> {
@@ -141,10 +136,7 @@ mod tests {
 
     #[test]
     fn names_are_found_in_either_case() {
-        assert_eq!(
-            HashAlgorithm::by_name("SHA384"),
-            Some(HashAlgorithm::Sha384)
-        );
+        assert_eq!(HashAlgorithm::by_name("SHA384"), Some(HashAlgorithm::Sha384));
         assert_eq!(HashAlgorithm::by_name("sm3"), None);
     }
 }

@@ -65,10 +65,7 @@ mod loopback {
         Arc::new(rustls::crypto::ring::default_provider())
     }
 
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a test's server ends with its runtime"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "a test's server ends with its runtime")]
     fn spawn(task: impl Future<Output = ()> + Send + 'static) {
         tokio::task::spawn(task);
     }
@@ -78,10 +75,8 @@ mod loopback {
     #[cfg(feature = "kbs")]
     pub(crate) fn serve_tls(name: &str, router: Router) -> (String, String) {
         let key = KeyPair::generate().unwrap();
-        let certificate = CertificateParams::new([name.to_owned()])
-            .unwrap()
-            .self_signed(&key)
-            .unwrap();
+        let certificate =
+            CertificateParams::new([name.to_owned()]).unwrap().self_signed(&key).unwrap();
         let private = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
         let config = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
@@ -146,9 +141,7 @@ mod verifier {
                 verified.claims.insert(name, value.to_string().into());
             }
             let ak_public = verified.ak.to_base64();
-            verified
-                .claims
-                .insert("ak_public".to_owned(), ak_public.into());
+            verified.claims.insert("ak_public".to_owned(), ak_public.into());
             verified.report_data = hex::encode(&request.report_data[..32]);
             verified.init_data = request.init_data.map(hex::encode).unwrap_or_default();
             Ok(verified)

@@ -72,21 +72,14 @@ pub struct TokenSigner {
 
 impl fmt::Debug for TokenSigner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "TokenSigner([redacted], {} certificates)",
-            self.chain.len()
-        )
+        write!(f, "TokenSigner([redacted], {} certificates)", self.chain.len())
     }
 }
 
 impl TokenSigner {
     /// A new key. Tokens are worthless after it is gone, which for a few minutes' tokens is fine.
     pub fn random(rng: &mut dyn CryptoRng) -> Self {
-        Self {
-            key: SigningKey::from(p256::SecretKey::generate_from_rng(rng)),
-            chain: Vec::new(),
-        }
+        Self { key: SigningKey::from(p256::SecretKey::generate_from_rng(rng)), chain: Vec::new() }
     }
 
     /// Reads a private key in PEM: PKCS #8 or SEC 1.
@@ -99,10 +92,7 @@ impl TokenSigner {
             .and_then(|pem| std::str::from_utf8(pem).ok())
             .ok_or(TokenError::SignerKey)?;
         let key = p256::SecretKey::from_pem(text.trim()).map_err(|_| TokenError::SignerKey)?;
-        Ok(Self {
-            key: SigningKey::from(key),
-            chain: Vec::new(),
-        })
+        Ok(Self { key: SigningKey::from(key), chain: Vec::new() })
     }
 
     /// The signer of these files. Its certificate goes into the header, so that a KBS that trusts
@@ -112,9 +102,7 @@ impl TokenSigner {
     /// `SignerKey`.
     #[cfg(feature = "signer")]
     pub fn of(issued: &crate::signer::IssuedSigner) -> Result<Self, TokenError> {
-        let certificate = issued
-            .certificate_der()
-            .map_err(|_| TokenError::SignerKey)?;
+        let certificate = issued.certificate_der().map_err(|_| TokenError::SignerKey)?;
         Ok(Self::from_pem(issued.key_pem())?.with_certificates(vec![certificate]))
     }
 
@@ -169,9 +157,7 @@ pub struct TokenVerifier {
 impl TokenVerifier {
     /// Accepts the tokens of one signer.
     pub fn new(signer: &TokenSigner) -> Self {
-        Self {
-            keys: vec![*signer.key.verifying_key()],
-        }
+        Self { keys: vec![*signer.key.verifying_key()] }
     }
 
     /// Accepts the tokens of another signer, too; its public key in PEM (SubjectPublicKeyInfo).
@@ -200,10 +186,7 @@ impl TokenVerifier {
             .and_then(|token| {
                 token.claims(now, |alg, signed, signature| {
                     alg == "ES256"
-                        && self
-                            .keys
-                            .iter()
-                            .any(|key| verify_es256(key, signed, signature))
+                        && self.keys.iter().any(|key| verify_es256(key, signed, signature))
                 })
             })
             .ok_or(TokenError::Refused)
@@ -235,13 +218,7 @@ impl<'a> EarClaims<'a> {
         verdict: &'a Verdict,
         evidence: &'a Value,
     ) -> Self {
-        Self {
-            attempt,
-            issued_at,
-            lifetime_seconds,
-            verdict,
-            evidence,
-        }
+        Self { attempt, issued_at, lifetime_seconds, verdict, evidence }
     }
 
     /// The claims as JSON, one submodule `cpu0`.
@@ -249,10 +226,7 @@ impl<'a> EarClaims<'a> {
         let mut cpu: Map<String, Value> = self.verdict.extensions.clone();
         let own = [
             ("ear.status", Value::from(self.verdict.status().as_str())),
-            (
-                "ear.trustworthiness-vector",
-                serde_json::json!(self.verdict.claims),
-            ),
+            ("ear.trustworthiness-vector", serde_json::json!(self.verdict.claims)),
             ("ear.appraisal-policy-id", POLICY_ID.into()),
             ("ear.veraison.annotated-evidence", self.evidence.clone()),
         ];
@@ -298,19 +272,14 @@ mod tests {
     fn header_and_claims_are_those_of_trustee() {
         let mut verdict = Verdict::default();
         verdict.claims.insert("executables".to_owned(), 3);
-        verdict
-            .extensions
-            .insert("tec.machine".to_owned(), "m".into());
+        verdict.extensions.insert("tec.machine".to_owned(), "m".into());
         let id = "7c9e6679-7425-40de-944b-e07fc1f90ae7".parse().unwrap();
         let evidence = json!({"tpm": {}});
         let claims = EarClaims::new(id, at(1000), 300, &verdict, &evidence).to_value();
         let signer = signer(1).with_certificates(vec![vec![1, 2, 3]]);
         let token = signer.sign(&claims).unwrap();
         let header = part(&token, 0);
-        assert_eq!(
-            (&header["typ"], &header["alg"]),
-            (&json!("JWT"), &json!("ES256"))
-        );
+        assert_eq!((&header["typ"], &header["alg"]), (&json!("JWT"), &json!("ES256")));
         assert!(header.get("kid").is_none());
         assert_eq!(header["jwk"]["x5c"], json!(["AQID"]));
         assert_eq!(header["jwk"]["x"].as_str().unwrap().len(), 43);
@@ -331,11 +300,7 @@ mod tests {
         let token = other.sign(&json!({"exp": 1000})).unwrap();
         let verifier = TokenVerifier::new(&own);
         assert!(verifier.verify(&token, at(0)).is_err());
-        let pem = other
-            .key
-            .verifying_key()
-            .to_public_key_pem(p256::pkcs8::LineEnding::LF)
-            .unwrap();
+        let pem = other.key.verifying_key().to_public_key_pem(p256::pkcs8::LineEnding::LF).unwrap();
         let verifier = verifier.trust(&pem).unwrap();
         assert!(verifier.verify(&token, at(0)).is_ok());
     }
@@ -347,11 +312,7 @@ mod tests {
         let token = signer.sign(&json!({"exp": 1000})).unwrap();
         assert!(verifier.verify(&token, at(1059)).is_ok());
         assert!(verifier.verify(&token, at(1060)).is_err());
-        for claims in [
-            json!({}),
-            json!({"exp": "soon"}),
-            json!({"exp": 9, "nbf": 500}),
-        ] {
+        for claims in [json!({}), json!({"exp": "soon"}), json!({"exp": 9, "nbf": 500})] {
             let token = signer.sign(&claims).unwrap();
             assert!(verifier.verify(&token, at(0)).is_err(), "{claims}");
         }
@@ -385,17 +346,11 @@ mod tests {
         let pem = key.to_pkcs8_pem(p256::pkcs8::LineEnding::LF).unwrap();
         let read = TokenSigner::from_pem(&SecretBytes::new(pem.as_bytes().to_vec())).unwrap();
         let token = read.sign(&json!({"exp": 10})).unwrap();
-        let original = TokenSigner {
-            key: SigningKey::from(key),
-            chain: Vec::new(),
-        };
+        let original = TokenSigner { key: SigningKey::from(key), chain: Vec::new() };
         assert!(TokenVerifier::new(&original).verify(&token, at(0)).is_ok());
         for bad in ["", "-----BEGIN PRIVATE KEY-----", "hello"] {
             let pem = SecretBytes::new(bad.as_bytes().to_vec());
-            assert!(matches!(
-                TokenSigner::from_pem(&pem),
-                Err(TokenError::SignerKey)
-            ));
+            assert!(matches!(TokenSigner::from_pem(&pem), Err(TokenError::SignerKey)));
         }
     }
 }

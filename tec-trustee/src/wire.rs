@@ -35,11 +35,7 @@ pub struct AuthRequest {
 impl AuthRequest {
     /// The request of this client for evidence of a sort.
     pub fn new(tee: impl Into<String>, extra_params: Value) -> Self {
-        Self {
-            version: PROTOCOL_VERSION.to_owned(),
-            tee: tee.into(),
-            extra_params,
-        }
+        Self { version: PROTOCOL_VERSION.to_owned(), tee: tee.into(), extra_params }
     }
 }
 
@@ -57,10 +53,7 @@ pub struct Challenge {
 impl Challenge {
     /// A challenge without extra parameters.
     pub fn new(nonce: impl Into<String>) -> Self {
-        Self {
-            nonce: nonce.into(),
-            extra_params: Value::String(String::new()),
-        }
+        Self { nonce: nonce.into(), extra_params: Value::String(String::new()) }
     }
 }
 
@@ -116,10 +109,7 @@ pub struct RuntimeData {
 impl RuntimeData {
     /// Runtime data.
     pub fn new(nonce: impl Into<String>, tee_pubkey: Value) -> Self {
-        Self {
-            nonce: nonce.into(),
-            tee_pubkey,
-        }
+        Self { nonce: nonce.into(), tee_pubkey }
     }
 }
 
@@ -152,9 +142,7 @@ pub struct AttestResponse {
 impl AttestResponse {
     /// A reply.
     pub fn new(token: impl Into<String>) -> Self {
-        Self {
-            token: token.into(),
-        }
+        Self { token: token.into() }
     }
 }
 
@@ -178,10 +166,7 @@ pub fn token_claims(token: &str) -> Option<Value> {
 /// # Errors
 /// Anything else.
 pub fn parse_resource(text: &str) -> Result<ResourcePath, ParseResourcePathError> {
-    let path = text
-        .strip_prefix("kbs:///")
-        .or_else(|| text.strip_prefix('/'))
-        .unwrap_or(text);
+    let path = text.strip_prefix("kbs:///").or_else(|| text.strip_prefix('/')).unwrap_or(text);
     path.parse()
 }
 
@@ -200,10 +185,7 @@ pub struct ErrorBody {
 impl ErrorBody {
     /// An error body.
     pub fn new(kind: &ErrorKind, detail: impl Into<String>) -> Self {
-        Self {
-            kind: format!("{ERROR_NAMESPACE}{kind}"),
-            detail: detail.into(),
-        }
+        Self { kind: format!("{ERROR_NAMESPACE}{kind}"), detail: detail.into() }
     }
 
     /// The variant.
@@ -337,13 +319,7 @@ mod tests {
         for text in ["kbs:///a/b/c", "/a/b/c", "a/b/c"] {
             assert_eq!(parse_resource(text).unwrap().as_str(), "a/b/c");
         }
-        for bad in [
-            "kbs://host/a/b/c",
-            "kbs:////a/b/c",
-            "//a/b/c",
-            "kbs+x:///a/b/c",
-            "a//b",
-        ] {
+        for bad in ["kbs://host/a/b/c", "kbs:////a/b/c", "//a/b/c", "kbs+x:///a/b/c", "a//b"] {
             assert!(parse_resource(bad).is_err(), "{bad}");
         }
     }
@@ -352,14 +328,7 @@ mod tests {
     fn claims_are_shown_of_tokens_only() {
         let token = format!("e30.{}.AAAA", URL_SAFE_NO_PAD.encode(r#"{"exp":1}"#));
         assert_eq!(token_claims(&token), Some(serde_json::json!({"exp": 1})));
-        for bad in [
-            "",
-            "a.b",
-            "e30.e30",
-            "e30.W10.AAAA",
-            "a.b.c.d",
-            "e30.!.AAAA",
-        ] {
+        for bad in ["", "a.b", "e30.e30", "e30.W10.AAAA", "a.b.c.d", "e30.!.AAAA"] {
             assert_eq!(token_claims(bad), None, "{bad}");
         }
     }
@@ -382,14 +351,8 @@ mod tests {
             detail: detail.to_owned(),
         };
         assert_eq!(body("PolicyDeny", "").error_kind(), ErrorKind::PolicyDeny);
-        assert_eq!(
-            body("AdminAuth", "").error_kind(),
-            ErrorKind::AdminAuthAccess
-        );
-        assert_eq!(
-            body("New!", "").error_kind(),
-            ErrorKind::Other("New".to_owned())
-        );
+        assert_eq!(body("AdminAuth", "").error_kind(), ErrorKind::AdminAuthAccess);
+        assert_eq!(body("New!", "").error_kind(), ErrorKind::Other("New".to_owned()));
         let id = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
         let told = body("PolicyDeny", &format!("TEC-A412 the boot (attempt {id})"));
         assert_eq!(told.code(), Some(Code::PcrMismatch));

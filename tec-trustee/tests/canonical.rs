@@ -34,20 +34,10 @@ fn members_are_sorted_by_utf_16() {
         "1": "One", "\u{1f600}": "Emoji: Grinning Face", "\u{80}": "Control",
         "\u{f6}": "Latin Small Letter O With Diaeresis",
     });
-    let names = [
-        "\\r",
-        "1",
-        "\u{80}",
-        "\u{f6}",
-        "\u{20ac}",
-        "\u{1f600}",
-        "\u{fb33}",
-    ];
+    let names = ["\\r", "1", "\u{80}", "\u{f6}", "\u{20ac}", "\u{1f600}", "\u{fb33}"];
     let text = canonical(&value);
-    let places: Vec<usize> = names
-        .iter()
-        .map(|name| text.find(&format!("\"{name}\":")).unwrap())
-        .collect();
+    let places: Vec<usize> =
+        names.iter().map(|name| text.find(&format!("\"{name}\":")).unwrap()).collect();
     assert!(places.is_sorted(), "{text}");
 }
 

@@ -31,9 +31,7 @@ fn rng(seed: u64) -> ChaCha20Rng {
 /// A signer below a CA of its own.
 fn issued(seed: u64) -> IssuedSigner {
     let (mut rng, now) = (rng(seed), sample::time(0));
-    SignerCa::generate(&mut rng, now)
-        .and_then(|ca| ca.issue(&mut rng, now))
-        .unwrap()
+    SignerCa::generate(&mut rng, now).and_then(|ca| ca.issue(&mut rng, now)).unwrap()
 }
 
 #[derive(Debug)]
@@ -56,13 +54,7 @@ async fn broker() -> Kbs {
     let clock = Arc::new(ManualClock::new(sample::time(0)));
     let signer = TokenSigner::of(&issued(1)).unwrap();
     let entropy = Arc::new(SeededEntropy::new(1));
-    Kbs::new(KbsConfig::new(
-        backend,
-        Arc::new(NoVerifier),
-        signer,
-        clock,
-        entropy,
-    ))
+    Kbs::new(KbsConfig::new(backend, Arc::new(NoVerifier), signer, clock, entropy))
 }
 
 /// Status and kind of error, if it is one.
@@ -74,9 +66,7 @@ async fn ask(kbs: &Kbs, token: &str) -> (u16, Option<ErrorKind>) {
         .unwrap();
     let response = kbs.router().call(request).await.unwrap();
     let status = response.status().as_u16();
-    let body = axum::body::to_bytes(response.into_body(), 1 << 20)
-        .await
-        .unwrap();
+    let body = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
     let error = serde_json::from_slice::<ErrorBody>(&body);
     (status, error.ok().map(|error| error.error_kind()))
 }
@@ -112,10 +102,7 @@ fn forged(key: &IssuedSigner, header: &Value) -> String {
 
 #[tokio::test]
 async fn tokens_of_the_trusted_signer_count() {
-    let token = TokenSigner::of(&issued(1))
-        .unwrap()
-        .sign(&claims())
-        .unwrap();
+    let token = TokenSigner::of(&issued(1)).unwrap().sign(&claims()).unwrap();
     assert_eq!(ask(&broker().await, &token).await, (200, None));
 }
 
@@ -137,27 +124,12 @@ async fn tokens_of_anybody_else_do_not_count_whatever_their_header_says() {
     let kbs = broker().await;
     for (what, token) in [
         ("a chain of its own", signed),
-        (
-            "the trusted chain, another key",
-            forged(&stranger, &with(&strange, "/jwk/x5c", chain)),
-        ),
-        (
-            "the trusted key, another signature",
-            forged(&stranger, &with(&strange, "/jwk", jwk)),
-        ),
+        ("the trusted chain, another key", forged(&stranger, &with(&strange, "/jwk/x5c", chain))),
+        ("the trusted key, another signature", forged(&stranger, &with(&strange, "/jwk", jwk))),
         ("a link to its keys", forged(&stranger, &elsewhere)),
-        (
-            "no algorithm",
-            forged(&stranger, &with(&strange, "/alg", json!("none"))),
-        ),
-        (
-            "no signature",
-            unsigned(&with(&own_header, "/alg", json!("none"))),
-        ),
-        (
-            "another algorithm",
-            forged(&own, &with(&own_header, "/alg", json!("HS256"))),
-        ),
+        ("no algorithm", forged(&stranger, &with(&strange, "/alg", json!("none")))),
+        ("no signature", unsigned(&with(&own_header, "/alg", json!("none")))),
+        ("another algorithm", forged(&own, &with(&own_header, "/alg", json!("HS256")))),
         ("nothing", String::new()),
     ] {
         let answer = ask(&kbs, &token).await;

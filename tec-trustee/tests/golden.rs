@@ -22,15 +22,8 @@ const PINNED: [PcrIndex; 2] = [PcrIndex::BOOT_MANAGER, PcrIndex::MOK];
 /// All that an intent can say in this generation.
 fn intent(generation: Generation) -> PolicyIntent {
     let pinned = PinnedPcrs::new(PINNED.into_iter().collect()).unwrap();
-    let minimum = SnpTcb {
-        bootloader: 4,
-        tee: 0,
-        snp: 22,
-        microcode: 213,
-    };
-    let snp = SnpRequirement::default()
-        .with_approved_measurement()
-        .with_minimum_tcb(minimum);
+    let minimum = SnpTcb { bootloader: 4, tee: 0, snp: 22, microcode: 213 };
+    let snp = SnpRequirement::default().with_approved_measurement().with_minimum_tcb(minimum);
     let intent = PolicyIntent::new(pinned, [Tee::Tpm, Tee::AzSnpVtpm])
         .and_then(|intent| intent.with_snp(snp))
         .and_then(|intent| {

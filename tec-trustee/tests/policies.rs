@@ -47,9 +47,7 @@ fn every_case_of_the_table_is_decided_as_it_says_and_without_an_error() {
 
 #[test]
 fn one_attestation_asks_for_its_own_key_and_one_list_per_register() {
-    let case = cases()
-        .into_iter()
-        .find(|case| case.name == "Azure machine");
+    let case = cases().into_iter().find(|case| case.name == "Azure machine");
     let case = case.unwrap();
     let policy = AttestationPolicy::parse(&case.intent.render_attestation()).unwrap();
     let mut asked = BTreeMap::new();
@@ -66,9 +64,7 @@ fn one_attestation_asks_for_its_own_key_and_one_list_per_register() {
 
 #[test]
 fn evidence_of_other_sorts_costs_no_look_up() {
-    let case = cases()
-        .into_iter()
-        .find(|case| case.name == "sample evidence");
+    let case = cases().into_iter().find(|case| case.name == "sample evidence");
     let policy = AttestationPolicy::parse(&azure_too().render_attestation()).unwrap();
     let first = policy.evaluate(&case.unwrap().evidence, &BTreeMap::new());
     assert!(matches!(first.unwrap(), Evaluation::Done(_)));
@@ -76,14 +72,9 @@ fn evidence_of_other_sorts_costs_no_look_up() {
 
 #[test]
 fn claims_are_published_with_the_machine() {
-    let case = cases()
-        .into_iter()
-        .find(|case| case.name == "Azure machine");
+    let case = cases().into_iter().find(|case| case.name == "Azure machine");
     let verdict = verdict(&case.unwrap());
-    assert_eq!(
-        verdict.extensions["tec.machine"],
-        "7c9e6679-7425-40de-944b-e07fc1f90ae7"
-    );
+    assert_eq!(verdict.extensions["tec.machine"], "7c9e6679-7425-40de-944b-e07fc1f90ae7");
     assert_eq!(verdict.extensions["tec.site"], "north \"1\"");
     assert_eq!(verdict.extensions["tec.pcr04"], "bb".repeat(32));
 }

@@ -55,9 +55,8 @@ fn main() -> anyhow::Result<()> {
 fn measure(suite: &mut Suite, runtime: &Runtime) -> anyhow::Result<()> {
     let pki = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
     let ca = plain::authority(pki.path())?;
-    let fleet: Vec<_> = (0..NODES)
-        .map(|number| Node::new(number, &ca))
-        .collect::<Result<_, _>>()?;
+    let fleet: Vec<_> =
+        (0..NODES).map(|number| Node::new(number, &ca)).collect::<Result<_, _>>()?;
     let fleet: Arc<[Node]> = fleet.into();
     let service = || Service::new(pki.path());
     let (ours, plain) = (Tally::default(), Tally::default());
@@ -87,12 +86,7 @@ fn measure(suite: &mut Suite, runtime: &Runtime) -> anyhow::Result<()> {
         ours / 1e6,
         plain / 1e6
     );
-    suite.figure(Figure::new(
-        "join/hundred_p99",
-        ours / plain,
-        Unit::Count,
-        &note,
-    ))
+    suite.figure(Figure::new("join/hundred_p99", ours / plain, Unit::Count, &note))
 }
 
 fn seconds(nanos_of_one: f64) -> f64 {
@@ -167,10 +161,7 @@ fn mutual(tpm: &Arc<SoftTpm>) -> anyhow::Result<Endpoint> {
     let measurements = Arc::new(LiveMeasurements::default());
     let validator = VtpmValidator::new(Variant::QemuVtpm, Arc::new(AnyAk), measurements);
     let issuer = VtpmIssuer::new(Variant::QemuVtpm, Arc::clone(tpm) as _);
-    Ok(endpoint()
-        .with_issuer(Arc::new(issuer))
-        .with_validator(Arc::new(validator))
-        .build()?)
+    Ok(endpoint().with_issuer(Arc::new(issuer)).with_validator(Arc::new(validator)).build()?)
 }
 
 /// Connects to one service, attested or not.
@@ -241,10 +232,7 @@ async fn attested_fleet(
     member.set(&service::cluster().await?).await?;
     let served = service.attested(mutual(&member)?).await?;
     all(fleet, tally, |node| {
-        Arc::new(One {
-            address: served.address.clone(),
-            end: node.endpoint.clone(),
-        })
+        Arc::new(One { address: served.address.clone(), end: node.endpoint.clone() })
     })
     .await?;
     served.stop().await
@@ -257,16 +245,11 @@ async fn plain_fleet(
     tally: &Tally,
 ) -> anyhow::Result<()> {
     // A certificate says which node calls, where evidence does otherwise.
-    let callers = fleet
-        .iter()
-        .map(|node| (node.plain.certificate(), node.tpm.public_key()));
+    let callers = fleet.iter().map(|node| (node.plain.certificate(), node.tpm.public_key()));
     let server = PlainServer::new(ca, callers.collect())?;
     let served = service.plain(server).await?;
     all(fleet, tally, |node| {
-        Arc::new(One {
-            address: served.address.clone(),
-            end: node.plain.clone(),
-        })
+        Arc::new(One { address: served.address.clone(), end: node.plain.clone() })
     })
     .await?;
     served.stop().await

@@ -45,10 +45,7 @@ impl Plain {
     pub(crate) fn new(ca: &Ca) -> anyhow::Result<Self> {
         let (mut config, certificate) = mutual::client(ca)?;
         config.alpn_protocols = vec![b"h2".to_vec()];
-        Ok(Self {
-            certificate,
-            config: Arc::new(config),
-        })
+        Ok(Self { certificate, config: Arc::new(config) })
     }
 
     pub(crate) fn certificate(&self) -> Vec<u8> {
@@ -85,10 +82,7 @@ impl PlainServer {
     pub(crate) fn new(ca: &Ca, callers: HashMap<Vec<u8>, PublicKey>) -> anyhow::Result<Self> {
         let mut config = mutual::server(ca)?;
         config.alpn_protocols = vec![b"h2".to_vec()];
-        Ok(Self {
-            acceptor: Arc::new(config).into(),
-            callers: Arc::new(callers),
-        })
+        Ok(Self { acceptor: Arc::new(config).into(), callers: Arc::new(callers) })
     }
 
     pub(crate) async fn serve(
@@ -124,9 +118,7 @@ impl PlainServer {
             api.clone().oneshot(request)
         });
         let builder = http2::Builder::new(TokioExecutor::new());
-        builder
-            .serve_connection(TokioIo::new(stream), service)
-            .await?;
+        builder.serve_connection(TokioIo::new(stream), service).await?;
         Ok(())
     }
 }

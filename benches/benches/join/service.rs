@@ -41,18 +41,11 @@ struct Members(Mutex<Vec<Claim>>);
 #[async_trait]
 impl Enrollments for Members {
     async fn list(&self) -> Result<Vec<Claim>, PortError> {
-        Ok(self
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone())
+        Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
     async fn add(&self, claim: &Claim) -> Result<CreateOutcome, PortError> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(claim.clone());
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(claim.clone());
         Ok(CreateOutcome::Created)
     }
 
@@ -116,9 +109,7 @@ impl Served {
 
 /// The cluster that tickets are for.
 pub(crate) async fn cluster() -> anyhow::Result<ClusterId> {
-    let keys = DerivedKeys
-        .open(KmsUri::parse(KMS)?, StorageUri::NoStore)
-        .await?;
+    let keys = DerivedKeys.open(KmsUri::parse(KMS)?, StorageUri::NoStore).await?;
     let secret = keys.data_key(&DataKeyId::measurement_secret(), 32).await?;
     Ok(MeasurementSecret::from_data_key(&secret)?.cluster_id(&SALT))
 }
@@ -131,9 +122,7 @@ impl Service {
 
     async fn api(&self) -> anyhow::Result<ApiServer<JoinService>> {
         let (clock, entropy) = (Arc::new(SystemClock), Arc::new(SystemEntropy));
-        let keys = DerivedKeys
-            .open(KmsUri::parse(KMS)?, StorageUri::NoStore)
-            .await?;
+        let keys = DerivedKeys.open(KmsUri::parse(KMS)?, StorageUri::NoStore).await?;
         Ok(ApiServer::new(JoinService::new(JoinServicePorts {
             keys: keys.into(),
             salt: SALT,
@@ -150,18 +139,8 @@ impl Service {
         let address = listener.local_addr()?.to_string();
         let (stop, stopped) = watch::channel(false);
         let mut serving = JoinSet::new();
-        serving.spawn(transport::serve(
-            endpoint,
-            listener,
-            api,
-            Bounds::SMALL,
-            stopped,
-        ));
-        Ok(Served {
-            address,
-            stop,
-            serving,
-        })
+        serving.spawn(transport::serve(endpoint, listener, api, Bounds::SMALL, stopped));
+        Ok(Served { address, stop, serving })
     }
 
     pub(crate) async fn plain(&self, server: PlainServer) -> anyhow::Result<Served> {
@@ -170,10 +149,6 @@ impl Service {
         let (stop, stopped) = watch::channel(false);
         let mut serving = JoinSet::new();
         serving.spawn(server.serve(listener, api, stopped));
-        Ok(Served {
-            address,
-            stop,
-            serving,
-        })
+        Ok(Served { address, stop, serving })
     }
 }

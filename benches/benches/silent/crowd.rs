@@ -46,12 +46,7 @@ impl Crowd {
         let tls = ca.map(connector).transpose()?;
         let (opened, mut tasks) = (Arc::new(AtomicU64::new(0)), JoinSet::new());
         for number in 0..CONNECTIONS {
-            let member = Member {
-                number,
-                server,
-                tls: tls.clone(),
-                opened: Arc::clone(&opened),
-            };
+            let member = Member { number, server, tls: tls.clone(), opened: Arc::clone(&opened) };
             tasks.spawn(async move {
                 loop {
                     // It was closed, which is what is wanted of the server.
@@ -60,10 +55,7 @@ impl Crowd {
                 }
             });
         }
-        Ok(Self {
-            opened,
-            _tasks: tasks,
-        })
+        Ok(Self { opened, _tasks: tasks })
     }
 
     /// Connections that were opened until now.
@@ -76,9 +68,7 @@ fn connector(ca: &str) -> anyhow::Result<TlsConnector> {
     let mut roots = RootCertStore::empty();
     let certificate = CertificateDer::from_pem_slice(ca.as_bytes());
     roots.add(certificate.ok().context("the CA is no certificate")?)?;
-    let config = ClientConfig::builder()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+    let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
     Ok(TlsConnector::from(Arc::new(config)))
 }
 

@@ -43,9 +43,7 @@ fn main() -> anyhow::Result<()> {
         .map_or_else(|| suite.target_dir().join("release"), PathBuf::from);
     let is_there = |name: &&str| programs.join(name).is_file();
     if suite.wants(NAME) && ["tec", "kbs-guard"].iter().all(is_there) {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .enable_all()
-            .build()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         runtime.block_on(run(&suite, programs))?;
     }
     suite.finish();
@@ -98,12 +96,7 @@ async fn run(suite: &Suite, programs: PathBuf) -> anyhow::Result<()> {
     }
     figure("ratio", beset / idle, Unit::Count, &note)?;
     for (name, pid) in [("tec", anchor.pid()), ("kbs-guard", guard.pid())] {
-        figure(
-            name,
-            load::peak_memory(pid)?,
-            Unit::Bytes,
-            "peak of all memory of the process",
-        )?;
+        figure(name, load::peak_memory(pid)?, Unit::Bytes, "peak of all memory of the process")?;
     }
     Ok(())
 }

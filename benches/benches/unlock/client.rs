@@ -73,14 +73,8 @@ impl Client {
     pub(crate) async fn connect(to: SocketAddr, prepared: &Arc<Prepared>) -> anyhow::Result<Self> {
         let stream = TcpStream::connect(to).await?;
         stream.set_nodelay(true)?;
-        let connection = Connection {
-            stream,
-            answer: Vec::new(),
-        };
-        Ok(Self {
-            connection: Arc::new(Mutex::new(connection)),
-            prepared: Arc::clone(prepared),
-        })
+        let connection = Connection { stream, answer: Vec::new() };
+        Ok(Self { connection: Arc::new(Mutex::new(connection)), prepared: Arc::clone(prepared) })
     }
 
     pub(crate) async fn unlock(&self, times: u64) -> anyhow::Result<()> {
@@ -128,19 +122,13 @@ impl Connection {
         self.stream.write_all(request.as_bytes()).await?;
         self.answer.clear();
         let length = loop {
-            anyhow::ensure!(
-                self.stream.read_buf(&mut self.answer).await? > 0,
-                "it broke off"
-            );
+            anyhow::ensure!(self.stream.read_buf(&mut self.answer).await? > 0, "it broke off");
             if let Some(length) = length(&self.answer) {
                 break length;
             }
         };
         while self.answer.len() < length {
-            anyhow::ensure!(
-                self.stream.read_buf(&mut self.answer).await? > 0,
-                "it broke off"
-            );
+            anyhow::ensure!(self.stream.read_buf(&mut self.answer).await? > 0, "it broke off");
         }
         let answer = String::from_utf8_lossy(&self.answer).into_owned();
         anyhow::ensure!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
@@ -172,11 +160,7 @@ impl<'a> Node<'a> {
     pub(crate) fn new(server: &Endpoint, machine: &'a Emulated) -> anyhow::Result<Self> {
         let config = ClevisPinGenerator::new(server.clone()).pin_config(&machine.id);
         let config = serde_json::to_string(&config)?;
-        let mut node = Self {
-            program: own_program("node-agent")?,
-            machine,
-            sealed: Vec::new(),
-        };
+        let mut node = Self { program: own_program("node-agent")?, machine, sealed: Vec::new() };
         node.sealed = node.run(&["encrypt", &config], PASSPHRASE)?;
         anyhow::ensure!(node.unlock()? == PASSPHRASE, "another passphrase");
         Ok(node)

@@ -31,10 +31,9 @@ fn main() -> anyhow::Result<()> {
     let runtime = load::runtime()?;
     let mut suite = Suite::new(env!("CARGO_TARGET_TMPDIR"));
     policies(&mut suite)?;
-    for (name, storage) in [
-        ("kbs/unlocks", Storage::Memory),
-        ("kbs/unlocks/stored", Storage::embedded()?),
-    ] {
+    for (name, storage) in
+        [("kbs/unlocks", Storage::Memory), ("kbs/unlocks/stored", Storage::embedded()?)]
+    {
         unlocks(&mut suite, &runtime, name, &storage)?;
     }
     if suite.wants(UNLOCK) || suite.wants("guard/unlocks") {

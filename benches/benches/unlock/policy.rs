@@ -31,10 +31,7 @@ impl Case {
         let key = machine.tpm.public_key();
         let mut tpm = serde_json::Map::new();
         for (pcr, value) in machine.tpm.pcrs().iter() {
-            tpm.insert(
-                format!("pcr{:02}", pcr.as_usize()),
-                value.to_string().into(),
-            );
+            tpm.insert(format!("pcr{:02}", pcr.as_usize()), value.to_string().into());
         }
         tpm.insert("ak_public".to_owned(), key.to_base64().into());
         let approved = machine.tpm.pcrs().value(PcrIndex::BOOT_MANAGER).to_string();
@@ -44,14 +41,8 @@ impl Case {
             resource: intent.render_resource(),
             evidence: json!({"tpm": tpm, "report_data": "00", "init_data": null}),
             references: BTreeMap::from([
-                (
-                    ak_reference_name(&key),
-                    ak_reference_value(&key, &machine.parse()?),
-                ),
-                (
-                    pcr_reference_name(PcrIndex::BOOT_MANAGER),
-                    json!([approved]),
-                ),
+                (ak_reference_name(&key), ak_reference_value(&key, &machine.parse()?)),
+                (pcr_reference_name(PcrIndex::BOOT_MANAGER), json!([approved])),
             ]),
             claims: json!({"submods": {"cpu0": {
                 "ear.status": "affirming", "tec.machine": machine,
@@ -84,18 +75,12 @@ pub(crate) fn policies(suite: &mut Suite) -> anyhow::Result<()> {
         "kbs/policy",
         "evaluate the attestation policy kept parsed / parse and interpret it",
         || case.attest(&attestation).context("evaluate"),
-        || {
-            case.attest(&AttestationPolicy::interpreted(&case.attestation)?)
-                .context("evaluate")
-        },
+        || case.attest(&AttestationPolicy::interpreted(&case.attestation)?).context("evaluate"),
     )?;
     suite.compare(
         "kbs/policy/resource",
         "evaluate the resource policy kept parsed / parse and interpret it",
         || case.allows(&resource).context("evaluate"),
-        || {
-            case.allows(&ResourcePolicy::interpreted(&case.resource)?)
-                .context("evaluate")
-        },
+        || case.allows(&ResourcePolicy::interpreted(&case.resource)?).context("evaluate"),
     )
 }

@@ -57,10 +57,7 @@ impl Machine {
     pub(crate) fn new() -> Self {
         let tpm = SoftTpm::rsa(1);
         tpm.extend(PcrIndex::BOOT_MANAGER, &Sha256Digest::of("shim"));
-        Self {
-            id: MachineId::random(&mut EntropyRng::new(&SeededEntropy::new(1))),
-            tpm,
-        }
+        Self { id: MachineId::random(&mut EntropyRng::new(&SeededEntropy::new(1))), tpm }
     }
 }
 
@@ -112,11 +109,7 @@ impl FewNonces {
         for nonce in &mut nonces {
             seeded.fill(nonce);
         }
-        Self {
-            nonces,
-            next: AtomicUsize::new(0),
-            rest: seeded,
-        }
+        Self { nonces, next: AtomicUsize::new(0), rest: seeded }
     }
 }
 
@@ -180,10 +173,7 @@ where
 async fn register(ports: &LivePorts, id: MachineId, key: PublicKey) -> anyhow::Result<()> {
     let now = ports.clock.now();
     let fresh = tec_core::machine::Machine::unclaimed(id, RegisteredBy::Admin, now);
-    ports
-        .machines
-        .create(&fresh, UnclaimedLimit::Unlimited)
-        .await?;
+    ports.machines.create(&fresh, UnclaimedLimit::Unlimited).await?;
     let key = AkCandidate::from_admin(key, None);
     let approval = AkPorts {
         machines: &*ports.machines,
@@ -205,20 +195,11 @@ async fn register(ports: &LivePorts, id: MachineId, key: PublicKey) -> anyhow::R
 }
 
 async fn approve(ports: &LivePorts) -> anyhow::Result<()> {
-    let event = ImageEvent::new(
-        "EV_IPL",
-        PcrIndex::BOOT_MANAGER,
-        Sha256Digest::of("shim"),
-        "shim",
-    );
+    let event = ImageEvent::new("EV_IPL", PcrIndex::BOOT_MANAGER, Sha256Digest::of("shim"), "shim");
     let expected = ExpectedPcr::from_events(PcrIndex::BOOT_MANAGER, [event]);
     let expected = ExpectedPcrs::new(vec![expected]);
-    let image = ApprovedImage::new(
-        "image".parse()?,
-        "registry.example/os",
-        expected,
-        ports.clock.now(),
-    );
+    let image =
+        ApprovedImage::new("image".parse()?, "registry.example/os", expected, ports.clock.now());
     ports.images.put(&image).await?;
     Ok(())
 }
@@ -267,14 +248,9 @@ impl Server {
         };
         let upstream = kbs.to_string().parse()?;
         let random = Arc::new(SeededEntropy::new(4));
-        let config = GuardConfig::new(
-            upstream,
-            verifier,
-            Arc::new(gatekeeper),
-            before.clock,
-            random,
-        )
-        .with_limits(MAX_SESSIONS, 1 << 20, Duration::from_secs(10));
+        let config =
+            GuardConfig::new(upstream, verifier, Arc::new(gatekeeper), before.clock, random)
+                .with_limits(MAX_SESSIONS, 1 << 20, Duration::from_secs(10));
         let guard = Guard::new(config).router();
         Ok(Self {
             kbs,
@@ -310,10 +286,7 @@ async fn serve(router: axum::Router) -> anyhow::Result<SocketAddr> {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     let service = router.into_make_service_with_connect_info::<SocketAddr>();
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the server ends with the program"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "the server ends with the program")]
     tokio::spawn(async move { axum::serve(listener, service).await });
     Ok(address)
 }
@@ -332,10 +305,7 @@ fn serve_tls(router: axum::Router) -> anyhow::Result<Endpoint> {
     let config = RustlsConfig::from_config(Arc::new(config));
     let service = router.into_make_service_with_connect_info::<SocketAddr>();
     let server = axum_server::from_tcp_rustls(listener, config)?;
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the server ends with the program"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "the server ends with the program")]
     tokio::spawn(async move { server.serve(service).await });
     Ok(Endpoint::new(url, cert.pem()))
 }

@@ -31,9 +31,7 @@ impl Fleet {
             let name = format!("44.{number}");
             (name, expected(seed, number, loader, level, events))
         };
-        Self {
-            images: (0..images).map(image).collect(),
-        }
+        Self { images: (0..images).map(image).collect() }
     }
 
     /// The images with their names.
@@ -81,19 +79,13 @@ fn expected(seed: u64, number: usize, loader: usize, level: usize, events: usize
     }));
     let registers: PcrSet = all.iter().map(|event| event.pcr).collect();
     let pcrs = registers.iter();
-    ExpectedPcrs::new(
-        pcrs.map(|pcr| ExpectedPcr::from_events(pcr, all.iter().cloned()))
-            .collect(),
-    )
+    ExpectedPcrs::new(pcrs.map(|pcr| ExpectedPcr::from_events(pcr, all.iter().cloned())).collect())
 }
 
 /// What shim measures for its level: a `UEFI_VARIABLE_DATA` (PC Client Platform Firmware Profile
 /// 1.06, 10.2.6).
 fn sbat_level(text: &str) -> Sha256Digest {
-    let name: Vec<u8> = "SbatLevel"
-        .encode_utf16()
-        .flat_map(u16::to_le_bytes)
-        .collect();
+    let name: Vec<u8> = "SbatLevel".encode_utf16().flat_map(u16::to_le_bytes).collect();
     let mut data = Guid::SHIM.as_bytes().to_vec();
     data.extend((name.len() as u64 / 2).to_le_bytes());
     data.extend((text.len() as u64).to_le_bytes());

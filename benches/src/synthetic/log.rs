@@ -25,13 +25,8 @@ pub fn event_log(seed: u64, size: usize) -> Vec<u8> {
     let mut log = EventLogBuilder::with_banks(&BANKS);
     let mut length = 100;
     log.startup_locality(3);
-    for (name, data) in [
-        ("SecureBoot", 1),
-        ("PK", 900),
-        ("KEK", 1600),
-        ("db", 3200),
-        ("dbx", DBX),
-    ] {
+    for (name, data) in [("SecureBoot", 1), ("PK", 900), ("KEK", 1600), ("db", 3200), ("dbx", DBX)]
+    {
         let event = EVENT + 32 + 2 * name.len() + data;
         if length + event > size {
             continue;
@@ -51,11 +46,7 @@ pub fn event_log(seed: u64, size: usize) -> Vec<u8> {
         let Some(register) = register.and_then(|number| PcrIndex::new(*number).ok()) else {
             continue;
         };
-        let text = format!(
-            "command {:>width$}",
-            random.next(),
-            width = random.below(60)
-        );
+        let text = format!("command {:>width$}", random.next(), width = random.below(60));
         length += EVENT + text.len();
         log.measure(register, EventKind::IPL, text.as_bytes());
     }

@@ -27,12 +27,7 @@ pub fn machine(seed: u64, revoked: usize) -> PlatformState {
             };
             machine.with_variable(name, vendor, ATTRIBUTES, bytes(seed, size))
         })
-        .with_variable(
-            "dbx",
-            Guid::SECURITY_DATABASE,
-            ATTRIBUTES,
-            dbx(seed, revoked),
-        )
+        .with_variable("dbx", Guid::SECURITY_DATABASE, ATTRIBUTES, dbx(seed, revoked))
 }
 
 /// A signature list of so many revoked digests; no bytes for none.
@@ -66,11 +61,7 @@ mod tests {
         let pcr7 = |revoked| {
             let machine = machine(1, revoked);
             let prediction = BootPredictor::new().predict(&image, &machine).unwrap();
-            prediction
-                .expected()
-                .pcr(PcrIndex::SECURE_BOOT)
-                .unwrap()
-                .value
+            prediction.expected().pcr(PcrIndex::SECURE_BOOT).unwrap().value
         };
         assert_eq!(pcr7(3), pcr7(3));
         assert_ne!(pcr7(3), pcr7(4));

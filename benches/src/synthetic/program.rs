@@ -62,10 +62,7 @@ impl Program {
 
     /// The bytes from the first one on.
     pub fn reader(&self) -> impl ImageFile + use<> {
-        Reader {
-            program: self.clone(),
-            at: 0,
-        }
+        Reader { program: self.clone(), at: 0 }
     }
 
     /// This program as all that an image has, where firmware looks for it.
@@ -91,10 +88,7 @@ impl Program {
 fn grow_last_section(file: &mut [u8], more: u64) {
     let number = |at: usize, width: usize| {
         let bytes = file.get(at..at + width).unwrap_or_default();
-        bytes
-            .iter()
-            .rev()
-            .fold(0, |n: usize, b| (n << 8) | usize::from(*b))
+        bytes.iter().rev().fold(0, |n: usize, b| (n << 8) | usize::from(*b))
     };
     let coff = number(0x3c, 4) + 4;
     let (sections, optional) = (number(coff + 2, 2), number(coff + 16, 2));

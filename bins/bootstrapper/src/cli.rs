@@ -10,11 +10,7 @@ use tec_support::program::LogArgs;
 #[command(name = "bootstrapper", version, arg_required_else_help = true)]
 pub(crate) struct Args {
     /// File of settings, TOML.
-    #[arg(
-        long,
-        env = "TEC_BOOTSTRAPPER_CONFIG",
-        default_value = "/etc/tec/bootstrapper.toml"
-    )]
+    #[arg(long, env = "TEC_BOOTSTRAPPER_CONFIG", default_value = "/etc/tec/bootstrapper.toml")]
     pub(crate) config: PathBuf,
     /// The log.
     #[command(flatten)]

@@ -30,10 +30,7 @@ fn findings(units: &[(&str, String)]) -> String {
     let paths: Vec<_> = paths.collect();
     let mut verify = Command::new("systemd-analyze");
     let output = verify.args(["verify", "--man=no"]).args(&paths).output();
-    assert!(
-        output.is_ok(),
-        "systemd-analyze is missing; run `cargo xtask tools`"
-    );
+    assert!(output.is_ok(), "systemd-analyze is missing; run `cargo xtask tools`");
     let output = output.unwrap();
     let words = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success() || !words.is_empty(), "{output:?}");
@@ -61,27 +58,20 @@ fn systemd_finds_nothing_wrong_with_the_units() {
     // Faults of the host's own units are told, too.
     let findings_of_ours = findings(&units);
     let ours = findings_of_ours.lines();
-    let ours: Vec<_> = ours
-        .filter(|line| UNITS.iter().any(|name| line.contains(name)))
-        .collect();
+    let ours: Vec<_> = ours.filter(|line| UNITS.iter().any(|name| line.contains(name))).collect();
     assert_eq!(ours, [""; 0]);
     // It would tell of a setting that it does not know, and of a program that is not there.
     let [(name, good), _] = units;
-    for bad in [
-        good.replace("LimitCORE=0", "LimitCores=0"),
-        good.replace(INSTALLED, "/usr/bin/none"),
-    ] {
+    for bad in
+        [good.replace("LimitCORE=0", "LimitCores=0"), good.replace(INSTALLED, "/usr/bin/none")]
+    {
         assert!(findings(&[(name, bad)]).contains(name));
     }
 }
 
 #[test]
 fn a_unit_is_started_again_unless_its_command_line_is_wrong() {
-    let status = Command::new(BUILT)
-        .arg("--no-such-flag")
-        .output()
-        .unwrap()
-        .status;
+    let status = Command::new(BUILT).arg("--no-such-flag").output().unwrap().status;
     let usage = status.code().unwrap();
     assert_eq!(usage, i32::from(exit::USAGE));
     for name in UNITS {
@@ -102,20 +92,11 @@ fn a_unit_is_started_again_unless_its_command_line_is_wrong() {
 fn keys_get_to_no_disk_from_the_memory_of_a_unit() {
     for name in UNITS {
         let service = service(name);
-        for (setting, value) in [
-            ("LimitCORE", "0"),
-            ("MemorySwapMax", "0"),
-            ("UMask", "0077"),
-        ] {
+        for (setting, value) in [("LimitCORE", "0"), ("MemorySwapMax", "0"), ("UMask", "0077")] {
             assert_eq!(service[setting], value, "{name}");
         }
         // These would shut out the TPM, or the disk that systemctl mounts.
-        for setting in [
-            "PrivateDevices",
-            "ProtectClock",
-            "PrivateMounts",
-            "ProtectSystem",
-        ] {
+        for setting in ["PrivateDevices", "ProtectClock", "PrivateMounts", "ProtectSystem"] {
             assert!(!service.contains_key(setting), "{name}: {setting}");
         }
     }

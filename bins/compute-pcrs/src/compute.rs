@@ -80,12 +80,7 @@ pub(crate) enum ComputePcrsError {
 /// Computes what was asked for, and renders it.
 pub(crate) fn run(command: &Compute) -> Result<String, ComputePcrsError> {
     match command {
-        Compute::All {
-            image,
-            kind,
-            variables,
-            mok,
-        } => {
+        Compute::All { image, kind, variables, mok } => {
             let (pcr4, pcr7) = (PcrIndex::BOOT_MANAGER, PcrIndex::SECURE_BOOT);
             let platform = with_mok(with_variables(image, &variables.efivars)?, mok)?;
             let prediction = predict(image, *kind, &platform, &[pcr4, pcr7])?;
@@ -117,37 +112,27 @@ fn one(pcr: &ExpectedPcr) -> Result<String, ComputePcrsError> {
 }
 
 fn secure_boot(image: &Image) -> SecureBoot {
-    if image.secureboot_disabled {
-        SecureBoot::Off
-    } else {
-        SecureBoot::On
-    }
+    if image.secureboot_disabled { SecureBoot::Off } else { SecureBoot::On }
 }
 
 fn open(image: &Path, choice: &ImageChoice) -> Result<OpenImage, ComputePcrsError> {
-    choice
-        .open(image)
-        .map_err(|source| ComputePcrsError::Image {
-            image: image.to_owned(),
-            source: Box::new(source),
-        })
+    choice.open(image).map_err(|source| ComputePcrsError::Image {
+        image: image.to_owned(),
+        source: Box::new(source),
+    })
 }
 
 fn captured(directory: &Path) -> Result<DirectoryImage, ComputePcrsError> {
-    DirectoryImage::open(directory).map_err(|source| ComputePcrsError::Directory {
-        directory: directory.to_owned(),
-        source,
-    })
+    DirectoryImage::open(directory)
+        .map_err(|source| ComputePcrsError::Directory { directory: directory.to_owned(), source })
 }
 
 /// The machine with these variables. The flag decides about Secure Boot, whatever state they were
 /// captured in.
 fn with_variables(image: &Image, efivars: &Path) -> Result<PlatformState, ComputePcrsError> {
     let platform = PlatformState::from_efivars(&captured(efivars)?, "");
-    let platform = platform.map_err(|source| ComputePcrsError::Variables {
-        efivars: efivars.to_owned(),
-        source,
-    })?;
+    let platform = platform
+        .map_err(|source| ComputePcrsError::Variables { efivars: efivars.to_owned(), source })?;
     Ok(platform.with_secure_boot(secure_boot(image)))
 }
 
@@ -158,10 +143,7 @@ fn with_mok(
 ) -> Result<PlatformState, ComputePcrsError> {
     let directory = &mok.mok_variables;
     let taken = platform.with_mok_variables(&captured(directory)?, "");
-    taken.map_err(|source| ComputePcrsError::MokVariables {
-        directory: directory.clone(),
-        source,
-    })
+    taken.map_err(|source| ComputePcrsError::MokVariables { directory: directory.clone(), source })
 }
 
 fn predict(
@@ -188,10 +170,7 @@ fn predict(
 }
 
 fn failed(rootfs: &Path, source: PredictError) -> ComputePcrsError {
-    ComputePcrsError::Predict {
-        rootfs: rootfs.to_owned(),
-        source: Box::new(source),
-    }
+    ComputePcrsError::Predict { rootfs: rootfs.to_owned(), source: Box::new(source) }
 }
 
 /// PCR 11 depends on no variable; without any, the image's signature need only fit.

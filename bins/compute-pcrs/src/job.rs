@@ -23,12 +23,8 @@ const LAST_WORDS: &str = "/dev/termination-log";
 /// Leaves the reason of a failure where the kubelet finds it.
 pub(crate) fn told(done: anyhow::Result<u8>) -> anyhow::Result<u8> {
     if let Err(error) = &done {
-        let code = error
-            .chain()
-            .find_map(|cause| cause.downcast_ref::<CodedError>());
-        let code = code
-            .map(|coded| format!("{}: ", coded.code))
-            .unwrap_or_default();
+        let code = error.chain().find_map(|cause| cause.downcast_ref::<CodedError>());
+        let code = code.map(|coded| format!("{}: ", coded.code)).unwrap_or_default();
         // Outside of a pod there is nobody to tell.
         let _ = write_if_there(Path::new(LAST_WORDS), &format!("{code}{error:#}"));
     }
@@ -66,9 +62,7 @@ fn write_if_there(file: &Path, text: &str) -> std::io::Result<()> {
 
 /// The values of the label, if the image has one; else what follows from its boot files.
 fn of_registry(args: &JobArgs) -> anyhow::Result<ExpectedPcrs> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let text = &args.image;
     let reference: ImageReference = text
         .parse()
@@ -96,11 +90,7 @@ fn predict(image: &OpenImage, name: &str) -> anyhow::Result<ExpectedPcrs> {
     let platform = PlatformState::with_unknown_variables(SecureBoot::On);
     let prediction = predictor_of(image).predict(image, &platform);
     let prediction = prediction.map_err(|error| {
-        CodedError::caused(
-            Code::ImageUnreadable,
-            format!("predict the boot of {name}"),
-            error,
-        )
+        CodedError::caused(Code::ImageUnreadable, format!("predict the boot of {name}"), error)
     })?;
     Ok(prediction.expected())
 }

@@ -59,10 +59,7 @@ pub(crate) fn pcr14(directory: &Path) -> Result<ExpectedPcr, MokError> {
 }
 
 fn read(file: &Path) -> Result<Option<Vec<u8>>, MokError> {
-    let failed = |source| MokError::Read {
-        file: file.to_owned(),
-        source,
-    };
+    let failed = |source| MokError::Read { file: file.to_owned(), source };
     let size = match fs::metadata(file) {
         Ok(metadata) => metadata.len(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -23,9 +23,7 @@ pub(crate) fn run(args: &PublishArgs) -> anyhow::Result<u8> {
     // Fails only when a provider is installed already, which is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let expected = read(&args.from).with_context(|| format!("read {}", args.from.display()))?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(write(args, &expected))?;
     Ok(OK)
 }
@@ -38,10 +36,7 @@ fn read(file: &Path) -> anyhow::Result<ExpectedPcrs> {
     ensure!(length <= LONGEST, "it is longer than {LONGEST} bytes");
     let expected: ExpectedPcrs = serde_json::from_slice(&text)?;
     ensure!(!expected.pcrs.is_empty(), "it has no measurements");
-    ensure!(
-        expected.is_sound(),
-        "its measurements do not fold to its values"
-    );
+    ensure!(expected.is_sound(), "its measurements do not fold to its values");
     Ok(expected)
 }
 

@@ -16,11 +16,7 @@ fn run(arguments: &[&str]) -> Output {
 }
 
 fn json(output: &Output) -> Value {
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
@@ -45,10 +41,7 @@ fn debian(grub: &str) -> TempDir {
 
 fn ids(pcr: &Value) -> Vec<&str> {
     let events = pcr["events"].as_array().unwrap();
-    events
-        .iter()
-        .map(|event| event["id"].as_str().unwrap())
-        .collect()
+    events.iter().map(|event| event["id"].as_str().unwrap()).collect()
 }
 
 fn text(path: &Path) -> &str {
@@ -60,16 +53,7 @@ fn pcr4_of_an_image_is_printed_as_one_register() {
     let image = debian("2.12");
     let pcr = json(&run(&["pcr4", "--rootfs", text(image.path())]));
     assert_eq!(pcr["id"], 4);
-    assert_eq!(
-        ids(&pcr),
-        [
-            "Pcr4EfiCall",
-            "Pcr4Separator",
-            "Pcr4Shim",
-            "Pcr4Grub",
-            "Pcr4Vmlinuz"
-        ]
-    );
+    assert_eq!(ids(&pcr), ["Pcr4EfiCall", "Pcr4Separator", "Pcr4Shim", "Pcr4Grub", "Pcr4Vmlinuz"]);
     let event = pcr["events"][2].as_object().unwrap();
     let members: Vec<_> = event.keys().map(String::as_str).collect();
     assert_eq!(members, ["hash", "id", "name", "pcr"]);
@@ -78,33 +62,18 @@ fn pcr4_of_an_image_is_printed_as_one_register() {
 #[test]
 fn without_secure_boot_this_grub_has_no_kernel_measured() {
     let image = debian("2.12");
-    let pcr = json(&run(&[
-        "pcr4",
-        "-r",
-        text(image.path()),
-        "--secureboot-disabled",
-    ]));
-    assert_eq!(
-        ids(&pcr),
-        ["Pcr4EfiCall", "Pcr4Separator", "Pcr4Shim", "Pcr4Grub"]
-    );
+    let pcr = json(&run(&["pcr4", "-r", text(image.path()), "--secureboot-disabled"]));
+    assert_eq!(ids(&pcr), ["Pcr4EfiCall", "Pcr4Separator", "Pcr4Shim", "Pcr4Grub"]);
 }
 
 #[test]
 fn pcr14_is_that_of_the_captured_lists() {
     let lists = TempDir::new().unwrap();
-    for (name, content) in [
-        ("MokListRT", "a"),
-        ("MokListXRT", "b"),
-        ("MokListTrustedRT", "\x01"),
-    ] {
+    for (name, content) in [("MokListRT", "a"), ("MokListXRT", "b"), ("MokListTrustedRT", "\x01")] {
         fs::write(lists.path().join(name), content).unwrap();
     }
     let pcr = json(&run(&["pcr14", "--mok-variables", text(lists.path())]));
-    assert_eq!(
-        ids(&pcr),
-        ["Pcr14MokList", "Pcr14MokListX", "Pcr14MokListTrusted"]
-    );
+    assert_eq!(ids(&pcr), ["Pcr14MokList", "Pcr14MokListX", "Pcr14MokListTrusted"]);
     // SHA-256 of the one byte 01.
     let trusted = "4bf5122f344554c53bde2ebb8cd2b7e3d1600ad631c385a5d7cce23c7785459a";
     assert_eq!(pcr["events"][2]["hash"], trusted);
@@ -206,10 +175,7 @@ fn an_image_may_come_as_a_stream() {
     let chosen = run(&["pcr4", "-r", text(&file), "--reference", "44"]);
     assert_eq!(chosen.status.code(), Some(1));
     let said = String::from_utf8(chosen.stderr).unwrap();
-    assert!(
-        said.contains("offers no choice of image references"),
-        "{said}"
-    );
+    assert!(said.contains("offers no choice of image references"), "{said}");
 }
 
 #[test]
@@ -253,10 +219,7 @@ fn recorded_machines_have_what_all_prints() {
         assert_eq!(registers, ["4", "7", "14"]);
         for pcr in pcrs {
             let register = pcr["id"].to_string();
-            assert_eq!(
-                pcr["value"], measured["sha256"][&register],
-                "{name}: {register}"
-            );
+            assert_eq!(pcr["value"], measured["sha256"][&register], "{name}: {register}");
         }
     }
 }

@@ -112,9 +112,7 @@ impl Anchor {
     /// # Errors
     /// It did not end in time.
     pub fn terminate(&mut self, limit: Duration) -> anyhow::Result<ExitStatus> {
-        let pid = i32::try_from(self.pid())
-            .ok()
-            .and_then(rustix::process::Pid::from_raw);
+        let pid = i32::try_from(self.pid()).ok().and_then(rustix::process::Pid::from_raw);
         let pid = pid.context("the server has no process id")?;
         rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
         let mut status = None;
@@ -150,9 +148,7 @@ impl Anchor {
     pub fn tec(&self, arguments: &[&str]) -> anyhow::Result<Value> {
         let mut command = Command::new(&self.tec);
         command.args(["--output", "json", "--log", "warn", "--state-dir"]);
-        let printed = self
-            .logs
-            .must(command.arg(&self.state_dir).args(arguments))?;
+        let printed = self.logs.must(command.arg(&self.state_dir).args(arguments))?;
         serde_json::from_str(&printed).with_context(|| format!("parse the output of {arguments:?}"))
     }
 
@@ -173,10 +169,7 @@ impl Anchor {
     pub fn urls(&self) -> anyhow::Result<[BaseUrl; 3]> {
         let endpoints = read_endpoints(&self.state_dir)?;
         let url = |value: &Value| -> anyhow::Result<BaseUrl> {
-            Ok(value
-                .as_str()
-                .context("no URL in endpoints.json")?
-                .parse()?)
+            Ok(value.as_str().context("no URL in endpoints.json")?.parse()?)
         };
         Ok([
             url(&endpoints["register"])?,
@@ -191,10 +184,7 @@ impl Anchor {
     /// The server wrote none.
     pub fn ca(&self) -> anyhow::Result<String> {
         let endpoints = read_endpoints(&self.state_dir)?;
-        Ok(endpoints["ca"]
-            .as_str()
-            .context("no CA in endpoints.json")?
-            .to_owned())
+        Ok(endpoints["ca"].as_str().context("no CA in endpoints.json")?.to_owned())
     }
 
     /// The key broker as a node is told of it.
@@ -222,9 +212,7 @@ impl Anchor {
     /// The command failed.
     pub fn foretells(&self, arguments: &[&str]) -> anyhow::Result<bool> {
         let mut command = Command::new(&self.tec);
-        command
-            .args(["--log", "warn", "--state-dir"])
-            .arg(&self.state_dir);
+        command.args(["--log", "warn", "--state-dir"]).arg(&self.state_dir);
         let output = self.logs.run(command.args(arguments))?;
         match output.status.code() {
             Some(0) => Ok(true),
@@ -285,10 +273,7 @@ fn spawn(
         .with_context(|| format!("start {}", tec.display()))?;
     let ready = wait_for("tec serve", READY, || {
         if let Some(status) = child.try_wait()? {
-            bail!(
-                "tec serve ended ({status}): {}",
-                fs::read_to_string(&path)?.trim()
-            );
+            bail!("tec serve ended ({status}): {}", fs::read_to_string(&path)?.trim());
         }
         let Ok(endpoints) = read_endpoints(state_dir) else {
             return Ok(false);

@@ -44,19 +44,11 @@ impl BootChain {
     /// # Errors
     /// `approved`, as `tec image approve --output json` prints it, has no PCR 4.
     pub fn of_approval(root: &Path, approved: &serde_json::Value) -> anyhow::Result<Self> {
-        let pcrs = approved["pcrs"]
-            .as_array()
-            .context("the approval has no PCRs")?;
-        let pcr4 = pcrs
-            .iter()
-            .find(|pcr| pcr["id"] == 4)
-            .context("no PCR 4 in the approval")?;
+        let pcrs = approved["pcrs"].as_array().context("the approval has no PCRs")?;
+        let pcr4 = pcrs.iter().find(|pcr| pcr["id"] == 4).context("no PCR 4 in the approval")?;
         let events = pcr4["events"].as_array().context("PCR 4 has no events")?;
         let files = events.iter().filter_map(|event| event["source"].as_str());
-        Ok(Self {
-            root: root.to_owned(),
-            files: files.map(str::to_owned).collect(),
-        })
+        Ok(Self { root: root.to_owned(), files: files.map(str::to_owned).collect() })
     }
 
     /// The same files in another tree, copied there.
@@ -70,10 +62,7 @@ impl BootChain {
             std::fs::create_dir_all(parent)?;
             std::fs::copy(self.root.join(file), &target).with_context(|| format!("copy {file}"))?;
         }
-        Ok(Self {
-            root: root.to_owned(),
-            files: self.files.clone(),
-        })
+        Ok(Self { root: root.to_owned(), files: self.files.clone() })
     }
 
     /// One of the files.
@@ -127,12 +116,7 @@ impl BootChain {
         let calling = Sha256Digest::of(CALLING_APPLICATION);
         let mut events = vec![
             ImageEvent::new("EV_EFI_ACTION", pcr, calling, "Pcr4EfiCall"),
-            ImageEvent::new(
-                "EV_SEPARATOR",
-                pcr,
-                Sha256Digest::of([0; 4]),
-                "Pcr4Separator",
-            ),
+            ImageEvent::new("EV_SEPARATOR", pcr, Sha256Digest::of([0; 4]), "Pcr4Separator"),
         ];
         for (place, name) in self.files.iter().enumerate() {
             let id = match place {
@@ -144,9 +128,7 @@ impl BootChain {
             let digest = self.authenticode(name)?;
             events.push(ImageEvent::new(kind, pcr, digest, id).from_file(name));
         }
-        Ok(ExpectedPcrs::new(vec![ExpectedPcr::from_events(
-            pcr, events,
-        )]))
+        Ok(ExpectedPcrs::new(vec![ExpectedPcr::from_events(pcr, events)]))
     }
 
     fn authenticode(&self, name: &str) -> anyhow::Result<Sha256Digest> {

@@ -136,11 +136,7 @@ impl Fleet {
         });
         let (count, inside) = (nodes.len(), Arc::clone(&shared));
         let thread = std::thread::spawn(move || run(&nodes, &inside));
-        Self {
-            count,
-            shared,
-            thread: Some(thread),
-        }
+        Self { count, shared, thread: Some(thread) }
     }
 
     /// Notes what happens next, and waits until every node has booted twice more and none failed.
@@ -156,10 +152,7 @@ impl Fleet {
             let mut counts = vec![0_u32; self.count];
             for boot in boots.iter().skip(from) {
                 if let Err(refusals) = &boot.by {
-                    return Err(anyhow!(
-                        "{what}: node {} is refused: {refusals:?}",
-                        boot.node
-                    ));
+                    return Err(anyhow!("{what}: node {} is refused: {refusals:?}", boot.node));
                 }
                 if let Some(count) = counts.get_mut(boot.node) {
                     *count += 1;
@@ -235,18 +228,12 @@ impl Ended {
 }
 
 fn run(nodes: &[SoftNode], shared: &Shared) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let node = async |(number, node): (usize, &SoftNode)| {
         while !shared.stop.load(Ordering::SeqCst) {
             let by = node.boot().await;
             let at = shared.begin.elapsed();
-            lock(&shared.boots).push(Boot {
-                node: number,
-                at,
-                by,
-            });
+            lock(&shared.boots).push(Boot { node: number, at, by });
             tokio::time::sleep(REST).await;
         }
     };
@@ -295,10 +282,7 @@ fn timeline(
     }
     for (number, (server, color)) in servers.iter().zip(COLORS).enumerate() {
         let (x, y) = (10 + 240 * number, height - 6);
-        let _ = write!(
-            svg,
-            "<text x=\"{x}\" y=\"{y}\" fill=\"{color}\">● {server}</text>"
-        );
+        let _ = write!(svg, "<text x=\"{x}\" y=\"{y}\" fill=\"{color}\">● {server}</text>");
     }
     svg + "</svg>"
 }

@@ -41,12 +41,7 @@ pub async fn register(anchor: &Anchor, seed: u64) -> anyhow::Result<SoftNode> {
     let body = json!({"public_key": key, "uuid": machine.to_string()});
     let reply = wire::put(&ca, &format!("{ak}/register-ak"), &body).await?;
     ensure!(reply.status == 201, "{}", reply.code());
-    Ok(SoftNode {
-        tpm,
-        machine,
-        boot: Vec::new(),
-        servers: Vec::new(),
-    })
+    Ok(SoftNode { tpm, machine, boot: Vec::new(), servers: Vec::new() })
 }
 
 /// Where a server is, for threads.
@@ -87,11 +82,7 @@ impl Nodes {
             std::thread::spawn(move || run(&target, &stop, &acknowledged))
         };
         let threads = (0..count).map(spawn).collect();
-        Ok(Self {
-            threads,
-            stop,
-            acknowledged,
-        })
+        Ok(Self { threads, stop, acknowledged })
     }
 
     /// Waits for them, and returns the machines whose key registration was acknowledged.
@@ -103,10 +94,7 @@ impl Nodes {
         for thread in self.threads {
             thread.join().ok().context("a node died")??;
         }
-        let mut list = self
-            .acknowledged
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut list = self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(std::mem::take(&mut *list))
     }
 }
@@ -116,25 +104,16 @@ fn run(
     stop: &AtomicBool,
     acknowledged: &Mutex<Vec<MachineId>>,
 ) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let client = wire::client(&target.kbs.cert)?;
     while !stop.load(Ordering::Relaxed) {
         let known = |machine| {
-            acknowledged
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(machine);
+            acknowledged.lock().unwrap_or_else(PoisonError::into_inner).push(machine);
         };
         match runtime.block_on(one(&client, target, known)) {
             Ok(()) => {}
             // Only the network may fail: that is what a killed server looks like.
-            Err(error)
-                if error
-                    .chain()
-                    .any(<dyn std::error::Error>::is::<reqwest::Error>) =>
-            {
+            Err(error) if error.chain().any(<dyn std::error::Error>::is::<reqwest::Error>) => {
                 return Ok(());
             }
             Err(error) => return Err(error),
@@ -164,9 +143,7 @@ async fn one(
     let proof = session.prove(&tpm, wire::some_pubkey()).await?;
     let reply = session.attest(&proof).await?;
     ensure!(reply.status == 200, "attest: {}", reply.body);
-    let reply = session
-        .resource(ResourcePath::luks_root(&machine).as_str())
-        .await?;
+    let reply = session.resource(ResourcePath::luks_root(&machine).as_str()).await?;
     ensure!(reply.status == 200, "resource: {}", reply.body);
     Ok(())
 }
@@ -186,19 +163,11 @@ pub fn machine_of(ignition: &Value) -> anyhow::Result<MachineId> {
 /// # Errors
 /// The approval, as `tec image approve --output json` prints it, has no PCR 4.
 pub fn boot_digests(approved: &Value) -> anyhow::Result<Vec<Sha256Digest>> {
-    let pcrs = approved["pcrs"]
-        .as_array()
-        .context("the approval has no PCRs")?;
-    let pcr4 = pcrs
-        .iter()
-        .find(|pcr| pcr["id"] == 4)
-        .context("no PCR 4 in the approval")?;
+    let pcrs = approved["pcrs"].as_array().context("the approval has no PCRs")?;
+    let pcr4 = pcrs.iter().find(|pcr| pcr["id"] == 4).context("no PCR 4 in the approval")?;
     let events = pcr4["events"].as_array().context("PCR 4 has no events")?;
     let hash = |event: &Value| event["hash"].as_str().and_then(|text| text.parse().ok());
-    events
-        .iter()
-        .map(|event| hash(event).context("an event without digest"))
-        .collect()
+    events.iter().map(|event| hash(event).context("an event without digest")).collect()
 }
 
 /// Digest of the disk key of each machine with a bound attestation key.
@@ -221,26 +190,15 @@ pub fn key_digests(
         };
         let digest = Sha256Digest::of(key.expose("compare before and after"));
         let earlier = digests.insert(record.machine, digest);
-        ensure!(
-            earlier.is_none(),
-            "machine {} has two attestation keys",
-            record.machine
-        );
+        ensure!(earlier.is_none(), "machine {} has two attestation keys", record.machine);
         let bound = runtime.block_on(store.bound_to(&record.machine))?;
-        ensure!(
-            bound.is_some(),
-            "machine {} is bound to nothing",
-            record.machine
-        );
+        ensure!(bound.is_some(), "machine {} is bound to nothing", record.machine);
     }
     Ok(digests)
 }
 
 /// Lets the load run for some milliseconds.
 pub fn pause(milliseconds: u64) {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the moment of the kill is what is chosen"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "the moment of the kill is what is chosen")]
     std::thread::sleep(Duration::from_millis(milliseconds));
 }

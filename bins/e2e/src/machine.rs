@@ -69,11 +69,7 @@ impl Machine {
             swtpm,
         };
         let mut links = Command::new(&machine.node_agent);
-        machine.logs.must(
-            links
-                .arg("install-links")
-                .arg(machine.directory.join("bin")),
-        )?;
+        machine.logs.must(links.arg("install-links").arg(machine.directory.join("bin")))?;
         machine.measure()?;
         Ok(machine)
     }
@@ -111,9 +107,7 @@ impl Machine {
     /// A command in the machine's environment: its TPM, its log, our pin in the PATH.
     fn command(&self, program: &str) -> Command {
         let mut path = vec![self.directory.join("bin")];
-        path.extend(std::env::split_paths(
-            &std::env::var_os("PATH").unwrap_or_default(),
-        ));
+        path.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
         path.extend(["/usr/sbin", "/sbin"].map(PathBuf::from));
         let mut command = Command::new(program);
         command
@@ -132,46 +126,24 @@ impl Machine {
     /// A step failed.
     pub fn first_boot(&self, ignition: &Value) -> anyhow::Result<MachineId> {
         let luks = &ignition["storage"]["luks"][0];
-        let config = luks["clevis"]["custom"]["config"]
-            .as_str()
-            .context("no pin in the config")?;
-        let machine = PinConfig::parse(config)?
-            .path
-            .machine()
-            .context("no machine in the path")?;
+        let config = luks["clevis"]["custom"]["config"].as_str().context("no pin in the config")?;
+        let machine = PinConfig::parse(config)?.path.machine().context("no machine in the path")?;
         let key_file = self.directory.join("first-boot.key");
         let mut key = [0; 32];
         tec_core::port::Entropy::fill(&tec_support::SystemEntropy, &mut key);
         tec_support::files::write_private(&key_file, &key)?;
         File::create(self.disk())?.set_len(DISK_BYTES)?;
-        let format = [
-            "luksFormat",
-            "--batch-mode",
-            "--type",
-            "luks2",
-            "--pbkdf",
-            "pbkdf2",
-        ];
+        let format = ["luksFormat", "--batch-mode", "--type", "luks2", "--pbkdf", "pbkdf2"];
         // The least count that cryptsetup takes; the key is random anyway.
         let iterations = ["--pbkdf-force-iterations", "1000"];
         let mut cryptsetup = self.command("cryptsetup");
-        cryptsetup
-            .args(format)
-            .args(iterations)
-            .arg(self.disk())
-            .arg(&key_file);
+        cryptsetup.args(format).args(iterations).arg(self.disk()).arg(&key_file);
         self.logs.must(&mut cryptsetup)?;
         let mut bind = self.command("clevis");
-        bind.args(["luks", "bind", "-y", "-k"])
-            .arg(&key_file)
-            .arg("-d")
-            .arg(self.disk());
+        bind.args(["luks", "bind", "-y", "-k"]).arg(&key_file).arg("-d").arg(self.disk());
         self.logs.must(bind.args(["trustee", config]))?;
         let mut remove = self.command("cryptsetup");
-        remove
-            .args(["luksRemoveKey", "--batch-mode"])
-            .arg(self.disk())
-            .arg(&key_file);
+        remove.args(["luksRemoveKey", "--batch-mode"]).arg(self.disk()).arg(&key_file);
         self.logs.must(&mut remove)?;
         fs::remove_file(&key_file)?;
         Ok(machine)
@@ -204,31 +176,17 @@ impl Machine {
             .context("run clevis")?;
         let passphrase = clevis.stdout.take().context("no pipe from clevis")?;
         let mut cryptsetup = self.command("cryptsetup");
-        cryptsetup.args([
-            "open",
-            "--test-passphrase",
-            "--batch-mode",
-            "--key-file",
-            "-",
-        ]);
+        cryptsetup.args(["open", "--test-passphrase", "--batch-mode", "--key-file", "-"]);
         let opened = cryptsetup.arg(self.disk()).stdin(passphrase).output()?;
         let released = clevis.wait()?;
         let console = fs::read_to_string(path)?;
         if released.success() {
-            ensure!(
-                opened.status.success(),
-                "the key that was released does not open the volume"
-            );
+            ensure!(opened.status.success(), "the key that was released does not open the volume");
             return Ok(Ok(begin.elapsed()));
         }
-        let Some(start) = console.find("TEC-") else {
-            bail!("clevis failed: {console}")
-        };
+        let Some(start) = console.find("TEC-") else { bail!("clevis failed: {console}") };
         let code = console.get(start..).unwrap_or_default();
-        let code = code
-            .chars()
-            .take_while(|c| c.is_ascii_alphanumeric() || *c == '-')
-            .collect();
+        let code = code.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '-').collect();
         Ok(Err(Refusal { code, console }))
     }
 

@@ -57,11 +57,7 @@ pub fn kustomize(below: &str) -> anyhow::Result<Vec<Value>> {
 /// It is none.
 pub fn documents(text: &str) -> anyhow::Result<Vec<Value>> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(text).context("not YAML")?;
-    Ok(documents
-        .into_iter()
-        .filter(|document| !document.is_null())
-        .map(whole_numbers)
-        .collect())
+    Ok(documents.into_iter().filter(|document| !document.is_null()).map(whole_numbers).collect())
 }
 
 /// The same value, with 0 in place of 0.0: programs do not agree on how to write it.
@@ -69,16 +65,15 @@ pub fn whole_numbers(value: Value) -> Value {
     match value {
         Value::Number(number) => match number.as_f64() {
             // The text of a float without a fraction is that of an integer.
-            Some(float) if number.is_f64() => format!("{float}")
-                .parse()
-                .map_or(Value::Number(number), Value::Number),
+            Some(float) if number.is_f64() => {
+                format!("{float}").parse().map_or(Value::Number(number), Value::Number)
+            }
             _ => Value::Number(number),
         },
         Value::Array(values) => values.into_iter().map(whole_numbers).collect(),
-        Value::Object(members) => members
-            .into_iter()
-            .map(|(name, value)| (name, whole_numbers(value)))
-            .collect(),
+        Value::Object(members) => {
+            members.into_iter().map(|(name, value)| (name, whole_numbers(value))).collect()
+        }
         other => other,
     }
 }
@@ -89,23 +84,13 @@ pub fn whole_numbers(value: Value) -> Value {
 /// It is missing; the error names the command that makes it.
 pub fn tool(below: &str) -> anyhow::Result<PathBuf> {
     let path = cache()?.join(below);
-    ensure!(
-        path.is_file(),
-        "{} is missing; run `cargo xtask tools`",
-        path.display()
-    );
+    ensure!(path.is_file(), "{} is missing; run `cargo xtask tools`", path.display());
     Ok(path)
 }
 
 fn stdout(command: &mut Command) -> anyhow::Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
-    let output = command
-        .output()
-        .with_context(|| format!("cannot run {program}"))?;
-    ensure!(
-        output.status.success(),
-        "{program}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let output = command.output().with_context(|| format!("cannot run {program}"))?;
+    ensure!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).context("it printed no text")
 }

@@ -27,10 +27,7 @@ impl Transcript {
     pub fn new(directory: PathBuf) -> anyhow::Result<Self> {
         fs::create_dir_all(&directory)
             .with_context(|| format!("create {}", directory.display()))?;
-        Ok(Self {
-            directory,
-            next: AtomicU32::new(0),
-        })
+        Ok(Self { directory, next: AtomicU32::new(0) })
     }
 
     /// A new log file with this word in its name.
@@ -50,14 +47,10 @@ impl Transcript {
     /// It cannot be started, or its output not be kept.
     pub fn run(&self, command: &mut Command) -> anyhow::Result<Output> {
         let name = command.get_program().to_string_lossy().into_owned();
-        let word = Path::new(&name)
-            .file_name()
-            .unwrap_or_else(|| OsStr::new("program"));
+        let word = Path::new(&name).file_name().unwrap_or_else(|| OsStr::new("program"));
         let (_, mut log) = self.file(&word.to_string_lossy())?;
-        let output = command
-            .stdin(Stdio::null())
-            .output()
-            .with_context(|| format!("run {name}"))?;
+        let output =
+            command.stdin(Stdio::null()).output().with_context(|| format!("run {name}"))?;
         log.write_all(&output.stdout)?;
         log.write_all(&output.stderr)?;
         Ok(output)
@@ -116,10 +109,7 @@ pub fn wait_for(
         if Instant::now() > end {
             bail!("{what}: not within {} s", limit.as_secs());
         }
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "the one poll loop, with a deadline"
-        )]
+        #[expect(clippy::disallowed_methods, reason = "the one poll loop, with a deadline")]
         std::thread::sleep(Duration::from_millis(10));
     }
     Ok(())

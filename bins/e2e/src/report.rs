@@ -60,19 +60,13 @@ pub(crate) fn page(title: &str, picture: &str) -> String {
     )
 }
 
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "one decimal of mebibytes is shown"
-)]
+#[expect(clippy::cast_precision_loss, reason = "one decimal of mebibytes is shown")]
 fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 fn first_line(text: &str) -> &str {
@@ -100,11 +94,7 @@ fn timeline(story: &Story) -> String {
         );
         for step in &scene.steps {
             let (from, to) = (x(step.begin), x(step.begin + step.took));
-            let color = if step.outcome == Outcome::Worked {
-                "--ok"
-            } else {
-                "--no"
-            };
+            let color = if step.outcome == Outcome::Worked { "--ok" } else { "--no" };
             let _ = write!(
                 svg,
                 "<rect x=\"{from:.1}\" y=\"{y}\" width=\"{:.1}\" height=\"18\" rx=\"2\" \
@@ -132,9 +122,7 @@ fn refusals(story: &Story) -> String {
             let Outcome::Refused(code) = &step.outcome else {
                 continue;
             };
-            let why = code
-                .parse::<tec_core::code::Code>()
-                .map_or("", |code| code.title());
+            let why = code.parse::<tec_core::code::Code>().map_or("", |code| code.title());
             let _ = write!(
                 html,
                 "<tr><td>{}<td>{}<td><code class=\"no\">{code}</code><td>{}",
@@ -175,11 +163,7 @@ fn pcr_table(images: &Value) -> String {
     );
     for image in images.as_array().into_iter().flatten() {
         let name = image["name"].as_str().unwrap_or("");
-        let ended = if image["revoked_at"].is_null() {
-            ""
-        } else {
-            " (revoked)"
-        };
+        let ended = if image["revoked_at"].is_null() { "" } else { " (revoked)" };
         for pcr in image["pcrs"].as_array().into_iter().flatten() {
             let value = pcr["value"].as_str().unwrap_or("");
             let _ = write!(
@@ -205,11 +189,7 @@ fn pcr_table(images: &Value) -> String {
 }
 
 fn scene_table(scene: &Scene) -> String {
-    let mut html = format!(
-        "<h2>Scene {}: {}</h2><table>",
-        scene.letter,
-        escape(&scene.title)
-    );
+    let mut html = format!("<h2>Scene {}: {}</h2><table>", scene.letter, escape(&scene.title));
     for step in &scene.steps {
         let (class, mark) = match &step.outcome {
             Outcome::Worked => ("ok", "ok".to_owned()),

@@ -32,12 +32,7 @@ impl Settings {
     /// A program or the boot files are missing.
     pub fn for_tests(report: &Path) -> anyhow::Result<Self> {
         let cache = cache()?;
-        let settings = Self {
-            cache,
-            bin_dir: bin_dir()?,
-            report: report.to_owned(),
-            keep: false,
-        };
+        let settings = Self { cache, bin_dir: bin_dir()?, report: report.to_owned(), keep: false };
         settings.check()?;
         Ok(settings)
     }
@@ -47,12 +42,7 @@ impl Settings {
     /// # Errors
     /// There is no cache.
     pub fn for_benches(bin_dir: PathBuf) -> anyhow::Result<Self> {
-        Ok(Self {
-            cache: cache()?,
-            bin_dir,
-            report: PathBuf::new(),
-            keep: false,
-        })
+        Ok(Self { cache: cache()?, bin_dir, report: PathBuf::new(), keep: false })
     }
 
     /// Checks that everything is there.
@@ -67,16 +57,8 @@ impl Settings {
                 program.display()
             );
         }
-        for path in [
-            self.ignition_validate(),
-            self.image("current"),
-            self.image("update"),
-        ] {
-            ensure!(
-                path.exists(),
-                "{} is missing; run `cargo xtask tools`",
-                path.display()
-            );
+        for path in [self.ignition_validate(), self.image("current"), self.image("update")] {
+            ensure!(path.exists(), "{} is missing; run `cargo xtask tools`", path.display());
         }
         Ok(())
     }
@@ -134,11 +116,7 @@ pub fn picture(name: &str) -> anyhow::Result<PathBuf> {
 /// It is missing; the error names the command that makes it.
 pub fn own_program(name: &str) -> anyhow::Result<PathBuf> {
     let path = bin_dir()?.join(name);
-    ensure!(
-        path.is_file(),
-        "{} is missing; run `cargo build -p {name}`",
-        path.display()
-    );
+    ensure!(path.is_file(), "{} is missing; run `cargo build -p {name}`", path.display());
     Ok(path)
 }
 

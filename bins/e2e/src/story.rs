@@ -62,11 +62,7 @@ impl Story {
     /// A story that begins now.
     pub fn new() -> Self {
         let color = std::io::stdout().is_terminal();
-        Self {
-            begin: Instant::now(),
-            color,
-            scenes: Vec::new(),
-        }
+        Self { begin: Instant::now(), color, scenes: Vec::new() }
     }
 
     /// How long it has taken so far.
@@ -76,10 +72,7 @@ impl Story {
 
     /// Begins a scene.
     pub fn scene(&mut self, letter: char, title: &str) {
-        say(&format!(
-            "\n{}",
-            self.paint("1", &format!("Scene {letter}: {title}"))
-        ));
+        say(&format!("\n{}", self.paint("1", &format!("Scene {letter}: {title}"))));
         self.scenes.push(Scene {
             letter,
             title: title.to_owned(),
@@ -154,24 +147,14 @@ impl Story {
         for line in more.lines() {
             say(&self.paint("2", &format!("          {line}")));
         }
-        let step = Step {
-            what: what.to_owned(),
-            outcome,
-            begin,
-            took,
-            more,
-        };
+        let step = Step { what: what.to_owned(), outcome, begin, took, more };
         if let Some(scene) = self.scenes.last_mut() {
             scene.steps.push(step);
         }
     }
 
     fn paint(&self, style: &str, text: &str) -> String {
-        if self.color {
-            format!("\u{1b}[{style}m{text}\u{1b}[0m")
-        } else {
-            text.to_owned()
-        }
+        if self.color { format!("\u{1b}[{style}m{text}\u{1b}[0m") } else { text.to_owned() }
     }
 }
 

@@ -42,21 +42,13 @@ pub fn steps(page: &str) -> Vec<Step> {
         } else if !is_console {
         } else if let (Some(end), Some(step)) = (&open, steps.last_mut()) {
             let _ = write!(step.command, "\n{line}");
-            let is_over = if end.is_empty() {
-                !line.ends_with('\\')
-            } else {
-                line == end
-            };
+            let is_over = if end.is_empty() { !line.ends_with('\\') } else { line == end };
             if is_over {
                 open = None;
             }
         } else if let Some(command) = line.strip_prefix("$ ") {
             open = ending(command);
-            steps.push(Step {
-                line: index + 1,
-                command: command.to_owned(),
-                output: Vec::new(),
-            });
+            steps.push(Step { line: index + 1, command: command.to_owned(), output: Vec::new() });
         } else if let Some(step) = steps.last_mut() {
             step.output.push(line.to_owned());
         }
@@ -84,11 +76,7 @@ pub fn execute(page: &Path, shell: &mut Command) -> anyhow::Result<()> {
     for step in &steps {
         let _ = writeln!(script, "echo '{MARK}{}'\n{}", step.line, step.command);
     }
-    let output = shell
-        .arg("-c")
-        .arg(script)
-        .output()
-        .context("run a shell")?;
+    let output = shell.arg("-c").arg(script).output().context("run a shell")?;
     let printed = String::from_utf8_lossy(&output.stdout);
     let mut parts = printed.split(MARK);
     let before = parts.next().unwrap_or_default();
@@ -107,18 +95,10 @@ pub fn execute(page: &Path, shell: &mut Command) -> anyhow::Result<()> {
             lines.join("\n"),
             step.output.join("\n")
         );
-        ensure!(
-            has_ended_well,
-            "{}: failed\n{}",
-            place(step),
-            lines.join("\n")
-        );
+        ensure!(has_ended_well, "{}: failed\n{}", place(step), lines.join("\n"));
         done += 1;
     }
-    let last = steps
-        .get(done.saturating_sub(1))
-        .map(place)
-        .unwrap_or_default();
+    let last = steps.get(done.saturating_sub(1)).map(place).unwrap_or_default();
     ensure!(
         done == steps.len(),
         "{last}: the command failed, and so the page ended: {}",
@@ -133,9 +113,7 @@ fn matches<L: AsRef<str>>(page: &[String], lines: &[L]) -> bool {
         None => lines.iter().all(|line| line.as_ref().trim().is_empty()),
         Some((first, rest)) if first.trim() == "..." => {
             let tails = 0..=lines.len();
-            tails
-                .filter_map(|skip| lines.get(skip..))
-                .any(|tail| matches(rest, tail))
+            tails.filter_map(|skip| lines.get(skip..)).any(|tail| matches(rest, tail))
         }
         Some((first, rest)) => lines.split_first().is_some_and(|(line, tail)| {
             line_matches(&squeezed(first), &squeezed(line.as_ref())) && matches(rest, tail)
@@ -153,9 +131,7 @@ fn line_matches(page: &str, line: &str) -> bool {
         None => page == line,
         Some((before, after)) => line.strip_prefix(before).is_some_and(|tail| {
             let starts = tail.char_indices().map(|(at, _)| at).chain([tail.len()]);
-            starts
-                .filter_map(|at| tail.get(at..))
-                .any(|tail| line_matches(after, tail))
+            starts.filter_map(|at| tail.get(at..)).any(|tail| line_matches(after, tail))
         }),
     }
 }
@@ -202,18 +178,12 @@ mod tests {
     #[test]
     fn a_page_that_is_wrong_says_where() {
         let error = run("\n```console\n$ echo 1\n2\n```\n").unwrap_err();
-        assert!(
-            error.to_string().contains(":3: `echo 1` printed\n1"),
-            "{error}"
-        );
+        assert!(error.to_string().contains(":3: `echo 1` printed\n1"), "{error}");
     }
 
     #[test]
     fn a_command_that_fails_ends_the_page() {
-        for page in [
-            "```console\n$ false\n$ echo\n```\n",
-            "```console\n$ false\n```\n",
-        ] {
+        for page in ["```console\n$ false\n$ echo\n```\n", "```console\n$ false\n```\n"] {
             let error = run(page).unwrap_err();
             assert!(error.to_string().contains(":2: "), "{error}");
         }

@@ -34,17 +34,9 @@ pub fn clevis_header(logs: &Transcript, volume: &Path) -> anyhow::Result<Value> 
 /// The volume has no such token.
 pub fn sealed_header(logs: &Transcript, volume: &Path) -> anyhow::Result<Value> {
     let mut export = command("cryptsetup");
-    export
-        .args(["token", "export", "--token-id", "0"])
-        .arg(volume);
+    export.args(["token", "export", "--token-id", "0"]).arg(volume);
     let token: Value = serde_json::from_str(&logs.must(&mut export)?)?;
-    ensure!(
-        token["type"] == "clevis",
-        "the token is of the type {}",
-        token["type"]
-    );
-    let protected = token["jwe"]["protected"]
-        .as_str()
-        .context("the token has no header")?;
+    ensure!(token["type"] == "clevis", "the token is of the type {}", token["type"]);
+    let protected = token["jwe"]["protected"].as_str().context("the token has no header")?;
     serde_json::from_slice(&URL_SAFE_NO_PAD.decode(protected)?).context("read the header")
 }

@@ -41,19 +41,14 @@ impl Reply {
             return format!("HTTP {}", self.status);
         };
         let code = text.get(start..).unwrap_or_default();
-        code.chars()
-            .take_while(|c| c.is_ascii_alphanumeric() || *c == '-')
-            .collect()
+        code.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '-').collect()
     }
 }
 
 async fn reply(response: reqwest::Response) -> anyhow::Result<Reply> {
     let status = response.status().as_u16();
     let text = response.text().await?;
-    Ok(Reply {
-        status,
-        body: serde_json::from_str(&text).unwrap_or(Value::Null),
-    })
+    Ok(Reply { status, body: serde_json::from_str(&text).unwrap_or(Value::Null) })
 }
 
 /// GET of a URL.
@@ -140,24 +135,11 @@ impl Session {
             .body(body.to_string())
             .send()
             .await?;
-        let cookie = response
-            .headers()
-            .get(SET_COOKIE)
-            .context("no session cookie")?;
-        let cookie = cookie
-            .to_str()?
-            .split(';')
-            .next()
-            .unwrap_or_default()
-            .to_owned();
+        let cookie = response.headers().get(SET_COOKIE).context("no session cookie")?;
+        let cookie = cookie.to_str()?.split(';').next().unwrap_or_default().to_owned();
         let challenge: Value = serde_json::from_str(&response.text().await?)?;
         let nonce = challenge["nonce"].as_str().context("no nonce")?.to_owned();
-        Ok(Self {
-            client,
-            base,
-            cookie,
-            nonce,
-        })
+        Ok(Self { client, base, cookie, nonce })
     }
 
     /// Makes honest evidence for this session.
@@ -168,10 +150,7 @@ impl Session {
         let report_data =
             report_data::primary(&self.nonce, &tee_pubkey, "", HashAlgorithm::Sha384)?;
         let made = attester.attest(&report_data).await?;
-        Ok(Proof {
-            tee_pubkey,
-            evidence: made.evidence,
-        })
+        Ok(Proof { tee_pubkey, evidence: made.evidence })
     }
 
     /// Sends evidence, honest or not.
@@ -198,13 +177,6 @@ impl Session {
     /// The broker cannot be reached.
     pub async fn resource(&self, path: &str) -> anyhow::Result<Reply> {
         let url = format!("{}/resource/{path}", self.base);
-        reply(
-            self.client
-                .get(url)
-                .header(COOKIE, &self.cookie)
-                .send()
-                .await?,
-        )
-        .await
+        reply(self.client.get(url).header(COOKIE, &self.cookie).send().await?).await
     }
 }

@@ -87,10 +87,7 @@ async fn stranger(client: &reqwest::Client, urls: &[String; 2], key: u64) -> Str
 /// All of them, each address one after the other; what they were told, and how often.
 async fn flood(anchor: &Anchor, strangers: u64) -> BTreeMap<String, u64> {
     let [register, ak, _] = anchor.urls().unwrap();
-    let urls = [
-        format!("{register}/ignition-clevis-pin-trustee"),
-        format!("{ak}/register-ak"),
-    ];
+    let urls = [format!("{register}/ignition-clevis-pin-trustee"), format!("{ak}/register-ak")];
     let each = strangers / u64::from(ADDRESSES);
     let mut attackers = JoinSet::new();
     for number in 0..ADDRESSES {
@@ -166,11 +163,7 @@ impl World {
             .unwrap();
         let node = runtime.block_on(known_node(&anchor, &boot));
         runtime.block_on(node.boot()).unwrap();
-        Self {
-            anchor,
-            runtime,
-            node,
-        }
+        Self { anchor, runtime, node }
     }
 }
 
@@ -182,11 +175,7 @@ fn a_flood_of_strangers_leaves_room_for_the_audit_lines_of_known_nodes() {
     let place = directory.path().join("disk");
     let disk = SmallDisk::mount(&place);
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-    let World {
-        anchor,
-        runtime,
-        node,
-    } = World::start(directory.path(), &place, &flags);
+    let World { anchor, runtime, node } = World::start(directory.path(), &place, &flags);
 
     let begin = Instant::now();
     let told = runtime.block_on(flood(&anchor, strangers));
@@ -201,21 +190,13 @@ fn a_flood_of_strangers_leaves_room_for_the_audit_lines_of_known_nodes() {
     let from = SourceNetwork::of(address(0));
     let store = anchor.store().unwrap();
     let claims = runtime.block_on(store.claims(&from)).unwrap();
-    let (total, per_source) = if is_long {
-        (10_000, 1_000)
-    } else {
-        (CLAIMS, CLAIMS_PER_SOURCE)
-    };
+    let (total, per_source) = if is_long { (10_000, 1_000) } else { (CLAIMS, CLAIMS_PER_SOURCE) };
     // A request that is under way when the limit is reached may still be let in, one from each address.
     let slack = u64::from(ADDRESSES);
     assert!(claims.total <= total + slack, "{claims:?}");
     assert!(claims.of_source <= per_source + 1, "{claims:?}");
     assert!(told.contains_key("TEC-R431") || told.contains_key("TEC-R507"));
-    assert!(
-        disk.free_mib() >= RESERVE_MIB / 2,
-        "{} MiB",
-        disk.free_mib()
-    );
+    assert!(disk.free_mib() >= RESERVE_MIB / 2, "{} MiB", disk.free_mib());
     let mut figures = String::new();
     for (what, count) in &told {
         let _ = write!(figures, "{what} {count}, ");
@@ -234,16 +215,8 @@ fn a_disk_that_is_nearly_full_pauses_registration_and_no_release() {
     let place = directory.path().join("disk");
     let disk = SmallDisk::mount(&place);
     let reserve = format!("--reserve-mib={RESERVE_MIB}");
-    let world = World::start(
-        directory.path(),
-        &place,
-        &["--dangerous-plain-http", &reserve],
-    );
-    let World {
-        anchor,
-        runtime,
-        node,
-    } = &world;
+    let world = World::start(directory.path(), &place, &["--dangerous-plain-http", &reserve]);
+    let World { anchor, runtime, node } = &world;
     let register = || runtime.block_on(load::register(anchor, 4_712));
     let filler = place.join("filler");
     let bytes = usize::try_from((disk.free_mib() - RESERVE_MIB / 2) << 20).unwrap();

@@ -31,14 +31,9 @@ fn no_acknowledged_key_is_lost_and_none_is_made_twice() {
     let state = directory.path().join("state");
     let mut anchor = Anchor::start(&settings, &state, &logs, &flags).unwrap();
     let image = settings.image("current");
-    let approved = anchor
-        .tec(&["image", "approve", "debian", image.to_str().unwrap()])
-        .unwrap();
+    let approved = anchor.tec(&["image", "approve", "debian", image.to_str().unwrap()]).unwrap();
     let boot = load::boot_digests(&approved).unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut known = BTreeMap::new();
     let mut acknowledged = 0;
     for round in 0..rounds {
@@ -54,26 +49,13 @@ fn no_acknowledged_key_is_lost_and_none_is_made_twice() {
             assert_eq!(keys.get(machine), Some(key), "round {round}: {machine}");
         }
         for machine in &machines {
-            assert!(
-                keys.contains_key(machine),
-                "round {round}: {machine} lost its key"
-            );
+            assert!(keys.contains_key(machine), "round {round}: {machine} lost its key");
         }
         acknowledged += machines.len();
         known = keys;
-        assert_eq!(
-            anchor.tec(&["audit", "verify"]).unwrap()["intact"],
-            true,
-            "round {round}"
-        );
+        assert_eq!(anchor.tec(&["audit", "verify"]).unwrap()["intact"], true, "round {round}");
         anchor.restart().unwrap();
     }
-    assert!(
-        acknowledged > 0,
-        "no machine was acknowledged in {rounds} rounds"
-    );
-    println!(
-        "{rounds} kills, {acknowledged} acknowledged machines, {} keys",
-        known.len()
-    );
+    assert!(acknowledged > 0, "no machine was acknowledged in {rounds} rounds");
+    println!("{rounds} kills, {acknowledged} acknowledged machines, {} keys", known.len());
 }

@@ -43,10 +43,7 @@ struct World {
 }
 
 fn runtime() -> Runtime {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap()
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
 impl World {
@@ -65,15 +62,7 @@ impl World {
         let image = settings.image("current");
         let approval = ["image", "approve", "debian", image.to_str().unwrap()];
         let approved = source.tec(&approval).unwrap();
-        Self {
-            directory,
-            settings,
-            logs,
-            source,
-            target,
-            approved,
-            runtime: runtime(),
-        }
+        Self { directory, settings, logs, source, target, approved, runtime: runtime() }
     }
 
     fn source_dir(&self) -> PathBuf {
@@ -94,9 +83,7 @@ impl World {
     fn machine(&self) -> Machine {
         let root = self.settings.image("current");
         let chain = BootChain::of_approval(&root, &self.approved).unwrap();
-        let own = chain
-            .copied_to(&self.directory.path().join("boot"))
-            .unwrap();
+        let own = chain.copied_to(&self.directory.path().join("boot")).unwrap();
         let directory = self.directory.path();
         let machine = Machine::new(&self.settings, &self.logs, directory, "one", own).unwrap();
         let config = self.runtime.block_on(config(&self.source));
@@ -108,11 +95,7 @@ impl World {
         let servers = vec![self.source.kbs().unwrap(), self.target.kbs().unwrap()];
         let node = self.runtime.block_on(register(&self.source, seed)).unwrap();
         let boot = load::boot_digests(&self.approved).unwrap();
-        SoftNode {
-            boot,
-            servers,
-            ..node
-        }
+        SoftNode { boot, servers, ..node }
     }
 }
 
@@ -125,9 +108,7 @@ async fn config(anchor: &Anchor) -> wire::Reply {
 
 /// Registers a machine with its key, or says with which code that is refused.
 async fn register(anchor: &Anchor, seed: u64) -> Result<SoftNode, String> {
-    load::register(anchor, seed)
-        .await
-        .map_err(|error| format!("{error:#}"))
+    load::register(anchor, seed).await.map_err(|error| format!("{error:#}"))
 }
 
 fn boot_real(machine: &mut Machine, stop: &AtomicBool, boots: &AtomicU32) {
@@ -145,10 +126,8 @@ fn move_all(world: &mut World, fleet: &Fleet, real: &AtomicU32) {
     let go_on = |what: &str| {
         let before = real.load(Ordering::SeqCst);
         fleet.go_on(what).unwrap();
-        wait_for("boots of the machine", STEP, || {
-            Ok(real.load(Ordering::SeqCst) >= before + 2)
-        })
-        .unwrap();
+        wait_for("boots of the machine", STEP, || Ok(real.load(Ordering::SeqCst) >= before + 2))
+            .unwrap();
     };
     go_on("before");
     let plan = world.migrate("plan");
@@ -169,19 +148,13 @@ fn move_all(world: &mut World, fleet: &Fleet, real: &AtomicU32) {
     go_on("cutover");
     let refused = world.runtime.block_on(register(&world.source, 902));
     assert_eq!(refused.err().unwrap(), "TEC-M503", "it approves nothing");
-    world
-        .runtime
-        .block_on(register(&world.target, 903))
-        .unwrap();
+    world.runtime.block_on(register(&world.target, 903)).unwrap();
     assert_eq!(world.runtime.block_on(late.boot()), Ok(0), "it serves");
     world.migrate("retire");
     assert_eq!(world.runtime.block_on(late.boot()), Ok(1));
     let store = world.source.store().unwrap();
     let path = ResourcePath::luks_root(&late.machine);
-    assert!(
-        !world.runtime.block_on(store.exists(&path)).unwrap(),
-        "it is shredded"
-    );
+    assert!(!world.runtime.block_on(store.exists(&path)).unwrap(), "it is shredded");
     drop(store);
     go_on("retired");
     for anchor in [&world.source, &world.target] {
@@ -209,9 +182,7 @@ fn no_boot_fails_while_trust_moves_and_the_old_anchor_is_switched_off() {
     });
     let picture = picture("from-store-to-store").unwrap();
     let servers = ["the anchor outside", "the anchor inside"];
-    let by = fleet
-        .end(&picture, "From one store to another", &servers)
-        .unwrap();
+    let by = fleet.end(&picture, "From one store to another", &servers).unwrap();
     let real = real.load(Ordering::SeqCst);
     println!("no failed boot: {real} of a machine, {by:?} of others by the anchor that answered");
     assert!(by.iter().all(|count| *count > 0), "both answered: {by:?}");
@@ -230,10 +201,8 @@ fn bootstrap(world: &World, state_dir: &Path, words: &[&str]) -> (i32, Value) {
 /// Runs the commands of a section of the page about this.
 fn run_page(world: &World, section: &str, names: &[(&str, &str)]) {
     let (outside, inside) = (world.source_dir(), world.inside());
-    let own = [
-        ("/srv/outside", outside.to_str().unwrap()),
-        ("/srv/inside", inside.to_str().unwrap()),
-    ];
+    let own =
+        [("/srv/outside", outside.to_str().unwrap()), ("/srv/inside", inside.to_str().unwrap())];
     let names = [names, &own].concat();
     let page = "how-to/move-trust-to-another-anchor.md";
     for words in commands(page, section, &names).unwrap() {
@@ -305,13 +274,7 @@ fn the_page_moves_trust_over_an_air_gap_and_never_to_two_anchors() {
     let identity = at("identity.key");
     let made = world.target.tec(&["backup", "key", &identity]).unwrap();
     let recipient = made["recipient"].as_str().unwrap();
-    let probe = [
-        "backup",
-        "create",
-        "--recipient",
-        recipient,
-        &at("probe.tec"),
-    ];
+    let probe = ["backup", "create", "--recipient", recipient, &at("probe.tec")];
     let signer = world.source.tec(&probe).unwrap()["signer"].clone();
     let names = [
         ("RECIPIENT", recipient),
@@ -328,18 +291,9 @@ fn the_page_moves_trust_over_an_air_gap_and_never_to_two_anchors() {
     assert_eq!(world.runtime.block_on(node.boot()), Ok(0), "both serve");
     let refused = world.runtime.block_on(register(&world.source, 900));
     assert_eq!(refused.err().unwrap(), "TEC-M503");
-    world
-        .runtime
-        .block_on(register(&world.target, 901))
-        .unwrap();
-    let restore = [
-        "restore",
-        "--identity",
-        &identity,
-        "--signer",
-        signer.as_str().unwrap(),
-        &at("last.tec"),
-    ];
+    world.runtime.block_on(register(&world.target, 901)).unwrap();
+    let restore =
+        ["restore", "--identity", &identity, "--signer", signer.as_str().unwrap(), &at("last.tec")];
     let again = format!("{:#}", world.target.tec(&restore).unwrap_err());
     assert!(again.contains("TEC-M425"), "{again}");
 }
@@ -358,11 +312,7 @@ fn a_new_anchor_is_set_up_and_looked_at_as_a_node_does() {
 
     let rates = ["--register-rate=100000", "--kbs-rate=100000"];
     let anchor = Anchor::start(&world.settings, &state_dir, &world.logs, &rates).unwrap();
-    assert_eq!(
-        anchor.ca().unwrap(),
-        founded["endpoints"]["ca"],
-        "the CA stays"
-    );
+    assert_eq!(anchor.ca().unwrap(), founded["endpoints"]["ca"], "the CA stays");
     let (code, report) = bootstrap(&world, &state_dir, &["check"]);
     assert_eq!(code, 3, "nothing is approved: {report}");
     let image = world.settings.image("current");
@@ -385,11 +335,7 @@ fn a_new_anchor_is_set_up_and_looked_at_as_a_node_does() {
     fs::write(&path, config.to_string()).unwrap();
     let check = ["check", "--ignition", path.to_str().unwrap()];
     let (code, report) = bootstrap(&world, &state_dir, &check);
-    assert_eq!(
-        (code, &report["nodes"][0]["ok"]),
-        (1, &json!(false)),
-        "{report}"
-    );
+    assert_eq!((code, &report["nodes"][0]["ok"]), (1, &json!(false)), "{report}");
 }
 
 #[test]
@@ -397,33 +343,17 @@ fn a_backup_restored_elsewhere_opens_the_disk_after_the_server_is_lost() {
     let mut world = World::start();
     let node = world.soft_node(1);
     let at = |name: &str| world.directory.path().join(name).display().to_string();
-    let key = world
-        .source
-        .tec(&["backup", "key", &at("identity")])
-        .unwrap();
+    let key = world.source.tec(&["backup", "key", &at("identity")]).unwrap();
     let recipient = key["recipient"].as_str().unwrap();
     let (early, late) = (at("early.tec"), at("late.tec"));
-    world
-        .source
-        .tec(&["backup", "create", "--recipient", recipient, &early])
-        .unwrap();
+    world.source.tec(&["backup", "create", "--recipient", recipient, &early]).unwrap();
     let second = world.soft_node(2);
-    let made = world
-        .source
-        .tec(&["backup", "create", "--recipient", recipient, &late])
-        .unwrap();
+    let made = world.source.tec(&["backup", "create", "--recipient", recipient, &late]).unwrap();
     assert_eq!((&made["units"], &made["number"]), (&json!(3), &json!(2)));
     let signer = made["signer"].as_str().unwrap().to_owned();
     let (identity, gone) = (at("identity"), "--dangerous-source-is-gone");
     let restore = |file: &str, more: &[&str]| {
-        let words = [
-            "restore",
-            "--identity",
-            &identity,
-            "--signer",
-            &signer,
-            file,
-        ];
+        let words = ["restore", "--identity", &identity, "--signer", &signer, file];
         world.target.tec(&[&words, more].concat())
     };
     world.source.kill().unwrap();
@@ -438,8 +368,5 @@ fn a_backup_restored_elsewhere_opens_the_disk_after_the_server_is_lost() {
         assert_eq!(world.runtime.block_on(node.boot()), Ok(1));
     }
     let again = format!("{:#}", restore(&late, &[]).unwrap_err());
-    assert!(
-        again.contains("TEC-M425"),
-        "the authority moved on: {again}"
-    );
+    assert!(again.contains("TEC-M425"), "the authority moved on: {again}");
 }

@@ -28,19 +28,11 @@ struct Chain {
 }
 
 fn of(image: &'static str) -> Chain {
-    Chain {
-        loader: image,
-        kernel: image,
-        keys: image,
-    }
+    Chain { loader: image, kernel: image, keys: image }
 }
 
 /// An update of which the boot loader is installed, and the kernel is not.
-const HALF: Chain = Chain {
-    loader: "new",
-    kernel: "old",
-    keys: "new",
-};
+const HALF: Chain = Chain { loader: "new", kernel: "old", keys: "new" };
 
 impl Chain {
     fn events(self) -> Vec<ImageEvent> {
@@ -89,19 +81,10 @@ impl World {
         let logs = Arc::new(Transcript::new(directory.path().join("logs")).unwrap());
         let state = directory.path().join("state");
         let anchor = Anchor::start(&settings, &state, &logs, &["--pcrs", "4,14"]).unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let tpm = SoftTpm::p256(1);
         let machine = runtime.block_on(register(&anchor, &tpm));
-        let world = Self {
-            directory,
-            runtime,
-            anchor,
-            tpm,
-            machine,
-        };
+        let world = Self { directory, runtime, anchor, tpm, machine };
         for image in ["old", "new"] {
             world.approve(image, of(image));
         }
@@ -168,10 +151,7 @@ fn a_machine_unlocks_at_each_step_of_an_update_and_back() {
     for chain in [of("old"), HALF, of("new"), HALF, of("old")] {
         world.opens(chain);
     }
-    let other_order = Chain {
-        kernel: "new",
-        ..of("old")
-    };
+    let other_order = Chain { kernel: "new", ..of("old") };
     world.opens(other_order);
     let told = world.explained();
     assert!(told.contains("bootloader (PCR 4, 14): old"), "{told}");
@@ -191,10 +171,7 @@ fn a_machine_unlocks_at_each_step_of_an_update_and_back() {
 fn registers_that_do_not_occur_together_are_refused_and_explained() {
     let world = World::start();
     // The lists of keys follow shim, so no machine has the one of the other image.
-    world.refused(Chain {
-        keys: "old",
-        ..HALF
-    });
+    world.refused(Chain { keys: "old", ..HALF });
     let told = world.explained();
     for line in [
         "PCR 14: Pcr14MokList (keys-new) differs",
@@ -218,10 +195,7 @@ fn a_revoked_image_ends_its_mixes_between_attestation_and_release_too() {
     let refused = world.unlock(HALF, || world.revoke("old"));
     assert_eq!(refused.as_deref(), Some("TEC-A412"));
     let told = world.explained();
-    assert!(
-        told.contains("the approval of bootloader of new + kernel of old ended"),
-        "{told}"
-    );
+    assert!(told.contains("the approval of bootloader of new + kernel of old ended"), "{told}");
 
     world.refused(HALF);
     let told = world.explained();

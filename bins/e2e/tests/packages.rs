@@ -73,12 +73,7 @@ fn operator_of(overlay: &str) -> BTreeMap<String, Value> {
 
 #[test]
 fn the_chart_and_the_kustomize_base_are_the_same() {
-    let chart = helm(
-        "tec-operator",
-        DEFAULT_NAMESPACE,
-        &["--set=userRoles=false"],
-    )
-    .unwrap();
+    let chart = helm("tec-operator", DEFAULT_NAMESPACE, &["--set=userRoles=false"]).unwrap();
     assert_eq!(by_name(chart), operator_of("kustomize/base"));
 }
 

@@ -28,27 +28,17 @@ fn each_property_of_the_operator_is_shown_by_tests_that_exist() {
     for folder in ["tec-core", "tec-k8s", "tec-tpm", "tec-trustee", "bins"] {
         functions(&root.join(folder), &mut known);
     }
-    let rows = page
-        .lines()
-        .filter(|line| line.starts_with("| ") && line.contains('`'));
+    let rows = page.lines().filter(|line| line.starts_with("| ") && line.contains('`'));
     let mut numbers = BTreeSet::new();
     for row in rows {
         let columns: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
-        let tests: Vec<&str> = columns
-            .last()
-            .unwrap()
-            .split('`')
-            .filter(|name| name.contains('_'))
-            .collect();
+        let tests: Vec<&str> =
+            columns.last().unwrap().split('`').filter(|name| name.contains('_')).collect();
         assert!(!tests.is_empty(), "no test shows: {row}");
         for test in tests {
             assert!(known.contains(test), "{test} does not exist");
         }
-        numbers.extend(
-            columns[0]
-                .get(1..)
-                .and_then(|number| number.parse::<u32>().ok()),
-        );
+        numbers.extend(columns[0].get(1..).and_then(|number| number.parse::<u32>().ok()));
     }
     assert_eq!(numbers, (1..=38).collect());
 }

@@ -58,11 +58,7 @@ impl World {
     fn addresses(&self, words: &[String]) -> [(&'static str, String); 3] {
         let inside = self.at("inside");
         let is_inside = words.iter().take(3).any(|word| *word == inside);
-        let ports = if is_inside {
-            &self.ports[3..]
-        } else {
-            &self.ports[..3]
-        };
+        let ports = if is_inside { &self.ports[3..] } else { &self.ports[..3] };
         let address = |number: usize| format!("127.0.0.1:{}", ports[number]);
         [
             ("TEC_REGISTER_ADDR", address(0)),
@@ -109,9 +105,7 @@ impl World {
     }
 
     fn serve(&mut self, words: &[String], addresses: &[(&'static str, String); 3]) {
-        let environment = addresses
-            .each_ref()
-            .map(|(name, value)| (*name, value.as_ref()));
+        let environment = addresses.each_ref().map(|(name, value)| (*name, value.as_ref()));
         let tec = self.settings.tec();
         let server = Guarded::start("serve", &tec, words, &environment, &self.logs).unwrap();
         let (_, kbs) = &addresses[2];
@@ -130,14 +124,10 @@ impl World {
     async fn node(&self) -> SoftNode {
         let config = fs::read(self.at("installer.ign")).unwrap();
         let config: Value = serde_json::from_slice(&config).unwrap();
-        let url = config["ignition"]["config"]["merge"][0]["source"]
-            .as_str()
-            .unwrap();
+        let url = config["ignition"]["config"]["merge"][0]["source"].as_str().unwrap();
         let ca = &config["ignition"]["security"]["tls"]["certificateAuthorities"][0]["source"];
         let ca = ca.as_str().unwrap().split_once(";base64,").unwrap().1;
-        let ca = base64::engine::general_purpose::STANDARD
-            .decode(ca)
-            .unwrap();
+        let ca = base64::engine::general_purpose::STANDARD.decode(ca).unwrap();
         let ca = String::from_utf8(ca).unwrap();
         let reply = wire::get(&ca, url).await.unwrap();
         let pin = &reply.body["storage"]["luks"][0]["clevis"]["custom"]["config"];
@@ -164,33 +154,17 @@ fn the_page_leads_from_nothing_to_a_retired_anchor() {
     world.run("Before the first node");
     let node = runtime.block_on(world.node());
     assert_eq!(node.servers.len(), 2, "it knows both from the beginning");
-    assert_eq!(
-        runtime.block_on(node.boot()),
-        Ok(0),
-        "it boots before there is a cluster"
-    );
+    assert_eq!(runtime.block_on(node.boot()), Ok(0), "it boots before there is a cluster");
     world.run("Start the new anchor");
-    assert_eq!(
-        runtime.block_on(node.boot()),
-        Ok(0),
-        "the new one stands by"
-    );
+    assert_eq!(runtime.block_on(node.boot()), Ok(0), "the new one stands by");
     for section in ["Move", "Back"] {
         world.run(section);
-        assert_eq!(
-            runtime.block_on(node.boot()),
-            Ok(0),
-            "{section}: both serve"
-        );
+        assert_eq!(runtime.block_on(node.boot()), Ok(0), "{section}: both serve");
     }
     world.run("Retire");
     assert_eq!(runtime.block_on(node.boot()), Ok(1), "the new one serves");
     drop(world.servers.remove(0));
-    assert_eq!(
-        runtime.block_on(node.boot()),
-        Ok(1),
-        "the old one is switched off"
-    );
+    assert_eq!(runtime.block_on(node.boot()), Ok(1), "the old one is switched off");
     let kept = fs::read_dir(world.at("inside")).unwrap();
     let kept = kept.map(|file| file.unwrap().file_name().into_string().unwrap());
     let logs: Vec<_> = kept.filter(|name| name.starts_with("audit-of-")).collect();

@@ -28,16 +28,8 @@ fn bench() -> Bench {
     let directory = tempfile::tempdir().unwrap();
     let settings = Settings::for_tests(&directory.path().join("unused.html")).unwrap();
     let logs = Arc::new(Transcript::new(directory.path().join("logs")).unwrap());
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    Bench {
-        directory,
-        settings,
-        logs,
-        runtime,
-    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    Bench { directory, settings, logs, runtime }
 }
 
 impl Bench {
@@ -93,17 +85,9 @@ fn a_damaged_store_is_refused_and_left_as_it_is() {
     for extra in ["tec.db-wal", "tec.db-shm"] {
         let _ = fs::remove_file(bench.state().join(extra));
     }
-    fs::write(
-        &database,
-        b"this is no database, and long enough to be looked at",
-    )
-    .unwrap();
+    fs::write(&database, b"this is no database, and long enough to be looked at").unwrap();
     refused_with(&bench.serve(&[]), "TEC-S500");
-    assert!(
-        fs::read(&database)
-            .unwrap()
-            .starts_with(b"this is no database")
-    );
+    assert!(fs::read(&database).unwrap().starts_with(b"this is no database"));
 }
 
 #[test]
@@ -123,15 +107,7 @@ fn paired_flags_need_each_other_and_usage_errors_exit_with_2() {
     for flags in [
         &["--tls-cert", "x"][..],
         &["--tls-key", "x"],
-        &[
-            "--dangerous-plain-http",
-            "--tls-cert",
-            "x",
-            "--tls-key",
-            "y",
-            "--tls-ca",
-            "z",
-        ],
+        &["--dangerous-plain-http", "--tls-cert", "x", "--tls-key", "y", "--tls-ca", "z"],
         &["--pcrs", "4,24"],
         &["--pin-pcr", "4", "--pin-pcr", "24"],
         &["--register-rate", "0"],
@@ -163,13 +139,7 @@ fn plain_http_is_served_only_on_explicit_demand() {
     let anchor = bench.start(&["--dangerous-plain-http"]);
     let [register, ..] = anchor.urls().unwrap();
     assert!(!register.is_tls());
-    assert_eq!(
-        bench
-            .get("", &format!("{register}/ignition"))
-            .unwrap()
-            .status,
-        200
-    );
+    assert_eq!(bench.get("", &format!("{register}/ignition")).unwrap().status, 200);
 }
 
 #[test]
@@ -178,14 +148,8 @@ fn a_stranger_cannot_flood_the_registration() {
     let anchor = bench.start(&["--register-rate", "1"]);
     let [register, ..] = anchor.urls().unwrap();
     let ca = anchor.ca().unwrap();
-    let statuses: Vec<u16> = (0..30)
-        .map(|_| {
-            bench
-                .get(&ca, &format!("{register}/ignition"))
-                .unwrap()
-                .status
-        })
-        .collect();
+    let statuses: Vec<u16> =
+        (0..30).map(|_| bench.get(&ca, &format!("{register}/ignition")).unwrap().status).collect();
     assert_eq!(statuses[0], 200);
     assert_eq!(*statuses.last().unwrap(), 429);
 }
@@ -195,12 +159,7 @@ fn unclaimed_machines_are_capped_and_a_token_can_be_asked_for() {
     let bench = bench();
     let token = bench.directory.path().join("token");
     fs::write(&token, "0123456789abcdef\n").unwrap();
-    let flags = [
-        "--max-unclaimed",
-        "1",
-        "--registration-token-file",
-        token.to_str().unwrap(),
-    ];
+    let flags = ["--max-unclaimed", "1", "--registration-token-file", token.to_str().unwrap()];
     let anchor = bench.start(&flags);
     let [register, ..] = anchor.urls().unwrap();
     let url = format!("{register}/ignition");
@@ -209,9 +168,7 @@ fn unclaimed_machines_are_capped_and_a_token_can_be_asked_for() {
     let with_token = || {
         bench.runtime.block_on(async {
             let client = wire::client(&ca).unwrap();
-            let request = client
-                .get(&url)
-                .header("authorization", "Bearer 0123456789abcdef");
+            let request = client.get(&url).header("authorization", "Bearer 0123456789abcdef");
             let response = request.send().await.unwrap();
             (response.status().as_u16(), response.text().await.unwrap())
         })
@@ -245,11 +202,7 @@ fn a_renewed_certificate_is_shown_without_a_restart() {
     let url = format!("{register}/ignition");
     assert_eq!(bench.get(&first, &url).unwrap().status, 200);
     let second = write_certificate(&directory);
-    let reloaded = || {
-        Ok(bench
-            .get(&second, &url)
-            .is_ok_and(|reply| reply.status == 200))
-    };
+    let reloaded = || Ok(bench.get(&second, &url).is_ok_and(|reply| reply.status == 200));
     wait_for("the new certificate", Duration::from_secs(20), reloaded).unwrap();
     assert!(bench.get(&first, &url).is_err());
 }
@@ -262,10 +215,7 @@ fn a_machine_added_by_hand_gets_the_same_config_again() {
     let first = anchor.tec(&["machine", "add", "--id", id]).unwrap();
     let again = anchor.tec(&["machine", "add", "--id", id]).unwrap();
     assert_eq!(first, again);
-    assert_eq!(
-        first["ignition"],
-        anchor.tec(&["ignition", "machine", id]).unwrap()
-    );
+    assert_eq!(first["ignition"], anchor.tec(&["ignition", "machine", id]).unwrap());
     let machines = anchor.tec(&["machine", "list"]).unwrap();
     assert_eq!(machines.as_array().map(Vec::len), Some(1));
     assert_eq!(machines[0]["registered_by"], "admin");
@@ -274,19 +224,9 @@ fn a_machine_added_by_hand_gets_the_same_config_again() {
 
     let would = anchor.tec(&["machine", "remove", id, "--dry-run"]).unwrap();
     assert_eq!(would["dry_run"], true);
-    assert_eq!(
-        anchor
-            .tec(&["machine", "list"])
-            .unwrap()
-            .as_array()
-            .map(Vec::len),
-        Some(1)
-    );
+    assert_eq!(anchor.tec(&["machine", "list"]).unwrap().as_array().map(Vec::len), Some(1));
     anchor.tec(&["machine", "remove", id]).unwrap();
-    assert_eq!(
-        anchor.tec(&["machine", "list"]).unwrap(),
-        Value::Array(Vec::new())
-    );
+    assert_eq!(anchor.tec(&["machine", "list"]).unwrap(), Value::Array(Vec::new()));
 }
 
 #[test]
@@ -295,11 +235,7 @@ fn the_server_answers_health_checks_and_ends_on_sigterm() {
     let mut anchor = bench.start(&[]);
     let ca = anchor.ca().unwrap();
     for url in anchor.urls().unwrap() {
-        assert_eq!(
-            bench.get(&ca, &format!("{url}/healthz")).unwrap().status,
-            200,
-            "{url}"
-        );
+        assert_eq!(bench.get(&ca, &format!("{url}/healthz")).unwrap().status, 200, "{url}");
     }
     let status = anchor.terminate(Duration::from_secs(15)).unwrap();
     assert_eq!(status.code(), Some(0));

@@ -94,10 +94,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     vec![
         seed("version_0", AzSnpEvidenceVersion::V0),
         seed("version_2", AzSnpEvidenceVersion::V2),
-        Seed::new(
-            "not_of_this_session",
-            not_of_this_session.to_value().to_string(),
-        ),
+        Seed::new("not_of_this_session", not_of_this_session.to_value().to_string()),
         Seed::new("version_3", r#"{"version":3}"#),
     ]
 }

@@ -69,9 +69,6 @@ pub(crate) fn seeds() -> Vec<Seed> {
         Seed::new("sealed", sealed(&full, b"correct horse battery staple")),
         Seed::new("sealed_small", sealed(&small, b"")),
         Seed::new("newline", sealed(&small, b"x") + "\n"),
-        Seed::new(
-            "header",
-            serde_json::to_vec(&full).expect("a header is an object"),
-        ),
+        Seed::new("header", serde_json::to_vec(&full).expect("a header is an object")),
     ]
 }

@@ -31,26 +31,16 @@ pub(crate) fn combine(data: &[u8]) {
     };
     let expected: Vec<ExpectedPcrs> = images.iter().map(Image::expected).collect();
     let named: Vec<_> = NAMES.into_iter().zip(&expected).collect();
-    let combined = fleet
-        .combiner()
-        .combine(&named)
-        .expect("images whose values fold");
+    let combined = fleet.combiner().combine(&named).expect("images whose values fold");
     let machines = fleet.machines(&images);
     let registers: PcrSet = REGISTERS.into_iter().collect();
     let joint = combined.joint_values(registers).expect("a few tuples");
     assert!(joint.iter().eq(&machines), "{joint:?} is not {machines:?}");
     for (place, pcr) in REGISTERS.into_iter().enumerate() {
-        let single: BTreeSet<_> = machines
-            .iter()
-            .filter_map(|m| m.get(place).copied())
-            .collect();
+        let single: BTreeSet<_> = machines.iter().filter_map(|m| m.get(place).copied()).collect();
         let values = combined.values(pcr);
         assert!(values.iter().eq(&single), "PCR {pcr}");
-        assert!(
-            values
-                .iter()
-                .all(|value| !combined.provenance(pcr, value).is_empty())
-        );
+        assert!(values.iter().all(|value| !combined.provenance(pcr, value).is_empty()));
     }
     assert_eq!(combined.undetermined(), []);
     check_admission(&combined, &machines);
@@ -95,16 +85,10 @@ pub(crate) fn seeds() -> Vec<Seed> {
         Seed::new("none", [0, 0, 1, 2, 0]),
         Seed::new("one", [0, 0, 1, 2, 0, 0, 0]),
         Seed::new("two", [0x1c, 0, 5, 2, 2, 0x00, 0, 0x15, 0]),
-        Seed::new(
-            "three_separate",
-            [0x1d, 0, 5, 2, 2, 0x00, 0, 0x15, 0, 0x2a, 0],
-        ),
+        Seed::new("three_separate", [0x1d, 0, 5, 2, 2, 0x00, 0, 0x15, 0, 0x2a, 0]),
         Seed::new("owner_keys", [0x1e, 0, 5, 2, 2, 0x00, 0, 0x15, 1, 0x2a, 2]),
         Seed::new("stored_level", [0x0c, 0, 5, 2, 2, 0x00, 0, 0x15, 0]),
         Seed::new("insecure", [0x1c, 0, 5, 2, 2, 0x00, 4, 0x15, 4]),
-        Seed::new(
-            "both_states",
-            [0x1d, 0, 5, 2, 2, 0, 0, 0x15, 0, 0, 4, 0x15, 4, 0x2a, 0],
-        ),
+        Seed::new("both_states", [0x1d, 0, 5, 2, 2, 0, 0, 0x15, 0, 0, 4, 0x15, 4, 0x2a, 0]),
     ]
 }

@@ -28,10 +28,7 @@ pub(crate) fn efivars(data: &[u8]) {
             continue;
         };
         assert!(result.is_ok());
-        assert_eq!(
-            state.variable(&variable.0, variable.1),
-            content.get(ATTRIBUTES..)
-        );
+        assert_eq!(state.variable(&variable.0, variable.1), content.get(ATTRIBUTES..));
         // Two spellings of a GUID are one variable, but two files.
         if !named.contains(&variable) && !variable.0.contains('/') {
             folder.insert(format!("vars/{}-{}", variable.0, variable.1), *content);
@@ -83,9 +80,7 @@ fn check_secure_boot(state: &PlatformState) {
         Some([1]) => Ok(Some(SecureBoot::On)),
         Some(other) => Err(other.len()),
     };
-    let has_key = state
-        .variable("PK", Guid::GLOBAL)
-        .is_some_and(|key| !key.is_empty());
+    let has_key = state.variable("PK", Guid::GLOBAL).is_some_and(|key| !key.is_empty());
     let expected = match says("SecureBoot", Guid::GLOBAL) {
         Ok(None) if has_key => says("SecureBootEnable", Guid::SECURE_BOOT_ENABLE)
             .map(|enabled| enabled.unwrap_or(SecureBoot::On)),
@@ -129,14 +124,8 @@ pub(crate) fn seeds() -> Vec<Seed> {
         Seed::new("off", folder(&[(STATE, b"\x06\0\0\0\0")])),
         Seed::new("keys_only", folder(&[key])),
         Seed::new("keys_and_switch", folder(&[(SWITCH, b"\x03\0\0\0\0"), key])),
-        Seed::new(
-            "in_a_folder",
-            folder(&[(&format!("efivars/x/{PK}"), b"\x27\0\0\0")]),
-        ),
-        Seed::new(
-            "written_twice",
-            folder(&[key, (&PK.to_uppercase(), b"\0\0\0\0x"), key]),
-        ),
+        Seed::new("in_a_folder", folder(&[(&format!("efivars/x/{PK}"), b"\x27\0\0\0")])),
+        Seed::new("written_twice", folder(&[key, (&PK.to_uppercase(), b"\0\0\0\0x"), key])),
     ];
     [seeds, hostile()].concat()
 }
@@ -147,14 +136,8 @@ fn hostile() -> Vec<Seed> {
         lying("shorter_than_its_attributes", &[(PK, &[0x27, 0, 0])]),
         lying("empty_file", &[(PK, b"\x27\0\0\0key"), (STATE, &[])]),
         lying("without_a_vendor", &[("PK", &[0; 5])]),
-        lying(
-            "without_a_name",
-            &[("-8be4df61-93ca-11d2-aa0d-00e098032b8c", &[0; 5])],
-        ),
-        lying(
-            "vendor_with_a_sign",
-            &[("PK-+be4df61-93ca-11d2-aa0d-00e098032b8c", &[0; 5])],
-        ),
+        lying("without_a_name", &[("-8be4df61-93ca-11d2-aa0d-00e098032b8c", &[0; 5])]),
+        lying("vendor_with_a_sign", &[("PK-+be4df61-93ca-11d2-aa0d-00e098032b8c", &[0; 5])]),
         lying(
             "vendor_that_begins_within_a_character",
             &[("é8be4df61-93ca-11d2-aa0d-00e098032b8c", &[0; 5])],

@@ -63,10 +63,7 @@ fn check(certificate: &EkCertificate, der: Option<&[u8]>) {
     assert_eq!(verified.root(), "CN=Root");
     if let Some(der) = der {
         let mut known = certified().iter();
-        assert!(
-            known.any(|one| signed(one) == signed(der)),
-            "nobody signed this"
-        );
+        assert!(known.any(|one| signed(one) == signed(der)), "nobody signed this");
     }
 }
 
@@ -108,9 +105,7 @@ fn extension<
 >(
     value: &E,
 ) -> Extension {
-    value
-        .to_extension(&Name::default(), &[])
-        .expect("an extension can be encoded")
+    value.to_extension(&Name::default(), &[]).expect("an extension can be encoded")
 }
 
 fn usage(usages: impl Into<FlagSet<KeyUsages>>) -> Extension {
@@ -118,18 +113,12 @@ fn usage(usages: impl Into<FlagSet<KeyUsages>>) -> Extension {
 }
 
 pub(crate) fn ca() -> Vec<Extension> {
-    let constraints = BasicConstraints {
-        ca: true,
-        path_len_constraint: None,
-    };
+    let constraints = BasicConstraints { ca: true, path_len_constraint: None };
     vec![extension(&constraints), usage(KeyUsages::KeyCertSign)]
 }
 
 fn ek(usages: impl Into<FlagSet<KeyUsages>>) -> Vec<Extension> {
-    let constraints = BasicConstraints {
-        ca: false,
-        path_len_constraint: None,
-    };
+    let constraints = BasicConstraints { ca: false, path_len_constraint: None };
     let purposes = ExtendedKeyUsage(vec![EK_PURPOSE]);
     vec![extension(&constraints), usage(usages), extension(&purposes)]
 }
@@ -150,11 +139,7 @@ pub(crate) fn certify(
     key: &[u8],
     extensions: Vec<Extension>,
 ) -> Vec<u8> {
-    let profile = Profile {
-        issuer: name(issuer.0),
-        subject: name(subject),
-        extensions,
-    };
+    let profile = Profile { issuer: name(issuer.0), subject: name(subject), extensions };
     let begin = u64::try_from(NOW).expect("after 1970") - YEAR;
     let validity = Validity::new(time(begin), time(begin + 10 * YEAR));
     let key = SubjectPublicKeyInfo::from_der(key).expect("a key in DER");
@@ -205,12 +190,7 @@ fn certified() -> &'static [Vec<u8>; 2] {
         let rsa = rsa_tpm().public_key();
         [
             certify(vendor, "CN=EK 1", ecc.as_der(), ek(KeyUsages::KeyAgreement)),
-            certify(
-                vendor,
-                "CN=EK 2",
-                rsa.as_der(),
-                ek(KeyUsages::KeyEncipherment),
-            ),
+            certify(vendor, "CN=EK 2", rsa.as_der(), ek(KeyUsages::KeyEncipherment)),
         ]
     })
 }
@@ -225,14 +205,8 @@ pub(crate) fn seeds() -> Vec<Seed> {
         Seed::new("ecc", ecc.clone()),
         Seed::new("rsa", rsa.clone()),
         Seed::new("padded", [ecc, &[0xff; 12][..]].concat()),
-        Seed::new(
-            "of_a_stranger",
-            foreign("CN=Vendor", ek(KeyUsages::KeyAgreement)),
-        ),
-        Seed::new(
-            "unknown_issuer",
-            foreign("CN=Nobody", ek(KeyUsages::KeyAgreement)),
-        ),
+        Seed::new("of_a_stranger", foreign("CN=Vendor", ek(KeyUsages::KeyAgreement))),
+        Seed::new("unknown_issuer", foreign("CN=Nobody", ek(KeyUsages::KeyAgreement))),
         Seed::new("ca", foreign("CN=Vendor", ca())),
     ]
 }

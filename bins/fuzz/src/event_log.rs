@@ -46,10 +46,7 @@ fn check_shape(data: &[u8], log: &EventLog<'_>) {
     let mut end = 0;
     for (number, event) in log.events().iter().enumerate() {
         assert_eq!(u32::try_from(number), Ok(event.number));
-        assert!(
-            event.offset == end || number == 0,
-            "events follow each other"
-        );
+        assert!(event.offset == end || number == 0, "events follow each other");
         let begin = data.len() - data.get(event.offset..).map_or(0, <[u8]>::len);
         assert_eq!(begin, event.offset, "an event begins in the log");
         end = end_of(data, event);
@@ -68,20 +65,14 @@ fn check_shape(data: &[u8], log: &EventLog<'_>) {
 /// What is said to be measured has the digest, and the whole data is found where it has it.
 fn check_measured(event: &Event<'_>) {
     for bank in Bank::ALL {
-        let digest = event
-            .digests
-            .get(bank)
-            .filter(|_| event.extends().is_some());
+        let digest = event.digests.get(bank).filter(|_| event.extends().is_some());
         let measured = event.measured(bank);
         if let Some(bytes) = &measured {
             assert_eq!(Some(&*hash(bank, bytes)), digest, "{bank}");
         }
         let whole = digest.is_some_and(|digest| hash(bank, event.data) == digest);
         assert_eq!(whole, event.proof(bank) == DataProof::Hashed);
-        assert_eq!(
-            event.extends().is_none(),
-            event.proof(bank) == DataProof::NotMeasured
-        );
+        assert_eq!(event.extends().is_none(), event.proof(bank) == DataProof::NotMeasured);
     }
 }
 
@@ -102,10 +93,7 @@ fn end_of(data: &[u8], event: &Event<'_>) -> usize {
 fn check_limits(data: &[u8], log: &EventLog<'_>) {
     let events = log.events().len();
     let shorter = Limits::new(data.len() - 1, events);
-    assert!(matches!(
-        EventLog::parse_within(data, shorter),
-        Err(EventLogError::TooLarge { .. })
-    ));
+    assert!(matches!(EventLog::parse_within(data, shorter), Err(EventLogError::TooLarge { .. })));
     assert!(EventLog::parse_within(data, Limits::new(data.len(), events)).is_ok());
     if events > 1 {
         assert!(matches!(
@@ -138,11 +126,8 @@ fn render(log: &EventLog<'_>) -> Vec<u8> {
         if event.number == 0 || log.format() == Format::Sha1 {
             bytes.extend(event.digests.sha1.expect("this form has a SHA-1 digest"));
         } else {
-            let digests = || {
-                Bank::ALL
-                    .into_iter()
-                    .filter_map(|bank| Some((bank, event.digests.get(bank)?)))
-            };
+            let digests =
+                || Bank::ALL.into_iter().filter_map(|bank| Some((bank, event.digests.get(bank)?)));
             bytes.extend(u32::try_from(digests().count()).unwrap_or(0).to_le_bytes());
             for (bank, digest) in digests() {
                 bytes.extend(bank.algorithm_id().to_le_bytes());
@@ -168,11 +153,7 @@ fn check_replay(log: &EventLog<'_>, bank: Bank) {
     assert_eq!(replayed.is_ok(), covered && complete, "{bank}");
     let Ok(replayed) = replayed else { return };
     for pcr in PcrIndex::all() {
-        assert_eq!(
-            replayed.value(pcr),
-            fold(log, bank, pcr),
-            "{bank} PCR {pcr}"
-        );
+        assert_eq!(replayed.value(pcr), fold(log, bank, pcr), "{bank} PCR {pcr}");
         let extended = log.events().iter().any(|e| e.extends() == Some(pcr));
         assert_eq!(replayed.extended().contains(pcr), extended);
     }
@@ -186,20 +167,12 @@ fn check_replay(log: &EventLog<'_>, bank: Bank) {
 
 /// One register by itself: the plainest fold there is.
 fn fold(log: &EventLog<'_>, bank: Bank, pcr: PcrIndex) -> Vec<u8> {
-    let begin = if (17..=22).contains(&u8::from(pcr)) {
-        0xff
-    } else {
-        0
-    };
+    let begin = if (17..=22).contains(&u8::from(pcr)) { 0xff } else { 0 };
     let mut value = vec![begin; bank.digest_size()];
     if let (0, Some(last)) = (u8::from(pcr), value.last_mut()) {
         *last = log.startup_locality();
     }
-    for event in log
-        .events()
-        .iter()
-        .filter(|event| event.extends() == Some(pcr))
-    {
+    for event in log.events().iter().filter(|event| event.extends() == Some(pcr)) {
         value.extend(event.digests.get(bank).expect("the log is complete"));
         value = hash(bank, &value);
     }
@@ -210,16 +183,10 @@ fn check_worth(data: &[u8], log: &EventLog<'_>) {
     let all: PcrSet = PcrIndex::all().collect();
     let Ok(quoted) = log.replay_sha256() else {
         let quoted = PcrValues::new([Sha256Digest::ZERO; 24]);
-        assert!(matches!(
-            log.evidence_against(&quoted),
-            LogEvidence::Broken { .. }
-        ));
+        assert!(matches!(log.evidence_against(&quoted), LogEvidence::Broken { .. }));
         return;
     };
-    let verified = log
-        .clone()
-        .verify(&quoted, all)
-        .expect("it folds to itself");
+    let verified = log.clone().verify(&quoted, all).expect("it folds to itself");
     let extending = log.events().iter().filter(|e| e.extends().is_some());
     assert_eq!(verified.events().count(), extending.clone().count());
     let evidence = log.evidence_against(&quoted);

@@ -31,10 +31,7 @@ pub(crate) fn event_log_sha1(data: &[u8]) {
     let parsed = match EventLog::parse(&log) {
         Ok(parsed) => parsed,
         Err(error) => {
-            assert!(
-                is_justified(&error, &written, &log),
-                "{error:?} of {written:?}"
-            );
+            assert!(is_justified(&error, &written, &log), "{error:?} of {written:?}");
             return;
         }
     };
@@ -45,10 +42,7 @@ pub(crate) fn event_log_sha1(data: &[u8]) {
     let view = LogView::new(&parsed);
     assert_eq!(view.events.len(), parsed.events().len());
     assert!(serde_json::to_vec(&view).is_ok());
-    assert!(
-        !view.table().contains('\u{1b}'),
-        "nothing steers the terminal"
-    );
+    assert!(!view.table().contains('\u{1b}'), "nothing steers the terminal");
 }
 
 #[derive(Debug)]
@@ -60,11 +54,7 @@ struct Written<'d> {
 
 impl Written<'_> {
     fn bytes(&self) -> Vec<u8> {
-        let mut bytes = [
-            self.register.to_le_bytes(),
-            self.kind.number().to_le_bytes(),
-        ]
-        .concat();
+        let mut bytes = [self.register.to_le_bytes(), self.kind.number().to_le_bytes()].concat();
         bytes.extend(Sha1::digest(self.data));
         bytes.extend(le32(self.data.len()));
         bytes.extend(self.data);
@@ -82,11 +72,7 @@ fn events(mut data: &[u8]) -> Vec<Written<'_>> {
         data = more;
         let kind = KINDS.get(usize::from(kind) % KINDS.len());
         Some(Written {
-            register: if register == 0xff {
-                u32::MAX
-            } else {
-                register.into()
-            },
+            register: if register == 0xff { u32::MAX } else { register.into() },
             kind: kind.copied().unwrap_or(EventKind::SEPARATOR),
             data: content,
         })
@@ -103,17 +89,13 @@ fn is_justified(error: &EventLogError, written: &[Written<'_>], log: &[u8]) -> b
         EventLogError::Empty => padding(0) || padding(0xff),
         EventLogError::Register { index, .. } => {
             *index > 23
-                && written
-                    .iter()
-                    .any(|e| e.register == *index && e.kind != EventKind::NO_ACTION)
+                && written.iter().any(|e| e.register == *index && e.kind != EventKind::NO_ACTION)
         }
-        EventLogError::StartupLocality { .. } => written
-            .iter()
-            .any(|e| e.data.starts_with(b"StartupLocality\0")),
+        EventLogError::StartupLocality { .. } => {
+            written.iter().any(|e| e.data.starts_with(b"StartupLocality\0"))
+        }
         // Anything may be wrong with what looks like the newer form.
-        _ => written
-            .first()
-            .is_some_and(|e| e.data.starts_with(b"Spec ID Event03\0")),
+        _ => written.first().is_some_and(|e| e.data.starts_with(b"Spec ID Event03\0")),
     }
 }
 
@@ -148,26 +130,16 @@ fn check_difference(log: &EventLog<'_>) {
         .filter(|(place, event)| *place != last && event.extends().is_some())
         .flat_map(|(_, event)| {
             let register = event.pcr.map_or(0, |pcr| u32::from(u8::from(pcr)));
-            Written {
-                register,
-                kind: event.kind,
-                data: event.data,
-            }
-            .bytes()
+            Written { register, kind: event.kind, data: event.data }.bytes()
         })
         .chain([0xff])
         .collect();
     let Ok(shorter) = EventLog::parse(&kept) else {
         return;
     };
-    let difference = log
-        .diff(&shorter, Bank::Sha1)
-        .expect("two logs of this bank");
+    let difference = log.diff(&shorter, Bank::Sha1).expect("two logs of this bank");
     let registers: Vec<PcrIndex> = difference.registers.iter().map(|r| r.pcr).collect();
-    assert_eq!(
-        registers,
-        log.events().get(last).and_then(Event::extends).as_slice()
-    );
+    assert_eq!(registers, log.events().get(last).and_then(Event::extends).as_slice());
 }
 
 /// An input of these events.
@@ -195,10 +167,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
         Seed::new("nothing", Vec::new()),
         Seed::new("same_twice", input(&[(4, 5, b"shim"), (4, 5, b"shim")])),
         Seed::new("register_24", input(&[(4, 5, b"shim"), (24, 1, &[0; 4])])),
-        Seed::new(
-            "late_locality",
-            input(&[(0, 1, &[0; 4]), (0, 0, b"StartupLocality\0\x03")]),
-        ),
+        Seed::new("late_locality", input(&[(0, 1, &[0; 4]), (0, 0, b"StartupLocality\0\x03")])),
         Seed::new("steering", input(&[(8, 2, b"\x1b[2J\x07\r\n\xe2\x80\xae")])),
     ]
 }

@@ -60,26 +60,12 @@ fn sign(parsed: &TpmEvidence) -> TpmEvidence {
 fn check(parsed: &TpmEvidence, json: &Value, verified: &VerifiedEvidence) {
     assert_eq!(verified.tee, Tee::Tpm);
     assert_eq!(verified.ak, parsed.ak);
-    assert!(
-        verified
-            .pcrs
-            .iter()
-            .map(|(_, value)| value)
-            .eq(&parsed.values)
-    );
-    assert!(
-        parsed
-            .message
-            .windows(NONCE.len())
-            .any(|window| window == NONCE)
-    );
+    assert!(verified.pcrs.iter().map(|(_, value)| value).eq(&parsed.values));
+    assert!(parsed.message.windows(NONCE.len()).any(|window| window == NONCE));
     assert_eq!(verified.report_data, "5a".repeat(NONCE.len()));
     for (pcr, value) in verified.pcrs.iter() {
         let claim = verified.claims.get(&format!("pcr{:02}", u8::from(pcr)));
-        assert_eq!(
-            claim.and_then(Value::as_str),
-            Some(value.to_string().as_str())
-        );
+        assert_eq!(claim.and_then(Value::as_str), Some(value.to_string().as_str()));
     }
     let ak = verified.claims.get("ak_public").and_then(Value::as_str);
     assert_eq!(ak, Some(parsed.ak.to_base64().as_str()));
@@ -88,12 +74,7 @@ fn check(parsed: &TpmEvidence, json: &Value, verified: &VerifiedEvidence) {
         None => LogEvidence::Absent,
     };
     assert_eq!(verified.log, log);
-    assert!(
-        parsed
-            .event_log
-            .as_ref()
-            .is_none_or(|log| log.len() <= MAX_EVENT_LOG)
-    );
+    assert!(parsed.event_log.as_ref().is_none_or(|log| log.len() <= MAX_EVENT_LOG));
 
     let stale = verify(json, &[0; 48]);
     assert!(matches!(stale, Err(VerifyError::Quote { .. })));

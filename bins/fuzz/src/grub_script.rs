@@ -38,10 +38,8 @@ fn check_commands(lines: &[&[u8]], commands: &[(usize, String)]) {
     for (number, line) in lines.iter().enumerate().take(last.0) {
         // Lines may end as those of DOS do: GRUB passes over each carriage return.
         let line = line.strip_suffix(b"\r").unwrap_or(line);
-        let words: Vec<&[u8]> = line
-            .split(|b| b" \t".contains(b))
-            .filter(|word| !word.is_empty())
-            .collect();
+        let words: Vec<&[u8]> =
+            line.split(|b| b" \t".contains(b)).filter(|word| !word.is_empty()).collect();
         if words.first().is_some_and(|word| !word.starts_with(b"#")) {
             let (at, text) = commands.next().expect("each line is a command");
             assert_eq!(*at, number + 1);

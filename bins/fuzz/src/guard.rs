@@ -93,12 +93,7 @@ impl World {
         );
         let patience = std::time::Duration::from_secs(5);
         let config = config.with_limits(MAX_SESSIONS, MAX_PAYLOAD, patience);
-        Self {
-            guard: Guard::new(config),
-            registry,
-            attested: Vec::new(),
-            _alone: alone,
-        }
+        Self { guard: Guard::new(config), registry, attested: Vec::new(), _alone: alone }
     }
 
     fn send(&mut self, request: Request<Bytes>) -> (StatusCode, Bytes) {
@@ -172,13 +167,9 @@ fn machine_of(body: &[u8], session: u8) -> MachineId {
     let runtime = &request.runtime_data;
     assert_eq!(runtime.nonce, nonce(session));
     let additional = &request.tee_evidence.additional_evidence;
-    let report_data = primary(
-        &runtime.nonce,
-        &runtime.tee_pubkey,
-        additional,
-        HashAlgorithm::Sha384,
-    )
-    .expect("a digest");
+    let report_data =
+        primary(&runtime.nonce, &runtime.tee_pubkey, additional, HashAlgorithm::Sha384)
+            .expect("a digest");
     let evidence = &request.tee_evidence.primary_evidence;
     let verifier = TpmVerifier::new();
     let verified = ready(verifier.verify(EvidenceRequest::new(Tee::Tpm, evidence, &report_data)));
@@ -250,11 +241,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
         seed("stranger", &with(&stranger, own), refused),
         seed("forged", &with(p256_tpm(), get(MACHINE, &forged)), refused),
         seed("taken", &with(p256_tpm(), get(MACHINE, &taken)), refused),
-        seed(
-            "encoded",
-            &with(p256_tpm(), get(MACHINE, &encoded)),
-            refused,
-        ),
+        seed("encoded", &with(p256_tpm(), get(MACHINE, &encoded)), refused),
         seed("relay", &relay, refused),
         seed("odd_method", &[odd], refused),
         seed("plugin", &[plugin], StatusCode::NOT_FOUND),

@@ -28,10 +28,7 @@ pub(crate) fn hcl_report(data: &[u8]) {
     let size = u32_at(data, 0x4d0).expect("the size of the JSON");
     let json = data.get(JSON..JSON + size).expect("the JSON");
     assert_eq!(report.variable_data(), json);
-    assert_eq!(
-        Some(&report.hardware_report()[..]),
-        data.get(HARDWARE..HARDWARE + REPORT_SIZE)
-    );
+    assert_eq!(Some(&report.hardware_report()[..]), data.get(HARDWARE..HARDWARE + REPORT_SIZE));
     let digest = match report.hash() {
         HashType::Sha256 => Sha256::digest(json).to_vec(),
         HashType::Sha384 => Sha384::digest(json).to_vec(),
@@ -61,9 +58,7 @@ pub(crate) fn hcl_report(data: &[u8]) {
         // Structures that are written as lists are read, too.
         return;
     };
-    let mut named = keys
-        .iter()
-        .filter(|key| key.get("kid").is_some_and(|kid| kid == "HCLAkPub"));
+    let mut named = keys.iter().filter(|key| key.get("kid").is_some_and(|kid| kid == "HCLAkPub"));
     let number = |name: &str, key: &Value| {
         let text = key.get(name).and_then(Value::as_str).expect("a number");
         URL_SAFE_NO_PAD.decode(text).expect("a number in base64url")
@@ -73,10 +68,7 @@ pub(crate) fn hcl_report(data: &[u8]) {
     assert_eq!(number("e", one), &*key.e_bytes());
     assert!(named.next().is_none());
     let user_data = runtime.user_data.map(hex::encode);
-    let written = json
-        .get("user-data")
-        .and_then(Value::as_str)
-        .map(str::to_lowercase);
+    let written = json.get("user-data").and_then(Value::as_str).map(str::to_lowercase);
     assert_eq!(user_data, written);
 }
 
@@ -105,11 +97,8 @@ pub(crate) fn seeds() -> Vec<Seed> {
         Seed::new("json_of_one_byte", with(0x4d0, 1)).refused(read),
         Seed::new("cut_off", cut(sound.clone(), 100)).refused(read),
         Seed::new("no_key", of(r#"{"keys":[]}"#)).refused(read_json),
-        Seed::new(
-            "key_without_modulus",
-            of(r#"{"keys":[{"kid":"HCLAkPub","kty":"RSA"}]}"#),
-        )
-        .refused(read_json),
+        Seed::new("key_without_modulus", of(r#"{"keys":[{"kid":"HCLAkPub","kty":"RSA"}]}"#))
+            .refused(read_json),
         Seed::new("brackets", of(&"[".repeat(300))).refused(read_json),
     ]
 }

@@ -42,10 +42,7 @@ fn check_pin(pin: &PinConfig) {
     let header = pin.to_header();
     let value = serde_json::to_value(&header).expect("a header is an object");
     assert_eq!(HeaderConfig::from_value(value).ok().as_ref(), Some(&header));
-    let own = pin
-        .path
-        .machine()
-        .map(|machine| format!("default/{machine}/root"));
+    let own = pin.path.machine().map(|machine| format!("default/{machine}/root"));
     assert!(own.is_none_or(|own| own == pin.path.as_str()));
 }
 
@@ -55,16 +52,11 @@ fn check_rendering(pin: &PinConfig) {
     let first = servers.next().expect("at least one server");
     let device = pin.initdata.clone().unwrap_or_default();
     let generator = servers
-        .fold(
-            ClevisPinGenerator::new(first.clone()),
-            ClevisPinGenerator::also,
-        )
+        .fold(ClevisPinGenerator::new(first.clone()), ClevisPinGenerator::also)
         .register_ak_at(first.clone())
         .on_device(device.clone());
     let machine: MachineId = MACHINE.parse().expect("a machine id");
-    let rendered = generator
-        .render_ignition(&machine)
-        .expect("texts can be written");
+    let rendered = generator.render_ignition(&machine).expect("texts can be written");
     let config = parse(&rendered);
     let luks = luks(&config).expect("a LUKS volume");
     assert_eq!(luks.device.as_deref(), Some(device.as_str()));
@@ -83,27 +75,20 @@ fn check_merge(service: Endpoint, token: String) {
     source.token = Some(token);
     let rendered = render_merge(&source).expect("texts can be written");
     let ignition = parse(&rendered).ignition;
-    let merges = ignition
-        .config
-        .and_then(|config| config.merge)
-        .unwrap_or_default();
+    let merges = ignition.config.and_then(|config| config.merge).unwrap_or_default();
     let [merge] = merges.as_slice() else {
         panic!("one merge directive");
     };
     let url = format!("{}/ignition-clevis-pin-trustee", source.service.url);
     assert_eq!(merge.source.as_ref(), Some(&url));
     let headers = merge.http_headers.as_deref().unwrap_or_default();
-    let sent = headers
-        .first()
-        .and_then(|header| header.value.as_ref()?.strip_prefix("Bearer "));
+    let sent = headers.first().and_then(|header| header.value.as_ref()?.strip_prefix("Bearer "));
     assert_eq!(sent, source.token.as_deref());
     let authorities = ignition
         .security
         .and_then(|security| security.tls?.certificate_authorities)
         .unwrap_or_default();
-    let ca = authorities
-        .first()
-        .and_then(|ca| ca.source.as_ref()?.strip_prefix("data:;base64,"));
+    let ca = authorities.first().and_then(|ca| ca.source.as_ref()?.strip_prefix("data:;base64,"));
     let ca = ca.map(|text| STANDARD.decode(text).expect("base64"));
     assert_eq!(ca.unwrap_or_default(), source.service.cert.as_bytes());
 }
@@ -134,10 +119,7 @@ fn pin_text(config: Config) -> Option<String> {
 
 pub(crate) fn seeds() -> Vec<Seed> {
     let url = |text: &str| text.parse().expect("an address");
-    let kbs = Endpoint::new(
-        url("https://kbs.example.org:8080"),
-        "-----BEGIN CERTIFICATE-----",
-    );
+    let kbs = Endpoint::new(url("https://kbs.example.org:8080"), "-----BEGIN CERTIFICATE-----");
     let generator = ClevisPinGenerator::new(kbs.clone())
         .also(Endpoint::new(url("http://[fd00::1]:8080"), ""))
         .register_ak_at(Endpoint::new(url("https://ak.example.org:8001"), "PEM"));
@@ -152,12 +134,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
         Seed::new("pin", pin),
         Seed::new("pin_old", old),
         Seed::new("pin_retries", retries),
-        Seed::new(
-            "served",
-            generator
-                .render_ignition(&machine)
-                .expect("texts can be written"),
-        ),
+        Seed::new("served", generator.render_ignition(&machine).expect("texts can be written")),
         Seed::new("merge", render_merge(&merge).expect("texts can be written")),
     ]
 }

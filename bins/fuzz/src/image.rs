@@ -77,10 +77,7 @@ fn content(image: &OpenImage, path: &str) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
     file.take(SIZE).read_to_end(&mut content)?;
     let count = content.len() as u64;
-    assert!(
-        size.is_none_or(|size| count == size.min(SIZE)),
-        "{count} bytes of {size:?}"
-    );
+    assert!(size.is_none_or(|size| count == size.min(SIZE)), "{count} bytes of {size:?}");
     Ok(content)
 }
 

@@ -37,18 +37,13 @@ fn keys() -> &'static [EcPrivateKey; 2] {
 fn check_jwe(jwe: &Jwe) {
     let json = serde_json::to_string(jwe).expect("a JWE is an object of texts");
     assert_eq!(serde_json::from_str::<Jwe>(&json).ok().as_ref(), Some(jwe));
-    let opened: Vec<_> = keys()
-        .iter()
-        .filter_map(|key| key.decrypt(jwe).ok())
-        .collect();
+    let opened: Vec<_> = keys().iter().filter_map(|key| key.decrypt(jwe).ok()).collect();
     assert!(opened.len() < 2, "one recipient at most");
     let Some(secret) = opened.first() else {
         return;
     };
     assert!(secret.len() <= MAX_SECRET);
-    let length = URL_SAFE_NO_PAD
-        .decode(&jwe.ciphertext)
-        .map(|text| text.len());
+    let length = URL_SAFE_NO_PAD.decode(&jwe.ciphertext).map(|text| text.len());
     assert_eq!(length.ok(), Some(secret.len()));
     let (mut other_tag, mut other_iv) = (jwe.clone(), jwe.clone());
     flip(&mut other_tag.tag);
@@ -60,9 +55,7 @@ fn check_jwe(jwe: &Jwe) {
 
 /// Changes the first byte that a base64url text stands for.
 fn flip(text: &mut String) {
-    let mut bytes = URL_SAFE_NO_PAD
-        .decode(&*text)
-        .expect("a member of an opened JWE");
+    let mut bytes = URL_SAFE_NO_PAD.decode(&*text).expect("a member of an opened JWE");
     if let Some(first) = bytes.first_mut() {
         *first ^= 1;
     }
@@ -71,10 +64,7 @@ fn flip(text: &mut String) {
 
 fn check_key(key: &TeePubKey) {
     let value = serde_json::to_value(key).expect("a key is an object");
-    assert_eq!(
-        serde_json::from_value::<TeePubKey>(value).ok().as_ref(),
-        Some(key)
-    );
+    assert_eq!(serde_json::from_value::<TeePubKey>(value).ok().as_ref(), Some(key));
     let secret = SecretBytes::new(SECRET.to_vec());
     let encrypted = encrypt(key, &secret, &mut rng(13));
     assert_eq!(encrypted.is_ok(), key.check().is_ok());
@@ -119,8 +109,5 @@ pub(crate) fn seeds() -> Vec<Seed> {
 }
 
 fn json(name: &str, value: &impl serde::Serialize) -> Seed {
-    Seed::new(
-        name,
-        serde_json::to_vec(value).expect("a structure of texts"),
-    )
+    Seed::new(name, serde_json::to_vec(value).expect("a structure of texts"))
 }

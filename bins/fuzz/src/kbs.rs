@@ -40,10 +40,7 @@ use crate::sample::{MACHINE, OTHER_MACHINE, p256_tpm, ready, rng, rsa_tpm};
 use crate::token::{admin_token, admins};
 
 /// The disk keys of both machines; they must never be seen.
-const SECRETS: [&[u8]; 2] = [
-    b"the disk key of the machine",
-    b"the disk key of another one",
-];
+const SECRETS: [&[u8]; 2] = [b"the disk key of the machine", b"the disk key of another one"];
 /// What an input writes for the token of an admin.
 const ADMIN: &str = "Bearer admin";
 /// More sessions than one input can open are never needed; fewer show what happens then.
@@ -74,9 +71,7 @@ fn shows_a_secret(bytes: &[u8]) -> bool {
     SECRETS.iter().any(|secret| {
         let texts = [STANDARD.encode(secret), URL_SAFE_NO_PAD.encode(secret)];
         let forms = [secret, texts[0].as_bytes(), texts[1].as_bytes()];
-        forms
-            .iter()
-            .any(|form| bytes.windows(form.len()).any(|window| window == *form))
+        forms.iter().any(|form| bytes.windows(form.len()).any(|window| window == *form))
     })
 }
 
@@ -130,19 +125,11 @@ impl World {
             KbsConfig::new(backend, verifier, signer, clock, entropy).with_admin(admins())
         };
         let config = config.with_limits(MAX_SESSIONS, MAX_PAYLOAD);
-        Self {
-            router: Kbs::new(config).router(),
-            registry,
-            is_live,
-        }
+        Self { router: Kbs::new(config).router(), registry, is_live }
     }
 
     pub(crate) fn send(&self, mut request: Request<Bytes>) -> Reply {
-        if request
-            .headers()
-            .get(AUTHORIZATION)
-            .is_some_and(|value| value == ADMIN)
-        {
+        if request.headers().get(AUTHORIZATION).is_some_and(|value| value == ADMIN) {
             let token = HeaderValue::try_from(format!("Bearer {}", admin_token()));
             let token = token.expect("a token is a header value");
             request.headers_mut().insert(AUTHORIZATION, token);
@@ -165,10 +152,7 @@ impl World {
     fn answer(&self, request: Request<Bytes>) -> Reply {
         let response = ready(answered(self.router.clone(), request));
         let (parts, body) = response.into_parts();
-        let cookie = parts
-            .headers
-            .get(SET_COOKIE)
-            .and_then(|value| value.to_str().ok());
+        let cookie = parts.headers.get(SET_COOKIE).and_then(|value| value.to_str().ok());
         let cookie = cookie.and_then(|value| value.split(';').next());
         Reply {
             status: parts.status,
@@ -185,9 +169,7 @@ impl World {
         let own = ResourcePath::luks_root(&machines()[0]);
         assert_eq!(path, own.as_str(), "a machine has the key of its own disk");
         assert!(released(&self.registry) > 0, "releases are noted");
-        let opened = session_key()
-            .decrypt(&jwe)
-            .expect("for the key in the evidence");
+        let opened = session_key().decrypt(&jwe).expect("for the key in the evidence");
         assert_eq!(opened.expose("compare"), SECRETS[0]);
     }
 }
@@ -216,9 +198,7 @@ impl Reply {
 /// How often a key was released.
 pub(crate) fn released(registry: &MemoryRegistry) -> usize {
     let events = registry.events();
-    let released = events
-        .iter()
-        .filter(|event| event.action == AuditAction::KeyReleased);
+    let released = events.iter().filter(|event| event.action == AuditAction::KeyReleased);
     released.count()
 }
 
@@ -240,17 +220,12 @@ pub(crate) async fn register(registry: &MemoryRegistry) {
     let failed = "registries in memory do not fail";
     for ((id, key), secret) in machines().into_iter().zip(keys).zip(SECRETS) {
         let machine = Machine::unclaimed(id, RegisteredBy::FirstBoot, time(0));
-        all.create(&machine, UnclaimedLimit::Unlimited)
-            .await
-            .expect(failed);
+        all.create(&machine, UnclaimedLimit::Unlimited).await.expect(failed);
         let record = AkRecord::pending(key, id, None, time(0));
         let approved = ApprovedAk::dangerous_assume_approved(record);
         aks.bind(&approved, &line()).await.expect(failed);
         let secret = SecretBytes::new(secret.to_vec());
-        secrets
-            .put_new(&ResourcePath::luks_root(&id), &secret, &line())
-            .await
-            .expect(failed);
+        secrets.put_new(&ResourcePath::luks_root(&id), &secret, &line()).await.expect(failed);
     }
     let expected =
         [(PcrIndex::BOOT_MANAGER, "shim"), (PcrIndex::MOK, "keys")].map(|(pcr, what)| {
@@ -308,10 +283,7 @@ impl Talk {
         let auth = serde_json::to_string(&AuthRequest::new("tpm", json!({}))).expect("an object");
         let (talk, reply) = self.say(&format!("POST /kbs/v0/auth\n\n{auth}"));
         let challenge = reply.json();
-        let nonce = challenge
-            .get("nonce")
-            .and_then(Value::as_str)
-            .expect("a nonce");
+        let nonce = challenge.get("nonce").and_then(Value::as_str).expect("a nonce");
         let attest = attestation(tpm, nonce);
         let cookie = format!("cookie: {}", reply.cookie);
         let (talk, _) = talk.say(&format!("POST /kbs/v0/attest\n{cookie}\n\n{attest}"));
@@ -344,33 +316,19 @@ pub(crate) fn seeds() -> Vec<Seed> {
         .admin("GET /kbs/v0/resource-policy", "");
     let with_admin = |more: &str| format!("GET /kbs/v0/resource-policy\n{more}");
     let headers = Written::new("1")
-        .with(&with_admin(&format!(
-            "authorization: {ADMIN}\nauthorization: Bearer x"
-        )))
+        .with(&with_admin(&format!("authorization: {ADMIN}\nauthorization: Bearer x")))
         .with(&with_admin("authorization: bearer"))
-        .with(&with_admin(
-            "authorization: Basic YTpi\ncookie: kbs-session-id",
-        ))
+        .with(&with_admin("authorization: Basic YTpi\ncookie: kbs-session-id"))
         .with("POST /kbs/v0/auth\ncontent-length: 99999999999999999999\nexpect: x\n\n{}")
         .with("POST /kbs/v0/attest\ncookie: kbs-session-id=\u{e9}; kbs-session-id=00\n\n{}")
         .with("GET /metrics\nconnection: cookie");
     let twice = r#"{"policy":"","policy":"cGFja2FnZSBwb2xpY3k"}"#;
     let admin = Written::new("1")
-        .with(&format!(
-            "POST /kbs/v0/resource-policy\nauthorization: {ADMIN}\n\n{twice}"
-        ))
-        .with(&format!(
-            "PUT /kbs/v0/resource/a/b/c\nauthorization: {ADMIN}\n\nx"
-        ))
-        .with(&format!(
-            "DELETE /kbs/v0/resource//a/b/c\nauthorization: {ADMIN}"
-        ))
-        .with(&format!(
-            "GET /kbs/v0/reference-value/..%2f\nauthorization: {ADMIN}"
-        ))
-        .with(&format!(
-            "POST /kbs/v0/attestation-policy\nauthorization: {ADMIN}\n\n{{}}"
-        ));
+        .with(&format!("POST /kbs/v0/resource-policy\nauthorization: {ADMIN}\n\n{twice}"))
+        .with(&format!("PUT /kbs/v0/resource/a/b/c\nauthorization: {ADMIN}\n\nx"))
+        .with(&format!("DELETE /kbs/v0/resource//a/b/c\nauthorization: {ADMIN}"))
+        .with(&format!("GET /kbs/v0/reference-value/..%2f\nauthorization: {ADMIN}"))
+        .with(&format!("POST /kbs/v0/attestation-policy\nauthorization: {ADMIN}\n\n{{}}"));
     let odd = Written::new("0")
         .with("GET /healthz")
         .with("POST /kbs/v0/auth\n\n{\"version\":\"0.1.0\",\"tee\":\"tpm\",\"extra-params\":\"\"}")

@@ -53,10 +53,7 @@ fn check(text: &str, intent: &TrusteeIntent) {
         Err(_) => return,
     };
     let at = |pointer: &[&str]| {
-        pointer
-            .iter()
-            .try_fold(&Value::Table(after.clone()), |value, key| value.get(*key))
-            .cloned()
+        pointer.iter().try_fold(&Value::Table(after.clone()), |value, key| value.get(*key)).cloned()
     };
     for flag in ["insecure_header_jwk", "insecure_key"] {
         assert_eq!(at(&["attestation_token", flag]), None);
@@ -73,10 +70,7 @@ fn check(text: &str, intent: &TrusteeIntent) {
     let plugins = plugins.as_ref().and_then(Value::as_array);
     let resource = |plugin: &Value| plugin.get("name").and_then(Value::as_str) == Some("resource");
     assert!(plugins.is_some_and(|plugins| plugins.iter().any(resource)));
-    for (key, value) in before
-        .iter()
-        .filter(|(key, _)| !PATCHED.contains(&key.as_str()))
-    {
+    for (key, value) in before.iter().filter(|(key, _)| !PATCHED.contains(&key.as_str())) {
         // Not a number is not equal to itself.
         let kept = after.get(key).map(ToString::to_string);
         assert_eq!(kept, Some(value.to_string()));

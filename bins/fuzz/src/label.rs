@@ -14,10 +14,7 @@ pub(crate) fn label(data: &[u8]) {
         return;
     };
     let order: Vec<PcrIndex> = expected.pcrs.iter().map(|pcr| pcr.id).collect();
-    assert!(
-        order.is_sorted_by(|a, b| a < b),
-        "each register once, in order"
-    );
+    assert!(order.is_sorted_by(|a, b| a < b), "each register once, in order");
     assert!(expected.pcrs.iter().all(ExpectedPcr::is_consistent));
     let written = output::label(&expected).expect("a label is written");
     let again = output::read_label(&written).expect("a label that was written");
@@ -42,9 +39,7 @@ fn without_files(expected: &ExpectedPcrs) -> ExpectedPcrs {
 
 /// Text of at most 64 KiB; more says nothing new.
 pub(crate) fn text(data: &[u8]) -> Option<&str> {
-    std::str::from_utf8(data)
-        .ok()
-        .filter(|text| text.len() <= 64 << 10)
+    std::str::from_utf8(data).ok().filter(|text| text.len() <= 64 << 10)
 }
 
 /// What a small image measures.
@@ -68,26 +63,16 @@ fn read(data: &[u8]) -> Result<(), String> {
 
 pub(crate) fn seeds() -> Vec<Seed> {
     let image = image("shim", "kernel");
-    let register = image
-        .pcrs
-        .first()
-        .map(output::register)
-        .expect("two registers");
+    let register = image.pcrs.first().map(output::register).expect("two registers");
     let written = output::label(&image).expect("a label is written");
     let seeds = vec![
         Seed::new("label", written.clone()),
         Seed::new("register", register.expect("a register is written")),
-        Seed::new(
-            "old_name_of_events",
-            written.replace("\"events\"", "\"parts\""),
-        ),
+        Seed::new("old_name_of_events", written.replace("\"events\"", "\"parts\"")),
         Seed::new("empty", "{\"pcrs\":[]}"),
         Seed::new(
             "register_without_events",
-            format!(
-                "{{\"id\":7,\"value\":\"{}\",\"events\":[]}}",
-                Sha256Digest::ZERO
-            ),
+            format!("{{\"id\":7,\"value\":\"{}\",\"events\":[]}}", Sha256Digest::ZERO),
         ),
     ];
     [seeds, hostile(&written)].concat()
@@ -96,37 +81,22 @@ pub(crate) fn seeds() -> Vec<Seed> {
 fn hostile(good: &str) -> Vec<Seed> {
     let lying = |name, text: String| Seed::new(name, text).refused(read);
     let replaced = |from: &str, to: &str| good.replacen(from, to, 1);
-    let value = image("shim", "kernel")
-        .pcrs
-        .first()
-        .map(|pcr| pcr.value.to_string());
+    let value = image("shim", "kernel").pcrs.first().map(|pcr| pcr.value.to_string());
     let value = value.expect("two registers");
     vec![
         lying("nothing", String::new()),
         lying("cut_off", good.get(..100).unwrap_or_default().to_owned()),
         lying("brackets", "[".repeat(2000)),
-        lying(
-            "brackets_within_a_label",
-            format!("{{\"pcrs\":{}", "[".repeat(2000)),
-        ),
+        lying("brackets_within_a_label", format!("{{\"pcrs\":{}", "[".repeat(2000))),
         lying("register_24", replaced("\"id\": 4", "\"id\": 24")),
         lying("negative_register", replaced("\"id\": 4", "\"id\": -4")),
-        lying(
-            "value_of_63_digits",
-            replaced(&value, value.get(1..).unwrap_or("")),
-        ),
+        lying("value_of_63_digits", replaced(&value, value.get(1..).unwrap_or(""))),
         lying("pcrs_twice", "{\"pcrs\":[],\"pcrs\":[]}".to_owned()),
         lying(
             "register_twice",
             replaced("\"id\": 14", "\"id\": 4").replace("\"pcr\": 14", "\"pcr\": 4"),
         ),
-        lying(
-            "value_of_other_events",
-            replaced(&value, &Sha256Digest::ZERO.to_string()),
-        ),
-        lying(
-            "event_of_another_register",
-            replaced("\"pcr\": 14", "\"pcr\": 13"),
-        ),
+        lying("value_of_other_events", replaced(&value, &Sha256Digest::ZERO.to_string())),
+        lying("event_of_another_register", replaced("\"pcr\": 14", "\"pcr\": 13")),
     ]
 }

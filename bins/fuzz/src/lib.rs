@@ -104,11 +104,7 @@ pub struct Seed {
 impl Seed {
     /// A seed.
     pub(crate) fn new(name: impl Into<String>, content: impl Into<Vec<u8>>) -> Self {
-        Self {
-            name: name.into(),
-            content: content.into(),
-            refused_by: None,
-        }
+        Self { name: name.into(), content: content.into(), refused_by: None }
     }
 
     /// Marks it as hostile.

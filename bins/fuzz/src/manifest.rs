@@ -56,9 +56,7 @@ pub fn manifest() -> String {
                 panic!("{file} is not refused");
             };
             let committed = listed.get(file.as_str());
-            let error = committed
-                .filter(|error| fits(error, &given))
-                .unwrap_or(&given);
+            let error = committed.filter(|error| fits(error, &given)).unwrap_or(&given);
             let _ = writeln!(text, "| {file} | `{}` |", error.replace('|', "\\|"));
         }
     }

@@ -3,9 +3,7 @@
 use rand_core::Rng;
 
 /// Values at which parsers tend to break: ends of ranges, ASCII digits, what structures begin with.
-const EDGES: [u8; 12] = [
-    0, 1, 0x1e, 0x20, b'0', b'"', b'{', 0x30, 0x7f, 0x80, 0xfe, 0xff,
-];
+const EDGES: [u8; 12] = [0, 1, 0x1e, 0x20, b'0', b'"', b'{', 0x30, 0x7f, 0x80, 0xfe, 0xff];
 /// Most changes of one mutation; more leave nothing of the seed.
 const MOST_CHANGES: usize = 6;
 /// Most bytes that one change inserts or doubles.
@@ -22,10 +20,7 @@ pub fn mutate(rng: &mut impl Rng, seeds: &[Vec<u8>]) -> Vec<u8> {
 
 /// A number below `bound`, or 0 for 0.
 fn below(rng: &mut impl Rng, bound: usize) -> usize {
-    usize::try_from(rng.next_u64() >> 1)
-        .unwrap_or_default()
-        .checked_rem(bound)
-        .unwrap_or_default()
+    usize::try_from(rng.next_u64() >> 1).unwrap_or_default().checked_rem(bound).unwrap_or_default()
 }
 
 fn choose<'a, T>(rng: &mut impl Rng, list: &'a [T]) -> Option<&'a T> {
@@ -58,10 +53,7 @@ fn change(rng: &mut impl Rng, data: &mut Vec<u8>, seeds: &[Vec<u8>]) {
             data.drain(removed);
         }
         5 => {
-            let copied = data
-                .get(piece(rng, data.len()))
-                .unwrap_or_default()
-                .to_vec();
+            let copied = data.get(piece(rng, data.len())).unwrap_or_default().to_vec();
             data.splice(place..place, copied);
         }
         6 => data.truncate(place),

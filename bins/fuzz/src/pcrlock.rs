@@ -16,9 +16,7 @@ pub(crate) fn pcrlock(data: &[u8]) {
     };
     let registers: PcrSet = records.iter().map(|(pcr, _)| *pcr).collect();
     let of = |pcr| {
-        let events = records
-            .iter()
-            .map(|(pcr, hash)| ImageEvent::new("EV", *pcr, *hash, "x"));
+        let events = records.iter().map(|(pcr, hash)| ImageEvent::new("EV", *pcr, *hash, "x"));
         ExpectedPcr::from_events(pcr, events)
     };
     let expected = ExpectedPcrs::new(registers.iter().map(of).collect());
@@ -27,11 +25,7 @@ pub(crate) fn pcrlock(data: &[u8]) {
     assert_eq!(again.len(), records.len());
     for pcr in registers.iter() {
         let digests = |records: &[(PcrIndex, Sha256Digest)]| -> Vec<Sha256Digest> {
-            records
-                .iter()
-                .filter(|(of, _)| *of == pcr)
-                .map(|(_, digest)| *digest)
-                .collect()
+            records.iter().filter(|(of, _)| *of == pcr).map(|(_, digest)| *digest).collect()
         };
         assert_eq!(digests(&again), digests(&records));
     }
@@ -66,9 +60,6 @@ fn hostile(good: &str) -> Vec<Seed> {
         lying("register_24", replaced("\"pcr\": 4", "\"pcr\": 24")),
         lying("no_digests", replaced("\"digests\"", "\"digest\"")),
         lying("sha1_only", replaced("sha256", "sha1")),
-        lying(
-            "digest_of_63_digits",
-            replaced(&digest, digest.get(1..).unwrap_or("")),
-        ),
+        lying("digest_of_63_digits", replaced(&digest, digest.get(1..).unwrap_or(""))),
     ]
 }

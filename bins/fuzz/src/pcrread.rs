@@ -27,22 +27,13 @@ fn read(data: &[u8]) -> Result<(), String> {
 }
 
 pub(crate) fn seeds() -> Vec<Seed> {
-    let values: BTreeMap<PcrIndex, Sha256Digest> = PcrIndex::all()
-        .map(|pcr| (pcr, Sha256Digest::of([u8::from(pcr)])))
-        .collect();
+    let values: BTreeMap<PcrIndex, Sha256Digest> =
+        PcrIndex::all().map(|pcr| (pcr, Sha256Digest::of([u8::from(pcr)]))).collect();
     let written = output::pcrread(&values);
     let seeds = vec![
         Seed::new("all", written.clone()),
         Seed::new("two_banks", format!("sha1:\n  0 : 0x00\n{written}")),
-        Seed::new(
-            "small",
-            written
-                .to_lowercase()
-                .lines()
-                .take(3)
-                .collect::<Vec<_>>()
-                .join("\r\n"),
-        ),
+        Seed::new("small", written.to_lowercase().lines().take(3).collect::<Vec<_>>().join("\r\n")),
     ];
     [seeds, hostile(&written)].concat()
 }

@@ -33,10 +33,7 @@ pub(crate) fn pe(data: &[u8]) {
     let slowly = slowly.expect("the same file, read in pieces");
     assert_eq!(slowly.authenticode(), file.authenticode());
     assert_eq!(slowly.size(), file.size());
-    assert!(
-        KEEP.iter()
-            .all(|name| slowly.section(name) == file.section(name))
-    );
+    assert!(KEEP.iter().all(|name| slowly.section(name) == file.section(name)));
     assert_eq!(file.size(), data.len() as u64);
     assert_eq!(file.authenticode(), authenticode(data));
     check_blind_spots(data, &file);
@@ -56,10 +53,7 @@ impl Layout {
         let optional = u32_at(data, 0x3c) + 24;
         let is_plus = u16_at(data, optional) == 0x20b;
         let directories = optional + if is_plus { 112 } else { 96 };
-        Self {
-            optional,
-            certificate_entry: directories + 4 * 8,
-        }
+        Self { optional, certificate_entry: directories + 4 * 8 }
     }
 }
 
@@ -165,15 +159,9 @@ fn check_chain(data: &[u8], file: &PeFile) {
     let Ok(expected) = ChainComputer::new(SecureBoot::On).compute(&image) else {
         return;
     };
-    let pcr4 = expected
-        .pcr(PcrIndex::BOOT_MANAGER)
-        .expect("PCR 4 is computed");
+    let pcr4 = expected.pcr(PcrIndex::BOOT_MANAGER).expect("PCR 4 is computed");
     assert!(pcr4.is_consistent());
-    assert!(
-        pcr4.events
-            .iter()
-            .any(|event| event.hash == file.authenticode())
-    );
+    assert!(pcr4.events.iter().any(|event| event.hash == file.authenticode()));
 }
 
 pub(crate) fn seeds() -> Vec<Seed> {
@@ -182,10 +170,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
         Seed::new("grub", grub("2.12")),
         Seed::new("application", application("Linux")),
         Seed::new("unsigned", text.build()),
-        Seed::new(
-            "trailer",
-            text.clone().trailer(*b"appended").signed().build(),
-        ),
+        Seed::new("trailer", text.clone().trailer(*b"appended").signed().build()),
         Seed::new("signed_twice", text.clone().signed().signed().build()),
         Seed::new("signed_for_another", text.signed_for([7; 32]).build()),
         Seed::new("gap", with_gap()),
@@ -195,10 +180,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
 
 /// Moves the second section 512 bytes further, so that there is a gap before it.
 fn with_gap() -> Vec<u8> {
-    let mut file = PeBuilder::new()
-        .section(".text", "code")
-        .section(".data", "data")
-        .build();
+    let mut file = PeBuilder::new().section(".text", "code").section(".data", "data").build();
     let optional = u32_at(&file, 0x3c) + 24;
     let pointer = optional + u16_at(&file, optional - 4) + 40 + 20;
     let start = u32_at(&file, pointer);

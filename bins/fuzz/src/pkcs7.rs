@@ -39,10 +39,7 @@ pub(crate) fn pkcs7(data: &[u8]) {
         let trusts = |image| parsers::is_trusted_by(data, &signer.ca, image);
         assert!(trusts(&other) != Ok(true));
         let is_signed = [IMAGE, OTHER_IMAGE].contains(&claimed);
-        assert!(
-            is_signed || trusts(&claimed) != Ok(true),
-            "nobody signed this"
-        );
+        assert!(is_signed || trusts(&claimed) != Ok(true), "nobody signed this");
     }
 }
 
@@ -90,38 +87,20 @@ fn hostile() -> Vec<Seed> {
     vec![
         lying("nothing", Vec::new()),
         lying("cut_off", cut(good(), 300)),
-        lying(
-            "length_of_four_gigabytes",
-            [&b"\x30\x84\xff\xff\xff\xff"[..], &good()].concat(),
-        ),
-        lying(
-            "length_of_nine_bytes",
-            [&[0x30, 0x89][..], &[0; 9]].concat(),
-        ),
+        lying("length_of_four_gigabytes", [&b"\x30\x84\xff\xff\xff\xff"[..], &good()].concat()),
+        lying("length_of_nine_bytes", [&[0x30, 0x89][..], &[0; 9]].concat()),
         lying("indefinite_length", put(good(), 1, &[0x80])),
-        lying(
-            "another_content_type",
-            without_a_signer(DATA, testing::SHA256),
-        ),
+        lying("another_content_type", without_a_signer(DATA, testing::SHA256)),
         lying("no_signer", without_a_signer(INDIRECT, testing::SHA256)),
         lying(
             "certificate_that_is_none",
             firmware().sign_with(&[&der(0x30, &[b"\x02\x01\x01"])], &IMAGE),
         ),
-        lying(
-            "seventeen_certificates",
-            firmware().sign_with(&[ca; 17], &IMAGE),
-        ),
-        lying(
-            "unknown_hash",
-            replaced(b"\x02\x01\x05\x00\x04\x20", b"\x02\x09"),
-        ),
+        lying("seventeen_certificates", firmware().sign_with(&[ca; 17], &IMAGE)),
+        lying("unknown_hash", replaced(b"\x02\x01\x05\x00\x04\x20", b"\x02\x09")),
         lying("without_certificates", firmware().sign_with(&[], &IMAGE)),
         lying("of_another_image", firmware().sign(&OTHER_IMAGE)),
         lying("of_another_signer", vendor().sign(&IMAGE)),
-        lying(
-            "unknown_hash_without_a_signer",
-            without_a_signer(INDIRECT, &unknown_hash),
-        ),
+        lying("unknown_hash_without_a_signer", without_a_signer(INDIRECT, &unknown_hash)),
     ]
 }

@@ -37,10 +37,7 @@ fn policies() -> &'static (AttestationPolicy, ResourcePolicy) {
     POLICIES.get_or_init(|| {
         let attestation = AttestationPolicy::parse(&intent().render_attestation());
         let resource = ResourcePolicy::parse(&intent().render_resource());
-        let policies = (
-            attestation.expect("it parses"),
-            resource.expect("it parses"),
-        );
+        let policies = (attestation.expect("it parses"), resource.expect("it parses"));
         assert!(policies.0.is_compiled() && policies.1.is_compiled());
         policies
     })
@@ -86,11 +83,7 @@ fn check_attestation(input: &Value) {
     let affirming = verdict.status() == TrustTier::Affirming;
     assert_eq!(affirming, known && booted, "{input}");
     let machine = verdict.extensions.get(MACHINE_CLAIM);
-    assert_eq!(
-        machine.and_then(Value::as_str),
-        known.then_some(MACHINE),
-        "{input}"
-    );
+    assert_eq!(machine.and_then(Value::as_str), known.then_some(MACHINE), "{input}");
 }
 
 fn check_resource(input: &Value) {
@@ -133,10 +126,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     [
         ("approved", evidence(known.clone(), "aa")),
         ("not_approved", evidence(known, "cc")),
-        (
-            "unknown_key",
-            evidence(rsa_tpm().public_key().to_base64(), "aa"),
-        ),
+        ("unknown_key", evidence(rsa_tpm().public_key().to_base64(), "aa")),
         ("azure", json!({"az-snp-vtpm": {"tpm": {"pcr04": "aa"}}})),
         ("own_path", claims(MACHINE, "affirming")),
         ("path_of_another", claims(OTHER_MACHINE, "affirming")),

@@ -16,10 +16,7 @@ const TOO_DEEP: usize = 16;
 /// end nor on patience: what is nested deeply is refused. What a stranger's policy says is not
 /// evaluated: admins set policies.
 pub(crate) fn policy_text(data: &[u8]) {
-    let Some(text) = std::str::from_utf8(data)
-        .ok()
-        .filter(|text| text.len() <= MAX_TEXT)
-    else {
+    let Some(text) = std::str::from_utf8(data).ok().filter(|text| text.len() <= MAX_TEXT) else {
         return;
     };
     let attestation = AttestationPolicy::parse(text);
@@ -45,9 +42,7 @@ fn nesting(text: &str) -> usize {
 
 /// What the rendered policies here enforce.
 pub(crate) fn intent() -> PolicyIntent {
-    let pinned = [PcrIndex::BOOT_MANAGER, PcrIndex::MOK]
-        .into_iter()
-        .collect();
+    let pinned = [PcrIndex::BOOT_MANAGER, PcrIndex::MOK].into_iter().collect();
     let pinned = PinnedPcrs::new(pinned).expect("two registers");
     PolicyIntent::new(pinned, [Tee::Tpm]).expect("an intent")
 }
@@ -63,19 +58,9 @@ pub(crate) fn seeds() -> Vec<Seed> {
         Seed::new("attestation", intent().render_attestation()),
         Seed::new("attestation_azure", azure.render_attestation()),
         Seed::new("resource", resource),
-        Seed::new(
-            "nested",
-            format!(
-                "package policy\nx := {}{}\n",
-                "[".repeat(20),
-                "]".repeat(20)
-            ),
-        ),
+        Seed::new("nested", format!("package policy\nx := {}{}\n", "[".repeat(20), "]".repeat(20))),
         Seed::new("small", "package policy\ndefault allow = true\n"),
-        Seed::new(
-            "other_package",
-            "package other\nx := [y | some y in [1, 2]]\n",
-        ),
+        Seed::new("other_package", "package other\nx := [y | some y in [1, 2]]\n"),
         Seed::new(
             "builtins",
             "package policy\nimport rego.v1\nallow if {\n\tevery x in [1] { x > 0 }\n\t\

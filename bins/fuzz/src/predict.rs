@@ -33,9 +33,7 @@ pub(crate) fn predict(data: &[u8]) {
     };
     let (image, machine) = (boot.image(), boot.machine());
     let banks = Banks::SHA256.with(Bank::Sha1);
-    let predicted = BootPredictor::new()
-        .with_banks(banks)
-        .predict(&image, &machine);
+    let predicted = BootPredictor::new().with_banks(banks).predict(&image, &machine);
     let looks_at_fewer = data.first().is_some_and(|choice| choice & 0x80 != 0);
     if looks_at_fewer {
         if let Ok(prediction) = &predicted {
@@ -90,10 +88,7 @@ fn check_slowly(
     image: &MemoryImage,
     machine: &PlatformState,
 ) {
-    match (
-        BootPredictor::new().predict(&SlowImage(image), machine),
-        predicted,
-    ) {
+    match (BootPredictor::new().predict(&SlowImage(image), machine), predicted) {
         (Ok(one), Ok(two)) => {
             assert!(one.unpredictable().eq(two.unpredictable()));
             assert_eq!(one.measurements().len(), two.measurements().len());
@@ -105,13 +100,7 @@ fn check_slowly(
             }
         }
         // Digests of SHA-1 in a database are compared where that bank is computed.
-        (
-            Err(PredictError::Authority {
-                source: AuthorityError::Sha1Entries { .. },
-                ..
-            }),
-            _,
-        ) => {}
+        (Err(PredictError::Authority { source: AuthorityError::Sha1Entries { .. }, .. }), _) => {}
         (Err(one), Err(two)) => assert_eq!(format!("{one:?}"), format!("{two:?}")),
         (one, two) => panic!("{one:?} but {two:?}"),
     }
@@ -128,16 +117,11 @@ fn check_expected(prediction: &Prediction) {
 }
 
 fn check_fewer(full: &Prediction, image: &MemoryImage, machine: &PlatformState) {
-    let pinned: PcrSet = [PcrIndex::BOOT_MANAGER, PcrIndex::SECURE_BOOT, PcrIndex::MOK]
-        .into_iter()
-        .collect();
+    let pinned: PcrSet =
+        [PcrIndex::BOOT_MANAGER, PcrIndex::SECURE_BOOT, PcrIndex::MOK].into_iter().collect();
     let banks = Banks::SHA256.with(Bank::Sha1);
-    let predictor = BootPredictor::new()
-        .with_banks(banks)
-        .with_registers(pinned);
-    let fewer = predictor
-        .predict(image, machine)
-        .expect("fewer registers need no more");
+    let predictor = BootPredictor::new().with_banks(banks).with_registers(pinned);
+    let fewer = predictor.predict(image, machine).expect("fewer registers need no more");
     for pcr in pinned.iter() {
         assert_eq!(fewer.register(pcr), full.register(pcr));
     }
@@ -158,10 +142,7 @@ fn check_files(prediction: &Prediction, image: &MemoryImage) {
 fn check_signed(prediction: &Prediction, signed: &BTreeSet<Sha256Digest>) {
     for started in prediction.of_register(PcrIndex::BOOT_MANAGER) {
         let is_file = started.file.is_some();
-        assert!(
-            !is_file || signed.contains(&started.digest),
-            "nobody signed this: {started:?}"
-        );
+        assert!(!is_file || signed.contains(&started.digest), "nobody signed this: {started:?}");
     }
 }
 
@@ -169,10 +150,7 @@ fn check_error(error: &PredictError, image: &MemoryImage) {
     if let Some(file) = error.file() {
         let path = file.split(", section ").next().unwrap_or(file);
         let is_there = image.content(path).is_some();
-        assert!(
-            is_there || matches!(error, PredictError::Open { .. }),
-            "{file}"
-        );
+        assert!(is_there || matches!(error, PredictError::Open { .. }), "{file}");
     }
     assert!(!error.to_string().is_empty());
 }
@@ -185,13 +163,7 @@ fn read(data: &[u8]) -> Result<(), String> {
 pub(crate) fn seeds() -> Vec<Seed> {
     let seeds: Vec<Seed> = (0..Boot::CHOICES)
         .map(|choice| {
-            Seed::new(
-                Boot::NAMES
-                    .get(usize::from(choice))
-                    .copied()
-                    .unwrap_or("boot"),
-                [choice],
-            )
+            Seed::new(Boot::NAMES.get(usize::from(choice)).copied().unwrap_or("boot"), [choice])
         })
         .collect();
     [seeds, hostile::seeds(read)].concat()

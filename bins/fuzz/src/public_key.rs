@@ -48,10 +48,7 @@ fn check(key: &PublicKey) {
         assert_eq!(again.ok().as_ref(), Some(key));
     }
     let json = serde_json::to_string(key).expect("a key is a text");
-    assert_eq!(
-        serde_json::from_str::<PublicKey>(&json).ok().as_ref(),
-        Some(key)
-    );
+    assert_eq!(serde_json::from_str::<PublicKey>(&json).ok().as_ref(), Some(key));
     match key.kind() {
         KeyKind::Rsa { bits } => {
             assert!((2048..=4096).contains(&bits));

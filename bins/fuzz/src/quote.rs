@@ -63,9 +63,7 @@ fn check_message(message: &[u8]) {
     assert_eq!(verified.pcrs(), &tpm.pcrs());
     let digest = values
         .iter()
-        .fold(Sha256::new(), |hash, value| {
-            hash.chain_update(value.as_bytes())
-        })
+        .fold(Sha256::new(), |hash, value| hash.chain_update(value.as_bytes()))
         .finalize();
     assert!(message.ends_with(&digest));
     let other_nonce = quote.verify(&tpm.public_key(), &[0; 32]);
@@ -143,11 +141,7 @@ fn check_anything(data: &[u8]) {
         }
         for cut in [0, 1, 23] {
             let fewer = values.get(..cut).unwrap_or_default();
-            assert!(
-                UntrustedQuote::new(message, signature, fewer)
-                    .verify(&key, &NONCE)
-                    .is_err()
-            );
+            assert!(UntrustedQuote::new(message, signature, fewer).verify(&key, &NONCE).is_err());
         }
     }
 }
@@ -164,9 +158,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     };
     let rsa_signature = rsa.sign(&rsa.attest_fields(&NONCE).marshal());
     let ecc_signature = ecc.sign(&message);
-    let size = u16::try_from(ecc_signature.len())
-        .unwrap_or(0)
-        .to_be_bytes();
+    let size = u16::try_from(ecc_signature.len()).unwrap_or(0).to_be_bytes();
     let whole = [&size[..], &ecc_signature, &message].concat();
     vec![
         seed("message", MESSAGE, &message),
@@ -180,11 +172,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
             }),
         ),
         seed("message_trailing", MESSAGE, &with(|f| f.trailing = vec![0])),
-        seed(
-            "message_short_name",
-            MESSAGE,
-            &with(|f| f.qualified_signer.clear()),
-        ),
+        seed("message_short_name", MESSAGE, &with(|f| f.qualified_signer.clear())),
         seed("signature_ecc", ECC_SIGNATURE, &ecc_signature),
         seed("signature_rsa", RSA_SIGNATURE, &rsa_signature),
         seed("whole", b'w', &whole),

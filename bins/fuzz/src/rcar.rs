@@ -104,11 +104,7 @@ fn check_attest(body: &[u8]) {
     if again.status == StatusCode::OK {
         assert_eq!(again.body, reply.body, "a session has one token");
     } else {
-        assert_ne!(
-            resource.status,
-            StatusCode::OK,
-            "only what opens nothing is forgotten"
-        );
+        assert_ne!(resource.status, StatusCode::OK, "only what opens nothing is forgotten");
     }
     let request = rewritten::<AttestRequest>(body).expect("a request that was taken");
     assert_eq!(request.runtime_data.nonce, nonce);
@@ -181,16 +177,8 @@ pub(crate) fn seeds() -> Vec<Seed> {
         attest("attest_other", rsa_tpm()),
         // It gets a token that opens nothing.
         attest("attest_stranger", &SoftTpm::p256(9)),
-        seed(
-            "challenge",
-            "challenge",
-            post(&world, "auth", "a=b", AUTH).body,
-        ),
-        seed(
-            "challenge_of_se",
-            "challenge",
-            r#"{"nonce":"","extra-params":{"a":[]}}"#,
-        ),
+        seed("challenge", "challenge", post(&world, "auth", "a=b", AUTH).body),
+        seed("challenge_of_se", "challenge", r#"{"nonce":"","extra-params":{"a":[]}}"#),
         seed("token", "token", token.body),
         seed("error", "error", refused.body),
         seed("error_with_code", "error", error.to_string()),

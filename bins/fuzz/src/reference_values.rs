@@ -18,9 +18,7 @@ pub(crate) fn reference_values(data: &[u8]) {
     let Some(text) = text(data) else { return };
     if let Ok(values) = ReferenceValues::read_config_map(text) {
         let records: Vec<Value> = serde_json::from_str(text).expect("a list that was read");
-        let names = records
-            .iter()
-            .filter_map(|record| record.get("name")?.as_str());
+        let names = records.iter().filter_map(|record| record.get("name")?.as_str());
         check(&values, &names.collect::<Vec<_>>());
     }
     if let Ok(values) = ReferenceValues::read_message(text) {
@@ -32,35 +30,22 @@ pub(crate) fn reference_values(data: &[u8]) {
 
 fn payload(message: &str) -> BTreeMap<String, Value> {
     let message: Value = serde_json::from_str(message).expect("a message that was read");
-    let payload = message
-        .get("payload")
-        .and_then(Value::as_str)
-        .unwrap_or_default();
+    let payload = message.get("payload").and_then(Value::as_str).unwrap_or_default();
     let payload = STANDARD.decode(payload).expect("a payload that was read");
     serde_json::from_slice(&payload).expect("a payload that was read")
 }
 
 fn check(values: &ReferenceValues, names: &[&str]) {
-    let list = values
-        .to_config_map(Timestamp::from_unix_seconds(0))
-        .expect("a list is written");
-    assert_eq!(
-        ReferenceValues::read_config_map(&list).ok().as_ref(),
-        Some(values)
-    );
+    let list = values.to_config_map(Timestamp::from_unix_seconds(0)).expect("a list is written");
+    assert_eq!(ReferenceValues::read_config_map(&list).ok().as_ref(), Some(values));
     let message = values.to_message().expect("a message is written");
-    assert_eq!(
-        ReferenceValues::read_message(&message).ok().as_ref(),
-        Some(values)
-    );
+    assert_eq!(ReferenceValues::read_message(&message).ok().as_ref(), Some(values));
     let asked = |pcr: &PcrIndex| names.contains(&format!("tpm_pcr{pcr}").as_str());
     assert!(values.registers().eq(PcrIndex::all().filter(asked)));
 }
 
 fn read_list(data: &[u8]) -> Result<(), String> {
-    outcome(ReferenceValues::read_config_map(
-        text(data).ok_or("no text")?,
-    ))
+    outcome(ReferenceValues::read_config_map(text(data).ok_or("no text")?))
 }
 
 fn read_message(data: &[u8]) -> Result<(), String> {
@@ -106,19 +91,10 @@ fn hostile_messages(good: &str) -> Vec<Seed> {
     vec![
         lying("message_of_another_version", good.replace("0.1.0", "0.2.0")),
         lying("message_of_another_type", good.replace("sample", "swid")),
-        lying(
-            "message_without_base64",
-            good.replace("\"payload\": \"", "\"payload\": \"-"),
-        ),
+        lying("message_without_base64", good.replace("\"payload\": \"", "\"payload\": \"-")),
         lying("message_of_no_text", with(&[0xff])),
         lying("message_of_no_object", with(b"[]")),
-        lying(
-            "message_of_a_value_that_is_no_list",
-            with(b"{\"tpm_pcr4\":\"00\"}"),
-        ),
-        lying(
-            "message_of_a_short_digest",
-            with(b"{\"tpm_pcr4\":[\"00\"]}"),
-        ),
+        lying("message_of_a_value_that_is_no_list", with(b"{\"tpm_pcr4\":\"00\"}")),
+        lying("message_of_a_short_digest", with(b"{\"tpm_pcr4\":[\"00\"]}")),
     ]
 }

@@ -70,19 +70,11 @@ impl Stored {
 
     fn check(&self) {
         for machine in &self.machines {
-            let keys = self
-                .bound()
-                .iter()
-                .filter(|ak| ak.machine == machine.id)
-                .count();
+            let keys = self.bound().iter().filter(|ak| ak.machine == machine.id).count();
             assert!(keys <= 1, "a machine has one key");
             assert_eq!(machine.state == MachineState::Active, keys == 1);
             let path = ResourcePath::luks_root(&machine.id);
-            assert_eq!(
-                self.secrets.contains(&path),
-                keys == 1,
-                "who is bound has a disk key"
-            );
+            assert_eq!(self.secrets.contains(&path), keys == 1, "who is bound has a disk key");
         }
         let known = |ak: &AkRecord| self.machines.iter().any(|machine| machine.id == ak.machine);
         assert!(self.aks.iter().all(known), "no key without a machine");
@@ -136,12 +128,7 @@ impl World {
             provision: Some((registry.clone(), Arc::new(CompatLuksKey))),
             claims: ClaimLimits::default(),
         });
-        Self {
-            registry,
-            register,
-            aks,
-            has_token,
-        }
+        Self { registry, register, aks, has_token }
     }
 
     fn stored(&self) -> Stored {
@@ -167,22 +154,12 @@ impl World {
             assert_eq!(before, after, "a refusal leaves nothing behind");
             return;
         }
-        assert!(
-            path.starts_with("/ignition") || path == "/register",
-            "{path}"
-        );
-        assert!(
-            !self.has_token || shows_token(&headers),
-            "the token is asked for"
-        );
+        assert!(path.starts_with("/ignition") || path == "/register", "{path}");
+        assert!(!self.has_token || shows_token(&headers), "the token is asked for");
         let (config, warnings) = Config::parse_slice(&reply.body).expect("Ignition");
         assert!(warnings.is_empty(), "{warnings:?} of {config:?}");
         let is_new = |machine: &Machine| !before.machines.contains(machine);
-        let place = after
-            .machines
-            .iter()
-            .position(is_new)
-            .expect("a machine more");
+        let place = after.machines.iter().position(is_new).expect("a machine more");
         let machine = after.machines.remove(place);
         assert_eq!(machine.state, MachineState::Unclaimed);
         assert_eq!(before, after, "one machine more, and nothing else");
@@ -214,9 +191,7 @@ impl World {
 }
 
 fn shows_token(headers: &HeaderMap) -> bool {
-    headers
-        .get(AUTHORIZATION)
-        .is_some_and(|value| value == format!("Bearer {TOKEN}").as_str())
+    headers.get(AUTHORIZATION).is_some_and(|value| value == format!("Bearer {TOKEN}").as_str())
 }
 
 struct Reply {
@@ -234,15 +209,8 @@ impl Reply {
         let body = ready(body.collect()).expect("the body is whole").to_bytes();
         let json: Value = serde_json::from_slice(&body).expect("the body is JSON");
         assert!(json.is_object());
-        assert!(
-            !body
-                .windows(TOKEN.len())
-                .any(|window| window == TOKEN.as_bytes())
-        );
-        Self {
-            status: parts.status,
-            body,
-        }
+        assert!(!body.windows(TOKEN.len()).any(|window| window == TOKEN.as_bytes()));
+        Self { status: parts.status, body }
     }
 
     /// The body says the code's public sentence, and its status is the code's.
@@ -277,10 +245,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     });
     let malformed = Written::new("0")
         .json(put, &json!({"public_key": "x", "uuid": MACHINE}))
-        .json(
-            put,
-            &json!({"public_key": ecc.public_key().to_pem(), "uuid": "x"}),
-        )
+        .json(put, &json!({"public_key": ecc.public_key().to_pem(), "uuid": "x"}))
         .with("PUT /register-ak\ncontent-type: text/plain\n\n{}")
         .with("GET /register-ak");
     vec![
@@ -288,10 +253,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
         Seed::new("register", register.bytes()),
         Seed::new("token", token.bytes()),
         Seed::new("area", Written::new("0").json(put, &area).bytes()),
-        Seed::new(
-            "manual",
-            Written::new("2").json(put, &key(rsa, MACHINE)).bytes(),
-        ),
+        Seed::new("manual", Written::new("2").json(put, &key(rsa, MACHINE)).bytes()),
         Seed::new("malformed", malformed.bytes()),
         Seed::new("proof", proof(ecc)),
     ]
@@ -313,9 +275,7 @@ fn proof(tpm: &SoftTpm) -> Vec<u8> {
     let text = |member: &str| reply.get(member).and_then(Value::as_str).expect("a text");
     let bytes = |member: &str| STANDARD.decode(text(member)).expect("base64");
     let credential = Credential::new(bytes("id_object"), bytes("encrypted_secret"));
-    let answer = tpm
-        .activate_credential(&credential)
-        .expect("its own challenge");
+    let answer = tpm.activate_credential(&credential).expect("its own challenge");
     let answer = STANDARD.encode(answer.expose("the node sends it back"));
     let proof = json!({"challenge": text("challenge"), "secret": answer});
     Written::new("1")

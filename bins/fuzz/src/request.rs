@@ -17,9 +17,7 @@ const MOST: usize = 6;
 
 /// The requests of an input. What `http` itself refuses never reaches a service, so it is left out.
 pub(crate) fn requests(data: &[u8]) -> impl Iterator<Item = Request<Bytes>> {
-    data.split(|byte| *byte == SEPARATOR)
-        .take(MOST)
-        .filter_map(request)
+    data.split(|byte| *byte == SEPARATOR).take(MOST).filter_map(request)
 }
 
 fn request(data: &[u8]) -> Option<Request<Bytes>> {
@@ -38,9 +36,7 @@ fn request(data: &[u8]) -> Option<Request<Bytes>> {
         let colon = line.iter().position(|byte| *byte == b':')?;
         let name = HeaderName::from_bytes(line.get(..colon)?).ok()?;
         let value = line.get(colon + 1..)?.trim_ascii();
-        request
-            .headers_mut()
-            .append(name, HeaderValue::from_bytes(value).ok()?);
+        request.headers_mut().append(name, HeaderValue::from_bytes(value).ok()?);
     }
     Some(request)
 }
@@ -81,10 +77,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let body = serde_json::json!({"a": 1});
-        let input = Written::new("x")
-            .with("GET /a?b=c\ncookie: d=e")
-            .json("PUT /f", &body)
-            .bytes();
+        let input = Written::new("x").with("GET /a?b=c\ncookie: d=e").json("PUT /f", &body).bytes();
         let read: Vec<_> = requests(&input[1..]).collect();
         assert_eq!(read.len(), 2);
         assert_eq!(read[0].uri().query(), Some("b=c"));
@@ -96,9 +89,6 @@ mod tests {
     #[test]
     fn what_is_no_request_is_left_out() {
         assert_eq!(requests(b"").count(), 0);
-        assert_eq!(
-            requests(b"GET\x1e\x1ebad request line\nx\x1eGET /\n").count(),
-            0
-        );
+        assert_eq!(requests(b"GET\x1e\x1ebad request line\nx\x1eGET /\n").count(), 0);
     }
 }

@@ -26,12 +26,7 @@ pub(crate) fn sbat(data: &[u8]) {
         assert_eq!(first.map(|e| &e.component), Some(&entry.component));
     }
     let line = |e: &SbatEntry| {
-        let SbatEntry {
-            component,
-            generation,
-            version,
-            ..
-        } = e;
+        let SbatEntry { component, generation, version, .. } = e;
         format!("{component},{generation},vendor,package,{version},url\n")
     };
     let written = entries.iter().map(line).collect::<Vec<_>>().concat();
@@ -73,18 +68,9 @@ pub(crate) fn seeds() -> Vec<Seed> {
     let seeds = vec![
         Seed::new("debian", [SBAT, GRUB, DEBIAN].concat()),
         Seed::new("debian_2_06", [SBAT, &old, DEBIAN].concat()),
-        Seed::new(
-            "new",
-            [SBAT, &GRUB.replace("2.12", "2.14"), DEBIAN].concat(),
-        ),
-        Seed::new(
-            "fedora",
-            [SBAT, GRUB, &DEBIAN.replace("debian", "fedora")].concat(),
-        ),
-        Seed::new(
-            "dos_lines",
-            [SBAT, GRUB, DEBIAN].concat().replace('\n', "\r\n"),
-        ),
+        Seed::new("new", [SBAT, &GRUB.replace("2.12", "2.14"), DEBIAN].concat()),
+        Seed::new("fedora", [SBAT, GRUB, &DEBIAN.replace("debian", "fedora")].concat()),
+        Seed::new("dos_lines", [SBAT, GRUB, DEBIAN].concat().replace('\n', "\r\n")),
         Seed::new("padded", [SBAT, GRUB, DEBIAN, "\0\0\0garbage"].concat()),
     ];
     [seeds, hostile()].concat()
@@ -105,14 +91,8 @@ fn hostile() -> Vec<Seed> {
         text("nothing", &["\0"]),
         text("no_grub", &[SBAT, "systemd-stub,1,S,systemd,262,u\n"]),
         text("two_versions", &[SBAT, GRUB, &old]),
-        text(
-            "unknown_version",
-            &[SBAT, &GRUB.replace("2.12", "2.12~rc1"), DEBIAN],
-        ),
+        text("unknown_version", &[SBAT, &GRUB.replace("2.12", "2.12~rc1"), DEBIAN]),
         text("build_of_nobody", &[SBAT, GRUB]),
-        text(
-            "build_of_another_vendor",
-            &[SBAT, &old, "grub.other,1,O,grub2,2.06,u\n"],
-        ),
+        text("build_of_another_vendor", &[SBAT, &old, "grub.other,1,O,grub2,2.06,u\n"]),
     ]
 }

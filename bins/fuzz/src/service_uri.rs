@@ -33,10 +33,8 @@ fn check_listed(kms: &KmsUri, storage: &StorageUri) {
     };
     check_place(&service);
     assert!(ListedPlaces::default().admit(kms, storage).is_err());
-    let places: Vec<ServicePlace> = [Some(service), storage.place()]
-        .into_iter()
-        .flatten()
-        .collect();
+    let places: Vec<ServicePlace> =
+        [Some(service), storage.place()].into_iter().flatten().collect();
     for place in &places {
         check_place(place);
         let others = places.iter().filter(|other| *other != place).cloned();
@@ -51,32 +49,14 @@ pub(crate) fn seeds() -> Vec<Seed> {
         outcome(text.parse::<ServicePlace>())
     };
     vec![
-        Seed::new(
-            "trustee",
-            "kms://trustee?url=https%3A%2F%2Fkbs&path=a%2Fb%2Fc",
-        ),
-        Seed::new(
-            "trustee_with_ca",
-            "kms://trustee?url=https%3A%2F%2Fkbs&path=a%2Fb%2Fc&ca=UEVN",
-        ),
-        Seed::new(
-            "openbao",
-            "kms://openbao?url=https%3A%2F%2Fbao&mount=m&keyName=k&token=t",
-        ),
+        Seed::new("trustee", "kms://trustee?url=https%3A%2F%2Fkbs&path=a%2Fb%2Fc"),
+        Seed::new("trustee_with_ca", "kms://trustee?url=https%3A%2F%2Fkbs&path=a%2Fb%2Fc&ca=UEVN"),
+        Seed::new("openbao", "kms://openbao?url=https%3A%2F%2Fbao&mount=m&keyName=k&token=t"),
         Seed::new("no_store", "storage://no-store"),
-        Seed::new(
-            "bucket",
-            "storage://aws?bucket=b&region=eu-central-1&accessKeyID=a&accessKey=c",
-        ),
-        Seed::new(
-            "place_of_a_bucket",
-            "storage://s3?bucket=b&region=eu-central-1",
-        ),
+        Seed::new("bucket", "storage://aws?bucket=b&region=eu-central-1&accessKeyID=a&accessKey=c"),
+        Seed::new("place_of_a_bucket", "storage://s3?bucket=b&region=eu-central-1"),
         Seed::new("place_with_a_name_that_is_none", "kms://trustee?u%26l=x").refused(place),
-        Seed::new(
-            "place_with_a_token",
-            "kms://openbao?url=https%3A%2F%2Fbao&token=t",
-        )
-        .refused(place),
+        Seed::new("place_with_a_token", "kms://openbao?url=https%3A%2F%2Fbao&token=t")
+            .refused(place),
     ]
 }

@@ -23,16 +23,9 @@ pub(crate) fn signature_list(data: &[u8]) {
         assert_eq!(plainly(data), None);
         return;
     };
-    let found: Vec<_> = entries
-        .iter()
-        .map(|e| (e.kind, e.position, e.whole))
-        .collect();
+    let found: Vec<_> = entries.iter().map(|e| (e.kind, e.position, e.whole)).collect();
     assert_eq!(plainly(data).as_ref(), Some(&found));
-    assert!(
-        entries
-            .iter()
-            .all(|e| e.whole.get(OWNER..) == Some(e.value))
-    );
+    assert!(entries.iter().all(|e| e.whole.get(OWNER..) == Some(e.value)));
 
     let mut again: Vec<u8> = Vec::with_capacity(2 * data.len());
     for entry in &entries {

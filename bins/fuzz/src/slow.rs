@@ -12,11 +12,7 @@ pub(crate) struct Slow<R> {
 
 impl<R> Slow<R> {
     pub(crate) fn new(inner: R, most: usize) -> Self {
-        Self {
-            inner,
-            most,
-            reads: 0,
-        }
+        Self { inner, most, reads: 0 }
     }
 
     pub(crate) fn inner(&self) -> &R {

@@ -27,17 +27,11 @@ pub(crate) fn snp_certificate(data: &[u8]) {
     assert!(KeyCertificate::from_der(&[data, &[0]].concat()).is_err());
     assert!(certificate.product_name().is_ascii());
     let is_of_chain = |finding: &Finding| {
-        matches!(
-            finding,
-            Finding::CertificateSignature | Finding::UnknownIssuer { .. }
-        )
+        matches!(finding, Finding::CertificateSignature | Finding::UnknownIssuer { .. })
     };
     if !findings.iter().any(is_of_chain) {
         let mut known = certified().iter();
-        assert!(
-            known.any(|one| signed(one) == signed(data)),
-            "nobody signed this"
-        );
+        assert!(known.any(|one| signed(one) == signed(data)), "nobody signed this");
     }
     if verified.is_ok() {
         assert_eq!(signed(data), signed(&snp_chip().certificate()));

@@ -19,10 +19,7 @@ const REPORT_DATA: [u8; 64] = [0x5a; 64];
 /// only if the fields that count are as they must be, read here a second time.
 pub(crate) fn snp_report(data: &[u8]) {
     let read = Report::parse(data);
-    assert_eq!(
-        matches!(read, Err(ReportError::Length { .. })),
-        data.len() != REPORT_SIZE
-    );
+    assert_eq!(matches!(read, Err(ReportError::Length { .. })), data.len() != REPORT_SIZE);
     if verify(data).is_ok() {
         let own = snp_chip().unsigned(&REPORT_DATA);
         assert_eq!(data.get(..SIGNED), Some(&own[..]));
@@ -71,18 +68,8 @@ fn check(body: &[u8; SIGNED], verified: &VerifiedReport) {
     let [reported, committed, current]: [[u8; 8]; 3] =
         [at(body, 0x180), at(body, 0x1e0), at(body, 0x38)];
     assert_eq!(reported, [4, 1, 0, 0, 0, 0, 24, 219]);
-    assert!(
-        reported
-            .iter()
-            .zip(&committed)
-            .all(|(low, high)| low <= high)
-    );
-    assert!(
-        committed
-            .iter()
-            .zip(&current)
-            .all(|(low, high)| low <= high)
-    );
+    assert!(reported.iter().zip(&committed).all(|(low, high)| low <= high));
+    assert!(committed.iter().zip(&current).all(|(low, high)| low <= high));
 }
 
 pub(crate) fn seeds() -> Vec<Seed> {

@@ -74,10 +74,7 @@ fn authority() -> &'static Authority {
         Authority {
             tokens: TokenVerifier::new(&signer),
             admins: AdminAuth::from_pem(&public).expect("the key of an admin"),
-            signed: signed
-                .iter()
-                .filter_map(|token| signed_part(token))
-                .collect(),
+            signed: signed.iter().filter_map(|token| signed_part(token)).collect(),
             signer,
         }
     })
@@ -97,12 +94,7 @@ pub(crate) fn admins() -> AdminAuth {
 /// A token of an admin.
 pub(crate) fn admin_token() -> &'static str {
     static TOKEN: OnceLock<String> = OnceLock::new();
-    TOKEN.get_or_init(|| {
-        authority()
-            .signer
-            .sign(&admin())
-            .expect("claims are signed")
-    })
+    TOKEN.get_or_init(|| authority().signer.sign(&admin()).expect("claims are signed"))
 }
 
 pub(crate) fn seeds() -> Vec<Seed> {
@@ -116,10 +108,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
         Seed::new("no_expiry", sign(json!({"role": "admin"}))),
         Seed::new("of_a_stranger", stranger.expect("claims are signed")),
         // {"alg":"none"}
-        Seed::new(
-            "unsigned",
-            good.replace(header(&good), "eyJhbGciOiJub25lIn0"),
-        ),
+        Seed::new("unsigned", good.replace(header(&good), "eyJhbGciOiJub25lIn0")),
     ]
 }
 

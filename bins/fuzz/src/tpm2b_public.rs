@@ -45,10 +45,7 @@ fn check_area(data: &[u8], area: &PublicArea) {
     let tpmt = data.get(2..).expect("a size goes before the area");
     assert!(PublicArea::from_tpmt(tpmt).is_ok());
     let digest = Sha256Digest::of(tpmt);
-    assert_eq!(
-        area.name().as_bytes(),
-        [&ALG_SHA256[..], digest.as_bytes()].concat()
-    );
+    assert_eq!(area.name().as_bytes(), [&ALG_SHA256[..], digest.as_bytes()].concat());
     assert!(area.policy().len() <= MAX_POLICY);
     let attributes = area.attributes();
     assert_eq!(ObjectAttributes::from_bits(attributes.bits()), attributes);
@@ -59,9 +56,7 @@ fn check_area(data: &[u8], area: &PublicArea) {
     };
     // The modulus is the last member of the area and, but for the exponent, of the DER form.
     let size = usize::try_from(bits / 8).expect("bits fit");
-    let modulus = data
-        .get(data.len() - size..)
-        .expect("the modulus is in the area");
+    let modulus = data.get(data.len() - size..).expect("the modulus is in the area");
     let der = area.key().as_der();
     assert!(der.windows(size).any(|window| window == modulus));
 }
@@ -75,10 +70,7 @@ fn check_ak(data: &[u8], area: &PublicArea, ak: &AttestationKey) {
         .union(ObjectAttributes::SIGN);
     assert!(area.attributes().contains(needed));
     assert!(!area.attributes().contains(ObjectAttributes::DECRYPT));
-    assert!(matches!(
-        area.scheme(),
-        Scheme::RsassaSha256 | Scheme::EcdsaSha256
-    ));
+    assert!(matches!(area.scheme(), Scheme::RsassaSha256 | Scheme::EcdsaSha256));
     let read = CredentialIssuer::new().attestation_key(data);
     assert_eq!(read.ok().as_ref(), Some(ak.public()));
 }
@@ -103,10 +95,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
         Seed::new("ak_ecc", ecc.ak_public_area()),
         Seed::new("ak_rsa", rsa.ak_public_area()),
         Seed::new("ek_ecc", ecc.ek_public_area()),
-        Seed::new(
-            "ek_rsa",
-            rsa_ek(&rsa.ak_public_area(), &ecc.ek_public_area()),
-        ),
+        Seed::new("ek_rsa", rsa_ek(&rsa.ak_public_area(), &ecc.ek_public_area())),
     ]
 }
 
@@ -115,14 +104,8 @@ fn rsa_ek(rsa_ak: &[u8], ecc_ek: &[u8]) -> Vec<u8> {
     let mut area = vec![0x00, 0x01];
     area.extend(ecc_ek.get(4..44).expect("a head with a policy"));
     // AES-128 CFB, no scheme, 2048 bits, exponent by default.
-    area.extend([
-        0x00, 0x06, 0x00, 0x80, 0x00, 0x43, 0x00, 0x10, 0x08, 0x00, 0, 0, 0, 0,
-    ]);
-    area.extend(
-        rsa_ak
-            .get(rsa_ak.len() - 258..)
-            .expect("a modulus with its size"),
-    );
+    area.extend([0x00, 0x06, 0x00, 0x80, 0x00, 0x43, 0x00, 0x10, 0x08, 0x00, 0, 0, 0, 0]);
+    area.extend(rsa_ak.get(rsa_ak.len() - 258..).expect("a modulus with its size"));
     let size = u16::try_from(area.len()).unwrap_or(0).to_be_bytes();
     [&size[..], &area].concat()
 }

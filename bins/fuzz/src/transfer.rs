@@ -104,10 +104,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     let hostile = |name: &str, content: Vec<u8>| Seed::new(name, content).refused(refused);
     // Small, since there are many of it.
     let file = made(3, 1, ends().identity.recipient());
-    let line = file
-        .iter()
-        .position(|byte| *byte == b'\n')
-        .unwrap_or_default();
+    let line = file.iter().position(|byte| *byte == b'\n').unwrap_or_default();
     let parts = line + 130; // The line's end, 128 digits, and theirs.
     let cut = |at: usize| file.get(..at).unwrap_or_default().to_vec();
     let with = |from: &str, to: &str| replaced(&file, from, to);
@@ -140,10 +137,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
         hostile("cut_in_manifest", cut(line / 2)),
         hostile("cut_in_part", cut(parts + 40)),
         hostile("cut_before_end", cut(parts + first)),
-        hostile(
-            "role_altered",
-            with("\"role\":\"active\"", "\"role\":\"standby\""),
-        ),
+        hostile("role_altered", with("\"role\":\"active\"", "\"role\":\"standby\"")),
         hostile("part_altered", changed(parts + 9)),
         hostile("parts_swapped", swapped),
         hostile("more_behind", [file.as_slice(), b"\n"].concat()),
@@ -156,12 +150,7 @@ fn replaced(file: &[u8], from: &str, to: &str) -> Vec<u8> {
     let text = String::from_utf8_lossy(file);
     let at = text.find(from).unwrap_or_default();
     let (head, rest) = file.split_at(at);
-    [
-        head,
-        to.as_bytes(),
-        rest.get(from.len()..).unwrap_or_default(),
-    ]
-    .concat()
+    [head, to.as_bytes(), rest.get(from.len()..).unwrap_or_default()].concat()
 }
 
 /// Length of the part at this place, with the four bytes that say it.

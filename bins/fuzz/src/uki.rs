@@ -25,11 +25,7 @@ const SHORT_NAME: usize = 8;
 /// what is hashed of it; a name that a section header can hold is found nowhere else; and a boot
 /// measures the same in one bank as in two.
 pub(crate) fn uki(data: &[u8]) {
-    let request = PeRequest::new(BANKS)
-        .keep(KEPT)
-        .hash(SECTIONS)
-        .nested(".linux")
-        .whole();
+    let request = PeRequest::new(BANKS).keep(KEPT).hash(SECTIONS).nested(".linux").whole();
     let slowly = PeFile::read_as(Slow::new(data, 509), &request);
     match PeFile::read_as(data, &request) {
         Ok(file) => check_file(data, &file, &slowly.expect("the same file, read in pieces")),
@@ -95,10 +91,7 @@ fn read(data: &[u8]) -> Result<(), String> {
 pub(crate) fn image(version: &str) -> PeBuilder {
     PeBuilder::new()
         .section(".text", "stub")
-        .section(
-            ".sdmagic",
-            format!("#### LoaderInfo: systemd-stub {version} ####"),
-        )
+        .section(".sdmagic", format!("#### LoaderInfo: systemd-stub {version} ####"))
         .section(".osrel", "ID=x\n")
         .section(".cmdline", "root=/dev/vda1 quiet")
         .section(".linux", kernel("6.12"))
@@ -117,30 +110,13 @@ pub(crate) fn seeds() -> Vec<Seed> {
     let mut seeds: Vec<Seed> = ["252.39-1", "257.3", "262~rc1"]
         .map(|version| Seed::new(version, image(version).build()))
         .into();
-    let long = image("257.3")
-        .section(".a_long_name", "x")
-        .section(".another_name", "y");
+    let long = image("257.3").section(".a_long_name", "x").section(".another_name", "y");
     seeds.extend([
-        Seed::new(
-            "unpredictable",
-            image("257.3").section(".profile", "ID=a").build(),
-        ),
+        Seed::new("unpredictable", image("257.3").section(".profile", "ID=a").build()),
         Seed::new("long_names", long.build()),
-        Seed::new(
-            "signed",
-            image("257.3").signed().trailer(*b"appended").build(),
-        ),
-        Seed::new(
-            "two_kernels",
-            image("257.3").section(".linux", kernel("6.1")).build(),
-        ),
-        Seed::new(
-            "key",
-            image("252")
-                .section(".pcrpkey", "PEM")
-                .section(".pcrsig", "{}")
-                .build(),
-        ),
+        Seed::new("signed", image("257.3").signed().trailer(*b"appended").build()),
+        Seed::new("two_kernels", image("257.3").section(".linux", kernel("6.1")).build()),
+        Seed::new("key", image("252").section(".pcrpkey", "PEM").section(".pcrsig", "{}").build()),
     ]);
     seeds.extend(hostile());
     seeds
@@ -148,9 +124,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
 
 fn hostile() -> Vec<Seed> {
     let stub = |name, magic: &str| {
-        let file = PeBuilder::new()
-            .section(".sdmagic", magic)
-            .section(".linux", "x");
+        let file = PeBuilder::new().section(".sdmagic", magic).section(".linux", "x");
         Seed::new(name, file.build()).refused(read)
     };
     let lying = |name, file: Vec<u8>| Seed::new(name, file).refused(read);
@@ -160,21 +134,12 @@ fn hostile() -> Vec<Seed> {
     vec![
         stub("no_stub", "#### LoaderInfo: other 1 ####"),
         stub("unknown_stub", "#### LoaderInfo: systemd-stub 9999 ####"),
-        stub(
-            "kernel_that_is_none",
-            "#### LoaderInfo: systemd-stub 257 ####",
-        ),
+        stub("kernel_that_is_none", "#### LoaderInfo: systemd-stub 257 ####"),
         lying("stub_named_in_the_string_table", renamed()),
         lying("no_loader", application("x")),
-        lying(
-            "initrd_that_grows_in_memory",
-            put(good(), initrd + 8, &[0xff; 4]),
-        ),
+        lying("initrd_that_grows_in_memory", put(good(), initrd + 8, &[0xff; 4])),
         lying("initrd_of_nothing", put(good(), initrd + 16, &[0; 8])),
-        lying(
-            "signed_for_another",
-            image("257.3").signed_for([7; 32]).build(),
-        ),
+        lying("signed_for_another", image("257.3").signed_for([7; 32]).build()),
     ]
 }
 
@@ -186,8 +151,6 @@ fn renamed() -> Vec<u8> {
         .section(name, "#### LoaderInfo: systemd-stub 257 ####")
         .section(".linux", kernel("6.12"))
         .build();
-    let at = file
-        .windows(name.len())
-        .position(|part| part == name.as_bytes());
+    let at = file.windows(name.len()).position(|part| part == name.as_bytes());
     put(file, at.expect("the string table") + SHORT_NAME, &[0; 5])
 }

@@ -25,10 +25,7 @@ pub(crate) fn variable_store(data: &[u8]) {
     assert_eq!(read, plainly(data));
     if let Some(state) = read {
         let longer = [data, &[0xaa, 0x55, ADDED, 0]].concat();
-        assert_eq!(
-            PlatformState::from_variable_store(&longer).ok(),
-            Some(state)
-        );
+        assert_eq!(PlatformState::from_variable_store(&longer).ok(), Some(state));
     }
 }
 
@@ -67,12 +64,9 @@ fn plainly(image: &[u8]) -> Option<PlatformState> {
         let mut all = records.iter();
         *state == ADDED || !all.any(|r| r.0 == ADDED && (&r.1, &r.2) == (name, vendor))
     });
-    let state = live.fold(
-        PlatformState::new(),
-        |state, (_, name, vendor, attributes, data)| {
-            state.with_variable(name, *vendor, *attributes, *data)
-        },
-    );
+    let state = live.fold(PlatformState::new(), |state, (_, name, vendor, attributes, data)| {
+        state.with_variable(name, *vendor, *attributes, *data)
+    });
     Some(state)
 }
 
@@ -137,10 +131,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
         Seed::new("empty", store(&[])),
         Seed::new("at_an_odd_offset", at_an_odd_offset()),
         Seed::new("updated", updated),
-        Seed::new(
-            "empty_variable",
-            store(&[(ADDED, "", &[]), (ADDED, "a", &[])]),
-        ),
+        Seed::new("empty_variable", store(&[(ADDED, "", &[]), (ADDED, "a", &[])])),
     ];
     [seeds, hostile()].concat()
 }
@@ -162,10 +153,7 @@ fn hostile() -> Vec<Seed> {
         lying("name_of_four_gigabytes", with(name_size, &[0xff; 4])),
         lying("data_of_four_gigabytes", with(data_size, &[0xff; 4])),
         lying("sizes_whose_sum_wraps", with(name_size, &[0xff; 8])),
-        lying(
-            "data_over_the_end_of_the_store",
-            with(data_size, &[0xff, 1, 0, 0]),
-        ),
+        lying("data_over_the_end_of_the_store", with(data_size, &[0xff, 1, 0, 0])),
         lying("name_of_an_odd_size", with(name_size, &[5])),
         lying("name_of_half_a_pair", with(name, &[0, 0xd8])),
     ]

@@ -41,9 +41,7 @@ fn check_level(section: &[u8], secure_boot: SecureBoot, policy: u8) {
     };
     assert!(level.starts_with(b"sbat,"));
     assert!(level == ORIGINAL || section.windows(level.len()).any(|part| part == level));
-    let next = machine
-        .clone()
-        .with_variable("SbatLevel", Guid::SHIM, 3, level.clone());
+    let next = machine.clone().with_variable("SbatLevel", Guid::SHIM, 3, level.clone());
     let again = parsers::sbat_level(section, &next, secure_boot);
     assert_eq!(again.as_ref(), Ok(&level));
 
@@ -51,10 +49,7 @@ fn check_level(section: &[u8], secure_boot: SecureBoot, policy: u8) {
     let raised = machine.with_variable("SbatLevel", Guid::SHIM, 3, *newest);
     let kept = parsers::sbat_level(section, &raised, secure_boot).expect("only the stored differs");
     let resets = secure_boot == SecureBoot::Off && !(1..=2).contains(&policy);
-    assert!(
-        kept == newest || kept == level,
-        "a level is stored or brought"
-    );
+    assert!(kept == newest || kept == level, "a level is stored or brought");
     assert!(!resets || kept == ORIGINAL);
 }
 
@@ -97,10 +92,7 @@ fn hostile() -> Vec<Seed> {
         keys("keys_header_is_cut_off", cut(good(), 11)),
         keys("keys_of_four_gigabytes", put(good(), 0, &[0xff; 4])),
         keys("keys_past_the_end", put(good(), 8, &[0xff; 4])),
-        keys(
-            "keys_whose_end_wraps",
-            put(put(good(), 0, &[0xff; 4]), 8, &[0xff; 4]),
-        ),
+        keys("keys_whose_end_wraps", put(put(good(), 0, &[0xff; 4]), 8, &[0xff; 4])),
         keys("revoked_keys_are_cut_off", cut(good(), 27)),
         levels("levels_are_cut_off", cut(LEVELS.to_vec(), 7)),
         levels("level_past_the_end", with(4, &[0xff; 4])),

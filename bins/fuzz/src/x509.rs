@@ -135,19 +135,12 @@ fn hostile() -> Vec<Seed> {
         lying("cut_off", cut(good(), 200)),
         lying("a_set", put(good(), 0, &[0x31])),
         lying("indefinite_length", put(good(), 1, &[0x80])),
-        lying(
-            "length_of_four_gigabytes",
-            [&b"\x30\x84\xff\xff\xff\xff"[..], &good()].concat(),
-        ),
+        lying("length_of_four_gigabytes", [&b"\x30\x84\xff\xff\xff\xff"[..], &good()].concat()),
         lying("long_tag", [&[0x3f, 0x81, 0x10][..], &good()].concat()),
         lying("signature_of_one_bit", unused),
         with_key("md5", MD5_RSA, &key(RSA, &tiny)),
         with_key("rsa_key_of_two_bits", SHA256_RSA, &key(RSA, &tiny)),
-        with_key(
-            "curve_that_is_not_known",
-            SHA256_ECDSA,
-            &key(&[EC, P521].concat(), &[4; 133]),
-        ),
+        with_key("curve_that_is_not_known", SHA256_ECDSA, &key(&[EC, P521].concat(), &[4; 133])),
         with_key("key_that_is_none", SHA256_RSA, b"\x30\x00"),
     ]
 }

@@ -124,10 +124,8 @@ tests! {
 fn the_committed_seeds_are_those_that_are_made() {
     let mut total = 0;
     for target in TARGETS {
-        let made: BTreeMap<_, _> = (target.seeds)()
-            .into_iter()
-            .map(|seed| (seed.name, seed.content))
-            .collect();
+        let made: BTreeMap<_, _> =
+            (target.seeds)().into_iter().map(|seed| (seed.name, seed.content)).collect();
         total += made.values().map(Vec::len).sum::<usize>();
         let committed = corpus(target.name);
         assert!(committed.keys().eq(made.keys()), "{}", target.name);
@@ -159,10 +157,7 @@ fn no_seeds_are_left_over() {
 fn hostile_seeds_are_refused_with_the_error_that_the_list_says() {
     let found = manifest();
     for (committed, found) in COMMITTED.lines().zip(found.lines()) {
-        assert_eq!(
-            committed, found,
-            "run `cargo run -p tec-fuzz --example seed`"
-        );
+        assert_eq!(committed, found, "run `cargo run -p tec-fuzz --example seed`");
     }
     assert_eq!(COMMITTED.len(), found.len());
     let refused = found.lines().filter(|line| line.contains(" | `")).count();

@@ -26,8 +26,7 @@ const MOK_VARIABLES: &str = "/sys/firmware/efi/mok-variables";
 pub fn send(line: &mut File) -> anyhow::Result<()> {
     line.write_all(frame::GREETING).context("greet the host")?;
     let mut nonce = [0; frame::NONCE_SIZE];
-    line.read_exact(&mut nonce)
-        .context("receive the host's nonce")?;
+    line.read_exact(&mut nonce).context("receive the host's nonce")?;
     crate::system::wait_for(Path::new(TPM))?;
     frame::write(line, "pcrs", registers()?.as_bytes())?;
     if Path::new(EVENT_LOG).exists() {

@@ -13,11 +13,8 @@ use rustix::system::RebootCommand;
 use rustix::termios::OptionalActions;
 
 /// File systems that the kernel offers and that the report reads.
-const FILE_SYSTEMS: [(&str, &str); 3] = [
-    ("sysfs", "/sys"),
-    ("devtmpfs", "/dev"),
-    ("securityfs", "/sys/kernel/security"),
-];
+const FILE_SYSTEMS: [(&str, &str); 3] =
+    [("sysfs", "/sys"), ("devtmpfs", "/dev"), ("securityfs", "/sys/kernel/security")];
 /// How long a device may take to appear.
 const DEVICE_LIMIT: Duration = Duration::from_secs(30);
 const STEP: Duration = Duration::from_millis(50);

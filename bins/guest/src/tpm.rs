@@ -148,10 +148,8 @@ struct Response<'a>(&'a [u8]);
 
 impl<'a> Response<'a> {
     fn bytes(&mut self, size: usize) -> anyhow::Result<&'a [u8]> {
-        let (bytes, rest) = self
-            .0
-            .split_at_checked(size)
-            .context("the TPM's answer is too short")?;
+        let (bytes, rest) =
+            self.0.split_at_checked(size).context("the TPM's answer is too short")?;
         self.0 = rest;
         Ok(bytes)
     }

@@ -13,10 +13,7 @@ use tec_support::program::LogArgs;
 /// over all registers, once, reaches it.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "kbs-guard", version)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "a command line, built field by field"
-)]
+#[expect(clippy::exhaustive_structs, reason = "a command line, built field by field")]
 pub struct Args {
     /// Where nodes connect to.
     #[arg(long, env = "KBS_GUARD_LISTEN", default_value = "0.0.0.0:8080")]
@@ -39,11 +36,7 @@ pub struct Args {
     #[arg(long, conflicts_with = "keys")]
     pub kubernetes: bool,
     /// Directory for the audit log and the last attempts; `tec explain --state-dir` reads it.
-    #[arg(
-        long,
-        env = "KBS_GUARD_STATE_DIR",
-        default_value = "/var/lib/kbs-guard"
-    )]
+    #[arg(long, env = "KBS_GUARD_STATE_DIR", default_value = "/var/lib/kbs-guard")]
     pub state_dir: PathBuf,
     /// Certificate chain, PEM; read again when it changes.
     #[arg(long, env = "KBS_GUARD_TLS_CERT", requires = "tls_key")]

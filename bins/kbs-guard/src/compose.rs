@@ -107,9 +107,7 @@ pub fn guard(
 /// The public endpoints: the guard, with a limit on sessions that begin.
 pub fn public(guard: &Guard, auth_rate: NonZeroU32) -> Router {
     let limiter = Arc::new(Limiter::new(auth_rate, ReplyStyle::KeyBroker));
-    guard
-        .router()
-        .layer(from_fn_with_state(limiter, limit_sessions))
+    guard.router().layer(from_fn_with_state(limiter, limit_sessions))
 }
 
 /// Only `POST auth` costs the Trustee memory before anything is proven.

@@ -96,10 +96,7 @@ fn transport(
         tracing::warn!("serving plain HTTP: anybody on the network path can read and drop");
         return Ok(Transport::DangerousPlain);
     };
-    let source = tls::Source::Files {
-        cert: cert.clone(),
-        key: key.clone(),
-    };
+    let source = tls::Source::Files { cert: cert.clone(), key: key.clone() };
     let certificate = LiveCertificate::load(source, &**clock)?;
     let transport = Transport::Tls(certificate.server_config());
     let (clock, shutdown) = (Arc::clone(clock), shutdown.clone());

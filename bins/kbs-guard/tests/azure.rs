@@ -157,11 +157,7 @@ fn quoting(azure: &SoftAzure, data: &[u8], change: impl Fn(&mut AttestFields)) -
     change(&mut fields);
     let message = fields.marshal();
     let signature = azure.tpm().sign(&message).split_off(SIGNATURE_HEAD);
-    AzSnpEvidence {
-        message,
-        signature,
-        ..azure.evidence(AzSnpEvidenceVersion::V2, data)
-    }
+    AzSnpEvidence { message, signature, ..azure.evidence(AzSnpEvidenceVersion::V2, data) }
 }
 
 const VERSIONS: [Forge; 3] = [
@@ -222,11 +218,7 @@ async fn what_is_forged_is_stopped() {
         ),
         (
             "the nonce of another session",
-            |azure, _| {
-                azure
-                    .evidence(AzSnpEvidenceVersion::V2, &[7; 48])
-                    .to_value()
-            },
+            |azure, _| azure.evidence(AzSnpEvidenceVersion::V2, &[7; 48]).to_value(),
             Code::QuoteInvalid,
         ),
         (
@@ -279,8 +271,5 @@ async fn other_sorts_are_refused_before_they_are_looked_at() {
     let world = World::new(&azure, accepted()).await;
     assert!(fetch(world.direct, MACHINE, azure.tpm()).await.is_ok());
     let refused = fetch(world.guarded, MACHINE, azure.tpm()).await;
-    assert!(
-        matches!(refused, Err(RcarError::Denied { .. })),
-        "{refused:?}"
-    );
+    assert!(matches!(refused, Err(RcarError::Denied { .. })), "{refused:?}");
 }

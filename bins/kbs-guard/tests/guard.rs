@@ -72,9 +72,7 @@ impl Verifier for Believer {
         let values = PcrValues::new([Sha256Digest::ZERO; PCR_COUNT]);
         let mut verified = VerifiedEvidence::new(Tee::Tpm, ak, values);
         for (index, value) in pcrs.iter().enumerate() {
-            verified
-                .claims
-                .insert(format!("pcr{index:02}"), value.clone());
+            verified.claims.insert(format!("pcr{index:02}"), value.clone());
         }
         verified.claims.insert("ak_public".to_owned(), key.into());
         Ok(verified)
@@ -148,10 +146,7 @@ fn quote(
     let mut fields = tpm.attest_fields(nonce);
     fields.selections = banks
         .iter()
-        .map(|(bank, bitmap)| SelectionFields {
-            bank: *bank,
-            bitmap: bitmap.to_vec(),
-        })
+        .map(|(bank, bitmap)| SelectionFields { bank: *bank, bitmap: bitmap.to_vec() })
         .collect();
     fields.pcr_digest = tec_tpm::testing::AttestFields::digest(&values);
     let message = fields.marshal();
@@ -201,23 +196,13 @@ impl World {
         let store = compose::open(&dir.path().join("state")).unwrap();
         let keys = Keys::new(vec![dir.path().join("keys")], Arc::clone(&store), clock());
         keys.sync().await.unwrap();
-        let known = [
-            (machine(MACHINE), good.public_key()),
-            (machine(OTHER), other.public_key()),
-        ];
+        let known = [(machine(MACHINE), good.public_key()), (machine(OTHER), other.public_key())];
         let direct = broker(good, &known).await;
         let upstream = direct.to_string().parse().unwrap();
         let verifier = ByTee::new().with(Tee::Tpm, Arc::new(TpmVerifier::new()));
         let guard = compose::guard(upstream, verifier, Known::store(&store), &store, clock());
         let guarded = serve(compose::public(&guard, 1000.try_into().unwrap())).await;
-        Self {
-            direct,
-            guarded,
-            guard,
-            store,
-            keys,
-            dir,
-        }
+        Self { direct, guarded, guard, store, keys, dir }
     }
 }
 
@@ -238,10 +223,7 @@ async fn an_approved_machine_gets_its_key_through_the_guard_as_without() {
         assert!(key.ct_eq(&SecretBytes::new(DISK_KEY.to_vec())));
     }
     let verdict = world.store.verify_audit().unwrap();
-    assert!(
-        matches!(verdict, AuditVerdict::Intact { events: 3, .. }),
-        "{verdict:?}"
-    );
+    assert!(matches!(verdict, AuditVerdict::Intact { events: 3, .. }), "{verdict:?}");
 }
 
 #[tokio::test]
@@ -261,27 +243,16 @@ async fn quotes_that_take_values_out_of_place_get_nothing_through_the_guard() {
             let twice = [(SHA256, [0xff; 3]), (SHA256, [0xff; 3])];
             quote(tpm, nonce, &twice, forged_values(tpm))
         }),
-        (
-            "three selections of one bank, in another order",
-            |tpm, nonce| {
-                let parts = [
-                    (SHA256, [0x0f, 0, 0]),
-                    (SHA256, [0, 0, 1]),
-                    (SHA256, [0xe0, 0xff, 0xfe]),
-                ];
-                quote(tpm, nonce, &parts, forged_values(tpm))
-            },
-        ),
+        ("three selections of one bank, in another order", |tpm, nonce| {
+            let parts = [(SHA256, [0x0f, 0, 0]), (SHA256, [0, 0, 1]), (SHA256, [0xe0, 0xff, 0xfe])];
+            quote(tpm, nonce, &parts, forged_values(tpm))
+        }),
         ("two banks", |tpm, nonce| {
             let banks = [(SHA1, [0xff; 3]), (SHA256, [0xff; 3])];
             quote(tpm, nonce, &banks, forged_values(tpm))
         }),
-        ("another bank", |tpm, nonce| {
-            quote(tpm, nonce, &[(SHA1, [0xff; 3])], forged_values(tpm))
-        }),
-        ("no selection", |tpm, nonce| {
-            quote(tpm, nonce, &[], forged_values(tpm))
-        }),
+        ("another bank", |tpm, nonce| quote(tpm, nonce, &[(SHA1, [0xff; 3])], forged_values(tpm))),
+        ("no selection", |tpm, nonce| quote(tpm, nonce, &[], forged_values(tpm))),
         ("values beside the quoted ones", |tpm, nonce| {
             let mut evidence = tpm.quote(nonce).to_value();
             evidence["tpm_quote"]["pcrs"][4] = approved().to_string().into();
@@ -289,22 +260,13 @@ async fn quotes_that_take_values_out_of_place_get_nothing_through_the_guard() {
         }),
     ];
     for (name, forge) in attacks {
-        let forger = Forger {
-            tpm: &changed,
-            forge,
-        };
+        let forger = Forger { tpm: &changed, forge };
         let direct = fetch(world.direct, OTHER, &forger).await;
-        assert!(
-            direct.is_ok(),
-            "{name} is no attack on the lax broker: {direct:?}"
-        );
+        assert!(direct.is_ok(), "{name} is no attack on the lax broker: {direct:?}");
         let refused = fetch(world.guarded, OTHER, &forger).await.unwrap_err();
         let code = refused.code();
         assert!(
-            matches!(
-                code,
-                Code::SelectionWrong | Code::EvidenceMalformed | Code::QuoteInvalid
-            ),
+            matches!(code, Code::SelectionWrong | Code::EvidenceMalformed | Code::QuoteInvalid),
             "{name}: {code}"
         );
     }
@@ -351,11 +313,7 @@ async fn a_key_counts_as_long_as_its_file_is_there() {
 
     // Another machine's file cannot take it over, and rubbish is left out.
     let keys = world.dir.path().join("keys");
-    write_key(
-        world.dir.path(),
-        "11111111-2222-4333-8444-555555555555",
-        &good,
-    );
+    write_key(world.dir.path(), "11111111-2222-4333-8444-555555555555", &good);
     fs::write(keys.join("README.pub"), "no key").unwrap();
     fs::write(keys.join(format!("{OTHER}.pub")), "no key").unwrap();
     world.keys.sync().await.unwrap();

@@ -31,15 +31,7 @@ fn wrong_flags_exit_with_2_and_what_cannot_be_used_with_1() {
         &["--dangerous-plain-http"][..],
         &["--keys", keys, "--tls-cert", "x"],
         &["--keys", keys, "--tls-key", "x"],
-        &[
-            "--keys",
-            keys,
-            "--tls-cert",
-            "x",
-            "--tls-key",
-            "y",
-            "--dangerous-plain-http",
-        ],
+        &["--keys", keys, "--tls-cert", "x", "--tls-key", "y", "--dangerous-plain-http"],
         &["--keys", keys, "--auth-rate", "0"],
         &["--keys", keys, "--listen", "nowhere"],
         &["--keys", keys, "--upstream", "http://127.0.0.1:1/path"],
@@ -52,10 +44,7 @@ fn wrong_flags_exit_with_2_and_what_cannot_be_used_with_1() {
     for (flags, told) in [
         (&["--keys", keys][..], "--dangerous-plain-http"),
         (&["--keys", missing, "--dangerous-plain-http"], "missing"),
-        (
-            &["--keys", keys, "--tls-cert", missing, "--tls-key", missing],
-            "TEC-T500",
-        ),
+        (&["--keys", keys, "--tls-cert", missing, "--tls-key", missing], "TEC-T500"),
     ] {
         let (code, stderr) = refused(&dir, flags);
         assert_eq!(code, 1, "{stderr}");
@@ -113,10 +102,7 @@ fn its_own_metrics_are_on_an_address_of_their_own() {
     assert!(public.contains("of the upstream"), "{public}");
     drop(upstream);
     let gone = exchange(guard.address, get);
-    assert!(
-        gone.starts_with("HTTP/1.1 503") || gone.contains("of the upstream"),
-        "{gone}"
-    );
+    assert!(gone.starts_with("HTTP/1.1 503") || gone.contains("of the upstream"), "{gone}");
 }
 
 /// The key broker behind must see the requests that the guard saw, no more and none changed.
@@ -132,43 +118,19 @@ fn a_request_cannot_hide_another_one() {
     let length = hidden.len();
     for (request, wholes) in [
         (format!("{post}content-length: {length}\r\n\r\n{hidden}"), 1),
-        (
-            format!("{post}transfer-encoding: chunked\r\n\r\n{chunk}"),
-            1,
-        ),
-        (
-            format!("{post}transfer-encoding: chunked\r\ncontent-length: 3\r\n\r\n{chunk}"),
-            1,
-        ),
-        (
-            format!("{post}content-length: 0\r\ncontent-length: {length}\r\n\r\n{hidden}"),
-            0,
-        ),
+        (format!("{post}transfer-encoding: chunked\r\n\r\n{chunk}"), 1),
+        (format!("{post}transfer-encoding: chunked\r\ncontent-length: 3\r\n\r\n{chunk}"), 1),
+        (format!("{post}content-length: 0\r\ncontent-length: {length}\r\n\r\n{hidden}"), 0),
         (format!("{post}content-length: +5\r\n\r\n{hidden}"), 0),
-        (
-            format!("{post}transfer-encoding: xchunked\r\n\r\n{chunk}"),
-            0,
-        ),
-        (
-            format!("{post}transfer-encoding: chunked, identity\r\n\r\n{chunk}"),
-            0,
-        ),
-        (
-            format!("{post}transfer-encoding : chunked\r\n\r\n{chunk}"),
-            0,
-        ),
+        (format!("{post}transfer-encoding: xchunked\r\n\r\n{chunk}"), 0),
+        (format!("{post}transfer-encoding: chunked, identity\r\n\r\n{chunk}"), 0),
+        (format!("{post}transfer-encoding : chunked\r\n\r\n{chunk}"), 0),
         (format!("{post}x: a\r\n b: c\r\n\r\n"), 0),
         (format!("{post}x: a\nb: c\r\n\r\n"), 1),
         (format!("{post}x: a\0b\r\n\r\n"), 0),
-        (
-            post.replace("HTTP/1.1", "HTTP/1.0") + "transfer-encoding: chunked\r\n\r\n" + &chunk,
-            0,
-        ),
+        (post.replace("HTTP/1.1", "HTTP/1.0") + "transfer-encoding: chunked\r\n\r\n" + &chunk, 0),
         (post.replace("/kbs", "/\u{e9}/../kbs") + "\r\n", 0),
-        (
-            post.replace("/kbs/v0", "http://elsewhere/kbs/v0") + "\r\n",
-            1,
-        ),
+        (post.replace("/kbs/v0", "http://elsewhere/kbs/v0") + "\r\n", 1),
         ("\u{1}\u{2}garbage\r\n\r\n".to_owned(), 0),
     ] {
         upstream.clear();
@@ -179,16 +141,8 @@ fn a_request_cannot_hide_another_one() {
             "{request:?} {seen:?}"
         );
         assert_eq!(seen.len(), wholes, "{request:?} {answer}");
-        assert!(
-            seen.iter()
-                .all(|one| one.body.is_empty() || one.body == hidden),
-            "{seen:?}"
-        );
-        assert_eq!(
-            answer.starts_with("HTTP/1.1 200"),
-            wholes == 1,
-            "{request:?} {answer}"
-        );
+        assert!(seen.iter().all(|one| one.body.is_empty() || one.body == hidden), "{seen:?}");
+        assert_eq!(answer.starts_with("HTTP/1.1 200"), wholes == 1, "{request:?} {answer}");
     }
 }
 
@@ -209,10 +163,7 @@ fn old_and_careful_clients_are_served() {
     for seen in upstream.seen() {
         assert_eq!(seen.body, AUTH);
         assert!(
-            !seen
-                .headers
-                .iter()
-                .any(|(name, _)| matches!(name.as_str(), "cookie" | "trailer"))
+            !seen.headers.iter().any(|(name, _)| matches!(name.as_str(), "cookie" | "trailer"))
         );
     }
 
@@ -230,12 +181,7 @@ fn old_and_careful_clients_are_served() {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    assert!(
-        !upstream.seen()[2]
-            .headers
-            .iter()
-            .any(|(name, _)| name == "expect")
-    );
+    assert!(!upstream.seen()[2].headers.iter().any(|(name, _)| name == "expect"));
 }
 
 #[test]
@@ -249,10 +195,7 @@ fn what_is_large_or_slow_ends_and_the_guard_goes_on() {
     for headers in [many, large] {
         let request = format!("GET /healthz HTTP/1.1\r\nhost: x\r\n{headers}\r\n");
         let answer = exchange(guard.address, &request);
-        assert!(
-            answer.is_empty() || answer.starts_with("HTTP/1.1 4"),
-            "{answer}"
-        );
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer}");
     }
     let body = " ".repeat(70_000);
     let request = format!(
@@ -261,16 +204,11 @@ fn what_is_large_or_slow_ends_and_the_guard_goes_on() {
     );
     assert!(exchange(guard.address, &request).starts_with("HTTP/1.1 413"));
     // Heads and bodies that do not come, many at a time, are given up after ten seconds.
-    let slow = [
-        "POST /kbs",
-        "POST /kbs/v0/auth HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{",
-    ];
+    let slow = ["POST /kbs", "POST /kbs/v0/auth HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{"];
     let mut waiting = Vec::new();
     for part in slow.iter().cycle().take(100) {
         let mut stream = std::net::TcpStream::connect(guard.address).unwrap();
-        stream
-            .set_read_timeout(Some(Duration::from_secs(30)))
-            .unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         stream.write_all(part.as_bytes()).unwrap();
         waiting.push(stream);
     }

@@ -53,9 +53,7 @@ pub async fn attest(
     let mut rng = EntropyRng::new(&**entropy);
     let failed = |error: RcarError| Failure::Fetch(fetch_error(&args.servers, error));
     let outcome = if let Some(path) = &args.path {
-        let resource = policy
-            .rounds(&mut rng, || client.fetch(path, attester))
-            .await;
+        let resource = policy.rounds(&mut rng, || client.fetch(path, attester)).await;
         let resource = resource.map_err(failed)?;
         if let Some(file) = &args.write {
             tec_support::files::write_private(file, resource.expose("the caller asked for a file"))

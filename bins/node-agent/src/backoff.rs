@@ -65,10 +65,7 @@ mod tests {
         for seconds in whole {
             let whole = Duration::from_secs(*seconds);
             let delay = backoff.delay();
-            assert!(
-                delay >= whole / 2 && delay <= whole,
-                "{delay:?} of {whole:?}"
-            );
+            assert!(delay >= whole / 2 && delay <= whole, "{delay:?} of {whole:?}");
         }
     }
 

@@ -14,10 +14,8 @@ use crate::recovery::RecoveryCommand;
 use crate::settings::Flags;
 
 /// Names of the links that Clevis calls, and the command that each stands for.
-pub const LINKS: [(&str, &str); 2] = [
-    ("clevis-encrypt-trustee", "encrypt"),
-    ("clevis-decrypt-trustee", "decrypt"),
-];
+pub const LINKS: [(&str, &str); 2] =
+    [("clevis-encrypt-trustee", "encrypt"), ("clevis-decrypt-trustee", "decrypt")];
 
 /// What `clevis` prints about the pin in its overview.
 pub const SUMMARY: &str = "Encrypts using a key that is released after attestation (Trustee)";
@@ -162,10 +160,7 @@ mod tests {
         for program in ["clevis-encrypt-trustee", "/usr/bin/clevis-encrypt-trustee"] {
             assert_eq!(config(parsed(&[program, "{}"]).unwrap()), "{}");
         }
-        assert_eq!(
-            config(parsed(&["node-agent", "encrypt", "{}"]).unwrap()),
-            "{}"
-        );
+        assert_eq!(config(parsed(&["node-agent", "encrypt", "{}"]).unwrap()), "{}");
         let decrypt = parsed(&["/usr/bin/clevis-decrypt-trustee"]).unwrap();
         assert!(matches!(decrypt.command, Command::Decrypt(_)));
     }
@@ -177,10 +172,7 @@ mod tests {
             assert_eq!(config(parsed(&arguments).unwrap()), "{}", "{more:?}");
         }
         let summary = parsed(&["clevis-encrypt-trustee", "--summary"]).unwrap();
-        assert!(matches!(
-            summary.command,
-            Command::Encrypt(EncryptArgs { summary: true, .. })
-        ));
+        assert!(matches!(summary.command, Command::Encrypt(EncryptArgs { summary: true, .. })));
     }
 
     #[test]
@@ -197,18 +189,8 @@ mod tests {
 
     #[test]
     fn the_attestation_key_is_registered_for_a_machine_only() {
-        let base = [
-            "node-agent",
-            "ak",
-            "register",
-            "--url",
-            "http://a/register-ak",
-        ];
-        let good = [
-            &base[..],
-            &["--uuid", "7c9e6679-7425-40de-944b-e07fc1f90ae7"],
-        ]
-        .concat();
+        let base = ["node-agent", "ak", "register", "--url", "http://a/register-ak"];
+        let good = [&base[..], &["--uuid", "7c9e6679-7425-40de-944b-e07fc1f90ae7"]].concat();
         assert!(parsed(&good).is_ok());
         assert!(parsed(&base).is_err());
         assert!(parsed(&[&base[..], &["--uuid", "x"]].concat()).is_err());

@@ -129,17 +129,12 @@ impl Failure {
             Self::Fetch(error) => error.attempt(),
             _ => None,
         };
-        Report::new(self.code(), cause)
-            .of_attempt(attempt)
-            .of_machine(machine)
+        Report::new(self.code(), cause).of_attempt(attempt).of_machine(machine)
     }
 }
 
 fn is_full(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-    )
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 #[cfg(test)]

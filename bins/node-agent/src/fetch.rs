@@ -76,13 +76,7 @@ impl FetchError {
         servers: impl Into<String>,
         source: impl Into<Box<dyn Error + Send + Sync>>,
     ) -> Self {
-        Self {
-            code,
-            verdict,
-            attempt: None,
-            servers: servers.into(),
-            source: source.into(),
-        }
+        Self { code, verdict, attempt: None, servers: servers.into(), source: source.into() }
     }
 
     /// Names the attempt under which the server keeps the reason.
@@ -162,15 +156,11 @@ struct Rounds {
 impl Rounds {
     fn new(retries: NumRetries) -> Self {
         match retries {
-            NumRetries::Rounds(rounds) => Self {
-                all: Some(rounds),
-                refused: Some(ROUNDS_AFTER_REFUSAL + 1),
-            },
+            NumRetries::Rounds(rounds) => {
+                Self { all: Some(rounds), refused: Some(ROUNDS_AFTER_REFUSAL + 1) }
+            }
             // `Infinity`: the admin wants the node to go on asking, if slowly.
-            _ => Self {
-                all: None,
-                refused: None,
-            },
+            _ => Self { all: None, refused: None },
         }
     }
 
@@ -202,10 +192,7 @@ mod tests {
 
     impl Script {
         fn new(failures: &[(Code, Verdict)]) -> Self {
-            Self(
-                Mutex::new(failures.iter().rev().copied().collect()),
-                Mutex::new(0),
-            )
+            Self(Mutex::new(failures.iter().rev().copied().collect()), Mutex::new(0))
         }
 
         fn rounds(&self) -> u32 {
@@ -238,10 +225,7 @@ mod tests {
     ) -> (Result<(), Code>, u64) {
         let start = Instant::now();
         let result = fetch_key(script, retries, stage, &SeededEntropy::new(1)).await;
-        (
-            result.map(drop).map_err(|error| error.code()),
-            start.elapsed().as_secs(),
-        )
+        (result.map(drop).map_err(|error| error.code()), start.elapsed().as_secs())
     }
 
     #[tokio::test(start_paused = true)]

@@ -58,11 +58,7 @@ impl Shown {
 /// `Tpm`.
 pub fn create(flags: &Flags) -> Result<Shown, Failure> {
     let identity = NodeTpm::open(flags)?.ensure_ak()?;
-    Ok(Shown {
-        handle: flags.ak_handle,
-        public: identity.public,
-        registered_for: None,
-    })
+    Ok(Shown { handle: flags.ak_handle, public: identity.public, registered_for: None })
 }
 
 /// Reads the key.
@@ -74,10 +70,8 @@ pub fn show(flags: &Flags) -> Result<Shown, Failure> {
     let handle = flags.ak_handle;
     Ok(Shown {
         handle,
-        public: public.ok_or(Failure::NoAk {
-            handle,
-            hint: "create it with `node-agent ak create`",
-        })?,
+        public: public
+            .ok_or(Failure::NoAk { handle, hint: "create it with `node-agent ak create`" })?,
         registered_for: None,
     })
 }
@@ -101,19 +95,9 @@ pub async fn register(
     let registrar = HttpRegistrar::new(url, &ca, flags.timeout()).map_err(Failure::Register)?;
     let tpm = NodeTpm::open(flags)?;
     let identity = tpm.ensure_ak()?;
-    let ports = RegisterPorts {
-        registrar: &registrar,
-        activator: &tpm,
-        entropy,
-    };
-    register_key(ports, &identity, machine, None)
-        .await
-        .map_err(Failure::Register)?;
-    Ok(Shown {
-        handle: flags.ak_handle,
-        public: identity.public,
-        registered_for: Some(machine),
-    })
+    let ports = RegisterPorts { registrar: &registrar, activator: &tpm, entropy };
+    register_key(ports, &identity, machine, None).await.map_err(Failure::Register)?;
+    Ok(Shown { handle: flags.ak_handle, public: identity.public, registered_for: Some(machine) })
 }
 
 #[cfg(test)]

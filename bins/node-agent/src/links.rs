@@ -46,10 +46,7 @@ mod tests {
         assert_eq!(made.len(), 2);
         assert_eq!(fs::read_link(&made[0]).unwrap(), program);
         install(dir.path(), program).unwrap();
-        assert!(matches!(
-            install(dir.path(), Path::new("/other")),
-            Err(Failure::Io { .. })
-        ));
+        assert!(matches!(install(dir.path(), Path::new("/other")), Err(Failure::Io { .. })));
         assert_eq!(fs::read_link(&made[1]).unwrap(), program);
     }
 }

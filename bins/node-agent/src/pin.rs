@@ -35,17 +35,12 @@ pub async fn encrypt(
 ) -> Result<String, Report> {
     let config = PinConfig::parse(config).map_err(|error| Failure::Config(error).report(None))?;
     let machine = machine_of(&config);
-    try_encrypt(flags, &config, plaintext, entropy)
-        .await
-        .map_err(|failure| failure.report(machine))
+    try_encrypt(flags, &config, plaintext, entropy).await.map_err(|failure| failure.report(machine))
 }
 
 fn machine_of(config: &PinConfig) -> Option<MachineId> {
     let registration = config.attestation_key.as_ref();
-    config
-        .path
-        .machine()
-        .or_else(|| registration.map(|key| key.registration.uuid))
+    config.path.machine().or_else(|| registration.map(|key| key.registration.uuid))
 }
 
 async fn try_encrypt(
@@ -72,11 +67,7 @@ async fn try_encrypt(
     let tpm = NodeTpm::open(flags)?;
     let identity = tpm.ensure_ak()?;
     if let Some((registrar, machine)) = &registrar {
-        let ports = RegisterPorts {
-            registrar,
-            activator: &tpm,
-            entropy: &**entropy,
-        };
+        let ports = RegisterPorts { registrar, activator: &tpm, entropy: &**entropy };
         let retries = flags.retries(config.num_retries);
         let own = register_as(ports, &identity, (*machine, &header.path), retries).await?;
         if own != *machine {
@@ -84,12 +75,8 @@ async fn try_encrypt(
         }
     }
     let key = released_key(flags, &tpm, &header, Stage::FirstBoot, entropy).await?;
-    clevis::seal(&header, &key, plaintext, &mut EntropyRng::new(&**entropy)).map_err(|source| {
-        Failure::Sealed {
-            operation: "seal the passphrase",
-            source,
-        }
-    })
+    clevis::seal(&header, &key, plaintext, &mut EntropyRng::new(&**entropy))
+        .map_err(|source| Failure::Sealed { operation: "seal the passphrase", source })
 }
 
 /// Registers the key for the machine, or for the one that it belongs to already: power that fails
@@ -127,9 +114,7 @@ pub async fn decrypt(
         Failure::Sealed { operation, source }.report(None)
     })?;
     let machine = sealed.config().path.machine();
-    try_decrypt(flags, &sealed, entropy)
-        .await
-        .map_err(|failure| failure.report(machine))
+    try_decrypt(flags, &sealed, entropy).await.map_err(|failure| failure.report(machine))
 }
 
 async fn try_decrypt(
@@ -139,16 +124,16 @@ async fn try_decrypt(
 ) -> Result<SecretBytes, Failure> {
     let tpm = NodeTpm::open(flags)?;
     // A key that is made now would not be registered, and would hide what happened.
-    let key = released_key(flags, &tpm, sealed.config(), Stage::LaterBoot, entropy)
-        .await
-        .map_err(|failure| match failure {
+    let key = released_key(flags, &tpm, sealed.config(), Stage::LaterBoot, entropy).await.map_err(
+        |failure| match failure {
             Failure::Fetch(error) if error.is_for_want_of_ak() => Failure::NoAk {
                 handle: flags.ak_handle,
                 hint: "the TPM was cleared or replaced since this disk was sealed, and a new key \
                        would not be registered",
             },
             other => other,
-        })?;
+        },
+    )?;
     sealed.open(&key).map_err(|source| Failure::Sealed {
         operation: "open the passphrase: the key that was released is another one",
         source,

@@ -97,11 +97,7 @@ fn wanted(header: &dyn Header, servers: &[Endpoint]) -> Result<HeaderConfig, Fai
 
 /// The token of the pin.
 pub(crate) fn bound_token(header: &dyn Header) -> Result<Token, DiskError> {
-    header
-        .tokens()?
-        .into_iter()
-        .next()
-        .ok_or(DiskError::NoToken)
+    header.tokens()?.into_iter().next().ok_or(DiskError::NoToken)
 }
 
 pub(crate) fn parsed(token: &Token) -> Result<SealedPassphrase, DiskError> {
@@ -133,10 +129,7 @@ fn move_token(
             removed.push(token.id);
         }
     }
-    Ok(Rebound {
-        token: new.id,
-        removed,
-    })
+    Ok(Rebound { token: new.id, removed })
 }
 
 /// The token that an earlier try wrote.
@@ -178,9 +171,7 @@ pub(crate) fn proven_passphrase(
     key: &SecretArray<32>,
 ) -> Result<SecretBytes, DiskError> {
     let id = token.id;
-    let passphrase = parsed(token)?
-        .open(key)
-        .map_err(|source| DiskError::Sealed { id, source })?;
+    let passphrase = parsed(token)?.open(key).map_err(|source| DiskError::Sealed { id, source })?;
     for slot in &token.slots {
         if header.opens(slot, &passphrase)? {
             return Ok(passphrase);
@@ -210,12 +201,8 @@ mod tests {
         header.life.set(None);
         let key = SecretArray::new(KEY);
         let tokens = header.tokens().unwrap();
-        let opening = tokens
-            .iter()
-            .filter(|token| proven_passphrase(header, token, &key).is_ok());
-        opening
-            .map(|token| parsed(token).unwrap().config().servers[0].url.to_string())
-            .collect()
+        let opening = tokens.iter().filter(|token| proven_passphrase(header, token, &key).is_ok());
+        opening.map(|token| parsed(token).unwrap().config().servers[0].url.to_string()).collect()
     }
 
     #[test]
@@ -253,10 +240,7 @@ mod tests {
     #[test]
     fn servers_with_another_key_get_no_disk() {
         let header = FakeHeader::bound_to(OLD);
-        assert!(matches!(
-            run(&header, [8; 32]),
-            Err(DiskError::Sealed { id: 0, .. })
-        ));
+        assert!(matches!(run(&header, [8; 32]), Err(DiskError::Sealed { id: 0, .. })));
         assert_eq!(servers(&header), [OLD]);
     }
 }

@@ -170,15 +170,10 @@ async fn enroll(
     let intent = intent.map_err(Failure::Disk)?;
     let key = RecoveryKey::random(&mut EntropyRng::new(entropy));
     let sealed = jwe::encrypt(admin, key.passphrase(), &mut EntropyRng::new(entropy));
-    let sealed = sealed.map_err(|error| Failure::AdminKey {
-        reason: error.to_string(),
-    })?;
+    let sealed = sealed.map_err(|error| Failure::AdminKey { reason: error.to_string() })?;
     let number = escrow.keep(&sealed).await?;
     activate(header, passphrase, &key, (slot, mark), intent).map_err(Failure::Disk)?;
-    Ok(Enrolled {
-        slot,
-        number: Some(number),
-    })
+    Ok(Enrolled { slot, number: Some(number) })
 }
 
 /// What earlier tries intended, with the slots that they made. A slot that somebody else made there

@@ -52,11 +52,7 @@ pub struct AkIdentity {
 impl AkIdentity {
     /// A key that only its public part is known of.
     pub fn new(public: PublicKey) -> Self {
-        Self {
-            public,
-            tpm_public: None,
-            ek: None,
-        }
+        Self { public, tpm_public: None, ek: None }
     }
 }
 
@@ -79,9 +75,7 @@ pub struct ActivateError {
 impl ActivateError {
     /// A failure of the TPM.
     pub fn new(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self {
-            source: source.into(),
-        }
+        Self { source: source.into() }
     }
 }
 
@@ -182,10 +176,7 @@ impl RegisterError {
 
 /// What registration works with.
 #[derive(Clone, Copy, Debug)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "a bundle of references, built field by field"
-)]
+#[expect(clippy::exhaustive_structs, reason = "a bundle of references, built field by field")]
 pub struct RegisterPorts<'a> {
     /// Carries requests.
     pub registrar: &'a dyn Registrar,
@@ -240,10 +231,7 @@ fn full_body(identity: &AkIdentity, machine: MachineId) -> Value {
     if let Some(ek) = &identity.ek {
         add("ek_public", Some(ek.public.to_pem()));
         let certificate = ek.certificate.as_ref();
-        add(
-            "ek_certificate",
-            certificate.map(|der| STANDARD.encode(der)),
-        );
+        add("ek_certificate", certificate.map(|der| STANDARD.encode(der)));
     }
     body
 }
@@ -341,10 +329,9 @@ impl<'a> Course<'a> {
             Answer::Refused(code) | Answer::NotUnderstood(code) => {
                 Err(RegisterError::Refused { status, code })
             }
-            Answer::Challenge(..) => Err(RegisterError::Refused {
-                status,
-                code: Code::RegisterEkProof,
-            }),
+            Answer::Challenge(..) => {
+                Err(RegisterError::Refused { status, code: Code::RegisterEkProof })
+            }
         }
     }
 

@@ -31,12 +31,7 @@ pub struct Report {
 impl Report {
     /// A report of a failure on this side.
     pub fn new(code: Code, cause: impl Into<String>) -> Self {
-        Self {
-            code,
-            attempt: None,
-            machine: None,
-            cause: cause.into(),
-        }
+        Self { code, attempt: None, machine: None, cause: cause.into() }
     }
 
     /// Names the attempt.
@@ -115,10 +110,7 @@ mod tests {
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.len(), 3);
         assert_eq!(lines[1], "tried https://kbs: refused");
-        assert_eq!(
-            lines[2],
-            format!("see: tec explain {ID}, docs/errors/TEC-A401.md")
-        );
+        assert_eq!(lines[2], format!("see: tec explain {ID}, docs/errors/TEC-A401.md"));
     }
 
     #[test]

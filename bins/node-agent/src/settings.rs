@@ -73,9 +73,7 @@ impl Flags {
 
     /// How often servers are asked: as the flag says, or else the configuration.
     pub fn retries(&self, configured: Option<NumRetries>) -> Option<NumRetries> {
-        self.rounds
-            .map(|rounds| NumRetries::Rounds(rounds.get()))
-            .or(configured)
+        self.rounds.map(|rounds| NumRetries::Rounds(rounds.get())).or(configured)
     }
 
     /// Deadline of one request.
@@ -119,13 +117,9 @@ fn any_path() -> impl TypedValueParser<Value = PathBuf> {
 
 fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     let mut log = Vec::new();
-    File::open(path)?
-        .take(MAX_EVENT_LOG as u64 + 1)
-        .read_to_end(&mut log)?;
+    File::open(path)?.take(MAX_EVENT_LOG as u64 + 1).read_to_end(&mut log)?;
     if log.len() > MAX_EVENT_LOG {
-        return Err(io::Error::other(
-            "the event log is larger than any that is taken",
-        ));
+        return Err(io::Error::other("the event log is larger than any that is taken"));
     }
     Ok(log)
 }
@@ -175,15 +169,9 @@ mod tests {
     #[test]
     fn the_flag_for_rounds_wins_over_the_configuration() {
         let mut flags = flags(None, None);
-        assert_eq!(
-            flags.retries(Some(NumRetries::Infinity)),
-            Some(NumRetries::Infinity)
-        );
+        assert_eq!(flags.retries(Some(NumRetries::Infinity)), Some(NumRetries::Infinity));
         flags.rounds = NonZeroU32::new(1);
-        assert_eq!(
-            flags.retries(Some(NumRetries::Infinity)),
-            Some(NumRetries::Rounds(1))
-        );
+        assert_eq!(flags.retries(Some(NumRetries::Infinity)), Some(NumRetries::Rounds(1)));
     }
 
     #[test]

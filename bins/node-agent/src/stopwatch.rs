@@ -34,10 +34,7 @@ impl<A> Stopwatch<A> {
     /// Takes the time of this attester; the second value tells it.
     pub(crate) fn new(attester: A) -> (Self, Spent) {
         let spent = Spent::default();
-        let watched = Self {
-            attester,
-            spent: spent.clone(),
-        };
+        let watched = Self { attester, spent: spent.clone() };
         (watched, spent)
     }
 }

@@ -67,9 +67,7 @@ fn read_bounded(input: impl Read, most: usize) -> io::Result<Zeroizing<Vec<u8>>>
 pub fn write(bytes: &[u8]) -> Result<(), Failure> {
     // Past the buffer of `Stdout`, which would keep a copy.
     let stdout = io::stdout().as_fd().try_clone_to_owned();
-    stdout
-        .and_then(|fd| File::from(fd).write_all(bytes))
-        .map_err(Failure::io("write to stdout"))
+    stdout.and_then(|fd| File::from(fd).write_all(bytes)).map_err(Failure::io("write to stdout"))
 }
 
 /// Writes one line, or several, to stdout.

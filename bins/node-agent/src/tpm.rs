@@ -78,10 +78,7 @@ impl NodeTpm {
         match self.tpm.ak_public_area(handle) {
             Ok(area) => match AttestationKey::from_tpm2b(&area) {
                 Ok(key) => Ok(Some(key.public().clone())),
-                Err(error) => Err(failed(TpmError::HandleOccupied {
-                    handle,
-                    source: Some(error),
-                })),
+                Err(error) => Err(failed(TpmError::HandleOccupied { handle, source: Some(error) })),
             },
             Err(TpmError::NoAk { .. }) => Ok(None),
             Err(error) => Err(failed(error)),
@@ -111,8 +108,6 @@ impl NodeTpm {
 
 impl Activator for NodeTpm {
     fn activate(&self, credential: &Credential) -> Result<SecretBytes, ActivateError> {
-        self.tpm
-            .activate_credential(self.handle, credential)
-            .map_err(ActivateError::new)
+        self.tpm.activate_credential(self.handle, credential).map_err(ActivateError::new)
     }
 }

@@ -28,12 +28,7 @@ use self::world::{NOBODY, Node, PASSPHRASE, Wire, World, boot, good, pipe, refus
 
 #[test]
 fn the_first_boot_seals_and_later_boots_of_the_same_image_open() {
-    let Node {
-        world,
-        mut tpm,
-        machine,
-        config,
-    } = Node::start(Wire::Tls);
+    let Node { world, mut tpm, machine, config } = Node::start(Wire::Tls);
     let output = world.encrypt(&tpm, &config);
     assert!(output.stderr.is_empty(), "{output:?}");
     let sealed = good(output);
@@ -52,10 +47,7 @@ fn the_first_boot_seals_and_later_boots_of_the_same_image_open() {
     assert_eq!(String::from_utf8_lossy(&output.stderr).lines().count(), 3);
     assert_eq!(lines[0], format!("TEC-A412 {}", Code::PcrMismatch.title()));
     let attempt = lines[1].strip_prefix("attempt ").unwrap();
-    assert_eq!(
-        lines[2],
-        format!("see: tec explain {attempt}, docs/errors/TEC-A412.md")
-    );
+    assert_eq!(lines[2], format!("see: tec explain {attempt}, docs/errors/TEC-A412.md"));
     let id = attempt.parse().unwrap();
     let found = AttemptLog::find(&*world.registry, &id);
     let found = world.runtime.block_on(found).unwrap().unwrap();
@@ -65,12 +57,7 @@ fn the_first_boot_seals_and_later_boots_of_the_same_image_open() {
 
 #[test]
 fn a_first_boot_that_begins_anew_goes_on_as_the_machine_that_the_key_belongs_to() {
-    let Node {
-        world,
-        mut tpm,
-        machine,
-        config,
-    } = Node::start(Wire::Tls);
+    let Node { world, mut tpm, machine, config } = Node::start(Wire::Tls);
     good(world.encrypt(&tpm, &config));
     // The power fails before the disk is bound: all that stays is in the TPM.
     tpm.restart().unwrap();
@@ -101,22 +88,13 @@ fn a_first_boot_that_begins_anew_goes_on_as_the_machine_that_the_key_belongs_to(
 
 #[test]
 fn no_key_or_passphrase_is_ever_printed_not_even_to_a_trace() {
-    let Node {
-        world,
-        tpm,
-        machine,
-        config,
-    } = Node::start(Wire::Plain);
+    let Node { world, tpm, machine, config } = Node::start(Wire::Plain);
     let traced = |name: &str, argument: Option<String>, input: &[u8]| {
         let mut command = Command::new(world.link(name));
         let command = world.prepare(command.args(argument), &tpm);
         pipe(command.env("TEC_LOG", "trace"), input)
     };
-    let first = traced(
-        "clevis-encrypt-trustee",
-        Some(config.to_string()),
-        PASSPHRASE.as_bytes(),
-    );
+    let first = traced("clevis-encrypt-trustee", Some(config.to_string()), PASSPHRASE.as_bytes());
     let later = traced("clevis-decrypt-trustee", None, &first.stdout);
     assert_eq!(later.stdout, PASSPHRASE.as_bytes());
     let key = world.key_of(&machine);
@@ -144,12 +122,7 @@ fn no_key_or_passphrase_is_ever_printed_not_even_to_a_trace() {
 
 #[test]
 fn the_event_log_goes_along_and_must_replay() {
-    let Node {
-        world,
-        mut tpm,
-        machine,
-        config,
-    } = Node::start(Wire::Tls);
+    let Node { world, mut tpm, machine, config } = Node::start(Wire::Tls);
     let sealed = good(world.encrypt(&tpm, &config));
     tpm.restart().unwrap();
     boot(&tpm, "kernel");
@@ -176,9 +149,7 @@ fn the_event_log_goes_along_and_must_replay() {
 
 #[test]
 fn the_installed_clevis_finds_the_pin() {
-    let Node {
-        world, tpm, config, ..
-    } = Node::start(Wire::Plain);
+    let Node { world, tpm, config, .. } = Node::start(Wire::Plain);
     let config = config.to_string();
     let path = format!("{}:/usr/bin:/bin", world.directory.path().display());
     let clevis = |arguments: &[&str], input: &[u8]| {
@@ -186,10 +157,7 @@ fn the_installed_clevis_finds_the_pin() {
         let command = command.args(arguments).env("PATH", &path);
         good(pipe(world.prepare(command, &tpm), input))
     };
-    let sealed = clevis(
-        &["encrypt", "trustee", &config, "-y"],
-        PASSPHRASE.as_bytes(),
-    );
+    let sealed = clevis(&["encrypt", "trustee", &config, "-y"], PASSPHRASE.as_bytes());
     assert_eq!(clevis(&["decrypt"], &sealed), PASSPHRASE.as_bytes());
 }
 
@@ -219,21 +187,13 @@ fn a_server_that_demands_it_gets_the_proof_of_the_endorsement_key() {
 
 #[test]
 fn a_cleared_tpm_is_told_as_such_and_gets_no_new_key() {
-    let Node {
-        world,
-        tpm,
-        machine,
-        config,
-    } = Node::start(Wire::Tls);
+    let Node { world, tpm, machine, config } = Node::start(Wire::Tls);
     let sealed = good(world.encrypt(&tpm, &config));
     let other = Swtpm::start().unwrap();
     let lines = refused(&world.decrypt(&other, &sealed));
     assert!(lines[0].starts_with("TEC-A404 "), "{lines:?}");
     assert!(lines[1].contains("at 0x81010002"), "{lines:?}");
-    assert_eq!(
-        lines[2],
-        format!("see: tec explain {machine}, docs/errors/TEC-A404.md")
-    );
+    assert_eq!(lines[2], format!("see: tec explain {machine}, docs/errors/TEC-A404.md"));
     let shown = refused(&world.agent(&other, &["ak", "show"]));
     assert!(shown[1].contains("node-agent ak create"), "{shown:?}");
 }
@@ -255,12 +215,7 @@ fn a_second_key_for_a_machine_is_refused_with_the_server_s_code() {
 
 #[test]
 fn a_server_that_is_down_is_passed_over_and_all_down_are_named() {
-    let Node {
-        world,
-        tpm,
-        mut config,
-        ..
-    } = Node::start(Wire::Plain);
+    let Node { world, tpm, mut config, .. } = Node::start(Wire::Plain);
     let alive = config["servers"][0].clone();
     config["servers"] = serde_json::json!([{ "url": NOBODY, "cert": "" }, alive]);
     let sealed = good(world.encrypt(&tpm, &config));

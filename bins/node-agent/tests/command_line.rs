@@ -1,8 +1,5 @@
 //! The program as Clevis and people call it, where no TPM is needed.
-#![expect(
-    clippy::unwrap_used,
-    reason = "clippy takes helpers of tests for library code"
-)]
+#![expect(clippy::unwrap_used, reason = "clippy takes helpers of tests for library code")]
 
 use std::io::Write as _;
 use std::path::Path;
@@ -31,11 +28,7 @@ fn call(program: &Path, arguments: &[&str], input: &str) -> Output {
 }
 
 fn link(directory: &Path, name: &str) -> std::path::PathBuf {
-    let made = call(
-        Path::new(PROGRAM),
-        &["install-links", directory.to_str().unwrap()],
-        "",
-    );
+    let made = call(Path::new(PROGRAM), &["install-links", directory.to_str().unwrap()], "");
     assert!(made.status.success(), "{made:?}");
     assert_eq!(String::from_utf8(made.stdout).unwrap().lines().count(), 2);
     directory.join(name)
@@ -71,10 +64,7 @@ fn calls_without_configuration_or_with_unknown_flags_are_usage_errors() {
     assert_eq!(call(&encrypt, &[], PLAINTEXT).status.code(), Some(2));
     let program = Path::new(PROGRAM);
     assert_eq!(call(program, &[], "").status.code(), Some(2));
-    assert_eq!(
-        call(program, &["decrypt", "--x"], "").status.code(),
-        Some(2)
-    );
+    assert_eq!(call(program, &["decrypt", "--x"], "").status.code(), Some(2));
     let bad_handle = ["--ak-handle", "0x01", "ak", "show"];
     assert_eq!(call(program, &bad_handle, "").status.code(), Some(2));
     assert_eq!(call(program, &["--version"], "").status.code(), Some(0));

@@ -1,8 +1,5 @@
 //! What distributions put into an initramfs: the real scripts, with doubles of the two frameworks.
-#![expect(
-    clippy::unwrap_used,
-    reason = "clippy takes helpers of tests for library code"
-)]
+#![expect(clippy::unwrap_used, reason = "clippy takes helpers of tests for library code")]
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -30,11 +27,7 @@ fn files_in(root: &Path) -> Vec<String> {
     let listed = run(Command::new("find").arg(root).args(["-type", "f"]));
     let mut files: Vec<_> = listed
         .lines()
-        .map(|line| {
-            line.strip_prefix(root.to_str().unwrap())
-                .unwrap()
-                .to_owned()
-        })
+        .map(|line| line.strip_prefix(root.to_str().unwrap()).unwrap().to_owned())
         .collect();
     files.sort();
     files
@@ -83,10 +76,7 @@ fn the_names_of_the_pin_stand_for_its_commands() {
 fn a_missing_console_is_no_further_failure() {
     let dir = tempfile::tempdir().unwrap();
     let pin = installed_pin(dir.path(), "clevis-decrypt-trustee");
-    let output = Command::new(&pin)
-        .env("TEC_CONSOLE", dir.path().join("absent"))
-        .output()
-        .unwrap();
+    let output = Command::new(&pin).env("TEC_CONSOLE", dir.path().join("absent")).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(text.lines().count(), 3, "{text}");
@@ -97,13 +87,7 @@ fn a_missing_console_is_no_further_failure() {
 fn recorder(directory: &Path, status: u8) -> PathBuf {
     let agent = directory.join("agent");
     let calls = directory.join("calls");
-    script(
-        &agent,
-        &format!(
-            "#!/bin/sh\necho \"$@\" >> {}\nexit {status}\n",
-            calls.display()
-        ),
-    );
+    script(&agent, &format!("#!/bin/sh\necho \"$@\" >> {}\nexit {status}\n", calls.display()));
     agent
 }
 
@@ -124,10 +108,7 @@ fn a_boot_that_needed_the_recovery_key_renews_it_once_and_others_leave_it() {
     assert!(ensure(0) && ensure(0));
     let calls = fs::read_to_string(dir.path().join("calls")).unwrap();
     let renew = "recovery renew /dev/x";
-    assert_eq!(
-        calls.lines().collect::<Vec<_>>(),
-        [renew, renew, "recovery enroll /dev/x"]
-    );
+    assert_eq!(calls.lines().collect::<Vec<_>>(), [renew, renew, "recovery enroll /dev/x"]);
 }
 
 #[test]
@@ -136,18 +117,12 @@ fn a_disk_that_opened_by_itself_leaves_a_mark_and_a_refused_one_none() {
     let pin = dir.path().join("pin");
     let text = fs::read_to_string(deploy().join("clevis-decrypt-trustee")).unwrap();
     let agent = dir.path().join("agent");
-    script(
-        &pin,
-        &text.replace("/usr/bin/node-agent", agent.to_str().unwrap()),
-    );
+    script(&pin, &text.replace("/usr/bin/node-agent", agent.to_str().unwrap()));
     let mark = dir.path().join("run/unlocked");
     for (status, is_marked) in [(1, false), (0, true)] {
         recorder(dir.path(), status);
         let mut command = Command::new(&pin);
-        let done = command
-            .env("TEC_RUN", dir.path().join("run"))
-            .status()
-            .unwrap();
+        let done = command.env("TEC_RUN", dir.path().join("run")).status().unwrap();
         assert_eq!(done.code(), Some(status.into()));
         assert_eq!(mark.exists(), is_marked);
     }
@@ -183,32 +158,17 @@ fn the_hook_of_initramfs_tools_copies_program_pin_and_drivers() {
     fs::create_dir(&root).unwrap();
     let text = fs::read_to_string(deploy().join("initramfs-tools/hooks/clevis-trustee")).unwrap();
     let text = text
-        .replace(
-            "/usr/share/initramfs-tools/hook-functions",
-            functions.to_str().unwrap(),
-        )
-        .replace(
-            "copy_exec /usr/bin/node-agent",
-            &format!("copy_exec {PROGRAM}"),
-        );
+        .replace("/usr/share/initramfs-tools/hook-functions", functions.to_str().unwrap())
+        .replace("copy_exec /usr/bin/node-agent", &format!("copy_exec {PROGRAM}"));
     let hook = dir.path().join("hook");
     script(&hook, &text);
     assert_eq!(run(Command::new(&hook).arg("prereqs")), "clevis\n");
-    run(Command::new(&hook)
-        .env("DESTDIR", &root)
-        .env("TEC_DEPLOY", deploy()));
+    run(Command::new(&hook).env("DESTDIR", &root).env("TEC_DEPLOY", deploy()));
     let files = files_in(&root);
-    for name in [
-        "node-agent",
-        "clevis-decrypt-trustee",
-        "clevis-encrypt-trustee",
-    ] {
+    for name in ["node-agent", "clevis-decrypt-trustee", "clevis-encrypt-trustee"] {
         assert!(files.contains(&format!("/usr/bin/{name}")), "{files:?}");
     }
-    assert_eq!(
-        fs::read_to_string(root.join("modules")).unwrap(),
-        "tpm_tis\ntpm_crb\n"
-    );
+    assert_eq!(fs::read_to_string(root.join("modules")).unwrap(), "tpm_tis\ntpm_crb\n");
 }
 
 /// Functions of dracut.modules(7) that the module uses.
@@ -243,17 +203,10 @@ fn the_dracut_module_installs_program_pin_drivers_and_the_wish_for_a_network() {
         .env("hostonly_cmdline", "yes"));
     assert_eq!(out, "clevis network\n");
     let files = files_in(&root);
-    for name in [
-        "node-agent",
-        "clevis-decrypt-trustee",
-        "clevis-encrypt-trustee",
-    ] {
+    for name in ["node-agent", "clevis-decrypt-trustee", "clevis-encrypt-trustee"] {
         assert!(files.contains(&format!("/usr/bin/{name}")), "{files:?}");
     }
-    assert_eq!(
-        fs::read_to_string(root.join("modules")).unwrap(),
-        "=drivers/char/tpm\n"
-    );
+    assert_eq!(fs::read_to_string(root.join("modules")).unwrap(), "=drivers/char/tpm\n");
     let command_line = root.join("etc/cmdline.d/60clevis-pin-trustee.conf");
     assert_eq!(fs::read_to_string(command_line).unwrap(), " rd.neednet=1");
 }

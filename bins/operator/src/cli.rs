@@ -78,9 +78,7 @@ enum Access {
 }
 
 fn generation(text: &str) -> Result<Generation, String> {
-    let known = Generation::ALL
-        .into_iter()
-        .find(|generation| generation.as_str() == text);
+    let known = Generation::ALL.into_iter().find(|generation| generation.as_str() == text);
     known.ok_or_else(|| {
         let names = Generation::ALL.map(Generation::as_str);
         format!("these are known: {}", names.join(", "))
@@ -153,26 +151,14 @@ mod tests {
         };
         assert_eq!(pinned(&[]), ["4", "14"]);
         assert_eq!(pinned(&["--pcrs", "11,4,14"]), ["4", "11", "14"]);
-        let wrong = [
-            "operator",
-            "--namespace",
-            "n",
-            "--identity",
-            "one",
-            "--pcrs",
-            "24",
-        ];
+        let wrong = ["operator", "--namespace", "n", "--identity", "one", "--pcrs", "24"];
         assert!(Args::try_parse_from(wrong).is_err());
     }
 
     #[test]
     fn jobs_get_the_flags_for_registries_and_never_files_that_they_do_not_have() {
-        let plain = [
-            "--dangerous-plain-registry",
-            "r.example:5000",
-            "--mirror",
-            "a.example=b.example/c",
-        ];
+        let plain =
+            ["--dangerous-plain-registry", "r.example:5000", "--mirror", "a.example=b.example/c"];
         let deploy = args(&plain).deploy().unwrap();
         let flags = "--mirror a.example=b.example/c --dangerous-plain-registry r.example:5000 \
                      --platform linux/amd64";

@@ -46,10 +46,7 @@ impl ResolvesClientCert for Certificate {
 
 impl Certificate {
     fn current(&self) -> Option<Arc<CertifiedKey>> {
-        self.0
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// From now on this one: chain and key in PEM.

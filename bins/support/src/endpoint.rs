@@ -16,9 +16,7 @@ pub fn parse(text: &str) -> anyhow::Result<Endpoint> {
         None => (text, String::new()),
     };
     // In one line, since a command line is refused with one.
-    let url = url
-        .parse()
-        .map_err(|error: ParseBaseUrlError| anyhow!("{url:?}: {error}"))?;
+    let url = url.parse().map_err(|error: ParseBaseUrlError| anyhow!("{url:?}: {error}"))?;
     Ok(Endpoint::new(url, ca))
 }
 
@@ -32,10 +30,7 @@ mod tests {
         let file = dir.path().join("ca.crt");
         std::fs::write(&file, "PEM").unwrap();
         let endpoint = parse(&format!("https://kbs:8080={}", file.display())).unwrap();
-        assert_eq!(
-            (endpoint.url.as_str(), endpoint.cert.as_str()),
-            ("https://kbs:8080", "PEM")
-        );
+        assert_eq!((endpoint.url.as_str(), endpoint.cert.as_str()), ("https://kbs:8080", "PEM"));
         assert_eq!(parse("http://kbs").unwrap().cert, "");
         assert!(parse("https://kbs=/no/such/file").is_err());
         assert!(parse("kbs:8080").is_err());

@@ -10,10 +10,7 @@ use tec_tpm::verifier::{AzSnpVtpmVerifier, ByTee, TpmVerifier};
 
 /// Sorts of evidence, and which guests of them. There is no flag for evidence without hardware.
 #[derive(Clone, Debug, Args)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "a command line, built field by field"
-)]
+#[expect(clippy::exhaustive_structs, reason = "a command line, built field by field")]
 pub struct EvidenceArgs {
     /// Sort of evidence that is taken; may be given several times.
     #[arg(long, value_name = "SORT", value_enum, default_value = "tpm")]
@@ -68,18 +65,11 @@ pub fn parse_sha384(text: &str) -> Result<[u8; 48], String> {
 /// There are not four of them, or one is above 255.
 pub fn parse_tcb(text: &str) -> Result<Tcb, String> {
     let part = |part: &str| {
-        part.parse::<u8>()
-            .map_err(|_| format!("{part:?} is not a number from 0 to 255"))
+        part.parse::<u8>().map_err(|_| format!("{part:?} is not a number from 0 to 255"))
     };
     let parts: Vec<u8> = text.split(',').map(part).collect::<Result<_, _>>()?;
     match parts[..] {
-        [bootloader, tee, snp, microcode] => Ok(Tcb {
-            fmc: 0,
-            bootloader,
-            tee,
-            snp,
-            microcode,
-        }),
+        [bootloader, tee, snp, microcode] => Ok(Tcb { fmc: 0, bootloader, tee, snp, microcode }),
         _ => Err("four numbers are needed: boot loader, TEE, SNP, microcode".to_owned()),
     }
 }
@@ -172,15 +162,8 @@ mod tests {
         let text = "1d".repeat(48);
         let flags = ["--snp-id-key", &text, "--snp-minimum-tcb", "4,0,24,219"];
         let server = Server::try_parse_from(["server"].iter().chain(&flags)).unwrap();
-        let minimum = Tcb {
-            bootloader: 4,
-            snp: 24,
-            microcode: 219,
-            ..Tcb::default()
-        };
-        let expected = Policy::new()
-            .with_id_keys([digest])
-            .with_minimum_tcb_of_all(minimum);
+        let minimum = Tcb { bootloader: 4, snp: 24, microcode: 219, ..Tcb::default() };
+        let expected = Policy::new().with_id_keys([digest]).with_minimum_tcb_of_all(minimum);
         assert_eq!(server.evidence.snp_policy().unwrap(), expected);
         for wrong in ["4,0,24", "4,0,24,256", "4,0,24,-1", ""] {
             assert!(parse_tcb(wrong).is_err(), "{wrong}");

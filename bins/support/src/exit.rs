@@ -32,11 +32,7 @@ pub struct CodedError {
 impl CodedError {
     /// An error without a cause.
     pub fn new(code: Code, context: impl Into<String>) -> Self {
-        Self {
-            code,
-            context: context.into(),
-            source: None,
-        }
+        Self { code, context: context.into(), source: None }
     }
 
     /// An error with a cause.
@@ -45,11 +41,7 @@ impl CodedError {
         context: impl Into<String>,
         source: impl Into<Box<dyn Error + Send + Sync>>,
     ) -> Self {
-        Self {
-            code,
-            context: context.into(),
-            source: Some(source.into()),
-        }
+        Self { code, context: context.into(), source: Some(source.into()) }
     }
 }
 
@@ -78,11 +70,7 @@ fn status(error: &anyhow::Error) -> u8 {
 
 fn print_error(error: &anyhow::Error) {
     let mut stderr = std::io::stderr().lock();
-    let (on, off) = if stderr.is_terminal() {
-        ("\u{1b}[31m", "\u{1b}[0m")
-    } else {
-        ("", "")
-    };
+    let (on, off) = if stderr.is_terminal() { ("\u{1b}[31m", "\u{1b}[0m") } else { ("", "") };
     let coded = coded(error);
     let causes: Vec<_> = error.chain().map(ToString::to_string).collect();
     let text = causes.join(": ");

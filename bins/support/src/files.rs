@@ -20,9 +20,7 @@ pub fn write_public(path: &Path, content: &[u8]) -> io::Result<()> {
 fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let directory = path.parent().filter(|p| !p.as_os_str().is_empty());
     let directory = directory.unwrap_or_else(|| Path::new("."));
-    let name = path
-        .file_name()
-        .ok_or_else(|| io::Error::other("the path names no file"))?;
+    let name = path.file_name().ok_or_else(|| io::Error::other("the path names no file"))?;
     let mut temporary = name.to_owned();
     temporary.push(format!(".{}.tmp", std::process::id()));
     let temporary = directory.join(temporary);
@@ -86,10 +84,7 @@ mod tests {
         let error = create_private(&path, b"two").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(fs::read(&path).unwrap(), b"one");
-        assert_eq!(
-            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
-            0o600
-        );
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     }
 
     #[test]
@@ -99,10 +94,7 @@ mod tests {
         write_private(&path, b"one").unwrap();
         write_private(&path, b"two").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"two");
-        assert_eq!(
-            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
-            0o600
-        );
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 }

@@ -33,10 +33,7 @@ use crate::{SystemClock, listen, tls};
 /// Flags of such a server; those for TLS are the ones of the existing programs
 /// (trusted-cluster-operator).
 #[derive(Clone, Debug, Args)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "a command line, built field by field"
-)]
+#[expect(clippy::exhaustive_structs, reason = "a command line, built field by field")]
 pub struct FrontArgs {
     /// Address to listen on.
     #[arg(long, default_value = "0.0.0.0")]
@@ -67,10 +64,7 @@ pub struct FrontArgs {
 
 /// What is served.
 #[derive(Debug)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "built field by field by programs"
-)]
+#[expect(clippy::exhaustive_structs, reason = "built field by field by programs")]
 pub struct Front {
     /// The service, with all paths.
     pub service: Router,
@@ -172,10 +166,7 @@ fn transport(
         return Ok(Transport::DangerousPlain);
     };
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let source = tls::Source::Files {
-        cert: cert.clone(),
-        key: key.clone(),
-    };
+    let source = tls::Source::Files { cert: cert.clone(), key: key.clone() };
     let certificate = LiveCertificate::load(source, &*clock)?;
     let transport = Transport::Tls(certificate.server_config());
     let shutdown = shutdown.clone();

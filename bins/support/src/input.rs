@@ -16,15 +16,9 @@ pub fn read(path: &Path, limit: u64) -> anyhow::Result<Vec<u8>> {
     let shown = path.display();
     // Files of the kernel say that they are empty, so the size is checked again below.
     let metadata = fs::metadata(path).with_context(|| format!("cannot read {shown}"))?;
-    anyhow::ensure!(
-        metadata.len() <= limit,
-        "{shown} is larger than {limit} bytes"
-    );
+    anyhow::ensure!(metadata.len() <= limit, "{shown} is larger than {limit} bytes");
     let bytes = fs::read(path).with_context(|| format!("cannot read {shown}"))?;
-    anyhow::ensure!(
-        bytes.len() as u64 <= limit,
-        "{shown} is larger than {limit} bytes"
-    );
+    anyhow::ensure!(bytes.len() as u64 <= limit, "{shown} is larger than {limit} bytes");
     Ok(bytes)
 }
 

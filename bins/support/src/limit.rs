@@ -55,9 +55,7 @@ pub async fn limit(
     next: Next,
 ) -> Response {
     if limiter.allows(peer.ip()) {
-        request
-            .extensions_mut()
-            .insert(SourceNetwork::of(peer.ip()));
+        request.extensions_mut().insert(SourceNetwork::of(peer.ip()));
         next.run(request).await
     } else {
         refusal(limiter.style, Code::RegisterRate).into_response()

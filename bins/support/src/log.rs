@@ -31,9 +31,8 @@ pub enum LogForm {
 /// The filter does not parse.
 pub fn start(filter: &str, form: LogForm) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(filter)?;
-    let lines = tracing_subscriber::fmt::layer()
-        .with_writer(|| Tee)
-        .with_ansi(io::stderr().is_terminal());
+    let lines =
+        tracing_subscriber::fmt::layer().with_writer(|| Tee).with_ansi(io::stderr().is_terminal());
     let lines = match form {
         LogForm::Text => lines.boxed(),
         LogForm::Json => lines.json().boxed(),

@@ -38,20 +38,13 @@ impl RequestMetrics {
         counter: (&'static str, &'static str),
         histogram: (&'static str, &'static str),
     ) -> Arc<Self> {
-        Arc::new(Self {
-            counter,
-            histogram,
-            state: Mutex::default(),
-        })
+        Arc::new(Self { counter, histogram, state: Mutex::default() })
     }
 
     /// Counts a request.
     pub fn observe(&self, code: Option<Code>, took: Duration) {
         let mut state = self.state();
-        *state
-            .by_code
-            .entry(code.map_or("ok", Code::as_str))
-            .or_default() += 1;
+        *state.by_code.entry(code.map_or("ok", Code::as_str)).or_default() += 1;
         for (bound, bucket) in BUCKETS.iter().zip(&mut state.buckets) {
             if took <= Duration::from_millis(*bound) {
                 *bucket += 1;

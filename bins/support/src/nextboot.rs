@@ -62,10 +62,7 @@ pub struct NextbootArgs {
 
 /// What runs now, as far as it is known.
 #[derive(Clone, Debug, Default)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "two facts, each of which may lack"
-)]
+#[expect(clippy::exhaustive_structs, reason = "two facts, each of which may lack")]
 pub struct Running {
     /// Values of the registers.
     pub values: Option<BTreeMap<PcrIndex, Sha256Digest>>,
@@ -130,9 +127,7 @@ fn predicted(args: &NextbootArgs) -> anyhow::Result<Prediction> {
 
 /// What ends a boot before the kernel starts is the answer that was asked for.
 fn blocked(error: anyhow::Error) -> anyhow::Result<NextBoot> {
-    let cause = error
-        .chain()
-        .find_map(|cause| cause.downcast_ref::<PredictError>());
+    let cause = error.chain().find_map(|cause| cause.downcast_ref::<PredictError>());
     match cause {
         Some(cause) if cause.is_refusal() => {
             let file = cause.file().unwrap_or_default();

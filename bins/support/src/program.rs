@@ -66,10 +66,7 @@ pub fn run(flags: &LogArgs, work: impl Future<Output = anyhow::Result<u8>>) -> a
     log::start(&flags.log, flags.log_form)?;
     // Fails only when a provider is installed already, which is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?
-        .block_on(work)
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(work)
 }
 
 /// Resolves with SIGTERM or SIGINT, from this call on.

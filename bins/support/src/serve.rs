@@ -16,9 +16,7 @@ pub use crate::shutdown::Shutdown;
 pub fn bind(address: SocketAddr) -> anyhow::Result<std::net::TcpListener> {
     let listener =
         std::net::TcpListener::bind(address).with_context(|| format!("listen on {address}"))?;
-    listener
-        .set_nonblocking(true)
-        .with_context(|| format!("listen on {address}"))?;
+    listener.set_nonblocking(true).with_context(|| format!("listen on {address}"))?;
     Ok(listener)
 }
 

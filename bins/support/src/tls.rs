@@ -68,17 +68,13 @@ pub struct LiveCertificate {
 
 impl fmt::Debug for LiveCertificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LiveCertificate")
-            .field("source", &self.source)
-            .finish_non_exhaustive()
+        f.debug_struct("LiveCertificate").field("source", &self.source).finish_non_exhaustive()
     }
 }
 
 impl ResolvesServerCert for LiveCertificate {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(Arc::clone(
-            &self.current.read().unwrap_or_else(PoisonError::into_inner),
-        ))
+        Some(Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner)))
     }
 }
 
@@ -96,9 +92,7 @@ impl LiveCertificate {
     /// client certificates.
     pub fn server_config(self: &Arc<Self>) -> Arc<ServerConfig> {
         let resolver = Arc::clone(self) as Arc<dyn ResolvesServerCert>;
-        let mut config = ServerConfig::builder()
-            .with_no_client_auth()
-            .with_cert_resolver(resolver);
+        let mut config = ServerConfig::builder().with_no_client_auth().with_cert_resolver(resolver);
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Arc::new(config)
     }
@@ -158,10 +152,7 @@ fn read(source: &Source, clock: &dyn Clock) -> anyhow::Result<CertifiedKey> {
     }
     let (cert, key) = paths(source);
     let unusable = |path: &Path, error: String| {
-        CodedError::new(
-            Code::TlsMaterial,
-            format!("use {}: {error}", path.display()),
-        )
+        CodedError::new(Code::TlsMaterial, format!("use {}: {error}", path.display()))
     };
     let chain = CertificateDer::pem_file_iter(&cert)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
@@ -199,10 +190,7 @@ pub fn ca_pem(path: &Path) -> anyhow::Result<String> {
 /// `TEC-T500` when the file cannot be read.
 pub fn certificates(path: &Path) -> anyhow::Result<Vec<Vec<u8>>> {
     let unusable = |error: rustls::pki_types::pem::Error| {
-        CodedError::new(
-            Code::TlsMaterial,
-            format!("read {}: {error}", path.display()),
-        )
+        CodedError::new(Code::TlsMaterial, format!("read {}: {error}", path.display()))
     };
     let mut list = Vec::new();
     for certificate in CertificateDer::pem_file_iter(path).map_err(unusable)? {
@@ -267,10 +255,7 @@ pub struct Pair {
 
 impl Pair {
     fn new(certificate: &rcgen::Certificate, key: &KeyPair) -> Self {
-        Self {
-            chain: certificate.pem(),
-            key: SecretBytes::new(key.serialize_pem().into_bytes()),
-        }
+        Self { chain: certificate.pem(), key: SecretBytes::new(key.serialize_pem().into_bytes()) }
     }
 }
 
@@ -281,10 +266,7 @@ impl Pair {
 pub fn new_ca(now: Timestamp) -> anyhow::Result<Pair> {
     let key = KeyPair::generate().context("generate the CA's key")?;
     let certificate = ca_params(now)?.self_signed(&key);
-    Ok(Pair::new(
-        &certificate.context("sign the CA's certificate")?,
-        &key,
-    ))
+    Ok(Pair::new(&certificate.context("sign the CA's certificate")?, &key))
 }
 
 /// A certificate of a server with these names, signed by a CA, and when it should be renewed.
@@ -318,10 +300,7 @@ fn new_leaf(
     params.not_after = instant(now.plus_seconds(LEAF_DAYS * DAY))?;
     let key = KeyPair::generate().context("generate the server's key")?;
     let certificate = params.signed_by(&key, issuer);
-    Ok(Pair::new(
-        &certificate.context("sign the server's certificate")?,
-        &key,
-    ))
+    Ok(Pair::new(&certificate.context("sign the server's certificate")?, &key))
 }
 
 /// Names and renewal date of the leaf, kept beside it so that it need not be parsed.
@@ -391,10 +370,7 @@ mod tests {
         LiveCertificate::load(built_in(dir.path()), &At(NOW)).unwrap();
         let (ca, leaf) = (read("ca.pem"), read("tls.crt"));
         LiveCertificate::load(built_in(dir.path()), &At(NOW + 59 * DAY)).unwrap();
-        assert_eq!(
-            (read("ca.pem"), read("tls.crt")),
-            (ca.clone(), leaf.clone())
-        );
+        assert_eq!((read("ca.pem"), read("tls.crt")), (ca.clone(), leaf.clone()));
         LiveCertificate::load(built_in(dir.path()), &At(NOW + 61 * DAY)).unwrap();
         assert_eq!(read("ca.pem"), ca);
         assert_ne!(read("tls.crt"), leaf);

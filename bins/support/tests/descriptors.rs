@@ -1,9 +1,6 @@
 //! A server whose process has no file descriptors left. The limit is that of the process, so this
 //! test has one of its own.
-#![expect(
-    clippy::unwrap_used,
-    reason = "clippy takes helpers of tests for library code"
-)]
+#![expect(clippy::unwrap_used, reason = "clippy takes helpers of tests for library code")]
 
 use std::fs::File;
 use std::net::Ipv4Addr;
@@ -32,10 +29,7 @@ async fn ask(stream: &mut TcpStream) -> String {
 
 #[tokio::test]
 async fn without_file_descriptors_an_unused_connection_makes_room() {
-    let limit = Rlimit {
-        current: Some(96),
-        ..getrlimit(Resource::Nofile)
-    };
+    let limit = Rlimit { current: Some(96), ..getrlimit(Resource::Nofile) };
     setrlimit(Resource::Nofile, limit).unwrap();
     let listener = bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let address = listener.local_addr().unwrap();

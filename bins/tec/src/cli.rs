@@ -28,12 +28,7 @@ use crate::serve::args::ServeArgs;
 #[command(name = "tec", version = crate::VERSION, propagate_version = true, arg_required_else_help = true)]
 pub(crate) struct Cli {
     /// Directory with the store, the seal key and the built-in CA.
-    #[arg(
-        long,
-        env = "TEC_STATE_DIR",
-        default_value = "/var/lib/tec",
-        global = true
-    )]
+    #[arg(long, env = "TEC_STATE_DIR", default_value = "/var/lib/tec", global = true)]
     pub(crate) state_dir: PathBuf,
     #[command(flatten)]
     pub(crate) printing: Printing,

@@ -67,9 +67,7 @@ pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> St
         return "none".to_owned();
     }
     let head = std::iter::once(head.to_vec());
-    let rows = rows
-        .iter()
-        .map(|row| row.iter().map(String::as_str).collect());
+    let rows = rows.iter().map(|row| row.iter().map(String::as_str).collect());
     tec_support::table::lines(head.chain(rows)).join("\n")
 }
 
@@ -79,10 +77,7 @@ mod tests {
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {
-        let rows = [
-            ["abc".to_owned(), "1".to_owned()],
-            ["d".to_owned(), "22".to_owned()],
-        ];
+        let rows = [["abc".to_owned(), "1".to_owned()], ["d".to_owned(), "22".to_owned()]];
         assert_eq!(table(["A", "N"], &rows), "A    N\nabc  1\nd    22");
         assert_eq!(table(["A"], &[]), "none");
     }

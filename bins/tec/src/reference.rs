@@ -44,11 +44,7 @@ fn leaves(command: &Command, path: &str, page: &mut String) {
 
 /// Flags that all commands below `next` take, and not those beside it.
 fn common(command: &Command, next: &Command, path: &str, page: &mut String) {
-    let is_new = |arg: &&Arg| {
-        command
-            .get_arguments()
-            .all(|old| old.get_id() != arg.get_id())
-    };
+    let is_new = |arg: &&Arg| command.get_arguments().all(|old| old.get_id() != arg.get_id());
     let mut flags = global(next).filter(is_new).peekable();
     if next.has_subcommands() && flags.peek().is_some() {
         let title = format!("Flags of every command of {path}");
@@ -63,10 +59,7 @@ fn section(page: &mut String, title: &str, args: &mut dyn Iterator<Item = &Arg>)
 
 fn shown(command: &Command) -> impl Iterator<Item = &Arg> {
     let is_own = |arg: &&Arg| !["help", "version"].contains(&arg.get_id().as_str());
-    command
-        .get_arguments()
-        .filter(|arg| !arg.is_hide_set())
-        .filter(is_own)
+    command.get_arguments().filter(|arg| !arg.is_hide_set()).filter(is_own)
 }
 
 fn rows(page: &mut String, args: &mut dyn Iterator<Item = &Arg>) {
@@ -90,17 +83,11 @@ fn row(arg: &Arg) -> String {
     } else {
         String::new()
     };
-    let variable = arg
-        .get_env()
-        .map(|name| name.to_string_lossy().into_owned());
+    let variable = arg.get_env().map(|name| name.to_string_lossy().into_owned());
     let default = arg.get_default_values().iter().map(|d| d.to_string_lossy());
     let default = default.collect::<Vec<_>>().join(", ");
     let code = |text: &str| {
-        if text.is_empty() {
-            String::new()
-        } else {
-            format!("`{text}`")
-        }
+        if text.is_empty() { String::new() } else { format!("`{text}`") }
     };
     format!(
         "| {} | {} | {} | {help}{choices} |\n",

@@ -59,20 +59,14 @@ pub(crate) struct Endpoints {
 
 impl Endpoints {
     pub(crate) fn write(&self, directory: &Path) -> anyhow::Result<()> {
-        write_private(
-            &directory.join(ENDPOINTS),
-            &serde_json::to_vec_pretty(self)?,
-        )
-        .with_context(|| format!("write {ENDPOINTS}"))
+        write_private(&directory.join(ENDPOINTS), &serde_json::to_vec_pretty(self)?)
+            .with_context(|| format!("write {ENDPOINTS}"))
     }
 
     pub(crate) fn read(directory: &Path) -> anyhow::Result<Self> {
         let path = directory.join(ENDPOINTS);
         let text = std::fs::read(&path).with_context(|| {
-            format!(
-                "read {}; has `tec serve` run on this directory?",
-                path.display()
-            )
+            format!("read {}; has `tec serve` run on this directory?", path.display())
         })?;
         serde_json::from_slice(&text).with_context(|| format!("parse {}", path.display()))
     }

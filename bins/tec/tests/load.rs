@@ -1,9 +1,6 @@
 //! Strangers at the key broker of `tec serve`: 100,000 of them, and some who send too much or too
 //! slowly. Memory is bounded, and the service goes on.
-#![expect(
-    clippy::unwrap_used,
-    reason = "clippy takes helpers of tests for library code"
-)]
+#![expect(clippy::unwrap_used, reason = "clippy takes helpers of tests for library code")]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -51,12 +48,7 @@ impl Server {
             .args(["--log", "error", "--state-dir"])
             .arg(&dir)
             .args(["serve", "--dangerous-plain-http", "--kbs-rate", "10000000"])
-            .args([
-                "--public-host",
-                "127.0.0.1",
-                "--register-addr",
-                "127.0.0.1:0",
-            ])
+            .args(["--public-host", "127.0.0.1", "--register-addr", "127.0.0.1:0"])
             .args(["--ak-addr", "127.0.0.1:0", "--kbs-addr", "127.0.0.1:0"])
             .stdin(Stdio::null())
             .spawn()
@@ -71,31 +63,20 @@ impl Server {
         };
         let endpoints: serde_json::Value = serde_json::from_str(&endpoints).unwrap();
         let kbs = endpoints.pointer("/kbs/0/url").unwrap().as_str().unwrap();
-        Self {
-            child,
-            kbs: kbs.strip_prefix("http://").unwrap().parse().unwrap(),
-            _state: state,
-        }
+        Self { child, kbs: kbs.strip_prefix("http://").unwrap().parse().unwrap(), _state: state }
     }
 
     fn peak_kib(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find(|line| line.starts_with("VmHWM:"));
-        line.unwrap()
-            .split_whitespace()
-            .nth(1)
-            .unwrap()
-            .parse()
-            .unwrap()
+        line.unwrap().split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 }
 
 /// Connects from one of the addresses of the loopback network.
 async fn connect(last: u8, to: SocketAddr) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
-    socket
-        .bind(SocketAddr::from(([127, 0, 0, last], 0)))
-        .unwrap();
+    socket.bind(SocketAddr::from(([127, 0, 0, last], 0))).unwrap();
     socket.connect(to).await.unwrap()
 }
 
@@ -184,23 +165,13 @@ async fn who_sends_too_much_is_told_so_and_takes_no_memory() {
     let with_session = format!("{attest}cookie: {session}\r\n");
     // A chunk of 0x10000 blanks.
     let chunk = format!("10000\r\n{}\r\n", " ".repeat(0x10000));
-    for (head, max, without_end) in [
-        (AUTH, MAX_AUTH, 413),
-        (attest, MAX_BODY, 401),
-        (&with_session, MAX_BODY, 413),
-    ] {
+    for (head, max, without_end) in
+        [(AUTH, MAX_AUTH, 413), (attest, MAX_BODY, 401), (&with_session, MAX_BODY, 413)]
+    {
         let announced = format!("{head}content-length: {}\r\n\r\n", max + 1);
-        assert_eq!(
-            pour(server.kbs, &announced, chunk.as_bytes()).await,
-            413,
-            "{head}"
-        );
+        assert_eq!(pour(server.kbs, &announced, chunk.as_bytes()).await, 413, "{head}");
         let endless = format!("{head}transfer-encoding: chunked\r\n\r\n");
-        assert_eq!(
-            pour(server.kbs, &endless, chunk.as_bytes()).await,
-            without_end,
-            "{head}"
-        );
+        assert_eq!(pour(server.kbs, &endless, chunk.as_bytes()).await, without_end, "{head}");
     }
     assert_eq!(auth(&mut connect(1, server.kbs).await).await, 200);
     let peak = server.peak_kib();

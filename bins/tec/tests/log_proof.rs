@@ -1,9 +1,6 @@
 //! What commands say of a log's worth: `tec eventlog show` and `verify`, `tec pcr identify`.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "all of this file is test code, its helper functions too"
-)]
+#![expect(clippy::unwrap_used, reason = "all of this file is test code, its helper functions too")]
 
 use std::fs;
 use std::path::Path;
@@ -25,22 +22,11 @@ fn boot(folder: &Path, kernel: &str) -> (String, String) {
         .separator(PCR4)
         .image(Sha256Digest::of("shim"), "\\EFI\\debian\\shimx64.efi")
         .image(Sha256Digest::of(kernel), "/vmlinuz")
-        .measure_other(
-            PcrIndex::BOOT_COMMANDS,
-            EventKind::IPL,
-            b"boot",
-            b"grub_cmd: boot\0",
-        )
+        .measure_other(PcrIndex::BOOT_COMMANDS, EventKind::IPL, b"boot", b"grub_cmd: boot\0")
         .build();
     let values = EventLog::parse(&bytes).unwrap().replay_sha256().unwrap();
     let values = values.iter().map(|(pcr, value)| (pcr, *value)).collect();
-    let path = |end: &str| {
-        folder
-            .join(format!("{kernel}.{end}"))
-            .to_str()
-            .unwrap()
-            .to_owned()
-    };
+    let path = |end: &str| folder.join(format!("{kernel}.{end}")).to_str().unwrap().to_owned();
     fs::write(path("log"), bytes).unwrap();
     fs::write(path("values"), output::pcrread(&values)).unwrap();
     (path("log"), path("values"))
@@ -48,14 +34,8 @@ fn boot(folder: &Path, kernel: &str) -> (String, String) {
 
 /// Exit status and standard output.
 fn tec(arguments: &[&str]) -> (i32, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_tec"))
-        .args(arguments)
-        .output()
-        .unwrap();
-    (
-        output.status.code().unwrap(),
-        String::from_utf8(output.stdout).unwrap(),
-    )
+    let output = Command::new(env!("CARGO_BIN_EXE_tec")).args(arguments).output().unwrap();
+    (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap())
 }
 
 fn json(arguments: &[&str]) -> Value {
@@ -90,10 +70,7 @@ fn verify_succeeds_only_where_the_log_explains_the_registers() {
     let (status, table) = tec(&["eventlog", "verify", &log, "--values", &other]);
     assert_eq!(status, 1);
     let lines: Vec<&str> = table.lines().take(2).collect();
-    assert!(
-        lines[0].starts_with("PCR  4") && lines[0].contains("NOT explained"),
-        "{table}"
-    );
+    assert!(lines[0].starts_with("PCR  4") && lines[0].contains("NOT explained"), "{table}");
     assert!(
         lines[1].starts_with("PCR  8") && lines[1].ends_with("explained by the log"),
         "{table}"

@@ -46,13 +46,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     };
     let Some(before) = args.compare.first() else {
         let mut describe = git(root);
-        describe.args([
-            "describe",
-            "--always",
-            "--dirty",
-            "--abbrev=12",
-            "--exclude=*",
-        ]);
+        describe.args(["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]);
         let name = process::capture(&mut describe)?;
         let name = name.trim();
         bench.measure(root)?;
@@ -101,9 +95,7 @@ impl Bench<'_> {
         if self.wants(OPERATOR) {
             self.build(tree, &["operator"])?;
         }
-        if [KUBERNETES, OPERATOR, MIGRATION, SERVICES, SILENT]
-            .iter()
-            .any(|names| self.wants(names))
+        if [KUBERNETES, OPERATOR, MIGRATION, SERVICES, SILENT].iter().any(|names| self.wants(names))
         {
             let tools = tools::ensure()?;
             tools::ensure_kubernetes(&tools)?;
@@ -131,9 +123,7 @@ impl Bench<'_> {
     fn build(&self, tree: &Path, packages: &[&str]) -> Result<()> {
         term::step("programs that are measured as a whole");
         let mut build = cargo(tree);
-        build
-            .args(["build", "--release", "--target-dir"])
-            .arg(&self.target);
+        build.args(["build", "--release", "--target-dir"]).arg(&self.target);
         for package in packages {
             build.args(["--package", package]);
         }
@@ -143,15 +133,7 @@ impl Bench<'_> {
     /// Prints a report; the program of the benchmarks knows how.
     fn show(&self, report: &Path, more: &[&str]) -> Result<()> {
         let mut show = cargo(self.root);
-        show.args([
-            "run",
-            "--quiet",
-            "--profile",
-            "bench",
-            "--package",
-            "tec-benches",
-            "--",
-        ]);
+        show.args(["run", "--quiet", "--profile", "bench", "--package", "tec-benches", "--"]);
         process::run(show.arg(report).args(more))
     }
 
@@ -177,11 +159,7 @@ impl Bench<'_> {
         }
         let tree = self.target.join(format!("bench/tree-{commit}"));
         let mut add = git(self.root);
-        process::run(
-            add.args(["worktree", "add", "--detach"])
-                .arg(&tree)
-                .arg(&commit),
-        )?;
+        process::run(add.args(["worktree", "add", "--detach"]).arg(&tree).arg(&commit))?;
         let measured = self.measure(&tree);
         let mut remove = git(self.root);
         process::run(remove.args(["worktree", "remove", "--force"]).arg(&tree))?;

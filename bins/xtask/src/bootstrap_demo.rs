@@ -8,13 +8,7 @@ use crate::tools::Tools;
 use crate::{process, programs, term, tools};
 
 /// The programs on the hosts, the one that plays them, and the admin's.
-const PROGRAMS: [&str; 5] = [
-    "bootstrap-demo",
-    "bootstrapper",
-    "host-stub",
-    "join-service",
-    "tec",
-];
+const PROGRAMS: [&str; 5] = ["bootstrap-demo", "bootstrapper", "host-stub", "join-service", "tec"];
 
 /// Tools, build, play.
 pub(crate) fn run(root: &Path) -> Result<()> {

@@ -11,13 +11,8 @@ use crate::process;
 /// What `cargo run` sets for the program it runs. Build scripts of dependencies watch some of
 /// these, so leaving them in place would rebuild those dependencies whenever xtask and plain cargo
 /// take turns.
-const SET_BY_CARGO_RUN: [&str; 5] = [
-    "CARGO_PKG_",
-    "CARGO_MANIFEST_",
-    "CARGO_BIN_",
-    "CARGO_CRATE_NAME",
-    "CARGO_PRIMARY_PACKAGE",
-];
+const SET_BY_CARGO_RUN: [&str; 5] =
+    ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_NAME", "CARGO_PRIMARY_PACKAGE"];
 
 /// The nearest directory above this one whose Cargo.toml is a workspace.
 pub(crate) fn workspace_root() -> Result<PathBuf> {
@@ -67,11 +62,8 @@ impl Metadata {
     }
 
     fn read(root: &Path, more: &[&str]) -> Result<Self> {
-        let text = process::capture(
-            cargo(root)
-                .args(["metadata", "--format-version", "1"])
-                .args(more),
-        )?;
+        let text =
+            process::capture(cargo(root).args(["metadata", "--format-version", "1"]).args(more))?;
         let value = serde_json::from_str(&text).context("cargo metadata printed no JSON")?;
         Ok(Self(value))
     }
@@ -91,11 +83,9 @@ impl Metadata {
 
     /// Packages of the workspace.
     pub(crate) fn members(&self) -> impl Iterator<Item = Package<'_>> {
-        let members: Vec<&str> = array(&self.0, "workspace_members")
-            .filter_map(Value::as_str)
-            .collect();
-        self.packages()
-            .filter(move |package| members.contains(&package.text("id")))
+        let members: Vec<&str> =
+            array(&self.0, "workspace_members").filter_map(Value::as_str).collect();
+        self.packages().filter(move |package| members.contains(&package.text("id")))
     }
 
     /// The binaries of one package of the workspace, sorted.
@@ -153,10 +143,7 @@ impl<'a> Package<'a> {
 
 /// A text member of a JSON object, empty when absent.
 pub(crate) fn text<'a>(value: &'a Value, member: &str) -> &'a str {
-    value
-        .get(member)
-        .and_then(Value::as_str)
-        .unwrap_or_default()
+    value.get(member).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// A list member of a JSON object, empty when absent.
@@ -164,10 +151,5 @@ pub(crate) fn array<'a>(
     value: &'a Value,
     member: &str,
 ) -> impl Iterator<Item = &'a Value> + use<'a> {
-    value
-        .get(member)
-        .and_then(Value::as_array)
-        .map(Vec::as_slice)
-        .unwrap_or_default()
-        .iter()
+    value.get(member).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default().iter()
 }

@@ -23,10 +23,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     term::step("check: lints, all features");
     clippy(root, &[&programs::ALL[..], &["--all-targets"]].concat())?;
     // Tests that only run by their name are none of all targets.
-    clippy(
-        root,
-        &[&programs::ALL[..], &["--test", "opensearch"]].concat(),
-    )?;
+    clippy(root, &[&programs::ALL[..], &["--test", "opensearch"]].concat())?;
     term::step("check: lints, what ships");
     clippy(root, &[])?;
     for library in SMALLEST {
@@ -36,8 +33,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     webassembly(root)?;
     term::step("check: documentation");
     let mut doc = cargo(root);
-    doc.args(["doc", "--quiet", "--no-deps"])
-        .args(programs::ALL);
+    doc.args(["doc", "--quiet", "--no-deps"]).args(programs::ALL);
     process::run(doc.env("RUSTDOCFLAGS", "--deny warnings"))?;
     codegen::check(root)?;
     deny(root)

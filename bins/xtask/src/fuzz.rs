@@ -61,11 +61,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
         }
         targets.retain(|target| target == only);
     }
-    let budget = Budget {
-        seconds: args.seconds,
-        runs: args.runs,
-        seed: None,
-    };
+    let budget = Budget { seconds: args.seconds, runs: args.runs, seed: None };
     run_each(root, &targets, budget)
 }
 
@@ -73,11 +69,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
 /// it says whether a change broke something; finding what nobody knows is the job of longer runs.
 pub(crate) fn run_all(root: &Path, seconds: u32) -> Result<()> {
     let targets = targets(root)?;
-    let budget = Budget {
-        seconds,
-        runs: None,
-        seed: Some(SEED),
-    };
+    let budget = Budget { seconds, runs: None, seed: Some(SEED) };
     run_each(root, &targets, budget)
 }
 
@@ -184,10 +176,7 @@ fn fuzz(root: &Path, target_dir: &Path, built: &Path, target: &str, budget: Budg
     }
     let artifact = said
         .lines()
-        .find_map(|line| {
-            line.split_once("Test unit written to ")
-                .map(|(_, path)| path)
-        })
+        .find_map(|line| line.split_once("Test unit written to ").map(|(_, path)| path))
         .unwrap_or("none was written");
     bail!(
         "{target} failed ({}); input: {artifact}; whole log: {}\nrun it again: {TARGET}={target} {} {artifact}",
@@ -212,11 +201,7 @@ fn libfuzzer(program: &Path, budget: Budget, artifacts: &Path) -> Command {
 
 /// libFuzzer's own summary, `Done 12345 runs in 5 second(s)`.
 fn last_line(said: &str) -> String {
-    said.lines()
-        .rev()
-        .find(|line| line.starts_with("Done "))
-        .unwrap_or("ended")
-        .to_owned()
+    said.lines().rev().find(|line| line.starts_with("Done ")).unwrap_or("ended").to_owned()
 }
 
 /// A run adds what it found to its corpus, which must not dirty the work tree; what earlier runs
@@ -224,16 +209,11 @@ fn last_line(said: &str) -> String {
 fn copy_seeds(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to).with_context(|| format!("cannot create {}", to.display()))?;
     if !from.is_dir() {
-        bail!(
-            "no seeds in {}: commit at least one valid input",
-            from.display()
-        );
+        bail!("no seeds in {}: commit at least one valid input", from.display());
     }
     let entries = fs::read_dir(from).with_context(|| format!("cannot list {}", from.display()))?;
     for entry in entries {
-        let path = entry
-            .with_context(|| format!("cannot list {}", from.display()))?
-            .path();
+        let path = entry.with_context(|| format!("cannot list {}", from.display()))?.path();
         if let Some(name) = path.file_name().filter(|_| path.is_file()) {
             fs::copy(&path, to.join(name))
                 .with_context(|| format!("cannot copy {}", path.display()))?;
@@ -260,33 +240,18 @@ mod tests {
     #[test]
     fn a_target_ends_after_its_time_or_its_executions() {
         let arguments = |runs| {
-            let budget = Budget {
-                seconds: 7,
-                runs,
-                seed: None,
-            };
+            let budget = Budget { seconds: 7, runs, seed: None };
             let command = libfuzzer(Path::new("pe"), budget, Path::new("found"));
-            let arguments = command
-                .get_args()
-                .map(|arg| arg.to_string_lossy().into_owned());
-            arguments
-                .filter(|arg| !arg.contains("limit"))
-                .collect::<Vec<_>>()
+            let arguments = command.get_args().map(|arg| arg.to_string_lossy().into_owned());
+            arguments.filter(|arg| !arg.contains("limit")).collect::<Vec<_>>()
         };
-        let ends = [
-            "-max_total_time=7",
-            "-timeout=10",
-            "-artifact_prefix=found/",
-        ];
+        let ends = ["-max_total_time=7", "-timeout=10", "-artifact_prefix=found/"];
         assert_eq!(arguments(None), ends);
         assert!(arguments(Some(1000)).contains(&"-runs=1000".to_owned()));
     }
 
     #[test]
     fn the_summary_of_a_run_is_its_last_word() {
-        assert_eq!(
-            last_line("INFO\nDone 7 runs in 5 second(s)\n"),
-            "Done 7 runs in 5 second(s)"
-        );
+        assert_eq!(last_line("INFO\nDone 7 runs in 5 second(s)\n"), "Done 7 runs in 5 second(s)");
     }
 }

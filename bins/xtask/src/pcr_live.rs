@@ -52,11 +52,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     } else {
         args.cases.clone()
     };
-    let renew = if args.renew {
-        Renew::Always
-    } else {
-        Renew::IfMissing
-    };
+    let renew = if args.renew { Renew::Always } else { Renew::IfMissing };
     play(&tools, &programs, &cases, renew, &args.output)
 }
 

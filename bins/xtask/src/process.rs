@@ -29,9 +29,7 @@ fn shown(command: &Command) -> String {
 /// Runs it with this program's output.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let text = shown(command);
-    let status = command
-        .status()
-        .with_context(|| format!("cannot start `{text}`"))?;
+    let status = command.status().with_context(|| format!("cannot start `{text}`"))?;
     if !status.success() {
         bail!("`{text}` ended with {status}");
     }
@@ -41,9 +39,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
 /// Runs it and keeps its output, whatever its exit status.
 pub(crate) fn output(command: &mut Command) -> Result<Output> {
     let text = shown(command);
-    command
-        .output()
-        .with_context(|| format!("cannot start `{text}`"))
+    command.output().with_context(|| format!("cannot start `{text}`"))
 }
 
 /// Runs it and returns standard output; what it wrote on standard error is told when it fails.
@@ -66,10 +62,8 @@ pub(crate) fn capture(command: &mut Command) -> Result<String> {
 /// Only when it cannot be run; the exit status is the answer.
 pub(crate) fn watch(command: &mut Command, mut look: impl FnMut(&str)) -> Result<bool> {
     let text = shown(command);
-    let mut child = command
-        .stdout(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("cannot start `{text}`"))?;
+    let mut child =
+        command.stdout(Stdio::piped()).spawn().with_context(|| format!("cannot start `{text}`"))?;
     if let Some(stdout) = child.stdout.take() {
         for line in BufReader::new(stdout).split(b'\n') {
             let line = line.with_context(|| format!("cannot read what `{text}` prints"))?;
@@ -78,9 +72,7 @@ pub(crate) fn watch(command: &mut Command, mut look: impl FnMut(&str)) -> Result
             look(&line);
         }
     }
-    let status = child
-        .wait()
-        .with_context(|| format!("cannot wait for `{text}`"))?;
+    let status = child.wait().with_context(|| format!("cannot wait for `{text}`"))?;
     Ok(status.success())
 }
 
@@ -98,17 +90,13 @@ pub(crate) fn search_path() -> Vec<PathBuf> {
 
 /// The program's file, if it is installed.
 pub(crate) fn which(program: &str) -> Option<PathBuf> {
-    search_path()
-        .into_iter()
-        .map(|dir| dir.join(program))
-        .find(|file| is_executable(file))
+    search_path().into_iter().map(|dir| dir.join(program)).find(|file| is_executable(file))
 }
 
 #[cfg(unix)]
 fn is_executable(file: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt as _;
-    file.metadata()
-        .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+    file.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
 #[cfg(not(unix))]

@@ -9,12 +9,8 @@ use crate::tools::{OpenSearch, Tools};
 use crate::{process, programs, term, tools};
 
 /// The programs that it starts.
-const PROGRAMS: [&str; 4] = [
-    "services-bootstrap",
-    "services-broker",
-    "services-demo",
-    "services-init",
-];
+const PROGRAMS: [&str; 4] =
+    ["services-bootstrap", "services-broker", "services-demo", "services-init"];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

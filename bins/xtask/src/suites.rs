@@ -21,14 +21,8 @@ pub(crate) struct Count {
 }
 
 impl Count {
-    pub(crate) const PASSED: Self = Self {
-        passed: 1,
-        failed: 0,
-    };
-    pub(crate) const FAILED: Self = Self {
-        passed: 0,
-        failed: 1,
-    };
+    pub(crate) const PASSED: Self = Self { passed: 1, failed: 0 };
+    pub(crate) const FAILED: Self = Self { passed: 0, failed: 1 };
 
     pub(crate) fn add(&mut self, other: Self) {
         self.passed = self.passed.saturating_add(other.passed);
@@ -142,10 +136,7 @@ fn test_result(line: &str) -> Option<Count> {
             .find_map(|part| part.strip_suffix(what))
             .and_then(|number| number.trim().parse().ok())
     };
-    Some(Count {
-        passed: number(" passed")?,
-        failed: number(" failed")?,
-    })
+    Some(Count { passed: number(" passed")?, failed: number(" failed")? })
 }
 
 #[cfg(test)]
@@ -156,10 +147,7 @@ mod tests {
     fn results_of_libtest_are_counted() {
         let line =
             "test result: FAILED. 12 passed; 3 failed; 1 ignored; 0 measured; 2 filtered out";
-        let count = Count {
-            passed: 12,
-            failed: 3,
-        };
+        let count = Count { passed: 12, failed: 3 };
         assert_eq!(Count::of(&format!("{line}\n"), false), count);
         assert_eq!(test_result("test a::b ... ok"), None);
         assert_eq!(Count::of("no result\n", false), Count::FAILED);

@@ -68,11 +68,8 @@ pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) {
         })
         .collect();
     for row in std::iter::once(&head).chain(rows) {
-        let cells: Vec<String> = row
-            .iter()
-            .zip(&widths)
-            .map(|(cell, width)| format!("{cell:<width$}"))
-            .collect();
+        let cells: Vec<String> =
+            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
         out(cells.join("  ").trim_end());
     }
 }

@@ -35,11 +35,7 @@ struct Step {
 impl Step {
     /// One whose thread panicked.
     fn died(name: &'static str) -> Self {
-        Self {
-            name,
-            took: Duration::ZERO,
-            count: Count::FAILED,
-        }
+        Self { name, took: Duration::ZERO, count: Count::FAILED }
     }
 }
 
@@ -53,11 +49,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     tools::ensure_kubernetes(&tools)?;
     let opensearch = OpenSearch::from(args.opensearch);
     tools::ensure_services(&tools, opensearch)?;
-    let mut steps = vec![Step {
-        name: "tools",
-        took: begin.elapsed(),
-        count: Count::PASSED,
-    }];
+    let mut steps = vec![Step { name: "tools", took: begin.elapsed(), count: Count::PASSED }];
     let one = |result: Result<()>| result.map(|()| Count::PASSED);
     let mut take = |name, work: &dyn Fn() -> Result<Count>| steps.push(timed(name, work));
     take("check", &|| one(check::run(root)));
@@ -81,9 +73,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     });
     let bootstrap = bootstrap.unwrap_or_else(|_| Step::died("bootstrap demo"));
     take("virtual nodes", &|| one(vm::check(root, &tools)));
-    take("fuzz smoke", &|| {
-        one(fuzz::run_all(root, args.fuzz_seconds))
-    });
+    take("fuzz smoke", &|| one(fuzz::run_all(root, args.fuzz_seconds)));
     steps.push(bootstrap);
     summary(&steps)
 }
@@ -94,11 +84,7 @@ fn timed(name: &'static str, work: &dyn Fn() -> Result<Count>) -> Step {
         term::failure(&format!("{name}: {error:#}"));
         Count::FAILED
     });
-    Step {
-        name,
-        took: begin.elapsed(),
-        count,
-    }
+    Step { name, took: begin.elapsed(), count }
 }
 
 fn tests(root: &Path, tools: &Tools) -> Result<Count> {
@@ -186,12 +172,7 @@ fn summary(steps: &[Step]) -> Result<()> {
     let row = |step: &Step| {
         vec![
             step.name.to_owned(),
-            if step.count.failed == 0 {
-                "ok"
-            } else {
-                "FAILED"
-            }
-            .to_owned(),
+            if step.count.failed == 0 { "ok" } else { "FAILED" }.to_owned(),
             step.count.passed.to_string(),
             step.count.failed.to_string(),
             term::duration(step.took),
@@ -213,10 +194,7 @@ mod tests {
 
     #[test]
     fn a_step_that_could_not_run_counts_as_failed() {
-        let steps = [
-            timed("good", &|| Ok(Count::PASSED)),
-            timed("bad", &|| bail!("no such tool")),
-        ];
+        let steps = [timed("good", &|| Ok(Count::PASSED)), timed("bad", &|| bail!("no such tool"))];
         let total = total(&steps);
         assert_eq!((total.passed, total.failed), (1, 1));
     }

@@ -19,16 +19,8 @@ const AGENT: &str = "node-agent";
 /// Profile of what goes into an initramfs.
 const AGENT_PROFILE: &str = "node";
 /// All scenes; those that take longest begin first.
-const SCENES: [&str; 8] = [
-    "adversary",
-    "update",
-    "recovery",
-    "fleet",
-    "migration",
-    "operator",
-    "cuts",
-    SHORT,
-];
+const SCENES: [&str; 8] =
+    ["adversary", "update", "recovery", "fleet", "migration", "operator", "cuts", SHORT];
 /// The scenes that need the programs of Kubernetes, and ours for it.
 const WITH_OPERATOR: [&str; 2] = ["migration", "operator"];
 const OF_OPERATOR: [&str; 3] = ["attestation-key-register", "operator", "register-server"];
@@ -58,10 +50,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
         (false, []) => names(&[SHORT]),
         (false, chosen) => chosen.to_vec(),
     };
-    if scenes
-        .iter()
-        .any(|scene| WITH_OPERATOR.contains(&scene.as_str()))
-    {
+    if scenes.iter().any(|scene| WITH_OPERATOR.contains(&scene.as_str())) {
         tools::ensure_kubernetes(&tools)?;
         programs::build(root, &OF_OPERATOR)?;
     }

@@ -54,19 +54,10 @@ fn main() -> anyhow::Result<()> {
     );
 
     let any_ek = EkBoundMatcher::any_ek();
-    tell(
-        "endorsement key asked for, none proven",
-        fresh(&any_ek, &bare),
-    );
-    tell(
-        "endorsement key asked for and proven",
-        fresh(&any_ek, &proven),
-    );
+    tell("endorsement key asked for, none proven", fresh(&any_ek, &bare));
+    tell("endorsement key asked for and proven", fresh(&any_ek, &proven));
     let only_others = EkBoundMatcher::allow_list([stranger.ek().public.fingerprint()]);
-    tell(
-        "proven, but not on the allow-list",
-        fresh(&only_others, &proven),
-    );
+    tell("proven, but not on the allow-list", fresh(&only_others, &proven));
 
     tell("manual, the node asks", fresh(&ManualMatcher, &bare));
     let by_admin = AkCandidate::from_admin(tpm.public_key(), None);
@@ -74,10 +65,7 @@ fn main() -> anyhow::Result<()> {
 
     // Policies combine: here a proven key and an admin.
     let both = AllOf::new(vec![Box::new(any_ek), Box::new(ManualMatcher)]);
-    let waits = tell(
-        "endorsement key and admin, only proven",
-        fresh(&both, &proven),
-    );
+    let waits = tell("endorsement key and admin, only proven", fresh(&both, &proven));
     ensure!(waits == AkDecision::Wait(AkReason::NeedsAdmin));
     Ok(())
 }

@@ -79,16 +79,8 @@ impl Anchor {
     async fn admit(&self, pins: &ClevisPinGenerator, tpm: &SoftTpm) -> anyhow::Result<MachineId> {
         let (store, clock) = (&*self.store, &*self.clock);
         let entropy = &SystemEntropy;
-        let ports = RegisterPorts {
-            machines: store,
-            audit: store,
-            pins,
-            clock,
-            entropy,
-        };
-        let machine = flow::register(ports, UnclaimedLimit::AtMost(100))
-            .await?
-            .machine;
+        let ports = RegisterPorts { machines: store, audit: store, pins, clock, entropy };
+        let machine = flow::register(ports, UnclaimedLimit::AtMost(100)).await?.machine;
 
         let matcher = &TofuMatcher;
         let ports = AkPorts {
@@ -101,22 +93,12 @@ impl Anchor {
         };
         let candidate = AkCandidate::from_node(tpm.public_key(), None);
         let outcome = flow::approve(ports, AkSubmission::new(machine, candidate)).await?;
-        let AkOutcome::Bound(reason) = outcome else {
-            bail!("the key was not bound: {outcome:?}")
-        };
+        let AkOutcome::Bound(reason) = outcome else { bail!("the key was not bound: {outcome:?}") };
 
         let generator = &RandomLuksKey;
-        let ports = ProvisionPorts {
-            secrets: store,
-            generator,
-            clock,
-            entropy,
-        };
+        let ports = ProvisionPorts { secrets: store, generator, clock, entropy };
         flow::provision(ports, machine).await?;
-        println!(
-            "machine  {machine}\nkey      {} bound: {reason}",
-            tpm.public_key().fingerprint()
-        );
+        println!("machine  {machine}\nkey      {} bound: {reason}", tpm.public_key().fingerprint());
         Ok(machine)
     }
 
@@ -145,33 +127,15 @@ impl Anchor {
 
     /// Says why a boot was refused, gate by gate.
     async fn explain(&self, error: &RcarError) -> anyhow::Result<()> {
-        let RcarError::Denied {
-            code: Some(code),
-            attempt: Some(attempt),
-            ..
-        } = error
-        else {
+        let RcarError::Denied { code: Some(code), attempt: Some(attempt), .. } = error else {
             bail!("not a refusal: {error}");
         };
         ensure!(*code == Code::PcrMismatch);
         println!("refused  {code} {}", code.title());
         let attempts: &dyn AttemptLog = &*self.store;
-        let attempt = attempts
-            .find(attempt)
-            .await?
-            .context("the attempt was not recorded")?;
-        for step in attempt
-            .ladder
-            .steps
-            .iter()
-            .filter(|s| s.state != StepState::NotReached)
-        {
-            println!(
-                "  {:<8} {}: {}",
-                format!("{:?}", step.state),
-                step.gate.label(),
-                step.detail
-            );
+        let attempt = attempts.find(attempt).await?.context("the attempt was not recorded")?;
+        for step in attempt.ladder.steps.iter().filter(|s| s.state != StepState::NotReached) {
+            println!("  {:<8} {}: {}", format!("{:?}", step.state), step.gate.label(), step.detail);
         }
         Ok(())
     }
@@ -183,14 +147,7 @@ fn boot(tpm: &SoftTpm, image: &MemoryImage) -> anyhow::Result<()> {
     // Firmware that an attacker controls checks no signatures, but it cannot un-measure.
     let chain = ChainComputer::new(SecureBoot::On).dangerous_ignore_signatures();
     let mut log = EventLogBuilder::new();
-    for Measurement {
-        pcr,
-        kind,
-        digest,
-        file,
-        ..
-    } in chain.measure(image)?
-    {
+    for Measurement { pcr, kind, digest, file, .. } in chain.measure(image)? {
         tpm.extend(pcr, &digest);
         match file {
             Some(file) => log.image(digest, &file),
@@ -204,13 +161,8 @@ fn boot(tpm: &SoftTpm, image: &MemoryImage) -> anyhow::Result<()> {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
     // The server. A program takes the system's clock; this one stands still.
-    let clock = Arc::new(ManualClock::new(Timestamp::from_unix_seconds(
-        1_795_000_000,
-    )));
-    let anchor = Anchor {
-        store: Arc::new(MemoryRegistry::new()),
-        clock,
-    };
+    let clock = Arc::new(ManualClock::new(Timestamp::from_unix_seconds(1_795_000_000)));
+    let anchor = Anchor { store: Arc::new(MemoryRegistry::new()), clock };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let kbs = Endpoint::new(format!("http://{}", listener.local_addr()?).parse()?, "");
     let server = axum::serve(listener, anchor.key_broker()?.router());
@@ -239,10 +191,7 @@ async fn story(anchor: &Anchor, kbs: Endpoint) -> anyhow::Result<()> {
     println!("released {released:?} at {}", pin.path);
 
     // Another kernel, though everything else is as before: no key, and a reason.
-    boot(
-        &tpm,
-        &image.with(KERNEL, application("Linux, but not as approved")),
-    )?;
+    boot(&tpm, &image.with(KERNEL, application("Linux, but not as approved")))?;
     let Err(error) = client.fetch(&pin.path, &tpm).await else {
         bail!("a changed kernel was given the key");
     };

@@ -20,9 +20,7 @@ use tec_tpm::compute::{ChainComputer, DirectoryImage, SecureBoot};
 const KERNEL: &str = "boot/vmlinuz-6.12.0-amd64";
 
 fn tell(expected: &ExpectedPcrs) -> anyhow::Result<()> {
-    let pcr4 = expected
-        .pcr(PcrIndex::BOOT_MANAGER)
-        .context("PCR 4 was not computed")?;
+    let pcr4 = expected.pcr(PcrIndex::BOOT_MANAGER).context("PCR 4 was not computed")?;
     for event in &pcr4.events {
         let file = event.source.as_deref().unwrap_or("the firmware itself");
         println!("  {:<14} {}  {file}", event.id, event.hash);
@@ -52,9 +50,7 @@ fn main() -> anyhow::Result<()> {
     *byte_of_code ^= 1;
     let image = image.with(KERNEL, changed);
     let computer = ChainComputer::new(SecureBoot::On);
-    let Err(error) = computer.compute(&image) else {
-        bail!("a changed kernel was taken")
-    };
+    let Err(error) = computer.compute(&image) else { bail!("a changed kernel was taken") };
     println!("one byte changed: {}", chain(&error));
 
     // What a machine without Secure Boot's checks *would* measure; never approve such values.

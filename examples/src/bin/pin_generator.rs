@@ -37,14 +37,8 @@ fn main() -> anyhow::Result<()> {
     let config: serde_json::Value = serde_json::from_slice(&ignition)?;
     let text = |pointer| config.pointer(pointer).and_then(serde_json::Value::as_str);
     let (version, bytes) = (text("/ignition/version"), ignition.len());
-    println!(
-        "ignition   {}, {bytes} bytes",
-        version.context("no version")?
-    );
-    println!(
-        "volume     on {}",
-        text("/storage/luks/0/device").context("no volume")?
-    );
+    println!("ignition   {}, {bytes} bytes", version.context("no version")?);
+    println!("volume     on {}", text("/storage/luks/0/device").context("no volume")?);
     let carried = text("/storage/luks/0/clevis/custom/config").context("no pin")?;
     ensure!(PinConfig::parse(carried)? == pin);
 

@@ -25,10 +25,7 @@ timeout = 5
 "#;
 
 fn main() -> anyhow::Result<()> {
-    let signer = (
-        "/etc/kbs/token.key".to_owned(),
-        "/etc/kbs/token.crt".to_owned(),
-    );
+    let signer = ("/etc/kbs/token.key".to_owned(), "/etc/kbs/token.crt".to_owned());
     let trusted = vec!["/etc/kbs/token-ca.crt".to_owned()];
     let mut intent = TrusteeIntent::new("0.0.0.0:8080", signer, trusted, "/opt/trustee/storage");
     intent.tls = Some(("/etc/tls/tls.crt".to_owned(), "/etc/tls/tls.key".to_owned()));
@@ -38,27 +35,15 @@ fn main() -> anyhow::Result<()> {
         bail!("a configuration with open doors must be changed");
     };
     // The patch orders tables by name, so this tells lines apart, not their places.
-    for line in CURRENT
-        .lines()
-        .filter(|line| !patched.lines().any(|new| new == *line))
-    {
+    for line in CURRENT.lines().filter(|line| !patched.lines().any(|new| new == *line)) {
         println!("- {line}");
     }
-    for line in patched
-        .lines()
-        .filter(|line| !CURRENT.lines().any(|old| old == *line))
-    {
+    for line in patched.lines().filter(|line| !CURRENT.lines().any(|old| old == *line)) {
         println!("+ {line}");
     }
 
-    ensure!(
-        !patched.contains("nsecure"),
-        "what switches checks off is gone"
-    );
-    ensure!(
-        patched.contains("worker_count = 4"),
-        "keys that are not ours stay"
-    );
+    ensure!(!patched.contains("nsecure"), "what switches checks off is gone");
+    ensure!(patched.contains("worker_count = 4"), "keys that are not ours stay");
     ensure!(Generation::V0_21.patch(&patched, &intent)? == Patched::Unchanged);
     println!("patched again: unchanged");
     Ok(())

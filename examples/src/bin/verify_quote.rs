@@ -28,9 +28,7 @@ async fn verify(evidence: &Value, report_data: &[u8; 48]) -> Result<VerifiedEvid
 fn input() -> anyhow::Result<(Value, [u8; 48])> {
     let mut arguments = std::env::args_os().skip(1);
     if let Some(path) = arguments.next().map(PathBuf::from) {
-        let digits = arguments
-            .next()
-            .context("give the report data after the file")?;
+        let digits = arguments.next().context("give the report data after the file")?;
         let mut report_data = [0; 48];
         hex::decode_to_slice(digits.to_string_lossy().as_bytes(), &mut report_data)
             .map_err(|error| anyhow!("the report data: {error}"))?;
@@ -48,11 +46,7 @@ async fn main() -> anyhow::Result<()> {
     let (evidence, report_data) = input()?;
     let verified = verify(&evidence, &report_data).await?;
     println!("signed by key {}", verified.ak.fingerprint());
-    for (index, value) in verified
-        .pcrs
-        .iter()
-        .filter(|(_, value)| **value != Sha256Digest::ZERO)
-    {
+    for (index, value) in verified.pcrs.iter().filter(|(_, value)| **value != Sha256Digest::ZERO) {
         println!("PCR {:2} = {value}", u8::from(index));
     }
 

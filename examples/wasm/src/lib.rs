@@ -99,14 +99,9 @@ pub fn verify(request: &[u8]) -> Result<Verdict, Refusal> {
     let registers = reference.pcrs.iter().map(|expected| RegisterVerdict {
         pcr: expected.id,
         expected: *quoted.pcrs().value(expected.id) == expected.value,
-        differs: log
-            .clone()
-            .and_then(|log| difference(log, quoted.pcrs(), expected)),
+        differs: log.clone().and_then(|log| difference(log, quoted.pcrs(), expected)),
     });
-    Ok(Verdict {
-        key: evidence.ak.fingerprint(),
-        registers: registers.collect(),
-    })
+    Ok(Verdict { key: evidence.ak.fingerprint(), registers: registers.collect() })
 }
 
 /// The first event of a log, proven for this register, that is not the expected one.

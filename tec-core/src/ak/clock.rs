@@ -22,10 +22,7 @@ use crate::time::Timestamp;
 /// hierarchy (Part 2, "TPMS_ATTEST"). It is the same number for the same key, so differences are
 /// right, modulo 2^32, and the counts themselves say nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "the structure of the specification, field by field"
-)]
+#[expect(clippy::exhaustive_structs, reason = "the structure of the specification, field by field")]
 pub struct TpmClock {
     /// Milliseconds that the TPM was powered since its owner last cleared it.
     pub clock_ms: u64,
@@ -123,12 +120,7 @@ const MS: i128 = 1_000;
 impl ClockReading {
     /// A reading.
     pub fn new(clock: TpmClock, asked_at: Timestamp, at: Timestamp) -> Self {
-        Self {
-            clock,
-            asked_at,
-            at,
-            tee: Tee::Tpm,
-        }
+        Self { clock, asked_at, at, tee: Tee::Tpm }
     }
 
     /// Says which type of evidence the quote came in.
@@ -150,23 +142,13 @@ impl ClockReading {
     /// with a report of the processor only: whoever moved its TPM elsewhere has none.
     pub fn succeeding(self, last: &Self) -> Result<Self, ClockFault> {
         if last.tee != self.tee && last.tee != Tee::Tpm {
-            return Err(ClockFault::LessEvidence {
-                was: last.tee,
-                is: self.tee,
-                last: last.at,
-            });
+            return Err(ClockFault::LessEvidence { was: last.tee, is: self.tee, last: last.at });
         }
         let resets = steps(last.clock.reset_count, self.clock.reset_count);
         let restarts = steps(last.clock.restart_count, self.clock.restart_count);
         match (resets, restarts) {
-            (..0, _) => Err(ClockFault::Resets {
-                fewer: resets.unsigned_abs(),
-                last: last.at,
-            }),
-            (0, ..0) => Err(ClockFault::Restarts {
-                fewer: restarts.unsigned_abs(),
-                last: last.at,
-            }),
+            (..0, _) => Err(ClockFault::Resets { fewer: resets.unsigned_abs(), last: last.at }),
+            (0, ..0) => Err(ClockFault::Restarts { fewer: restarts.unsigned_abs(), last: last.at }),
             (0, 0) => self.of_the_same_run(last),
             _ => self.of_a_later_run(last),
         }
@@ -178,10 +160,7 @@ impl ClockReading {
         if less_ms <= lost {
             return Ok(self);
         }
-        Err(ClockFault::Powered {
-            less_ms,
-            last: last.at,
-        })
+        Err(ClockFault::Powered { less_ms, last: last.at })
     }
 
     /// Both clocks ran all the time in between, which was at least from the last quote's arrival to
@@ -225,12 +204,7 @@ mod tests {
     };
 
     const fn clock(reset_count: u32, restart_count: u32, clock_ms: u64) -> TpmClock {
-        TpmClock {
-            clock_ms,
-            reset_count,
-            restart_count,
-            safe: true,
-        }
+        TpmClock { clock_ms, reset_count, restart_count, safe: true }
     }
 
     /// A quote whose challenge went out and which came so many seconds after the last one.
@@ -296,10 +270,7 @@ mod tests {
 
     #[test]
     fn a_power_cut_loses_what_was_not_saved_and_no_more() {
-        let lost = |clock_ms| TpmClock {
-            safe: false,
-            ..clock(13, 0, clock_ms)
-        };
+        let lost = |clock_ms| TpmClock { safe: false, ..clock(13, 0, clock_ms) };
         let last = read(clock(12, 0, SAVED_EVERY_MS + 1), 0, 0);
         assert!(read(lost(1), 60, 60).succeeding(&last).is_ok());
         assert!(read(lost(0), 60, 60).succeeding(&last).is_err());

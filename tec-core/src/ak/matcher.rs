@@ -32,22 +32,12 @@ pub enum ByAdmin {
 impl AkCandidate {
     /// A key that the node itself submitted.
     pub fn from_node(public: PublicKey, proven_ek: Option<Fingerprint>) -> Self {
-        Self {
-            public,
-            proven_ek,
-            approved_by_admin: ByAdmin::No,
-            source: None,
-        }
+        Self { public, proven_ek, approved_by_admin: ByAdmin::No, source: None }
     }
 
     /// A key that an admin approves.
     pub fn from_admin(public: PublicKey, proven_ek: Option<Fingerprint>) -> Self {
-        Self {
-            public,
-            proven_ek,
-            approved_by_admin: ByAdmin::Yes,
-            source: None,
-        }
+        Self { public, proven_ek, approved_by_admin: ByAdmin::Yes, source: None }
     }
 
     /// The same key, from a network.
@@ -108,10 +98,7 @@ impl fmt::Display for AkReason {
 
 /// What a matcher says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_enums,
-    reason = "callers must handle every decision"
-)]
+#[expect(clippy::exhaustive_enums, reason = "callers must handle every decision")]
 pub enum AkDecision {
     /// Bind it.
     Approve(AkReason),
@@ -222,9 +209,7 @@ impl EkBoundMatcher {
 
     /// Only these endorsement keys will do.
     pub fn allow_list(eks: impl IntoIterator<Item = Fingerprint>) -> Self {
-        Self {
-            allowed: Some(eks.into_iter().collect()),
-        }
+        Self { allowed: Some(eks.into_iter().collect()) }
     }
 }
 

@@ -62,14 +62,7 @@ impl AkRecord {
         ek: Option<Fingerprint>,
         submitted_at: Timestamp,
     ) -> Self {
-        Self {
-            public,
-            machine,
-            state: AkState::Pending,
-            ek,
-            submitted_at,
-            source: None,
-        }
+        Self { public, machine, state: AkState::Pending, ek, submitted_at, source: None }
     }
 
     /// SHA-256 of the key's DER form: its name everywhere.
@@ -86,10 +79,8 @@ pub struct ApprovedAk(AkRecord);
 impl ApprovedAk {
     /// Builds the proof from a decision; `None` unless the decision is to approve.
     pub(crate) fn from_decision(decision: AkDecision, record: AkRecord) -> Option<Self> {
-        matches!(decision, AkDecision::Approve(_)).then_some(Self(AkRecord {
-            state: AkState::Bound,
-            ..record
-        }))
+        matches!(decision, AkDecision::Approve(_))
+            .then_some(Self(AkRecord { state: AkState::Bound, ..record }))
     }
 
     /// The record to be stored, in state [`AkState::Bound`].
@@ -100,9 +91,6 @@ impl ApprovedAk {
     /// Skips the decision, for tests of registries.
     #[cfg(any(test, feature = "test-util"))]
     pub fn dangerous_assume_approved(record: AkRecord) -> Self {
-        Self(AkRecord {
-            state: AkState::Bound,
-            ..record
-        })
+        Self(AkRecord { state: AkState::Bound, ..record })
     }
 }

@@ -88,11 +88,7 @@ impl PublicKey {
         if text.len() > MAX_PEM {
             return Err(ParsePublicKeyError::TooLarge { length: text.len() });
         }
-        Self::from_der(
-            &STANDARD
-                .decode(text)
-                .map_err(|_| ParsePublicKeyError::Base64)?,
-        )
+        Self::from_der(&STANDARD.decode(text).map_err(|_| ParsePublicKeyError::Base64)?)
     }
 
     /// Parses the DER of a SubjectPublicKeyInfo (RFC 5280, section 4.1.2.7) and checks that it is
@@ -111,10 +107,7 @@ impl PublicKey {
         if canonical != der {
             return Err(ParsePublicKeyError::Der);
         }
-        Ok(Self {
-            der: canonical,
-            kind,
-        })
+        Ok(Self { der: canonical, kind })
     }
 
     /// The canonical DER form.
@@ -153,9 +146,8 @@ impl PublicKey {
 }
 
 /// AlgorithmIdentifier of RSA keys: rsaEncryption with NULL (RFC 3279, section 2.3.1).
-const ALGORITHM_RSA: [u8; 15] = [
-    0x30, 0x0d, 0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01, 0x05, 0x00,
-];
+const ALGORITHM_RSA: [u8; 15] =
+    [0x30, 0x0d, 0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01, 0x05, 0x00];
 /// AlgorithmIdentifier of P-256 keys: id-ecPublicKey with the named curve (RFC 5480, 2.1.1).
 const ALGORITHM_P256: [u8; 21] = [
     0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a, 0x86, 0x48,
@@ -170,9 +162,8 @@ fn has_expected_frame(der: &[u8]) -> bool {
     let Some((0x30, body, [])) = element(der) else {
         return false;
     };
-    let bits = body
-        .strip_prefix(&ALGORITHM_RSA[..])
-        .or_else(|| body.strip_prefix(&ALGORITHM_P256[..]));
+    let bits =
+        body.strip_prefix(&ALGORITHM_RSA[..]).or_else(|| body.strip_prefix(&ALGORITHM_P256[..]));
     matches!(bits.and_then(element), Some((0x03, [0, _, ..], [])))
 }
 
@@ -195,10 +186,7 @@ fn kind_of(spki: &SubjectPublicKeyInfo) -> Result<KeyKind, ParsePublicKeyError> 
             let modulus = key.0.modulus.as_unsigned_bytes_be();
             let exponent = key.0.public_exponent.as_unsigned_bytes_be();
             let leading = modulus.first().map_or(0, |byte| byte.leading_zeros());
-            let bits = u32::try_from(modulus.len())
-                .unwrap_or(u32::MAX)
-                .saturating_mul(8)
-                - leading;
+            let bits = u32::try_from(modulus.len()).unwrap_or(u32::MAX).saturating_mul(8) - leading;
             if (2048..=4096).contains(&bits) && exponent == [1, 0, 1] {
                 Ok(KeyKind::Rsa { bits })
             } else {
@@ -280,10 +268,7 @@ FPqri0cb2JZfXJ/DgYSF6vUpwmJG8wVQZKjeGcjDOL5UlsuusFncCzWBQ7RKNUSesmQRMSGkVb1/
         let mut der = hex::decode("3016301306072a8648ce3d020106082a8648ce3d03010703").unwrap();
         der.push(0);
         der[1] = u8::try_from(der.len() - 2).unwrap();
-        assert!(matches!(
-            PublicKey::from_der(&der),
-            Err(ParsePublicKeyError::Der)
-        ));
+        assert!(matches!(PublicKey::from_der(&der), Err(ParsePublicKeyError::Der)));
         let found = "MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDAAAXsNOXcXmOuxg+cXX4MQofIfV++zpX/ycd3Uw/RS3z\
                      iudic3lxw0uLBY94m2OhYIc=";
         assert!(PublicKey::from_base64(found).is_err());

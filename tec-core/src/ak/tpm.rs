@@ -20,10 +20,7 @@ pub struct EkOffer {
 impl EkOffer {
     /// An offer.
     pub fn new(public: PublicKey, certificate: Option<Vec<u8>>) -> Self {
-        Self {
-            public,
-            certificate,
-        }
+        Self { public, certificate }
     }
 }
 
@@ -41,10 +38,7 @@ pub struct Credential {
 impl Credential {
     /// Both parts of a challenge.
     pub fn new(id_object: Vec<u8>, encrypted_secret: Vec<u8>) -> Self {
-        Self {
-            id_object,
-            encrypted_secret,
-        }
+        Self { id_object, encrypted_secret }
     }
 }
 
@@ -60,9 +54,7 @@ pub struct TpmObjectError {
 impl TpmObjectError {
     /// A refusal.
     pub fn new(reason: impl Into<String>) -> Self {
-        Self {
-            reason: reason.into(),
-        }
+        Self { reason: reason.into() }
     }
 }
 

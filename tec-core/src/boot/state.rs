@@ -30,11 +30,7 @@ impl BootPart {
         pcrs: impl IntoIterator<Item = PcrIndex>,
         images: Vec<ImageName>,
     ) -> Self {
-        Self {
-            components,
-            pcrs: pcrs.into_iter().collect(),
-            images,
-        }
+        Self { components, pcrs: pcrs.into_iter().collect(), images }
     }
 }
 
@@ -71,9 +67,7 @@ impl BootState {
         pcrs: impl IntoIterator<Item = PcrIndex>,
     ) -> Self {
         let images = images.into_iter().collect();
-        Self {
-            parts: vec![BootPart::new(Vec::new(), pcrs, images)],
-        }
+        Self { parts: vec![BootPart::new(Vec::new(), pcrs, images)] }
     }
 
     /// Parts in the order of the boot.

@@ -79,19 +79,15 @@ pub(crate) fn nearest<'a>(
 pub(crate) fn of_image(image: &ApprovedImage, pinned: PinnedPcrs) -> NearState {
     let expected = pinned.iter().filter_map(|pcr| image.expected.pcr(pcr));
     let expected: Vec<_> = expected.cloned().collect();
-    NearState::new(
-        BootState::whole([image.name.clone()], pinned.iter()),
-        expected,
-    )
+    NearState::new(BootState::whole([image.name.clone()], pinned.iter()), expected)
 }
 
 fn distance(image: &ApprovedImage, evidence: &VerifiedEvidence, pcr: PcrIndex) -> usize {
     let expected = image.expected.pcr(pcr);
     match evidence.logged(pcr) {
-        Some(logged) => differing(
-            &logged,
-            expected.map_or(&[], |expected| expected.events.as_slice()),
-        ),
+        Some(logged) => {
+            differing(&logged, expected.map_or(&[], |expected| expected.events.as_slice()))
+        }
         None => usize::from(expected.is_none_or(|e| e.value != *evidence.pcrs.value(pcr))),
     }
 }

@@ -136,16 +136,8 @@ impl Default for Ladder {
 impl Ladder {
     /// A ladder at whose foot one stands.
     pub fn new() -> Self {
-        let step = |gate| Step {
-            gate,
-            state: StepState::NotReached,
-            detail: String::new(),
-        };
-        Self {
-            steps: Gate::ALL.into_iter().map(step).collect(),
-            code: None,
-            mismatch: None,
-        }
+        let step = |gate| Step { gate, state: StepState::NotReached, detail: String::new() };
+        Self { steps: Gate::ALL.into_iter().map(step).collect(), code: None, mismatch: None }
     }
 
     fn set(&mut self, gate: Gate, state: StepState, detail: String) {
@@ -185,16 +177,12 @@ impl Ladder {
 
     /// The gate that ended the attempt.
     pub fn first_failure(&self) -> Option<&Step> {
-        self.steps
-            .iter()
-            .find(|step| step.state == StepState::Failed)
+        self.steps.iter().find(|step| step.state == StepState::Failed)
     }
 
     /// Whether the key was handed out.
     pub fn is_released(&self) -> bool {
-        self.steps
-            .iter()
-            .any(|step| step.gate == Gate::Key && step.state == StepState::Passed)
+        self.steps.iter().any(|step| step.gate == Gate::Key && step.state == StepState::Passed)
     }
 }
 

@@ -113,11 +113,7 @@ pub struct PcrMismatch {
     pub missing: Vec<ExpectedComponent>,
     /// Other pinned registers that differ from the closest state. Switched-off Secure Boot, for one,
     /// shows in several, and the first is not the one that names it.
-    #[serde(
-        rename = "other_registers",
-        default,
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(rename = "other_registers", default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<RegisterFindings>,
     /// Where each pinned register is that of some state, but no state has them all: whose.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -136,9 +132,8 @@ impl PcrMismatch {
         }
         let others = self.others.iter();
         let others = others.map(|other| differing(other.pcr, &other.events, &other.missing));
-        let differing: Vec<_> = std::iter::once(differing(pcr, &self.events, &self.missing))
-            .chain(others)
-            .collect();
+        let differing: Vec<_> =
+            std::iter::once(differing(pcr, &self.events, &self.missing)).chain(others).collect();
         let differing = differing.join("; ");
         if self.apart.is_empty() {
             return differing;

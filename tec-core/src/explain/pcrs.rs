@@ -83,12 +83,7 @@ fn against(
     let others = differing.map(|pcr| {
         let (mut events, missing) = found(pcr);
         events.retain(EventFinding::differs);
-        RegisterFindings {
-            pcr,
-            quoted: *evidence.pcrs.value(pcr),
-            events,
-            missing,
-        }
+        RegisterFindings { pcr, quoted: *evidence.pcrs.value(pcr), events, missing }
     });
     PcrMismatch {
         pcr,

@@ -21,10 +21,7 @@ use crate::port::{
 
 /// What an admission needs.
 #[derive(Clone, Copy, Debug)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "a bundle of references, built field by field"
-)]
+#[expect(clippy::exhaustive_structs, reason = "a bundle of references, built field by field")]
 pub struct AdmitPorts<'a> {
     /// The machines.
     pub machines: &'a dyn MachineRegistry,
@@ -44,10 +41,7 @@ pub struct AdmitPorts<'a> {
 
 /// Approved images, and what counts as a boot of them.
 #[derive(Clone, Copy, Debug)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "a bundle of references, built field by field"
-)]
+#[expect(clippy::exhaustive_structs, reason = "a bundle of references, built field by field")]
 pub struct Boots<'a> {
     /// The images.
     pub images: &'a dyn ImageRegistry,
@@ -126,12 +120,7 @@ pub async fn look(
     if let Ok(verified) = evidence {
         history_gate(ports.clocks, &mut appraisal, verified).await?;
     }
-    Ok(Admission {
-        appraisal,
-        ak,
-        machine,
-        images,
-    })
+    Ok(Admission { appraisal, ak, machine, images })
 }
 
 /// The last of the gates before a release: only evidence that passed all others says how far its TPM
@@ -155,10 +144,7 @@ async fn history_gate(
     match clocks.advance(&key, machine, &reading).await? {
         ClockOutcome::Follows => {
             let ladder = &mut attempt.ladder;
-            ladder.pass(
-                Gate::TpmHistory,
-                "its clock is after that of the last quote",
-            );
+            ladder.pass(Gate::TpmHistory, "its clock is after that of the last quote");
         }
         ClockOutcome::Refused(fault) => appraisal.fail(Gate::TpmHistory, fault.to_string()),
     }

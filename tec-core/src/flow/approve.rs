@@ -11,10 +11,7 @@ use crate::port::{
 
 /// What approval needs.
 #[derive(Clone, Copy, Debug)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "a bundle of references, built field by field"
-)]
+#[expect(clippy::exhaustive_structs, reason = "a bundle of references, built field by field")]
 pub struct AkPorts<'a> {
     /// The machines.
     pub machines: &'a dyn MachineRegistry,
@@ -45,19 +42,13 @@ pub struct ClaimLimits {
 
 impl ClaimLimits {
     /// For callers that let nobody in by first use, or that count themselves.
-    pub const NONE: Self = Self {
-        total: u64::MAX,
-        per_source: u64::MAX,
-    };
+    pub const NONE: Self = Self { total: u64::MAX, per_source: u64::MAX };
 }
 
 impl Default for ClaimLimits {
     /// 10,000 in all, 1,000 from one network.
     fn default() -> Self {
-        Self {
-            total: 10_000,
-            per_source: 1_000,
-        }
+        Self { total: 10_000, per_source: 1_000 }
     }
 }
 
@@ -149,19 +140,11 @@ pub async fn approve(
         of_machine.as_ref(),
         same_key.as_ref(),
     );
-    let mut record = AkRecord::pending(
-        candidate.public,
-        machine,
-        candidate.proven_ek,
-        ports.clock.now(),
-    );
+    let mut record =
+        AkRecord::pending(candidate.public, machine, candidate.proven_ek, ports.clock.now());
     record.source = candidate.source;
-    let decision = quarantine(ports, decision, &mut record)
-        .await
-        .map_err(lookup)?;
-    carry_out(ports, decision, record)
-        .await
-        .map_err(|source| ApproveError::Store { key, source })
+    let decision = quarantine(ports, decision, &mut record).await.map_err(lookup)?;
+    carry_out(ports, decision, record).await.map_err(|source| ApproveError::Store { key, source })
 }
 
 /// Lets first use wait where it let in as many as it may. Whatever else binds a key has no source.
@@ -184,11 +167,7 @@ async fn quarantine(
     }
     let claims = ports.aks.claims(&source).await?;
     let has_room = claims.total < ports.claims.total && claims.of_source < ports.claims.per_source;
-    Ok(if has_room {
-        decision
-    } else {
-        AkDecision::Wait(AkReason::Quarantined)
-    })
+    Ok(if has_room { decision } else { AkDecision::Wait(AkReason::Quarantined) })
 }
 
 async fn carry_out(

@@ -39,9 +39,7 @@ pub async fn escrow(
     if let Some((gate, _)) = closed.map_err(ReleaseError::Port)? {
         return Err(ReleaseError::Refused { code: gate.code() });
     }
-    keep(secrets, clock, machine, sealed)
-        .await
-        .map_err(ReleaseError::Port)
+    keep(secrets, clock, machine, sealed).await.map_err(ReleaseError::Port)
 }
 
 async fn keep(
@@ -80,10 +78,7 @@ pub async fn escrowed(
 ) -> Result<Vec<(u32, SecretBytes)>, PortError> {
     let mut found = Vec::new();
     for number in 1..=MAX_ESCROWS {
-        match secrets
-            .find(&ResourcePath::recovery(machine, number))
-            .await?
-        {
+        match secrets.find(&ResourcePath::recovery(machine, number)).await? {
             Some(sealed) => found.push((number, sealed)),
             None => break,
         }
@@ -98,9 +93,7 @@ pub(super) async fn remove(
     machine: &MachineId,
 ) -> Result<(), PortError> {
     for (number, _) in escrowed(secrets, machine).await? {
-        secrets
-            .remove(&ResourcePath::recovery(machine, number))
-            .await?;
+        secrets.remove(&ResourcePath::recovery(machine, number)).await?;
     }
     Ok(())
 }
@@ -124,15 +117,10 @@ mod tests {
             assert_eq!(kept.unwrap(), number);
         }
         let found = escrowed(&store, &machine).await.unwrap();
-        let texts: Vec<_> = found
-            .iter()
-            .map(|(n, key)| (*n, key.expose("test")))
-            .collect();
+        let texts: Vec<_> = found.iter().map(|(n, key)| (*n, key.expose("test"))).collect();
         assert_eq!(texts, [(2, &b"second"[..]), (1, &b"first"[..])]);
 
-        crate::flow::remove_machine(&store, &store, &store, &clock, machine)
-            .await
-            .unwrap();
+        crate::flow::remove_machine(&store, &store, &store, &clock, machine).await.unwrap();
         assert!(escrowed(&store, &machine).await.unwrap().is_empty());
     }
 

@@ -8,10 +8,7 @@ use crate::port::{
 
 /// What provisioning needs.
 #[derive(Clone, Copy, Debug)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "a bundle of references, built field by field"
-)]
+#[expect(clippy::exhaustive_structs, reason = "a bundle of references, built field by field")]
 pub struct ProvisionPorts<'a> {
     /// Where keys are kept.
     pub secrets: &'a dyn SecretStore,
@@ -36,10 +33,7 @@ pub async fn provision(
     if ports.secrets.exists(&path).await? {
         return Ok(PutOutcome::Existed);
     }
-    let key = ports
-        .generator
-        .generate(&mut EntropyRng::new(ports.entropy))
-        .into_bytes();
+    let key = ports.generator.generate(&mut EntropyRng::new(ports.entropy)).into_bytes();
     let (now, action) = (ports.clock.now(), AuditAction::KeyGenerated);
     let line = AuditEvent::new(now, action, Some(machine), path.as_str());
     ports.secrets.put_new(&path, &key, &line).await

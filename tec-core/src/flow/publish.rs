@@ -48,21 +48,11 @@ pub async fn publish_image(
         return Err(PublishError::Empty { image: name() });
     }
     if let Some(pcr) = image.expected.pcrs.iter().find(|pcr| !pcr.is_consistent()) {
-        return Err(PublishError::Inconsistent {
-            image: name(),
-            pcr: pcr.id,
-        });
+        return Err(PublishError::Inconsistent { image: name(), pcr: pcr.id });
     }
-    let stored = |source| PublishError::Store {
-        image: name(),
-        source,
-    };
-    let event = AuditEvent::new(
-        image.approved_at,
-        AuditAction::ImageApproved,
-        None,
-        image.name.as_str(),
-    );
+    let stored = |source| PublishError::Store { image: name(), source };
+    let event =
+        AuditEvent::new(image.approved_at, AuditAction::ImageApproved, None, image.name.as_str());
     audit.append(&event).await.map_err(stored)?;
     images.put(image).await.map_err(stored)
 }

@@ -10,10 +10,7 @@ use crate::port::{
 
 /// What registration needs.
 #[derive(Clone, Copy, Debug)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "a bundle of references, built field by field"
-)]
+#[expect(clippy::exhaustive_structs, reason = "a bundle of references, built field by field")]
 pub struct RegisterPorts<'a> {
     /// Where machines are kept.
     pub machines: &'a dyn MachineRegistry,
@@ -71,13 +68,7 @@ pub async fn register_by_admin(
     machine: Option<MachineId>,
 ) -> Result<Registration, RegisterError> {
     let machine = machine.unwrap_or_else(|| MachineId::random(&mut EntropyRng::new(ports.entropy)));
-    create(
-        ports,
-        machine,
-        RegisteredBy::Admin,
-        UnclaimedLimit::Unlimited,
-    )
-    .await
+    create(ports, machine, RegisteredBy::Admin, UnclaimedLimit::Unlimited).await
 }
 
 async fn create(
@@ -86,27 +77,15 @@ async fn create(
     by: RegisteredBy,
     limit: UnclaimedLimit,
 ) -> Result<Registration, RegisterError> {
-    let ignition = ports
-        .pins
-        .render_ignition(&id)
-        .map_err(RegisterError::Render)?;
+    let ignition = ports.pins.render_ignition(&id).map_err(RegisterError::Render)?;
     let machine = Machine::unclaimed(id, by, ports.clock.now());
     // First boots are not audited one by one: strangers could fill the log. The binding of the
     // attestation key is.
     if by == RegisteredBy::Admin {
-        announce(ports, &machine)
-            .await
-            .map_err(RegisterError::Store)?;
+        announce(ports, &machine).await.map_err(RegisterError::Store)?;
     }
-    ports
-        .machines
-        .create(&machine, limit)
-        .await
-        .map_err(RegisterError::Store)?;
-    Ok(Registration {
-        machine: id,
-        ignition,
-    })
+    ports.machines.create(&machine, limit).await.map_err(RegisterError::Store)?;
+    Ok(Registration { machine: id, ignition })
 }
 
 /// Notes a machine that an admin is about to add.

@@ -14,10 +14,7 @@ use crate::secret::SecretBytes;
 
 /// What a release needs.
 #[derive(Clone, Copy, Debug)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "a bundle of references, built field by field"
-)]
+#[expect(clippy::exhaustive_structs, reason = "a bundle of references, built field by field")]
 pub struct ReleasePorts<'a> {
     /// The machines.
     pub machines: &'a dyn MachineRegistry,
@@ -68,9 +65,7 @@ pub async fn release(
     if let Some((gate, why)) = closed.map_err(ReleaseError::Port)? {
         return refuse(ports, attempt, gate, why).await;
     }
-    let still = explained(ports, attested)
-        .await
-        .map_err(ReleaseError::Port)?;
+    let still = explained(ports, attested).await.map_err(ReleaseError::Port)?;
     let Some(booted) = still else {
         let why = format!("the approval of {} ended", attested.booted());
         return refuse(ports, attempt, Gate::Pcrs, why).await;
@@ -84,17 +79,9 @@ pub async fn release(
         ports.clock.now(),
         AuditAction::KeyReleased,
         Some(attested.machine()),
-        format!(
-            "{path} {} attempt {}",
-            booted.sentence(),
-            attested.attempt()
-        ),
+        format!("{path} {} attempt {}", booted.sentence(), attested.attempt()),
     );
-    ports
-        .audit
-        .append(&event)
-        .await
-        .map_err(ReleaseError::Port)?;
+    ports.audit.append(&event).await.map_err(ReleaseError::Port)?;
     attempt.ladder.pass(Gate::Key, "released");
     Ok(secret)
 }
@@ -122,9 +109,7 @@ async fn explained(
 ) -> Result<Option<BootState>, PortError> {
     let images = ports.images.list().await?;
     let live = LiveImages::at(&images, ports.clock.now());
-    let states = ports
-        .states
-        .admit(&live, attested.quoted(), attested.pinned());
+    let states = ports.states.admit(&live, attested.quoted(), attested.pinned());
     Ok(states.into_iter().next())
 }
 
@@ -137,10 +122,6 @@ async fn refuse(
     attempt.ladder.fail(gate, why);
     let code = gate.code();
     let event = AuditEvent::key_refused(ports.clock.now(), attempt, code);
-    ports
-        .audit
-        .append(&event)
-        .await
-        .map_err(ReleaseError::Port)?;
+    ports.audit.append(&event).await.map_err(ReleaseError::Port)?;
     Err(ReleaseError::Refused { code })
 }

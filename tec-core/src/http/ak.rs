@@ -30,10 +30,7 @@ use crate::secret::SecretArray;
 
 /// What the service is made of.
 #[derive(Debug)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "built field by field by programs"
-)]
+#[expect(clippy::exhaustive_structs, reason = "built field by field by programs")]
 pub struct AkServiceConfig {
     /// The machines.
     pub machines: Arc<dyn MachineRegistry>,
@@ -128,10 +125,7 @@ impl AkRequest {
 impl AkService {
     /// A service.
     pub fn new(config: AkServiceConfig) -> Self {
-        Self(Arc::new(Inner {
-            config,
-            challenges: Challenges::default(),
-        }))
+        Self(Arc::new(Inner { config, challenges: Challenges::default() }))
     }
 
     /// Answers one request.
@@ -179,10 +173,7 @@ impl AkService {
         }
         let candidate = AkCandidate::from_node(request.public.clone(), None);
         let candidate = candidate.from_network(request.source);
-        match self
-            .decide(AkSubmission::new(request.machine, candidate))
-            .await?
-        {
+        match self.decide(AkSubmission::new(request.machine, candidate)).await? {
             AkOutcome::Waiting(AkReason::NeedsEkProof) => self.challenge(request),
             AkOutcome::Rejected(AkReason::KeyHasOtherMachine) => {
                 self.elsewhere(&request.public.fingerprint()).await
@@ -256,18 +247,11 @@ impl AkService {
         };
         let mut rng = EntropyRng::new(&*config.entropy);
         let secret = SecretArray::random(&mut rng);
-        let (credential, ek) = config
-            .tpm
-            .challenge(ek, area, &secret, &mut rng)
-            .map_err(|_| Code::RegisterEkProof)?;
+        let (credential, ek) =
+            config.tpm.challenge(ek, area, &secret, &mut rng).map_err(|_| Code::RegisterEkProof)?;
         let mut id = [0; 16];
         config.entropy.fill(&mut id);
-        let waiting = Waiting {
-            machine: request.machine,
-            public: request.public,
-            ek,
-            secret,
-        };
+        let waiting = Waiting { machine: request.machine, public: request.public, ek, secret };
         if !self.0.challenges.keep(id, config.clock.now(), waiting) {
             return Err(Code::RegisterRate);
         }
@@ -293,20 +277,13 @@ impl AkService {
             .decode_slice(&wire.secret, &mut answer)
             .map_err(|_| Code::RegisterMalformed)?;
         let now = self.0.config.clock.now();
-        let waiting = self
-            .0
-            .challenges
-            .take(id, now)
-            .ok_or(Code::RegisterEkProof)?;
+        let waiting = self.0.challenges.take(id, now).ok_or(Code::RegisterEkProof)?;
         if length != answer.len() || !SecretArray::new(answer).ct_eq(&waiting.secret) {
             return Err(Code::RegisterEkProof);
         }
         let candidate = AkCandidate::from_node(waiting.public, Some(waiting.ek));
         let candidate = candidate.from_network(source);
-        reply(
-            self.decide(AkSubmission::new(waiting.machine, candidate))
-                .await?,
-        )
+        reply(self.decide(AkSubmission::new(waiting.machine, candidate)).await?)
     }
 }
 

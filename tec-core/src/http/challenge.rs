@@ -44,9 +44,6 @@ impl Challenges {
     /// Takes a challenge out: each may be answered once.
     pub(super) fn take(&self, id: [u8; 16], now: Timestamp) -> Option<Waiting> {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        table
-            .remove(&id)
-            .filter(|(until, _)| now < *until)
-            .map(|(_, waiting)| waiting)
+        table.remove(&id).filter(|(until, _)| now < *until).map(|(_, waiting)| waiting)
     }
 }

@@ -18,19 +18,12 @@ use crate::port::{AuditSink, Clock, Entropy, MachineRegistry, UnclaimedLimit};
 use crate::secret::SecretBytes;
 
 /// The path and its aliases: what documents and clients of the existing operator use.
-const PATHS: [&str; 4] = [
-    "/ignition-clevis-pin-trustee",
-    "/ignition",
-    "/register",
-    "/ignitioni-clevis-pin-trustee",
-];
+const PATHS: [&str; 4] =
+    ["/ignition-clevis-pin-trustee", "/ignition", "/register", "/ignitioni-clevis-pin-trustee"];
 
 /// What the service is made of.
 #[derive(Debug)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "built field by field by programs"
-)]
+#[expect(clippy::exhaustive_structs, reason = "built field by field by programs")]
 pub struct RegisterServiceConfig {
     /// Where machines are kept.
     pub machines: Arc<dyn MachineRegistry>,

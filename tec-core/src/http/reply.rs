@@ -49,9 +49,7 @@ pub fn refusal(style: ReplyStyle, code: Code) -> Response<ReplyBody> {
 pub(super) fn json(status: StatusCode, body: impl Into<Bytes>) -> Response<ReplyBody> {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
-    response
-        .headers_mut()
-        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
 

@@ -141,9 +141,7 @@ fn check_servers(servers: &[Endpoint]) -> Result<(), ParsePinConfigError> {
     if (1..=MAX_SERVERS).contains(&servers.len()) {
         Ok(())
     } else {
-        Err(ParsePinConfigError::Servers {
-            count: servers.len(),
-        })
+        Err(ParsePinConfigError::Servers { count: servers.len() })
     }
 }
 
@@ -229,9 +227,6 @@ mod tests {
             Err(ParsePinConfigError::OtherPin { .. })
         ));
         let none = format!(r#"{{"servers":[],"path":"default/{ID}/root"}}"#);
-        assert!(matches!(
-            PinConfig::parse(&none),
-            Err(ParsePinConfigError::Servers { count: 0 })
-        ));
+        assert!(matches!(PinConfig::parse(&none), Err(ParsePinConfigError::Servers { count: 0 })));
     }
 }

@@ -61,11 +61,7 @@ impl ClevisPinGenerator {
     /// A generator for one KBS server.
     pub fn new(kbs: Endpoint) -> Self {
         let device = "/dev/disk/by-partlabel/root".to_owned();
-        Self {
-            servers: vec![kbs],
-            ak_registration: None,
-            device,
-        }
+        Self { servers: vec![kbs], ak_registration: None, device }
     }
 
     /// Adds a further KBS server, tried after the earlier ones.
@@ -99,10 +95,7 @@ impl ClevisPinGenerator {
         luks.label = Some("root".to_owned());
         luks.device = Some(self.device.clone());
         luks.wipe_volume = Some(true);
-        luks.clevis = Some(Clevis {
-            custom: Some(custom),
-            ..Clevis::default()
-        });
+        luks.clevis = Some(Clevis { custom: Some(custom), ..Clevis::default() });
         luks
     }
 }
@@ -114,24 +107,18 @@ impl PinGenerator for ClevisPinGenerator {
             path: ResourcePath::luks_root(machine),
             initdata: None,
             num_retries: None,
-            attestation_key: self
-                .ak_registration
-                .as_ref()
-                .map(|service| AttestationKeyConfig {
-                    registration: AkRegistration {
-                        url: format!("{}/register-ak", service.url),
-                        uuid: *machine,
-                        cert: service.cert.clone(),
-                    },
-                }),
+            attestation_key: self.ak_registration.as_ref().map(|service| AttestationKeyConfig {
+                registration: AkRegistration {
+                    url: format!("{}/register-ak", service.url),
+                    uuid: *machine,
+                    cert: service.cert.clone(),
+                },
+            }),
         }
     }
 
     fn render_ignition(&self, machine: &MachineId) -> Result<Vec<u8>, RenderError> {
-        let failed = |source| RenderError {
-            machine: machine.to_string(),
-            source,
-        };
+        let failed = |source| RenderError { machine: machine.to_string(), source };
         let pin = serde_json::to_string(&self.pin_config(machine)).map_err(failed)?;
         let mut filesystem = Filesystem::new("/dev/mapper/root".to_owned());
         filesystem.format = Some("ext4".to_owned());
@@ -162,10 +149,7 @@ pub struct MergeSource {
 impl MergeSource {
     /// A registration service that asks for no token.
     pub fn new(service: Endpoint) -> Self {
-        Self {
-            service,
-            token: None,
-        }
+        Self { service, token: None }
     }
 }
 
@@ -184,28 +168,17 @@ pub fn render_merge(source: &MergeSource) -> Result<Vec<u8>, serde_json::Error> 
         ..Resource::default()
     };
     let ca = Resource {
-        source: Some(format!(
-            "data:;base64,{}",
-            STANDARD.encode(&source.service.cert)
-        )),
+        source: Some(format!("data:;base64,{}", STANDARD.encode(&source.service.cert))),
         ..Resource::default()
     };
     let ignition = Ignition {
-        config: Some(IgnitionConfig {
-            merge: Some(vec![merge]),
-            replace: None,
-        }),
+        config: Some(IgnitionConfig { merge: Some(vec![merge]), replace: None }),
         security: (!source.service.cert.is_empty()).then(|| Security {
-            tls: Some(SecurityTls {
-                certificate_authorities: Some(vec![ca]),
-            }),
+            tls: Some(SecurityTls { certificate_authorities: Some(vec![ca]) }),
         }),
         ..Ignition::default()
     };
-    serde_json::to_vec(&Config {
-        ignition,
-        ..Config::default()
-    })
+    serde_json::to_vec(&Config { ignition, ..Config::default() })
 }
 
 fn merge_url(service: &BaseUrl) -> String {
@@ -237,14 +210,8 @@ mod tests {
         let pin = luks["clevis"]["custom"]["config"].as_str().unwrap();
         let pin = PinConfig::parse(pin).unwrap();
         assert_eq!(pin.path.as_str(), format!("default/{ID}/root"));
-        assert_eq!(
-            pin.attestation_key.unwrap().registration.url,
-            "https://ak:8001/register-ak"
-        );
-        assert_eq!(
-            json["storage"]["filesystems"][0]["device"],
-            "/dev/mapper/root"
-        );
+        assert_eq!(pin.attestation_key.unwrap().registration.url, "https://ak:8001/register-ak");
+        assert_eq!(json["storage"]["filesystems"][0]["device"], "/dev/mapper/root");
         assert!(json["ignition"].get("attestation").is_none());
     }
 
@@ -271,10 +238,7 @@ mod tests {
         let json: serde_json::Value =
             serde_json::from_slice(&render_merge(&source).unwrap()).unwrap();
         let merge = &json["ignition"]["config"]["merge"][0];
-        assert_eq!(
-            merge["source"],
-            "https://reg:8000/ignition-clevis-pin-trustee"
-        );
+        assert_eq!(merge["source"], "https://reg:8000/ignition-clevis-pin-trustee");
         assert_eq!(merge["httpHeaders"][0]["value"], "Bearer t0ken");
         let ca = &json["ignition"]["security"]["tls"]["certificateAuthorities"][0]["source"];
         assert_eq!(ca, "data:;base64,UEVN");

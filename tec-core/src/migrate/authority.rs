@@ -145,12 +145,7 @@ impl Authority {
         if may {
             return Ok(());
         }
-        Err(NoAuthority {
-            role: self.role,
-            epoch: self.epoch,
-            deed,
-            peer: self.peer,
-        })
+        Err(NoAuthority { role: self.role, epoch: self.epoch, deed, peer: self.peer })
     }
 
     /// Whether pages of this pass may be adopted.

@@ -268,9 +268,9 @@ fn ca(comes: &Belongings, here: &Belongings) -> Option<Verdict> {
 fn certificate(from: Option<&Place>, here: &Place, comes: &Belongings) -> Option<Verdict> {
     match (from, here) {
         (Some(Place::Holds(_)), Place::Empty) => Some(Verdict::Bring),
-        (Some(Place::Holds(_)), Place::Plain) => Some(Verdict::Clash(
-            "the target serves plain HTTP, and the source does not",
-        )),
+        (Some(Place::Holds(_)), Place::Plain) => {
+            Some(Verdict::Clash("the target serves plain HTTP, and the source does not"))
+        }
         (Some(Place::Holds(from)), Place::Holds(here)) if from.ca.trim() == here.ca.trim() => {
             Some(Verdict::Same)
         }

@@ -45,10 +45,7 @@ impl CopyReport {
             Adopted::Created => self.created += 1,
             Adopted::Updated => self.updated += 1,
             Adopted::Same => self.same += 1,
-            Adopted::Clash(clash) => self.conflicts.push(Conflict {
-                unit: unit.name(),
-                clash,
-            }),
+            Adopted::Clash(clash) => self.conflicts.push(Conflict { unit: unit.name(), clash }),
         }
     }
 }
@@ -90,13 +87,7 @@ pub async fn copy(
     loop {
         let units = from.export(after.as_ref(), PAGE).await?;
         let more = units.len() == PAGE;
-        let page = AdoptPage {
-            intake,
-            after: after.take(),
-            units: &units,
-            more,
-            at: clock.now(),
-        };
+        let page = AdoptPage { intake, after: after.take(), units: &units, more, at: clock.now() };
         let adopted = to.adopt(&page).await?;
         for (unit, adopted) in units.iter().zip(adopted) {
             report.note(unit, adopted);

@@ -111,10 +111,8 @@ fn merge_escrows(
     here: &BTreeMap<u32, SecretBytes>,
     comes: &BTreeMap<u32, SecretBytes>,
 ) -> Option<BTreeMap<u32, SecretBytes>> {
-    let mut merged: BTreeMap<u32, SecretBytes> = here
-        .iter()
-        .map(|(number, key)| (*number, copy_of(key)))
-        .collect();
+    let mut merged: BTreeMap<u32, SecretBytes> =
+        here.iter().map(|(number, key)| (*number, copy_of(key))).collect();
     for (number, key) in comes {
         let known = merged.entry(*number).or_insert_with(|| copy_of(key));
         if !known.ct_eq(key) {
@@ -245,63 +243,30 @@ mod tests {
     fn what_is_equal_is_left_alone() {
         let one = unit(1, &[(1, AkState::Bound)], Some(1));
         let two = unit(1, &[(1, AkState::Bound)], Some(1));
-        assert!(matches!(
-            merge_machine(Some(&one), &two, &two.keys),
-            Merged::Same
-        ));
+        assert!(matches!(merge_machine(Some(&one), &two, &two.keys), Merged::Same));
         let image = sample::image(1);
-        assert!(matches!(
-            merge_image(Some(&image), &image, false),
-            Merged::Same
-        ));
+        assert!(matches!(merge_image(Some(&image), &image, false), Merged::Same));
     }
 
     #[test]
     fn a_disk_key_is_added_and_never_replaced() {
-        let (none, one, two) = (
-            unit(1, &[], None),
-            unit(1, &[], Some(1)),
-            unit(1, &[], Some(2)),
-        );
-        assert!(
-            written(merge_machine(Some(&none), &one, &[]))
-                .secret
-                .is_some()
-        );
-        assert!(matches!(
-            merge_machine(Some(&one), &none, &[]),
-            Merged::Same
-        ));
-        assert!(matches!(
-            merge_machine(Some(&one), &two, &[]),
-            Merged::Clash(Clash::DiskKey)
-        ));
+        let (none, one, two) = (unit(1, &[], None), unit(1, &[], Some(1)), unit(1, &[], Some(2)));
+        assert!(written(merge_machine(Some(&none), &one, &[])).secret.is_some());
+        assert!(matches!(merge_machine(Some(&one), &none, &[]), Merged::Same));
+        assert!(matches!(merge_machine(Some(&one), &two, &[]), Merged::Clash(Clash::DiskKey)));
     }
 
     #[test]
     fn a_revoked_key_stays_revoked_and_makes_room_for_another() {
         let here = unit(1, &[(1, AkState::Revoked)], None);
         let late = unit(1, &[(1, AkState::Bound)], None);
-        assert!(matches!(
-            merge_machine(Some(&here), &late, &[]),
-            Merged::Same
-        ));
+        assert!(matches!(merge_machine(Some(&here), &late, &[]), Merged::Same));
         let here = unit(1, &[(1, AkState::Bound)], None);
         let next = unit(1, &[(1, AkState::Revoked), (2, AkState::Bound)], None);
         let merged = written(merge_machine(Some(&here), &next, &[]));
-        assert_eq!(
-            merged
-                .keys
-                .iter()
-                .filter(|key| key.state == AkState::Bound)
-                .count(),
-            1
-        );
+        assert_eq!(merged.keys.iter().filter(|key| key.state == AkState::Bound).count(), 1);
         let other = unit(1, &[(2, AkState::Bound)], None);
-        assert!(matches!(
-            merge_machine(Some(&here), &other, &[]),
-            Merged::Clash(Clash::BoundKey)
-        ));
+        assert!(matches!(merge_machine(Some(&here), &other, &[]), Merged::Clash(Clash::BoundKey)));
     }
 
     #[test]
@@ -340,9 +305,7 @@ mod tests {
     #[test]
     fn recovery_keys_of_both_sides_are_kept_and_none_is_replaced() {
         let with = |keys: &[(u32, u64)]| {
-            let keys = keys
-                .iter()
-                .map(|(number, key)| (*number, sample::secret(*key)));
+            let keys = keys.iter().map(|(number, key)| (*number, sample::secret(*key)));
             unit(1, &[], None).with_escrows(keys.collect())
         };
         let here = with(&[(1, 1), (2, 2)]);
@@ -359,14 +322,8 @@ mod tests {
         let here = sample::image(1);
         let mut comes = sample::image(2);
         comes.name = here.name.clone();
-        assert!(matches!(
-            merge_image(Some(&here), &comes, false),
-            Merged::Clash(Clash::Image)
-        ));
-        assert!(matches!(
-            merge_image(Some(&here), &comes, true),
-            Merged::Write(_)
-        ));
+        assert!(matches!(merge_image(Some(&here), &comes, false), Merged::Clash(Clash::Image)));
+        assert!(matches!(merge_image(Some(&here), &comes, true), Merged::Write(_)));
     }
 
     #[test]

@@ -131,9 +131,7 @@ impl MigratePlan {
             return Ok(None);
         }
         let own = self.asked.filter(|(_, won)| *won).map(|(intake, _)| intake);
-        let intake = taker
-            .intake()
-            .filter(|intake| intake.epoch() == giver.epoch());
+        let intake = taker.intake().filter(|intake| intake.epoch() == giver.epoch());
         if let Some(intake) = intake.filter(|intake| own == Some(*intake)) {
             return Ok(Some(MigrateEffect::Copy(side, intake)));
         }
@@ -223,9 +221,7 @@ impl MigratePlan {
             Goal::Rollback => (Side::Target, Goal::Cutover),
             Goal::Copy | Goal::Verify | Goal::Retire => return finish(outcome),
         };
-        let gave_up = self
-            .records
-            .is_some_and(|records| records.of(back.0).role() != Role::Active);
+        let gave_up = self.records.is_some_and(|records| records.of(back.0).role() != Role::Active);
         if !gave_up || self.failure.is_some() {
             return finish(outcome);
         }
@@ -243,17 +239,11 @@ impl Plan for MigratePlan {
     fn step(&mut self, event: MigrateEvent) -> Vec<MigrateEffect> {
         let effect = match event {
             MigrateEvent::Begin(goal) => {
-                *self = Self {
-                    goal,
-                    ..Self::new()
-                };
+                *self = Self { goal, ..Self::new() };
                 MigrateEffect::Read
             }
             MigrateEvent::Read { source, target } => {
-                self.records = Some(Records {
-                    source: *source,
-                    target: *target,
-                });
+                self.records = Some(Records { source: *source, target: *target });
                 self.next()
             }
             MigrateEvent::Answered { won } => {
@@ -262,9 +252,7 @@ impl Plan for MigratePlan {
                 }
                 MigrateEffect::Read
             }
-            MigrateEvent::Copied {
-                conflicts: true, ..
-            } => self.stop(MigrateOutcome::Conflicts),
+            MigrateEvent::Copied { conflicts: true, .. } => self.stop(MigrateOutcome::Conflicts),
             MigrateEvent::Copied { from, .. } => {
                 self.copied = self.note(from);
                 self.next()

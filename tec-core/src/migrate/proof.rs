@@ -79,11 +79,7 @@ pub fn prove(nonce: &[u8; 32], unit: &TrustUnit) -> Result<Proof, PortError> {
             escrows.insert(*number, keyed(escrow_parts(unit, *number, key))?);
         }
     }
-    Ok(Proof {
-        digest: keyed(parts)?,
-        states,
-        escrows,
-    })
+    Ok(Proof { digest: keyed(parts)?, states, escrows })
 }
 
 fn keyed(nonce: &[u8; 32], parts: Vec<Vec<u8>>) -> Result<Sha256Digest, InvalidLength> {
@@ -224,14 +220,7 @@ struct Proofs<'a> {
 
 impl<'a> Proofs<'a> {
     fn of(anchor: &'a dyn TrustAnchor, nonce: &'a [u8; 32]) -> Self {
-        Self {
-            anchor,
-            nonce,
-            page: Vec::new().into_iter(),
-            head: None,
-            after: None,
-            ended: false,
-        }
+        Self { anchor, nonce, page: Vec::new().into_iter(), head: None, after: None, ended: false }
     }
 
     async fn peek(&mut self) -> Result<Option<(UnitName, Proof)>, PortError> {
@@ -251,10 +240,8 @@ impl<'a> Proofs<'a> {
     async fn read(&mut self) -> Result<(), PortError> {
         let units = self.anchor.export(self.after.as_ref(), PAGE).await?;
         self.ended = units.len() < PAGE;
-        let proofs: Result<Vec<_>, PortError> = units
-            .iter()
-            .map(|unit| Ok((unit.name(), prove(self.nonce, unit)?)))
-            .collect();
+        let proofs: Result<Vec<_>, PortError> =
+            units.iter().map(|unit| Ok((unit.name(), prove(self.nonce, unit)?))).collect();
         let proofs = proofs?;
         self.after = proofs.last().map(|(name, _)| name.clone());
         self.page = proofs.into_iter();

@@ -78,8 +78,7 @@ pub struct NoAuthority {
 }
 
 fn after(peer: Option<AnchorId>) -> String {
-    peer.map(|peer| format!("; ask anchor {peer}"))
-        .unwrap_or_default()
+    peer.map(|peer| format!("; ask anchor {peer}")).unwrap_or_default()
 }
 
 impl NoAuthority {
@@ -96,8 +95,6 @@ impl NoAuthority {
 impl NoAuthority {
     /// The failure of a port that was asked to do it.
     pub fn during(self, operation: impl Into<String>) -> PortError {
-        PortError::new(PortErrorKind::Denied, operation)
-            .with_code(self.code())
-            .because(self)
+        PortError::new(PortErrorKind::Denied, operation).with_code(self.code()).because(self)
     }
 }

@@ -46,12 +46,7 @@ pub async fn migrate(
             error: None,
         },
     };
-    run(
-        &mut MigratePlan::new(),
-        MigrateEvent::Begin(goal),
-        &mut ports,
-    )
-    .await;
+    run(&mut MigratePlan::new(), MigrateEvent::Begin(goal), &mut ports).await;
     ports.came_to
 }
 
@@ -81,12 +76,7 @@ impl<'a> Ports<'a> {
 
     async fn swap(&self, side: Side, change: &Transition) -> Result<MigrateEvent, PortError> {
         let to = change.to();
-        let subject = format!(
-            "anchor {} {} at epoch {}",
-            to.anchor(),
-            to.role(),
-            to.epoch()
-        );
+        let subject = format!("anchor {} {} at epoch {}", to.anchor(), to.role(), to.epoch());
         let action = AuditAction::AuthorityMoved;
         let line = AuditEvent::new(self.clock.now(), action, None, subject);
         let won = self.of(side).swap(change, &line).await? == SwapOutcome::Swapped;

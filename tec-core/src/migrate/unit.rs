@@ -50,12 +50,7 @@ impl MachineUnit {
     /// A machine with its keys, and without recovery keys.
     pub fn new(machine: Machine, mut keys: Vec<AkRecord>, secret: Option<SecretBytes>) -> Self {
         keys.sort_by_key(AkRecord::fingerprint);
-        Self {
-            machine,
-            keys,
-            secret,
-            escrows: BTreeMap::new(),
-        }
+        Self { machine, keys, secret, escrows: BTreeMap::new() }
     }
 
     /// Adds recovery keys.

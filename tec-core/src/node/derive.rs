@@ -76,9 +76,7 @@ impl FromStr for DiskId {
         if text.len() != uuid::fmt::Hyphenated::LENGTH {
             return Err(ParseDiskIdError);
         }
-        Uuid::try_parse(text)
-            .map(Self)
-            .map_err(|_| ParseDiskIdError)
+        Uuid::try_parse(text).map(Self).map_err(|_| ParseDiskIdError)
     }
 }
 
@@ -294,10 +292,7 @@ mod tests {
     }
 
     fn master(key: [u8; 32], salt: [u8; 32]) -> MasterSecret {
-        MasterSecret::new(
-            SecretBytes::new(key.to_vec()),
-            SecretBytes::new(salt.to_vec()),
-        )
+        MasterSecret::new(SecretBytes::new(key.to_vec()), SecretBytes::new(salt.to_vec()))
     }
 
     fn hex(secret: &SecretBytes) -> String {
@@ -309,9 +304,7 @@ mod tests {
     fn ids_and_keys_are_the_recorded_ones() {
         let secret = MeasurementSecret::new(from(0x00));
         assert_eq!(
-            secret
-                .cluster_id(&MeasurementSalt::new(from(0x20)))
-                .to_string(),
+            secret.cluster_id(&MeasurementSalt::new(from(0x20))).to_string(),
             "128c164378fe8767f998fbdfe4b4d6463ec5ae1b664ea5999bc27417607ae9b6"
         );
         let key = master(from(0x40), from(0x60)).data_key(&DataKeyId::measurement_secret(), 32);
@@ -340,9 +333,7 @@ mod tests {
     #[test]
     fn the_chain_from_master_secret_to_register_is_the_recorded_one() {
         let master = master(from(0x40), from(0x60));
-        let key = master
-            .data_key(&DataKeyId::measurement_secret(), 32)
-            .unwrap();
+        let key = master.data_key(&DataKeyId::measurement_secret(), 32).unwrap();
         let secret = MeasurementSecret::from_data_key(&key).unwrap();
         let cluster = secret.cluster_id(&MeasurementSalt::new(from(0x20)));
         assert_eq!(
@@ -390,10 +381,6 @@ mod tests {
     fn the_case_of_a_disk_id_makes_no_other_key() {
         let upper: DiskId = "ABCDEF00-0000-0000-0000-000000000000".parse().unwrap();
         assert_eq!(upper.to_string(), "abcdef00-0000-0000-0000-000000000000");
-        assert!(
-            "{abcdef00-0000-0000-0000-00000000000}"
-                .parse::<DiskId>()
-                .is_err()
-        );
+        assert!("{abcdef00-0000-0000-0000-00000000000}".parse::<DiskId>().is_err());
     }
 }

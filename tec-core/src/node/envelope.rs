@@ -97,11 +97,7 @@ impl EnvelopeKeys {
         store: Arc<dyn WrappedKeys>,
         entropy: Arc<dyn Entropy>,
     ) -> Self {
-        Self {
-            wrapper,
-            store,
-            entropy,
-        }
+        Self { wrapper, store, entropy }
     }
 
     async fn find(&self, id: &DataKeyId, length: usize) -> Result<Option<SecretBytes>, PortError> {
@@ -109,10 +105,8 @@ impl EnvelopeKeys {
             return Ok(None);
         };
         let plain = self.wrapper.unwrap(id, &wrapped).await?;
-        let (found, key) = plain
-            .expose("take the key out")
-            .split_at_checked(BINDING_LENGTH)
-            .unwrap_or_default();
+        let (found, key) =
+            plain.expose("take the key out").split_at_checked(BINDING_LENGTH).unwrap_or_default();
         if found != binding(id).as_bytes() || key.len() != length {
             let error = EnvelopeError::Foreign { id: id.clone() };
             return Err(failed(PortErrorKind::Invalid, "take a data key").because(error));

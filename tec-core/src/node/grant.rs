@@ -93,11 +93,7 @@ pub fn grant(
     control_planes: &ControlPlanes,
 ) -> Result<Granted, GrantError> {
     if let Some(before) = granted.iter().find(|one| one.ak == claim.ak) {
-        return if before == claim {
-            Ok(Granted::Again)
-        } else {
-            Err(GrantError::KeyKnown)
-        };
+        return if before == claim { Ok(Granted::Again) } else { Err(GrantError::KeyKnown) };
     }
     if granted.iter().any(|one| one.name == claim.name) {
         return Err(GrantError::NameTaken);
@@ -110,11 +106,7 @@ pub fn grant(
         (Role::ControlPlane, ControlPlanes::Closed) => false,
         (Role::ControlPlane, ControlPlanes::Listed(keys)) => keys.contains(&claim.ak),
     };
-    if allowed {
-        Ok(Granted::New)
-    } else {
-        Err(GrantError::NotControlPlane)
-    }
+    if allowed { Ok(Granted::New) } else { Err(GrantError::NotControlPlane) }
 }
 
 /// Judges a rejoin: only the key that joined with this disk. Its claim.
@@ -153,9 +145,7 @@ mod tests {
             ak: sample::public_key(key).fingerprint(),
             name: name.parse().unwrap(),
             role,
-            disk: format!("00000000-0000-0000-0000-0000000000{disk:02x}")
-                .parse()
-                .unwrap(),
+            disk: format!("00000000-0000-0000-0000-0000000000{disk:02x}").parse().unwrap(),
         }
     }
 
@@ -183,14 +173,8 @@ mod tests {
         assert_eq!(judge(&name), Err(GrantError::NameTaken));
         let disk = claim(2, "w-2", Role::Worker, 1);
         assert_eq!(judge(&disk), Err(GrantError::DiskTaken));
-        assert_eq!(
-            grant_rejoin(disk.ak, disk.disk, &known),
-            Err(GrantError::Unknown)
-        );
-        assert_eq!(
-            grant_rejoin(known[0].ak, known[0].disk, &known),
-            Ok(&known[0])
-        );
+        assert_eq!(grant_rejoin(disk.ak, disk.disk, &known), Err(GrantError::Unknown));
+        assert_eq!(grant_rejoin(known[0].ak, known[0].disk, &known), Ok(&known[0]));
     }
 
     #[test]

@@ -234,11 +234,7 @@ fn failed(step: InitStep, outcome: fn(InitStep) -> InitOutcome) -> Vec<InitEffec
         step,
         InitStep::ReadJournal | InitStep::ReadMarker | InitStep::Prepare | InitStep::WriteIntent
     );
-    if reversible {
-        vec![InitEffect::Finish(outcome(step))]
-    } else {
-        vec![InitEffect::Again(step)]
-    }
+    if reversible { vec![InitEffect::Finish(outcome(step))] } else { vec![InitEffect::Again(step)] }
 }
 
 impl Plan for InitPlan {
@@ -248,10 +244,7 @@ impl Plan for InitPlan {
     fn step(&mut self, event: InitEvent) -> Vec<InitEffect> {
         match event {
             InitEvent::Requested(request) => {
-                *self = Self {
-                    request,
-                    ..Self::default()
-                };
+                *self = Self { request, ..Self::default() };
                 vec![InitEffect::Run(InitStep::ReadJournal)]
             }
             InitEvent::Journal(intent) => {

@@ -219,10 +219,7 @@ impl Plan for JoinPlan {
     fn step(&mut self, event: JoinEvent) -> Vec<JoinEffect> {
         match event {
             JoinEvent::Started(request) => {
-                *self = Self {
-                    request,
-                    ..Self::default()
-                };
+                *self = Self { request, ..Self::default() };
                 vec![JoinEffect::Run(JoinStep::ReadJournal)]
             }
             // Once it locks, init cannot have won, and an end here would leave half a member.

@@ -33,11 +33,7 @@ pub struct Intent {
 impl Intent {
     /// Before the lock.
     pub fn new(cluster: ClusterId, request: Sha256Digest) -> Self {
-        Self {
-            cluster,
-            request,
-            phase: Phase::Intended,
-        }
+        Self { cluster, request, phase: Phase::Intended }
     }
 
     /// The node is a member.

@@ -34,11 +34,7 @@ pub enum MarkerState {
 impl MarkerState {
     /// Of a register's value.
     pub fn of(value: Sha256Digest) -> Self {
-        if value == Sha256Digest::ZERO {
-            Self::Unset
-        } else {
-            Self::Set(value)
-        }
+        if value == Sha256Digest::ZERO { Self::Unset } else { Self::Set(value) }
     }
 
     /// Whether it was set by an event of this cluster, and nothing else.
@@ -120,10 +116,7 @@ pub struct NodeLock {
 impl NodeLock {
     /// A lock over this marker.
     pub fn new(marker: Arc<dyn BootstrapMarker>) -> Self {
-        Self {
-            state: Mutex::new(State::Unlocked),
-            marker,
-        }
+        Self { state: Mutex::new(State::Unlocked), marker }
     }
 
     /// The marker under it.
@@ -194,9 +187,7 @@ impl NodeLock {
         match self.marker.read().await.map_err(LockError::Marker)? {
             state if state.is_of(&cluster) => Ok(()),
             MarkerState::Set(found) => Err(LockError::OtherCluster { found }),
-            MarkerState::Unset => Err(LockError::OtherCluster {
-                found: Sha256Digest::ZERO,
-            }),
+            MarkerState::Unset => Err(LockError::OtherCluster { found: Sha256Digest::ZERO }),
         }
     }
 }
@@ -220,11 +211,7 @@ impl<'l> Attempt<'l> {
         }
         *state = State::Locking;
         drop(state);
-        Some(Self {
-            lock,
-            cluster,
-            won: false,
-        })
+        Some(Self { lock, cluster, won: false })
     }
 
     fn win(mut self) {
@@ -234,11 +221,7 @@ impl<'l> Attempt<'l> {
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
-        *self.lock.state() = if self.won {
-            State::Locked
-        } else {
-            State::Undecided(self.cluster)
-        };
+        *self.lock.state() = if self.won { State::Locked } else { State::Undecided(self.cluster) };
     }
 }
 
@@ -311,10 +294,7 @@ mod tests {
         let register = Arc::new(Register::default());
         register.fail_after_set.store(1, Ordering::SeqCst);
         let lock = NodeLock::new(Arc::clone(&register) as Arc<_>);
-        assert!(matches!(
-            lock.lock(cluster(1)).await,
-            Err(LockError::Marker(_))
-        ));
+        assert!(matches!(lock.lock(cluster(1)).await, Err(LockError::Marker(_))));
         assert_eq!(lock.lock(cluster(2)).await.unwrap(), LockOutcome::Taken);
         let LockOutcome::Locked(node) = lock.lock(cluster(1)).await.unwrap() else {
             panic!("taken");
@@ -329,10 +309,7 @@ mod tests {
         let register = Arc::new(Register::default());
         register.set(&cluster(9)).await.unwrap();
         let lock = NodeLock::new(Arc::clone(&register) as Arc<_>);
-        assert!(matches!(
-            lock.lock(cluster(1)).await,
-            Err(LockError::OtherCluster { .. })
-        ));
+        assert!(matches!(lock.lock(cluster(1)).await, Err(LockError::OtherCluster { .. })));
         assert_eq!(register.extended.load(Ordering::SeqCst), 1);
     }
 

@@ -71,10 +71,7 @@ pub struct NodeStateError {
 impl NodeState {
     /// State of a node.
     pub fn new(role: Role, measurement_salt: MeasurementSalt) -> Self {
-        Self {
-            role,
-            measurement_salt,
-        }
+        Self { role, measurement_salt }
     }
 
     /// Reads the file.
@@ -116,10 +113,7 @@ mod tests {
     #[test]
     fn the_file_is_that_of_constellation() {
         let state = NodeState::new(Role::ControlPlane, MeasurementSalt::new([0; 32]));
-        let json = format!(
-            r#"{{"Role":"ControlPlane","MeasurementSalt":"{}="}}"#,
-            "A".repeat(43)
-        );
+        let json = format!(r#"{{"Role":"ControlPlane","MeasurementSalt":"{}="}}"#, "A".repeat(43));
         assert_eq!(state.to_json(), json);
         let lower = json.replace("ControlPlane", "controlplane");
         assert_eq!(NodeState::from_json(lower.as_bytes()).unwrap(), state);

@@ -133,10 +133,7 @@ impl FromStr for PkiFile {
         Self::ALL
             .into_iter()
             .find(|one| one.name == text)
-            .ok_or(TicketError::new(
-                "control-plane file",
-                "one of the known names",
-            ))
+            .ok_or(TicketError::new("control-plane file", "one of the known names"))
     }
 }
 
@@ -155,10 +152,7 @@ impl FromStr for CaPin {
     type Err = TicketError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        sha256(text).map(Self).ok_or(TicketError::new(
-            "CA hash",
-            "sha256:<64 hexadecimal digits>",
-        ))
+        sha256(text).map(Self).ok_or(TicketError::new("CA hash", "sha256:<64 hexadecimal digits>"))
     }
 }
 
@@ -210,29 +204,19 @@ impl Component {
         if !(url.starts_with("https://") || url.starts_with("http://")) {
             return Err(TicketError::new("component URL", "an http or https URL"));
         }
-        let hash = sha256(hash).ok_or(TicketError::new(
-            "component hash",
-            "sha256:<64 hexadecimal digits>",
-        ))?;
+        let hash = sha256(hash)
+            .ok_or(TicketError::new("component hash", "sha256:<64 hexadecimal digits>"))?;
         let upwards = install_path.split('/').any(|part| part == "..");
         if !install_path.starts_with('/') || upwards {
             return Err(TicketError::new("install path", "an absolute path"));
         }
-        Ok(Self {
-            url: url.to_owned(),
-            hash,
-            install_path: install_path.to_owned(),
-            form,
-        })
+        Ok(Self { url: url.to_owned(), hash, install_path: install_path.to_owned(), form })
     }
 }
 
 /// Everything that a node needs to become a member.
 #[derive(Debug)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "whoever makes one writes all of it out"
-)]
+#[expect(clippy::exhaustive_structs, reason = "whoever makes one writes all of it out")]
 pub struct JoinTicket {
     /// Key of its state disk.
     pub state_disk_key: SecretArray<32>,
@@ -274,10 +258,7 @@ pub struct RejoinTicket {
 impl RejoinTicket {
     /// Both parts.
     pub fn new(state_disk_key: SecretArray<32>, measurement_secret: MeasurementSecret) -> Self {
-        Self {
-            state_disk_key,
-            measurement_secret,
-        }
+        Self { state_disk_key, measurement_secret }
     }
 }
 

@@ -36,12 +36,7 @@ pub struct PortError {
 impl PortError {
     /// A failure of `operation`, for example `store the key of machine 7c9e…`.
     pub fn new(kind: PortErrorKind, operation: impl Into<String>) -> Self {
-        Self {
-            kind,
-            operation: operation.into(),
-            code: None,
-            source: None,
-        }
+        Self { kind, operation: operation.into(), code: None, source: None }
     }
 
     /// Adds the cause.

@@ -58,12 +58,7 @@ pub struct EvidenceRequest<'a> {
 impl<'a> EvidenceRequest<'a> {
     /// Evidence without init-data.
     pub fn new(tee: Tee, evidence: &'a serde_json::Value, report_data: &'a [u8; 48]) -> Self {
-        Self {
-            tee,
-            evidence,
-            report_data,
-            init_data: None,
-        }
+        Self { tee, evidence, report_data, init_data: None }
     }
 
     /// Adds the digest of init-data.
@@ -153,12 +148,7 @@ impl AuditEvent {
         machine: Option<MachineId>,
         subject: impl Into<String>,
     ) -> Self {
-        Self {
-            at,
-            action,
-            machine,
-            subject: subject.into(),
-        }
+        Self { at, action, machine, subject: subject.into() }
     }
 
     /// An attempt was refused with a code.

@@ -176,9 +176,7 @@ impl Response {
         errors.is_ok_and(|Errors { errors }| {
             errors.iter().any(|error| {
                 let error = error.to_lowercase();
-                parts
-                    .iter()
-                    .any(|part| error.contains(&part.to_lowercase()))
+                parts.iter().any(|part| error.contains(&part.to_lowercase()))
             })
         })
     }
@@ -191,10 +189,7 @@ impl Response {
         match self.verdict() {
             Verdict::Good => serde_json::from_slice(self.body.expose("to read the answer"))
                 .map_err(AnswerError::Form),
-            verdict => Err(AnswerError::Refused {
-                status: self.status,
-                verdict,
-            }),
+            verdict => Err(AnswerError::Refused { status: self.status, verdict }),
         }
     }
 

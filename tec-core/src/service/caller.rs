@@ -81,9 +81,8 @@ impl std::str::FromStr for Account {
     type Err = AccountError;
 
     fn from_str(text: &str) -> Result<Self, AccountError> {
-        let (namespace, name) = text
-            .split_once('/')
-            .ok_or_else(|| AccountError(text.to_owned()))?;
+        let (namespace, name) =
+            text.split_once('/').ok_or_else(|| AccountError(text.to_owned()))?;
         Self::new(namespace, name)
     }
 }
@@ -227,11 +226,7 @@ impl Claims {
             return None;
         }
         let wire: Wire = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(claims).ok()?).ok()?;
-        let Kubernetes {
-            namespace,
-            serviceaccount,
-            pod,
-        } = wire.kubernetes;
+        let Kubernetes { namespace, serviceaccount, pod } = wire.kubernetes;
         Some(Self {
             audiences: wire.aud,
             expires: Timestamp::from_unix_seconds(wire.exp),

@@ -32,10 +32,7 @@ struct Used {
 impl Rates {
     /// Each account may call so often in a minute, also all at once.
     pub fn new(per_minute: NonZeroU32) -> Self {
-        Self {
-            per_minute,
-            used: BTreeMap::new(),
-        }
+        Self { per_minute, used: BTreeMap::new() }
     }
 
     /// Whether the account has a call left. Takes none.

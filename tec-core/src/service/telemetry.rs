@@ -13,10 +13,7 @@ const RELOAD: &str = "5m";
 
 /// Where the certificate, its key and the authorities are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "the three files of a certificate"
-)]
+#[expect(clippy::exhaustive_structs, reason = "the three files of a certificate")]
 pub struct TlsFiles {
     /// The chain.
     pub cert: String,
@@ -221,10 +218,8 @@ mod tests {
 
     #[test]
     fn a_collector_demands_certificates_and_reads_its_own_again() {
-        let listen = Listen {
-            grpc: "0.0.0.0:4317".parse().unwrap(),
-            http: "0.0.0.0:4318".parse().unwrap(),
-        };
+        let listen =
+            Listen { grpc: "0.0.0.0:4317".parse().unwrap(), http: "0.0.0.0:4318".parse().unwrap() };
         let text = collector(&listen, &files(), "https://opensearch:9200", "/tls/login");
         let value: Value = serde_json::from_str(&text).unwrap();
         for protocol in ["grpc", "http"] {
@@ -267,15 +262,9 @@ mod tests {
 
     #[test]
     fn a_tracer_never_speaks_without_tls() {
-        let endpoint = Endpoint {
-            host: "collector".to_owned(),
-            port: 4317,
-        };
+        let endpoint = Endpoint { host: "collector".to_owned(), port: 4317 };
         let tracer = tracer(&endpoint, &files());
-        assert_eq!(
-            tracer["OTEL_EXPORTER_OTLP_ENDPOINT"],
-            "https://collector:4317"
-        );
+        assert_eq!(tracer["OTEL_EXPORTER_OTLP_ENDPOINT"], "https://collector:4317");
         assert_eq!(tracer.len(), 4);
     }
 }

@@ -87,10 +87,7 @@ impl Material {
     /// # Errors
     /// [`AnswerError`] if it is a refusal or has another form.
     pub fn from_issued(answer: &Response) -> Result<Self, AnswerError> {
-        let Issued {
-            signed,
-            private_key,
-        } = answer.data()?;
+        let Issued { signed, private_key } = answer.data()?;
         Ok(Self::of(signed, private_key))
     }
 
@@ -154,11 +151,7 @@ mod tests {
             of("AA==").replace("REQUEST", ""),
         ];
         for text in refused {
-            assert_eq!(
-                text.parse::<SigningRequest>(),
-                Err(SigningRequestError),
-                "{text}"
-            );
+            assert_eq!(text.parse::<SigningRequest>(), Err(SigningRequestError), "{text}");
         }
     }
 }

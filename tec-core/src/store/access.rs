@@ -32,26 +32,16 @@ pub(super) fn check(dir: &Path) -> Result<(), StoreError> {
     }
     let metadata = fs::metadata(dir).map_err(|error| StoreError::file("look at", dir, error))?;
     if !metadata.is_dir() {
-        return Err(wrong(
-            dir,
-            "is not a directory",
-            "name the state directory".to_owned(),
-        ));
+        return Err(wrong(dir, "is not a directory", "name the state directory".to_owned()));
     }
     check_owner_and_mode(dir, &metadata, DIRECTORY_MODE)?;
-    FILES
-        .iter()
-        .try_for_each(|name| check_file(&dir.join(name)))
+    FILES.iter().try_for_each(|name| check_file(&dir.join(name)))
 }
 
 fn check_file(path: &Path) -> Result<(), StoreError> {
     match fs::symlink_metadata(path) {
         Ok(metadata) if metadata.is_file() => check_owner_and_mode(path, &metadata, FILE_MODE),
-        Ok(_) => Err(wrong(
-            path,
-            "is not a regular file",
-            format!("remove {}", path.display()),
-        )),
+        Ok(_) => Err(wrong(path, "is not a regular file", format!("remove {}", path.display()))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(StoreError::file("look at", path, error)),
     }
@@ -61,30 +51,18 @@ fn check_owner_and_mode(path: &Path, metadata: &Metadata, mode: u32) -> Result<(
     let user = rustix::process::geteuid().as_raw();
     if metadata.uid() != user {
         let found = format!("belongs to user {}, not to {user}", metadata.uid());
-        return Err(wrong(
-            path,
-            &found,
-            format!("chown {user} {}", path.display()),
-        ));
+        return Err(wrong(path, &found, format!("chown {user} {}", path.display())));
     }
     let found = metadata.mode() & 0o777;
     if found & !mode != 0 {
         let fix = format!("chmod {mode:o} {}", path.display());
-        return Err(wrong(
-            path,
-            &format!("has mode {found:03o}, not {mode:o}"),
-            fix,
-        ));
+        return Err(wrong(path, &format!("has mode {found:03o}, not {mode:o}"), fix));
     }
     Ok(())
 }
 
 fn wrong(path: &Path, found: &str, fix: String) -> StoreError {
-    StoreError::Access {
-        path: path.to_owned(),
-        found: found.to_owned(),
-        fix,
-    }
+    StoreError::Access { path: path.to_owned(), found: found.to_owned(), fix }
 }
 
 /// Path of the database. Makes an empty file when there is none, since SQLite would make it readable
@@ -94,19 +72,13 @@ pub(super) fn database_file(dir: &Path) -> Result<PathBuf, StoreError> {
     let length = length(&path)?;
     if length.unwrap_or(0) == 0 && dir.join(SEAL_KEY).exists() {
         // The database is written before the seal key, so it was there once.
-        let what = format!(
-            "{} is gone or empty, though its seal key is there",
-            path.display()
-        );
+        let what = format!("{} is gone or empty, though its seal key is there", path.display());
         return Err(StoreError::corrupt(what));
     }
     // SQLite would read a last page that was cut off as if zeros followed. A crash may leave one,
     // but with a write-ahead log that still holds the whole page.
     if length.is_some_and(|length| length % PAGE != 0) && length_of_wal(dir)? == 0 {
-        return Err(StoreError::corrupt(format!(
-            "{} ends within a page",
-            path.display()
-        )));
+        return Err(StoreError::corrupt(format!("{} ends within a page", path.display())));
     }
     if length.is_none() {
         create_closed(&path)?;
@@ -129,12 +101,7 @@ fn length(path: &Path) -> Result<Option<u64>, StoreError> {
 
 fn create_closed(path: &Path) -> Result<(), StoreError> {
     let mut options = OpenOptions::new();
-    match options
-        .write(true)
-        .create_new(true)
-        .mode(FILE_MODE)
-        .open(path)
-    {
+    match options.write(true).create_new(true).mode(FILE_MODE).open(path) {
         Ok(_) => Ok(()),
         // Another process was faster.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),

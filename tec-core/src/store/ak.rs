@@ -26,10 +26,7 @@ impl AkRegistry for Store {
     ) -> Result<CreateOutcome, PortError> {
         let line = line.clone();
         let operation = format!("keep key {} until it is approved", record.fingerprint());
-        let waiting = AkRecord {
-            state: AkState::Pending,
-            ..record.clone()
-        };
+        let waiting = AkRecord { state: AkState::Pending, ..record.clone() };
         self.write(move |db| submit(db, &waiting, &line))
             .await
             .map_err(|failure| failure.during(operation))
@@ -143,26 +140,21 @@ pub(super) fn replace(db: &Connection, record: &AkRecord) -> Result<(), StoreErr
 }
 
 fn insert(db: &Connection, record: &AkRecord) -> Result<(), StoreError> {
-    db.prepare_cached("INSERT INTO ak VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?
-        .execute((
-            record.fingerprint().to_string(),
-            record.public.to_base64(),
-            record.machine.to_string(),
-            state_text(record.state),
-            record.ek.map(|ek| ek.to_string()),
-            record.submitted_at.unix_seconds(),
-            record.source.map(|source| source.to_string()),
-        ))?;
+    db.prepare_cached("INSERT INTO ak VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?.execute((
+        record.fingerprint().to_string(),
+        record.public.to_base64(),
+        record.machine.to_string(),
+        state_text(record.state),
+        record.ek.map(|ek| ek.to_string()),
+        record.submitted_at.unix_seconds(),
+        record.source.map(|source| source.to_string()),
+    ))?;
     Ok(())
 }
 
 /// Looks a key up; also for what another anchor has.
 pub(super) fn find(db: &Connection, key: &Fingerprint) -> Result<Option<AkRecord>, StoreError> {
-    one(
-        db,
-        "SELECT * FROM ak WHERE fingerprint = ?1",
-        key.to_string(),
-    )
+    one(db, "SELECT * FROM ak WHERE fingerprint = ?1", key.to_string())
 }
 
 fn bound_to(db: &Connection, machine: &MachineId) -> Result<Option<AkRecord>, StoreError> {
@@ -178,17 +170,11 @@ fn claims(db: &Connection, source: &SourceNetwork) -> Result<Claims, StoreError>
              WHERE state = 'bound' AND source IS NOT NULL",
         )?
         .query_row((source.to_string(),), |row| Ok((row.get(0)?, row.get(1)?)))?;
-    Ok(Claims {
-        total: total.unsigned_abs(),
-        of_source: of_source.unsigned_abs(),
-    })
+    Ok(Claims { total: total.unsigned_abs(), of_source: of_source.unsigned_abs() })
 }
 
 fn one(db: &Connection, sql: &str, name: String) -> Result<Option<AkRecord>, StoreError> {
-    db.prepare_cached(sql)?
-        .query_row((name,), |row| Ok(decode(row)))
-        .optional()?
-        .transpose()
+    db.prepare_cached(sql)?.query_row((name,), |row| Ok(decode(row))).optional()?.transpose()
 }
 
 /// The keys of a machine, or all; also for other anchors.
@@ -206,10 +192,7 @@ pub(super) fn list(
 }
 
 fn all(db: &Connection, sql: &str, params: impl Params) -> Result<Vec<AkRecord>, StoreError> {
-    db.prepare_cached(sql)?
-        .query_map(params, |row| Ok(decode(row)))?
-        .map(|row| row?)
-        .collect()
+    db.prepare_cached(sql)?.query_map(params, |row| Ok(decode(row)))?.map(|row| row?).collect()
 }
 
 fn decode(row: &Row<'_>) -> Result<AkRecord, StoreError> {
@@ -217,9 +200,7 @@ fn decode(row: &Row<'_>) -> Result<AkRecord, StoreError> {
     let (state, ek): (String, Option<String>) = (row.get(3)?, row.get(4)?);
     let public = PublicKey::from_base64(&public)
         .map_err(|error| StoreError::undecodable("attestation key", error))?;
-    let machine = machine
-        .parse()
-        .map_err(|error| StoreError::undecodable("machine id", error))?;
+    let machine = machine.parse().map_err(|error| StoreError::undecodable("machine id", error))?;
     let ek = ek
         .map(|ek| ek.parse())
         .transpose()

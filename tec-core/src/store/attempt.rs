@@ -105,11 +105,7 @@ fn latest(
             let unsigned = unsigned_of(&machine);
             all(db, sql, (machine, unsigned, limit))
         }
-        None => all(
-            db,
-            "SELECT body FROM attempt ORDER BY seq DESC LIMIT ?1",
-            (limit,),
-        ),
+        None => all(db, "SELECT body FROM attempt ORDER BY seq DESC LIMIT ?1", (limit,)),
     }
 }
 

@@ -93,8 +93,11 @@ pub(super) fn append(db: &Connection, event: &AuditEvent) -> Result<(), StoreErr
         .map_err(|error| StoreError::undecodable("event", error))?;
     let (last, before) = head(db)?;
     let hash = chained(&before, &event);
-    db.prepare_cached("INSERT INTO audit VALUES (?1, ?2, ?3)")?
-        .execute((last + 1, event, hash.as_bytes()))?;
+    db.prepare_cached("INSERT INTO audit VALUES (?1, ?2, ?3)")?.execute((
+        last + 1,
+        event,
+        hash.as_bytes(),
+    ))?;
     db.prepare_cached("UPDATE audit_head SET seq = ?1, hash = ?2")?
         .execute((last + 1, hash.as_bytes()))?;
     Ok(())
@@ -130,9 +133,7 @@ fn verify(db: &Connection) -> Result<AuditVerdict, StoreError> {
     let mut statement = snapshot.prepare_cached("SELECT * FROM audit ORDER BY seq")?;
     let mut rows = statement.query(())?;
     let (mut last, mut hash) = (0, Sha256Digest::ZERO);
-    let broken = |last: i64| AuditVerdict::Broken {
-        sequence: last.unsigned_abs() + 1,
-    };
+    let broken = |last: i64| AuditVerdict::Broken { sequence: last.unsigned_abs() + 1 };
     while let Some(row) = rows.next()? {
         // A value of another type was not written by this store.
         let Ok((sequence, event, stored)) = line(row) else {
@@ -145,10 +146,9 @@ fn verify(db: &Connection) -> Result<AuditVerdict, StoreError> {
         (last, hash) = (sequence, expected);
     }
     match head(&snapshot)? {
-        (sequence, head) if sequence == last && head == hash => Ok(AuditVerdict::Intact {
-            events: last.unsigned_abs(),
-            head,
-        }),
+        (sequence, head) if sequence == last && head == hash => {
+            Ok(AuditVerdict::Intact { events: last.unsigned_abs(), head })
+        }
         (sequence, _) => Ok(broken(sequence.clamp(0, last))),
     }
 }

@@ -10,25 +10,20 @@ use crate::port::{Entropy, EntropyRng};
 pub(super) fn found(db: &Connection, entropy: &dyn Entropy) -> Result<(), StoreError> {
     let anchor = AnchorId::random(&mut EntropyRng::new(entropy));
     let record = encode(&Authority::founded(anchor))?;
-    db.execute(
-        "INSERT INTO authority VALUES (1, ?1) ON CONFLICT DO NOTHING",
-        (record,),
-    )
-    .map_err(|source| StoreError::sqlite("found the trust anchor", source))?;
+    db.execute("INSERT INTO authority VALUES (1, ?1) ON CONFLICT DO NOTHING", (record,))
+        .map_err(|source| StoreError::sqlite("found the trust anchor", source))?;
     Ok(())
 }
 
 pub(super) fn read(db: &Connection) -> Result<Authority, StoreError> {
-    let record: String = db
-        .prepare_cached("SELECT record FROM authority")?
-        .query_row((), |row| row.get(0))?;
+    let record: String =
+        db.prepare_cached("SELECT record FROM authority")?.query_row((), |row| row.get(0))?;
     serde_json::from_str(&record)
         .map_err(|error| StoreError::undecodable("record of authority", error))
 }
 
 pub(super) fn write(db: &Connection, authority: &Authority) -> Result<(), StoreError> {
-    db.prepare_cached("UPDATE authority SET record = ?1")?
-        .execute((encode(authority)?,))?;
+    db.prepare_cached("UPDATE authority SET record = ?1")?.execute((encode(authority)?,))?;
     Ok(())
 }
 

@@ -72,7 +72,5 @@ fn find(db: &Connection, key: &str) -> Result<Option<ClockReading>, StoreError> 
 
 /// Removes those of a machine, and says how many; also for machines that go.
 pub(super) fn remove_of(db: &Connection, machine: &str) -> Result<usize, StoreError> {
-    Ok(db
-        .prepare_cached("DELETE FROM tpm_clock WHERE machine = ?1")?
-        .execute((machine,))?)
+    Ok(db.prepare_cached("DELETE FROM tpm_clock WHERE machine = ?1")?.execute((machine,))?)
 }

@@ -130,23 +130,13 @@ impl StoreError {
 
     pub(super) fn file(operation: &'static str, path: &Path, source: io::Error) -> Self {
         if source.kind() == io::ErrorKind::StorageFull {
-            return Self::Full {
-                operation,
-                source: source.into(),
-            };
+            return Self::Full { operation, source: source.into() };
         }
-        Self::File {
-            operation,
-            path: path.to_owned(),
-            source,
-        }
+        Self::File { operation, path: path.to_owned(), source }
     }
 
     pub(super) fn corrupt(what: impl Into<String>) -> Self {
-        Self::Corrupt {
-            what: what.into(),
-            source: None,
-        }
+        Self::Corrupt { what: what.into(), source: None }
     }
 
     /// A value in the database that this program cannot have written.
@@ -165,22 +155,13 @@ impl StoreError {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
                 Self::Busy { operation, source }
             }
-            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Self::Corrupt {
-                what: format!("cannot {operation}"),
-                source: Some(source),
-            },
-            Some(ErrorCode::SystemIoFailure | ErrorCode::CannotOpen | ErrorCode::OutOfMemory) => {
-                Self::Database {
-                    operation,
-                    kind: PortErrorKind::Unavailable,
-                    source,
-                }
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+                Self::Corrupt { what: format!("cannot {operation}"), source: Some(source) }
             }
-            _ => Self::Database {
-                operation,
-                kind: PortErrorKind::Internal,
-                source,
-            },
+            Some(ErrorCode::SystemIoFailure | ErrorCode::CannotOpen | ErrorCode::OutOfMemory) => {
+                Self::Database { operation, kind: PortErrorKind::Unavailable, source }
+            }
+            _ => Self::Database { operation, kind: PortErrorKind::Internal, source },
         }
     }
 }
@@ -211,9 +192,7 @@ impl Failure {
 
 impl StoreError {
     pub(super) fn during(self, operation: impl Into<String>) -> PortError {
-        PortError::new(self.kind(), operation)
-            .with_code(self.code())
-            .because(self)
+        PortError::new(self.kind(), operation).with_code(self.code()).because(self)
     }
 }
 
@@ -238,9 +217,5 @@ impl From<rusqlite::Error> for StoreError {
 
 /// `NotFound` unless a statement changed something.
 pub(super) fn some_row(changed: usize) -> Result<(), Failure> {
-    if changed == 0 {
-        Err(Failure::Refused(PortErrorKind::NotFound))
-    } else {
-        Ok(())
-    }
+    if changed == 0 { Err(Failure::Refused(PortErrorKind::NotFound)) } else { Ok(()) }
 }

@@ -30,9 +30,7 @@ impl ImageRegistry for Store {
     }
 
     async fn list(&self) -> Result<Vec<ApprovedImage>, PortError> {
-        self.readers
-            .with(list)
-            .map_err(|error| error.during("list images"))
+        self.readers.with(list).map_err(|error| error.during("list images"))
     }
 
     async fn revoke(&self, name: &ImageName, line: &AuditEvent) -> Result<(), PortError> {

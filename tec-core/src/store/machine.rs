@@ -81,9 +81,7 @@ fn create(
     limit: UnclaimedLimit,
 ) -> Result<CreateOutcome, Failure> {
     let id = machine.id.to_string();
-    let known = db
-        .prepare_cached("SELECT 1 FROM machine WHERE id = ?1")?
-        .exists((&id,))?;
+    let known = db.prepare_cached("SELECT 1 FROM machine WHERE id = ?1")?.exists((&id,))?;
     if known {
         return Ok(CreateOutcome::Existed);
     }
@@ -110,18 +108,14 @@ pub(super) fn put(db: &Connection, machine: &Machine) -> Result<(), StoreError> 
         machine.registered_at.unix_seconds(),
         state_text(machine.state),
         machine.binding.map(|last| last.ak.to_string()),
-        machine
-            .binding
-            .and_then(|last| last.ek)
-            .map(|ek| ek.to_string()),
+        machine.binding.and_then(|last| last.ek).map(|ek| ek.to_string()),
     ))?;
     Ok(())
 }
 
 fn unclaimed(db: &Connection) -> Result<u64, StoreError> {
-    let machines: i64 = db
-        .prepare_cached("SELECT machines FROM unclaimed")?
-        .query_row((), |row| row.get(0))?;
+    let machines: i64 =
+        db.prepare_cached("SELECT machines FROM unclaimed")?.query_row((), |row| row.get(0))?;
     // The table's constraint keeps it from being negative.
     Ok(machines.unsigned_abs())
 }
@@ -167,8 +161,7 @@ pub(super) fn remove(db: &Connection, id: &str) -> Result<(), Failure> {
     db.prepare_cached("DELETE FROM attempt WHERE machine IN (?1, ?2)")?
         .execute((id, attempt::unsigned_of(id)))?;
     clock::remove_of(db, id)?;
-    db.prepare_cached("DELETE FROM machine WHERE id = ?1")?
-        .execute((id,))?;
+    db.prepare_cached("DELETE FROM machine WHERE id = ?1")?.execute((id,))?;
     Ok(())
 }
 
@@ -191,9 +184,7 @@ fn expire(db: &Connection, before: Timestamp) -> Result<u64, Failure> {
 fn decode(row: &Row<'_>) -> Result<Machine, StoreError> {
     let (id, registered_by): (String, String) = (row.get(0)?, row.get(1)?);
     let (registered_at, state): (i64, String) = (row.get(2)?, row.get(3)?);
-    let id = id
-        .parse()
-        .map_err(|error| StoreError::undecodable("machine id", error))?;
+    let id = id.parse().map_err(|error| StoreError::undecodable("machine id", error))?;
     let registered_by = registrar(&registered_by)
         .ok_or_else(|| StoreError::undecodable("registrar", registered_by))?;
     let registered_at = Timestamp::from_unix_seconds(registered_at);
@@ -201,10 +192,8 @@ fn decode(row: &Row<'_>) -> Result<Machine, StoreError> {
     machine.state =
         state_of(&state).ok_or_else(|| StoreError::undecodable("machine state", state))?;
     let (ak, ek): (Option<String>, Option<String>) = (row.get(4)?, row.get(5)?);
-    let fingerprint = |text: String| {
-        text.parse()
-            .map_err(|error| StoreError::undecodable("fingerprint", error))
-    };
+    let fingerprint =
+        |text: String| text.parse().map_err(|error| StoreError::undecodable("fingerprint", error));
     if let Some(ak) = ak {
         let ek = ek.map(fingerprint).transpose()?;
         machine.binding = Some(LastBinding::new(fingerprint(ak)?, ek));
@@ -221,13 +210,9 @@ fn registrar_text(by: RegisteredBy) -> &'static str {
 }
 
 fn registrar(text: &str) -> Option<RegisteredBy> {
-    [
-        RegisteredBy::FirstBoot,
-        RegisteredBy::Admin,
-        RegisteredBy::JoinService,
-    ]
-    .into_iter()
-    .find(|by| registrar_text(*by) == text)
+    [RegisteredBy::FirstBoot, RegisteredBy::Admin, RegisteredBy::JoinService]
+        .into_iter()
+        .find(|by| registrar_text(*by) == text)
 }
 
 fn state_text(state: MachineState) -> &'static str {
@@ -239,11 +224,7 @@ fn state_text(state: MachineState) -> &'static str {
 }
 
 fn state_of(text: &str) -> Option<MachineState> {
-    [
-        MachineState::Unclaimed,
-        MachineState::Active,
-        MachineState::Revoked,
-    ]
-    .into_iter()
-    .find(|state| state_text(*state) == text)
+    [MachineState::Unclaimed, MachineState::Active, MachineState::Revoked]
+        .into_iter()
+        .find(|state| state_text(*state) == text)
 }

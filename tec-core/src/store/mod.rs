@@ -93,11 +93,7 @@ impl Store {
         authority::found(&db, entropy)?;
         // SQLite has made its own files by now.
         access::check(dir)?;
-        Ok(Self {
-            readers: Readers::open(&db_path)?,
-            writer: Writer::start(db)?,
-            seal,
-        })
+        Ok(Self { readers: Readers::open(&db_path)?, writer: Writer::start(db)?, seal })
     }
 
     /// Whether the store can be read and its writer runs.

@@ -12,12 +12,8 @@ const APPLICATION_ID: i64 = 0x5445_4373;
 /// `user_version` of the file header: the last of [`ADDED`].
 pub(super) const VERSION: i64 = 4;
 /// What each version added, from version 1 on.
-const ADDED: [(i64, &str); 4] = [
-    (1, TABLES),
-    (2, TRUST_TABLES),
-    (3, CLOCK_TABLES),
-    (VERSION, BINDING_COLUMNS),
-];
+const ADDED: [(i64, &str); 4] =
+    [(1, TABLES), (2, TRUST_TABLES), (3, CLOCK_TABLES), (VERSION, BINDING_COLUMNS)];
 /// Bytes of a page. Files are whole pages, see [`super::access::database_file`].
 pub(super) const PAGE: u64 = 4096;
 /// How long a statement waits for another process.
@@ -180,8 +176,7 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let db = Connection::open_with_flags(path, flags).map_err(failed)?;
     db.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
-    db.pragma_update(None, "trusted_schema", false)
-        .map_err(failed)?;
+    db.pragma_update(None, "trusted_schema", false).map_err(failed)?;
     db.set_prepared_statement_cache_capacity(STATEMENTS);
     Ok(db)
 }
@@ -215,10 +210,9 @@ fn recognise(db: &Connection) -> Result<Found, StoreError> {
     match (header(db, "application_id")?, version, tables) {
         (0, 0, 0) => Ok(Found::Nothing),
         (APPLICATION_ID, version @ 1..=VERSION, _) => Ok(Found::Ours { version }),
-        (APPLICATION_ID, found, _) if found > VERSION => Err(StoreError::Newer {
-            found,
-            known: VERSION,
-        }),
+        (APPLICATION_ID, found, _) if found > VERSION => {
+            Err(StoreError::Newer { found, known: VERSION })
+        }
         _ => Err(StoreError::corrupt("the file is not a TEC store")),
     }
 }
@@ -227,18 +221,13 @@ fn check_integrity(db: &Connection) -> Result<(), StoreError> {
     let finding: String = db
         .query_row("PRAGMA quick_check(1)", (), |row| row.get(0))
         .map_err(|source| StoreError::sqlite("check the store", source))?;
-    if finding == "ok" {
-        Ok(())
-    } else {
-        Err(StoreError::corrupt(finding))
-    }
+    if finding == "ok" { Ok(()) } else { Err(StoreError::corrupt(finding)) }
 }
 
 fn create_tables(db: &mut Connection) -> Result<(), StoreError> {
     let failed = |source| StoreError::sqlite("make the tables of the store", source);
-    let transaction = db
-        .transaction_with_behavior(TransactionBehavior::Immediate)
-        .map_err(failed)?;
+    let transaction =
+        db.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
     // Another process may have made them since.
     let has = match recognise(&transaction)? {
         Found::Nothing => 0,

@@ -55,9 +55,8 @@ impl Seal {
         entropy: &dyn Entropy,
     ) -> Result<Self, StoreError> {
         let failed = |source| StoreError::sqlite("check the seal key", source);
-        let transaction = db
-            .transaction_with_behavior(TransactionBehavior::Immediate)
-            .map_err(failed)?;
+        let transaction =
+            db.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
         let check: Option<Vec<u8>> = transaction
             .query_row("SELECT sealed FROM seal_check", (), |row| row.get(0))
             .optional()
@@ -130,10 +129,7 @@ impl Seal {
         hasher.update(number.to_be_bytes());
         let digest: [u8; 32] = hasher.finalize().into();
         let mut nonce = [0; NONCE];
-        nonce
-            .iter_mut()
-            .zip(digest)
-            .for_each(|(to, from)| *to = from);
+        nonce.iter_mut().zip(digest).for_each(|(to, from)| *to = from);
         nonce
     }
 
@@ -165,9 +161,7 @@ fn secret_data(path: &ResourcePath) -> Vec<u8> {
 }
 
 fn misfit(what: &str) -> StoreError {
-    StoreError::Seal {
-        what: what.to_owned(),
-    }
+    StoreError::Seal { what: what.to_owned() }
 }
 
 fn read_key(dir: &Path) -> Result<Option<SecretArray<KEY>>, StoreError> {
@@ -194,11 +188,7 @@ fn create_key(dir: &Path, entropy: &dyn Entropy) -> Result<SecretArray<KEY>, Sto
     let write = || {
         let mut options = OpenOptions::new();
         // What a crash left aside was never used.
-        options
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(access::FILE_MODE);
+        options.write(true).create(true).truncate(true).mode(access::FILE_MODE);
         let mut file = options.open(&aside)?;
         file.write_all(key.as_slice())?;
         file.sync_all()?;

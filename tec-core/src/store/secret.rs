@@ -19,10 +19,8 @@ impl SecretStore for Store {
         line: &AuditEvent,
     ) -> Result<PutOutcome, PortError> {
         let operation = || format!("store the secret at {path}");
-        let sealed = self
-            .seal
-            .seal_secret(path, secret)
-            .map_err(|error| error.during(operation()))?;
+        let sealed =
+            self.seal.seal_secret(path, secret).map_err(|error| error.during(operation()))?;
         let (name, line) = (path.as_str().to_owned(), line.clone());
         self.write(move |db| put_new(db, &name, &sealed, &line))
             .await
@@ -86,8 +84,7 @@ pub(super) fn insert(db: &Connection, path: &str, sealed: &[u8]) -> Result<bool,
 
 /// Removes a sealed secret; also for what another anchor no longer has.
 pub(super) fn delete(db: &Connection, path: &str) -> Result<(), StoreError> {
-    db.prepare_cached("DELETE FROM secret WHERE path = ?1")?
-        .execute((path,))?;
+    db.prepare_cached("DELETE FROM secret WHERE path = ?1")?.execute((path,))?;
     Ok(())
 }
 
@@ -103,10 +100,7 @@ pub(super) fn find(db: &Connection, path: &ResourcePath) -> Result<Option<Vec<u8
 /// The numbers of the recovery keys that a machine left.
 pub(super) fn recovery_numbers(db: &Connection, id: &MachineId) -> Result<Vec<u32>, StoreError> {
     // '.' sorts right behind '-'.
-    let range = (
-        format!("default/{id}/recovery-"),
-        format!("default/{id}/recovery."),
-    );
+    let range = (format!("default/{id}/recovery-"), format!("default/{id}/recovery."));
     db.prepare_cached("SELECT path FROM secret WHERE path > ?1 AND path < ?2")?
         .query_map(range, |row| row.get::<_, String>(0))?
         .map(|path| {
@@ -119,8 +113,7 @@ pub(super) fn recovery_numbers(db: &Connection, id: &MachineId) -> Result<Vec<u3
 }
 
 fn exists(db: &Connection, path: &ResourcePath) -> Result<bool, StoreError> {
-    let found = db
-        .prepare_cached("SELECT 1 FROM secret WHERE path = ?1")?
-        .exists((path.as_str(),))?;
+    let found =
+        db.prepare_cached("SELECT 1 FROM secret WHERE path = ?1")?.exists((path.as_str(),))?;
     Ok(found)
 }

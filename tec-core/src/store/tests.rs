@@ -30,12 +30,7 @@ struct Place(TempDir);
 impl Place {
     fn new() -> Self {
         let closed = Permissions::from_mode(0o700);
-        Self(
-            tempfile::Builder::new()
-                .permissions(closed)
-                .tempdir()
-                .unwrap(),
-        )
+        Self(tempfile::Builder::new().permissions(closed).tempdir().unwrap())
     }
 
     fn dir(&self) -> &Path {
@@ -64,69 +59,33 @@ impl Place {
 async fn fill(store: &Store) {
     for number in 1..=3 {
         let machine = sample::machine(number);
-        store
-            .create(&machine, UnclaimedLimit::Unlimited)
-            .await
-            .unwrap();
+        store.create(&machine, UnclaimedLimit::Unlimited).await.unwrap();
         store.append(&sample::audit_event(number)).await.unwrap();
     }
-    store
-        .bind(&sample::approved_ak(1, 1), &sample::line())
-        .await
-        .unwrap();
-    store
-        .submit(&sample::ak(2, 2), &sample::line())
-        .await
-        .unwrap();
+    store.bind(&sample::approved_ak(1, 1), &sample::line()).await.unwrap();
+    store.submit(&sample::ak(2, 2), &sample::line()).await.unwrap();
     store.put(&sample::image(1)).await.unwrap();
-    store
-        .put_new(&sample::secret_path(1), &sample::secret(1), &sample::line())
-        .await
-        .unwrap();
+    store.put_new(&sample::secret_path(1), &sample::secret(1), &sample::line()).await.unwrap();
     store.record(&sample::attempt(1, Some(1))).await.unwrap();
 }
 
 async fn assert_filled(store: &Store) {
-    assert_eq!(
-        MachineRegistry::list(store, None, 10).await.unwrap().len(),
-        3
-    );
-    let bound = store
-        .bound_to(&sample::machine_id(1))
-        .await
-        .unwrap()
-        .unwrap();
+    assert_eq!(MachineRegistry::list(store, None, 10).await.unwrap().len(), 3);
+    let bound = store.bound_to(&sample::machine_id(1)).await.unwrap().unwrap();
     assert_eq!(bound.public, sample::public_key(1));
     assert_eq!(AkRegistry::list(store, None).await.unwrap().len(), 2);
-    assert_eq!(
-        ImageRegistry::list(store).await.unwrap(),
-        [sample::image(1)]
-    );
-    let secret = SecretStore::find(store, &sample::secret_path(1))
-        .await
-        .unwrap()
-        .unwrap();
+    assert_eq!(ImageRegistry::list(store).await.unwrap(), [sample::image(1)]);
+    let secret = SecretStore::find(store, &sample::secret_path(1)).await.unwrap().unwrap();
     assert!(secret.ct_eq(&sample::secret(1)));
-    assert_eq!(
-        store.latest(None, 10).await.unwrap(),
-        [sample::attempt(1, Some(1))]
-    );
+    assert_eq!(store.latest(None, 10).await.unwrap(), [sample::attempt(1, Some(1))]);
     let events: Vec<_> = store.audit_events(0, 10).unwrap();
     let changes = std::iter::repeat_n(sample::line(), 3);
     let expected: Vec<_> = (1..=3).map(sample::audit_event).chain(changes).collect();
-    assert_eq!(
-        events
-            .into_iter()
-            .map(|entry| entry.event)
-            .collect::<Vec<_>>(),
-        expected
-    );
+    assert_eq!(events.into_iter().map(|entry| entry.event).collect::<Vec<_>>(), expected);
 }
 
 async fn assert_machines(store: &Store, count: usize) {
-    let machines = MachineRegistry::list(store, None, usize::MAX)
-        .await
-        .unwrap();
+    let machines = MachineRegistry::list(store, None, usize::MAX).await.unwrap();
     assert_eq!(machines.len(), count);
 }
 
@@ -165,22 +124,10 @@ async fn two_stores_on_one_directory_take_turns() {
         }
     }
     let machine = sample::machine(1);
-    stores[0]
-        .create(&machine, UnclaimedLimit::Unlimited)
-        .await
-        .unwrap();
-    let first = stores[1]
-        .bind(&sample::approved_ak(1, 1), &sample::line())
-        .await
-        .unwrap();
-    let second = stores[0]
-        .bind(&sample::approved_ak(2, 1), &sample::line())
-        .await
-        .unwrap();
-    assert_eq!(
-        (first, second),
-        (BindOutcome::Bound, BindOutcome::MachineTaken)
-    );
+    stores[0].create(&machine, UnclaimedLimit::Unlimited).await.unwrap();
+    let first = stores[1].bind(&sample::approved_ak(1, 1), &sample::line()).await.unwrap();
+    let second = stores[0].bind(&sample::approved_ak(2, 1), &sample::line()).await.unwrap();
+    assert_eq!((first, second), (BindOutcome::Bound, BindOutcome::MachineTaken));
     for store in &stores {
         assert_eq!(audit::intact(store), 41, "one of them was bound");
     }
@@ -196,26 +143,17 @@ fn many_first_starts_at_once_make_one_store() {
                 scope.spawn(move || {
                     let entropy = SeededEntropy::new(number);
                     let store = Store::open(dir, &entropy).unwrap();
-                    let runtime = tokio::runtime::Builder::new_current_thread()
-                        .build()
-                        .unwrap();
+                    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
                     let (path, secret) = (sample::secret_path(number), sample::secret(number));
-                    runtime
-                        .block_on(store.put_new(&path, &secret, &sample::line()))
-                        .unwrap();
+                    runtime.block_on(store.put_new(&path, &secret, &sample::line())).unwrap();
                 });
             }
         });
         let store = place.open();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .build()
-            .unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         for number in 0..8 {
             let path = sample::secret_path(number);
-            let secret = runtime
-                .block_on(SecretStore::find(&store, &path))
-                .unwrap()
-                .unwrap();
+            let secret = runtime.block_on(SecretStore::find(&store, &path)).unwrap().unwrap();
             assert!(secret.ct_eq(&sample::secret(number)));
         }
     }
@@ -249,10 +187,7 @@ async fn calls_that_wait_share_a_commit() {
         append.await.unwrap();
     }
     let together = log_length(&place) - start - one_by_one;
-    assert!(
-        together * 4 < one_by_one,
-        "{together} bytes against {one_by_one}"
-    );
+    assert!(together * 4 < one_by_one, "{together} bytes against {one_by_one}");
     assert_eq!(audit::intact(&store), 200);
 }
 
@@ -261,20 +196,14 @@ async fn of_many_tasks_that_bind_at_once_exactly_one_wins() {
     let place = Place::new();
     let stores = [Arc::new(place.open()), Arc::new(place.open())];
     let machine = sample::machine(1);
-    stores[0]
-        .create(&machine, UnclaimedLimit::Unlimited)
-        .await
-        .unwrap();
+    stores[0].create(&machine, UnclaimedLimit::Unlimited).await.unwrap();
     let mut tasks = tokio::task::JoinSet::new();
     for number in 0..64 {
         let store = stores[number % 2].clone();
         let key: ApprovedAk = sample::approved_ak(number as u64, 1);
-        tasks.spawn(async move {
-            (
-                number as u64,
-                store.bind(&key, &sample::line()).await.unwrap(),
-            )
-        });
+        tasks.spawn(
+            async move { (number as u64, store.bind(&key, &sample::line()).await.unwrap()) },
+        );
     }
     let outcomes = tasks.join_all().await;
     let winners: Vec<_> = outcomes
@@ -282,15 +211,9 @@ async fn of_many_tasks_that_bind_at_once_exactly_one_wins() {
         .filter(|(_, outcome)| *outcome == BindOutcome::Bound)
         .map(|(number, _)| sample::public_key(*number))
         .collect();
-    let bound = stores[1]
-        .bound_to(&sample::machine_id(1))
-        .await
-        .unwrap()
-        .unwrap();
+    let bound = stores[1].bound_to(&sample::machine_id(1)).await.unwrap().unwrap();
     assert_eq!(winners, [bound.public]);
-    let taken = outcomes
-        .iter()
-        .filter(|(_, outcome)| *outcome == BindOutcome::MachineTaken);
+    let taken = outcomes.iter().filter(|(_, outcome)| *outcome == BindOutcome::MachineTaken);
     assert_eq!(taken.count(), 63);
     assert_eq!(AkRegistry::list(&*stores[0], None).await.unwrap().len(), 1);
 }
@@ -326,9 +249,7 @@ async fn a_dropped_write_leaves_a_store_that_works() {
 async fn a_writer_that_died_is_reported() {
     let place = Place::new();
     let store = place.open();
-    let died = store
-        .write(|_| -> Result<(), _> { panic!("on purpose") })
-        .await;
+    let died = store.write(|_| -> Result<(), _> { panic!("on purpose") }).await;
     let error = died.unwrap_err().during("append");
     assert_eq!(error.code(), Some(crate::code::Code::StoreUnavailable));
     assert!(error.is_retryable());

@@ -54,9 +54,7 @@ impl TrustAnchor for Store {
             let unit = |unit| Ok(page::meet(db, &self.seal, unit)?.adopted());
             units.iter().map(unit).collect::<Result<_, StoreError>>()
         };
-        self.readers
-            .with(weigh)
-            .map_err(|error| error.during("compare with what the anchor holds"))
+        self.readers.with(weigh).map_err(|error| error.during("compare with what the anchor holds"))
     }
 
     async fn adopt(&self, page: &AdoptPage<'_>) -> Result<Vec<Adopted>, PortError> {

@@ -23,9 +23,7 @@ pub(super) struct Writer {
 
 impl fmt::Debug for Writer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Writer")
-            .field("running", &self.is_running())
-            .finish_non_exhaustive()
+        f.debug_struct("Writer").field("running", &self.is_running()).finish_non_exhaustive()
     }
 }
 
@@ -41,16 +39,11 @@ impl Writer {
                 kind: PortErrorKind::Unavailable,
                 source: source.into(),
             })?;
-        Ok(Self {
-            queue: Some(queue),
-            thread: Some(thread),
-        })
+        Ok(Self { queue: Some(queue), thread: Some(thread) })
     }
 
     pub(super) fn is_running(&self) -> bool {
-        self.thread
-            .as_ref()
-            .is_some_and(|thread| !thread.is_finished())
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
     /// Queues `work` and waits for its commit. When it fails, it leaves nothing behind. It may be
@@ -60,16 +53,9 @@ impl Writer {
         work: impl FnMut(&Connection) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let (reply, answer) = oneshot::channel();
-        let task = Task {
-            work,
-            outcome: Err(StoreError::Stopped.into()),
-            reply,
-        };
+        let task = Task { work, outcome: Err(StoreError::Stopped.into()), reply };
         let queue = self.queue.as_ref().ok_or(StoreError::Stopped)?;
-        queue
-            .send(Box::new(task))
-            .await
-            .map_err(|_| StoreError::Stopped)?;
+        queue.send(Box::new(task)).await.map_err(|_| StoreError::Stopped)?;
         answer.await.unwrap_or(Err(StoreError::Stopped.into()))
     }
 }

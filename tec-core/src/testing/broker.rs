@@ -32,10 +32,7 @@ impl MemoryBroker {
 
     /// A copy of the resource at `path`.
     pub fn resource(&self, path: &ResourcePath) -> Option<SecretBytes> {
-        self.state()
-            .resources
-            .get(path)
-            .map(|secret| secret.duplicate("a test looks at it"))
+        self.state().resources.get(path).map(|secret| secret.duplicate("a test looks at it"))
     }
 
     /// The policy in a slot.
@@ -76,9 +73,7 @@ impl KeyBroker for MemoryBroker {
         name: &str,
         value: &serde_json::Value,
     ) -> Result<(), PortError> {
-        self.state()
-            .reference_values
-            .insert(name.to_owned(), value.clone());
+        self.state().reference_values.insert(name.to_owned(), value.clone());
         Ok(())
     }
 

@@ -23,9 +23,6 @@ impl SeededEntropy {
 
 impl Entropy for SeededEntropy {
     fn fill(&self, bytes: &mut [u8]) {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .fill_bytes(bytes);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).fill_bytes(bytes);
     }
 }

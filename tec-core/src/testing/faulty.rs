@@ -60,20 +60,14 @@ pub struct Faulty<T> {
 
 impl<T> fmt::Debug for Faulty<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Faulty")
-            .field("calls", &self.calls)
-            .finish_non_exhaustive()
+        f.debug_struct("Faulty").field("calls", &self.calls).finish_non_exhaustive()
     }
 }
 
 impl<T: Send + Sync> Faulty<T> {
     /// Asks `plan` for every call.
     pub fn new(inner: Arc<T>, plan: impl Fn(Call) -> Fault + Send + Sync + 'static) -> Self {
-        Self {
-            inner,
-            plan: Box::new(plan),
-            calls: AtomicU64::new(0),
-        }
+        Self { inner, plan: Box::new(plan), calls: AtomicU64::new(0) }
     }
 
     /// No faults.

@@ -35,9 +35,7 @@ impl MemoryKeyService {
 #[async_trait]
 impl KeyWrapper for MemoryKeyService {
     async fn wrap(&self, _id: &DataKeyId, plain: &SecretBytes) -> Result<Vec<u8>, PortError> {
-        let name = Sha256Digest::of(plain.expose("name it"))
-            .as_bytes()
-            .to_vec();
+        let name = Sha256Digest::of(plain.expose("name it")).as_bytes().to_vec();
         let copy = plain.duplicate("the service keeps it");
         self.state().plain.insert(name.clone(), copy);
         Ok(name)

@@ -45,8 +45,7 @@ struct State {
 
 impl State {
     fn authority(&self) -> Authority {
-        self.authority
-            .unwrap_or_else(|| Authority::founded(AnchorId::from(Uuid::nil())))
+        self.authority.unwrap_or_else(|| Authority::founded(AnchorId::from(Uuid::nil())))
     }
 
     fn permit(&self, deed: Deed, operation: impl Into<String>) -> Result<(), PortError> {
@@ -55,22 +54,15 @@ impl State {
     }
 
     fn is_live(&self, machine: &MachineId) -> bool {
-        self.machines
-            .get(machine)
-            .is_some_and(|machine| machine.state != MachineState::Revoked)
+        self.machines.get(machine).is_some_and(|machine| machine.state != MachineState::Revoked)
     }
 
     fn unclaimed(&self) -> usize {
-        self.machines
-            .values()
-            .filter(|machine| machine.state == MachineState::Unclaimed)
-            .count()
+        self.machines.values().filter(|machine| machine.state == MachineState::Unclaimed).count()
     }
 
     fn bound_to(&self, machine: &MachineId) -> Option<&AkRecord> {
-        self.aks
-            .values()
-            .find(|ak| ak.machine == *machine && ak.state == AkState::Bound)
+        self.aks.values().find(|ak| ak.machine == *machine && ak.state == AkState::Bound)
     }
 
     fn remove_machine(&mut self, id: &MachineId) {
@@ -220,10 +212,7 @@ impl AkRegistry for MemoryRegistry {
         if state.aks.values().filter(waits).count() >= MAX_WAITING {
             return Err(refused(PortErrorKind::Denied));
         }
-        let waiting = AkRecord {
-            state: AkState::Pending,
-            ..record.clone()
-        };
+        let waiting = AkRecord { state: AkState::Pending, ..record.clone() };
         state.aks.insert(key, waiting);
         state.events.push(line.clone());
         Ok(CreateOutcome::Created)
@@ -269,10 +258,7 @@ impl AkRegistry for MemoryRegistry {
     async fn list(&self, machine: Option<MachineId>) -> Result<Vec<AkRecord>, PortError> {
         let state = self.state();
         let aks = state.aks.values();
-        Ok(aks
-            .filter(|ak| machine.is_none_or(|machine| ak.machine == machine))
-            .cloned()
-            .collect())
+        Ok(aks.filter(|ak| machine.is_none_or(|machine| ak.machine == machine)).cloned().collect())
     }
 
     async fn claims(&self, source: &SourceNetwork) -> Result<Claims, PortError> {

@@ -54,11 +54,7 @@ pub struct MemoryNode {
 impl MemoryNode {
     /// A new node with this disk.
     pub fn new(disk: DiskId) -> Self {
-        Self {
-            disk,
-            record: Mutex::default(),
-            refusal: None,
-        }
+        Self { disk, record: Mutex::default(), refusal: None }
     }
 
     /// Preparing init or join fails.
@@ -175,10 +171,7 @@ impl ClusterJoiner for MemoryNode {
     }
 
     async fn write_files(&self, _node: &LockedNode, ticket: &JoinTicket) -> Result<(), PortError> {
-        let names = ticket
-            .files
-            .iter()
-            .map(|(file, _)| file.as_str().to_owned());
+        let names = ticket.files.iter().map(|(file, _)| file.as_str().to_owned());
         self.lock().files = names.collect();
         Ok(())
     }

@@ -49,12 +49,7 @@ pub enum Mishap {
 
 impl Mishap {
     /// All but [`None`](Self::None).
-    pub const ALL: [Self; 4] = [
-        Self::Fails,
-        Self::LostAck,
-        Self::CrashBefore,
-        Self::CrashAfter,
-    ];
+    pub const ALL: [Self; 4] = [Self::Fails, Self::LostAck, Self::CrashBefore, Self::CrashAfter];
 
     fn kills(self) -> bool {
         matches!(self, Self::CrashBefore | Self::CrashAfter)
@@ -92,10 +87,7 @@ impl fmt::Display for PlanRow {
         let mishap = format!("{:?}", self.mishap);
         let (number, effect) = (self.number, &self.effect);
         let (effects, restarts) = (self.effects, self.restarts);
-        write!(
-            f,
-            "{number:>3}  {effect:<32} {mishap:<12} {effects:>4} {restarts:>3}"
-        )
+        write!(f, "{number:>3}  {effect:<32} {mishap:<12} {effects:>4} {restarts:>3}")
     }
 }
 
@@ -180,9 +172,8 @@ pub fn crash_everywhere<W: World>(
     for (number, effect) in plain.effects.iter().enumerate() {
         for mishap in Mishap::ALL {
             let mut world = make();
-            let run = run_plan(&mut world, limit, |at| {
-                if at == number { mishap } else { Mishap::None }
-            });
+            let run =
+                run_plan(&mut world, limit, |at| if at == number { mishap } else { Mishap::None });
             check(&world);
             rows.push(PlanRow {
                 number,

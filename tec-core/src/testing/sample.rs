@@ -64,10 +64,7 @@ pub fn approved_ak(key: u64, machine: u64) -> ApprovedAk {
 ///
 /// # Panics
 /// Never: the name is well formed for any number.
-#[expect(
-    clippy::expect_used,
-    reason = "the format is a valid name for any number"
-)]
+#[expect(clippy::expect_used, reason = "the format is a valid name for any number")]
 pub fn image_name(number: u64) -> ImageName {
     format!("image-{number:04}").parse().expect("an image name")
 }
@@ -82,12 +79,7 @@ pub fn image(number: u64) -> ApprovedImage {
     );
     let pcr = ExpectedPcr::from_events(PcrIndex::BOOT_MANAGER, [event]);
     let reference = format!("registry.example/os@sha256:{number:064x}");
-    ApprovedImage::new(
-        image_name(number),
-        reference,
-        ExpectedPcrs::new(vec![pcr]),
-        time(2),
-    )
+    ApprovedImage::new(image_name(number), reference, ExpectedPcrs::new(vec![pcr]), time(2))
 }
 
 /// Path of the disk key of a machine.
@@ -135,11 +127,7 @@ pub fn line_at(seconds: i64) -> AuditEvent {
 /// Never: the text is a UUID.
 #[expect(clippy::expect_used, reason = "a hyphenated UUID parses")]
 pub fn attempt_id(number: u64) -> AttemptId {
-    Uuid::from_u128(u128::from(number))
-        .hyphenated()
-        .to_string()
-        .parse()
-        .expect("a UUID")
+    Uuid::from_u128(u128::from(number)).hyphenated().to_string().parse().expect("a UUID")
 }
 
 /// An attempt at second `number` that failed at the attestation key.

@@ -57,14 +57,9 @@ fn all_matchers_conform() {
     super::ak_matcher(&TofuMatcher);
     super::ak_matcher(&ManualMatcher);
     super::ak_matcher(&EkBoundMatcher::any_ek());
-    super::ak_matcher(&EkBoundMatcher::allow_list([
-        sample::public_key(9).fingerprint()
-    ]));
+    super::ak_matcher(&EkBoundMatcher::allow_list([sample::public_key(9).fingerprint()]));
     super::ak_matcher(&AllOf::new(Vec::new()));
-    super::ak_matcher(&AllOf::new(vec![
-        Box::new(TofuMatcher),
-        Box::new(ManualMatcher),
-    ]));
+    super::ak_matcher(&AllOf::new(vec![Box::new(TofuMatcher), Box::new(ManualMatcher)]));
 }
 
 #[tokio::test]
@@ -84,9 +79,7 @@ async fn a_lost_acknowledgement_leaves_the_effect_behind() {
         _ => Fault::None,
     });
     let put = || async {
-        faulty
-            .put_new(&sample::secret_path(1), &sample::secret(1), &sample::line())
-            .await
+        faulty.put_new(&sample::secret_path(1), &sample::secret(1), &sample::line()).await
     };
     assert_eq!(put().await.unwrap_err().kind(), PortErrorKind::Unavailable);
     assert_eq!(inner.secret_paths(), [sample::secret_path(1)]);
@@ -101,10 +94,7 @@ async fn after_a_crash_every_call_fails() {
     assert!(faulty.append(&sample::audit_event(1)).await.is_ok());
     assert!(faulty.append(&sample::audit_event(2)).await.is_err());
     assert!(faulty.append(&sample::audit_event(3)).await.is_err());
-    assert_eq!(
-        inner.events(),
-        [sample::audit_event(1), sample::audit_event(2)]
-    );
+    assert_eq!(inner.events(), [sample::audit_event(1), sample::audit_event(2)]);
 }
 
 #[tokio::test]

@@ -47,21 +47,14 @@ fn panels() -> Vec<Value> {
 }
 
 fn row(title: &str, id: usize, y: usize) -> Value {
-    let title = if title == "all" {
-        "Every program"
-    } else {
-        title
-    };
+    let title = if title == "all" { "Every program" } else { title };
     let place = json!({"h": 1, "w": GRID, "x": 0, "y": y});
     json!({"id": id, "type": "row", "title": title, "gridPos": place, "panels": []})
 }
 
 fn panel(metric: Metric, id: usize, (x, y): (usize, usize)) -> Value {
-    let legend: Vec<String> = metric
-        .labels()
-        .iter()
-        .map(|label| format!("{{{{{label}}}}}"))
-        .collect();
+    let legend: Vec<String> =
+        metric.labels().iter().map(|label| format!("{{{{{label}}}}}")).collect();
     let source = json!({"type": "prometheus", "uid": "${datasource}"});
     let place = json!({"h": HEIGHT, "w": WIDTH, "x": x, "y": y});
     let target = json!({

@@ -25,12 +25,8 @@ const IMAGES: [(&str, Place); 6] = [
     ("operator", |to| &mut to.image),
     ("trustee", |to| &mut to.deploy.images.trustee),
     ("kbsGuard", |to| &mut to.deploy.images.kbs_guard),
-    ("registrationServer", |to| {
-        &mut to.deploy.images.register_server
-    }),
-    ("attestationKeyRegister", |to| {
-        &mut to.deploy.images.attestation_key_register
-    }),
+    ("registrationServer", |to| &mut to.deploy.images.register_server),
+    ("attestationKeyRegister", |to| &mut to.deploy.images.attestation_key_register),
     ("computePcrs", |to| &mut to.deploy.images.compute_pcrs),
 ];
 
@@ -69,10 +65,7 @@ fn chart() -> Result<Files> {
         ("values.schema.json".to_owned(), schema()?),
         ("templates/NOTES.txt".to_owned(), NOTES.to_owned()),
         ("dashboards/tec.json".to_owned(), dashboard::json()?),
-        (
-            "templates/monitoring.yaml".to_owned(),
-            monitoring_template()?,
-        ),
+        ("templates/monitoring.yaml".to_owned(), monitoring_template()?),
         (
             "templates/users.yaml".to_owned(),
             guarded(".Values.userRoles", &yaml::documents(&user_roles())?),
@@ -132,11 +125,7 @@ fn template(objects: &[Object]) -> Result<Vec<String>> {
         .iter()
         .map(|object| {
             let mut text = serde_saphyr::to_string(object)?;
-            ensure!(
-                !text.contains("{{"),
-                "{} would be a template",
-                object.name()
-            );
+            ensure!(!text.contains("{{"), "{} would be a template", object.name());
             text = text.replace(&format!("{MARK}namespace"), "{{ .Release.Namespace }}");
             for (name, _) in IMAGES {
                 let value = format!("{{{{ .Values.images.{name} | quote }}}}");
@@ -161,11 +150,9 @@ fn monitoring_template() -> Result<String> {
     let file = "{{ .Files.Get \"dashboards/tec.json\" | toJson }}";
     let dashboard = dashboard.replace(&mark, file);
     let mut text = yaml::GENERATED.to_owned();
-    for (value, object) in [
-        ("serviceMonitor", service_monitor),
-        ("prometheusRule", rules),
-        ("dashboard", dashboard),
-    ] {
+    for (value, object) in
+        [("serviceMonitor", service_monitor), ("prometheusRule", rules), ("dashboard", dashboard)]
+    {
         let condition = format!(".Values.monitoring.{value}");
         text.push_str(&guarded(&condition, &format!("---\n{object}")));
     }
@@ -224,10 +211,7 @@ fn schema() -> Result<String> {
         json!({"type": "object", "additionalProperties": false, "properties": properties})
     };
     let text = json!({"type": "string", "minLength": 1});
-    let images: Value = IMAGES
-        .iter()
-        .map(|(name, _)| ((*name).to_owned(), text.clone()))
-        .collect();
+    let images: Value = IMAGES.iter().map(|(name, _)| ((*name).to_owned(), text.clone())).collect();
     let secret = json!({"type": "object", "required": ["name"], "properties": {"name": text}});
     let mut schema = object(json!({
         "assignedPodUser": flag,

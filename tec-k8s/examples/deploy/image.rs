@@ -19,21 +19,9 @@ const PACKAGES: [&str; 7] = [
 /// Program, its image, and as whom it runs.
 const PROGRAMS: [(&str, &str, &str); 7] = [
     ("operator", "trusted-cluster-operator", NOBODY),
-    (
-        "register-server",
-        RelatedImage::RegistrationServer.image_name(),
-        NOBODY,
-    ),
-    (
-        "attestation-key-register",
-        RelatedImage::AttestationKeyRegister.image_name(),
-        NOBODY,
-    ),
-    (
-        "compute-pcrs",
-        RelatedImage::ComputePcrs.image_name(),
-        NOBODY,
-    ),
+    ("register-server", RelatedImage::RegistrationServer.image_name(), NOBODY),
+    ("attestation-key-register", RelatedImage::AttestationKeyRegister.image_name(), NOBODY),
+    ("compute-pcrs", RelatedImage::ComputePcrs.image_name(), NOBODY),
     ("kbs-guard", RelatedImage::KbsGuard.image_name(), NOBODY),
     // Also what `kubectl-tec` of a release is taken from.
     ("tec", "tec", NOBODY),
@@ -56,17 +44,12 @@ fn containerfile() -> String {
     text.push_str(&BUILD.replace("@PACKAGES@", &packages.join(" ")));
     for (program, image, user) in PROGRAMS {
         text.push_str(
-            &TARGET
-                .replace("@PROGRAM@", program)
-                .replace("@IMAGE@", image)
-                .replace("@USER@", user),
+            &TARGET.replace("@PROGRAM@", program).replace("@IMAGE@", image).replace("@USER@", user),
         );
     }
     let paths = SERVICES.map(|program| format!("/src/target/release/{program}"));
     text.push_str(
-        &SERVICES_TARGET
-            .replace("@PROGRAMS@", &paths.join(" "))
-            .replace("@USER@", NOBODY),
+        &SERVICES_TARGET.replace("@PROGRAMS@", &paths.join(" ")).replace("@USER@", NOBODY),
     );
     text
 }

@@ -24,14 +24,8 @@ pub(crate) fn files() -> Result<Files> {
     let (programs, accounts): (Vec<Object>, Vec<Object>) =
         objects.into_iter().partition(is_of_a_program);
     base(&mut files, &accounts, &programs)?;
-    files.insert(
-        "users/roles.yaml".to_owned(),
-        yaml::documents(&user_roles())?,
-    );
-    files.insert(
-        "users/kustomization.yaml".to_owned(),
-        kustomization(&["roles.yaml".to_owned()])?,
-    );
+    files.insert("users/roles.yaml".to_owned(), yaml::documents(&user_roles())?);
+    files.insert("users/kustomization.yaml".to_owned(), kustomization(&["roles.yaml".to_owned()])?);
     files.insert("openshift/kustomization.yaml".to_owned(), openshift()?);
     Ok(files)
 }
@@ -56,10 +50,7 @@ fn base(files: &mut Files, accounts: &[Object], programs: &[Object]) -> Result<(
         "operator.yaml".to_owned(),
     ]);
     set(&mut value, "namespace", json!(DEFAULT_NAMESPACE));
-    files.insert(
-        "base/kustomization.yaml".to_owned(),
-        yaml::document(&value)?,
-    );
+    files.insert("base/kustomization.yaml".to_owned(), yaml::document(&value)?);
     Ok(())
 }
 

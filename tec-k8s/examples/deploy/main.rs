@@ -33,10 +33,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 const REPOSITORY: &str = env!("CARGO_PKG_REPOSITORY");
 
 fn main() -> Result<()> {
-    let dir: PathBuf = std::env::args_os()
-        .nth(1)
-        .context("usage: deploy <directory>")?
-        .into();
+    let dir: PathBuf = std::env::args_os().nth(1).context("usage: deploy <directory>")?.into();
     for (name, files) in [
         ("kustomize", kustomize::files()?),
         ("helm", helm::files()?),

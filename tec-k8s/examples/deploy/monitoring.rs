@@ -10,11 +10,7 @@ use crate::{Files, REPOSITORY, dashboard, yaml};
 const NAME: &str = "trusted-execution-clusters";
 
 pub(crate) fn files() -> Result<Files> {
-    let resources = [
-        "servicemonitor.yaml",
-        "prometheusrule.yaml",
-        "dashboard.yaml",
-    ];
+    let resources = ["servicemonitor.yaml", "prometheusrule.yaml", "dashboard.yaml"];
     let kustomization = json!({
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
@@ -23,19 +19,10 @@ pub(crate) fn files() -> Result<Files> {
     });
     let dashboard = dashboard::json()?;
     Ok(Files::from([
-        (
-            "kustomization.yaml".to_owned(),
-            yaml::document(&kustomization)?,
-        ),
-        (
-            "servicemonitor.yaml".to_owned(),
-            yaml::document(&service_monitor())?,
-        ),
+        ("kustomization.yaml".to_owned(), yaml::document(&kustomization)?),
+        ("servicemonitor.yaml".to_owned(), yaml::document(&service_monitor())?),
         ("prometheusrule.yaml".to_owned(), yaml::document(&rules())?),
-        (
-            "dashboard.yaml".to_owned(),
-            yaml::document(&dashboard_config_map(&dashboard))?,
-        ),
+        ("dashboard.yaml".to_owned(), yaml::document(&dashboard_config_map(&dashboard))?),
         ("dashboard.json".to_owned(), dashboard),
     ]))
 }

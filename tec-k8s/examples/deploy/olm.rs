@@ -32,10 +32,7 @@ pub(crate) fn files() -> Result<Files> {
     }
     // The manager applies only kinds that it knows; NetworkPolicy is not among them everywhere.
     for object in objects.iter().chain(&user_roles()) {
-        if matches!(
-            object.kind(),
-            "Service" | "PodDisruptionBudget" | "ClusterRole"
-        ) {
+        if matches!(object.kind(), "Service" | "PodDisruptionBudget" | "ClusterRole") {
             let kind = object.kind().to_lowercase();
             let name = format!("manifests/{}.{kind}.yaml", object.name());
             files.insert(name, yaml::document(&without_namespace(object)?)?);
@@ -111,9 +108,7 @@ fn modes() -> Value {
 
 fn install(installation: &Installation, objects: &[Object]) -> Result<Value> {
     let deployment = kustomize::deployment(installation)?;
-    let spec = deployment
-        .get("spec")
-        .context("a Deployment without spec")?;
+    let spec = deployment.get("spec").context("a Deployment without spec")?;
     let labels = deployment.pointer("/metadata/labels");
     let rules: BTreeMap<&str, _> = objects
         .iter()

@@ -7,10 +7,7 @@ use crate::Files;
 const GENERATED: &str = "<!-- Written by `cargo xtask codegen` from tec-k8s/src/signal. -->\n";
 
 pub(crate) fn reference() -> Files {
-    Files::from([
-        ("metrics.md".to_owned(), metrics()),
-        ("events.md".to_owned(), events()),
-    ])
+    Files::from([("metrics.md".to_owned(), metrics()), ("events.md".to_owned(), events())])
 }
 
 fn metrics() -> String {
@@ -60,27 +57,19 @@ pub(crate) fn runbooks() -> Files {
         ]
     });
     let index = head + &table(["alert", "severity", "meaning"], rows);
-    let pages = Alert::ALL
-        .iter()
-        .map(|alert| (format!("{}.md", alert.name), runbook(alert)));
+    let pages = Alert::ALL.iter().map(|alert| (format!("{}.md", alert.name), runbook(alert)));
     pages.chain([("README.md".to_owned(), index)]).collect()
 }
 
 fn table<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
     let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
     let head = [head.map(str::to_owned), [(); N].map(|()| "---".to_owned())];
-    head.into_iter()
-        .chain(rows)
-        .map(|cells| line(&cells))
-        .collect::<Vec<_>>()
-        .concat()
+    head.into_iter().chain(rows).map(|cells| line(&cells)).collect::<Vec<_>>().concat()
 }
 
 fn runbook(alert: &Alert) -> String {
-    let steps: Vec<String> = (1..)
-        .zip(alert.steps)
-        .map(|(number, step)| format!("{number}. {step}\n"))
-        .collect();
+    let steps: Vec<String> =
+        (1..).zip(alert.steps).map(|(number, step)| format!("{number}. {step}\n")).collect();
     format!(
         "{GENERATED}# {name}: {summary}\n\nSeverity: {severity}. Fires after {hold} of\n\n\
          ```promql\n{expression}\n```\n\n## What it means for nodes\n\n{impact}\n\n\

@@ -108,9 +108,7 @@ async fn play(mut stream: TcpStream, act: Act) -> std::io::Result<()> {
 
 /// A byte a second: no single read takes long.
 async fn drip(mut stream: TcpStream) -> std::io::Result<()> {
-    stream
-        .write_all(b"HTTP/1.1 200 x\r\ncontent-length: 5000\r\n\r\n")
-        .await?;
+    stream.write_all(b"HTTP/1.1 200 x\r\ncontent-length: 5000\r\n\r\n").await?;
     loop {
         stream.write_all(b" ").await?;
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -120,29 +118,18 @@ async fn drip(mut stream: TcpStream) -> std::io::Result<()> {
 /// Runs this test once more, in a namespace whose loopback has the address.
 fn inside() -> bool {
     if std::env::var_os(INSIDE).is_some() {
-        for arguments in [
-            "link set lo up".to_owned(),
-            format!("addr add {ADDRESS}/32 dev lo"),
-        ] {
+        for arguments in ["link set lo up".to_owned(), format!("addr add {ADDRESS}/32 dev lo")] {
             let ran = Command::new("ip").args(arguments.split(' ')).status();
             assert!(ran.unwrap().success(), "ip {arguments}");
         }
         return true;
     }
     let as_root = Command::new("unshare").args(["-n", "true"]).output();
-    let flags = if as_root.unwrap().status.success() {
-        "-n"
-    } else {
-        "-rn"
-    };
+    let flags = if as_root.unwrap().status.success() { "-n" } else { "-rn" };
     let ran = Command::new("unshare")
         .arg(flags)
         .arg(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "the_service_of_every_instance_is_asked",
-            "--nocapture",
-        ])
+        .args(["--exact", "the_service_of_every_instance_is_asked", "--nocapture"])
         .env(INSIDE, "1")
         .output()
         .unwrap();
@@ -160,10 +147,7 @@ fn the_service_of_every_instance_is_asked() {
     if !inside() {
         return;
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let source = AzureMetadata::new(None);
         let nobody = source.this().await.unwrap_err();
@@ -203,12 +187,7 @@ async fn faults(service: &Service, source: &AzureMetadata) {
     for act in bad {
         service.next(&[act]);
         let error = source.this().await.unwrap_err();
-        assert_eq!(
-            error.kind(),
-            PortErrorKind::Unavailable,
-            "{act:?}: {}",
-            chain(&error)
-        );
+        assert_eq!(error.kind(), PortErrorKind::Unavailable, "{act:?}: {}", chain(&error));
         for good in [Act::Answer, Act::Chunks] {
             service.next(&[good]);
             let this = source.this().await.unwrap();
@@ -230,11 +209,7 @@ async fn slow(service: &Service, source: &AzureMetadata) {
 /// Asked again where the service throttles or has none yet, a few times.
 async fn certificates(service: &Service) {
     let source = AzureCertificates::new(None, None);
-    service.next(&[
-        Act::Status(429),
-        Act::Body(r#"{"vcekCert": ""}"#),
-        Act::Answer,
-    ]);
+    service.next(&[Act::Status(429), Act::Body(r#"{"vcekCert": ""}"#), Act::Answer]);
     let certificate = source.vcek().await.unwrap();
     assert!(certificate.starts_with(b"-----BEGIN"));
     service.next(&[Act::Status(500); 9]);

@@ -33,13 +33,10 @@ impl LabelReader for RegistryLabels {
             let what = format!("read the label of {reference}");
             PortError::new(PortErrorKind::Invalid, what).with_code(code)
         };
-        let parsed: ImageReference = reference
-            .parse()
-            .map_err(|error| invalid(Code::ImageReference).because(error))?;
-        let mut options = self
-            .0
-            .options()
-            .map_err(|error| invalid(Code::ImageSecret).because(error))?;
+        let parsed: ImageReference =
+            reference.parse().map_err(|error| invalid(Code::ImageReference).because(error))?;
+        let mut options =
+            self.0.options().map_err(|error| invalid(Code::ImageSecret).because(error))?;
         if let Some(json) = credentials {
             let own = Credentials::parse(json.expose("the registry is logged in to with it"))
                 .map_err(|error| invalid(Code::ImageSecret).because(error))?;

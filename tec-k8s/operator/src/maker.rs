@@ -38,10 +38,7 @@ impl TrusteeMaker for Maker {
 
     fn admin_pair(&self, rng: &mut dyn CryptoRng) -> Result<AdminPair, PortError> {
         let key = AdminKey::generate(rng);
-        Ok(AdminPair {
-            private: key.private_pem(),
-            public: key.public_pem(),
-        })
+        Ok(AdminPair { private: key.private_pem(), public: key.public_pem() })
     }
 
     /// The key of the authority is dropped: nobody can sign another signer with it.
@@ -60,16 +57,10 @@ impl TrusteeMaker for Maker {
 
     fn authority(&self, now: Timestamp) -> Result<CertificatePair, PortError> {
         let made = tls::new_ca(now).map_err(|error| {
-            PortError::new(
-                PortErrorKind::Internal,
-                "make the authority of certificates",
-            )
-            .because(error)
+            PortError::new(PortErrorKind::Internal, "make the authority of certificates")
+                .because(error)
         })?;
-        Ok(CertificatePair {
-            chain: made.chain,
-            key: made.key,
-        })
+        Ok(CertificatePair { chain: made.chain, key: made.key })
     }
 
     fn certificate(
@@ -86,10 +77,7 @@ impl TrusteeMaker for Maker {
             let why = format!("issue a certificate for {}", names.join(", "));
             PortError::new(PortErrorKind::Invalid, why).because(error)
         })?;
-        let leaf = CertificatePair {
-            chain: leaf.chain,
-            key: leaf.key,
-        };
+        let leaf = CertificatePair { chain: leaf.chain, key: leaf.key };
         Ok((leaf, renew_at))
     }
 

@@ -49,18 +49,12 @@ pub(crate) enum Target {
         dangerous_plain: bool,
     },
     /// Fed through files that are mounted into its pod.
-    Volumes {
-        config: String,
-        owner: OwnerReference,
-    },
+    Volumes { config: String, owner: OwnerReference },
 }
 
 impl Target {
     fn allow_plain(&mut self) {
-        if let Self::Api {
-            dangerous_plain, ..
-        } = self
-        {
+        if let Self::Api { dangerous_plain, .. } = self {
             *dangerous_plain = true;
         }
     }
@@ -68,9 +62,7 @@ impl Target {
 
 fn refused(target: &PublishTarget, why: String) -> PortError {
     let what = format!("publish to {}", target.name);
-    PortError::new(PortErrorKind::Invalid, what)
-        .with_code(Code::TargetNotNamed)
-        .because(why)
+    PortError::new(PortErrorKind::Invalid, what).with_code(Code::TargetNotNamed).because(why)
 }
 
 /// Targets by name, with the key of the admin where there is one.
@@ -169,8 +161,7 @@ impl Reach {
             }
         }
         let ca = target.ca_secret.as_deref();
-        self.api(target.url.clone(), &target.admin_key_secret, ca)
-            .await
+        self.api(target.url.clone(), &target.admin_key_secret, ca).await
     }
 
     async fn api(
@@ -181,12 +172,7 @@ impl Reach {
     ) -> Result<(Target, Option<SecretBytes>), PortError> {
         let (key, key_version) = self.entry(key_secret, PRIVATE_KEY).await?;
         let ca = self.certificate(ca_secret).await?;
-        let target = Target::Api {
-            url,
-            ca,
-            key_version,
-            dangerous_plain: false,
-        };
+        let target = Target::Api { url, ca, key_version, dangerous_plain: false };
         Ok((target, Some(key)))
     }
 
@@ -197,9 +183,7 @@ impl Reach {
         };
         // Its configuration would lie elsewhere than the pod reads it (Trustee, KBS configuration).
         if self.generation == Generation::Mounted {
-            return Err(invalid(
-                "the pod is that of the generations unified and v0.21",
-            ));
+            return Err(invalid("the pod is that of the generations unified and v0.21"));
         }
         let owner = cluster.controller_owner_ref(&());
         Ok(Target::Volumes {
@@ -236,18 +220,9 @@ impl Reach {
                 let mut layout = Layout::new(self.generation, config.as_str());
                 layout.storage_dir = render::mounted_intent().storage_dir;
                 let clock = Arc::clone(&self.clock);
-                Ok(Arc::new(MountedPublisher::new(
-                    Arc::new(volumes),
-                    layout,
-                    clock,
-                )))
+                Ok(Arc::new(MountedPublisher::new(Arc::new(volumes), layout, clock)))
             }
-            Target::Api {
-                url,
-                ca,
-                dangerous_plain,
-                ..
-            } => {
+            Target::Api { url, ca, dangerous_plain, .. } => {
                 let api = self.admin_api(name, (url, ca, *dangerous_plain), key)?;
                 let entropy = Arc::clone(&self.entropy);
                 Ok(Arc::new(BrokerPublisher::new(Arc::new(api), entropy)))

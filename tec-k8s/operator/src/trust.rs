@@ -49,9 +49,7 @@ pub struct FedTrust {
 
 impl fmt::Debug for FedTrust {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FedTrust")
-            .field("namespace", &self.reach.namespace)
-            .finish_non_exhaustive()
+        f.debug_struct("FedTrust").field("namespace", &self.reach.namespace).finish_non_exhaustive()
     }
 }
 
@@ -115,10 +113,8 @@ impl FedTrust {
         let invalid = |error: Box<dyn std::error::Error + Send + Sync>| {
             PortError::new(PortErrorKind::Invalid, "combine the approved images").because(error)
         };
-        let mut named: Vec<_> = images
-            .iter()
-            .map(|image| (image.name.as_str(), &image.expected))
-            .collect();
+        let mut named: Vec<_> =
+            images.iter().map(|image| (image.name.as_str(), &image.expected)).collect();
         let mut combined = Combiner::new().combine(&named);
         if combined.is_err() {
             let mut sorted: Vec<_> = images.iter().collect();
@@ -157,17 +153,12 @@ impl Trust for FedTrust {
     ) -> Result<(), PortError> {
         let (targets, refusal) = self.reach.targets(cluster, publish).await?;
         let told = refusal.map_or(Ok(()), Err);
-        let plain = targets
-            .iter()
-            .map(|(name, (target, _))| (name.clone(), target.clone()));
+        let plain = targets.iter().map(|(name, (target, _))| (name.clone(), target.clone()));
         let plain: BTreeMap<_, _> = plain.collect();
         if self.state().targets == plain {
             return told;
         }
-        let (clock, entropy) = (
-            Arc::clone(&self.reach.clock),
-            Arc::clone(&self.reach.entropy),
-        );
+        let (clock, entropy) = (Arc::clone(&self.reach.clock), Arc::clone(&self.reach.entropy));
         let mut fanout = Fanout::new(clock, entropy);
         for (name, (target, key)) in &targets {
             fanout.add(name, self.reach.publisher(name, target, key.as_ref())?);
@@ -202,19 +193,15 @@ impl Trust for FedTrust {
         }
         if let Some(ak) = ak {
             self.desired.bind_key(ak, machine).map_err(|error| {
-                PortError::new(
-                    PortErrorKind::Conflict,
-                    format!("state the key of {machine}"),
-                )
-                .because(error)
+                PortError::new(PortErrorKind::Conflict, format!("state the key of {machine}"))
+                    .because(error)
             })?;
             // The name is one of an object.
             let _ = self.desired.trust_key(&object_name(ak), ak.clone());
         }
         state.machines.insert(*machine, ak.cloned());
         if let Some(key) = key {
-            self.desired
-                .put_secret(ResourcePath::luks_root(machine), key);
+            self.desired.put_secret(ResourcePath::luks_root(machine), key);
             state.keys.insert(*machine);
         }
         state.changed.insert(*machine, self.desired.revision());
@@ -241,8 +228,7 @@ impl Trust for FedTrust {
         if let Some(ak) = ak {
             self.distrust_key(&ak);
         }
-        self.desired
-            .remove_secret(&ResourcePath::luks_root(machine));
+        self.desired.remove_secret(&ResourcePath::luks_root(machine));
         state.keys.remove(machine);
         state.changed.insert(*machine, self.desired.revision());
         true
@@ -269,10 +255,7 @@ impl Trust for FedTrust {
         let has_it = |status: &tec_trustee::publish::TargetStatus| {
             status.converged_at.is_some() && status.revision >= since
         };
-        let names = all
-            .iter()
-            .filter(|(_, status)| has_it(status))
-            .map(|(name, _)| name.clone());
+        let names = all.iter().filter(|(_, status)| has_it(status)).map(|(name, _)| name.clone());
         let published = Published::new(names.collect(), all.len());
         if published.is_complete && !state.machines.contains_key(machine) {
             state.changed.remove(machine);
@@ -286,16 +269,13 @@ impl Trust for FedTrust {
         let targets = status.into_iter().map(|(name, status)| {
             let lag = u32::try_from(status.lag).unwrap_or(u32::MAX);
             let is_healthy = status.health == Health::Healthy;
-            let why = status
-                .error
-                .or_else(|| (!is_healthy).then(|| "changes are gathered".to_owned()));
+            let why =
+                status.error.or_else(|| (!is_healthy).then(|| "changes are gathered".to_owned()));
             TargetStatus::new(name, lag, why)
         });
         let targets = targets.collect();
         let now = self.reach.clock.now().unix_seconds();
-        let due = fanout
-            .next_due()
-            .map(|due| due.unix_seconds().saturating_sub(now));
+        let due = fanout.next_due().map(|due| due.unix_seconds().saturating_sub(now));
         let again = due.map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or(0)));
         Round::new(targets, again)
     }

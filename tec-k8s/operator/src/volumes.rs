@@ -40,21 +40,14 @@ pub(crate) struct Volumes {
 
 impl fmt::Debug for Volumes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Volumes")
-            .field("namespace", &self.namespace)
-            .finish_non_exhaustive()
+        f.debug_struct("Volumes").field("namespace", &self.namespace).finish_non_exhaustive()
     }
 }
 
 impl Volumes {
     /// Nothing is known of the Secrets yet. What is made belongs to `owner`.
     pub(crate) fn new(client: Client, namespace: &str, owner: OwnerReference) -> Self {
-        Self {
-            client,
-            namespace: namespace.to_owned(),
-            owner,
-            secrets: Mutex::default(),
-        }
+        Self { client, namespace: namespace.to_owned(), owner, secrets: Mutex::default() }
     }
 
     fn secrets(&self) -> MutexGuard<'_, BTreeMap<String, Digests>> {
@@ -102,24 +95,16 @@ impl Volumes {
                 ..ObjectMeta::default()
             },
             data: Some(
-                data.filter_map(|(key, value)| Some((key, value.as_str()?.to_owned())))
-                    .collect(),
+                data.filter_map(|(key, value)| Some((key, value.as_str()?.to_owned()))).collect(),
             ),
             ..ConfigMap::default()
         };
-        let made = self
-            .config_maps()
-            .create(&PostParams::default(), &made)
-            .await;
+        let made = self.config_maps().create(&PostParams::default(), &made).await;
         made.map(drop).map_err(failed)
     }
 
     async fn remove(&self, name: &str) -> Result<(), PortError> {
-        match self
-            .config_maps()
-            .delete(name, &DeleteParams::default())
-            .await
-        {
+        match self.config_maps().delete(name, &DeleteParams::default()).await {
             Ok(_) => Ok(()),
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
             Err(error) => Err(port_error(format!("remove the ConfigMap {name}"), error)),
@@ -172,9 +157,7 @@ impl Volumes {
             "spec": {"template": pod.to_json()},
         });
         let params = PatchParams::apply(FIELD_MANAGER).force();
-        let applied = deployments
-            .patch(TRUSTEE_DEPLOYMENT, &params, &Patch::Apply(apply))
-            .await;
+        let applied = deployments.patch(TRUSTEE_DEPLOYMENT, &params, &Patch::Apply(apply)).await;
         applied.map(drop).map_err(failed)
     }
 }
@@ -197,15 +180,11 @@ impl MountedTarget for Volumes {
         for object in self.config_maps().list(&ours).await.map_err(failed)? {
             let data = object.data.iter().flatten();
             let digests = data.map(|(key, value)| (key.clone(), Sha256Digest::of(value)));
-            observed
-                .config_maps
-                .insert(object.name_any(), digests.collect());
+            observed.config_maps.insert(object.name_any(), digests.collect());
         }
         observed.secrets.clone_from(&self.secrets());
         let deployment = self.deployments().get_opt(TRUSTEE_DEPLOYMENT).await;
-        let template = deployment
-            .map_err(failed)?
-            .and_then(|deployment| deployment.spec);
+        let template = deployment.map_err(failed)?.and_then(|deployment| deployment.spec);
         let annotations = template.and_then(|spec| spec.template.metadata?.annotations);
         let digest = annotations.and_then(|mut all| all.remove(RESTART_ANNOTATION));
         observed.restart_digest = digest.and_then(|digest| digest.parse().ok());

@@ -30,11 +30,8 @@ pub fn approval_matcher(
             Ok(Box::new(EkBoundMatcher::any_ek()))
         }
         ApprovalPolicy::EndorsementKey => {
-            let keys: Result<Vec<Fingerprint>, _> = approval
-                .allowed_endorsement_keys
-                .iter()
-                .map(|text| text.parse())
-                .collect();
+            let keys: Result<Vec<Fingerprint>, _> =
+                approval.allowed_endorsement_keys.iter().map(|text| text.parse()).collect();
             let keys = keys.map_err(|_| ApprovalError::EndorsementKeys)?;
             Ok(Box::new(EkBoundMatcher::allow_list(keys)))
         }

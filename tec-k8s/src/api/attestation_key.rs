@@ -112,10 +112,8 @@ impl AttestationKey {
 
     /// The key, parsed.
     pub fn public(&self) -> Result<PublicKey, ConvertError> {
-        PublicKey::from_pem(&self.spec.public_key).map_err(|source| ConvertError::PublicKey {
-            name: self.name_any(),
-            source,
-        })
+        PublicKey::from_pem(&self.spec.public_key)
+            .map_err(|source| ConvertError::PublicKey { name: self.name_any(), source })
     }
 
     /// The machine that it was submitted for.
@@ -124,22 +122,15 @@ impl AttestationKey {
             .spec
             .uuid
             .as_deref()
-            .ok_or_else(|| ConvertError::NoMachine {
-                name: self.name_any(),
-            })?;
-        uuid.parse().map_err(|source| ConvertError::MachineId {
-            name: self.name_any(),
-            source,
-        })
+            .ok_or_else(|| ConvertError::NoMachine { name: self.name_any() })?;
+        uuid.parse().map_err(|source| ConvertError::MachineId { name: self.name_any(), source })
     }
 
     /// The endorsement key that was proven.
     pub fn endorsement_key(&self) -> Result<Option<Fingerprint>, ConvertError> {
         let parse = |text: &String| {
-            text.parse().map_err(|source| ConvertError::EndorsementKey {
-                name: self.name_any(),
-                source,
-            })
+            text.parse()
+                .map_err(|source| ConvertError::EndorsementKey { name: self.name_any(), source })
         };
         self.spec.endorsement_key.as_ref().map(parse).transpose()
     }
@@ -157,9 +148,7 @@ impl AttestationKey {
             record.state = AkState::Revoked;
         } else if let Some(machine) = machine.filter(|machine| self.is_bound_by(machine, &record)) {
             record.state = AkState::Bound;
-            let bound = machine
-                .bound_key()
-                .and_then(|key| key.claimed_from.as_ref());
+            let bound = machine.bound_key().and_then(|key| key.claimed_from.as_ref());
             record.source = bound.and_then(|text| text.parse().ok());
         }
         Ok(record)
@@ -175,12 +164,12 @@ impl AttestationKey {
     /// Whether an admin approved the object as it is now.
     pub fn is_approved_by_admin(&self) -> bool {
         let conditions = self.status.iter().flat_map(|status| &status.conditions);
-        conditions
-            .filter(|condition| condition.type_ == ConditionKind::AdminApproved.as_str())
-            .any(|condition| {
+        conditions.filter(|condition| condition.type_ == ConditionKind::AdminApproved.as_str()).any(
+            |condition| {
                 condition.status == "True"
                     && condition.observed_generation == self.metadata.generation
                     && self.metadata.generation.is_some()
-            })
+            },
+        )
     }
 }

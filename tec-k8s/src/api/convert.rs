@@ -92,9 +92,7 @@ pub enum ConvertError {
 
 /// Notes a point in time that is not the one at which the API server stores the object.
 pub(super) fn stamp(object: &mut impl Resource, annotation: &str, time: Timestamp) {
-    object
-        .annotations_mut()
-        .insert(annotation.to_owned(), time.to_string());
+    object.annotations_mut().insert(annotation.to_owned(), time.to_string());
 }
 
 /// The time in the annotation, or when the API server stored the object first.
@@ -102,18 +100,15 @@ pub(super) fn stamped_at(
     object: &impl Resource,
     annotation: &str,
 ) -> Result<Timestamp, ConvertError> {
-    if let Some(time) = parsed_time(
-        object,
-        object.annotations().get(annotation).map(String::as_str),
-    )? {
+    if let Some(time) =
+        parsed_time(object, object.annotations().get(annotation).map(String::as_str))?
+    {
         return Ok(time);
     }
     let created = object.meta().creation_timestamp.as_ref();
     created
         .map(|time| Timestamp::from_unix_seconds(time.0.as_second()))
-        .ok_or_else(|| ConvertError::NotCreated {
-            name: object.name_any(),
-        })
+        .ok_or_else(|| ConvertError::NotCreated { name: object.name_any() })
 }
 
 /// A time of the object, where there is one.
@@ -122,10 +117,8 @@ pub(super) fn parsed_time(
     text: Option<&str>,
 ) -> Result<Option<Timestamp>, ConvertError> {
     let parse = |text: &str| {
-        text.parse().map_err(|source| ConvertError::MalformedTime {
-            name: object.name_any(),
-            source,
-        })
+        text.parse()
+            .map_err(|source| ConvertError::MalformedTime { name: object.name_any(), source })
     };
     text.map(parse).transpose()
 }

@@ -134,10 +134,8 @@ impl ApprovedImage {
     /// The object for an approved image. What booting it measures is in its status, which an API
     /// server takes in a request of its own.
     pub fn from_core(image: &image::ApprovedImage) -> Self {
-        let mut spec = ApprovedImageSpec {
-            image: image.reference.clone(),
-            ..ApprovedImageSpec::default()
-        };
+        let mut spec =
+            ApprovedImageSpec { image: image.reference.clone(), ..ApprovedImageSpec::default() };
         spec.expires_at = image.expires_at.map(|time| time.to_string());
         spec.revoked_at = image.revoked_at.map(|time| time.to_string());
         let mut object = Self::new(image.name.as_str(), spec);
@@ -159,15 +157,11 @@ impl ApprovedImage {
     /// [`digest`](Self::digest): what is approved are the measurements.
     pub fn to_core(&self) -> Result<image::ApprovedImage, ConvertError> {
         let name = self.name_any();
-        let image_name = name
-            .parse()
-            .map_err(|source| ConvertError::ImageName { name, source })?;
+        let image_name = name.parse().map_err(|source| ConvertError::ImageName { name, source })?;
         let pcrs = self.status.as_ref().map(|status| status.pcrs.clone());
         let mut image = image::ApprovedImage::new(
             image_name,
-            self.annotations()
-                .get(REFERENCE)
-                .unwrap_or(&self.spec.image),
+            self.annotations().get(REFERENCE).unwrap_or(&self.spec.image),
             ExpectedPcrs::new(pcrs.unwrap_or_default()),
             stamped_at(self, APPROVED_AT)?,
         );
@@ -189,9 +183,7 @@ impl ApprovedImage {
             .split_once(DIGEST_MARK)
             .filter(|(image, digest)| !image.is_empty() && is_digest(digest))
             .map(|(_, digest)| digest)
-            .ok_or_else(|| ConvertError::NoDigest {
-                name: self.name_any(),
-            })
+            .ok_or_else(|| ConvertError::NoDigest { name: self.name_any() })
     }
 }
 

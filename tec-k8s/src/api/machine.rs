@@ -201,10 +201,7 @@ pub struct MachineStatus {
 impl Machine {
     /// The object for a registered machine, named `machine-<id>` (trusted-cluster-operator).
     pub fn from_core(machine: &machine::Machine) -> Self {
-        let mut spec = MachineSpec {
-            id: machine.id.to_string(),
-            ..MachineSpec::default()
-        };
+        let mut spec = MachineSpec { id: machine.id.to_string(), ..MachineSpec::default() };
         if machine.state == MachineState::Revoked {
             spec.revoked_at = Some(machine.registered_at.to_string());
         }
@@ -248,22 +245,13 @@ impl Machine {
         self.spec
             .id
             .parse()
-            .map_err(|source| ConvertError::MachineId {
-                name: self.name_any(),
-                source,
-            })
+            .map_err(|source| ConvertError::MachineId { name: self.name_any(), source })
     }
 
     /// The machine as the domain knows it: active once a key was bound to it.
     pub fn to_core(&self) -> Result<machine::Machine, ConvertError> {
-        let by_admin = self
-            .annotations()
-            .get(REGISTERED_BY)
-            .is_some_and(|v| v == ADMIN);
-        let by_join = self
-            .labels()
-            .get(REGISTERED_BY)
-            .is_some_and(|v| v == JOIN_SERVICE);
+        let by_admin = self.annotations().get(REGISTERED_BY).is_some_and(|v| v == ADMIN);
+        let by_join = self.labels().get(REGISTERED_BY).is_some_and(|v| v == JOIN_SERVICE);
         let registered_by = if by_admin {
             RegisteredBy::Admin
         } else if by_join {

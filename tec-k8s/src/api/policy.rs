@@ -170,11 +170,6 @@ pub struct TargetStatus {
 impl TargetStatus {
     /// The state of a Trustee.
     pub fn new(name: impl Into<String>, lag: u32, message: Option<String>) -> Self {
-        Self {
-            name: name.into(),
-            converged: lag == 0 && message.is_none(),
-            lag,
-            message,
-        }
+        Self { name: name.into(), converged: lag == 0 && message.is_none(), lag, message }
     }
 }

@@ -49,11 +49,7 @@ fn cluster(spec: &Value) -> TrustedExecutionCluster {
 }
 
 fn image(reference: &str) -> ApprovedImage {
-    stored(
-        "ApprovedImage",
-        "os",
-        &json!({"spec": {"image": reference}}),
-    )
+    stored("ApprovedImage", "os", &json!({"spec": {"image": reference}}))
 }
 
 fn key(public_key: &str, uuid: Option<&str>, conditions: &[Value]) -> AttestationKey {
@@ -90,11 +86,7 @@ fn objects_of_existing_clusters_are_read_and_written_unchanged() {
     let _: Machine = stored("Machine", "machine-x", &json!({"spec": {"id": "anything"}}));
     image(IMAGE);
     key("not even PEM", None, &[]);
-    key(
-        KEY,
-        Some(ID),
-        &[condition("Approved", "True", "MachineCreated")],
-    );
+    key(KEY, Some(ID), &[condition("Approved", "True", "MachineCreated")]);
 }
 
 #[test]
@@ -106,24 +98,15 @@ fn nulls_of_go_clients_mean_absent() {
 
 #[test]
 fn the_address_may_be_added_later_and_never_changed() {
-    let (without, with) = (
-        cluster(&json!({})),
-        cluster(&json!({"publicTrusteeAddr": "a"})),
-    );
+    let (without, with) = (cluster(&json!({})), cluster(&json!({"publicTrusteeAddr": "a"})));
     let other = cluster(&json!({"publicTrusteeAddr": "b"}));
     validate_cel(&with).unwrap();
     validate_cel_update(&with, &without).unwrap();
     validate_cel_update(&with, &with).unwrap();
     let unset = validate_cel_update(&without, &with).unwrap_err();
-    assert!(
-        unset.to_string().contains("Value is required once set"),
-        "{unset}"
-    );
+    assert!(unset.to_string().contains("Value is required once set"), "{unset}");
     let changed = validate_cel_update(&other, &with).unwrap_err();
-    assert!(
-        changed.to_string().contains("Value is immutable"),
-        "{changed}"
-    );
+    assert!(changed.to_string().contains("Value is immutable"), "{changed}");
 }
 
 #[test]
@@ -163,10 +146,7 @@ fn an_image_needs_a_digest_and_stays_what_it_is() {
 #[test]
 fn the_id_of_a_machine_never_changes() {
     let machine = |id: &str| {
-        let spec = MachineSpec {
-            id: id.to_owned(),
-            ..MachineSpec::default()
-        };
+        let spec = MachineSpec { id: id.to_owned(), ..MachineSpec::default() };
         Machine::new("m", spec)
     };
     assert!(validate_cel_update(&machine("b"), &machine("a")).is_err());
@@ -175,20 +155,13 @@ fn the_id_of_a_machine_never_changes() {
 
 #[test]
 fn a_machine_survives_the_way_there_and_back() {
-    for registered_by in [
-        RegisteredBy::FirstBoot,
-        RegisteredBy::Admin,
-        RegisteredBy::JoinService,
-    ] {
+    for registered_by in [RegisteredBy::FirstBoot, RegisteredBy::Admin, RegisteredBy::JoinService] {
         for state in [MachineState::Unclaimed, MachineState::Revoked] {
             let id = ID.parse().unwrap();
             let mut machine = machine::Machine::unclaimed(id, registered_by, created());
             machine.state = state;
             let object = Machine::from_core(&machine);
-            assert_eq!(
-                object.metadata.name.as_deref(),
-                Some(format!("machine-{ID}").as_str())
-            );
+            assert_eq!(object.metadata.name.as_deref(), Some(format!("machine-{ID}").as_str()));
             assert_eq!(object.to_core().unwrap(), machine);
         }
     }
@@ -199,19 +172,13 @@ fn an_object_without_a_time_of_its_own_counts_from_its_creation() {
     let mut object: Machine = stored("Machine", "m", &json!({"spec": {"id": ID}}));
     assert_eq!(object.to_core().unwrap().registered_at, created());
     object.metadata.creation_timestamp = None;
-    assert!(matches!(
-        object.to_core(),
-        Err(ConvertError::NotCreated { .. })
-    ));
+    assert!(matches!(object.to_core(), Err(ConvertError::NotCreated { .. })));
 }
 
 #[test]
 fn an_image_survives_the_way_there_and_back() {
     let mut approved = image(IMAGE).to_core().unwrap();
-    assert_eq!(
-        (approved.reference.as_str(), approved.approved_at),
-        (IMAGE, created())
-    );
+    assert_eq!((approved.reference.as_str(), approved.approved_at), (IMAGE, created()));
     assert_eq!(approved.expected, ExpectedPcrs::default());
     approved.expires_at = Some(created().plus_seconds(60));
     approved.revoked_at = Some(created().plus_seconds(30));
@@ -253,10 +220,8 @@ fn a_key_is_bound_exactly_when_its_machine_names_it_and_what_it_holds() {
     assert_eq!(state(None), AkState::Pending, "a condition binds nothing");
     let right = machine_bound_to("ak-1", &fingerprint);
     assert_eq!(state(Some(&right)), AkState::Bound);
-    for wrong in [
-        machine_bound_to("ak-2", &fingerprint),
-        machine_bound_to("ak-1", &"0".repeat(64)),
-    ] {
+    for wrong in [machine_bound_to("ak-2", &fingerprint), machine_bound_to("ak-1", &"0".repeat(64))]
+    {
         assert_eq!(state(Some(&wrong)), AkState::Pending);
     }
     let mut revoked = object.clone();
@@ -283,10 +248,7 @@ fn a_key_survives_the_way_there_and_back() {
 #[test]
 fn an_admin_approves_what_was_looked_at_and_nothing_later() {
     let mut object = key(KEY, Some(ID), &[condition("AdminApproved", "True", "Me")]);
-    assert!(
-        !object.is_approved_by_admin(),
-        "an object without generation"
-    );
+    assert!(!object.is_approved_by_admin(), "an object without generation");
     object.metadata.generation = Some(1);
     assert!(object.is_approved_by_admin());
     object.metadata.generation = Some(2);
@@ -296,18 +258,9 @@ fn an_admin_approves_what_was_looked_at_and_nothing_later() {
 #[test]
 fn keys_that_the_domain_cannot_take_are_told_apart() {
     let refused = |key: AttestationKey| key.to_core(None).unwrap_err();
-    assert!(matches!(
-        refused(key("x", Some(ID), &[])),
-        ConvertError::PublicKey { .. }
-    ));
-    assert!(matches!(
-        refused(key(KEY, None, &[])),
-        ConvertError::NoMachine { .. }
-    ));
-    assert!(matches!(
-        refused(key(KEY, Some("x"), &[])),
-        ConvertError::MachineId { .. }
-    ));
+    assert!(matches!(refused(key("x", Some(ID), &[])), ConvertError::PublicKey { .. }));
+    assert!(matches!(refused(key(KEY, None, &[])), ConvertError::NoMachine { .. }));
+    assert!(matches!(refused(key(KEY, Some("x"), &[])), ConvertError::MachineId { .. }));
     let mut odd = key(KEY, Some(ID), &[]);
     odd.spec.endorsement_key = Some("x".to_owned());
     assert!(matches!(refused(odd), ConvertError::EndorsementKey { .. }));
@@ -320,25 +273,14 @@ fn setting_a_condition_keeps_the_others_and_moves_time_only_with_the_status() {
         .map(|value| serde_json::from_value(value).unwrap())
         .collect();
     let mut set = |reason, now: Timestamp| {
-        set_condition(
-            &mut conditions,
-            ConditionKind::Installed,
-            reason,
-            "",
-            Some(1),
-            now,
-        )
-        .unwrap();
+        set_condition(&mut conditions, ConditionKind::Installed, reason, "", Some(1), now).unwrap();
         let last = conditions.last().unwrap();
         (conditions.len(), last.last_transition_time.0.as_second())
     };
     let (start, later) = (created(), created().plus_seconds(60));
     assert_eq!(set(Reason::Installing, start), (2, start.unix_seconds()));
     assert_eq!(set(Reason::NonUnique, later), (2, start.unix_seconds()));
-    assert_eq!(
-        set(Reason::InstallationCompleted, later),
-        (2, later.unix_seconds())
-    );
+    assert_eq!(set(Reason::InstallationCompleted, later), (2, later.unix_seconds()));
 }
 
 #[test]
@@ -356,23 +298,14 @@ fn the_committed_definitions_are_those_of_the_types() {
 fn the_definitions_are_namespaced_with_status_columns_and_no_nullable_fields() {
     for crd in crds() {
         let name = crd.metadata.name.clone().unwrap();
-        assert_eq!(
-            (crd.spec.group.as_str(), crd.spec.scope.as_str()),
-            (GROUP, "Namespaced")
-        );
+        assert_eq!((crd.spec.group.as_str(), crd.spec.scope.as_str()), (GROUP, "Namespaced"));
         let version = crd.spec.versions.first().unwrap();
         assert_eq!(version.name, VERSION);
         // The clock of a TPM is one value of one writer.
-        let status = version
-            .subresources
-            .as_ref()
-            .and_then(|all| all.status.as_ref());
+        let status = version.subresources.as_ref().and_then(|all| all.status.as_ref());
         let is_clock = crd.spec.names.kind == "TpmClock";
         assert!(is_clock || status.is_some(), "{name}");
-        assert!(
-            version.additional_printer_columns.as_ref().unwrap().len() >= 2,
-            "{name}"
-        );
+        assert!(version.additional_printer_columns.as_ref().unwrap().len() >= 2, "{name}");
         let schema = serde_json::to_value(version.schema.as_ref().unwrap()).unwrap();
         let spec = schema.pointer("/openAPIV3Schema/properties/spec").unwrap();
         // A null that were kept would count as set in the rules on presence.

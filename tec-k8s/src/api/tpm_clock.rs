@@ -42,10 +42,7 @@ impl TpmClock {
     pub fn from_core(key: &Fingerprint, machine: MachineId, reading: &ClockReading) -> Self {
         let mut object = Self::new(
             &Self::name_of(key),
-            TpmClockSpec {
-                machine: machine.to_string(),
-                reading: text_of(reading),
-            },
+            TpmClockSpec { machine: machine.to_string(), reading: text_of(reading) },
         );
         let labels = object.metadata.labels.get_or_insert_default();
         labels.insert(CLOCK_OF.to_owned(), machine.to_string());

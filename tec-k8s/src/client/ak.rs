@@ -66,10 +66,7 @@ impl KubeRegistry {
     pub(super) async fn delete_key(&self, object: &api::AttestationKey) -> Result<(), PortError> {
         let name = object.name_any();
         let this_one = DeleteParams {
-            preconditions: Some(Preconditions {
-                resource_version: None,
-                uid: object.uid(),
-            }),
+            preconditions: Some(Preconditions { resource_version: None, uid: object.uid() }),
             ..DeleteParams::default()
         };
         match self.keys().delete(&name, &this_one).await {
@@ -94,11 +91,7 @@ impl KubeRegistry {
             Ok(record) => record.state == AkState::Pending,
             Err(_) => true,
         };
-        Ok(objects
-            .iter()
-            .filter(waits)
-            .map(kube::ResourceExt::name_any)
-            .collect())
+        Ok(objects.iter().filter(waits).map(kube::ResourceExt::name_any).collect())
     }
 
     /// Whether the object that a machine is bound to is still there. One that was edited is: its
@@ -112,8 +105,7 @@ impl KubeRegistry {
     async fn try_bind(&self, ak: &AkRecord, line: &AuditEvent) -> Result<Attempt, PortError> {
         let machine = self.machine_object(&ak.machine).await?;
         // After the machine was read: see the module about authority.
-        self.permit(Deed::Admit, || format!("bind key {}", ak.fingerprint()))
-            .await?;
+        self.permit(Deed::Admit, || format!("bind key {}", ak.fingerprint())).await?;
         let Some(machine) = machine.filter(|machine| machine.state() != MachineState::Revoked)
         else {
             return Ok(Attempt::Done(BindOutcome::NoMachine));
@@ -156,11 +148,7 @@ impl KubeRegistry {
             // Nothing of a key that is refused is kept.
             self.delete_key(&made).await?;
         }
-        Ok(if is_swapped {
-            Attempt::Done(BindOutcome::Bound)
-        } else {
-            Attempt::Again
-        })
+        Ok(if is_swapped { Attempt::Done(BindOutcome::Bound) } else { Attempt::Again })
     }
 
     /// Makes the object; `None` when it exists.
@@ -205,10 +193,8 @@ impl KubeRegistry {
             "status": {"attestationKey": bound.patch()},
         });
         let params = PatchParams::default();
-        let swap = self
-            .machines()
-            .patch_status(&machine.name_any(), &params, &Patch::Merge(patch))
-            .await;
+        let swap =
+            self.machines().patch_status(&machine.name_any(), &params, &Patch::Merge(patch)).await;
         match swap {
             Ok(_) => {
                 self.rooms.freed();
@@ -234,10 +220,7 @@ impl KubeRegistry {
         let key = record.fingerprint();
         let operation = || format!("keep key {key} until it is approved");
         self.permit_soon(Deed::Admit, operation).await?;
-        let Some(made) = self
-            .create_key(&self.key_name(&key), &waiting, line)
-            .await?
-        else {
+        let Some(made) = self.create_key(&self.key_name(&key), &waiting, line).await? else {
             return Ok(CreateOutcome::Existed);
         };
         if let Err(late) = self.permit(Deed::Admit, operation).await {
@@ -277,9 +260,7 @@ impl AkRegistry for KubeRegistry {
         };
         let room = self.rooms.of_keys(record.machine);
         let list = self.waiting(&machine, &record.machine);
-        let place = room
-            .enter(&name, MAX_WAITING, self.clock.now(), list)
-            .await?;
+        let place = room.enter(&name, MAX_WAITING, self.clock.now(), list).await?;
         let Some(place) = place else {
             return match self.key_object(&name).await? {
                 Some(_) => Ok(CreateOutcome::Existed),
@@ -332,10 +313,8 @@ impl AkRegistry for KubeRegistry {
             Some(id) => self.machine_object(&id).await?.into_iter().collect(),
             None => self.machine_objects(None).await?,
         };
-        let by_id: BTreeMap<&str, &api::Machine> = machines
-            .iter()
-            .map(|machine| (machine.spec.id.as_str(), machine))
-            .collect();
+        let by_id: BTreeMap<&str, &api::Machine> =
+            machines.iter().map(|machine| (machine.spec.id.as_str(), machine)).collect();
         let record = |object: &api::AttestationKey| {
             let machine = object.spec.uuid.as_deref().and_then(|id| by_id.get(id));
             object.to_core(machine.copied()).ok()
@@ -357,10 +336,7 @@ impl AkRegistry for KubeRegistry {
         let name = self.key_name(key);
         let object = self.key_object(&name).await?;
         let object = object.ok_or_else(|| PortError::new(PortErrorKind::NotFound, operation()))?;
-        let since = object
-            .spec
-            .revoked_at
-            .unwrap_or_else(|| line.at.to_string());
+        let since = object.spec.revoked_at.unwrap_or_else(|| line.at.to_string());
         let patch = json!({
             "metadata": {"annotations": {AUDIT: note(line)}},
             "spec": {"revokedAt": since},
@@ -379,10 +355,6 @@ fn converted(
     machine: Option<&api::Machine>,
 ) -> Result<AkRecord, PortError> {
     object.to_core(machine).map_err(|error| {
-        PortError::new(
-            PortErrorKind::Invalid,
-            format!("read {}", object.name_any()),
-        )
-        .because(error)
+        PortError::new(PortErrorKind::Invalid, format!("read {}", object.name_any())).because(error)
     })
 }

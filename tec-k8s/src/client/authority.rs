@@ -62,11 +62,8 @@ pub fn record_of(object: &ConfigMap) -> Result<Option<Authority>, PortError> {
 fn founded(object: &ConfigMap) -> Result<Authority, PortError> {
     let uid = object.uid().unwrap_or_default();
     let anchor = uid.parse().map_err(|error| {
-        PortError::new(
-            PortErrorKind::Invalid,
-            format!("read the UID of {AUTHORITY}"),
-        )
-        .because(error)
+        PortError::new(PortErrorKind::Invalid, format!("read the UID of {AUTHORITY}"))
+            .because(error)
     })?;
     Ok(Authority::founded(anchor))
 }
@@ -94,18 +91,11 @@ impl KubeRegistry {
             let lost = self.remembered().await?;
             let entry = lost.map(|record| text_of(&record)).transpose()?;
             let object = ConfigMap {
-                metadata: ObjectMeta {
-                    name: Some(AUTHORITY.to_owned()),
-                    ..ObjectMeta::default()
-                },
+                metadata: ObjectMeta { name: Some(AUTHORITY.to_owned()), ..ObjectMeta::default() },
                 data: entry.map(|text| BTreeMap::from([(RECORD.to_owned(), text)])),
                 ..ConfigMap::default()
             };
-            match self
-                .authorities()
-                .create(&PostParams::default(), &object)
-                .await
-            {
+            match self.authorities().create(&PostParams::default(), &object).await {
                 Ok(object) => return Ok(object),
                 Err(error) if is_conflict(&error) => {}
                 Err(error) => return Err(failed(error)),
@@ -129,10 +119,7 @@ impl KubeRegistry {
             annotations.insert(AUDIT.to_owned(), text);
         }
         let params = PostParams::default();
-        let replaced = self
-            .authorities()
-            .replace(AUTHORITY, &params, &object)
-            .await;
+        let replaced = self.authorities().replace(AUTHORITY, &params, &object).await;
         *self.seen.lock() = None;
         match replaced {
             Ok(_) => Ok(true),
@@ -169,10 +156,7 @@ impl KubeRegistry {
     /// The line as an Event, too. It is in the object already, so failing is no reason to stop.
     pub(super) async fn tell(&self, line: &AuditEvent) {
         if let Err(error) = self.append(line).await {
-            tracing::warn!(
-                error = chain(&error),
-                "an audit line is not told as an Event"
-            );
+            tracing::warn!(error = chain(&error), "an audit line is not told as an Event");
         }
     }
 
@@ -233,9 +217,7 @@ fn permitted(
     operation: impl Fn() -> String,
 ) -> Result<(), PortError> {
     let Some(record) = record else { return Ok(()) };
-    record
-        .permit(deed)
-        .map_err(|refused| refused.during(operation()))
+    record.permit(deed).map_err(|refused| refused.during(operation()))
 }
 
 #[cfg(test)]

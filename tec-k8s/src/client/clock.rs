@@ -70,10 +70,7 @@ impl ClockLog for KubeRegistry {
             return Err(PortError::new(PortErrorKind::NotFound, what()));
         }
         for object in &listed.items {
-            match clocks
-                .delete(&object.name_any(), &DeleteParams::default())
-                .await
-            {
+            match clocks.delete(&object.name_any(), &DeleteParams::default()).await {
                 Ok(_) => {}
                 Err(error) if is_not_found(&error) => {}
                 Err(error) => return Err(port_error(what(), error)),

@@ -62,10 +62,7 @@ mod tests {
     #[test]
     fn only_what_may_pass_is_retried() {
         let api = |code| {
-            let status = Status {
-                code,
-                ..Status::default()
-            };
+            let status = Status { code, ..Status::default() };
             port_error("x", Error::Api(Box::new(status)))
         };
         assert!(api(503).is_retryable() && api(429).is_retryable());

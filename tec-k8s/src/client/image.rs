@@ -51,9 +51,7 @@ impl KubeRegistry {
         }
         let pcrs = wanted.status.as_ref().map(|status| &status.pcrs);
         let patch = Patch::Merge(json!({"status": {"pcrs": pcrs}}));
-        images
-            .patch_status(&name, &PatchParams::default(), &patch)
-            .await?;
+        images.patch_status(&name, &PatchParams::default(), &patch).await?;
         Ok(())
     }
 
@@ -94,9 +92,7 @@ impl ImageRegistry for KubeRegistry {
         let failed = |error| {
             PortError::new(PortErrorKind::Invalid, format!("read image {name}")).because(error)
         };
-        object
-            .map(|object| object.to_core().map_err(failed))
-            .transpose()
+        object.map(|object| object.to_core().map_err(failed)).transpose()
     }
 
     /// Objects that are malformed are left out.
@@ -114,10 +110,7 @@ impl ImageRegistry for KubeRegistry {
         self.permit(Deed::ShutOut, operation).await?;
         let object = self.image_object(name).await?;
         let object = object.ok_or_else(|| PortError::new(PortErrorKind::NotFound, operation()))?;
-        let since = object
-            .spec
-            .revoked_at
-            .unwrap_or_else(|| line.at.to_string());
+        let since = object.spec.revoked_at.unwrap_or_else(|| line.at.to_string());
         let patch = json!({
             "metadata": {"annotations": {AUDIT: note(line)}},
             "spec": {"revokedAt": since},

@@ -40,9 +40,7 @@ impl KubeRegistry {
         let by_id = ListParams::default().fields(&format!("spec.id={id}"));
         let mut others = self.machines().list(&by_id).await.map_err(failed)?.items;
         others.retain(is_it);
-        Ok(others
-            .into_iter()
-            .min_by_key(|object| (object.creation_timestamp(), object.name_any())))
+        Ok(others.into_iter().min_by_key(|object| (object.creation_timestamp(), object.name_any())))
     }
 
     /// Every machine object that a selector of fields chooses, page by page.
@@ -148,11 +146,7 @@ impl MachineRegistry for KubeRegistry {
             }
             _ => None,
         };
-        match self
-            .machines()
-            .create(&PostParams::default(), &object)
-            .await
-        {
+        match self.machines().create(&PostParams::default(), &object).await {
             Ok(made) => {
                 if let Err(late) = self.permit(Deed::Admit, operation).await {
                     // The registration server may not remove it; nobody was told of it.
@@ -203,11 +197,7 @@ impl MachineRegistry for KubeRegistry {
             "spec": {"revokedAt": since},
         });
         self.machines()
-            .patch(
-                &object.name_any(),
-                &PatchParams::default(),
-                &Patch::Merge(patch),
-            )
+            .patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch))
             .await
             .map_err(|error| port_error(operation(), error))?;
         self.rooms.freed();
@@ -215,8 +205,7 @@ impl MachineRegistry for KubeRegistry {
     }
 
     async fn remove(&self, id: &MachineId) -> Result<(), PortError> {
-        self.permit(Deed::Remove, || format!("remove machine {id}"))
-            .await?;
+        self.permit(Deed::Remove, || format!("remove machine {id}")).await?;
         self.remove_machine(id).await
     }
 
@@ -241,11 +230,7 @@ impl KubeRegistry {
 
 fn converted(object: &api::Machine) -> Result<Machine, PortError> {
     let failed = |error| {
-        PortError::new(
-            PortErrorKind::Invalid,
-            format!("read {}", object.name_any()),
-        )
-        .because(error)
+        PortError::new(PortErrorKind::Invalid, format!("read {}", object.name_any())).because(error)
     };
     object.to_core().map_err(failed)
 }

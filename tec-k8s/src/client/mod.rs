@@ -85,9 +85,7 @@ pub struct KubeRegistry {
 
 impl fmt::Debug for KubeRegistry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KubeRegistry")
-            .field("namespace", &self.namespace)
-            .finish_non_exhaustive()
+        f.debug_struct("KubeRegistry").field("namespace", &self.namespace).finish_non_exhaustive()
     }
 }
 
@@ -109,20 +107,14 @@ impl KubeRegistry {
     /// The same registries, whose new objects go with their owner.
     #[must_use]
     pub fn owned_by(&self, owner: OwnerReference) -> Self {
-        Self {
-            owner: Some(owner),
-            ..self.clone()
-        }
+        Self { owner: Some(owner), ..self.clone() }
     }
 
     /// The same registries, in which an attestation key has an object of another name than the one
     /// that would be made for it: objects that were written by hand, or by an older server.
     #[must_use]
     pub fn with_key_object(&self, key: Fingerprint, name: impl Into<String>) -> Self {
-        Self {
-            alias: Some((key, name.into())),
-            ..self.clone()
-        }
+        Self { alias: Some((key, name.into())), ..self.clone() }
     }
 
     /// The clock of this registry.

@@ -45,10 +45,7 @@ impl KubeRegistry {
         let mut latest: Option<Authority> = None;
         for object in &listed.items {
             let record = remembered_of(object)?;
-            latest = latest
-                .into_iter()
-                .chain(record)
-                .max_by_key(Authority::epoch);
+            latest = latest.into_iter().chain(record).max_by_key(Authority::epoch);
         }
         Ok(latest)
     }
@@ -78,11 +75,7 @@ impl KubeRegistry {
     /// # Errors
     /// The API server fails.
     pub async fn remember_again(&self) -> Result<(), PortError> {
-        let object = self
-            .authorities()
-            .get_opt(AUTHORITY)
-            .await
-            .map_err(failed)?;
+        let object = self.authorities().get_opt(AUTHORITY).await.map_err(failed)?;
         let record = object.as_ref().map(record_of).transpose()?.flatten();
         match record.filter(|record| !record.is_alone()) {
             Some(record) => self.remember(&record).await,

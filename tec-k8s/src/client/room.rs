@@ -31,10 +31,7 @@ pub(super) struct Rooms {
 
 impl Default for Rooms {
     fn default() -> Self {
-        Self {
-            machines: Arc::new(Room::counted_beyond(0)),
-            keys: Mutex::default(),
-        }
+        Self { machines: Arc::new(Room::counted_beyond(0)), keys: Mutex::default() }
     }
 }
 
@@ -59,9 +56,8 @@ impl Rooms {
             // Rooms that nobody is in are forgotten; their machines are counted again.
             keys.retain(|_, room| Arc::strong_count(room) > 1);
         }
-        let room = keys
-            .entry(machine)
-            .or_insert_with(|| Arc::new(Room::counted_beyond(UNCOUNTED_KEYS)));
+        let room =
+            keys.entry(machine).or_insert_with(|| Arc::new(Room::counted_beyond(UNCOUNTED_KEYS)));
         Arc::clone(room)
     }
 }
@@ -112,11 +108,7 @@ impl Drop for Place {
 
 impl Room {
     fn counted_beyond(uncounted: u64) -> Self {
-        Self {
-            uncounted,
-            counting: tokio::sync::Mutex::default(),
-            state: Mutex::default(),
-        }
+        Self { uncounted, counting: tokio::sync::Mutex::default(), state: Mutex::default() }
     }
 
     /// Takes a place for the object `name`, or says that all `most` are taken. `list` names the
@@ -146,11 +138,7 @@ impl Room {
         state.entering.insert(name.to_owned());
         drop(state);
         drop(one_at_a_time);
-        Ok(Some(Place {
-            name: name.to_owned(),
-            is_used: false,
-            room: self,
-        }))
+        Ok(Some(Place { name: name.to_owned(), is_used: false, room: self }))
     }
 
     fn must_count(&self, most: u64, now: Timestamp) -> bool {
@@ -199,10 +187,7 @@ mod tests {
             };
             let now = Timestamp::from_unix_seconds(second);
             let room = Arc::clone(&self.room);
-            let place = room
-                .enter(&name.to_string(), most, now, list)
-                .await
-                .unwrap();
+            let place = room.enter(&name.to_string(), most, now, list).await.unwrap();
             place.map(Place::keep).is_some()
         }
 
@@ -213,10 +198,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_eighth_of_the_free_places_is_filled_before_all_are_counted_again() {
-        let hall = Hall {
-            others: 20,
-            ..Hall::default()
-        };
+        let hall = Hall { others: 20, ..Hall::default() };
         for name in 0..10 {
             assert!(hall.enter(name, 100, 5).await);
         }
@@ -231,20 +213,13 @@ mod tests {
 
     #[tokio::test]
     async fn the_limit_holds_and_those_who_are_refused_cost_one_count_a_second() {
-        let hall = Hall {
-            others: 3,
-            ..Hall::default()
-        };
+        let hall = Hall { others: 3, ..Hall::default() };
         assert!(hall.enter(1, 4, 5).await);
         for name in 2..50 {
             assert!(!hall.enter(name, 4, 5).await);
         }
         assert_eq!(hall.counts(), 1);
-        let freed = Hall {
-            others: 0,
-            room: hall.room,
-            ..Hall::default()
-        };
+        let freed = Hall { others: 0, room: hall.room, ..Hall::default() };
         assert!(freed.enter(2, 4, 6).await);
         assert_eq!(freed.counts(), 1);
     }

@@ -32,10 +32,7 @@ impl KubeRegistry {
         secret: &SecretBytes,
         line: &AuditEvent,
     ) -> Result<Option<Secret>, PortError> {
-        let mut metadata = ObjectMeta {
-            name: Some(name(path)?),
-            ..ObjectMeta::default()
-        };
+        let mut metadata = ObjectMeta { name: Some(name(path)?), ..ObjectMeta::default() };
         self.complete(&mut metadata, Some(line));
         let bytes = secret.expose("the API server stores it").to_vec();
         let object = Secret {
@@ -59,10 +56,7 @@ impl KubeRegistry {
         uid: Option<String>,
     ) -> Result<(), PortError> {
         let params = DeleteParams {
-            preconditions: uid.map(|uid| Preconditions {
-                resource_version: None,
-                uid: Some(uid),
-            }),
+            preconditions: uid.map(|uid| Preconditions { resource_version: None, uid: Some(uid) }),
             ..DeleteParams::default()
         };
         match self.secrets().delete(&name(path)?, &params).await {
@@ -141,8 +135,7 @@ impl SecretStore for KubeRegistry {
     }
 
     async fn remove(&self, path: &ResourcePath) -> Result<(), PortError> {
-        self.permit(Deed::Remove, || format!("remove {path}"))
-            .await?;
+        self.permit(Deed::Remove, || format!("remove {path}")).await?;
         self.delete_secret(path, None).await
     }
 }

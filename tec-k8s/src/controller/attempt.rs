@@ -24,10 +24,7 @@ pub(super) async fn follow(ctx: &Context) {
     let fields = format!("reportingController={ATTEMPT_REPORTER}");
     let events = watcher(ctx.objects(), watcher::Config::default().fields(&fields));
     let changed = |event: &Event| {
-        let machine = event
-            .regarding
-            .as_ref()
-            .and_then(|about| about.name.clone());
+        let machine = event.regarding.as_ref().and_then(|about| about.name.clone());
         if let Some(machine) = machine {
             ctx.queue.wake(Task::Machine(machine));
         }
@@ -41,26 +38,15 @@ pub(super) fn news(ctx: &Context, machine: &Machine) -> Option<News> {
     let name = machine.metadata.name.as_deref()?;
     let events = ctx.caches.attempts.indexed(name);
     let about_this = |event: &&std::sync::Arc<Event>| {
-        event
-            .regarding
-            .as_ref()
-            .and_then(|about| about.uid.as_ref())
-            == uid
+        event.regarding.as_ref().and_then(|about| about.uid.as_ref()) == uid
     };
-    let attempts = events
-        .iter()
-        .filter(about_this)
-        .filter_map(|event| read(event));
+    let attempts = events.iter().filter(about_this).filter_map(|event| read(event));
     let (at, last) = attempts.max_by_key(rank)?;
     let known = machine.status.as_ref();
     let known = known.and_then(|status| status.last_attestation.as_ref());
-    let is_later = known
-        .and_then(|known| known.at.parse().ok())
-        .is_none_or(|known: Timestamp| known <= at);
-    (is_later && known != Some(&last)).then(|| News {
-        said: said(&last),
-        last,
-    })
+    let is_later =
+        known.and_then(|known| known.at.parse().ok()).is_none_or(|known: Timestamp| known <= at);
+    (is_later && known != Some(&last)).then(|| News { said: said(&last), last })
 }
 
 /// Times are told in seconds. Of two attempts in one second the refused one counts, which nobody may

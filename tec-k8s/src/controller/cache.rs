@@ -65,19 +65,13 @@ impl<K: Resource> Cache<K> {
     pub(super) fn indexed(&self, text: &str) -> Vec<Arc<K>> {
         let state = self.state();
         let names = state.index.get(text).into_iter().flatten();
-        names
-            .filter_map(|name| state.objects.get(name).cloned())
-            .collect()
+        names.filter_map(|name| state.objects.get(name).cloned()).collect()
     }
 
     /// Waits until the first list is complete.
     pub(super) async fn synced(&self) {
         // The sender lives as long as this value.
-        let _ = self
-            .is_synced
-            .subscribe()
-            .wait_for(|is_synced| *is_synced)
-            .await;
+        let _ = self.is_synced.subscribe().wait_for(|is_synced| *is_synced).await;
     }
 
     /// Follows a watch for good; `changed` is called for each object that came, changed or went.
@@ -120,16 +114,9 @@ impl<K: Resource> Cache<K> {
             }
             Event::InitDone => {
                 let listed = std::mem::take(&mut state.listed);
-                let gone: Vec<String> = state
-                    .objects
-                    .keys()
-                    .filter(|name| !listed.contains(*name))
-                    .cloned()
-                    .collect();
-                let gone = gone
-                    .iter()
-                    .filter_map(|name| self.remove(&mut state, name))
-                    .collect();
+                let gone: Vec<String> =
+                    state.objects.keys().filter(|name| !listed.contains(*name)).cloned().collect();
+                let gone = gone.iter().filter_map(|name| self.remove(&mut state, name)).collect();
                 self.is_synced.send_replace(true);
                 gone
             }

@@ -42,9 +42,7 @@ pub(super) async fn issue(
         return Ok(());
     }
     let is_ours = |secret: &Secret| secret.annotations().contains_key(RENEW_AT);
-    let was_issued = leaves
-        .iter()
-        .any(|(_, leaf)| leaf.as_ref().is_some_and(is_ours));
+    let was_issued = leaves.iter().any(|(_, leaf)| leaf.as_ref().is_some_and(is_ours));
     let authority = authority(ctx, cluster, was_issued).await?;
     for (server, leaf) in leaves {
         issue_one(ctx, cluster, &authority, server, leaf).await?;
@@ -79,10 +77,7 @@ async fn authority(
     Ok(CertificatePair {
         chain: text(&secret, CHAIN)?,
         key: key.ok_or_else(|| {
-            PortError::new(
-                PortErrorKind::Invalid,
-                format!("read {KEY} of the Secret {CA_SECRET}"),
-            )
+            PortError::new(PortErrorKind::Invalid, format!("read {KEY} of the Secret {CA_SECRET}"))
         })?,
     })
 }
@@ -103,10 +98,7 @@ async fn issue_one(
     let maker = &ctx.parts.maker;
     let (leaf, renew_at) = maker.certificate(authority, &names, ctx.now())?;
     let data = pair_entries(&leaf, &authority.chain);
-    let notes = [
-        (RENEW_AT, renew_at.unix_seconds().to_string()),
-        (ISSUED_FOR, names.join(",")),
-    ];
+    let notes = [(RENEW_AT, renew_at.unix_seconds().to_string()), (ISSUED_FOR, names.join(","))];
     let name = server.issued_secret();
     let Some(mut next) = current else {
         create(ctx, cluster, name, &notes, data).await?;
@@ -133,9 +125,7 @@ fn is_due(ctx: &Context, secret: &Secret, authority: &CertificatePair, names: &[
         // Brought from another anchor with its authority, or none of ours.
         return by_us;
     };
-    let is_fresh = renew_at
-        .parse()
-        .is_ok_and(|at: i64| ctx.now().unix_seconds() < at);
+    let is_fresh = renew_at.parse().is_ok_and(|at: i64| ctx.now().unix_seconds() < at);
     let same_names = notes.get(ISSUED_FOR) == Some(&names.join(","));
     !(by_us && is_fresh && same_names)
 }
@@ -154,10 +144,9 @@ fn names(ctx: &Context, cluster: &TrustedExecutionCluster, server: TlsServer) ->
     let spec = &cluster.spec;
     let (service, public) = match server {
         TlsServer::KeyBroker => (KBS_SERVICE, &spec.public_trustee_addr),
-        TlsServer::Registration => (
-            Component::RegisterServer.deployment(),
-            &spec.public_register_server_addr,
-        ),
+        TlsServer::Registration => {
+            (Component::RegisterServer.deployment(), &spec.public_register_server_addr)
+        }
         TlsServer::AttestationKeys => (
             Component::AttestationKeyRegister.deployment(),
             &spec.public_attestation_key_register_addr,

@@ -36,19 +36,12 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
         return Ok(Next::Wait);
     };
     if cluster.metadata.deletion_timestamp.is_some() {
-        let said = vec![(
-            ConditionKind::Installed,
-            Reason::Uninstalling,
-            String::new(),
-        )];
+        let said = vec![(ConditionKind::Installed, Reason::Uninstalling, String::new())];
         write(ctx, &cluster, said).await?;
         return Ok(Next::Wait);
     }
     if let Some(first) = ctx.cluster().filter(|first| first.uid() != cluster.uid()) {
-        let message = format!(
-            "{} is older; one namespace has one cluster",
-            first.name_any()
-        );
+        let message = format!("{} is older; one namespace has one cluster", first.name_any());
         ctx.event(&*cluster, Event::NonUnique, &message).await;
         let said = vec![
             (ConditionKind::Installed, Reason::NonUnique, message),
@@ -81,21 +74,9 @@ fn wake_if_another_counts(ctx: &Context) {
     memory.counting = counts;
     drop(memory);
     let caches = &ctx.caches;
-    let machines = caches
-        .machines
-        .all()
-        .into_iter()
-        .map(|object| Task::Machine(object.name_any()));
-    let keys = caches
-        .keys
-        .all()
-        .into_iter()
-        .map(|object| Task::Key(object.name_any()));
-    let images = caches
-        .images
-        .all()
-        .into_iter()
-        .map(|object| Task::Image(object.name_any()));
+    let machines = caches.machines.all().into_iter().map(|object| Task::Machine(object.name_any()));
+    let keys = caches.keys.all().into_iter().map(|object| Task::Key(object.name_any()));
+    let images = caches.images.all().into_iter().map(|object| Task::Image(object.name_any()));
     for task in machines.chain(keys).chain(images) {
         ctx.queue.wake(task);
     }
@@ -138,18 +119,14 @@ async fn apply(
     cluster: &TrustedExecutionCluster,
     object: &Object,
 ) -> Result<(), PortError> {
-    let (group, version) = object
-        .api_version()
-        .split_once('/')
-        .unwrap_or_else(|| ("", object.api_version()));
+    let (group, version) =
+        object.api_version().split_once('/').unwrap_or_else(|| ("", object.api_version()));
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, object.kind()));
     let api: Api<DynamicObject> =
         Api::namespaced_with(ctx.client(), &ctx.parts.namespace, &resource);
     let params = PatchParams::apply(FIELD_MANAGER).force();
     let what = format!("{} {}", object.kind(), object.name());
-    let applied = api
-        .patch(object.name(), &params, &Patch::Apply(object))
-        .await;
+    let applied = api.patch(object.name(), &params, &Patch::Apply(object)).await;
     let applied = applied.map_err(|error| port_error(format!("apply {what}"), error))?;
     // A generation moves with the spec; objects without one have no status either.
     let version = match applied.metadata.generation {
@@ -189,18 +166,9 @@ async fn distrust_when_replaced(ctx: &Context) {
 
 fn available_since(deployment: &Deployment) -> Option<String> {
     let conditions = deployment.status.as_ref()?.conditions.as_ref()?;
-    let available = conditions
-        .iter()
-        .find(|c| c.type_ == "Available" && c.status == "True")?;
-    let since = available
-        .last_transition_time
-        .as_ref()
-        .map(|time| time.0.to_string());
-    Some(format!(
-        "{:?} {}",
-        deployment.uid(),
-        since.unwrap_or_default()
-    ))
+    let available = conditions.iter().find(|c| c.type_ == "Available" && c.status == "True")?;
+    let since = available.last_transition_time.as_ref().map(|time| time.0.to_string());
+    Some(format!("{:?} {}", deployment.uid(), since.unwrap_or_default()))
 }
 
 fn verdicts(ctx: &Context, cluster: &TrustedExecutionCluster, error: Option<&PortError>) -> Said {
@@ -216,14 +184,8 @@ fn verdicts(ctx: &Context, cluster: &TrustedExecutionCluster, error: Option<&Por
         None => (Reason::InstallationCompleted, String::new()),
     };
     let is_down = |deployment: &Deployment| available_since(deployment).is_none();
-    let down: Vec<String> = ctx
-        .caches
-        .deployments
-        .all()
-        .iter()
-        .filter(|d| is_down(d))
-        .map(|d| d.name_any())
-        .collect();
+    let down: Vec<String> =
+        ctx.caches.deployments.all().iter().filter(|d| is_down(d)).map(|d| d.name_any()).collect();
     let lagging: Vec<String> = ctx
         .memory()
         .targets
@@ -237,20 +199,11 @@ fn verdicts(ctx: &Context, cluster: &TrustedExecutionCluster, error: Option<&Por
     } else if tls == Reason::PlainHttpUndecided {
         (tls, plain.clone())
     } else if !down.is_empty() {
-        (
-            Reason::Progressing,
-            format!("not available: {}", down.join(", ")),
-        )
+        (Reason::Progressing, format!("not available: {}", down.join(", ")))
     } else if !lagging.is_empty() {
-        (
-            Reason::Publishing,
-            format!("not up to date: {}", lagging.join(", ")),
-        )
+        (Reason::Publishing, format!("not up to date: {}", lagging.join(", ")))
     } else if address == Reason::NoAddressFound {
-        (
-            Reason::NoAddressFound,
-            "set spec.publicTrusteeAddr".to_owned(),
-        )
+        (Reason::NoAddressFound, "set spec.publicTrusteeAddr".to_owned())
     } else {
         (Reason::AsDesired, String::new())
     };
@@ -266,11 +219,7 @@ fn verdicts(ctx: &Context, cluster: &TrustedExecutionCluster, error: Option<&Por
 /// Whether every server speaks TLS, and what is to be done where one does not.
 fn tls(cluster: &TrustedExecutionCluster) -> (Reason, String) {
     let is_plain = |server: &TlsServer| cluster.tls_secret(*server).is_none();
-    let plain: Vec<_> = TlsServer::ALL
-        .into_iter()
-        .filter(is_plain)
-        .map(TlsServer::field)
-        .collect();
+    let plain: Vec<_> = TlsServer::ALL.into_iter().filter(is_plain).map(TlsServer::field).collect();
     if plain.is_empty() {
         let said = match cluster.spec.dangerous_plain_http {
             Some(true) => "dangerousPlainHttp has no effect: nodes pin https since TLS was on",

@@ -187,20 +187,13 @@ impl Context {
     /// counts where its ConfigMap was removed.
     fn authority(&self) -> Result<Option<Authority>, PortError> {
         let object = self.caches.authority.get(AUTHORITY);
-        if let Some(record) = object
-            .map(|object| record_of(&object))
-            .transpose()?
-            .flatten()
-        {
+        if let Some(record) = object.map(|object| record_of(&object)).transpose()?.flatten() {
             return Ok(Some(record));
         }
         let mut latest: Option<Authority> = None;
         for cluster in self.caches.clusters.all() {
             let record = remembered_of(&*cluster)?;
-            latest = latest
-                .into_iter()
-                .chain(record)
-                .max_by_key(Authority::epoch);
+            latest = latest.into_iter().chain(record).max_by_key(Authority::epoch);
         }
         Ok(latest)
     }
@@ -216,12 +209,12 @@ impl Context {
     /// all that an API server tells, the one that is installed.
     pub(super) fn cluster(&self) -> Option<Arc<TrustedExecutionCluster>> {
         let all = self.caches.clusters.all();
-        all.into_iter()
-            .filter(|cluster| cluster.metadata.deletion_timestamp.is_none())
-            .min_by_key(|cluster| {
+        all.into_iter().filter(|cluster| cluster.metadata.deletion_timestamp.is_none()).min_by_key(
+            |cluster| {
                 let is_new = !is_installed(cluster);
                 (cluster.creation_timestamp(), is_new, cluster.name_any())
-            })
+            },
+        )
     }
 
     /// Tells people. An Event that cannot be written is no reason to stop.
@@ -267,10 +260,8 @@ impl Context {
 }
 
 fn recorder(parts: &Parts) -> Recorder {
-    let reporter = Reporter {
-        controller: FIELD_MANAGER.to_owned(),
-        instance: Some(parts.identity.clone()),
-    };
+    let reporter =
+        Reporter { controller: FIELD_MANAGER.to_owned(), instance: Some(parts.identity.clone()) };
     Recorder::new(parts.client.clone(), reporter)
 }
 

@@ -50,34 +50,23 @@ pub(super) async fn files(
 }
 
 fn admin_pair(ctx: &Context) -> Result<Entries, PortError> {
-    let pair = ctx
-        .parts
-        .maker
-        .admin_pair(&mut EntropyRng::new(ctx.entropy()))?;
+    let pair = ctx.parts.maker.admin_pair(&mut EntropyRng::new(ctx.entropy()))?;
     let private = pair.private.expose("the API server stores it").to_vec();
-    Ok(entries([
-        ("private.key", private),
-        (ADMIN_PUBLIC, pair.public.into_bytes()),
-    ]))
+    Ok(entries([("private.key", private), (ADMIN_PUBLIC, pair.public.into_bytes())]))
 }
 
 fn signer(ctx: &Context) -> Result<Entries, PortError> {
     let mut rng = EntropyRng::new(ctx.entropy());
     let signer = ctx.parts.maker.signer(&mut rng, ctx.now())?;
     Ok(entries([
-        (
-            "tls.key",
-            signer.key.expose("the API server stores it").to_vec(),
-        ),
+        ("tls.key", signer.key.expose("the API server stores it").to_vec()),
         (SIGNER_CERTIFICATE, signer.certificate.into_bytes()),
         ("ca.crt", signer.authority.into_bytes()),
     ]))
 }
 
 pub(super) fn entries<const N: usize>(entries: [(&str, Vec<u8>); N]) -> Entries {
-    entries
-        .map(|(name, bytes)| (name.to_owned(), ByteString(bytes)))
-        .into()
+    entries.map(|(name, bytes)| (name.to_owned(), ByteString(bytes))).into()
 }
 
 pub(super) async fn find(ctx: &Context, name: &str) -> Result<Option<Secret>, PortError> {

@@ -174,10 +174,7 @@ async fn progress(ctx: &Context, image: &ApprovedImage) -> Result<Progress, Port
     };
     job::create(ctx, image).await?;
     ctx.event(image, Event::ComputationStarted, &why).await;
-    Ok(Progress::Working(
-        Reason::Computing,
-        format!("a Job computes them: {why}"),
-    ))
+    Ok(Progress::Working(Reason::Computing, format!("a Job computes them: {why}")))
 }
 
 /// What the condition says, where this is its reason.
@@ -190,10 +187,7 @@ fn said(image: &ApprovedImage, reason: Reason) -> Option<&str> {
 /// A value that does not follow from its events could not be explained.
 fn is_sound(expected: &ExpectedPcrs) -> bool {
     !expected.pcrs.is_empty()
-        && expected
-            .pcrs
-            .iter()
-            .all(tec_core::image::ExpectedPcr::is_consistent)
+        && expected.pcrs.iter().all(tec_core::image::ExpectedPcr::is_consistent)
 }
 
 /// Whether the last failure is so long ago that it is tried again.
@@ -211,9 +205,7 @@ fn image_rested(image: &ApprovedImage, now: Timestamp) -> bool {
 fn of_same_digest(ctx: &Context, image: &ApprovedImage) -> Option<ExpectedPcrs> {
     let same = ctx.caches.images.indexed(image.digest().ok()?);
     let known = same.iter().filter_map(|other| other.status.as_ref());
-    known
-        .map(|status| ExpectedPcrs::new(status.pcrs.clone()))
-        .find(is_sound)
+    known.map(|status| ExpectedPcrs::new(status.pcrs.clone())).find(is_sound)
 }
 
 /// The pull secret of the image, if it has one; the error says what is wrong with it.
@@ -255,9 +247,7 @@ async fn say(
     message: &str,
 ) -> Result<(), PortError> {
     let conditions = image.status.iter().flat_map(|status| &status.conditions);
-    let is_news = !conditions
-        .into_iter()
-        .any(|condition| condition.reason == reason.as_str());
+    let is_news = !conditions.into_iter().any(|condition| condition.reason == reason.as_str());
     match reason {
         Reason::ComputationFailed if is_news => {
             ctx.event(image, Event::ComputationFailed, message).await;
@@ -291,12 +281,8 @@ async fn write(
 
 /// Looks at every image of the same content: what one learns is for all.
 pub(super) fn wake_same(ctx: &Context, image: &ApprovedImage) {
-    for other in image
-        .digest()
-        .map(|digest| ctx.caches.images.indexed(digest))
-        .unwrap_or_default()
+    for other in image.digest().map(|digest| ctx.caches.images.indexed(digest)).unwrap_or_default()
     {
-        ctx.queue
-            .wake(super::context::Task::Image(other.name_any()));
+        ctx.queue.wake(super::context::Task::Image(other.name_any()));
     }
 }

@@ -31,19 +31,13 @@ pub(super) async fn state(ctx: &Context, reference: &str) -> Result<Option<JobSt
         return Ok(None);
     };
     let status = job.status.unwrap_or_default();
-    let mut conditions = status
-        .conditions
-        .iter()
-        .flatten()
-        .filter(|c| c.status == "True");
+    let mut conditions = status.conditions.iter().flatten().filter(|c| c.status == "True");
     if let Some(end) = conditions.find(|c| c.type_ == "Complete" || c.type_ == "Failed") {
         if end.type_ == "Complete" {
             return Ok(Some(JobState::Done));
         }
         // The program says more than the Job, which counts attempts.
-        let why = last_words(ctx, &name)
-            .await?
-            .or_else(|| end.message.clone());
+        let why = last_words(ctx, &name).await?.or_else(|| end.message.clone());
         let why = why.unwrap_or_else(|| "its Job failed".to_owned());
         return Ok(Some(JobState::Failed(why)));
     }
@@ -75,9 +69,7 @@ async fn waiting_pod(ctx: &Context, job: &str) -> Result<Option<String>, PortErr
 async fn last_words(ctx: &Context, job: &str) -> Result<Option<String>, PortError> {
     let states = container_states(ctx, job, "Failed").await?;
     let ends = states.into_iter().filter_map(|state| state.terminated);
-    Ok(ends
-        .filter_map(|end| end.message)
-        .find(|message| !message.is_empty()))
+    Ok(ends.filter_map(|end| end.message).find(|message| !message.is_empty()))
 }
 
 /// Containers of a Job's pods that are in this phase.
@@ -102,17 +94,10 @@ async fn container_states(
 /// Creates the Job of an image; one that exists is left as it is.
 pub(super) async fn create(ctx: &Context, image: &ApprovedImage) -> Result<(), PortError> {
     let job = render::job(image, &ctx.parts.deploy);
-    match ctx
-        .objects::<Job>()
-        .create(&PostParams::default(), &job)
-        .await
-    {
+    match ctx.objects::<Job>().create(&PostParams::default(), &job).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
-        Err(error) => Err(port_error(
-            format!("create the Job {}", job.name_any()),
-            error,
-        )),
+        Err(error) => Err(port_error(format!("create the Job {}", job.name_any()), error)),
     }
 }
 
@@ -122,11 +107,7 @@ pub(super) async fn remove(ctx: &Context, reference: &str) -> Result<(), PortErr
     if ctx.caches.jobs.get(&name).is_none() {
         return Ok(());
     }
-    match ctx
-        .objects::<Job>()
-        .delete(&name, &DeleteParams::background())
-        .await
-    {
+    match ctx.objects::<Job>().delete(&name, &DeleteParams::background()).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
         Err(error) => Err(port_error(format!("remove the Job {name}"), error)),

@@ -39,11 +39,7 @@ struct Verdict {
 
 impl Verdict {
     fn new(reason: Reason, event: Event, message: impl Into<String>) -> Self {
-        Self {
-            reason,
-            event,
-            message: message.into(),
-        }
+        Self { reason, event, message: message.into() }
     }
 
     fn waiting(message: impl Into<String>) -> Self {
@@ -74,11 +70,7 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
 
 async fn judge(ctx: &Context, key: &AttestationKey) -> Result<Verdict, PortError> {
     if key.spec.revoked_at.is_some() {
-        return Ok(Verdict::new(
-            Reason::Revoked,
-            Event::KeyRejected,
-            "it was taken back",
-        ));
+        return Ok(Verdict::new(Reason::Revoked, Event::KeyRejected, "it was taken back"));
     }
     if key.spec.uuid.is_none() {
         return Ok(Verdict::waiting("it names no machine"));
@@ -86,22 +78,14 @@ async fn judge(ctx: &Context, key: &AttestationKey) -> Result<Verdict, PortError
     let id = match key.machine_id() {
         Ok(id) => id,
         Err(error) => {
-            return Ok(Verdict::new(
-                Reason::Malformed,
-                Event::KeyRejected,
-                chain(&error),
-            ));
+            return Ok(Verdict::new(Reason::Malformed, Event::KeyRejected, chain(&error)));
         }
     };
     let machine = counting(ctx, &id).await?;
     let record = match key.to_core(machine.as_ref()) {
         Ok(record) => record,
         Err(error) => {
-            return Ok(Verdict::new(
-                Reason::Malformed,
-                Event::KeyRejected,
-                chain(&error),
-            ));
+            return Ok(Verdict::new(Reason::Malformed, Event::KeyRejected, chain(&error)));
         }
     };
     if record.state != AkState::Bound && !ctx.may(Deed::Admit) {
@@ -113,10 +97,7 @@ async fn judge(ctx: &Context, key: &AttestationKey) -> Result<Verdict, PortError
     if record.state == AkState::Bound {
         return settle(ctx, key, &machine).await;
     }
-    if machine
-        .bound_key()
-        .is_some_and(|bound| bound.name == key.name_any())
-    {
+    if machine.bound_key().is_some_and(|bound| bound.name == key.name_any()) {
         let message = "it was edited after it was bound; restore it, or revoke it";
         return Ok(Verdict::new(Reason::KeyChanged, Event::KeyChanged, message));
     }
@@ -127,9 +108,7 @@ async fn judge(ctx: &Context, key: &AttestationKey) -> Result<Verdict, PortError
 /// make objects gets no disk key that is there already.
 async fn counting(ctx: &Context, id: &MachineId) -> Result<Option<Machine>, PortError> {
     let same = ctx.caches.machines.indexed(&id.to_string());
-    let live = same
-        .iter()
-        .filter(|object| object.metadata.deletion_timestamp.is_none());
+    let live = same.iter().filter(|object| object.metadata.deletion_timestamp.is_none());
     match live.min_by_key(|object| object.precedence()) {
         Some(object) if object.bound_key().is_some() => {
             let name = object.name_any();
@@ -174,9 +153,7 @@ async fn decide(
         }
         AkDecision::Approve(_) => {}
     }
-    let registry = ctx
-        .registry
-        .with_key_object(record.fingerprint(), key.name_any());
+    let registry = ctx.registry.with_key_object(record.fingerprint(), key.name_any());
     let ports = AkPorts {
         machines: &registry,
         aks: &registry,
@@ -254,12 +231,12 @@ fn candidate(key: &AttestationKey, machine: &Machine, record: &AkRecord) -> AkCa
 /// Whether the condition `Approved` gives this reason for the object as it is now.
 fn is_said(key: &AttestationKey, reason: Reason) -> bool {
     let conditions = key.status.iter().flat_map(|status| &status.conditions);
-    conditions
-        .filter(|condition| condition.type_ == ConditionKind::Approved.as_str())
-        .any(|condition| {
+    conditions.filter(|condition| condition.type_ == ConditionKind::Approved.as_str()).any(
+        |condition| {
             condition.reason == reason.as_str()
                 && condition.observed_generation == key.metadata.generation
-        })
+        },
+    )
 }
 
 /// The key that the machine is bound to, as the matcher wants it.
@@ -293,10 +270,7 @@ async fn discard_or_wait(
             }),
             ..DeleteParams::default()
         };
-        let deleted = ctx
-            .objects::<AttestationKey>()
-            .delete(&key.name_any(), &this_one)
-            .await;
+        let deleted = ctx.objects::<AttestationKey>().delete(&key.name_any(), &this_one).await;
         deleted.map_err(|error| port_error(format!("remove {}", key.name_any()), error))?;
         return Ok(Verdict::rejected("too many keys wait for this machine"));
     }
@@ -327,10 +301,7 @@ async fn settle(
             )])),
             ..Secret::default()
         };
-        let made = ctx
-            .objects::<Secret>()
-            .create(&PostParams::default(), &secret)
-            .await;
+        let made = ctx.objects::<Secret>().create(&PostParams::default(), &secret).await;
         match made {
             Ok(_) => {}
             Err(kube::Error::Api(status)) if status.code == 409 => {}
@@ -350,18 +321,12 @@ async fn withdraw(ctx: &Context, key: &AttestationKey) -> Result<(), PortError> 
     let Some(secret) = ctx.caches.secrets.get(&name) else {
         return Ok(());
     };
-    let is_ours = secret
-        .owner_references()
-        .iter()
-        .any(|owner| Some(&owner.uid) == key.uid().as_ref());
+    let is_ours =
+        secret.owner_references().iter().any(|owner| Some(&owner.uid) == key.uid().as_ref());
     if !is_ours || secret.meta().deletion_timestamp.is_some() {
         return Ok(());
     }
-    match ctx
-        .objects::<Secret>()
-        .delete(&name, &DeleteParams::default())
-        .await
-    {
+    match ctx.objects::<Secret>().delete(&name, &DeleteParams::default()).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
         Err(error) => Err(port_error(format!("remove the Secret {name}"), error)),
@@ -371,11 +336,7 @@ async fn withdraw(ctx: &Context, key: &AttestationKey) -> Result<(), PortError> 
 async fn write(ctx: &Context, key: &AttestationKey, verdict: Verdict) -> Result<(), PortError> {
     let is_news = !is_said(key, verdict.reason);
     if is_news {
-        tracing::info!(
-            ak.name = key.name_any(),
-            reason = verdict.reason.as_str(),
-            "verdict"
-        );
+        tracing::info!(ak.name = key.name_any(), reason = verdict.reason.as_str(), "verdict");
         ctx.event(key, verdict.event, &verdict.message).await;
     }
     // Adoption may just have changed the object; what it is now comes with the watch.

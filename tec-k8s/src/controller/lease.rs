@@ -33,11 +33,7 @@ pub(super) struct Leadership {
 
 impl Leadership {
     pub(super) fn new(leases: Api<Lease>, identity: String) -> Self {
-        Self {
-            leases,
-            identity,
-            seen: None,
-        }
+        Self { leases, identity, seen: None }
     }
 
     /// Waits until this replica leads.
@@ -93,10 +89,7 @@ impl Leadership {
         let Some(mut lease) = self.leases.get_opt(FIELD_MANAGER).await.map_err(failed)? else {
             return self.create(now).await;
         };
-        let holder = lease
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.holder_identity.as_deref());
+        let holder = lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref());
         let is_free = holder.is_none_or(|holder| holder.is_empty() || holder == self.identity);
         if !is_free && !self.has_run_out(&lease) {
             return Ok(false);
@@ -140,10 +133,7 @@ impl Leadership {
 
     async fn create(&self, now: Timestamp) -> Result<bool, PortError> {
         let lease = Lease {
-            metadata: ObjectMeta {
-                name: Some(FIELD_MANAGER.to_owned()),
-                ..ObjectMeta::default()
-            },
+            metadata: ObjectMeta { name: Some(FIELD_MANAGER.to_owned()), ..ObjectMeta::default() },
             spec: Some(self.spec(now)?),
         };
         taken(self.leases.create(&PostParams::default(), &lease).await)

@@ -66,10 +66,7 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
 
 /// What a machine that counts gets.
 async fn serve(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<Next, PortError> {
-    let known = machine
-        .status
-        .as_ref()
-        .and_then(|status| status.key_secret.as_deref());
+    let known = machine.status.as_ref().and_then(|status| status.key_secret.as_deref());
     if known.is_none() && !ctx.may(Deed::Admit) {
         return refuse(ctx, machine, Reason::NoAuthority, ctx.role()).await;
     }
@@ -220,9 +217,7 @@ async fn write(
 
 /// The id in the one spelling that names of Secrets and paths have.
 fn canonical_id(machine: &Machine) -> Result<MachineId, String> {
-    let id = machine
-        .machine_id()
-        .map_err(|error| tec_core::port::chain(&error))?;
+    let id = machine.machine_id().map_err(|error| tec_core::port::chain(&error))?;
     if id.to_string() == machine.spec.id {
         Ok(id)
     } else {
@@ -234,12 +229,8 @@ fn canonical_id(machine: &Machine) -> Result<MachineId, String> {
 fn older(ctx: &Context, machine: &Machine) -> Option<String> {
     let mine = machine.precedence();
     let same = ctx.caches.machines.indexed(&machine.spec.id);
-    let live = same
-        .iter()
-        .filter(|other| other.metadata.deletion_timestamp.is_none());
-    live.filter(|other| other.precedence() < mine)
-        .map(|other| other.name_any())
-        .next()
+    let live = same.iter().filter(|other| other.metadata.deletion_timestamp.is_none());
+    live.filter(|other| other.precedence() < mine).map(|other| other.name_any()).next()
 }
 
 /// The Trustees lose what they hold of the machine, unless another object has the same id.
@@ -265,15 +256,8 @@ async fn remove(ctx: &Context, machine: &Machine) -> Result<Next, PortError> {
     if !machine.finalizers().iter().any(|known| known == FINALIZER) {
         return Ok(Next::Wait);
     }
-    let since = machine
-        .metadata
-        .deletion_timestamp
-        .as_ref()
-        .map(|time| time.0.as_second());
-    let waited = ctx
-        .now()
-        .unix_seconds()
-        .saturating_sub(since.unwrap_or(i64::MIN));
+    let since = machine.metadata.deletion_timestamp.as_ref().map(|time| time.0.as_second());
+    let waited = ctx.now().unix_seconds().saturating_sub(since.unwrap_or(i64::MIN));
     let id = machine.machine_id().ok();
     if let Some(id) = id.filter(|_| older(ctx, machine).is_none()) {
         // Also after a restart, when nothing is remembered of it.

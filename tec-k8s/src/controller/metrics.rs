@@ -37,11 +37,7 @@ impl Metrics {
 
     /// Counts one more.
     pub(super) fn count(&self, metric: Metric, labels: &[&str]) {
-        *self
-            .state()
-            .numbers
-            .entry(series(metric, labels))
-            .or_default() += 1.0;
+        *self.state().numbers.entry(series(metric, labels)).or_default() += 1.0;
     }
 
     /// Sets a gauge.
@@ -76,10 +72,8 @@ impl Metrics {
                 // Writing to a String cannot fail.
                 let _ = writeln!(lines, "{name}{labels} {value}");
             }
-            for (series, histogram) in state
-                .histograms
-                .iter()
-                .filter(|(series, _)| of_metric(series))
+            for (series, histogram) in
+                state.histograms.iter().filter(|(series, _)| of_metric(series))
             {
                 histogram.render(*metric, &series.1, &mut lines);
             }
@@ -114,12 +108,8 @@ fn series(metric: Metric, labels: &[&str]) -> Series {
 }
 
 fn labels(metric: Metric, values: &[String], bound: Option<&str>) -> String {
-    let escape = |value: &str| {
-        value
-            .replace('\\', "\\\\")
-            .replace('"', "\\\"")
-            .replace('\n', "\\n")
-    };
+    let escape =
+        |value: &str| value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     let mut pairs: Vec<String> = metric
         .labels()
         .iter()
@@ -127,11 +117,7 @@ fn labels(metric: Metric, values: &[String], bound: Option<&str>) -> String {
         .map(|(name, value)| format!("{name}=\"{}\"", escape(value)))
         .collect();
     pairs.extend(bound.map(|bound| format!("le=\"{bound}\"")));
-    if pairs.is_empty() {
-        String::new()
-    } else {
-        format!("{{{}}}", pairs.join(","))
-    }
+    if pairs.is_empty() { String::new() } else { format!("{{{}}}", pairs.join(",")) }
 }
 
 #[cfg(test)]
@@ -144,11 +130,7 @@ mod tests {
         metrics.set(Metric::Leader, &[], 1);
         metrics.count(Metric::Reconciliations, &["machine", "ok"]);
         metrics.count(Metric::Reconciliations, &["machine", "ok"]);
-        metrics.observe(
-            Metric::ReconcileSeconds,
-            &["machine"],
-            Duration::from_millis(10),
-        );
+        metrics.observe(Metric::ReconcileSeconds, &["machine"], Duration::from_millis(10));
         let text = metrics.render();
         for line in [
             "# TYPE tec_operator_leader gauge\ntec_operator_leader 1\n",

@@ -95,10 +95,7 @@ impl<K: Clone + Ord> Queue<K> {
 
     fn take(&self) -> Result<K, Option<Instant>> {
         let mut state = self.state();
-        let free = state
-            .due
-            .iter()
-            .filter(|(key, _)| !state.running.contains(*key));
+        let free = state.due.iter().filter(|(key, _)| !state.running.contains(*key));
         let Some((key, at)) = free.min_by_key(|(_, at)| **at) else {
             return Err(None);
         };
@@ -129,9 +126,7 @@ impl<K: Clone + Ord> Queue<K> {
         state.running.remove(key);
         let failures = state.failures.entry(key.clone()).or_insert(0);
         *failures = failures.saturating_add(1);
-        let factor = 1_u32
-            .checked_shl(failures.saturating_sub(1))
-            .unwrap_or(u32::MAX);
+        let factor = 1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
         drop(state);
         let most = DELAYS.0.saturating_mul(factor).min(DELAYS.1);
         let delay = self.jittered(most);

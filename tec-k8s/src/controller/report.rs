@@ -27,17 +27,9 @@ pub(super) fn conditions(
     let mut conditions = known.cloned().unwrap_or_default();
     for (kind, reason, message) in said {
         let generation = object.meta().generation;
-        set_condition(
-            &mut conditions,
-            *kind,
-            *reason,
-            message,
-            generation,
-            ctx.now(),
-        )
-        .map_err(|error| {
-            PortError::new(PortErrorKind::Internal, "set a condition").because(error)
-        })?;
+        set_condition(&mut conditions, *kind, *reason, message, generation, ctx.now()).map_err(
+            |error| PortError::new(PortErrorKind::Internal, "set a condition").because(error),
+        )?;
     }
     Ok(conditions)
 }
@@ -59,10 +51,7 @@ impl Context {
             let old = known.and_then(|known| known.get(member));
             old == Some(value) || (old.is_none() && is_empty(value))
         };
-        if status
-            .as_object()
-            .is_some_and(|members| members.iter().all(is_said))
-        {
+        if status.as_object().is_some_and(|members| members.iter().all(is_said)) {
             return Ok(());
         }
         let name = object.name_any();
@@ -71,10 +60,7 @@ impl Context {
             "status": status,
         });
         let params = PatchParams::default();
-        let written = self
-            .objects::<K>()
-            .patch_status(&name, &params, &Patch::Merge(patch))
-            .await;
+        let written = self.objects::<K>().patch_status(&name, &params, &Patch::Merge(patch)).await;
         written.map_err(|error| port_error(format!("write the status of {name}"), error))?;
         Ok(())
     }
@@ -91,17 +77,11 @@ impl Context {
     {
         let name = object.name_any();
         if let Some(members) = metadata.as_object_mut() {
-            members.insert(
-                "resourceVersion".to_owned(),
-                json!(object.resource_version()),
-            );
+            members.insert("resourceVersion".to_owned(), json!(object.resource_version()));
         }
         let patch = Patch::Merge(json!({ "metadata": metadata }));
         let params = PatchParams::default();
-        let written = self
-            .objects::<K>()
-            .patch_metadata(&name, &params, &patch)
-            .await;
+        let written = self.objects::<K>().patch_metadata(&name, &params, &patch).await;
         written.map_err(|error| port_error(format!("change the metadata of {name}"), error))?;
         Ok(())
     }
@@ -122,10 +102,7 @@ impl Context {
     {
         let mut changes = serde_json::Map::new();
         let is_known = |owner: &OwnerReference| {
-            object
-                .owner_references()
-                .iter()
-                .any(|known| known.uid == owner.uid)
+            object.owner_references().iter().any(|known| known.uid == owner.uid)
         };
         if let Some(owner) = owner.filter(|owner| !is_known(owner)) {
             let owners = with_owner(object.owner_references(), owner, replaces);
@@ -134,12 +111,8 @@ impl Context {
         if let Some(finalizer) = finalizer
             && !object.finalizers().iter().any(|known| known == finalizer)
         {
-            let all: Vec<_> = object
-                .finalizers()
-                .iter()
-                .map(String::as_str)
-                .chain([finalizer])
-                .collect();
+            let all: Vec<_> =
+                object.finalizers().iter().map(String::as_str).chain([finalizer]).collect();
             changes.insert("finalizers".to_owned(), json!(all));
         }
         if changes.is_empty() {
@@ -160,8 +133,7 @@ impl Context {
         if others.len() == object.finalizers().len() {
             return Ok(());
         }
-        self.write_metadata(object, json!({ "finalizers": others }))
-            .await
+        self.write_metadata(object, json!({ "finalizers": others })).await
     }
 }
 
@@ -175,11 +147,7 @@ fn with_owner(
             && known.api_version == owner.api_version
             && replaces.contains(&known.kind.as_str())
     };
-    let mut owners: Vec<_> = known
-        .iter()
-        .filter(|known| !gives_way(known))
-        .cloned()
-        .collect();
+    let mut owners: Vec<_> = known.iter().filter(|known| !gives_way(known)).cloned().collect();
     if owners.iter().any(|known| known.controller == Some(true)) {
         owner.controller = Some(false);
     }

@@ -66,10 +66,7 @@ impl Operator {
     /// The operator of a namespace.
     pub fn new(parts: Parts) -> Self {
         let metrics = Arc::new(Metrics::default());
-        Self {
-            context: Context::new(parts, metrics),
-            health: Health::default(),
-        }
+        Self { context: Context::new(parts, metrics), health: Health::default() }
     }
 
     /// What it counts.
@@ -203,36 +200,27 @@ async fn follow(ctx: &Context) {
             .boxed(),
         caches
             .jobs
-            .follow(
-                watcher(ctx.objects(), any().labels("kind=compute-pcrs")),
-                |job| {
-                    for owner in job.owner_references() {
-                        ctx.queue.wake(Task::Image(owner.name.clone()));
-                    }
-                },
-            )
+            .follow(watcher(ctx.objects(), any().labels("kind=compute-pcrs")), |job| {
+                for owner in job.owner_references() {
+                    ctx.queue.wake(Task::Image(owner.name.clone()));
+                }
+            })
             .boxed(),
-        caches
-            .deployments
-            .follow(watcher(ctx.objects(), ours.clone()), |_| wake_cluster())
-            .boxed(),
+        caches.deployments.follow(watcher(ctx.objects(), ours.clone()), |_| wake_cluster()).boxed(),
         caches
             .secrets
-            .follow(
-                watcher(ctx.objects::<PartialObjectMeta<Secret>>(), any()),
-                |secret| {
-                    // Disk keys that somebody restored, or made beforehand, have no owner.
-                    ctx.wake_machine(&secret.name_any());
-                    for owner in secret.owner_references() {
-                        match owner.kind.as_str() {
-                            "Machine" => ctx.queue.wake(Task::Machine(owner.name.clone())),
-                            "AttestationKey" => ctx.queue.wake(Task::Key(owner.name.clone())),
-                            "TrustedExecutionCluster" => wake_cluster(),
-                            _ => {}
-                        }
+            .follow(watcher(ctx.objects::<PartialObjectMeta<Secret>>(), any()), |secret| {
+                // Disk keys that somebody restored, or made beforehand, have no owner.
+                ctx.wake_machine(&secret.name_any());
+                for owner in secret.owner_references() {
+                    match owner.kind.as_str() {
+                        "Machine" => ctx.queue.wake(Task::Machine(owner.name.clone())),
+                        "AttestationKey" => ctx.queue.wake(Task::Key(owner.name.clone())),
+                        "TrustedExecutionCluster" => wake_cluster(),
+                        _ => {}
                     }
-                },
-            )
+                }
+            })
             .boxed(),
         attempt::follow(ctx).boxed(),
         authority(ctx),
@@ -308,11 +296,9 @@ async fn look(ctx: &Context, task: Task) {
         Task::Image(name) => image::reconcile(ctx, name).await,
     };
     let controller = task.controller();
-    ctx.metrics
-        .observe(Metric::ReconcileSeconds, &[controller], begin.elapsed());
+    ctx.metrics.observe(Metric::ReconcileSeconds, &[controller], begin.elapsed());
     settle(ctx, &task, outcome);
-    ctx.metrics
-        .set(Metric::QueueDepth, &["all"], ctx.queue.len());
+    ctx.metrics.set(Metric::QueueDepth, &["all"], ctx.queue.len());
 }
 
 fn settle(ctx: &Context, task: &Task, outcome: Result<Next, PortError>) {
@@ -322,8 +308,7 @@ fn settle(ctx: &Context, task: &Task, outcome: Result<Next, PortError>) {
         Ok(next) => {
             is_seen = next != Next::Again;
             ctx.queue.done(task, next);
-            ctx.metrics
-                .count(Metric::Reconciliations, &[controller, "ok"]);
+            ctx.metrics.count(Metric::Reconciliations, &[controller, "ok"]);
         }
         // Somebody else was faster; what it is now comes with the watch, or has come already.
         Err(error) if error.kind() == PortErrorKind::Conflict => {
@@ -333,8 +318,7 @@ fn settle(ctx: &Context, task: &Task, outcome: Result<Next, PortError>) {
         Err(error) => {
             is_seen = !error.is_retryable();
             let delay = ctx.queue.failed(task);
-            ctx.metrics
-                .count(Metric::Reconciliations, &[controller, "error"]);
+            ctx.metrics.count(Metric::Reconciliations, &[controller, "error"]);
             tracing::warn!(?task, error = chain(&error), ?delay, "it is tried again");
         }
     }

@@ -41,9 +41,7 @@ async fn expire(ctx: &Context) -> Result<(), PortError> {
     };
     let registration = cluster.spec.registration.as_ref();
     let ttl = registration.and_then(|registration| registration.unclaimed_ttl_seconds);
-    let before = ctx
-        .now()
-        .plus_seconds(-i64::from(ttl.unwrap_or(UNCLAIMED_TTL)));
+    let before = ctx.now().plus_seconds(-i64::from(ttl.unwrap_or(UNCLAIMED_TTL)));
     let mut removed = 0_u32;
     for machine in ctx.caches.machines.all() {
         removed += u32::from(ctx.registry.expire_object(&machine, before).await?);
@@ -58,22 +56,12 @@ async fn expire(ctx: &Context) -> Result<(), PortError> {
 async fn release(ctx: &Context) -> Result<(), PortError> {
     for secret in ctx.caches.secrets.all() {
         let is_stuck = secret.meta().deletion_timestamp.is_some()
-            && secret
-                .finalizers()
-                .iter()
-                .any(|known| known == FOREIGN_FINALIZER);
+            && secret.finalizers().iter().any(|known| known == FOREIGN_FINALIZER);
         if is_stuck {
-            let others = secret
-                .finalizers()
-                .iter()
-                .filter(|known| *known != FOREIGN_FINALIZER);
+            let others = secret.finalizers().iter().filter(|known| *known != FOREIGN_FINALIZER);
             let others: Vec<_> = others.collect();
-            let bare = Secret {
-                metadata: secret.metadata.clone(),
-                ..Secret::default()
-            };
-            ctx.write_metadata(&bare, json!({ "finalizers": others }))
-                .await?;
+            let bare = Secret { metadata: secret.metadata.clone(), ..Secret::default() };
+            ctx.write_metadata(&bare, json!({ "finalizers": others })).await?;
         }
     }
     Ok(())
@@ -82,12 +70,7 @@ async fn release(ctx: &Context) -> Result<(), PortError> {
 /// The numbers of things, by state.
 fn count(ctx: &Context) {
     let machines = ctx.caches.machines.all();
-    let in_state = |state| {
-        machines
-            .iter()
-            .filter(|machine| machine.state() == state)
-            .count()
-    };
+    let in_state = |state| machines.iter().filter(|machine| machine.state() == state).count();
     for (name, state) in [
         ("active", MachineState::Active),
         ("unclaimed", MachineState::Unclaimed),
@@ -105,10 +88,7 @@ fn count(ctx: &Context) {
         };
         keys.iter().filter(|key| is_it(key)).count()
     };
-    let (bound, revoked) = (
-        with_reason(Reason::MachineCreated),
-        with_reason(Reason::Revoked),
-    );
+    let (bound, revoked) = (with_reason(Reason::MachineCreated), with_reason(Reason::Revoked));
     for (name, count) in [
         ("bound", bound),
         ("revoked", revoked),
@@ -123,7 +103,5 @@ fn live(ctx: &Context) -> usize {
     let now = ctx.now();
     let all = ctx.caches.images.all();
     let known = all.iter().filter_map(|image| image.to_core().ok());
-    known
-        .filter(|image| !image.expected.pcrs.is_empty() && image.is_live(now))
-        .count()
+    known.filter(|image| !image.expected.pcrs.is_empty() && image.is_live(now)).count()
 }

@@ -47,10 +47,7 @@ pub(super) async fn run(ctx: &Context) {
 /// Of machines whose facts cannot be read, Trustees keep the disk keys that they hold.
 fn keep_unseen(ctx: &Context) {
     let unseen = ctx.memory().unseen.clone();
-    tracing::error!(
-        machines = unseen.len(),
-        "publishing begins although machines cannot be read"
-    );
+    tracing::error!(machines = unseen.len(), "publishing begins although machines cannot be read");
     for name in &unseen {
         let kept = ctx.caches.machines.get(name).map(|machine| {
             let is_live =
@@ -61,11 +58,7 @@ fn keep_unseen(ctx: &Context) {
             }
         });
         if let Some(Err(error)) = kept {
-            tracing::error!(
-                machine.name = name,
-                error = chain(&error),
-                "its key is not kept"
-            );
+            tracing::error!(machine.name = name, error = chain(&error), "its key is not kept");
         }
     }
 }
@@ -79,8 +72,7 @@ async fn round(ctx: &Context) -> Result<Option<Duration>, PortError> {
         let lag = usize::try_from(target.lag).unwrap_or(usize::MAX);
         ctx.metrics.set(Metric::TargetLag, &[&target.name], lag);
         let converged = usize::from(target.converged);
-        ctx.metrics
-            .set(Metric::TargetConverged, &[&target.name], converged);
+        ctx.metrics.set(Metric::TargetConverged, &[&target.name], converged);
     }
     let mut memory = ctx.memory();
     let is_news = memory.targets != round.targets;
@@ -115,12 +107,9 @@ fn live_images(ctx: &Context) -> Vec<ApprovedImage> {
     }
     let now = ctx.now();
     let all = ctx.caches.images.all();
-    let present = all
-        .iter()
-        .filter(|image| image.metadata.deletion_timestamp.is_none());
-    let known = present
-        .filter(|image| image.digest().is_ok())
-        .filter_map(|image| image.to_core().ok());
+    let present = all.iter().filter(|image| image.metadata.deletion_timestamp.is_none());
+    let known =
+        present.filter(|image| image.digest().is_ok()).filter_map(|image| image.to_core().ok());
     known
         // Those that are not sound are told of at their objects, and cost the others nothing.
         .filter(|image| !image.expected.pcrs.is_empty() && image.expected.is_sound())

@@ -36,22 +36,13 @@ pub(super) async fn ensure(
             owner_references: owner_of(cluster).map(|owner| vec![owner]),
             ..ObjectMeta::default()
         },
-        data: Some(BTreeMap::from([(
-            "token".to_owned(),
-            ByteString(token.into_bytes()),
-        )])),
+        data: Some(BTreeMap::from([("token".to_owned(), ByteString(token.into_bytes()))])),
         ..Secret::default()
     };
-    let made = ctx
-        .objects::<Secret>()
-        .create(&PostParams::default(), &secret)
-        .await;
+    let made = ctx.objects::<Secret>().create(&PostParams::default(), &secret).await;
     match made {
         Ok(_) => {
-            tracing::info!(
-                secret = REGISTRATION_TOKEN,
-                "the registration token was made"
-            );
+            tracing::info!(secret = REGISTRATION_TOKEN, "the registration token was made");
             Ok(())
         }
         // Another replica was faster, or the watch is late.

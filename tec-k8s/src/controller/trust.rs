@@ -30,10 +30,7 @@ impl Published {
     /// Trustees that have the facts, out of all.
     pub fn new(mut targets: Vec<String>, all: usize) -> Self {
         targets.sort_unstable();
-        Self {
-            is_complete: targets.len() == all,
-            targets,
-        }
+        Self { is_complete: targets.len() == all, targets }
     }
 }
 

@@ -53,11 +53,7 @@ pub fn job_name(reference: &str) -> String {
     }
     whole.push('-');
     let word = |c: char| {
-        if c.is_ascii_alphanumeric() {
-            c.to_ascii_lowercase()
-        } else {
-            '-'
-        }
+        if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }
     };
     whole.extend(reference.chars().map(word));
     let cut: String = whole.chars().take(MAX_LABEL).collect();
@@ -69,14 +65,10 @@ pub fn job_name(reference: &str) -> String {
 pub fn job(image: &ApprovedImage, deploy: &Deploy) -> Job {
     // The name of an object may be longer than a label.
     let label: String = image.name_any().chars().take(MAX_LABEL).collect();
-    let labels = text_map([
-        KIND_LABEL,
-        (IMAGE_LABEL, label.trim_end_matches(['-', '.'])),
-    ]);
-    let owner = image.controller_owner_ref(&()).map(|owner| OwnerReference {
-        block_owner_deletion: Some(true),
-        ..owner
-    });
+    let labels = text_map([KIND_LABEL, (IMAGE_LABEL, label.trim_end_matches(['-', '.']))]);
+    let owner = image
+        .controller_owner_ref(&())
+        .map(|owner| OwnerReference { block_owner_deletion: Some(true), ..owner });
     Job {
         metadata: ObjectMeta {
             name: Some(job_name(&image.spec.image)),
@@ -111,23 +103,13 @@ fn template(
         ..Container::default()
     };
     let to = vec![pod::writable_mount(SCRATCH_VOLUME, SCRATCH_DIR)];
-    let from = vec![
-        pod::mount(SCRATCH_VOLUME, SCRATCH_DIR),
-        pod::token_mount(TOKEN_VOLUME),
-    ];
+    let from = vec![pod::mount(SCRATCH_VOLUME, SCRATCH_DIR), pod::token_mount(TOKEN_VOLUME)];
     let publish = Component::ComputePcrs.deployment();
     let mut spec = PodSpec {
-        init_containers: Some(vec![container(
-            MEASURE,
-            arguments(image, &deploy.image_access),
-            to,
-        )]),
+        init_containers: Some(vec![container(MEASURE, arguments(image, &deploy.image_access), to)]),
         containers: vec![container(publish, publication(image), from)],
         restart_policy: Some("Never".to_owned()),
-        volumes: Some(vec![
-            pod::scratch_volume(SCRATCH_VOLUME),
-            pod::token_volume(TOKEN_VOLUME),
-        ]),
+        volumes: Some(vec![pod::scratch_volume(SCRATCH_VOLUME), pod::token_volume(TOKEN_VOLUME)]),
         ..PodSpec::default()
     };
     let secret = image.spec.pull_secret.as_deref();
@@ -151,10 +133,7 @@ fn template(
     let access = ApiAccess::ByMount;
     let template = pod::template(Component::ComputePcrs, deploy.user, access, spec);
     PodTemplateSpec {
-        metadata: Some(ObjectMeta {
-            labels: Some(labels),
-            ..ObjectMeta::default()
-        }),
+        metadata: Some(ObjectMeta { labels: Some(labels), ..ObjectMeta::default() }),
         ..template
     }
 }
@@ -221,10 +200,7 @@ mod tests {
     }
 
     fn pod_of(access: ImageAccess, pull_secret: Option<&str>) -> PodSpec {
-        let deploy = Deploy {
-            image_access: access,
-            ..Deploy::default()
-        };
+        let deploy = Deploy { image_access: access, ..Deploy::default() };
         let job = job(&image(pull_secret), &deploy);
         job.spec.unwrap().template.spec.unwrap()
     }
@@ -250,10 +226,7 @@ mod tests {
     fn the_name_of_a_job_is_that_of_existing_clusters_and_fits() {
         let reference = "quay.io/fedora/fedora-coreos@sha256:3d6772b4f84ed47595d72a2c4c5ffd15f5bb72c7507fe26f2aaee2c69d5633ba";
         let name = job_name(reference);
-        assert!(
-            name.starts_with("compute-pcrs-") && name.len() <= MAX_LABEL,
-            "{name}"
-        );
+        assert!(name.starts_with("compute-pcrs-") && name.len() <= MAX_LABEL, "{name}");
         assert!(name.contains("-quay-io-fedora-fedora-coreos-"), "{name}");
         assert_ne!(name, job_name(&reference.replace("quay", "other")));
     }

@@ -41,19 +41,13 @@ pub(super) fn selector(component: Component) -> BTreeMap<String, String> {
 
 /// The same, for fields that take a label selector.
 pub(super) fn label_selector(component: Component) -> LabelSelector {
-    LabelSelector {
-        match_labels: Some(selector(component)),
-        ..LabelSelector::default()
-    }
+    LabelSelector { match_labels: Some(selector(component)), ..LabelSelector::default() }
 }
 
 pub(super) fn text_map<'a>(
     pairs: impl IntoIterator<Item = (&'a str, &'a str)>,
 ) -> BTreeMap<String, String> {
-    pairs
-        .into_iter()
-        .map(|(key, value)| (key.to_owned(), value.to_owned()))
-        .collect()
+    pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
 /// Makes metadata of what one cluster object owns.
@@ -92,8 +86,5 @@ impl Owner {
 
 /// Deletion in the foreground waits for it (trusted-cluster-operator).
 fn blocking(reference: OwnerReference) -> OwnerReference {
-    OwnerReference {
-        block_owner_deletion: Some(true),
-        ..reference
-    }
+    OwnerReference { block_owner_deletion: Some(true), ..reference }
 }

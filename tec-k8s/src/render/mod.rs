@@ -152,10 +152,7 @@ pub struct Deploy {
 impl Deploy {
     /// These images, as the fixed user.
     pub fn new(images: Images) -> Self {
-        Self {
-            images,
-            ..Self::default()
-        }
+        Self { images, ..Self::default() }
     }
 }
 

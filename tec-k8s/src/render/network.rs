@@ -36,10 +36,8 @@ pub(super) fn policy(
         from: Some(vec![any_pod()]),
         ports: Some(vec![tcp(METRICS_PORT)]),
     };
-    let from_nodes = public.map(|port| NetworkPolicyIngressRule {
-        from: None,
-        ports: Some(vec![tcp(port)]),
-    });
+    let from_nodes =
+        public.map(|port| NetworkPolicyIngressRule { from: None, ports: Some(vec![tcp(port)]) });
     NetworkPolicy {
         metadata,
         spec: Some(NetworkPolicySpec {
@@ -57,10 +55,7 @@ fn egress(reach: Reach) -> Vec<NetworkPolicyEgressRule> {
     }
     let dns = DNS_PORTS.iter().flat_map(|port| [udp(*port), tcp(*port)]);
     vec![
-        NetworkPolicyEgressRule {
-            ports: Some(dns.collect()),
-            to: None,
-        },
+        NetworkPolicyEgressRule { ports: Some(dns.collect()), to: None },
         NetworkPolicyEgressRule {
             ports: Some(HTTPS_PORTS.iter().map(|port| tcp(*port)).collect()),
             to: None,
@@ -118,11 +113,7 @@ pub(super) fn metrics_service(metadata: ObjectMeta, component: Component) -> Ser
         metadata,
         spec: Some(ServiceSpec {
             cluster_ip: Some("None".to_owned()),
-            ports: Some(vec![service_port(
-                METRICS_PORT_NAME,
-                METRICS_PORT.into(),
-                target,
-            )]),
+            ports: Some(vec![service_port(METRICS_PORT_NAME, METRICS_PORT.into(), target)]),
             selector: Some(selector(component)),
             ..ServiceSpec::default()
         }),

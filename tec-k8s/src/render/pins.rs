@@ -18,10 +18,7 @@ pub struct Authorities {
 impl Authorities {
     /// These bundles.
     pub fn new(kbs: Option<String>, attestation_key_register: Option<String>) -> Self {
-        Self {
-            kbs,
-            attestation_key_register,
-        }
+        Self { kbs, attestation_key_register }
     }
 }
 
@@ -66,10 +63,7 @@ pub fn pins(
     let address = spec.public_trustee_addr.as_deref();
     let kbs = endpoint(
         ("publicTrusteeAddr", address.ok_or(PinsError::NoAddress)?),
-        (
-            TlsServer::KeyBroker.field(),
-            cluster.tls_secret(TlsServer::KeyBroker),
-        ),
+        (TlsServer::KeyBroker.field(), cluster.tls_secret(TlsServer::KeyBroker)),
         authorities.kbs.as_deref(),
     )?;
     let pins = ClevisPinGenerator::new(kbs);
@@ -78,10 +72,7 @@ pub fn pins(
     };
     let register = endpoint(
         ("publicAttestationKeyRegisterAddr", address),
-        (
-            TlsServer::AttestationKeys.field(),
-            cluster.tls_secret(TlsServer::AttestationKeys),
-        ),
+        (TlsServer::AttestationKeys.field(), cluster.tls_secret(TlsServer::AttestationKeys)),
         authorities.attestation_key_register.as_deref(),
     )?;
     Ok(pins.register_ak_at(register))
@@ -96,17 +87,12 @@ fn endpoint(
         (None, _) => ("http", ""),
         (Some(_), Some(ca)) => ("https", ca),
         (Some(_), None) => {
-            return Err(PinsError::NoAuthority {
-                field: secret_field,
-            });
+            return Err(PinsError::NoAuthority { field: secret_field });
         }
     };
     let url: Result<BaseUrl, _> = format!("{scheme}://{address}").parse();
-    let url = url.map_err(|source| PinsError::Address {
-        field,
-        address: address.to_owned(),
-        source,
-    })?;
+    let url =
+        url.map_err(|source| PinsError::Address { field, address: address.to_owned(), source })?;
     Ok(Endpoint::new(url, ca))
 }
 

@@ -55,10 +55,7 @@ pub(super) fn template(
     spec: PodSpec,
 ) -> PodTemplateSpec {
     PodTemplateSpec {
-        metadata: Some(ObjectMeta {
-            labels: Some(labels(component)),
-            ..ObjectMeta::default()
-        }),
+        metadata: Some(ObjectMeta { labels: Some(labels(component)), ..ObjectMeta::default() }),
         spec: Some(PodSpec {
             automount_service_account_token: Some(access == ApiAccess::Pod),
             enable_service_links: Some(false),
@@ -154,11 +151,7 @@ pub(super) fn own_probe(path: &str) -> Probe {
 }
 
 pub(super) fn variable(name: &str, value: &str) -> EnvVar {
-    EnvVar {
-        name: name.to_owned(),
-        value: Some(value.to_owned()),
-        ..EnvVar::default()
-    }
+    EnvVar { name: name.to_owned(), value: Some(value.to_owned()), ..EnvVar::default() }
 }
 
 /// A variable with a field of the pod.
@@ -174,10 +167,7 @@ pub(super) fn field_variable(name: &str, field: &str) -> EnvVar {
 }
 
 fn field_selector(field: &str) -> ObjectFieldSelector {
-    ObjectFieldSelector {
-        api_version: Some("v1".to_owned()),
-        field_path: field.to_owned(),
-    }
+    ObjectFieldSelector { api_version: Some("v1".to_owned()), field_path: field.to_owned() }
 }
 
 pub(super) fn mount(volume: &str, path: &str) -> VolumeMount {
@@ -190,18 +180,11 @@ pub(super) fn mount(volume: &str, path: &str) -> VolumeMount {
 }
 
 pub(super) fn writable_mount(volume: &str, path: &str) -> VolumeMount {
-    VolumeMount {
-        read_only: None,
-        ..mount(volume, path)
-    }
+    VolumeMount { read_only: None, ..mount(volume, path) }
 }
 
 pub(super) fn secret_volume(volume: &str, secret: &str) -> Volume {
-    Volume {
-        name: volume.to_owned(),
-        secret: Some(secret_source(secret)),
-        ..Volume::default()
-    }
+    Volume { name: volume.to_owned(), secret: Some(secret_source(secret)), ..Volume::default() }
 }
 
 /// A volume with chosen keys of a Secret, each as a file of the same name. With

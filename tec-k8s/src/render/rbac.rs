@@ -15,9 +15,7 @@ use crate::api::{AUTHORITY, GROUP};
 const LEASE: &str = "trusted-cluster-operator";
 
 const READ: [&str; 3] = ["get", "list", "watch"];
-const OWN: [&str; 7] = [
-    "create", "delete", "get", "list", "patch", "update", "watch",
-];
+const OWN: [&str; 7] = ["create", "delete", "get", "list", "patch", "update", "watch"];
 const STATUS: [&str; 3] = ["get", "patch", "update"];
 
 const CLUSTERS: &str = "trustedexecutionclusters";
@@ -29,10 +27,7 @@ const ALL: [&str; 4] = [CLUSTERS, MACHINES, IMAGES, KEYS];
 
 /// Accounts, Roles and bindings of all components.
 pub(super) fn accounts(installation: &Installation) -> Vec<Object> {
-    Component::ALL
-        .into_iter()
-        .flat_map(|component| account(installation, component))
-        .collect()
+    Component::ALL.into_iter().flat_map(|component| account(installation, component)).collect()
 }
 
 fn account(installation: &Installation, component: Component) -> [Object; 3] {
@@ -45,10 +40,7 @@ fn account(installation: &Installation, component: Component) -> [Object; 3] {
         metadata: metadata(name),
         ..ServiceAccount::default()
     };
-    let role = Role {
-        metadata: metadata(&role_name),
-        rules: Some(rules(component)),
-    };
+    let role = Role { metadata: metadata(&role_name), rules: Some(rules(component)) };
     let binding = RoleBinding {
         metadata: metadata(&role_name),
         role_ref: RoleRef {
@@ -99,10 +91,9 @@ pub(super) fn rules(component: Component) -> Vec<PolicyRule> {
             owning(),
             events(),
         ],
-        Component::ComputePcrs => vec![
-            rule(GROUP, &[IMAGES], &["get"]),
-            rule(GROUP, &["approvedimages/status"], &STATUS),
-        ],
+        Component::ComputePcrs => {
+            vec![rule(GROUP, &[IMAGES], &["get"]), rule(GROUP, &["approvedimages/status"], &STATUS)]
+        }
     }
 }
 
@@ -151,10 +142,7 @@ fn rule<R: AsRef<str>>(group: &str, resources: &[R], verbs: &[&str]) -> PolicyRu
 }
 
 fn named(rule: PolicyRule, name: &str) -> PolicyRule {
-    PolicyRule {
-        resource_names: Some(vec![name.to_owned()]),
-        ..rule
-    }
+    PolicyRule { resource_names: Some(vec![name.to_owned()]), ..rule }
 }
 
 /// ClusterRoles for people, bound by nobody: for each kind one that may change and one that may
@@ -172,10 +160,7 @@ pub fn user_roles() -> Vec<Object> {
     kinds
         .into_iter()
         .flat_map(|(kind, plural)| {
-            [
-                user_role(kind, plural, "admin", &OWN),
-                user_role(kind, plural, "viewer", &READ),
-            ]
+            [user_role(kind, plural, "admin", &OWN), user_role(kind, plural, "viewer", &READ)]
         })
         .collect()
 }

@@ -29,19 +29,11 @@ struct Mounted {
 }
 
 /// What nodes shall pin of the key broker.
-const KBS_CA: Mounted = Mounted {
-    volume: "kbs-ca",
-    dir: "/etc/kbs-ca",
-    key: "ca.crt",
-    flag: "--kbs-ca",
-};
+const KBS_CA: Mounted =
+    Mounted { volume: "kbs-ca", dir: "/etc/kbs-ca", key: "ca.crt", flag: "--kbs-ca" };
 /// What nodes shall pin of the server that takes attestation keys.
-const AK_CA: Mounted = Mounted {
-    volume: "ak-ca",
-    dir: "/etc/ak-ca",
-    key: "ca.crt",
-    flag: "--ak-ca",
-};
+const AK_CA: Mounted =
+    Mounted { volume: "ak-ca", dir: "/etc/ak-ca", key: "ca.crt", flag: "--ak-ca" };
 /// What nodes show to register.
 const TOKEN: Mounted = Mounted {
     volume: "registration-token",
@@ -81,15 +73,10 @@ pub fn register_server(
         component: Component::RegisterServer,
         image: RelatedImage::RegistrationServer,
         port: REGISTER_SERVER_PORT,
-        service_port: spec
-            .register_server_port
-            .unwrap_or_else(|| REGISTER_SERVER_PORT.into()),
+        service_port: spec.register_server_port.unwrap_or_else(|| REGISTER_SERVER_PORT.into()),
         port_name: "register-server-port",
         tls: cluster.tls_secret(TlsServer::Registration),
-        mounted: mounted
-            .into_iter()
-            .filter_map(|(entry, secret)| Some((entry, secret?)))
-            .collect(),
+        mounted: mounted.into_iter().filter_map(|(entry, secret)| Some((entry, secret?))).collect(),
     };
     objects(cluster, deploy, &server)
 }
@@ -213,21 +200,15 @@ fn arguments(server: &Server<'_>) -> Vec<String> {
 }
 
 fn volumes(server: &Server<'_>) -> Vec<Volume> {
-    let tls = server
-        .tls
-        .map(|secret| pod::secret_volume(TLS_VOLUME, secret));
+    let tls = server.tls.map(|secret| pod::secret_volume(TLS_VOLUME, secret));
     let entry = |(Mounted { volume, key, .. }, secret): &(Mounted, &str)| {
         pod::secret_keys_volume(volume, secret, &[key], Missing::IsEmpty)
     };
-    tls.into_iter()
-        .chain(server.mounted.iter().map(entry))
-        .collect()
+    tls.into_iter().chain(server.mounted.iter().map(entry)).collect()
 }
 
 fn mounts(server: &Server<'_>) -> Vec<VolumeMount> {
     let tls = server.tls.map(|_| pod::mount(TLS_VOLUME, TLS_DIR));
     let entry = |(Mounted { volume, dir, .. }, _): &(Mounted, &str)| pod::mount(volume, dir);
-    tls.into_iter()
-        .chain(server.mounted.iter().map(entry))
-        .collect()
+    tls.into_iter().chain(server.mounted.iter().map(entry)).collect()
 }

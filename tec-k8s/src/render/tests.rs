@@ -65,10 +65,7 @@ fn rules_of(objects: &[Object], name: &str) -> Vec<PolicyRule> {
 }
 
 fn touches(rule: &PolicyRule, resource: &str) -> bool {
-    rule.resources
-        .iter()
-        .flatten()
-        .any(|touched| touched == resource || touched == "*")
+    rule.resources.iter().flatten().any(|touched| touched == resource || touched == "*")
 }
 
 #[test]
@@ -77,15 +74,12 @@ fn the_same_cluster_gives_the_same_bytes() {
         dangerous_plain_http: Some(true),
         ..TrustedExecutionClusterSpec::default()
     });
-    for (mut cluster, golden) in [
-        (with_tls(), include_str!("golden/tls.yaml")),
-        (plain, include_str!("golden/plain.yaml")),
-    ] {
+    for (mut cluster, golden) in
+        [(with_tls(), include_str!("golden/tls.yaml")), (plain, include_str!("golden/plain.yaml"))]
+    {
         // What a token adds has a test of its own.
-        cluster.spec.registration = Some(RegistrationSpec {
-            mode: RegistrationMode::Open,
-            ..RegistrationSpec::default()
-        });
+        cluster.spec.registration =
+            Some(RegistrationSpec { mode: RegistrationMode::Open, ..RegistrationSpec::default() });
         let text = yaml(&rendered(&cluster));
         assert!(text == golden, "the golden file should be\n{text}");
     }
@@ -128,10 +122,7 @@ fn every_pod_fits_the_restricted_profile() {
         let pod = pod_of(deployment);
         let security = pod.security_context.as_ref().unwrap();
         assert_eq!(security.run_as_non_root, Some(true));
-        assert_eq!(
-            security.seccomp_profile.as_ref().unwrap().type_,
-            "RuntimeDefault"
-        );
+        assert_eq!(security.seccomp_profile.as_ref().unwrap().type_, "RuntimeDefault");
         for container in &pod.containers {
             let security = container.security_context.as_ref().unwrap();
             assert_eq!(security.allow_privilege_escalation, Some(false));
@@ -146,10 +137,7 @@ fn every_pod_fits_the_restricted_profile() {
 
 #[test]
 fn a_platform_that_assigns_users_is_left_to_do_so() {
-    let deploy = Deploy {
-        user: PodUser::Assigned,
-        ..Deploy::default()
-    };
+    let deploy = Deploy { user: PodUser::Assigned, ..Deploy::default() };
     let objects = cluster(&with_tls(), &deploy, &files()).unwrap();
     for deployment in deployments(&objects) {
         let security = pod_of(deployment).security_context.as_ref().unwrap();
@@ -215,25 +203,18 @@ fn a_token_is_asked_for_where_nothing_else_is_said() {
         token.secret.as_ref()?.secret_name.clone()
     };
     assert_eq!(secret_of(None).as_deref(), Some("registration-token"));
-    let named = RegistrationSpec {
-        token_secret: Some("tokens".to_owned()),
-        ..RegistrationSpec::default()
-    };
+    let named =
+        RegistrationSpec { token_secret: Some("tokens".to_owned()), ..RegistrationSpec::default() };
     assert_eq!(secret_of(Some(named)).as_deref(), Some("tokens"));
-    let open = RegistrationSpec {
-        mode: RegistrationMode::Open,
-        ..RegistrationSpec::default()
-    };
+    let open = RegistrationSpec { mode: RegistrationMode::Open, ..RegistrationSpec::default() };
     assert_eq!(secret_of(Some(open)), None);
 }
 
 #[test]
 fn the_registration_server_is_handed_what_it_needs_of_secrets_and_no_more() {
     let mut cluster = with_tls();
-    let registration = RegistrationSpec {
-        token_secret: Some("tokens".to_owned()),
-        ..RegistrationSpec::default()
-    };
+    let registration =
+        RegistrationSpec { token_secret: Some("tokens".to_owned()), ..RegistrationSpec::default() };
     cluster.spec.registration = Some(registration);
     let objects = register_server(&cluster, &Deploy::default()).unwrap();
     let pod = pod_of(deployments(&objects)[0]);
@@ -259,14 +240,8 @@ fn the_key_broker_starts_again_when_a_file_that_it_reads_once_changes() {
     };
     let before = stamp(&files());
     assert_eq!(stamp(&files()), before);
-    assert_ne!(
-        stamp(&TrusteeFiles::new("a = 2\n", "certificate", "public key")),
-        before
-    );
-    assert_ne!(
-        stamp(&TrusteeFiles::new("a = 1\n", "certificat", "epublic key")),
-        before
-    );
+    assert_ne!(stamp(&TrusteeFiles::new("a = 2\n", "certificate", "public key")), before);
+    assert_ne!(stamp(&TrusteeFiles::new("a = 1\n", "certificat", "epublic key")), before);
 }
 
 #[test]
@@ -274,13 +249,7 @@ fn a_cluster_that_was_never_stored_owns_nothing() {
     let cluster_object =
         TrustedExecutionCluster::new("new", TrustedExecutionClusterSpec::default());
     let error = cluster(&cluster_object, &Deploy::default(), &files()).unwrap_err();
-    assert!(matches!(
-        error,
-        RenderError::NotStored {
-            field: "namespace",
-            ..
-        }
-    ));
+    assert!(matches!(error, RenderError::NotStored { field: "namespace", .. }));
 }
 
 #[test]
@@ -341,9 +310,6 @@ fn a_trustee_whose_files_are_mounted_has_no_admin_and_no_configuration_from_here
     let is_config = |object: &Object| matches!(object, Object::ConfigMap(_));
     assert!(!objects.iter().any(is_config), "whoever publishes makes it");
     let pod = yaml(&[deployments(&objects)[0].clone().into()]);
-    assert!(
-        !pod.contains("trustee-auth") && !pod.contains("trustee-data"),
-        "{pod}"
-    );
+    assert!(!pod.contains("trustee-auth") && !pod.contains("trustee-data"), "{pod}");
     assert_eq!(mounted_intent().admin_public_key, None);
 }

@@ -74,11 +74,7 @@ impl TrusteeFiles {
     /// Over all of them, each as a digest of its own, so that nothing can move from one to the
     /// next.
     fn digest(&self) -> Sha256Digest {
-        let texts = [
-            &self.config,
-            &self.signer_certificate,
-            &self.admin_public_key,
-        ];
+        let texts = [&self.config, &self.signer_certificate, &self.admin_public_key];
         let digests = texts.map(|text| *Sha256Digest::of(text).as_bytes());
         Sha256Digest::of(digests.concat())
     }
@@ -123,10 +119,7 @@ pub fn trustee(
 ) -> Result<Vec<Object>, RenderError> {
     let owner = Owner::new(cluster)?;
     let metadata = |name: &str| owner.metadata(name, Component::Trustee);
-    let port = cluster
-        .spec
-        .trustee_kbs_port
-        .unwrap_or_else(|| KBS_PORT.into());
+    let port = cluster.spec.trustee_kbs_port.unwrap_or_else(|| KBS_PORT.into());
     let mode = cluster.spec.publish.as_ref().map(|publish| publish.mode);
     let mode = mode.unwrap_or_default();
     let config = ConfigMap {
@@ -136,10 +129,7 @@ pub fn trustee(
     };
     let mut objects: Vec<Object> = Vec::new();
     let admin = ConfigMap {
-        data: Some(text_map([(
-            TRUSTEE_AUTH_PUBLIC,
-            files.admin_public_key.as_str(),
-        )])),
+        data: Some(text_map([(TRUSTEE_AUTH_PUBLIC, files.admin_public_key.as_str())])),
         metadata: metadata(TRUSTEE_AUTH),
         ..ConfigMap::default()
     };
@@ -147,14 +137,8 @@ pub fn trustee(
         objects.extend([config.into(), admin.into()]);
     }
     objects.extend([
-        network::service(
-            metadata(KBS_SERVICE),
-            Component::Trustee,
-            PORT_NAME,
-            port,
-            KBS_PORT,
-        )
-        .into(),
+        network::service(metadata(KBS_SERVICE), Component::Trustee, PORT_NAME, port, KBS_PORT)
+            .into(),
         network::metrics_service(metadata("kbs-metrics"), Component::Trustee).into(),
         network::policy(
             metadata(TRUSTEE_DEPLOYMENT),
@@ -197,10 +181,7 @@ fn deployment(
         }
     }
     let spec = PodSpec {
-        containers: vec![
-            key_broker,
-            guard(deploy.images.of(RelatedImage::KbsGuard), tls),
-        ],
+        containers: vec![key_broker, guard(deploy.images.of(RelatedImage::KbsGuard), tls)],
         volumes: Some(volumes),
         ..PodSpec::default()
     };
@@ -223,11 +204,8 @@ fn deployment(
 }
 
 fn annotate(template: &mut PodTemplateSpec, files: &TrusteeFiles) {
-    let annotations: &mut BTreeMap<_, _> = template
-        .metadata
-        .get_or_insert_default()
-        .annotations
-        .get_or_insert_default();
+    let annotations: &mut BTreeMap<_, _> =
+        template.metadata.get_or_insert_default().annotations.get_or_insert_default();
     annotations.insert(FILES_ANNOTATION.to_owned(), files.digest().to_string());
     annotations.extend(pod::default_container("kbs"));
 }
@@ -242,10 +220,7 @@ fn key_broker(image: &str, tls: Option<&str>) -> Container {
         ]),
         env: Some(vec![pod::variable("RUST_LOG", "info")]),
         image: Some(image.to_owned()),
-        liveness_probe: Some(Probe {
-            failure_threshold: Some(6),
-            ..through_guard(tls)
-        }),
+        liveness_probe: Some(Probe { failure_threshold: Some(6), ..through_guard(tls) }),
         name: "kbs".to_owned(),
         resources: Some(pod::resources("100m", "128Mi", "1Gi")),
         security_context: Some(pod::container_security()),
@@ -279,10 +254,8 @@ fn guard(image: &str, tls: Option<&str>) -> Container {
         format!("--state-dir={GUARD_STATE_DIR}"),
         pod::metrics_argument(),
     ];
-    let mut mounts = vec![
-        pod::token_mount("api-token"),
-        pod::writable_mount("guard-state", GUARD_DIR),
-    ];
+    let mut mounts =
+        vec![pod::token_mount("api-token"), pod::writable_mount("guard-state", GUARD_DIR)];
     if tls.is_some() {
         arguments.push(format!("--tls-cert={TLS_DIR}/tls.crt"));
         arguments.push(format!("--tls-key={TLS_DIR}/tls.key"));
@@ -307,11 +280,7 @@ fn guard(image: &str, tls: Option<&str>) -> Container {
         ports: Some(vec![pod::port(PORT_NAME, KBS_PORT), pod::metrics_port()]),
         // Ready when the key broker behind it answers.
         readiness_probe: Some(through_guard(tls)),
-        resources: Some(pod::resources(
-            "100m",
-            "64Mi",
-            &format!("{GUARD_MEMORY_MIB}Mi"),
-        )),
+        resources: Some(pod::resources("100m", "64Mi", &format!("{GUARD_MEMORY_MIB}Mi"))),
         security_context: Some(pod::container_security()),
         volume_mounts: Some(mounts),
         ..Container::default()
@@ -320,10 +289,8 @@ fn guard(image: &str, tls: Option<&str>) -> Container {
 
 fn volumes(tls: Option<&str>, state_claim: Option<&str>) -> Vec<Volume> {
     let state = "guard-state";
-    let state = state_claim.map_or_else(
-        || pod::scratch_volume(state),
-        |claim| pod::claim_volume(state, claim),
-    );
+    let state = state_claim
+        .map_or_else(|| pod::scratch_volume(state), |claim| pod::claim_volume(state, claim));
     let mut volumes = vec![
         pod::config_map_volume(TRUSTEE_DATA, TRUSTEE_DATA),
         // The Secret of this name has the private key, which no pod mounts.

@@ -21,10 +21,7 @@ pub struct ClusterView {
 
 impl Default for ClusterView {
     fn default() -> Self {
-        Self {
-            current: watch::Sender::new(None),
-            synced: watch::Sender::new(false),
-        }
+        Self { current: watch::Sender::new(None), synced: watch::Sender::new(false) }
     }
 }
 

@@ -33,11 +33,7 @@ pub struct Intake {
 impl Intake {
     /// Over the registries of a namespace, and what is known of it.
     pub fn new(registry: KubeRegistry, client: Client, namespace: &str, known: Arc<Known>) -> Self {
-        Self {
-            registry,
-            machines: Api::namespaced(client, namespace),
-            known,
-        }
+        Self { registry, machines: Api::namespaced(client, namespace), known }
     }
 
     fn refused<T>(operation: &str) -> Result<T, PortError> {

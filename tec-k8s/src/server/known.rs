@@ -35,12 +35,7 @@ struct Table<R> {
 
 impl<R> Default for Table<R> {
     fn default() -> Self {
-        Self {
-            rows: BTreeMap::new(),
-            initial: None,
-            is_synced: false,
-            names: BTreeMap::new(),
-        }
+        Self { rows: BTreeMap::new(), initial: None, is_synced: false, names: BTreeMap::new() }
     }
 }
 
@@ -108,10 +103,7 @@ impl<R: About> Table<R> {
     }
 
     fn of(&self, machine: &MachineId) -> &[String] {
-        self.names
-            .get(machine)
-            .map(Vec::as_slice)
-            .unwrap_or_default()
+        self.names.get(machine).map(Vec::as_slice).unwrap_or_default()
     }
 }
 

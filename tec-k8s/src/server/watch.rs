@@ -16,9 +16,7 @@ where
     K::DynamicType: Default,
 {
     let kind = K::kind(&K::DynamicType::default()).into_owned();
-    let mut events = watcher(api, watcher::Config::default())
-        .default_backoff()
-        .boxed();
+    let mut events = watcher(api, watcher::Config::default()).default_backoff().boxed();
     let mut is_failing = false;
     while let Some(event) = events.next().await {
         match event {

@@ -35,10 +35,7 @@ pub struct OpenSearchNode {
 
 /// What the broker of a component asks for.
 #[derive(Clone, Debug, Default)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "every part is the caller's decision"
-)]
+#[expect(clippy::exhaustive_structs, reason = "every part is the caller's decision")]
 pub struct ComponentCall {
     /// The user's own key; without one the vault keeps a key.
     pub user: Option<PublicKey>,

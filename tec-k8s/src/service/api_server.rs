@@ -86,10 +86,7 @@ pub struct PodObject {
 
 /// Names of the objects.
 #[derive(Clone, Debug)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "every name is the caller's decision"
-)]
+#[expect(clippy::exhaustive_structs, reason = "every name is the caller's decision")]
 pub struct SecretNames {
     /// Their namespace.
     pub namespace: String,
@@ -228,10 +225,7 @@ fn refused(name: &str, status: u16) -> PortError {
         429 | 500..=599 => PortErrorKind::Unavailable,
         _ => PortErrorKind::Invalid,
     };
-    PortError::new(
-        kind,
-        format!("the API server answered {status} about {name}"),
-    )
+    PortError::new(kind, format!("the API server answered {status} about {name}"))
 }
 
 fn conflict(what: &'static str) -> PortError {
@@ -248,9 +242,7 @@ impl Cluster for ApiServer {
         let name = &self.names.key;
         match self.get(name).await? {
             None => Ok(None),
-            Some(object) => object::aes(&object)
-                .map(Some)
-                .ok_or_else(|| malformed(name)),
+            Some(object) => object::aes(&object).map(Some).ok_or_else(|| malformed(name)),
         }
     }
 
@@ -337,9 +329,7 @@ impl Cluster for ApiServer {
         let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
         match self.get_at(&path, name).await? {
             None => Ok(None),
-            Some(object) => object::pod(&object)
-                .map(Some)
-                .ok_or_else(|| malformed(name)),
+            Some(object) => object::pod(&object).map(Some).ok_or_else(|| malformed(name)),
         }
     }
 

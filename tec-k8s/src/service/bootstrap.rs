@@ -99,12 +99,7 @@ impl Bootstrap {
             accounts,
             self.issue(visit, &caller, "nats", own_key),
         )?;
-        Ok(NatsServer {
-            operator,
-            system_account,
-            accounts,
-            tls,
-        })
+        Ok(NatsServer { operator, system_account, accounts, tls })
     }
 
     /// For an OpenSearch node.
@@ -126,9 +121,7 @@ impl Bootstrap {
         let admin = Subject::named("opensearch-admin");
         Ok(OpenSearchNode {
             node: self.issue(visit, &caller, "opensearch", None).await?,
-            admin: self
-                .certificate(visit, &caller.login, "opensearch-admin", &admin, None)
-                .await?,
+            admin: self.certificate(visit, &caller.login, "opensearch-admin", &admin, None).await?,
             hashes,
         })
     }
@@ -314,19 +307,16 @@ impl Bootstrap {
         let common_name = caller.login.account.host();
         let subject = match role {
             // No server: nobody connects to it.
-            "telemetry-client" => Subject {
-                hosts: vec![common_name.clone()],
-                common_name,
-                addresses: Vec::new(),
-            },
+            "telemetry-client" => {
+                Subject { hosts: vec![common_name.clone()], common_name, addresses: Vec::new() }
+            }
             _ => Subject {
                 hosts: vec![common_name.clone(), "localhost".to_owned()],
                 common_name,
                 addresses: self.addresses(caller).await?,
             },
         };
-        self.certificate(visit, &caller.login, role, &subject, own_key)
-            .await
+        self.certificate(visit, &caller.login, role, &subject, own_key).await
     }
 
     /// Addresses of the pod that the token is bound to, as the API server knows them; none if it is

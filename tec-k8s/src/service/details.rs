@@ -56,10 +56,7 @@ struct Span {
 }
 
 fn any(name: &str, value: &impl Message) -> Any {
-    Any {
-        type_url: format!("{TYPES}.{name}"),
-        value: value.encode_to_vec(),
-    }
+    Any { type_url: format!("{TYPES}.{name}"), value: value.encode_to_vec() }
 }
 
 /// When the same call may succeed; nothing where it never will.
@@ -74,21 +71,14 @@ fn retry_after(refusal: Refusal) -> Option<Duration> {
 
 /// The content of the trailer.
 pub(super) fn encoded(code: Code, message: &str, refusal: Refusal) -> Vec<u8> {
-    let info = ErrorInfo {
-        reason: refusal.reason().to_owned(),
-        domain: DOMAIN.to_owned(),
-    };
+    let info = ErrorInfo { reason: refusal.reason().to_owned(), domain: DOMAIN.to_owned() };
     let mut details = vec![any("ErrorInfo", &info)];
     if let Some(delay) = retry_after(refusal) {
         let seconds = i64::try_from(delay.as_secs()).unwrap_or(i64::MAX);
         let retry_delay = Some(Span { seconds, nanos: 0 });
         details.push(any("RetryInfo", &RetryInfo { retry_delay }));
     }
-    let status = Status {
-        code: code.into(),
-        message: message.to_owned(),
-        details,
-    };
+    let status = Status { code: code.into(), message: message.to_owned(), details };
     status.encode_to_vec()
 }
 
@@ -106,9 +96,7 @@ mod tests {
     #[test]
     fn a_refusal_names_its_reason_and_when_to_come_again() {
         let passing = details(Refusal::VaultSealed);
-        let [info, retry] = passing.as_slice() else {
-            panic!("{passing:?}")
-        };
+        let [info, retry] = passing.as_slice() else { panic!("{passing:?}") };
         assert_eq!(info.type_url, "type.googleapis.com/google.rpc.ErrorInfo");
         let info = ErrorInfo::decode(&*info.value).unwrap();
         assert_eq!((&*info.reason, &*info.domain), ("VAULT_SEALED", DOMAIN));

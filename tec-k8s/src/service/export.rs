@@ -81,10 +81,7 @@ impl Export {
                 // OTLP 1.9, "Failures": these may be sent again, and no others.
                 is_final: !matches!(reply.status, 429 | 502 | 503 | 504),
             }),
-            Err(error) => Err(Unsent {
-                error: tec_core::port::chain(&error),
-                is_final: false,
-            }),
+            Err(error) => Err(Unsent { error: tec_core::port::chain(&error), is_final: false }),
         }
     }
 }

@@ -29,9 +29,7 @@ pub fn service(bootstrap: Arc<Bootstrap>) -> BootstrapServer<impl pb::bootstrap_
 /// What this crate can offer, for reflection; [`NAME`] is the service that is served.
 pub fn descriptors() -> Vec<u8> {
     // Written by the generator, compared in check.
-    STANDARD
-        .decode(include_str!("../generated/descriptors").trim_end())
-        .unwrap_or_default()
+    STANDARD.decode(include_str!("../generated/descriptors").trim_end()).unwrap_or_default()
 }
 
 /// Full name of the service.
@@ -67,9 +65,7 @@ async fn answer<T, U>(
     let outcome = tokio::time::timeout(DEADLINE, work).await;
     let outcome = outcome.unwrap_or(Err(Refusal::VaultDown));
     visit.end(outcome.as_ref().err().copied());
-    outcome
-        .map(|value| Response::new(message(value)))
-        .map_err(status)
+    outcome.map(|value| Response::new(message(value))).map_err(status)
 }
 
 fn parsed<T: std::str::FromStr>(text: &str) -> Result<Option<T>, Refusal> {
@@ -103,11 +99,8 @@ impl pb::bootstrap_server::Bootstrap for Face {
             self.0.nats(&visit, &token, own_key.as_ref()).await
         };
         answer(&visit, outcome, |server| {
-            let accounts: BTreeMap<String, String> = server
-                .accounts
-                .into_iter()
-                .map(|(key, jwt)| (key.to_string(), jwt))
-                .collect();
+            let accounts: BTreeMap<String, String> =
+                server.accounts.into_iter().map(|(key, jwt)| (key.to_string(), jwt)).collect();
             pb::NatsBootstrapResponse {
                 operator_jwt: server.operator,
                 system_account: server.system_account.to_string(),
@@ -149,17 +142,13 @@ impl pb::bootstrap_server::Bootstrap for Face {
             };
             self.0.component(&visit, &token, &call).await
         };
-        answer(&visit, outcome, |component| {
-            pb::ComponentBootstrapResponse {
-                user_jwt: component.user_jwt,
-                user: component.user.to_string(),
-                signature: component
-                    .signature
-                    .map_or_else(Vec::new, |bytes| bytes.to_vec()),
-                jwt_expires: component.expires.unix_seconds(),
-                tls: Some(tls(component.tls)),
-                name: component.name,
-            }
+        answer(&visit, outcome, |component| pb::ComponentBootstrapResponse {
+            user_jwt: component.user_jwt,
+            user: component.user.to_string(),
+            signature: component.signature.map_or_else(Vec::new, |bytes| bytes.to_vec()),
+            jwt_expires: component.expires.unix_seconds(),
+            tls: Some(tls(component.tls)),
+            name: component.name,
         })
         .await
     }
@@ -175,11 +164,9 @@ impl pb::bootstrap_server::Bootstrap for Face {
             let nonce = parsed(&request.nonce)?.ok_or(Refusal::BadRequest)?;
             self.0.sign_nonce(&visit, &token, &nonce).await
         };
-        answer(&visit, outcome, |(signature, user_jwt)| {
-            pb::SignNonceResponse {
-                signature: signature.to_vec(),
-                user_jwt,
-            }
+        answer(&visit, outcome, |(signature, user_jwt)| pb::SignNonceResponse {
+            signature: signature.to_vec(),
+            user_jwt,
         })
         .await
     }
@@ -199,9 +186,7 @@ impl pb::bootstrap_server::Bootstrap for Face {
         let token = SecretBytes::new(request.service_account_token);
         let outcome = async {
             let own_key = parsed(&request.certificate_request)?;
-            self.0
-                .telemetry(&visit, &token, kind?, own_key.as_ref())
-                .await
+            self.0.telemetry(&visit, &token, kind?, own_key.as_ref()).await
         };
         answer(&visit, outcome, |telemetry| {
             let password = telemetry.password;
@@ -223,10 +208,7 @@ impl pb::bootstrap_server::Bootstrap for Face {
         let visit = Visit::begin("GetWrappedKey", &request.request_id);
         let token = SecretBytes::new(request.service_account_token);
         let outcome = self.0.wrapped_key(&visit, &token);
-        answer(&visit, outcome, |key| pb::WrappedKeyResponse {
-            wrapped_key: key,
-        })
-        .await
+        answer(&visit, outcome, |key| pb::WrappedKeyResponse { wrapped_key: key }).await
     }
 }
 

@@ -106,11 +106,7 @@ pub struct Reply {
 impl Http {
     /// Calls `target`; every call must be answered within `deadline`.
     pub fn new(target: Target, deadline: Duration) -> Self {
-        Self {
-            target,
-            deadline,
-            idle: Arc::default(),
-        }
+        Self { target, deadline, idle: Arc::default() }
     }
 
     /// Makes a call. `headers` may hold a token.
@@ -138,9 +134,8 @@ impl Http {
         if body.is_some() {
             request = request.header("content-type", "application/json");
         }
-        let body = body.map_or(Bytes::new(), |body| {
-            Bytes::copy_from_slice(body.expose("to send it"))
-        });
+        let body =
+            body.map_or(Bytes::new(), |body| Bytes::copy_from_slice(body.expose("to send it")));
         let request = request
             .body(Full::new(body))
             .map_err(|error| HttpError::Request(self.target.clone(), error))?;
@@ -195,11 +190,7 @@ impl Http {
                 let stream = TcpStream::connect(address).await.map_err(refused)?;
                 Connection::over(stream).await
             }
-            Target::Tls {
-                address,
-                name,
-                config,
-            } => {
+            Target::Tls { address, name, config } => {
                 let stream = TcpStream::connect(address).await.map_err(refused)?;
                 let connector = tokio_rustls::TlsConnector::from(Arc::clone(config));
                 let stream = connector.connect(name.clone(), stream).await;

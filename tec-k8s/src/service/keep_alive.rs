@@ -77,20 +77,12 @@ impl Connection {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (sender, driver) = http1::handshake(TokioIo::new(stream)).await?;
-        Ok(Self {
-            sender,
-            driver: Box::pin(driver),
-            opened: Instant::now(),
-        })
+        Ok(Self { sender, driver: Box::pin(driver), opened: Instant::now() })
     }
 
     /// Makes a call. Gives the connection back if it may be used again.
     pub(super) async fn call(self, request: Request) -> Result<(Reply, Option<Self>), Failure> {
-        let Self {
-            mut sender,
-            mut driver,
-            opened,
-        } = self;
+        let Self { mut sender, mut driver, opened } = self;
         let reply = {
             let mut exchange = pin!(exchange(&mut sender, request));
             tokio::select! {
@@ -104,11 +96,7 @@ impl Connection {
                 }
             }
         };
-        let connection = Self {
-            sender,
-            driver,
-            opened,
-        };
+        let connection = Self { sender, driver, opened };
         Ok((reply, Some(connection)))
     }
 }

@@ -38,10 +38,7 @@ mod tests {
     #[test]
     fn a_key_is_remembered_for_a_minute_and_never_by_a_clock_that_went_backwards() {
         let at = |seconds: i64| Timestamp::from_unix_seconds(1_700_000_000 + seconds);
-        let key = PublicHalf {
-            version: 1,
-            bytes: [7; 32],
-        };
+        let key = PublicHalf { version: 1, bytes: [7; 32] };
         let keys = Keys::default();
         assert_eq!(keys.seen("operator", at(0)), None);
         keys.see("operator", key, at(0));

@@ -43,12 +43,7 @@ impl Key {
 impl<'a> Minter<'a> {
     /// With the controller's token. What is known of the keys lately is not asked for again.
     pub fn new(vault: &'a Vault, token: &'a SecretBytes, keys: &'a Keys, now: Timestamp) -> Self {
-        Self {
-            vault,
-            token,
-            keys,
-            now,
-        }
+        Self { vault, token, keys, now }
     }
 
     async fn call(&self, request: Request) -> Result<Response, Refusal> {
@@ -146,10 +141,7 @@ impl<'a> Minter<'a> {
 
     /// The keys of an account: its own, and the one that signs for its users.
     async fn account_keys(&self, own: &str, signing: &str) -> Result<(Key, Key), Refusal> {
-        tokio::try_join!(
-            self.key(KeyKind::Account, own),
-            self.key(KeyKind::Account, signing),
-        )
+        tokio::try_join!(self.key(KeyKind::Account, own), self.key(KeyKind::Account, signing),)
     }
 
     /// JWT of a component's user.
@@ -187,8 +179,7 @@ impl<'a> Minter<'a> {
     }
 
     fn after(&self, life: Duration) -> Timestamp {
-        self.now
-            .plus_seconds(i64::try_from(life.as_secs()).unwrap_or(i64::MAX))
+        self.now.plus_seconds(i64::try_from(life.as_secs()).unwrap_or(i64::MAX))
     }
 
     /// The user whose key the vault keeps; made at the first call.

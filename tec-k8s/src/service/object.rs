@@ -85,9 +85,7 @@ fn named_key(object: &Value, [key, key_id]: [&str; 2]) -> Option<(SecretArray<32
 
 /// The members of an object's object.
 fn members<'a>(object: &'a mut Value, path: &[&str]) -> Option<&'a mut Map<String, Value>> {
-    path.iter()
-        .try_fold(object, |at, name| at.get_mut(*name))?
-        .as_object_mut()
+    path.iter().try_fold(object, |at, name| at.get_mut(*name))?.as_object_mut()
 }
 
 /// Puts a new wrapping key in the Secret, and the one before beside it.
@@ -134,11 +132,7 @@ pub(super) fn pod(object: &Value) -> Option<PodObject> {
         ended: matches!(phase, Some("Succeeded" | "Failed")),
         uid: text(object.get("metadata")?.get("uid")?)?,
         account: text(object.get("spec")?.get("serviceAccountName")?)?,
-        addresses: addresses
-            .into_iter()
-            .flatten()
-            .map(address)
-            .collect::<Option<_>>()?,
+        addresses: addresses.into_iter().flatten().map(address).collect::<Option<_>>()?,
     })
 }
 

@@ -50,13 +50,7 @@ impl BringUpShell {
         disk: Arc<dyn Disk>,
         peers: Arc<dyn Peers>,
     ) -> Self {
-        Self {
-            vault,
-            cluster,
-            disk,
-            peers,
-            end: None,
-        }
+        Self { vault, cluster, disk, peers, end: None }
     }
 
     /// How the plan ended, once it has.
@@ -183,12 +177,7 @@ pub struct SetupShell {
 impl SetupShell {
     /// Over these; `token` is the file of the controller's own token, for its own audience.
     pub fn new(vault: Vault, cluster: Arc<dyn Cluster>, token: PathBuf) -> Self {
-        Self {
-            vault,
-            cluster,
-            token,
-            end: None,
-        }
+        Self { vault, cluster, token, end: None }
     }
 
     /// How the plan ended, once it has.

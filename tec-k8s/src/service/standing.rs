@@ -10,10 +10,7 @@ use tec_core::service::vault::Platform;
 
 /// What can be set.
 #[derive(Clone, Debug)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "every part is the caller's decision"
-)]
+#[expect(clippy::exhaustive_structs, reason = "every part is the caller's decision")]
 pub struct Settings {
     /// Who may call, and the audience that their tokens must name.
     pub platform: Platform,

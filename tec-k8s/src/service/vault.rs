@@ -42,11 +42,8 @@ impl Vault {
             headers.push(("x-vault-token", token));
         }
         let began = Instant::now();
-        let reply = self
-            .0
-            .call(method, &path, &headers, request.body.as_ref())
-            .await
-            .map_err(|error| {
+        let reply =
+            self.0.call(method, &path, &headers, request.body.as_ref()).await.map_err(|error| {
                 PortError::new(PortErrorKind::Unavailable, "call the vault").because(error)
             })?;
         let millis = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);

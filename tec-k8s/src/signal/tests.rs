@@ -1,16 +1,8 @@
 use super::*;
 
 /// Labels whose values an admin or the code bounds.
-const BOUNDED: [&str; 8] = [
-    "code",
-    "controller",
-    "kind",
-    "listener",
-    "outcome",
-    "reason",
-    "state",
-    "target",
-];
+const BOUNDED: [&str; 8] =
+    ["code", "controller", "kind", "listener", "outcome", "reason", "state", "target"];
 
 #[test]
 fn no_label_grows_with_the_fleet() {
@@ -26,11 +18,7 @@ fn names_follow_the_conventions_of_prometheus() {
     for metric in Metric::ALL {
         let name = metric.as_str();
         assert!(name.starts_with("tec_"), "{name}");
-        assert_eq!(
-            name.ends_with("_total"),
-            metric.kind() == MetricKind::Counter,
-            "{name}"
-        );
+        assert_eq!(name.ends_with("_total"), metric.kind() == MetricKind::Counter, "{name}");
         assert!(metric.help().ends_with('.'), "{name}");
     }
 }
@@ -60,9 +48,7 @@ fn alerts_name_codes_that_exist() {
         for text in texts {
             for (at, _) in text.match_indices("TEC-") {
                 let code = &text[at..at + "TEC-A400".len()];
-                let found = tec_core::code::Code::ALL
-                    .iter()
-                    .any(|known| known.as_str() == code);
+                let found = tec_core::code::Code::ALL.iter().any(|known| known.as_str() == code);
                 assert!(found, "{}: {code}", alert.name);
             }
         }

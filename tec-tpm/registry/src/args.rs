@@ -83,32 +83,21 @@ impl RegistryArgs {
         if !self.pull_secret.is_empty() || !self.registry_ca.is_empty() {
             return None;
         }
-        let mirrors = self
-            .mirror
-            .iter()
-            .map(|mirror| ("--mirror", mirror.to_string()));
+        let mirrors = self.mirror.iter().map(|mirror| ("--mirror", mirror.to_string()));
         let plain = self.dangerous_plain_registry.iter();
         let plain = plain.map(|host| ("--dangerous-plain-registry", host.clone()));
         let platform = [("--platform", self.platform.to_string())];
         let flags = mirrors.chain(plain).chain(platform);
-        Some(
-            flags
-                .flat_map(|(flag, value)| [flag.to_owned(), value])
-                .collect(),
-        )
+        Some(flags.flat_map(|(flag, value)| [flag.to_owned(), value]).collect())
     }
 
     fn credentials(&self) -> Result<Credentials, ArgsError> {
         let mut all = Credentials::default();
         for file in &self.pull_secret {
-            let json = fs::read(file).map_err(|source| ArgsError::Read {
-                file: file.clone(),
-                source,
-            })?;
-            let more = Credentials::parse(&json).map_err(|source| ArgsError::Secret {
-                file: file.clone(),
-                source,
-            })?;
+            let json =
+                fs::read(file).map_err(|source| ArgsError::Read { file: file.clone(), source })?;
+            let more = Credentials::parse(&json)
+                .map_err(|source| ArgsError::Secret { file: file.clone(), source })?;
             all = all.and(more);
         }
         Ok(all)

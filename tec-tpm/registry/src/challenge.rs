@@ -7,11 +7,7 @@ pub(crate) enum Challenge {
     /// User and password with each call.
     Basic,
     /// A token that another service gives.
-    Bearer {
-        realm: String,
-        service: Option<String>,
-        scope: Option<String>,
-    },
+    Bearer { realm: String, service: Option<String>, scope: Option<String> },
 }
 
 impl Challenge {
@@ -36,11 +32,7 @@ impl Challenge {
             }
             rest = after;
         }
-        Some(Self::Bearer {
-            realm: realm?,
-            service,
-            scope,
-        })
+        Some(Self::Bearer { realm: realm?, service, scope })
     }
 }
 
@@ -72,13 +64,7 @@ mod tests {
             })
         );
         assert_eq!(Challenge::parse("basic realm=x"), Some(Challenge::Basic));
-        for none in [
-            "",
-            "Bearer",
-            "Bearer service=x",
-            "Negotiate",
-            "Bearer realm=\"open",
-        ] {
+        for none in ["", "Bearer", "Bearer service=x", "Negotiate", "Bearer realm=\"open"] {
             assert_eq!(Challenge::parse(none), None, "{none}");
         }
     }

@@ -102,9 +102,7 @@ impl Credentials {
 
 /// Keys may be URLs, as Docker writes them.
 fn place_name(key: &str) -> String {
-    let key = key
-        .trim_start_matches("https://")
-        .trim_start_matches("http://");
+    let key = key.trim_start_matches("https://").trim_start_matches("http://");
     let key = key.trim_end_matches('/');
     let (host, path) = key.split_once('/').unwrap_or((key, ""));
     // The versions of the protocol are no part of a repository's name.
@@ -115,11 +113,7 @@ fn place_name(key: &str) -> String {
 }
 
 fn hub(host: &str) -> &str {
-    if DOCKER_HUB.contains(&host) {
-        "docker.io"
-    } else {
-        host
-    }
+    if DOCKER_HUB.contains(&host) { "docker.io" } else { host }
 }
 
 impl Entry {
@@ -154,10 +148,7 @@ mod tests {
 
     fn basic(json: &str, host: &str, repository: &str) -> Option<String> {
         let credentials = Credentials::parse(json.as_bytes()).unwrap();
-        let place = Place {
-            host: host.to_owned(),
-            repository: repository.to_owned(),
-        };
+        let place = Place { host: host.to_owned(), repository: repository.to_owned() };
         let header = credentials.of(&place)?.basic();
         let decoded = STANDARD.decode(header.strip_prefix("Basic ")?).unwrap();
         Some(String::from_utf8(decoded).unwrap())

@@ -16,10 +16,7 @@ pub struct Platform {
 /// What booting is predicted for.
 impl Default for Platform {
     fn default() -> Self {
-        Self {
-            os: "linux".to_owned(),
-            architecture: "amd64".to_owned(),
-        }
+        Self { os: "linux".to_owned(), architecture: "amd64".to_owned() }
     }
 }
 
@@ -37,10 +34,7 @@ impl FromStr for Platform {
         if os.is_empty() || architecture.is_empty() || architecture.contains('/') {
             return Err(PlatformError);
         }
-        Ok(Self {
-            os: os.to_owned(),
-            architecture: architecture.to_owned(),
-        })
+        Ok(Self { os: os.to_owned(), architecture: architecture.to_owned() })
     }
 }
 
@@ -88,10 +82,7 @@ struct Either {
 #[derive(Clone, Debug)]
 pub(crate) enum Document {
     Index(Vec<Descriptor>),
-    Manifest {
-        config: Descriptor,
-        layers: Vec<Descriptor>,
-    },
+    Manifest { config: Descriptor, layers: Vec<Descriptor> },
 }
 
 impl Document {
@@ -136,10 +127,7 @@ mod tests {
         assert!(Document::parse(both).is_err());
         assert!(Document::parse(b"{}").is_err());
         assert!(Document::parse(b"[]").is_err());
-        assert!(matches!(
-            Document::parse(br#"{"manifests":[]}"#),
-            Ok(Document::Index(_))
-        ));
+        assert!(matches!(Document::parse(br#"{"manifests":[]}"#), Ok(Document::Index(_))));
     }
 
     #[test]

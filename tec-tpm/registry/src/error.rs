@@ -155,9 +155,7 @@ fn cause<'e, T: Error + 'static>(error: &'e (dyn Error + 'static)) -> Option<&'e
         if let Some(found) = error.downcast_ref() {
             return Some(found);
         }
-        let hidden = error
-            .downcast_ref::<io::Error>()
-            .and_then(io::Error::get_ref);
+        let hidden = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         next = match hidden {
             Some(hidden) => Some(hidden),
             None => error.source(),

@@ -35,25 +35,16 @@ impl Registry {
     /// [`RegistryError`], whose code tells what to do.
     pub async fn find(&self, reference: &ImageReference) -> Result<RemoteImage, RegistryError> {
         let (manifest, config, layers) = self.manifest(reference).await?;
-        let total = layers
-            .iter()
-            .fold(0, |sum: u64, layer| sum.saturating_add(layer.size));
+        let total = layers.iter().fold(0, |sum: u64, layer| sum.saturating_add(layer.size));
         if total > MAX_IMAGE {
-            return Err(RegistryError::TooLarge {
-                what: reference.to_string(),
-                limit: MAX_IMAGE,
-            });
+            return Err(RegistryError::TooLarge { what: reference.to_string(), limit: MAX_IMAGE });
         }
         let ask = Ask::Blob(config.digest.clone(), 0..config.size.min(MAX_CONFIG + 1));
         let digest = parsed("the digest of the configuration", &config.digest)?;
         let text = self.document(reference, &ask, digest, MAX_CONFIG).await?;
         let parsed: ImageConfig = serde_json::from_slice(&text)
             .map_err(|error| malformed("the configuration", &config.digest, error.to_string()))?;
-        Ok(RemoteImage::new(
-            reference.clone(),
-            manifest,
-            parsed.labels(),
-        ))
+        Ok(RemoteImage::new(reference.clone(), manifest, parsed.labels()))
     }
 }
 
@@ -63,11 +54,7 @@ impl RemoteImage {
         manifest: Vec<u8>,
         labels: BTreeMap<String, String>,
     ) -> Self {
-        Self {
-            reference,
-            manifest,
-            labels,
-        }
+        Self { reference, manifest, labels }
     }
 
     /// The PCR values that whoever built the image put into its label, if it has one.
@@ -102,10 +89,7 @@ impl RemoteImage {
         let parts: Arc<dyn ImageParts> = RemoteParts::new(registry, &self.reference, runtime);
         let name = self.reference.to_string();
         let image = BootSource::new().open_parts(&name, &self.manifest, &parts, self.extent());
-        image.map_err(|source| RegistryError::Layers {
-            reference: name,
-            source: Box::new(source),
-        })
+        image.map_err(|source| RegistryError::Layers { reference: name, source: Box::new(source) })
     }
 
     fn extent(&self) -> Extent {
@@ -113,10 +97,6 @@ impl RemoteImage {
             let value = self.labels.get(*name).map(String::as_str);
             matches!(value, Some("1" | "true"))
         };
-        if BOOTC.iter().any(says) {
-            Extent::UntilBootable
-        } else {
-            Extent::Whole
-        }
+        if BOOTC.iter().any(says) { Extent::UntilBootable } else { Extent::Whole }
     }
 }

@@ -27,9 +27,7 @@ impl FromStr for Mirror {
     type Err = MirrorError;
 
     fn from_str(text: &str) -> Result<Self, MirrorError> {
-        let refuse = || MirrorError {
-            text: text.to_owned(),
-        };
+        let refuse = || MirrorError { text: text.to_owned() };
         let (from, to) = text.split_once('=').ok_or_else(refuse)?;
         let (host, folder) = to.split_once('/').unwrap_or((to, ""));
         let (from_host, from_folder) = from.split_once('/').unwrap_or((from, ""));
@@ -38,11 +36,7 @@ impl FromStr for Mirror {
         if !is_place(host, folder) || !is_place(from_host, from_folder) {
             return Err(refuse());
         }
-        Ok(Self {
-            from: from.to_owned(),
-            host: host.to_owned(),
-            folder: folder.to_owned(),
-        })
+        Ok(Self { from: from.to_owned(), host: host.to_owned(), folder: folder.to_owned() })
     }
 }
 
@@ -72,10 +66,7 @@ impl Mirror {
         }
         let repository = format!("{}{rest}", self.folder);
         let repository = repository.trim_start_matches('/').to_owned();
-        (!repository.is_empty()).then(|| Place {
-            host: self.host.clone(),
-            repository,
-        })
+        (!repository.is_empty()).then(|| Place { host: self.host.clone(), repository })
     }
 }
 
@@ -83,10 +74,8 @@ impl Mirror {
 pub(crate) fn places(mirrors: &[Mirror], reference: &ImageReference) -> Vec<Place> {
     let name = format!("{}/{}", reference.host(), reference.repository());
     let mirrored = mirrors.iter().filter_map(|mirror| mirror.place(&name));
-    let origin = Place {
-        host: reference.host().to_owned(),
-        repository: reference.repository().to_owned(),
-    };
+    let origin =
+        Place { host: reference.host().to_owned(), repository: reference.repository().to_owned() };
     mirrored.chain([origin]).collect()
 }
 
@@ -97,9 +86,7 @@ mod tests {
     #[test]
     fn mirrors_come_first_and_only_for_whole_parts_of_a_name() {
         let digest = "ab".repeat(32);
-        let reference = format!("r.example/team/os@sha256:{digest}")
-            .parse()
-            .unwrap();
+        let reference = format!("r.example/team/os@sha256:{digest}").parse().unwrap();
         let mirrors: Vec<Mirror> = [
             "r.example=m.local:5000",
             "r.example/team=m.local/copies",
@@ -116,12 +103,7 @@ mod tests {
             .collect();
         assert_eq!(
             names,
-            [
-                "m.local:5000/team/os",
-                "m.local/copies/os",
-                "n.local/one",
-                "r.example/team/os"
-            ]
+            ["m.local:5000/team/os", "m.local/copies/os", "n.local/one", "r.example/team/os"]
         );
         for text in ["", "a", "a=", "=b", "a=b/C", "a=b?c", "a/B=c"] {
             assert!(text.parse::<Mirror>().is_err(), "{text}");

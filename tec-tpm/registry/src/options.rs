@@ -8,10 +8,7 @@ use crate::mirror::Mirror;
 
 /// How registries are talked to.
 #[derive(Debug, Default)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "built field by field by programs"
-)]
+#[expect(clippy::exhaustive_structs, reason = "built field by field by programs")]
 pub struct RegistryOptions {
     /// Pull secrets.
     pub credentials: Credentials,

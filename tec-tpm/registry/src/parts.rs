@@ -114,10 +114,7 @@ impl Reader {
                 |error| io::Error::other(unreachable(url.path(), error)),
             ));
         }
-        tracing::debug!(
-            offset = self.left.start,
-            "a layer broke off and is taken up again"
-        );
+        tracing::debug!(offset = self.left.start, "a layer broke off and is taken up again");
         (self.response, self.surplus) = self.parts.ask(&self.digest, self.left.clone())?;
         Ok(())
     }

@@ -53,11 +53,7 @@ impl FromStr for ImageReference {
         if name.len() > MAX_NAME || !is_host(&host) || !is_repository(&repository) {
             return Err(ReferenceError::Name { reference: shown() });
         }
-        Ok(Self {
-            host,
-            repository,
-            digest,
-        })
+        Ok(Self { host, repository, digest })
     }
 }
 
@@ -115,11 +111,7 @@ impl ImageReference {
 
 impl fmt::Display for ImageReference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}/{}@sha256:{}",
-            self.host, self.repository, self.digest
-        )
+        write!(f, "{}/{}@sha256:{}", self.host, self.repository, self.digest)
     }
 }
 
@@ -150,37 +142,19 @@ mod tests {
 
     #[test]
     fn what_is_no_reference_by_digest_is_refused() {
-        for name in [
-            "",
-            "a b/c",
-            "r.example/",
-            "r.example/Os",
-            "r.example/../x",
-            "r.e/a//b",
-            "a@b/c",
-        ] {
-            assert!(
-                matches!(parse(name), Err(ReferenceError::Name { .. })),
-                "{name}"
-            );
+        for name in
+            ["", "a b/c", "r.example/", "r.example/Os", "r.example/../x", "r.e/a//b", "a@b/c"]
+        {
+            assert!(matches!(parse(name), Err(ReferenceError::Name { .. })), "{name}");
         }
         assert!(parse(&"x".repeat(300)).is_err());
-        for text in [
-            "r.example/os",
-            "r.example/os:1",
-            "r.example/os@sha256:",
-            "r.example/os@sha256:ab",
-        ] {
+        for text in
+            ["r.example/os", "r.example/os:1", "r.example/os@sha256:", "r.example/os@sha256:ab"]
+        {
             let parsed: Result<ImageReference, _> = text.parse();
-            assert!(
-                matches!(parsed, Err(ReferenceError::NoDigest { .. })),
-                "{text}"
-            );
+            assert!(matches!(parsed, Err(ReferenceError::NoDigest { .. })), "{text}");
         }
-        let upper = format!(
-            "r.example/os{}",
-            DIGEST.to_uppercase().replace("SHA", "sha")
-        );
+        let upper = format!("r.example/os{}", DIGEST.to_uppercase().replace("SHA", "sha"));
         assert!(upper.parse::<ImageReference>().is_err());
     }
 }

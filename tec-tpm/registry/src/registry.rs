@@ -68,11 +68,7 @@ impl Registry {
                 Document::Manifest { config, layers } => return Ok((text, config, layers)),
                 Document::Index(_) if is_nested => {
                     let detail = "an index lies in another one".to_owned();
-                    return Err(malformed(
-                        "the manifest",
-                        &format!("sha256:{digest}"),
-                        detail,
-                    ));
+                    return Err(malformed("the manifest", &format!("sha256:{digest}"), detail));
                 }
                 Document::Index(manifests) => {
                     let chosen = self.choose(reference, &manifests)?;
@@ -95,11 +91,7 @@ impl Registry {
                 reference: reference.to_string(),
                 platform: self.platform.to_string(),
                 count: several.len(),
-                found: manifests
-                    .iter()
-                    .take(32)
-                    .map(Descriptor::platform)
-                    .collect(),
+                found: manifests.iter().take(32).map(Descriptor::platform).collect(),
             }),
         }
     }
@@ -217,17 +209,11 @@ impl Attempts<'_> {
 }
 
 pub(crate) fn malformed(what: &'static str, digest: &str, detail: String) -> RegistryError {
-    RegistryError::Document {
-        what,
-        digest: digest.chars().take(256).collect(),
-        detail,
-    }
+    RegistryError::Document { what, digest: digest.chars().take(256).collect(), detail }
 }
 
 /// Documents are named by SHA-256, whatever layers are.
 pub(crate) fn parsed(what: &'static str, digest: &str) -> Result<Sha256Digest, RegistryError> {
-    let hex = digest
-        .strip_prefix("sha256:")
-        .and_then(|hex| hex.parse().ok());
+    let hex = digest.strip_prefix("sha256:").and_then(|hex| hex.parse().ok());
     hex.ok_or_else(|| malformed(what, digest, "it is no SHA-256 digest".to_owned()))
 }

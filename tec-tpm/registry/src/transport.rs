@@ -91,9 +91,7 @@ impl Transport {
     pub(crate) async fn get(&self, place: &Place, ask: &Ask) -> Result<Response, RegistryError> {
         let url = self.url(place, ask);
         let known = self.token(place);
-        let response = self
-            .call(&url, ask, known.as_ref().map(|text| text.as_str()))
-            .await?;
+        let response = self.call(&url, ask, known.as_ref().map(|text| text.as_str())).await?;
         if response.status() != StatusCode::UNAUTHORIZED {
             return accepted(&url, response);
         }
@@ -106,11 +104,7 @@ impl Transport {
 
     fn url(&self, place: &Place, ask: &Ask) -> String {
         let Place { host, repository } = place;
-        let scheme = if self.plain.contains(host) {
-            "http"
-        } else {
-            "https"
-        };
+        let scheme = if self.plain.contains(host) { "http" } else { "https" };
         let host = if host == HUB.0 { HUB.1 } else { host };
         let path = match ask {
             Ask::Manifest(digest) => format!("manifests/{digest}"),
@@ -137,10 +131,7 @@ impl Transport {
         if let Some(value) = authorization.and_then(secret_header) {
             request = request.header(AUTHORIZATION, value);
         }
-        request
-            .send()
-            .await
-            .map_err(|error| unreachable(url, error))
+        request.send().await.map_err(|error| unreachable(url, error))
     }
 
     /// What to send so that the registry answers.
@@ -151,26 +142,18 @@ impl Transport {
         response: &Response,
     ) -> Result<Zeroizing<String>, RegistryError> {
         let status = response.status().as_u16();
-        let denied = || RegistryError::Denied {
-            url: url.to_owned(),
-            status,
-        };
+        let denied = || RegistryError::Denied { url: url.to_owned(), status };
         let headers = response.headers().get_all(WWW_AUTHENTICATE).iter();
         let mut challenges = headers.filter_map(|value| Challenge::parse(value.to_str().ok()?));
         let login = self.credentials.of(place);
         match challenges.next().ok_or_else(denied)? {
             Challenge::Basic => Ok(login.ok_or_else(denied)?.basic()),
-            Challenge::Bearer {
-                realm,
-                service,
-                scope,
-            } => {
+            Challenge::Bearer { realm, service, scope } => {
                 let pull = || format!("repository:{}:pull", place.repository);
                 let mut query = vec![("scope", scope.unwrap_or_else(pull))];
                 query.extend(service.map(|service| ("service", service)));
                 let basic = login.map(Login::basic);
-                self.fetch_token(&realm, &query, basic.as_deref(), place)
-                    .await
+                self.fetch_token(&realm, &query, basic.as_deref(), place).await
             }
         }
     }
@@ -182,13 +165,8 @@ impl Transport {
         basic: Option<&String>,
         place: &Place,
     ) -> Result<Zeroizing<String>, RegistryError> {
-        let wrong = |what| RegistryError::Answer {
-            url: realm.to_owned(),
-            what,
-        };
-        let mut url: reqwest::Url = realm
-            .parse()
-            .map_err(|_| wrong("the realm is no address"))?;
+        let wrong = |what| RegistryError::Answer { url: realm.to_owned(), what };
+        let mut url: reqwest::Url = realm.parse().map_err(|_| wrong("the realm is no address"))?;
         // Only who may be asked in plain text for images may be told passwords so.
         if url.scheme() != "https" && !self.plain.contains(&place.host) {
             return Err(wrong("the realm is not https"));
@@ -198,10 +176,7 @@ impl Transport {
         if let Some(value) = basic.and_then(|value| secret_header(value)) {
             request = request.header(AUTHORIZATION, value);
         }
-        let response = request
-            .send()
-            .await
-            .map_err(|error| unreachable(realm, error))?;
+        let response = request.send().await.map_err(|error| unreachable(realm, error))?;
         let response = accepted(realm, response)?;
         let body = Zeroizing::new(read(response, realm, MAX_TOKEN).await?);
         let answer: TokenAnswer =
@@ -227,10 +202,7 @@ impl Transport {
 /// Redirects are followed, but never from TLS to plain text. The HTTP client leaves credentials out
 /// towards another host.
 fn follow(attempt: redirect::Attempt<'_>) -> redirect::Action {
-    let from_tls = attempt
-        .previous()
-        .last()
-        .is_some_and(|url| url.scheme() == "https");
+    let from_tls = attempt.previous().last().is_some_and(|url| url.scheme() == "https");
     if attempt.previous().len() > MAX_REDIRECTS {
         return attempt.error("too many redirects");
     }
@@ -259,22 +231,16 @@ fn accepted(url: &str, response: Response) -> Result<Response, RegistryError> {
     Err(match status {
         StatusCode::OK | StatusCode::PARTIAL_CONTENT => return Ok(response),
         StatusCode::NOT_FOUND => RegistryError::Absent { url },
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => RegistryError::Denied {
-            url,
-            status: status.as_u16(),
-        },
-        StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => RegistryError::Unavailable {
-            url,
-            status: status.as_u16(),
-        },
-        status if status.is_server_error() => RegistryError::Unavailable {
-            url,
-            status: status.as_u16(),
-        },
-        _ => RegistryError::Answer {
-            url,
-            what: "its status means nothing here",
-        },
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            RegistryError::Denied { url, status: status.as_u16() }
+        }
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => {
+            RegistryError::Unavailable { url, status: status.as_u16() }
+        }
+        status if status.is_server_error() => {
+            RegistryError::Unavailable { url, status: status.as_u16() }
+        }
+        _ => RegistryError::Answer { url, what: "its status means nothing here" },
     })
 }
 
@@ -288,10 +254,7 @@ pub(crate) async fn read(
     while let Some(chunk) = response.chunk().await.map_err(|e| unreachable(url, e))? {
         body.extend_from_slice(&chunk);
         if body.len() as u64 > limit {
-            return Err(RegistryError::TooLarge {
-                what: url.to_owned(),
-                limit,
-            });
+            return Err(RegistryError::TooLarge { what: url.to_owned(), limit });
         }
     }
     Ok(body)

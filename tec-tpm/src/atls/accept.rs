@@ -45,9 +45,8 @@ where
             Wire::hello(io).await.map_err(AtlsError::Handshake)?
         }
     };
-    let start = LazyConfigAcceptor::new(Acceptor::default(), wire)
-        .await
-        .map_err(AtlsError::Handshake)?;
+    let start =
+        LazyConfigAcceptor::new(Acceptor::default(), wire).await.map_err(AtlsError::Handshake)?;
     let hello = start.client_hello();
     let (tls, peer) = if let Some(nonce) = named {
         by_certificate(inner, start, &inner.naming, Some(nonce)).await?

@@ -73,9 +73,7 @@ impl InstanceInfo for AzureInfo {
         let wire = Wire {
             signer: STANDARD.encode(self.0.vcek()?),
             report: STANDARD.encode(hcl.hardware_report()),
-            azure: WireAzure {
-                runtime: STANDARD.encode(hcl.variable_data()),
-            },
+            azure: WireAzure { runtime: STANDARD.encode(hcl.variable_data()) },
         };
         Ok(serde_json::to_vec(&wire)?)
     }
@@ -97,20 +95,13 @@ impl AzureSnpAk {
 
     /// Trusts these CAs instead.
     pub fn with_roots(clock: Arc<dyn Clock>, policy: Policy, roots: Roots) -> Self {
-        Self {
-            clock,
-            policy,
-            roots: Arc::new(roots),
-        }
+        Self { clock, policy, roots: Arc::new(roots) }
     }
 }
 
 impl AkTrust for AzureSnpAk {
     fn check(&self, ak: &PublicKey, instance_info: &[u8]) -> Result<(), ValidateError> {
-        let refused = |reason: String| ValidateError::Untrusted {
-            ak: ak.fingerprint(),
-            reason,
-        };
+        let refused = |reason: String| ValidateError::Untrusted { ak: ak.fingerprint(), reason };
         let wire: Wire = serde_json::from_slice(instance_info)
             .map_err(|source| ValidateError::malformed("InstanceInfo", source))?;
         let report = decode("AttestationReport", &wire.report)?;
@@ -120,9 +111,7 @@ impl AkTrust for AzureSnpAk {
             .verify(&self.roots, &self.policy, self.clock.now())
             .map_err(|error| refused(error.to_string()))?;
         if !binds(&verified.report().report_data, &runtime) {
-            return Err(refused(
-                "the SNP report binds other runtime data".to_owned(),
-            ));
+            return Err(refused("the SNP report binds other runtime data".to_owned()));
         }
         let claims = RuntimeData::parse(&runtime)
             .map_err(|source| ValidateError::malformed("RuntimeData", source))?;
@@ -153,7 +142,5 @@ fn certificate_der(bytes: Vec<u8>) -> Result<Vec<u8>, ValidateError> {
 }
 
 fn decode(at: &'static str, text: &str) -> Result<Vec<u8>, ValidateError> {
-    STANDARD
-        .decode(text)
-        .map_err(|source| ValidateError::malformed(at, source))
+    STANDARD.decode(text).map_err(|source| ValidateError::malformed(at, source))
 }

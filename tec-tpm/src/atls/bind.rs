@@ -56,9 +56,7 @@ pub(super) fn unbound() -> Vec<Vec<u8>> {
 
 /// Whether the client can send evidence over the connection.
 pub(super) fn is_offered(hello: &ClientHello<'_>) -> bool {
-    hello
-        .alpn()
-        .is_some_and(|mut offered| offered.any(|one| one == BOUND))
+    hello.alpn().is_some_and(|mut offered| offered.any(|one| one == BOUND))
 }
 
 /// Whether the ends agreed on it.
@@ -225,21 +223,14 @@ fn judge(inner: &Inner, channel: &Channel, frame: &[u8]) -> Result<AttestedPeer,
         .validators
         .iter()
         .find(|one| one.variant().object_identifier().as_bytes() == identifier)
-        .ok_or_else(|| AtlsError::OtherVariant {
-            found: Variant::dotted(identifier),
-        })?;
+        .ok_or_else(|| AtlsError::OtherVariant { found: Variant::dotted(identifier) })?;
     let validated = validator
         .validate(document, &channel.nonce(), &ByProvider(&inner.provider))
         .map_err(AtlsError::Document)?;
     if validated.user_data != channel.user_data(channel.role.other(), &key_hash) {
         return Err(AtlsError::Relayed);
     }
-    Ok(AttestedPeer {
-        variant: validator.variant(),
-        key_hash,
-        validated,
-        bound: true,
-    })
+    Ok(AttestedPeer { variant: validator.variant(), key_hash, validated, bound: true })
 }
 
 /// Identifier and document.

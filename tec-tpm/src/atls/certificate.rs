@@ -105,16 +105,7 @@ fn to_be_signed(
     let extensions = document.map(extensions).unwrap_or_default();
     der::tlv(
         der::SEQUENCE,
-        &[
-            &version,
-            &serial,
-            algorithm,
-            &name,
-            &validity,
-            &name,
-            spki,
-            &extensions,
-        ],
+        &[&version, &serial, algorithm, &name, &validity, &name, spki, &extensions],
     )
 }
 
@@ -132,20 +123,13 @@ fn extensions((variant, document): (Variant, &[u8])) -> Vec<u8> {
 
 fn common_name(name: &str) -> Vec<u8> {
     let value = der::tlv(der::PRINTABLE_STRING, &[name.as_bytes()]);
-    let attribute = der::tlv(
-        der::SEQUENCE,
-        &[&der::object_identifier(COMMON_NAME), &value],
-    );
+    let attribute = der::tlv(der::SEQUENCE, &[&der::object_identifier(COMMON_NAME), &value]);
     der::tlv(der::SEQUENCE, &[&der::tlv(der::SET, &[&attribute])])
 }
 
 /// UTCTime or GeneralizedTime (RFC 5280, section 4.1.2.5).
 fn time(at: Timestamp) -> Vec<u8> {
-    let digits: String = at
-        .to_string()
-        .chars()
-        .filter(char::is_ascii_digit)
-        .collect();
+    let digits: String = at.to_string().chars().filter(char::is_ascii_digit).collect();
     if digits.as_str() < UTC_TIME_END {
         let short = digits.get(2..).unwrap_or_default();
         der::tlv(der::UTC_TIME, &[short.as_bytes(), b"Z"])
@@ -184,10 +168,7 @@ impl PeerCertificate {
             .subject_public_key_info()
             .to_der()
             .map_err(|_| PeerCertificateError::Signature)?;
-        Ok(Self {
-            key_hash: key_hash(&spki),
-            parsed,
-        })
+        Ok(Self { key_hash: key_hash(&spki), parsed })
     }
 
     pub(super) fn key_hash(&self) -> Sha256Digest {
@@ -223,19 +204,11 @@ fn check_signature(parsed: &Parsed, provider: &CryptoProvider) -> Result<(), Pee
         return Err(refused());
     }
     let bits = |bits: &x509_cert::der::asn1::BitString| bits.as_bytes().map(<[u8]>::to_vec);
-    let key = &certificate
-        .tbs_certificate()
-        .subject_public_key_info()
-        .subject_public_key;
+    let key = &certificate.tbs_certificate().subject_public_key_info().subject_public_key;
     let key = bits(key).ok_or_else(refused)?;
     let signature = bits(certificate.signature()).ok_or_else(refused)?;
     ByProvider(provider)
-        .signed(
-            SignatureScheme::ECDSA_NISTP256_SHA256,
-            &key,
-            parsed.signed(),
-            &signature,
-        )
+        .signed(SignatureScheme::ECDSA_NISTP256_SHA256, &key, parsed.signed(), &signature)
         .then_some(())
         .ok_or_else(refused)
 }

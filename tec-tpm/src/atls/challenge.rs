@@ -13,18 +13,10 @@ pub(super) fn key_hash(spki: &[u8]) -> Sha256Digest {
 /// The nonce of a quote: SHA-256(instance info ‖ SHA-256(user data ‖ nonce)). The inner hash alone
 /// goes into the instance info, where that can bind something.
 pub(super) fn quote_nonce(instance_info: &[u8], inner: &[u8; 32]) -> [u8; 32] {
-    Sha256::new()
-        .chain_update(instance_info)
-        .chain_update(inner)
-        .finalize()
-        .into()
+    Sha256::new().chain_update(instance_info).chain_update(inner).finalize().into()
 }
 
 /// The inner hash of [`quote_nonce`].
 pub(super) fn inner_nonce(user_data: &[u8], nonce: &Nonce) -> [u8; 32] {
-    Sha256::new()
-        .chain_update(user_data)
-        .chain_update(nonce.as_bytes())
-        .finalize()
-        .into()
+    Sha256::new().chain_update(user_data).chain_update(nonce.as_bytes()).finalize().into()
 }

@@ -25,19 +25,10 @@ pub(super) fn bound(
     let only = Arc::new(OneCertificate(Arc::clone(&certified)));
     let verifier = PeerVerifier::any(provider);
     let clients = judges.then(|| Arc::clone(&verifier));
-    let server = server(
-        provider,
-        clients,
-        Arc::clone(&only) as Arc<_>,
-        bind::bound(),
-    )?;
+    let server = server(provider, clients, Arc::clone(&only) as Arc<_>, bind::bound())?;
     let identity = attests.then_some(only as Arc<_>);
     let client = client(provider, verifier, identity, bind::bound())?;
-    Ok(BoundConfigs {
-        server: Arc::new(server),
-        client: Arc::new(client),
-        certificate: certified,
-    })
+    Ok(BoundConfigs { server: Arc::new(server), client: Arc::new(client), certificate: certified })
 }
 
 /// A server that asks for certificates where there is a verifier.

@@ -103,11 +103,7 @@ where
     protocols.push(nonce.to_alpn());
     let attests = inner.issuer.is_some();
     let names = inner.binding == ChannelBinding::OlderServers;
-    let provider = if names {
-        &inner.naming
-    } else {
-        &inner.provider
-    };
+    let provider = if names { &inner.naming } else { &inner.provider };
     let mut config = config::client(
         provider,
         Arc::clone(&verifier),
@@ -161,11 +157,7 @@ impl fmt::Debug for Identity {
 
 impl Identity {
     fn new(inner: Arc<Inner>, verifier: Arc<PeerVerifier>) -> Self {
-        Self {
-            inner,
-            verifier,
-            failure: Mutex::new(None),
-        }
+        Self { inner, verifier, failure: Mutex::new(None) }
     }
 
     fn take(&self) -> Result<(), AtlsError> {
@@ -194,11 +186,7 @@ impl ResolvesClientCert for Identity {
         // It wants our document in a certificate: so its own is in one, which is judged before ours
         // is sent.
         self.verifier.demand_document();
-        self.inner
-            .certify(Some(&nonce))
-            .map_err(|error| self.fail(error))
-            .ok()
-            .map(Arc::new)
+        self.inner.certify(Some(&nonce)).map_err(|error| self.fail(error)).ok().map(Arc::new)
     }
 
     fn has_certs(&self) -> bool {

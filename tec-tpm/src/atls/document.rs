@@ -70,10 +70,7 @@ pub(super) fn write(
             quotes: vec![WireQuote {
                 quote: encode(&quote.message),
                 raw_sig: encode(&quote.signature),
-                pcrs: WirePcrs {
-                    hash: SHA256,
-                    pcrs: values.collect(),
-                },
+                pcrs: WirePcrs { hash: SHA256, pcrs: values.collect() },
             }],
         },
         instance_info: (!instance_info.is_empty()).then(|| encode(instance_info)),
@@ -116,10 +113,7 @@ impl Document {
             },
             user_data: decode("UserData", &wire.user_data)?
                 .try_into()
-                .map_err(|_| ValidateError::Malformed {
-                    at: "UserData",
-                    source: None,
-                })?,
+                .map_err(|_| ValidateError::Malformed { at: "UserData", source: None })?,
         })
     }
 
@@ -134,10 +128,7 @@ fn only_sha256(quotes: Vec<WireQuote>) -> Result<WireQuote, ValidateError> {
     let mut found = quotes.into_iter().filter(|one| one.pcrs.hash == SHA256);
     match (found.next(), found.next()) {
         (Some(quote), None) => Ok(quote),
-        _ => Err(ValidateError::Malformed {
-            at: "quotes",
-            source: None,
-        }),
+        _ => Err(ValidateError::Malformed { at: "quotes", source: None }),
     }
 }
 
@@ -146,17 +137,14 @@ fn values(pcrs: &BTreeMap<String, String>) -> Result<Vec<Sha256Digest>, Validate
         .map_while(|index| pcrs.get(&index.to_string()))
         .map(|text| {
             let value = decode("pcrs", text)?;
-            let value = value.try_into().map_err(|_| ValidateError::Malformed {
-                at: "pcrs",
-                source: None,
-            })?;
+            let value = value
+                .try_into()
+                .map_err(|_| ValidateError::Malformed { at: "pcrs", source: None })?;
             Ok(Sha256Digest::new(value))
         })
         .collect()
 }
 
 fn decode(at: &'static str, text: &str) -> Result<Vec<u8>, ValidateError> {
-    STANDARD
-        .decode(text)
-        .map_err(|source| ValidateError::malformed(at, source))
+    STANDARD.decode(text).map_err(|source| ValidateError::malformed(at, source))
 }

@@ -67,9 +67,6 @@ impl Validator for DangerousDummyValidator {
             .ok()
             .and_then(|bytes| bytes.try_into().ok())
             .map(Validated::new)
-            .ok_or(ValidateError::Malformed {
-                at: "UserData",
-                source: None,
-            })
+            .ok_or(ValidateError::Malformed { at: "UserData", source: None })
     }
 }

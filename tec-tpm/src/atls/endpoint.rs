@@ -137,11 +137,6 @@ impl EndpointBuilder {
 
     fn bound(&self, key: &LeafKey) -> Result<BoundConfigs, rustls::Error> {
         let certified = key.certified(&*self.entropy, certificate::without_end(), None)?;
-        config::bound(
-            &self.provider,
-            certified,
-            self.issuer.is_some(),
-            !self.validators.is_empty(),
-        )
+        config::bound(&self.provider, certified, self.issuer.is_some(), !self.validators.is_empty())
     }
 }

@@ -24,9 +24,7 @@ pub(super) struct LeafKey {
 
 impl fmt::Debug for LeafKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LeafKey")
-            .field("key_hash", &self.key_hash)
-            .finish_non_exhaustive()
+        f.debug_struct("LeafKey").field("key_hash", &self.key_hash).finish_non_exhaustive()
     }
 }
 

@@ -56,8 +56,7 @@ impl Inner {
         };
         let document = document.as_ref().map(|(variant, made)| (*variant, &**made));
         let validity = certificate::around(self.clock.now());
-        key.certified(&*self.entropy, validity, document)
-            .map_err(AtlsError::Setup)
+        key.certified(&*self.entropy, validity, document).map_err(AtlsError::Setup)
     }
 
     /// Does what takes as long as a TPM does, on a thread that may. Who stops waiting loses its turn.

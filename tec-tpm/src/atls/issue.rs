@@ -34,10 +34,7 @@ pub enum IssueError {
 impl IssueError {
     /// A failed source.
     pub fn source_failed(operation: &'static str, source: impl Into<Cause>) -> Self {
-        Self::Source {
-            operation,
-            source: source.into(),
-        }
+        Self::Source { operation, source: source.into() }
     }
 }
 
@@ -93,11 +90,7 @@ pub struct VtpmIssuer {
 impl VtpmIssuer {
     /// Quotes alone.
     pub fn new(variant: Variant, quoter: Arc<dyn Quoter>) -> Self {
-        Self {
-            variant,
-            quoter,
-            info: None,
-        }
+        Self { variant, quoter, info: None }
     }
 
     /// Adds what vouches for the key.
@@ -122,10 +115,7 @@ impl Issuer for VtpmIssuer {
                 .map_err(failed("fetch what vouches for the attestation key"))?,
             None => Vec::new(),
         };
-        let area = self
-            .quoter
-            .ak_area()
-            .map_err(failed("read the attestation key"))?;
+        let area = self.quoter.ak_area().map_err(failed("read the attestation key"))?;
         let quote = self
             .quoter
             .quote(&quote_nonce(&info, &inner))
@@ -142,9 +132,7 @@ pub(super) fn issue(
 ) -> Result<Vec<u8>, IssueError> {
     let document = issuer.issue(user_data, nonce)?;
     if document.len() > MAX_DOCUMENT {
-        return Err(IssueError::TooLarge {
-            length: document.len(),
-        });
+        return Err(IssueError::TooLarge { length: document.len() });
     }
     Ok(document)
 }

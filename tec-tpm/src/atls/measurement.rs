@@ -108,9 +108,7 @@ impl Measurements {
 
     /// What is expected, in order of the index.
     pub fn registers(&self) -> impl Iterator<Item = (PcrIndex, Expectation)> {
-        self.0
-            .iter()
-            .map(|(index, expectation)| (*index, *expectation))
+        self.0.iter().map(|(index, expectation)| (*index, *expectation))
     }
 
     /// Compares all registers; returns those that differ and only warn.
@@ -129,17 +127,9 @@ impl Measurements {
                 Severity::Enforce => &mut refused,
                 Severity::Warn => &mut warnings,
             };
-            list.push(Mismatch {
-                index: *index,
-                expected,
-                found,
-            });
+            list.push(Mismatch { index: *index, expected, found });
         }
-        if refused.is_empty() {
-            Ok(warnings)
-        } else {
-            Err(Mismatches(refused))
-        }
+        if refused.is_empty() { Ok(warnings) } else { Err(Mismatches(refused)) }
     }
 }
 
@@ -164,14 +154,7 @@ impl From<Wire> for Expectation {
             Wire::Bare(expected) => (expected, false),
             Wire::Full(full) => (full.expected, full.warn_only),
         };
-        Self {
-            expected,
-            severity: if warn_only {
-                Severity::Warn
-            } else {
-                Severity::Enforce
-            },
-        }
+        Self { expected, severity: if warn_only { Severity::Warn } else { Severity::Enforce } }
     }
 }
 
@@ -251,10 +234,8 @@ mod tests {
 
     #[test]
     fn a_register_that_only_warns_is_told_and_passes() {
-        let json = format!(
-            r#"{{"8": {{"expected": "{}", "warnOnly": true}}}}"#,
-            Sha256Digest::of("x")
-        );
+        let json =
+            format!(r#"{{"8": {{"expected": "{}", "warnOnly": true}}}}"#, Sha256Digest::of("x"));
         let measurements = Measurements::from_json(json.as_bytes()).unwrap();
         let warnings = measurements.compare(&values()).unwrap();
         assert_eq!(u8::from(warnings[0].index), 8);
@@ -287,10 +268,8 @@ mod tests {
     fn replaced_measurements_count_at_once() {
         let live = LiveMeasurements::default();
         assert!(live.current().compare(&values()).is_ok());
-        let expectation = Expectation {
-            expected: Sha256Digest::of("x"),
-            severity: Severity::Enforce,
-        };
+        let expectation =
+            Expectation { expected: Sha256Digest::of("x"), severity: Severity::Enforce };
         live.replace(Measurements::default().with(PcrIndex::BOOT_MANAGER, expectation));
         assert!(live.current().compare(&values()).is_err());
     }

@@ -58,10 +58,7 @@ impl Nonce {
     pub(super) fn to_authority(self) -> DistinguishedName {
         let text = STANDARD.encode(self.0);
         let value = der::tlv(der::PRINTABLE_STRING, &[text.as_bytes()]);
-        let attribute = der::tlv(
-            der::SEQUENCE,
-            &[&der::object_identifier(COMMON_NAME), &value],
-        );
+        let attribute = der::tlv(der::SEQUENCE, &[&der::object_identifier(COMMON_NAME), &value]);
         DistinguishedName::in_sequence(&der::tlv(der::SET, &[&attribute]))
     }
 
@@ -90,10 +87,7 @@ mod tests {
     fn a_nonce_survives_both_ways() {
         let nonce = Nonce::new([0x5a; 32]);
         let token = nonce.to_alpn();
-        assert_eq!(
-            Nonce::from_alpn([b"h2".as_slice(), &token].into_iter()),
-            Some(nonce)
-        );
+        assert_eq!(Nonce::from_alpn([b"h2".as_slice(), &token].into_iter()), Some(nonce));
         let authority = nonce.to_authority();
         assert_eq!(Nonce::from_authorities(&[authority.as_ref()]), Some(nonce));
     }

@@ -62,10 +62,7 @@ pub struct Connector<C> {
 impl<C> Connector<C> {
     /// With this endpoint, over connections of `transport`.
     pub fn new(transport: C, endpoint: Endpoint) -> Self {
-        Self {
-            transport,
-            endpoint,
-        }
+        Self { transport, endpoint }
     }
 }
 
@@ -81,18 +78,14 @@ where
     type Future = Connecting<AtlsStream<IO>, ConnectError>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ConnectError>> {
-        self.transport
-            .poll_ready(cx)
-            .map_err(|error| ConnectError::Transport(error.into()))
+        self.transport.poll_ready(cx).map_err(|error| ConnectError::Transport(error.into()))
     }
 
     fn call(&mut self, target: T) -> Self::Future {
         let connecting = self.transport.call(target);
         let endpoint = self.endpoint.clone();
         Box::pin(async move {
-            let io = connecting
-                .await
-                .map_err(|error| ConnectError::Transport(error.into()))?;
+            let io = connecting.await.map_err(|error| ConnectError::Transport(error.into()))?;
             endpoint.connect(io).await.map_err(ConnectError::Atls)
         })
     }

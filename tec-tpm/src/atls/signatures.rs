@@ -39,9 +39,7 @@ impl ByProvider<'_> {
     ) -> Result<(), QuoteError> {
         let info = SubjectPublicKeyInfoRef::from_der(key.as_der()).map_err(|_| QuoteError::Key)?;
         let key = info.subject_public_key.raw_bytes();
-        self.signed(scheme, key, message, signature)
-            .then_some(())
-            .ok_or(QuoteError::Signature)
+        self.signed(scheme, key, message, signature).then_some(()).ok_or(QuoteError::Signature)
     }
 }
 

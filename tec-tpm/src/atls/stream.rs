@@ -21,10 +21,7 @@ pub struct AtlsStream<IO> {
 
 impl<IO> AtlsStream<IO> {
     pub(super) fn new(tls: TlsStream<Wire<IO>>, peer: Option<AttestedPeer>) -> Self {
-        Self {
-            tls,
-            peer: peer.map(Arc::new),
-        }
+        Self { tls, peer: peer.map(Arc::new) }
     }
 
     /// The other end; `None` where it was not to be attested.

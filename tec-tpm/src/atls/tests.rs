@@ -61,10 +61,7 @@ async fn meet_older(
 }
 
 fn vtpm(tpm: &Arc<SoftTpm>) -> Arc<dyn Issuer> {
-    Arc::new(VtpmIssuer::new(
-        Variant::QemuVtpm,
-        Arc::clone(tpm) as Arc<_>,
-    ))
+    Arc::new(VtpmIssuer::new(Variant::QemuVtpm, Arc::clone(tpm) as Arc<_>))
 }
 
 fn any_vtpm(measurements: Measurements) -> Arc<dyn Validator> {
@@ -73,10 +70,7 @@ fn any_vtpm(measurements: Measurements) -> Arc<dyn Validator> {
 }
 
 fn expecting(index: u8, expected: Sha256Digest) -> Measurements {
-    let expectation = Expectation {
-        expected,
-        severity: Severity::Enforce,
-    };
+    let expectation = Expectation { expected, severity: Severity::Enforce };
     Measurements::default().with(PcrIndex::new(index).unwrap(), expectation)
 }
 
@@ -85,12 +79,8 @@ async fn both_ends_prove_themselves_and_speak() {
     let (node, service) = (Arc::new(SoftTpm::p256(1)), Arc::new(SoftTpm::p256(2)));
     let unused = expecting(15, Sha256Digest::ZERO);
     let (server, client) = meet(
-        now()
-            .with_issuer(vtpm(&service))
-            .with_validator(any_vtpm(unused.clone())),
-        now()
-            .with_issuer(vtpm(&node))
-            .with_validator(any_vtpm(unused)),
+        now().with_issuer(vtpm(&service)).with_validator(any_vtpm(unused.clone())),
+        now().with_issuer(vtpm(&node)).with_validator(any_vtpm(unused)),
     )
     .await;
     let (mut server, mut client) = (server.unwrap(), client.unwrap());
@@ -150,10 +140,7 @@ async fn ends_that_need_not_bind_do_it_with_each_other() {
 async fn nonces_travel_as_server_names_whatever_they_begin_with() {
     let compatible = dummy_server().with_channel_binding(ChannelBinding::WherePeerCan);
     let server = compatible.build().unwrap();
-    let client = dummy_client()
-        .with_channel_binding(ChannelBinding::OlderServers)
-        .build()
-        .unwrap();
+    let client = dummy_client().with_channel_binding(ChannelBinding::OlderServers).build().unwrap();
     // One of 64 begins with each letter of base64.
     for _ in 0..200 {
         let (near, far) = tokio::io::duplex(256 * 1024);
@@ -199,9 +186,7 @@ async fn a_client_that_judges_nobody_does_not_connect() {
     let client = now().with_issuer(Arc::new(DangerousDummyIssuer));
     let (_, client) = meet(dummy_server(), client).await;
     assert!(matches!(client, Err(AtlsError::NoValidator)));
-    let client = now()
-        .with_issuer(Arc::new(DangerousDummyIssuer))
-        .dangerous_unverified_server();
+    let client = now().with_issuer(Arc::new(DangerousDummyIssuer)).dangerous_unverified_server();
     let (_, client) = meet(dummy_server(), client).await;
     assert!(client.unwrap().peer().is_none());
 }
@@ -273,10 +258,7 @@ async fn a_document_that_served_once_is_refused() {
     };
     assert!(meet().await.is_ok());
     let refused = meet().await;
-    assert!(matches!(
-        refused,
-        Err(AtlsError::Document(ValidateError::Nonce))
-    ));
+    assert!(matches!(refused, Err(AtlsError::Document(ValidateError::Nonce))));
 }
 
 #[tokio::test]
@@ -408,31 +390,18 @@ fn oversized_and_foreign_certificates_are_refused() {
     let provider = ring::default_provider();
     let check = |der: &[u8]| certificate::PeerCertificate::check(der, SoftSnp::now(), &provider);
     let large = vec![0x30; MAX_DOCUMENT + 1025];
-    assert!(matches!(
-        check(&large),
-        Err(PeerCertificateError::TooLarge { .. })
-    ));
-    assert!(matches!(
-        check(&[0x30, 0]),
-        Err(PeerCertificateError::Malformed(_))
-    ));
+    assert!(matches!(check(&large), Err(PeerCertificateError::TooLarge { .. })));
+    assert!(matches!(check(&[0x30, 0]), Err(PeerCertificateError::Malformed(_))));
     let vcek = SoftSnp::vcek(crate::snp::Product::Milan, 1).certificate();
     assert!(matches!(check(&vcek), Err(PeerCertificateError::Signature)));
-    let made = dummy_server()
-        .build()
-        .unwrap()
-        .0
-        .certify(Some(&Nonce::new([7; 32])));
+    let made = dummy_server().build().unwrap().0.certify(Some(&Nonce::new([7; 32])));
     let good = made.unwrap().cert[0].to_vec();
     assert!(check(&good).is_ok());
     let mut changed = good.clone();
     // The last byte of the document, which the signature covers.
     let at = good.windows(4).position(|part| part == b"Nonc").unwrap();
     changed[at] ^= 1;
-    assert!(matches!(
-        check(&changed),
-        Err(PeerCertificateError::Signature)
-    ));
+    assert!(matches!(check(&changed), Err(PeerCertificateError::Signature)));
 }
 
 #[tokio::test]
@@ -440,10 +409,7 @@ async fn all_registers_that_differ_are_told() {
     let tpm = Arc::new(SoftTpm::p256(1));
     tpm.extend(PcrIndex::BOOT_MANAGER, &Sha256Digest::of("shim"));
     let wanted = expecting(15, Sha256Digest::of("cluster"));
-    let zero = Expectation {
-        expected: Sha256Digest::ZERO,
-        severity: Severity::Enforce,
-    };
+    let zero = Expectation { expected: Sha256Digest::ZERO, severity: Severity::Enforce };
     let wanted = wanted.with(PcrIndex::BOOT_MANAGER, zero);
     let client = now().with_validator(any_vtpm(wanted));
     let (_, client) = meet(now().with_issuer(vtpm(&tpm)), client).await;
@@ -459,20 +425,13 @@ async fn only_pinned_keys_pass_where_keys_are_pinned() {
     let pinned = |key: &SoftTpm| {
         let trust = PinnedAks::new([key.public_key().fingerprint()]);
         let live = Arc::new(LiveMeasurements::default());
-        now().with_validator(Arc::new(VtpmValidator::new(
-            Variant::QemuVtpm,
-            Arc::new(trust),
-            live,
-        )))
+        now().with_validator(Arc::new(VtpmValidator::new(Variant::QemuVtpm, Arc::new(trust), live)))
     };
     let (_, client) = meet(now().with_issuer(vtpm(&tpm)), pinned(&tpm)).await;
     assert!(client.is_ok());
     let other = SoftTpm::p256(2);
     let (_, client) = meet(now().with_issuer(vtpm(&tpm)), pinned(&other)).await;
-    assert!(matches!(
-        client,
-        Err(AtlsError::Document(ValidateError::Untrusted { .. }))
-    ));
+    assert!(matches!(client, Err(AtlsError::Document(ValidateError::Untrusted { .. }))));
 }
 
 #[derive(Debug)]
@@ -509,22 +468,14 @@ async fn the_key_of_an_azure_machine_is_vouched_for_by_its_processor() {
     // Keys come from the seed: this is the machine's own TPM.
     let (machine, tpm) = (SoftAzure::new(3), Arc::new(SoftTpm::rsa(3)));
     let vcek = machine.chip().certificate();
-    let stream = azure(machine, Arc::clone(&tpm), vcek.clone())
-        .await
-        .unwrap();
+    let stream = azure(machine, Arc::clone(&tpm), vcek.clone()).await.unwrap();
     assert_eq!(stream.peer().unwrap().ak(), Some(&tpm.public_key()));
 
     let other = azure(SoftAzure::new(3), Arc::new(SoftTpm::p256(9)), vcek).await;
-    assert!(matches!(
-        other,
-        Err(AtlsError::Document(ValidateError::Untrusted { .. }))
-    ));
+    assert!(matches!(other, Err(AtlsError::Document(ValidateError::Untrusted { .. }))));
     let wrong = SoftSnp::vcek(crate::snp::Product::Milan, 8).certificate();
     let other = azure(SoftAzure::new(3), tpm, wrong).await;
-    assert!(matches!(
-        other,
-        Err(AtlsError::Document(ValidateError::Untrusted { .. }))
-    ));
+    assert!(matches!(other, Err(AtlsError::Document(ValidateError::Untrusted { .. }))));
 }
 
 #[test]
@@ -551,10 +502,7 @@ fn a_second_quote_of_the_compared_bank_is_refused() {
     assert!(validate(&value).is_ok());
     let quotes = value["Attestation"]["quotes"].as_array_mut().unwrap();
     quotes[0]["pcrs"]["hash"] = 11.into();
-    assert!(matches!(
-        validate(&value),
-        Err(ValidateError::Malformed { at: "quotes", .. })
-    ));
+    assert!(matches!(validate(&value), Err(ValidateError::Malformed { at: "quotes", .. })));
     let quotes = value["Attestation"]["quotes"].as_array_mut().unwrap();
     quotes.remove(0);
     quotes[0]["pcrs"]["pcrs"]["15"] = serde_json::json!("/".repeat(42) + "8=");
@@ -563,15 +511,9 @@ fn a_second_quote_of_the_compared_bank_is_refused() {
 
 #[tokio::test]
 async fn a_silent_client_is_given_up() {
-    let server = dummy_server()
-        .with_handshake_limit(Duration::from_millis(20))
-        .build()
-        .unwrap();
+    let server = dummy_server().with_handshake_limit(Duration::from_millis(20)).build().unwrap();
     let (near, _far) = tokio::io::duplex(1024);
-    assert!(matches!(
-        server.accept(near).await,
-        Err(AtlsError::TimedOut { .. })
-    ));
+    assert!(matches!(server.accept(near).await, Err(AtlsError::TimedOut { .. })));
 }
 
 #[test]
@@ -583,11 +525,7 @@ fn certificates_can_be_made_after_2049() {
         Arc::new(SeededEntropy::new(1)),
     );
     let endpoint = builder.with_issuer(Arc::new(DangerousDummyIssuer)).build();
-    let made = endpoint
-        .unwrap()
-        .0
-        .certify(Some(&Nonce::new([0; 32])))
-        .unwrap();
+    let made = endpoint.unwrap().0.certify(Some(&Nonce::new([0; 32]))).unwrap();
     let now = Timestamp::from_unix_seconds(2_600_000_000);
     let provider = ring::default_provider();
     assert!(certificate::PeerCertificate::check(&made.cert[0], now, &provider).is_ok());
@@ -627,10 +565,7 @@ async fn no_quote_is_made_for_those_who_went_away() {
     }
     while let Some(ended) = meetings.join_next().await {
         let ended = ended.unwrap();
-        assert!(
-            matches!(ended, Err(AtlsError::TimedOut { .. })),
-            "{ended:?}"
-        );
+        assert!(matches!(ended, Err(AtlsError::TimedOut { .. })), "{ended:?}");
     }
     drop(tpm);
     // All turns are free again only when those who had one are through.

@@ -50,10 +50,7 @@ impl ValidateError {
         at: &'static str,
         source: impl Into<Box<dyn Error + Send + Sync>>,
     ) -> Self {
-        Self::Malformed {
-            at,
-            source: Some(source.into()),
-        }
+        Self::Malformed { at, source: Some(source.into()) }
     }
 }
 
@@ -74,12 +71,7 @@ pub struct Validated {
 impl Validated {
     /// A document that binds these user data, and says nothing else.
     pub fn new(user_data: [u8; 32]) -> Self {
-        Self {
-            user_data,
-            ak: None,
-            pcrs: None,
-            warnings: Vec::new(),
-        }
+        Self { user_data, ak: None, pcrs: None, warnings: Vec::new() }
     }
 }
 
@@ -144,10 +136,7 @@ impl AkTrust for PinnedAks {
         if self.0.contains(&ak) {
             return Ok(());
         }
-        Err(ValidateError::Untrusted {
-            ak,
-            reason: "it is not among the pinned keys".to_owned(),
-        })
+        Err(ValidateError::Untrusted { ak, reason: "it is not among the pinned keys".to_owned() })
     }
 }
 
@@ -164,9 +153,7 @@ impl EveryTrust {
 
 impl AkTrust for EveryTrust {
     fn check(&self, ak: &PublicKey, instance_info: &[u8]) -> Result<(), ValidateError> {
-        self.0
-            .iter()
-            .try_for_each(|one| one.check(ak, instance_info))
+        self.0.iter().try_for_each(|one| one.check(ak, instance_info))
     }
 }
 
@@ -185,11 +172,7 @@ impl VtpmValidator {
         trust: Arc<dyn AkTrust>,
         measurements: Arc<LiveMeasurements>,
     ) -> Self {
-        Self {
-            variant,
-            trust,
-            measurements,
-        }
+        Self { variant, trust, measurements }
     }
 }
 
@@ -209,11 +192,7 @@ impl Validator for VtpmValidator {
         let inner = inner_nonce(&document.user_data, nonce);
         let quote = document
             .quote()
-            .verify_by(
-                signatures,
-                ak,
-                &quote_nonce(&document.instance_info, &inner),
-            )
+            .verify_by(signatures, ak, &quote_nonce(&document.instance_info, &inner))
             .map_err(|error| match error {
                 QuoteError::Nonce => ValidateError::Nonce,
                 error => ValidateError::Quote(error),

@@ -35,11 +35,7 @@ impl fmt::Debug for PeerVerifier {
 impl PeerVerifier {
     /// What the certificate says is not looked at. The peer proves that it has the key.
     pub(super) fn any(provider: &Arc<CryptoProvider>) -> Arc<Self> {
-        Arc::new(Self {
-            provider: Arc::clone(provider),
-            judge: None,
-            hints: Vec::new(),
-        })
+        Arc::new(Self { provider: Arc::clone(provider), judge: None, hints: Vec::new() })
     }
 
     /// The document must be for this nonce, which a server tells among its hints. It need not be
@@ -131,9 +127,8 @@ impl Judge {
         if inner.validators.is_empty() {
             return Ok(None);
         }
-        let (variant, document) = certificate
-            .document(&inner.accepted())
-            .map_err(AtlsError::Certificate)?;
+        let (variant, document) =
+            certificate.document(&inner.accepted()).map_err(AtlsError::Certificate)?;
         // The variant is one of those accepted, so there is a validator.
         let validator = inner.validator(variant).ok_or(AtlsError::NoCertificate)?;
         let validated = validator
@@ -165,8 +160,7 @@ impl ServerCertVerifier for PeerVerifier {
         _ocsp_response: &[u8],
         _now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        self.look_at(end_entity)
-            .map(|()| ServerCertVerified::assertion())
+        self.look_at(end_entity).map(|()| ServerCertVerified::assertion())
     }
 
     fn verify_tls12_signature(
@@ -203,8 +197,7 @@ impl ClientCertVerifier for PeerVerifier {
         _intermediates: &[CertificateDer<'_>],
         _now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        self.look_at(end_entity)
-            .map(|()| ClientCertVerified::assertion())
+        self.look_at(end_entity).map(|()| ClientCertVerified::assertion())
     }
 
     fn verify_tls12_signature(

@@ -58,10 +58,7 @@ impl Combined {
         for pcr in pinned.iter() {
             let made_by = self.provenance(pcr, quoted.value(pcr));
             if made_by.is_empty() {
-                return Err(Refusal::Unknown {
-                    pcr,
-                    quoted: *quoted.value(pcr),
-                });
+                return Err(Refusal::Unknown { pcr, quoted: *quoted.value(pcr) });
             }
             each.push((pcr, made_by));
         }

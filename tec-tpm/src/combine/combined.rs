@@ -48,11 +48,7 @@ impl Combined {
             }
             enumerated.push(Enumerated { family, registers });
         }
-        Ok(Self {
-            rules,
-            names,
-            families: enumerated,
-        })
+        Ok(Self { rules, names, families: enumerated })
     }
 
     /// Registers that at least one image says something about.
@@ -74,11 +70,7 @@ impl Combined {
         let mut found = Vec::new();
         for enumerated in &self.families {
             for leaf in enumerated.with_value(pcr, value) {
-                found.push(provenance::of(
-                    &self.names,
-                    &enumerated.family,
-                    &leaf.choice,
-                ));
+                found.push(provenance::of(&self.names, &enumerated.family, &leaf.choice));
             }
         }
         provenance::tidied(found)

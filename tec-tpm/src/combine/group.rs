@@ -67,10 +67,7 @@ impl Group {
     /// Whether an image brings all measurements of the group along, whatever loads it. How often
     /// a kernel is measured, on the contrary, is the loader's doing.
     pub(super) const fn shapes_itself(self) -> bool {
-        !matches!(
-            self,
-            Self::Kernel | Self::Shim | Self::Grub | Self::Bootloader
-        )
+        !matches!(self, Self::Kernel | Self::Shim | Self::Grub | Self::Bootloader)
     }
 }
 
@@ -120,18 +117,11 @@ impl GroupSet {
     /// The group, if it is exactly one.
     pub(super) fn single(self) -> Option<Group> {
         let lowest = usize::try_from(self.0.trailing_zeros()).ok()?;
-        Group::ALL
-            .get(lowest)
-            .copied()
-            .filter(|_| self.0.is_power_of_two())
+        Group::ALL.get(lowest).copied().filter(|_| self.0.is_power_of_two())
     }
 
     fn replaced(self, from: Group, to: Group) -> Self {
-        if self.contains(from) {
-            self.without(Self::of(from)).and(Self::of(to))
-        } else {
-            self
-        }
+        if self.contains(from) { self.without(Self::of(from)).and(Self::of(to)) } else { self }
     }
 }
 
@@ -213,9 +203,7 @@ pub(super) fn within_uki(set: GroupSet) -> GroupSet {
 /// that of the image.
 pub(super) fn only_uki(set: GroupSet) -> GroupSet {
     let loaders = [Group::Bootloader, Group::Shim, Group::Grub].into_iter();
-    loaders.fold(within_uki(set), |set, loader| {
-        set.replaced(loader, Group::Uki)
-    })
+    loaders.fold(within_uki(set), |set, loader| set.replaced(loader, Group::Uki))
 }
 
 const FIRMWARE: GroupSet = GroupSet::of(Group::Firmware);
@@ -283,10 +271,7 @@ mod tests {
 
     #[test]
     fn owner_key_lists_follow_shim_unless_told_otherwise() {
-        assert_eq!(
-            groups(Grouping::default(), "Pcr14MokListX"),
-            [Group::Bootloader]
-        );
+        assert_eq!(groups(Grouping::default(), "Pcr14MokListX"), [Group::Bootloader]);
         let own = Grouping::new(Loaders::OneUnit, MokLists::Independent);
         assert_eq!(groups(own, "Pcr14MokListX"), [Group::Mok]);
     }

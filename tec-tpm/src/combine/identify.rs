@@ -123,26 +123,11 @@ const WELL_KNOWN: [(&[u8], &str); 8] = [
     (&[0; 4], "separator"),
     (&[0xff; 4], "separator"),
     (&[1, 0, 0, 0], "separator after an error"),
-    (
-        b"Calling EFI Application from Boot Option",
-        "boot option is called",
-    ),
-    (
-        b"Returning from EFI Application from Boot Option",
-        "boot option returned",
-    ),
-    (
-        b"Exit Boot Services Invocation",
-        "operating system takes over",
-    ),
-    (
-        b"Exit Boot Services Returned with Success",
-        "operating system took over",
-    ),
-    (
-        b"Exit Boot Services Returned with Failure",
-        "operating system failed to take over",
-    ),
+    (b"Calling EFI Application from Boot Option", "boot option is called"),
+    (b"Returning from EFI Application from Boot Option", "boot option returned"),
+    (b"Exit Boot Services Invocation", "operating system takes over"),
+    (b"Exit Boot Services Returned with Success", "operating system took over"),
+    (b"Exit Boot Services Returned with Failure", "operating system failed to take over"),
 ];
 
 impl<'a> Catalog<'a> {

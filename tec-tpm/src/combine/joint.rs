@@ -67,10 +67,7 @@ impl Enumerated {
         for pcr in registers.iter() {
             let leaves = self.leaves(pcr);
             rows = Some(match rows {
-                None => leaves
-                    .iter()
-                    .map(|leaf| (vec![leaf.value], leaf.choice))
-                    .collect(),
+                None => leaves.iter().map(|leaf| (vec![leaf.value], leaf.choice)).collect(),
                 Some(rows) => join(pcr, &rows, leaves)?,
             });
         }
@@ -85,10 +82,7 @@ fn join(pcr: PcrIndex, rows: &[Row], leaves: &[Leaf]) -> Result<Vec<Row>, Combin
     let shared = in_rows.shared(in_leaves);
     let mut index: BTreeMap<Choice, Vec<&Leaf>> = BTreeMap::new();
     for leaf in leaves {
-        index
-            .entry(leaf.choice.within(shared))
-            .or_default()
-            .push(leaf);
+        index.entry(leaf.choice.within(shared)).or_default().push(leaf);
     }
     let mut joined = Vec::with_capacity(rows.len());
     for (values, choice) in rows {
@@ -96,10 +90,7 @@ fn join(pcr: PcrIndex, rows: &[Row], leaves: &[Leaf]) -> Result<Vec<Row>, Combin
         for leaf in candidates.into_iter().flatten() {
             if let Some(both) = choice.joined(&leaf.choice) {
                 if joined.len() >= MAX_LEAVES {
-                    return Err(CombineError::TooManyValues {
-                        pcr,
-                        limit: MAX_LEAVES,
-                    });
+                    return Err(CombineError::TooManyValues { pcr, limit: MAX_LEAVES });
                 }
                 let mut values = values.clone();
                 values.push(leaf.value);

@@ -73,13 +73,7 @@ impl Searcher<'_> {
             }
             return;
         };
-        let candidates: Vec<_> = self
-            .digests
-            .get(id)
-            .into_iter()
-            .flatten()
-            .copied()
-            .collect();
+        let candidates: Vec<_> = self.digests.get(id).into_iter().flatten().copied().collect();
         for digest in candidates {
             let mut extended = value;
             for count in 1..=MAX_REPEATS {

@@ -58,10 +58,7 @@ pub struct MixedStates {
 impl MixedStates {
     /// Combines by the rules of `combiner`.
     pub fn new(combiner: Combiner) -> Self {
-        Self {
-            combiner,
-            kept: Mutex::default(),
-        }
+        Self { combiner, kept: Mutex::default() }
     }
 
     /// What is known of a set of images. Who else asks for a new set waits rather than computing it,
@@ -127,16 +124,11 @@ struct Kept {
 
 impl Kept {
     fn new(combiner: &Combiner, live: &LiveImages<'_>) -> Self {
-        let named: Vec<_> = live
-            .iter()
-            .map(|image| (image.name.as_str(), &image.expected))
-            .collect();
+        let named: Vec<_> =
+            live.iter().map(|image| (image.name.as_str(), &image.expected)).collect();
         let own =
             |image: &tec_core::image::ApprovedImage| (image.name.clone(), image.expected.clone());
-        Self {
-            combined: combiner.combine(&named),
-            images: live.iter().map(own).collect(),
-        }
+        Self { combined: combiner.combine(&named), images: live.iter().map(own).collect() }
     }
 
     fn is_of(&self, live: &LiveImages<'_>) -> bool {
@@ -153,9 +145,7 @@ impl Kept {
         let nearest = combined.nearest(evidence, pinned)?;
         let state = combined.boot_state(nearest.family, &nearest.choice, pinned);
         let expected = nearest.measured.iter().map(|(pcr, digests)| {
-            let events = digests
-                .iter()
-                .map(|digest| self.event(&state, *pcr, digest));
+            let events = digests.iter().map(|digest| self.event(&state, *pcr, digest));
             ExpectedPcr::from_events(*pcr, events)
         });
         let expected = expected.collect();
@@ -228,10 +218,7 @@ impl Combined {
             0 => String::new(),
             more => format!("; and of {more} more"),
         };
-        Some(format!(
-            "PCR {pcr} of {state} is not known: {}{more}",
-            gap.reason
-        ))
+        Some(format!("PCR {pcr} of {state} is not known: {}{more}", gap.reason))
     }
 }
 

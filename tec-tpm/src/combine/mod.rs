@@ -173,10 +173,7 @@ impl Combiner {
     /// states cannot be listed.
     pub fn combine(&self, images: &[(&str, &ExpectedPcrs)]) -> Result<Combined, CombineError> {
         if images.len() > MAX_IMAGES {
-            return Err(CombineError::TooManyImages {
-                count: images.len(),
-                limit: MAX_IMAGES,
-            });
+            return Err(CombineError::TooManyImages { count: images.len(), limit: MAX_IMAGES });
         }
         let families = source::families(images, self.grouping, &self.levels)?;
         let names = images.iter().map(|(name, _)| (*name).to_owned()).collect();

@@ -32,9 +32,7 @@ impl Combined {
     ) -> Option<Nearest<'_>> {
         let mut best: Option<(u32, &Enumerated, Choice)> = None;
         for enumerated in &self.families {
-            let distances = pinned
-                .iter()
-                .map(|pcr| self.distances(enumerated, evidence, pcr));
+            let distances = pinned.iter().map(|pcr| self.distances(enumerated, evidence, pcr));
             let Some((cost, choice)) = Search::of(&distances.collect::<Vec<_>>()) else {
                 continue;
             };
@@ -70,9 +68,7 @@ impl Combined {
             let quoted = evidence.pcrs.value(pcr);
             let leaves = enumerated.leaves(pcr).iter();
             let distance = |value: &Sha256Digest| u32::from(value != quoted);
-            leaves
-                .map(|leaf| (distance(&leaf.value), leaf.choice))
-                .collect()
+            leaves.map(|leaf| (distance(&leaf.value), leaf.choice)).collect()
         };
         if distances.is_empty() {
             distances.push((log.map_or(1, |log| log.events), Choice::FREE));
@@ -99,9 +95,7 @@ impl Combined {
         };
         let traced = walk(family, pcr, &self.rules, choice, &Vec::new());
         let leaves = traced.ok().flatten()?.leaves.into_iter();
-        leaves
-            .map(|leaf| leaf.value)
-            .min_by_key(|digests| distance(digests))
+        leaves.map(|leaf| leaf.value).min_by_key(|digests| distance(digests))
     }
 }
 
@@ -131,11 +125,7 @@ struct Distance<'a> {
 
 impl<'a> From<&'a Logged> for Distance<'a> {
     fn from(log: &'a Logged) -> Self {
-        Self {
-            log,
-            found: 0,
-            missing: 0,
-        }
+        Self { log, found: 0, missing: 0 }
     }
 }
 
@@ -174,11 +164,7 @@ struct Search<'a> {
 
 impl Search<'_> {
     fn of(registers: &[Vec<(u32, Choice)>]) -> Option<(u32, Choice)> {
-        let mut search = Search {
-            registers,
-            best: None,
-            left: MAX_STEPS,
-        };
+        let mut search = Search { registers, best: None, left: MAX_STEPS };
         search.step(0, 0, Choice::FREE);
         search.best
     }

@@ -71,9 +71,7 @@ pub(super) fn of(names: &[String], family: &Family, choice: &Choice) -> Provenan
         class.is_some_and(|class| family.of_class(g, class).next().is_some())
     };
     let chosen = choice.groups();
-    let matters = chosen
-        .iter()
-        .filter(|g| family.alternatives(*g) > 1 || !has(*g));
+    let matters = chosen.iter().filter(|g| family.alternatives(*g) > 1 || !has(*g));
     let mut left: GroupSet = matters.collect();
     if !left.iter().any(has) {
         // All images are alike in what matters; name them by what they start.
@@ -92,10 +90,7 @@ pub(super) fn of(names: &[String], family: &Family, choice: &Choice) -> Provenan
         let best = covered.iter().copied().max_by_key(|set| set.count());
         let best = best.unwrap_or_default();
         if best.is_empty() {
-            origins.push(Origin {
-                groups: left.iter().collect(),
-                images: Vec::new(),
-            });
+            origins.push(Origin { groups: left.iter().collect(), images: Vec::new() });
             break;
         }
         let images = covered.iter().zip(&family.numbers);

@@ -44,13 +44,8 @@ pub struct SbatLevels {
 
 impl Default for SbatLevels {
     fn default() -> Self {
-        let known = PUBLISHED
-            .iter()
-            .filter_map(|text| Some((digest(text), date(text)?)));
-        Self {
-            dates: known.collect(),
-            stored: Vec::new(),
-        }
+        let known = PUBLISHED.iter().filter_map(|text| Some((digest(text), date(text)?)));
+        Self { dates: known.collect(), stored: Vec::new() }
     }
 }
 
@@ -60,9 +55,8 @@ impl SbatLevels {
     /// # Errors
     /// [`SbatLevelError`] when the text does not begin with `sbat,1,` and a date.
     pub fn with_known(mut self, text: &str) -> Result<Self, SbatLevelError> {
-        let date = date(text).ok_or_else(|| SbatLevelError {
-            text: text.chars().take(64).collect(),
-        })?;
+        let date =
+            date(text).ok_or_else(|| SbatLevelError { text: text.chars().take(64).collect() })?;
         self.dates.insert(digest(text), date);
         Ok(self)
     }
@@ -80,10 +74,7 @@ impl SbatLevels {
     /// Levels by digest and date, for tests that measure something else.
     #[cfg(test)]
     pub(super) fn of_digests(levels: impl IntoIterator<Item = (Sha256Digest, u64)>) -> Self {
-        Self {
-            dates: levels.into_iter().collect(),
-            stored: Vec::new(),
-        }
+        Self { dates: levels.into_iter().collect(), stored: Vec::new() }
     }
 
     #[cfg(test)]
@@ -106,10 +97,7 @@ impl SbatLevels {
 /// What a shim measures for a level (a `UEFI_VARIABLE_DATA`, PC Client Platform Firmware Profile
 /// 1.06, 10.2.6).
 fn digest(text: &str) -> Sha256Digest {
-    let name: Vec<u8> = "SbatLevel"
-        .encode_utf16()
-        .flat_map(u16::to_le_bytes)
-        .collect();
+    let name: Vec<u8> = "SbatLevel".encode_utf16().flat_map(u16::to_le_bytes).collect();
     let mut data = SHIM_GUID.to_vec();
     data.extend((name.len() as u64 / 2).to_le_bytes());
     data.extend((text.len() as u64).to_le_bytes());
@@ -154,10 +142,7 @@ mod tests {
         let levels = SbatLevels::default();
         assert_eq!(levels.replaces(&digest(text), &digest(PUBLISHED[0])), None);
         let levels = levels.with_known(text).unwrap();
-        assert_eq!(
-            levels.replaces(&digest(text), &digest(PUBLISHED[0])),
-            Some(true)
-        );
+        assert_eq!(levels.replaces(&digest(text), &digest(PUBLISHED[0])), Some(true));
     }
 
     #[test]

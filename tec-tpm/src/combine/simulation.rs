@@ -59,18 +59,10 @@ impl Machine {
         }
         let vendor = format!("vendor {}", self.shim.vendor);
         events.push(measure(7, "Pcr7ShimCert", vendor.clone()));
-        events.push(measure(
-            7,
-            "Pcr7SbatLevel",
-            format!("level {}", self.stored),
-        ));
+        events.push(measure(7, "Pcr7SbatLevel", format!("level {}", self.stored)));
         events.push(measure(7, "Pcr7GrubMokListCert", "vendor".to_owned()));
         for list in ["MokList", "MokListX", "MokListTrusted"] {
-            events.push(measure(
-                14,
-                &format!("Pcr14{list}"),
-                format!("{list} {vendor}"),
-            ));
+            events.push(measure(14, &format!("Pcr14{list}"), format!("{list} {vendor}")));
         }
         let fold = |pcr| ExpectedPcr::from_events(pcr, events.iter().cloned());
         (self, ExpectedPcrs::new(REGISTERS.map(fold).to_vec()))
@@ -167,16 +159,9 @@ proptest! {
 /// What happens to a registry of images.
 #[derive(Clone, Copy, Debug)]
 enum Change {
-    Approve {
-        image: usize,
-        for_seconds: Option<i64>,
-    },
-    Revoke {
-        image: usize,
-    },
-    Wait {
-        seconds: i64,
-    },
+    Approve { image: usize, for_seconds: Option<i64> },
+    Revoke { image: usize },
+    Wait { seconds: i64 },
 }
 
 fn any_change() -> impl Strategy<Value = Change> {

@@ -92,19 +92,10 @@ pub(super) fn families(
     }
     let mut families = Vec::new();
     for chain in [Chain::Loader, Chain::LoaderAndUki, Chain::Uki, Chain::None] {
-        let of_chain = || {
-            taken
-                .iter()
-                .enumerate()
-                .filter(move |(_, t)| t.chain == chain)
-        };
+        let of_chain = || taken.iter().enumerate().filter(move |(_, t)| t.chain == chain);
         let has = |state| of_chain().any(|(_, t)| t.enforcement == state);
         let mut states = Vec::new();
-        states.extend(
-            [Enforcement::On, Enforcement::Off]
-                .into_iter()
-                .filter(|s| has(*s)),
-        );
+        states.extend([Enforcement::On, Enforcement::Off].into_iter().filter(|s| has(*s)));
         if states.is_empty() && has(Enforcement::Unknown) {
             states.push(Enforcement::Unknown);
         }
@@ -136,12 +127,7 @@ struct Ids<'a> {
 
 impl<'a> Ids<'a> {
     fn new(grouping: Grouping) -> Self {
-        Self {
-            numbers: BTreeMap::new(),
-            groups: Vec::new(),
-            grouping,
-            secure_boot: None,
-        }
+        Self { numbers: BTreeMap::new(), groups: Vec::new(), grouping, secure_boot: None }
     }
 
     fn number(&mut self, id: &'a str) -> Result<(u16, GroupSet), CombineError> {
@@ -180,10 +166,7 @@ impl Taken {
         let mut registers = vec![None; PCR_COUNT];
         let mut seen = GroupSet::default();
         for pcr in &expected.pcrs {
-            let refuse = || CombineError::Inconsistent {
-                image: name.to_owned(),
-                pcr: pcr.id,
-            };
+            let refuse = || CombineError::Inconsistent { image: name.to_owned(), pcr: pcr.id };
             if !pcr.is_consistent() {
                 return Err(refuse());
             }
@@ -193,10 +176,7 @@ impl Taken {
             }
             let slot = registers.get_mut(pcr.id.as_usize()).ok_or_else(refuse)?;
             if slot.replace(parts).is_some() {
-                return Err(CombineError::RepeatedRegister {
-                    image: name.to_owned(),
-                    pcr: pcr.id,
-                });
+                return Err(CombineError::RepeatedRegister { image: name.to_owned(), pcr: pcr.id });
             }
         }
         let loader = [Group::Bootloader, Group::Shim, Group::Grub]
@@ -209,11 +189,7 @@ impl Taken {
             (false, false) => Chain::None,
         };
         let enforcement = enforcement(&registers, ids.secure_boot);
-        Ok(Self {
-            registers,
-            chain,
-            enforcement,
-        })
+        Ok(Self { registers, chain, enforcement })
     }
 }
 
@@ -228,12 +204,7 @@ fn parts<'a>(pcr: &'a ExpectedPcr, ids: &mut Ids<'a>) -> Result<Parts, CombineEr
         let (key, groups) = ids.number(&event.id)?;
         match parts.last_mut() {
             Some(last) if last.key == key && last.hash == event.hash => last.count += 1,
-            _ => parts.push(Part {
-                key,
-                groups,
-                hash: event.hash,
-                count: 1,
-            }),
+            _ => parts.push(Part { key, groups, hash: event.hash, count: 1 }),
         }
     }
     Ok(parts)
@@ -270,10 +241,7 @@ impl Family {
                 };
                 all.for_each(|part| part.groups = within(part.groups));
             }
-            sources.push(Source {
-                registers,
-                classes: [0; GROUPS],
-            });
+            sources.push(Source { registers, classes: [0; GROUPS] });
         }
         let sbat_rises = state != Enforcement::Off;
         let mut family = Self {
@@ -296,10 +264,7 @@ impl Family {
         let set = GroupSet::of(group);
         let measured_in: Vec<bool> = (0..PCR_COUNT)
             .map(|pcr| {
-                let parts = self
-                    .sources
-                    .iter()
-                    .filter_map(|s| s.registers.get(pcr)?.as_ref());
+                let parts = self.sources.iter().filter_map(|s| s.registers.get(pcr)?.as_ref());
                 parts.flatten().any(|part| part.groups == set)
             })
             .collect();
@@ -353,10 +318,7 @@ impl Family {
             self.sbat_rises = false;
             return;
         }
-        let more = levels
-            .stored()
-            .iter()
-            .filter(|level| !known.contains(level));
+        let more = levels.stored().iter().filter(|level| !known.contains(level));
         self.sbat_levels = known.iter().chain(more).copied().collect();
     }
 

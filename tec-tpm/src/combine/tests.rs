@@ -13,15 +13,11 @@ const PCR14: PcrIndex = PcrIndex::MOK;
 /// An image from lines of register, id and what is measured (64 digits are a digest).
 fn image(lines: &[(PcrIndex, &str, &str)]) -> ExpectedPcrs {
     let event = |(pcr, id, content): &(PcrIndex, &str, &str)| {
-        let digest = content
-            .parse()
-            .unwrap_or_else(|_| Sha256Digest::of(content));
+        let digest = content.parse().unwrap_or_else(|_| Sha256Digest::of(content));
         ImageEvent::new("E", *pcr, digest, *id)
     };
     let registers: PcrSet = lines.iter().map(|(pcr, ..)| *pcr).collect();
-    let pcrs = registers
-        .iter()
-        .map(|pcr| ExpectedPcr::from_events(pcr, lines.iter().map(event)));
+    let pcrs = registers.iter().map(|pcr| ExpectedPcr::from_events(pcr, lines.iter().map(event)));
     ExpectedPcrs::new(pcrs.collect())
 }
 
@@ -100,14 +96,8 @@ fn two_images_give_the_four_known_values() {
     let (a, b) = (vector(GRUB_A, KERNEL_A), vector(GRUB_B, KERNEL_B));
     let combined = Combiner::new().combine(&[("a", &a), ("b", &b)]).unwrap();
     let known = [
-        (
-            "ff2b357be4a4bc66be796d4e7b2f1f27077dc89b96220aae60b443bcf4672525",
-            "a",
-        ),
-        (
-            "37517a1f76c4d5cf615f4690921c732ad31359aac55f3aaf66d65a8ed38655a9",
-            "b",
-        ),
+        ("ff2b357be4a4bc66be796d4e7b2f1f27077dc89b96220aae60b443bcf4672525", "a"),
+        ("37517a1f76c4d5cf615f4690921c732ad31359aac55f3aaf66d65a8ed38655a9", "b"),
         (
             "0c4e52c0bc5d2fedbf83b2fee82664dbe5347a79cfb2cbcb9a37f64211add6e8",
             "bootloader of a + kernel of b",
@@ -132,10 +122,7 @@ fn one_image_gives_itself_and_none_gives_nothing() {
     let a = vector(GRUB_A, KERNEL_A);
     let one = Combiner::new().combine(&[("a", &a)]).unwrap();
     assert_eq!(one.values(PCR4), [value(&a, PCR4)]);
-    assert_eq!(
-        one.provenance(PCR4, &value(&a, PCR4))[0].whole_images(),
-        ["a"]
-    );
+    assert_eq!(one.provenance(PCR4, &value(&a, PCR4))[0].whole_images(), ["a"]);
     let none = Combiner::new().combine(&[]).unwrap();
     assert!(none.registers().is_empty());
     assert!(none.values(PCR4).is_empty());
@@ -150,9 +137,7 @@ fn a_kernel_that_is_measured_twice_moves_as_one() {
         chain("shim", "grub 2.06 a", &["kernel b", "kernel b"]),
         chain("shim", "grub 2.06 b", &["kernel a", "kernel a"]),
     ];
-    let expected = [&a, &b, &mixes[0], &mixes[1]]
-        .map(|i| value(i, PCR4))
-        .to_vec();
+    let expected = [&a, &b, &mixes[0], &mixes[1]].map(|i| value(i, PCR4)).to_vec();
     assert_eq!(combined.values(PCR4), sorted(expected));
 }
 
@@ -161,16 +146,12 @@ fn a_kernel_that_is_measured_twice_moves_as_one() {
 fn the_loader_decides_how_often_a_kernel_is_measured() {
     let old = chain("shim", "grub 2.06", &["linux 6.1", "linux 6.1"]);
     let new = chain("shim", "grub 2.12", &["linux 6.12"]);
-    let combined = Combiner::new()
-        .combine(&[("12", &old), ("13", &new)])
-        .unwrap();
+    let combined = Combiner::new().combine(&[("12", &old), ("13", &new)]).unwrap();
     let mixes = [
         chain("shim", "grub 2.06", &["linux 6.12", "linux 6.12"]),
         chain("shim", "grub 2.12", &["linux 6.1"]),
     ];
-    let expected = [&old, &new, &mixes[0], &mixes[1]]
-        .map(|i| value(i, PCR4))
-        .to_vec();
+    let expected = [&old, &new, &mixes[0], &mixes[1]].map(|i| value(i, PCR4)).to_vec();
     assert_eq!(combined.values(PCR4), sorted(expected));
 }
 
@@ -180,18 +161,13 @@ fn the_loader_decides_how_often_a_kernel_is_measured() {
 fn a_kernel_that_was_never_measured_is_not_guessed() {
     let old = chain("shim", "grub 2.12", &[]);
     let new = chain("shim", "grub 2.14", &["linux 7.2"]);
-    let combined = Combiner::new()
-        .combine(&[("13", &old), ("sid", &new)])
-        .unwrap();
+    let combined = Combiner::new().combine(&[("13", &old), ("sid", &new)]).unwrap();
     let expected = vec![value(&old, PCR4), value(&new, PCR4)];
     assert_eq!(combined.values(PCR4), sorted(expected));
     let undetermined = combined.undetermined();
     assert_eq!(undetermined.len(), 1);
     assert_eq!(undetermined[0].reason, Reason::NotMeasured);
-    assert_eq!(
-        undetermined[0].state.to_string(),
-        "bootloader of sid + kernel of 13"
-    );
+    assert_eq!(undetermined[0].state.to_string(), "bootloader of sid + kernel of 13");
 }
 
 #[test]
@@ -201,10 +177,7 @@ fn three_images_mix_in_one_state_when_the_loaders_are_separate() {
     let unit = Combiner::new().combine(&named).unwrap();
     assert_eq!(unit.values(PCR4).len(), 9);
     let split = Grouping::new(Loaders::Separate, MokLists::FollowShim);
-    let split = Combiner::new()
-        .with_grouping(split)
-        .combine(&named)
-        .unwrap();
+    let split = Combiner::new().with_grouping(split).combine(&named).unwrap();
     assert_eq!(split.values(PCR4).len(), 27);
     let mixed = value(&chain("shim a", "grub b", &["c"]), PCR4);
     let made_by = &split.provenance(PCR4, &mixed)[0];
@@ -214,10 +187,7 @@ fn three_images_mix_in_one_state_when_the_loaders_are_separate() {
 #[test]
 fn registers_of_one_loader_occur_only_together() {
     let level = "sbat,1,2021030218\n";
-    let (a, b) = (
-        full("shim a", "kernel a", level, "db"),
-        full("shim b", "kernel b", level, "db"),
-    );
+    let (a, b) = (full("shim a", "kernel a", level, "db"), full("shim b", "kernel b", level, "db"));
     let combined = Combiner::new().combine(&[("a", &a), ("b", &b)]).unwrap();
     let counts = [PCR4, PCR7, PCR14].map(|pcr| combined.values(pcr).len());
     assert_eq!(counts, [4, 2, 2]);
@@ -226,20 +196,13 @@ fn registers_of_one_loader_occur_only_together() {
     let tuples = combined.joint_values(set(&[PCR4, PCR7, PCR14])).unwrap();
     let listed = |s: &JointState| s.values.iter().map(|(_, v)| *v).collect::<Vec<_>>();
     assert_eq!(joint.iter().map(listed).collect::<Vec<_>>(), tuples);
-    assert!(
-        joint
-            .iter()
-            .any(|state| state.made_by[0].to_string() == "a")
-    );
+    assert!(joint.iter().any(|state| state.made_by[0].to_string() == "a"));
 }
 
 #[test]
 fn owner_key_lists_of_captured_files_may_come_with_any_loader() {
     let level = "sbat,1,2021030218\n";
-    let (a, b) = (
-        full("shim a", "kernel", level, "db"),
-        full("shim b", "kernel", level, "db"),
-    );
+    let (a, b) = (full("shim a", "kernel", level, "db"), full("shim b", "kernel", level, "db"));
     let grouping = Grouping::new(Loaders::OneUnit, MokLists::Independent);
     let combiner = Combiner::new().with_grouping(grouping);
     let combined = combiner.combine(&[("a", &a), ("b", &b)]).unwrap();
@@ -250,10 +213,7 @@ fn owner_key_lists_of_captured_files_may_come_with_any_loader() {
 #[test]
 fn an_authority_of_new_keys_is_undetermined_unless_all_agree() {
     let level = "sbat,1,2021030218\n";
-    let (a, b) = (
-        full("shim a", "kernel", level, "db 1"),
-        full("shim b", "kernel", level, "db 2"),
-    );
+    let (a, b) = (full("shim a", "kernel", level, "db 1"), full("shim b", "kernel", level, "db 2"));
     let combined = Combiner::new().combine(&[("a", &a), ("b", &b)]).unwrap();
     let expected = vec![value(&a, PCR7), value(&b, PCR7)];
     assert_eq!(combined.values(PCR7), sorted(expected));
@@ -272,10 +232,7 @@ fn levels() -> SbatLevels {
 
 #[test]
 fn a_stored_level_only_rises() {
-    let (a, b) = (
-        full("a", "kernel", "2021", "db"),
-        full("b", "kernel", "2023", "db"),
-    );
+    let (a, b) = (full("a", "kernel", "2021", "db"), full("b", "kernel", "2023", "db"));
     let combiner = Combiner::new().with_sbat_levels(levels());
     let combined = combiner.combine(&[("a", &a), ("b", &b)]).unwrap();
     let back = image(&[
@@ -296,26 +253,17 @@ fn a_stored_level_only_rises() {
 fn a_level_that_machines_have_stored_counts_without_an_image() {
     let a = full("a", "kernel", "2021", "db");
     let levels = levels().with_stored_digest(Sha256Digest::of("2025"));
-    let combined = Combiner::new()
-        .with_sbat_levels(levels)
-        .combine(&[("a", &a)])
-        .unwrap();
+    let combined = Combiner::new().with_sbat_levels(levels).combine(&[("a", &a)]).unwrap();
     let values = combined.values(PCR7);
     assert_eq!(values.len(), 2);
     let stored = values.iter().find(|v| **v != value(&a, PCR7)).unwrap();
     let made_by = &combined.provenance(PCR7, stored)[0];
-    assert_eq!(
-        made_by.to_string(),
-        "bootloader of a + SbatLevel of no image"
-    );
+    assert_eq!(made_by.to_string(), "bootloader of a + SbatLevel of no image");
 }
 
 #[test]
 fn levels_of_unknown_order_do_not_rise() {
-    let (a, b) = (
-        full("a", "kernel", "odd", "db"),
-        full("b", "kernel", "even", "db"),
-    );
+    let (a, b) = (full("a", "kernel", "odd", "db"), full("b", "kernel", "even", "db"));
     let combined = Combiner::new().combine(&[("a", &a), ("b", &b)]).unwrap();
     assert_eq!(combined.values(PCR7).len(), 2);
     let reasons: Vec<_> = combined.undetermined().iter().map(|u| u.reason).collect();
@@ -330,13 +278,8 @@ fn chains_of_another_sort_are_not_mixed() {
         (PCR4, "Pcr4Uki", "uki"),
     ]);
     let grub = chain("shim", "grub", &["kernel"]);
-    let combined = Combiner::new()
-        .combine(&[("uki", &uki), ("grub", &grub)])
-        .unwrap();
-    assert_eq!(
-        combined.values(PCR4),
-        sorted(vec![value(&uki, PCR4), value(&grub, PCR4)])
-    );
+    let combined = Combiner::new().combine(&[("uki", &uki), ("grub", &grub)]).unwrap();
+    assert_eq!(combined.values(PCR4), sorted(vec![value(&uki, PCR4), value(&grub, PCR4)]));
 }
 
 #[test]
@@ -346,18 +289,10 @@ fn a_unified_kernel_image_brings_its_add_ons_along() {
         lines.extend(uki.iter().map(|part| (PCR4, "Pcr4Uki", *part)));
         super::tests::image(&lines)
     };
-    let (a, b) = (
-        image("shim a", &["uki a"]),
-        image("shim b", &["uki b", "add-on"]),
-    );
+    let (a, b) = (image("shim a", &["uki a"]), image("shim b", &["uki b", "add-on"]));
     let combined = Combiner::new().combine(&[("a", &a), ("b", &b)]).unwrap();
-    let mixes = [
-        image("shim a", &["uki b", "add-on"]),
-        image("shim b", &["uki a"]),
-    ];
-    let expected = [&a, &b, &mixes[0], &mixes[1]]
-        .map(|i| value(i, PCR4))
-        .to_vec();
+    let mixes = [image("shim a", &["uki b", "add-on"]), image("shim b", &["uki a"])];
+    let expected = [&a, &b, &mixes[0], &mixes[1]].map(|i| value(i, PCR4)).to_vec();
     assert_eq!(combined.values(PCR4), sorted(expected));
 }
 
@@ -371,19 +306,13 @@ fn images_with_and_without_enforcement_are_not_mixed() {
             (PCR7, "Pcr7SecureBoot", state),
         ])
     };
-    let (a, b) = (
-        image("shim a", "kernel a", "on"),
-        image("shim b", "kernel b", off),
-    );
+    let (a, b) = (image("shim a", "kernel a", "on"), image("shim b", "kernel b", off));
     let combined = Combiner::new().combine(&[("a", &a), ("b", &b)]).unwrap();
     assert_eq!(combined.values(PCR4).len(), 2);
     let unknown = chain("shim c", "grub", &["kernel c"]);
     let all = [("a", &a), ("b", &b), ("c", &unknown)];
     let combined = Combiner::new().combine(&all).unwrap();
-    assert!(
-        combined.values(PCR4).len() > 3,
-        "an image that does not say mixes with both"
-    );
+    assert!(combined.values(PCR4).len() > 3, "an image that does not say mixes with both");
 }
 
 /// The last number of an id stands for what an image says nothing about.
@@ -404,13 +333,7 @@ fn an_image_whose_events_do_not_fold_is_refused() {
     let mut a = vector(GRUB_A, KERNEL_A);
     a.pcrs[0].value = Sha256Digest::ZERO;
     let error = Combiner::new().combine(&[("a", &a)]).unwrap_err();
-    assert_eq!(
-        error,
-        CombineError::Inconsistent {
-            image: "a".to_owned(),
-            pcr: PCR4
-        }
-    );
+    assert_eq!(error, CombineError::Inconsistent { image: "a".to_owned(), pcr: PCR4 });
     let mut twice = vector(GRUB_A, KERNEL_A);
     twice.pcrs.push(twice.pcrs[0].clone());
     let error = Combiner::new().combine(&[("a", &twice)]).unwrap_err();
@@ -420,10 +343,7 @@ fn an_image_whose_events_do_not_fold_is_refused() {
 #[test]
 fn a_mixed_state_is_admitted_and_registers_of_two_loaders_are_not() {
     let level = "sbat,1,2021030218\n";
-    let (a, b) = (
-        full("shim a", "kernel a", level, "db"),
-        full("shim b", "kernel b", level, "db"),
-    );
+    let (a, b) = (full("shim a", "kernel a", level, "db"), full("shim b", "kernel b", level, "db"));
     let combined = Combiner::new().combine(&[("a", &a), ("b", &b)]).unwrap();
     let mixed = value(&full("shim b", "kernel a", level, "db"), PCR4);
     let pinned = PinnedPcrs::new(set(&[PCR4, PCR14])).unwrap();
@@ -443,10 +363,8 @@ fn a_mixed_state_is_admitted_and_registers_of_two_loaders_are_not() {
 
 #[test]
 fn a_value_alone_tells_what_made_it() {
-    let (a, b) = (
-        chain("shim a", "grub a", &["kernel a"]),
-        chain("shim b", "grub b", &["kernel b"]),
-    );
+    let (a, b) =
+        (chain("shim a", "grub a", &["kernel a"]), chain("shim b", "grub b", &["kernel b"]));
     let catalog = Catalog::new(&[("a", &a), ("b", &b)]).unwrap();
     let ask = |made: &ExpectedPcrs| catalog.value(PCR4, &value(made, PCR4));
     let by = |made: &ExpectedPcrs| match ask(made).made.as_slice() {
@@ -468,11 +386,7 @@ fn a_value_alone_tells_what_made_it() {
     };
     let (kernel, times) = sequence.last().unwrap();
     assert_eq!(
-        (
-            kernel[0].image.as_str(),
-            kernel[0].component.as_str(),
-            *times
-        ),
+        (kernel[0].image.as_str(), kernel[0].component.as_str(), *times),
         ("a", "Pcr4Vmlinuz", 2)
     );
     let unknown = ask(&chain("shim c", "grub a", &[]));
@@ -481,10 +395,7 @@ fn a_value_alone_tells_what_made_it() {
 
 #[test]
 fn events_of_a_log_are_told_by_image_or_by_what_every_firmware_measures() {
-    let (a, b) = (
-        chain("shim", "grub a", &["kernel a"]),
-        chain("shim", "grub b", &["kernel b"]),
-    );
+    let (a, b) = (chain("shim", "grub a", &["kernel a"]), chain("shim", "grub b", &["kernel b"]));
     let catalog = Catalog::new(&[("a", &a), ("b", &b)]).unwrap();
     let bytes = EventLogBuilder::new()
         .startup_locality(3)
@@ -492,12 +403,7 @@ fn events_of_a_log_are_told_by_image_or_by_what_every_firmware_measures() {
         .image(Sha256Digest::of("shim"), "\\EFI\\BOOT\\BOOTX64.EFI")
         .image(Sha256Digest::of("kernel b"), "")
         .image(Sha256Digest::of("evil"), "")
-        .measure_digest(
-            PCR14,
-            EventKind::IPL,
-            Sha256Digest::of("shim"),
-            b"elsewhere",
-        )
+        .measure_digest(PCR14, EventKind::IPL, Sha256Digest::of("shim"), b"elsewhere")
         .build();
     let found = catalog.log(&EventLog::parse(&bytes).unwrap());
     let told: Vec<_> = found
@@ -512,12 +418,6 @@ fn events_of_a_log_are_told_by_image_or_by_what_every_firmware_measures() {
     // What extends nothing is left out; a digest counts in its own register only.
     assert_eq!(
         told,
-        [
-            "separator after an error",
-            "Pcr4Shim of a, Pcr4Shim of b",
-            "Pcr4Vmlinuz of b",
-            "",
-            "",
-        ]
+        ["separator after an error", "Pcr4Shim of a, Pcr4Shim of b", "Pcr4Vmlinuz of b", "", "",]
     );
 }

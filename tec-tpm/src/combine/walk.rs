@@ -48,9 +48,7 @@ impl Choice {
     /// Only the groups of `set`.
     pub(super) fn within(&self, set: GroupSet) -> Self {
         let chosen = set.iter().filter_map(|g| Some((g, self.get(g)?)));
-        chosen.fold(Self::FREE, |choice, (group, class)| {
-            choice.with(group, class)
-        })
+        chosen.fold(Self::FREE, |choice, (group, class)| choice.with(group, class))
     }
 
     /// The groups that matter.
@@ -129,11 +127,8 @@ pub(super) fn walk<V: Fold>(
     start: &V,
 ) -> Result<Option<Outcome<V>>, CombineError> {
     let grouping = rules.grouping;
-    let mut known: Vec<&Source> = family
-        .sources
-        .iter()
-        .filter(|s| s.register(pcr).is_some())
-        .collect();
+    let mut known: Vec<&Source> =
+        family.sources.iter().filter(|s| s.register(pcr).is_some()).collect();
     if known.is_empty() {
         return Ok(None);
     }
@@ -150,11 +145,7 @@ pub(super) fn walk<V: Fold>(
         levels: &rules.levels,
         leader,
         shim: grouping.shim(),
-        outcome: Outcome {
-            pcr,
-            leaves: Vec::new(),
-            gaps: Vec::new(),
-        },
+        outcome: Outcome { pcr, leaves: Vec::new(), gaps: Vec::new() },
     };
     let mut templates: Vec<Template<'_>> = Vec::new();
     for source in known {
@@ -183,11 +174,8 @@ fn leader(known: &[&Source], pcr: PcrIndex, grouping: Grouping) -> Option<Group>
     let parts = known.iter().filter_map(|s| s.register(pcr)).flatten();
     let all = parts.fold(GroupSet::default(), |set, part| set.and(part.groups));
     // Which level is measured hangs on shim.
-    let all = if all.contains(Group::SbatLevel) {
-        all.and(GroupSet::of(grouping.shim()))
-    } else {
-        all
-    };
+    let all =
+        if all.contains(Group::SbatLevel) { all.and(GroupSet::of(grouping.shim())) } else { all };
     let ranked = [
         Group::Grub,
         Group::Bootloader,
@@ -199,10 +187,7 @@ fn leader(known: &[&Source], pcr: PcrIndex, grouping: Grouping) -> Option<Group>
         Group::SbatLevel,
         Group::Firmware,
     ];
-    ranked
-        .into_iter()
-        .find(|group| all.contains(*group))
-        .or(Some(Group::Firmware))
+    ranked.into_iter().find(|group| all.contains(*group)).or(Some(Group::Firmware))
 }
 
 /// An image that gives the order of the measurements.
@@ -214,11 +199,7 @@ struct Template<'a> {
 
 impl<'a> Template<'a> {
     fn new(source: &'a Source, leader: Group, parts: &'a [Part]) -> Self {
-        Self {
-            source,
-            class: source.class(leader),
-            parts,
-        }
+        Self { source, class: source.class(leader), parts }
     }
 
     /// Whether both lead to the same walk: the same parts as often in the same order, and the same
@@ -234,9 +215,7 @@ impl<'a> Template<'a> {
         };
         self.parts.len() == other.parts.len()
             && self.parts.iter().zip(other.parts).all(alike)
-            && together(self)
-                .iter()
-                .all(|g| self.source.class(g) == other.source.class(g))
+            && together(self).iter().all(|g| self.source.class(g) == other.source.class(g))
     }
 
     /// The parts of one group or set, with their place.
@@ -317,10 +296,7 @@ impl<'a, V: Fold> Walk<'a, V> {
         if self.outcome.leaves.len() + self.outcome.gaps.len() < MAX_LEAVES {
             return Ok(());
         }
-        Err(CombineError::TooManyValues {
-            pcr: self.pcr,
-            limit: MAX_LEAVES,
-        })
+        Err(CombineError::TooManyValues { pcr: self.pcr, limit: MAX_LEAVES })
     }
 
     /// A group of the part that is not chosen yet. The level waits for shim.
@@ -357,11 +333,7 @@ impl<'a, V: Fold> Walk<'a, V> {
     fn level(&self, choice: &Choice) -> Result<Sha256Digest, Option<Reason>> {
         let class = choice.get(Group::SbatLevel).unwrap_or_default();
         let shim = choice.get(self.shim).unwrap_or_default();
-        let level = self
-            .family
-            .sbat_levels
-            .get(usize::from(class))
-            .ok_or(None)?;
+        let level = self.family.sbat_levels.get(usize::from(class)).ok_or(None)?;
         let mut newer = false;
         for source in self.family.of_class(self.shim, shim) {
             let own = source.class(Group::SbatLevel);
@@ -432,9 +404,7 @@ impl<'a, V: Fold> Walk<'a, V> {
         }
         let rank = template.rank(at, set);
         let keys = || template.of(set).map(|(_, p)| p.key);
-        let varying = set
-            .iter()
-            .filter(|group| self.family.alternatives(*group) > 1);
+        let varying = set.iter().filter(|group| self.family.alternatives(*group) > 1);
         let mut found: Option<Sha256Digest> = None;
         for (group, class) in varying.filter_map(|group| Some((group, choice.get(group)?))) {
             for (_, parts) in known(group, class) {

@@ -79,9 +79,7 @@ impl<'d> Signature<'d> {
 
         let mut encapsulated = fields.within(der::SEQUENCE)?;
         expect(&mut encapsulated, SPC_INDIRECT_DATA)?;
-        let content = encapsulated
-            .within(der::CONTEXT_0)?
-            .element(der::SEQUENCE)?;
+        let content = encapsulated.within(der::CONTEXT_0)?.element(der::SEQUENCE)?;
         let mut indirect = Der::new(content.value, STRUCTURE);
         indirect.element(der::SEQUENCE)?; // SpcAttributeTypeAndOptionalValue
         let mut image = indirect.within(der::SEQUENCE)?;
@@ -135,13 +133,9 @@ impl<'d> Signature<'d> {
         image: &[u8; 32],
     ) -> Result<bool, AuthenticodeError> {
         if self.certificates.len() > MAX_CERTIFICATES {
-            return Err(AuthenticodeError::TooManyCertificates {
-                limit: MAX_CERTIFICATES,
-            });
+            return Err(AuthenticodeError::TooManyCertificates { limit: MAX_CERTIFICATES });
         }
-        let unknown = |oid| AuthenticodeError::Hash {
-            oid: hex::encode(oid),
-        };
+        let unknown = |oid| AuthenticodeError::Hash { oid: hex::encode(oid) };
         match Hash::from_oid(self.image_hash) {
             Some(Hash::Sha256) => {}
             Some(_) => return Ok(false),
@@ -216,10 +210,7 @@ impl<'d> Signature<'d> {
         if *checks > MAX_CHECKS {
             return Err(AuthenticodeError::TooManyChecks { limit: MAX_CHECKS });
         }
-        if from
-            .is_signed_by(trusted)
-            .map_err(AuthenticodeError::Unsupported)?
-        {
+        if from.is_signed_by(trusted).map_err(AuthenticodeError::Unsupported)? {
             return Ok(true);
         }
         if depth == 0 {
@@ -228,9 +219,7 @@ impl<'d> Signature<'d> {
         for issuer in &self.certificates {
             if issuer.subject == from.issuer
                 && issuer.raw != from.raw
-                && from
-                    .is_signed_by(issuer)
-                    .map_err(AuthenticodeError::Unsupported)?
+                && from.is_signed_by(issuer).map_err(AuthenticodeError::Unsupported)?
                 && self.leads_to(issuer, trusted, depth - 1, checks)?
             {
                 return Ok(true);
@@ -244,8 +233,6 @@ fn expect(reader: &mut Der<'_>, oid: &[u8]) -> Result<(), DerError> {
     if reader.element(der::OID)?.value == oid {
         Ok(())
     } else {
-        Err(DerError {
-            structure: STRUCTURE,
-        })
+        Err(DerError { structure: STRUCTURE })
     }
 }

@@ -104,11 +104,7 @@ pub(super) struct Image<'i> {
 
 impl<'d> Database<'d> {
     pub(super) const fn new(variable: &'static str, vendor: Guid, data: &'d [u8]) -> Self {
-        Self {
-            variable,
-            vendor,
-            data,
-        }
+        Self { variable, vendor, data }
     }
 
     pub(super) fn of(platform: &'d PlatformState, variable: &'static str) -> Self {
@@ -118,18 +114,12 @@ impl<'d> Database<'d> {
     }
 
     fn entries(&self) -> Result<Vec<SignatureEntry<'d>>, AuthorityError> {
-        siglist::parse(self.data).map_err(|source| AuthorityError::List {
-            variable: self.variable,
-            source,
-        })
+        siglist::parse(self.data)
+            .map_err(|source| AuthorityError::List { variable: self.variable, source })
     }
 
     fn authority(&self, entry: &SignatureEntry<'_>) -> Authority {
-        Authority {
-            variable: self.variable,
-            vendor: self.vendor,
-            data: entry.whole.to_vec(),
-        }
+        Authority { variable: self.variable, vendor: self.vendor, data: entry.whole.to_vec() }
     }
 
     /// The entry that is the SHA-256 digest of the image.
@@ -149,9 +139,7 @@ impl<'d> Database<'d> {
         let mut listed = entries.iter().filter(|entry| entry.kind == siglist::SHA1);
         let Some(digest) = image.digests.get(Bank::Sha1) else {
             return match listed.next() {
-                Some(_) => Err(AuthorityError::Sha1Entries {
-                    variable: self.variable,
-                }),
+                Some(_) => Err(AuthorityError::Sha1Entries { variable: self.variable }),
                 None => Ok(None),
             };
         };
@@ -178,10 +166,8 @@ impl<'d> Database<'d> {
                 continue;
             }
             let trusted = signature.is_trusted_by(&certificate, &image.digest);
-            let trusted = trusted.map_err(|source| AuthorityError::Signature {
-                variable: self.variable,
-                source,
-            })?;
+            let trusted = trusted
+                .map_err(|source| AuthorityError::Signature { variable: self.variable, source })?;
             if trusted {
                 return Ok(Some(self.authority(&entry)));
             }
@@ -215,10 +201,12 @@ impl<'i> Image<'i> {
         let mut signatures = Vec::new();
         for entry in file.signatures().map_err(AuthorityError::Table)? {
             let signature = Signature::parse(entry);
-            signatures.push(signature.map_err(|source| AuthorityError::Signature {
-                variable: "the image",
-                source,
-            })?);
+            signatures.push(
+                signature.map_err(|source| AuthorityError::Signature {
+                    variable: "the image",
+                    source,
+                })?,
+            );
         }
         Ok(Self {
             digests: file.authenticode_digests(),

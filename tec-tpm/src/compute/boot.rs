@@ -152,10 +152,7 @@ impl<'b> Boot<'b> {
         let magic = loader.magic();
         match magic.strip_prefix("systemd-boot ") {
             Some(version) => self.start_manager(&loader, version, has_options),
-            None => Err(PredictError::UnknownLoader {
-                file: loader.path,
-                what: magic,
-            }),
+            None => Err(PredictError::UnknownLoader { file: loader.path, what: magic }),
         }
     }
 
@@ -195,11 +192,7 @@ impl<'b> Boot<'b> {
 
     pub(super) fn push_image(&mut self, component: Component, started: &Started) {
         let digests = started.file.authenticode_digests();
-        self.push(Measurement::application_in(
-            component,
-            digests,
-            started.path.clone(),
-        ));
+        self.push(Measurement::application_in(component, digests, started.path.clone()));
     }
 
     /// Measures bytes as they are.
@@ -266,9 +259,6 @@ impl Started {
     pub(super) fn check_signatures(&self, presence: SignaturePresence) -> Result<(), PredictError> {
         self.file
             .check_signatures(presence)
-            .map_err(|source| PredictError::Signature {
-                file: self.path.clone(),
-                source,
-            })
+            .map_err(|source| PredictError::Signature { file: self.path.clone(), source })
     }
 }

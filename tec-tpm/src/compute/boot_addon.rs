@@ -26,10 +26,7 @@ pub(super) struct Addons {
 
 impl Default for Addons {
     fn default() -> Self {
-        Self {
-            counted: Vec::new(),
-            line: Ok(String::new()),
-        }
+        Self { counted: Vec::new(), line: Ok(String::new()) }
     }
 }
 
@@ -68,14 +65,8 @@ impl Addons {
 /// Adds the command line of an add-on.
 fn with_line(profile: StubProfile, addon: &Started, line: String) -> Result<String, Unpredictable> {
     let devicetrees = [".dtb", ".dtbauto"];
-    if addon
-        .file
-        .sections()
-        .any(|name| devicetrees.contains(&name))
-    {
-        return Err(Unpredictable::Sidecar {
-            file: addon.path.clone(),
-        });
+    if addon.file.sections().any(|name| devicetrees.contains(&name)) {
+        return Err(Unpredictable::Sidecar { file: addon.path.clone() });
     }
     let Some(section) = addon.file.section(".cmdline") else {
         return Ok(line);
@@ -204,11 +195,7 @@ pub(super) fn own_folder(profile: StubProfile, uki: &str) -> String {
         (digits(left) && digits(done)).then(|| format!("{stem}.{ending}.extra.d"))
     };
     let plain = || format!("{uki}.extra.d");
-    if profile > StubProfile::V252 {
-        counted().unwrap_or_else(plain)
-    } else {
-        plain()
-    }
+    if profile > StubProfile::V252 { counted().unwrap_or_else(plain) } else { plain() }
 }
 
 pub(super) fn base_name(path: &str) -> &str {

@@ -86,10 +86,8 @@ impl Boot<'_> {
             Guard::Firmware => verifier::by_firmware(self.platform, &started.file),
             Guard::Shim(shim) => verifier::by_shim(self.platform, shim, started, role),
         };
-        let found = found.map_err(|source| PredictError::Authority {
-            file: started.path.clone(),
-            source,
-        })?;
+        let found = found
+            .map_err(|source| PredictError::Authority { file: started.path.clone(), source })?;
         for authority in found {
             match self.guard {
                 Guard::Firmware => self.push_firmware_authority(authority),

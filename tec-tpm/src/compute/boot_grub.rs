@@ -34,10 +34,8 @@ impl Boot<'_> {
         let sbat = grub.file.section(".sbat");
         let profile = match self.options.grub {
             Some(profile) => profile,
-            None => GrubProfile::from_sbat(sbat).map_err(|source| PredictError::Grub {
-                file: grub.path.clone(),
-                source,
-            })?,
+            None => GrubProfile::from_sbat(sbat)
+                .map_err(|source| PredictError::Grub { file: grub.path.clone(), source })?,
         };
         let vendor_is_known = self.options.grub.is_some()
             || sbat
@@ -260,10 +258,7 @@ impl Boot<'_> {
     }
 
     fn hash(&self, path: &str) -> Result<BankDigests, PredictError> {
-        let refuse = |source| PredictError::Open {
-            file: path.to_owned(),
-            source,
-        };
+        let refuse = |source| PredictError::Open { file: path.to_owned(), source };
         let mut reader = self.image.open(path).map_err(refuse)?;
         let mut hasher = MultiHasher::new(self.options.banks);
         let mut piece = vec![0; PIECE];

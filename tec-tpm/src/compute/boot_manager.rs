@@ -21,12 +21,8 @@ const CHOICES: [&str; 7] = [
     "system/library/coreservices/",
 ];
 /// Variables that choose an entry (systemd, "Boot Loader Interface").
-const VARIABLES: [&str; 4] = [
-    "LoaderEntryDefault",
-    "LoaderEntryOneShot",
-    "LoaderEntryPreferred",
-    "LoaderEntrySysFail",
-];
+const VARIABLES: [&str; 4] =
+    ["LoaderEntryDefault", "LoaderEntryOneShot", "LoaderEntryPreferred", "LoaderEntrySysFail"];
 /// Vendor of those variables.
 const LOADER: Guid = Guid::of(0x4a67_b082_0a4c_41cf_b6c7_440b_29bb_8c4f);
 
@@ -49,15 +45,12 @@ impl Boot<'_> {
         if has_options {
             return Err(refuse("the boot entry hands options to it"));
         }
-        if let Some(variable) = VARIABLES
-            .iter()
-            .find(|name| self.platform.get(name, LOADER).is_some())
+        if let Some(variable) =
+            VARIABLES.iter().find(|name| self.platform.get(name, LOADER).is_some())
         {
             return Err(refuse(&format!("variable {variable} chooses an entry")));
         }
-        let path = self
-            .only_image(manager)?
-            .map_err(|reason| refuse(&reason))?;
+        let path = self.only_image(manager)?.map_err(|reason| refuse(&reason))?;
         self.push_image(Component::Pcr4Manager, manager);
         let uki = self.read_loader(path, 0)?;
         if !uki.is_uki() || uki.has(".profile") {
@@ -73,13 +66,7 @@ impl Boot<'_> {
         let upper = manager.path.to_ascii_uppercase();
         let root = upper.rfind("/EFI/").map_or(0, |at| at + 1);
         let mut images = Vec::new();
-        for path in self.list(
-            manager
-                .path
-                .get(..root)
-                .unwrap_or_default()
-                .trim_end_matches('/'),
-        )? {
+        for path in self.list(manager.path.get(..root).unwrap_or_default().trim_end_matches('/'))? {
             let within = path.get(root..).unwrap_or_default().to_ascii_lowercase();
             if CHOICES.iter().any(|choice| within.starts_with(choice)) {
                 return Ok(Err(format!("{path} gives it a choice")));

@@ -68,10 +68,7 @@ impl Boot<'_> {
 
     pub(super) fn list(&self, folder: &str) -> Result<Vec<String>, PredictError> {
         self.image.files(folder).map_err(|source| {
-            PredictError::Find(find::FindError::List {
-                prefix: folder.to_owned(),
-                source,
-            })
+            PredictError::Find(find::FindError::List { prefix: folder.to_owned(), source })
         })
     }
 
@@ -89,20 +86,14 @@ impl Boot<'_> {
         };
         if profile == 0 {
             match self.read(path.clone(), &request) {
-                Err(PredictError::Pe {
-                    source: PeError::RepeatedSection { .. },
-                    ..
-                }) => {}
+                Err(PredictError::Pe { source: PeError::RepeatedSection { .. }, .. }) => {}
                 other => return other,
             }
         }
         let table = SectionTable::read(self.image, &path)?;
         let request = request.leaving_out(table.left_out(&path, profile)?);
         let started = self.read(path, &request)?;
-        Ok(Started {
-            profile: Some(profile),
-            ..started
-        })
+        Ok(Started { profile: Some(profile), ..started })
     }
 
     pub(super) fn read(&self, path: String, request: &PeRequest) -> Result<Started, PredictError> {
@@ -114,11 +105,7 @@ impl Boot<'_> {
             Ok(file) => file,
             Err(source) => return Err(PredictError::Pe { file: path, source }),
         };
-        let started = Started {
-            path,
-            file,
-            profile: None,
-        };
+        let started = Started { path, file, profile: None };
         if self.options.signatures != Signatures::DangerousIgnored {
             started.check_signatures(SignaturePresence::Optional)?;
         }
@@ -127,10 +114,7 @@ impl Boot<'_> {
 
     /// Reads a small file whole.
     pub(super) fn read_small(&self, path: &str, limit: u64) -> Result<Vec<u8>, PredictError> {
-        let refuse = |source| PredictError::Open {
-            file: path.to_owned(),
-            source,
-        };
+        let refuse = |source| PredictError::Open { file: path.to_owned(), source };
         let reader = self.image.open(path).map_err(refuse)?;
         let mut content = Vec::new();
         let mut reader = reader.take(limit + 1);

@@ -17,10 +17,7 @@ impl Boot<'_> {
     /// What shim measures before it starts anything (shim, mok.c, `import_mok_state`): its lists in
     /// the order of its table. From then on it verifies what is started.
     pub(super) fn start_shim(&mut self, started: &Started) -> Result<(), PredictError> {
-        let refuse = |source| PredictError::Shim {
-            file: started.path.clone(),
-            source,
-        };
+        let refuse = |source| PredictError::Shim { file: started.path.clone(), source };
         if self.options.shim.is_none() {
             ShimProfile::from_ident(started.file.section(".data.ident")).map_err(refuse)?;
         }
@@ -53,11 +50,7 @@ impl Boot<'_> {
 
     /// One of shim's own variables in PCR 7.
     fn push_own(&mut self, component: Component, variable: &'static str, data: &[u8]) {
-        let authority = Authority {
-            variable,
-            vendor: Guid::SHIM,
-            data: data.to_vec(),
-        };
+        let authority = Authority { variable, vendor: Guid::SHIM, data: data.to_vec() };
         self.push_authority(component, &authority);
         self.shim_authorities.push(authority);
     }
@@ -100,10 +93,7 @@ impl Boot<'_> {
     /// Files beside shim that add to its keys or raise its level (shim, shim.c,
     /// `load_unbundled_trust`).
     fn notice_unbundled(&mut self, started: &Started) -> Result<(), PredictError> {
-        let folder = started
-            .path
-            .rsplit_once('/')
-            .map_or("", |(folder, _)| folder);
+        let folder = started.path.rsplit_once('/').map_or("", |(folder, _)| folder);
         let unbundled = self.list(folder)?.into_iter().find(|path| {
             let name = path.rsplit('/').next().unwrap_or(path).to_ascii_lowercase();
             name.starts_with("shim_certificate") || name.starts_with("revocations")

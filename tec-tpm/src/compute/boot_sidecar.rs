@@ -34,11 +34,7 @@ const CREDENTIALS: &str = "loader/credentials";
 const EXTENSIONS: &str = "loader/extensions";
 
 const fn target(folder: &'static str, folder_mode: u32, file_mode: u32) -> Target {
-    Target {
-        folder,
-        folder_mode,
-        file_mode,
-    }
+    Target { folder, folder_mode, file_mode }
 }
 
 /// In the order of the archives.
@@ -112,9 +108,7 @@ impl Boot<'_> {
                     archives.push(archive);
                 }
                 _ => {
-                    let reason = Unpredictable::Sidecar {
-                        file: first.clone(),
-                    };
+                    let reason = Unpredictable::Sidecar { file: first.clone() };
                     let depending = [PcrIndex::KERNEL_CONFIG, PcrIndex::BOOT_FILES];
                     self.give_up_all(depending, &reason);
                 }

@@ -33,11 +33,8 @@ impl Boot<'_> {
             let depending = [PcrIndex::KERNEL_CONFIG, PcrIndex::BOOT_FILES];
             self.give_up_all(depending, reason);
         }
-        let addons = if profile.has_addons() {
-            self.start_addons(profile, uki)?
-        } else {
-            Addons::default()
-        };
+        let addons =
+            if profile.has_addons() { self.start_addons(profile, uki)? } else { Addons::default() };
         self.measure_addon_lines(&addons);
         let sidecars = self.pack_sidecars(profile, uki)?;
         self.measure_addon_sections(&addons);
@@ -72,10 +69,7 @@ impl Boot<'_> {
     }
 
     fn stub_profile(&self, uki: &Started) -> Result<StubProfile, PredictError> {
-        let refuse = |source| PredictError::Stub {
-            file: uki.path.clone(),
-            source,
-        };
+        let refuse = |source| PredictError::Stub { file: uki.path.clone(), source };
         let profile = match self.options.stub {
             Some(profile) => profile,
             None => StubProfile::from_magic(uki.file.section(".sdmagic")).map_err(refuse)?,
@@ -122,9 +116,7 @@ impl Boot<'_> {
             StubOptions::None => String::new(),
             StubOptions::Text { line, .. } => profile.handed_line(&line)?,
             StubOptions::Garbled => {
-                return Err(Unpredictable::CommandLine {
-                    reason: "of the boot entry is no text",
-                });
+                return Err(Unpredictable::CommandLine { reason: "of the boot entry is no text" });
             }
         };
         let own = uki.file.section(".cmdline");

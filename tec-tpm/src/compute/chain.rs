@@ -28,10 +28,7 @@ impl ChainComputer {
     pub fn new(secure_boot: SecureBoot) -> Self {
         let registers = PcrSet::default().with(PcrIndex::BOOT_MANAGER);
         let predictor = BootPredictor::new().with_registers(registers);
-        Self {
-            secure_boot,
-            predictor,
-        }
+        Self { secure_boot, predictor }
     }
 
     /// Takes this profile instead of the one that GRUB's `.sbat` section names.
@@ -75,10 +72,9 @@ impl ChainComputer {
         let prediction = self.predictor.predict(image, &platform)?;
         let pcr = PcrIndex::BOOT_MANAGER;
         match prediction.register(pcr) {
-            Register::Unpredictable(reason) => Err(PredictError::Register {
-                pcr,
-                source: reason.clone(),
-            }),
+            Register::Unpredictable(reason) => {
+                Err(PredictError::Register { pcr, source: reason.clone() })
+            }
             _ => Ok(prediction.measurements().to_vec()),
         }
     }

@@ -17,11 +17,7 @@ pub(super) struct Target {
 }
 
 /// Where the stub puts what its own sections say.
-pub(super) const META: Target = Target {
-    folder: ".extra",
-    folder_mode: 0o555,
-    file_mode: 0o444,
-};
+pub(super) const META: Target = Target { folder: ".extra", folder_mode: 0o555, file_mode: 0o444 };
 
 /// An archive with one file, with its content, in a folder.
 pub(super) fn one(target: Target, name: &str, content: &[u8]) -> Vec<u8> {
@@ -45,13 +41,7 @@ pub(super) fn pack(target: Target, files: &[(String, Vec<u8>)]) -> Vec<u8> {
     inode += 1;
     for (name, content) in files {
         let path = format!("{}/{name}", target.folder);
-        entry(
-            &mut archive,
-            inode,
-            REGULAR | target.file_mode,
-            &path,
-            content,
-        );
+        entry(&mut archive, inode, REGULAR | target.file_mode, &path, content);
         inode += 1;
     }
     archive.extend(TRAILER);
@@ -98,15 +88,8 @@ mod tests {
 
     #[test]
     fn folders_above_come_first_with_inodes_of_their_own() {
-        let target = Target {
-            folder: ".extra/credentials",
-            folder_mode: 0o500,
-            file_mode: 0o400,
-        };
-        let files = [
-            ("a.cred".to_owned(), b"x".to_vec()),
-            ("b.cred".to_owned(), Vec::new()),
-        ];
+        let target = Target { folder: ".extra/credentials", folder_mode: 0o500, file_mode: 0o400 };
+        let files = [("a.cred".to_owned(), b"x".to_vec()), ("b.cred".to_owned(), Vec::new())];
         let text = String::from_utf8(pack(target, &files)).unwrap();
         let starts = text.match_indices("070701");
         let inodes: Vec<_> = starts.map(|(at, _)| &text[at + 6..at + 22]).collect();

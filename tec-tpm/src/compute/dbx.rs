@@ -57,11 +57,7 @@ pub(super) fn appended(present: &[u8], update: &[u8]) -> Result<Vec<u8>, DbxUpda
     };
     let mut after = present.to_vec();
     for list in added.chunk_by(|_, next| next.position > 0) {
-        let new: Vec<_> = list
-            .iter()
-            .filter(is_new)
-            .map(|entry| entry.whole)
-            .collect();
+        let new: Vec<_> = list.iter().filter(is_new).map(|entry| entry.whole).collect();
         if let (Some(first), false) = (list.first(), new.is_empty()) {
             after.extend(siglist::list_of(first.kind, &new));
         }
@@ -83,10 +79,7 @@ fn lists(update: &[u8]) -> Result<&[u8], DbxUpdateError> {
     let lists = certificate.get(length..);
     lists
         .filter(|_| length >= CERTIFICATE_HEADER)
-        .ok_or(DbxUpdateError::Certificate {
-            length,
-            left: certificate.len(),
-        })
+        .ok_or(DbxUpdateError::Certificate { length, left: certificate.len() })
 }
 
 #[cfg(test)]
@@ -94,10 +87,8 @@ mod tests {
     use super::*;
 
     fn digests(digests: &[u8]) -> Vec<u8> {
-        let whole: Vec<_> = digests
-            .iter()
-            .map(|digest| [[0x77; 16].as_slice(), &[*digest; 32]].concat())
-            .collect();
+        let whole: Vec<_> =
+            digests.iter().map(|digest| [[0x77; 16].as_slice(), &[*digest; 32]].concat()).collect();
         let whole: Vec<_> = whole.iter().map(Vec::as_slice).collect();
         siglist::list_of(siglist::SHA256, &whole)
     }

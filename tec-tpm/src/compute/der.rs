@@ -47,9 +47,7 @@ impl<'d> Der<'d> {
 
     /// The next element, whatever it is.
     pub(super) fn any(&mut self) -> Result<Element<'d>, DerError> {
-        let (element, rest) = split(self.rest).ok_or(DerError {
-            structure: self.structure,
-        })?;
+        let (element, rest) = split(self.rest).ok_or(DerError { structure: self.structure })?;
         self.rest = rest;
         Ok(element)
     }
@@ -57,13 +55,7 @@ impl<'d> Der<'d> {
     /// The next element, which must have this tag.
     pub(super) fn element(&mut self, tag: u8) -> Result<Element<'d>, DerError> {
         let element = self.any()?;
-        if element.tag == tag {
-            Ok(element)
-        } else {
-            Err(DerError {
-                structure: self.structure,
-            })
-        }
+        if element.tag == tag { Ok(element) } else { Err(DerError { structure: self.structure }) }
     }
 
     /// The content of the next element, which must have this tag.
@@ -74,11 +66,7 @@ impl<'d> Der<'d> {
 
     /// The next element if it has this tag.
     pub(super) fn optional(&mut self, tag: u8) -> Result<Option<Element<'d>>, DerError> {
-        if self.rest.first() == Some(&tag) {
-            self.any().map(Some)
-        } else {
-            Ok(None)
-        }
+        if self.rest.first() == Some(&tag) { self.any().map(Some) } else { Ok(None) }
     }
 }
 
@@ -93,19 +81,15 @@ fn split(data: &[u8]) -> Option<(Element<'_>, &[u8])> {
         0x81..=0x84 => {
             let count = usize::from(first - 0x80);
             let bytes = rest.get(..count)?;
-            let length = bytes.iter().try_fold(0_usize, |sum, byte| {
-                Some(sum.checked_mul(256)? | usize::from(*byte))
-            })?;
+            let length = bytes
+                .iter()
+                .try_fold(0_usize, |sum, byte| Some(sum.checked_mul(256)? | usize::from(*byte)))?;
             (length, 2 + count)
         }
         _ => return None,
     };
     let end = header.checked_add(length)?;
-    let element = Element {
-        tag,
-        raw: data.get(..end)?,
-        value: data.get(header..end)?,
-    };
+    let element = Element { tag, raw: data.get(..end)?, value: data.get(header..end)? };
     Some((element, data.get(end..)?))
 }
 
@@ -120,10 +104,7 @@ mod tests {
         let mut der = Der::new(b"\x30\x03\x02\x01\x05\x06\x01\x2a", "test");
         let mut inner = der.within(SEQUENCE).unwrap();
         let integer = inner.element(INTEGER).unwrap();
-        assert_eq!(
-            (integer.raw, integer.value),
-            (&b"\x02\x01\x05"[..], &b"\x05"[..])
-        );
+        assert_eq!((integer.raw, integer.value), (&b"\x02\x01\x05"[..], &b"\x05"[..]));
         assert!(inner.is_empty() && inner.any().is_err());
         assert_eq!(der.optional(SET), Ok(None));
         assert!(der.clone().element(INTEGER).is_err());

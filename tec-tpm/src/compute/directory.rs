@@ -78,11 +78,7 @@ impl DirectoryImage {
             let Ok(file_name) = entry.file_name().into_string() else {
                 continue;
             };
-            let path = if name.is_empty() {
-                file_name
-            } else {
-                format!("{name}/{file_name}")
-            };
+            let path = if name.is_empty() { file_name } else { format!("{name}/{file_name}") };
             let kind = entry.file_type()?;
             if kind.is_dir() {
                 self.search(&entry.path(), &path, depth + 1, found)?;
@@ -116,10 +112,7 @@ impl BootImage for DirectoryImage {
         let path = self.resolve(path)?;
         // Opening a FIFO would block, so look before.
         if !path.metadata()?.is_file() {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "this is not a regular file",
-            ));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "this is not a regular file"));
         }
         let file = File::open(path)?;
         let size = file.metadata()?.len();

@@ -80,11 +80,7 @@ pub enum FindError {
 /// kernel is no error here.
 pub fn find_boot_files(image: &dyn BootImage) -> Result<BootFiles, FindError> {
     let (shim, grub) = find_loaders(image)?.only()?;
-    Ok(BootFiles {
-        shim,
-        grub,
-        kernels: find_kernels(image)?,
-    })
+    Ok(BootFiles { shim, grub, kernels: find_kernels(image)? })
 }
 
 /// The one kernel that can be meant.
@@ -141,10 +137,7 @@ struct Loaders {
 
 impl Loaders {
     fn only(self) -> Result<(String, String), FindError> {
-        Ok((
-            only(BootComponent::Shim, self.shims)?,
-            only(BootComponent::Grub, self.grubs)?,
-        ))
+        Ok((only(BootComponent::Shim, self.shims)?, only(BootComponent::Grub, self.grubs)?))
     }
 
     fn is_empty(&self) -> bool {
@@ -181,10 +174,7 @@ fn vendor_loaders(files: &[String]) -> Loaders {
         };
         files.iter().filter(fits).cloned().collect()
     };
-    Loaders {
-        shims: named("shimx64.efi"),
-        grubs: named(GRUB),
-    }
+    Loaders { shims: named("shimx64.efi"), grubs: named(GRUB) }
 }
 
 /// Where Debian's packages shim-signed and grub-efi-amd64-signed put their files.
@@ -228,11 +218,7 @@ fn partition_loaders(files: &[String]) -> Loaders {
             partial.shims.push(shim.clone());
         }
     }
-    if complete.is_empty() {
-        partial
-    } else {
-        complete
-    }
+    if complete.is_empty() { partial } else { complete }
 }
 
 fn is_partition_shim(path: &str) -> bool {
@@ -240,11 +226,7 @@ fn is_partition_shim(path: &str) -> bool {
     let (name, folder) = (parts.next().unwrap_or(""), parts.next().unwrap_or(""));
     let fallback = folder.eq_ignore_ascii_case("BOOT");
     // UEFI 2.10, 3.5.1.1: the file name of the default boot on x64.
-    let name_of_shim = if fallback {
-        "BOOTX64.EFI"
-    } else {
-        "shimx64.efi"
-    };
+    let name_of_shim = if fallback { "BOOTX64.EFI" } else { "shimx64.efi" };
     name.eq_ignore_ascii_case(name_of_shim)
 }
 
@@ -266,9 +248,7 @@ fn find_kernels(image: &dyn BootImage) -> Result<Vec<String>, FindError> {
     if !boot.is_empty() {
         return Ok(boot);
     }
-    kernels(image, "", |path| {
-        !path.contains('/') && path.starts_with("vmlinuz")
-    })
+    kernels(image, "", |path| !path.contains('/') && path.starts_with("vmlinuz"))
 }
 
 fn kernels(
@@ -282,17 +262,11 @@ fn kernels(
 
 fn only(component: BootComponent, mut candidates: Vec<String>) -> Result<String, FindError> {
     if candidates.len() > 1 {
-        return Err(FindError::Ambiguous {
-            component,
-            candidates,
-        });
+        return Err(FindError::Ambiguous { component, candidates });
     }
     candidates.pop().ok_or(FindError::Missing { component })
 }
 
 fn list(image: &dyn BootImage, prefix: &str) -> Result<Vec<String>, FindError> {
-    image.files(prefix).map_err(|source| FindError::List {
-        prefix: prefix.to_owned(),
-        source,
-    })
+    image.files(prefix).map_err(|source| FindError::List { prefix: prefix.to_owned(), source })
 }

@@ -127,23 +127,15 @@ fn upstream_version(sbat: &Sbat) -> Result<&str, GrubError> {
         .map(|entry| entry.version.as_str());
     let first = versions.next().ok_or(GrubError::NotGrub)?;
     match versions.find(|version| *version != first) {
-        Some(second) => Err(GrubError::Contradiction {
-            first: first.to_owned(),
-            second: second.to_owned(),
-        }),
+        Some(second) => {
+            Err(GrubError::Contradiction { first: first.to_owned(), second: second.to_owned() })
+        }
         None => Ok(first),
     }
 }
 
 fn vendors(sbat: &Sbat) -> String {
-    let vendors: Vec<_> = sbat
-        .entries()
-        .iter()
-        .filter_map(|entry| entry.component.strip_prefix("grub."))
-        .collect();
-    if vendors.is_empty() {
-        "no vendor".to_owned()
-    } else {
-        vendors.join(", ")
-    }
+    let vendors: Vec<_> =
+        sbat.entries().iter().filter_map(|entry| entry.component.strip_prefix("grub.")).collect();
+    if vendors.is_empty() { "no vendor".to_owned() } else { vendors.join(", ") }
 }

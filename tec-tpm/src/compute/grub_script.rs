@@ -21,13 +21,7 @@ const SPECIAL: &str = "\\'\"$`|&;<>{}*?[]()#";
 
 /// Reads a script that ends with `boot`.
 pub(super) fn parse(file: &str, script: &[u8]) -> Result<Vec<Command>, Unpredictable> {
-    let refuse = |line, reason| {
-        Err(Unpredictable::Script {
-            file: file.to_owned(),
-            line,
-            reason,
-        })
-    };
+    let refuse = |line, reason| Err(Unpredictable::Script { file: file.to_owned(), line, reason });
     let Ok(script) = std::str::from_utf8(script) else {
         return refuse(1, "it is no text");
     };
@@ -46,10 +40,7 @@ pub(super) fn parse(file: &str, script: &[u8]) -> Result<Vec<Command>, Unpredict
             return refuse(last, "there are too many commands");
         }
         let words: Vec<&str> = text.split([' ', '\t']).filter(|w| !w.is_empty()).collect();
-        commands.push(Command {
-            line: last,
-            text: words.join(" "),
-        });
+        commands.push(Command { line: last, text: words.join(" ") });
         if text == "boot" {
             return Ok(commands);
         }

@@ -35,9 +35,7 @@ impl Banks {
 
     /// The banks, SHA-1 first.
     pub fn iter(self) -> impl Iterator<Item = Bank> {
-        Bank::ALL
-            .into_iter()
-            .filter(move |bank| self.contains(*bank))
+        Bank::ALL.into_iter().filter(move |bank| self.contains(*bank))
     }
 }
 
@@ -81,33 +79,16 @@ impl BankDigests {
 
     /// A digest that is known in the SHA-256 bank only.
     pub const fn from_sha256(digest: Sha256Digest) -> Self {
-        Self {
-            sha1: None,
-            sha256: digest,
-            sha384: None,
-            sha512: None,
-        }
+        Self { sha1: None, sha256: digest, sha384: None, sha512: None }
     }
 
     /// What registers hold before the first measurement.
     pub const fn zero(banks: Banks) -> Self {
         Self {
-            sha1: if banks.contains(Bank::Sha1) {
-                Some([0; 20])
-            } else {
-                None
-            },
+            sha1: if banks.contains(Bank::Sha1) { Some([0; 20]) } else { None },
             sha256: Sha256Digest::ZERO,
-            sha384: if banks.contains(Bank::Sha384) {
-                Some([0; 48])
-            } else {
-                None
-            },
-            sha512: if banks.contains(Bank::Sha512) {
-                Some([0; 64])
-            } else {
-                None
-            },
+            sha384: if banks.contains(Bank::Sha384) { Some([0; 48]) } else { None },
+            sha512: if banks.contains(Bank::Sha512) { Some([0; 64]) } else { None },
         }
     }
 
@@ -131,40 +112,21 @@ impl BankDigests {
     #[must_use]
     pub fn extended(&self, event: &Self) -> Self {
         Self {
-            sha1: both(self.sha1, event.sha1).map(|(a, b)| {
-                Sha1::new()
-                    .chain_update(a)
-                    .chain_update(b)
-                    .finalize()
-                    .into()
-            }),
+            sha1: both(self.sha1, event.sha1)
+                .map(|(a, b)| Sha1::new().chain_update(a).chain_update(b).finalize().into()),
             sha256: self.sha256.extended(&event.sha256),
-            sha384: both(self.sha384, event.sha384).map(|(a, b)| {
-                Sha384::new()
-                    .chain_update(a)
-                    .chain_update(b)
-                    .finalize()
-                    .into()
-            }),
-            sha512: both(self.sha512, event.sha512).map(|(a, b)| {
-                Sha512::new()
-                    .chain_update(a)
-                    .chain_update(b)
-                    .finalize()
-                    .into()
-            }),
+            sha384: both(self.sha384, event.sha384)
+                .map(|(a, b)| Sha384::new().chain_update(a).chain_update(b).finalize().into()),
+            sha512: both(self.sha512, event.sha512)
+                .map(|(a, b)| Sha512::new().chain_update(a).chain_update(b).finalize().into()),
         }
     }
 }
 
 impl fmt::Debug for BankDigests {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let known = Bank::ALL
-            .into_iter()
-            .filter_map(|b| Some((b, self.get(b)?)));
-        f.debug_map()
-            .entries(known.map(|(bank, digest)| (bank, hex::encode(digest))))
-            .finish()
+        let known = Bank::ALL.into_iter().filter_map(|b| Some((b, self.get(b)?)));
+        f.debug_map().entries(known.map(|(bank, digest)| (bank, hex::encode(digest)))).finish()
     }
 }
 
@@ -234,16 +196,10 @@ mod tests {
     fn a_bank_that_was_not_asked_for_is_not_there() {
         let banks = Banks::SHA256.with(Bank::Sha384);
         let digests = BankDigests::of(banks, b"x");
-        assert_eq!(
-            banks.iter().collect::<Vec<_>>(),
-            [Bank::Sha256, Bank::Sha384]
-        );
+        assert_eq!(banks.iter().collect::<Vec<_>>(), [Bank::Sha256, Bank::Sha384]);
         assert!(digests.get(Bank::Sha1).is_none() && digests.get(Bank::Sha384).is_some());
         let value = BankDigests::zero(Banks::ALL).extended(&digests);
         assert!(value.get(Bank::Sha512).is_none());
-        assert_eq!(
-            value.sha256(),
-            Sha256Digest::ZERO.extended(&Sha256Digest::of("x"))
-        );
+        assert_eq!(value.sha256(), Sha256Digest::ZERO.extended(&Sha256Digest::of("x")));
     }
 }

@@ -9,9 +9,7 @@ const MEASURING: (u32, u32) = (6, 1);
 /// Checks that a kernel with this beginning measures its command line and initial file system.
 pub(super) fn check_version(start: &[u8]) -> Result<(), Unpredictable> {
     let Some(version) = version(start) else {
-        return Err(Unpredictable::KernelVersion {
-            version: "unknown".to_owned(),
-        });
+        return Err(Unpredictable::KernelVersion { version: "unknown".to_owned() });
     };
     let mut numbers = version.split(['.', '-', '+']).map(str::parse::<u32>);
     let mut number = || numbers.next().and_then(Result::ok).unwrap_or(0);
@@ -31,8 +29,7 @@ fn version(start: &[u8]) -> Option<String> {
     let text = start.get(usize::from(offset) + 0x200..)?;
     let text = text.split(|byte| [0, b' '].contains(byte)).next()?;
     let text = std::str::from_utf8(text.get(..text.len().min(64))?).ok()?;
-    text.starts_with(|c: char| c.is_ascii_digit())
-        .then(|| text.to_owned())
+    text.starts_with(|c: char| c.is_ascii_digit()).then(|| text.to_owned())
 }
 
 /// Checks that the stub loads the initial file system that it is offered, and no other.
@@ -40,19 +37,16 @@ pub(super) fn check_options(command_line: &str) -> Result<(), Unpredictable> {
     // Linux, drivers/firmware/efi/libstub: options that change what is loaded.
     let changes = |word: &&str| *word == "noinitrd" || word.starts_with("initrd=");
     match command_line.split_whitespace().find(changes) {
-        Some(option) => Err(Unpredictable::KernelOption {
-            option: option.chars().take(64).collect(),
-        }),
+        Some(option) => {
+            Err(Unpredictable::KernelOption { option: option.chars().take(64).collect() })
+        }
         None => Ok(()),
     }
 }
 
 /// A text as UTF-16 with terminator; the stub's text has one unless the boot loader cuts it off.
 pub(super) fn wide(text: &str) -> Vec<u8> {
-    text.encode_utf16()
-        .chain([0])
-        .flat_map(u16::to_le_bytes)
-        .collect()
+    text.encode_utf16().chain([0]).flat_map(u16::to_le_bytes).collect()
 }
 
 #[cfg(test)]

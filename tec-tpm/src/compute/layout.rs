@@ -192,25 +192,15 @@ impl Layout {
 /// Offset of the COFF file header (PE format, "MS-DOS Stub" and "Signature").
 fn coff_offset(file: &Fields<'_>) -> Result<u64, PeError> {
     if file.array(0, "MS-DOS header")? != *b"MZ" {
-        return Err(PeError::Magic {
-            offset: 0,
-            magic: "MZ",
-        });
+        return Err(PeError::Magic { offset: 0, magic: "MZ" });
     }
     let pe = u64::from(file.u32(0x3c, "MS-DOS header")?);
     // 64 bytes is the size of the MS-DOS header itself.
     if pe < 64 {
-        return Err(PeError::Header {
-            offset: 0x3c,
-            field: "offset of the PE header",
-            value: pe,
-        });
+        return Err(PeError::Header { offset: 0x3c, field: "offset of the PE header", value: pe });
     }
     if file.array(pe, "PE header")? != *b"PE\0\0" {
-        return Err(PeError::Magic {
-            offset: pe,
-            magic: "PE",
-        });
+        return Err(PeError::Magic { offset: pe, magic: "PE" });
     }
     Ok(pe + 4)
 }
@@ -243,10 +233,7 @@ impl Optional {
             0x10b => start + 92,
             0x20b => start + 108,
             _ => {
-                return Err(PeError::Magic {
-                    offset: start,
-                    magic: "PE32 or PE32+ magic",
-                });
+                return Err(PeError::Magic { offset: start, magic: "PE32 or PE32+ magic" });
             }
         };
         let count = file.u32(count_at, "optional header")?;
@@ -273,13 +260,7 @@ impl Optional {
     /// The table must be the last part of the file; that it reaches the end is seen on reading.
     fn certificates(&self, sections_end: u64) -> Result<Option<Range<u64>>, PeError> {
         let (offset, size) = (self.certificate_offset, self.certificate_size);
-        let refuse = |reason| {
-            Err(PeError::CertificateTable {
-                offset,
-                size,
-                reason,
-            })
-        };
+        let refuse = |reason| Err(PeError::CertificateTable { offset, size, reason });
         if size == 0 && offset == 0 {
             Ok(None)
         } else if size == 0 || offset == 0 {
@@ -372,11 +353,7 @@ fn section(file: &Fields<'_>, at: u64) -> Result<Section, PeError> {
     Ok(Section {
         name: name.escape_ascii().to_string(),
         raw: start..start + size,
-        content: if virtual_size == 0 {
-            size
-        } else {
-            virtual_size.min(size)
-        },
+        content: if virtual_size == 0 { size } else { virtual_size.min(size) },
         zeros: virtual_size.saturating_sub(size),
     })
 }
@@ -409,10 +386,6 @@ impl Fields<'_> {
     }
 
     fn truncated(&self, needed: u64, part: &str) -> PeError {
-        PeError::Truncated {
-            offset: self.0.len() as u64,
-            part: part.to_owned(),
-            needed,
-        }
+        PeError::Truncated { offset: self.0.len() as u64, part: part.to_owned(), needed }
     }
 }

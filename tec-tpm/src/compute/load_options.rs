@@ -52,10 +52,7 @@ impl<'v> Entry<'v> {
         let description = units.iter().position(|unit| *unit == [0, 0])?;
         let rest = rest.get((description + 1) * 2..)?;
         let (paths, options) = rest.split_at_checked(u16::from_le_bytes(*size).into())?;
-        Some(Self {
-            path: file_path(paths)?,
-            options,
-        })
+        Some(Self { path: file_path(paths)?, options })
     }
 
     fn starts(&self, file: &str) -> bool {
@@ -116,10 +113,7 @@ pub(super) fn for_stub(options: Option<&[u8]>) -> StubOptions {
     match for_stub_252(options) {
         StubOptions::Text { line, .. } if line.chars().any(|c| c <= '\x1f') => StubOptions::None,
         StubOptions::Text { line, .. } => match profile_and_rest(&line) {
-            Some((profile, rest)) => StubOptions::Text {
-                profile,
-                line: rest.to_owned(),
-            },
+            Some((profile, rest)) => StubOptions::Text { profile, line: rest.to_owned() },
             None => StubOptions::Text { profile: 0, line },
         },
         other => other,
@@ -215,10 +209,7 @@ mod tests {
     #[test]
     fn the_stub_takes_a_profile_and_text_from_its_options() {
         let of = |text: &str| for_stub(Some(&wide(text)));
-        let text = |profile, line: &str| StubOptions::Text {
-            profile,
-            line: line.to_owned(),
-        };
+        let text = |profile, line: &str| StubOptions::Text { profile, line: line.to_owned() };
         assert_eq!(of("a=1 b\0rest\n"), text(0, "a=1 b"));
         assert_eq!(of("@2"), text(2, ""));
         assert_eq!(of("@2  a"), text(2, " a"));

@@ -136,15 +136,7 @@ pub struct Measurement {
 impl Measurement {
     /// A measurement of `component`, from nothing that has a file.
     pub fn new(component: Component, pcr: PcrIndex, kind: EventKind, digests: BankDigests) -> Self {
-        Self {
-            component,
-            pcr,
-            kind,
-            digest: digests.sha256(),
-            digests,
-            file: None,
-            subject: None,
-        }
+        Self { component, pcr, kind, digest: digests.sha256(), digests, file: None, subject: None }
     }
 
     /// Says which file the digest comes from.
@@ -179,21 +171,12 @@ impl Measurement {
 
     /// The separator of PCR 4, in the SHA-256 bank.
     pub fn separator() -> Self {
-        Self::separator_in(
-            Component::Pcr4Separator,
-            PcrIndex::BOOT_MANAGER,
-            Banks::SHA256,
-        )
+        Self::separator_in(Component::Pcr4Separator, PcrIndex::BOOT_MANAGER, Banks::SHA256)
     }
 
     /// A separator (PC Client Platform Firmware Profile 1.06, 10.4.1: four zero bytes).
     pub fn separator_in(component: Component, pcr: PcrIndex, banks: Banks) -> Self {
-        Self::new(
-            component,
-            pcr,
-            EventKind::SEPARATOR,
-            BankDigests::of(banks, [0; 4]),
-        )
+        Self::new(component, pcr, EventKind::SEPARATOR, BankDigests::of(banks, [0; 4]))
     }
 
     /// An application that firmware or shim starts, by its SHA-256 Authenticode digest.
@@ -226,18 +209,15 @@ impl Measurement {
         measurements: impl IntoIterator<Item = &'m Self>,
     ) -> BankDigests {
         let events = measurements.into_iter().filter(|m| m.pcr == pcr);
-        events.fold(BankDigests::zero(Banks::ALL), |value, event| {
-            value.extended(&event.digests)
-        })
+        events.fold(BankDigests::zero(Banks::ALL), |value, event| value.extended(&event.digests))
     }
 
     /// Folds measurements into the values of all registers that they extend.
     pub fn fold(measurements: impl IntoIterator<Item = Self>) -> ExpectedPcrs {
         let events: Vec<ImageEvent> = measurements.into_iter().map(ImageEvent::from).collect();
         let registers: PcrSet = events.iter().map(|event| event.pcr).collect();
-        let values = registers
-            .iter()
-            .map(|pcr| ExpectedPcr::from_events(pcr, events.iter().cloned()));
+        let values =
+            registers.iter().map(|pcr| ExpectedPcr::from_events(pcr, events.iter().cloned()));
         ExpectedPcrs::new(values.collect())
     }
 }

@@ -40,10 +40,7 @@ impl MemoryImage {
 /// Names and sizes only; contents are large.
 impl fmt::Debug for MemoryImage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let sizes = self
-            .files
-            .iter()
-            .map(|(path, content)| (path, content.len()));
+        let sizes = self.files.iter().map(|(path, content)| (path, content.len()));
         f.debug_map().entries(sizes).finish()
     }
 }
@@ -51,10 +48,7 @@ impl fmt::Debug for MemoryImage {
 impl BootImage for MemoryImage {
     fn files(&self, prefix: &str) -> io::Result<Vec<String>> {
         let below = |path: &&String| {
-            prefix.is_empty()
-                || path
-                    .strip_prefix(prefix)
-                    .is_some_and(|rest| rest.starts_with('/'))
+            prefix.is_empty() || path.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('/'))
         };
         Ok(self.files.keys().filter(below).cloned().collect())
     }

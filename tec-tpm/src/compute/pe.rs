@@ -47,10 +47,7 @@ pub struct PeRequest {
 impl PeRequest {
     /// The Authenticode digest in these banks, and nothing else.
     pub fn new(banks: Banks) -> Self {
-        Self {
-            banks,
-            ..Self::default()
-        }
+        Self { banks, ..Self::default() }
     }
 
     /// Keeps the content of these sections in memory; long names count too.
@@ -211,10 +208,7 @@ fn fill<'b>(
             Ok(count) => filled += count,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(source) => {
-                return Err(PeError::Read {
-                    offset: offset + filled as u64,
-                    source,
-                });
+                return Err(PeError::Read { offset: offset + filled as u64, source });
             }
         }
     }

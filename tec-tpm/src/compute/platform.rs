@@ -134,15 +134,8 @@ impl PlatformState {
     /// Registers that hold keys and lists of the machine are unpredictable on it, and what is
     /// started must be signed by somebody, if Secure Boot is on.
     pub fn with_unknown_variables(secure_boot: SecureBoot) -> Self {
-        let unknown = Unknown {
-            keys: true,
-            mok_lists: true,
-        };
-        Self {
-            unknown,
-            ..Self::new()
-        }
-        .with_secure_boot(secure_boot)
+        let unknown = Unknown { keys: true, mok_lists: true };
+        Self { unknown, ..Self::new() }.with_secure_boot(secure_boot)
     }
 
     /// Says that the lists of machine owner keys are those that were added as variables, and
@@ -228,10 +221,9 @@ impl PlatformState {
     /// [`PlatformError`] naming the file.
     pub fn from_efivars(image: &dyn BootImage, folder: &str) -> Result<Self, PlatformError> {
         let mut state = Self::new();
-        let files = image.files(folder).map_err(|source| PlatformError::List {
-            folder: folder.to_owned(),
-            source,
-        })?;
+        let files = image
+            .files(folder)
+            .map_err(|source| PlatformError::List { folder: folder.to_owned(), source })?;
         for file in files {
             let content = read(image, &file)?;
             state.insert_efivarfs(&file, &content)?;
@@ -250,16 +242,11 @@ impl PlatformState {
             let vendor: Guid = suffix.strip_prefix('-')?.parse().ok()?;
             (!name.is_empty()).then(|| (name.to_owned(), vendor))
         };
-        let (name, vendor) = named().ok_or_else(|| PlatformError::Name {
-            file: file.to_owned(),
+        let (name, vendor) =
+            named().ok_or_else(|| PlatformError::Name { file: file.to_owned() })?;
+        let (attributes, data) = content.split_first_chunk().ok_or_else(|| {
+            PlatformError::Attributes { file: file.to_owned(), size: content.len() }
         })?;
-        let (attributes, data) =
-            content
-                .split_first_chunk()
-                .ok_or_else(|| PlatformError::Attributes {
-                    file: file.to_owned(),
-                    size: content.len(),
-                })?;
         self.insert(name, vendor, u32::from_le_bytes(*attributes), data.to_vec());
         Ok(())
     }
@@ -284,8 +271,7 @@ impl PlatformState {
 
     /// Data of a variable.
     pub fn variable(&self, name: &str, vendor: Guid) -> Option<&[u8]> {
-        self.get(name, vendor)
-            .map(|variable| variable.data.as_slice())
+        self.get(name, vendor).map(|variable| variable.data.as_slice())
     }
 
     pub(super) fn get(&self, name: &str, vendor: Guid) -> Option<&Variable> {
@@ -317,9 +303,7 @@ impl PlatformState {
         if let Some(state) = self.switch("SecureBoot", Guid::GLOBAL)? {
             return Ok(state);
         }
-        let has_key = self
-            .variable("PK", Guid::GLOBAL)
-            .is_some_and(|key| !key.is_empty());
+        let has_key = self.variable("PK", Guid::GLOBAL).is_some_and(|key| !key.is_empty());
         if !has_key {
             return Ok(SecureBoot::Off);
         }
@@ -336,28 +320,19 @@ impl PlatformState {
             None => Ok(None),
             Some([0]) => Ok(Some(SecureBoot::Off)),
             Some([1]) => Ok(Some(SecureBoot::On)),
-            Some(data) => Err(PlatformError::Switch {
-                variable,
-                size: data.len(),
-            }),
+            Some(data) => Err(PlatformError::Switch { variable, size: data.len() }),
         }
     }
 }
 
 fn read(image: &dyn BootImage, file: &str) -> Result<Vec<u8>, PlatformError> {
-    let refuse = |source| PlatformError::Read {
-        file: file.to_owned(),
-        source,
-    };
+    let refuse = |source| PlatformError::Read { file: file.to_owned(), source };
     let reader = image.open(file).map_err(refuse)?;
     let mut content = Vec::new();
     let mut limited = reader.take(MAX_VARIABLE + 1);
     limited.read_to_end(&mut content).map_err(refuse)?;
     if content.len() as u64 > MAX_VARIABLE {
-        return Err(PlatformError::TooLarge {
-            file: file.to_owned(),
-            limit: MAX_VARIABLE,
-        });
+        return Err(PlatformError::TooLarge { file: file.to_owned(), limit: MAX_VARIABLE });
     }
     Ok(content)
 }
@@ -398,18 +373,18 @@ mod tests {
     #[test]
     fn secure_boot_follows_from_the_platform_key_and_its_switch() {
         let with = |switch: &[u8]| {
-            PlatformState::new()
-                .with_variable("PK", Guid::GLOBAL, 0x27, *b"key")
-                .with_variable("SecureBootEnable", Guid::SECURE_BOOT_ENABLE, 3, switch)
+            PlatformState::new().with_variable("PK", Guid::GLOBAL, 0x27, *b"key").with_variable(
+                "SecureBootEnable",
+                Guid::SECURE_BOOT_ENABLE,
+                3,
+                switch,
+            )
         };
         let off = PlatformState::new().secure_boot().unwrap();
         assert_eq!(off, SecureBoot::Off);
         assert_eq!(with(&[1]).secure_boot().unwrap(), SecureBoot::On);
         assert_eq!(with(&[0]).secure_boot().unwrap(), SecureBoot::Off);
-        assert!(matches!(
-            with(&[2]).secure_boot(),
-            Err(PlatformError::Switch { size: 1, .. })
-        ));
+        assert!(matches!(with(&[2]).secure_boot(), Err(PlatformError::Switch { size: 1, .. })));
         let says_off = with(&[1]).with_variable("SecureBoot", Guid::GLOBAL, 6, [0]);
         assert_eq!(says_off.secure_boot().unwrap(), SecureBoot::Off);
     }

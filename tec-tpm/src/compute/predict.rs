@@ -124,16 +124,12 @@ impl BootPredictor {
     }
 
     pub(super) fn wants(&self, pcr: PcrIndex) -> bool {
-        self.registers
-            .is_none_or(|registers| registers.contains(pcr))
+        self.registers.is_none_or(|registers| registers.contains(pcr))
     }
 
     /// Binds the predictor to a machine, so that it can stand where images alone are computed.
     pub fn on(self, platform: PlatformState) -> MachinePredictor {
-        MachinePredictor {
-            predictor: self,
-            platform,
-        }
+        MachinePredictor { predictor: self, platform }
     }
 }
 

@@ -41,12 +41,7 @@ impl Prediction {
         unpredictable: BTreeMap<PcrIndex, Unpredictable>,
         banks: Banks,
     ) -> Self {
-        Self {
-            measurements,
-            unpredictable,
-            recorded: PcrSet::default(),
-            banks,
-        }
+        Self { measurements, unpredictable, recorded: PcrSet::default(), banks }
     }
 
     /// All measurements in the order of the boot; those of unpredictable registers are not all.
@@ -64,9 +59,8 @@ impl Prediction {
         if let Some(reason) = self.unpredictable.get(&pcr) {
             return Register::Unpredictable(reason);
         }
-        let value = self
-            .of_register(pcr)
-            .fold(BankDigests::zero(self.banks), |value, measurement| {
+        let value =
+            self.of_register(pcr).fold(BankDigests::zero(self.banks), |value, measurement| {
                 value.extended(&measurement.digests)
             });
         if self.recorded.contains(pcr) {
@@ -89,9 +83,7 @@ impl Prediction {
 
     /// The registers that cannot be told, each with the reason.
     pub fn unpredictable(&self) -> impl Iterator<Item = (PcrIndex, &Unpredictable)> {
-        self.unpredictable
-            .iter()
-            .map(|(pcr, reason)| (*pcr, reason))
+        self.unpredictable.iter().map(|(pcr, reason)| (*pcr, reason))
     }
 
     /// Takes registers that the firmware makes (0 to 3, 5 and 6) from the log of an earlier boot of
@@ -134,11 +126,7 @@ impl Prediction {
     /// Whether an empty register says something: PCR 12 of a unified kernel image, into which
     /// systemd-stub measures what comes from outside of the image, such as a command line.
     pub fn has_to_stay_empty(&self, pcr: PcrIndex) -> bool {
-        let is_measured = |register| {
-            self.measurements
-                .iter()
-                .any(|m| u8::from(m.pcr) == register)
-        };
+        let is_measured = |register| self.measurements.iter().any(|m| u8::from(m.pcr) == register);
         let is_parameters = u8::from(pcr) == PARAMETERS;
         is_parameters && self.is_known(pcr) && is_measured(SECTIONS) && !is_measured(PARAMETERS)
     }

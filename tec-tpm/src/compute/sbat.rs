@@ -53,9 +53,8 @@ impl Sbat {
     /// [`SbatError`] with the offset or line.
     pub fn parse(section: &[u8]) -> Result<Self, SbatError> {
         let text = section.split(|b| *b == 0).next().unwrap_or_default();
-        let text = std::str::from_utf8(text).map_err(|error| SbatError::Encoding {
-            offset: error.valid_up_to(),
-        })?;
+        let text = std::str::from_utf8(text)
+            .map_err(|error| SbatError::Encoding { offset: error.valid_up_to() })?;
         let mut entries = Vec::new();
         for (number, line) in text.lines().enumerate() {
             if number >= MAX_LINES {
@@ -137,11 +136,7 @@ fn entry(line: &str) -> Option<SbatEntry> {
     let generation = fields.next()?.parse().ok()?;
     let version = fields.nth(2)?.to_owned();
     fields.next()?; // the URL
-    Some(SbatEntry {
-        component,
-        generation,
-        version,
-    })
+    Some(SbatEntry { component, generation, version })
 }
 
 #[cfg(test)]
@@ -153,17 +148,10 @@ mod tests {
         let level =
             SbatLevel::new(b"sbat,1,2025051000\nshim,4\ngrub,5\ngrub.proxmox,2\n\0grub,9\n");
         let check = |text: &str| level.check(&Sbat::parse(text.as_bytes()).unwrap());
-        assert_eq!(
-            check("sbat,1,S,s,1,u\ngrub,5,F,g,2.12,u\nother,1,O,o,1,u\n"),
-            Ok(())
-        );
+        assert_eq!(check("sbat,1,S,s,1,u\ngrub,5,F,g,2.12,u\nother,1,O,o,1,u\n"), Ok(()));
         assert_eq!(
             check("sbat,1,S,s,1,u\ngrub,6,F,g,2.12,u\ngrub.proxmox,1,P,g,1,u\n"),
-            Err(SbatRevocation {
-                component: "grub.proxmox".into(),
-                generation: 1,
-                minimum: 2
-            })
+            Err(SbatRevocation { component: "grub.proxmox".into(), generation: 1, minimum: 2 })
         );
     }
 }

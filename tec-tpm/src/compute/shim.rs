@@ -63,9 +63,7 @@ impl ShimProfile {
         match version.trim_end_matches('$').trim() {
             "15.8" => Ok(Self::V15_8),
             "16.1" => Ok(Self::V16_1),
-            other => Err(ShimError::UnknownVersion {
-                version: other.chars().take(32).collect(),
-            }),
+            other => Err(ShimError::UnknownVersion { version: other.chars().take(32).collect() }),
         }
     }
 }
@@ -76,17 +74,10 @@ impl Shim {
         platform: &PlatformState,
         secure_boot: SecureBoot,
     ) -> Result<Self, ShimError> {
-        let keys = VendorKeys::parse(
-            file.section(".vendor_cert")
-                .ok_or(ShimError::NoVendorKeys)?,
-        )?;
+        let keys = VendorKeys::parse(file.section(".vendor_cert").ok_or(ShimError::NoVendorKeys)?)?;
         // shim, shim.c: a database if it parses as one certificate does not.
         let is_certificate = keys.authorized.starts_with(&[0x30]);
-        let vendor_db = if is_certificate {
-            Vec::new()
-        } else {
-            keys.authorized.to_vec()
-        };
+        let vendor_db = if is_certificate { Vec::new() } else { keys.authorized.to_vec() };
         let mut mok_list = match keys.authorized {
             [] => Vec::new(),
             certificate if is_certificate => siglist::one(siglist::X509, Guid::SHIM, certificate),
@@ -216,13 +207,9 @@ impl<'s> VendorKeys<'s> {
                 return Err(refuse(offset_at, 4));
             };
             let end = offset.checked_add(size);
-            end.and_then(|end| section.get(offset..end))
-                .ok_or_else(|| refuse(offset, size))
+            end.and_then(|end| section.get(offset..end)).ok_or_else(|| refuse(offset, size))
         };
-        Ok(Self {
-            authorized: part(0, 8)?,
-            deauthorized: part(4, 12)?,
-        })
+        Ok(Self { authorized: part(0, 8)?, deauthorized: part(4, 12)? })
     }
 }
 

@@ -15,11 +15,7 @@ const ORIGINAL_LEVEL: &[u8] = b"sbat,1,2021030218\n";
 
 /// An empty list is measured as one entry of zeros.
 pub(super) fn or_placeholder(list: Vec<u8>) -> Vec<u8> {
-    if list.is_empty() {
-        siglist::one(siglist::SHA256, Guid::SHIM, &[0; 32])
-    } else {
-        list
-    }
+    if list.is_empty() { siglist::one(siglist::SHA256, Guid::SHIM, &[0; 32]) } else { list }
 }
 
 /// A variable that shim keeps: one that the running system could have written is deleted (shim,
@@ -110,9 +106,7 @@ fn stored_level(platform: &PlatformState) -> Option<&[u8]> {
         return platform.variable("SbatLevelRT", Guid::SHIM);
     };
     let plain = NON_VOLATILE | BOOT_SERVICES;
-    [plain, plain | TIME_BASED]
-        .contains(&variable.attributes)
-        .then_some(variable.data.as_slice())
+    [plain, plain | TIME_BASED].contains(&variable.attributes).then_some(variable.data.as_slice())
 }
 
 /// Whether shim keeps the stored level (shim, sbat.c, `preserve_sbat_uefi_variable`): its version is

@@ -79,15 +79,9 @@ fn list<'d>(
     offset: usize,
     entries: &mut Vec<SignatureEntry<'d>>,
 ) -> Result<usize, SignatureListError> {
-    let truncated = |needed| SignatureListError::Truncated {
-        offset,
-        needed,
-        left: rest.len(),
-    };
+    let truncated = |needed| SignatureListError::Truncated { offset, needed, left: rest.len() };
     let header: &[u8; HEADER] = rest.first_chunk().ok_or_else(|| truncated(HEADER))?;
-    let (kind, sizes) = header
-        .split_first_chunk()
-        .ok_or_else(|| truncated(HEADER))?;
+    let (kind, sizes) = header.split_first_chunk().ok_or_else(|| truncated(HEADER))?;
     let size = |at: usize| -> Option<usize> {
         let field = sizes.get(at..)?.first_chunk()?;
         usize::try_from(u32::from_le_bytes(*field)).ok()
@@ -95,15 +89,8 @@ fn list<'d>(
     let (Some(list), Some(header_size), Some(entry)) = (size(0), size(4), size(8)) else {
         return Err(truncated(HEADER));
     };
-    let refuse = SignatureListError::Sizes {
-        offset,
-        entry,
-        list,
-    };
-    let Some(first) = header_size
-        .checked_add(HEADER)
-        .filter(|first| *first <= list)
-    else {
+    let refuse = SignatureListError::Sizes { offset, entry, list };
+    let Some(first) = header_size.checked_add(HEADER).filter(|first| *first <= list) else {
         return Err(refuse);
     };
     let content = rest.get(first..list).ok_or_else(|| truncated(list))?;
@@ -183,23 +170,12 @@ mod tests {
         };
         assert_eq!(sizes(76, 0, 48), Ok(1));
         assert_eq!(sizes(76, 0, 24), Ok(2));
-        for (list, header, entry) in [
-            (0, 0, 48),
-            (76, 0, 0),
-            (76, 0, 16),
-            (76, 1, 48),
-            (76, u32::MAX, 48),
-            (27, 0, 48),
-        ] {
-            assert!(matches!(
-                sizes(list, header, entry),
-                Err(SignatureListError::Sizes { .. })
-            ));
+        for (list, header, entry) in
+            [(0, 0, 48), (76, 0, 0), (76, 0, 16), (76, 1, 48), (76, u32::MAX, 48), (27, 0, 48)]
+        {
+            assert!(matches!(sizes(list, header, entry), Err(SignatureListError::Sizes { .. })));
         }
-        assert!(matches!(
-            sizes(u32::MAX, 0, 48),
-            Err(SignatureListError::Truncated { .. })
-        ));
+        assert!(matches!(sizes(u32::MAX, 0, 48), Err(SignatureListError::Truncated { .. })));
     }
 
     proptest! {

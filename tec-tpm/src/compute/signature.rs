@@ -113,10 +113,7 @@ pub(super) fn check(
         if let SignedDigest::Sha256(signed) = digest {
             unsigned = false;
             if *signed != computed {
-                return Err(SignatureError::Mismatch {
-                    computed,
-                    signed: *signed,
-                });
+                return Err(SignatureError::Mismatch { computed, signed: *signed });
             }
         }
     }
@@ -136,9 +133,7 @@ pub(super) fn signed_digests(table: &[u8]) -> Result<Vec<SignedDigest>, Signatur
                 .map_err(|source| SignatureError::Content { offset, source })?;
             digests.push(digest);
         } else {
-            digests.push(SignedDigest::Other {
-                algorithm: "unknown certificate type".to_owned(),
-            });
+            digests.push(SignedDigest::Other { algorithm: "unknown certificate type".to_owned() });
         }
     }
     Ok(digests)
@@ -173,11 +168,7 @@ fn entries(table: &[u8]) -> Result<Vec<Entry<'_>>, SignatureError> {
         if entries.len() >= MAX_ENTRIES {
             return Err(SignatureError::TooManyEntries { limit: MAX_ENTRIES });
         }
-        entries.push(Entry {
-            offset,
-            kind: u16::from_le_bytes([t0, t1]),
-            content,
-        });
+        entries.push(Entry { offset, kind: u16::from_le_bytes([t0, t1]), content });
         // `size` is at most the length of the table, so rounding up cannot overflow.
         offset += size.next_multiple_of(8);
     }
@@ -189,15 +180,11 @@ fn entries(table: &[u8]) -> Result<Vec<Entry<'_>>, SignatureError> {
 pub(super) fn signed_digest(content: &[u8]) -> Result<SignedDigest, SignatureContentError> {
     let (algorithm, digest) = digest_info(content)?;
     if algorithm != SHA256 {
-        return Ok(SignedDigest::Other {
-            algorithm: algorithm.to_string(),
-        });
+        return Ok(SignedDigest::Other { algorithm: algorithm.to_string() });
     }
     <[u8; 32]>::try_from(digest)
         .map(|digest| SignedDigest::Sha256(Sha256Digest::new(digest)))
-        .map_err(|_| SignatureContentError::DigestLength {
-            length: digest.len(),
-        })
+        .map_err(|_| SignatureContentError::DigestLength { length: digest.len() })
 }
 
 fn digest_info(content: &[u8]) -> Result<(ObjectIdentifier, &[u8]), SignatureContentError> {
@@ -238,24 +225,17 @@ fn expect_oid(
 ) -> Result<(), SignatureContentError> {
     let oid = ObjectIdentifier::decode(reader)?;
     if oid != expected {
-        return Err(SignatureContentError::ContentType {
-            oid: oid.to_string(),
-        });
+        return Err(SignatureContentError::ContentType { oid: oid.to_string() });
     }
     Ok(())
 }
 
 fn context_0() -> Tag {
-    Tag::ContextSpecific {
-        constructed: true,
-        number: TagNumber(0),
-    }
+    Tag::ContextSpecific { constructed: true, number: TagNumber(0) }
 }
 
 impl From<x509_cert::der::Error> for SignatureContentError {
     fn from(error: x509_cert::der::Error) -> Self {
-        Self::Der {
-            reason: error.to_string(),
-        }
+        Self::Der { reason: error.to_string() }
     }
 }

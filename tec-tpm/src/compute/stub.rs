@@ -58,58 +58,18 @@ pub(super) struct UkiSection {
 
 /// The sections that are measured, in the order of their measurement.
 const MEASURED: [UkiSection; 12] = [
-    section(
-        ".linux",
-        Component::Pcr11Linux,
-        Component::Pcr11LinuxContent,
-    ),
-    section(
-        ".osrel",
-        Component::Pcr11Osrel,
-        Component::Pcr11OsrelContent,
-    ),
-    section(
-        ".cmdline",
-        Component::Pcr11Cmdline,
-        Component::Pcr11CmdlineContent,
-    ),
-    section(
-        ".initrd",
-        Component::Pcr11Initrd,
-        Component::Pcr11InitrdContent,
-    ),
-    section(
-        ".ucode",
-        Component::Pcr11Ucode,
-        Component::Pcr11UcodeContent,
-    ),
-    section(
-        ".splash",
-        Component::Pcr11Splash,
-        Component::Pcr11SplashContent,
-    ),
+    section(".linux", Component::Pcr11Linux, Component::Pcr11LinuxContent),
+    section(".osrel", Component::Pcr11Osrel, Component::Pcr11OsrelContent),
+    section(".cmdline", Component::Pcr11Cmdline, Component::Pcr11CmdlineContent),
+    section(".initrd", Component::Pcr11Initrd, Component::Pcr11InitrdContent),
+    section(".ucode", Component::Pcr11Ucode, Component::Pcr11UcodeContent),
+    section(".splash", Component::Pcr11Splash, Component::Pcr11SplashContent),
     section(".dtb", Component::Pcr11Dtb, Component::Pcr11DtbContent),
-    section(
-        ".uname",
-        Component::Pcr11Uname,
-        Component::Pcr11UnameContent,
-    ),
+    section(".uname", Component::Pcr11Uname, Component::Pcr11UnameContent),
     section(".sbat", Component::Pcr11Sbat, Component::Pcr11SbatContent),
-    section(
-        ".pcrpkey",
-        Component::Pcr11Pcrpkey,
-        Component::Pcr11PcrpkeyContent,
-    ),
-    section(
-        ".profile",
-        Component::Pcr11Profile,
-        Component::Pcr11ProfileContent,
-    ),
-    section(
-        ".hwids",
-        Component::Pcr11Hwids,
-        Component::Pcr11HwidsContent,
-    ),
+    section(".pcrpkey", Component::Pcr11Pcrpkey, Component::Pcr11PcrpkeyContent),
+    section(".profile", Component::Pcr11Profile, Component::Pcr11ProfileContent),
+    section(".hwids", Component::Pcr11Hwids, Component::Pcr11HwidsContent),
 ];
 /// Sections whose use depends on the machine's hardware.
 const CHOSEN: [&str; 2] = [".dtbauto", ".efifw"];
@@ -117,11 +77,7 @@ const CHOSEN: [&str; 2] = [".dtbauto", ".efifw"];
 const NOT_IN_252: [&str; 5] = [".ucode", ".uname", ".sbat", ".profile", ".hwids"];
 
 const fn section(name: &'static str, title: Component, content: Component) -> UkiSection {
-    UkiSection {
-        name,
-        title,
-        content,
-    }
+    UkiSection { name, title, content }
 }
 
 /// Names of all sections that are hashed.
@@ -147,9 +103,7 @@ impl StubProfile {
             "252" => Ok(Self::V252),
             "257" => Ok(Self::V257),
             "262" => Ok(Self::V262),
-            _ => Err(StubError::UnknownVersion {
-                version: version.chars().take(32).collect(),
-            }),
+            _ => Err(StubError::UnknownVersion { version: version.chars().take(32).collect() }),
         }
     }
 
@@ -163,9 +117,9 @@ impl StubProfile {
     /// Whether a section makes PCR 11 depend on the machine.
     pub(super) fn check_sections(self, file: &PeFile) -> Result<(), Unpredictable> {
         match file.sections().find(|name| CHOSEN.contains(name)) {
-            Some(name) if self > Self::V252 => Err(Unpredictable::Section {
-                section: name.to_owned(),
-            }),
+            Some(name) if self > Self::V252 => {
+                Err(Unpredictable::Section { section: name.to_owned() })
+            }
             _ => Ok(()),
         }
     }
@@ -199,9 +153,7 @@ impl StubProfile {
         let text = section.split(|byte| *byte == 0).next().unwrap_or_default();
         let text = std::str::from_utf8(text).unwrap_or("\u{fffd}");
         if !text.is_ascii() {
-            return Err(Unpredictable::CommandLine {
-                reason: "has other characters than ASCII",
-            });
+            return Err(Unpredictable::CommandLine { reason: "has other characters than ASCII" });
         }
         // systemd, util.c, `mangle_stub_cmdline`.
         let blank = |c: char| c <= ' ' || c == '\x7f';
@@ -225,9 +177,7 @@ impl StubProfile {
         ];
         let count = if self == Self::V252 { 2 } else { names.len() };
         names.into_iter().take(count).filter_map(|(section, name)| {
-            let content = file
-                .section(section)
-                .filter(|content| !content.is_empty())?;
+            let content = file.section(section).filter(|content| !content.is_empty())?;
             Some(cpio::one(cpio::META, name, content))
         })
     }

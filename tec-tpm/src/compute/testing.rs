@@ -166,11 +166,7 @@ pub fn grub(version: &str) -> Vec<u8> {
          grub,5,Free Software Foundation,grub,{version},https://example.org/grub\n\
          grub.debian,5,Debian,grub2,{version}-1,https://example.org/debian\n"
     );
-    PeBuilder::new()
-        .section(".text", b"GRUB".repeat(200))
-        .section(".sbat", sbat)
-        .signed()
-        .build()
+    PeBuilder::new().section(".text", b"GRUB".repeat(200)).section(".sbat", sbat).signed().build()
 }
 
 /// A signed PE file for a shim of the given version, with a vendor certificate that nobody holds
@@ -194,11 +190,7 @@ pub fn shim(version: &str) -> Vec<u8> {
 
 /// A signed PE file with this text as its code.
 pub fn application(text: &str) -> Vec<u8> {
-    PeBuilder::new()
-        .section(".text", text.repeat(100))
-        .section(".data", text)
-        .signed()
-        .build()
+    PeBuilder::new().section(".text", text.repeat(100)).section(".data", text).signed().build()
 }
 
 /// A file that [`PeBuilder`] made, without its signatures: what a machine allows by its digest.
@@ -216,10 +208,7 @@ pub fn unsigned(mut file: Vec<u8>) -> Vec<u8> {
 pub fn debian_chain(grub_version: &str) -> MemoryImage {
     MemoryImage::new()
         .with("usr/lib/shim/shimx64.efi.signed", shim("16.1"))
-        .with(
-            "usr/lib/grub/x86_64-efi-signed/grubx64.efi.signed",
-            grub(grub_version),
-        )
+        .with("usr/lib/grub/x86_64-efi-signed/grubx64.efi.signed", grub(grub_version))
         .with("boot/vmlinuz-6.12.0-amd64", application("Linux"))
 }
 
@@ -251,10 +240,7 @@ fn signed_data(digest: &[u8]) -> Vec<u8> {
     let algorithm = der(0x30, &[SHA256, b"\x05\x00"]);
     let indirect = der(0x30, &[&indirect_data(digest)]);
     let encapsulated = der(0x30, &[INDIRECT, &der(0xa0, &[&indirect])]);
-    let data = der(
-        0x30,
-        &[b"\x02\x01\x01", &der(0x31, &[&algorithm]), &encapsulated],
-    );
+    let data = der(0x30, &[b"\x02\x01\x01", &der(0x31, &[&algorithm]), &encapsulated]);
     der(0x30, &[SIGNED_DATA, &der(0xa0, &[&data])])
 }
 

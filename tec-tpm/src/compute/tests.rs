@@ -138,10 +138,7 @@ fn files_larger_than_the_buffer_are_streamed() {
     let read = PeFile::read(Dribble(&file, 0), &[".sbat"]).unwrap();
     assert_eq!(read.authenticode(), slow_digest(&file));
     assert_eq!(read.size(), file.len() as u64);
-    assert_eq!(
-        read.section(".sbat").unwrap(),
-        b"sbat,1,SBAT Version,sbat,1,url\n"
-    );
+    assert_eq!(read.section(".sbat").unwrap(), b"sbat,1,SBAT Version,sbat,1,url\n");
     assert_eq!(read.section(".text"), None);
     read.check_signatures(SignaturePresence::Required).unwrap();
 }
@@ -162,11 +159,8 @@ fn a_read_error_says_how_far_reading_got() {
 
 #[test]
 fn a_file_cut_off_anywhere_is_refused() {
-    let file = PeBuilder::new()
-        .section(".text", vec![1; 512])
-        .section(".sbat", "a")
-        .signed()
-        .build();
+    let file =
+        PeBuilder::new().section(".text", vec![1; 512]).section(".sbat", "a").signed().build();
     assert!(digest(&file).is_ok());
     for end in 0..file.len() {
         let error = PeFile::read(&file[..end], &[".sbat"]).unwrap_err();
@@ -190,14 +184,7 @@ fn what_is_no_pe_file_is_refused() {
     file[0x80] = b'L';
     assert_eq!(magic(&file), 0x80);
     patch(&mut file, 0x3c, &0x20_u32.to_le_bytes());
-    assert!(matches!(
-        digest(&file),
-        Err(PeError::Header {
-            offset: 0x3c,
-            value: 0x20,
-            ..
-        })
-    ));
+    assert!(matches!(digest(&file), Err(PeError::Header { offset: 0x3c, value: 0x20, .. })));
     patch(&mut file, 0x3c, &u32::MAX.to_le_bytes());
     assert!(matches!(digest(&file), Err(PeError::Truncated { .. })));
 }
@@ -217,10 +204,7 @@ fn section_counts_beyond_reason_are_refused() {
 
 #[test]
 fn sections_that_overlap_or_lie_outside_are_refused() {
-    let file = PeBuilder::new()
-        .section(".a", vec![1; 512])
-        .section(".b", vec![2; 512])
-        .build();
+    let file = PeBuilder::new().section(".a", vec![1; 512]).section(".b", vec![2; 512]).build();
     let with = |at: usize, value: u32| {
         let mut file = file.clone();
         patch(&mut file, at, &value.to_le_bytes());
@@ -231,23 +215,11 @@ fn sections_that_overlap_or_lie_outside_are_refused() {
         matches!(&overlap, PeError::Overlap { section, offset: 600, end: 1024 } if section == ".b")
     );
     // Over the headers.
-    assert!(matches!(
-        with(raw_start_of(0), 0),
-        PeError::Overlap { offset: 0, .. }
-    ));
+    assert!(matches!(with(raw_start_of(0), 0), PeError::Overlap { offset: 0, .. }));
     // Past the end of the file, and past the end of what 32 bits can say.
-    assert!(matches!(
-        with(raw_size_of(1), 513),
-        PeError::Truncated { needed: 1537, .. }
-    ));
-    assert!(matches!(
-        with(raw_size_of(1), u32::MAX),
-        PeError::TooLarge { .. }
-    ));
-    assert!(matches!(
-        with(raw_start_of(1), u32::MAX),
-        PeError::Gap { .. }
-    ));
+    assert!(matches!(with(raw_size_of(1), 513), PeError::Truncated { needed: 1537, .. }));
+    assert!(matches!(with(raw_size_of(1), u32::MAX), PeError::TooLarge { .. }));
+    assert!(matches!(with(raw_start_of(1), u32::MAX), PeError::Gap { .. }));
     // Headers that end before the section table does, or beyond the limit.
     assert!(matches!(with(0x98 + 60, 0x190), PeError::Header { .. }));
     assert!(matches!(with(0x98 + 60, u32::MAX), PeError::Header { .. }));
@@ -271,17 +243,11 @@ fn the_certificate_table_must_be_the_end_of_the_file() {
     assert!(refused(&with(8, 0)));
     assert!(refused(&with(0x200, 512)));
     assert!(refused(&with(u32::MAX, u32::MAX)));
-    assert!(matches!(
-        digest(&with(u32::MAX, 8)),
-        Err(PeError::Truncated { .. })
-    ));
+    assert!(matches!(digest(&with(u32::MAX, 8)), Err(PeError::Truncated { .. })));
     // The directory may not be there at all.
     let mut few = file.clone();
     patch(&mut few, 0x98 + 108, &4_u32.to_le_bytes());
-    assert!(matches!(
-        digest(&few),
-        Err(PeError::Header { value: 4, .. })
-    ));
+    assert!(matches!(digest(&few), Err(PeError::Header { value: 4, .. })));
 }
 
 #[test]
@@ -305,9 +271,7 @@ fn signatures_must_sign_the_file() {
     let read = |builder: &PeBuilder| PeFile::read(builder.build().as_slice(), &[]).unwrap();
 
     let unsigned = read(&plain);
-    unsigned
-        .check_signatures(SignaturePresence::Optional)
-        .unwrap();
+    unsigned.check_signatures(SignaturePresence::Optional).unwrap();
     assert_eq!(
         unsigned.check_signatures(SignaturePresence::Required),
         Err(SignatureError::Unsigned)
@@ -318,10 +282,7 @@ fn signatures_must_sign_the_file() {
     let computed = dual.authenticode();
     assert_eq!(
         dual.signed_digests().unwrap(),
-        [
-            SignedDigest::Sha256(computed),
-            SignedDigest::Sha256(computed)
-        ]
+        [SignedDigest::Sha256(computed), SignedDigest::Sha256(computed)]
     );
 
     // One that fits does not make up for one that does not.
@@ -356,21 +317,11 @@ fn malformed_certificate_tables_are_refused() {
         );
     }
     // Not DER; lengths beyond the content; indefinite length.
-    for bytes in [
-        &[0x31_u8][..],
-        &[0x30, 0x84, 0xff, 0xff, 0xff, 0xff],
-        &[0x30, 0x80],
-    ] {
-        assert!(matches!(
-            with(8, bytes),
-            Err(SignatureError::Content { offset: 0, .. })
-        ));
+    for bytes in [&[0x31_u8][..], &[0x30, 0x84, 0xff, 0xff, 0xff, 0xff], &[0x30, 0x80]] {
+        assert!(matches!(with(8, bytes), Err(SignatureError::Content { offset: 0, .. })));
     }
     // Another certificate type is no signature that could be compared.
-    assert!(matches!(
-        with(6, &[1]).unwrap().as_slice(),
-        [SignedDigest::Other { .. }]
-    ));
+    assert!(matches!(with(6, &[1]).unwrap().as_slice(), [SignedDigest::Other { .. }]));
     // Every byte of the table changed: never a panic.
     for at in 0..file.len() - start {
         for value in [0, 0x30, 0x80, 0xff] {
@@ -419,12 +370,7 @@ fn boot_files_are_found_in_every_layout() {
             "usr/lib/bootupd/updates/EFI/fedora/grubx64.efi",
             "usr/lib/modules/6.16/vmlinuz",
         ),
-        (
-            &[SHIM, "usr/lib/shim/shimx64.efi", GRUB, KERNEL, "vmlinuz"],
-            SHIM,
-            GRUB,
-            KERNEL,
-        ),
+        (&[SHIM, "usr/lib/shim/shimx64.efi", GRUB, KERNEL, "vmlinuz"], SHIM, GRUB, KERNEL),
         (
             &["EFI/BOOT/BOOTX64.EFI", "EFI/BOOT/grubx64.efi", "vmlinuz"],
             "EFI/BOOT/BOOTX64.EFI",
@@ -464,17 +410,10 @@ fn boot_files_are_found_in_every_layout() {
 #[test]
 fn missing_and_ambiguous_loaders_are_told() {
     let error = |paths: &[&str]| find_boot_files(&image_of(paths)).unwrap_err();
-    assert!(matches!(
-        error(&["vmlinuz"]),
-        FindError::Missing {
-            component: BootComponent::Shim
-        }
-    ));
+    assert!(matches!(error(&["vmlinuz"]), FindError::Missing { component: BootComponent::Shim }));
     assert!(matches!(
         error(&["EFI/BOOT/BOOTX64.EFI", "EFI/Linux/uki.efi"]),
-        FindError::Missing {
-            component: BootComponent::Grub
-        }
+        FindError::Missing { component: BootComponent::Grub }
     ));
     let two = error(&[
         "EFI/debian/shimx64.efi",
@@ -508,10 +447,7 @@ fn a_directory_is_the_same_image_as_its_files_in_memory() {
     assert_eq!(directory.files("usr/lib/shim").unwrap(), [SHIM]);
     assert_eq!(directory.files("none").unwrap(), Vec::<String>::new());
     let on = ChainComputer::new(SecureBoot::On);
-    assert_eq!(
-        on.compute(&directory).unwrap(),
-        on.compute(&memory).unwrap()
-    );
+    assert_eq!(on.compute(&directory).unwrap(), on.compute(&memory).unwrap());
     let size = memory.content(SHIM).unwrap().len() as u64;
     assert_eq!(directory.open(SHIM).unwrap().size(), Some(size));
     assert_eq!(memory.open(SHIM).unwrap().size(), Some(size));

@@ -39,16 +39,10 @@ pub(super) struct SectionTable {
 impl SectionTable {
     /// Reads the table of a file that was read as a PE file before.
     pub(super) fn read(image: &dyn BootImage, path: &str) -> Result<Self, PredictError> {
-        let refuse = |source| PredictError::Open {
-            file: path.to_owned(),
-            source,
-        };
+        let refuse = |source| PredictError::Open { file: path.to_owned(), source };
         let mut start = Vec::new();
         let reader = image.open(path).map_err(refuse)?;
-        reader
-            .take(MAX_TABLE)
-            .read_to_end(&mut start)
-            .map_err(refuse)?;
+        reader.take(MAX_TABLE).read_to_end(&mut start).map_err(refuse)?;
         Self::parse(&start).ok_or_else(|| PredictError::Pe {
             file: path.to_owned(),
             source: PeError::Truncated {
@@ -68,9 +62,7 @@ impl SectionTable {
         let table = start.get(pe.checked_add(24 + usize::from(optional))?..)?;
         let table = table.get(..usize::from(count) * ENTRY)?;
         let entries = table.chunks_exact(ENTRY).map(entry);
-        Some(Self {
-            entries: entries.collect::<Option<_>>()?,
-        })
+        Some(Self { entries: entries.collect::<Option<_>>()? })
     }
 
     /// Where the sections begin that do not count for this profile.
@@ -145,15 +137,9 @@ pub(super) fn hash_section(
     section: &TableEntry,
     hasher: &mut MultiHasher,
 ) -> Result<(), PredictError> {
-    let refuse = |source| PredictError::Open {
-        file: path.to_owned(),
-        source,
-    };
+    let refuse = |source| PredictError::Open { file: path.to_owned(), source };
     let mut reader = image.open(path).map_err(refuse)?;
-    let skipped = std::io::copy(
-        &mut reader.by_ref().take(section.start),
-        &mut std::io::sink(),
-    );
+    let skipped = std::io::copy(&mut reader.by_ref().take(section.start), &mut std::io::sink());
     skipped.map_err(refuse)?;
     let mut piece = vec![0; PIECE];
     let mut left = section.content;
@@ -189,9 +175,7 @@ mod tests {
             content: 1,
             zeros: 0,
         });
-        SectionTable {
-            entries: entries.collect(),
-        }
+        SectionTable { entries: entries.collect() }
     }
 
     #[test]
@@ -204,10 +188,7 @@ mod tests {
         assert_eq!(table.section(".cmdline", 1).unwrap().start, 2);
         assert!(matches!(
             table.left_out("x", 2),
-            Err(PredictError::Stub {
-                source: StubError::NoProfile { profile: 2 },
-                ..
-            })
+            Err(PredictError::Stub { source: StubError::NoProfile { profile: 2 }, .. })
         ));
     }
 
@@ -220,9 +201,7 @@ mod tests {
 
     #[test]
     fn a_table_that_is_cut_off_is_none() {
-        let file = super::super::testing::PeBuilder::new()
-            .section(".linux", "x")
-            .build();
+        let file = super::super::testing::PeBuilder::new().section(".linux", "x").build();
         let table = SectionTable::parse(&file).unwrap();
         assert_eq!(table.section(".linux", 0).unwrap().content, 1);
         for end in 0..0x1b0 {

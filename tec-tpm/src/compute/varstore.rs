@@ -75,10 +75,7 @@ pub(super) struct StoredVariable<'i> {
 /// Reads the live variables of an image.
 pub(super) fn parse(image: &[u8]) -> Result<Vec<StoredVariable<'_>>, VariableStoreError> {
     if image.len() > MAX_IMAGE {
-        return Err(VariableStoreError::TooLarge {
-            size: image.len(),
-            limit: MAX_IMAGE,
-        });
+        return Err(VariableStoreError::TooLarge { size: image.len(), limit: MAX_IMAGE });
     }
     let store = store(image)?;
     let mut variables = Vec::new();
@@ -95,21 +92,13 @@ fn store(image: &[u8]) -> Result<std::ops::Range<usize>, VariableStoreError> {
     let short = |offset, part| VariableStoreError::Truncated { offset, part };
     // PI 1.8 volume 3, EFI_FIRMWARE_VOLUME_HEADER: signature at 40, length of the header at 48.
     if image.get(40..44).ok_or_else(|| short(0, volume))? != b"_FVH" {
-        return Err(VariableStoreError::Magic {
-            offset: 40,
-            part: volume,
-        });
+        return Err(VariableStoreError::Magic { offset: 40, part: volume });
     }
-    let start = usize::from(u16::from_le_bytes(
-        field(image, 48).ok_or_else(|| short(0, volume))?,
-    ));
+    let start = usize::from(u16::from_le_bytes(field(image, 48).ok_or_else(|| short(0, volume))?));
     let part = "authenticated variable store";
     let vendor: [u8; 16] = field(image, start).ok_or_else(|| short(start, part))?;
     if Guid::from_bytes(vendor) != AUTHENTICATED {
-        return Err(VariableStoreError::Magic {
-            offset: start,
-            part,
-        });
+        return Err(VariableStoreError::Magic { offset: start, part });
     }
     let size = field(image, start + 16).map(u32::from_le_bytes);
     let end = size
@@ -140,13 +129,7 @@ fn record<'i>(
     // Start 2, state 1, reserved 1, attributes 4, count 8, time 16, key 4, sizes 4 and 4, vendor 16.
     let header = || {
         let [state] = field(image, offset + 2)?;
-        Some((
-            state,
-            word(4)?,
-            size(36)?,
-            size(40)?,
-            field(image, offset + 44)?,
-        ))
+        Some((state, word(4)?, size(36)?, size(40)?, field(image, offset + 44)?))
     };
     let (state, attributes, name_size, data_size, vendor) = header().ok_or_else(truncated)?;
     let name_at = offset + RECORD_HEADER;
@@ -156,23 +139,13 @@ fn record<'i>(
     let data_end = data_end.ok_or_else(truncated)?;
     if state == ADDED || state == IN_TRANSITION {
         if variables.len() >= MAX_VARIABLES {
-            return Err(VariableStoreError::TooManyVariables {
-                limit: MAX_VARIABLES,
-            });
+            return Err(VariableStoreError::TooManyVariables { limit: MAX_VARIABLES });
         }
         let name = image.get(name_at..data_at).ok_or_else(truncated)?;
         let name = text(name).ok_or(VariableStoreError::Name { offset })?;
         let data = image.get(data_at..data_end).ok_or_else(truncated)?;
         let vendor = Guid::from_bytes(vendor);
-        variables.push((
-            state,
-            StoredVariable {
-                name,
-                vendor,
-                attributes,
-                data,
-            },
-        ));
+        variables.push((state, StoredVariable { name, vendor, attributes, data }));
     }
     Ok(Some(data_end.next_multiple_of(4)))
 }
@@ -220,11 +193,7 @@ mod tests {
         image.extend([0x5a, 0xfe, 0, 0, 0, 0, 0, 0]);
         for (state, name, data) in records {
             image.resize(image.len().next_multiple_of(4), 0xff);
-            let name: Vec<u8> = name
-                .encode_utf16()
-                .chain([0])
-                .flat_map(u16::to_le_bytes)
-                .collect();
+            let name: Vec<u8> = name.encode_utf16().chain([0]).flat_map(u16::to_le_bytes).collect();
             image.extend([0xaa, 0x55, *state, 0]);
             image.extend(7_u32.to_le_bytes());
             image.extend([0; 28]);
@@ -247,10 +216,7 @@ mod tests {
             (IN_TRANSITION, "KEK", b"last"),
         ]);
         let variables = parse(&image).unwrap();
-        let found: Vec<_> = variables
-            .iter()
-            .map(|v| (v.name.as_str(), v.data))
-            .collect();
+        let found: Vec<_> = variables.iter().map(|v| (v.name.as_str(), v.data)).collect();
         assert_eq!(found, [("PK", &b"key"[..]), ("KEK", b"last")]);
         assert_eq!(variables[0].attributes, 7);
         assert_eq!(variables[0].vendor, Guid::GLOBAL);
@@ -279,21 +245,12 @@ mod tests {
     fn sizes_that_lie_are_refused() {
         let mut lying = image(&[(ADDED, "PK", b"key")]);
         lying[100 + 40..100 + 44].copy_from_slice(&u32::MAX.to_le_bytes());
-        assert!(matches!(
-            parse(&lying),
-            Err(VariableStoreError::Truncated { offset: 100, .. })
-        ));
+        assert!(matches!(parse(&lying), Err(VariableStoreError::Truncated { offset: 100, .. })));
         let mut odd = image(&[(ADDED, "PK", b"key")]);
         odd[100 + 36] = 5;
         assert_eq!(parse(&odd), Err(VariableStoreError::Name { offset: 100 }));
-        assert!(matches!(
-            parse(&vec![0; MAX_IMAGE + 1]),
-            Err(VariableStoreError::TooLarge { .. })
-        ));
-        assert!(matches!(
-            parse(&[0; 200]),
-            Err(VariableStoreError::Magic { offset: 40, .. })
-        ));
+        assert!(matches!(parse(&vec![0; MAX_IMAGE + 1]), Err(VariableStoreError::TooLarge { .. })));
+        assert!(matches!(parse(&[0; 200]), Err(VariableStoreError::Magic { offset: 40, .. })));
     }
 
     proptest! {

@@ -42,9 +42,7 @@ pub(super) fn by_firmware(
     if found.is_none() && image.signatures.is_empty() {
         found = db.with_digest(&image)?;
     }
-    found
-        .map(|authority| vec![authority])
-        .ok_or(AuthorityError::Refused)
+    found.map(|authority| vec![authority]).ok_or(AuthorityError::Refused)
 }
 
 /// What shim finds (shim, verify.c, `verify_buffer`): keys first, then the level.
@@ -144,7 +142,5 @@ fn check_level(shim: &Shim, file: &PeFile, role: Role) -> Result<(), AuthorityEr
         };
     };
     let sbat = Sbat::parse(section).map_err(AuthorityError::Sbat)?;
-    shim.level()
-        .check(&sbat)
-        .map_err(AuthorityError::SbatRevoked)
+    shim.level().check(&sbat).map_err(AuthorityError::SbatRevoked)
 }

@@ -168,10 +168,8 @@ impl<'d> Certificate<'d> {
         if algorithm.strip_prefix(OID_PKCS1) == Some(&[1]) {
             let key = rsa::RsaPublicKey::from_public_key_der(self.key)
                 .map_err(|_| unsupported("RSA key", &[]))?;
-            let scheme = Pkcs1v15Sign {
-                hash_len: Some(digest.len()),
-                prefix: hash.prefix().into(),
-            };
+            let scheme =
+                Pkcs1v15Sign { hash_len: Some(digest.len()), prefix: hash.prefix().into() };
             return Ok(key.verify(scheme, digest, signature).is_ok());
         }
         if algorithm == OID_EC_KEY {
@@ -228,14 +226,10 @@ fn verify_ecdsa(key: &[u8], digest: &[u8], signature: &[u8]) -> Result<bool, Uns
 fn bit_string(value: &[u8]) -> Result<&[u8], DerError> {
     match value.split_first() {
         Some((0, bits)) => Ok(bits),
-        _ => Err(DerError {
-            structure: "certificate",
-        }),
+        _ => Err(DerError { structure: "certificate" }),
     }
 }
 
 fn unsupported(what: &str, oid: &[u8]) -> UnsupportedSignature {
-    UnsupportedSignature {
-        what: format!("{what} {}", hex::encode(oid)),
-    }
+    UnsupportedSignature { what: format!("{what} {}", hex::encode(oid)) }
 }

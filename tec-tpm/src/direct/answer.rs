@@ -53,10 +53,7 @@ impl Answer {
         let tag = reader.u16()?;
         let said = reader.u32()?;
         if usize::try_from(said) != Ok(bytes.len()) {
-            return Err(AnswerError::Size {
-                said,
-                length: bytes.len(),
-            });
+            return Err(AnswerError::Size { said, length: bytes.len() });
         }
         let code = reader.u32()?;
         if code != 0 {
@@ -68,11 +65,7 @@ impl Answer {
             ST_SESSIONS => sized_range(&mut reader)?,
             found => return Err(AnswerError::Tag { found }),
         };
-        Ok(Ok(Self {
-            bytes,
-            handle,
-            parameters,
-        }))
+        Ok(Ok(Self { bytes, handle, parameters }))
     }
 
     /// The handle; zero, which no object has, after a command that gives none.
@@ -97,10 +90,8 @@ pub(super) fn announced(header: &[u8; HEADER]) -> usize {
 fn sized_range(reader: &mut WireReader<'_>) -> Result<std::ops::Range<usize>, WireError> {
     let offset = reader.offset();
     let size = reader.u32()?;
-    let wanted = usize::try_from(size).map_err(|_| WireError::Value {
-        offset,
-        value: size.into(),
-    })?;
+    let wanted =
+        usize::try_from(size).map_err(|_| WireError::Value { offset, value: size.into() })?;
     let start = reader.offset();
     reader.take(wanted)?;
     Ok(start..reader.offset())
@@ -127,9 +118,7 @@ mod tests {
 
     #[test]
     fn a_code_is_the_answer_of_the_tpm_and_not_a_malformed_one() {
-        let code = Answer::read(bytes("80010000000a00000921"), true)
-            .unwrap()
-            .err();
+        let code = Answer::read(bytes("80010000000a00000921"), true).unwrap().err();
         assert_eq!(code, Some(ResponseCode::new(0x921)));
     }
 
@@ -139,15 +128,9 @@ mod tests {
         let said = |said, length| Some(AnswerError::Size { said, length });
         assert_eq!(error("80010000000b00000000"), said(11, 10));
         assert_eq!(error("8001ffffffff00000000"), said(u32::MAX, 10));
-        assert_eq!(
-            error("00c40000000a00000000"),
-            Some(AnswerError::Tag { found: 0xc4 })
-        );
+        assert_eq!(error("00c40000000a00000000"), Some(AnswerError::Tag { found: 0xc4 }));
         for cut in ["", "8001", "80020000000e00000000ffffffff"] {
-            assert!(
-                matches!(error(cut), Some(AnswerError::Malformed(_))),
-                "{cut}"
-            );
+            assert!(matches!(error(cut), Some(AnswerError::Malformed(_))), "{cut}");
         }
     }
 

@@ -50,8 +50,5 @@ pub(super) fn nv_buffer(channel: &mut Channel) -> Result<u16, CommandError> {
 
 /// One value of a capability.
 fn request(capability: u32, property: u32) -> Command {
-    Command::new(Code::GetCapability)
-        .u32(capability)
-        .u32(property)
-        .u32(1)
+    Command::new(Code::GetCapability).u32(capability).u32(property).u32(1)
 }

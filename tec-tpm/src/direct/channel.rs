@@ -45,10 +45,7 @@ impl From<WireError> for CommandError {
 pub(super) fn failed(operation: &'static str) -> impl Fn(CommandError) -> TpmError {
     move |error| match error {
         CommandError::Refused { code } if code.is_lockout() => TpmError::Lockout { operation },
-        error => TpmError::Command {
-            operation,
-            source: Box::new(error),
-        },
+        error => TpmError::Command { operation, source: Box::new(error) },
     }
 }
 
@@ -66,10 +63,7 @@ impl fmt::Debug for Channel {
 
 impl Channel {
     pub(super) fn new(transport: Box<dyn Transport>) -> Self {
-        Self {
-            transport,
-            is_broken: false,
-        }
+        Self { transport, is_broken: false }
     }
 
     /// Sends a command, again while the TPM is busy, and returns its good answer.

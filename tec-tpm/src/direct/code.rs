@@ -74,11 +74,8 @@ impl ResponseCode {
     }
 
     fn name(self) -> Option<&'static str> {
-        let (table, code) = if self.0 & FORMAT_ONE == 0 {
-            (&PLAIN, self.0)
-        } else {
-            (&NUMBERED, self.0 & NUMBER)
-        };
+        let (table, code) =
+            if self.0 & FORMAT_ONE == 0 { (&PLAIN, self.0) } else { (&NUMBERED, self.0 & NUMBER) };
         let found = table.iter().find(|(number, _)| *number == code);
         found.map(|(_, name)| *name)
     }

@@ -35,10 +35,7 @@ pub(super) enum Code {
 impl Code {
     /// Whether the answer begins with a handle.
     fn answers_with_handle(self) -> bool {
-        matches!(
-            self,
-            Self::CreatePrimary | Self::Load | Self::StartAuthSession
-        )
+        matches!(self, Self::CreatePrimary | Self::Load | Self::StartAuthSession)
     }
 }
 
@@ -53,12 +50,7 @@ pub(super) struct Command {
 
 impl Command {
     pub(super) fn new(code: Code) -> Self {
-        Self {
-            code,
-            handles: Vec::new(),
-            authorizations: Vec::new(),
-            parameters: Vec::new(),
-        }
+        Self { code, handles: Vec::new(), authorizations: Vec::new(), parameters: Vec::new() }
     }
 
     pub(super) fn handle(mut self, handle: u32) -> Self {
@@ -159,9 +151,6 @@ mod tests {
     #[test]
     fn without_authorization_there_is_no_area_for_it() {
         let command = Command::new(Code::FlushContext).u32(0x8000_0000);
-        assert_eq!(
-            hex::encode(command.encode()),
-            "80010000000e0000016580000000"
-        );
+        assert_eq!(hex::encode(command.encode()), "80010000000e0000016580000000");
     }
 }

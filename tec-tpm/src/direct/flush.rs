@@ -7,10 +7,7 @@ use crate::tpm::TpmError;
 /// Removes a transient object or a session.
 pub(super) fn flush(channel: &mut Channel, handle: u32) -> Result<(), TpmError> {
     let command = Command::new(Code::FlushContext).u32(handle);
-    channel
-        .run(&command)
-        .map(drop)
-        .map_err(failed("remove a temporary object"))
+    channel.run(&command).map(drop).map_err(failed("remove a temporary object"))
 }
 
 /// Removes what an earlier failure left; that failure is what counts.

@@ -30,11 +30,7 @@ pub(super) fn read(
 
 fn read_existing(channel: &mut Channel, index: u32) -> Result<Vec<u8>, CommandError> {
     let (attributes, size) = describe(channel, index)?;
-    let authorization = if attributes & AUTH_READ == 0 {
-        RH_OWNER
-    } else {
-        index
-    };
+    let authorization = if attributes & AUTH_READ == 0 { RH_OWNER } else { index };
     let most = nv_buffer(channel)?;
     let mut content = Vec::new();
     let mut left = size.min(MAX_INDEX);

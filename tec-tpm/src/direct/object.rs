@@ -34,8 +34,7 @@ pub(super) fn persistent_area(
         return Ok(None);
     }
     let area = read_public(channel, handle);
-    area.map(Some)
-        .map_err(failed("read the public area of a key"))
+    area.map(Some).map_err(failed("read the public area of a key"))
 }
 
 fn read_public(channel: &mut Channel, handle: u32) -> Result<Vec<u8>, CommandError> {
@@ -103,10 +102,8 @@ fn create_loaded(
     let mut reader = created.parameters();
     let (private, public) = (reader.sized(MAX_PRIVATE)?, reader.sized(MAX_AREA)?);
     let loaded = endorsed(channel, |channel, session| {
-        let command = Command::new(Code::Load)
-            .handle_by_session(ek, session)
-            .sized(private)
-            .sized(public);
+        let command =
+            Command::new(Code::Load).handle_by_session(ek, session).sized(private).sized(public);
         channel.run(&command)
     })?;
     Ok(loaded.handle())
@@ -118,10 +115,7 @@ pub(super) fn evict(channel: &mut Channel, object: u32, handle: AkHandle) -> Res
         .handle_by_password(RH_OWNER)
         .handle(object)
         .u32(handle.as_u32());
-    channel
-        .run(&command)
-        .map(drop)
-        .map_err(failed("keep or remove the attestation key"))
+    channel.run(&command).map(drop).map_err(failed("keep or remove the attestation key"))
 }
 
 /// Runs `work`, then removes a transient object, whatever came of it.
@@ -156,9 +150,9 @@ pub(super) fn activate(
         Ok(SecretBytes::new(reader.sized(MAX_SECRET)?.to_vec()))
     });
     answer.map_err(|error| match error {
-        CommandError::Refused { code } if !code.is_lockout() => TpmError::ChallengeRefused {
-            source: Box::new(error),
-        },
+        CommandError::Refused { code } if !code.is_lockout() => {
+            TpmError::ChallengeRefused { source: Box::new(error) }
+        }
         error => failed("answer a challenge")(error),
     })
 }

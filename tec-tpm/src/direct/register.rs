@@ -64,10 +64,7 @@ fn bounded(reader: &mut WireReader<'_>, most: u32) -> Result<usize, WireError> {
     let count = reader.u32()?;
     match usize::try_from(count) {
         Ok(fitting) if count <= most => Ok(fitting),
-        _ => Err(WireError::Value {
-            offset,
-            value: count.into(),
-        }),
+        _ => Err(WireError::Value { offset, value: count.into() }),
     }
 }
 
@@ -80,9 +77,7 @@ fn selecting(command: Command, registers: &[PcrIndex]) -> Command {
         }
     }
     let command = command.u32(1).u16(ALG_SHA256);
-    command
-        .u8(u8::try_from(SELECT).unwrap_or_default())
-        .raw(&bits)
+    command.u8(u8::try_from(SELECT).unwrap_or_default()).raw(&bits)
 }
 
 /// TPMS_ATTEST and TPMT_SIGNATURE over all registers of the SHA-256 bank.
@@ -99,10 +94,7 @@ fn try_quote(
     key: u32,
     nonce: &[u8],
 ) -> Result<(Vec<u8>, Vec<u8>), CommandError> {
-    let command = Command::new(Code::Quote)
-        .handle_by_password(key)
-        .sized(nonce)
-        .u16(ALG_NULL); // the key's own scheme
+    let command = Command::new(Code::Quote).handle_by_password(key).sized(nonce).u16(ALG_NULL); // the key's own scheme
     let all: Vec<_> = PcrIndex::all().collect();
     let answer = channel.run(&selecting(command, &all))?;
     let mut reader = answer.parameters();
@@ -128,9 +120,7 @@ pub(super) fn extend(
 
 /// Extends a register of every bank; the TPM computes the digests.
 pub(super) fn event(channel: &mut Channel, index: PcrIndex, data: &[u8]) -> Result<(), TpmError> {
-    let command = Command::new(Code::PcrEvent)
-        .handle_by_password(handle(index))
-        .sized(data);
+    let command = Command::new(Code::PcrEvent).handle_by_password(handle(index)).sized(data);
     let answer = channel.run(&command).map(drop);
     answer.map_err(failed("measure an event"))
 }

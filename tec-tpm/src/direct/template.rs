@@ -26,9 +26,8 @@ const DEFAULT_EXPONENT: [u8; 4] = [0; 4];
 
 /// Without `noDA`, guessed passwords of other keys would keep a node from unlocking its disk, and
 /// an attestation key has no password to be guessed.
-const ATTESTATION: ObjectAttributes = REQUIRED
-    .union(ObjectAttributes::USER_WITH_AUTH)
-    .union(ObjectAttributes::NO_DA);
+const ATTESTATION: ObjectAttributes =
+    REQUIRED.union(ObjectAttributes::USER_WITH_AUTH).union(ObjectAttributes::NO_DA);
 
 /// TPMT_PUBLIC of the templates L-1 and L-2 (TCG EK Credential Profile for TPM Family 2.0, "Default
 /// EK Templates"). To the byte: another template gives another key.

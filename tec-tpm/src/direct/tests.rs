@@ -24,9 +24,7 @@ impl Transport for Scripted {
 }
 
 fn scripted(answers: impl IntoIterator<Item = Vec<u8>>) -> Tpm {
-    Tpm::over(Channel::new(Box::new(Scripted(
-        answers.into_iter().collect(),
-    ))))
+    Tpm::over(Channel::new(Box::new(Scripted(answers.into_iter().collect()))))
 }
 
 /// An answer whose header is right.
@@ -51,10 +49,7 @@ fn a_busy_tpm_is_asked_again() {
     // No handle: TPM_RC_RETRY first.
     let nothing = framed(0x8001, 0, &[0, 0, 0, 0, 1, 0, 0, 0, 0]);
     let tpm = scripted([framed(0x8001, 0x922, &[]), nothing]);
-    assert!(matches!(
-        tpm.ak_public_area(AK),
-        Err(TpmError::NoAk { handle: AK })
-    ));
+    assert!(matches!(tpm.ak_public_area(AK), Err(TpmError::NoAk { handle: AK })));
 }
 
 #[test]

@@ -28,10 +28,7 @@ pub(super) trait Transport: fmt::Debug + Send {
 /// Opens what a configuration names. What is not understood is refused: another TPM than the one
 /// that was meant would be worse.
 pub(super) fn open(tcti: &str) -> Result<Box<dyn Transport>, TpmError> {
-    let refused = || TpmError::Tcti {
-        tcti: tcti.to_owned(),
-        forms: FORMS,
-    };
+    let refused = || TpmError::Tcti { tcti: tcti.to_owned(), forms: FORMS };
     let opened: io::Result<Box<dyn Transport>> = match tcti.split_once(':') {
         Some(("device", path)) if !path.is_empty() => Device::open(path).map(boxed),
         Some(("swtpm", options)) => {
@@ -40,10 +37,7 @@ pub(super) fn open(tcti: &str) -> Result<Box<dyn Transport>, TpmError> {
         }
         _ => return Err(refused()),
     };
-    opened.map_err(|source| TpmError::Open {
-        tcti: tcti.to_owned(),
-        source: source.into(),
-    })
+    opened.map_err(|source| TpmError::Open { tcti: tcti.to_owned(), source: source.into() })
 }
 
 fn boxed(transport: impl Transport + 'static) -> Box<dyn Transport> {

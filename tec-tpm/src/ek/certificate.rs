@@ -84,10 +84,7 @@ impl Parsed {
         let certificate = Certificate::from_der(der).map_err(CertificateError::Malformed)?;
         // The signature is over the bytes as they came, not over another encoding of them.
         let signed = signed_part(der).map_err(CertificateError::Malformed)?;
-        let parsed = Self {
-            certificate,
-            signed: signed.to_vec(),
-        };
+        let parsed = Self { certificate, signed: signed.to_vec() };
         if parsed.certificate.tbs_certificate().version() != Version::V3 {
             return Err(CertificateError::Version);
         }
@@ -102,9 +99,9 @@ impl Parsed {
             .flatten()
             .find(|extension| extension.critical && !UNDERSTOOD.contains(&extension.extn_id));
         match unknown {
-            Some(extension) => Err(CertificateError::CriticalExtension {
-                oid: extension.extn_id.to_string(),
-            }),
+            Some(extension) => {
+                Err(CertificateError::CriticalExtension { oid: extension.extn_id.to_string() })
+            }
             None => Ok(()),
         }
     }
@@ -139,12 +136,9 @@ impl Parsed {
     /// Whether it may sign certificates, and how many CAs may follow.
     pub(crate) fn ca(&self) -> Result<Option<CaLimits>, CertificateError> {
         let tbs = self.certificate.tbs_certificate();
-        let constraints = tbs
-            .get_extension::<BasicConstraints>()
-            .map_err(CertificateError::Malformed)?;
-        let usage = tbs
-            .get_extension::<KeyUsage>()
-            .map_err(CertificateError::Malformed)?;
+        let constraints =
+            tbs.get_extension::<BasicConstraints>().map_err(CertificateError::Malformed)?;
+        let usage = tbs.get_extension::<KeyUsage>().map_err(CertificateError::Malformed)?;
         Ok(match constraints {
             Some((_, constraints)) if constraints.ca => Some(CaLimits {
                 path_length: constraints.path_len_constraint,
@@ -229,9 +223,8 @@ impl EkCertificate {
 
 /// Cuts a run of 0x00 or 0xff after the first DER element.
 pub(crate) fn without_padding(bytes: &[u8]) -> &[u8] {
-    let length = SliceReader::new(bytes)
-        .and_then(|mut reader| reader.tlv_bytes().map(<[u8]>::len))
-        .ok();
+    let length =
+        SliceReader::new(bytes).and_then(|mut reader| reader.tlv_bytes().map(<[u8]>::len)).ok();
     match length.and_then(|length| bytes.split_at_checked(length)) {
         Some((der, rest)) if rest.iter().all(|b| *b == 0) || rest.iter().all(|b| *b == 0xff) => der,
         _ => bytes,
@@ -242,9 +235,7 @@ pub(crate) fn without_padding(bytes: &[u8]) -> &[u8] {
 /// that signs certificates is neither.
 fn check_usage(parsed: &Parsed, kind: KeyKind) -> Result<(), CertificateError> {
     let tbs = parsed.certificate().tbs_certificate();
-    let usage = tbs
-        .get_extension::<KeyUsage>()
-        .map_err(CertificateError::Malformed)?;
+    let usage = tbs.get_extension::<KeyUsage>().map_err(CertificateError::Malformed)?;
     let fits = usage.is_some_and(|(_, usage)| {
         let does = match kind {
             KeyKind::Rsa { .. } => usage.key_encipherment(),
@@ -252,11 +243,7 @@ fn check_usage(parsed: &Parsed, kind: KeyKind) -> Result<(), CertificateError> {
         };
         does && !usage.key_cert_sign()
     });
-    if fits {
-        Ok(())
-    } else {
-        Err(CertificateError::KeyUsage)
-    }
+    if fits { Ok(()) } else { Err(CertificateError::KeyUsage) }
 }
 
 /// Section 3.2 of the profile does not demand an extended key usage, and some manufacturers leave it
@@ -264,18 +251,12 @@ fn check_usage(parsed: &Parsed, kind: KeyKind) -> Result<(), CertificateError> {
 /// the TPM's manufacturer, without which a certificate of no purpose may be anybody's.
 fn check_purpose(parsed: &Parsed) -> Result<(), CertificateError> {
     let tbs = parsed.certificate().tbs_certificate();
-    let purposes = tbs
-        .get_extension::<ExtendedKeyUsage>()
-        .map_err(CertificateError::Malformed)?;
+    let purposes = tbs.get_extension::<ExtendedKeyUsage>().map_err(CertificateError::Malformed)?;
     let is_for_tpm = match purposes {
         Some((_, purposes)) => purposes.0.contains(&EK_CERTIFICATE_PURPOSE),
         None => names_tpm(parsed)?,
     };
-    if is_for_tpm {
-        Ok(())
-    } else {
-        Err(CertificateError::Purpose)
-    }
+    if is_for_tpm { Ok(()) } else { Err(CertificateError::Purpose) }
 }
 
 fn names_tpm(parsed: &Parsed) -> Result<bool, CertificateError> {
@@ -286,9 +267,9 @@ fn names_tpm(parsed: &Parsed) -> Result<bool, CertificateError> {
         .map_err(CertificateError::Malformed)?;
     let names = names.map(|(_, names)| names.0).unwrap_or_default();
     Ok(names.iter().any(|name| match name {
-        GeneralName::DirectoryName(name) => name
-            .iter()
-            .any(|attribute| attribute.oid == TPM_MANUFACTURER),
+        GeneralName::DirectoryName(name) => {
+            name.iter().any(|attribute| attribute.oid == TPM_MANUFACTURER)
+        }
         _ => false,
     }))
 }

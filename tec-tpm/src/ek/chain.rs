@@ -144,18 +144,11 @@ pub fn verify_ek_certificate(
     store: &TrustStore,
     now: Timestamp,
 ) -> Result<VerifiedEk, ChainError> {
-    let mut search = Search {
-        store,
-        now,
-        checks_left: MAX_CHECKS,
-    };
+    let mut search = Search { store, now, checks_left: MAX_CHECKS };
     let leaf = certificate.parsed();
     check_validity(leaf, now)?;
     match search.climb(leaf, 0) {
-        Ok(root) => Ok(VerifiedEk {
-            public: certificate.public().clone(),
-            root,
-        }),
+        Ok(root) => Ok(VerifiedEk { public: certificate.public().clone(), root }),
         Err(finding) => Err(finding.error),
     }
 }
@@ -176,13 +169,8 @@ impl Search<'_> {
     /// Looks for a chain from `child`, which has `below` CAs under it, to a root.
     fn climb(&mut self, child: &Parsed, below: usize) -> Result<String, Finding> {
         let store = self.store;
-        let at = |error| Finding {
-            depth: below,
-            error,
-        };
-        let mut furthest = at(ChainError::UnknownIssuer {
-            issuer: child.issuer(),
-        });
+        let at = |error| Finding { depth: below, error };
+        let mut furthest = at(ChainError::UnknownIssuer { issuer: child.issuer() });
         for root in named(&store.roots, child) {
             match self.step(child, root, below) {
                 Ok(()) => return Ok(root.subject()),
@@ -192,9 +180,7 @@ impl Search<'_> {
         for ca in named(&store.intermediates, child) {
             let found = match self.step(child, ca, below) {
                 Ok(()) if below < MAX_INTERMEDIATES => self.climb(ca, below + 1),
-                Ok(()) => Err(at(ChainError::PathLength {
-                    issuer: ca.subject(),
-                })),
+                Ok(()) => Err(at(ChainError::PathLength { issuer: ca.subject() })),
                 Err(error) => Err(at(error)),
             };
             match found {
@@ -214,9 +200,7 @@ impl Search<'_> {
         let Some(limits) = limits.filter(|limits| limits.signs_certificates) else {
             return Err(ChainError::NotCa { issuer: name() });
         };
-        let too_long = limits
-            .path_length
-            .is_some_and(|length| usize::from(length) < below);
+        let too_long = limits.path_length.is_some_and(|length| usize::from(length) < below);
         self.checks_left = self.checks_left.saturating_sub(1);
         if too_long || self.checks_left == 0 {
             return Err(ChainError::PathLength { issuer: name() });
@@ -231,24 +215,16 @@ fn named<'a>(
     child: &Parsed,
 ) -> impl Iterator<Item = &'a Parsed> + use<'a> {
     let issuer = child.certificate().tbs_certificate().issuer().clone();
-    certificates
-        .iter()
-        .filter(move |one| *one.certificate().tbs_certificate().subject() == issuer)
+    certificates.iter().filter(move |one| *one.certificate().tbs_certificate().subject() == issuer)
 }
 
 fn check_validity(certificate: &Parsed, now: Timestamp) -> Result<(), ChainError> {
     let (from, until) = certificate.validity();
     if now < from {
-        return Err(ChainError::NotYetValid {
-            subject: certificate.subject(),
-            from,
-        });
+        return Err(ChainError::NotYetValid { subject: certificate.subject(), from });
     }
     if until < now {
-        return Err(ChainError::Expired {
-            subject: certificate.subject(),
-            until,
-        });
+        return Err(ChainError::Expired { subject: certificate.subject(), until });
     }
     Ok(())
 }
@@ -256,9 +232,7 @@ fn check_validity(certificate: &Parsed, now: Timestamp) -> Result<(), ChainError
 fn verify_signature(child: &Parsed, issuer: &Parsed) -> Result<(), ChainError> {
     let certificate = child.certificate();
     let algorithm = certificate.signature_algorithm();
-    let wrong = || ChainError::Signature {
-        subject: child.subject(),
-    };
+    let wrong = || ChainError::Signature { subject: child.subject() };
     // RFC 5280, section 4.1.1.2: both places name the same algorithm.
     if algorithm != certificate.tbs_certificate().signature() {
         return Err(wrong());
@@ -270,9 +244,7 @@ fn verify_signature(child: &Parsed, issuer: &Parsed) -> Result<(), ChainError> {
         SHA512_RSA => verify_rsa::<sha2::Sha512>(child, issuer, signature)?,
         ECDSA_SHA256 | ECDSA_SHA384 => verify_ecdsa(child, issuer, signature, algorithm.oid)?,
         oid => {
-            return Err(ChainError::Algorithm {
-                oid: oid.to_string(),
-            });
+            return Err(ChainError::Algorithm { oid: oid.to_string() });
         }
     };
     if verified { Ok(()) } else { Err(wrong()) }
@@ -288,9 +260,7 @@ fn key_der(issuer: &Parsed) -> Result<Vec<u8>, ChainError> {
 }
 
 fn unusable(issuer: &Parsed) -> ChainError {
-    ChainError::IssuerKey {
-        issuer: issuer.subject(),
-    }
+    ChainError::IssuerKey { issuer: issuer.subject() }
 }
 
 fn verify_rsa<D>(child: &Parsed, issuer: &Parsed, signature: &[u8]) -> Result<bool, ChainError>
@@ -342,10 +312,7 @@ fn verify_ecdsa(
 }
 
 fn is_p256(issuer: &Parsed) -> bool {
-    let spki = issuer
-        .certificate()
-        .tbs_certificate()
-        .subject_public_key_info();
+    let spki = issuer.certificate().tbs_certificate().subject_public_key_info();
     spki.algorithm
         .parameters
         .as_ref()

@@ -92,9 +92,8 @@ fn rsa_seed(ek: &PublicKey, rng: &mut dyn CryptoRng) -> Result<(Seed, Vec<u8>), 
     let mut seed = Seed::default();
     rng.fill_bytes(seed.as_mut());
     let padding = rsa::Oaep::<Sha256>::new_with_label(IDENTITY);
-    let encrypted = key
-        .encrypt(rng, padding, seed.as_ref())
-        .map_err(|_| CredentialError::Encrypt)?;
+    let encrypted =
+        key.encrypt(rng, padding, seed.as_ref()).map_err(|_| CredentialError::Encrypt)?;
     Ok((seed, encrypted))
 }
 
@@ -188,20 +187,13 @@ pub(crate) fn open_with_p256(
 ) -> Option<tec_core::secret::SecretBytes> {
     use crate::wire::WireReader;
 
-    let point = WireReader::new(&credential.encrypted_secret)
-        .sized(256)
-        .ok()?;
+    let point = WireReader::new(&credential.encrypted_secret).sized(256).ok()?;
     let mut reader = WireReader::new(point);
     let x: [u8; COORDINATE] = reader.sized(COORDINATE).ok()?.try_into().ok()?;
     let y: [u8; COORDINATE] = reader.sized(COORDINATE).ok()?.try_into().ok()?;
     let theirs = p256::PublicKey::from_sec1_bytes(&[&[4], &x[..], &y[..]].concat()).ok()?;
     let (ek_x, _) = coordinates(&ek.public_key())?;
-    let seed = kdfe(
-        ek.diffie_hellman(&theirs).raw_secret_bytes(),
-        IDENTITY,
-        &x,
-        &ek_x,
-    );
+    let seed = kdfe(ek.diffie_hellman(&theirs).raw_secret_bytes(), IDENTITY, &x, &ek_x);
 
     let body = WireReader::new(&credential.id_object).sized(256).ok()?;
     let (head, identity) = body.split_at_checked(2 + 32)?;

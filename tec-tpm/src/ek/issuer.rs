@@ -55,18 +55,12 @@ impl CredentialIssuer {
     /// Challenges only endorsement keys whose certificate leads to a root of `store`.
     #[must_use]
     pub fn with_roots(store: TrustStore, clock: Arc<dyn Clock>) -> Self {
-        Self {
-            trust: Some((store, clock)),
-        }
+        Self { trust: Some((store, clock)) }
     }
 
     fn check_ek(&self, offer: &EkOffer) -> Result<(), IssuerError> {
         let Some(der) = &offer.certificate else {
-            return if self.trust.is_some() {
-                Err(IssuerError::NoCertificate)
-            } else {
-                Ok(())
-            };
+            return if self.trust.is_some() { Err(IssuerError::NoCertificate) } else { Ok(()) };
         };
         let certificate = EkCertificate::from_nv(der).map_err(IssuerError::Certificate)?;
         if *certificate.public() != offer.public {

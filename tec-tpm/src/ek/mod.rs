@@ -120,17 +120,11 @@ impl EndorsementKey {
         if area.policy() != POLICY_A {
             return Err(EkError::Policy);
         }
-        let kind_ok = matches!(
-            area.key().kind(),
-            KeyKind::Rsa { bits: 2048 } | KeyKind::EcP256
-        );
+        let kind_ok = matches!(area.key().kind(), KeyKind::Rsa { bits: 2048 } | KeyKind::EcP256);
         let algorithms_ok =
             area.scheme() == Scheme::Null && area.symmetric() == Symmetric::Aes128Cfb;
         if kind_ok && algorithms_ok {
-            Ok(Self {
-                public: area.key().clone(),
-                name: area.name(),
-            })
+            Ok(Self { public: area.key().clone(), name: area.name() })
         } else {
             Err(EkError::Parameters)
         }

@@ -18,9 +18,7 @@ fn rng() -> ChaCha20Rng {
 }
 
 fn ak_name(tpm: &SoftTpm) -> ObjectName {
-    AttestationKey::from_tpm2b(&tpm.ak_public_area())
-        .unwrap()
-        .name()
+    AttestationKey::from_tpm2b(&tpm.ak_public_area()).unwrap().name()
 }
 
 #[test]
@@ -50,12 +48,7 @@ fn credentials_are_a_function_of_their_arguments_and_hide_the_secret() {
     // TPM2B_ID_OBJECT of TPM2B_DIGEST (HMAC) and an encrypted TPM2B of 32 bytes
     assert_eq!(credential.id_object.len(), 2 + 34 + 34);
     assert_eq!(credential.encrypted_secret.len(), 2 + 256);
-    assert!(
-        !credential
-            .id_object
-            .windows(8)
-            .any(|window| window == [0xab; 8])
-    );
+    assert!(!credential.id_object.windows(8).any(|window| window == [0xab; 8]));
 }
 
 #[test]
@@ -74,9 +67,7 @@ fn the_template_is_recognized_and_each_difference_is_named() {
         attributes(ObjectAttributes::from_bits(
             TEMPLATE.bits() & !ObjectAttributes::FIXED_TPM.bits()
         )),
-        Err(EkError::AttributeMissing {
-            attribute: "fixedTPM"
-        })
+        Err(EkError::AttributeMissing { attribute: "fixedTPM" })
     ));
     assert!(matches!(
         attributes(TEMPLATE.union(ObjectAttributes::SIGN)),
@@ -84,17 +75,11 @@ fn the_template_is_recognized_and_each_difference_is_named() {
     ));
     let mut policy = bytes.clone();
     policy[12] ^= 1;
-    assert!(matches!(
-        EndorsementKey::from_tpm2b(&policy),
-        Err(EkError::Policy)
-    ));
+    assert!(matches!(EndorsementKey::from_tpm2b(&policy), Err(EkError::Policy)));
     // AES-128 becomes AES-129
     let mut symmetric = bytes;
     symmetric[47] ^= 1;
-    assert!(matches!(
-        EndorsementKey::from_tpm2b(&symmetric),
-        Err(EkError::Parameters)
-    ));
+    assert!(matches!(EndorsementKey::from_tpm2b(&symmetric), Err(EkError::Parameters)));
     assert!(matches!(
         EndorsementKey::from_tpm2b(&SoftTpm::p256(1).ak_public_area()),
         Err(EkError::AttributeMissing { .. })
@@ -106,21 +91,14 @@ fn challenges_are_issued_to_good_keys_only() {
     let tpm = SoftTpm::p256(1);
     let issuer = CredentialIssuer::new();
     let secret = SecretArray::new([3; 32]);
-    let (credential, ek) = issuer
-        .challenge(&tpm.ek(), &tpm.ak_public_area(), &secret, &mut rng())
-        .unwrap();
+    let (credential, ek) =
+        issuer.challenge(&tpm.ek(), &tpm.ak_public_area(), &secret, &mut rng()).unwrap();
     assert_eq!(ek, tpm.ek().public.fingerprint());
     assert!(tpm.activate_credential(&credential).is_some());
-    assert_eq!(
-        issuer.attestation_key(&tpm.ak_public_area()).unwrap(),
-        tpm.public_key()
-    );
+    assert_eq!(issuer.attestation_key(&tpm.ak_public_area()).unwrap(), tpm.public_key());
 
     let issue = |offer: &EkOffer, area: &[u8]| issuer.issue(offer, area, &secret, &mut rng());
-    assert!(matches!(
-        issue(&tpm.ek(), &tpm.ek_public_area()),
-        Err(IssuerError::Ak(_))
-    ));
+    assert!(matches!(issue(&tpm.ek(), &tpm.ek_public_area()), Err(IssuerError::Ak(_))));
     let with_garbage = EkOffer::new(tpm.ek().public, Some(vec![1, 2, 3]));
     assert!(matches!(
         issue(&with_garbage, &tpm.ak_public_area()),
@@ -197,18 +175,12 @@ fn a_real_certificate_is_for_the_key_and_leads_to_its_root() {
     let Some(fixture) = fixture() else { return };
     let certificate = fixture.certificate();
     let area = fs::read(fixture.folder.join("ek-rsa.pub.tpm2b")).unwrap();
-    assert_eq!(
-        certificate.public(),
-        EndorsementKey::from_tpm2b(&area).unwrap().public()
-    );
+    assert_eq!(certificate.public(), EndorsementKey::from_tpm2b(&area).unwrap().public());
     let verified = verify_ek_certificate(&certificate, &fixture.store(), fixture.now()).unwrap();
     assert_eq!(verified.public(), certificate.public());
     let padded = [&fixture.ek[..], &[0xff; 30]].concat();
     assert!(EkCertificate::from_nv(&padded).is_ok());
-    assert!(matches!(
-        EkCertificate::from_der(&padded),
-        Err(CertificateError::Malformed(_))
-    ));
+    assert!(matches!(EkCertificate::from_der(&padded), Err(CertificateError::Malformed(_))));
 }
 
 #[test]
@@ -221,10 +193,7 @@ fn a_chain_with_a_gap_or_out_of_time_is_refused() {
 
     let mut only_root = TrustStore::new();
     only_root.add_root(&fixture.root).unwrap();
-    assert!(matches!(
-        verify(&only_root, now),
-        Err(ChainError::UnknownIssuer { .. })
-    ));
+    assert!(matches!(verify(&only_root, now), Err(ChainError::UnknownIssuer { .. })));
     let mut no_root = TrustStore::new();
     no_root.add_intermediate(&fixture.issuer).unwrap();
     no_root.add_intermediate(&fixture.root).unwrap();
@@ -260,10 +229,7 @@ fn a_certificate_that_its_issuer_did_not_sign_is_refused() {
 #[test]
 fn a_ca_is_no_endorsement_key_and_an_endorsement_key_no_ca() {
     let Some(fixture) = fixture() else { return };
-    assert!(matches!(
-        EkCertificate::from_der(&fixture.issuer),
-        Err(CertificateError::IsCa)
-    ));
+    assert!(matches!(EkCertificate::from_der(&fixture.issuer), Err(CertificateError::IsCa)));
 }
 
 #[test]
@@ -276,20 +242,11 @@ fn with_roots_only_vouched_keys_are_challenged() {
     let issue = |issuer: &CredentialIssuer, offer: &EkOffer| {
         issuer.issue(offer, &tpm.ak_public_area(), &secret, &mut rng())
     };
-    let vouched = EkOffer::new(
-        fixture.certificate().public().clone(),
-        Some(fixture.ek.clone()),
-    );
+    let vouched = EkOffer::new(fixture.certificate().public().clone(), Some(fixture.ek.clone()));
     assert!(issue(&issuer, &vouched).is_ok());
-    assert!(matches!(
-        issue(&issuer, &tpm.ek()),
-        Err(IssuerError::NoCertificate)
-    ));
+    assert!(matches!(issue(&issuer, &tpm.ek()), Err(IssuerError::NoCertificate)));
     let borrowed = EkOffer::new(tpm.ek().public, Some(fixture.ek.clone()));
-    assert!(matches!(
-        issue(&issuer, &borrowed),
-        Err(IssuerError::OtherKey)
-    ));
+    assert!(matches!(issue(&issuer, &borrowed), Err(IssuerError::OtherKey)));
     let strict = CredentialIssuer::with_roots(TrustStore::new(), clock);
     assert!(matches!(
         issue(&strict, &vouched),

@@ -29,22 +29,15 @@ impl EventLogBuilder {
 
     /// A log of several banks.
     pub fn with_banks(banks: &[Bank]) -> Self {
-        let mut builder = Self {
-            format: Format::CryptoAgile,
-            banks: banks.to_vec(),
-            bytes: Vec::new(),
-        };
+        let mut builder =
+            Self { format: Format::CryptoAgile, banks: banks.to_vec(), bytes: Vec::new() };
         builder.header();
         builder
     }
 
     /// A log of the SHA-1 form, as firmware writes it for a TPM 1.2.
     pub fn sha1_form() -> Self {
-        Self {
-            format: Format::Sha1,
-            banks: vec![Bank::Sha1],
-            bytes: Vec::new(),
-        }
+        Self { format: Format::Sha1, banks: vec![Bank::Sha1], bytes: Vec::new() }
     }
 
     /// An event whose digest is that of its data.
@@ -121,9 +114,7 @@ impl EventLogBuilder {
 
     /// An event that extends nothing.
     pub fn no_action(&mut self, data: &[u8]) -> &mut Self {
-        self.raw_event(0, EventKind::NO_ACTION, data, |bank| {
-            vec![0; bank.digest_size()]
-        })
+        self.raw_event(0, EventKind::NO_ACTION, data, |bank| vec![0; bank.digest_size()])
     }
 
     /// Appends bytes as they are, for malformed logs.
@@ -183,8 +174,7 @@ impl EventLogBuilder {
         }
         data.push(0);
         self.bytes.extend(0_u32.to_le_bytes());
-        self.bytes
-            .extend(EventKind::NO_ACTION.number().to_le_bytes());
+        self.bytes.extend(EventKind::NO_ACTION.number().to_le_bytes());
         self.bytes.extend([0; 20]);
         self.bytes.extend(length(&data));
         self.bytes.extend(data);
@@ -203,11 +193,7 @@ fn length_u16(length: usize) -> [u8; 2] {
 /// `UEFI_IMAGE_LOAD_EVENT` whose device path is one file path node and the end node
 /// (UEFI 2.10, 10.3.5.4 and 10.3.1). Where the image was loaded is left at zero.
 fn image_load_event(path: &str) -> Vec<u8> {
-    let name: Vec<u8> = path
-        .encode_utf16()
-        .chain([0])
-        .flat_map(u16::to_le_bytes)
-        .collect();
+    let name: Vec<u8> = path.encode_utf16().chain([0]).flat_map(u16::to_le_bytes).collect();
     let mut node = vec![0x04, 0x04];
     node.extend(length_u16(name.len() + 4));
     node.extend(name);

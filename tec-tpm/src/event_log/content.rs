@@ -140,9 +140,9 @@ impl<'a> Content<'a> {
                 tables(Some(name), rest)
             }
             EventKind::EFI_GPT_EVENT | EventKind::EFI_GPT_EVENT2 => partitions(data),
-            EventKind::SEPARATOR => Some(Self::Separator {
-                value: u32::from_le_bytes(data.try_into().ok()?),
-            }),
+            EventKind::SEPARATOR => {
+                Some(Self::Separator { value: u32::from_le_bytes(data.try_into().ok()?) })
+            }
             EventKind::EVENT_TAG => tagged(data),
             EventKind::NO_ACTION
             | EventKind::EFI_SPDM_FIRMWARE_BLOB

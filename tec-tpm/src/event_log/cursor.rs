@@ -58,11 +58,6 @@ impl<'a> Cursor<'a> {
 
     #[cold]
     fn truncated(&self, needed: usize, field: &'static str) -> EventLogError {
-        EventLogError::Truncated {
-            offset: self.offset,
-            field,
-            needed,
-            left: self.bytes.len(),
-        }
+        EventLogError::Truncated { offset: self.offset, field, needed, left: self.bytes.len() }
     }
 }

@@ -23,10 +23,7 @@ pub(super) fn describe(content: &Content<'_>) -> Option<String> {
             });
             listed(names)
         }
-        Content::Separator {
-            value: 0 | u32::MAX,
-        }
-        | Content::Opaque => return None,
+        Content::Separator { value: 0 | u32::MAX } | Content::Opaque => return None,
         Content::Separator { value: 1 } => "error".to_owned(),
         Content::Separator { value } => decoded(&value.to_le_bytes()),
         // Linux puts a text there, others binary data.

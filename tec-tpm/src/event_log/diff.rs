@@ -85,11 +85,7 @@ impl EventLog<'_> {
     /// be replayed in `bank`.
     pub fn diff(&self, other: &EventLog<'_>, bank: Bank) -> Result<LogDiff, EventLogError> {
         let (before, after) = (self.replay(bank)?, other.replay(bank)?);
-        let extended: PcrSet = before
-            .extended()
-            .iter()
-            .chain(after.extended().iter())
-            .collect();
+        let extended: PcrSet = before.extended().iter().chain(after.extended().iter()).collect();
         let mut registers = Vec::new();
         for pcr in extended.iter() {
             let (ours, theirs) = (self.of(pcr), other.of(pcr));
@@ -104,17 +100,12 @@ impl EventLog<'_> {
                 });
             }
         }
-        Ok(LogDiff {
-            bank: bank.as_str(),
-            registers,
-        })
+        Ok(LogDiff { bank: bank.as_str(), registers })
     }
 
     fn of(&self, pcr: PcrIndex) -> Vec<&Event<'_>> {
         let events = self.events().iter();
-        events
-            .filter(|event| event.extends() == Some(pcr))
-            .collect()
+        events.filter(|event| event.extends() == Some(pcr)).collect()
     }
 }
 
@@ -128,20 +119,11 @@ fn changes(ours: &[&Event<'_>], theirs: &[&Event<'_>], bank: Bank) -> Vec<Change
     let start = ours.iter().zip(theirs).take_while(same).count();
     let (head, ours) = ours.split_at_checked(start).unwrap_or((ours, &[]));
     let theirs = theirs.get(start..).unwrap_or_default();
-    let end = ours
-        .iter()
-        .rev()
-        .zip(theirs.iter().rev())
-        .take_while(same)
-        .count();
-    let (ours, tail) = ours
-        .split_at_checked(ours.len() - end)
-        .unwrap_or((ours, &[]));
+    let end = ours.iter().rev().zip(theirs.iter().rev()).take_while(same).count();
+    let (ours, tail) = ours.split_at_checked(ours.len() - end).unwrap_or((ours, &[]));
     let theirs = theirs.get(..theirs.len() - end).unwrap_or_default();
 
-    let kept = |event: &&Event<'_>| Change::Same {
-        event: EventView::of(event, bank),
-    };
+    let kept = |event: &&Event<'_>| Change::Same { event: EventView::of(event, bank) };
     let mut changes: Vec<Change> = head.iter().map(kept).collect();
     changes.extend(between(ours, theirs, bank));
     changes.extend(tail.iter().map(kept));
@@ -149,21 +131,15 @@ fn changes(ours: &[&Event<'_>], theirs: &[&Event<'_>], bank: Bank) -> Vec<Change
 }
 
 fn between(ours: &[&Event<'_>], theirs: &[&Event<'_>], bank: Bank) -> Vec<Change> {
-    let removed = |event: &Event<'_>| Change::Removed {
-        event: EventView::of(event, bank),
-    };
-    let added = |event: &Event<'_>| Change::Added {
-        event: EventView::of(event, bank),
-    };
+    let removed = |event: &Event<'_>| Change::Removed { event: EventView::of(event, bank) };
+    let added = |event: &Event<'_>| Change::Added { event: EventView::of(event, bank) };
     let mut changes = Vec::new();
     let (mut i, mut j) = (0, 0);
     if ours.len().saturating_mul(theirs.len()) <= MAX_PAIRS {
         let table = Common::new(ours, theirs, bank);
         while let (Some(a), Some(b)) = (ours.get(i), theirs.get(j)) {
             if is_same(a, b, bank) {
-                changes.push(Change::Same {
-                    event: EventView::of(a, bank),
-                });
+                changes.push(Change::Same { event: EventView::of(a, bank) });
                 (i, j) = (i + 1, j + 1);
             } else if table.length(i + 1, j) >= table.length(i, j + 1) {
                 changes.push(removed(a));
@@ -188,10 +164,7 @@ struct Common {
 impl Common {
     fn new(ours: &[&Event<'_>], theirs: &[&Event<'_>], bank: Bank) -> Self {
         let width = theirs.len() + 1;
-        let mut table = Self {
-            width,
-            lengths: vec![0; (ours.len() + 1) * width],
-        };
+        let mut table = Self { width, lengths: vec![0; (ours.len() + 1) * width] };
         for (i, a) in ours.iter().enumerate().rev() {
             for (j, b) in theirs.iter().enumerate().rev() {
                 let length = if is_same(a, b, bank) {
@@ -282,14 +255,8 @@ mod tests {
         assert_eq!(diff.registers.len(), 1);
         let register = &diff.registers[0];
         assert_eq!(register.pcr, PCR4);
-        assert_eq!(
-            marks(register),
-            ["=shim", "+shell", "=grub", "-old", "+new", "=initrd"]
-        );
-        assert_eq!(
-            register.after,
-            hex::encode(b.replay(Bank::Sha256).unwrap().value(PCR4))
-        );
+        assert_eq!(marks(register), ["=shim", "+shell", "=grub", "-old", "+new", "=initrd"]);
+        assert_eq!(register.after, hex::encode(b.replay(Bank::Sha256).unwrap().value(PCR4)));
     }
 
     #[test]

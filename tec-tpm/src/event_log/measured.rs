@@ -48,9 +48,7 @@ impl<'a> Event<'a> {
         self.extends()?;
         let digest = self.digests.get(bank)?;
         let fits = |bytes: &Cow<'a, [u8]>| bank.hash(bytes) == digest;
-        std::iter::once(Cow::Borrowed(self.data))
-            .chain(self.parts())
-            .find(fits)
+        std::iter::once(Cow::Borrowed(self.data)).chain(self.parts()).find(fits)
     }
 
     /// How much of the data is proven by the digest of the bank.
@@ -115,10 +113,8 @@ mod tests {
 
     /// The proof of an event with this data that measured these bytes, in the SHA-256 bank.
     fn proof(kind: EventKind, measured: &[u8], data: &[u8]) -> (DataProof, Option<Vec<u8>>) {
-        let bytes = EventLogBuilder::new()
-            .measure_other(PCR, kind, measured, data)
-            .raw(&[0xff])
-            .build();
+        let bytes =
+            EventLogBuilder::new().measure_other(PCR, kind, measured, data).raw(&[0xff]).build();
         let log = EventLog::parse(&bytes).unwrap();
         let event = log.events().last().unwrap();
         let found = event.measured(Bank::Sha256).map(Cow::into_owned);
@@ -133,11 +129,7 @@ mod tests {
 
     #[test]
     fn what_was_not_hashed_is_not_proven() {
-        for kind in [
-            EventKind::IPL,
-            EventKind::EFI_VARIABLE_BOOT,
-            EventKind::EVENT_TAG,
-        ] {
+        for kind in [EventKind::IPL, EventKind::EFI_VARIABLE_BOOT, EventKind::EVENT_TAG] {
             let found = proof(kind, b"a file", b"/boot/vmlinuz");
             assert_eq!(found, (DataProof::Unverified, None));
         }
@@ -154,27 +146,17 @@ mod tests {
             assert_eq!(found, (DataProof::Part, Some(command.to_vec())));
         }
         // The same data beside the digest of another command proves nothing.
-        let other = proof(
-            EventKind::IPL,
-            b"linux /evil",
-            b"grub_cmd: linux /vmlinuz\0",
-        );
+        let other = proof(EventKind::IPL, b"linux /evil", b"grub_cmd: linux /vmlinuz\0");
         assert_eq!(other.0, DataProof::Unverified);
     }
 
     #[test]
     fn names_of_sections_are_proven_though_logged_in_utf16() {
-        let wide: Vec<u8> = ".linux\0"
-            .encode_utf16()
-            .flat_map(u16::to_le_bytes)
-            .collect();
+        let wide: Vec<u8> = ".linux\0".encode_utf16().flat_map(u16::to_le_bytes).collect();
         let found = proof(EventKind::IPL, b".linux\0", &wide);
         assert_eq!(found, (DataProof::Part, Some(b".linux\0".to_vec())));
         // The second event of a section has the same data, and the digest of the content.
-        assert_eq!(
-            proof(EventKind::IPL, b"a kernel", &wide).0,
-            DataProof::Unverified
-        );
+        assert_eq!(proof(EventKind::IPL, b"a kernel", &wide).0, DataProof::Unverified);
     }
 
     #[test]
@@ -192,10 +174,8 @@ mod tests {
     #[test]
     fn tagged_data_is_proven_with_or_without_its_tag() {
         let data = b"\x01\0\0\0\x04\0\0\0init";
-        let (behind, whole) = (
-            proof(EventKind::EVENT_TAG, b"init", data),
-            proof(EventKind::EVENT_TAG, data, data),
-        );
+        let (behind, whole) =
+            (proof(EventKind::EVENT_TAG, b"init", data), proof(EventKind::EVENT_TAG, data, data));
         assert_eq!((behind.0, whole.0), (DataProof::Part, DataProof::Hashed));
     }
 

@@ -86,10 +86,7 @@ impl<'a> EventLog<'a> {
     /// [`EventLogError`] with the offset of what is wrong.
     pub fn parse_within(log: &'a [u8], limits: Limits) -> Result<Self, EventLogError> {
         if log.len() > limits.bytes {
-            return Err(EventLogError::TooLarge {
-                size: log.len(),
-                limit: limits.bytes,
-            });
+            return Err(EventLogError::TooLarge { size: log.len(), limit: limits.bytes });
         }
         let end = padding_start(log);
         if end == 0 {
@@ -138,10 +135,8 @@ impl<'a> EventLog<'a> {
     /// The banks that the log covers and that can be replayed.
     pub fn banks(&self) -> impl Iterator<Item = Bank> {
         let sha1 = (self.format == Format::Sha1).then_some(Bank::Sha1);
-        let announced = self
-            .algorithms
-            .iter()
-            .filter_map(|algorithm| Bank::from_algorithm_id(algorithm.id));
+        let announced =
+            self.algorithms.iter().filter_map(|algorithm| Bank::from_algorithm_id(algorithm.id));
         sha1.into_iter().chain(announced)
     }
 
@@ -171,14 +166,7 @@ impl<'a> EventLog<'a> {
         let pcr = register(offset, index, kind)?;
         let digests = self.digests(cursor)?;
         let data = event_data(cursor)?;
-        Ok(Event {
-            number,
-            offset,
-            pcr,
-            kind,
-            digests,
-            data,
-        })
+        Ok(Event { number, offset, pcr, kind, digests, data })
     }
 
     fn digests(&self, cursor: &mut Cursor<'a>) -> Result<Digests<'a>, EventLogError> {
@@ -186,11 +174,7 @@ impl<'a> EventLog<'a> {
         let count = cursor.u32("digest count")?;
         let announced = self.algorithms.len();
         if usize::try_from(count).map_or(true, |count| count > announced) {
-            return Err(EventLogError::DigestCount {
-                offset,
-                count,
-                announced,
-            });
+            return Err(EventLogError::DigestCount { offset, count, announced });
         }
         let mut digests = Digests::default();
         let mut seen = 0_u32;
@@ -200,10 +184,7 @@ impl<'a> EventLog<'a> {
             let position = self.algorithms.iter().position(|a| a.id == id);
             let bit = position.map_or(u32::MAX, |position| 1 << position);
             let (Some(position), 0) = (position, seen & bit) else {
-                return Err(EventLogError::Digest {
-                    offset,
-                    algorithm: id,
-                });
+                return Err(EventLogError::Digest { offset, algorithm: id });
             };
             seen |= bit;
             match Bank::from_algorithm_id(id) {
@@ -227,19 +208,9 @@ fn sha1_event<'a>(cursor: &mut Cursor<'a>, number: u32) -> Result<Event<'a>, Eve
     let index = cursor.u32("PCR index")?;
     let kind = EventKind::new(cursor.u32("event type")?);
     let pcr = register(offset, index, kind)?;
-    let digests = Digests {
-        sha1: Some(cursor.array("digest")?),
-        ..Digests::default()
-    };
+    let digests = Digests { sha1: Some(cursor.array("digest")?), ..Digests::default() };
     let data = event_data(cursor)?;
-    Ok(Event {
-        number,
-        offset,
-        pcr,
-        kind,
-        digests,
-        data,
-    })
+    Ok(Event { number, offset, pcr, kind, digests, data })
 }
 
 fn event_data<'a>(cursor: &mut Cursor<'a>) -> Result<&'a [u8], EventLogError> {
@@ -249,9 +220,7 @@ fn event_data<'a>(cursor: &mut Cursor<'a>) -> Result<&'a [u8], EventLogError> {
 
 /// `EV_NO_ACTION` may name a register that does not exist (SP 800-155 events use all ones).
 fn register(offset: usize, index: u32, kind: EventKind) -> Result<Option<PcrIndex>, EventLogError> {
-    let pcr = u8::try_from(index)
-        .ok()
-        .and_then(|index| PcrIndex::new(index).ok());
+    let pcr = u8::try_from(index).ok().and_then(|index| PcrIndex::new(index).ok());
     if pcr.is_none() && kind != EventKind::NO_ACTION {
         return Err(EventLogError::Register { offset, index });
     }
@@ -267,11 +236,7 @@ fn header(offset: usize, data: &[u8]) -> Result<Vec<Algorithm>, EventLogError> {
     let count = cursor.u32("number of algorithms")?;
     let number = usize::try_from(count).unwrap_or(usize::MAX);
     if number == 0 || number > MAX_ALGORITHMS {
-        return Err(EventLogError::AlgorithmCount {
-            offset,
-            count,
-            limit: MAX_ALGORITHMS,
-        });
+        return Err(EventLogError::AlgorithmCount { offset, count, limit: MAX_ALGORITHMS });
     }
     let mut algorithms: Vec<Algorithm> = Vec::with_capacity(number);
     for _ in 0..number {
@@ -299,16 +264,9 @@ fn algorithm(cursor: &mut Cursor<'_>, before: &[Algorithm]) -> Result<Algorithm,
         None => (1..=MAX_DIGEST).contains(&size),
     };
     if repeated || !fits {
-        return Err(EventLogError::Algorithm {
-            offset,
-            algorithm: id,
-            size,
-        });
+        return Err(EventLogError::Algorithm { offset, algorithm: id, size });
     }
-    Ok(Algorithm {
-        id,
-        size: size.into(),
-    })
+    Ok(Algorithm { id, size: size.into() })
 }
 
 /// Offset of the run of equal bytes, `0x00` or `0xff`, that the log ends in. Found once, so that
@@ -337,12 +295,7 @@ impl LocalityRule {
         let Some(rest) = event.data.strip_prefix(STARTUP_LOCALITY) else {
             return Ok(());
         };
-        let refuse = |reason| {
-            Err(EventLogError::StartupLocality {
-                offset: event.offset,
-                reason,
-            })
-        };
+        let refuse = |reason| Err(EventLogError::StartupLocality { offset: event.offset, reason });
         match (self.found, self.measured, rest) {
             (Some(_), _, _) => refuse("is repeated"),
             (None, true, _) => refuse("comes after PCR 0 was extended"),

@@ -50,15 +50,9 @@ impl<'a> EventLog<'a> {
         }
         let values = match bank {
             Bank::Sha1 => self.fold(bank, |e| e.digests.sha1, extend_sha1).map(owned),
-            Bank::Sha256 => self
-                .fold(bank, |e| e.digests.sha256, extend_sha256)
-                .map(owned),
-            Bank::Sha384 => self
-                .fold(bank, |e| e.digests.sha384, extend_sha384)
-                .map(owned),
-            Bank::Sha512 => self
-                .fold(bank, |e| e.digests.sha512, extend_sha512)
-                .map(owned),
+            Bank::Sha256 => self.fold(bank, |e| e.digests.sha256, extend_sha256).map(owned),
+            Bank::Sha384 => self.fold(bank, |e| e.digests.sha384, extend_sha384).map(owned),
+            Bank::Sha512 => self.fold(bank, |e| e.digests.sha512, extend_sha512).map(owned),
         }?;
         Ok(Replayed {
             bank,
@@ -118,9 +112,7 @@ fn extend_sha1(old: &[u8; 20], event: &[u8; 20]) -> [u8; 20] {
 }
 
 fn extend_sha256(old: &[u8; 32], event: &[u8; 32]) -> [u8; 32] {
-    *Sha256Digest::new(*old)
-        .extended(&Sha256Digest::new(*event))
-        .as_bytes()
+    *Sha256Digest::new(*old).extended(&Sha256Digest::new(*event)).as_bytes()
 }
 
 fn extend_sha384(old: &[u8; 48], event: &[u8; 48]) -> [u8; 48] {

@@ -18,26 +18,11 @@ fn small_log() -> Vec<u8> {
     EventLogBuilder::with_banks(&[Bank::Sha1, Bank::Sha256])
         .startup_locality(3)
         .measure(pcr(0), EventKind::S_CRTM_VERSION, b"1\0.\x002\0\0\0")
-        .variable(
-            pcr(7),
-            EventKind::EFI_VARIABLE_DRIVER_CONFIG,
-            [7; 16],
-            "SecureBoot",
-            &[1],
-        )
-        .measure(
-            pcr(4),
-            EventKind::EFI_ACTION,
-            b"Calling EFI Application from Boot Option",
-        )
+        .variable(pcr(7), EventKind::EFI_VARIABLE_DRIVER_CONFIG, [7; 16], "SecureBoot", &[1])
+        .measure(pcr(4), EventKind::EFI_ACTION, b"Calling EFI Application from Boot Option")
         .separator(pcr(4))
         .image(Sha256Digest::of("shim"), "\\EFI\\debian\\shimx64.efi")
-        .measure_other(
-            pcr(8),
-            EventKind::IPL,
-            b"linux /vmlinuz",
-            b"grub_cmd: linux /vmlinuz\0",
-        )
+        .measure_other(pcr(8), EventKind::IPL, b"linux /vmlinuz", b"grub_cmd: linux /vmlinuz\0")
         .build()
 }
 
@@ -81,9 +66,7 @@ fn the_fold_is_that_of_the_tpm() {
     let log = EventLog::parse(&bytes).unwrap();
     let values = log.replay_sha256().unwrap();
     let expected = Sha256Digest::ZERO
-        .extended(&Sha256Digest::of(
-            "Calling EFI Application from Boot Option",
-        ))
+        .extended(&Sha256Digest::of("Calling EFI Application from Boot Option"))
         .extended(&Sha256Digest::of([0; 4]))
         .extended(&Sha256Digest::of("shim"));
     assert_eq!(values.value(pcr(4)), &expected);
@@ -101,10 +84,7 @@ fn the_fold_is_that_of_the_tpm() {
         assert_eq!(replayed.value(pcr), value.as_bytes());
     }
     assert_eq!(log.replay(Bank::Sha1).unwrap().value(pcr(4)).len(), 20);
-    assert_eq!(
-        log.replay(Bank::Sha384),
-        Err(EventLogError::NoBank { bank: Bank::Sha384 })
-    );
+    assert_eq!(log.replay(Bank::Sha384), Err(EventLogError::NoBank { bank: Bank::Sha384 }));
 }
 
 #[test]
@@ -135,12 +115,10 @@ fn a_verified_log_gives_the_bytes_that_were_measured() {
     let log = EventLog::parse(&bytes).unwrap();
     let quoted = log.replay_sha256().unwrap();
     let verified = log.verify(&quoted, set(&[4, 7, 8])).unwrap();
-    let secure_boot = verified
-        .measured()
-        .find_map(|(event, _)| match event.content() {
-            Content::Variable { name, data, .. } if name == "SecureBoot" => Some(data),
-            _ => None,
-        });
+    let secure_boot = verified.measured().find_map(|(event, _)| match event.content() {
+        Content::Variable { name, data, .. } if name == "SecureBoot" => Some(data),
+        _ => None,
+    });
     assert_eq!(secure_boot, Some(&[1][..]));
     // shim's digest is that of a file, which the log does not hold.
     let kinds: Vec<_> = verified.measured().map(|(event, _)| event.kind).collect();
@@ -201,10 +179,7 @@ fn a_log_without_sha256_is_broken_evidence() {
     assert_eq!(log.format(), Format::Sha1);
     assert!(log.replay(Bank::Sha1).is_ok());
     let quoted = tec_core::pcr::PcrValues::new([Sha256Digest::ZERO; 24]);
-    assert!(matches!(
-        evidence(&bytes, &quoted),
-        LogEvidence::Broken { .. }
-    ));
+    assert!(matches!(evidence(&bytes, &quoted), LogEvidence::Broken { .. }));
     let LogEvidence::Broken { reason } = evidence(&bytes[..30], &quoted) else {
         panic!("cut off");
     };
@@ -269,43 +244,21 @@ fn digests_that_the_header_does_not_announce_are_refused() {
         EventLog::parse(&bytes).map(|_| ()).unwrap_err()
     };
     let offset = start + 12;
-    assert_eq!(
-        parse(&event(1, &[(0x0c, 48)])),
-        EventLogError::Digest {
-            offset,
-            algorithm: 0x0c
-        }
-    );
+    assert_eq!(parse(&event(1, &[(0x0c, 48)])), EventLogError::Digest { offset, algorithm: 0x0c });
     assert_eq!(
         parse(&event(u32::MAX, &[])),
-        EventLogError::DigestCount {
-            offset: start + 8,
-            count: u32::MAX,
-            announced: 1
-        }
+        EventLogError::DigestCount { offset: start + 8, count: u32::MAX, announced: 1 }
     );
     let twice = event(2, &[(0x0b, 32), (0x0b, 32)]);
-    let bytes = EventLogBuilder::with_banks(&[Bank::Sha1, Bank::Sha256])
-        .raw(&twice)
-        .build();
-    assert!(matches!(
-        EventLog::parse(&bytes),
-        Err(EventLogError::Digest {
-            algorithm: 0x0b,
-            ..
-        })
-    ));
+    let bytes = EventLogBuilder::with_banks(&[Bank::Sha1, Bank::Sha256]).raw(&twice).build();
+    assert!(matches!(EventLog::parse(&bytes), Err(EventLogError::Digest { algorithm: 0x0b, .. })));
     // None at all is legal to read, but such a log cannot be replayed.
     let bytes = log.raw(&event(0, &[])).raw(&[1]).build();
     assert!(EventLog::parse(&bytes[..bytes.len() - 1]).is_ok());
     let log = EventLog::parse(&bytes[..bytes.len() - 1]).unwrap();
     assert_eq!(
         log.replay_sha256(),
-        Err(EventLogError::MissingDigest {
-            offset: start,
-            number: 1,
-            bank: Bank::Sha256
-        })
+        Err(EventLogError::MissingDigest { offset: start, number: 1, bank: Bank::Sha256 })
     );
 }
 
@@ -326,11 +279,7 @@ fn headers_with_wrong_algorithms_are_refused() {
     assert!(EventLog::parse(&header(&[(0x0b, 32), (0x12, 32)], 2, &[1, 9])).is_ok());
     assert_eq!(
         error(header(&[(0x0b, 31)], 1, &[0])),
-        EventLogError::Algorithm {
-            offset: 60,
-            algorithm: 0x0b,
-            size: 31
-        }
+        EventLogError::Algorithm { offset: 60, algorithm: 0x0b, size: 31 }
     );
     assert!(matches!(
         error(header(&[(0x12, 32), (0x12, 32)], 2, &[0, 7])),
@@ -344,10 +293,7 @@ fn headers_with_wrong_algorithms_are_refused() {
     }
     assert_eq!(
         error(header(&[(0x0b, 32)], 1, &[0, 1])),
-        EventLogError::HeaderLength {
-            offset: 65,
-            extra: 1
-        }
+        EventLogError::HeaderLength { offset: 65, extra: 1 }
     );
 }
 
@@ -372,10 +318,7 @@ fn unknown_algorithms_are_skipped_by_their_announced_size() {
 fn registers_that_do_not_exist_are_refused_unless_nothing_is_extended() {
     assert_eq!(
         EventLog::parse(&sha1_log(&[(24, 4, &[1])])).map(|_| ()),
-        Err(EventLogError::Register {
-            offset: 0,
-            index: 24
-        })
+        Err(EventLogError::Register { offset: 0, index: 24 })
     );
     let bytes = sha1_log(&[(u32::MAX, 3, b"SP800-155 Event\0")]);
     let log = EventLog::parse(&bytes).unwrap();
@@ -389,18 +332,11 @@ fn startup_locality_comes_once_and_first_and_is_one_that_exists() {
         let error = EventLog::parse(&log.build()).map(|_| ()).unwrap_err();
         assert!(matches!(error, EventLogError::StartupLocality { .. }));
     };
-    refused(
-        EventLogBuilder::new()
-            .startup_locality(3)
-            .startup_locality(3),
-    );
+    refused(EventLogBuilder::new().startup_locality(3).startup_locality(3));
     refused(EventLogBuilder::new().separator(pcr(0)).startup_locality(3));
     refused(EventLogBuilder::new().startup_locality(1));
     refused(EventLogBuilder::new().no_action(b"StartupLocality\0"));
-    let late = EventLogBuilder::new()
-        .separator(pcr(1))
-        .startup_locality(4)
-        .build();
+    let late = EventLogBuilder::new().separator(pcr(1)).startup_locality(4).build();
     assert_eq!(EventLog::parse(&late).unwrap().startup_locality(), 4);
 }
 
@@ -415,10 +351,7 @@ fn padding_is_tolerated_only_if_it_is_uniform() {
         padded.push(1);
         assert!(EventLog::parse(&padded).is_err());
     }
-    assert!(matches!(
-        EventLog::parse(&[0; 64]),
-        Err(EventLogError::Empty)
-    ));
+    assert!(matches!(EventLog::parse(&[0; 64]), Err(EventLogError::Empty)));
     assert!(matches!(EventLog::parse(&[]), Err(EventLogError::Empty)));
 }
 
@@ -428,10 +361,7 @@ fn size_and_number_of_events_are_bounded() {
     let limit = bytes.len() - 1;
     assert_eq!(
         EventLog::parse_within(&bytes, Limits::new(limit, 100)).map(|_| ()),
-        Err(EventLogError::TooLarge {
-            size: bytes.len(),
-            limit
-        })
+        Err(EventLogError::TooLarge { size: bytes.len(), limit })
     );
     assert!(matches!(
         EventLog::parse_within(&bytes, Limits::new(bytes.len(), 3)),
@@ -444,11 +374,7 @@ fn details_are_short_and_cannot_deceive_a_terminal() {
     let long = "x".repeat(500);
     let bytes = EventLogBuilder::new()
         .measure(pcr(8), EventKind::IPL, b"a\x1b[31mb\r\nc\x7f")
-        .measure(
-            pcr(8),
-            EventKind::IPL,
-            "a\u{202e}b\u{200b}c\u{9b}".as_bytes(),
-        )
+        .measure(pcr(8), EventKind::IPL, "a\u{202e}b\u{200b}c\u{9b}".as_bytes())
         .measure(pcr(8), EventKind::IPL, long.as_bytes())
         .measure(pcr(8), EventKind::IPL, &[0xff, 0xfe, 0xfd])
         .measure(pcr(8), EventKind::IPL, b"")
@@ -457,23 +383,14 @@ fn details_are_short_and_cannot_deceive_a_terminal() {
     let log = EventLog::parse(&bytes).unwrap();
     let details: Vec<_> = log.events().iter().skip(1).map(Event::detail).collect();
     let long = Some("x".repeat(128));
-    let expected = [
-        Some("a[31mbc".to_owned()),
-        Some("abc".to_owned()),
-        long.clone(),
-        None,
-        None,
-        long,
-    ];
+    let expected =
+        [Some("a[31mbc".to_owned()), Some("abc".to_owned()), long.clone(), None, None, long];
     assert_eq!(details, expected);
 }
 
 #[test]
 fn unknown_types_are_named_by_number() {
-    assert_eq!(
-        EventKind::new(0x8000_00e0).name(),
-        "EV_EFI_VARIABLE_AUTHORITY"
-    );
+    assert_eq!(EventKind::new(0x8000_00e0).name(), "EV_EFI_VARIABLE_AUTHORITY");
     assert_eq!(EventKind::new(0x1234).to_string(), "EV_0x00001234");
 }
 

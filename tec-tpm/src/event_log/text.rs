@@ -16,11 +16,7 @@ pub(super) fn decoded(data: &[u8]) -> String {
     let end = data.iter().position(|b| *b == 0).unwrap_or(data.len());
     let text = String::from_utf8_lossy(data.get(..end).unwrap_or_default());
     // Binary data that is no text at all would only confuse.
-    if text.contains(char::REPLACEMENT_CHARACTER) {
-        String::new()
-    } else {
-        text.into_owned()
-    }
+    if text.contains(char::REPLACEMENT_CHARACTER) { String::new() } else { text.into_owned() }
 }
 
 /// UTF-16 in little endian, up to a NUL.
@@ -30,9 +26,7 @@ pub(super) fn utf16(data: &[u8]) -> String {
         .filter_map(|pair| pair.first_chunk().map(|pair| u16::from_le_bytes(*pair)))
         .take(MAX_TEXT)
         .take_while(|unit| *unit != 0);
-    char::decode_utf16(units)
-        .map(|c| c.unwrap_or(char::REPLACEMENT_CHARACTER))
-        .collect()
+    char::decode_utf16(units).map(|c| c.unwrap_or(char::REPLACEMENT_CHARACTER)).collect()
 }
 
 /// Drops what could deceive a reader or a terminal: control characters, and the invisible ones
@@ -40,10 +34,7 @@ pub(super) fn utf16(data: &[u8]) -> String {
 pub(super) fn printable(text: &str) -> Option<String> {
     let invisible = |c: char| {
         c.is_control()
-            || matches!(
-                c,
-                '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}'
-            )
+            || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}')
             || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
             || matches!(c, '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}')
     };

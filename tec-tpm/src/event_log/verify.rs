@@ -35,18 +35,14 @@ impl<'a> VerifiedLog<'a> {
 
     /// The events that extend a chosen register, in order.
     pub fn events(&self) -> impl Iterator<Item = &Event<'a>> {
-        let proven = |event: &&Event<'a>| {
-            event
-                .extends()
-                .is_some_and(|pcr| self.registers.contains(pcr))
-        };
+        let proven =
+            |event: &&Event<'a>| event.extends().is_some_and(|pcr| self.registers.contains(pcr));
         self.log.events().iter().filter(proven)
     }
 
     /// Of these events, the ones whose measured bytes the log holds, with those bytes.
     pub fn measured(&self) -> impl Iterator<Item = (&Event<'a>, Cow<'a, [u8]>)> {
-        self.events()
-            .filter_map(|event| Some((event, event.measured(Bank::Sha256)?)))
+        self.events().filter_map(|event| Some((event, event.measured(Bank::Sha256)?)))
     }
 }
 
@@ -97,10 +93,7 @@ impl<'a> EventLog<'a> {
                 quoted: *quoted.value(pcr),
             });
         }
-        Ok(VerifiedLog {
-            log: self,
-            registers: chosen,
-        })
+        Ok(VerifiedLog { log: self, registers: chosen })
     }
 
     /// The log as evidence beside quoted values: every event that extends a register, and the
@@ -116,9 +109,7 @@ impl<'a> EventLog<'a> {
                     .filter(|pcr| replayed.value(*pcr) == quoted.value(*pcr))
                     .collect(),
             },
-            Err(error) => LogEvidence::Broken {
-                reason: error.to_string(),
-            },
+            Err(error) => LogEvidence::Broken { reason: error.to_string() },
         }
     }
 }
@@ -127,8 +118,6 @@ impl<'a> EventLog<'a> {
 pub fn evidence(log: &[u8], quoted: &PcrValues) -> LogEvidence {
     match EventLog::parse(log) {
         Ok(log) => log.evidence_against(quoted),
-        Err(error) => LogEvidence::Broken {
-            reason: error.to_string(),
-        },
+        Err(error) => LogEvidence::Broken { reason: error.to_string() },
     }
 }

@@ -146,9 +146,7 @@ pub(super) fn line(event: &EventView) -> String {
         .or_else(|| event.digests.values().next())
         .map_or("", String::as_str);
     let start: String = digest.chars().take(16).collect();
-    let pcr = event
-        .pcr
-        .map_or_else(|| "-".to_owned(), |pcr| pcr.to_string());
+    let pcr = event.pcr.map_or_else(|| "-".to_owned(), |pcr| pcr.to_string());
     let detail = match (&event.detail, event.data) {
         (Some(detail), DataProof::Hashed) => detail.clone(),
         (Some(detail), DataProof::Part) => format!("{detail} *"),
@@ -156,10 +154,7 @@ pub(super) fn line(event: &EventView) -> String {
         (None, _) => format!("[{} bytes]", event.size),
     };
     let number = event.number;
-    format!(
-        "{number:>4}  {pcr:>2}  {:<34}  {start:<16}  {detail}",
-        event.kind
-    )
+    format!("{number:>4}  {pcr:>2}  {:<34}  {start:<16}  {detail}", event.kind)
 }
 
 #[cfg(test)]
@@ -181,10 +176,7 @@ mod tests {
         let proofs: Vec<_> = view.events.iter().skip(1).map(|event| event.data).collect();
         assert_eq!(proofs, [DataProof::Hashed, DataProof::Unverified]);
         let table = view.table();
-        assert!(
-            table.contains("  Calling\n") && table.contains("  (/path)\n"),
-            "{table}"
-        );
+        assert!(table.contains("  Calling\n") && table.contains("  (/path)\n"), "{table}");
     }
 
     #[test]

@@ -71,9 +71,7 @@ impl<'a> HclReport<'a> {
     /// [`HclError`] with the field that is not as in such a report.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, HclError> {
         if bytes.len() > MAX_HCL_REPORT {
-            return Err(HclError::TooLarge {
-                length: bytes.len(),
-            });
+            return Err(HclError::TooLarge { length: bytes.len() });
         }
         let mut reader = WireReader::new(bytes);
         if reader.array().map_err(HclError::Wire)? != MAGIC {
@@ -84,18 +82,9 @@ impl<'a> HclReport<'a> {
         let (size, variable, kind, hash) = read_frame(&mut reader)?;
         let expected = RUNTIME_HEADER + variable.len();
         if size != expected || total != HEADER + REPORT_SIZE + size {
-            return Err(HclError::Sizes {
-                total,
-                data: size,
-                variable: variable.len(),
-            });
+            return Err(HclError::Sizes { total, data: size, variable: variable.len() });
         }
-        Ok(Self {
-            kind,
-            hash,
-            hardware,
-            variable,
-        })
+        Ok(Self { kind, hash, hardware, variable })
     }
 
     /// Which hardware made the report inside.

@@ -73,10 +73,7 @@ impl Key {
 fn number(text: Option<&str>) -> Option<Vec<u8>> {
     let text = text.filter(|text| text.len() <= MAX_NUMBER)?;
     let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
-    bytes
-        .first()
-        .is_some_and(|first| *first != 0)
-        .then_some(bytes)
+    bytes.first().is_some_and(|first| *first != 0).then_some(bytes)
 }
 
 fn be_u32(bytes: &[u8]) -> Option<u32> {

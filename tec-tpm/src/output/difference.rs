@@ -59,21 +59,15 @@ fn components(a: Option<&ExpectedPcr>, b: Option<&ExpectedPcr>) -> Vec<Component
     let before = numbered(a);
     let after: BTreeMap<_, _> = numbered(b).into_iter().collect();
     let known: BTreeMap<_, _> = before.iter().copied().collect();
-    let only_after = numbered(b)
-        .into_iter()
-        .filter(|(key, _)| !known.contains_key(key));
-    let keys = before
-        .iter()
-        .map(|(key, _)| *key)
-        .chain(only_after.map(|(key, _)| key));
+    let only_after = numbered(b).into_iter().filter(|(key, _)| !known.contains_key(key));
+    let keys = before.iter().map(|(key, _)| *key).chain(only_after.map(|(key, _)| key));
     let diff = keys.map(|key| ComponentDiff {
         component: key.0.to_owned(),
         occurrence: key.1,
         before: known.get(&key).copied(),
         after: after.get(&key).copied(),
     });
-    diff.filter(|component| component.before != component.after)
-        .collect()
+    diff.filter(|component| component.before != component.after).collect()
 }
 
 fn numbered(expected: Option<&ExpectedPcr>) -> Vec<((&str, usize), Sha256Digest)> {

@@ -72,29 +72,18 @@ impl FleetReport {
     pub fn new(combined: &Combined, together: PcrSet) -> Result<Self, CombineError> {
         let value = |pcr, value| {
             let origins = combined.provenance(pcr, &value);
-            ValueReport {
-                value,
-                made_by: texts(&origins),
-                origins,
-            }
+            ValueReport { value, made_by: texts(&origins), origins }
         };
         let register = |pcr| RegisterReport {
             pcr,
-            values: combined
-                .values(pcr)
-                .into_iter()
-                .map(|v| value(pcr, v))
-                .collect(),
+            values: combined.values(pcr).into_iter().map(|v| value(pcr, v)).collect(),
         };
         let undetermined = combined.undetermined().into_iter();
         let joint = combined.joint(together)?.into_iter();
         Ok(Self {
             registers: combined.registers().iter().map(register).collect(),
             joint: joint
-                .map(|state| JointReport {
-                    made_by: texts(&state.made_by),
-                    values: state.values,
-                })
+                .map(|state| JointReport { made_by: texts(&state.made_by), values: state.values })
                 .collect(),
             undetermined: undetermined
                 .map(|u| UndeterminedReport {
@@ -125,11 +114,7 @@ impl FleetReport {
             }
         }
         for gap in &self.undetermined {
-            let _ = writeln!(
-                text,
-                "PCR {} unknown: {} ({})",
-                gap.pcr, gap.state, gap.reason
-            );
+            let _ = writeln!(text, "PCR {} unknown: {} ({})", gap.pcr, gap.state, gap.reason);
         }
         text
     }

@@ -38,11 +38,7 @@ impl<'a> From<&'a ExpectedPcr> for Register<'a> {
             hash: event.hash,
             id: known_id(&event.id),
         };
-        Self {
-            id: pcr.id,
-            value: pcr.value,
-            events: pcr.events.iter().map(event).collect(),
-        }
+        Self { id: pcr.id, value: pcr.value, events: pcr.events.iter().map(event).collect() }
     }
 }
 

@@ -115,10 +115,7 @@ pub enum OutputError {
 
 fn check_size(text: &str) -> Result<(), OutputError> {
     if text.len() > MAX_INPUT {
-        return Err(OutputError::TooLarge {
-            size: text.len(),
-            limit: MAX_INPUT,
-        });
+        return Err(OutputError::TooLarge { size: text.len(), limit: MAX_INPUT });
     }
     Ok(())
 }

@@ -25,10 +25,7 @@ pub struct CurrentBoot<'b> {
 
 /// Values that are accepted.
 #[derive(Clone, Copy, Debug)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "a bundle of references, built field by field"
-)]
+#[expect(clippy::exhaustive_structs, reason = "a bundle of references, built field by field")]
 pub struct Accepted<'a> {
     /// Says which states the images make: one of them must have all values.
     pub states: &'a dyn BootStates,
@@ -137,10 +134,7 @@ impl NextBoot {
         prediction: PredictionReport,
         current: CurrentBoot<'_>,
     ) -> Result<Self, EventLogError> {
-        let PredictionReport {
-            pcrs,
-            unpredictable,
-        } = prediction;
+        let PredictionReport { pcrs, unpredictable } = prediction;
         let replayed = current.log.map(EventLog::replay_sha256).transpose()?;
         // The log ends where the boot does; a running system extends registers further.
         let now = |pcr| match (&replayed, current.values) {
@@ -152,11 +146,7 @@ impl NextBoot {
             let now = now(register.id);
             next_register(register, now, current.log)
         });
-        Ok(Self {
-            registers: registers.collect(),
-            unpredictable,
-            verdict: None,
-        })
+        Ok(Self { registers: registers.collect(), unpredictable, verdict: None })
     }
 
     /// Says whether the registers in `pinned` have accepted values. A register that nothing is
@@ -172,10 +162,7 @@ impl NextBoot {
         Self {
             registers: Vec::new(),
             unpredictable: Vec::new(),
-            verdict: Some(Verdict::Blocked {
-                file: file.into(),
-                reason: reason.into(),
-            }),
+            verdict: Some(Verdict::Blocked { file: file.into(), reason: reason.into() }),
         }
     }
 
@@ -208,21 +195,14 @@ impl NextBoot {
             Ok(pinned) if unknown.is_empty() => pinned,
             _ => return Verdict::Undetermined { pcrs: unknown },
         };
-        let Accepted {
-            states,
-            live,
-            lists,
-        } = accepted;
+        let Accepted { states, live, lists } = accepted;
         let in_list = |list: &ReferenceValues, pcr| list.values(pcr).any(|v| v == next.value(pcr));
         let fits = |(_, list): &&(String, _)| pinned.iter().all(|pcr| in_list(list, pcr));
         let fitting = lists.iter().filter(fits).map(|(name, _)| name.clone());
         let fitting: Vec<_> = fitting.collect();
         let admitted = states.admit(live, &next, pinned);
         if !admitted.is_empty() || !fitting.is_empty() {
-            return Verdict::Accepted {
-                states: admitted,
-                lists: fitting,
-            };
+            return Verdict::Accepted { states: admitted, lists: fitting };
         }
         let occurs = |pcr: &PcrIndex| {
             states.values(live, *pcr).contains(next.value(*pcr))

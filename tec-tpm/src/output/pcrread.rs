@@ -30,10 +30,7 @@ pub fn read_pcrread(text: &str) -> Result<BTreeMap<PcrIndex, Sha256Digest>, Outp
     let mut values = BTreeMap::new();
     let mut bank = None;
     for (number, line) in text.lines().enumerate() {
-        let refuse = || OutputError::Member {
-            member: format!("line {}", number + 1),
-            form: FORM,
-        };
+        let refuse = || OutputError::Member { member: format!("line {}", number + 1), form: FORM };
         if line.trim().is_empty() {
             continue;
         }

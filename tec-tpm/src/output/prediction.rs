@@ -83,9 +83,7 @@ impl PredictionReport {
         remedy: impl Fn(&Unpredictable) -> Option<&'static str>,
     ) -> Self {
         Self {
-            pcrs: PcrIndex::all()
-                .filter_map(|pcr| register(prediction, pcr))
-                .collect(),
+            pcrs: PcrIndex::all().filter_map(|pcr| register(prediction, pcr)).collect(),
             unpredictable: unpredictable(prediction, remedy),
         }
     }
@@ -130,9 +128,7 @@ fn plural(count: usize) -> &'static str {
 
 /// Commands and file names come from the image.
 fn printable(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
-        .collect()
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 fn register(prediction: &Prediction, pcr: PcrIndex) -> Option<PredictedRegister> {
@@ -166,9 +162,7 @@ fn event(measurement: &Measurement) -> PredictedEvent {
 
 fn other_banks(digests: &BankDigests) -> BTreeMap<&'static str, String> {
     let others = Bank::ALL.into_iter().filter(|bank| *bank != Bank::Sha256);
-    others
-        .filter_map(|bank| Some((bank.as_str(), hex::encode(digests.get(bank)?))))
-        .collect()
+    others.filter_map(|bank| Some((bank.as_str(), hex::encode(digests.get(bank)?)))).collect()
 }
 
 /// By reason, in the order of the first register of each.
@@ -186,13 +180,11 @@ fn unpredictable(
             None => found.push((reason, vec![pcr])),
         }
     }
-    let left = found
-        .into_iter()
-        .map(|(reason, pcrs)| UnpredictableRegisters {
-            pcrs,
-            reason: reason.to_string(),
-            remedy: remedy(reason).map(str::to_owned),
-        });
+    let left = found.into_iter().map(|(reason, pcrs)| UnpredictableRegisters {
+        pcrs,
+        reason: reason.to_string(),
+        remedy: remedy(reason).map(str::to_owned),
+    });
     left.collect()
 }
 

@@ -38,19 +38,9 @@ fn a_label_has_the_members_that_its_readers_know_in_their_order() {
     let text = label(&image).unwrap();
     let event = parsed(&text)["pcrs"][0]["events"][0].clone();
     assert_eq!(event.as_object().unwrap().len(), 4);
-    let places = [
-        "\"id\": 4",
-        "\"value\"",
-        "\"events\"",
-        "\"name\"",
-        "\"pcr\"",
-        "\"hash\"",
-        "\"Pcr4Shim\"",
-    ];
-    let found: Vec<_> = places
-        .iter()
-        .map(|member| text.find(member).unwrap())
-        .collect();
+    let places =
+        ["\"id\": 4", "\"value\"", "\"events\"", "\"name\"", "\"pcr\"", "\"hash\"", "\"Pcr4Shim\""];
+    let found: Vec<_> = places.iter().map(|member| text.find(member).unwrap()).collect();
     assert!(found.is_sorted(), "{text}");
     assert_eq!(read_label(&text).unwrap(), without_files(image.clone()));
     let one = register(&image.pcrs[0]).unwrap();
@@ -85,26 +75,14 @@ fn a_label_that_contradicts_itself_is_refused() {
     let text = label(&image).unwrap();
     let value = image.pcrs[0].value.to_string();
     let wrong = text.replace(&value, &Sha256Digest::ZERO.to_string());
-    assert!(matches!(
-        read_label(&wrong),
-        Err(OutputError::Inconsistent { pcr: PCR4 })
-    ));
+    assert!(matches!(read_label(&wrong), Err(OutputError::Inconsistent { pcr: PCR4 })));
     let mut twice = image;
     twice.pcrs.push(twice.pcrs[0].clone());
     let twice = label(&twice).unwrap();
-    assert!(matches!(
-        read_label(&twice),
-        Err(OutputError::Repeated { pcr: PCR4 })
-    ));
-    assert!(matches!(
-        read_label("{\"pcrs\":1}"),
-        Err(OutputError::Json { .. })
-    ));
+    assert!(matches!(read_label(&twice), Err(OutputError::Repeated { pcr: PCR4 })));
+    assert!(matches!(read_label("{\"pcrs\":1}"), Err(OutputError::Json { .. })));
     let large = " ".repeat(MAX_INPUT + 1);
-    assert!(matches!(
-        read_label(&large),
-        Err(OutputError::TooLarge { .. })
-    ));
+    assert!(matches!(read_label(&large), Err(OutputError::TooLarge { .. })));
 }
 
 #[test]
@@ -114,9 +92,7 @@ fn a_fleet_gives_reference_values_in_both_forms_of_trustee() {
     let values = ReferenceValues::of_fleet(&combined);
     assert_eq!(values.values(PCR4).count(), 4);
 
-    let list = values
-        .to_config_map(Timestamp::from_unix_seconds(1_800_000_000))
-        .unwrap();
+    let list = values.to_config_map(Timestamp::from_unix_seconds(1_800_000_000)).unwrap();
     let json = parsed(&list);
     assert_eq!(
         json[0],
@@ -128,10 +104,7 @@ fn a_fleet_gives_reference_values_in_both_forms_of_trustee() {
 
     let message = values.to_message().unwrap();
     let json = parsed(&message);
-    assert_eq!(
-        (&json["version"], &json["type"]),
-        (&json!("0.1.0"), &json!("sample"))
-    );
+    assert_eq!((&json["version"], &json["type"]), (&json!("0.1.0"), &json!("sample")));
     let payload = STANDARD.decode(json["payload"].as_str().unwrap()).unwrap();
     let payload: Value = serde_json::from_slice(&payload).unwrap();
     assert_eq!(payload["tpm_pcr4"].as_array().unwrap().len(), 4);
@@ -147,14 +120,8 @@ fn reference_values_of_another_form_are_refused() {
     let digest = Sha256Digest::ZERO.to_string();
     assert!(list("tpm_pcr4", &digest).is_ok());
     assert_eq!(list("something_else", "x").unwrap(), ReferenceValues::new());
-    assert!(matches!(
-        list("tpm_pcr24", &digest),
-        Err(OutputError::Member { .. })
-    ));
-    assert!(matches!(
-        list("tpm_pcr4", "abc"),
-        Err(OutputError::Member { .. })
-    ));
+    assert!(matches!(list("tpm_pcr24", &digest), Err(OutputError::Member { .. })));
+    assert!(matches!(list("tpm_pcr4", "abc"), Err(OutputError::Member { .. })));
     let swid = json!({"version": "0.1.0", "type": "swid", "payload": ""}).to_string();
     let refused = ReferenceValues::read_message(&swid);
     assert!(matches!(refused, Err(OutputError::Member { member, .. }) if member == "type"));
@@ -184,23 +151,14 @@ fn a_log_becomes_a_component_without_sha1() {
     let log = EventLog::parse(&bytes).unwrap();
     let chosen: PcrSet = [PCR4].into_iter().collect();
     let text = pcrlock_of_log(&log, chosen).unwrap();
-    assert_eq!(
-        read_pcrlock(&text).unwrap(),
-        [(PCR4, Sha256Digest::of("shim"))]
-    );
-    assert_eq!(
-        parsed(&text)["records"][0]["digests"][1]["hashAlg"],
-        "sha384"
-    );
+    assert_eq!(read_pcrlock(&text).unwrap(), [(PCR4, Sha256Digest::of("shim"))]);
+    assert_eq!(parsed(&text)["records"][0]["digests"][1]["hashAlg"], "sha384");
 }
 
 #[test]
 fn the_text_of_tpm2_tools_is_read_as_it_was_written() {
-    let values: BTreeMap<_, _> = [
-        (PCR4, Sha256Digest::of("a")),
-        (PcrIndex::MOK, Sha256Digest::of("b")),
-    ]
-    .into();
+    let values: BTreeMap<_, _> =
+        [(PCR4, Sha256Digest::of("a")), (PcrIndex::MOK, Sha256Digest::of("b"))].into();
     let text = pcrread(&values);
     assert!(text.starts_with("  sha256:\n    4 : 0x"), "{text}");
     assert_eq!(read_pcrread(&text).unwrap(), values);
@@ -215,17 +173,8 @@ fn the_own_form_says_what_makes_each_value() {
     let (a, b) = (image("shim a", "kernel a"), image("shim b", "kernel b"));
     let combined = Combiner::new().combine(&[("a", &a), ("b", &b)]).unwrap();
     let report = FleetReport::new(&combined, [PCR4].into_iter().collect()).unwrap();
-    let made_by: Vec<_> = report.registers[0]
-        .values
-        .iter()
-        .flat_map(|v| &v.made_by)
-        .collect();
-    assert!(
-        made_by
-            .iter()
-            .any(|text| *text == "bootloader of a + kernel of b"),
-        "{made_by:?}"
-    );
+    let made_by: Vec<_> = report.registers[0].values.iter().flat_map(|v| &v.made_by).collect();
+    assert!(made_by.iter().any(|text| *text == "bootloader of a + kernel of b"), "{made_by:?}");
     assert_eq!(report.joint.len(), 4);
     let json = serde_json::to_value(&report).unwrap();
     assert!(json["registers"][0]["values"][0]["origins"][0][0]["groups"].is_array());
@@ -238,15 +187,8 @@ fn a_comparison_names_the_components_that_differ() {
     assert!(difference(&a, &a).is_empty());
     let found = difference(&a, &b);
     assert_eq!(found.len(), 1);
-    assert_eq!(
-        (found[0].before, found[0].after),
-        (Some(a.pcrs[0].value), Some(b.pcrs[0].value))
-    );
-    let components: Vec<_> = found[0]
-        .components
-        .iter()
-        .map(|c| c.component.as_str())
-        .collect();
+    assert_eq!((found[0].before, found[0].after), (Some(a.pcrs[0].value), Some(b.pcrs[0].value)));
+    let components: Vec<_> = found[0].components.iter().map(|c| c.component.as_str()).collect();
     assert_eq!(components, ["Pcr4Vmlinuz"]);
     let gone = difference(&a, &ExpectedPcrs::default());
     assert_eq!((gone[0].after, gone[0].components.len()), (None, 2));

@@ -64,9 +64,7 @@ impl ReferenceValues {
     /// [`Combined::joint`] for what occurs together.
     pub fn of_fleet(combined: &Combined) -> Self {
         let values = |pcr| (pcr, combined.values(pcr).into_iter().collect());
-        Self {
-            registers: combined.registers().iter().map(values).collect(),
-        }
+        Self { registers: combined.registers().iter().map(values).collect() }
     }
 
     /// Adds a value.
@@ -110,10 +108,8 @@ impl ReferenceValues {
     /// [`OutputError::Json`], in practice never.
     pub fn to_message(&self) -> Result<String, OutputError> {
         let named: BTreeMap<String, Vec<String>> = self.named().collect();
-        let payload = serde_json::to_vec(&named).map_err(|source| OutputError::Json {
-            form: MESSAGE,
-            source,
-        })?;
+        let payload = serde_json::to_vec(&named)
+            .map_err(|source| OutputError::Json { form: MESSAGE, source })?;
         let message = Message {
             version: VERSION.to_owned(),
             kind: "sample".to_owned(),
@@ -137,9 +133,7 @@ impl ReferenceValues {
     /// [`OutputError`] when it is no such list.
     pub fn read_config_map(text: &str) -> Result<Self, OutputError> {
         let records: Vec<Record> = from_json(text, CONFIG_MAP)?;
-        let named = records
-            .into_iter()
-            .map(|record| (record.name, record.value));
+        let named = records.into_iter().map(|record| (record.name, record.value));
         Self::of_named(named, CONFIG_MAP)
     }
 
@@ -149,19 +143,15 @@ impl ReferenceValues {
     /// [`OutputError`] when it is no such message.
     pub fn read_message(text: &str) -> Result<Self, OutputError> {
         let message: Message = from_json(text, MESSAGE)?;
-        let refuse = |member: &str| OutputError::Member {
-            member: member.to_owned(),
-            form: MESSAGE,
-        };
+        let refuse =
+            |member: &str| OutputError::Member { member: member.to_owned(), form: MESSAGE };
         if message.version != VERSION {
             return Err(refuse("version"));
         }
         if message.kind != "sample" {
             return Err(refuse("type"));
         }
-        let payload = STANDARD
-            .decode(message.payload)
-            .map_err(|_| refuse("payload"))?;
+        let payload = STANDARD.decode(message.payload).map_err(|_| refuse("payload"))?;
         let payload = String::from_utf8(payload).map_err(|_| refuse("payload"))?;
         let named: BTreeMap<String, serde_json::Value> = from_json(&payload, MESSAGE)?;
         let mut lists = Vec::new();
@@ -183,19 +173,13 @@ impl ReferenceValues {
             let Some(number) = name.strip_prefix(PREFIX) else {
                 continue;
             };
-            let refuse = || OutputError::Member {
-                member: name.clone(),
-                form,
-            };
+            let refuse = || OutputError::Member { member: name.clone(), form };
             let pcr = register_number(number).ok_or_else(refuse)?;
             if read.registers.contains_key(&pcr) {
                 return Err(OutputError::Repeated { pcr });
             }
-            let digests = values
-                .iter()
-                .map(|value| value.parse().map_err(|_| refuse()));
-            read.registers
-                .insert(pcr, digests.collect::<Result<_, _>>()?);
+            let digests = values.iter().map(|value| value.parse().map_err(|_| refuse()));
+            read.registers.insert(pcr, digests.collect::<Result<_, _>>()?);
         }
         Ok(read)
     }

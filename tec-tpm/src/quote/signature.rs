@@ -77,22 +77,15 @@ impl SignatureCheck for PureRust {
             ecdsa::VerifyingKey::from_public_key_der(key.as_der()).map_err(|_| QuoteError::Key)?;
         let signature =
             ecdsa::Signature::from_scalars(*r, *s).map_err(|_| QuoteError::Signature)?;
-        key.verify(message, &signature)
-            .map_err(|_| QuoteError::Signature)
+        key.verify(message, &signature).map_err(|_| QuoteError::Signature)
     }
 }
 
 /// TPMT_SIGNATURE of the schemes that are known (Part 2, "TPMU_SIGNATURE").
 pub(super) enum Signature<'a> {
     Rsassa(&'a [u8]),
-    Ecdsa {
-        r: [u8; P256_SCALAR],
-        s: [u8; P256_SCALAR],
-    },
-    Other {
-        scheme: u16,
-        hash: u16,
-    },
+    Ecdsa { r: [u8; P256_SCALAR], s: [u8; P256_SCALAR] },
+    Other { scheme: u16, hash: u16 },
 }
 
 impl<'a> Signature<'a> {
@@ -102,10 +95,9 @@ impl<'a> Signature<'a> {
         let hash = reader.u16()?;
         let signature = match (scheme, hash) {
             (ALG_RSASSA, ALG_SHA256) => Self::Rsassa(reader.sized(MAX_RSA)?),
-            (ALG_ECDSA, ALG_SHA256) => Self::Ecdsa {
-                r: scalar(&mut reader)?,
-                s: scalar(&mut reader)?,
-            },
+            (ALG_ECDSA, ALG_SHA256) => {
+                Self::Ecdsa { r: scalar(&mut reader)?, s: scalar(&mut reader)? }
+            }
             _ => return Ok(Self::Other { scheme, hash }),
         };
         reader.finish()?;

@@ -18,10 +18,7 @@ fn changed(change: impl Fn(&mut AttestFields)) -> Result<VerifiedQuote, QuoteErr
 }
 
 fn selection(bank: u16, bitmap: &[u8]) -> SelectionFields {
-    SelectionFields {
-        bank,
-        bitmap: bitmap.to_vec(),
-    }
+    SelectionFields { bank, bitmap: bitmap.to_vec() }
 }
 
 #[test]
@@ -38,12 +35,7 @@ fn a_right_quote_is_read_as_it_was_written() {
     assert_eq!(quote.firmware_version(), 8);
     assert_eq!(
         quote.clock(),
-        TpmClock {
-            clock_ms: 5,
-            reset_count: 6,
-            restart_count: 7,
-            safe: false
-        }
+        TpmClock { clock_ms: 5, reset_count: 6, restart_count: 7, safe: false }
     );
 }
 
@@ -54,13 +46,7 @@ fn rsa_quotes_verify_and_their_mutations_do_not() {
     let key = tpm.public_key();
     assert!(evidence.quote().verify(&key, &NONCE).is_ok());
     for (offset, wanted) in [
-        (
-            0,
-            QuoteError::SignatureScheme {
-                scheme: 0x0114,
-                hash: 0x000b,
-            },
-        ),
+        (0, QuoteError::SignatureScheme { scheme: 0x0114, hash: 0x000b }),
         (20, QuoteError::Signature),
         (261, QuoteError::Signature),
     ] {
@@ -91,21 +77,12 @@ fn one_changed_byte_of_the_message_breaks_the_signature() {
 fn another_key_is_refused_whatever_its_kind() {
     let evidence = SoftTpm::p256(1).quote(&NONCE);
     assert_eq!(
-        evidence
-            .quote()
-            .verify(&SoftTpm::p256(2).public_key(), &NONCE)
-            .unwrap_err(),
+        evidence.quote().verify(&SoftTpm::p256(2).public_key(), &NONCE).unwrap_err(),
         QuoteError::Signature
     );
     assert_eq!(
-        evidence
-            .quote()
-            .verify(&SoftTpm::rsa(1).public_key(), &NONCE)
-            .unwrap_err(),
-        QuoteError::SignatureScheme {
-            scheme: ALG_ECDSA,
-            hash: ALG_SHA256
-        }
+        evidence.quote().verify(&SoftTpm::rsa(1).public_key(), &NONCE).unwrap_err(),
+        QuoteError::SignatureScheme { scheme: ALG_ECDSA, hash: ALG_SHA256 }
     );
 }
 
@@ -113,18 +90,12 @@ fn another_key_is_refused_whatever_its_kind() {
 fn a_point_off_the_curve_is_no_key() {
     let key = crate::public::p256_key(&[1; 32], &[1; 32]).unwrap();
     let evidence = SoftTpm::p256(1).quote(&NONCE);
-    assert_eq!(
-        evidence.quote().verify(&key, &NONCE).unwrap_err(),
-        QuoteError::Key
-    );
+    assert_eq!(evidence.quote().verify(&key, &NONCE).unwrap_err(), QuoteError::Key);
 }
 
 #[test]
 fn what_no_tpm_made_is_refused() {
-    assert_eq!(
-        changed(|fields| fields.magic = 0xff54_4348).unwrap_err(),
-        QuoteError::Magic
-    );
+    assert_eq!(changed(|fields| fields.magic = 0xff54_4348).unwrap_err(), QuoteError::Magic);
     // TPM_ST_ATTEST_CERTIFY
     assert_eq!(
         changed(|fields| fields.kind = 0x8017).unwrap_err(),
@@ -208,10 +179,7 @@ fn other_values_in_another_order_or_a_short_digest_are_refused() {
     let mut swapped = evidence.values.clone();
     swapped.swap(0, 17);
     let quote = UntrustedQuote::new(&evidence.message, &evidence.signature, &swapped);
-    assert_eq!(
-        quote.verify(&tpm.public_key(), &NONCE).unwrap_err(),
-        QuoteError::Digest
-    );
+    assert_eq!(quote.verify(&tpm.public_key(), &NONCE).unwrap_err(), QuoteError::Digest);
     for length in [0, 31] {
         assert_eq!(
             changed(|fields| fields.pcr_digest.truncate(length)).unwrap_err(),
@@ -260,9 +228,7 @@ fn members_beyond_their_bounds_are_refused() {
     let key = SoftTpm::p256(1).public_key();
     for (message, signature) in [(&large[..], &[][..]), (&[], &large)] {
         assert_eq!(
-            UntrustedQuote::new(message, signature, &[])
-                .verify(&key, &NONCE)
-                .unwrap_err(),
+            UntrustedQuote::new(message, signature, &[]).verify(&key, &NONCE).unwrap_err(),
             QuoteError::TooLarge { length: 1025 }
         );
     }
@@ -287,10 +253,7 @@ fn malformed_signatures_are_refused() {
         );
     }
     let trailing = [&evidence.signature[..], &[0]].concat();
-    assert!(matches!(
-        verify(&trailing),
-        QuoteError::SignatureFormat(WireError::Trailing { .. })
-    ));
+    assert!(matches!(verify(&trailing), QuoteError::SignatureFormat(WireError::Trailing { .. })));
     // r = s = 0
     let zero = [&[0, 0x18, 0, 0x0b, 0, 1, 0, 0, 1, 0][..]].concat();
     assert_eq!(verify(&zero), QuoteError::Signature);
@@ -349,10 +312,7 @@ fn quotes_of_real_boots_verify_up_to_their_selection_of_16_registers() {
             let mut altered = message.clone();
             altered[100] ^= 1;
             let altered = UntrustedQuote::new(&altered, &signature, &[]);
-            assert_eq!(
-                altered.verify(&ak, &nonce).unwrap_err(),
-                QuoteError::Signature
-            );
+            assert_eq!(altered.verify(&ak, &nonce).unwrap_err(), QuoteError::Signature);
         }
     }
 }
@@ -372,10 +332,7 @@ fn partly(
     let message = fields.marshal();
     let signature = tpm.sign(&message);
     let quote = UntrustedQuote::new(&message, &signature, &values);
-    assert!(
-        quote.verify(&tpm.public_key(), &NONCE).is_err(),
-        "no key for some registers"
-    );
+    assert!(quote.verify(&tpm.public_key(), &NONCE).is_err(), "no key for some registers");
     quote.verify_selection(&tpm.public_key(), &NONCE)
 }
 
@@ -399,38 +356,17 @@ fn a_quote_over_some_registers_proves_those_and_no_others() {
 fn what_some_registers_do_not_prove_is_refused() {
     type Change = fn(&mut AttestFields, &mut Vec<Sha256Digest>);
     let cases: [(Change, QuoteError); 9] = [
-        (
-            |fields, _| fields.extra_data = vec![8; 32],
-            QuoteError::Nonce,
-        ),
-        (
-            |fields, _| fields.selections[0].bank = 4,
-            QuoteError::Bank { found: 4 },
-        ),
-        (
-            |fields, _| fields.selections[0].bitmap = vec![0; 3],
-            QuoteError::Bitmap,
-        ),
-        (
-            |fields, _| fields.selections[0].bitmap = Vec::new(),
-            QuoteError::Bitmap,
-        ),
-        (
-            |fields, _| fields.selections[0].bitmap = vec![0, 0, 0, 1],
-            QuoteError::Bitmap,
-        ),
-        (
-            |fields, _| fields.selections[0].bitmap = vec![0xff; 40],
-            QuoteError::Bitmap,
-        ),
+        (|fields, _| fields.extra_data = vec![8; 32], QuoteError::Nonce),
+        (|fields, _| fields.selections[0].bank = 4, QuoteError::Bank { found: 4 }),
+        (|fields, _| fields.selections[0].bitmap = vec![0; 3], QuoteError::Bitmap),
+        (|fields, _| fields.selections[0].bitmap = Vec::new(), QuoteError::Bitmap),
+        (|fields, _| fields.selections[0].bitmap = vec![0, 0, 0, 1], QuoteError::Bitmap),
+        (|fields, _| fields.selections[0].bitmap = vec![0xff; 40], QuoteError::Bitmap),
         (
             |fields, _| fields.selections.push(fields.selections[0].clone()),
             QuoteError::SelectionCount { found: 2 },
         ),
-        (
-            |_, values| values.truncate(1),
-            QuoteError::ValueCount { found: 1 },
-        ),
+        (|_, values| values.truncate(1), QuoteError::ValueCount { found: 1 }),
         (|_, values| values.swap(0, 1), QuoteError::Digest),
     ];
     for (change, wanted) in cases {

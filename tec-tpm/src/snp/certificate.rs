@@ -59,9 +59,8 @@ impl KeyCertificate {
     /// # Errors
     /// [`KeyCertificateError`] with what is not as in such a certificate.
     pub fn from_der(der: &[u8]) -> Result<Self, KeyCertificateError> {
-        let parsed = Parsed::from_der(der).map_err(|error| KeyCertificateError::Certificate {
-            reason: chain(&error),
-        })?;
+        let parsed = Parsed::from_der(der)
+            .map_err(|error| KeyCertificateError::Certificate { reason: chain(&error) })?;
         let spki = parsed
             .certificate()
             .tbs_certificate()
@@ -152,9 +151,7 @@ impl<'a> Extensions<'a> {
         extension: &'static str,
     ) -> Result<Option<u8>, KeyCertificateError> {
         let wrong = |_| KeyCertificateError::Extension { extension };
-        self.only(oid, extension)?
-            .map(|der| u8::from_der(der).map_err(wrong))
-            .transpose()
+        self.only(oid, extension)?.map(|der| u8::from_der(der).map_err(wrong)).transpose()
     }
 
     fn required_number(
@@ -162,8 +159,7 @@ impl<'a> Extensions<'a> {
         oid: ObjectIdentifier,
         extension: &'static str,
     ) -> Result<u8, KeyCertificateError> {
-        self.number(oid, extension)?
-            .ok_or(KeyCertificateError::Extension { extension })
+        self.number(oid, extension)?.ok_or(KeyCertificateError::Extension { extension })
     }
 
     fn text(
@@ -183,7 +179,6 @@ impl<'a> Extensions<'a> {
         oid: ObjectIdentifier,
         extension: &'static str,
     ) -> Result<String, KeyCertificateError> {
-        self.text(oid, extension)?
-            .ok_or(KeyCertificateError::Extension { extension })
+        self.text(oid, extension)?.ok_or(KeyCertificateError::Extension { extension })
     }
 }

@@ -38,9 +38,7 @@ impl Findings {
         now: Timestamp,
     ) -> Option<Origin> {
         let Some(issuer) = roots.issuer(certificate.parsed()) else {
-            self.0.push(Finding::UnknownIssuer {
-                issuer: shortened(&certificate.issuer()),
-            });
+            self.0.push(Finding::UnknownIssuer { issuer: shortened(&certificate.issuer()) });
             return None;
         };
         self.0.extend(issuer.findings(certificate.parsed(), now));
@@ -51,10 +49,7 @@ impl Findings {
                 name: shortened(certificate.product_name()),
             },
         );
-        Some(Origin {
-            product: issuer.product,
-            kind: issuer.kind,
-        })
+        Some(Origin { product: issuer.product, kind: issuer.kind })
     }
 
     /// Whether the certificate is that of the key that signed the report.
@@ -72,11 +67,7 @@ impl Findings {
                 (certificate.tcb().part(part), report.reported_tcb.part(part));
             self.add_if(
                 certified != reported,
-                Finding::CertificateTcb {
-                    part,
-                    certificate: certified,
-                    report: reported,
-                },
+                Finding::CertificateTcb { part, certificate: certified, report: reported },
             );
         }
         self.signature(report, certificate);
@@ -88,19 +79,11 @@ impl Findings {
             Some(_) => report.product() == Some(origin.product),
             None => origin.product != Product::Turin,
         };
-        self.add_if(
-            !fits,
-            Finding::Product {
-                certificate: origin.product,
-            },
-        );
+        self.add_if(!fits, Finding::Product { certificate: origin.product });
         let signing_key = report.key_info.signing_key();
         self.add_if(
             signing_key != origin.kind,
-            Finding::SigningKey {
-                report: signing_key,
-                certificate: origin.kind,
-            },
+            Finding::SigningKey { report: signing_key, certificate: origin.kind },
         );
         // A VLEK is of no chip.
         let of_this_chip = origin.kind != SigningKey::Vcek
@@ -115,16 +98,11 @@ impl Findings {
             self.0.push(Finding::ChipKeyMasked);
         }
         if report.signature_algorithm != ECDSA_P384_SHA384 {
-            self.0.push(Finding::SignatureAlgorithm {
-                found: report.signature_algorithm,
-            });
+            self.0.push(Finding::SignatureAlgorithm { found: report.signature_algorithm });
         }
         let (r, s) = report.scalars();
         let verified = Signature::from_scalars(r, s).is_ok_and(|signature| {
-            certificate
-                .key()
-                .verify_prehash(report.digest(), &signature)
-                .is_ok()
+            certificate.key().verify_prehash(report.digest(), &signature).is_ok()
         });
         self.add_if(!verified, Finding::Signature);
     }
@@ -132,8 +110,7 @@ impl Findings {
     /// Whether the report agrees with itself.
     pub(super) fn consistency(&mut self, report: &Report) {
         let reserved = report.reserved().iter();
-        self.0
-            .extend(reserved.map(|offset| Finding::Reserved { offset: *offset }));
+        self.0.extend(reserved.map(|offset| Finding::Reserved { offset: *offset }));
         // SNP_CONFIG takes no reported TCB above the committed one, and SNP_COMMIT raises the
         // committed to the current one (SEV-SNP Firmware ABI Specification, both commands).
         for (lower, upper) in [
@@ -143,22 +120,18 @@ impl Findings {
         ] {
             self.order(report, lower, upper);
         }
-        self.add_if(
-            report.committed_firmware > report.current_firmware,
-            Finding::FirmwareOrder,
-        );
+        self.add_if(report.committed_firmware > report.current_firmware, Finding::FirmwareOrder);
     }
 
     fn order(&mut self, report: &Report, lower: TcbField, upper: TcbField) {
         let (low, high) = (report.tcb(lower), report.tcb(upper));
-        self.0
-            .extend(low.parts_above(high).map(|part| Finding::TcbOrder {
-                part,
-                lower,
-                lower_value: low.part(part),
-                upper,
-                upper_value: high.part(part),
-            }));
+        self.0.extend(low.parts_above(high).map(|part| Finding::TcbOrder {
+            part,
+            lower,
+            lower_value: low.part(part),
+            upper,
+            upper_value: high.part(part),
+        }));
     }
 
     /// Whether the report is one that the operator accepts.
@@ -179,26 +152,19 @@ impl Findings {
         if let Some(minimum) = product.and_then(|product| policy.minimum_tcb.get(&product)) {
             for field in [TcbField::Reported, TcbField::Committed, TcbField::Launch] {
                 let tcb = report.tcb(field);
-                self.0
-                    .extend(minimum.parts_above(tcb).map(|part| Finding::TcbMinimum {
-                        field,
-                        part,
-                        found: tcb.part(part),
-                        minimum: minimum.part(part),
-                    }));
+                self.0.extend(minimum.parts_above(tcb).map(|part| Finding::TcbMinimum {
+                    field,
+                    part,
+                    found: tcb.part(part),
+                    minimum: minimum.part(part),
+                }));
             }
         }
         let is_listed = |list: &Option<std::collections::BTreeSet<_>>, digest| {
             list.as_ref().is_none_or(|list| list.contains(digest))
         };
-        self.add_if(
-            !is_listed(&policy.measurements, &report.measurement),
-            Finding::Measurement,
-        );
-        self.add_if(
-            !is_listed(&policy.id_keys, &report.id_key_digest),
-            Finding::IdKey,
-        );
+        self.add_if(!is_listed(&policy.measurements, &report.measurement), Finding::Measurement);
+        self.add_if(!is_listed(&policy.id_keys, &report.id_key_digest), Finding::IdKey);
     }
 }
 

@@ -105,10 +105,7 @@ impl Report {
 impl<'a> UntrustedReport<'a> {
     /// Takes a report, and a certificate in DER.
     pub fn new(report: &'a [u8], certificate: &'a [u8]) -> Self {
-        Self {
-            report,
-            certificate,
-        }
+        Self { report, certificate }
     }
 
     /// Does all checks, and collects all that they find.
@@ -128,9 +125,8 @@ impl<'a> UntrustedReport<'a> {
         let certificate = KeyCertificate::from_der(self.certificate)
             .map_err(|error| findings.0.push(Finding::Certificate(error)))
             .ok();
-        let origin = certificate
-            .as_ref()
-            .and_then(|certificate| findings.chain(certificate, roots, now));
+        let origin =
+            certificate.as_ref().and_then(|certificate| findings.chain(certificate, roots, now));
         if let (Some(report), Some(certificate)) = (&report, &certificate) {
             findings.fit(report, certificate, origin);
         }

@@ -55,9 +55,9 @@ impl Policy {
     /// of one product, or a floor that all of them have.
     #[must_use]
     pub fn with_minimum_tcb_of_all(self, minimum: Tcb) -> Self {
-        Product::ALL.into_iter().fold(self, |policy, product| {
-            policy.with_minimum_tcb(product, minimum)
-        })
+        Product::ALL
+            .into_iter()
+            .fold(self, |policy, product| policy.with_minimum_tcb(product, minimum))
     }
 
     /// The digest at launch must be one of these; none passes an empty list.

@@ -25,10 +25,7 @@ const MODULUS: usize = 4096 / 8;
 
 /// Certificates of one product, in DER.
 #[derive(Clone, Copy, Debug)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "these three are all that there are"
-)]
+#[expect(clippy::exhaustive_structs, reason = "these three are all that there are")]
 pub struct ProductCertificates<'a> {
     /// AMD Root Key; self-signed.
     pub ark: &'a [u8],
@@ -95,10 +92,7 @@ impl Authority {
             .and_then(|der| RsaPublicKey::from_public_key_der(&der).ok())
             .filter(|key| key.size() == MODULUS)
             .ok_or(RootError::Key { which })?;
-        Ok(Self {
-            parsed,
-            key: pss::VerifyingKey::new_with_salt_len(key, SALT),
-        })
+        Ok(Self { parsed, key: pss::VerifyingKey::new_with_salt_len(key, SALT) })
     }
 
     /// Whether this CA's name is that of the issuer, and its key signed the certificate. Whatever
@@ -158,9 +152,7 @@ impl Roots {
     pub fn amd() -> Self {
         let mut roots = Self::new();
         for (product, certificates) in AMD {
-            roots
-                .add(product, certificates)
-                .expect("certificates that were looked at");
+            roots.add(product, certificates).expect("certificates that were looked at");
         }
         roots
     }
@@ -179,11 +171,7 @@ impl Roots {
             ask: Authority::from_der(certificates.ask, "ASK")?,
             asvk: Authority::from_der(certificates.asvk, "ASVK")?,
         };
-        for (child, which) in [
-            (&family.ark, "ARK"),
-            (&family.ask, "ASK"),
-            (&family.asvk, "ASVK"),
-        ] {
+        for (child, which) in [(&family.ark, "ARK"), (&family.ask, "ASK"), (&family.asvk, "ASVK")] {
             if !family.ark.signed(&child.parsed) {
                 return Err(RootError::Signature { which });
             }
@@ -195,12 +183,8 @@ impl Roots {
     /// The CA whose name a certificate gives as its issuer's.
     pub(super) fn issuer(&self, child: &Parsed) -> Option<Issuer<'_>> {
         self.0.iter().find_map(|(product, family)| {
-            let of = |authority, kind| Issuer {
-                product: *product,
-                kind,
-                authority,
-                ark: &family.ark,
-            };
+            let of =
+                |authority, kind| Issuer { product: *product, kind, authority, ark: &family.ark };
             if family.ask.issued(child) {
                 Some(of(&family.ask, SigningKey::Vcek))
             } else if family.asvk.issued(child) {

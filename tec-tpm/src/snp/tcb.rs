@@ -7,10 +7,7 @@ use super::Product;
 /// Security version numbers of the trusted computing base (SEV-SNP Firmware ABI Specification,
 /// "TCB_VERSION"). Greater is newer; each part counts for itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "operators write minimum versions out, part by part"
-)]
+#[expect(clippy::exhaustive_structs, reason = "operators write minimum versions out, part by part")]
 pub struct Tcb {
     /// Firmware management controller; Turin only, else 0.
     pub fmc: u8,
@@ -42,13 +39,7 @@ pub enum TcbPart {
 
 impl TcbPart {
     /// All of them.
-    pub const ALL: [Self; 5] = [
-        Self::Fmc,
-        Self::Bootloader,
-        Self::Tee,
-        Self::Snp,
-        Self::Microcode,
-    ];
+    pub const ALL: [Self; 5] = [Self::Fmc, Self::Bootloader, Self::Tee, Self::Snp, Self::Microcode];
 
     fn as_str(self) -> &'static str {
         match self {
@@ -81,9 +72,7 @@ impl Tcb {
 
     /// The parts in which this is greater than `other`.
     pub(super) fn parts_above(&self, other: &Self) -> impl Iterator<Item = TcbPart> {
-        TcbPart::ALL
-            .into_iter()
-            .filter(move |part| self.part(*part) > other.part(*part))
+        TcbPart::ALL.into_iter().filter(move |part| self.part(*part) > other.part(*part))
     }
 
     /// Splits the eight bytes of a report, and says which reserved byte is not zero. Turin has
@@ -91,23 +80,11 @@ impl Tcb {
     pub(super) fn split(bytes: [u8; 8], product: Option<Product>) -> (Self, Option<usize>) {
         let (tcb, reserved) = if product == Some(Product::Turin) {
             let [fmc, bootloader, tee, snp, a, b, c, microcode] = bytes;
-            let tcb = Self {
-                fmc,
-                bootloader,
-                tee,
-                snp,
-                microcode,
-            };
+            let tcb = Self { fmc, bootloader, tee, snp, microcode };
             (tcb, [0, 0, 0, 0, a, b, c, 0])
         } else {
             let [bootloader, tee, a, b, c, d, snp, microcode] = bytes;
-            let tcb = Self {
-                fmc: 0,
-                bootloader,
-                tee,
-                snp,
-                microcode,
-            };
+            let tcb = Self { fmc: 0, bootloader, tee, snp, microcode };
             (tcb, [0, 0, a, b, c, d, 0, 0])
         };
         (tcb, reserved.iter().position(|byte| *byte != 0))

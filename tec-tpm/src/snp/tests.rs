@@ -84,16 +84,10 @@ fn versions_2_to_5_are_read_and_others_are_not() {
 fn reports_of_other_sizes_are_refused() {
     let whole = milan().report(&REPORT_DATA);
     for length in (0..whole.len()).step_by(37) {
-        assert_eq!(
-            Report::parse(&whole[..length]),
-            Err(ReportError::Length { found: length })
-        );
+        assert_eq!(Report::parse(&whole[..length]), Err(ReportError::Length { found: length }));
     }
     let longer = [&whole[..], &[0]].concat();
-    assert!(matches!(
-        Report::parse(&longer),
-        Err(ReportError::Length { found: 1185 })
-    ));
+    assert!(matches!(Report::parse(&longer), Err(ReportError::Length { found: 1185 })));
 }
 
 #[test]
@@ -121,31 +115,19 @@ fn every_changed_field_has_its_own_finding() {
         (
             0x180,
             3,
-            Finding::CertificateTcb {
-                part: TcbPart::Bootloader,
-                certificate: 4,
-                report: 3,
-            },
+            Finding::CertificateTcb { part: TcbPart::Bootloader, certificate: 4, report: 3 },
         ),
         (0x188, 0x1b, product(Product::Milan)),
         (0x189, 0x11, product(Product::Milan)),
         (0x18b, 1, Finding::Reserved { offset: 0x18b }),
         (0x1a0, 0, Finding::HardwareId),
         (0x1df, 0, Finding::HardwareId),
-        (
-            0x1e0,
-            5,
-            order(TcbPart::Bootloader, Committed, 5, Current, 4),
-        ),
+        (0x1e0, 5, order(TcbPart::Bootloader, Committed, 5, Current, 4)),
         (0x1e1, 0, order(TcbPart::Tee, Reported, 1, Committed, 0)),
         (0x1e6, 23, order(TcbPart::Snp, Reported, 24, Committed, 23)),
         (0x1eb, 1, Finding::Reserved { offset: 0x1eb }),
         (0x1ec, 30, Finding::FirmwareOrder),
-        (
-            0x1f7,
-            220,
-            order(TcbPart::Microcode, Launch, 220, Current, 219),
-        ),
+        (0x1f7, 220, order(TcbPart::Microcode, Launch, 220, Current, 219)),
         (0x1f8, 1, Finding::Reserved { offset: 0x1f8 }),
         (0x29f, 1, Finding::Reserved { offset: 0x29f }),
     ];
@@ -171,21 +153,14 @@ fn all_findings_come_at_once() {
     assert_eq!(
         found,
         [
-            Finding::SigningKey {
-                report: SigningKey::Vlek,
-                certificate: SigningKey::Vcek
-            },
+            Finding::SigningKey { report: SigningKey::Vlek, certificate: SigningKey::Vcek },
             Finding::HardwareId,
             Finding::Vmpl { found: 3 },
             Finding::GuestPolicyForbidden { what: "debugging" },
         ]
     );
     let refused = Refused::new(found);
-    assert!(
-        refused
-            .to_string()
-            .contains("another chip than the certificate; the report was")
-    );
+    assert!(refused.to_string().contains("another chip than the certificate; the report was"));
 }
 
 #[test]
@@ -198,21 +173,11 @@ fn the_old_and_the_new_layout_of_versions_are_told_apart() {
                 body[offset] = 1;
             }
         }),
-        [Finding::CertificateTcb {
-            part: TcbPart::Fmc,
-            certificate: 0,
-            report: 1
-        }]
+        [Finding::CertificateTcb { part: TcbPart::Fmc, certificate: 0, report: 1 }]
     );
-    assert_eq!(
-        with_body(&turin, |body| body[0x184] = 1),
-        [Finding::Reserved { offset: 0x184 }]
-    );
+    assert_eq!(with_body(&turin, |body| body[0x184] = 1), [Finding::Reserved { offset: 0x184 }]);
     // Beyond its eight bytes an id of Turin has zeros.
-    assert_eq!(
-        with_body(&turin, |body| body[0x1a8] = 1),
-        [Finding::HardwareId]
-    );
+    assert_eq!(with_body(&turin, |body| body[0x1a8] = 1), [Finding::HardwareId]);
     // A report that does not name its processor is not of Turin.
     let found = with_body(&turin, |body| {
         body[0] = 2;
@@ -236,10 +201,7 @@ fn a_changed_byte_is_always_seen() {
         };
         assert!(found.contains(&expected), "{offset:#x}: {found:?}");
     }
-    for certificate_of in [
-        SoftSnp::vcek(Product::Milan, 2),
-        SoftSnp::vlek(Product::Milan, 1),
-    ] {
+    for certificate_of in [SoftSnp::vcek(Product::Milan, 2), SoftSnp::vlek(Product::Milan, 1)] {
         let found = findings(&report, &certificate_of.certificate(), &Policy::new());
         assert!(!found.is_empty());
     }
@@ -247,16 +209,9 @@ fn a_changed_byte_is_always_seen() {
 
 #[test]
 fn every_extension_of_the_certificate_counts() {
-    let tcb = |part, certificate, report| Finding::CertificateTcb {
-        part,
-        certificate,
-        report,
-    };
+    let tcb = |part, certificate, report| Finding::CertificateTcb { part, certificate, report };
     let wrong = |extension| Finding::Certificate(KeyCertificateError::Extension { extension });
-    let name = |name: &str| Finding::ProductName {
-        issuer: Product::Milan,
-        name: name.to_owned(),
-    };
+    let name = |name: &str| Finding::ProductName { issuer: Product::Milan, name: name.to_owned() };
     let cases: [(&str, &[u8], Finding); 10] = [
         ("2", b"\x16\x05Genoa", name("Genoa")),
         ("2", b"\x16\x06Naples", name("Naples")),
@@ -355,11 +310,7 @@ fn certificates_are_good_for_their_time_only() {
     let early = at(first - 1).unwrap_err();
     assert!(matches!(
         early.findings(),
-        [
-            Finding::NotYetValid { .. },
-            Finding::NotYetValid { .. },
-            Finding::NotYetValid { .. }
-        ]
+        [Finding::NotYetValid { .. }, Finding::NotYetValid { .. }, Finding::NotYetValid { .. }]
     ));
     let late = at(last + 1).unwrap_err();
     assert!(
@@ -375,9 +326,7 @@ fn keys_of_other_curves_are_refused() {
     let report = milan().report(&REPORT_DATA);
     assert!(matches!(
         findings(&report, b"no certificate", &Policy::new())[..],
-        [Finding::Certificate(
-            KeyCertificateError::Certificate { .. }
-        )]
+        [Finding::Certificate(KeyCertificateError::Certificate { .. })]
     ));
 }
 
@@ -387,56 +336,32 @@ fn a_policy_demands_what_it_says() {
     let (report, certificate) = (chip.report(&REPORT_DATA), chip.certificate());
     let found = |policy: &Policy| findings(&report, &certificate, policy);
     let minimum = |snp| {
-        let tcb = Tcb {
-            snp,
-            ..Tcb::default()
-        };
+        let tcb = Tcb { snp, ..Tcb::default() };
         Policy::new().with_minimum_tcb(Product::Milan, tcb)
     };
     assert_eq!(found(&minimum(24)), []);
-    let too_old = |field| Finding::TcbMinimum {
-        field,
-        part: TcbPart::Snp,
-        found: 24,
-        minimum: 25,
-    };
+    let too_old = |field| Finding::TcbMinimum { field, part: TcbPart::Snp, found: 24, minimum: 25 };
     assert_eq!(
         found(&minimum(25)),
         [TcbField::Reported, TcbField::Committed, TcbField::Launch].map(too_old)
     );
-    let of_another = Policy::new().with_minimum_tcb(
-        Product::Genoa,
-        Tcb {
-            snp: 99,
-            ..Tcb::default()
-        },
-    );
+    let of_another =
+        Policy::new().with_minimum_tcb(Product::Genoa, Tcb { snp: 99, ..Tcb::default() });
     assert_eq!(found(&of_another), []);
-    let of_all = Policy::new().with_minimum_tcb_of_all(Tcb {
-        snp: 25,
-        ..Tcb::default()
-    });
+    let of_all = Policy::new().with_minimum_tcb_of_all(Tcb { snp: 25, ..Tcb::default() });
     assert_eq!(found(&of_all), found(&minimum(25)));
 
-    let both = Policy::new()
-        .with_measurements([[1; 48], [0x4d; 48]])
-        .with_id_keys([[0x1d; 48]]);
+    let both = Policy::new().with_measurements([[1; 48], [0x4d; 48]]).with_id_keys([[0x1d; 48]]);
     assert_eq!(found(&both), []);
     let neither = Policy::new().with_measurements([[1; 48]]).with_id_keys([]);
     assert_eq!(found(&neither), [Finding::Measurement, Finding::IdKey]);
 
-    let guest = Policy::new()
-        .forbidding(GuestPolicy::SMT)
-        .requiring(GuestPolicy::SINGLE_SOCKET);
+    let guest = Policy::new().forbidding(GuestPolicy::SMT).requiring(GuestPolicy::SINGLE_SOCKET);
     assert_eq!(
         found(&guest),
         [
-            Finding::GuestPolicyForbidden {
-                what: "simultaneous multithreading"
-            },
-            Finding::GuestPolicyLacks {
-                what: "a single socket"
-            }
+            Finding::GuestPolicyForbidden { what: "simultaneous multithreading" },
+            Finding::GuestPolicyLacks { what: "a single socket" }
         ]
     );
 }
@@ -467,11 +392,7 @@ fn wrong_certificates_become_no_roots() {
     let chip = milan();
     let mut roots = Roots::new();
     let leaf = chip.certificate();
-    let certificates = ProductCertificates {
-        ark: &leaf,
-        ask: &leaf,
-        asvk: &leaf,
-    };
+    let certificates = ProductCertificates { ark: &leaf, ask: &leaf, asvk: &leaf };
     assert!(matches!(
         roots.add(Product::Milan, certificates),
         Err(RootError::NotCa { which: "ARK" })
@@ -485,10 +406,8 @@ fn wrong_certificates_become_no_roots() {
         roots.add(Product::Milan, swapped),
         Err(RootError::Signature { which: "ASK" })
     ));
-    let not_self_signed = ProductCertificates {
-        ark: include_bytes!("amd/milan-ask.der"),
-        ..swapped
-    };
+    let not_self_signed =
+        ProductCertificates { ark: include_bytes!("amd/milan-ask.der"), ..swapped };
     assert!(matches!(
         roots.add(Product::Milan, not_self_signed),
         Err(RootError::Signature { which: "ARK" })

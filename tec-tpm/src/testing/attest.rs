@@ -8,10 +8,7 @@ use crate::wire::push_sized;
 
 /// One entry of a TPML_PCR_SELECTION.
 #[derive(Clone, Debug)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "tests write it out, field by field"
-)]
+#[expect(clippy::exhaustive_structs, reason = "tests write it out, field by field")]
 pub struct SelectionFields {
     /// TPM_ALG_ID of the bank.
     pub bank: u16,
@@ -63,10 +60,7 @@ impl AttestFields {
             restart_count: 0,
             safe: 1,
             firmware_version: 1,
-            selections: vec![SelectionFields {
-                bank: ALG_SHA256,
-                bitmap: ALL_PCRS.to_vec(),
-            }],
+            selections: vec![SelectionFields { bank: ALG_SHA256, bitmap: ALL_PCRS.to_vec() }],
             pcr_digest: Self::digest(values),
             trailing: Vec::new(),
         }
@@ -76,9 +70,7 @@ impl AttestFields {
     pub fn digest(values: &[Sha256Digest]) -> Vec<u8> {
         values
             .iter()
-            .fold(Sha256::new(), |hash, value| {
-                hash.chain_update(value.as_bytes())
-            })
+            .fold(Sha256::new(), |hash, value| hash.chain_update(value.as_bytes()))
             .finalize()
             .to_vec()
     }

@@ -42,10 +42,7 @@ pub struct SoftAzure {
 impl SoftAzure {
     /// With an RSA 2048 attestation key, on a chip of the product Milan.
     pub fn new(seed: u64) -> Self {
-        Self {
-            tpm: SoftTpm::rsa(seed),
-            chip: SoftSnp::vcek(Product::Milan, seed),
-        }
+        Self { tpm: SoftTpm::rsa(seed), chip: SoftSnp::vcek(Product::Milan, seed) }
     }
 
     /// Its vTPM.
@@ -77,9 +74,7 @@ impl SoftAzure {
     /// Runtime data of an RSA key alone, as early hosts wrote them: with their report they fit into
     /// an emulated TPM.
     pub fn claims_of(ak: &PublicKey) -> Vec<u8> {
-        serde_json::json!({"keys": [jwk(ak)], "vm-configuration": {}})
-            .to_string()
-            .into_bytes()
+        serde_json::json!({"keys": [jwk(ak)], "vm-configuration": {}}).to_string().into_bytes()
     }
 
     /// A paravisor's report over runtime data, bound by a report of this processor, without padding.
@@ -139,10 +134,7 @@ fn report_data(runtime: &[u8]) -> [u8; 64] {
 }
 
 /// An attestation key, as runtime data name it.
-#[expect(
-    clippy::expect_used,
-    reason = "attestation keys of these machines are RSA"
-)]
+#[expect(clippy::expect_used, reason = "attestation keys of these machines are RSA")]
 fn jwk(ak: &PublicKey) -> serde_json::Value {
     let key = RsaPublicKey::from_public_key_der(ak.as_der()).expect("an RSA key in DER");
     let number = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
@@ -158,9 +150,6 @@ impl Attester for SoftAzure {
 
     async fn attest(&self, report_data: &[u8; 48]) -> Result<AttestationEvidence, PortError> {
         let evidence = self.evidence(AzSnpEvidenceVersion::V2, report_data);
-        Ok(AttestationEvidence::new(
-            Tee::AzSnpVtpm,
-            evidence.to_value(),
-        ))
+        Ok(AttestationEvidence::new(Tee::AzSnpVtpm, evidence.to_value()))
     }
 }

@@ -114,11 +114,7 @@ impl SoftSnp {
 
     fn hardware_id(&self) -> Vec<u8> {
         let id = Sha384::digest(self.seed.to_be_bytes()).repeat(2);
-        let length = if self.product == Product::Turin {
-            8
-        } else {
-            64
-        };
+        let length = if self.product == Product::Turin { 8 } else { 64 };
         id.into_iter().take(length).collect()
     }
 
@@ -165,11 +161,8 @@ impl SoftSnp {
 
     /// A certificate of these fields, signed by the CA between root and keys.
     pub fn certify(&self, fields: &CertificateFields) -> Vec<u8> {
-        let extensions: Vec<Vec<u8>> = fields
-            .extensions
-            .iter()
-            .map(|(oid, content)| extension(oid, content))
-            .collect();
+        let extensions: Vec<Vec<u8>> =
+            fields.extensions.iter().map(|(oid, content)| extension(oid, content)).collect();
         let name = |name: &str| distinguished_name(name);
         sign_certificate(
             intermediate_key(),
@@ -203,10 +196,7 @@ impl SoftSnp {
         for (offset, bytes) in [
             (0x000, &3_u32.to_le_bytes()[..]),
             (0x004, &10_u32.to_le_bytes()),
-            (
-                0x008,
-                &policy.union(GuestPolicy::ALWAYS).bits().to_le_bytes(),
-            ),
+            (0x008, &policy.union(GuestPolicy::ALWAYS).bits().to_le_bytes()),
             (0x034, &ECDSA_P384_SHA384.to_le_bytes()),
             (0x038, &tcb),
             (0x040, &1_u64.to_le_bytes()),
@@ -236,10 +226,8 @@ impl SoftSnp {
         reason = "a digest of this size can be signed"
     )]
     pub fn sign(&self, body: &[u8; SIGNED_SIZE]) -> Vec<u8> {
-        let signature: Signature = self
-            .key
-            .sign_prehash(&Sha384::digest(body))
-            .expect("sign a digest");
+        let signature: Signature =
+            self.key.sign_prehash(&Sha384::digest(body)).expect("sign a digest");
         let mut report = body.to_vec();
         let (r, s) = signature.split_bytes();
         for scalar in [r, s] {

@@ -66,9 +66,7 @@ pub struct SoftTpm {
 
 impl fmt::Debug for SoftTpm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SoftTpm")
-            .field("ak", &self.public_key())
-            .finish_non_exhaustive()
+        f.debug_struct("SoftTpm").field("ak", &self.public_key()).finish_non_exhaustive()
     }
 }
 
@@ -109,11 +107,7 @@ impl SoftTpm {
         Self {
             key,
             ek: p256::SecretKey::generate_from_rng(&mut ChaCha20Rng::from_seed(ek_seed)),
-            state: Mutex::new(State {
-                values: values_at_reset(),
-                reset_count: 1,
-                event_log: None,
-            }),
+            state: Mutex::new(State { values: values_at_reset(), reset_count: 1, event_log: None }),
         }
     }
 
@@ -206,10 +200,7 @@ impl SoftTpm {
     /// What a quote over the registers would say, before it is signed.
     pub fn attest_fields(&self, nonce: &[u8]) -> AttestFields {
         let state = self.state();
-        AttestFields {
-            reset_count: state.reset_count,
-            ..AttestFields::quote(nonce, &state.values)
-        }
+        AttestFields { reset_count: state.reset_count, ..AttestFields::quote(nonce, &state.values) }
     }
 
     /// Signs any message as a TPMT_SIGNATURE. A TPM would not.
@@ -251,18 +242,10 @@ impl SoftTpm {
             }
         }
         let mut fields = self.attest_fields(nonce);
-        fields.selections = vec![SelectionFields {
-            bank: ALG_SHA256,
-            bitmap,
-        }];
+        fields.selections = vec![SelectionFields { bank: ALG_SHA256, bitmap }];
         fields.pcr_digest = AttestFields::digest(&values);
         let message = fields.marshal();
-        TpmEvidence::new(
-            message.clone(),
-            self.sign(&message),
-            values,
-            self.public_key(),
-        )
+        TpmEvidence::new(message.clone(), self.sign(&message), values, self.public_key())
     }
 
     /// A quote over all registers.
@@ -300,10 +283,7 @@ impl Attester for SoftTpm {
 }
 
 fn be16(fields: &[u16]) -> Vec<u8> {
-    fields
-        .iter()
-        .flat_map(|field| field.to_be_bytes())
-        .collect()
+    fields.iter().flat_map(|field| field.to_be_bytes()).collect()
 }
 
 fn with_point(mut parameters: Vec<u8>, key: &p256::PublicKey) -> Vec<u8> {

@@ -116,11 +116,7 @@ impl Swtpm {
 
     fn run(directory: TempDir, ca: Option<EkCa>) -> Result<Self, SwtpmError> {
         let running = Running::start(directory.path())?;
-        Ok(Self {
-            directory,
-            running: Some(running),
-            ca,
-        })
+        Ok(Self { directory, running: Some(running), ca })
     }
 
     /// TCTI configuration of libtss2 for this TPM. It changes with [`restart`](Self::restart).
@@ -180,23 +176,14 @@ impl Running {
             .arg("--tpm2")
             .args(["--flags", "not-need-init,startup-clear"])
             .args(["--tpmstate", &format!("dir={}", directory.display())])
-            .args([
-                "--server",
-                &format!("type=tcp,bindaddr=127.0.0.1,port={port}"),
-            ])
-            .args([
-                "--ctrl",
-                &format!("type=tcp,bindaddr=127.0.0.1,port={}", port + 1),
-            ])
+            .args(["--server", &format!("type=tcp,bindaddr=127.0.0.1,port={port}")])
+            .args(["--ctrl", &format!("type=tcp,bindaddr=127.0.0.1,port={}", port + 1)])
             .args(["--pid", &format!("file={}", pid_file.display())])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .map_err(|source| SwtpmError::Spawn {
-                program: "swtpm",
-                source,
-            })?;
+            .map_err(|source| SwtpmError::Spawn { program: "swtpm", source })?;
         // It writes its id after both ports are bound; connecting instead might reach another's.
         for _ in 0..START_STEPS {
             if fs::read_to_string(&pid_file).is_ok_and(|id| id.trim() == child.id().to_string()) {
@@ -208,10 +195,7 @@ impl Running {
             wait_a_step();
         }
         Self { child, port }.kill();
-        Err(SwtpmError::Failed {
-            program: "swtpm",
-            log: "it did not come up in time".to_owned(),
-        })
+        Err(SwtpmError::Failed { program: "swtpm", log: "it did not come up in time".to_owned() })
     }
 
     /// As firmware and power supply do it; what does not answer is killed.
@@ -271,61 +255,40 @@ fn state_directory() -> Result<TempDir, SwtpmError> {
     tempfile::Builder::new()
         .prefix("swtpm-")
         .tempdir()
-        .map_err(|source| SwtpmError::File {
-            path: std::env::temp_dir(),
-            source,
-        })
+        .map_err(|source| SwtpmError::File { path: std::env::temp_dir(), source })
 }
 
 fn remove(path: &Path) -> Result<(), SwtpmError> {
     match fs::remove_file(path) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(SwtpmError::File {
-            path: path.to_owned(),
-            source,
-        }),
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(SwtpmError::File { path: path.to_owned(), source })
+        }
         _ => Ok(()),
     }
 }
 
 fn write(path: &Path, text: &str) -> Result<(), SwtpmError> {
-    fs::write(path, text).map_err(|source| SwtpmError::File {
-        path: path.to_owned(),
-        source,
-    })
+    fs::write(path, text).map_err(|source| SwtpmError::File { path: path.to_owned(), source })
 }
 
 fn read(path: &Path) -> Result<String, SwtpmError> {
-    fs::read_to_string(path).map_err(|source| SwtpmError::File {
-        path: path.to_owned(),
-        source,
-    })
+    fs::read_to_string(path).map_err(|source| SwtpmError::File { path: path.to_owned(), source })
 }
 
 /// Creates the endorsement keys and their certificates, with a CA inside the state directory.
 fn manufacture(directory: &Path) -> Result<EkCa, SwtpmError> {
     let ca = directory.join("ca");
-    fs::create_dir(&ca).map_err(|source| SwtpmError::File {
-        path: ca.clone(),
-        source,
-    })?;
+    fs::create_dir(&ca).map_err(|source| SwtpmError::File { path: ca.clone(), source })?;
     let setup = write_setup(directory, &ca)?;
     let output = Command::new("swtpm_setup")
-        .args([
-            "--tpm2",
-            "--create-ek-cert",
-            "--pcr-banks",
-            "sha1,sha256,sha384",
-        ])
+        .args(["--tpm2", "--create-ek-cert", "--pcr-banks", "sha1,sha256,sha384"])
         .arg("--tpmstate")
         .arg(directory)
         .arg("--config")
         .arg(&setup)
         .stdin(Stdio::null())
         .output()
-        .map_err(|source| SwtpmError::Spawn {
-            program: "swtpm_setup",
-            source,
-        })?;
+        .map_err(|source| SwtpmError::Spawn { program: "swtpm_setup", source })?;
     if !output.status.success() {
         let log = [output.stdout, output.stderr].concat();
         return Err(SwtpmError::Failed {

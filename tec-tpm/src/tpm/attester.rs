@@ -27,20 +27,14 @@ pub struct TpmAttester {
 
 impl fmt::Debug for TpmAttester {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TpmAttester")
-            .field("handle", &self.handle)
-            .finish_non_exhaustive()
+        f.debug_struct("TpmAttester").field("handle", &self.handle).finish_non_exhaustive()
     }
 }
 
 impl TpmAttester {
     /// Attests with the key at `handle`, without an event log.
     pub fn new(tpm: Arc<impl AnyTpm + 'static>, handle: AkHandle) -> Self {
-        Self {
-            tpm,
-            handle,
-            event_log: None,
-        }
+        Self { tpm, handle, event_log: None }
     }
 
     /// Sends the log that `source` returns along, each time.

@@ -102,8 +102,6 @@ impl From<TpmError> for PortError {
                 (PortErrorKind::Unavailable, Code::NodeTpm)
             }
         };
-        Self::new(kind, "use the TPM")
-            .because(error)
-            .with_code(code)
+        Self::new(kind, "use the TPM").because(error).with_code(code)
     }
 }

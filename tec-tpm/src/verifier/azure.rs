@@ -51,11 +51,7 @@ impl AzSnpVtpmVerifier {
 
     /// Trusts these CAs instead.
     pub fn with_roots(clock: Arc<dyn Clock>, policy: Policy, roots: Roots) -> Self {
-        Self {
-            clock,
-            policy,
-            roots: Arc::new(roots),
-        }
+        Self { clock, policy, roots: Arc::new(roots) }
     }
 
     /// Checks evidence over report data of any length; the port has 48 bytes.
@@ -94,10 +90,7 @@ impl AzSnpVtpmVerifier {
         vcek: &[u8],
         claimed_ak: Fingerprint,
     ) -> Result<VerifiedReport, VerifyError> {
-        let refused = |findings: String| VerifyError::Hardware {
-            findings,
-            claimed_ak,
-        };
+        let refused = |findings: String| VerifyError::Hardware { findings, claimed_ak };
         if hcl.kind() != HardwareKind::Snp {
             return Err(refused("it is not of SNP".to_owned()));
         }
@@ -123,9 +116,7 @@ impl Verifier for AzSnpVtpmVerifier {
 }
 
 fn malformed(error: &HclError) -> VerifyError {
-    VerifyError::Malformed {
-        at: format!("hcl_report: {}", chain(error)),
-    }
+    VerifyError::Malformed { at: format!("hcl_report: {}", chain(error)) }
 }
 
 /// From version 2 on the hardware report is made for this session, too. The NV index is larger than

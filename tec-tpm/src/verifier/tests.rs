@@ -18,9 +18,7 @@ async fn changed(change: impl Fn(&mut AttestFields)) -> VerifyError {
     let tpm = SoftTpm::p256(1);
     let mut fields = tpm.attest_fields(&nonce(&REPORT_DATA));
     change(&mut fields);
-    verify(&tpm.quote_fields(&fields).to_value())
-        .await
-        .unwrap_err()
+    verify(&tpm.quote_fields(&fields).to_value()).await.unwrap_err()
 }
 
 #[tokio::test]
@@ -75,18 +73,14 @@ async fn wrong_selections_are_refused_at_their_own_gate() {
     }
     let mut few = SoftTpm::p256(1).quote(&nonce(&REPORT_DATA)).to_value();
     few["tpm_quote"]["pcrs"].as_array_mut().unwrap().pop();
-    assert!(matches!(
-        verify(&few).await,
-        Err(VerifyError::Selection { .. })
-    ));
+    assert!(matches!(verify(&few).await, Err(VerifyError::Selection { .. })));
 }
 
 #[tokio::test]
 async fn what_is_no_quote_is_refused() {
-    for error in [
-        changed(|fields| fields.magic = 0).await,
-        changed(|fields| fields.kind = 0x8017).await,
-    ] {
+    for error in
+        [changed(|fields| fields.magic = 0).await, changed(|fields| fields.kind = 0x8017).await]
+    {
         assert!(matches!(error, VerifyError::Quote { .. }), "{error:?}");
     }
 }
@@ -103,10 +97,7 @@ async fn malformed_evidence_names_the_member() {
         let mut evidence = whole.clone();
         *evidence.pointer_mut(pointer).unwrap() = bad;
         let error = verify(&evidence).await.unwrap_err();
-        assert!(
-            matches!(&error, VerifyError::Malformed { at } if at == member),
-            "{error:?}"
-        );
+        assert!(matches!(&error, VerifyError::Malformed { at } if at == member), "{error:?}");
     }
     let error = changed(|fields| fields.trailing = vec![0]).await;
     assert!(matches!(error, VerifyError::Malformed { .. }));
@@ -120,9 +111,7 @@ async fn init_data_must_be_what_pcr_8_holds() {
     let made = tpm.attest(&REPORT_DATA).await.unwrap();
     let verify = async |digest: &[u8]| {
         let request = EvidenceRequest::new(Tee::Tpm, &made.evidence, &REPORT_DATA);
-        TpmVerifier::new()
-            .verify(request.with_init_data(digest))
-            .await
+        TpmVerifier::new().verify(request.with_init_data(digest)).await
     };
     let verified = verify(digest.as_bytes()).await.unwrap();
     let held = Sha256Digest::ZERO.extended(&digest);
@@ -132,10 +121,7 @@ async fn init_data_must_be_what_pcr_8_holds() {
         Err(VerifyError::Quote { .. })
     ));
     // SHA-384
-    assert!(matches!(
-        verify(&[0; 48]).await,
-        Err(VerifyError::Malformed { .. })
-    ));
+    assert!(matches!(verify(&[0; 48]).await, Err(VerifyError::Malformed { .. })));
 }
 
 #[tokio::test]
@@ -143,9 +129,8 @@ async fn event_logs_become_evidence_or_are_said_to_be_broken() {
     let tpm = SoftTpm::p256(1);
     let data = b"Calling EFI Application from Boot Option";
     tpm.extend(PcrIndex::BOOT_MANAGER, &Sha256Digest::of(data));
-    let log = EventLogBuilder::new()
-        .measure(PcrIndex::BOOT_MANAGER, EventKind::EFI_ACTION, data)
-        .build();
+    let log =
+        EventLogBuilder::new().measure(PcrIndex::BOOT_MANAGER, EventKind::EFI_ACTION, data).build();
     tpm.set_event_log(log);
     let made = tpm.attest(&REPORT_DATA).await.unwrap();
     let LogEvidence::Parsed { events, replayed } = verify(&made.evidence).await.unwrap().log else {
@@ -156,10 +141,7 @@ async fn event_logs_become_evidence_or_are_said_to_be_broken() {
 
     tpm.set_event_log(b"not a log".to_vec());
     let made = tpm.attest(&REPORT_DATA).await.unwrap();
-    assert!(matches!(
-        verify(&made.evidence).await.unwrap().log,
-        LogEvidence::Broken { .. }
-    ));
+    assert!(matches!(verify(&made.evidence).await.unwrap().log, LogEvidence::Broken { .. }));
 }
 
 #[tokio::test]
@@ -181,9 +163,7 @@ async fn evidence_of_an_upstream_attester_is_read_and_refused_for_its_old_nonce(
         println!("SKIPPED: no fixture at {}", path.display());
         return;
     };
-    let error = verify(&serde_json::from_str(&text).unwrap())
-        .await
-        .unwrap_err();
+    let error = verify(&serde_json::from_str(&text).unwrap()).await.unwrap_err();
     assert!(
         matches!(&error, VerifyError::Quote { reason, .. } if reason.contains("nonce")),
         "{error:?}"

@@ -22,10 +22,7 @@ use tec_tpm::atls::{Endpoint, EndpointBuilder};
 struct RealClock;
 
 impl Clock for RealClock {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "peers that are not ours look at the time"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "peers that are not ours look at the time")]
     fn now(&self) -> Timestamp {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         Timestamp::from_unix_seconds(i64::try_from(since.unwrap().as_secs()).unwrap())

@@ -17,28 +17,17 @@ use tec_tpm::tss::{Tpm, TpmAttester};
 async fn a_node_that_joined_a_cluster_passes_only_where_that_cluster_is_expected() {
     let swtpm = Swtpm::start().unwrap();
     let tpm = Arc::new(Tpm::open(&swtpm.tcti()).unwrap());
-    let made = tpm
-        .ensure_ak(AkHandle::DEFAULT, AkAlgorithm::EccP256)
-        .unwrap();
+    let made = tpm.ensure_ak(AkHandle::DEFAULT, AkAlgorithm::EccP256).unwrap();
     let quoter = Arc::new(TpmAttester::new(Arc::clone(&tpm), AkHandle::DEFAULT));
     let issuer = VtpmIssuer::new(Variant::QemuVtpm, quoter);
-    let server = super::endpoint(1)
-        .with_issuer(Arc::new(issuer))
-        .build()
-        .unwrap();
+    let server = super::endpoint(1).with_issuer(Arc::new(issuer)).build().unwrap();
 
-    let unused = Expectation {
-        expected: Sha256Digest::ZERO,
-        severity: Severity::Enforce,
-    };
+    let unused = Expectation { expected: Sha256Digest::ZERO, severity: Severity::Enforce };
     let marker = PcrIndex::new(15).unwrap();
     let measurements = Measurements::default().with(marker, unused);
     let live = Arc::new(LiveMeasurements::new(measurements));
     let validator = VtpmValidator::new(Variant::QemuVtpm, Arc::new(AnyAk), live);
-    let client = super::endpoint(2)
-        .with_validator(Arc::new(validator))
-        .build()
-        .unwrap();
+    let client = super::endpoint(2).with_validator(Arc::new(validator)).build().unwrap();
 
     let meet = async || {
         let (near, far) = tokio::io::duplex(64 * 1024);
@@ -49,10 +38,6 @@ async fn a_node_that_joined_a_cluster_passes_only_where_that_cluster_is_expected
     assert_eq!(peer.ak(), Some(made.key.public()));
     assert!(peer.is_channel_bound());
 
-    tpm.pcr_extend(marker, &Sha256Digest::of("another cluster"))
-        .unwrap();
-    assert!(matches!(
-        meet().await,
-        Err(AtlsError::Document(ValidateError::Measurements(_)))
-    ));
+    tpm.pcr_extend(marker, &Sha256Digest::of("another cluster")).unwrap();
+    assert!(matches!(meet().await, Err(AtlsError::Document(ValidateError::Measurements(_)))));
 }

@@ -83,21 +83,14 @@ fn signed_boot_files_have_the_digest_that_osslsigncode_computes() {
     for file in input::boot_files() {
         let output = tool::run("osslsigncode", ["verify", "-in", file.to_str().unwrap()]);
         let printed = String::from_utf8_lossy(&output.stdout);
-        let line = printed
-            .lines()
-            .find(|line| line.starts_with("Calculated message digest"));
+        let line = printed.lines().find(|line| line.starts_with("Calculated message digest"));
         // It does not read files without a signature, nor those with several.
         let Some((_, digest)) = line.and_then(|line| line.split_once(": ")) else {
             println!("osslsigncode does not read {}", file.display());
             continue;
         };
         let ours = hex::encode(digests(&file).get(Bank::Sha256).unwrap());
-        assert_eq!(
-            ours,
-            digest.trim().to_ascii_lowercase(),
-            "{}",
-            file.display()
-        );
+        assert_eq!(ours, digest.trim().to_ascii_lowercase(), "{}", file.display());
         compared += 1;
     }
     println!("{compared} files compared");
@@ -108,10 +101,7 @@ fn what_sbsign_signs_is_the_digest_that_is_computed() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let key = KeyPair::generate().unwrap();
-    let certificate = CertificateParams::new(Vec::new())
-        .unwrap()
-        .self_signed(&key)
-        .unwrap();
+    let certificate = CertificateParams::new(Vec::new()).unwrap().self_signed(&key).unwrap();
     fs::write(path("key"), key.serialize_pem()).unwrap();
     fs::write(path("certificate"), certificate.pem()).unwrap();
     for (number, shape) in shapes().into_iter().enumerate() {
@@ -128,8 +118,6 @@ fn what_sbsign_signs_is_the_digest_that_is_computed() {
         let signed = PeFile::read(File::open(path("signed")).unwrap(), &[]).unwrap();
         let signs = signed.signed_digests().unwrap();
         assert_eq!(signs.len(), 1, "file {number}");
-        signed
-            .check_signatures(SignaturePresence::Required)
-            .unwrap();
+        signed.check_signatures(SignaturePresence::Required).unwrap();
     }
 }

@@ -30,10 +30,7 @@ struct PrintedEvent {
 fn read(log: &Path) -> Printed {
     let output = tool::run("tpm2_eventlog", [log]);
     let text = String::from_utf8_lossy(&output.stdout);
-    let mut printed = Printed {
-        whole: output.status.success(),
-        ..Printed::default()
-    };
+    let mut printed = Printed { whole: output.status.success(), ..Printed::default() };
     let (mut algorithm, mut bank) = (String::new(), None);
     for line in text.lines() {
         // The members of an event begin with two spaces, or with two and a dash; what lies deeper
@@ -52,10 +49,9 @@ fn read(log: &Path) -> Printed {
                 let bank = bank.clone().unwrap();
                 printed.values.push((bank, name.parse().unwrap(), value));
             }
-            (2, "PCRIndex", _) => printed.events.push(PrintedEvent {
-                register: value.parse().unwrap(),
-                ..PrintedEvent::default()
-            }),
+            (2, "PCRIndex", _) => printed
+                .events
+                .push(PrintedEvent { register: value.parse().unwrap(), ..PrintedEvent::default() }),
             (2, "EventType", Some(event)) => value.clone_into(&mut event.kind),
             (2, "AlgorithmId", _) => value.clone_into(&mut algorithm),
             // The header's digest comes without an algorithm.
@@ -92,19 +88,10 @@ fn compare(path: &Path) -> bool {
         printed.events.pop();
     }
     for (printed, event) in printed.events.iter().zip(log.events()) {
-        assert_eq!(
-            *printed,
-            as_printed(event),
-            "{} {}",
-            path.display(),
-            event.number
-        );
+        assert_eq!(*printed, as_printed(event), "{} {}", path.display(), event.number);
     }
     for (bank, register, value) in &printed.values {
-        let bank = Bank::ALL
-            .into_iter()
-            .find(|known| known.as_str() == bank)
-            .unwrap();
+        let bank = Bank::ALL.into_iter().find(|known| known.as_str() == bank).unwrap();
         let replayed = log.replay(bank).unwrap();
         let ours = hex::encode(replayed.value(PcrIndex::new(*register).unwrap()));
         assert_eq!(ours, *value, "{} {bank} PCR {register}", path.display());
@@ -114,11 +101,7 @@ fn compare(path: &Path) -> bool {
         path.display(),
         printed.events.len(),
         printed.values.len(),
-        if printed.whole {
-            ""
-        } else {
-            ", the tool did not read all"
-        }
+        if printed.whole { "" } else { ", the tool did not read all" }
     );
     printed.whole
 }
@@ -131,11 +114,7 @@ const NOT_READ: [&str; 2] = ["short_no_action_eventlog", "option_rom_eventlog"];
 fn recorded_logs_are_read_as_tpm2_eventlog_reads_them() {
     for log in input::logs() {
         let name = log.file_name().unwrap().to_str().unwrap();
-        assert!(
-            compare(&log) || NOT_READ.contains(&name),
-            "{}",
-            log.display()
-        );
+        assert!(compare(&log) || NOT_READ.contains(&name), "{}", log.display());
     }
 }
 
@@ -144,10 +123,7 @@ fn logs_that_are_made_here_are_read_as_tpm2_eventlog_reads_them() {
     let folder = tempfile::tempdir().unwrap();
     let made = [
         ("one", EventLogBuilder::new()),
-        (
-            "three",
-            EventLogBuilder::with_banks(&[Bank::Sha1, Bank::Sha256, Bank::Sha384]),
-        ),
+        ("three", EventLogBuilder::with_banks(&[Bank::Sha1, Bank::Sha256, Bank::Sha384])),
         ("all", EventLogBuilder::with_banks(&Bank::ALL)),
         ("older", EventLogBuilder::sha1_form()),
     ];
@@ -164,22 +140,13 @@ fn write_boot(log: &mut EventLogBuilder) -> Vec<u8> {
     let pcr = |index| PcrIndex::new(index).unwrap();
     let blob = [0x82_0000_u64, 0xe_0000].map(u64::to_le_bytes).concat();
     log.measure(pcr(0), EventKind::S_CRTM_VERSION, b"1\0.\x000\0\0\0");
-    log.measure_other(
-        pcr(0),
-        EventKind::EFI_PLATFORM_FIRMWARE_BLOB,
-        b"a volume",
-        &blob,
-    );
+    log.measure_other(pcr(0), EventKind::EFI_PLATFORM_FIRMWARE_BLOB, b"a volume", &blob);
     for (name, value) in [("SecureBoot", &b"\x01"[..]), ("PK", b""), ("KEK", b"")] {
         let guid = *tec_tpm::compute::Guid::GLOBAL.as_bytes();
         let kind = EventKind::EFI_VARIABLE_DRIVER_CONFIG;
         log.variable(pcr(7), kind, guid, name, value);
     }
-    log.measure(
-        pcr(4),
-        EventKind::EFI_ACTION,
-        b"Calling EFI Application from Boot Option",
-    );
+    log.measure(pcr(4), EventKind::EFI_ACTION, b"Calling EFI Application from Boot Option");
     for index in 0..8 {
         log.separator(pcr(index));
     }
@@ -187,24 +154,12 @@ fn write_boot(log: &mut EventLogBuilder) -> Vec<u8> {
     for name in [&b"MokList\0"[..], b"MokListX\0", b"MokListTrusted\0"] {
         log.measure_other(pcr(14), EventKind::IPL, b"a list", name);
     }
-    for command in [
-        "linux /vmlinuz root=/dev/vda2",
-        "initrd /initrd.img",
-        "boot",
-    ] {
+    for command in ["linux /vmlinuz root=/dev/vda2", "initrd /initrd.img", "boot"] {
         let data = format!("grub_cmd: {command}\0");
         log.measure_other(pcr(8), EventKind::IPL, command.as_bytes(), data.as_bytes());
     }
     log.measure_other(pcr(9), EventKind::IPL, b"a kernel", b"/vmlinuz\0");
-    log.measure(
-        pcr(5),
-        EventKind::EFI_ACTION,
-        b"Exit Boot Services Invocation",
-    );
-    log.measure(
-        pcr(5),
-        EventKind::EFI_ACTION,
-        b"Exit Boot Services Returned with Success",
-    );
+    log.measure(pcr(5), EventKind::EFI_ACTION, b"Exit Boot Services Invocation");
+    log.measure(pcr(5), EventKind::EFI_ACTION, b"Exit Boot Services Returned with Success");
     log.build()
 }

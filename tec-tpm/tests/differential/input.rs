@@ -32,9 +32,7 @@ pub(crate) fn logs() -> Vec<PathBuf> {
 
 /// A folder beside the repository, whether it is there or not.
 fn fixtures(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../shared/fixtures")
-        .join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/fixtures").join(name)
 }
 
 fn images() -> PathBuf {
@@ -64,11 +62,7 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
 }
 
 fn is_pe(file: &Path) -> bool {
-    let name = file
-        .file_name()
-        .unwrap()
-        .to_string_lossy()
-        .to_ascii_lowercase();
+    let name = file.file_name().unwrap().to_string_lossy().to_ascii_lowercase();
     let named = [".efi", ".signed"].iter().any(|end| name.ends_with(end));
     named || name.starts_with("vmlinuz")
 }

@@ -13,9 +13,7 @@ use crate::{input, tool};
 /// Not in the PATH: it belongs to no user.
 const TOOL: &str = "/usr/lib/systemd/systemd-measure";
 /// Sections that every version of the tool measures, and those that newer ones measure, too.
-const SECTIONS: [&str; 7] = [
-    "linux", "osrel", "cmdline", "initrd", "splash", "dtb", "pcrpkey",
-];
+const SECTIONS: [&str; 7] = ["linux", "osrel", "cmdline", "initrd", "splash", "dtb", "pcrpkey"];
 const NEWER_SECTIONS: [&str; 2] = ["uname", "sbat"];
 
 type Sections = Vec<(String, Vec<u8>)>;
@@ -36,11 +34,8 @@ fn measures_newer(version: u32) -> bool {
 /// PCR 11 in all banks before the first boot phase, as the tool computes it.
 fn measure(sections: &Sections) -> serde_json::Value {
     let folder = tempfile::tempdir().unwrap();
-    let mut arguments = vec![
-        "calculate".to_owned(),
-        "--json=short".to_owned(),
-        "--phase=".to_owned(),
-    ];
+    let mut arguments =
+        vec!["calculate".to_owned(), "--json=short".to_owned(), "--phase=".to_owned()];
     arguments.extend(Bank::ALL.map(|bank| format!("--bank={bank}")));
     for (name, content) in sections {
         let path = folder.path().join(name);
@@ -75,27 +70,17 @@ fn images_that_are_made_here_have_the_value_that_systemd_measure_computes() {
         "sbat" => b"sbat,1,SBAT Version,sbat,1,https://example.org/sbat\n".to_vec(),
         name => format!("content of {name}").into_bytes(),
     };
-    let measured = SECTIONS
-        .iter()
-        .chain(NEWER_SECTIONS.iter().filter(|_| newer));
+    let measured = SECTIONS.iter().chain(NEWER_SECTIONS.iter().filter(|_| newer));
     let measured: Vec<&str> = measured.copied().collect();
     // All sections; then without each one that an image may lack; then in another order.
     let mut orders = vec![measured.clone()];
     for lacking in measured.iter().filter(|name| **name != "linux") {
-        orders.push(
-            measured
-                .iter()
-                .copied()
-                .filter(|name| name != lacking)
-                .collect(),
-        );
+        orders.push(measured.iter().copied().filter(|name| name != lacking).collect());
     }
     orders.push(measured.iter().rev().copied().collect());
     for order in orders {
-        let sections: Sections = order
-            .iter()
-            .map(|name| ((*name).to_owned(), content(name)))
-            .collect();
+        let sections: Sections =
+            order.iter().map(|name| ((*name).to_owned(), content(name))).collect();
         let magic = format!("#### LoaderInfo: systemd-stub {stub} ####");
         let mut uki = PeBuilder::new().section(".sdmagic", magic);
         for (name, content) in &sections {
@@ -121,13 +106,9 @@ fn recorded_images_have_the_value_that_systemd_measure_computes() {
             println!("{} has a stub of another generation", shown(&file));
             continue;
         }
-        let names = SECTIONS
-            .iter()
-            .chain(NEWER_SECTIONS.iter().filter(|_| !stub));
+        let names = SECTIONS.iter().chain(NEWER_SECTIONS.iter().filter(|_| !stub));
         let names: Vec<_> = names.collect();
-        let measured = sections
-            .iter()
-            .filter(|(name, _)| names.contains(&&&**name));
+        let measured = sections.iter().filter(|(name, _)| names.contains(&&&**name));
         compare(bytes.clone(), &measured.cloned().collect());
         println!("{} compared", shown(&file));
     }
@@ -135,12 +116,7 @@ fn recorded_images_have_the_value_that_systemd_measure_computes() {
 
 fn shown(file: &Path) -> String {
     let parts: Vec<_> = file.components().rev().take(5).collect();
-    parts
-        .iter()
-        .rev()
-        .map(|part| part.as_os_str().to_string_lossy())
-        .collect::<Vec<_>>()
-        .join("/")
+    parts.iter().rev().map(|part| part.as_os_str().to_string_lossy()).collect::<Vec<_>>().join("/")
 }
 
 /// Names without the dot, and contents as they lie in memory: a reader apart from the one that is
@@ -156,12 +132,7 @@ fn sections(file: &[u8]) -> Sections {
         let (size, stored, start) = (number(at + 8), number(at + 16), number(at + 20));
         let mut content = file[start..start + size.min(stored)].to_vec();
         content.resize(size, 0);
-        (
-            name.trim_end_matches('\0')
-                .trim_start_matches('.')
-                .to_owned(),
-            content,
-        )
+        (name.trim_end_matches('\0').trim_start_matches('.').to_owned(), content)
     };
     (0..short(header + 6)).map(section).collect()
 }

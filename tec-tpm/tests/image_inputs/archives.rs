@@ -97,15 +97,12 @@ fn pax_records_are_understood() {
     tar.append_pax_extensions(records).unwrap();
     let mut header = tar::Header::new_ustar();
     header.set_size(6);
-    tar.append_data(&mut header, "short", &b"kernel"[..])
-        .unwrap();
-    tar.append_pax_extensions([("linkpath", &b"vmlinuz-\xc3\xbc"[..])])
-        .unwrap();
+    tar.append_data(&mut header, "short", &b"kernel"[..]).unwrap();
+    tar.append_pax_extensions([("linkpath", &b"vmlinuz-\xc3\xbc"[..])]).unwrap();
     let mut header = tar::Header::new_ustar();
     header.set_entry_type(tar::EntryType::Symlink);
     header.set_size(0);
-    tar.append_link(&mut header, "boot/vmlinuz", "short")
-        .unwrap();
+    tar.append_link(&mut header, "boot/vmlinuz", "short").unwrap();
     let image = open(&tar.into_inner().unwrap()).unwrap();
     assert_eq!(build::content(&image, "boot/vmlinuz"), b"kernel");
     assert_eq!(image.files("").unwrap(), ["boot/vmlinuz", "boot/vmlinuz-ü"]);
@@ -123,8 +120,7 @@ fn a_file_with_holes_is_listed_but_not_read() {
     tar.append_pax_extensions(records).unwrap();
     let mut header = tar::Header::new_ustar();
     header.set_size(512);
-    tar.append_data(&mut header, "GNUSparseFile.0/vmlinuz", &[0; 512][..])
-        .unwrap();
+    tar.append_data(&mut header, "GNUSparseFile.0/vmlinuz", &[0; 512][..]).unwrap();
     let image = open(&tar.into_inner().unwrap()).unwrap();
     assert_eq!(image.files("").unwrap(), ["vmlinuz"]);
     let error = image.open("vmlinuz").map(|_| ()).unwrap_err();
@@ -150,11 +146,7 @@ fn headers_that_lie_are_refused() {
     put(&mut second, 1024 + 124, b"99999999999\0");
     sign(&mut second, 1024);
     assert_eq!(error(&second), 1024);
-    put(
-        &mut second,
-        1024 + 124,
-        b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff",
-    );
+    put(&mut second, 1024 + 124, b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff");
     sign(&mut second, 1024);
     assert_eq!(error(&second), 1024);
     assert_eq!(error(&changed(&good, 156, b"!")), 0);
@@ -167,10 +159,7 @@ fn headers_that_lie_are_refused() {
     // Longer than what follows, and far longer than anything.
     assert_eq!(error(&changed(&good, 124, b"00000100000\0")), 512);
     assert_eq!(error(&changed(&good, 124, b"77777777777\0")), 512);
-    assert_eq!(
-        error(&changed(&good, 124, b"\x80\0\0\0\x3f\0\0\0\0\0\0\0")),
-        512
-    );
+    assert_eq!(error(&changed(&good, 124, b"\x80\0\0\0\x3f\0\0\0\0\0\0\0")), 512);
     for kind in [b"L", b"K", b"x", b"g"] {
         let huge = changed(&good, 124, b"77777777777\0");
         assert_eq!(error(&changed(&huge, 156, kind)), 0);
@@ -179,32 +168,19 @@ fn headers_that_lie_are_refused() {
 
     let mut checksum = good.clone();
     checksum[1024] ^= 1;
-    assert!(matches!(
-        tar_error(&checksum),
-        TarError::Checksum { offset: 1024 }
-    ));
+    assert!(matches!(tar_error(&checksum), TarError::Checksum { offset: 1024 }));
     let mut zeros = good.clone();
     zeros.splice(1024..1024, [0; 512]);
-    assert!(matches!(
-        tar_error(&zeros),
-        TarError::LoneZeros { offset: 1024 }
-    ));
+    assert!(matches!(tar_error(&zeros), TarError::LoneZeros { offset: 1024 }));
 }
 
 #[test]
 fn a_stream_that_is_cut_off_is_refused_wherever_it_is() {
-    let good = build::tar(&[
-        File("boot/vmlinuz", &[1; 700]),
-        File("b", b"more"),
-        Link("c", "b"),
-    ]);
+    let good = build::tar(&[File("boot/vmlinuz", &[1; 700]), File("b", b"more"), Link("c", "b")]);
     // The last block is the second of the two that mark the end.
     let end = good.len() - 512;
     for cut in (512..=end).step_by(61).chain([end]) {
-        assert!(
-            matches!(tar_error(&good[..cut]), TarError::Truncated { .. }),
-            "{cut}"
-        );
+        assert!(matches!(tar_error(&good[..cut]), TarError::Truncated { .. }), "{cut}");
     }
     for packed in [build::gzip(&good), build::zstd(&good)] {
         for cut in (packed.len() / 2)..packed.len() {
@@ -215,11 +191,7 @@ fn a_stream_that_is_cut_off_is_refused_wherever_it_is() {
 
 #[test]
 fn an_entry_below_a_link_is_refused_since_programs_disagree() {
-    let tar = build::tar(&[
-        Folder("usr/lib"),
-        Link("lib", "usr/lib"),
-        File("lib/a", b"x"),
-    ]);
+    let tar = build::tar(&[Folder("usr/lib"), Link("lib", "usr/lib"), File("lib/a", b"x")]);
     assert!(matches!(
         layer_error(&tar),
         LayerError::Entry { source: TreeError::NotAFolder { parent, .. }, .. } if parent == "lib"
@@ -259,10 +231,7 @@ fn what_unpacks_beyond_all_measure_is_refused() {
         texts.push(error.to_string());
         cause = error.source();
     }
-    assert!(
-        texts.iter().any(|text| text.contains("decompression bomb")),
-        "{texts:?}"
-    );
+    assert!(texts.iter().any(|text| text.contains("decompression bomb")), "{texts:?}");
 
     let mut window = bomb;
     window[5] = 0xff;
@@ -274,13 +243,7 @@ fn frames_and_members_follow_each_other() {
     let tar = build::tar_of(&MemoryImage::new().with("boot/x", vec![7; 3000]));
     let (first, second) = tar.split_at(700);
     let skipped = b"\x50\x2a\x4d\x18\x03\0\0\0xyz";
-    let zstd = [
-        skipped.as_slice(),
-        &build::zstd(first),
-        skipped,
-        &build::zstd(second),
-        skipped,
-    ];
+    let zstd = [skipped.as_slice(), &build::zstd(first), skipped, &build::zstd(second), skipped];
     let gzip = [build::gzip(first), build::gzip(second)].concat();
     for packed in [zstd.concat(), gzip] {
         let image = open(&packed).unwrap();

@@ -98,11 +98,7 @@ fn layers_that_are_no_bombs_alone_are_one_together() {
         let folder = tempfile::tempdir().unwrap();
         build::unpack(&of(16), folder.path());
         assert_is_refused_soon(BootSource::new().open(folder.path()));
-        assert!(
-            BootSource::new()
-                .read(build::tar_of(&of(1)).as_slice())
-                .is_ok()
-        );
+        assert!(BootSource::new().read(build::tar_of(&of(1)).as_slice()).is_ok());
     }
 }
 

@@ -56,9 +56,8 @@ pub(crate) fn fragmented(size: usize, pieces: &[(&[u8], &[u8])]) -> Vec<u8> {
     disk.into_inner()
 }
 
-pub(crate) const SYSTEM: [u8; 16] = [
-    0x28, 0x73, 0x2a, 0xc1, 0x1f, 0xf8, 0xd2, 0x11, 0xba, 0x4b, 0, 0xa0, 0xc9, 0x3e, 0xc9, 0x3b,
-];
+pub(crate) const SYSTEM: [u8; 16] =
+    [0x28, 0x73, 0x2a, 0xc1, 0x1f, 0xf8, 0xd2, 0x11, 0xba, 0x4b, 0, 0xa0, 0xc9, 0x3e, 0xc9, 0x3b];
 pub(crate) const OTHER: [u8; 16] = [7; 16];
 
 /// A disk with a GPT of 128 entries and these partitions, the first one at sector 64.
@@ -73,11 +72,7 @@ pub(crate) fn gpt(sector: usize, partitions: &[([u8; 16], &[u8])]) -> Vec<u8> {
         put(entry, 0, kind);
         put(entry, 16, &[9; 16]);
         put(entry, 32, &(first as u64).to_le_bytes());
-        put(
-            entry,
-            40,
-            &(disk.len() as u64 / sector as u64 - 1).to_le_bytes(),
-        );
+        put(entry, 40, &(disk.len() as u64 / sector as u64 - 1).to_le_bytes());
     }
     put(&mut disk, 510, &[0x55, 0xaa]);
     disk[450] = 0xee;
@@ -170,9 +165,7 @@ pub(crate) fn tar(items: &[Item<'_>]) -> Vec<u8> {
 /// A tar stream with the files of an image.
 pub(crate) fn tar_of(image: &MemoryImage) -> Vec<u8> {
     let files = image.files("").unwrap();
-    let items = files
-        .iter()
-        .map(|path| Item::File(path, image.content(path).unwrap()));
+    let items = files.iter().map(|path| Item::File(path, image.content(path).unwrap()));
     tar(&items.collect::<Vec<_>>())
 }
 
@@ -234,8 +227,7 @@ impl Layout {
         let marker = r#"{"imageLayoutVersion":"1.0.0"}"#;
         let index = serde_json::json!({ "schemaVersion": 2, "manifests": self.manifests });
         self.files.insert("oci-layout", marker.as_bytes());
-        self.files
-            .insert("index.json", index.to_string().into_bytes());
+        self.files.insert("index.json", index.to_string().into_bytes());
         self.files
     }
 }

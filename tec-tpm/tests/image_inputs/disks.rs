@@ -51,11 +51,7 @@ impl Small {
         let (table, cluster) = (u16_at(14) * 512, usize::from(bytes[13]) * 512);
         assert_eq!(u16_at(11), 512);
         assert!((bytes.len() / cluster) < 4085);
-        Self {
-            bytes,
-            table,
-            cluster,
-        }
+        Self { bytes, table, cluster }
     }
 
     /// Where the record with this short name stands.
@@ -113,9 +109,8 @@ fn file_systems_of_all_widths_are_read() {
 
 #[test]
 fn files_in_pieces_are_read_in_order() {
-    let pieces: Vec<(Vec<u8>, Vec<u8>)> = (0..40)
-        .map(|n| (vec![n; 3000 + usize::from(n) * 200], vec![n ^ 0xff; 5000]))
-        .collect();
+    let pieces: Vec<(Vec<u8>, Vec<u8>)> =
+        (0..40).map(|n| (vec![n; 3000 + usize::from(n) * 200], vec![n ^ 0xff; 5000])).collect();
     let borrowed: Vec<_> = pieces.iter().map(|(a, b)| (&a[..], &b[..])).collect();
     let image = open(&build::fragmented(1 << 20, &borrowed)).unwrap();
     let (one, two): (Vec<_>, Vec<_>) = pieces.into_iter().unzip();
@@ -152,10 +147,7 @@ fn the_system_partition_is_found_or_chosen() {
         let chosen = BootSource::new().with_partition(2).read(disk.as_slice());
         assert_eq!(chosen.unwrap().files("").unwrap(), ["two"]);
     }
-    for disk in [
-        build::gpt(512, &[(OTHER, &first)]),
-        build::mbr(&[(0x83, &first)]),
-    ] {
+    for disk in [build::gpt(512, &[(OTHER, &first)]), build::mbr(&[(0x83, &first)])] {
         assert!(matches!(disk_error(&disk), DiskError::NoSystemPartition));
     }
 }
@@ -180,26 +172,14 @@ fn partition_tables_that_lie_are_refused() {
     assert_eq!(field(changed(512 + 80, &[0xff; 4])), 512 + 80);
     assert_eq!(field(changed(512 + 84, &[0])), 512 + 84);
     let beyond = changed(512 + 72, &[0, 0, 0, 1]);
-    assert!(matches!(
-        beyond,
-        DiskError::Truncated {
-            offset: 0x2_0000_0000,
-            ..
-        }
-    ));
+    assert!(matches!(beyond, DiskError::Truncated { offset: 0x2_0000_0000, .. }));
 
     let mut unsigned = good.clone();
     unsigned[512 + 80] ^= 1;
-    assert!(matches!(
-        disk_error(&unsigned),
-        DiskError::Checksum { offset: 512, .. }
-    ));
+    assert!(matches!(disk_error(&unsigned), DiskError::Checksum { offset: 512, .. }));
     let mut entries = good.clone();
     entries[1024 + 5 * 128] ^= 1;
-    assert!(matches!(
-        disk_error(&entries),
-        DiskError::Checksum { offset: 1024, .. }
-    ));
+    assert!(matches!(disk_error(&entries), DiskError::Checksum { offset: 1024, .. }));
     assert_eq!(field(disk_error(&good[..good.len() - 512])), 1024 + 32);
 
     let mut mbr = build::mbr(&[(0xef, &fat)]);
@@ -235,10 +215,7 @@ fn boot_sectors_that_lie_are_refused() {
         changed(19, &[0xff, 0xff]),
         FatError::Truncated { offset, .. } if offset == start
     ));
-    assert!(matches!(
-        fat_error(&fat[..fat.len() - 1]),
-        FatError::Truncated { offset: 0, .. }
-    ));
+    assert!(matches!(fat_error(&fat[..fat.len() - 1]), FatError::Truncated { offset: 0, .. }));
 }
 
 #[test]
@@ -281,13 +258,7 @@ fn chains_that_lead_astray_are_refused() {
     let at = image.record(KERNEL);
     put(&mut image.bytes, at + 26, &[0, 0]);
     let error = read_error(&open(&image.bytes).unwrap(), "KERNEL.EFI");
-    assert!(matches!(
-        error,
-        FatError::Short {
-            missing: 100_000,
-            ..
-        }
-    ));
+    assert!(matches!(error, FatError::Short { missing: 100_000, .. }));
 }
 
 #[test]
@@ -306,18 +277,12 @@ fn folders_that_lead_astray_are_refused() {
     let mut endless = two_files();
     let folder = endless.first_cluster(boot);
     endless.link(folder, u16::try_from(folder).unwrap());
-    assert!(matches!(
-        fat_error(&endless.bytes),
-        FatError::Cluster { .. }
-    ));
+    assert!(matches!(fat_error(&endless.bytes), FatError::Cluster { .. }));
 
     let mut nowhere = two_files();
     let at = nowhere.record(boot);
     put(&mut nowhere.bytes, at + 26, &[0, 0]);
-    assert!(matches!(
-        fat_error(&nowhere.bytes),
-        FatError::Cluster { cluster: 0, .. }
-    ));
+    assert!(matches!(fat_error(&nowhere.bytes), FatError::Cluster { cluster: 0, .. }));
 }
 
 #[test]
@@ -328,20 +293,12 @@ fn names_that_firmware_takes_for_the_same_are_refused() {
     assert!(matches!(fat_error(&twice.bytes), FatError::SameName { .. }));
 
     // A long name hides a short one that is the name of another file.
-    let files = MemoryImage::new()
-        .with("KERNEL.EFI", vec![1])
-        .with("something else.efi", vec![2]);
+    let files = MemoryImage::new().with("KERNEL.EFI", vec![1]).with("something else.efi", vec![2]);
     let mut hidden = Small::new(&files);
     let at = hidden.record(b"SOMETH~1EFI");
     put(&mut hidden.bytes, at, KERNEL);
     let image = open(&hidden.bytes);
-    assert!(matches!(
-        image,
-        Err(InputError::Fat {
-            source: FatError::SameName { .. },
-            ..
-        })
-    ));
+    assert!(matches!(image, Err(InputError::Fat { source: FatError::SameName { .. }, .. })));
 
     // A name with a slash would be a path.
     let mut slash = two_files();

@@ -56,27 +56,19 @@ fn layers_lie_over_each_other_with_whiteouts() {
         File("usr/lib/old/.wh..wh..opq", b""),
         File("usr/.wh.share", b""),
     ]);
-    let upper = build::tar(&[
-        File("usr/lib/old/.wh.fresh", b""),
-        File("usr/lib/last", b"l"),
-    ]);
+    let upper = build::tar(&[File("usr/lib/old/.wh.fresh", b""), File("usr/lib/last", b"l")]);
     let layers = [
         (LAYER.to_owned(), lower),
         (format!("{LAYER}+gzip"), build::gzip(&middle)),
         (format!("{LAYER}+zstd"), build::zstd(&upper)),
     ];
-    let layers = layers
-        .each_ref()
-        .map(|(kind, bytes)| (kind.as_str(), bytes.clone()));
+    let layers = layers.each_ref().map(|(kind, bytes)| (kind.as_str(), bytes.clone()));
     let image = open(&image_of(&layers)).unwrap();
     assert_eq!(image.kind(), SourceKind::Oci);
     assert_eq!(image.files("").unwrap(), ["boot/vmlinuz-2", "usr/lib/last"]);
     assert_eq!(build::content(&image, "boot/vmlinuz-2"), b"new");
     let below = open(&image_of(&layers[..2])).unwrap();
-    assert_eq!(
-        below.files("").unwrap(),
-        ["boot/vmlinuz-2", "usr/lib/old/fresh"]
-    );
+    assert_eq!(below.files("").unwrap(), ["boot/vmlinuz-2", "usr/lib/old/fresh"]);
     assert_eq!(build::content(&below, "usr/lib/old/fresh"), b"fresh");
 }
 
@@ -96,10 +88,7 @@ fn files_of_an_ostree_repository_are_read_by_their_other_names() {
     for _ in 0..2 {
         assert_eq!(build::content(&image, kernel), b"kernel");
         assert_eq!(build::content(&image, "boot/vmlinuz"), b"kernel");
-        assert_eq!(
-            build::content(&image, "ostree/repo/objects/ab/cdef.file"),
-            b"kernel"
-        );
+        assert_eq!(build::content(&image, "ostree/repo/objects/ab/cdef.file"), b"kernel");
     }
 }
 
@@ -135,10 +124,7 @@ fn an_image_is_taken_by_name_digest_and_platform() {
     let mut arm = foreign.image(&[]);
     arm["platform"] = json!({ "os": "linux", "architecture": "arm64" });
     let foreign = foreign.publish("", arm).finish();
-    assert!(matches!(
-        oci_error(open(&foreign)),
-        OciError::NoPlatform { .. }
-    ));
+    assert!(matches!(oci_error(open(&foreign)), OciError::NoPlatform { .. }));
 }
 
 /// The cause of this type.
@@ -148,9 +134,7 @@ pub(crate) fn cause<'e, T: Error + 'static>(error: &'e (dyn Error + 'static)) ->
         if let Some(found) = error.downcast_ref() {
             return Some(found);
         }
-        let inner = error
-            .downcast_ref::<std::io::Error>()
-            .and_then(|e| e.get_ref());
+        let inner = error.downcast_ref::<std::io::Error>().and_then(|e| e.get_ref());
         next = match inner {
             Some(inner) => Some(inner),
             None => error.source(),
@@ -174,9 +158,7 @@ fn what_does_not_fit_its_digest_is_refused() {
         longer.push(0);
         let error = oci_error(open(&good.clone().with(path.clone(), longer)));
         assert!(cause::<BlobError>(&error).is_some(), "{error:?}");
-        let error = oci_error(open(
-            &good.clone().with(path.clone(), &layer[..layer.len() - 1]),
-        ));
+        let error = oci_error(open(&good.clone().with(path.clone(), &layer[..layer.len() - 1])));
         assert!(matches!(&error, OciError::Layer { file, .. } if *file == path));
 
         // Another file of the same size, packed the same way, is whole in itself.
@@ -220,40 +202,17 @@ fn layouts_that_lie_are_refused() {
         publish(json!({ "mediaType": media_type, "digest": digest, "size": 2 }))
     };
     assert!(matches!(with(MANIFEST, &digest), OciError::Read { .. }));
-    assert!(matches!(
-        with("text/plain", &digest),
-        OciError::MediaType { .. }
-    ));
+    assert!(matches!(with("text/plain", &digest), OciError::MediaType { .. }));
     assert!(matches!(with(LAYER, &digest), OciError::MediaType { .. }));
-    for digest in [
-        "sha256:ab",
-        "md5:00",
-        "",
-        "sha256:../../etc/passwd",
-        &digest.to_uppercase(),
-    ] {
-        assert!(
-            matches!(with(MANIFEST, digest), OciError::Digest { .. }),
-            "{digest}"
-        );
+    for digest in ["sha256:ab", "md5:00", "", "sha256:../../etc/passwd", &digest.to_uppercase()] {
+        assert!(matches!(with(MANIFEST, digest), OciError::Digest { .. }), "{digest}");
     }
-    assert!(matches!(
-        publish(json!({ "digest": digest })),
-        OciError::Json { .. }
-    ));
+    assert!(matches!(publish(json!({ "digest": digest })), OciError::Json { .. }));
 
     let empty = Layout::default().finish();
-    assert!(matches!(
-        oci_error(open(&empty)),
-        OciError::NoPlatform { .. }
-    ));
-    let version = empty
-        .clone()
-        .with("oci-layout", &br#"{"imageLayoutVersion":"2.0"}"#[..]);
-    assert!(matches!(
-        oci_error(open(&version)),
-        OciError::Version { .. }
-    ));
+    assert!(matches!(oci_error(open(&empty)), OciError::NoPlatform { .. }));
+    let version = empty.clone().with("oci-layout", &br#"{"imageLayoutVersion":"2.0"}"#[..]);
+    assert!(matches!(oci_error(open(&version)), OciError::Version { .. }));
     let huge = empty.with("index.json", vec![b' '; 5 << 20]);
     assert!(matches!(oci_error(open(&huge)), OciError::Read { .. }));
 
@@ -269,8 +228,5 @@ fn layouts_that_lie_are_refused() {
     let layer = many.blob(LAYER, &build::tar(&[]));
     let manifest = many.json(MANIFEST, &json!({ "layers": vec![layer; 600] }));
     let many = many.publish("", manifest).finish();
-    assert!(matches!(
-        oci_error(open(&many)),
-        OciError::TooMany { limit: 512, .. }
-    ));
+    assert!(matches!(oci_error(open(&many)), OciError::TooMany { limit: 512, .. }));
 }

@@ -78,19 +78,14 @@ fn bytes_read(store: &Store) -> u64 {
 }
 
 /// A layer of the format, and its media type.
-type Format = (
-    fn(&[(&str, &[u8])], usize) -> io::Result<TableLayer>,
-    &'static str,
-);
+type Format = (fn(&[(&str, &[u8])], usize) -> io::Result<TableLayer>, &'static str);
 const FORMATS: [Format; 2] = [(layer::estargz, "+gzip"), (layer::zstd_chunked, "+zstd")];
 
 /// Bytes that cannot be packed.
 fn noise(size: usize) -> Vec<u8> {
     let mut state = 1_u64;
     let mut next = || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         u8::try_from(state >> 56).unwrap()
     };
     std::iter::repeat_with(&mut next).take(size).collect()
@@ -106,16 +101,11 @@ fn of_a_layer_with_a_table_only_what_is_opened_is_fetched() {
             ("usr/lib/empty", b""),
         ];
         let layer = format(&files, 16_384).unwrap();
-        let (image, store) = Image::default()
-            .layer(&layer, media_type)
-            .open(Extent::Whole);
+        let (image, store) = Image::default().layer(&layer, media_type).open(Extent::Whole);
         let image = image.unwrap();
         assert_eq!(image.files("usr/lib/modules").unwrap().len(), 1);
         for _ in 0..2 {
-            assert_eq!(
-                build::content(&image, "usr/lib/modules/6.12/vmlinuz"),
-                kernel
-            );
+            assert_eq!(build::content(&image, "usr/lib/modules/6.12/vmlinuz"), kernel);
         }
         assert_eq!(build::content(&image, "usr/lib/empty"), b"");
         let fetched = bytes_read(&store);
@@ -125,10 +115,7 @@ fn of_a_layer_with_a_table_only_what_is_opened_is_fetched() {
         // Whoever does not know the table reads the same.
         let (image, _) = Image::default().plain(layer.bytes).open(Extent::Whole);
         let image = image.unwrap();
-        assert_eq!(
-            build::content(&image, "usr/lib/modules/6.12/vmlinuz"),
-            kernel
-        );
+        assert_eq!(build::content(&image, "usr/lib/modules/6.12/vmlinuz"), kernel);
     }
 }
 
@@ -153,26 +140,16 @@ fn a_file_that_does_not_fit_the_table_is_refused() {
         // Somewhere in the packed kernel; noise is stored as it is.
         let mut bad = good.clone();
         bad.bytes[30_000] ^= 1;
-        let image = Image::default()
-            .layer(&bad, media_type)
-            .open(Extent::Whole)
-            .0;
+        let image = Image::default().layer(&bad, media_type).open(Extent::Whole).0;
         let mut content = Vec::new();
         let opened = image.unwrap().open("vmlinuz");
-        assert!(
-            opened
-                .and_then(|mut file| file.read_to_end(&mut content))
-                .is_err()
-        );
+        assert!(opened.and_then(|mut file| file.read_to_end(&mut content)).is_err());
     }
 }
 
 fn table_error(result: Result<OpenImage, InputError>) -> TableError {
     match result {
-        Err(InputError::Oci {
-            source: OciError::Table { source, .. },
-            ..
-        }) => source,
+        Err(InputError::Oci { source: OciError::Table { source, .. }, .. }) => source,
         other => panic!("{other:?}"),
     }
 }
@@ -184,20 +161,12 @@ fn a_table_that_is_not_the_one_of_the_manifest_is_refused() {
         let mut layer = format(&[("vmlinuz", b"kernel")], 9).unwrap();
         let digest = |name: &&&str| name.ends_with("digest") || name.ends_with("checksum");
         let name = *layer.annotations.keys().find(digest).unwrap();
-        layer
-            .annotations
-            .insert(name, other.annotations[name].clone());
-        let result = Image::default()
-            .layer(&layer, media_type)
-            .open(Extent::Whole)
-            .0;
+        layer.annotations.insert(name, other.annotations[name].clone());
+        let result = Image::default().layer(&layer, media_type).open(Extent::Whole).0;
         assert!(matches!(table_error(result), TableError::Read { .. }));
 
         layer.annotations.insert(name, "sha256:zz".to_owned());
-        let result = Image::default()
-            .layer(&layer, media_type)
-            .open(Extent::Whole)
-            .0;
+        let result = Image::default().layer(&layer, media_type).open(Extent::Whole).0;
         assert!(matches!(table_error(result), TableError::Annotation { .. }));
     }
     let mut cut = layer::estargz(&[("vmlinuz", b"kernel")], 9).unwrap();
@@ -205,18 +174,10 @@ fn a_table_that_is_not_the_one_of_the_manifest_is_refused() {
     let result = Image::default().layer(&cut, "+gzip").open(Extent::Whole).0;
     assert!(matches!(table_error(result), TableError::Footer { .. }));
     let mut beyond = layer::zstd_chunked(&[("vmlinuz", b"kernel")], 9).unwrap();
-    for position in [
-        "18446744073709551615:2:2:1",
-        "0:99999999:2:1",
-        "0:1:1:2",
-        "0:1",
-    ] {
+    for position in ["18446744073709551615:2:2:1", "0:99999999:2:1", "0:1:1:2", "0:1"] {
         let name = "io.github.containers.zstd-chunked.manifest-position";
         beyond.annotations.insert(name, position.to_owned());
-        let result = Image::default()
-            .layer(&beyond, "+zstd")
-            .open(Extent::Whole)
-            .0;
+        let result = Image::default().layer(&beyond, "+zstd").open(Extent::Whole).0;
         assert!(matches!(table_error(result), TableError::Annotation { .. }));
     }
 }
@@ -241,24 +202,13 @@ fn layers_below_a_whole_boot_chain_are_not_read() {
     let (whole, all) = image().open(Extent::Whole);
     let (found, some) = image().open(Extent::UntilBootable);
     let (whole, found) = (whole.unwrap(), found.unwrap());
-    assert_eq!(
-        find_boot_files(&found).unwrap(),
-        find_boot_files(&whole).unwrap()
-    );
+    assert_eq!(find_boot_files(&found).unwrap(), find_boot_files(&whole).unwrap());
     assert_eq!(build::content(&found, KERNEL), b"kernel");
     assert!(found.open("usr/lib/libhuge.so").is_err());
-    assert_eq!(
-        (
-            all.read.lock().unwrap().len(),
-            some.read.lock().unwrap().len()
-        ),
-        (4, 4)
-    );
+    assert_eq!((all.read.lock().unwrap().len(), some.read.lock().unwrap().len()), (4, 4));
     let digests = |store: &Store| {
         let read = store.read.lock().unwrap();
-        read.iter()
-            .map(|(digest, _)| digest.clone())
-            .collect::<std::collections::BTreeSet<_>>()
+        read.iter().map(|(digest, _)| digest.clone()).collect::<std::collections::BTreeSet<_>>()
     };
     // The fourth read of the second is the kernel, by its other name.
     assert_eq!((digests(&all).len(), digests(&some).len()), (4, 3));
@@ -266,10 +216,8 @@ fn layers_below_a_whole_boot_chain_are_not_read() {
 
 #[test]
 fn a_chain_that_is_not_whole_is_looked_for_in_all_layers() {
-    let replaced = build::tar(&[
-        File("usr/lib/modules/6.11/.wh.vmlinuz", b""),
-        File(KERNEL, b"new"),
-    ]);
+    let replaced =
+        build::tar(&[File("usr/lib/modules/6.11/.wh.vmlinuz", b""), File(KERNEL, b"new")]);
     let old = build::tar(&[File("usr/lib/modules/6.11/vmlinuz", b"old")]);
     let loaders = build::tar(&LOADERS.map(|(path, content)| File(path, content)));
     let image = Image::default().plain(loaders).plain(old).plain(replaced);

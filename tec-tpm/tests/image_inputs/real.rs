@@ -30,11 +30,7 @@ fn real_boot_files_give_the_same_prediction_in_every_form() {
         let expected = predict(&directory);
         let fat = build::fat(&esp, 96 << 20);
         let tar = build::tar_of(&esp);
-        for image in [
-            build::gpt(512, &[(build::SYSTEM, &fat)]),
-            build::zstd(&tar),
-            tar,
-        ] {
+        for image in [build::gpt(512, &[(build::SYSTEM, &fat)]), build::zstd(&tar), tar] {
             let opened = BootSource::new().read(image.as_slice()).unwrap();
             assert_eq!(predict(&opened), expected, "{name}");
         }

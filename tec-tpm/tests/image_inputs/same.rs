@@ -30,61 +30,34 @@ fn every_form_of_an_image_gives_the_same_value() {
     let layout = layout.publish("44", manifest).finish();
     let forms = [
         ("x.img", SourceKind::Fat, fat.clone()),
-        (
-            "gpt.img",
-            SourceKind::Disk,
-            build::gpt(512, &[(build::SYSTEM, &fat)]),
-        ),
-        (
-            "gpt4096.img",
-            SourceKind::Disk,
-            build::gpt(4096, &[(build::SYSTEM, &fat)]),
-        ),
-        (
-            "mbr.img",
-            SourceKind::Disk,
-            build::mbr(&[(0x83, &[1]), (0xef, &fat)]),
-        ),
+        ("gpt.img", SourceKind::Disk, build::gpt(512, &[(build::SYSTEM, &fat)])),
+        ("gpt4096.img", SourceKind::Disk, build::gpt(4096, &[(build::SYSTEM, &fat)])),
+        ("mbr.img", SourceKind::Disk, build::mbr(&[(0x83, &[1]), (0xef, &fat)])),
         ("stick.img", SourceKind::Disk, build::mbr(&[(0x0c, &fat)])),
         ("x.tar.gz", SourceKind::Tar, build::gzip(&tar)),
         ("x.tar.zst", SourceKind::Tar, build::zstd(&tar)),
         ("x.tar", SourceKind::Tar, tar),
         ("oci.tar", SourceKind::Oci, build::tar_of(&layout)),
-        (
-            "oci.tar.gz",
-            SourceKind::Oci,
-            build::gzip(&build::tar_of(&layout)),
-        ),
+        ("oci.tar.gz", SourceKind::Oci, build::gzip(&build::tar_of(&layout))),
     ];
     let folder = tempfile::tempdir().unwrap();
     let expected = pcr4(&image);
     for (name, kind, bytes) in forms {
         let path = folder.path().join(name);
         fs::write(&path, &bytes).unwrap();
-        for opened in [
-            BootSource::new().open(&path),
-            BootSource::new().read(Cursor::new(bytes)),
-        ] {
+        for opened in [BootSource::new().open(&path), BootSource::new().read(Cursor::new(bytes))] {
             let opened = opened.unwrap();
             assert_eq!(opened.kind(), kind, "{name}");
-            assert_eq!(
-                opened.files("").unwrap(),
-                image.files("").unwrap(),
-                "{name}"
-            );
+            assert_eq!(opened.files("").unwrap(), image.files("").unwrap(), "{name}");
             assert_eq!(pcr4(&opened), expected, "{name}");
             for path in image.files("").unwrap() {
-                assert_eq!(
-                    build::content(&opened, &path),
-                    image.content(&path).unwrap()
-                );
+                assert_eq!(build::content(&opened, &path), image.content(&path).unwrap());
             }
         }
     }
-    for (name, kind, image) in [
-        ("directory", SourceKind::Directory, &image),
-        ("layout", SourceKind::Oci, &layout),
-    ] {
+    for (name, kind, image) in
+        [("directory", SourceKind::Directory, &image), ("layout", SourceKind::Oci, &layout)]
+    {
         let path = folder.path().join(name);
         build::unpack(image, &path);
         let opened = BootSource::new().open(&path).unwrap();
@@ -138,9 +111,7 @@ fn both_layouts_of_bootc_images_are_known() {
 #[test]
 fn several_kernels_are_listed_and_one_can_be_chosen() {
     let image = system("usr/lib/bootupd/updates", &["6.12", "6.13"]);
-    let opened = BootSource::new()
-        .read(build::tar_of(&image).as_slice())
-        .unwrap();
+    let opened = BootSource::new().read(build::tar_of(&image).as_slice()).unwrap();
     let computer = ChainComputer::new(SecureBoot::On);
     let kernels = ["6.12", "6.13"].map(|v| format!("usr/lib/modules/{v}/vmlinuz"));
     assert!(matches!(
@@ -148,11 +119,7 @@ fn several_kernels_are_listed_and_one_can_be_chosen() {
         Err(PredictError::Find(FindError::Ambiguous { candidates, .. })) if candidates == kernels
     ));
     let [old, new] = kernels.map(|kernel| {
-        let chosen = computer
-            .clone()
-            .with_kernel(kernel)
-            .measure(&opened)
-            .unwrap();
+        let chosen = computer.clone().with_kernel(kernel).measure(&opened).unwrap();
         chosen.last().unwrap().digests
     });
     assert_ne!(old, new);
@@ -163,10 +130,7 @@ fn an_unsigned_kernel_is_an_error_in_every_form() {
     let unsigned = PeBuilder::new().section(".text", "Linux").build();
     let image = build::esp().with("vmlinuz", unsigned);
     let fat = build::fat(&image, 1 << 20);
-    for bytes in [
-        build::tar_of(&image),
-        build::gpt(512, &[(build::SYSTEM, &fat)]),
-    ] {
+    for bytes in [build::tar_of(&image), build::gpt(512, &[(build::SYSTEM, &fat)])] {
         let opened = BootSource::new().read(bytes.as_slice()).unwrap();
         assert!(matches!(
             ChainComputer::new(SecureBoot::On).measure(&opened),
@@ -230,10 +194,7 @@ fn a_single_program_is_a_partition_with_nothing_else() {
     let program = application("Linux");
     let image = BootSource::new().read(program.as_slice()).unwrap();
     let path = image.starts().unwrap();
-    assert_eq!(
-        (image.kind(), path),
-        (SourceKind::Program, "EFI/BOOT/BOOTX64.EFI")
-    );
+    assert_eq!((image.kind(), path), (SourceKind::Program, "EFI/BOOT/BOOTX64.EFI"));
     for prefix in ["", "EFI", "EFI/BOOT/"] {
         assert_eq!(image.files(prefix).unwrap(), [path], "{prefix}");
     }
@@ -257,10 +218,7 @@ fn what_is_no_image_is_said_to_be_none() {
     for packed in [build::gzip(b"no tar"), build::zstd(&[0; 600])] {
         assert!(matches!(read(&packed), InputError::Unsupported { .. }));
     }
-    assert!(matches!(
-        BootSource::new().open("/nonexistent/image"),
-        Err(InputError::Read { .. })
-    ));
+    assert!(matches!(BootSource::new().open("/nonexistent/image"), Err(InputError::Read { .. })));
 }
 
 #[test]
@@ -271,9 +229,6 @@ fn a_choice_that_an_image_does_not_offer_is_refused() {
         BootSource::new().with_partition(1),
         BootSource::new().with_deployment("ostree/deploy/x"),
     ] {
-        assert!(matches!(
-            source.read(tar.as_slice()),
-            Err(InputError::NoChoice { .. })
-        ));
+        assert!(matches!(source.read(tar.as_slice()), Err(InputError::NoChoice { .. })));
     }
 }

@@ -8,10 +8,7 @@ use tec_tpm::{direct, tss};
 
 const AK: AkHandle = AkHandle::DEFAULT;
 
-#[expect(
-    clippy::unwrap_used,
-    reason = "clippy takes helpers of tests for library code"
-)]
+#[expect(clippy::unwrap_used, reason = "clippy takes helpers of tests for library code")]
 fn open(swtpm: &Swtpm, way: usize) -> Box<dyn AnyTpm> {
     match way {
         0 => Box::new(tss::Tpm::open(&swtpm.tcti()).unwrap()),

@@ -22,10 +22,7 @@ use super::Tpm;
 const NONCE: [u8; 32] = [0x5a; 32];
 const AK: AkHandle = AkHandle::DEFAULT;
 
-#[expect(
-    clippy::unwrap_used,
-    reason = "clippy takes helpers of tests for library code"
-)]
+#[expect(clippy::unwrap_used, reason = "clippy takes helpers of tests for library code")]
 fn open(swtpm: &Swtpm) -> Tpm {
     Tpm::open(&swtpm.tcti()).unwrap()
 }
@@ -87,10 +84,7 @@ fn quotes_of_both_algorithms_verify_and_follow_the_registers() {
         swtpm.restart().unwrap();
         let evidence = open(&swtpm).quote(AK, &NONCE).unwrap();
         let rebooted = verify(&evidence).unwrap();
-        assert_eq!(
-            rebooted.pcrs().value(PcrIndex::BOOT_MANAGER),
-            &Sha256Digest::ZERO
-        );
+        assert_eq!(rebooted.pcrs().value(PcrIndex::BOOT_MANAGER), &Sha256Digest::ZERO);
         assert_eq!(rebooted.clock().reset_count, after.clock().reset_count + 1);
     }
 }
@@ -105,10 +99,7 @@ fn a_quote_is_for_one_nonce_and_one_key() {
     let verify = |key, nonce: &[u8]| evidence.quote().verify(key, nonce).map(drop);
     assert_eq!(verify(ak.key.public(), &NONCE), Ok(()));
     assert_eq!(verify(ak.key.public(), &[0; 32]), Err(QuoteError::Nonce));
-    assert_eq!(
-        verify(stranger.key.public(), &NONCE),
-        Err(QuoteError::Signature)
-    );
+    assert_eq!(verify(stranger.key.public(), &NONCE), Err(QuoteError::Signature));
 }
 
 #[test]
@@ -118,10 +109,7 @@ fn what_occupies_the_handle_is_named_and_kept() {
     let ecc = tpm.ensure_ak(AK, AkAlgorithm::EccP256).unwrap();
     assert!(matches!(
         tpm.ensure_ak(AK, AkAlgorithm::Rsa2048),
-        Err(TpmError::HandleOccupied {
-            handle: AK,
-            source: None
-        })
+        Err(TpmError::HandleOccupied { handle: AK, source: None })
     ));
     let still = tpm.ensure_ak(AK, AkAlgorithm::EccP256).unwrap();
     assert_eq!(still.key.public(), ecc.key.public());
@@ -147,13 +135,7 @@ fn a_storage_key_at_the_handle_is_refused_and_kept() {
         tpm.quote(occupied, &NONCE).map(drop),
     ] {
         assert!(
-            matches!(
-                result,
-                Err(TpmError::HandleOccupied {
-                    source: Some(_),
-                    ..
-                })
-            ),
+            matches!(result, Err(TpmError::HandleOccupied { source: Some(_), .. })),
             "{result:?}"
         );
     }
@@ -163,19 +145,15 @@ fn a_storage_key_at_the_handle_is_refused_and_kept() {
 fn without_a_key_there_is_no_quote() {
     let swtpm = Swtpm::start().unwrap();
     let tpm = open(&swtpm);
-    assert!(matches!(
-        tpm.quote(AK, &NONCE),
-        Err(TpmError::NoAk { handle: AK })
-    ));
+    assert!(matches!(tpm.quote(AK, &NONCE), Err(TpmError::NoAk { handle: AK })));
 }
 
 #[test]
 fn credentials_of_both_sorts_of_endorsement_keys_come_back() {
     let swtpm = Swtpm::start().unwrap();
-    for (algorithm, ek_algorithm) in [
-        (AkAlgorithm::Rsa2048, EkAlgorithm::Rsa2048),
-        (AkAlgorithm::EccP256, EkAlgorithm::EccP256),
-    ] {
+    for (algorithm, ek_algorithm) in
+        [(AkAlgorithm::Rsa2048, EkAlgorithm::Rsa2048), (AkAlgorithm::EccP256, EkAlgorithm::EccP256)]
+    {
         let handle = AkHandle::new(0x8101_0010 + algorithm as u32).unwrap();
         let tpm = open(&swtpm).with_ek(ek_algorithm);
         let ak = tpm.ensure_ak(handle, algorithm).unwrap();
@@ -242,10 +220,7 @@ fn the_certificate_of_a_manufactured_tpm_leads_to_its_root() {
     let mut store = TrustStore::new();
     store.add_root(&der(&ca.root_pem)).unwrap();
     store.add_intermediate(&der(&ca.issuer_pem)).unwrap();
-    let now = std::fs::metadata(swtpm.state_path())
-        .unwrap()
-        .modified()
-        .unwrap();
+    let now = std::fs::metadata(swtpm.state_path()).unwrap().modified().unwrap();
     let now = now.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
     let now = Timestamp::from_unix_seconds(i64::try_from(now).unwrap());
     let verified = verify_ek_certificate(&certificate, &store, now).unwrap();
@@ -257,8 +232,7 @@ async fn attester_and_verifier_agree() {
     let swtpm = Swtpm::start().unwrap();
     let tpm = Arc::new(open(&swtpm));
     let ak = tpm.ensure_ak(AK, AkAlgorithm::Rsa2048).unwrap();
-    tpm.pcr_extend(PcrIndex::MOK, &Sha256Digest::of("key list"))
-        .unwrap();
+    tpm.pcr_extend(PcrIndex::MOK, &Sha256Digest::of("key list")).unwrap();
     let attester = TpmAttester::new(tpm, AK).with_event_log(Arc::new(|| Some(b"no log".to_vec())));
 
     let report_data = [9; 48];
@@ -274,13 +248,7 @@ async fn attester_and_verifier_agree() {
 #[test]
 fn strings_that_name_no_tpm_are_refused() {
     for tcti in ["", "device:", "swtpm:path=/run/x", "nonsense:x", "swtpm"] {
-        assert!(
-            matches!(Tpm::open(tcti), Err(TpmError::Tcti { .. })),
-            "{tcti}"
-        );
+        assert!(matches!(Tpm::open(tcti), Err(TpmError::Tcti { .. })), "{tcti}");
     }
-    assert!(matches!(
-        Tpm::open("device:/nonexistent/tpm"),
-        Err(TpmError::Open { .. })
-    ));
+    assert!(matches!(Tpm::open("device:/nonexistent/tpm"), Err(TpmError::Open { .. })));
 }

@@ -152,9 +152,7 @@ impl RcarError {
     /// The code that tells people what to do.
     pub fn code(&self) -> Code {
         match self {
-            Self::Denied {
-                code: Some(code), ..
-            } => *code,
+            Self::Denied { code: Some(code), .. } => *code,
             Self::Denied { kind, .. } => match kind {
                 ErrorKind::PluginInternalError => Code::KeyMissing,
                 ErrorKind::AttestationError => Code::QuoteInvalid,
@@ -176,10 +174,7 @@ impl RcarError {
         match self {
             Self::Denied { kind, code, .. } => match code {
                 Some(code) => {
-                    matches!(
-                        code,
-                        Code::AkNotBound | Code::StoreUnavailable | Code::StoreFull
-                    )
+                    matches!(code, Code::AkNotBound | Code::StoreUnavailable | Code::StoreFull)
                 }
                 None => !matches!(kind, ErrorKind::PolicyDeny | ErrorKind::PluginInternalError),
             },

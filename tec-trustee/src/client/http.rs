@@ -83,17 +83,11 @@ impl Server {
         deadlines: Deadlines,
         provider: &Arc<CryptoProvider>,
     ) -> Result<Self, SetupError> {
-        Ok(Self {
-            url: endpoint.url.clone(),
-            client: http_client(endpoint, deadlines, provider)?,
-        })
+        Ok(Self { url: endpoint.url.clone(), client: http_client(endpoint, deadlines, provider)? })
     }
 
     pub(crate) fn malformed(&self, at: &'static str) -> CallError {
-        CallError::Malformed {
-            server: self.url.clone(),
-            at,
-        }
+        CallError::Malformed { server: self.url.clone(), at }
     }
 
     /// A request for a place below the base path.
@@ -114,23 +108,17 @@ impl Server {
         let response = sent.map_err(|error| self.failed(error))?;
         let status = response.status();
         let cookie = session_cookie(&response);
-        let body = bounded_body(response, max)
-            .await
-            .map_err(|broken| match broken {
-                Broken::TooLong => self.malformed("the size of the body"),
-                Broken::Off(error) => self.failed(error),
-            })?;
+        let body = bounded_body(response, max).await.map_err(|broken| match broken {
+            Broken::TooLong => self.malformed("the size of the body"),
+            Broken::Off(error) => self.failed(error),
+        })?;
         if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
             return Err(CallError::Unavailable {
                 server: self.url.clone(),
                 status: status.as_u16(),
             });
         }
-        Ok(Answer {
-            status,
-            body,
-            cookie,
-        })
+        Ok(Answer { status, body, cookie })
     }
 
     /// The body of a refusal.
@@ -238,9 +226,7 @@ pub fn tls_code(error: &(dyn Error + 'static)) -> Option<Code> {
         if let Some(error) = cause.downcast_ref::<rustls::Error>() {
             return Some(code_of(error));
         }
-        let inner = cause
-            .downcast_ref::<std::io::Error>()
-            .and_then(std::io::Error::get_ref);
+        let inner = cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
         next = match inner {
             Some(inner) => Some(inner),
             None => cause.source(),

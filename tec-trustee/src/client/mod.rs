@@ -55,10 +55,7 @@ pub struct Deadlines {
 
 impl Default for Deadlines {
     fn default() -> Self {
-        Self {
-            connect: Duration::from_secs(10),
-            call: Duration::from_mins(1),
-        }
+        Self { connect: Duration::from_secs(10), call: Duration::from_mins(1) }
     }
 }
 
@@ -127,8 +124,7 @@ impl RcarClient {
         path: &ResourcePath,
         attester: &dyn Attester,
     ) -> Result<SecretBytes, RcarError> {
-        self.round(|server| self.fetch_from(server, path, attester))
-            .await
+        self.round(|server| self.fetch_from(server, path, attester)).await
     }
 
     /// Attests, and returns the attestation token of the first server that issues one. What is in
@@ -184,10 +180,7 @@ impl RcarClient {
             );
             // A failing attester fails for the next server as well.
             let done = matches!(error, RcarError::Attester(_));
-            if worst
-                .as_ref()
-                .is_none_or(|worst| error.weight() > worst.weight())
-            {
+            if worst.as_ref().is_none_or(|worst| error.weight() > worst.weight()) {
                 worst = Some(error);
             }
             if done {
@@ -235,16 +228,12 @@ impl RcarClient {
             .ok_or_else(|| server.malformed("selected-hash-algorithm"))?;
         let report_data = report_data::primary(&challenge.nonce, &tee_pubkey, "", algorithm)
             .map_err(|_| server.malformed("the nonce"))?;
-        let evidence = attester
-            .attest(&report_data)
-            .await
-            .map_err(RcarError::Attester)?;
+        let evidence = attester.attest(&report_data).await.map_err(RcarError::Attester)?;
 
         let runtime_data = RuntimeData::new(challenge.nonce, tee_pubkey);
         let request = AttestRequest::new(runtime_data, evidence.evidence);
-        let (answer, renewed): (AttestResponse, _) = server
-            .call(Call::post("attest", &request, Some(&cookie)))
-            .await?;
+        let (answer, renewed): (AttestResponse, _) =
+            server.call(Call::post("attest", &request, Some(&cookie))).await?;
         let cookie = renewed.unwrap_or(cookie);
         Ok((Session { key, cookie }, answer.token))
     }
@@ -257,10 +246,10 @@ async fn resource(
 ) -> Result<SecretBytes, RcarError> {
     let place = format!("resource/{path}");
     let (jwe, _): (Jwe, _) = server.call(Call::get(&place, &session.cookie)).await?;
-    session.key.decrypt(&jwe).map_err(|source| RcarError::Jwe {
-        server: server.url.clone(),
-        source,
-    })
+    session
+        .key
+        .decrypt(&jwe)
+        .map_err(|source| RcarError::Jwe { server: server.url.clone(), source })
 }
 
 /// SHA-384 unless the server selects another one; `None` for one that is not known.

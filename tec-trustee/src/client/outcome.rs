@@ -89,10 +89,7 @@ mod tests {
     #[test]
     fn both_forms_are_read_back() {
         let path = "default/a/root".parse().unwrap();
-        for outcome in [
-            Outcome::token(json!({"exp": 1})),
-            Outcome::resource(path, 58),
-        ] {
+        for outcome in [Outcome::token(json!({"exp": 1})), Outcome::resource(path, 58)] {
             let json = serde_json::to_string(&outcome).unwrap();
             assert_eq!(serde_json::from_str::<Outcome>(&json).unwrap(), outcome);
         }

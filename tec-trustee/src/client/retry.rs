@@ -59,10 +59,7 @@ impl RetryPolicy {
             Some(NumRetries::Infinity) => None,
             _ => Some(DEFAULT_ROUNDS),
         };
-        Self {
-            rounds,
-            ..Self::default()
-        }
+        Self { rounds, ..Self::default() }
     }
 
     /// Other delays.
@@ -120,9 +117,8 @@ impl RetryPolicy {
         rng: &mut dyn CryptoRng,
     ) -> Option<Duration> {
         let delay = self.delay(attempt, rng)?;
-        let is_late = self
-            .deadline
-            .is_some_and(|deadline| elapsed.saturating_add(delay) > deadline);
+        let is_late =
+            self.deadline.is_some_and(|deadline| elapsed.saturating_add(delay) > deadline);
         (!is_late).then_some(delay)
     }
 
@@ -151,11 +147,7 @@ mod tests {
 
     #[test]
     fn rounds_follow_the_configuration() {
-        let rounds = |retries| {
-            RetryPolicy::from_config(retries)
-                .rounds
-                .map(NonZeroU32::get)
-        };
+        let rounds = |retries| RetryPolicy::from_config(retries).rounds.map(NonZeroU32::get);
         assert_eq!(rounds(None), Some(10));
         assert_eq!(rounds(Some(NumRetries::Rounds(3))), Some(3));
         assert_eq!(rounds(Some(NumRetries::Infinity)), None);

@@ -15,10 +15,7 @@ use crate::testing::{FakeAttester, provider, serve};
 use crate::wire::ErrorKind;
 
 fn client(urls: &[String]) -> RcarClient {
-    let servers: Vec<_> = urls
-        .iter()
-        .map(|url| Endpoint::new(url.parse().unwrap(), ""))
-        .collect();
+    let servers: Vec<_> = urls.iter().map(|url| Endpoint::new(url.parse().unwrap(), "")).collect();
     client_of(&servers)
 }
 
@@ -41,18 +38,13 @@ struct Played {
 impl Script {
     fn answer(self, status: u16, cookie: Option<&'static str>, body: impl Into<String>) -> Self {
         let body = body.into();
-        self.0
-            .lock()
-            .unwrap()
-            .answers
-            .push_back((status, cookie, body));
+        self.0.lock().unwrap().answers.push_back((status, cookie, body));
         self
     }
 
     fn handshake(self) -> Self {
         let challenge = r#"{"nonce":"bm9uY2U=","extra-params":""}"#;
-        self.answer(200, Some(COOKIE), challenge)
-            .answer(200, None, r#"{"token":"t"}"#)
+        self.answer(200, Some(COOKIE), challenge).answer(200, None, r#"{"token":"t"}"#)
     }
 
     fn error(self, kind: &str, detail: &str) -> Self {
@@ -88,9 +80,7 @@ async fn play(State(script): State<Script>, request: Request<Body>) -> Response<
     let (status, cookie, body) = played.answers.pop_front().unwrap();
     let mut response = Response::builder().status(status);
     if let Some(cookie) = cookie {
-        response = response
-            .header("set-cookie", "other=1")
-            .header("set-cookie", cookie);
+        response = response.header("set-cookie", "other=1").header("set-cookie", cookie);
     }
     response.body(Body::from(body)).unwrap()
 }
@@ -108,10 +98,7 @@ async fn requests_are_those_of_the_protocol() {
     let asked = script.asked();
     let (path, cookie, body) = &asked[0];
     assert_eq!((path.as_str(), cookie), ("/kbs/v0/auth", &None));
-    assert_eq!(
-        (&body["version"], &body["tee"]),
-        (&"0.4.0".into(), &"tpm".into())
-    );
+    assert_eq!((&body["version"], &body["tee"]), (&"0.4.0".into(), &"tpm".into()));
     assert!(body["extra-params"].is_object());
     let (path, cookie, body) = &asked[1];
     assert_eq!(path, "/kbs/v0/attest");
@@ -124,19 +111,11 @@ async fn requests_are_those_of_the_protocol() {
     let mut members: Vec<_> = key.keys().collect();
     members.sort_unstable();
     assert_eq!(members, ["alg", "crv", "kty", "x", "y"]);
-    let bound = report_data::primary(
-        "bm9uY2U=",
-        &runtime["tee-pubkey"],
-        "",
-        HashAlgorithm::Sha384,
-    );
+    let bound = report_data::primary("bm9uY2U=", &runtime["tee-pubkey"], "", HashAlgorithm::Sha384);
     let evidence = &body["tee-evidence"]["primary_evidence"];
     assert_eq!(evidence["bound"], hex::encode(bound.unwrap()));
     let (path, cookie, _) = &asked[2];
-    assert_eq!(
-        path,
-        &format!("/kbs/v0/resource/{}", sample::secret_path(1))
-    );
+    assert_eq!(path, &format!("/kbs/v0/resource/{}", sample::secret_path(1)));
     assert_eq!(cookie.as_deref(), Some("kbs-session-id=0123abcd"));
 }
 
@@ -159,11 +138,7 @@ async fn a_denial_is_final_and_keeps_the_servers_code() {
 #[tokio::test]
 async fn a_lost_session_is_renewed_once_and_no_more() {
     for kind in ["TokenNotFound", "TokenVerifierError", "AttestationError"] {
-        let script = Script::default()
-            .handshake()
-            .error(kind, "")
-            .handshake()
-            .error(kind, "");
+        let script = Script::default().handshake().error(kind, "").handshake().error(kind, "");
         let error = fetch(&[script.serve().await]).await.unwrap_err();
         assert!(matches!(error, RcarError::Denied { .. }));
         assert_eq!(script.paths().len(), 6, "{kind}");
@@ -176,9 +151,8 @@ async fn a_lost_session_is_renewed_once_and_no_more() {
 #[tokio::test]
 async fn another_digest_is_used_when_the_server_selects_it() {
     let challenge = r#"{"nonce":"bg==","extra-params":{"selected-hash-algorithm":"SHA256"}}"#;
-    let script = Script::default()
-        .answer(200, Some(COOKIE), challenge)
-        .error("AttestationError", "");
+    let script =
+        Script::default().answer(200, Some(COOKIE), challenge).error("AttestationError", "");
     fetch(&[script.serve().await]).await.unwrap_err();
     let body = &script.asked()[1].2;
     let key = &body["runtime-data"]["tee-pubkey"];
@@ -191,10 +165,7 @@ async fn another_digest_is_used_when_the_server_selects_it() {
     let error = fetch(&[script.serve().await]).await.unwrap_err();
     assert!(matches!(
         error,
-        RcarError::Call(CallError::Malformed {
-            at: "selected-hash-algorithm",
-            ..
-        })
+        RcarError::Call(CallError::Malformed { at: "selected-hash-algorithm", .. })
     ));
 }
 
@@ -206,19 +177,10 @@ async fn answers_that_are_not_those_of_a_kbs_are_told_as_such() {
     };
     let challenge = r#"{"nonce":"bg==","extra-params":""}"#;
     for (script, at) in [
-        (
-            Script::default().answer(200, Some(COOKIE), "<html>"),
-            "the body",
-        ),
-        (
-            Script::default().answer(401, None, "<html>"),
-            "the error body",
-        ),
+        (Script::default().answer(200, Some(COOKIE), "<html>"), "the body"),
+        (Script::default().answer(401, None, "<html>"), "the error body"),
         (Script::default().answer(302, None, ""), "the error body"),
-        (
-            Script::default().answer(200, None, challenge),
-            "the session cookie",
-        ),
+        (Script::default().answer(200, None, challenge), "the session cookie"),
         (
             Script::default().answer(200, Some("kbs-session-id=a b"), challenge),
             "the session cookie",
@@ -233,10 +195,7 @@ async fn answers_that_are_not_those_of_a_kbs_are_told_as_such() {
     }
     let script = Script::default().answer(503, None, "{}");
     let error = fetch(&[script.serve().await]).await.unwrap_err();
-    assert!(matches!(
-        error,
-        RcarError::Call(CallError::Unavailable { status: 503, .. })
-    ));
+    assert!(matches!(error, RcarError::Call(CallError::Unavailable { status: 503, .. })));
     assert!(error.is_retryable());
     let other = EcPrivateKey::generate(Curve::P256, &mut EntropyRng::new(&SeededEntropy::new(5)));
     let jwe = crate::jwe::encrypt(
@@ -275,10 +234,7 @@ fn clients_need_a_server_and_usable_bundles() {
         RcarClient::new(servers, Deadlines::default(), &provider(), entropy)
     };
     assert!(matches!(make(&[]), Err(SetupError::NoServer)));
-    for pem in [
-        "garbage",
-        "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
-    ] {
+    for pem in ["garbage", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
         let endpoint = Endpoint::new("https://kbs:8080".parse().unwrap(), pem);
         assert!(matches!(make(&[endpoint]), Err(SetupError::Ca { .. })));
     }
@@ -309,10 +265,7 @@ mod with_kbs {
         }
         for (name, value) in [
             ("tpm_pcr4".to_owned(), serde_json::json!([image])),
-            (
-                ak_reference_name(&ak),
-                ak_reference_value(&ak, &sample::machine_id(1)),
-            ),
+            (ak_reference_name(&ak), ak_reference_value(&ak, &sample::machine_id(1))),
         ] {
             backend.set_reference_value(&name, &value).await.unwrap();
         }
@@ -336,16 +289,10 @@ mod with_kbs {
 
         let stranger = FakeAttester::new(2, 1);
         let client = client(&[url]);
-        let error = client
-            .fetch(&sample::secret_path(1), &stranger)
-            .await
-            .unwrap_err();
+        let error = client.fetch(&sample::secret_path(1), &stranger).await.unwrap_err();
         assert_eq!(error.code(), Code::ReleaseDenied);
         let own = FakeAttester::new(1, 1);
-        let error = client
-            .fetch(&sample::secret_path(2), &own)
-            .await
-            .unwrap_err();
+        let error = client.fetch(&sample::secret_path(2), &own).await.unwrap_err();
         assert_eq!(error.code(), Code::ReleaseDenied);
     }
 

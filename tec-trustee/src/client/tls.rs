@@ -43,9 +43,7 @@ fn roots(endpoint: &Endpoint) -> Result<RootCertStore, SetupError> {
     let mut store = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(endpoint.cert.as_bytes()) {
         let certificate = certificate.map_err(|error| unusable(Some(Box::new(error))))?;
-        store
-            .add(certificate)
-            .map_err(|error| unusable(Some(Box::new(error))))?;
+        store.add(certificate).map_err(|error| unusable(Some(Box::new(error))))?;
     }
     if store.is_empty() {
         return Err(unusable(None));

@@ -31,8 +31,7 @@ pub(super) fn apply(
 
 fn at(table: &Table, path: Path) -> Option<&Value> {
     let (first, rest) = path.split_first()?;
-    rest.iter()
-        .try_fold(table.get(*first)?, |value, key| value.get(*key))
+    rest.iter().try_fold(table.get(*first)?, |value, key| value.get(*key))
 }
 
 fn shape(key: impl Into<String>) -> PatchError {
@@ -134,20 +133,15 @@ fn plugin(
     keys: &[(&'static str, Value)],
     is_free: bool,
 ) -> Result<(), PatchError> {
-    let plugins = root
-        .entry("plugins")
-        .or_insert_with(|| Item::ArrayOfTables(ArrayOfTables::new()));
+    let plugins =
+        root.entry("plugins").or_insert_with(|| Item::ArrayOfTables(ArrayOfTables::new()));
     if !list(plugins)?.any(|plugin| is_resource(plugin)) {
         push_resource(plugins);
     }
     for plugin in list(plugins)?.filter(|plugin| is_resource(*plugin)) {
         for (key, value) in keys {
             let old = plugin.get(key).and_then(Item::as_str);
-            let keep = if is_free {
-                old.is_some()
-            } else {
-                old == value.as_str()
-            };
+            let keep = if is_free { old.is_some() } else { old == value.as_str() };
             if !keep {
                 plugin.insert(key, Item::Value(inline(value)?));
             }
@@ -165,17 +159,15 @@ fn list(
     plugins: &mut Item,
 ) -> Result<Box<dyn Iterator<Item = &mut dyn TableLike> + '_>, PatchError> {
     match plugins {
-        Item::ArrayOfTables(tables) => Ok(Box::new(
-            tables.iter_mut().map(|table| table as &mut dyn TableLike),
-        )),
+        Item::ArrayOfTables(tables) => {
+            Ok(Box::new(tables.iter_mut().map(|table| table as &mut dyn TableLike)))
+        }
         Item::Value(toml_edit::Value::Array(array)) => {
             if !array.iter().all(toml_edit::Value::is_inline_table) {
                 return Err(shape("plugins"));
             }
             Ok(Box::new(array.iter_mut().filter_map(|value| {
-                value
-                    .as_inline_table_mut()
-                    .map(|table| table as &mut dyn TableLike)
+                value.as_inline_table_mut().map(|table| table as &mut dyn TableLike)
             })))
         }
         _ => Err(shape("plugins")),

@@ -42,11 +42,7 @@ pub fn changes(before: &str, after: &str) -> Result<Vec<Change>, PatchError> {
     for (key, old) in before {
         let new = after.remove(&key);
         if new.as_ref() != Some(&old) {
-            changes.push(Change {
-                key,
-                before: Some(old),
-                after: new,
-            });
+            changes.push(Change { key, before: Some(old), after: new });
         }
     }
     changes.extend(after.into_iter().map(|(key, new)| Change {

@@ -13,10 +13,7 @@ const DEFAULT_MAX_KEYS: i64 = 100;
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[expect(
-    clippy::exhaustive_enums,
-    reason = "callers must handle every severity"
-)]
+#[expect(clippy::exhaustive_enums, reason = "callers must handle every severity")]
 pub enum Severity {
     /// It works, but not as one would want.
     Warn,
@@ -156,11 +153,7 @@ impl Facts {
 /// # Errors
 /// The text does not parse.
 pub fn lint(generation: Generation, text: &str, facts: &Facts) -> Result<Vec<Finding>, PatchError> {
-    let mut check = Check {
-        generation,
-        config: parse(text)?,
-        findings: Vec::new(),
-    };
+    let mut check = Check { generation, config: parse(text)?, findings: Vec::new() };
     check.tables();
     check.http();
     check.admin();
@@ -193,8 +186,7 @@ impl Check {
 
     fn is_on(&self, dotted: &str) -> bool {
         // What is not plainly false counts as on: environments give numbers and text, too.
-        self.at(dotted)
-            .is_some_and(|value| value.as_bool() != Some(false))
+        self.at(dotted).is_some_and(|value| value.as_bool() != Some(false))
     }
 
     fn tables(&mut self) {
@@ -218,9 +210,7 @@ impl Check {
         let plain = self.is_on("http_server.insecure_http");
         let sockets = self.at("http_server.sockets").and_then(Value::as_array);
         let is_public = sockets.is_some_and(|sockets| {
-            sockets
-                .iter()
-                .any(|socket| !socket.as_str().is_some_and(is_loopback))
+            sockets.iter().any(|socket| !socket.as_str().is_some_and(is_loopback))
         });
         if plain && is_public {
             self.find(Rule::PlainHttp, "http_server.insecure_http");
@@ -238,10 +228,9 @@ impl Check {
             self.find(Rule::OpenAdmin, "admin.insecure_api");
         }
         let (own, foreign): (&[&str], &str) = match self.generation {
-            Generation::V0_21 => (
-                &["authorization_mode", "authentication", "authorization"],
-                "type",
-            ),
+            Generation::V0_21 => {
+                (&["authorization_mode", "authentication", "authorization"], "type")
+            }
             _ => (&[], "authorization_mode"),
         };
         let Some(admin) = self.at("admin").and_then(Value::as_table).cloned() else {
@@ -257,10 +246,7 @@ impl Check {
     }
 
     fn tokens(&mut self) {
-        for key in [
-            "attestation_token.insecure_header_jwk",
-            "attestation_token.insecure_key",
-        ] {
+        for key in ["attestation_token.insecure_header_jwk", "attestation_token.insecure_key"] {
             if self.is_on(key) {
                 self.find(Rule::SelfSignedTokens, key);
             }
@@ -268,14 +254,10 @@ impl Check {
         let lists = ["trusted_certs_paths", "trusted_jwk_sets"];
         let trusts = lists.iter().any(|list| {
             let list = self.at(&format!("attestation_token.{list}"));
-            list.and_then(Value::as_array)
-                .is_some_and(|list| !list.is_empty())
+            list.and_then(Value::as_array).is_some_and(|list| !list.is_empty())
         });
         if !trusts {
-            self.find(
-                Rule::NoTrustedSigner,
-                "attestation_token.trusted_certs_paths",
-            );
+            self.find(Rule::NoTrustedSigner, "attestation_token.trusted_certs_paths");
         }
         let signer = "attestation_service.attestation_token_broker.signer";
         for key in ["key_path", "cert_path"] {
@@ -285,11 +267,7 @@ impl Check {
             }
         }
         let duration = "attestation_service.attestation_token_broker.duration_min";
-        if self
-            .at(duration)
-            .and_then(Value::as_integer)
-            .is_some_and(|minutes| minutes > 5)
-        {
+        if self.at(duration).and_then(Value::as_integer).is_some_and(|minutes| minutes > 5) {
             self.find(Rule::LongTokens, duration);
         }
     }
@@ -330,7 +308,5 @@ impl Check {
 }
 
 fn is_loopback(socket: &str) -> bool {
-    socket
-        .parse::<std::net::SocketAddr>()
-        .is_ok_and(|address| address.ip().is_loopback())
+    socket.parse::<std::net::SocketAddr>().is_ok_and(|address| address.ip().is_loopback())
 }

@@ -73,12 +73,9 @@ impl Generation {
     pub fn default_policies(self) -> &'static [&'static str] {
         match self {
             Self::Mounted => &["default_cpu", "default_gpu"],
-            Self::Unified | Self::V0_21 => &[
-                "default_cpu",
-                "default_gpu",
-                "default_switch",
-                "default_ppcie",
-            ],
+            Self::Unified | Self::V0_21 => {
+                &["default_cpu", "default_gpu", "default_switch", "default_ppcie"]
+            }
         }
     }
 
@@ -102,15 +99,10 @@ impl TrusteeConfigurator for Generation {
             .map_err(|error: toml_edit::TomlError| PatchError::Parse(Box::new(error)))?;
         apply::apply(&mut document, &before, Settings::of(*self, intent, &before))?;
         let text = document.to_string();
-        Ok(if text == current {
-            Patched::Unchanged
-        } else {
-            Patched::Changed(text)
-        })
+        Ok(if text == current { Patched::Unchanged } else { Patched::Changed(text) })
     }
 }
 
 fn parse(text: &str) -> Result<Table, PatchError> {
-    text.parse()
-        .map_err(|error: toml::de::Error| PatchError::Parse(Box::new(error)))
+    text.parse().map_err(|error: toml::de::Error| PatchError::Parse(Box::new(error)))
 }

@@ -15,42 +15,19 @@ const ADMIN_ENDPOINTS: &str = "^/kbs/.+$";
 /// The one admin role.
 const ADMIN: &str = "admin";
 /// Flags that switch checks off, of this generation and of older ones.
-const INSECURE: [Path; 2] = [
-    &["attestation_token", "insecure_header_jwk"],
-    &["attestation_token", "insecure_key"],
-];
-const BROKER_POLICIES: Path = &[
-    "attestation_service",
-    "attestation_token_broker",
-    "policy_dir",
-];
-const SIGNER_KEY: Path = &[
-    "attestation_service",
-    "attestation_token_broker",
-    "signer",
-    "key_path",
-];
-const SIGNER_CERT: Path = &[
-    "attestation_service",
-    "attestation_token_broker",
-    "signer",
-    "cert_path",
-];
+const INSECURE: [Path; 2] =
+    [&["attestation_token", "insecure_header_jwk"], &["attestation_token", "insecure_key"]];
+const BROKER_POLICIES: Path = &["attestation_service", "attestation_token_broker", "policy_dir"];
+const SIGNER_KEY: Path = &["attestation_service", "attestation_token_broker", "signer", "key_path"];
+const SIGNER_CERT: Path =
+    &["attestation_service", "attestation_token_broker", "signer", "cert_path"];
 const RVPS: Path = &["attestation_service", "rvps_config", "type"];
 const RVPS_STORAGE: Path = &["attestation_service", "rvps_config", "storage", "type"];
 const RVPS_FILE: Path = &["attestation_service", "rvps_config", "storage", "file_path"];
-const KEY_DIR: Path = &[
-    "attestation_service",
-    "verifier_config",
-    "tpm_verifier",
-    "trusted_ak_keys_dir",
-];
-pub(super) const MAX_KEYS: Path = &[
-    "attestation_service",
-    "verifier_config",
-    "tpm_verifier",
-    "max_trusted_ak_keys",
-];
+const KEY_DIR: Path =
+    &["attestation_service", "verifier_config", "tpm_verifier", "trusted_ak_keys_dir"];
+pub(super) const MAX_KEYS: Path =
+    &["attestation_service", "verifier_config", "tpm_verifier", "max_trusted_ak_keys"];
 
 /// Keys to set and to remove.
 #[derive(Debug, Default)]
@@ -67,11 +44,8 @@ pub(super) struct Settings {
 
 impl Settings {
     pub(super) fn of(generation: Generation, intent: &TrusteeIntent, current: &Table) -> Self {
-        let mut settings = Self {
-            remove: INSECURE.to_vec(),
-            plugin_is_free: true,
-            ..Self::default()
-        };
+        let mut settings =
+            Self { remove: INSECURE.to_vec(), plugin_is_free: true, ..Self::default() };
         settings.http(intent);
         settings.tokens(intent);
         match generation {
@@ -152,10 +126,8 @@ impl Settings {
         // Beyond the limit, keys are left out in the order of the directory, without a word.
         self.set(MAX_KEYS, i64::from(intent.max_aks));
         self.set(&["policy_engine", "policy_path"], below("policy.rego"));
-        self.plugin = vec![
-            ("type", "LocalFs".into()),
-            ("dir_path", below("kbs-repository").into()),
-        ];
+        self.plugin =
+            vec![("type", "LocalFs".into()), ("dir_path", below("kbs-repository").into())];
         self.plugin_is_free = false;
     }
 }
@@ -177,10 +149,7 @@ fn roles(intent: &TrusteeIntent) -> Table {
         "authentication".to_owned(),
         one("bearer_jwt", one("identity_providers", providers)).into(),
     );
-    admin.insert(
-        "authorization".to_owned(),
-        one("regex_acl", one("acls", list([acl]))).into(),
-    );
+    admin.insert("authorization".to_owned(), one("regex_acl", one("acls", list([acl]))).into());
     admin
 }
 

@@ -10,12 +10,8 @@ use super::*;
 
 fn intent() -> TrusteeIntent {
     let signer = ("/k/signer.key".to_owned(), "/k/signer.crt".to_owned());
-    let mut intent = TrusteeIntent::new(
-        "0.0.0.0:8080",
-        signer,
-        vec!["/k/ca.crt".to_owned()],
-        "/data",
-    );
+    let mut intent =
+        TrusteeIntent::new("0.0.0.0:8080", signer, vec!["/k/ca.crt".to_owned()], "/data");
     intent.tls = Some(("/etc/tls/tls.crt".to_owned(), "/etc/tls/tls.key".to_owned()));
     intent.admin_public_key = Some("/k/public.pub".to_owned());
     intent
@@ -26,10 +22,7 @@ fn a_value_that_is_no_number_does_not_count_as_a_change() {
     let Ok(Patched::Changed(text)) = Generation::V0_21.patch("other = nan", &intent()) else {
         panic!("an empty configuration must change");
     };
-    assert_eq!(
-        Generation::V0_21.patch(&text, &intent()).unwrap(),
-        Patched::Unchanged
-    );
+    assert_eq!(Generation::V0_21.patch(&text, &intent()).unwrap(), Patched::Unchanged);
 }
 
 fn text(generation: Generation, current: &str, intent: &TrusteeIntent) -> String {
@@ -72,16 +65,9 @@ fn comments_and_layout_stay() {
 
 #[test]
 fn plugins_in_one_line_are_understood() {
-    let after = text(
-        Generation::V0_21,
-        "plugins = [{ name = \"pkcs11\" }]\n",
-        &intent(),
-    );
+    let after = text(Generation::V0_21, "plugins = [{ name = \"pkcs11\" }]\n", &intent());
     let table: Table = after.parse().unwrap();
-    assert_eq!(
-        table["plugins"][1]["storage_backend_type"].as_str(),
-        Some("kvstorage")
-    );
+    assert_eq!(table["plugins"][1]["storage_backend_type"].as_str(), Some("kvstorage"));
 }
 
 #[test]
@@ -99,15 +85,9 @@ fn a_diff_names_keys_and_not_lines() {
     let before = "a = 1\n[b]\nc = [1]\nd = 'x'\n[[plugins]]\nname = 'p'\n";
     let after =
         "b = { d = \"x\", c = [2] } # new\n[[plugins]]\nname = 'p'\n[[plugins]]\nname = 'q'\n";
-    let lines: Vec<String> = changes(before, after)
-        .unwrap()
-        .iter()
-        .map(ToString::to_string)
-        .collect();
-    assert_eq!(
-        lines,
-        ["- a: 1", "~ b.c: [1] -> [2]", "+ plugins[1].name: \"q\""]
-    );
+    let lines: Vec<String> =
+        changes(before, after).unwrap().iter().map(ToString::to_string).collect();
+    assert_eq!(lines, ["- a: 1", "~ b.c: [1] -> [2]", "+ plugins[1].name: \"q\""]);
 }
 
 fn rules(generation: Generation, text: &str, facts: &Facts) -> Vec<Rule> {
@@ -124,55 +104,19 @@ fn what_is_dangerous_is_found_and_mended_by_the_patch() {
             "[attestation_token]\ninsecure_header_jwk = true",
             Rule::SelfSignedTokens,
         ),
-        (
-            Generation::Unified,
-            "[attestation_token]\ninsecure_key = true",
-            Rule::SelfSignedTokens,
-        ),
-        (
-            Generation::V0_21,
-            "[admin]\nauthorization_mode = \"InsecureAllowAll\"",
-            Rule::OpenAdmin,
-        ),
-        (
-            Generation::Mounted,
-            "[admin]\ntype = \"InsecureAllowAll\"",
-            Rule::OpenAdmin,
-        ),
-        (
-            Generation::Mounted,
-            "[admin]\ninsecure_api = true",
-            Rule::OpenAdmin,
-        ),
-        (
-            Generation::V0_21,
-            "[admin]\ntype = \"Simple\"",
-            Rule::OtherGeneration,
-        ),
-        (
-            Generation::Unified,
-            "[admin]\nauthorization_mode = \"DenyAll\"",
-            Rule::OtherGeneration,
-        ),
-        (
-            Generation::V0_21,
-            "[admin]\npersonas = []",
-            Rule::UnknownAdminKey,
-        ),
+        (Generation::Unified, "[attestation_token]\ninsecure_key = true", Rule::SelfSignedTokens),
+        (Generation::V0_21, "[admin]\nauthorization_mode = \"InsecureAllowAll\"", Rule::OpenAdmin),
+        (Generation::Mounted, "[admin]\ntype = \"InsecureAllowAll\"", Rule::OpenAdmin),
+        (Generation::Mounted, "[admin]\ninsecure_api = true", Rule::OpenAdmin),
+        (Generation::V0_21, "[admin]\ntype = \"Simple\"", Rule::OtherGeneration),
+        (Generation::Unified, "[admin]\nauthorization_mode = \"DenyAll\"", Rule::OtherGeneration),
+        (Generation::V0_21, "[admin]\npersonas = []", Rule::UnknownAdminKey),
         (Generation::V0_21, "", Rule::NoTable),
         (Generation::V0_21, "", Rule::NoTrustedSigner),
         (Generation::V0_21, "", Rule::NoResourcePlugin),
         (Generation::V0_21, "", Rule::MemoryOnly),
-        (
-            Generation::V0_21,
-            "[storage_backend]\nstorage_type = \"LocalJson\"",
-            Rule::LostSessions,
-        ),
-        (
-            Generation::Unified,
-            "[storage_backend]\nstorage_type = \"LocalJson\"",
-            Rule::JsonFile,
-        ),
+        (Generation::V0_21, "[storage_backend]\nstorage_type = \"LocalJson\"", Rule::LostSessions),
+        (Generation::Unified, "[storage_backend]\nstorage_type = \"LocalJson\"", Rule::JsonFile),
         (
             Generation::V0_21,
             "[http_server]\nsockets = [\"0.0.0.0:8080\"]\ninsecure_http = true",
@@ -182,11 +126,7 @@ fn what_is_dangerous_is_found_and_mended_by_the_patch() {
         let found = rules(generation, spoil, &Facts::default());
         assert!(found.contains(&rule), "{rule:?} in {found:?}");
         let mended = text(generation, spoil, &intent);
-        assert_eq!(
-            rules(generation, &mended, &Facts::default()),
-            [],
-            "{mended}"
-        );
+        assert_eq!(rules(generation, &mended, &Facts::default()), [], "{mended}");
     }
 }
 
@@ -196,15 +136,10 @@ fn what_only_the_deployment_shows_is_found_too() {
     intent.max_aks = 150;
     let config = text(Generation::Mounted, "", &intent);
     let facts = |keys| {
-        Facts::default()
-            .with_keys(keys)
-            .with_mounted_policies(["default_cpu", "default_gpu"])
+        Facts::default().with_keys(keys).with_mounted_policies(["default_cpu", "default_gpu"])
     };
     assert_eq!(rules(Generation::Mounted, &config, &facts(150)), []);
-    assert_eq!(
-        rules(Generation::Mounted, &config, &facts(151)),
-        [Rule::TooManyKeys]
-    );
+    assert_eq!(rules(Generation::Mounted, &config, &facts(151)), [Rule::TooManyKeys]);
     let config = text(Generation::V0_21, "", &intent);
     assert_eq!(
         rules(Generation::V0_21, &config, &facts(9999)),
@@ -245,16 +180,10 @@ fn insecure_flags_go_and_unknown_keys_stay() {
         &intent(),
     );
     let text = toml::to_string(&config).unwrap();
-    assert!(
-        !text.contains("insecure") && !text.contains("personas"),
-        "{text}"
-    );
+    assert!(!text.contains("insecure") && !text.contains("personas"), "{text}");
     assert_eq!(config["future"].as_integer(), Some(1));
     assert_eq!(config["http_server"]["worker_count"].as_integer(), Some(4));
-    assert_eq!(
-        config["attestation_service"]["timeout"].as_integer(),
-        Some(7)
-    );
+    assert_eq!(config["attestation_service"]["timeout"].as_integer(), Some(7));
     assert_eq!(config["plugins"][0]["name"].as_str(), Some("pkcs11"));
     assert_eq!(config["plugins"][1]["name"].as_str(), Some("resource"));
 }
@@ -264,10 +193,7 @@ fn without_an_admin_key_the_admin_api_is_closed() {
     let mut intent = intent();
     intent.admin_public_key = None;
     let config = patched("", &intent);
-    assert_eq!(
-        config["admin"]["authorization_mode"].as_str(),
-        Some("DenyAll")
-    );
+    assert_eq!(config["admin"]["authorization_mode"].as_str(), Some("DenyAll"));
     assert_eq!(config["admin"].as_table().unwrap().len(), 1);
 }
 
@@ -283,14 +209,8 @@ fn admin_tokens_for_somebody_else_are_refused_where_an_audience_is_intended() {
 
 #[test]
 fn shared_storage_is_left_alone() {
-    let config = patched(
-        "[storage_backend]\nstorage_type = \"Postgres\"\n",
-        &intent(),
-    );
-    assert_eq!(
-        config["storage_backend"]["storage_type"].as_str(),
-        Some("Postgres")
-    );
+    let config = patched("[storage_backend]\nstorage_type = \"Postgres\"\n", &intent());
+    assert_eq!(config["storage_backend"]["storage_type"].as_str(), Some("Postgres"));
     assert!(!config.contains_key("session_storage_type"));
 }
 
@@ -303,10 +223,7 @@ fn wrong_shapes_and_broken_text_are_typed_errors() {
     for (text, culprit) in [
         ("http_server = 1", "http_server"),
         ("plugins = 1", "plugins"),
-        (
-            "[attestation_service]\nrvps_config = []",
-            "attestation_service.rvps_config",
-        ),
+        ("[attestation_service]\nrvps_config = []", "attestation_service.rvps_config"),
     ] {
         assert!(matches!(
             Generation::V0_21.patch(text, &intent()),

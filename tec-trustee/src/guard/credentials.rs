@@ -44,8 +44,7 @@ pub(super) fn session(headers: &HeaderMap) -> Named<SessionId> {
 
 /// A name that nobody decodes: the Trustee's reader of cookies takes `%2D` for a hyphen.
 fn is_plain(name: &str) -> bool {
-    name.bytes()
-        .all(|c| c.is_ascii_graphic() && !matches!(c, b'%' | b'"' | b',' | b'\\'))
+    name.bytes().all(|c| c.is_ascii_graphic() && !matches!(c, b'%' | b'"' | b',' | b'\\'))
 }
 
 /// The bearer token.

@@ -57,9 +57,7 @@ impl Guard {
             return Err(Refusal::too_many_sessions());
         }
         let request = Request::from_parts(parts, Body::from(body.bytes));
-        let answer = self
-            .whole(self.0.upstream.stream(request).await?, MAX_AUTH)
-            .await?;
+        let answer = self.whole(self.0.upstream.stream(request).await?, MAX_AUTH).await?;
         if answer.answer.status() == StatusCode::OK {
             let opened = begun(&answer)
                 .is_some_and(|(id, nonce)| self.0.sessions.open(id, (tee, &nonce), peer, now));
@@ -92,11 +90,8 @@ impl Guard {
         let now = self.0.config.clock.now();
         let unknown = || refused("session not found");
         let (asked, nonce) = self.0.sessions.begin(id, now).ok_or_else(unknown)?;
-        let body = self
-            .0
-            .intake
-            .receive(body, peer(&parts.extensions), self.0.config.max_payload)
-            .await?;
+        let body =
+            self.0.intake.receive(body, peer(&parts.extensions), self.0.config.max_payload).await?;
         let work = self.0.intake.work(body.bytes.len()).await?;
         let passage = self.check(asked, &nonce, &body.bytes).await?;
         drop(work);
@@ -147,11 +142,8 @@ impl Guard {
             Err(_) => Err(check::unreadable()),
         };
         let attempt = AttemptId::random(&mut EntropyRng::new(&*config.entropy));
-        let passage = config
-            .gatekeeper
-            .admit(attempt, &evidence)
-            .await
-            .map_err(|error| port(&error))?;
+        let passage =
+            config.gatekeeper.admit(attempt, &evidence).await.map_err(|error| port(&error))?;
         match refusal_of(&passage, &evidence) {
             None => Ok(passage),
             Some(code) => {
@@ -167,10 +159,7 @@ impl Guard {
         let (parts, body) = answer.into_parts();
         let body = self.0.intake.receive(body, None, max).await;
         let body = body.map_err(|_| unavailable("its answer is too large or too late"))?;
-        Ok(Whole {
-            answer: Response::from_parts(parts, ()),
-            body: body.bytes,
-        })
+        Ok(Whole { answer: Response::from_parts(parts, ()), body: body.bytes })
     }
 
     /// `GET resource`: for sessions, and tokens, that came through this guard.

@@ -26,10 +26,7 @@ pub struct Passage {
 impl Passage {
     /// The passage of an attempt: it is refused if a gate of its ladder failed.
     pub fn of(record: Attempt) -> Self {
-        Self {
-            refused: record.ladder.code,
-            record,
-        }
+        Self { refused: record.ladder.code, record }
     }
 
     /// Number of the attempt.
@@ -89,10 +86,7 @@ pub trait Gatekeeper: fmt::Debug + Send + Sync {
 
 /// Approved images, and what counts as a boot of them.
 #[derive(Clone, Debug)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "a bundle of ports, built field by field"
-)]
+#[expect(clippy::exhaustive_structs, reason = "a bundle of ports, built field by field")]
 pub struct ApprovedBoots {
     /// The images.
     pub images: Arc<dyn ImageRegistry>,
@@ -104,10 +98,7 @@ pub struct ApprovedBoots {
 
 /// A gatekeeper over the registries: the ladder of gates, with or without approved images.
 #[derive(Clone, Debug)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "a bundle of ports, built field by field"
-)]
+#[expect(clippy::exhaustive_structs, reason = "a bundle of ports, built field by field")]
 pub struct Registries {
     /// Machines.
     pub machines: Arc<dyn MachineRegistry>,
@@ -190,24 +181,16 @@ impl Gatekeeper for Registries {
     }
 
     async fn permit(&self, passage: &Passage, path: &ResourcePath) -> Result<(), ReleaseError> {
-        let closed = self
-            .closed(passage, path)
-            .await
-            .map_err(ReleaseError::Port)?;
+        let closed = self.closed(passage, path).await.map_err(ReleaseError::Port)?;
         let Some((gate, why)) = closed else {
             return Ok(());
         };
         let code = gate.code();
         let subject = format!("{code} attempt {}", passage.attempt());
-        self.note(passage, AuditAction::KeyRefused, subject)
-            .await
-            .map_err(ReleaseError::Port)?;
+        self.note(passage, AuditAction::KeyRefused, subject).await.map_err(ReleaseError::Port)?;
         let mut record = passage.record.clone();
         record.ladder.fail(gate, why);
-        self.attempts
-            .record(&record)
-            .await
-            .map_err(ReleaseError::Port)?;
+        self.attempts.record(&record).await.map_err(ReleaseError::Port)?;
         Err(ReleaseError::Refused { code })
     }
 
@@ -224,10 +207,7 @@ impl Gatekeeper for Registries {
             BrokerAnswer::Granted => {
                 record.ladder.pass(Gate::ReleasePolicy, "the key broker");
                 record.ladder.pass(Gate::Key, format!("released {path}"));
-                (
-                    AuditAction::KeyReleased,
-                    format!("{path} attempt {attempt}"),
-                )
+                (AuditAction::KeyReleased, format!("{path} attempt {attempt}"))
             }
             BrokerAnswer::Refused(code) => {
                 let gate = match code {
@@ -235,9 +215,7 @@ impl Gatekeeper for Registries {
                     _ => Gate::ReleasePolicy,
                 };
                 record.ladder.code = Some(code);
-                record
-                    .ladder
-                    .fail(gate, format!("the key broker refused {path}"));
+                record.ladder.fail(gate, format!("the key broker refused {path}"));
                 (AuditAction::KeyRefused, format!("{code} attempt {attempt}"))
             }
         };

@@ -145,9 +145,7 @@ struct Inner {
 
 impl fmt::Debug for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Guard")
-            .field("upstream", &self.config.upstream)
-            .finish_non_exhaustive()
+        f.debug_struct("Guard").field("upstream", &self.config.upstream).finish_non_exhaustive()
     }
 }
 

@@ -33,10 +33,7 @@ pub(super) struct Upstream {
 
 impl Upstream {
     pub(super) fn new(authority: Authority) -> Self {
-        Self {
-            client: Client::builder(TokioExecutor::new()).build_http(),
-            authority,
-        }
+        Self { client: Client::builder(TokioExecutor::new()).build_http(), authority }
     }
 
     /// Passes a request on and its answer back, as they come. How the body is framed is for each
@@ -78,14 +75,10 @@ pub(super) fn connection_is_plain(headers: &HeaderMap) -> bool {
     let plain = |name: &str| {
         name.is_empty()
             || name.eq_ignore_ascii_case("close")
-            || HOP_BY_HOP
-                .iter()
-                .any(|known| name.eq_ignore_ascii_case(known.as_str()))
+            || HOP_BY_HOP.iter().any(|known| name.eq_ignore_ascii_case(known.as_str()))
     };
     headers.get_all(header::CONNECTION).iter().all(|value| {
-        value
-            .to_str()
-            .is_ok_and(|text| text.split(',').all(|name| plain(name.trim())))
+        value.to_str().is_ok_and(|text| text.split(',').all(|name| plain(name.trim())))
     })
 }
 

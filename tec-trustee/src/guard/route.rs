@@ -48,10 +48,7 @@ impl Route {
             // Whatever method the Trustee might take for a GET.
             (_, "resource") => Ok(Self::Resource(tail.to_owned())),
             // Other plugins hand things out, too, and for a token alone.
-            _ => Err(Refusal::new(
-                &ErrorKind::PluginNotFound,
-                "there is no such plugin",
-            )),
+            _ => Err(Refusal::new(&ErrorKind::PluginNotFound, "there is no such plugin")),
         }
     }
 }
@@ -66,10 +63,7 @@ fn decoded(request: &Request<Body>, route: Route) -> Result<Route, Refusal> {
 }
 
 fn is_plain(verb: &str) -> bool {
-    !verb.is_empty()
-        && verb
-            .bytes()
-            .all(|c| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_'))
+    !verb.is_empty() && verb.bytes().all(|c| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_'))
 }
 
 /// Clients of v0.21 send `resource//a/b/c` (clevis-pin-trustee), so one empty segment in front is
@@ -88,41 +82,23 @@ mod tests {
     use super::*;
 
     fn route(method: Method, path: &str) -> Option<Route> {
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .body(Body::empty())
-            .unwrap();
+        let request = Request::builder().method(method).uri(path).body(Body::empty()).unwrap();
         Route::of(&request).ok()
     }
 
     #[test]
     fn the_requests_of_the_handshake_are_told_apart() {
         assert_eq!(route(Method::POST, "/kbs/v0/auth"), Some(Route::Auth));
-        assert_eq!(
-            route(Method::POST, "/kbs/v0/attest?x=1"),
-            Some(Route::Attest)
-        );
+        assert_eq!(route(Method::POST, "/kbs/v0/attest?x=1"), Some(Route::Attest));
         for path in ["/kbs/v0/resource/a/b/c", "/kbs/v0/resource//a/b/c?q=1"] {
             assert!(matches!(route(Method::GET, path), Some(Route::Resource(_))));
         }
-        assert_eq!(
-            route(Method::POST, "/kbs/v0/resource/a/b/c"),
-            Some(Route::Other)
-        );
-        for method in [
-            Method::HEAD,
-            Method::PUT,
-            Method::from_bytes(b"get").unwrap(),
-        ] {
+        assert_eq!(route(Method::POST, "/kbs/v0/resource/a/b/c"), Some(Route::Other));
+        for method in [Method::HEAD, Method::PUT, Method::from_bytes(b"get").unwrap()] {
             let guarded = route(method, "/kbs/v0/resource/a/b/c");
             assert!(matches!(guarded, Some(Route::Resource(_))));
         }
-        for path in [
-            "/healthz",
-            "/kbs/v0/reference-value/tpm_pcr4",
-            "/kbs/v0/resource-policy",
-        ] {
+        for path in ["/healthz", "/kbs/v0/reference-value/tpm_pcr4", "/kbs/v0/resource-policy"] {
             assert_eq!(route(Method::GET, path), Some(Route::Other));
         }
     }
@@ -146,11 +122,7 @@ mod tests {
                 assert_eq!(route(method, path), None, "{path}");
             }
         }
-        for plugin in [
-            "pkcs11/wrap-key",
-            "nebula-ca/credential",
-            "workload-resource/a/b/c",
-        ] {
+        for plugin in ["pkcs11/wrap-key", "nebula-ca/credential", "workload-resource/a/b/c"] {
             assert_eq!(route(Method::GET, &format!("/kbs/v0/{plugin}")), None);
         }
         assert_eq!(route(Method::GET, "/kbs/v0/attest"), None);
@@ -159,10 +131,7 @@ mod tests {
 
     #[test]
     fn encoded_evidence_and_headers_taken_away_are_refused() {
-        for (name, value) in [
-            ("content-encoding", "gzip"),
-            ("connection", "close, cookie"),
-        ] {
+        for (name, value) in [("content-encoding", "gzip"), ("connection", "close, cookie")] {
             for verb in ["auth", "attest"] {
                 let request = Request::post(format!("/kbs/v0/{verb}")).header(name, value);
                 assert!(Route::of(&request.body(Body::empty()).unwrap()).is_err());

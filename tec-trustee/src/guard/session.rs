@@ -69,11 +69,7 @@ impl Sessions {
             table: Table::new(max, session_seconds.saturating_add(token_seconds)),
             tokens: HashMap::new(),
         };
-        Self {
-            known: Mutex::new(known),
-            session_seconds,
-            budget: Budget::new(max_bytes, SHARE),
-        }
+        Self { known: Mutex::new(known), session_seconds, budget: Budget::new(max_bytes, SHARE) }
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -104,13 +100,8 @@ impl Sessions {
         if !charge.grow_to(OPEN.saturating_add(nonce.len())) {
             return false;
         }
-        let session = Session {
-            tee,
-            nonce: nonce.to_owned(),
-            tries: 0,
-            state: State::Open,
-            charge,
-        };
+        let session =
+            Session { tee, nonce: nonce.to_owned(), tries: 0, state: State::Open, charge };
         self.known().table.insert(id, peer, now, session)
     }
 

@@ -1,9 +1,6 @@
 //! The guard in front of a Trustee that checks nothing: who brings a session, or any token at all,
 //! gets every resource.
-#![expect(
-    clippy::disallowed_methods,
-    reason = "the double's server ends with its test"
-)]
+#![expect(clippy::disallowed_methods, reason = "the double's server ends with its test")]
 
 mod attacks;
 mod races;
@@ -75,9 +72,7 @@ impl Lax {
                 let mut response =
                     json(json!({"nonce": format!("nonce {id}"), "extra-params": ""}));
                 let cookie = format!("kbs-session-id={id}; Expires=Thu, 01 Jan 2026 00:21:40 GMT");
-                response
-                    .headers_mut()
-                    .insert("set-cookie", cookie.parse().unwrap());
+                response.headers_mut().insert("set-cookie", cookie.parse().unwrap());
                 sessions.insert(id);
                 response
             }
@@ -105,9 +100,7 @@ impl Lax {
         let lax = Arc::new(Self::default());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let router = Router::new()
-            .fallback(serve_lax)
-            .with_state(Arc::clone(&lax));
+        let router = Router::new().fallback(serve_lax).with_state(Arc::clone(&lax));
         tokio::spawn(async move { axum::serve(listener, router).await });
         (lax, address)
     }
@@ -136,10 +129,7 @@ struct Door {
 
 impl Default for Door {
     fn default() -> Self {
-        Self {
-            open: watch::Sender::new(true),
-            came: Notify::new(),
-        }
+        Self { open: watch::Sender::new(true), came: Notify::new() }
     }
 }
 
@@ -163,10 +153,7 @@ struct World {
 async fn register(registry: &MemoryRegistry, number: u64) {
     let machines: &dyn MachineRegistry = registry;
     let machine = sample::machine(number);
-    machines
-        .create(&machine, UnclaimedLimit::Unlimited)
-        .await
-        .unwrap();
+    machines.create(&machine, UnclaimedLimit::Unlimited).await.unwrap();
     let aks: &dyn AkRegistry = registry;
     let approved = sample::approved_ak(number, number);
     aks.bind(&approved, &sample::line()).await.unwrap();
@@ -299,11 +286,7 @@ async fn evidence_with(nonce: &str, key: u64, seed: u64) -> String {
     let session_key = EcPrivateKey::generate(Curve::P256, &mut rng);
     let session_key = serde_json::to_value(session_key.public()).unwrap();
     let data = report_data::primary(nonce, &session_key, "", HashAlgorithm::Sha384).unwrap();
-    let evidence = FakeAttester::new(key, 1)
-        .attest(&data)
-        .await
-        .unwrap()
-        .evidence;
+    let evidence = FakeAttester::new(key, 1).attest(&data).await.unwrap().evidence;
     // White space shows that nothing is written anew.
     format!(
         r#"{{ "init-data": null,  "runtime-data": {{"nonce": "{nonce}", "tee-pubkey": {session_key}}},
@@ -322,10 +305,7 @@ async fn a_registered_machine_notices_no_difference() {
     let sent = evidence(&nonce, 1).await;
     let request = with(post("attest", &sent), "x-anything", "kept");
     let (status, _, body) = world.ask(with_cookie(request, &id)).await;
-    assert_eq!(
-        (status, &body[..]),
-        (StatusCode::OK, &br#"{"token":"token 1"}"#[..])
-    );
+    assert_eq!((status, &body[..]), (StatusCode::OK, &br#"{"token":"token 1"}"#[..]));
     let seen = world.lax.last();
     assert_eq!(seen.body, sent.as_bytes());
     assert_eq!(seen.headers["x-anything"], "kept");
@@ -348,19 +328,11 @@ async fn evidence_of_a_key_that_is_not_bound_stays_outside() {
     assert_eq!(status, StatusCode::UNAUTHORIZED);
     assert_eq!(error(&body).code(), Some(Code::AkNotBound));
     let aks: &dyn AkRegistry = &*world.registry;
-    aks.revoke(&sample::public_key(2).fingerprint(), &sample::line())
-        .await
-        .unwrap();
+    aks.revoke(&sample::public_key(2).fingerprint(), &sample::line()).await.unwrap();
     let (_, status, body) = world.attest(2).await;
     assert_eq!(status, StatusCode::UNAUTHORIZED);
     assert_eq!(error(&body).code(), Some(Code::AkNotBound));
-    assert!(
-        !world
-            .lax
-            .paths()
-            .iter()
-            .any(|path| path.ends_with("attest"))
-    );
+    assert!(!world.lax.paths().iter().any(|path| path.ends_with("attest")));
     assert!(world.guard.metrics().contains("{code=\"TEC-A404\"} 2"));
 }
 
@@ -379,10 +351,7 @@ async fn what_the_verifier_refuses_stays_outside() {
         },
         |sent: String| sent[..sent.len() / 2].to_owned(),
         |sent: String| {
-            sent.replace(
-                "\"init-data\": null",
-                "\"init-data\": null, \"init-data\": null",
-            )
+            sent.replace("\"init-data\": null", "\"init-data\": null, \"init-data\": null")
         },
     ] {
         let (id, nonce) = world.auth().await;
@@ -403,13 +372,7 @@ async fn another_machines_key_is_not_even_asked_for() {
     let (status, _, body) = world.get(2, &id).await;
     assert_eq!(status, StatusCode::UNAUTHORIZED);
     assert_eq!(error(&body).code(), Some(Code::ReleaseDenied));
-    assert!(
-        !world
-            .lax
-            .paths()
-            .iter()
-            .any(|path| path.contains("resource"))
-    );
+    assert!(!world.lax.paths().iter().any(|path| path.contains("resource")));
     assert_eq!(world.audit(AuditAction::KeyReleased), 0);
 }
 
@@ -421,13 +384,7 @@ async fn revocation_counts_between_evidence_and_key() {
     let (status, _, body) = world.get(1, &id).await;
     assert_eq!(status, StatusCode::UNAUTHORIZED);
     assert_eq!(error(&body).code(), Some(Code::MachineUnknown));
-    assert!(
-        !world
-            .lax
-            .paths()
-            .iter()
-            .any(|path| path.contains("resource"))
-    );
+    assert!(!world.lax.paths().iter().any(|path| path.contains("resource")));
 }
 
 #[tokio::test]
@@ -456,11 +413,7 @@ async fn a_session_that_is_named_twice_is_none() {
     let (other, _) = world.auth().await;
     for request in [
         with_cookie(with_cookie(get(1), &id), &other),
-        with(
-            get(1),
-            "cookie",
-            &format!("kbs-session-id={id};KBS-session-id={other}"),
-        ),
+        with(get(1), "cookie", &format!("kbs-session-id={id};KBS-session-id={other}")),
     ] {
         let (status, ..) = world.ask(request).await;
         assert_eq!(status, StatusCode::UNAUTHORIZED);
@@ -479,10 +432,7 @@ async fn the_refusal_of_the_broker_passes_with_a_code_beside_it() {
     let attempts: &dyn AttemptLog = &*world.registry;
     let attempt = attempts.latest(None, 1).await.unwrap().remove(0);
     assert_eq!(headers["tec-attempt"], attempt.id.to_string());
-    assert_eq!(
-        attempt.ladder.first_failure().unwrap().gate,
-        Gate::ReleasePolicy
-    );
+    assert_eq!(attempt.ladder.first_failure().unwrap().gate, Gate::ReleasePolicy);
     assert_eq!(world.audit(AuditAction::KeyRefused), 1);
 }
 
@@ -494,11 +444,8 @@ async fn with_images_the_registers_are_looked_at_too() {
         pinned: PinnedPcrs::boot_manager(),
         states: Arc::new(WholeImages),
     };
-    let world = World::guarded_by(|registries| Registries {
-        boots: Some(boots),
-        ..registries
-    })
-    .await;
+    let world =
+        World::guarded_by(|registries| Registries { boots: Some(boots), ..registries }).await;
     let (_, status, body) = world.attest(1).await;
     assert_eq!(status, StatusCode::UNAUTHORIZED);
     assert_eq!(error(&body).code(), Some(Code::PcrMismatch));
@@ -588,11 +535,8 @@ fn no_audit(call: Call) -> Fault {
 #[tokio::test]
 async fn no_audit_line_means_no_key() {
     let deaf = Faulty::new(Arc::new(MemoryRegistry::new()), no_audit);
-    let world = World::guarded_by(|registries| Registries {
-        audit: Arc::new(deaf),
-        ..registries
-    })
-    .await;
+    let world =
+        World::guarded_by(|registries| Registries { audit: Arc::new(deaf), ..registries }).await;
     let (id, status, _) = world.attest(1).await;
     assert_eq!(status, StatusCode::OK);
     let (status, _, body) = world.get(1, &id).await;

@@ -80,12 +80,7 @@ impl EcPrivateKey {
     /// Its public half as the `tee-pubkey` that goes into report data.
     pub fn public(&self) -> TeePubKey {
         let (x, y) = self.coordinates();
-        TeePubKey::Ec(EcPublicJwk {
-            crv: self.curve(),
-            alg: EcKeyAlgorithm::EcdhEsA256Kw,
-            x,
-            y,
-        })
+        TeePubKey::Ec(EcPublicJwk { crv: self.curve(), alg: EcKeyAlgorithm::EcdhEsA256Kw, x, y })
     }
 
     fn coordinates(&self) -> (String, String) {
@@ -135,11 +130,7 @@ pub(super) fn check(key: &EcPublicJwk) -> Result<(), JweError> {
         Curve::P256 => p256::PublicKey::from_sec1_bytes(&point).is_ok(),
         Curve::P521 => p521::PublicKey::from_sec1_bytes(&point).is_ok(),
     };
-    if valid {
-        Ok(())
-    } else {
-        Err(JweError::PublicKey)
-    }
+    if valid { Ok(()) } else { Err(JweError::PublicKey) }
 }
 
 /// Wraps the content key for `key`. Returns the protected header and the wrapped key.

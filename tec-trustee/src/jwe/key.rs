@@ -125,11 +125,7 @@ impl TeePubKey {
 impl RsaPublicJwk {
     /// A key from modulus and exponent in base64url.
     pub fn new(n: impl Into<String>, e: impl Into<String>) -> Self {
-        Self {
-            alg: RsaKeyAlgorithm::RsaOaep256,
-            n: n.into(),
-            e: e.into(),
-        }
+        Self { alg: RsaKeyAlgorithm::RsaOaep256, n: n.into(), e: e.into() }
     }
 
     fn parse(&self) -> Result<RsaPublicKey, JweError> {
@@ -150,11 +146,7 @@ impl RsaPublicJwk {
         rng: &mut dyn CryptoRng,
     ) -> Result<Vec<u8>, JweError> {
         self.parse()?
-            .encrypt(
-                rng,
-                Oaep::<Sha256>::new(),
-                content_key.expose("wrap the content key"),
-            )
+            .encrypt(rng, Oaep::<Sha256>::new(), content_key.expose("wrap the content key"))
             .map_err(|_| JweError::Encrypt)
     }
 }

@@ -119,9 +119,7 @@ pub fn encrypt(
     rng: &mut dyn CryptoRng,
 ) -> Result<Jwe, JweError> {
     if secret.len() > MAX_SECRET {
-        return Err(JweError::TooLarge {
-            member: "plaintext",
-        });
+        return Err(JweError::TooLarge { member: "plaintext" });
     }
     let content_key = SecretArray::<32>::random(rng);
     let (header, encrypted_key) = match key {
@@ -163,11 +161,7 @@ pub(crate) fn gcm_seal(
     let tag = cipher
         .encrypt_inout_detached(&iv.into(), aad, buffer.as_mut_slice().into())
         .map_err(|_| JweError::Encrypt)?;
-    Ok(Sealed {
-        iv,
-        ciphertext: buffer,
-        tag: tag.into(),
-    })
+    Ok(Sealed { iv, ciphertext: buffer, tag: tag.into() })
 }
 
 pub(crate) fn gcm_open(
@@ -193,9 +187,7 @@ pub(crate) fn decode(member: &'static str, text: &str, max: usize) -> Result<Vec
     if text.len() > max.saturating_mul(4).div_ceil(3) {
         return Err(JweError::TooLarge { member });
     }
-    URL_SAFE_NO_PAD
-        .decode(text)
-        .map_err(|_| JweError::Member { member })
+    URL_SAFE_NO_PAD.decode(text).map_err(|_| JweError::Member { member })
 }
 
 /// Decodes a member of exactly `N` bytes.
@@ -203,9 +195,7 @@ pub(crate) fn decode_array<const N: usize>(
     member: &'static str,
     text: &str,
 ) -> Result<[u8; N], JweError> {
-    decode(member, text, N)?
-        .try_into()
-        .map_err(|_| JweError::Member { member })
+    decode(member, text, N)?.try_into().map_err(|_| JweError::Member { member })
 }
 
 /// The protected header as it is read. Members that change the meaning must be understood
@@ -249,9 +239,7 @@ impl Header {
 
 fn unsupported(parameter: &str, value: &str) -> JweError {
     let value: String = value.chars().take(64).collect();
-    JweError::Unsupported {
-        what: format!("{parameter} {value:?}"),
-    }
+    JweError::Unsupported { what: format!("{parameter} {value:?}") }
 }
 
 impl EcPrivateKey {

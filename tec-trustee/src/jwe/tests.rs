@@ -95,9 +95,7 @@ fn rsa_oaep_with_sha_256_opens_with_the_private_key() {
     let jwe = encrypt(&TeePubKey::Rsa(jwk), &secret(), &mut rng(5)).unwrap();
     assert_eq!(header_of(&jwe), r#"{"alg":"RSA-OAEP-256","enc":"A256GCM"}"#);
     let wrapped = URL_SAFE_NO_PAD.decode(&jwe.encrypted_key).unwrap();
-    let content_key = private
-        .decrypt(rsa::Oaep::<sha2::Sha256>::new(), &wrapped)
-        .unwrap();
+    let content_key = private.decrypt(rsa::Oaep::<sha2::Sha256>::new(), &wrapped).unwrap();
     let sealed = Sealed {
         iv: decode_array("iv", &jwe.iv).unwrap(),
         ciphertext: URL_SAFE_NO_PAD.decode(&jwe.ciphertext).unwrap(),
@@ -119,11 +117,7 @@ fn weak_and_broken_public_keys_are_refused() {
     };
     let mut narrow = zero.clone();
     narrow.x = URL_SAFE_NO_PAD.encode([0; 31]);
-    for key in [
-        TeePubKey::Rsa(short),
-        TeePubKey::Ec(zero),
-        TeePubKey::Ec(narrow),
-    ] {
+    for key in [TeePubKey::Rsa(short), TeePubKey::Ec(zero), TeePubKey::Ec(narrow)] {
         assert!(key.check().is_err(), "{key:?}");
         assert!(encrypt(&key, &secret(), &mut rng(1)).is_err());
     }
@@ -148,10 +142,7 @@ fn what_is_not_understood_is_refused() {
         protected: URL_SAFE_NO_PAD.encode(header_of(&jwe).replacen(from, to, 1)),
         ..jwe.clone()
     };
-    assert!(matches!(
-        key.decrypt(&with("A256GCM", "A128GCM")),
-        Err(JweError::Unsupported { .. })
-    ));
+    assert!(matches!(key.decrypt(&with("A256GCM", "A128GCM")), Err(JweError::Unsupported { .. })));
     assert!(matches!(
         key.decrypt(&with("ECDH-ES+A256KW", "dir")),
         Err(JweError::Unsupported { .. })
@@ -160,14 +151,8 @@ fn what_is_not_understood_is_refused() {
         key.decrypt(&with("{", r#"{"crit":["exp"],"#)),
         Err(JweError::Unsupported { .. })
     ));
-    assert!(matches!(
-        key.decrypt(&with("P-256", "P-521")),
-        Err(JweError::PublicKey)
-    ));
-    let huge = Jwe {
-        protected: "A".repeat(10_000),
-        ..jwe.clone()
-    };
+    assert!(matches!(key.decrypt(&with("P-256", "P-521")), Err(JweError::PublicKey)));
+    let huge = Jwe { protected: "A".repeat(10_000), ..jwe.clone() };
     assert!(matches!(key.decrypt(&huge), Err(JweError::TooLarge { .. })));
 }
 

@@ -74,11 +74,7 @@ impl AdminAuth {
         let key = ed25519
             .or_else(|_| p256::PublicKey::from_public_key_pem(pem).map(|key| Key::P256(key.into())))
             .map_err(|_| AdminKeyError)?;
-        Ok(Self {
-            key,
-            issuer: None,
-            audience: None,
-        })
+        Ok(Self { key, issuer: None, audience: None })
     }
 
     /// Demands this `iss`.
@@ -109,10 +105,7 @@ impl AdminAuth {
             let list = claims.get(claim).and_then(Value::as_array);
             list.is_some_and(|list| list.iter().any(|one| one.as_str() == Some(wanted)))
         };
-        let role = claims
-            .get("role")
-            .and_then(Value::as_str)
-            .unwrap_or_default();
+        let role = claims.get("role").and_then(Value::as_str).unwrap_or_default();
         bool::from(role.as_bytes().ct_eq(ADMIN_ROLE.as_bytes()))
             && self.issuer.as_ref().is_none_or(|issuer| is("iss", issuer))
             && self
@@ -155,10 +148,7 @@ impl Kbs {
         let admin = config.admin.as_ref().zip(bearer(headers));
         match admin {
             Some((auth, token)) if auth.accepts(token, now) => Ok(()),
-            _ => Err(Refusal::new(
-                &ErrorKind::AdminAuthAccess,
-                "admin access is refused",
-            )),
+            _ => Err(Refusal::new(&ErrorKind::AdminAuthAccess, "admin access is refused")),
         }
     }
 
@@ -182,10 +172,7 @@ impl Kbs {
             (&Method::POST, "resource", tail) => self.put_resource(tail, body).await,
             (&Method::DELETE, "resource", tail) => self.remove_resource(tail).await,
             (_, "resource", _) => Err(internal("the method is not known")),
-            _ => Err(Refusal::new(
-                &ErrorKind::PluginNotFound,
-                "there is no such plugin",
-            )),
+            _ => Err(Refusal::new(&ErrorKind::PluginNotFound, "there is no such plugin")),
         }
     }
 

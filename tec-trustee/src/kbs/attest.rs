@@ -67,12 +67,7 @@ impl Kbs {
         let (id, expires) = self
             .0
             .sessions
-            .open(
-                (tee, &nonce),
-                peer(&parts.extensions),
-                now,
-                &*config.entropy,
-            )
+            .open((tee, &nonce), peer(&parts.extensions), now, &*config.entropy)
             .ok_or_else(Refusal::too_many_sessions)?;
         self.0.metrics.opened();
         let response = reply::json(&Challenge::new(nonce))?;
@@ -104,14 +99,7 @@ impl Kbs {
                 Kept::Token(token) => answer(token, id, expires, now),
                 Kept::Withheld(_) => Err(denial(&passed.admission, Code::ReleaseDenied)),
             },
-            (
-                Begin::Fresh {
-                    tee,
-                    opened,
-                    expires,
-                },
-                Ok(request),
-            ) => {
+            (Begin::Fresh { tee, opened, expires }, Ok(request)) => {
                 let (token, admission) = self.appraise((tee, opened), &request).await?;
                 drop(work);
                 let admission = Arc::new(admission);
@@ -154,11 +142,8 @@ impl Kbs {
         let config = &self.0.config;
         let attempt = self.new_attempt();
         let (verified, init_data_claims) = check::verify(&*config.verifier, asked, request).await;
-        let mut admission = config
-            .backend
-            .admit(attempt, &verified)
-            .await
-            .map_err(|error| port(&error))?;
+        let mut admission =
+            config.backend.admit(attempt, &verified).await.map_err(|error| port(&error))?;
         let verified = verified.map_err(|error| denial(&admission, code_of(&error)))?;
         let evidence = annotate(&verified, request, &init_data_claims);
         let mut verdict = self.verdict(&evidence, &admission).await?;
@@ -181,11 +166,7 @@ impl Kbs {
     /// Evaluates the attestation policy, fetching the reference values that it asks for.
     async fn verdict(&self, evidence: &Value, admission: &Admission) -> Result<Verdict, Refusal> {
         let backend = &self.0.config.backend;
-        let Some(text) = backend
-            .attestation_policy()
-            .await
-            .map_err(|error| port(&error))?
-        else {
+        let Some(text) = backend.attestation_policy().await.map_err(|error| port(&error))? else {
             tracing::warn!("there is no attestation policy, so nothing is affirmed");
             let mut verdict = Verdict::default();
             verdict.withhold();
@@ -195,21 +176,15 @@ impl Kbs {
             tracing::error!(attempt = %admission.attempt, %error, "attestation policy failed");
             refused_with(Code::PolicyInvalid, Some(admission.attempt))
         };
-        let policy = self
-            .0
-            .attestation
-            .parsed(&text, AttestationPolicy::parse)
-            .map_err(failed)?;
+        let policy = self.0.attestation.parsed(&text, AttestationPolicy::parse).map_err(failed)?;
         let mut references = admission.references.clone();
         for _ in 0..MAX_ROUNDS {
             match policy.evaluate(evidence, &references).map_err(failed)? {
                 Evaluation::Done(verdict) => return Ok(verdict),
                 Evaluation::Wants(names) => {
                     for name in names {
-                        let value = backend
-                            .reference_value(&name)
-                            .await
-                            .map_err(|error| port(&error))?;
+                        let value =
+                            backend.reference_value(&name).await.map_err(|error| port(&error))?;
                         references.insert(name, value.unwrap_or(Value::Null));
                     }
                 }

@@ -32,13 +32,7 @@ pub struct Admission {
 impl Admission {
     /// Neither refused nor bound to a machine.
     pub fn new(attempt: AttemptId) -> Self {
-        Self {
-            attempt,
-            refused: None,
-            attested: None,
-            record: None,
-            references: BTreeMap::new(),
-        }
+        Self { attempt, refused: None, attested: None, record: None, references: BTreeMap::new() }
     }
 
     /// Refused with a code.

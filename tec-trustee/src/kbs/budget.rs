@@ -21,20 +21,12 @@ pub(crate) struct Budget {
 impl Budget {
     /// One network may have the `share`-th part.
     pub(crate) fn new(max: usize, share: usize) -> Self {
-        Self {
-            max,
-            per_peer: max / share,
-            spent: Arc::default(),
-        }
+        Self { max, per_peer: max / share, spent: Arc::default() }
     }
 
     /// A charge of nothing yet. Where the server does not say who asks, only the whole is bounded.
     pub(crate) fn charge(&self, peer: Option<IpAddr>) -> Charge {
-        Charge {
-            budget: self.clone(),
-            peer,
-            bytes: 0,
-        }
+        Charge { budget: self.clone(), peer, bytes: 0 }
     }
 
     fn spent(&self) -> MutexGuard<'_, Spent> {

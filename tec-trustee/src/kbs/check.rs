@@ -42,9 +42,7 @@ pub(crate) async fn verify(
         }
         Err(error) => Err(error),
     };
-    let claims = prepared
-        .init_data
-        .map_or(Value::Null, |parsed| parsed.claims);
+    let claims = prepared.init_data.map_or(Value::Null, |parsed| parsed.claims);
     (verified, claims)
 }
 
@@ -58,9 +56,7 @@ pub(crate) fn stale(request: &AttestRequest) -> VerifyError {
 
 /// The body is not what the protocol prescribes.
 pub(crate) fn unreadable() -> VerifyError {
-    VerifyError::Malformed {
-        at: "the request body".to_owned(),
-    }
+    VerifyError::Malformed { at: "the request body".to_owned() }
 }
 
 /// What of a request is checked before a verifier sees it.
@@ -91,10 +87,7 @@ impl Prepared {
             Some(text) => Some(init_data::parse(text).ok_or("init-data")?),
             None => None,
         };
-        Ok(Self {
-            report_data,
-            init_data,
-        })
+        Ok(Self { report_data, init_data })
     }
 }
 

@@ -121,9 +121,7 @@ impl KbsConfig {
     pub fn dangerous_accept_sample(mut self) -> Self {
         tracing::warn!("sample evidence is accepted, which anybody can make");
         self.tees.insert(Tee::Sample);
-        self.verifier = Arc::new(SampleVerifier {
-            inner: self.verifier,
-        });
+        self.verifier = Arc::new(SampleVerifier { inner: self.verifier });
         self
     }
 }

@@ -56,10 +56,7 @@ mod tests {
     use super::*;
 
     fn init_data(format: &str, body: &str) -> InitData {
-        InitData {
-            format: format.to_owned(),
-            body: body.to_owned(),
-        }
+        InitData { format: format.to_owned(), body: body.to_owned() }
     }
 
     #[test]

@@ -56,11 +56,7 @@ pub(crate) struct Received {
 impl Intake {
     /// Each body must come within this time, and all of them have at most `held` bytes.
     pub(crate) fn new(within: Duration, held: usize) -> Self {
-        Self {
-            room: Budget::new(held, SHARE),
-            work: Arc::new(Semaphore::new(WORK / UNIT)),
-            within,
-        }
+        Self { room: Budget::new(held, SHARE), work: Arc::new(Semaphore::new(WORK / UNIT)), within }
     }
 
     /// Reads a body of at most `max` bytes. One that is there already needs no timer, and so no
@@ -106,10 +102,7 @@ impl Intake {
             }
             bytes.extend_from_slice(&data);
         }
-        Ok(Received {
-            bytes: bytes.into(),
-            _room: room,
-        })
+        Ok(Received { bytes: bytes.into(), _room: room })
     }
 
     /// Waits until so much evidence may be read and verified.
@@ -138,9 +131,8 @@ pub(crate) fn weight(length: usize) -> usize {
 
 /// Refuses a body that is announced to be larger than `max` bytes before any of it is read.
 pub(crate) fn announced(headers: &HeaderMap, max: usize) -> Result<(), Refusal> {
-    let length = headers
-        .get(CONTENT_LENGTH)
-        .and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    let length =
+        headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
     match length {
         Some(length) if length > max => Err(Refusal::too_large()),
         _ => Ok(()),

@@ -32,10 +32,7 @@ use crate::policy::{PolicyIntent, ak_reference_name, ak_reference_value, pcr_ref
 
 /// The ports of a live backend.
 #[derive(Clone, Debug)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "a bundle of ports, built field by field"
-)]
+#[expect(clippy::exhaustive_structs, reason = "a bundle of ports, built field by field")]
 pub struct LivePorts {
     /// The machines.
     pub machines: Arc<dyn MachineRegistry>,
@@ -120,11 +117,8 @@ impl LiveBackend {
     }
 
     fn admit_ports(&self) -> AdmitPorts<'_> {
-        let boots = Boots {
-            images: &*self.ports.images,
-            pinned: self.pinned,
-            states: &*self.states,
-        };
+        let boots =
+            Boots { images: &*self.ports.images, pinned: self.pinned, states: &*self.states };
         AdmitPorts {
             machines: &*self.ports.machines,
             aks: &*self.ports.aks,
@@ -172,11 +166,7 @@ impl Backend for LiveBackend {
     }
 
     async fn reference_value(&self, name: &str) -> Result<Option<Value>, PortError> {
-        if let Some(pcr) = self
-            .pinned
-            .iter()
-            .find(|pcr| pcr_reference_name(*pcr) == name)
-        {
+        if let Some(pcr) = self.pinned.iter().find(|pcr| pcr_reference_name(*pcr) == name) {
             let images = self.ports.images.list().await?;
             let live = LiveImages::at(&images, self.ports.clock.now());
             return Ok(Some(self.values(&live, pcr)));
@@ -198,9 +188,7 @@ impl Backend for LiveBackend {
         let mut attempt = record.clone();
         let own = path.machine() == Some(attested.machine());
         let released = if policy == PolicyDecision::Deny && own {
-            attempt
-                .ladder
-                .fail(Gate::ReleasePolicy, "the resource policy denies it");
+            attempt.ladder.fail(Gate::ReleasePolicy, "the resource policy denies it");
             let code = Code::ReleaseDenied;
             let line = AuditEvent::key_refused(self.ports.clock.now(), &attempt, code);
             let noted = self.ports.audit.append(&line).await;

@@ -77,17 +77,13 @@ impl Backend for MemoryBackend {
         policy: PolicyDecision,
     ) -> Result<SecretBytes, ReleaseError> {
         if policy == PolicyDecision::Deny || admission.refused.is_some() {
-            return Err(ReleaseError::Refused {
-                code: Code::ReleaseDenied,
-            });
+            return Err(ReleaseError::Refused { code: Code::ReleaseDenied });
         }
         self.state()
             .resources
             .get(path)
             .map(|secret| secret.duplicate("release it"))
-            .ok_or(ReleaseError::Refused {
-                code: Code::KeyMissing,
-            })
+            .ok_or(ReleaseError::Refused { code: Code::KeyMissing })
     }
 
     async fn escrow(&self, _: &Admission, _: &SecretBytes) -> Result<u32, ReleaseError> {
@@ -136,9 +132,7 @@ impl KeyBroker for MemoryBackend {
     }
 
     async fn set_reference_value(&self, name: &str, value: &Value) -> Result<(), PortError> {
-        self.state()
-            .references
-            .insert(name.to_owned(), value.clone());
+        self.state().references.insert(name.to_owned(), value.clone());
         Ok(())
     }
 

@@ -137,11 +137,8 @@ impl<P> Cached<P> {
 impl Kbs {
     /// A KBS without sessions.
     pub fn new(config: KbsConfig) -> Self {
-        let sessions = Sessions::new(
-            config.max_sessions,
-            config.session_seconds.into(),
-            SESSION_BYTES,
-        );
+        let sessions =
+            Sessions::new(config.max_sessions, config.session_seconds.into(), SESSION_BYTES);
         Self(Arc::new(Inner {
             intake: Intake::new(config.body_timeout, HELD),
             metrics: Metrics::new("tec_kbs"),
@@ -195,8 +192,7 @@ impl Kbs {
             (&Method::POST, "auth", "") => self.auth(&parts, body).await,
             (&Method::POST, "attest", "") => self.attest(&parts, body).await,
             (&Method::GET, "resource", tail) => {
-                self.resource(headers, tail, parts.uri.query().unwrap_or_default())
-                    .await
+                self.resource(headers, tail, parts.uri.query().unwrap_or_default()).await
             }
             (&Method::PUT, "escrow", "") => self.escrow(&parts, body).await,
             (
@@ -205,15 +201,10 @@ impl Kbs {
                 _,
             ) => {
                 self.authorize_admin(headers)?;
-                let body = self
-                    .receive(&parts, body, self.0.config.max_payload)
-                    .await?;
+                let body = self.receive(&parts, body, self.0.config.max_payload).await?;
                 self.admin(method, verb, tail, body.bytes).await
             }
-            _ => Err(Refusal::new(
-                &ErrorKind::PluginNotFound,
-                "there is no such plugin",
-            )),
+            _ => Err(Refusal::new(&ErrorKind::PluginNotFound, "there is no such plugin")),
         }
     }
 

@@ -23,11 +23,7 @@ pub(crate) struct Refusal {
 
 impl Refusal {
     pub(crate) fn new(kind: &ErrorKind, detail: impl Into<String>) -> Self {
-        Self {
-            status: kind.http_status(),
-            body: Some(ErrorBody::new(kind, detail)),
-            code: None,
-        }
+        Self { status: kind.http_status(), body: Some(ErrorBody::new(kind, detail)), code: None }
     }
 
     /// The code of an attempt that is refused.
@@ -42,10 +38,7 @@ impl Refusal {
             Some(attempt) => format!("{code} {title} (attempt {attempt})"),
             None => format!("{code} {title}"),
         };
-        Self {
-            code: Some(code),
-            ..Self::new(kind, detail)
-        }
+        Self { code: Some(code), ..Self::new(kind, detail) }
     }
 
     /// A port failed; the chain is for the log.
@@ -56,20 +49,13 @@ impl Refusal {
 
     /// The body is larger than allowed: 413, and no JSON.
     pub(crate) fn too_large() -> Self {
-        Self {
-            status: 413,
-            body: None,
-            code: None,
-        }
+        Self { status: 413, body: None, code: None }
     }
 
     /// For now: a bound is reached, or what is behind does not answer. Trustee has no such bounds,
     /// so the status is ours.
     pub(crate) fn busy(detail: &str) -> Self {
-        Self {
-            status: 503,
-            ..Self::new(&ErrorKind::AttestationError, detail)
-        }
+        Self { status: 503, ..Self::new(&ErrorKind::AttestationError, detail) }
     }
 
     /// There is no room for one more session.
@@ -97,9 +83,7 @@ pub(crate) type Reply = Result<Response<Body>, Refusal>;
 pub(super) fn empty(content_type: Option<&'static str>) -> Response<Body> {
     let mut response = Response::new(Body::empty());
     if let Some(content_type) = content_type {
-        response
-            .headers_mut()
-            .insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     }
     response
 }

@@ -86,10 +86,8 @@ impl Kbs {
             Refusal::new(&ErrorKind::TokenNotFound, "attestation token not found")
         })?;
         let claims = tokens.verify(token, now).map_err(|_| not_accepted())?;
-        let attempt: Option<AttemptId> = claims
-            .get("jti")
-            .and_then(Value::as_str)
-            .and_then(|id| id.parse().ok());
+        let attempt: Option<AttemptId> =
+            claims.get("jti").and_then(Value::as_str).and_then(|id| id.parse().ok());
         // The very token of the session: another trusted signer cannot speak for it.
         let known = attempt
             .and_then(|attempt| self.0.sessions.of_attempt(attempt, now))
@@ -112,13 +110,7 @@ impl Kbs {
         query: &str,
         admission: &Admission,
     ) -> Result<PolicyDecision, Refusal> {
-        let text = self
-            .0
-            .config
-            .backend
-            .resource_policy()
-            .await
-            .map_err(|error| port(&error))?;
+        let text = self.0.config.backend.resource_policy().await.map_err(|error| port(&error))?;
         let Some(text) = text else {
             tracing::warn!("there is no resource policy, so nothing is released");
             return Ok(PolicyDecision::Deny);
@@ -128,11 +120,7 @@ impl Kbs {
             let attempt = Some(admission.attempt);
             Refusal::with_code(&ErrorKind::PolicyEngineError, Code::PolicyInvalid, attempt)
         };
-        let policy = self
-            .0
-            .resource
-            .parsed(&text, ResourcePolicy::parse)
-            .map_err(failed)?;
+        let policy = self.0.resource.parsed(&text, ResourcePolicy::parse).map_err(failed)?;
         let segments: Vec<_> = path.segments().collect();
         let request = serde_json::json!({
             "plugin": "resource", "resource-path": segments, "query": query_map(query),
@@ -149,10 +137,7 @@ impl Kbs {
 /// `resource//a/b/c` (clevis-pin-trustee).
 pub(crate) fn parse_path(tail: &str) -> Result<ResourcePath, Refusal> {
     tail.strip_prefix('/').unwrap_or(tail).parse().map_err(|_| {
-        Refusal::new(
-            &ErrorKind::PluginInternalError,
-            "a resource path has three segments",
-        )
+        Refusal::new(&ErrorKind::PluginInternalError, "a resource path has three segments")
     })
 }
 
@@ -167,9 +152,7 @@ fn query_map(query: &str) -> serde_json::Map<String, Value> {
 }
 
 fn session_key(claims: &Value) -> Option<TeePubKey> {
-    let key = KEY_POINTERS
-        .iter()
-        .find_map(|pointer| claims.pointer(pointer))?;
+    let key = KEY_POINTERS.iter().find_map(|pointer| claims.pointer(pointer))?;
     serde_json::from_value(key.clone()).ok()
 }
 

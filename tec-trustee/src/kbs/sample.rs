@@ -28,11 +28,7 @@ const NOBODY: &str = concat!(
 #[async_trait]
 impl Verifier for SampleVerifier {
     async fn verify(&self, request: EvidenceRequest<'_>) -> Result<VerifiedEvidence, VerifyError> {
-        if request.tee == Tee::Sample {
-            verify(request)
-        } else {
-            self.inner.verify(request).await
-        }
+        if request.tee == Tee::Sample { verify(request) } else { self.inner.verify(request).await }
     }
 }
 
@@ -41,9 +37,7 @@ fn verify(request: EvidenceRequest<'_>) -> Result<VerifiedEvidence, VerifyError>
     let text = |member: &str| request.evidence.get(member).and_then(Value::as_str);
     let svn = text("svn").ok_or_else(|| malformed("svn"))?;
     let report_data = text("report_data").ok_or_else(|| malformed("report_data"))?;
-    let bound = STANDARD
-        .decode(report_data)
-        .map_err(|_| malformed("report_data"))?;
+    let bound = STANDARD.decode(report_data).map_err(|_| malformed("report_data"))?;
     if !bool::from(bound.as_slice().ct_eq(request.report_data)) {
         return Err(VerifyError::Quote {
             reason: "the report data is not that of this session",
@@ -61,9 +55,6 @@ fn verify(request: EvidenceRequest<'_>) -> Result<VerifiedEvidence, VerifyError>
         verified.claims = claims;
     }
     report_data.clone_into(&mut verified.report_data);
-    verified.init_data = request
-        .init_data
-        .map(|d| STANDARD.encode(d))
-        .unwrap_or_default();
+    verified.init_data = request.init_data.map(|d| STANDARD.encode(d)).unwrap_or_default();
     Ok(verified)
 }

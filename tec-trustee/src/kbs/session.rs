@@ -102,11 +102,7 @@ pub(super) enum Begin {
     /// The evidence is for another nonce. This session's nonce is spent now.
     WrongNonce,
     /// Go on; the nonce is spent now.
-    Fresh {
-        tee: Tee,
-        opened: Timestamp,
-        expires: Timestamp,
-    },
+    Fresh { tee: Tee, opened: Timestamp, expires: Timestamp },
 }
 
 #[derive(Debug)]
@@ -126,15 +122,8 @@ pub(super) struct Sessions {
 impl Sessions {
     /// So many sessions, each for so long, and so many bytes of all of them.
     pub(super) fn new(max: usize, ttl_seconds: i64, max_bytes: usize) -> Self {
-        let known = Known {
-            table: Table::new(max, ttl_seconds),
-            by_attempt: HashMap::new(),
-        };
-        Self {
-            known: Mutex::new(known),
-            ttl_seconds,
-            budget: Budget::new(max_bytes, SHARE),
-        }
+        let known = Known { table: Table::new(max, ttl_seconds), by_attempt: HashMap::new() };
+        Self { known: Mutex::new(known), ttl_seconds, budget: Budget::new(max_bytes, SHARE) }
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -165,12 +154,7 @@ impl Sessions {
         if !charge.grow_to(OPEN) {
             return None;
         }
-        let session = Session {
-            tee,
-            nonce: nonce.to_owned(),
-            state: State::Authed,
-            charge,
-        };
+        let session = Session { tee, nonce: nonce.to_owned(), state: State::Authed, charge };
         let opened = known.table.insert(id, peer, now, session);
         opened.then(|| (id, now.plus_seconds(self.ttl_seconds)))
     }
@@ -190,11 +174,7 @@ impl Sessions {
             State::Authed => {
                 session.state = State::Spent;
                 if nonce == Some(session.nonce.as_str()) {
-                    Begin::Fresh {
-                        tee: session.tee,
-                        opened,
-                        expires,
-                    }
+                    Begin::Fresh { tee: session.tee, opened, expires }
                 } else {
                     Begin::WrongNonce
                 }
@@ -222,10 +202,7 @@ impl Sessions {
         if !entry.value.charge.grow_to(bytes) {
             return false;
         }
-        entry.value.state = State::Attested(Passed {
-            token,
-            admission: Arc::clone(admission),
-        });
+        entry.value.state = State::Attested(Passed { token, admission: Arc::clone(admission) });
         known.by_attempt.insert(admission.attempt, id);
         true
     }
@@ -279,19 +256,10 @@ mod tests {
             sessions.begin(good, Some("n"), at(1)),
             Begin::Fresh { tee: Tee::Tpm, .. }
         ));
-        assert!(matches!(
-            sessions.begin(good, Some("n"), at(1)),
-            Begin::Unknown
-        ));
+        assert!(matches!(sessions.begin(good, Some("n"), at(1)), Begin::Unknown));
         let (bad, _) = open(&sessions, 0).unwrap();
-        assert!(matches!(
-            sessions.begin(bad, Some("old"), at(1)),
-            Begin::WrongNonce
-        ));
-        assert!(matches!(
-            sessions.begin(bad, Some("n"), at(1)),
-            Begin::Unknown
-        ));
+        assert!(matches!(sessions.begin(bad, Some("old"), at(1)), Begin::WrongNonce));
+        assert!(matches!(sessions.begin(bad, Some("n"), at(1)), Begin::Unknown));
     }
 
     #[test]
@@ -302,16 +270,9 @@ mod tests {
         assert!(sessions.passed(id, at(1)).is_none());
         assert!(sessions.finish(id, &"t".into(), &admission, at(1)));
         assert!(sessions.passed(id, at(299)).is_some());
-        assert!(
-            sessions
-                .of_attempt(sample::attempt_id(1), at(299))
-                .is_some()
-        );
+        assert!(sessions.of_attempt(sample::attempt_id(1), at(299)).is_some());
         assert!(sessions.passed(id, at(300)).is_none());
-        assert!(matches!(
-            sessions.begin(id, Some("n"), at(300)),
-            Begin::Unknown
-        ));
+        assert!(matches!(sessions.begin(id, Some("n"), at(300)), Begin::Unknown));
         open(&sessions, 301).unwrap();
         assert!(sessions.known().by_attempt.is_empty());
     }
@@ -328,10 +289,7 @@ mod tests {
             open(&sessions, 0).unwrap();
         }
         assert!(open(&sessions, 0).is_none());
-        assert!(
-            open(&sessions, 300).is_some(),
-            "expired ones give theirs back"
-        );
+        assert!(open(&sessions, 300).is_some(), "expired ones give theirs back");
     }
 
     #[test]

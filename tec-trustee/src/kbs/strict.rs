@@ -29,8 +29,7 @@ struct Once<'a>(&'a Cell<usize>);
 impl Once<'_> {
     fn count<E: Error>(self) -> Result<(), E> {
         let left = self.0.get().checked_sub(1);
-        self.0
-            .set(left.ok_or_else(|| E::custom("the document has too many values"))?);
+        self.0.set(left.ok_or_else(|| E::custom("the document has too many values"))?);
         Ok(())
     }
 }
@@ -100,11 +99,7 @@ mod tests {
 
     #[test]
     fn a_repeated_member_is_refused_at_any_depth_and_in_any_spelling() {
-        for good in [
-            r#"{"a":1,"b":[{"a":null},{"a":-1.5}],"c":{"a":"a"}}"#,
-            "[]",
-            "true",
-        ] {
+        for good in [r#"{"a":1,"b":[{"a":null},{"a":-1.5}],"c":{"a":"a"}}"#, "[]", "true"] {
             assert!(from_slice::<Value>(good.as_bytes()).is_ok(), "{good}");
         }
         for bad in [

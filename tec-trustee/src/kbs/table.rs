@@ -76,11 +76,7 @@ impl<V> Table<V> {
             *self.peers.entry(peer).or_default() += 1;
         }
         self.queue.push_back(id);
-        let entry = Entry {
-            opened,
-            value,
-            peer,
-        };
+        let entry = Entry { opened, value, peer };
         self.entries.insert(id, entry);
         true
     }

@@ -64,24 +64,13 @@ fn intent() -> PolicyIntent {
 async fn register(registry: &MemoryRegistry, number: u64) {
     let machines: &dyn MachineRegistry = registry;
     let machine: Machine = sample::machine(number);
-    machines
-        .create(&machine, UnclaimedLimit::Unlimited)
-        .await
-        .unwrap();
+    machines.create(&machine, UnclaimedLimit::Unlimited).await.unwrap();
     let aks: &dyn AkRegistry = registry;
-    aks.submit(&sample::ak(number, number), &sample::line())
-        .await
-        .unwrap();
-    aks.bind(&sample::approved_ak(number, number), &sample::line())
-        .await
-        .unwrap();
+    aks.submit(&sample::ak(number, number), &sample::line()).await.unwrap();
+    aks.bind(&sample::approved_ak(number, number), &sample::line()).await.unwrap();
     let secrets: &dyn SecretStore = registry;
     secrets
-        .put_new(
-            &sample::secret_path(number),
-            &sample::secret(number),
-            &sample::line(),
-        )
+        .put_new(&sample::secret_path(number), &sample::secret(number), &sample::line())
         .await
         .unwrap();
 }
@@ -148,11 +137,7 @@ impl Answer {
     #[track_caller]
     fn is_error(&self, status: u16, kind: &ErrorKind) {
         let body = self.error();
-        assert_eq!(
-            (self.status.as_u16(), &body.error_kind()),
-            (status, kind),
-            "{body:?}"
-        );
+        assert_eq!((self.status.as_u16(), &body.error_kind()), (status, kind), "{body:?}");
         assert!(body.kind.starts_with(crate::wire::ERROR_NAMESPACE));
     }
 }
@@ -176,10 +161,7 @@ fn post(path: &str, body: impl AsRef<[u8]>) -> Ask {
 }
 
 fn get(path: &str) -> Ask {
-    Ask {
-        method: "GET",
-        ..post(path, "")
-    }
+    Ask { method: "GET", ..post(path, "") }
 }
 
 impl Ask {
@@ -213,10 +195,7 @@ impl Ask {
             status: response.status(),
             cookie,
             content_type,
-            body: to_bytes(response.into_body(), 10_000_000)
-                .await
-                .unwrap()
-                .to_vec(),
+            body: to_bytes(response.into_body(), 10_000_000).await.unwrap().to_vec(),
         }
     }
 }
@@ -296,19 +275,10 @@ async fn the_challenge_is_that_of_the_protocol() {
     let cookie = answer.cookie.clone().unwrap();
     let (id, attributes) = cookie.strip_prefix("kbs-session-id=").unwrap().split_at(32);
     assert!(id.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f')));
-    assert_eq!(
-        attributes,
-        "; Expires=Thu, 01 Jan 2026 00:21:40 GMT; Max-Age=300"
-    );
+    assert_eq!(attributes, "; Expires=Thu, 01 Jan 2026 00:21:40 GMT; Max-Age=300");
     let body = answer.json();
     assert_eq!(body["extra-params"], "");
-    assert_eq!(
-        STANDARD
-            .decode(body["nonce"].as_str().unwrap())
-            .unwrap()
-            .len(),
-        32
-    );
+    assert_eq!(STANDARD.decode(body["nonce"].as_str().unwrap()).unwrap().len(), 32);
     assert_eq!(answer.content_type.as_deref(), Some("application/json"));
 }
 
@@ -337,10 +307,7 @@ async fn the_path_of_another_machine_is_refused_and_told_as_such() {
     let attempts: &dyn AttemptLog = &*world.registry;
     let id = answer.error().attempt().unwrap();
     let attempt = attempts.find(&id).await.unwrap().unwrap();
-    assert_eq!(
-        attempt.ladder.first_failure().unwrap().gate,
-        Gate::ReleasePolicy
-    );
+    assert_eq!(attempt.ladder.first_failure().unwrap().gate, Gate::ReleasePolicy);
 }
 
 /// What must be denied at the resource although the session is attested, and by which code.
@@ -368,10 +335,7 @@ async fn revocation_counts_at_once_for_sessions_that_exist() {
     let world = World::new().await;
     let cookie = attest(&world).await;
     let images: &dyn ImageRegistry = &*world.registry;
-    images
-        .revoke(&sample::image_name(1), &sample::line_at(1000))
-        .await
-        .unwrap();
+    images.revoke(&sample::image_name(1), &sample::line_at(1000)).await.unwrap();
     denied_after(&world, &cookie, Code::PcrMismatch).await;
 }
 
@@ -386,9 +350,7 @@ async fn a_refused_attempt_has_a_token_that_opens_nothing() {
         let (cookie, answer) = attest_with(&world, &attester).await;
         assert_eq!(answer.status, StatusCode::OK);
         let token = answer.json()["token"].as_str().unwrap().to_owned();
-        let payload = URL_SAFE_NO_PAD
-            .decode(token.split('.').nth(1).unwrap())
-            .unwrap();
+        let payload = URL_SAFE_NO_PAD.decode(token.split('.').nth(1).unwrap()).unwrap();
         let claims: Value = serde_json::from_slice(&payload).unwrap();
         assert_ne!(claims["submods"]["cpu0"]["ear.status"], "affirming");
         assert_eq!(world.audit(AuditAction::KeyRefused), audited);
@@ -417,29 +379,20 @@ async fn evidence_of_an_old_session_is_refused_and_recorded() {
     let (_, old_nonce) = auth(&world.kbs).await;
     let old = request(&old_nonce, &world.attester).await;
     let (cookie, nonce) = auth(&world.kbs).await;
-    let answer = post("attest", old.to_string())
-        .cookie(&cookie)
-        .of(&world.kbs)
-        .await;
+    let answer = post("attest", old.to_string()).cookie(&cookie).of(&world.kbs).await;
     answer.is_error(401, &ErrorKind::AttestationError);
     assert_eq!(answer.error().code(), Some(Code::QuoteInvalid));
 
     // The nonce is spent: good evidence comes too late.
     let good = request(&nonce, &world.attester).await;
-    let answer = post("attest", good.to_string())
-        .cookie(&cookie)
-        .of(&world.kbs)
-        .await;
+    let answer = post("attest", good.to_string()).cookie(&cookie).of(&world.kbs).await;
     answer.is_error(401, &ErrorKind::AttestationError);
 
     // Old evidence under the new nonce does not verify.
     let (cookie, nonce) = auth(&world.kbs).await;
     let mut replay = old;
     replay["runtime-data"]["nonce"] = nonce.into();
-    let answer = post("attest", replay.to_string())
-        .cookie(&cookie)
-        .of(&world.kbs)
-        .await;
+    let answer = post("attest", replay.to_string()).cookie(&cookie).of(&world.kbs).await;
     answer.is_error(401, &ErrorKind::AttestationError);
     let id = answer.error().attempt().unwrap();
     let attempts: &dyn AttemptLog = &*world.registry;
@@ -454,10 +407,7 @@ async fn evidence_of_an_old_session_is_refused_and_recorded() {
 async fn an_attested_session_answers_with_its_token_whatever_comes() {
     let world = World::new().await;
     let (cookie, first) = attest_with(&world, &world.attester).await;
-    let again = post("attest", "garbage")
-        .cookie(&cookie)
-        .of(&world.kbs)
-        .await;
+    let again = post("attest", "garbage").cookie(&cookie).of(&world.kbs).await;
     assert_eq!(again.status, StatusCode::OK);
     assert_eq!(again.json()["token"], first.json()["token"]);
 }
@@ -472,10 +422,7 @@ async fn sessions_end_with_their_time() {
     let (cookie, nonce) = auth(&world.kbs).await;
     let body = request(&nonce, &world.attester).await;
     world.clock.advance_seconds(301);
-    let answer = post("attest", body.to_string())
-        .cookie(&cookie)
-        .of(&world.kbs)
-        .await;
+    let answer = post("attest", body.to_string()).cookie(&cookie).of(&world.kbs).await;
     answer.is_error(401, &ErrorKind::AttestationError);
 }
 
@@ -496,9 +443,7 @@ async fn tokens_of_other_signers_open_nothing() {
     let world = World::new().await;
     let (_, answer) = attest_with(&world, &world.attester).await;
     let token = answer.json()["token"].as_str().unwrap().to_owned();
-    let payload = URL_SAFE_NO_PAD
-        .decode(token.split('.').nth(1).unwrap())
-        .unwrap();
+    let payload = URL_SAFE_NO_PAD.decode(token.split('.').nth(1).unwrap()).unwrap();
     let claims: Value = serde_json::from_slice(&payload).unwrap();
     let forged = TokenSigner::random(&mut rng(66)).sign(&claims).unwrap();
     let answer = get(&own_path()).bearer(&forged).of(&world.kbs).await;
@@ -524,10 +469,7 @@ fn live_of(world: &World) -> LiveBackend {
 async fn malformed_attestations_are_recorded_and_never_verified() {
     let world = World::new().await;
     let changes: [(&str, Value); 8] = [
-        (
-            "/tee-evidence/additional_evidence",
-            json!(r#"{"nvidia":{}}"#),
-        ),
+        ("/tee-evidence/additional_evidence", json!(r#"{"nvidia":{}}"#)),
         ("/tee-evidence/additional_evidence", json!("garbage")),
         ("/tee-evidence", json!({})),
         ("/runtime-data/tee-pubkey", json!({"kty": "EC"})),
@@ -540,16 +482,9 @@ async fn malformed_attestations_are_recorded_and_never_verified() {
         let (cookie, nonce) = auth(&world.kbs).await;
         let mut body = request(&nonce, &world.attester).await;
         *body.pointer_mut(pointer).unwrap() = value;
-        let answer = post("attest", body.to_string())
-            .cookie(&cookie)
-            .of(&world.kbs)
-            .await;
+        let answer = post("attest", body.to_string()).cookie(&cookie).of(&world.kbs).await;
         answer.is_error(401, &ErrorKind::AttestationError);
-        assert_eq!(
-            answer.error().code(),
-            Some(Code::EvidenceMalformed),
-            "{pointer}"
-        );
+        assert_eq!(answer.error().code(), Some(Code::EvidenceMalformed), "{pointer}");
         assert!(answer.error().attempt().is_some());
     }
     let attempts = world.registry.latest(None, 100).await.unwrap();
@@ -565,10 +500,7 @@ async fn the_number_of_sessions_is_bounded() {
     for _ in 0..2 {
         auth(&kbs).await;
     }
-    post("auth", AUTH)
-        .of(&kbs)
-        .await
-        .is_error(503, &ErrorKind::AttestationError);
+    post("auth", AUTH).of(&kbs).await.is_error(503, &ErrorKind::AttestationError);
     clock.advance_seconds(300);
     auth(&kbs).await;
 }
@@ -585,10 +517,7 @@ fn admin(claims: &Value) -> (AdminAuth, String) {
     let header = URL_SAFE_NO_PAD.encode(r#"{"typ":"JWT","alg":"EdDSA"}"#);
     let signed = format!("{header}.{}", URL_SAFE_NO_PAD.encode(claims.to_string()));
     let signature = URL_SAFE_NO_PAD.encode(key.sign(signed.as_bytes()).to_bytes());
-    (
-        AdminAuth::from_pem(&pem).unwrap(),
-        format!("{signed}.{signature}"),
-    )
+    (AdminAuth::from_pem(&pem).unwrap(), format!("{signed}.{signature}"))
 }
 
 /// A Trustee-like KBS that an admin feeds over the API.
@@ -627,10 +556,7 @@ async fn policies_pushed_over_the_admin_api_bind_a_machine_to_its_key() {
     let (kbs, token) = fed_kbs().await;
     let (cookie, nonce) = auth(&kbs).await;
     let body = request(&nonce, &FakeAttester::new(1, 1)).await;
-    let answer = post("attest", body.to_string())
-        .cookie(&cookie)
-        .of(&kbs)
-        .await;
+    let answer = post("attest", body.to_string()).cookie(&cookie).of(&kbs).await;
     assert_eq!(answer.status, StatusCode::OK);
     let answer = get(&own_path()).cookie(&cookie).of(&kbs).await;
     let jwe: Jwe = serde_json::from_slice(&answer.body).unwrap();
@@ -644,17 +570,11 @@ async fn policies_pushed_over_the_admin_api_bind_a_machine_to_its_key() {
     let name = crate::policy::ak_reference_name(&sample::public_key(1));
     let payload = STANDARD.encode(json!({name: null}).to_string());
     let message = json!({"type": "sample", "payload": payload}).to_string();
-    let answer = post("reference-value", message)
-        .bearer(&token)
-        .of(&kbs)
-        .await;
+    let answer = post("reference-value", message).bearer(&token).of(&kbs).await;
     assert_eq!(answer.content_type.as_deref(), Some("application/json"));
     let (cookie, nonce) = auth(&kbs).await;
     let body = request(&nonce, &FakeAttester::new(1, 1)).await;
-    let answer = post("attest", body.to_string())
-        .cookie(&cookie)
-        .of(&kbs)
-        .await;
+    let answer = post("attest", body.to_string()).cookie(&cookie).of(&kbs).await;
     assert_eq!(answer.status, StatusCode::OK);
     let answer = get(&own_path()).cookie(&cookie).of(&kbs).await;
     answer.is_error(401, &ErrorKind::PolicyDeny);
@@ -666,31 +586,17 @@ async fn the_admin_api_answers_as_the_contract_says() {
     let ask = |ask: Ask| ask.bearer(&token).of(&kbs);
     let answer = ask(get("reference-value/tpm_pcr4")).await;
     assert_eq!(answer.json().as_array().unwrap().len(), 1);
-    ask(get("reference-value/unknown"))
-        .await
-        .is_error(401, &ErrorKind::RvpsError);
-    assert_eq!(
-        ask(get("resource-policy")).await.json(),
-        json!(["resource-policy"])
-    );
-    let delete = |path: &str| Ask {
-        method: "DELETE",
-        ..post(path, "")
-    };
+    ask(get("reference-value/unknown")).await.is_error(401, &ErrorKind::RvpsError);
+    assert_eq!(ask(get("resource-policy")).await.json(), json!(["resource-policy"]));
+    let delete = |path: &str| Ask { method: "DELETE", ..post(path, "") };
     assert_eq!(ask(delete(&own_path())).await.status, StatusCode::OK);
-    ask(delete(&own_path()))
-        .await
-        .is_error(401, &ErrorKind::PluginInternalError);
+    ask(delete(&own_path())).await.is_error(401, &ErrorKind::PluginInternalError);
     let padded = base64::engine::general_purpose::URL_SAFE.encode("package policy");
     for policy in [padded, URL_SAFE_NO_PAD.encode("package x"), "!".to_owned()] {
         let body = json!({"policy": policy}).to_string();
-        ask(post("resource-policy", body))
-            .await
-            .is_error(401, &ErrorKind::ParsePolicyError);
+        ask(post("resource-policy", body)).await.is_error(401, &ErrorKind::ParsePolicyError);
     }
-    ask(post("resource-policy", "{}"))
-        .await
-        .is_error(401, &ErrorKind::SerdeError);
+    ask(post("resource-policy", "{}")).await.is_error(401, &ErrorKind::SerdeError);
     for message in [
         json!({"type": "swid", "payload": ""}),
         json!({"type": "sample", "payload": "!"}),
@@ -701,13 +607,8 @@ async fn the_admin_api_answers_as_the_contract_says() {
         let answer = ask(post("reference-value", message.to_string())).await;
         answer.is_error(401, &ErrorKind::RvpsError);
     }
-    let put = Ask {
-        method: "PUT",
-        ..post(&own_path(), "x")
-    };
-    ask(put)
-        .await
-        .is_error(401, &ErrorKind::PluginInternalError);
+    let put = Ask { method: "PUT", ..post(&own_path(), "x") };
+    ask(put).await.is_error(401, &ErrorKind::PluginInternalError);
 }
 
 #[tokio::test]
@@ -722,29 +623,17 @@ async fn admin_requests_without_a_good_token_are_refused() {
         json!({"role": "admin"}),
     ];
     for claims in &wrong {
-        let answer = post(&own_path(), "x")
-            .bearer(&admin(claims).1)
-            .of(&kbs)
-            .await;
+        let answer = post(&own_path(), "x").bearer(&admin(claims).1).of(&kbs).await;
         answer.is_error(401, &ErrorKind::AdminAuthAccess);
     }
-    post(&own_path(), "x")
-        .of(&kbs)
-        .await
-        .is_error(401, &ErrorKind::AdminAuthAccess);
+    post(&own_path(), "x").of(&kbs).await.is_error(401, &ErrorKind::AdminAuthAccess);
 
     // Without an admin key nobody is an admin, and content managed elsewhere takes no writes.
     let world = World::new().await;
-    let answer = post(&own_path(), "x")
-        .bearer(&admin(&good).1)
-        .of(&world.kbs)
-        .await;
+    let answer = post(&own_path(), "x").bearer(&admin(&good).1).of(&world.kbs).await;
     answer.is_error(401, &ErrorKind::AdminAuthAccess);
     let config = config(Arc::new(live_of(&world)), &world.clock).with_admin(admin(&good).0);
-    let answer = post(&own_path(), "x")
-        .bearer(&admin(&good).1)
-        .of(&Kbs::new(config))
-        .await;
+    let answer = post(&own_path(), "x").bearer(&admin(&good).1).of(&Kbs::new(config)).await;
     answer.is_error(401, &ErrorKind::PluginInternalError);
 }
 
@@ -766,25 +655,17 @@ async fn without_policies_everything_is_denied() {
     let clock = Arc::new(ManualClock::new(sample::time(1000)));
     let backend = Arc::new(MemoryBackend::new());
     let path: ResourcePath = sample::secret_path(1);
-    KeyBroker::put(&*backend, &path, &sample::secret(1))
-        .await
-        .unwrap();
+    KeyBroker::put(&*backend, &path, &sample::secret(1)).await.unwrap();
     let kbs = Kbs::new(config(Arc::clone(&backend) as _, &clock));
     for policies in 0..2 {
         let (cookie, nonce) = auth(&kbs).await;
         let body = request(&nonce, &FakeAttester::new(1, 1)).await;
-        post("attest", body.to_string())
-            .cookie(&cookie)
-            .of(&kbs)
-            .await;
+        post("attest", body.to_string()).cookie(&cookie).of(&kbs).await;
         let answer = get(&own_path()).cookie(&cookie).of(&kbs).await;
         answer.is_error(401, &ErrorKind::PolicyDeny);
         if policies == 0 {
             let text = intent().render_resource();
-            backend
-                .set_policy(PolicySlot::Resource, &text)
-                .await
-                .unwrap();
+            backend.set_policy(PolicySlot::Resource, &text).await.unwrap();
         }
     }
 }
@@ -795,14 +676,9 @@ async fn sample_evidence_needs_the_dangerous_switch() {
     let backend = Arc::new(MemoryBackend::new());
     let allow = "package policy\nimport rego.v1\nallow if input.submods.cpu0[\"ear.veraison.\
         annotated-evidence\"].sample.svn == \"1\"\n";
-    backend
-        .set_policy(PolicySlot::Resource, allow)
-        .await
-        .unwrap();
+    backend.set_policy(PolicySlot::Resource, allow).await.unwrap();
     let path = sample::secret_path(1);
-    KeyBroker::put(&*backend, &path, &sample::secret(1))
-        .await
-        .unwrap();
+    KeyBroker::put(&*backend, &path, &sample::secret(1)).await.unwrap();
     let config = config(backend, &clock).dangerous_accept_sample();
     let kbs = Kbs::new(config);
     for (fill, status) in [(None, 200), (Some(0_u8), 401)] {
@@ -821,10 +697,7 @@ async fn sample_evidence_needs_the_dangerous_switch() {
             "runtime-data": {"nonce": nonce, "tee-pubkey": key},
             "tee-evidence": {"primary_evidence": evidence, "additional_evidence": ""},
         });
-        let answer = post("attest", body.to_string())
-            .cookie(&cookie)
-            .of(&kbs)
-            .await;
+        let answer = post("attest", body.to_string()).cookie(&cookie).of(&kbs).await;
         assert_eq!(answer.status.as_u16(), status);
         let answer = get(&own_path()).cookie(&cookie).of(&kbs).await;
         assert_eq!(answer.status.as_u16(), status);
@@ -838,14 +711,9 @@ async fn init_data_reaches_verifier_policy_and_token() {
     let mut body = request(&nonce, &world.attester).await;
     let text = "version = \"0.1.0\"\nalgorithm = \"sha256\"\n[data]\nuuid = \"7c9e\"\n";
     body["init-data"] = json!({"format": "toml", "body": text});
-    let answer = post("attest", body.to_string())
-        .cookie(&cookie)
-        .of(&world.kbs)
-        .await;
+    let answer = post("attest", body.to_string()).cookie(&cookie).of(&world.kbs).await;
     let token = answer.json()["token"].as_str().unwrap().to_owned();
-    let payload = URL_SAFE_NO_PAD
-        .decode(token.split('.').nth(1).unwrap())
-        .unwrap();
+    let payload = URL_SAFE_NO_PAD.decode(token.split('.').nth(1).unwrap()).unwrap();
     let claims: Value = serde_json::from_slice(&payload).unwrap();
     let evidence = &claims["submods"]["cpu0"]["ear.veraison.annotated-evidence"];
     assert_eq!(evidence["init_data_claims"]["uuid"], "7c9e");
@@ -859,23 +727,14 @@ async fn init_data_reaches_verifier_policy_and_token() {
 async fn no_key_leaves_when_the_audit_log_is_away() {
     use tec_core::testing::{Fault, Faulty};
     let world = World::new().await;
-    let broken: Arc<dyn AuditSink> = Arc::new(Faulty::crash_at(
-        Arc::clone(&world.registry),
-        0,
-        Fault::Before,
-    ));
-    let ports = LivePorts {
-        audit: broken,
-        ..ports(&world.registry, &world.clock)
-    };
+    let broken: Arc<dyn AuditSink> =
+        Arc::new(Faulty::crash_at(Arc::clone(&world.registry), 0, Fault::Before));
+    let ports = LivePorts { audit: broken, ..ports(&world.registry, &world.clock) };
     let backend = LiveBackend::new(ports, &intent());
     let kbs = Kbs::new(config(Arc::new(backend), &world.clock));
     let (cookie, nonce) = auth(&kbs).await;
     let body = request(&nonce, &world.attester).await;
-    post("attest", body.to_string())
-        .cookie(&cookie)
-        .of(&kbs)
-        .await;
+    post("attest", body.to_string()).cookie(&cookie).of(&kbs).await;
     let answer = get(&own_path()).cookie(&cookie).of(&kbs).await;
     answer.is_error(401, &ErrorKind::PluginInternalError);
 }

@@ -49,9 +49,7 @@ impl Compiled {
         add(&mut engine, "host.rego", HOST)?;
         add(&mut engine, "answer.rego", ANSWER)?;
         let function = Box::new(|_| Ok(Value::Undefined));
-        engine
-            .add_extension("__builtin_host_await".to_owned(), 2, function)
-            .ok()?;
+        engine.add_extension("__builtin_host_await".to_owned(), 2, function).ok()?;
         Self::new(text, engine, "data.tec.answer.verdict")
     }
 
@@ -64,11 +62,7 @@ impl Compiled {
     fn new(text: &str, mut engine: Engine, entry: &str) -> Option<Self> {
         let policy = engine.compile_with_entrypoint(&Rc::from(entry)).ok()?;
         let program = Compiler::compile_from_policy(&policy, &[entry]).ok()?;
-        Some(Self {
-            text: text.to_owned(),
-            program,
-            idle: Mutex::default(),
-        })
+        Some(Self { text: text.to_owned(), program, idle: Mutex::default() })
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<RegoVM>> {
@@ -115,15 +109,10 @@ impl Compiled {
         }
         let mut answers = Vec::with_capacity(references.len());
         for (name, value) in references {
-            answers.push((
-                Value::from(name.as_str()),
-                repeat_n(to_rego(value)?, ANSWERS),
-            ));
+            answers.push((Value::from(name.as_str()), repeat_n(to_rego(value)?, ANSWERS)));
         }
         machine.set_host_await_responses(answers);
-        let value = machine
-            .execute_entry_point_by_index(0)
-            .map_err(evaluation_failed)?;
+        let value = machine.execute_entry_point_by_index(0).map_err(evaluation_failed)?;
         self.idle().push(machine);
         Ok(value)
     }

@@ -60,16 +60,12 @@ impl Evaluator {
         let references = Arc::<Mutex<References>>::default();
         let for_query = Arc::clone(&references);
         let function = move |arguments: Vec<regorus::Value>| Ok(query(&for_query, &arguments));
-        engine
-            .add_extension(QUERY.to_owned(), 1, Box::new(function))
-            .map_err(evaluation_failed)?;
+        engine.add_extension(QUERY.to_owned(), 1, Box::new(function)).map_err(evaluation_failed)?;
         Ok(Self { engine, references })
     }
 
     fn references(&self) -> MutexGuard<'_, References> {
-        self.references
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.references.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -94,9 +90,7 @@ fn rule(engine: &mut Engine, path: &str) -> Result<Option<Value>, PolicyError> {
 }
 
 fn queried(engine: &mut Engine, path: &str) -> Result<regorus::Value, PolicyError> {
-    let results = engine
-        .eval_query(path.to_owned(), false)
-        .map_err(evaluation_failed)?;
+    let results = engine.eval_query(path.to_owned(), false).map_err(evaluation_failed)?;
     let value = results
         .result
         .first()
@@ -113,10 +107,7 @@ impl AttestationPolicy {
     pub fn parse(text: &str) -> Result<Self, PolicyError> {
         let compiled = Compiled::attestation(text).map(Arc::new);
         let interpreted = Self::interpreted(text)?;
-        Ok(Self {
-            compiled,
-            ..interpreted
-        })
+        Ok(Self { compiled, ..interpreted })
     }
 
     /// As [`parse`](Self::parse), for the interpreter alone: what Trustee does for each request.
@@ -124,11 +115,7 @@ impl AttestationPolicy {
     /// # Errors
     /// As `parse`.
     pub fn interpreted(text: &str) -> Result<Self, PolicyError> {
-        Ok(Self {
-            compiled: None,
-            engine: analyzed(text)?,
-            idle: Arc::default(),
-        })
+        Ok(Self { compiled: None, engine: analyzed(text)?, idle: Arc::default() })
     }
 
     /// Whether the policy is one of ours, so that approvals need no interpreter.
@@ -212,9 +199,7 @@ impl AttestationPolicy {
                 }
             }
         }
-        Err(evaluation_failed(
-            "reference values are asked for without end",
-        ))
+        Err(evaluation_failed("reference values are asked for without end"))
     }
 }
 
@@ -254,10 +239,7 @@ impl ResourcePolicy {
     pub fn parse(text: &str) -> Result<Self, PolicyError> {
         let compiled = Compiled::resource(text).map(Arc::new);
         let interpreted = Self::interpreted(text)?;
-        Ok(Self {
-            compiled,
-            ..interpreted
-        })
+        Ok(Self { compiled, ..interpreted })
     }
 
     /// As [`parse`](Self::parse), for the interpreter alone: what Trustee does for each request.
@@ -265,10 +247,7 @@ impl ResourcePolicy {
     /// # Errors
     /// As `parse`.
     pub fn interpreted(text: &str) -> Result<Self, PolicyError> {
-        Ok(Self {
-            compiled: None,
-            engine: analyzed(text)?,
-        })
+        Ok(Self { compiled: None, engine: analyzed(text)? })
     }
 
     /// Whether the policy is one of ours, so that approvals need no interpreter.

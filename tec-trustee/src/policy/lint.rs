@@ -37,19 +37,13 @@ pub fn lint_resource(text: &str) -> Result<Vec<Finding>, PolicyError> {
         if !is_known && allows(&trial.claims) {
             findings.push(Finding::new(trial.rule, trial.what));
         }
-        if findings
-            .iter()
-            .any(|finding| finding.rule == Rule::AllowAll)
-        {
+        if findings.iter().any(|finding| finding.rule == Rule::AllowAll) {
             // All else follows from it.
             return Ok(findings);
         }
     }
     if !allows(&token("affirming", "tpm", Some(MACHINE))) {
-        findings.push(Finding::new(
-            Rule::DenyOwn,
-            "an affirmed token of the machine itself",
-        ));
+        findings.push(Finding::new(Rule::DenyOwn, "an affirmed token of the machine itself"));
     }
     Ok(findings)
 }
@@ -58,11 +52,7 @@ fn trials() -> Vec<Trial> {
     let trial = |rule, what, claims| Trial { rule, what, claims };
     vec![
         trial(Rule::AllowAll, "a token without any claim", json!({})),
-        trial(
-            Rule::AllowAll,
-            "a token without evidence",
-            json!({"submods": {}}),
-        ),
+        trial(Rule::AllowAll, "a token without evidence", json!({"submods": {}})),
         trial(
             Rule::AllowSample,
             "evidence without hardware, not affirmed",
@@ -78,11 +68,7 @@ fn trials() -> Vec<Trial> {
             "the status \"warning\"",
             token("warning", "tpm", Some(MACHINE)),
         ),
-        trial(
-            Rule::AllowUnaffirmed,
-            "the status \"none\"",
-            token("none", "tpm", Some(MACHINE)),
-        ),
+        trial(Rule::AllowUnaffirmed, "the status \"none\"", token("none", "tpm", Some(MACHINE))),
         trial(
             Rule::AllowAnyMachine,
             "an affirmed token that names no machine",
@@ -123,9 +109,8 @@ fn submodule(status: &str, tee: &str, machine: Option<&str>) -> Value {
 /// `Parse`, `Package`, `TooLarge`. A policy that fails on evidence affirms nothing.
 pub fn lint_attestation(text: &str) -> Result<Vec<Finding>, PolicyError> {
     let policy = AttestationPolicy::parse(text)?;
-    let mut tpm: BTreeMap<String, String> = (0..PCR_COUNT)
-        .map(|index| (format!("pcr{index:02}"), "0".repeat(64)))
-        .collect();
+    let mut tpm: BTreeMap<String, String> =
+        (0..PCR_COUNT).map(|index| (format!("pcr{index:02}"), "0".repeat(64))).collect();
     tpm.insert("ak_public".to_owned(), "MFkw".to_owned());
     let azure = json!({
         "tpm": tpm, "policy_debug_allowed": "false", "measurement": "AAAA",
@@ -134,15 +119,9 @@ pub fn lint_attestation(text: &str) -> Result<Vec<Finding>, PolicyError> {
     });
     let evidence = [
         ("no evidence at all", json!({})),
-        (
-            "evidence without hardware",
-            json!({"sample": {"svn": "1", "debug": false}}),
-        ),
+        ("evidence without hardware", json!({"sample": {"svn": "1", "debug": false}})),
         ("a TPM that nobody knows", json!({"tpm": tpm})),
-        (
-            "an Azure machine that nobody knows",
-            json!({"az-snp-vtpm": azure}),
-        ),
+        ("an Azure machine that nobody knows", json!({"az-snp-vtpm": azure})),
     ];
     let affirms = |input: &Value| {
         let verdict = policy.decide(input, |_| None);

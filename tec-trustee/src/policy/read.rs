@@ -46,9 +46,7 @@ fn read_pinned(text: &str) -> Option<PinnedPcrs> {
         let name = pcr_reference_name(*pcr);
         text.contains(&format!("\tapproved(\"{name}\", registers.pcr"))
     };
-    let pinned = PcrIndex::all()
-        .filter(is_pinned)
-        .fold(PcrSet::default(), PcrSet::with);
+    let pinned = PcrIndex::all().filter(is_pinned).fold(PcrSet::default(), PcrSet::with);
     PinnedPcrs::new(pinned).ok()
 }
 

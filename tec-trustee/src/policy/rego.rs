@@ -24,18 +24,14 @@ pub(super) fn parse(text: &str) -> Result<Engine, PolicyError> {
         return Err(PolicyError::TooLarge { length: text.len() });
     }
     if parsing_effort(text) > MAX_PARSING_EFFORT {
-        return Err(PolicyError::Parse {
-            reason: "brackets are nested too deeply".to_owned(),
-        });
+        return Err(PolicyError::Parse { reason: "brackets are nested too deeply".to_owned() });
     }
     let mut engine = Engine::new();
     engine.set_execution_timer_config(TIMER);
     // What ends without a line break does not parse at times.
     let package = engine
         .add_policy("policy.rego".to_owned(), format!("{text}\n"))
-        .map_err(|error| PolicyError::Parse {
-            reason: error.to_string(),
-        })?;
+        .map_err(|error| PolicyError::Parse { reason: error.to_string() })?;
     if package != "data.policy" {
         return Err(PolicyError::Package { package });
     }
@@ -72,9 +68,7 @@ fn parsing_effort(text: &str) -> u64 {
 }
 
 pub(super) fn evaluation_failed(error: impl std::fmt::Display) -> PolicyError {
-    PolicyError::Evaluate {
-        reason: error.to_string(),
-    }
+    PolicyError::Evaluate { reason: error.to_string() }
 }
 
 pub(super) fn to_rego(value: &Value) -> Result<regorus::Value, PolicyError> {

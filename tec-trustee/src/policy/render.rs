@@ -105,10 +105,7 @@ impl PolicyIntent {
 fn snp(text: &mut String, report: &str, demanded: SnpRequirement) {
     let _ = writeln!(text, "\t{report}.policy_debug_allowed == \"false\"");
     if demanded.is_measured {
-        let _ = writeln!(
-            text,
-            "\tapproved(\"{SNP_MEASUREMENT}\", {report}.measurement)"
-        );
+        let _ = writeln!(text, "\tapproved(\"{SNP_MEASUREMENT}\", {report}.measurement)");
     }
     let Some(tcb) = demanded.minimum else {
         return;
@@ -119,10 +116,7 @@ fn snp(text: &mut String, report: &str, demanded: SnpRequirement) {
         ("snp", tcb.snp),
         ("microcode", tcb.microcode),
     ] {
-        let _ = writeln!(
-            text,
-            "\tat_least({report}.reported_tcb_{part}, \"{least:03}\")"
-        );
+        let _ = writeln!(text, "\tat_least({report}.reported_tcb_{part}, \"{least:03}\")");
     }
 }
 

@@ -16,9 +16,7 @@ fn ak(fill: u8) -> PublicKey {
 }
 
 fn intent() -> PolicyIntent {
-    let pinned = [PcrIndex::BOOT_MANAGER, PcrIndex::MOK]
-        .into_iter()
-        .collect();
+    let pinned = [PcrIndex::BOOT_MANAGER, PcrIndex::MOK].into_iter().collect();
     PolicyIntent::new(PinnedPcrs::new(pinned).unwrap(), [Tee::Tpm]).unwrap()
 }
 
@@ -74,11 +72,7 @@ fn the_machine_gets_its_own_path_and_no_other() {
 fn claims_that_are_missing_in_the_token_deny() {
     let path = ["default", MACHINE, "root"];
     let cpu = json!({"ear.status": "affirming", "tec.machine": MACHINE});
-    assert!(allows(
-        &json!({"submods": {"cpu0": cpu}}),
-        "resource",
-        &path
-    ));
+    assert!(allows(&json!({"submods": {"cpu0": cpu}}), "resource", &path));
     for claims in [
         json!({}),
         json!({"submods": {}}),
@@ -96,10 +90,7 @@ fn claims_that_are_missing_in_the_token_deny() {
 #[test]
 fn intents_without_reliable_evidence_are_refused() {
     let pinned = PinnedPcrs::boot_manager();
-    assert!(matches!(
-        PolicyIntent::new(pinned, []),
-        Err(PolicyIntentError::NoTee)
-    ));
+    assert!(matches!(PolicyIntent::new(pinned, []), Err(PolicyIntentError::NoTee)));
     assert!(matches!(
         PolicyIntent::new(pinned, [Tee::Tpm, Tee::Sample]),
         Err(PolicyIntentError::Tee { tee: Tee::Sample })
@@ -124,10 +115,7 @@ fn what_tokens_cannot_carry_is_no_claim() {
         ("site", -70_010, text(&"x".repeat(129))),
     ] {
         let result = add(name, key, value);
-        assert!(
-            matches!(result, Err(PolicyIntentError::Claim { .. })),
-            "{name} {key}"
-        );
+        assert!(matches!(result, Err(PolicyIntentError::Claim { .. })), "{name} {key}");
     }
     let one = add("site", -70_010, text("x")).unwrap();
     assert!(one.clone().with_claim("site", -70_011, text("y")).is_err());
@@ -142,10 +130,7 @@ fn generations_that_cannot_do_what_is_meant_are_refused() {
         bound.check_for(Generation::Mounted),
         Err(PolicyIntentError::NoKeyClaim { .. })
     ));
-    assert!(matches!(
-        unbound.check_for(Generation::V0_21),
-        Err(PolicyIntentError::Unbound { .. })
-    ));
+    assert!(matches!(unbound.check_for(Generation::V0_21), Err(PolicyIntentError::Unbound { .. })));
     for (intent, generation) in [
         (&bound, Generation::Unified),
         (&bound, Generation::V0_21),
@@ -159,10 +144,7 @@ fn generations_that_cannot_do_what_is_meant_are_refused() {
 #[test]
 fn reports_are_demanded_only_of_evidence_that_has_one() {
     let demanded = SnpRequirement::default().with_approved_measurement();
-    assert!(matches!(
-        intent().with_snp(demanded),
-        Err(PolicyIntentError::NoSnp)
-    ));
+    assert!(matches!(intent().with_snp(demanded), Err(PolicyIntentError::NoSnp)));
 }
 
 fn rules(findings: Result<Vec<crate::config::Finding>, PolicyError>) -> Vec<crate::config::Rule> {
@@ -188,11 +170,7 @@ fn resource_policies_that_give_too_much_are_found() {
     let any_hardware = "allow if input.submods.cpu0[\"ear.veraison.annotated-evidence\"].tpm";
     assert_eq!(
         with(any_hardware),
-        [
-            Rule::AllowUnaffirmed,
-            Rule::AllowAnyMachine,
-            Rule::AllowDevices
-        ]
+        [Rule::AllowUnaffirmed, Rule::AllowAnyMachine, Rule::AllowDevices]
     );
     let any_status = "allow if input.submods.cpu0[\"ear.status\"]";
     assert!(with(any_status).contains(&Rule::AllowSample));
@@ -224,24 +202,11 @@ fn texts_are_the_same_every_time() {
 #[test]
 fn policies_with_wrong_results_give_errors() {
     let run = |body: &str| {
-        attest(
-            &format!("package policy\nimport rego.v1\n{body}"),
-            &json!({}),
-            &json!({}),
-        )
+        attest(&format!("package policy\nimport rego.v1\n{body}"), &json!({}), &json!({}))
     };
-    assert!(matches!(
-        run("trust_claims := {\"wizardry\": 1}"),
-        Err(PolicyError::Result { .. })
-    ));
-    assert!(matches!(
-        run("trust_claims := {\"hardware\": 1000}"),
-        Err(PolicyError::Result { .. })
-    ));
-    assert!(matches!(
-        run("trust_claims := 1"),
-        Err(PolicyError::Result { .. })
-    ));
+    assert!(matches!(run("trust_claims := {\"wizardry\": 1}"), Err(PolicyError::Result { .. })));
+    assert!(matches!(run("trust_claims := {\"hardware\": 1000}"), Err(PolicyError::Result { .. })));
+    assert!(matches!(run("trust_claims := 1"), Err(PolicyError::Result { .. })));
     assert!(matches!(
         run("extensions := [{\"name\": \"ear.status\", \"key\": 1, \"value\": \"affirming\"}]"),
         Err(PolicyError::Result { .. })
@@ -290,8 +255,5 @@ fn tiers_are_those_of_ear() {
 #[test]
 fn deeply_nested_policies_are_refused_without_parsing() {
     let text = format!("package policy\nx := {}", "[".repeat(70));
-    assert!(matches!(
-        AttestationPolicy::parse(&text),
-        Err(PolicyError::Parse { .. })
-    ));
+    assert!(matches!(AttestationPolicy::parse(&text), Err(PolicyError::Parse { .. })));
 }

@@ -67,11 +67,7 @@ pub struct Verdict {
 impl Verdict {
     /// `ear.status`: the worst tier of all claims.
     pub fn status(&self) -> TrustTier {
-        self.claims
-            .values()
-            .map(|value| TrustTier::of(*value))
-            .max()
-            .unwrap_or(TrustTier::None)
+        self.claims.values().map(|value| TrustTier::of(*value)).max().unwrap_or(TrustTier::None)
     }
 
     /// Makes sure that the verdict is not affirming: executables are not recognized (AR4SI 33).

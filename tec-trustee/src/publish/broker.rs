@@ -45,11 +45,7 @@ pub struct BrokerPublisher {
 impl BrokerPublisher {
     /// A publisher that knows nothing of its target yet.
     pub fn new(broker: Arc<dyn KeyBroker>, entropy: Arc<dyn Entropy>) -> Self {
-        Self {
-            broker,
-            entropy,
-            record: Mutex::default(),
-        }
+        Self { broker, entropy, record: Mutex::default() }
     }
 
     /// Has the next round send `count` of all items again, round and round from call to call: what
@@ -68,12 +64,7 @@ impl BrokerPublisher {
         let found = self.recognize(record).await?;
         let (steps, position) = desired.read(|state| {
             // Who wants to take it away later has to know that it may be there.
-            for item in state
-                .kept()
-                .iter()
-                .filter(|item| !record.knows(item))
-                .collect::<Vec<_>>()
-            {
+            for item in state.kept().iter().filter(|item| !record.knows(item)).collect::<Vec<_>>() {
                 record.doubt(item);
             }
             (plan(state, record), state.position())
@@ -82,8 +73,7 @@ impl BrokerPublisher {
             Found::Ours(head) => head,
             Found::Foreign(old) => self.begin(record, old.as_ref()).await?,
         };
-        self.deliver(desired, record, &mut head, &steps, changes)
-            .await?;
+        self.deliver(desired, record, &mut head, &steps, changes).await?;
         if !index::has_epoch(&*self.broker, &head.epoch).await? {
             tracing::warn!("the target lost its state meanwhile");
             record.doubt_all();
@@ -120,10 +110,7 @@ impl BrokerPublisher {
             && index::has_epoch(&*self.broker, &head.epoch).await?
         {
             record.adopt(notes.counting(), &head.epoch, &head.stamp);
-            tracing::info!(
-                items = record.len(),
-                "what the target holds is known from its notes"
-            );
+            tracing::info!(items = record.len(), "what the target holds is known from its notes");
             return Ok(Found::Ours(head));
         }
         for item in notes.known.keys() {
@@ -253,11 +240,8 @@ impl Publisher for BrokerPublisher {
                 return Ok(Progress::Converged { changes, revision });
             }
         }
-        Err(
-            PortError::new(PortErrorKind::Unavailable, "publish").because(format!(
-                "the target did not keep what it was sent in {PASSES} passes"
-            )),
-        )
+        Err(PortError::new(PortErrorKind::Unavailable, "publish")
+            .because(format!("the target did not keep what it was sent in {PASSES} passes")))
     }
 
     async fn distrust(&self) {

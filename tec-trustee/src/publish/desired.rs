@@ -75,10 +75,7 @@ impl fmt::Debug for Desired {
 impl Desired {
     /// Nothing but the two policies.
     pub fn new(attestation: impl Into<String>, resource: impl Into<String>) -> Self {
-        let desired = Self {
-            state: Mutex::default(),
-            latest: watch::Sender::default(),
-        };
+        let desired = Self { state: Mutex::default(), latest: watch::Sender::default() };
         desired.set_policies(attestation, resource);
         desired
     }
@@ -271,8 +268,7 @@ impl Desired {
         let mut state = self.lock();
         let outcome = change(&mut state);
         let revision = state.revision();
-        self.latest
-            .send_if_modified(|latest| std::mem::replace(latest, revision) != revision);
+        self.latest.send_if_modified(|latest| std::mem::replace(latest, revision) != revision);
         outcome
     }
 

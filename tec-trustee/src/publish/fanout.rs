@@ -114,13 +114,7 @@ impl Fanout {
             due: self.clock.now(),
             error: None,
         };
-        self.targets.insert(
-            name.into(),
-            Target {
-                publisher,
-                status: Mutex::new(status),
-            },
-        );
+        self.targets.insert(name.into(), Target { publisher, status: Mutex::new(status) });
     }
 
     /// Leaves a target alone from now on; what it holds stays there.
@@ -137,10 +131,7 @@ impl Fanout {
     /// When the next target is due: the earliest of all that are not healthy.
     pub fn next_due(&self) -> Option<Timestamp> {
         let status = self.targets.values().map(|target| target.status().clone());
-        status
-            .filter(|status| status.health != Health::Healthy)
-            .map(|status| status.due)
-            .min()
+        status.filter(|status| status.health != Health::Healthy).map(|status| status.due).min()
     }
 
     /// One round of every target that is due, all at the same time. Returns when the last is done;
@@ -150,10 +141,7 @@ impl Fanout {
     /// As that of the publishers.
     pub async fn publish(&self, desired: &Desired) -> BTreeMap<String, TargetStatus> {
         let now = self.clock.now();
-        let due = self
-            .targets
-            .iter()
-            .filter(|(_, target)| target.status().due <= now);
+        let due = self.targets.iter().filter(|(_, target)| target.status().due <= now);
         let rounds = due.map(|(name, target)| {
             let round: Pin<Box<dyn Future<Output = ()> + Send + '_>> =
                 Box::pin(self.round(name, target, desired));
@@ -215,20 +203,14 @@ impl Fanout {
 
     /// Seconds to wait after so many earlier failures.
     fn wait(&self, failures: u32) -> i64 {
-        let delay = self
-            .retry
-            .delay(failures, &mut EntropyRng::new(&*self.entropy));
+        let delay = self.retry.delay(failures, &mut EntropyRng::new(&*self.entropy));
         let whole = delay.unwrap_or(self.retry.cap).as_millis().div_ceil(1000);
         i64::try_from(whole).unwrap_or(i64::MAX).max(1)
     }
 }
 
 fn health(error: &PortError) -> Health {
-    if error.is_retryable() {
-        Health::Failing(error.kind())
-    } else {
-        Health::Broken(error.kind())
-    }
+    if error.is_retryable() { Health::Failing(error.kind()) } else { Health::Broken(error.kind()) }
 }
 
 /// Runs all futures at the same time, within this task: a library does not spawn.
@@ -236,11 +218,7 @@ pub(super) async fn all(futures: Vec<Pin<Box<dyn Future<Output = ()> + Send + '_
     let mut waiting = futures;
     poll_fn(|context| {
         waiting.retain_mut(|future| future.as_mut().poll(context).is_pending());
-        if waiting.is_empty() {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
-        }
+        if waiting.is_empty() { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;
 }

@@ -146,18 +146,14 @@ pub(super) async fn notes(broker: &dyn KeyBroker, head: &Head) -> Result<Notes, 
     marks.extend(head.tail.clone());
     marks.retain(|item, _| !matches!(item, Item::Reference(name) if is_reserved(name)));
     let known = marks.into_iter().map(|(item, mark)| (item, mark.0));
-    Ok(Notes {
-        known: known.collect(),
-        is_whole,
-    })
+    Ok(Notes { known: known.collect(), is_whole })
 }
 
 impl Notes {
     /// Without the names of what was withdrawn and is nobody's any more.
     pub(super) fn counting(mut self) -> BTreeMap<Item, Option<Known>> {
         let common = common_names();
-        self.known
-            .retain(|item, known| *known != Some(Known::Nothing) || common.contains(item));
+        self.known.retain(|item, known| *known != Some(Known::Nothing) || common.contains(item));
         self.known
     }
 }
@@ -187,19 +183,14 @@ impl Head {
         Self {
             epoch: record.epoch.clone().unwrap_or_default(),
             side,
-            tail: notes
-                .map(|(item, known)| (item.clone(), Mark(known)))
-                .collect(),
+            tail: notes.map(|(item, known)| (item.clone(), Mark(known))).collect(),
             ..Self::default()
         }
     }
 
     /// Whether the index, with `more` notes, is worth writing anew for `live` ones.
     pub(super) fn is_bloated(&self, live: usize, more: usize) -> bool {
-        let notes = self
-            .listed
-            .saturating_add(self.tail.len())
-            .saturating_add(more);
+        let notes = self.listed.saturating_add(self.tail.len()).saturating_add(more);
         let chunks = usize::try_from(self.chunks).unwrap_or(usize::MAX);
         notes > live.saturating_mul(2).saturating_add(SLACK)
             || chunks > live.saturating_mul(2) / MAX_CHUNK + SLACK_CHUNKS
@@ -214,8 +205,7 @@ impl Head {
         stamp: &str,
     ) -> Result<(), PortError> {
         // What an earlier batch left here because it broke off.
-        self.spill(broker, MAX_TAIL.saturating_add(MAX_CHUNK))
-            .await?;
+        self.spill(broker, MAX_TAIL.saturating_add(MAX_CHUNK)).await?;
         for item in items {
             self.tail.insert(item.clone(), Mark(None));
         }
@@ -270,10 +260,8 @@ async fn written(broker: &dyn KeyBroker, name: &str, value: &Value) -> Result<()
     if broker.reference_value(name).await?.as_ref() == Some(value) {
         return Ok(());
     }
-    Err(
-        PortError::new(PortErrorKind::Unavailable, "write the index")
-            .because(format!("the target did not keep {name}")),
-    )
+    Err(PortError::new(PortErrorKind::Unavailable, "write the index")
+        .because(format!("the target did not keep {name}")))
 }
 
 fn chunk_name(side: Side, number: u32) -> String {

@@ -39,9 +39,7 @@ impl FromStr for ReferenceName {
         let legal = text.len() <= Self::MAX
             && text.starts_with(word)
             && text.chars().all(|c| word(c) || c == '.');
-        legal
-            .then(|| Self(text.to_owned()))
-            .ok_or_else(|| ParseItemError::new(text))
+        legal.then(|| Self(text.to_owned())).ok_or_else(|| ParseItemError::new(text))
     }
 }
 
@@ -108,9 +106,7 @@ pub struct ParseItemError {
 
 impl ParseItemError {
     fn new(text: &str) -> Self {
-        Self {
-            text: text.chars().take(64).collect(),
-        }
+        Self { text: text.chars().take(64).collect() }
     }
 }
 
@@ -177,10 +173,7 @@ impl From<Item> for String {
 pub(super) fn common_names() -> Vec<Item> {
     let registers = PcrIndex::all().map(pcr_reference_name);
     let names = registers.chain([TRUSTED_AKS.to_owned()]);
-    names
-        .filter_map(|name| name.parse().ok())
-        .map(Item::Reference)
-        .collect()
+    names.filter_map(|name| name.parse().ok()).map(Item::Reference).collect()
 }
 
 #[cfg(test)]
@@ -189,27 +182,15 @@ mod tests {
 
     #[test]
     fn items_round_trip_as_text_and_sort_as_they_are_published() {
-        let texts = [
-            "attestation-policy",
-            "resource-policy",
-            "reference/tpm_pcr4",
-            "secret/a/b/c",
-        ];
+        let texts = ["attestation-policy", "resource-policy", "reference/tpm_pcr4", "secret/a/b/c"];
         let items: Vec<Item> = texts.iter().map(|text| text.parse().unwrap()).collect();
         assert!(items.is_sorted());
         for (item, text) in items.iter().zip(texts) {
             assert_eq!(item.to_string(), text);
         }
         let long = format!("reference/{}", "a".repeat(201));
-        for bad in [
-            "",
-            "policy",
-            "reference/",
-            "reference/..",
-            "reference/a/b",
-            "secret/a",
-            &long,
-        ] {
+        for bad in ["", "policy", "reference/", "reference/..", "reference/a/b", "secret/a", &long]
+        {
             assert!(bad.parse::<Item>().is_err(), "{bad}");
         }
     }

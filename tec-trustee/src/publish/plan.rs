@@ -36,10 +36,7 @@ pub(super) fn plan(desired: &State, record: &Record) -> Vec<Step> {
     let mut steps: Vec<Step> = match desired.changes_since(record.position()) {
         Some(changes) => {
             let candidates: BTreeSet<&Item> = changes.chain(record.doubts()).collect();
-            candidates
-                .into_iter()
-                .filter_map(|item| step(desired, record, item))
-                .collect()
+            candidates.into_iter().filter_map(|item| step(desired, record, item)).collect()
         }
         None => everything(desired, record),
     };
@@ -50,14 +47,10 @@ pub(super) fn plan(desired: &State, record: &Record) -> Vec<Step> {
 fn everything(desired: &State, record: &Record) -> Vec<Step> {
     let common = common_names();
     let unknown = common.iter().filter(|item| !record.knows(item));
-    let emptied = unknown
-        .filter(|item| desired.entry(item).is_none())
-        .map(withdraw);
+    let emptied = unknown.filter(|item| desired.entry(item).is_none()).map(withdraw);
     let there = record.items().filter(|item| desired.entry(item).is_none());
     let there = there.filter_map(|item| step(desired, record, item));
-    let wanted = desired
-        .items()
-        .filter_map(|(item, _)| step(desired, record, item));
+    let wanted = desired.items().filter_map(|(item, _)| step(desired, record, item));
     wanted.chain(there).chain(emptied).collect()
 }
 
@@ -67,20 +60,14 @@ fn step(desired: &State, record: &Record, item: &Item) -> Option<Step> {
         return None;
     }
     match wanted {
-        Some(_) => Some(Step {
-            item: item.clone(),
-            action: Action::Set,
-        }),
+        Some(_) => Some(Step { item: item.clone(), action: Action::Set }),
         // There are always policies, so this is none.
         None => Some(withdraw(item)),
     }
 }
 
 fn withdraw(item: &Item) -> Step {
-    Step {
-        item: item.clone(),
-        action: Action::Withdraw,
-    }
+    Step { item: item.clone(), action: Action::Withdraw }
 }
 
 fn order(step: &Step) -> (u8, &Item) {

@@ -153,10 +153,7 @@ impl Record {
                 _ => theirs.doubt(&item),
             }
         }
-        let unheard = self
-            .known
-            .keys()
-            .filter(|item| !theirs.known.contains_key(item));
+        let unheard = self.known.keys().filter(|item| !theirs.known.contains_key(item));
         let unheard: Vec<&Item> = unheard.chain(&self.doubts).collect();
         for item in unheard {
             theirs.doubt(item);
@@ -169,9 +166,7 @@ impl Record {
     pub(super) fn doubt_next(&mut self, count: usize) {
         let start = self.cursor.take().map_or(Bound::Unbounded, Bound::Excluded);
         let after = self.known.range((start, Bound::Unbounded));
-        let around = after
-            .chain(self.known.iter())
-            .take(self.known.len().min(count));
+        let around = after.chain(self.known.iter()).take(self.known.len().min(count));
         let next: Vec<Item> = around.map(|(item, _)| item.clone()).collect();
         self.cursor = next.last().cloned();
         self.doubts.extend(next);

@@ -92,12 +92,8 @@ pub(super) fn build(
     (begin, end): (Timestamp, Timestamp),
     rng: &mut dyn CryptoRng,
 ) -> std::result::Result<Certificate, SignerError> {
-    try_build(role, key, (issuer_key, issuer), (begin, end), rng).map_err(|source| {
-        SignerError::Build {
-            role: role.as_str(),
-            source,
-        }
-    })
+    try_build(role, key, (issuer_key, issuer), (begin, end), rng)
+        .map_err(|source| SignerError::Build { role: role.as_str(), source })
 }
 
 fn try_build(
@@ -124,9 +120,10 @@ fn try_build(
 
 /// A name of its own for each, so that two CAs are never taken for one another.
 fn name(role: Role, serial: &[u8; 16]) -> Result<Name> {
-    let number = serial.iter().take(8).fold(0_u64, |number, byte| {
-        number.checked_shl(8).unwrap_or_default() | u64::from(*byte)
-    });
+    let number = serial
+        .iter()
+        .take(8)
+        .fold(0_u64, |number, byte| number.checked_shl(8).unwrap_or_default() | u64::from(*byte));
     let text = match role {
         Role::Ca => format!("CN=TEC attestation token CA {number:016x}"),
         Role::Signer => format!("CN=TEC attestation token signer {number:016x}"),
@@ -159,9 +156,7 @@ pub(super) fn is_of(certificate: &Certificate, key: &SigningKey) -> bool {
 
 /// Whether it may issue certificates.
 pub(super) fn is_ca(certificate: &Certificate) -> bool {
-    let constraints = certificate
-        .tbs_certificate()
-        .get_extension::<BasicConstraints>();
+    let constraints = certificate.tbs_certificate().get_extension::<BasicConstraints>();
     matches!(constraints, Ok(Some((_, constraints))) if constraints.ca)
 }
 
@@ -179,8 +174,5 @@ pub(super) fn is_issued_by(
         return false;
     };
     signed.issuer() == issuer.tbs_certificate().subject()
-        && issuer_key
-            .verifying_key()
-            .verify(&bytes, &signature)
-            .is_ok()
+        && issuer_key.verifying_key().verify(&bytes, &signature).is_ok()
 }

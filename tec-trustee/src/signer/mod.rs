@@ -128,10 +128,7 @@ impl SignerCa {
     /// `Build`, for a clock beyond what certificates can say.
     pub fn generate(rng: &mut dyn CryptoRng, now: Timestamp) -> Result<Self, SignerError> {
         let key = SigningKey::from(SecretKey::generate_from_rng(rng));
-        let period = (
-            now.plus_seconds(-SKEW_SECONDS),
-            now.plus_seconds(CA_DAYS * DAY),
-        );
+        let period = (now.plus_seconds(-SKEW_SECONDS), now.plus_seconds(CA_DAYS * DAY));
         let certificate = certificate::build(Role::Ca, &key, (&key, None), period, rng)?;
         Ok(Self { key, certificate })
     }
@@ -144,9 +141,7 @@ impl SignerCa {
         let key = read_key(key, Role::Ca)?;
         let certificate = read_certificate(certificate, Role::Ca)?;
         if !certificate::is_of(&certificate, &key) {
-            return Err(SignerError::Pair {
-                role: Role::Ca.as_str(),
-            });
+            return Err(SignerError::Pair { role: Role::Ca.as_str() });
         }
         if !certificate::is_ca(&certificate) {
             return Err(SignerError::NotCa);
@@ -184,22 +179,14 @@ impl SignerCa {
         rng: &mut dyn CryptoRng,
         now: Timestamp,
     ) -> Result<IssuedSigner, SignerError> {
-        let (begin, end) = (
-            now.plus_seconds(-SKEW_SECONDS),
-            now.plus_seconds(SIGNER_DAYS * DAY),
-        );
+        let (begin, end) = (now.plus_seconds(-SKEW_SECONDS), now.plus_seconds(SIGNER_DAYS * DAY));
         if self.ends_at() < end {
-            return Err(SignerError::CaEnds {
-                ends_at: self.ends_at().unix_seconds(),
-            });
+            return Err(SignerError::CaEnds { ends_at: self.ends_at().unix_seconds() });
         }
         let key = SigningKey::from(SecretKey::generate_from_rng(rng));
         let issuer = (&self.key, Some(&self.certificate));
         let certificate = certificate::build(Role::Signer, &key, issuer, (begin, end), rng)?;
-        Ok(IssuedSigner {
-            key: write_key(&key, Role::Signer)?,
-            certificate,
-        })
+        Ok(IssuedSigner { key: write_key(&key, Role::Signer)?, certificate })
     }
 
     /// Issues another signer, where `current` is not of this CA or has less than 30 days to live;
@@ -231,14 +218,9 @@ impl IssuedSigner {
         let parsed = read_key(key, Role::Signer)?;
         let certificate = read_certificate(certificate, Role::Signer)?;
         if !certificate::is_of(&certificate, &parsed) {
-            return Err(SignerError::Pair {
-                role: Role::Signer.as_str(),
-            });
+            return Err(SignerError::Pair { role: Role::Signer.as_str() });
         }
-        Ok(Self {
-            key: write_key(&parsed, Role::Signer)?,
-            certificate,
-        })
+        Ok(Self { key: write_key(&parsed, Role::Signer)?, certificate })
     }
 
     /// The private key in PEM (PKCS #8), for `signer.key_path`.
@@ -285,10 +267,7 @@ fn has_life(certificate: &Certificate, now: Timestamp) -> bool {
 }
 
 fn unreadable(role: Role) -> impl FnOnce(x509_cert::der::Error) -> SignerError {
-    move |source| SignerError::Certificate {
-        role: role.as_str(),
-        source,
-    }
+    move |source| SignerError::Certificate { role: role.as_str(), source }
 }
 
 fn read_key(pem: &SecretBytes, role: Role) -> Result<SigningKey, SignerError> {
@@ -297,18 +276,14 @@ fn read_key(pem: &SecretBytes, role: Role) -> Result<SigningKey, SignerError> {
         .and_then(|pem| std::str::from_utf8(pem).ok())
         .and_then(|pem| SecretKey::from_pem(pem.trim()).ok())
         .map(SigningKey::from)
-        .ok_or(SignerError::Key {
-            role: role.as_str(),
-        })
+        .ok_or(SignerError::Key { role: role.as_str() })
 }
 
 fn write_key(key: &SigningKey, role: Role) -> Result<SecretBytes, SignerError> {
     SecretKey::from(key)
         .to_pkcs8_pem(LineEnding::LF)
         .map(|pem| SecretBytes::new(pem.as_bytes().to_vec()))
-        .map_err(|_| SignerError::Key {
-            role: role.as_str(),
-        })
+        .map_err(|_| SignerError::Key { role: role.as_str() })
 }
 
 fn read_certificate(pem: &str, role: Role) -> Result<Certificate, SignerError> {

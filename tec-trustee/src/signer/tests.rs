@@ -22,21 +22,10 @@ fn days(days: i64) -> Timestamp {
 #[test]
 fn the_same_randomness_and_time_give_the_same_files() {
     let (first, second) = (ca(1), ca(1));
-    assert_eq!(
-        first.certificate_pem().unwrap(),
-        second.certificate_pem().unwrap()
-    );
-    let signer = |ca: &SignerCa| {
-        ca.issue(&mut rng(2), now())
-            .unwrap()
-            .certificate_pem()
-            .unwrap()
-    };
+    assert_eq!(first.certificate_pem().unwrap(), second.certificate_pem().unwrap());
+    let signer = |ca: &SignerCa| ca.issue(&mut rng(2), now()).unwrap().certificate_pem().unwrap();
     assert_eq!(signer(&first), signer(&second));
-    assert_ne!(
-        first.certificate_pem().unwrap(),
-        ca(3).certificate_pem().unwrap()
-    );
+    assert_ne!(first.certificate_pem().unwrap(), ca(3).certificate_pem().unwrap());
 }
 
 #[test]
@@ -50,12 +39,7 @@ fn files_are_read_back_and_keys_do_not_print() {
     assert!(read.key_pem().ct_eq(signer.key_pem()));
     assert!(ca.renew(&read, &mut rng(4), now()).unwrap().is_none());
     let pem = signer.key_pem().expose("search for it").to_vec();
-    let body = String::from_utf8(pem)
-        .unwrap()
-        .lines()
-        .nth(1)
-        .unwrap()
-        .to_owned();
+    let body = String::from_utf8(pem).unwrap().lines().nth(1).unwrap().to_owned();
     assert!(!format!("{signer:?} {ca:?}").contains(&body));
 }
 
@@ -104,15 +88,10 @@ fn files_that_do_not_fit_together_are_refused() {
     ));
     assert!(matches!(
         IssuedSigner::from_pem(signer.key_pem(), &certificate),
-        Err(SignerError::Pair {
-            role: "token signer"
-        })
+        Err(SignerError::Pair { role: "token signer" })
     ));
     let key = SecretBytes::new(b"no key".to_vec());
-    assert!(matches!(
-        SignerCa::from_pem(&key, &certificate),
-        Err(SignerError::Key { role: "CA" })
-    ));
+    assert!(matches!(SignerCa::from_pem(&key, &certificate), Err(SignerError::Key { role: "CA" })));
     assert!(matches!(
         SignerCa::from_pem(&ca.key_pem().unwrap(), "no certificate"),
         Err(SignerError::Certificate { role: "CA", .. })

@@ -31,10 +31,7 @@ impl Case {
     /// The claims of the token, when the policy gave this status and these extensions to `cpu0`.
     pub(crate) fn token(&self, status: &str, extensions: Map<String, Value>) -> Value {
         let mut cpu = extensions;
-        cpu.insert(
-            "ear.status".to_owned(),
-            self.status.unwrap_or(status).into(),
-        );
+        cpu.insert("ear.status".to_owned(), self.status.unwrap_or(status).into());
         let evidence = self.evidence.clone();
         cpu.insert("ear.veraison.annotated-evidence".to_owned(), evidence);
         let mut submods = self.devices.clone();
@@ -90,12 +87,8 @@ impl Case {
 }
 
 fn ak(fill: u8) -> PublicKey {
-    let mut der = vec![
-        0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02,
-    ];
-    der.extend([
-        0x01, 0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07, 0x03,
-    ]);
+    let mut der = vec![0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02];
+    der.extend([0x01, 0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07, 0x03]);
     der.extend([0x42, 0x00, 0x04]);
     der.extend([fill; 64]);
     PublicKey::from_der(&der).unwrap()
@@ -106,9 +99,8 @@ fn value_of(fill: &str) -> String {
 }
 
 fn registers() -> Value {
-    let mut registers: Map<String, Value> = (0..24)
-        .map(|index| (format!("pcr{index:02}"), value_of("00").into()))
-        .collect();
+    let mut registers: Map<String, Value> =
+        (0..24).map(|index| (format!("pcr{index:02}"), value_of("00").into())).collect();
     registers.insert("pcr04".to_owned(), value_of("bb").into());
     registers.insert("pcr14".to_owned(), value_of("cc").into());
     registers.into()
@@ -155,15 +147,8 @@ fn bound() -> PolicyIntent {
 }
 
 pub(crate) fn azure_too() -> PolicyIntent {
-    let minimum = SnpTcb {
-        bootloader: 4,
-        tee: 0,
-        snp: 21,
-        microcode: 100,
-    };
-    let snp = SnpRequirement::default()
-        .with_approved_measurement()
-        .with_minimum_tcb(minimum);
+    let minimum = SnpTcb { bootloader: 4, tee: 0, snp: 21, microcode: 100 };
+    let snp = SnpRequirement::default().with_approved_measurement().with_minimum_tcb(minimum);
     PolicyIntent::new(pinned(), [Tee::Tpm, Tee::AzSnpVtpm])
         .and_then(|intent| intent.with_snp(snp))
         .and_then(|intent| {
@@ -182,10 +167,7 @@ fn base(name: &'static str, intent: PolicyIntent, evidence: Value) -> Case {
     let mut references = BTreeMap::new();
     let key = ak_reference_value(&ak(1), &machine);
     references.insert(ak_reference_name(&ak(1)), key);
-    references.insert(
-        "tpm_pcr4".to_owned(),
-        json!([value_of("aa"), value_of("bb")]),
-    );
+    references.insert("tpm_pcr4".to_owned(), json!([value_of("aa"), value_of("bb")]));
     references.insert("tpm_pcr14".to_owned(), json!([value_of("cc")]));
     references.insert("snp_measurement".to_owned(), json!(["bWVhc3VyZW1lbnQ="]));
     Case {
@@ -296,24 +278,11 @@ fn reports() -> Vec<Case> {
         case("Azure machine").allowed(),
         base("TPM where both are taken", azure_too(), tpm()).allowed(),
         claiming("TCB as old as allowed", "reported_tcb_snp", json!("21")).allowed(),
-        claiming(
-            "TCB of three digits",
-            "reported_tcb_microcode",
-            json!("100"),
-        )
-        .allowed(),
+        claiming("TCB of three digits", "reported_tcb_microcode", json!("100")).allowed(),
         claiming("older TCB", "reported_tcb_snp", json!("20")),
-        claiming(
-            "older TCB of one digit",
-            "reported_tcb_microcode",
-            json!("99"),
-        ),
+        claiming("older TCB of one digit", "reported_tcb_microcode", json!("99")),
         claiming("TCB with zeros in front", "reported_tcb_snp", json!("022")).allowed(),
-        claiming(
-            "older TCB with a zero in front",
-            "reported_tcb_snp",
-            json!("020"),
-        ),
+        claiming("older TCB with a zero in front", "reported_tcb_snp", json!("020")),
         claiming("TCB of four digits", "reported_tcb_snp", json!("0022")),
         claiming("TCB is a number", "reported_tcb_snp", json!(22)),
         claiming("TCB is empty", "reported_tcb_snp", json!("")),
@@ -336,17 +305,11 @@ fn unbound() -> Vec<Case> {
         |name| base(name, bound().dangerous_any_machine(), tpm()).without("/tpm", "ak_public");
     vec![
         case("unbound: approved boot").allowed(),
-        case("unbound: path of another machine")
-            .at(&["default", OTHER, "root"])
-            .allowed(),
+        case("unbound: path of another machine").at(&["default", OTHER, "root"]).allowed(),
         case("unbound: other path").at(&["default", MACHINE, "home"]),
         case("unbound: unknown boot").claiming("/tpm/pcr04", value_of("dd").into()),
         case("unbound: sample").sending(annotated("sample", json!({"svn": "1"}))),
         // Where the service names the key, it leaves it to the policy whether it is trusted.
-        base(
-            "unbound: on a service that names keys",
-            bound().dangerous_any_machine(),
-            tpm(),
-        ),
+        base("unbound: on a service that names keys", bound().dangerous_any_machine(), tpm()),
     ]
 }

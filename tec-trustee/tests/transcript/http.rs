@@ -19,10 +19,7 @@ pub(crate) struct Message {
 impl Message {
     /// The lines after `>>>` or `<<<`.
     pub(crate) fn parse(start: &str, lines: &[&str]) -> Self {
-        let mut message = Self {
-            start: start.trim().to_owned(),
-            ..Self::default()
-        };
+        let mut message = Self { start: start.trim().to_owned(), ..Self::default() };
         let end = lines.iter().position(|line| line.is_empty());
         let (head, body) = lines.split_at(end.unwrap_or(lines.len()));
         for line in head {
@@ -57,21 +54,14 @@ impl Message {
 /// Reads a message; `None` at the end of the connection.
 pub(crate) async fn read(stream: &mut BufStream<TcpStream>) -> Option<Message> {
     let mut line = String::new();
-    stream
-        .read_line(&mut line)
-        .await
-        .ok()
-        .filter(|read| *read > 0)?;
+    stream.read_line(&mut line).await.ok().filter(|read| *read > 0)?;
     let words: Vec<&str> = line.split_whitespace().collect();
     let start = match words[..] {
         ["HTTP/1.1", status, ..] => status.to_owned(),
         [method, path, "HTTP/1.1"] => format!("{method} {path}"),
         _ => panic!("{line:?} begins no message"),
     };
-    let mut message = Message {
-        start,
-        ..Message::default()
-    };
+    let mut message = Message { start, ..Message::default() };
     let mut length = 0;
     loop {
         let mut line = String::new();

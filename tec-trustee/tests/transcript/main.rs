@@ -77,9 +77,7 @@ fn server_values() -> Values {
         ("token", "e30.e30.AAAA"),
         ("detail", "policy denied"),
     ];
-    values
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .into()
+    values.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
 }
 
 /// Encrypts the secret for the key that the client named.
@@ -153,10 +151,7 @@ async fn broker() -> String {
     let one = format!(
         "package policy\nimport rego.v1\nallow if concat(\"/\", data[\"resource-path\"]) == {PATH:?}"
     );
-    backend
-        .set_policy(PolicySlot::Resource, &one)
-        .await
-        .unwrap();
+    backend.set_policy(PolicySlot::Resource, &one).await.unwrap();
     let signer = TokenSigner::random(&mut EntropyRng::new(&SeededEntropy::new(5)));
     let config = KbsConfig::new(
         backend,
@@ -173,10 +168,7 @@ async fn broker() -> String {
     address
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a test's server ends with its runtime"
-)]
+#[expect(clippy::disallowed_methods, reason = "a test's server ends with its runtime")]
 fn spawn(task: impl Future<Output = ()> + Send + 'static) {
     tokio::task::spawn(task);
 }
@@ -206,11 +198,7 @@ async fn play_broker(transcript: &str) -> (EcPrivateKey, Values) {
 #[tokio::test]
 async fn our_client_says_what_the_transcript_says_and_opens_the_resource() {
     for transcript in [RELEASED, RENEWED] {
-        for path in [
-            PATH.to_owned(),
-            format!("kbs:///{PATH}"),
-            format!("/{PATH}"),
-        ] {
+        for path in [PATH.to_owned(), format!("kbs:///{PATH}"), format!("/{PATH}")] {
             let (secret, values) = play_client(transcript, &path).await;
             assert_eq!(secret.unwrap().expose("compare"), SECRET);
             let bound = report_data(&values["nonce"], &values["x"], &values["y"]);
@@ -230,13 +218,7 @@ async fn our_client_takes_a_denial_as_final() {
     let (denied, _) = play_client(DENIED, OTHER_PATH).await;
     let error = denied.unwrap_err();
     assert!(!error.is_retryable());
-    assert!(matches!(
-        error,
-        RcarError::Denied {
-            kind: ErrorKind::PolicyDeny,
-            ..
-        }
-    ));
+    assert!(matches!(error, RcarError::Denied { kind: ErrorKind::PolicyDeny, .. }));
 }
 
 #[tokio::test]
@@ -251,9 +233,7 @@ async fn our_broker_answers_as_the_transcript_does_and_its_resource_opens() {
     let jwe: Jwe = serde_json::from_value(serde_json::to_value(&values).unwrap()).unwrap();
     assert_eq!(key.decrypt(&jwe).unwrap().expose("compare"), SECRET);
     let session = &values["session"];
-    let is_hexadecimal = session
-        .bytes()
-        .all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f'));
+    let is_hexadecimal = session.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f'));
     assert!(session.len() == 32 && is_hexadecimal, "{session}");
     assert_eq!(STANDARD.decode(&values["nonce"]).unwrap().len(), 32);
 }

@@ -51,21 +51,16 @@ pub(crate) fn matches(template: &str, text: &str, values: &mut Values) -> Result
             }
         }
     }
-    if rest.is_empty() {
-        Ok(())
-    } else {
-        differs(rest)
-    }
+    if rest.is_empty() { Ok(()) } else { differs(rest) }
 }
 
 /// The text, with a value for each placeholder.
 pub(crate) fn filled(template: &str, values: &Values) -> String {
     let piece = |piece: &Piece<'_>| match piece {
         Piece::Text(text) => (*text).to_owned(),
-        Piece::Name(name) => values
-            .get(*name)
-            .unwrap_or_else(|| panic!("nothing is known of {name}"))
-            .clone(),
+        Piece::Name(name) => {
+            values.get(*name).unwrap_or_else(|| panic!("nothing is known of {name}")).clone()
+        }
     };
     pieces(template).iter().map(piece).collect()
 }

@@ -23,11 +23,7 @@ use tokio::sync::watch;
 #[command(name = "join-service", version)]
 struct Args {
     /// File of settings, TOML.
-    #[arg(
-        long,
-        env = "TEC_JOIN_SERVICE_CONFIG",
-        default_value = "/etc/tec/join-service.toml"
-    )]
+    #[arg(long, env = "TEC_JOIN_SERVICE_CONFIG", default_value = "/etc/tec/join-service.toml")]
     config: PathBuf,
     /// The log.
     #[command(flatten)]

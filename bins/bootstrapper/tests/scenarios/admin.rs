@@ -95,18 +95,11 @@ impl Desk<'_> {
     }
 
     fn init_words(&self, address: &str, kms: &str, secret: &[u8], more: &[&str]) -> Vec<String> {
-        let (kms, secret) = (
-            self.file("desk-kms", kms.as_bytes()),
-            self.file("desk-secret", secret),
-        );
+        let (kms, secret) =
+            (self.file("desk-kms", kms.as_bytes()), self.file("desk-secret", secret));
         let kubeconfig = self.0.path("desk-kubeconfig").display().to_string();
         let mut all = words(&["init", address, "--kubernetes-version", "v1.34.3"]);
-        all.extend(words(&[
-            "--kms-uri-file",
-            &kms,
-            "--init-secret-file",
-            &secret,
-        ]));
+        all.extend(words(&["--kms-uri-file", &kms, "--init-secret-file", &secret]));
         all.extend(words(&["--kubeconfig", &kubeconfig]));
         all.extend(self.trust());
         all.extend(words(more));
@@ -136,19 +129,13 @@ async fn tec_makes_a_cluster_of_a_node_that_proved_itself_and_tells_how_it_goes_
     let program = machine.start("run").serving();
     let ak = machine.ak.to_string();
     let address = machine.init_address();
-    let seen = desk
-        .verify(&address, &["--ak", &ak, "--cluster", "none"])
-        .await;
+    let seen = desk.verify(&address, &["--ak", &ak, "--cluster", "none"]).await;
     assert_eq!(seen.assert(0, "accepted").json()["accepted"], true);
 
     let checked = desk.init(KMS, INIT_SECRET, &["--dry-run"]).await;
     let checked = checked.assert(0, "prepare").json();
     assert!(!machine.path("desk-kubeconfig").exists());
-    assert!(
-        !machine.calls().contains("certs all"),
-        "{}",
-        machine.calls()
-    );
+    assert!(!machine.calls().contains("certs all"), "{}", machine.calls());
 
     let made = desk.init(KMS, INIT_SECRET, &[]).await;
     let id = made.assert(0, "init-cluster").json()["clusterId"].clone();
@@ -169,17 +156,11 @@ async fn tec_says_by_code_why_there_is_no_cluster_and_the_node_stays_as_it_was()
     let machine = Machine::new("plane-0", "ControlPlane");
     let stranger = Machine::new("stranger", "ControlPlane");
     let desk = Desk(&machine);
-    desk.init(KMS, INIT_SECRET, &["--wait", "0"])
-        .await
-        .assert(3, "TEC-B503");
+    desk.init(KMS, INIT_SECRET, &["--wait", "0"]).await.assert(3, "TEC-B503");
     let program = machine.start("run").serving();
-    desk.init(KMS, b"canary-wrong", &[])
-        .await
-        .assert(1, "TEC-B401");
+    desk.init(KMS, b"canary-wrong", &[]).await.assert(1, "TEC-B401");
     let bad = KMS.replace("key=", "kez=");
-    desk.init(&bad, INIT_SECRET, &[])
-        .await
-        .assert(1, "desk-kms");
+    desk.init(&bad, INIT_SECRET, &[]).await.assert(1, "desk-kms");
     let elsewhere = "kms://trustee?url=https%3A%2F%2Fkbs&path=a%2Fb%2Fc";
     let refused = desk.init(elsewhere, INIT_SECRET, &[]).await;
     refused.assert(1, "TEC-B50").assert(1, "a call failed");
@@ -194,9 +175,7 @@ async fn tec_says_by_code_why_there_is_no_cluster_and_the_node_stays_as_it_was()
     let seen = desk.verify(&address, &["--ak", &key]).await;
     assert_eq!(seen.assert(1, "attestation key").json()["accepted"], false);
     let away = stranger.init_address();
-    desk.verify(&away, &["--ak", &key])
-        .await
-        .assert(3, "answers");
+    desk.verify(&away, &["--ak", &key]).await.assert(3, "answers");
     program.kill();
     assert_eq!(machine.register(), Sha256Digest::ZERO);
 }
@@ -241,9 +220,7 @@ async fn tec_tries_keys_before_it_recovers_and_says_which_disk_they_open() {
     let mut program = machine.start("recover").serving();
     let desk = Desk(&machine);
     let wrong = KMS.replace("QEFC", "QUFC");
-    desk.recover(&wrong, &["--check"])
-        .await
-        .assert(1, "TEC-B412");
+    desk.recover(&wrong, &["--check"]).await.assert(1, "TEC-B412");
     desk.recover(&wrong, &[]).await.assert(1, "TEC-B412");
     let fits = desk.recover(KMS, &["--check"]).await;
     let fits = fits.assert(0, "disk").json();
@@ -256,9 +233,7 @@ async fn tec_tries_keys_before_it_recovers_and_says_which_disk_they_open() {
     let (status, log) = program.wait();
     assert!(status.success(), "{log}");
     assert_eq!(machine.register(), register);
-    desk.recover(KMS, &["--wait", "0"])
-        .await
-        .assert(3, "TEC-B503");
+    desk.recover(KMS, &["--wait", "0"]).await.assert(3, "TEC-B503");
     machine.assert_no_secrets(&log);
 }
 
@@ -324,12 +299,7 @@ impl Relay {
                 });
             }
         });
-        Self {
-            address,
-            connections,
-            cut,
-            _accepting: accepting,
-        }
+        Self { address, connections, cut, _accepting: accepting }
     }
 
     async fn reached(&self, connections: usize) {
@@ -460,7 +430,6 @@ async fn tec_warns_of_a_register_that_only_warns() {
     let trust = ["--ak", &ak, "--measurements", &expected];
     // Nobody serves Recover there; the evidence was taken all the same.
     let said = run(words(&[&all[..], &trust].concat())).await;
-    said.assert(1, "a peer is taken whose register differs")
-        .assert(1, "it tries the keys");
+    said.assert(1, "a peer is taken whose register differs").assert(1, "it tries the keys");
     program.kill();
 }

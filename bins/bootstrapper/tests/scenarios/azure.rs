@@ -31,10 +31,7 @@ struct Azure {
 }
 
 fn tool(swtpm: &Swtpm, name: &str, arguments: &[&str]) {
-    let ran = Command::new(name)
-        .args(["-T", &swtpm.tcti()])
-        .args(arguments)
-        .output();
+    let ran = Command::new(name).args(["-T", &swtpm.tcti()]).args(arguments).output();
     let ran = ran.unwrap();
     let said = String::from_utf8_lossy(&ran.stderr);
     assert!(ran.status.success(), "{name}: {said}");
@@ -67,11 +64,7 @@ impl Azure {
         let path = self.directory.path().join("report");
         fs::write(&path, report).unwrap();
         let input = path.display().to_string();
-        tool(
-            &self.swtpm,
-            "tpm2_nvwrite",
-            &["-C", "o", "-i", &input, INDEX],
-        );
+        tool(&self.swtpm, "tpm2_nvwrite", &["-C", "o", "-i", &input, INDEX]);
     }
 
     fn settings(&self, url: &str) -> TpmSettings {
@@ -134,11 +127,8 @@ async fn metadata(
 }
 
 fn certified(chip: &SoftSnp) -> (u16, Vec<u8>) {
-    let pem = pem_rfc7468::encode_string(
-        "CERTIFICATE",
-        pem_rfc7468::LineEnding::LF,
-        &chip.certificate(),
-    );
+    let pem =
+        pem_rfc7468::encode_string("CERTIFICATE", pem_rfc7468::LineEnding::LF, &chip.certificate());
     let document = serde_json::json!({"vcekCert": pem.unwrap(), "certificateChain": "",
                                       "tcbm": "0", "cacheControl": "86400"});
     (200, document.to_string().into_bytes())
@@ -157,11 +147,7 @@ async fn beside<T>(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_believes_the_key_that_the_paravisor_and_the_processor_vouch_for() {
     let machine = Azure::new();
-    let answers = vec![
-        (429, vec![]),
-        (200, b"{}".to_vec()),
-        certified(&machine.chip),
-    ];
+    let answers = vec![(429, vec![]), (200, b"{}".to_vec()), certified(&machine.chip)];
     let (base, serving) = metadata(answers).await;
     beside(serving, async {
         let settings = machine.settings(&base);
@@ -194,10 +180,7 @@ async fn keys_that_nothing_vouches_for_are_refused() {
     let machine = Azure::new();
     let untrusted = |met: Result<_, AtlsError>| {
         let error = met.err().unwrap();
-        assert!(
-            matches!(error, AtlsError::Document(ValidateError::Untrusted { .. })),
-            "{error}"
-        );
+        assert!(matches!(error, AtlsError::Document(ValidateError::Untrusted { .. })), "{error}");
     };
     // The certificate of another chip.
     let other = SoftSnp::vcek(Product::Milan, 6);

@@ -120,11 +120,8 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// On the machine of a control plane; takes `nodes`, of which `planes` may be control planes.
     pub(crate) async fn start(on: &Machine, nodes: &[Fingerprint], planes: &[Fingerprint]) -> Self {
-        let authority = Authority::new(
-            on.path("ca"),
-            Arc::new(SystemClock),
-            Arc::new(SystemEntropy),
-        );
+        let authority =
+            Authority::new(on.path("ca"), Arc::new(SystemClock), Arc::new(SystemEntropy));
         let registered = Arc::<AtomicBool>::default();
         let facts = Arc::new(Facts {
             ca: fs::read(on.path("ca/ca.crt")).unwrap(),
@@ -179,10 +176,7 @@ impl Cluster {
     }
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a test's server runs beside the test"
-)]
+#[expect(clippy::disallowed_methods, reason = "a test's server runs beside the test")]
 fn spawned(task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
     tokio::spawn(task)
 }

@@ -57,10 +57,7 @@ async fn init_makes_a_cluster_and_leaves_no_secret_behind() {
     assert_eq!(state.role, tec_core::node::state::Role::ControlPlane);
 
     let calls = machine.calls();
-    let order: Vec<&str> = calls
-        .lines()
-        .map(|line| line.split(" --").next().unwrap())
-        .collect();
+    let order: Vec<&str> = calls.lines().map(|line| line.split(" --").next().unwrap()).collect();
     assert_eq!(
         order,
         [
@@ -123,10 +120,7 @@ async fn bad_requests_leave_the_register_zero_and_the_server_up() {
     let machine = Machine::new("plane-0", "ControlPlane");
     let mut program = machine.start("run").serving();
     // After a boot nobody could reach the key that opens what it lies on.
-    let own_disk = format!(
-        "storage://file?path={}",
-        machine.path("root/run/state/keys").display()
-    );
+    let own_disk = format!("storage://file?path={}", machine.path("root/run/state/keys").display());
     let cases: [(&str, &str, &[u8], Code); 8] = [
         (
             "kms://openbao?url=https://127.0.0.1:1&mount=m&keyName=k&token=canary",
@@ -140,24 +134,9 @@ async fn bad_requests_leave_the_register_zero_and_the_server_up() {
             INIT_SECRET,
             Code::InvalidArgument,
         ),
-        (
-            KMS,
-            "storage://no-store",
-            b"canary-wrong",
-            Code::PermissionDenied,
-        ),
-        (
-            "kms://cluster-kms?key=abcdef",
-            "storage://no-store",
-            INIT_SECRET,
-            Code::InvalidArgument,
-        ),
-        (
-            "http://cluster-kms",
-            "storage://no-store",
-            INIT_SECRET,
-            Code::InvalidArgument,
-        ),
+        (KMS, "storage://no-store", b"canary-wrong", Code::PermissionDenied),
+        ("kms://cluster-kms?key=abcdef", "storage://no-store", INIT_SECRET, Code::InvalidArgument),
+        ("http://cluster-kms", "storage://no-store", INIT_SECRET, Code::InvalidArgument),
         (KMS, "storage://nowhere", INIT_SECRET, Code::InvalidArgument),
         ("", "", INIT_SECRET, Code::InvalidArgument),
         (
@@ -207,10 +186,7 @@ async fn an_init_that_fails_beyond_the_lock_is_taken_up_again_by_itself_and_by_t
     let register = machine.register();
     assert_ne!(register, Sha256Digest::ZERO);
     let claim = machine.path("root/run/state/constellation/claim.json");
-    assert!(
-        claim.exists(),
-        "a member without a claim could be impersonated"
-    );
+    assert!(claim.exists(), "a member without a claim could be impersonated");
     fs::remove_file(machine.path("hold")).unwrap();
 
     // The next process knows that the node is not done, and takes the same request only.
@@ -220,11 +196,7 @@ async fn an_init_that_fails_beyond_the_lock_is_taken_up_again_by_itself_and_by_t
     let (status, log) = program.wait();
     assert!(status.success(), "{log}");
     assert_eq!(answer.into_inner().kubeconfig, b"kubeconfig of the admin\n");
-    assert_eq!(
-        machine.register(),
-        register,
-        "the register was extended once"
-    );
+    assert_eq!(machine.register(), register, "the register was extended once");
     machine.assert_no_secrets(&log);
 }
 
@@ -247,10 +219,7 @@ async fn two_processes_do_not_bootstrap_one_node() {
     let other = fs::File::create(machine.path("root/run/tec-bootstrapper/lock")).unwrap();
     other.lock().unwrap();
     let (status, log) = machine.run("run");
-    assert!(
-        !status.success() && log.contains("another bootstrapper"),
-        "{log}"
-    );
+    assert!(!status.success() && log.contains("another bootstrapper"), "{log}");
     assert_eq!(machine.register(), Sha256Digest::ZERO);
     // It ended, however it did.
     drop(other);

@@ -25,9 +25,7 @@ async fn a_worker_gets_no_file_of_the_control_plane_and_a_control_plane_all() {
         machine.write_metadata("node-1", role, &["127.0.0.1"]);
         machine.write_settings_with(&[cluster.ak], cluster.port);
         let program = machine.start("run");
-        let (status, log) = tokio::task::spawn_blocking(|| program.wait())
-            .await
-            .unwrap();
+        let (status, log) = tokio::task::spawn_blocking(|| program.wait()).await.unwrap();
         assert!(status.success(), "{log}");
         for file in PkiFile::ALL {
             let path = ticket_file(&machine, file);
@@ -47,11 +45,7 @@ async fn a_worker_gets_no_file_of_the_control_plane_and_a_control_plane_all() {
         assert!(certificate.starts_with("-----BEGIN CERTIFICATE-----"));
         assert_ne!(machine.register(), Sha256Digest::ZERO);
         assert!(!machine.opens_with(b"initial").await);
-        assert!(
-            machine.calls().contains("kubeadm join --config"),
-            "{}",
-            machine.calls()
-        );
+        assert!(machine.calls().contains("kubeadm join --config"), "{}", machine.calls());
         machine.assert_no_secrets(&log);
         cluster.stop().await;
     }
@@ -59,10 +53,8 @@ async fn a_worker_gets_no_file_of_the_control_plane_and_a_control_plane_all() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_join_service_that_proves_nothing_gets_nothing_and_init_still_can_win() {
-    let (stranger, machine) = (
-        Machine::new("stranger", "ControlPlane"),
-        Machine::new("node-1", "ControlPlane"),
-    );
+    let (stranger, machine) =
+        (Machine::new("stranger", "ControlPlane"), Machine::new("node-1", "ControlPlane"));
     let ak = machine.ak;
     let cluster = Cluster::start(&stranger, &[ak], &[ak]).await;
     machine.write_metadata("node-1", "ControlPlane", &["127.0.0.1"]);
@@ -70,9 +62,7 @@ async fn a_join_service_that_proves_nothing_gets_nothing_and_init_still_can_win(
     machine.write_settings_with(&[], cluster.port);
     let program = machine.start("run").serving();
     init::init(&machine, init::request()).await.unwrap();
-    let (status, log) = tokio::task::spawn_blocking(|| program.wait())
-        .await
-        .unwrap();
+    let (status, log) = tokio::task::spawn_blocking(|| program.wait()).await.unwrap();
     assert!(status.success(), "{log}");
     assert!(!machine.calls().contains("kubeadm join"));
     cluster.stop().await;
@@ -80,10 +70,8 @@ async fn a_join_service_that_proves_nothing_gets_nothing_and_init_still_can_win(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ticket_of_a_service_that_is_no_member_of_its_cluster_changes_nothing() {
-    let (plane, machine) = (
-        Machine::new("plane-0", "ControlPlane"),
-        Machine::new("node-1", "ControlPlane"),
-    );
+    let (plane, machine) =
+        (Machine::new("plane-0", "ControlPlane"), Machine::new("node-1", "ControlPlane"));
     // A genuine machine with a trusted key: what its tickets say is somebody else's cluster.
     let elsewhere = plane.attestation().marker;
     elsewhere.set(&ClusterId::new([9; 32])).await.unwrap();
@@ -101,9 +89,7 @@ async fn a_ticket_of_a_service_that_is_no_member_of_its_cluster_changes_nothing(
     assert!(refused.is_ok(), "{}", program.log());
     // Init still can win, which proves that the register is zero.
     init::init(&machine, init::request()).await.unwrap();
-    let (status, log) = tokio::task::spawn_blocking(|| program.wait())
-        .await
-        .unwrap();
+    let (status, log) = tokio::task::spawn_blocking(|| program.wait()).await.unwrap();
     assert!(status.success(), "{log}");
     assert!(!machine.calls().contains("kubeadm join"));
     cluster.stop().await;
@@ -118,20 +104,13 @@ async fn a_join_that_failed_is_tried_again_without_the_preflight_that_was_passed
     machine.write_settings_with(&[cluster.ak], cluster.port);
     fs::write(machine.path("fail-once"), "").unwrap();
     let program = machine.start("run");
-    let (status, log) = tokio::task::spawn_blocking(|| program.wait())
-        .await
-        .unwrap();
+    let (status, log) = tokio::task::spawn_blocking(|| program.wait()).await.unwrap();
     assert!(status.success() && log.contains("a step failed"), "{log}");
     let skipped = fs::read_to_string(machine.path("skipped")).unwrap();
     assert_eq!(skipped, "skipPhases\":[\"preflight\"]\n".repeat(2));
-    let order: Vec<String> = machine
-        .calls()
-        .lines()
-        .map(|line| line.split(" --").next().unwrap().to_owned())
-        .collect();
-    let preflights = order
-        .iter()
-        .filter(|one| *one == "kubeadm join phase preflight");
+    let order: Vec<String> =
+        machine.calls().lines().map(|line| line.split(" --").next().unwrap().to_owned()).collect();
+    let preflights = order.iter().filter(|one| *one == "kubeadm join phase preflight");
     assert_eq!(preflights.count(), 1, "{order:?}");
     assert_eq!(order[0], "kubeadm join phase preflight", "{order:?}");
     machine.assert_no_secrets(&log);
@@ -161,9 +140,7 @@ async fn a_join_cut_off_after_its_node_was_registered_ends_without_another_ticke
         let certificate = machine.path("root/run/state/kubelet/pki/kubelet-client-crt.pem");
         let before = fs::read(&certificate).unwrap();
         let program = machine.start("run");
-        let (status, log) = tokio::task::spawn_blocking(|| program.wait())
-            .await
-            .unwrap();
+        let (status, log) = tokio::task::spawn_blocking(|| program.wait()).await.unwrap();
         assert!(status.success(), "{log}");
         assert_eq!(fs::read(&certificate).unwrap(), before);
         let kept = machine.path("root/run/state/constellation/ticket");
@@ -192,10 +169,7 @@ async fn a_node_that_kubeadm_refuses_is_not_locked_for_the_cluster_of_its_ticket
     assert_eq!(machine.register(), Sha256Digest::ZERO);
     assert!(machine.opens_with(b"initial").await);
     let pki = machine.path("root/etc/kubernetes/pki");
-    assert!(
-        !pki.exists(),
-        "keys of the cluster are on a disk that opens for all"
-    );
+    assert!(!pki.exists(), "keys of the cluster are on a disk that opens for all");
     cluster.stop().await;
 }
 

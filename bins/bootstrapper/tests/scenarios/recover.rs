@@ -16,9 +16,7 @@ use crate::init;
 use crate::stage::{KMS, Machine, Program};
 
 pub(crate) async fn ended(program: Program) -> String {
-    let (status, log) = tokio::task::spawn_blocking(|| program.wait())
-        .await
-        .unwrap();
+    let (status, log) = tokio::task::spawn_blocking(|| program.wait()).await.unwrap();
     assert!(status.success(), "{log}");
     log
 }
@@ -53,11 +51,7 @@ async fn a_member_that_booted_again_is_opened_by_its_cluster_and_only_starts_its
     assert_eq!(machine.calls(), "systemctl start state.mount\n");
     machine.assert_no_secrets(&log);
     ended(machine.start("run")).await;
-    assert!(
-        machine
-            .calls()
-            .ends_with("systemctl enable --now kubelet.service\n")
-    );
+    assert!(machine.calls().ends_with("systemctl enable --now kubelet.service\n"));
     cluster.stop().await;
 }
 
@@ -89,11 +83,7 @@ async fn recover_takes_the_right_secret_only_and_keeps_serving_after_a_wrong_one
     let log = ended(program).await;
     assert_eq!(machine.register(), register);
     machine.assert_no_secrets(&log);
-    assert!(
-        ended(machine.start("recover"))
-            .await
-            .contains("recovered already")
-    );
+    assert!(ended(machine.start("recover")).await.contains("recovered already"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -107,11 +97,7 @@ async fn an_operator_recovers_a_node_that_cannot_even_ask_join_services() {
     let settings = machine.path("settings.toml");
     let text = fs::read_to_string(&settings).unwrap();
     let lost = "measurements = '/nonexistent/measurements.json'";
-    fs::write(
-        &settings,
-        text.replace("dangerous_any_measurements = true", lost),
-    )
-    .unwrap();
+    fs::write(&settings, text.replace("dangerous_any_measurements = true", lost)).unwrap();
     let program = machine.start("recover").serving();
     while !program.log().contains("join services cannot be asked") {
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -145,9 +131,7 @@ async fn an_older_client_that_streams_is_told_so_and_a_large_message_is_refused(
 
     let mut older = tonic::client::Grpc::new(channel);
     older.ready().await.unwrap();
-    let first = OlderMessage {
-        measurement_secret: vec![7; 32],
-    };
+    let first = OlderMessage { measurement_secret: vec![7; 32] };
     // It waits for an answer before it sends more.
     let stream = stream::iter([first]).chain(stream::pending());
     let path = PathAndQuery::from_static("/recoverproto.API/Recover");

@@ -118,15 +118,8 @@ impl Machine {
     fn make_authority(&self) {
         fs::create_dir(self.path("ca")).unwrap();
         let made = Command::new("openssl")
-            .args([
-                "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1",
-            ])
-            .args([
-                "-subj",
-                "/CN=kubernetes",
-                "-addext",
-                "keyUsage=keyCertSign,digitalSignature",
-            ])
+            .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"])
+            .args(["-subj", "/CN=kubernetes", "-addext", "keyUsage=keyCertSign,digitalSignature"])
             .arg("-out")
             .arg(self.path("ca/ca.crt"))
             .arg("-keyout")
@@ -137,11 +130,7 @@ impl Machine {
         // kubeadm writes RSA keys in this form.
         let made = Command::new("openssl")
             .args(["rsa", "-traditional", "-in"])
-            .args([
-                self.path("ca/pkcs8.key"),
-                "-out".into(),
-                self.path("ca/ca.key"),
-            ])
+            .args([self.path("ca/pkcs8.key"), "-out".into(), self.path("ca/ca.key")])
             .stderr(Stdio::null())
             .status();
         assert!(made.unwrap().success());
@@ -152,14 +141,7 @@ impl Machine {
         fs::File::create(&disk).unwrap().set_len(DISK).unwrap();
         fs::write(&key, b"initial").unwrap();
         let made = Command::new("cryptsetup")
-            .args([
-                "luksFormat",
-                "--batch-mode",
-                "--type",
-                "luks2",
-                "--sector-size",
-                "4096",
-            ])
+            .args(["luksFormat", "--batch-mode", "--type", "luks2", "--sector-size", "4096"])
             .args(["--pbkdf", "argon2id", "--pbkdf-memory", "64"])
             .args(["--pbkdf-force-iterations", "4", "--key-file"])
             .args([&key, &disk])
@@ -213,11 +195,7 @@ impl Machine {
     pub(crate) fn list_key_services(&self, places: &[&str]) {
         let path = self.path("settings.toml");
         let settings = fs::read_to_string(&path).unwrap();
-        fs::write(
-            path,
-            format!("recovery_key_services = {places:?}\n{settings}"),
-        )
-        .unwrap();
+        fs::write(path, format!("recovery_key_services = {places:?}\n{settings}")).unwrap();
     }
 
     /// Starts the program, and waits until it serves.
@@ -267,10 +245,7 @@ impl Machine {
 
     /// Connects; the machine proves that it is in no cluster.
     pub(crate) async fn dial(&self, address: &str) -> Channel {
-        let unused = Expectation {
-            expected: Sha256Digest::ZERO,
-            severity: Severity::Enforce,
-        };
+        let unused = Expectation { expected: Sha256Digest::ZERO, severity: Severity::Enforce };
         let client = self.client(Measurements::default().with(PcrIndex::CLUSTER, unused));
         transport::dial(&client, address).await.unwrap()
     }
@@ -314,10 +289,7 @@ impl Machine {
 }
 
 fn attestation(swtpm: &Swtpm) -> Attestation {
-    let settings = TpmSettings {
-        tcti: swtpm.tcti(),
-        ..TpmSettings::default()
-    };
+    let settings = TpmSettings { tcti: swtpm.tcti(), ..TpmSettings::default() };
     Attestation::open(&settings).unwrap()
 }
 
@@ -374,12 +346,7 @@ impl Program {
                 shared.lock().unwrap().push_str(&(line + "\n"));
             }
         });
-        Self {
-            child,
-            log,
-            reader: Some(reader),
-            serving,
-        }
+        Self { child, log, reader: Some(reader), serving }
     }
 
     /// Waits until it serves.

@@ -24,15 +24,8 @@ fn run(settings: Settings) -> anyhow::Result<u8> {
     let seconds = stage.story.elapsed().as_secs_f64();
     // What failed can be looked at.
     directory.disable_cleanup(settings_keep || played.is_err());
-    played.with_context(|| {
-        format!(
-            "after {seconds:.1} s, logs in {}",
-            directory.path().display()
-        )
-    })?;
-    tec_e2e::story::say(&format!(
-        "\nAll scenes in {seconds:.1} s. Report: {}",
-        report.display()
-    ));
+    played
+        .with_context(|| format!("after {seconds:.1} s, logs in {}", directory.path().display()))?;
+    tec_e2e::story::say(&format!("\nAll scenes in {seconds:.1} s. Report: {}", report.display()));
     Ok(tec_support::exit::OK)
 }

@@ -18,19 +18,12 @@ struct Args {
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
-    tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?
-        .block_on(async {
-            let extent = if args.opensearch {
-                Extent::Telemetry
-            } else {
-                Extent::Messages
-            };
-            demo::play(extent, &mut io::stdout()).await?;
-            if args.rotation {
-                demo::rotate(&mut io::stdout()).await?;
-            }
-            Ok(())
-        })
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
+        let extent = if args.opensearch { Extent::Telemetry } else { Extent::Messages };
+        demo::play(extent, &mut io::stdout()).await?;
+        if args.rotation {
+            demo::rotate(&mut io::stdout()).await?;
+        }
+        Ok(())
+    })
 }

@@ -49,10 +49,7 @@ impl ControlPlane {
     pub async fn namespace(&self, word: &str) -> anyhow::Result<String> {
         let name = format!("{word}-{}", self.next_namespace());
         let namespace = Namespace {
-            metadata: ObjectMeta {
-                name: Some(name.clone()),
-                ..ObjectMeta::default()
-            },
+            metadata: ObjectMeta { name: Some(name.clone()), ..ObjectMeta::default() },
             ..Namespace::default()
         };
         let namespaces: Api<Namespace> = Api::all(self.admin()?);
@@ -74,29 +71,16 @@ impl ControlPlane {
     ) -> anyhow::Result<String> {
         let admin = self.admin()?;
         let manager = PatchParams::apply("tests").force();
-        let metadata = ObjectMeta {
-            name: Some(name.to_owned()),
-            ..ObjectMeta::default()
-        };
+        let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
         let accounts: Api<ServiceAccount> = Api::namespaced(admin.clone(), namespace);
-        let account = ServiceAccount {
-            metadata: metadata.clone(),
-            ..ServiceAccount::default()
-        };
-        accounts
-            .patch(name, &manager, &Patch::Apply(account))
-            .await?;
+        let account = ServiceAccount { metadata: metadata.clone(), ..ServiceAccount::default() };
+        accounts.patch(name, &manager, &Patch::Apply(account)).await?;
         let roles: Api<Role> = Api::namespaced(admin.clone(), namespace);
-        let role = Role {
-            metadata: metadata.clone(),
-            rules: Some(rules.to_vec()),
-        };
+        let role = Role { metadata: metadata.clone(), rules: Some(rules.to_vec()) };
         roles.patch(name, &manager, &Patch::Apply(role)).await?;
         let bindings: Api<RoleBinding> = Api::namespaced(admin, namespace);
         let binding = binding(metadata, namespace, name);
-        bindings
-            .patch(name, &manager, &Patch::Apply(binding))
-            .await?;
+        bindings.patch(name, &manager, &Patch::Apply(binding)).await?;
         self.token(namespace, name).await
     }
 
@@ -113,9 +97,7 @@ impl ControlPlane {
             },
             ..TokenRequest::default()
         };
-        let answer = accounts
-            .create_token_request(name, &PostParams::default(), &request)
-            .await?;
+        let answer = accounts.create_token_request(name, &PostParams::default(), &request).await?;
         let token = answer.status.context("the token request has no answer")?;
         Ok(token.token)
     }
@@ -167,12 +149,7 @@ fn binding(metadata: ObjectMeta, namespace: &str, name: &str) -> RoleBinding {
 
 /// One rule: these verbs on these resources of a group.
 pub fn rules(group: &str, resources: &[&str], verbs: &[&str]) -> PolicyRule {
-    let owned = |words: &[&str]| {
-        words
-            .iter()
-            .map(|&word| word.to_owned())
-            .collect::<Vec<_>>()
-    };
+    let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
     PolicyRule {
         api_groups: Some(vec![group.to_owned()]),
         resources: Some(owned(resources)),

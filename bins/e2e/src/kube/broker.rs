@@ -82,9 +82,7 @@ pub struct Broker {
 
 impl std::fmt::Debug for Broker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Broker")
-            .field("url", &self.url)
-            .finish_non_exhaustive()
+        f.debug_struct("Broker").field("url", &self.url).finish_non_exhaustive()
     }
 }
 
@@ -124,20 +122,13 @@ impl Broker {
             audience,
             dice: SeededEntropy::new(seed),
         });
-        let router = Router::new()
-            .fallback(serve)
-            .with_state(Arc::clone(&shared));
+        let router = Router::new().fallback(serve).with_state(Arc::clone(&shared));
         let mut server = JoinSet::new();
         server.spawn(async {
             // It only ends with the value that holds it.
             let _ = axum::serve(listener, router).await;
         });
-        Ok(Self {
-            url,
-            key,
-            shared,
-            _server: server,
-        })
+        Ok(Self { url, key, shared, _server: server })
     }
 
     /// Where it is.
@@ -152,15 +143,8 @@ impl Broker {
         let public = self.shared.admin.clone().into_bytes();
         let entries = [("private.key", private), ("public.pub", public)];
         Secret {
-            metadata: ObjectMeta {
-                name: Some(TRUSTEE_AUTH.to_owned()),
-                ..ObjectMeta::default()
-            },
-            data: Some(
-                entries
-                    .map(|(name, bytes)| (name.to_owned(), ByteString(bytes)))
-                    .into(),
-            ),
+            metadata: ObjectMeta { name: Some(TRUSTEE_AUTH.to_owned()), ..ObjectMeta::default() },
+            data: Some(entries.map(|(name, bytes)| (name.to_owned(), ByteString(bytes))).into()),
             ..Secret::default()
         }
     }
@@ -196,9 +180,7 @@ impl Broker {
         let backend = Arc::clone(&self.shared.inside().backend);
         let admission = Admission::new(sample::attempt_id(1));
         let path = ResourcePath::luks_root(machine);
-        let key = backend
-            .release(&admission, &path, PolicyDecision::Allow)
-            .await;
+        let key = backend.release(&admission, &path, PolicyDecision::Allow).await;
         Some(key.ok()?.expose("the test compares it").to_vec())
     }
 
@@ -229,9 +211,7 @@ fn empty(admin: &str, audience: &str) -> anyhow::Result<(Arc<MemoryBackend>, Rou
 
 async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
-    let body = axum::body::to_bytes(body, MAX_BODY)
-        .await
-        .unwrap_or_default();
+    let body = axum::body::to_bytes(body, MAX_BODY).await.unwrap_or_default();
     let path = parts.uri.path();
     let is_node = path.ends_with("/auth") || path.ends_with("/attest");
     let is_admin = parts.method != Method::GET && !is_node;
@@ -254,10 +234,7 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response 
     if fails && is_early {
         return StatusCode::INTERNAL_SERVER_ERROR.into_response();
     }
-    let answer = match router
-        .call(Request::from_parts(parts, Body::from(body)))
-        .await
-    {
+    let answer = match router.call(Request::from_parts(parts, Body::from(body))).await {
         Ok(answer) => answer,
         Err(never) => match never {},
     };

@@ -155,16 +155,10 @@ impl ControlPlane {
             "--advertise-address=192.0.2.1".into(),
             flag("--tls-cert-file=", certificate),
             flag("--tls-private-key-file=", key),
-            flag(
-                "--token-auth-file=",
-                self.directory.path().join("tokens.csv"),
-            ),
+            flag("--token-auth-file=", self.directory.path().join("tokens.csv")),
             "--authorization-mode=RBAC".into(),
             "--service-account-issuer=https://kubernetes.default.svc".into(),
-            flag(
-                "--service-account-signing-key-file=",
-                &self.pki.accounts_key,
-            ),
+            flag("--service-account-signing-key-file=", &self.pki.accounts_key),
             flag("--service-account-key-file=", &self.pki.accounts_public),
             "--service-cluster-ip-range=10.0.0.0/16".into(),
             // One test program is no fleet of tenants; without this it would be throttled as one.
@@ -240,10 +234,7 @@ impl ControlPlane {
         let mut config = Config::new(self.url().parse()?);
         let ca = pem_body(&self.pki.ca)?;
         config.root_cert = Some(vec![ca]);
-        config.auth_info = AuthInfo {
-            token: Some(token.to_owned().into()),
-            ..AuthInfo::default()
-        };
+        config.auth_info = AuthInfo { token: Some(token.to_owned().into()), ..AuthInfo::default() };
         Ok(Client::try_from(config)?)
     }
 
@@ -309,11 +300,7 @@ fn programs() -> anyhow::Result<PathBuf> {
         .context("no cache of tools; run `cargo xtask tools`")?;
     let bin = cache.join("bin");
     let is_there = bin.join("kube-apiserver").is_file();
-    anyhow::ensure!(
-        is_there,
-        "{} has no kube-apiserver; run `cargo xtask tools`",
-        bin.display()
-    );
+    anyhow::ensure!(is_there, "{} has no kube-apiserver; run `cargo xtask tools`", bin.display());
     Ok(bin)
 }
 
@@ -328,7 +315,5 @@ fn pem_body(pem: &str) -> anyhow::Result<Vec<u8>> {
     use base64::Engine as _;
     let lines = pem.lines().filter(|line| !line.starts_with('-'));
     let body: String = lines.collect();
-    base64::engine::general_purpose::STANDARD
-        .decode(body)
-        .context("decode the certificate")
+    base64::engine::general_purpose::STANDARD.decode(body).context("decode the certificate")
 }

@@ -50,11 +50,7 @@ impl Traffic {
             let (method, of) = name.split_once(' ').unwrap_or_default();
             !["GET", "LIST", "WATCH"].contains(&method) && of == kind
         };
-        self.requests
-            .iter()
-            .filter(of_kind)
-            .map(|(_, count)| count)
-            .sum()
+        self.requests.iter().filter(of_kind).map(|(_, count)| count).sum()
     }
 }
 
@@ -141,9 +137,7 @@ pub struct Link {
 
 impl std::fmt::Debug for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Link")
-            .field("url", &self.url)
-            .finish_non_exhaustive()
+        f.debug_struct("Link").field("url", &self.url).finish_non_exhaustive()
     }
 }
 
@@ -161,19 +155,13 @@ impl Link {
         });
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let url = format!("http://{}", listener.local_addr()?);
-        let router = Router::new()
-            .fallback(forward)
-            .with_state(Arc::clone(&shared));
+        let router = Router::new().fallback(forward).with_state(Arc::clone(&shared));
         let mut server = JoinSet::new();
         server.spawn(async {
             // It only ends with the value that holds it.
             let _ = axum::serve(listener, router).await;
         });
-        Ok(Self {
-            url,
-            shared,
-            _server: server,
-        })
+        Ok(Self { url, shared, _server: server })
     }
 
     /// Where it begins.
@@ -196,10 +184,7 @@ impl Link {
 
     /// Lets so many more requests pass, and cuts then.
     pub fn cut_after(&self, requests: u64, last: Last) {
-        *self.shared.allowance() = Allowance {
-            left: Some((requests, last)),
-            has_cut: false,
-        };
+        *self.shared.allowance() = Allowance { left: Some((requests, last)), has_cut: false };
     }
 
     /// Lets everything pass again, and says whether a request met the cut.
@@ -238,10 +223,7 @@ fn forward(State(shared): State<Arc<Shared>>, request: Request) -> BoxFuture<'st
 async fn pass(shared: Arc<Shared>, request: Request) -> anyhow::Result<Response> {
     let (mut parts, body) = request.into_parts();
     let body = axum::body::to_bytes(body, MAX_BODY).await?;
-    let is_watch = parts
-        .uri
-        .query()
-        .is_some_and(|query| query.contains("watch="));
+    let is_watch = parts.uri.query().is_some_and(|query| query.contains("watch="));
     shared.note(name_of(&parts, is_watch), body.len());
     let path = parts.uri.path_and_query().context("a request has a path")?;
     parts.uri = path.as_str().parse()?;
@@ -269,19 +251,14 @@ async fn pass(shared: Arc<Shared>, request: Request) -> anyhow::Result<Response>
             Ok(Bytes::new())
         }
     });
-    Ok(Response::from_parts(
-        parts,
-        Body::from_stream(pieces.chain(last)),
-    ))
+    Ok(Response::from_parts(parts, Body::from_stream(pieces.chain(last))))
 }
 
 /// Waits until whoever is under way has to end.
 async fn ended(mut fate: watch::Receiver<Fate>) {
     let before = fate.borrow().expired;
     // The sender lives as long as the link.
-    let _ = fate
-        .wait_for(|fate| fate.is_cut || fate.expired != before)
-        .await;
+    let _ = fate.wait_for(|fate| fate.is_cut || fate.expired != before).await;
 }
 
 /// `PATCH machines/status` for `/apis/group/v1/namespaces/a/machines/b/status`; `LIST machines` and
@@ -291,10 +268,7 @@ fn name_of(request: &http::request::Parts, is_watch: bool) -> String {
     let parts: Vec<&str> = path.split('/').collect();
     let place = parts.iter().position(|part| *part == "namespaces");
     // Whoever asks for metadata alone never sees what is inside.
-    let accept = request
-        .headers
-        .get(ACCEPT)
-        .and_then(|value| value.to_str().ok());
+    let accept = request.headers.get(ACCEPT).and_then(|value| value.to_str().ok());
     let what = if accept.is_some_and(|accept| accept.contains("PartialObjectMetadata")) {
         " metadata"
     } else {

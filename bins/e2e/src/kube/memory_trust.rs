@@ -64,11 +64,7 @@ impl MemoryTrust {
     /// Names of the images that it lets boot.
     pub fn images(&self) -> Vec<String> {
         let state = self.state();
-        state
-            .held_images
-            .iter()
-            .map(|image| image.name.to_string())
-            .collect()
+        state.held_images.iter().map(|image| image.name.to_string()).collect()
     }
 
     /// The operator is another process now: what it said is forgotten, what the Trustee holds is not.
@@ -105,10 +101,7 @@ impl Trust for MemoryTrust {
     }
 
     fn knows_key(&self, machine: &MachineId) -> bool {
-        self.state()
-            .desired
-            .get(machine)
-            .is_some_and(|facts| facts.1.is_some())
+        self.state().desired.get(machine).is_some_and(|facts| facts.1.is_some())
     }
 
     fn set_machine(
@@ -159,11 +152,7 @@ impl Trust for MemoryTrust {
     fn published(&self, machine: &MachineId) -> Published {
         let state = self.state();
         let is_there = state.held.get(machine) == state.desired.get(machine);
-        let targets = if is_there {
-            vec!["trustee".to_owned()]
-        } else {
-            Vec::new()
-        };
+        let targets = if is_there { vec!["trustee".to_owned()] } else { Vec::new() };
         Published::new(targets, 1)
     }
 
@@ -175,14 +164,7 @@ impl Trust for MemoryTrust {
             let target = TargetStatus::new("trustee", 1, why);
             return Round::new(vec![target], Some(std::time::Duration::from_millis(200)));
         }
-        let State {
-            desired,
-            held,
-            kept,
-            images,
-            held_images,
-            ..
-        } = &mut *state;
+        let State { desired, held, kept, images, held_images, .. } = &mut *state;
         let mut next = desired.clone();
         for (machine, facts) in &mut next {
             if kept.contains(machine) {
@@ -222,10 +204,7 @@ impl LabelReader for Labels {
     ) -> Result<Option<ExpectedPcrs>, PortError> {
         let labels = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         labels.get(reference).cloned().map(Some).ok_or_else(|| {
-            PortError::new(
-                PortErrorKind::NotFound,
-                format!("read the image {reference}"),
-            )
+            PortError::new(PortErrorKind::NotFound, format!("read the image {reference}"))
         })
     }
 }
@@ -243,8 +222,6 @@ impl ShiftedClock {
 
 impl Clock for ShiftedClock {
     fn now(&self) -> Timestamp {
-        SystemClock
-            .now()
-            .plus_seconds(self.0.load(Ordering::Relaxed))
+        SystemClock.now().plus_seconds(self.0.load(Ordering::Relaxed))
     }
 }

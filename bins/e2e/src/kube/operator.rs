@@ -249,10 +249,7 @@ impl Bench {
             + std::fmt::Debug,
         K::DynamicType: Default,
     {
-        let created = self
-            .objects::<K>()?
-            .create(&kube::api::PostParams::default(), object)
-            .await;
+        let created = self.objects::<K>()?.create(&kube::api::PostParams::default(), object).await;
         Ok(created?)
     }
 }

@@ -59,11 +59,7 @@ impl Server {
         let environment = [("KUBECONFIG", kubeconfig.as_os_str())];
         let program = program(name)?;
         let process = Guarded::start(name, &program, arguments, &environment, plane.logs())?;
-        let mut server = Self {
-            process,
-            address: String::new(),
-            status: String::new(),
-        };
+        let mut server = Self { process, address: String::new(), status: String::new() };
         server.wait().await?;
         Ok(server)
     }
@@ -76,11 +72,7 @@ impl Server {
             self.status = self.said("probes and metrics")?;
             if !self.address.is_empty() && !self.status.is_empty() {
                 let probe = client.get(format!("http://{}/readyz", self.status));
-                if probe
-                    .send()
-                    .await
-                    .is_ok_and(|answer| answer.status() == 200)
-                {
+                if probe.send().await.is_ok_and(|answer| answer.status() == 200) {
                     return Ok(());
                 }
             }
@@ -93,19 +85,14 @@ impl Server {
     /// The address in the log line with this message; empty while there is none.
     fn said(&self, message: &str) -> anyhow::Result<String> {
         let log = self.process.log()?;
-        let lines = log
-            .lines()
-            .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let fields = lines.filter_map(|line| line.get("fields").cloned());
         let text = |fields: &Value, name: &str| {
             let value = fields.get(name).and_then(Value::as_str);
             value.unwrap_or_default().to_owned()
         };
         let mut told = fields.filter(|fields| text(fields, "message") == message);
-        Ok(told
-            .next()
-            .map(|fields| text(&fields, "address"))
-            .unwrap_or_default())
+        Ok(told.next().map(|fields| text(&fields, "address")).unwrap_or_default())
     }
 
     /// What it printed so far.
@@ -134,9 +121,7 @@ impl ControlPlane {
         namespace: &str,
     ) -> anyhow::Result<PathBuf> {
         let name = component.service_account();
-        let token = self
-            .account_token(namespace, name, &role(component)?)
-            .await?;
+        let token = self.account_token(namespace, name, &role(component)?).await?;
         self.kubeconfig(&format!("{namespace}-{name}"), &token)
     }
 }
@@ -150,9 +135,7 @@ fn role(component: Component) -> anyhow::Result<Vec<PolicyRule>> {
         _ => None,
     });
     let mut named = roles.filter(|role| role.metadata.name.as_deref() == Some(&name));
-    let role = named
-        .next()
-        .with_context(|| format!("there is no Role {name}"))?;
+    let role = named.next().with_context(|| format!("there is no Role {name}"))?;
     Ok(role.rules.unwrap_or_default())
 }
 
@@ -166,9 +149,7 @@ pub fn program(name: &str) -> anyhow::Result<PathBuf> {
     } else {
         let test = std::env::current_exe()?;
         let above = test.parent().and_then(Path::parent);
-        above
-            .context("this test lies outside a target directory")?
-            .to_owned()
+        above.context("this test lies outside a target directory")?.to_owned()
     };
     let program = directory.join(name);
     anyhow::ensure!(

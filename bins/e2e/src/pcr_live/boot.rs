@@ -144,11 +144,7 @@ fn registers(text: &[u8]) -> anyhow::Result<BTreeMap<Bank, BTreeMap<PcrIndex, Ve
     let mut banks: BTreeMap<Bank, BTreeMap<PcrIndex, Vec<u8>>> = BTreeMap::new();
     for line in std::str::from_utf8(text)?.lines() {
         let mut words = line.split(' ');
-        let mut word = || {
-            words
-                .next()
-                .with_context(|| format!("{line:?} has three words"))
-        };
+        let mut word = || words.next().with_context(|| format!("{line:?} has three words"));
         let (bank, register, value) = (word()?, word()?, word()?);
         let bank = Bank::ALL.into_iter().find(|known| known.as_str() == bank);
         let register = PcrIndex::new(register.parse()?)?;
@@ -167,22 +163,15 @@ fn quoted(
     nonce: &[u8],
 ) -> anyhow::Result<PcrValues> {
     let frame = |name: &str| frames.get(name).with_context(|| format!("no {name} came"));
-    let bank = pcrs
-        .get(&Bank::Sha256)
-        .context("no SHA-256 bank is active")?;
+    let bank = pcrs.get(&Bank::Sha256).context("no SHA-256 bank is active")?;
     let values: Vec<Sha256Digest> = bank
         .values()
         .map(|value| Ok(Sha256Digest::new(value.as_slice().try_into()?)))
         .collect::<anyhow::Result<_>>()?;
     let key = PublicArea::from_tpm2b(frame("quote/ak.pub.tpm2b")?)?;
-    let quote = UntrustedQuote::new(
-        frame("quote/quote.msg")?,
-        frame("quote/quote.sig")?,
-        &values,
-    );
-    let verified = quote
-        .verify(key.key(), nonce)
-        .context("the registers are not what the TPM quotes")?;
+    let quote = UntrustedQuote::new(frame("quote/quote.msg")?, frame("quote/quote.sig")?, &values);
+    let verified =
+        quote.verify(key.key(), nonce).context("the registers are not what the TPM quotes")?;
     Ok(verified.pcrs().clone())
 }
 

@@ -49,9 +49,7 @@ pub struct Case {
 impl Case {
     /// All cases.
     pub fn all() -> impl Iterator<Item = Self> {
-        SUITES
-            .into_iter()
-            .flat_map(|suite| SETUPS.map(|(setup, _)| Self { suite, setup }))
+        SUITES.into_iter().flat_map(|suite| SETUPS.map(|(setup, _)| Self { suite, setup }))
     }
 }
 

@@ -79,9 +79,9 @@ impl Verdict {
     pub fn holds(&self) -> bool {
         match self {
             Self::Unpredictable(_) => true,
-            Self::Predicted {
-                banks, difference, ..
-            } => difference.is_none() && banks.values().all(Values::fit),
+            Self::Predicted { banks, difference, .. } => {
+                difference.is_none() && banks.values().all(Values::fit)
+            }
         }
     }
 }
@@ -156,19 +156,13 @@ fn verdict(
     for bank in recording.pcrs.keys() {
         let predicted = value.get(*bank).unwrap_or_default().to_vec();
         let measured = measured(recording, *bank, pcr)?.to_vec();
-        let values = Values {
-            predicted,
-            measured,
-        };
+        let values = Values { predicted, measured };
         banks.insert(*bank, values);
     }
     let predicted: Vec<&Measurement> = prediction.of_register(pcr).collect();
     let compared = log.map(|log| {
-        let logged: Vec<_> = log
-            .events()
-            .iter()
-            .filter(|event| event.extends() == Some(pcr))
-            .collect();
+        let logged: Vec<_> =
+            log.events().iter().filter(|event| event.extends() == Some(pcr)).collect();
         first_difference(&predicted, &logged, log)
     });
     Ok(Verdict::Predicted {
@@ -207,10 +201,7 @@ fn first_difference(
 
 fn describe_measurement(measurement: &Measurement) -> String {
     let mut text = format!("{} ({})", measurement.component, measurement.kind.name());
-    for part in [&measurement.file, &measurement.subject]
-        .into_iter()
-        .flatten()
-    {
+    for part in [&measurement.file, &measurement.subject].into_iter().flatten() {
         text = format!("{text} {part:?}");
     }
     text

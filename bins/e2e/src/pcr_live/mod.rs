@@ -105,23 +105,14 @@ pub fn run(settings: &Settings, tell: impl Fn(&str) + Sync) -> Vec<CaseResult> {
     let queue: Mutex<VecDeque<_>> =
         Mutex::new(settings.cases.iter().copied().enumerate().collect());
     let done = Mutex::new(Vec::new());
-    let next = || {
-        queue
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .pop_front()
-    };
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {
                 while let Some((number, case)) = next() {
                     tell(&format!("{case}: booting"));
                     let result = boot(case, settings);
-                    let word = if result.holds() {
-                        "as predicted"
-                    } else {
-                        "FAILED"
-                    };
+                    let word = if result.holds() { "as predicted" } else { "FAILED" };
                     tell(&format!("{case}: {word}"));
                     let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
                     done.push((number, result));
@@ -142,11 +133,7 @@ fn boot(case: Case, settings: &Settings) -> CaseResult {
             took: recording.took,
         })
     });
-    CaseResult {
-        case,
-        artefacts: settings.artefacts.join(case.to_string()),
-        compared,
-    }
+    CaseResult { case, artefacts: settings.artefacts.join(case.to_string()), compared }
 }
 
 /// The result in the form that was asked for.

@@ -10,9 +10,7 @@ use super::{CaseResult, Compared};
 
 /// A row per case and register, a column per bank; below it what is to be said of each case.
 pub(super) fn table(results: &[CaseResult]) -> String {
-    let banks: String = Bank::ALL
-        .map(|bank| format!("{:>8}", bank.as_str()))
-        .concat();
+    let banks: String = Bank::ALL.map(|bank| format!("{:>8}", bank.as_str())).concat();
     let mut text = format!("{:<22} {:>4} {:>7}{banks}\n", "boot", "PCR", "events");
     for result in results {
         let name = result.case.to_string();
@@ -30,11 +28,7 @@ pub(super) fn table(results: &[CaseResult]) -> String {
 
 fn row(verdict: &Verdict) -> String {
     let Verdict::Predicted { banks, events, .. } = verdict else {
-        return format!(
-            "{:>7}{}",
-            "-",
-            format!("{:>8}", "-").repeat(Bank::ALL.len())
-        );
+        return format!("{:>7}{}", "-", format!("{:>8}", "-").repeat(Bank::ALL.len()));
     };
     let cell = |bank| match banks.get(&bank) {
         Some(values) if values.fit() => "ok",
@@ -53,11 +47,7 @@ fn remarks(result: &CaseResult) -> String {
         Ok(compared) => compared,
         Err(error) => return format!("{}: FAILED: {error:#}\n  see {directory}\n", result.case),
     };
-    let word = if result.holds() {
-        "as predicted"
-    } else {
-        "NOT as predicted"
-    };
+    let word = if result.holds() { "as predicted" } else { "NOT as predicted" };
     let seconds = compared.took.as_secs_f64();
     let mut text = format!("{}: {word}, {seconds:.0} s, {directory}\n", result.case);
     if !compared.has_log {
@@ -74,10 +64,9 @@ fn remark(register: &RegisterResult) -> String {
     let pcr = register.pcr;
     match &register.verdict {
         Verdict::Unpredictable(reason) => format!("  PCR {pcr} is not predicted: {reason}\n"),
-        Verdict::Predicted {
-            difference: Some(difference),
-            ..
-        } => format!("  PCR {pcr}, {}\n", describe(difference)),
+        Verdict::Predicted { difference: Some(difference), .. } => {
+            format!("  PCR {pcr}, {}\n", describe(difference))
+        }
         Verdict::Predicted { .. } => String::new(),
     }
 }
@@ -90,11 +79,7 @@ fn describe(difference: &Difference) -> String {
         difference.place,
         or_none(&difference.predicted),
         or_none(&difference.logged),
-        if banks.is_empty() {
-            "none".to_owned()
-        } else {
-            banks.join(", ")
-        },
+        if banks.is_empty() { "none".to_owned() } else { banks.join(", ") },
     )
 }
 
@@ -113,11 +98,7 @@ fn case(result: &CaseResult) -> Value {
         "artefacts": result.artefacts,
     });
     match &result.compared {
-        Ok(Compared {
-            registers,
-            has_log,
-            took,
-        }) => {
+        Ok(Compared { registers, has_log, took }) => {
             value["seconds"] = json!(took.as_secs_f64());
             value["event_log"] = json!(has_log);
             value["pcrs"] = registers.iter().map(register).collect();
@@ -131,11 +112,7 @@ fn register(register: &RegisterResult) -> Value {
     let id = u8::from(register.pcr);
     match &register.verdict {
         Verdict::Unpredictable(reason) => json!({ "id": id, "unpredictable": reason }),
-        Verdict::Predicted {
-            banks,
-            events,
-            difference,
-        } => {
+        Verdict::Predicted { banks, events, difference } => {
             let bank = |(bank, values): (&Bank, &super::compare::Values)| {
                 let value = json!({
                     "as_predicted": values.fit(),
@@ -170,10 +147,7 @@ mod tests {
     use super::*;
 
     fn results() -> Vec<CaseResult> {
-        let values = |predicted: u8| Values {
-            predicted: vec![predicted],
-            measured: vec![2],
-        };
+        let values = |predicted: u8| Values { predicted: vec![predicted], measured: vec![2] };
         let wrong = Verdict::Predicted {
             banks: [(Bank::Sha1, values(2)), (Bank::Sha256, values(1))].into(),
             events: Some(1),
@@ -192,15 +166,9 @@ mod tests {
             artefacts: "target/x".into(),
             compared,
         };
-        let compared = Compared {
-            registers: registers.into(),
-            has_log: true,
-            took: Duration::from_secs(40),
-        };
-        vec![
-            with("trixie-sb-on", Ok(compared)),
-            with("sid-uki", Err(anyhow!("no boot"))),
-        ]
+        let compared =
+            Compared { registers: registers.into(), has_log: true, took: Duration::from_secs(40) };
+        vec![with("trixie-sb-on", Ok(compared)), with("sid-uki", Err(anyhow!("no boot")))]
     }
 
     #[test]
@@ -210,10 +178,7 @@ mod tests {
             text.contains("trixie-sb-on              4       1      ok   WRONG     off     off")
         );
         assert!(text.contains("trixie-sb-on             14       -       -"));
-        assert!(
-            text.contains("PCR 4, place 1: predicted Pcr4Shim"),
-            "{text}"
-        );
+        assert!(text.contains("PCR 4, place 1: predicted Pcr4Shim"), "{text}");
         assert!(text.contains("PCR 14 is not predicted: a secret"));
         assert!(text.contains("sid-uki: FAILED: no boot"));
     }

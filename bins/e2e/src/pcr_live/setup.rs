@@ -134,12 +134,7 @@ fn variables(case: Case, files: &BootFiles, directory: &Path) -> anyhow::Result<
     let microsoft = "OVMF_VARS.ms.fd";
     let none = "OVMF_VARS.fd";
     let enable = |store: VariableStore, on: u8| {
-        store.with(
-            "SecureBootEnable",
-            Guid::SECURE_BOOT_ENABLE,
-            BOOT_ONLY,
-            &[on],
-        )
+        store.with("SecureBootEnable", Guid::SECURE_BOOT_ENABLE, BOOT_ONLY, &[on])
     };
     let store = match case.setup {
         Setup::SecureBoot => store(microsoft)?,

@@ -101,11 +101,7 @@ fn size_of(directory: &Path) -> anyhow::Result<u64> {
     for entry in fs::read_dir(directory).with_context(list)? {
         let entry = entry.with_context(list)?;
         let meta = entry.metadata().with_context(list)?;
-        size += if meta.is_dir() {
-            size_of(&entry.path())?
-        } else {
-            meta.len()
-        };
+        size += if meta.is_dir() { size_of(&entry.path())? } else { meta.len() };
     }
     Ok(size)
 }

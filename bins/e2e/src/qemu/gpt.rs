@@ -38,22 +38,12 @@ pub(super) struct Partition {
 impl Partition {
     /// What firmware starts from, of `size` bytes.
     pub(super) const fn system(size: u64) -> Self {
-        Self {
-            kind: SYSTEM_PARTITION,
-            id: *b"TEC e2e part id.",
-            name: "ESP",
-            size,
-        }
+        Self { kind: SYSTEM_PARTITION, id: *b"TEC e2e part id.", name: "ESP", size }
     }
 
     /// What an installer encrypts, found by its name.
     pub(super) const fn root(size: u64) -> Self {
-        Self {
-            kind: LINUX,
-            id: *b"TEC e2e root id.",
-            name: "root",
-            size,
-        }
+        Self { kind: LINUX, id: *b"TEC e2e root id.", name: "root", size }
     }
 }
 

@@ -58,14 +58,8 @@ impl Initramfs {
     /// A file is larger than 4 GiB.
     pub fn build(&self) -> anyhow::Result<Vec<u8>> {
         let mut entries: BTreeMap<&str, (u32, &[u8])> = BTreeMap::new();
-        let files = self
-            .files
-            .iter()
-            .map(|(path, content)| (path, PROGRAM, content.as_slice()));
-        let links = self
-            .links
-            .iter()
-            .map(|(path, target)| (path, LINK, target.as_bytes()));
+        let files = self.files.iter().map(|(path, content)| (path, PROGRAM, content.as_slice()));
+        let links = self.links.iter().map(|(path, target)| (path, LINK, target.as_bytes()));
         let empty: &[u8] = &[];
         let directories = self.directories.iter().map(|path| (path, DIRECTORY, empty));
         for (path, mode, content) in files.chain(links).chain(directories) {
@@ -121,17 +115,8 @@ mod tests {
             .unwrap();
         let text = String::from_utf8_lossy(&archive);
         let place = |name: &str| text.find(&format!("{name}\0")).unwrap();
-        let order = [
-            "init",
-            "usr",
-            "usr/bin",
-            "usr/bin/x",
-            "usr/bin/y",
-            "var",
-            "var/tmp",
-            END,
-        ]
-        .map(place);
+        let order =
+            ["init", "usr", "usr/bin", "usr/bin/x", "usr/bin/y", "var", "var/tmp", END].map(place);
         assert!(order.is_sorted(), "{order:?}");
         assert!(archive.len().is_multiple_of(4));
         assert_eq!(text.matches(MAGIC).count(), 8);

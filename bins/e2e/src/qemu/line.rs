@@ -14,10 +14,7 @@ pub struct Line<'r> {
 
 impl<'r> Line<'r> {
     pub(super) fn new(stream: &'r UnixStream, limit: Duration) -> Self {
-        Self {
-            stream,
-            end: Instant::now() + limit,
-        }
+        Self { stream, end: Instant::now() + limit }
     }
 
     fn left(&self) -> io::Result<Duration> {

@@ -102,13 +102,7 @@ impl Machine {
         let mut tpm = self.tpm.power_on(&sockets.path().join(TPM))?;
         let started = self.start(sockets.path());
         let (qemu, line) = started.inspect_err(|_| end(&mut tpm))?;
-        Ok(Running {
-            qemu,
-            tpm,
-            line,
-            console: self.console(),
-            sockets,
-        })
+        Ok(Running { qemu, tpm, line, console: self.console(), sockets })
     }
 
     /// Starts QEMU, which begins to boot when somebody connects to the second serial port.
@@ -142,17 +136,10 @@ impl Machine {
     fn command(&self, sockets: &Path) -> Command {
         let mut qemu = Command::new("qemu-system-x86_64");
         // OVMF keeps Secure Boot's variables from the system by SMM.
-        qemu.args([
-            "-machine",
-            "q35,smm=on,accel=tcg",
-            "-cpu",
-            "max",
-            "-smp",
-            "1",
-        ])
-        .args(["-nodefaults", "-no-user-config", "-no-reboot"])
-        .args(["-display", "none", "-monitor", "none"])
-        .args(["-global", "driver=cfi.pflash01,property=secure,value=on"]);
+        qemu.args(["-machine", "q35,smm=on,accel=tcg", "-cpu", "max", "-smp", "1"])
+            .args(["-nodefaults", "-no-user-config", "-no-reboot"])
+            .args(["-display", "none", "-monitor", "none"])
+            .args(["-global", "driver=cfi.pflash01,property=secure,value=on"]);
         let flash = "if=pflash,format=raw,unit";
         drive(&mut qemu, &format!("{flash}=0,readonly=on"), &self.firmware);
         drive(&mut qemu, &format!("{flash}=1"), &self.variables);
@@ -209,10 +196,7 @@ impl Running {
         let shown = || fs::read(console).is_ok_and(|log| contains(&log, text));
         let waited = wait_for(&format!("{text:?} on the console"), limit, || {
             let ended = qemu.try_wait()?.is_some();
-            anyhow::ensure!(
-                shown() || !ended,
-                "the machine was switched off before {text:?}"
-            );
+            anyhow::ensure!(shown() || !ended, "the machine was switched off before {text:?}");
             Ok(shown())
         });
         waited.map_err(|error| self.explain(&error))
@@ -247,9 +231,8 @@ impl Running {
     /// It did not in time.
     pub fn wait_for_power_off(mut self, limit: Duration) -> anyhow::Result<()> {
         let qemu = &mut self.qemu;
-        let waited = wait_for("the machine to switch itself off", limit, || {
-            Ok(qemu.try_wait()?.is_some())
-        });
+        let waited =
+            wait_for("the machine to switch itself off", limit, || Ok(qemu.try_wait()?.is_some()));
         waited.map_err(|error| self.explain(&error))
     }
 

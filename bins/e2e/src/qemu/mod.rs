@@ -41,10 +41,7 @@ pub use self::variables::VariableStore;
 /// Runs a program that must succeed; the error has what it said.
 pub(crate) fn must(command: &mut Command) -> anyhow::Result<()> {
     let program = command.get_program().to_string_lossy().into_owned();
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .with_context(|| format!("run {program}"))?;
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("run {program}"))?;
     ensure!(
         output.status.success(),
         "{program} failed: {}",
@@ -56,9 +53,7 @@ pub(crate) fn must(command: &mut Command) -> anyhow::Result<()> {
 /// A little-endian number in a file that others made.
 fn field<const N: usize>(bytes: &[u8], at: usize) -> anyhow::Result<[u8; N]> {
     let found = bytes.get(at..).and_then(|rest| rest.first_chunk());
-    found
-        .copied()
-        .with_context(|| format!("offset {at}: the file ends"))
+    found.copied().with_context(|| format!("offset {at}: the file ends"))
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> anyhow::Result<usize> {

@@ -40,9 +40,7 @@ impl VirtualTpm {
 
     /// One whose state was put there by somebody.
     pub fn found(state: &Path) -> Self {
-        Self {
-            state: state.to_owned(),
-        }
+        Self { state: state.to_owned() }
     }
 
     fn with_banks(state: &Path, banks: &str) -> anyhow::Result<Self> {
@@ -50,9 +48,7 @@ impl VirtualTpm {
         let mut setup = Command::new("swtpm_setup");
         setup.args(["--tpm2", "--pcr-banks", banks, "--tpmstate"]);
         must(setup.arg(state))?;
-        Ok(Self {
-            state: state.to_owned(),
-        })
+        Ok(Self { state: state.to_owned() })
     }
 
     /// Starts it; it ends when the machine disconnects.

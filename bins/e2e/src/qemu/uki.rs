@@ -73,10 +73,7 @@ impl Uki {
         ensure!(name.len() <= VIRTUAL_SIZE, "{name} is too long a name");
         let entry = self.table + self.count * ENTRY;
         let headers = u32_at(&self.image, self.pe + HEADERS_SIZE)?;
-        ensure!(
-            entry + ENTRY <= headers,
-            "the stub's header has no room for section {name}"
-        );
+        ensure!(entry + ENTRY <= headers, "the stub's header has no room for section {name}");
         let address = self.free_address()?;
         let file_alignment = u32_at(&self.image, self.pe + FILE_ALIGNMENT)?;
         let offset = self.image.len().next_multiple_of(file_alignment);
@@ -145,11 +142,7 @@ mod tests {
 
     #[test]
     fn sections_are_added_behind_the_stubs_own() {
-        let image = Uki::new(&stub())
-            .unwrap()
-            .with(".cmdline", b"quiet")
-            .unwrap()
-            .build();
+        let image = Uki::new(&stub()).unwrap().with(".cmdline", b"quiet").unwrap().build();
         PeFile::read(Cursor::new(&image), &[]).unwrap();
         let table = 0x80 + OPTIONAL + u16_at(&image, 0x80 + OPTIONAL_SIZE).unwrap();
         let entry = table + ENTRY;
@@ -164,12 +157,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused() {
         assert!(Uki::new(b"MZ").is_err());
-        assert!(
-            Uki::new(&stub())
-                .unwrap()
-                .with(".much-too-long", b"")
-                .is_err()
-        );
+        assert!(Uki::new(&stub()).unwrap().with(".much-too-long", b"").is_err());
         let mut uki = Uki::new(&stub()).unwrap();
         for _ in 0..20 {
             match uki.clone().with(".x", b"x") {

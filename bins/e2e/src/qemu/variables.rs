@@ -66,11 +66,7 @@ impl VariableStore {
         attributes: u32,
         data: &[u8],
     ) -> anyhow::Result<Self> {
-        let name: Vec<u8> = name
-            .encode_utf16()
-            .chain([0])
-            .flat_map(u16::to_le_bytes)
-            .collect();
+        let name: Vec<u8> = name.encode_utf16().chain([0]).flat_map(u16::to_le_bytes).collect();
         let free = self.delete(&name, vendor)?;
         let record = record(&name, vendor, attributes, data)?;
         ensure!(free + record.len() <= self.end, "the store is full");
@@ -105,11 +101,7 @@ impl VariableStore {
 
 /// AUTHENTICATED_VARIABLE_HEADER, name and data.
 fn record(name: &[u8], vendor: Guid, attributes: u32, data: &[u8]) -> anyhow::Result<Vec<u8>> {
-    let time = if attributes & TIME_BASED == 0 {
-        [0; 16]
-    } else {
-        ENROLLED
-    };
+    let time = if attributes & TIME_BASED == 0 { [0; 16] } else { ENROLLED };
     let mut record = START.to_le_bytes().to_vec();
     record.extend([ADDED, 0]);
     record.extend(attributes.to_le_bytes());
@@ -128,12 +120,8 @@ fn record(name: &[u8], vendor: Guid, attributes: u32, data: &[u8]) -> anyhow::Re
 #[cfg(test)]
 pub(crate) fn empty_store() -> Vec<u8> {
     let mut image = vec![0xff; 72 + 1024];
-    let parts: [(usize, &[u8]); 4] = [
-        (40, b"_FVH"),
-        (VOLUME_HEADER, &[72, 0]),
-        (72, &AUTHENTICATED),
-        (88, &[0, 4, 0, 0]),
-    ];
+    let parts: [(usize, &[u8]); 4] =
+        [(40, b"_FVH"), (VOLUME_HEADER, &[72, 0]), (72, &AUTHENTICATED), (88, &[0, 4, 0, 0])];
     for (at, bytes) in parts {
         put(&mut image, at, bytes).unwrap();
     }
@@ -165,11 +153,7 @@ mod tests {
 
     #[test]
     fn a_full_store_and_other_files_are_refused() {
-        assert!(
-            empty()
-                .with("big", Guid::SHIM, BOOT_ONLY, &[0; 1024])
-                .is_err()
-        );
+        assert!(empty().with("big", Guid::SHIM, BOOT_ONLY, &[0; 1024]).is_err());
         assert!(VariableStore::new(vec![0; 100]).is_err());
     }
 }

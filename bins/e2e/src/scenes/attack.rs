@@ -16,11 +16,7 @@ use crate::wire;
 use crate::wire::{Reply, Session, some_pubkey};
 
 fn refusal(reply: &Reply) -> Result<(), (String, String)> {
-    if reply.status < 300 {
-        Ok(())
-    } else {
-        Err((reply.code(), String::new()))
-    }
+    if reply.status < 300 { Ok(()) } else { Err((reply.code(), String::new())) }
 }
 
 fn attester(machine: &Machine) -> anyhow::Result<TpmAttester> {
@@ -41,38 +37,29 @@ impl Stage {
             node.machine.tamper_with_kernel()?;
             node.machine.reboot()
         })?;
-        self.story
-            .refused("the changed boot asks for its key", "TEC-A412", || {
-                Ok(node
-                    .machine
-                    .unlock()?
-                    .map(drop)
-                    .map_err(|r| (r.code, r.console)))
-            })?;
+        self.story.refused("the changed boot asks for its key", "TEC-A412", || {
+            Ok(node.machine.unlock()?.map(drop).map_err(|r| (r.code, r.console)))
+        })?;
         let id = node.id.to_string();
         let anchor = &self.anchor;
-        self.story
-            .works("tec explain names the kernel's file", || {
-                let attempt = anchor.tec(&["explain", &id])?;
-                let events = attempt["ladder"]["mismatch"]["events"].as_array();
-                let named = events
-                    .context("no events")?
-                    .iter()
-                    .find_map(|event| event["expected"]["file"].as_str().map(str::to_owned));
-                let named = named.context("no component is named")?;
-                ensure!(named.contains("vmlinuz"), "it names {named}");
-                Ok(())
-            })?;
+        self.story.works("tec explain names the kernel's file", || {
+            let attempt = anchor.tec(&["explain", &id])?;
+            let events = attempt["ladder"]["mismatch"]["events"].as_array();
+            let named = events
+                .context("no events")?
+                .iter()
+                .find_map(|event| event["expected"]["file"].as_str().map(str::to_owned));
+            let named = named.context("no component is named")?;
+            ensure!(named.contains("vmlinuz"), "it names {named}");
+            Ok(())
+        })?;
         let text = self.anchor.tec_text(&["explain", &id])?;
         self.story.shows("what an admin reads", &text);
-        self.story.works(
-            "the right kernel put back, reboot: the volume opens",
-            || {
-                std::fs::write(&kernel, &good)?;
-                node.machine.reboot()?;
-                released(node.machine.unlock()?)
-            },
-        )?;
+        self.story.works("the right kernel put back, reboot: the volume opens", || {
+            std::fs::write(&kernel, &good)?;
+            node.machine.reboot()?;
+            released(node.machine.unlock()?)
+        })?;
         self.one = Some(node);
         Ok(())
     }
@@ -92,19 +79,17 @@ impl Stage {
                 Ok(proof)
             })
         })?;
-        self.story
-            .refused("the same evidence in a new session", "TEC-A405", || {
-                runtime.block_on(async {
-                    let session = Session::open(&kbs).await?;
-                    Ok(refusal(&session.attest(&proof).await?))
-                })
+        self.story.refused("the same evidence in a new session", "TEC-A405", || {
+            runtime.block_on(async {
+                let session = Session::open(&kbs).await?;
+                Ok(refusal(&session.attest(&proof).await?))
             })
+        })
     }
 
     /// Scene f: somebody who knows the id of a machine registers a key of their own for it.
     pub(super) fn second_key(&mut self) -> anyhow::Result<()> {
-        self.story
-            .scene('f', "A second attestation key for the same machine");
+        self.story.scene('f', "A second attestation key for the same machine");
         let [_, ak, _] = self.anchor.urls()?;
         let ca = self.anchor.ca()?;
         let thief = SoftTpm::p256(666);
@@ -113,17 +98,15 @@ impl Stage {
             "uuid": self.one()?.id.to_string(),
         });
         let runtime = &self.runtime;
-        self.story
-            .refused("a stranger's key for machine one", "TEC-R410", || {
-                let url = format!("{ak}/register-ak");
-                Ok(refusal(&runtime.block_on(wire::put(&ca, &url, &body))?))
-            })
+        self.story.refused("a stranger's key for machine one", "TEC-R410", || {
+            let url = format!("{ak}/register-ak");
+            Ok(refusal(&runtime.block_on(wire::put(&ca, &url, &body))?))
+        })
     }
 
     /// Scene g: a machine that attests well asks for the key of another one.
     pub(super) fn foreign_path(&mut self) -> anyhow::Result<()> {
-        self.story
-            .scene('g', "A good machine asks for another machine's key");
+        self.story.scene('g', "A good machine asks for another machine's key");
         let chain = self.approved()?.chain;
         let mut story = std::mem::take(&mut self.story);
         let two = story.works("machine two: first boot", || self.install("two", &chain))?;

@@ -9,10 +9,10 @@ impl Stage {
     pub(super) fn approve_an_image(&mut self) -> anyhow::Result<()> {
         self.story.scene('a', "An image is approved");
         let mut story = std::mem::take(&mut self.story);
-        let approved = story.works(
-            "tec image approve: the boot files of Debian are measured",
-            || self.approve("debian-current", "current", &[]),
-        )?;
+        let approved = story
+            .works("tec image approve: the boot files of Debian are measured", || {
+                self.approve("debian-current", "current", &[])
+            })?;
         story.shows(
             "what booting them leaves in PCR 4",
             &self.anchor.tec_text(&["image", "show", "debian-current"])?,
@@ -27,10 +27,9 @@ impl Stage {
         self.story.scene('b', "First boot of machine one");
         let chain = self.approved()?.chain;
         let mut story = std::mem::take(&mut self.story);
-        let machine = story.works(
-            "power on: an empty TPM, the boot files are measured",
-            || self.new_machine("one", &chain),
-        )?;
+        let machine = story.works("power on: an empty TPM, the boot files are measured", || {
+            self.new_machine("one", &chain)
+        })?;
         let ignition = story.works(
             "fetch the Ignition config by the merge URL; ignition-validate accepts it",
             || self.ignition(),
@@ -44,10 +43,7 @@ impl Stage {
             || {
                 let header = machine.clevis_header()?;
                 ensure!(header["pin"] == "trustee", "the header is {header}");
-                ensure!(
-                    header["path"] == format!("default/{id}/root"),
-                    "the header is {header}"
-                );
+                ensure!(header["path"] == format!("default/{id}/root"), "the header is {header}");
                 Ok(())
             },
         )?;
@@ -65,8 +61,7 @@ impl Stage {
             "the TPM starts again with empty registers, the same files are measured",
             || node.machine.reboot(),
         )?;
-        self.story
-            .works("the volume opens", || released(node.machine.unlock()?))?;
+        self.story.works("the volume opens", || released(node.machine.unlock()?))?;
         self.one = Some(node);
         Ok(())
     }

@@ -60,9 +60,7 @@ impl Stage {
         settings.check()?;
         let logs = Arc::new(Transcript::new(directory.join("logs"))?);
         let anchor = Anchor::start(&settings, &directory.join("state"), &logs, &[])?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         Ok(Self {
             settings,
             directory: directory.to_owned(),
@@ -128,9 +126,7 @@ impl Stage {
         let url = merge["ignition"]["config"]["merge"][0]["source"]
             .as_str()
             .context("no merge directive")?;
-        let reply = self
-            .runtime
-            .block_on(crate::wire::get(&self.anchor.ca()?, url))?;
+        let reply = self.runtime.block_on(crate::wire::get(&self.anchor.ca()?, url))?;
         if reply.status != 200 {
             bail!("registration answered {}: {}", reply.status, reply.body);
         }
@@ -160,47 +156,31 @@ impl Stage {
         let mut needles = Vec::new();
         for node in [&self.one, &self.two].into_iter().flatten() {
             let path = ResourcePath::luks_root(&node.id);
-            let found = self
-                .runtime
-                .block_on(tec_core::port::SecretStore::find(&store, &path))?;
+            let found = self.runtime.block_on(tec_core::port::SecretStore::find(&store, &path))?;
             let key = found.with_context(|| format!("no key at {path}"))?;
             let json: Value = serde_json::from_slice(key.expose("search the logs for it"))?;
-            let text = json["key"]
-                .as_str()
-                .context("the key is not as documented")?;
+            let text = json["key"].as_str().context("the key is not as documented")?;
             let name = &node.machine.name;
             let engine = base64::engine::general_purpose::STANDARD_NO_PAD;
             needles.push((format!("key of {name}"), text.as_bytes().to_vec()));
-            needles.push((
-                format!("key of {name} in hex"),
-                hex::encode(text).into_bytes(),
-            ));
-            needles.push((
-                format!("key of {name} in base64"),
-                engine.encode(text).into_bytes(),
-            ));
+            needles.push((format!("key of {name} in hex"), hex::encode(text).into_bytes()));
+            needles.push((format!("key of {name} in base64"), engine.encode(text).into_bytes()));
         }
         Ok(needles)
     }
 
     fn epilogue(&mut self) -> anyhow::Result<()> {
-        self.story
-            .scene('z', "Nothing was said that must not be said");
+        self.story.scene('z', "Nothing was said that must not be said");
         let needles = self.needles()?;
         let found = self.logs.search(&needles)?;
         let logs = self.logs.count();
-        self.story
-            .works(&format!("no key material in {logs} logs"), || {
-                if found.is_empty() {
-                    Ok(())
-                } else {
-                    bail!("key material found: {found:?}")
-                }
-            })?;
-        let anchor = &self.anchor;
-        let verified = self.story.works("the audit log's chain is intact", || {
-            anchor.tec(&["audit", "verify"])
+        self.story.works(&format!("no key material in {logs} logs"), || {
+            if found.is_empty() { Ok(()) } else { bail!("key material found: {found:?}") }
         })?;
+        let anchor = &self.anchor;
+        let verified = self
+            .story
+            .works("the audit log's chain is intact", || anchor.tec(&["audit", "verify"]))?;
         anyhow::ensure!(verified["intact"] == true, "the audit log is not intact");
         Ok(())
     }

@@ -25,8 +25,7 @@ const VERBS: [(&str, &str); 5] = [
 impl Stage {
     /// Scene k: from an anchor outside to one inside, without a failed boot.
     pub(super) fn moved_trust(&mut self) -> anyhow::Result<()> {
-        self.story
-            .scene('k', "Trust moves to another anchor while nodes boot");
+        self.story.scene('k', "Trust moves to another anchor while nodes boot");
         let directory = self.directory.join("move");
         std::fs::create_dir_all(&directory)?;
         let rates = ["--register-rate", "100000", "--kbs-rate", "100000"];
@@ -60,11 +59,8 @@ impl Stage {
         })?;
         let ended = fleet.finish(&ANCHORS)?;
         let answered = ended.answered()?;
-        let by: Vec<_> = ANCHORS
-            .iter()
-            .zip(&answered)
-            .map(|(who, count)| format!("{count} by {who}"))
-            .collect();
+        let by: Vec<_> =
+            ANCHORS.iter().zip(&answered).map(|(who, count)| format!("{count} by {who}")).collect();
         story.shows("no boot failed", &by.join(", "));
         story.pictures(ended.picture);
         self.story = story;
@@ -80,11 +76,7 @@ impl Stage {
         let boot = load::boot_digests(approved)?;
         let register = |seed| {
             let node = self.runtime.block_on(load::register(anchor, seed))?;
-            Ok(SoftNode {
-                boot: boot.clone(),
-                servers: servers.to_vec(),
-                ..node
-            })
+            Ok(SoftNode { boot: boot.clone(), servers: servers.to_vec(), ..node })
         };
         (1..=NODES).map(register).collect()
     }

@@ -24,8 +24,7 @@ struct Chains {
 impl Stage {
     /// Scene j: a machine is updated part by part.
     pub(super) fn update_in_parts(&mut self) -> anyhow::Result<()> {
-        self.story
-            .scene('j', "An update in parts: boot loader first, then kernel");
+        self.story.scene('j', "An update in parts: boot loader first, then kernel");
         let mut story = std::mem::take(&mut self.story);
         let mut one = self.one.take().context("machine one did not boot yet")?;
         let old = one.machine.chain.clone();
@@ -56,10 +55,9 @@ impl Stage {
         one: &mut Node,
         chains: &Chains,
     ) -> anyhow::Result<()> {
-        story.works(
-            "shim and GRUB are updated, reboot: the volume opens",
-            || opens(one, &chains.half),
-        )?;
+        story.works("shim and GRUB are updated, reboot: the volume opens", || {
+            opens(one, &chains.half)
+        })?;
         story.shows("what an admin reads", &self.explained(one)?);
         story.works("the old image is still needed: --dry-run says so", || {
             let revocation = ["image", "revoke", "debian-update", "--dry-run"];
@@ -70,9 +68,7 @@ impl Stage {
             ensure!(is_named, "{needed}");
             Ok(())
         })?;
-        story.works("the kernel is updated, reboot: the volume opens", || {
-            opens(one, &chains.whole)
-        })
+        story.works("the kernel is updated, reboot: the volume opens", || opens(one, &chains.whole))
     }
 
     fn torn_update(
@@ -101,16 +97,12 @@ impl Stage {
         story.works("the update is done: the old approval is revoked", || {
             self.anchor.tec(&["image", "revoke", "debian-update"])
         })?;
-        story.refused(
-            "a boot between the two images is refused now",
-            "TEC-A412",
-            || refusal(one, &chains.half),
-        )?;
+        story.refused("a boot between the two images is refused now", "TEC-A412", || {
+            refusal(one, &chains.half)
+        })?;
         let why = self.explained(one)?;
         ensure!(why.contains("approval ended"), "no end is told: {why}");
-        story.works("the next image goes on opening the volume", || {
-            opens(one, &chains.whole)
-        })
+        story.works("the next image goes on opening the volume", || opens(one, &chains.whole))
     }
 
     /// An image that shares no boot file with `old`. Its values come with it, as they come with
@@ -126,10 +118,8 @@ impl Stage {
         *bytes.get_mut(middle).context("shim is empty")? ^= 1;
         fs::write(&shim, bytes)?;
         let grub = chain.file(GRUB)?;
-        let other = self
-            .settings
-            .image("update")
-            .join("usr/lib/grub/x86_64-efi-signed/gcdx64.efi.signed");
+        let other =
+            self.settings.image("update").join("usr/lib/grub/x86_64-efi-signed/gcdx64.efi.signed");
         fs::copy(&other, &grub).with_context(|| format!("copy {}", other.display()))?;
 
         let pcrs = self.directory.join("next.json");

@@ -8,8 +8,7 @@ use super::boot::released;
 impl Stage {
     /// Scene i: the image is approved again after an update.
     pub(super) fn update(&mut self) -> anyhow::Result<()> {
-        self.story
-            .scene('i', "An update: old and new during the window");
+        self.story.scene('i', "An update: old and new during the window");
         let mut story = std::mem::take(&mut self.story);
         let update = story.works("the updated image is approved beside the old one", || {
             self.approve("debian-update", "update", &[])
@@ -17,9 +16,7 @@ impl Stage {
         let mut one = self.one.take().context("machine one did not boot yet")?;
         let mut two = self.two.take().context("machine two did not boot yet")?;
         story.works("machine one boots the new kernel: the volume opens", || {
-            one.machine.chain = update
-                .chain
-                .copied_to(&self.directory.join("one/boot-new"))?;
+            one.machine.chain = update.chain.copied_to(&self.directory.join("one/boot-new"))?;
             one.machine.reboot()?;
             released(one.machine.unlock()?)
         })?;
@@ -30,18 +27,10 @@ impl Stage {
         story.works("the window ends: the old approval is revoked", || {
             self.anchor.tec(&["image", "revoke", "debian-current"])
         })?;
-        story.refused(
-            "machine two boots the old kernel once more",
-            "TEC-A412",
-            || {
-                two.machine.reboot()?;
-                Ok(two
-                    .machine
-                    .unlock()?
-                    .map(drop)
-                    .map_err(|r| (r.code, r.console)))
-            },
-        )?;
+        story.refused("machine two boots the old kernel once more", "TEC-A412", || {
+            two.machine.reboot()?;
+            Ok(two.machine.unlock()?.map(drop).map_err(|r| (r.code, r.console)))
+        })?;
         story.works("machine one goes on with the new one", || {
             one.machine.reboot()?;
             released(one.machine.unlock()?)

@@ -103,9 +103,7 @@ impl Bao {
     pub fn configure(&self, seal: &Seal) -> anyhow::Result<()> {
         // Raft elects itself only if it reaches its own address, even alone, and listens for itself
         // only beside a TCP listener.
-        let Self {
-            node, api, cluster, ..
-        } = self;
+        let Self { node, api, cluster, .. } = self;
         let join = |api: &SocketAddr| {
             format!("  retry_join {{\n    leader_api_addr = \"http://{api}\"\n  }}\n")
         };
@@ -133,12 +131,7 @@ impl Bao {
     pub fn command(&self) -> anyhow::Result<Vec<OsString>> {
         let config = self.dir.join("config.hcl");
         let program = tool("bin/bao")?.into_os_string();
-        Ok(vec![
-            program,
-            "server".into(),
-            "-config".into(),
-            config.into(),
-        ])
+        Ok(vec![program, "server".into(), "-config".into(), config.into()])
     }
 
     /// The same, with what it prints in a log of its own.

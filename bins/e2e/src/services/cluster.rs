@@ -54,10 +54,7 @@ pub fn controller_rules() -> Vec<PolicyRule> {
         rules("", &["events"], &["create"]),
         rules("", &["secrets"], &["create"]),
         PolicyRule {
-            resource_names: Some(vec![
-                "vault-aes".to_owned(),
-                "services-bootstrap-tls".to_owned(),
-            ]),
+            resource_names: Some(vec!["vault-aes".to_owned(), "services-bootstrap-tls".to_owned()]),
             ..rules("", &["secrets"], &["get", "update"])
         },
         rules("", &["configmaps"], &["create"]),
@@ -103,27 +100,14 @@ impl Cluster {
         let apps = plane.namespace("apps").await?;
         let reviewer = plane.account_token(&platform, "vault", &[]).await?;
         may_review(&plane, &platform, "vault").await?;
-        let controller_token = plane
-            .account_token(&platform, "controller", &controller_rules())
-            .await?;
+        let controller_token =
+            plane.account_token(&platform, "controller", &controller_rules()).await?;
         may_look_at_pods(&plane, &apps, &platform).await?;
-        for name in [
-            "nats",
-            "opensearch",
-            "collector",
-            "fluent-bit",
-            "dashboards",
-        ] {
+        for name in ["nats", "opensearch", "collector", "fluent-bit", "dashboards"] {
             plane.account_token(&platform, name, &[]).await?;
         }
         let reviews = Link::new(plane.client(&reviewer)?).await?;
-        Ok(Self {
-            plane,
-            platform,
-            apps,
-            reviews,
-            controller_token,
-        })
+        Ok(Self { plane, platform, apps, reviews, controller_token })
     }
 
     /// An account of the platform's namespace.
@@ -140,14 +124,9 @@ impl Cluster {
     /// The API server refuses.
     pub async fn component(&self, name: &str) -> anyhow::Result<Account> {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.plane.admin()?, &self.apps);
-        let account = ServiceAccount {
-            metadata: named(name),
-            ..ServiceAccount::default()
-        };
+        let account = ServiceAccount { metadata: named(name), ..ServiceAccount::default() };
         let manager = PatchParams::apply("tests").force();
-        accounts
-            .patch(name, &manager, &Patch::Apply(account))
-            .await?;
+        accounts.patch(name, &manager, &Patch::Apply(account)).await?;
         Ok(Account::new(&self.apps, name)?)
     }
 
@@ -208,9 +187,7 @@ impl Cluster {
         let status = json!({"status": {
             "podIP": addresses.first().map(|first| &first["ip"]), "podIPs": addresses,
         }});
-        let pod = pods
-            .patch_status(name, &PatchParams::default(), &Patch::Merge(status))
-            .await?;
+        let pod = pods.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await?;
         pod.metadata.uid.context("a pod has an identity")
     }
 
@@ -234,20 +211,14 @@ impl Cluster {
             .create_token_request(account.name(), &PostParams::default(), &request)
             .await
             .with_context(|| format!("request a token of {account}"))?;
-        Ok(answer
-            .status
-            .context("the token request has no answer")?
-            .token)
+        Ok(answer.status.context("the token request has no answer")?.token)
     }
 }
 
 /// Lets the controller look at pods of a namespace of components.
 async fn may_look_at_pods(plane: &ControlPlane, apps: &str, platform: &str) -> anyhow::Result<()> {
     let roles: Api<Role> = Api::namespaced(plane.admin()?, apps);
-    let role = Role {
-        metadata: named("controller"),
-        rules: Some(callers_rules()),
-    };
+    let role = Role { metadata: named("controller"), rules: Some(callers_rules()) };
     roles.create(&PostParams::default(), &role).await?;
     let bindings: Api<RoleBinding> = Api::namespaced(plane.admin()?, apps);
     let binding = serde_json::from_value(json!({
@@ -262,10 +233,7 @@ async fn may_look_at_pods(plane: &ControlPlane, apps: &str, platform: &str) -> a
 }
 
 fn named(name: &str) -> ObjectMeta {
-    ObjectMeta {
-        name: Some(name.to_owned()),
-        ..ObjectMeta::default()
-    }
+    ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() }
 }
 
 /// Lets an account have tokens reviewed, by the role that Kubernetes has for it.

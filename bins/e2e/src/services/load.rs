@@ -39,10 +39,7 @@ pub struct Durations(Mutex<Vec<Duration>>);
 
 impl Durations {
     fn add(&self, took: Duration) {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(took);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(took);
     }
 
     /// What one of a hundred calls exceeds; nothing if there was no call.
@@ -66,11 +63,7 @@ impl Load {
             vault: platform.stage.bao.vault(),
             client: platform.client().await?,
             // As a kubelet projects it: its pod has an address, which the certificate names.
-            token: platform
-                .stage
-                .cluster
-                .pod_token(&account, "comp-a-0", &["10.1.2.3"])
-                .await?,
+            token: platform.stage.cluster.pod_token(&account, "comp-a-0", &["10.1.2.3"]).await?,
             user: KeyPair::new_user().public_key(),
             certificate_request: OwnKey::generate()?.request(),
             _platform: platform,
@@ -84,10 +77,7 @@ impl Load {
     pub async fn log_in(&self, times: u64, each: &Durations) -> anyhow::Result<Duration> {
         let login = async || {
             let jwt = SecretBytes::new(self.token.clone().into_bytes());
-            let answer = self
-                .vault
-                .call(&call::log_in(Role::Component, &jwt))
-                .await?;
+            let answer = self.vault.call(&call::log_in(Role::Component, &jwt)).await?;
             call::logged_in(&answer).context("the vault refused")?;
             anyhow::Ok(())
         };

@@ -71,11 +71,7 @@ impl Nats {
         let log = process.log()?;
         up.with_context(|| format!("no NATS server: {log}"))?;
         let port = listen.rsplit_once(':').context("an address has a port")?.1;
-        Ok(Self {
-            url: format!("tls://localhost:{port}"),
-            init,
-            process,
-        })
+        Ok(Self { url: format!("tls://localhost:{port}"), init, process })
     }
 
     /// What it printed so far.

@@ -94,12 +94,8 @@ impl Place {
             ("--node-name", host),
             ("--heap", "512".to_owned()),
         ];
-        let pairs = pairs
-            .into_iter()
-            .flat_map(|(flag, value)| [flag.to_owned(), value]);
-        Ok(std::iter::once("opensearch".to_owned())
-            .chain(pairs)
-            .collect())
+        let pairs = pairs.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]);
+        Ok(std::iter::once("opensearch".to_owned()).chain(pairs).collect())
     }
 }
 
@@ -133,13 +129,7 @@ impl OpenSearch {
             let keep = "--inh-caps=-all,+dac_read_search --ambient-caps=+dac_read_search \
                         --securebits=+no_setuid_fixup";
             let words = drop.split(' ').chain(keep.split(' ')).chain([&*program]);
-            Guarded::start(
-                "opensearch",
-                Path::new("setpriv"),
-                words,
-                &environment,
-                &stage.logs,
-            )?
+            Guarded::start("opensearch", Path::new("setpriv"), words, &environment, &stage.logs)?
         } else {
             let none: [&str; 0] = [];
             Guarded::start("opensearch", &program, none, &environment, &stage.logs)?

@@ -58,13 +58,7 @@ impl Platform {
         let controller = Arc::new(stage.controller(flags).await?);
         let round = controller.round().await?;
         let Served { address, server } = Self::serve(&controller).await?;
-        Ok(Self {
-            stage,
-            controller,
-            round,
-            address,
-            server,
-        })
+        Ok(Self { stage, controller, round, address, server })
     }
 
     /// Lets a controller whose vault is up listen.

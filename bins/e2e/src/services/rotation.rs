@@ -133,8 +133,7 @@ async fn speak(
 ) -> anyhow::Result<u64> {
     let mut number = 0_u64;
     while Instant::now() < end {
-        bus.publish(&subject, number.to_string().into_bytes())
-            .await?;
+        bus.publish(&subject, number.to_string().into_bytes()).await?;
         number += 1;
         tokio::time::sleep(each).await;
     }

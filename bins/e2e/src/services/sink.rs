@@ -55,9 +55,7 @@ impl Sink {
             .with_client_cert_verifier(verifier)
             .with_single_cert(chain.collect::<Result<_, _>>()?, key)?;
         let lines = Lines::default();
-        let router = Router::new()
-            .route(LOGS, post(take))
-            .with_state(Arc::clone(&lines));
+        let router = Router::new().route(LOGS, post(take)).with_state(Arc::clone(&lines));
         let listener = serve::bind(listen)?;
         let address = listener.local_addr()?.to_string();
         let (shutdown, signals) = Shutdown::on_signals()?;
@@ -66,11 +64,7 @@ impl Sink {
             let _signals = signals;
             serve::serve(listener, Transport::Tls(Arc::new(config)), router, shutdown).await
         });
-        Ok(Self {
-            address,
-            lines,
-            _server: server,
-        })
+        Ok(Self { address, lines, _server: server })
     }
 
     /// Sends a log line as whoever has this certificate, and trusts these authorities.
@@ -123,10 +117,7 @@ impl Sink {
 
     /// The lines that came.
     pub fn received(&self) -> Vec<String> {
-        self.lines
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -140,10 +131,8 @@ fn roots(authorities: &str) -> anyhow::Result<RootCertStore> {
 
 async fn take(State(lines): State<Lines>, Json(logs): Json<Value>) -> Json<Value> {
     let records = logs["resourceLogs"][0]["scopeLogs"][0]["logRecords"].as_array();
-    let texts = records
-        .into_iter()
-        .flatten()
-        .filter_map(|record| record["body"]["stringValue"].as_str());
+    let texts =
+        records.into_iter().flatten().filter_map(|record| record["body"]["stringValue"].as_str());
     let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
     lines.extend(texts.map(str::to_owned));
     drop(lines);

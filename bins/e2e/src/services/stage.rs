@@ -91,10 +91,7 @@ impl Stage {
             ("--namespace", cluster.platform.clone()),
             ("--vault-socket", self.bao.socket().display().to_string()),
             ("--volume", at("volume")),
-            (
-                "--kubernetes",
-                api.trim_start_matches("https://").to_owned(),
-            ),
+            ("--kubernetes", api.trim_start_matches("https://").to_owned()),
             ("--kubernetes-ca", at("api-ca.crt")),
             ("--kubernetes-token", at("api-token")),
             ("--vault-kubernetes", cluster.reviews.url().to_owned()),

@@ -72,10 +72,7 @@ impl Boot {
         let steps = listen(&mut running, hands).map_err(|error| running.explain(&error))?;
         running.wait_for_power_off(RUN_LIMIT)?;
         let console = fs::read(console).context("read the console")?;
-        Ok(Self {
-            steps,
-            console: String::from_utf8_lossy(&console).into_owned(),
-        })
+        Ok(Self { steps, console: String::from_utf8_lossy(&console).into_owned() })
     }
 
     /// When a step was done, since the kernel started.
@@ -182,9 +179,7 @@ pub(super) fn greet(running: &Running) -> anyhow::Result<()> {
 fn boots(text: &str) -> anyhow::Result<u32> {
     let mut words = text.split_whitespace();
     let number = words.find_map(|word| word.strip_prefix("boots="));
-    Ok(number
-        .context("the root does not say how often it ran")?
-        .parse()?)
+    Ok(number.context("the root does not say how often it ran")?.parse()?)
 }
 
 /// The code that begins the last report.
@@ -193,8 +188,7 @@ fn last_code(text: &str) -> String {
         return String::new();
     };
     let code = text.get(begin..).unwrap_or_default().chars();
-    code.take_while(|c| c.is_ascii_alphanumeric() || *c == '-')
-        .collect()
+    code.take_while(|c| c.is_ascii_alphanumeric() || *c == '-').collect()
 }
 
 /// Where the last report begins.
@@ -214,11 +208,7 @@ mod tests {
 
     fn boot(mark: Mark, text: &str) -> Boot {
         Boot {
-            steps: vec![Step {
-                mark,
-                at: Duration::from_secs(9),
-                text: text.to_owned(),
-            }],
+            steps: vec![Step { mark, at: Duration::from_secs(9), text: text.to_owned() }],
             console: "TEC-N500 x\nTEC-R410 y\n".to_owned(),
         }
     }
@@ -228,20 +218,12 @@ mod tests {
         let root = boot(Mark::Root, "boots=2 ignition=true");
         assert_eq!(root.ended().unwrap(), Ended::Root(2));
         assert_eq!(root.opened().unwrap(), 2);
-        let refused = boot(
-            Mark::Refused,
-            "TEC-A412 the boot\nattempt 1\nsee: docs/errors/TEC-A412.md\n",
-        );
-        assert_eq!(
-            refused.ended().unwrap(),
-            Ended::Refused("TEC-A412".to_owned())
-        );
+        let refused =
+            boot(Mark::Refused, "TEC-A412 the boot\nattempt 1\nsee: docs/errors/TEC-A412.md\n");
+        assert_eq!(refused.ended().unwrap(), Ended::Refused("TEC-A412".to_owned()));
         assert!(refused.opened().is_err());
         let failed = boot(Mark::Failed, "stage disks of Ignition failed");
-        assert_eq!(
-            failed.ended().unwrap(),
-            Ended::Failed("TEC-R410".to_owned())
-        );
+        assert_eq!(failed.ended().unwrap(), Ended::Failed("TEC-R410".to_owned()));
         assert!(boot(Mark::Unlocked, "").ended().is_err());
     }
 }

@@ -34,10 +34,8 @@ pub(super) struct Cluster {
 impl Cluster {
     /// Starts all of it in a new namespace.
     pub(super) fn start() -> anyhow::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .build()?;
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let (bench, broker, operator, keys, register) = runtime.block_on(async {
             let bench = Bench::alone().await?;
             let broker = Broker::start(1).await?;
@@ -52,14 +50,7 @@ impl Cluster {
             let register = server(Component::RegisterServer).await?;
             anyhow::Ok((bench, broker, operator, keys, register))
         })?;
-        Ok(Self {
-            register,
-            _keys: keys,
-            _operator: operator,
-            broker,
-            bench,
-            runtime,
-        })
+        Ok(Self { register, _keys: keys, _operator: operator, broker, bench, runtime })
     }
 
     /// Approves an image; in place of the Job, what `tec pcr compute` printed is written.
@@ -71,9 +62,7 @@ impl Cluster {
         self.runtime.block_on(async {
             self.bench.create(&ApprovedImage::new(name, spec)).await?;
             let images = self.bench.objects::<ApprovedImage>()?;
-            images
-                .patch_status(name, &PatchParams::default(), &status)
-                .await?;
+            images.patch_status(name, &PatchParams::default(), &status).await?;
             Ok(())
         })
     }
@@ -103,10 +92,9 @@ impl Cluster {
 
     /// Waits until the key broker has a machine's key.
     pub(super) fn has_key(&self, id: &MachineId) -> anyhow::Result<()> {
-        self.runtime
-            .block_on(eventually("the broker has the key", async || {
-                Ok(self.broker.key(id).await.is_some())
-            }))
+        self.runtime.block_on(eventually("the broker has the key", async || {
+            Ok(self.broker.key(id).await.is_some())
+        }))
     }
 
     /// Deletes a machine, and waits until the key broker has lost its key.

@@ -20,10 +20,7 @@ const COMMAND_LINE: &str = "console=ttyS0,115200 panic=-1 no_timer_check logleve
 
 /// What an image is made of.
 #[derive(Clone, Debug)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "built field by field by every scene"
-)]
+#[expect(clippy::exhaustive_structs, reason = "built field by field by every scene")]
 pub struct Parts {
     /// Suite of Debian that shim and GRUB are of.
     pub loader: &'static str,
@@ -48,11 +45,7 @@ impl Image {
     /// A part is missing, or the directory cannot be written.
     pub fn write(settings: &Settings, directory: &Path, parts: &Parts) -> anyhow::Result<Self> {
         let loader = settings.cache.join("boot").join(parts.loader);
-        let kernel = settings
-            .cache
-            .join("node")
-            .join(parts.kernel)
-            .join("vmlinuz");
+        let kernel = settings.cache.join("node").join(parts.kernel).join("vmlinuz");
         for (from, to) in [
             (loader.join("shimx64.efi").as_path(), SHIM),
             (&loader.join("grubx64.efi"), GRUB),
@@ -68,9 +61,7 @@ impl Image {
             "set timeout=0\nlinux /{KERNEL} {COMMAND_LINE}{more}\ninitrd /{INITIAL}\nboot\n"
         );
         fs::write(place(directory, COMMANDS)?, commands).context("write GRUB's commands")?;
-        Ok(Self {
-            directory: directory.to_owned(),
-        })
+        Ok(Self { directory: directory.to_owned() })
     }
 
     /// Where the files lie.

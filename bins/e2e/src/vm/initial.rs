@@ -98,18 +98,9 @@ const TEXTS: [(&str, &str); 16] = [
         "usr/lib/systemd/system/tec-recovery.service",
         include_str!("../../../node-agent/deploy/systemd/tec-recovery.service"),
     ),
-    (
-        "usr/lib/systemd/system/default.target",
-        include_str!("units/default.target"),
-    ),
-    (
-        "usr/lib/systemd/system/node.service",
-        include_str!("units/node.service"),
-    ),
-    (
-        "usr/lib/systemd/system/systemd-udevd.service",
-        include_str!("units/systemd-udevd.service"),
-    ),
+    ("usr/lib/systemd/system/default.target", include_str!("units/default.target")),
+    ("usr/lib/systemd/system/node.service", include_str!("units/node.service")),
+    ("usr/lib/systemd/system/systemd-udevd.service", include_str!("units/systemd-udevd.service")),
     (
         "usr/lib/systemd/system/systemd-udevd-control.socket",
         include_str!("units/systemd-udevd-control.socket"),
@@ -119,17 +110,11 @@ const TEXTS: [(&str, &str); 16] = [
         include_str!("units/systemd-udevd-kernel.socket"),
     ),
     ("etc/systemd/system.conf", include_str!("units/system.conf")),
-    (
-        "usr/lib/udev/rules.d/99-xx-unformatted.rules",
-        include_str!("units/unformatted.rules"),
-    ),
+    ("usr/lib/udev/rules.d/99-xx-unformatted.rules", include_str!("units/unformatted.rules")),
     ("etc/initrd-release", "ID=tec-node\nVERSION_ID=1\n"),
     ("etc/machine-id", "uninitialized\n"),
     ("etc/passwd", "root:x:0:0::/root:/bin/sh\n"),
-    (
-        "etc/group",
-        "root:x:0:\ntty:x:5:\ndisk:x:6:\nkmem:x:15:\ntss:x:108:\n",
-    ),
+    ("etc/group", "root:x:0:\ntty:x:5:\ndisk:x:6:\nkmem:x:15:\ntss:x:108:\n"),
     // Words of a dictionary are no matter for passphrases that a program makes.
     ("etc/security/pwquality.conf", "dictcheck = 0\n"),
 ];

@@ -48,28 +48,16 @@ fn libraries(program: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let output = Command::new("ldd").arg(program).output();
     let output = output.context("run ldd")?;
     let text = String::from_utf8_lossy(&output.stdout);
-    ensure!(
-        !text.contains("not found"),
-        "{} lacks libraries: {}",
-        program.display(),
-        text.trim()
-    );
+    ensure!(!text.contains("not found"), "{} lacks libraries: {}", program.display(), text.trim());
     let words = text.split_whitespace();
-    Ok(words
-        .filter(|word| word.starts_with('/'))
-        .map(PathBuf::from)
-        .collect())
+    Ok(words.filter(|word| word.starts_with('/')).map(PathBuf::from).collect())
 }
 
 /// The archive has everything below /usr; `/lib` and its like are links.
 pub(super) fn below_usr(path: &Path) -> String {
     let path = path.to_string_lossy();
     let path = path.trim_start_matches('/');
-    if path.starts_with("usr/") {
-        path.to_owned()
-    } else {
-        format!("usr/{path}")
-    }
+    if path.starts_with("usr/") { path.to_owned() } else { format!("usr/{path}") }
 }
 
 #[cfg(test)]

@@ -28,10 +28,7 @@ pub struct Settings {
     #[arg(long, default_value = "target/guest/tec-node")]
     pub node: PathBuf,
     /// The program `node-agent` as it goes into an initramfs, linked statically
-    #[arg(
-        long,
-        default_value = "target/x86_64-unknown-linux-musl/node/node-agent"
-    )]
+    #[arg(long, default_value = "target/x86_64-unknown-linux-musl/node/node-agent")]
     pub agent: PathBuf,
     /// Where consoles, disks and logs are kept
     #[arg(long, default_value = "target/vm")]

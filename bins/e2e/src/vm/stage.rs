@@ -63,9 +63,8 @@ impl Stage {
         let initial_file = work.join("initrd.img");
         initial.write(&initial_file)?;
         let logs = Arc::new(Transcript::new(work.join("logs"))?);
-        let anchor = story.works("tec serve on this host", || {
-            start_anchor(&settings, &logs, "state", &[])
-        })?;
+        let anchor = story
+            .works("tec serve on this host", || start_anchor(&settings, &logs, "state", &[]))?;
         let merge = work.join("merge.ign");
         anchor.write_merge(&merge)?;
         Ok(Self {
@@ -101,11 +100,9 @@ impl Stage {
         }
         self.story.scene('z', "Afterwards");
         let reached = times::reached(&self.times);
-        self.story
-            .shows("seconds since the kernel started", &reached);
+        self.story.shows("seconds since the kernel started", &reached);
         let shares = times::shares(&self.times);
-        self.story
-            .shows("seconds from there to the unlocked root, by share", &shares);
+        self.story.shows("seconds from there to the unlocked root, by share", &shares);
         let anchor = &self.anchor;
         self.story.works("the audit log's chain is intact", || {
             let verified = anchor.tec(&["audit", "verify"])?;
@@ -153,13 +150,7 @@ impl Stage {
         let [store, path] = [store, image.directory()].map(Path::to_str);
         let store = store.context("the path of the variables is not UTF-8")?;
         let path = path.context("the path of the artefacts is not UTF-8")?;
-        let machine = [
-            path,
-            "--variable-store",
-            store,
-            "--grub-device",
-            GRUB_DEVICE,
-        ];
+        let machine = [path, "--variable-store", store, "--grub-device", GRUB_DEVICE];
         let approve = [&["image", "approve", name], machine.as_slice()].concat();
         self.anchor.tec(&approve)?;
         let compute = [&["pcr", "compute", "--form", "label"], machine.as_slice()].concat();
@@ -169,9 +160,7 @@ impl Stage {
 
     /// File with what was approved under a name, for those who ask beforehand.
     pub(super) fn label(&self, name: &str) -> PathBuf {
-        self.settings
-            .artefacts
-            .join(format!("approved-{name}.json"))
+        self.settings.artefacts.join(format!("approved-{name}.json"))
     }
 
     /// The image that all nodes begin with, approved.
@@ -216,23 +205,15 @@ impl Stage {
     /// The machine that a node's disk is bound to.
     pub(super) fn machine_of(&self, node: &Node) -> anyhow::Result<MachineId> {
         let header = volume::clevis_header(&self.logs, &node.root()?)?;
-        let path = header["path"]
-            .as_str()
-            .context("the header names no path")?;
-        let machine = path
-            .split('/')
-            .nth(1)
-            .context("the path names no machine")?;
+        let path = header["path"].as_str().context("the header names no path")?;
+        let machine = path.split('/').nth(1).context("the path names no machine")?;
         Ok(machine.parse()?)
     }
 
     /// What an admin reads about the last attempt of a machine.
     pub(super) fn explained(&self, machine: MachineId) -> anyhow::Result<(Value, String)> {
         let id = machine.to_string();
-        Ok((
-            self.anchor.tec(&["explain", &id])?,
-            self.anchor.tec_text(&["explain", &id])?,
-        ))
+        Ok((self.anchor.tec(&["explain", &id])?, self.anchor.tec_text(&["explain", &id])?))
     }
 
     /// What `tec explain` says at the gate that ended the last attempt, of a machine or of all.
@@ -241,10 +222,7 @@ impl Stage {
         let words: Vec<&str> = ["explain"].into_iter().chain(id.as_deref()).collect();
         let attempt = self.anchor.tec(&words)?;
         let steps = attempt["ladder"]["steps"].as_array();
-        let failed = steps
-            .into_iter()
-            .flatten()
-            .find(|step| step["state"] == "failed");
+        let failed = steps.into_iter().flatten().find(|step| step["state"] == "failed");
         let detail = failed.and_then(|step| step["detail"].as_str());
         let detail = detail.with_context(|| format!("no gate has failed: {attempt}"))?;
         Ok(detail.to_owned())

@@ -19,21 +19,13 @@ const STEPS: [Mark; 8] = [
     Mark::Root,
 ];
 /// The parts of a boot up to the unlocked root.
-const SHARES: [&str; 6] = [
-    "kernel and devices",
-    "network",
-    "TPM",
-    "server",
-    "Clevis and LUKS",
-    "all",
-];
+const SHARES: [&str; 6] =
+    ["kernel and devices", "network", "TPM", "server", "Clevis and LUKS", "all"];
 
 /// When what was reached, for each boot.
 pub(super) fn reached(boots: &[(String, Boot)]) -> String {
     let heading: Vec<String> = STEPS.iter().map(ToString::to_string).collect();
-    let heading = ["boot"]
-        .into_iter()
-        .chain(heading.iter().map(String::as_str));
+    let heading = ["boot"].into_iter().chain(heading.iter().map(String::as_str));
     let row = |(what, boot): &(String, Boot)| {
         let times = STEPS.iter().map(|mark| {
             let at = boot.at(*mark);
@@ -64,25 +56,14 @@ pub(super) fn shares(boots: &[(String, Boot)]) -> String {
 
 /// All shares but the sum; nothing for a boot that Clevis did not unlock.
 fn shares_of(boot: &Boot) -> Option<[Duration; 5]> {
-    let [devices, network, unlocking, unlocked] = [
-        Mark::Devices,
-        Mark::Network,
-        Mark::Unlocking,
-        Mark::Unlocked,
-    ]
-    .map(|mark| boot.at(mark));
+    let [devices, network, unlocking, unlocked] =
+        [Mark::Devices, Mark::Network, Mark::Unlocking, Mark::Unlocked].map(|mark| boot.at(mark));
     let (devices, network, unlocked) = (devices?, network?, unlocked?);
     let said = &boot.step(Mark::Unlocked)?.text;
     let [tpm, server] = ["tpm_ms=", "servers_ms="].map(|name| milliseconds(said, name));
     let (tpm, server) = (tpm?, server?);
     let rest = unlocked.saturating_sub(unlocking?);
-    Some([
-        devices,
-        network.saturating_sub(devices),
-        tpm,
-        server,
-        rest.saturating_sub(tpm + server),
-    ])
+    Some([devices, network.saturating_sub(devices), tpm, server, rest.saturating_sub(tpm + server)])
 }
 
 /// A number in what node-agent logs.
@@ -109,10 +90,7 @@ mod tests {
             at: Duration::from_secs(seconds),
             text: text.to_owned(),
         });
-        Boot {
-            steps: steps.to_vec(),
-            console: String::new(),
-        }
+        Boot { steps: steps.to_vec(), console: String::new() }
     }
 
     #[test]

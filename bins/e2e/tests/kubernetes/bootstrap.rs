@@ -51,11 +51,7 @@ impl World {
     }
 
     fn place(&self, namespace: &'static str) -> Place<'_> {
-        Place {
-            world: self,
-            namespace,
-            ports: [0; 3].map(|_| free_port().unwrap()),
-        }
+        Place { world: self, namespace, ports: [0; 3].map(|_| free_port().unwrap()) }
     }
 }
 
@@ -70,11 +66,7 @@ impl Place<'_> {
         let ran = self.world.logs.run(&mut command).unwrap();
         let printed = serde_json::from_slice(&ran.stdout).unwrap_or(Value::Null);
         let said = String::from_utf8_lossy(&ran.stderr).into_owned();
-        let printed = if printed.is_null() {
-            said.into()
-        } else {
-            printed
-        };
+        let printed = if printed.is_null() { said.into() } else { printed };
         (u8::try_from(ran.status.code().unwrap()).unwrap(), printed)
     }
 
@@ -106,14 +98,9 @@ impl Place<'_> {
     /// made for it.
     async fn run(&self, name: &str, account: &str, flags: &[String]) -> Guarded {
         let plane = &self.world.plane;
-        let kubeconfig = plane
-            .account_kubeconfig(self.namespace, account)
-            .await
-            .unwrap();
-        let environment = [
-            ("KUBECONFIG", kubeconfig.as_os_str()),
-            ("POD_NAMESPACE", OsStr::new(self.namespace)),
-        ];
+        let kubeconfig = plane.account_kubeconfig(self.namespace, account).await.unwrap();
+        let environment =
+            [("KUBECONFIG", kubeconfig.as_os_str()), ("POD_NAMESPACE", OsStr::new(self.namespace))];
         let logs = plane.logs();
         Guarded::start(name, &program(name).unwrap(), flags, &environment, logs).unwrap()
     }
@@ -121,10 +108,7 @@ impl Place<'_> {
     /// Everything that the operator would deploy, as processes.
     async fn deploy(&self, broker: &Broker) -> Vec<Guarded> {
         let plane = &self.world.plane;
-        let kubeconfig = plane
-            .account_kubeconfig(self.namespace, ACCOUNT)
-            .await
-            .unwrap();
+        let kubeconfig = plane.account_kubeconfig(self.namespace, ACCOUNT).await.unwrap();
         let flags = ["--trustee-url", broker.url(), "--pcrs", "4"];
         let who = ("one", kubeconfig.as_path());
         let operator = start_operator_with(plane, self.namespace, who, &flags).unwrap();
@@ -132,10 +116,7 @@ impl Place<'_> {
         let tls = |directory: &PathBuf, names: [&str; 2]| {
             let [certificate, key] = names;
             let directory = directory.display();
-            [
-                format!("--{certificate}={directory}/tls.crt"),
-                format!("--{key}={directory}/tls.key"),
-            ]
+            [format!("--{certificate}={directory}/tls.crt"), format!("--{key}={directory}/tls.key")]
         };
         let [kbs_tls, register_tls, ak_tls] = [
             self.mounted("trustee-tls").await,
@@ -144,12 +125,7 @@ impl Place<'_> {
         ];
         let front = |port: u16, directory: &PathBuf| {
             let [certificate, key] = tls(directory, ["cert-path", "key-path"]);
-            vec![
-                certificate,
-                key,
-                "--bind=127.0.0.1".to_owned(),
-                format!("--port={port}"),
-            ]
+            vec![certificate, key, "--bind=127.0.0.1".to_owned(), format!("--port={port}")]
         };
         let mut registration = front(register, &register_tls);
         registration.push(format!("--kbs-ca={}/ca.crt", kbs_tls.display()));
@@ -169,14 +145,9 @@ impl Place<'_> {
         ];
         vec![
             operator,
-            self.run("register-server", "register-server", &registration)
+            self.run("register-server", "register-server", &registration).await,
+            self.run("attestation-key-register", "attestation-key-register", &front(ak, &ak_tls))
                 .await,
-            self.run(
-                "attestation-key-register",
-                "attestation-key-register",
-                &front(ak, &ak_tls),
-            )
-            .await,
             self.run("kbs-guard", "trustee", &guard).await,
         ]
     }
@@ -202,29 +173,15 @@ async fn a_namespace_of_another_cluster_becomes_an_anchor_that_nodes_accept() {
 
     let broker = Broker::start(1).await.unwrap();
     let admin = broker.admin_secret();
-    place
-        .secrets()
-        .create(&PostParams::default(), &admin)
+    place.secrets().create(&PostParams::default(), &admin).await.unwrap();
+    let programs = place.deploy(&broker).await;
+    within(LONG, "a node could boot", async || Ok(place.bootstrap("check", &check).0 == OK))
         .await
         .unwrap();
-    let programs = place.deploy(&broker).await;
-    within(LONG, "a node could boot", async || {
-        Ok(place.bootstrap("check", &check).0 == OK)
-    })
-    .await
-    .unwrap();
     let (_, report) = place.bootstrap("check", &check);
-    let seen: Vec<_> = report["nodes"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|check| &check["ok"])
-        .collect();
-    assert_eq!(
-        seen,
-        [true, true, true],
-        "registration, key registration, key broker: {report}"
-    );
+    let seen: Vec<_> =
+        report["nodes"].as_array().unwrap().iter().map(|check| &check["ok"]).collect();
+    assert_eq!(seen, [true, true, true], "registration, key registration, key broker: {report}");
 
     let again = place.init(&words);
     assert_eq!(again["made"], serde_json::json!([]), "what is there stays");
@@ -237,10 +194,7 @@ async fn a_namespace_of_another_cluster_becomes_an_anchor_that_nodes_accept() {
 async fn clusters_to_be_share_a_cluster_and_nothing_else() {
     let world = World::start().await;
     let (one, two) = (world.place("one-to-be"), world.place("two-to-be"));
-    let (first, second) = (
-        one.init(&[]),
-        two.init(&["--ak-approval=manual", "--pcrs=4,7"]),
-    );
+    let (first, second) = (one.init(&[]), two.init(&["--ak-approval=manual", "--pcrs=4,7"]));
     assert_ne!(first["anchor"], second["anchor"]);
     let ca = |founded: &Value| {
         founded["ignition"]["ignition"]["security"]["tls"]["certificateAuthorities"].clone()
@@ -250,12 +204,7 @@ async fn clusters_to_be_share_a_cluster_and_nothing_else() {
     for (place, policy) in [(&one, "FirstUse"), (&two, "Manual")] {
         let client = world.plane.admin().unwrap();
         let clusters: Api<TrustedExecutionCluster> = Api::namespaced(client, place.namespace);
-        let cluster = clusters
-            .list(&ListParams::default())
-            .await
-            .unwrap()
-            .items
-            .remove(0);
+        let cluster = clusters.list(&ListParams::default()).await.unwrap().items.remove(0);
         let spec = serde_json::to_value(&cluster.spec).unwrap();
         assert_eq!(spec["approval"]["policy"], policy);
         let kbs = format!("localhost:{}", place.ports[2]);

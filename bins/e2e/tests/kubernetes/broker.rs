@@ -45,24 +45,13 @@ impl Node {
     async fn register(bench: &Bench, number: u64) -> Self {
         let swtpm = Swtpm::start().unwrap();
         let tpm = boot(&swtpm);
-        let ak = tpm
-            .ensure_ak(AkHandle::DEFAULT, AkAlgorithm::Rsa2048)
-            .unwrap();
+        let ak = tpm.ensure_ak(AkHandle::DEFAULT, AkAlgorithm::Rsa2048).unwrap();
         let (id, now) = (sample::machine_id(number), SystemClock.now());
         let record = AkRecord::pending(ak.key.public().clone(), id, None, now);
         let machine = Machine::from_core(&Known::unclaimed(id, RegisteredBy::FirstBoot, now));
         let object = bench.create(&machine).await.unwrap().name_any();
-        let key = bench
-            .create(&AttestationKey::from_core(&record))
-            .await
-            .unwrap();
-        Self {
-            id,
-            object,
-            key,
-            tpm: Some(tpm),
-            swtpm,
-        }
+        let key = bench.create(&AttestationKey::from_core(&record)).await.unwrap();
+        Self { id, object, key, tpm: Some(tpm), swtpm }
     }
 
     fn attester(&self) -> impl Attester + use<> {
@@ -89,21 +78,13 @@ impl Node {
     /// Waits until it gets its own key, and says which.
     async fn unlocks(&self, broker: &Broker) -> Vec<u8> {
         let what = format!("{} unlocks", self.id);
-        eventually(&what, async || {
-            Ok(self.unlock(broker, &self.id).await.is_ok())
-        })
-        .await
-        .unwrap();
+        eventually(&what, async || Ok(self.unlock(broker, &self.id).await.is_ok())).await.unwrap();
         self.unlock(broker, &self.id).await.unwrap()
     }
 
     async fn is_refused(&self, broker: &Broker) {
         let what = format!("{} is refused", self.id);
-        eventually(&what, async || {
-            Ok(self.unlock(broker, &self.id).await.is_err())
-        })
-        .await
-        .unwrap();
+        eventually(&what, async || Ok(self.unlock(broker, &self.id).await.is_err())).await.unwrap();
     }
 }
 
@@ -128,10 +109,7 @@ async fn approve(bench: &Bench, name: &str) {
     let status = json!({"status": {"pcrs": ExpectedPcrs::new(pcrs.to_vec()).pcrs}});
     let images = bench.objects::<ApprovedImage>().unwrap();
     let params = PatchParams::default();
-    images
-        .patch_status(name, &params, &Patch::Merge(status))
-        .await
-        .unwrap();
+    images.patch_status(name, &params, &Patch::Merge(status)).await.unwrap();
 }
 
 async fn world() -> (Bench, Broker, Guarded) {
@@ -147,10 +125,7 @@ async fn world() -> (Bench, Broker, Guarded) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_gets_its_own_key_and_no_other_until_its_machine_is_deleted() {
     let (bench, broker, _operator) = world().await;
-    let (one, two) = (
-        Node::register(&bench, 1).await,
-        Node::register(&bench, 2).await,
-    );
+    let (one, two) = (Node::register(&bench, 1).await, Node::register(&bench, 2).await);
     let key = one.unlocks(&broker).await;
     assert_eq!(Some(&key), broker.key(&one.id).await.as_ref());
     assert_ne!(two.unlocks(&broker).await, key);
@@ -160,44 +135,27 @@ async fn a_node_gets_its_own_key_and_no_other_until_its_machine_is_deleted() {
     // A key that nobody registered is that of no machine.
     let stranger = Swtpm::start().unwrap();
     let tpm = boot(&stranger);
-    tpm.ensure_ak(AkHandle::DEFAULT, AkAlgorithm::Rsa2048)
-        .unwrap();
-    let stranger = Node {
-        tpm: Some(tpm),
-        swtpm: stranger,
-        ..two
-    };
+    tpm.ensure_ak(AkHandle::DEFAULT, AkAlgorithm::Rsa2048).unwrap();
+    let stranger = Node { tpm: Some(tpm), swtpm: stranger, ..two };
     stranger.unlock(&broker, &stranger.id).await.unwrap_err();
 
     let machines = bench.objects::<Machine>().unwrap();
-    machines
-        .delete(&one.object, &DeleteParams::default())
+    machines.delete(&one.object, &DeleteParams::default()).await.unwrap();
+    one.is_refused(&broker).await;
+    eventually("the broker has lost the key", async || Ok(broker.key(&one.id).await.is_none()))
         .await
         .unwrap();
-    one.is_refused(&broker).await;
-    eventually("the broker has lost the key", async || {
-        Ok(broker.key(&one.id).await.is_none())
-    })
-    .await
-    .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_revoked_key_another_boot_and_a_withdrawn_image_are_refused() {
     let (bench, broker, _operator) = world().await;
-    let (mut one, two) = (
-        Node::register(&bench, 1).await,
-        Node::register(&bench, 2).await,
-    );
+    let (mut one, two) = (Node::register(&bench, 1).await, Node::register(&bench, 2).await);
     let key = one.unlocks(&broker).await;
     two.unlocks(&broker).await;
     // Another boot loader, then the good one again.
     let evil = Sha256Digest::of("evil");
-    one.tpm
-        .as_ref()
-        .unwrap()
-        .pcr_extend(PcrIndex::BOOT_MANAGER, &evil)
-        .unwrap();
+    one.tpm.as_ref().unwrap().pcr_extend(PcrIndex::BOOT_MANAGER, &evil).unwrap();
     one.unlock(&broker, &one.id).await.unwrap_err();
     one.reboot();
     assert_eq!(one.unlocks(&broker).await, key);
@@ -205,16 +163,11 @@ async fn a_revoked_key_another_boot_and_a_withdrawn_image_are_refused() {
     let keys = bench.objects::<AttestationKey>().unwrap();
     let revoke = Patch::Merge(json!({"spec": {"revokedAt": "2026-01-01T00:00:00Z"}}));
     let params = PatchParams::default();
-    keys.patch(&one.key.name_any(), &params, &revoke)
-        .await
-        .unwrap();
+    keys.patch(&one.key.name_any(), &params, &revoke).await.unwrap();
     one.is_refused(&broker).await;
     two.unlocks(&broker).await;
     let images = bench.objects::<ApprovedImage>().unwrap();
-    images
-        .delete("image", &DeleteParams::default())
-        .await
-        .unwrap();
+    images.delete("image", &DeleteParams::default()).await.unwrap();
     two.is_refused(&broker).await;
 }
 
@@ -269,11 +222,8 @@ async fn a_broker_that_lost_everything_or_fails_is_filled_again_with_the_same_ke
     let after = Node::register(&bench, 4).await;
     after.unlocks(&broker).await;
     // A restart of the operator sends no key that is there, once it has noted what is.
-    let registry = KubeRegistry::new(
-        bench.admin().unwrap(),
-        &bench.namespace,
-        Arc::new(SystemClock),
-    );
+    let registry =
+        KubeRegistry::new(bench.admin().unwrap(), &bench.namespace, Arc::new(SystemClock));
     eventually("the operator has noted what it sent", async || {
         Ok(registry.unpublished().await? == 0 && registry.lagging().await?.is_none())
     })
@@ -281,9 +231,7 @@ async fn a_broker_that_lost_everything_or_fails_is_filled_again_with_the_same_ke
     .unwrap();
     operator.kill();
     let _ = broker.take_sent();
-    let _operator = bench
-        .start_program("one", &["--trustee-url", broker.url()])
-        .unwrap();
+    let _operator = bench.start_program("one", &["--trustee-url", broker.url()]).unwrap();
     let third = Node::register(&bench, 3).await;
     third.unlocks(&broker).await;
     let sent = broker.take_sent();

@@ -126,10 +126,7 @@ impl Chaos {
             if self.tally.deleted.insert(number) {
                 let name = Machine::name_of(&sample::machine_id(number));
                 let machines = self.objects::<Machine>();
-                machines
-                    .delete(&name, &DeleteParams::default())
-                    .await
-                    .unwrap();
+                machines.delete(&name, &DeleteParams::default()).await.unwrap();
             }
         }
     }
@@ -169,9 +166,7 @@ impl Chaos {
         for (path, digests) in self.broker.take_sent().keys {
             let id = path.split('/').nth(1).unwrap().to_owned();
             // A broker that fails to delete a key is sent an empty one instead.
-            let digests = digests
-                .into_iter()
-                .filter(|digest| *digest != Sha256Digest::of("{}"));
+            let digests = digests.into_iter().filter(|digest| *digest != Sha256Digest::of("{}"));
             self.keys.entry(id).or_default().extend(digests);
         }
     }
@@ -185,11 +180,7 @@ impl Chaos {
     }
 
     fn see(&mut self, secret: &Secret) {
-        let key = secret
-            .data
-            .as_ref()
-            .and_then(|data| data.get("root"))
-            .unwrap();
+        let key = secret.data.as_ref().and_then(|data| data.get("root")).unwrap();
         let digests = self.keys.entry(secret.name_any()).or_default();
         digests.insert(Sha256Digest::of(&key.0));
     }
@@ -198,26 +189,17 @@ impl Chaos {
     async fn open(&mut self) -> Vec<String> {
         self.tend().await;
         let machines = self.objects::<Machine>().list(&ListParams::default()).await;
-        let machines: BTreeSet<String> = machines
-            .unwrap()
-            .iter()
-            .map(kube::ResourceExt::name_any)
-            .collect();
+        let machines: BTreeSet<String> =
+            machines.unwrap().iter().map(kube::ResourceExt::name_any).collect();
         let secrets = self.secrets().await;
-        let secrets: BTreeMap<String, &Secret> = secrets
-            .iter()
-            .map(|secret| (secret.name_any(), secret))
-            .collect();
+        let secrets: BTreeMap<String, &Secret> =
+            secrets.iter().map(|secret| (secret.name_any(), secret)).collect();
         let mut open = Vec::new();
         for number in 0..MACHINES {
             let id = sample::machine_id(number);
             let is_there = machines.contains(&Machine::name_of(&id));
-            let secret = secrets
-                .get(&id.to_string())
-                .and_then(|secret| secret.data.as_ref());
-            let key = secret
-                .and_then(|data| data.get("root"))
-                .map(|key| key.0.clone());
+            let secret = secrets.get(&id.to_string()).and_then(|secret| secret.data.as_ref());
+            let key = secret.and_then(|data| data.get("root")).map(|key| key.0.clone());
             let held = self.broker.key(&id).await;
             let is_deleted = self.tally.deleted.contains(&number);
             let is_good = if is_deleted {

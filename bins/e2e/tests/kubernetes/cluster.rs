@@ -20,17 +20,8 @@ fn cluster(name: &str) -> TrustedExecutionCluster {
 
 /// Status and reason of a condition, as `True AddressFound`.
 async fn condition(bench: &Bench, name: &str, kind: &str) -> Option<String> {
-    let cluster = bench
-        .objects::<TrustedExecutionCluster>()
-        .unwrap()
-        .get(name)
-        .await
-        .unwrap();
-    let found = cluster
-        .status?
-        .conditions
-        .into_iter()
-        .find(|c| c.type_ == kind)?;
+    let cluster = bench.objects::<TrustedExecutionCluster>().unwrap().get(name).await.unwrap();
+    let found = cluster.status?.conditions.into_iter().find(|c| c.type_ == kind)?;
     Some(format!("{} {}", found.status, found.reason))
 }
 
@@ -51,26 +42,14 @@ async fn a_trustee_that_comes_back_is_told_everything_again() {
         }]}});
         let patch = Patch::Merge(status);
         let params = PatchParams::default();
-        deployments
-            .patch_status("trustee-deployment", &params, &patch)
-            .await
-            .unwrap();
+        deployments.patch_status("trustee-deployment", &params, &patch).await.unwrap();
     };
     let before = bench.trust.losses();
     available("True", "2026-01-01T00:00:00Z").await;
-    eventually(
-        "it is told",
-        async || Ok(bench.trust.losses() == before + 1),
-    )
-    .await
-    .unwrap();
+    eventually("it is told", async || Ok(bench.trust.losses() == before + 1)).await.unwrap();
     available("False", "2026-01-01T00:01:00Z").await;
     available("True", "2026-01-01T00:02:00Z").await;
-    eventually("it is told again", async || {
-        Ok(bench.trust.losses() == before + 2)
-    })
-    .await
-    .unwrap();
+    eventually("it is told again", async || Ok(bench.trust.losses() == before + 2)).await.unwrap();
     bench.stop().await.unwrap();
 }
 
@@ -79,27 +58,12 @@ async fn an_address_that_comes_late_is_known() {
     let mut bench = Bench::new().await.unwrap();
     bench.create(&cluster("cluster")).await.unwrap();
     bench.start("one").unwrap();
-    says(
-        &bench,
-        "cluster",
-        "KnownTrusteeAddress",
-        "False NoAddressFound",
-    )
-    .await;
+    says(&bench, "cluster", "KnownTrusteeAddress", "False NoAddressFound").await;
     says(&bench, "cluster", "Installed", "True InstallationCompleted").await;
     let patch = Patch::Merge(json!({"spec": {"publicTrusteeAddr": "kbs.example:8080"}}));
     let clusters = bench.objects::<TrustedExecutionCluster>().unwrap();
-    clusters
-        .patch("cluster", &PatchParams::default(), &patch)
-        .await
-        .unwrap();
-    says(
-        &bench,
-        "cluster",
-        "KnownTrusteeAddress",
-        "True AddressFound",
-    )
-    .await;
+    clusters.patch("cluster", &PatchParams::default(), &patch).await.unwrap();
+    says(&bench, "cluster", "KnownTrusteeAddress", "True AddressFound").await;
     bench.stop().await.unwrap();
 }
 
@@ -113,29 +77,15 @@ async fn children_that_somebody_deletes_or_changes_are_put_right() {
     let wanted = maps.get("trustee-data").await.unwrap().data;
     let keys = bench.objects::<Secret>().unwrap();
     let pair = keys.get("trustee-auth").await.unwrap().data;
-    deployments
-        .delete("trustee-deployment", &DeleteParams::background())
-        .await
-        .unwrap();
-    services
-        .delete("kbs-service", &DeleteParams::default())
-        .await
-        .unwrap();
+    deployments.delete("trustee-deployment", &DeleteParams::background()).await.unwrap();
+    services.delete("kbs-service", &DeleteParams::default()).await.unwrap();
     let spoiled = Patch::Merge(json!({"data": {"kbs-config.toml": "insecure_http = true"}}));
-    maps.patch("trustee-data", &PatchParams::default(), &spoiled)
-        .await
-        .unwrap();
+    maps.patch("trustee-data", &PatchParams::default(), &spoiled).await.unwrap();
     let scaled = Patch::Merge(json!({"spec": {"replicas": 0}}));
-    deployments
-        .patch("register-server", &PatchParams::default(), &scaled)
-        .await
-        .unwrap();
+    deployments.patch("register-server", &PatchParams::default(), &scaled).await.unwrap();
     eventually("all of them are as before", async || {
-        let replicas = deployments
-            .get("register-server")
-            .await?
-            .spec
-            .and_then(|spec| spec.replicas);
+        let replicas =
+            deployments.get("register-server").await?.spec.and_then(|spec| spec.replicas);
         Ok(deployments.get_opt("trustee-deployment").await?.is_some()
             && services.get_opt("kbs-service").await?.is_some()
             && maps.get("trustee-data").await?.data == wanted
@@ -143,11 +93,7 @@ async fn children_that_somebody_deletes_or_changes_are_put_right() {
     })
     .await
     .unwrap();
-    assert_eq!(
-        keys.get("trustee-auth").await.unwrap().data,
-        pair,
-        "keys are made once"
-    );
+    assert_eq!(keys.get("trustee-auth").await.unwrap().data, pair, "keys are made once");
     bench.stop().await.unwrap();
 }
 
@@ -161,10 +107,7 @@ async fn conditions_of_others_stay() {
     }]}});
     let clusters = bench.objects::<TrustedExecutionCluster>().unwrap();
     let params = PatchParams::default();
-    clusters
-        .patch_status("cluster", &params, &Patch::Merge(foreign))
-        .await
-        .unwrap();
+    clusters.patch_status("cluster", &params, &Patch::Merge(foreign)).await.unwrap();
     bench.start("one").unwrap();
     says(&bench, "cluster", "Installed", "True InstallationCompleted").await;
     let stays = condition(&bench, "cluster", "SomebodyElses").await;
@@ -180,10 +123,7 @@ async fn a_second_cluster_object_does_no_harm() {
     says(&bench, "another", "Installed", "False NonUnique").await;
     says(&bench, "cluster", "Installed", "True InstallationCompleted").await;
     let clusters = bench.objects::<TrustedExecutionCluster>().unwrap();
-    clusters
-        .delete("cluster", &DeleteParams::default())
-        .await
-        .unwrap();
+    clusters.delete("cluster", &DeleteParams::default()).await.unwrap();
     says(&bench, "another", "Installed", "True InstallationCompleted").await;
     bench.stop().await.unwrap();
 }
@@ -196,33 +136,20 @@ async fn of_two_replicas_one_leads_and_the_other_takes_over() {
         let lease = leases.get_opt("trusted-cluster-operator").await.unwrap();
         lease.and_then(|lease| lease.spec?.holder_identity)
     };
-    eventually("one leads", async || {
-        Ok(holder().await.as_deref() == Some("one"))
-    })
-    .await
-    .unwrap();
+    eventually("one leads", async || Ok(holder().await.as_deref() == Some("one"))).await.unwrap();
     let waiting = bench.start("two").unwrap();
-    eventually("the other is ready", async || Ok(waiting.is_ready()))
-        .await
-        .unwrap();
+    eventually("the other is ready", async || Ok(waiting.is_ready())).await.unwrap();
     says(&bench, "cluster", "Installed", "True InstallationCompleted").await;
     assert_eq!(holder().await.as_deref(), Some("one"));
     bench.stop_first();
-    eventually("the other leads", async || {
-        Ok(holder().await.as_deref() == Some("two"))
-    })
-    .await
-    .unwrap();
-    let services = bench.objects::<Service>().unwrap();
-    services
-        .delete("kbs-service", &DeleteParams::default())
+    eventually("the other leads", async || Ok(holder().await.as_deref() == Some("two")))
         .await
         .unwrap();
-    eventually("and works", async || {
-        Ok(services.get_opt("kbs-service").await?.is_some())
-    })
-    .await
-    .unwrap();
+    let services = bench.objects::<Service>().unwrap();
+    services.delete("kbs-service", &DeleteParams::default()).await.unwrap();
+    eventually("and works", async || Ok(services.get_opt("kbs-service").await?.is_some()))
+        .await
+        .unwrap();
     bench.stop().await.unwrap();
     assert_eq!(holder().await, None, "it lets go at the end");
 }
@@ -232,10 +159,7 @@ async fn deleting_the_cluster_object_removes_all_that_belongs_to_it() {
     let mut bench = Bench::at_work().await.unwrap();
     says(&bench, "cluster", "Installed", "True InstallationCompleted").await;
     let clusters = bench.objects::<TrustedExecutionCluster>().unwrap();
-    clusters
-        .delete("cluster", &DeleteParams::default())
-        .await
-        .unwrap();
+    clusters.delete("cluster", &DeleteParams::default()).await.unwrap();
     let deployments = bench.objects::<Deployment>().unwrap();
     let secrets = bench.objects::<Secret>().unwrap();
     eventually("children are collected", async || {
@@ -245,13 +169,7 @@ async fn deleting_the_cluster_object_removes_all_that_belongs_to_it() {
     })
     .await
     .unwrap();
-    assert!(
-        clusters
-            .get_opt("cluster")
-            .await
-            .unwrap()
-            .is_none_or(|c| c.name_any().is_empty())
-    );
+    assert!(clusters.get_opt("cluster").await.unwrap().is_none_or(|c| c.name_any().is_empty()));
     bench.stop().await.unwrap();
 }
 

@@ -32,9 +32,7 @@ async fn key(bench: &Bench, number: u64) -> Option<Vec<u8>> {
 async fn are_published(bench: &Bench, numbers: impl IntoIterator<Item = u64>) {
     for number in numbers {
         let what = format!("the key of machine {number} is published");
-        eventually(&what, async || Ok(bench.trust.key(&id(number)).is_some()))
-            .await
-            .unwrap();
+        eventually(&what, async || Ok(bench.trust.key(&id(number)).is_some())).await.unwrap();
         assert_eq!(bench.trust.key(&id(number)), key(bench, number).await);
     }
 }
@@ -49,9 +47,7 @@ async fn nothing_is_lost_when_the_api_server_is_killed_and_comes_back() {
     }
     are_published(&bench, [1]).await;
     bench.plane_mut().unwrap().stop_api_server();
-    let before: Vec<_> = (1..=30)
-        .map(|number| bench.trust.key(&id(number)))
-        .collect();
+    let before: Vec<_> = (1..=30).map(|number| bench.trust.key(&id(number))).collect();
     bench.plane_mut().unwrap().start_api_server().await.unwrap();
     for number in 31..=40 {
         bench.create(&machine(number)).await.unwrap();
@@ -84,25 +80,15 @@ async fn what_happened_while_the_way_to_the_api_server_was_cut_is_noticed() {
     for number in 1..=2 {
         let mut spec = ApprovedImageSpec::default();
         spec.image = format!("registry.example/os@sha256:{number:064x}");
-        bench
-            .labels
-            .set(&spec.image, sample::image(number).expected);
+        bench.labels.set(&spec.image, sample::image(number).expected);
         let name = format!("image-{number}");
-        bench
-            .create(&ApprovedImage::new(&name, spec))
-            .await
-            .unwrap();
+        bench.create(&ApprovedImage::new(&name, spec)).await.unwrap();
     }
     let all = ["image-1", "image-2"];
-    eventually("both may boot", async || Ok(bench.trust.images() == all))
-        .await
-        .unwrap();
+    eventually("both may boot", async || Ok(bench.trust.images() == all)).await.unwrap();
     link.set_cut(true);
     // Nothing but the absence in a list tells of it afterwards.
-    images
-        .delete("image-1", &DeleteParams::default())
-        .await
-        .unwrap();
+    images.delete("image-1", &DeleteParams::default()).await.unwrap();
     bench.create(&machine(1)).await.unwrap();
     link.set_cut(false);
     eventually("the image that is gone may not boot", async || {
@@ -131,17 +117,9 @@ async fn watches_that_are_too_old_begin_anew_and_nothing_is_written_twice() {
     }
     let traffic = link.take_traffic();
     // Eight keys, two files of the Trustee, a registration token, a CA and three certificates of it.
-    assert_eq!(
-        traffic.requests.get("POST secrets"),
-        Some(&15),
-        "{traffic:?}"
-    );
+    assert_eq!(traffic.requests.get("POST secrets"), Some(&15), "{traffic:?}");
     for request in ["LIST secrets", "WATCH secrets"] {
-        assert_eq!(
-            traffic.requests.get(request),
-            None,
-            "only metadata: {traffic:?}"
-        );
+        assert_eq!(traffic.requests.get(request), None, "only metadata: {traffic:?}");
     }
     bench.stop().await.unwrap();
 }
@@ -152,35 +130,22 @@ async fn two_leaders_for_a_moment_make_one_key_for_each_machine() {
     bench.create(&machine(100)).await.unwrap();
     are_published(&bench, [100]).await;
     let waiting = bench.start("two").unwrap();
-    eventually("the other waits", async || Ok(waiting.is_ready()))
-        .await
-        .unwrap();
+    eventually("the other waits", async || Ok(waiting.is_ready())).await.unwrap();
     // Somebody gives the lease away; the first does not know until it renews it.
     let leases = bench.objects::<Lease>().unwrap();
     let stolen = Patch::Merge(json!({"spec": {"holderIdentity": "two"}}));
     let params = PatchParams::default();
-    leases
-        .patch("trusted-cluster-operator", &params, &stolen)
-        .await
-        .unwrap();
+    leases.patch("trusted-cluster-operator", &params, &stolen).await.unwrap();
     for number in 1..=40 {
         bench.create(&machine(number)).await.unwrap();
     }
     are_published(&bench, 1..=40).await;
-    eventually("the first ends", async || Ok(bench.take_ended()))
-        .await
-        .unwrap();
+    eventually("the first ends", async || Ok(bench.take_ended())).await.unwrap();
     bench.create(&machine(41)).await.unwrap();
     are_published(&bench, 1..=41).await;
     let secrets = bench.objects::<Secret>().unwrap();
-    let all = secrets
-        .list(&kube::api::ListParams::default())
-        .await
-        .unwrap();
-    let keys = all
-        .items
-        .iter()
-        .filter(|secret| secret.immutable == Some(true));
+    let all = secrets.list(&kube::api::ListParams::default()).await.unwrap();
+    let keys = all.items.iter().filter(|secret| secret.immutable == Some(true));
     assert_eq!(keys.count(), 42, "one for each machine");
     bench.stop().await.unwrap();
 }
@@ -197,10 +162,7 @@ async fn a_disk_key_that_is_lost_is_never_made_again_nor_taken_from_the_trustee(
     let backup = secrets.get(&name).await.unwrap();
     // Also after a restart, when the operator never saw it.
     bench.stop().await.unwrap();
-    secrets
-        .delete(&name, &DeleteParams::default())
-        .await
-        .unwrap();
+    secrets.delete(&name, &DeleteParams::default()).await.unwrap();
     bench.trust.restart_operator();
     bench.start("two").unwrap();
     is_ready(&bench, 1, "False KeyLost").await;
@@ -213,10 +175,8 @@ async fn a_disk_key_that_is_lost_is_never_made_again_nor_taken_from_the_trustee(
     // Somebody restores it, but wrongly; then as the condition says.
     let entry = ("root".to_owned(), ByteString(b"no disk key".to_vec()));
     let wrong = Some([entry].into());
-    for (content, verdict) in [
-        (wrong, "False Malformed"),
-        (backup.data, "False NoAttestationKey"),
-    ] {
+    for (content, verdict) in [(wrong, "False Malformed"), (backup.data, "False NoAttestationKey")]
+    {
         let _ = secrets.delete(&name, &DeleteParams::default()).await;
         let mut restored = Secret::default();
         restored.metadata.name = Some(name.clone());
@@ -227,15 +187,10 @@ async fn a_disk_key_that_is_lost_is_never_made_again_nor_taken_from_the_trustee(
     }
     let machines = bench.objects::<Machine>().unwrap();
     let object = machine(1).metadata.name.unwrap();
-    machines
-        .delete(&object, &DeleteParams::default())
+    machines.delete(&object, &DeleteParams::default()).await.unwrap();
+    eventually("who is removed loses it", async || Ok(bench.trust.key(&id(1)).is_none()))
         .await
         .unwrap();
-    eventually("who is removed loses it", async || {
-        Ok(bench.trust.key(&id(1)).is_none())
-    })
-    .await
-    .unwrap();
     bench.stop().await.unwrap();
 }
 

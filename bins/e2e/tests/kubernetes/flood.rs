@@ -99,14 +99,10 @@ async fn a_flood_of_strangers_gets_no_more_machines_than_the_cluster_says() {
     limit(&bench).await;
     known_node(&bench).await;
     let start = async |component| {
-        Server::start(&bench.plane, component, &bench.namespace, &[])
-            .await
-            .unwrap()
+        Server::start(&bench.plane, component, &bench.namespace, &[]).await.unwrap()
     };
-    let servers = [
-        start(Component::RegisterServer).await,
-        start(Component::AttestationKeyRegister).await,
-    ];
+    let servers =
+        [start(Component::RegisterServer).await, start(Component::AttestationKeyRegister).await];
     eventually("machines can be registered", async || {
         let client = wire::client("")?;
         Ok(stranger(&client, &servers, 999).await == "kept")

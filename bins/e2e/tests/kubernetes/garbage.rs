@@ -61,10 +61,9 @@ fn values(field: &Value, text: &str) -> Vec<Value> {
     match field["type"].as_str() {
         // What has only a few values is refused by the API server whatever it is.
         Some("string") => vec![json!(text)],
-        Some("array") => values(&field["items"], text)
-            .into_iter()
-            .map(|value| json!([value]))
-            .collect(),
+        Some("array") => {
+            values(&field["items"], text).into_iter().map(|value| json!([value])).collect()
+        }
         Some("object") => {
             let required = field["required"].as_array().into_iter().flatten();
             let base = required.filter_map(|name| Some((name.as_str()?.to_owned(), json!("x"))));
@@ -112,10 +111,7 @@ async fn litter(bench: &Bench, kind: &str) -> Vec<String> {
         for spec in spoiled(&schema, &good(kind), &text) {
             count += 1;
             let name = format!("g-{count:03}");
-            match api
-                .create(&PostParams::default(), &object(kind, &name, &spec))
-                .await
-            {
+            match api.create(&PostParams::default(), &object(kind, &name, &spec)).await {
                 Ok(_) => taken.push(name),
                 Err(kube::Error::Api(status)) if status.is_invalid() || status.code == 400 => {}
                 Err(error) => panic!("{kind} {name}: {error}"),
@@ -130,10 +126,7 @@ async fn says_something(api: &Api<DynamicObject>, name: &str, condition: &str) {
     eventually(&format!("{name} has {condition}"), async || {
         let object = api.get(name).await?;
         let all = object.data["status"]["conditions"].as_array().cloned();
-        Ok(all
-            .unwrap_or_default()
-            .iter()
-            .any(|c| c["type"] == condition))
+        Ok(all.unwrap_or_default().iter().any(|c| c["type"] == condition))
     })
     .await
     .unwrap();
@@ -143,22 +136,16 @@ async fn still_works(bench: &mut Bench, number: u64) {
     let (id, now) = (sample::machine_id(number), SystemClock.now());
     let machine = Machine::from_core(&Known::unclaimed(id, RegisteredBy::FirstBoot, now));
     bench.create(&machine).await.unwrap();
-    eventually("the operator goes on", async || {
-        Ok(bench.trust.key(&id).is_some())
-    })
-    .await
-    .unwrap();
+    eventually("the operator goes on", async || Ok(bench.trust.key(&id).is_some())).await.unwrap();
     assert!(!bench.take_ended());
 }
 
 #[tokio::test]
 async fn garbage_in_any_text_of_any_object_is_told_of_and_stops_nobody() {
     let mut bench = Bench::at_work().await.unwrap();
-    for (kind, condition) in [
-        ("Machine", "Ready"),
-        ("AttestationKey", "Approved"),
-        ("ApprovedImage", "Committed"),
-    ] {
+    for (kind, condition) in
+        [("Machine", "Ready"), ("AttestationKey", "Approved"), ("ApprovedImage", "Committed")]
+    {
         let taken = litter(&bench, kind).await;
         let api = api(&bench, kind);
         for name in &taken {
@@ -166,19 +153,9 @@ async fn garbage_in_any_text_of_any_object_is_told_of_and_stops_nobody() {
         }
         // A machine that is garbage has no key, and names of Secrets are ids.
         let secrets = bench.objects::<Secret>().unwrap();
-        let all = secrets
-            .list(&kube::api::ListParams::default())
-            .await
-            .unwrap();
-        for secret in all
-            .items
-            .iter()
-            .filter(|secret| secret.immutable == Some(true))
-        {
-            secret
-                .name_any()
-                .parse::<tec_core::id::MachineId>()
-                .unwrap();
+        let all = secrets.list(&kube::api::ListParams::default()).await.unwrap();
+        for secret in all.items.iter().filter(|secret| secret.immutable == Some(true)) {
+            secret.name_any().parse::<tec_core::id::MachineId>().unwrap();
         }
         for name in &taken {
             api.delete(name, &DeleteParams::default()).await.unwrap();
@@ -194,24 +171,13 @@ async fn a_cluster_object_of_garbage_is_told_of_and_can_be_replaced() {
     bench.start("one").unwrap();
     let kind = "TrustedExecutionCluster";
     let (api, schema) = (api(&bench, kind), schema(kind));
-    let try_out = PostParams {
-        dry_run: true,
-        ..PostParams::default()
-    };
-    let texts = [
-        "../../etc/passwd".to_owned(),
-        String::new(),
-        "a".repeat(1 << 20),
-    ];
+    let try_out = PostParams { dry_run: true, ..PostParams::default() };
+    let texts = ["../../etc/passwd".to_owned(), String::new(), "a".repeat(1 << 20)];
     for (number, text) in texts.into_iter().enumerate() {
         // Each on its own, since of two objects one counts; all texts at once that are taken.
         let mut whole = json!({});
         for spec in spoiled(&schema, &json!({}), &text) {
-            if api
-                .create(&try_out, &object(kind, "g", &spec))
-                .await
-                .is_ok()
-            {
+            if api.create(&try_out, &object(kind, "g", &spec)).await.is_ok() {
                 merge(&mut whole, spec);
             }
             // A megabyte in more than one place is refused as a whole.
@@ -221,16 +187,10 @@ async fn a_cluster_object_of_garbage_is_told_of_and_can_be_replaced() {
         }
         let name = format!("g-{number}");
         let params = PostParams::default();
-        api.create(&params, &object(kind, &name, &whole))
-            .await
-            .unwrap();
+        api.create(&params, &object(kind, &name, &whole)).await.unwrap();
         says_something(&api, &name, "Installed").await;
         api.delete(&name, &DeleteParams::default()).await.unwrap();
-        eventually("it is gone", async || {
-            Ok(api.get_opt(&name).await?.is_none())
-        })
-        .await
-        .unwrap();
+        eventually("it is gone", async || Ok(api.get_opt(&name).await?.is_none())).await.unwrap();
     }
     let good = object(kind, "good", &json!({}));
     api.create(&PostParams::default(), &good).await.unwrap();

@@ -68,20 +68,14 @@ async fn broker(tpm: &SoftTpm) -> SocketAddr {
     let (id, key) = (sample::machine_id(1), tpm.public_key());
     let booted = tpm.pcrs().value(PcrIndex::BOOT_MANAGER).to_string();
     let facts = [
-        (
-            pcr_reference_name(PcrIndex::BOOT_MANAGER),
-            vec![booted].into(),
-        ),
+        (pcr_reference_name(PcrIndex::BOOT_MANAGER), vec![booted].into()),
         (ak_reference_name(&key), ak_reference_value(&key, &id)),
     ];
     for (name, value) in &facts {
         backend.set_reference_value(name, value).await.unwrap();
     }
     let secret = SecretBytes::new(DISK_KEY.to_vec());
-    backend
-        .put(&ResourcePath::luks_root(&id), &secret)
-        .await
-        .unwrap();
+    backend.put(&ResourcePath::luks_root(&id), &secret).await.unwrap();
     let kbs = Kbs::new(KbsConfig::new(
         backend,
         Arc::new(TpmVerifier::new()),
@@ -91,9 +85,7 @@ async fn broker(tpm: &SoftTpm) -> SocketAddr {
     ));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let service = kbs
-        .router()
-        .into_make_service_with_connect_info::<SocketAddr>();
+    let service = kbs.router().into_make_service_with_connect_info::<SocketAddr>();
     #[expect(clippy::disallowed_methods, reason = "the server ends with its test")]
     tokio::spawn(async move { axum::serve(listener, service).await });
     address
@@ -123,16 +115,11 @@ impl Pod {
         // As the kubelet makes volumes.
         std::fs::set_permissions(volume.path(), Permissions::from_mode(0o777)).unwrap();
         let arguments = arguments(bench, upstream, volume.path()).await;
-        let environment = [
-            ("KUBECONFIG", kubeconfig.as_os_str()),
-            ("TEC_LOG_FORM", OsStr::new("json")),
-        ];
+        let environment =
+            [("KUBECONFIG", kubeconfig.as_os_str()), ("TEC_LOG_FORM", OsStr::new("json"))];
         let path = own_program("kbs-guard").unwrap();
         let program = Guarded::start("guard", &path, arguments, &environment, plane.logs());
-        Self {
-            program: program.unwrap(),
-            _volume: volume,
-        }
+        Self { program: program.unwrap(), _volume: volume }
     }
 }
 
@@ -148,13 +135,7 @@ impl World {
         plane.account(namespace, account, &rules).await.unwrap();
         let upstream = broker(tpm).await;
         let pod = Pod::start(&bench, upstream).await;
-        Self {
-            guard: address(&pod.program).await,
-            upstream,
-            bench,
-            registry,
-            pod,
-        }
+        Self { guard: address(&pod.program).await, upstream, bench, registry, pod }
     }
 
     /// The node of the pod is lost: another process, and nothing in its volume.
@@ -195,9 +176,8 @@ impl World {
 
     /// The guard's Events about the machine: reason and version of each, by reason.
     async fn events(&self) -> Vec<(String, String)> {
-        let params = ListParams::default().fields(&format!(
-            "reportingController={ATTEMPT_REPORTER},regarding.kind=Machine"
-        ));
+        let params = ListParams::default()
+            .fields(&format!("reportingController={ATTEMPT_REPORTER},regarding.kind=Machine"));
         let events = self.bench.objects::<Event>().unwrap().list(&params).await;
         let read = |event: &Event| {
             let version = event.resource_version().unwrap();
@@ -219,14 +199,9 @@ async fn arguments(bench: &Bench, upstream: SocketAddr, volume: &Path) -> Vec<St
         _ => None,
     });
     let mut containers = pods.flat_map(|pod| pod.containers);
-    let guard = containers
-        .find(|container| container.name == "kbs-guard")
-        .unwrap();
+    let guard = containers.find(|container| container.name == "kbs-guard").unwrap();
     let mounts = guard.volume_mounts.unwrap();
-    let mount = mounts
-        .iter()
-        .find(|mount| mount.name == "guard-state")
-        .unwrap();
+    let mount = mounts.iter().find(|mount| mount.name == "guard-state").unwrap();
     let local = |argument: &String| match argument.split_once('=') {
         Some(("--upstream", _)) => format!("--upstream={upstream}"),
         Some((flag @ ("--listen" | "--metrics-addr"), _)) => format!("{flag}=127.0.0.1:0"),
@@ -238,10 +213,7 @@ async fn arguments(bench: &Bench, upstream: SocketAddr, volume: &Path) -> Vec<St
 async fn bind(registry: &KubeRegistry, id: MachineId, key: PublicKey) {
     let machine = machine::Machine::unclaimed(id, RegisteredBy::Admin, SystemClock.now());
     let machines: &dyn MachineRegistry = registry;
-    machines
-        .create(&machine, UnclaimedLimit::Unlimited)
-        .await
-        .unwrap();
+    machines.create(&machine, UnclaimedLimit::Unlimited).await.unwrap();
     let ports = AkPorts {
         machines,
         aks: registry,
@@ -262,9 +234,7 @@ async fn address(program: &Guarded) -> SocketAddr {
     let mut address = None;
     let ready = async || {
         let log = program.log()?;
-        let mut lines = log
-            .lines()
-            .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let mut lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let text = |line: &Value| {
             let fields = line.get("fields")?;
             fields.get("upstream")?;
@@ -387,18 +357,8 @@ async fn an_impostor_gets_nothing_and_says_nothing_about_the_machine() {
     let world = World::new(&tpm).await;
     world.fetch(&tpm).await.unwrap();
     world.attested("True AttestationSucceeded").await;
-    let impostor = Impostor {
-        stranger: SoftTpm::rsa(2),
-        named: tpm.public_key(),
-    };
-    assert_eq!(
-        world.fetch(&impostor).await.unwrap_err(),
-        Code::QuoteInvalid
-    );
-    eventually("people are told", async || {
-        Ok(world.events().await.len() == 2)
-    })
-    .await
-    .unwrap();
+    let impostor = Impostor { stranger: SoftTpm::rsa(2), named: tpm.public_key() };
+    assert_eq!(world.fetch(&impostor).await.unwrap_err(), Code::QuoteInvalid);
+    eventually("people are told", async || Ok(world.events().await.len() == 2)).await.unwrap();
     world.attested("True AttestationSucceeded").await;
 }

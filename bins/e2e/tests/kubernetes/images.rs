@@ -23,23 +23,14 @@ fn image(name: &str, number: u64) -> ApprovedImage {
 }
 
 fn label(bench: &Bench, number: u64) {
-    bench
-        .labels
-        .set(&reference(number), sample::image(number).expected);
+    bench.labels.set(&reference(number), sample::image(number).expected);
 }
 
 async fn committed(bench: &Bench, name: &str, wanted: &str) {
     let images = bench.objects::<ApprovedImage>().unwrap();
     eventually(&format!("{name} is {wanted}"), async || {
-        let conditions = images
-            .get(name)
-            .await?
-            .status
-            .map(|status| status.conditions);
-        let found = conditions
-            .unwrap_or_default()
-            .into_iter()
-            .find(|c| c.type_ == "Committed");
+        let conditions = images.get(name).await?.status.map(|status| status.conditions);
+        let found = conditions.unwrap_or_default().into_iter().find(|c| c.type_ == "Committed");
         Ok(found.is_some_and(|c| format!("{} {}", c.status, c.reason) == wanted))
     })
     .await
@@ -47,19 +38,14 @@ async fn committed(bench: &Bench, name: &str, wanted: &str) {
 }
 
 async fn published(bench: &Bench, wanted: &[&str]) {
-    eventually(&format!("{wanted:?} may boot"), async || {
-        Ok(bench.trust.images() == wanted)
-    })
-    .await
-    .unwrap();
+    eventually(&format!("{wanted:?} may boot"), async || Ok(bench.trust.images() == wanted))
+        .await
+        .unwrap();
 }
 
 async fn jobs(bench: &Bench) -> Vec<Job> {
     let jobs = bench.objects::<Job>().unwrap();
-    jobs.list(&ListParams::default().labels("kind=compute-pcrs"))
-        .await
-        .unwrap()
-        .items
+    jobs.list(&ListParams::default().labels("kind=compute-pcrs")).await.unwrap().items
 }
 
 #[tokio::test]
@@ -74,10 +60,7 @@ async fn a_label_is_taken_without_a_job_and_the_last_image_leaves_none() {
     assert_eq!(status.pcrs, sample::image(1).expected.pcrs);
     assert!(status.first_seen.is_some());
     assert!(jobs(&bench).await.is_empty());
-    images
-        .delete("one", &DeleteParams::default())
-        .await
-        .unwrap();
+    images.delete("one", &DeleteParams::default()).await.unwrap();
     published(&bench, &[]).await;
     bench.stop().await.unwrap();
 }
@@ -87,9 +70,7 @@ async fn an_image_that_says_nothing_of_a_pinned_register_is_told_of() {
     let mut bench = Bench::at_work().await.unwrap();
     let event = ImageEvent::new("EV_IPL", PcrIndex::MOK, Sha256Digest::of("MokList"), "mok");
     let expected = ExpectedPcr::from_events(PcrIndex::MOK, [event]);
-    bench
-        .labels
-        .set(&reference(1), ExpectedPcrs::new(vec![expected]));
+    bench.labels.set(&reference(1), ExpectedPcrs::new(vec![expected]));
     bench.create(&image("one", 1)).await.unwrap();
     let images = bench.objects::<ApprovedImage>().unwrap();
     eventually("the register is named", async || {
@@ -110,10 +91,7 @@ async fn a_job_computes_what_no_label_says_and_its_failure_is_told() {
     let all = jobs(&bench).await;
     assert_eq!(all.len(), 1);
     let pod = all[0].spec.clone().unwrap().template;
-    assert_eq!(
-        pod.metadata.unwrap().labels.unwrap()["approved-image"],
-        "one"
-    );
+    assert_eq!(pod.metadata.unwrap().labels.unwrap()["approved-image"], "one");
     let pod = pod.spec.unwrap();
     let arguments = pod.containers[0].args.clone().unwrap();
     assert_eq!(arguments[..3], ["publish", "--approved-image", "one"]);
@@ -126,24 +104,15 @@ async fn a_job_computes_what_no_label_says_and_its_failure_is_told() {
     ]}});
     let api = bench.objects::<Job>().unwrap();
     let params = PatchParams::default();
-    api.patch_status(&all[0].name_any(), &params, &Patch::Merge(failed))
-        .await
-        .unwrap();
+    api.patch_status(&all[0].name_any(), &params, &Patch::Merge(failed)).await.unwrap();
     committed(&bench, "one", "False ComputationFailed").await;
     // What the Job would have written.
     let pcrs = json!({"status": {"pcrs": sample::image(1).expected.pcrs}});
     let images = bench.objects::<ApprovedImage>().unwrap();
-    images
-        .patch_status("one", &params, &Patch::Merge(pcrs))
-        .await
-        .unwrap();
+    images.patch_status("one", &params, &Patch::Merge(pcrs)).await.unwrap();
     committed(&bench, "one", "True ImageCommitted").await;
     published(&bench, &["one"]).await;
-    eventually("the Job is removed", async || {
-        Ok(jobs(&bench).await.is_empty())
-    })
-    .await
-    .unwrap();
+    eventually("the Job is removed", async || Ok(jobs(&bench).await.is_empty())).await.unwrap();
     bench.stop().await.unwrap();
 }
 
@@ -157,10 +126,7 @@ async fn two_objects_of_one_digest_share_one_job() {
     assert_eq!(jobs(&bench).await.len(), 1);
     let pcrs = json!({"status": {"pcrs": sample::image(1).expected.pcrs}});
     let images = bench.objects::<ApprovedImage>().unwrap();
-    images
-        .patch_status("one", &PatchParams::default(), &Patch::Merge(pcrs))
-        .await
-        .unwrap();
+    images.patch_status("one", &PatchParams::default(), &Patch::Merge(pcrs)).await.unwrap();
     for name in ["one", "two"] {
         committed(&bench, name, "True ImageCommitted").await;
     }
@@ -174,20 +140,13 @@ async fn a_new_cluster_object_does_not_bring_old_approvals_back() {
     label(&bench, 1);
     bench.create(&image("one", 1)).await.unwrap();
     published(&bench, &["one"]).await;
-    let clusters = bench
-        .objects::<tec_k8s::api::TrustedExecutionCluster>()
-        .unwrap();
-    clusters
-        .delete("cluster", &DeleteParams::default())
-        .await
-        .unwrap();
+    let clusters = bench.objects::<tec_k8s::api::TrustedExecutionCluster>().unwrap();
+    clusters.delete("cluster", &DeleteParams::default()).await.unwrap();
     published(&bench, &[]).await;
     let images = bench.objects::<ApprovedImage>().unwrap();
-    eventually("the image goes with it", async || {
-        Ok(images.get_opt("one").await?.is_none())
-    })
-    .await
-    .unwrap();
+    eventually("the image goes with it", async || Ok(images.get_opt("one").await?.is_none()))
+        .await
+        .unwrap();
     let again: tec_k8s::api::TrustedExecutionCluster = serde_json::from_value(json!({
         "apiVersion": "trusted-execution-clusters.io/v1alpha1", "kind": "TrustedExecutionCluster",
         "metadata": {"name": "cluster"}, "spec": {},
@@ -214,18 +173,12 @@ async fn an_approval_ends_by_itself_and_when_it_is_taken_back() {
     published(&bench, &["short", "two"]).await;
     let images = bench.objects::<ApprovedImage>().unwrap();
     let revoke = Patch::Merge(json!({"spec": {"revokedAt": now.to_string()}}));
-    images
-        .patch("two", &PatchParams::default(), &revoke)
-        .await
-        .unwrap();
+    images.patch("two", &PatchParams::default(), &revoke).await.unwrap();
     published(&bench, &["short"]).await;
     committed(&bench, "two", "False Revoked").await;
     bench.clock.advance(3601);
     let touch = Patch::Merge(json!({"metadata": {"annotations": {"touched": "now"}}}));
-    images
-        .patch("short", &PatchParams::default(), &touch)
-        .await
-        .unwrap();
+    images.patch("short", &PatchParams::default(), &touch).await.unwrap();
     published(&bench, &[]).await;
     committed(&bench, "short", "False Expired").await;
     bench.stop().await.unwrap();

@@ -30,12 +30,7 @@ impl Installed {
         let admin = plane.admin_kubeconfig().unwrap();
         let installed = Self { plane, admin };
         installed.helm(&["install", "tec-crds", &chart("tec-crds")]);
-        let release = [
-            "install",
-            "tec",
-            &chart("tec-operator"),
-            "--create-namespace",
-        ];
+        let release = ["install", "tec", &chart("tec-operator"), "--create-namespace"];
         let image = "--set=images.operator=registry.example/operator:1";
         installed.helm(&[&release[..], &[image, "--namespace", NAMESPACE]].concat());
         installed
@@ -86,27 +81,18 @@ async fn the_operator_of_the_chart_sets_a_cluster_up_with_the_rights_of_the_char
     let deployment = installed.api::<Deployment>().get(ACCOUNT).await.unwrap();
     let pod = deployment.spec.unwrap().template.spec.unwrap();
     assert_eq!(pod.service_account_name.as_deref(), Some(ACCOUNT));
-    assert_eq!(
-        pod.containers[0].image.as_deref(),
-        Some("registry.example/operator:1")
-    );
+    assert_eq!(pod.containers[0].image.as_deref(), Some("registry.example/operator:1"));
 
     let operator = installed.operator().await;
     let clusters = installed.api::<TrustedExecutionCluster>();
     let post = PostParams::default();
     clusters.create(&post, &cluster()).await.unwrap();
-    let servers = [
-        "attestation-key-register",
-        "register-server",
-        "trustee-deployment",
-    ];
+    let servers = ["attestation-key-register", "register-server", "trustee-deployment"];
     let expected = BTreeSet::from([ACCOUNT].map(str::to_owned));
     let expected = &expected | &servers.map(str::to_owned).into();
-    eventually("the Deployments are there", async || {
-        Ok(installed.deployments().await == expected)
-    })
-    .await
-    .unwrap();
+    eventually("the Deployments are there", async || Ok(installed.deployments().await == expected))
+        .await
+        .unwrap();
     eventually("the cluster is installed", async || {
         let status = clusters.get("cluster").await?.status.unwrap_or_default();
         let mut conditions = status.conditions.iter();
@@ -117,11 +103,9 @@ async fn the_operator_of_the_chart_sets_a_cluster_up_with_the_rights_of_the_char
     let machines = installed.api::<Machine>();
     machines.create(&post, &machine()).await.unwrap();
     let (secrets, id) = (installed.api::<Secret>(), sample::machine_id(1).to_string());
-    eventually("the machine has a key", async || {
-        Ok(secrets.get_opt(&id).await?.is_some())
-    })
-    .await
-    .unwrap();
+    eventually("the machine has a key", async || Ok(secrets.get_opt(&id).await?.is_some()))
+        .await
+        .unwrap();
     let log = operator.log().unwrap();
     assert!(!log.contains("forbidden"), "{log}");
 }
@@ -147,13 +131,7 @@ async fn an_upgrade_of_the_chart_changes_the_image_and_a_rollback_brings_it_back
         let pod = deployment.spec.unwrap().template.spec.unwrap();
         pod.containers[0].image.clone().unwrap()
     };
-    let upgrade = [
-        "upgrade",
-        "tec",
-        &chart("tec-operator"),
-        "--namespace",
-        NAMESPACE,
-    ];
+    let upgrade = ["upgrade", "tec", &chart("tec-operator"), "--namespace", NAMESPACE];
     let newer = ["--set=images.operator=registry.example/operator:2"];
     installed.helm(&[&upgrade[..], &newer].concat());
     assert_eq!(image().await, "registry.example/operator:2");

@@ -44,8 +44,7 @@ impl World {
     /// Pushes an image and approves it.
     async fn approve(&self, name: &str, content: &Content, digest: &str) {
         self.registry.push("team/os", content).await.unwrap();
-        self.approve_reference(name, &format!("{}/team/os@{digest}", self.registry.host()))
-            .await;
+        self.approve_reference(name, &format!("{}/team/os@{digest}", self.registry.host())).await;
     }
 
     async fn approve_reference(&self, name: &str, reference: &str) {
@@ -54,10 +53,7 @@ impl World {
             "metadata": { "name": name }, "spec": { "image": reference },
         });
         let object = serde_json::from_value(object).unwrap();
-        self.images()
-            .create(&PostParams::default(), &object)
-            .await
-            .unwrap();
+        self.images().create(&PostParams::default(), &object).await.unwrap();
     }
 
     /// Measures the image of an object, without any account; then writes the values with the account
@@ -77,9 +73,7 @@ impl World {
     }
 
     async fn publish(&self, name: &str, image: &str, file: &Path) -> Output {
-        let account = self
-            .plane
-            .component(Component::ComputePcrs, &self.namespace);
+        let account = self.plane.component(Component::ComputePcrs, &self.namespace);
         let account = account.await.unwrap();
         let mut publish = tokio::process::Command::new(program("compute-pcrs").unwrap());
         publish.args(["publish", "--approved-image", name, "--image", image]);
@@ -105,11 +99,7 @@ fn expected(image: &MemoryImage) -> ExpectedPcrs {
 }
 
 fn value(expected: &ExpectedPcrs) -> String {
-    expected
-        .pcr(PcrIndex::BOOT_MANAGER)
-        .unwrap()
-        .value
-        .to_string()
+    expected.pcr(PcrIndex::BOOT_MANAGER).unwrap().value.to_string()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -119,11 +109,7 @@ async fn measurements_come_from_the_label_or_from_the_boot_files() {
     let paths = image.files("").unwrap();
     let library = noise(300_000);
     let mut files: Vec<(&str, &[u8])> = vec![("usr/lib/libhuge.so", &library)];
-    files.extend(
-        paths
-            .iter()
-            .map(|path| (path.as_str(), image.content(path).unwrap())),
-    );
+    files.extend(paths.iter().map(|path| (path.as_str(), image.content(path).unwrap())));
     let mut content = Content::default();
     let packed = layer::zstd_chunked(&files, 65_536).unwrap();
     let bare = content.image(&json!({}), &[("zstd", packed)]);
@@ -138,26 +124,14 @@ async fn measurements_come_from_the_label_or_from_the_boot_files() {
         "lastTransitionTime": "2026-01-01T00:00:00Z",
     }]);
     let patch = Patch::Merge(json!({ "status": { "conditions": foreign } }));
-    world
-        .images()
-        .patch_status("bare", &PatchParams::default(), &patch)
-        .await
-        .unwrap();
+    world.images().patch_status("bare", &PatchParams::default(), &patch).await.unwrap();
 
     let plain = ["--dangerous-plain-registry", world.registry.host()];
     for (name, expected) in [("bare", expected(&image)), ("labeled", other)] {
         let output = world.job(name, &plain).await;
-        assert!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let status = world.status(name).await;
-        assert_eq!(
-            pcr4(&status["pcrs"]),
-            Some(value(&expected).as_str()),
-            "{status}"
-        );
+        assert_eq!(pcr4(&status["pcrs"]), Some(value(&expected).as_str()), "{status}");
         assert!(status["firstSeen"].is_string());
     }
     // What others say of the object stays.
@@ -173,22 +147,10 @@ async fn measurements_come_from_the_label_or_from_the_boot_files() {
     }
     let reference = format!("nowhere.invalid/os@{bare}");
     world.approve_reference("mounted", &reference).await;
-    let output = world
-        .job(
-            "mounted",
-            &["--image-dir", mounted.path().to_str().unwrap()],
-        )
-        .await;
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let output = world.job("mounted", &["--image-dir", mounted.path().to_str().unwrap()]).await;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let status = world.status("mounted").await;
-    assert_eq!(
-        pcr4(&status["pcrs"]),
-        Some(value(&expected(&image)).as_str())
-    );
+    assert_eq!(pcr4(&status["pcrs"]), Some(value(&expected(&image)).as_str()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -200,11 +162,7 @@ async fn what_cannot_be_read_fails_the_job_with_a_code_and_writes_nothing() {
     let broken = content.image(&broken, &[]);
     world.approve("empty", &content, &empty).await;
     world.approve("broken", &content, &broken).await;
-    let absent = format!(
-        "{}/team/os@sha256:{}",
-        world.registry.host(),
-        "ab".repeat(32)
-    );
+    let absent = format!("{}/team/os@sha256:{}", world.registry.host(), "ab".repeat(32));
     world.approve_reference("absent", &absent).await;
     let nowhere = format!("127.0.0.1:1/os@sha256:{}", "ab".repeat(32));
     world.approve_reference("nowhere", &nowhere).await;

@@ -20,11 +20,7 @@ use tec_support::SystemClock;
 
 fn machine(number: u64) -> Machine {
     let now = tec_core::port::Clock::now(&SystemClock);
-    Machine::from_core(&Known::unclaimed(
-        sample::machine_id(number),
-        RegisteredBy::FirstBoot,
-        now,
-    ))
+    Machine::from_core(&Known::unclaimed(sample::machine_id(number), RegisteredBy::FirstBoot, now))
 }
 
 fn key(number: u64, machine: u64) -> AttestationKey {
@@ -41,42 +37,26 @@ fn id(number: u64) -> MachineId {
 
 /// Status and reason of a condition of a key, as `True MachineCreated`.
 async fn verdict(bench: &Bench, name: &str) -> Option<String> {
-    let key = bench
-        .objects::<AttestationKey>()
-        .unwrap()
-        .get(name)
-        .await
-        .unwrap();
+    let key = bench.objects::<AttestationKey>().unwrap().get(name).await.unwrap();
     let conditions = key.status?.conditions;
-    let approved = conditions
-        .into_iter()
-        .find(|condition| condition.type_ == "Approved")?;
+    let approved = conditions.into_iter().find(|condition| condition.type_ == "Approved")?;
     Some(format!("{} {}", approved.status, approved.reason))
 }
 
 async fn has_verdict(bench: &Bench, name: &str, wanted: &str) {
     let what = format!("{name} is {wanted}");
-    eventually(&what, async || {
-        Ok(verdict(bench, name).await.as_deref() == Some(wanted))
-    })
-    .await
-    .unwrap();
+    eventually(&what, async || Ok(verdict(bench, name).await.as_deref() == Some(wanted)))
+        .await
+        .unwrap();
 }
 
 async fn secret(bench: &Bench, name: &str) -> Option<Secret> {
-    bench
-        .objects::<Secret>()
-        .unwrap()
-        .get_opt(name)
-        .await
-        .unwrap()
+    bench.objects::<Secret>().unwrap().get_opt(name).await.unwrap()
 }
 
 async fn is_published(bench: &Bench, number: u64) {
     let what = format!("the key of machine {number} is published");
-    eventually(&what, async || Ok(bench.trust.key(&id(number)).is_some()))
-        .await
-        .unwrap();
+    eventually(&what, async || Ok(bench.trust.key(&id(number)).is_some())).await.unwrap();
 }
 
 #[tokio::test]
@@ -99,20 +79,12 @@ async fn a_key_is_approved_in_either_order_and_goes_with_its_machine() {
         let entry = secret.data.clone().unwrap().remove("public_key").unwrap();
         assert_eq!(entry.0, sample::public_key(number).to_pem().into_bytes());
     }
-    let object = bench
-        .objects::<AttestationKey>()
-        .unwrap()
-        .get(&first)
-        .await
-        .unwrap();
+    let object = bench.objects::<AttestationKey>().unwrap().get(&first).await.unwrap();
     let owners = object.owner_references();
     assert_eq!(owners.len(), 1);
     assert_eq!(Some(&owners[0].uid), owner.uid().as_ref());
     let of_secret = secret(&bench, &first).await.unwrap();
-    assert_eq!(
-        Some(&of_secret.owner_references()[0].uid),
-        object.uid().as_ref()
-    );
+    assert_eq!(Some(&of_secret.owner_references()[0].uid), object.uid().as_ref());
     bench.stop().await.unwrap();
 }
 
@@ -127,18 +99,13 @@ async fn a_second_key_is_rejected_and_waits_for_an_admin_once_the_first_is_revok
     assert!(secret(&bench, &second).await.is_none());
     let revoke = Patch::Merge(json!({"spec": {"revokedAt": "2026-01-01T00:00:00Z"}}));
     let keys = bench.objects::<AttestationKey>().unwrap();
-    keys.patch(&first, &PatchParams::default(), &revoke)
-        .await
-        .unwrap();
+    keys.patch(&first, &PatchParams::default(), &revoke).await.unwrap();
     has_verdict(&bench, &first, "False Revoked").await;
     has_verdict(&bench, &second, "False Waiting").await;
     approve(&bench, &second).await;
     has_verdict(&bench, &second, "True MachineCreated").await;
     eventually("the other key is published", async || {
-        Ok(
-            bench.trust.ak(&id(1)) == Some(fingerprint(2))
-                && secret(&bench, &first).await.is_none(),
-        )
+        Ok(bench.trust.ak(&id(1)) == Some(fingerprint(2)) && secret(&bench, &first).await.is_none())
     })
     .await
     .unwrap();
@@ -235,9 +202,7 @@ async fn a_key_that_an_admin_approved_needs_no_endorsement_key_of_the_list() {
         "policy": "EndorsementKey", "allowedEndorsementKeys": [fingerprint(77).to_string()],
     }}});
     let params = PatchParams::default();
-    let patched = clusters
-        .patch("cluster", &params, &Patch::Merge(policy))
-        .await;
+    let patched = clusters.patch("cluster", &params, &Patch::Merge(policy)).await;
     patched.unwrap();
     bench.create(&machine(1)).await.unwrap();
     let name = bench.create(&key(1, 1)).await.unwrap().name_any();
@@ -251,10 +216,7 @@ async fn a_key_that_an_admin_approved_needs_no_endorsement_key_of_the_list() {
 async fn a_machine_whose_disk_key_an_older_operator_made_is_no_first_use() {
     let mut bench = Bench::at_work().await.unwrap();
     let disk_key = Secret {
-        metadata: kube::api::ObjectMeta {
-            name: Some(id(1).to_string()),
-            ..Default::default()
-        },
+        metadata: kube::api::ObjectMeta { name: Some(id(1).to_string()), ..Default::default() },
         data: Some([("root".to_owned(), ByteString(disk_key()))].into()),
         ..Secret::default()
     };
@@ -270,9 +232,7 @@ async fn a_machine_whose_disk_key_an_older_operator_made_is_no_first_use() {
 
 /// As the existing operator makes it.
 fn disk_key() -> Vec<u8> {
-    json!({"key_type": "oct", "key": "QUJDREVGR0hJSktMTU5PUFFSU1RVVldY"})
-        .to_string()
-        .into_bytes()
+    json!({"key_type": "oct", "key": "QUJDREVGR0hJSktMTU5PUFFSU1RVVldY"}).to_string().into_bytes()
 }
 
 #[tokio::test]
@@ -323,9 +283,7 @@ async fn an_edited_key_counts_no_more() {
     let set = async |number| {
         let pem = sample::public_key(number).to_pem();
         let patch = Patch::Merge(json!({"spec": {"publicKey": pem}}));
-        keys.patch(&name, &PatchParams::default(), &patch)
-            .await
-            .unwrap();
+        keys.patch(&name, &PatchParams::default(), &patch).await.unwrap();
     };
     set(2).await;
     has_verdict(&bench, &name, "False KeyChanged").await;
@@ -336,11 +294,9 @@ async fn an_edited_key_counts_no_more() {
     .unwrap();
     set(1).await;
     has_verdict(&bench, &name, "True MachineCreated").await;
-    eventually("it counts again", async || {
-        Ok(bench.trust.ak(&id(1)) == Some(fingerprint(1)))
-    })
-    .await
-    .unwrap();
+    eventually("it counts again", async || Ok(bench.trust.ak(&id(1)) == Some(fingerprint(1))))
+        .await
+        .unwrap();
     bench.stop().await.unwrap();
 }
 
@@ -350,27 +306,19 @@ async fn a_machine_gets_a_key_of_the_known_form_and_it_is_published() {
     let owner = bench.create(&machine(1)).await.unwrap();
     is_published(&bench, 1).await;
     let object = secret(&bench, &id(1).to_string()).await.unwrap();
-    assert_eq!(
-        Some(&object.owner_references()[0].uid),
-        owner.uid().as_ref()
-    );
+    assert_eq!(Some(&object.owner_references()[0].uid), owner.uid().as_ref());
     assert_eq!(object.immutable, Some(true));
     let bytes = object.data.unwrap().remove("root").unwrap().0;
     assert_eq!(bench.trust.key(&id(1)).unwrap(), bytes);
     let json: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
     assert_eq!(
-        (
-            json["key_type"].as_str(),
-            json["key"].as_str().map(str::len)
-        ),
+        (json["key_type"].as_str(), json["key"].as_str().map(str::len)),
         (Some("oct"), Some(32))
     );
     content_key(&SecretBytes::new(bytes)).unwrap();
     eventually("the machine says so", async || {
         let machine = bench.objects::<Machine>()?.get(&owner.name_any()).await?;
-        Ok(machine
-            .status
-            .is_some_and(|status| status.published_to == ["trustee"]))
+        Ok(machine.status.is_some_and(|status| status.published_to == ["trustee"]))
     })
     .await
     .unwrap();
@@ -387,40 +335,22 @@ async fn a_deleted_machine_loses_its_key_also_when_the_trustee_is_down() {
         is_published(&bench, number).await;
     }
     let is_gone = async |name: &str| machines.get_opt(name).await.unwrap().is_none();
-    machines
-        .delete(&names[0], &DeleteParams::default())
-        .await
-        .unwrap();
-    eventually("the first machine is gone", async || {
-        Ok(is_gone(&names[0]).await)
-    })
-    .await
-    .unwrap();
+    machines.delete(&names[0], &DeleteParams::default()).await.unwrap();
+    eventually("the first machine is gone", async || Ok(is_gone(&names[0]).await)).await.unwrap();
     assert_eq!(bench.trust.key(&id(1)), None, "the Trustee lost it first");
     bench.trust.set_down(true);
-    machines
-        .delete(&names[1], &DeleteParams::default())
+    machines.delete(&names[1], &DeleteParams::default()).await.unwrap();
+    let rounds = bench.trust.rounds();
+    eventually("the Trustee is tried", async || Ok(bench.trust.rounds() > rounds + 2))
         .await
         .unwrap();
-    let rounds = bench.trust.rounds();
-    eventually("the Trustee is tried", async || {
-        Ok(bench.trust.rounds() > rounds + 2)
-    })
-    .await
-    .unwrap();
     assert!(!is_gone(&names[1]).await, "it waits for the Trustee");
     bench.clock.advance(61);
-    eventually("the second machine is gone", async || {
-        Ok(is_gone(&names[1]).await)
-    })
-    .await
-    .unwrap();
+    eventually("the second machine is gone", async || Ok(is_gone(&names[1]).await)).await.unwrap();
     bench.trust.set_down(false);
-    eventually("the Trustee lost its key, too", async || {
-        Ok(bench.trust.key(&id(2)).is_none())
-    })
-    .await
-    .unwrap();
+    eventually("the Trustee lost its key, too", async || Ok(bench.trust.key(&id(2)).is_none()))
+        .await
+        .unwrap();
     for number in [1, 2] {
         eventually("its Secret is collected", async || {
             Ok(secret(&bench, &id(number).to_string()).await.is_none())
@@ -451,32 +381,17 @@ async fn a_key_that_exists_is_never_made_again() {
     bench.start("one").unwrap();
     is_published(&bench, 1).await;
     assert_eq!(bench.trust.key(&id(1)).unwrap(), old.as_bytes());
-    secrets
-        .delete(&id(1).to_string(), &DeleteParams::default())
-        .await
-        .unwrap();
+    secrets.delete(&id(1).to_string(), &DeleteParams::default()).await.unwrap();
     let machines = bench.objects::<Machine>().unwrap();
     eventually("the loss is told", async || {
         let machine = machines.get(&machine(1).name_any()).await?;
-        let conditions = machine
-            .status
-            .map(|status| status.conditions)
-            .unwrap_or_default();
-        Ok(conditions
-            .iter()
-            .any(|condition| condition.reason == "KeyLost"))
+        let conditions = machine.status.map(|status| status.conditions).unwrap_or_default();
+        Ok(conditions.iter().any(|condition| condition.reason == "KeyLost"))
     })
     .await
     .unwrap();
-    assert!(
-        secret(&bench, &id(1).to_string()).await.is_none(),
-        "no other key is made"
-    );
-    assert_eq!(
-        bench.trust.key(&id(1)).unwrap(),
-        old.as_bytes(),
-        "the Trustee keeps it"
-    );
+    assert!(secret(&bench, &id(1).to_string()).await.is_none(), "no other key is made");
+    assert_eq!(bench.trust.key(&id(1)).unwrap(), old.as_bytes(), "the Trustee keeps it");
     bench.stop().await.unwrap();
 }
 
@@ -503,37 +418,22 @@ async fn a_poisoned_machine_holds_up_nobody() {
         is_published(&bench, number).await;
     }
     let machines = bench.objects::<Machine>().unwrap();
-    for (name, reason) in [
-        ("a-not-a-uuid", "Malformed"),
-        ("a-loud-uuid", "Malformed"),
-        ("a-twin", "Duplicate"),
-    ] {
+    for (name, reason) in
+        [("a-not-a-uuid", "Malformed"), ("a-loud-uuid", "Malformed"), ("a-twin", "Duplicate")]
+    {
         eventually(&format!("{name} is {reason}"), async || {
             let machine = machines.get(name).await?;
-            let conditions = machine
-                .status
-                .map(|status| status.conditions)
-                .unwrap_or_default();
-            Ok(conditions
-                .iter()
-                .any(|c| c.type_ == "Ready" && c.reason == reason))
+            let conditions = machine.status.map(|status| status.conditions).unwrap_or_default();
+            Ok(conditions.iter().any(|c| c.type_ == "Ready" && c.reason == reason))
         })
         .await
         .unwrap();
     }
-    machines
-        .delete("a-twin", &DeleteParams::default())
+    machines.delete("a-twin", &DeleteParams::default()).await.unwrap();
+    eventually("the twin is gone", async || Ok(machines.get_opt("a-twin").await?.is_none()))
         .await
         .unwrap();
-    eventually("the twin is gone", async || {
-        Ok(machines.get_opt("a-twin").await?.is_none())
-    })
-    .await
-    .unwrap();
-    assert!(
-        bench.trust.key(&id(9)).is_some(),
-        "the key belongs to the other one"
-    );
+    assert!(bench.trust.key(&id(9)).is_some(), "the key belongs to the other one");
     bench.stop().await.unwrap();
 }
 
@@ -548,27 +448,16 @@ async fn everything_is_stated_again_after_a_restart_before_anything_is_published
     }
     let secrets = bench.objects::<Secret>().unwrap();
     let versions = async || {
-        let list = secrets
-            .list(&kube::api::ListParams::default())
-            .await
-            .unwrap();
-        list.items
-            .iter()
-            .map(|s| (s.name_any(), s.resource_version()))
-            .collect::<Vec<_>>()
+        let list = secrets.list(&kube::api::ListParams::default()).await.unwrap();
+        list.items.iter().map(|s| (s.name_any(), s.resource_version())).collect::<Vec<_>>()
     };
     let before = versions().await;
     bench.kill().await;
     bench.trust = std::sync::Arc::default();
     bench.start("two").unwrap();
-    eventually("a round", async || Ok(bench.trust.rounds() > 0))
-        .await
-        .unwrap();
+    eventually("a round", async || Ok(bench.trust.rounds() > 0)).await.unwrap();
     for number in 1..=20 {
-        assert!(
-            bench.trust.key(&id(number)).is_some(),
-            "machine {number} is in the first round"
-        );
+        assert!(bench.trust.key(&id(number)).is_some(), "machine {number} is in the first round");
     }
     assert_eq!(versions().await, before, "no Secret was written");
     bench.stop().await.unwrap();

@@ -67,12 +67,7 @@ impl Side {
         let operator = bench.start_program("one", &flags).unwrap();
         let component = Component::RegisterServer;
         let registration = Server::start(&bench.plane, component, &bench.namespace, &[]);
-        Self {
-            registration: registration.await.unwrap(),
-            operator: Some(operator),
-            bench,
-            broker,
-        }
+        Self { registration: registration.await.unwrap(), operator: Some(operator), bench, broker }
     }
 
     fn registry(&self) -> KubeRegistry {
@@ -98,19 +93,11 @@ impl Side {
         let tpm = SoftTpm::p256(number);
         let (id, now) = (sample::machine_id(number), SystemClock.now());
         let machine = Known::unclaimed(id, RegisteredBy::FirstBoot, now);
-        self.bench
-            .create(&Machine::from_core(&machine))
-            .await
-            .unwrap();
+        self.bench.create(&Machine::from_core(&machine)).await.unwrap();
         let key = AkRecord::pending(tpm.public_key().clone(), id, None, now);
         let key = AttestationKey::from_core(&key);
         self.bench.create(&key).await.unwrap();
-        SoftNode {
-            tpm,
-            machine: id,
-            boot: vec![event().hash],
-            servers: Vec::new(),
-        }
+        SoftNode { tpm, machine: id, boot: vec![event().hash], servers: Vec::new() }
     }
 
     /// Waits until so many machines have their keys in the broker.
@@ -127,23 +114,14 @@ impl Side {
 
     /// What the registration server says to a first boot.
     async fn answer(&self) -> String {
-        let url = format!(
-            "http://{}/ignition-clevis-pin-trustee",
-            self.registration.address
-        );
+        let url = format!("http://{}/ignition-clevis-pin-trustee", self.registration.address);
         let reply = wire::get("", &url).await.unwrap();
-        if reply.status == 200 {
-            "registered".to_owned()
-        } else {
-            reply.code()
-        }
+        if reply.status == 200 { "registered".to_owned() } else { reply.code() }
     }
 
     async fn says(&self, expected: &str) {
         let what = format!("the registration server says {expected}");
-        within(LONG, &what, async || Ok(self.answer().await == expected))
-            .await
-            .unwrap();
+        within(LONG, &what, async || Ok(self.answer().await == expected)).await.unwrap();
     }
 
     /// Ends everything that nodes could reach.
@@ -224,12 +202,10 @@ impl Tool {
 
     /// Retires the source as soon as the target's operator has told its broker all keys.
     async fn retire(&self) {
-        within(LONG, "the source is retired", async || {
-            match self.migrate("retire") {
-                Ok(_) => Ok(true),
-                Err(error) if format!("{error:#}").contains("TEC-M422") => Ok(false),
-                Err(error) => Err(error),
-            }
+        within(LONG, "the source is retired", async || match self.migrate("retire") {
+            Ok(_) => Ok(true),
+            Err(error) if format!("{error:#}").contains("TEC-M422") => Ok(false),
+            Err(error) => Err(error),
         })
         .await
         .unwrap();
@@ -287,10 +263,7 @@ async fn no_boot_fails_while_trust_moves_from_cluster_to_cluster() {
     let refused = source.registry().bound_to(&stray.machine).await.unwrap();
     assert_eq!(refused, None, "the old anchor approves nothing");
     let asked = vec![source.kbs(), target.kbs()];
-    let late = SoftNode {
-        servers: asked,
-        ..late
-    };
+    let late = SoftNode { servers: asked, ..late };
     assert_eq!(late.boot().await, Ok(1), "known at the new one only");
 
     tool.retire().await;
@@ -298,11 +271,9 @@ async fn no_boot_fails_while_trust_moves_from_cluster_to_cluster() {
     source.says("TEC-M410").await;
     let path = tec_core::id::ResourcePath::luks_root(&sample::machine_id(1));
     assert!(!source.registry().exists(&path).await.unwrap(), "shredded");
-    within(LONG, "the old broker is empty", async || {
-        Ok(source.broker.paths().await.is_empty())
-    })
-    .await
-    .unwrap();
+    within(LONG, "the old broker is empty", async || Ok(source.broker.paths().await.is_empty()))
+        .await
+        .unwrap();
     fleet.go_on("retired").unwrap();
     source.switch_off();
     fleet.go_on("switched off").unwrap();
@@ -311,9 +282,7 @@ async fn no_boot_fails_while_trust_moves_from_cluster_to_cluster() {
     owners_are_of_the_target(&target).await;
     let picture = picture("from-cluster-to-cluster").unwrap();
     let servers = ["the cluster outside", "the new cluster"];
-    let by = fleet
-        .end(&picture, "From cluster to cluster", &servers)
-        .unwrap();
+    let by = fleet.end(&picture, "From cluster to cluster", &servers).unwrap();
     println!("no failed boot of {count} nodes: {by:?} by the cluster that answered");
     assert!(by.iter().all(|count| *count > 0), "both answered: {by:?}");
 }
@@ -323,10 +292,7 @@ async fn owners_are_of_the_target(target: &Side) {
     let machines = target.bench.objects::<Machine>().unwrap();
     let machines = machines.list(&ListParams::default()).await.unwrap().items;
     let secrets = target.bench.objects::<Secret>().unwrap();
-    for machine in machines
-        .iter()
-        .filter(|machine| machine.bound_key().is_some())
-    {
+    for machine in machines.iter().filter(|machine| machine.bound_key().is_some()) {
         let secret = secrets.get(&machine.spec.id).await.unwrap();
         let owners = secret.metadata.owner_references.unwrap_or_default();
         assert_eq!(owners.len(), 1, "{}", machine.spec.id);
@@ -362,10 +328,8 @@ async fn no_boot_fails_while_trust_moves_from_a_laptop_into_the_cluster() {
     target.says("TEC-M504").await;
     let again = tool.must("apply");
     assert_eq!(again["copy"]["created"], 0, "{again}");
-    let (kubeconfig, own) = (
-        target.bench.plane.admin_kubeconfig().unwrap(),
-        tool.state_dir.clone(),
-    );
+    let (kubeconfig, own) =
+        (target.bench.plane.admin_kubeconfig().unwrap(), tool.state_dir.clone());
     let names = [
         ("/srv/outside", own.to_str().unwrap()),
         ("tec-system", &target.bench.namespace),
@@ -387,12 +351,7 @@ async fn no_boot_fails_while_trust_moves_from_a_laptop_into_the_cluster() {
     owners_are_of_the_target(&target).await;
     let picture = picture("from-laptop-to-cluster").unwrap();
     let title = "From a laptop into the cluster";
-    let by = fleet
-        .end(&picture, title, &["the laptop", "the cluster"])
-        .unwrap();
-    println!(
-        "no failed boot of {} nodes: {by:?} by the anchor that answered",
-        nodes()
-    );
+    let by = fleet.end(&picture, title, &["the laptop", "the cluster"]).unwrap();
+    println!("no failed boot of {} nodes: {by:?} by the anchor that answered", nodes());
     assert!(by.iter().all(|count| *count > 0), "both answered: {by:?}");
 }

@@ -30,10 +30,7 @@ enum Mode {
 /// Applies a document as `kubectl apply --server-side` does; unknown fields are refused.
 async fn apply(client: &Client, document: &Value, mode: Mode) {
     let text = |path: &str| document.pointer(path).and_then(Value::as_str);
-    let (group, version) = text("/apiVersion")
-        .unwrap()
-        .split_once('/')
-        .unwrap_or(("", "v1"));
+    let (group, version) = text("/apiVersion").unwrap().split_once('/').unwrap_or(("", "v1"));
     let kind = GroupVersionKind::gvk(group, version, text("/kind").unwrap());
     let resource = plural(&ApiResource::from_gvk(&kind));
     let api: Api<DynamicObject> = match text("/metadata/namespace") {
@@ -169,10 +166,8 @@ async fn what_a_cluster_object_deploys_applies_to_a_real_api_server() {
     let stored = clusters.create(&PostParams::default(), &object).await;
     let files = TrusteeFiles::new("a = 1\n", "certificate", "public key");
     let objects = cluster(&stored.unwrap(), &Deploy::default(), &files).unwrap();
-    let documents: Vec<Value> = objects
-        .iter()
-        .map(|object| serde_json::to_value(object).unwrap())
-        .collect();
+    let documents: Vec<Value> =
+        objects.iter().map(|object| serde_json::to_value(object).unwrap()).collect();
     apply_all(&client, &documents).await;
     assert_ne!(namespace, DEFAULT_NAMESPACE);
 }
@@ -182,40 +177,22 @@ async fn an_admin_registers_a_machine_by_hand_and_revokes_it() {
     let plugin = Plugin::start().await;
     let refused = plugin.run(&["machine", "add", "--id", MACHINE]);
     assert_eq!(refused.status.code(), Some(1));
-    assert!(
-        plugin
-            .json(&["machine", "list"])
-            .as_array()
-            .unwrap()
-            .is_empty()
-    );
+    assert!(plugin.json(&["machine", "list"]).as_array().unwrap().is_empty());
 
     plugin.make_cluster().await;
     plugin.json(&["machine", "add", "--id", MACHINE, "--dry-run"]);
-    assert!(
-        plugin
-            .json(&["machine", "list"])
-            .as_array()
-            .unwrap()
-            .is_empty()
-    );
+    assert!(plugin.json(&["machine", "list"]).as_array().unwrap().is_empty());
     let added = plugin.json(&["machine", "add", "--id", MACHINE]);
     let config = added.pointer("/ignition/storage/luks/0/clevis/custom/config");
     let config = config.and_then(Value::as_str).unwrap();
     assert!(config.contains("https://kbs.example.com:8080"), "{config}");
-    assert_eq!(
-        plugin.json(&["ignition", "machine", MACHINE]),
-        added["ignition"]
-    );
+    assert_eq!(plugin.json(&["ignition", "machine", MACHINE]), added["ignition"]);
     assert_eq!(plugin.json(&["explain", MACHINE])["verdict"], "never-seen");
 
     plugin.json(&["machine", "revoke", MACHINE]);
     assert_eq!(plugin.json(&["explain", MACHINE])["verdict"], "revoked");
     plugin.json(&["machine", "remove", MACHINE]);
-    assert_eq!(
-        plugin.run(&["machine", "show", MACHINE]).status.code(),
-        Some(1)
-    );
+    assert_eq!(plugin.run(&["machine", "show", MACHINE]).status.code(), Some(1));
 }
 
 #[tokio::test]
@@ -238,9 +215,7 @@ async fn an_approval_counts_for_the_key_that_was_looked_at() {
     plugin.json(&["ak", "approve", "ak-1"]);
     assert!(keys.get("ak-1").await.unwrap().is_approved_by_admin());
     let change = Patch::Merge(json!({"spec": {"publicKey": "another key"}}));
-    keys.patch("ak-1", &PatchParams::default(), &change)
-        .await
-        .unwrap();
+    keys.patch("ak-1", &PatchParams::default(), &change).await.unwrap();
     assert!(!keys.get("ak-1").await.unwrap().is_approved_by_admin());
 
     plugin.json(&["ak", "revoke", "ak-1"]);
@@ -258,10 +233,7 @@ async fn an_installer_is_told_where_to_register_and_with_which_token() {
     let config = plugin.json(&[&["ignition", "merge"], &url[..], &file[..]].concat());
     let merge = &config["ignition"]["config"]["merge"][0];
     let source = merge["source"].as_str().unwrap();
-    assert!(
-        source.starts_with("https://register.example.com:8000/"),
-        "{source}"
-    );
+    assert!(source.starts_with("https://register.example.com:8000/"), "{source}");
     assert_eq!(merge["httpHeaders"][0]["value"], "Bearer sesame");
     // Without a file it is the token that the operator made.
     let secret: Secret = serde_json::from_value(json!({
@@ -331,11 +303,7 @@ async fn a_support_bundle_holds_no_secret() {
 #[tokio::test]
 async fn a_user_without_rights_is_told_so() {
     let plugin = Plugin::start().await;
-    let token = plugin
-        .plane
-        .account_token(&plugin.namespace, "nobody", &[])
-        .await
-        .unwrap();
+    let token = plugin.plane.account_token(&plugin.namespace, "nobody", &[]).await.unwrap();
     let kubeconfig = plugin.plane.kubeconfig("nobody", &token).unwrap();
     let output = Command::new(&plugin.link)
         .arg("--kubeconfig")
@@ -347,10 +315,5 @@ async fn a_user_without_rights_is_told_so() {
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(stderr.contains("TEC-C403"), "{stderr}");
     let machines: Api<Machine> = plugin.api();
-    assert!(
-        machines
-            .list(&kube::api::ListParams::default())
-            .await
-            .is_ok()
-    );
+    assert!(machines.list(&kube::api::ListParams::default()).await.is_ok());
 }

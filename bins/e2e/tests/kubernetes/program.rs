@@ -30,16 +30,11 @@ async fn the_program_serves_machines_tells_what_is_wrong_and_survives_a_kill() {
     };
     let mut program = bench.start_program("one", &[]).unwrap();
     bench.create(&machine(1)).await.unwrap();
-    eventually("the first machine has a key", async || has_key(1).await)
-        .await
-        .unwrap();
+    eventually("the first machine has a key", async || has_key(1).await).await.unwrap();
     let clusters = bench.objects::<TrustedExecutionCluster>().unwrap();
     eventually("the Trustee that is not there is told of", async || {
         let status = clusters.get("cluster").await?.status.unwrap_or_default();
-        let own = status
-            .targets
-            .iter()
-            .find(|target| target.name == "trustee");
+        let own = status.targets.iter().find(|target| target.name == "trustee");
         Ok(own.is_some_and(|own| !own.converged && own.message.is_some()))
     })
     .await
@@ -47,16 +42,11 @@ async fn the_program_serves_machines_tells_what_is_wrong_and_survives_a_kill() {
     let signer = secrets.get("trustee-token-signer").await.unwrap();
     let entries: Vec<_> = signer.data.unwrap().into_keys().collect();
     assert_eq!(entries, ["ca.crt", "tls.crt", "tls.key"]);
-    let key = secrets
-        .get(&sample::machine_id(1).to_string())
-        .await
-        .unwrap();
+    let key = secrets.get(&sample::machine_id(1).to_string()).await.unwrap();
     program.kill();
     bench.create(&machine(2)).await.unwrap();
     let _second = bench.start_program("two", &[]).unwrap();
-    eventually("the second machine has a key", async || has_key(2).await)
-        .await
-        .unwrap();
+    eventually("the second machine has a key", async || has_key(2).await).await.unwrap();
     let again = secrets.get(&key.name_any()).await.unwrap();
     assert_eq!(again.resource_version(), key.resource_version());
 }

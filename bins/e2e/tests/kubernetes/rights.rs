@@ -18,48 +18,18 @@ const NAMESPACE: &str = "tec-rights";
 const TEC: &str = "trusted-execution-clusters.io";
 
 /// Verbs, and what they are on: group, resources, and the one name that counts, if one does.
-type Right = (
-    &'static str,
-    &'static str,
-    &'static str,
-    Option<&'static str>,
-);
+type Right = (&'static str, &'static str, &'static str, Option<&'static str>);
 
 const READ: &str = "get list watch";
 const OWN: &str = "create delete get list patch update watch";
 const STATUS: &str = "get patch update";
 
 const OPERATOR: [Right; 14] = [
-    (
-        OWN,
-        TEC,
-        "trustedexecutionclusters machines approvedimages attestationkeys",
-        None,
-    ),
-    (
-        STATUS,
-        TEC,
-        "trustedexecutionclusters/status machines/status",
-        None,
-    ),
-    (
-        STATUS,
-        TEC,
-        "approvedimages/status attestationkeys/status",
-        None,
-    ),
-    (
-        "update",
-        TEC,
-        "trustedexecutionclusters/finalizers machines/finalizers",
-        None,
-    ),
-    (
-        "update",
-        TEC,
-        "approvedimages/finalizers attestationkeys/finalizers",
-        None,
-    ),
+    (OWN, TEC, "trustedexecutionclusters machines approvedimages attestationkeys", None),
+    (STATUS, TEC, "trustedexecutionclusters/status machines/status", None),
+    (STATUS, TEC, "approvedimages/status attestationkeys/status", None),
+    ("update", TEC, "trustedexecutionclusters/finalizers machines/finalizers", None),
+    ("update", TEC, "approvedimages/finalizers attestationkeys/finalizers", None),
     (OWN, "core", "configmaps services secrets", None),
     (READ, "core", "pods", None),
     (OWN, "apps", "deployments", None),
@@ -67,18 +37,8 @@ const OPERATOR: [Right; 14] = [
     (OWN, "networking.k8s.io", "networkpolicies", None),
     (OWN, "policy", "poddisruptionbudgets", None),
     ("create", "coordination.k8s.io", "leases", None),
-    (
-        STATUS,
-        "coordination.k8s.io",
-        "leases",
-        Some("trusted-cluster-operator"),
-    ),
-    (
-        "create get list patch watch",
-        "events.k8s.io",
-        "events",
-        None,
-    ),
+    (STATUS, "coordination.k8s.io", "leases", Some("trusted-cluster-operator")),
+    ("create get list patch watch", "events.k8s.io", "events", None),
 ];
 const TRUSTEE: [Right; 3] = [
     (READ, TEC, "machines attestationkeys", None),
@@ -99,10 +59,8 @@ const ATTESTATION_KEY_REGISTER: [Right; 5] = [
     ("update", TEC, "trustedexecutionclusters/finalizers", None),
     ("create patch", "events.k8s.io", "events", None),
 ];
-const COMPUTE_PCRS: [Right; 2] = [
-    ("get", TEC, "approvedimages", None),
-    (STATUS, TEC, "approvedimages/status", None),
-];
+const COMPUTE_PCRS: [Right; 2] =
+    [("get", TEC, "approvedimages", None), (STATUS, TEC, "approvedimages/status", None)];
 
 /// What would be worth an attack, and nobody may: verb, group, resource, namespace.
 const NOBODY: [[&str; 4]; 15] = [
@@ -114,26 +72,11 @@ const NOBODY: [[&str; 4]; 15] = [
     ["get", "", "pods/log", NAMESPACE],
     ["create", "", "serviceaccounts/token", NAMESPACE],
     ["impersonate", "", "serviceaccounts", NAMESPACE],
-    [
-        "create",
-        "rbac.authorization.k8s.io",
-        "rolebindings",
-        NAMESPACE,
-    ],
+    ["create", "rbac.authorization.k8s.io", "rolebindings", NAMESPACE],
     ["escalate", "rbac.authorization.k8s.io", "roles", NAMESPACE],
     ["bind", "rbac.authorization.k8s.io", "clusterroles", ""],
-    [
-        "patch",
-        "apiextensions.k8s.io",
-        "customresourcedefinitions",
-        "",
-    ],
-    [
-        "create",
-        "admissionregistration.k8s.io",
-        "validatingwebhookconfigurations",
-        "",
-    ],
+    ["patch", "apiextensions.k8s.io", "customresourcedefinitions", ""],
+    ["create", "admissionregistration.k8s.io", "validatingwebhookconfigurations", ""],
     ["get", "", "nodes", ""],
     ["delete", "", "namespaces", ""],
 ];
@@ -175,20 +118,12 @@ fn lines(rule: &ResourceRule) -> Vec<String> {
     let mut lines = Vec::new();
     let names = rule.resource_names.clone().unwrap_or_default();
     let names: Vec<_> = names.iter().map(|name| format!(" {name}")).collect();
-    let names = if names.is_empty() {
-        vec![String::new()]
-    } else {
-        names
-    };
+    let names = if names.is_empty() { vec![String::new()] } else { names };
     for verb in &rule.verbs {
         for group in rule.api_groups.iter().flatten() {
             let group = if group.is_empty() { "core" } else { group };
             for resource in rule.resources.iter().flatten() {
-                lines.extend(
-                    names
-                        .iter()
-                        .map(|name| format!("{verb} {group}/{resource}{name}")),
-                );
+                lines.extend(names.iter().map(|name| format!("{verb} {group}/{resource}{name}")));
             }
         }
     }
@@ -198,9 +133,7 @@ fn lines(rule: &ResourceRule) -> Vec<String> {
 /// Everything that the owner of this client may do in a namespace.
 async fn allowed(client: &Client, namespace: &str) -> BTreeSet<String> {
     let review = SelfSubjectRulesReview {
-        spec: SelfSubjectRulesReviewSpec {
-            namespace: Some(namespace.to_owned()),
-        },
+        spec: SelfSubjectRulesReviewSpec { namespace: Some(namespace.to_owned()) },
         ..SelfSubjectRulesReview::default()
     };
     let reviews = Api::<SelfSubjectRulesReview>::all(client.clone());
@@ -236,18 +169,9 @@ async fn may(client: &Client, [verb, group, resource, namespace]: [&str; 4]) -> 
 async fn each_account_may_do_what_it_must_and_nothing_else() {
     let plane = ControlPlane::start().await.unwrap();
     let chart = directory().join("helm/tec-operator");
-    let install = [
-        "install",
-        "tec",
-        chart.to_str().unwrap(),
-        "--create-namespace",
-    ];
+    let install = ["install", "tec", chart.to_str().unwrap(), "--create-namespace"];
     let admin = plane.admin_kubeconfig().unwrap();
-    helm_at(
-        &admin,
-        &[&install[..], &["--namespace", NAMESPACE]].concat(),
-    )
-    .unwrap();
+    helm_at(&admin, &[&install[..], &["--namespace", NAMESPACE]].concat()).unwrap();
     let nobody = plane.account(NAMESPACE, "nobody", &[]).await.unwrap();
     let everybodys = allowed(&nobody, NAMESPACE).await;
     for component in Component::ALL {

@@ -40,16 +40,11 @@ async fn every_field_of_a_cluster_is_fixed_but_the_address_may_come_later() {
     let api = bench.objects::<TrustedExecutionCluster>().unwrap();
     let kind = "TrustedExecutionCluster";
     create(&api, kind, "late", &json!({})).await.unwrap();
-    change(&api, "late", &json!({"publicTrusteeAddr": "a:1"}))
-        .await
-        .unwrap();
-    for (value, message) in [
-        (json!("b:1"), "Value is immutable"),
-        (Value::Null, "Value is required once set"),
-    ] {
-        let refused = change(&api, "late", &json!({"publicTrusteeAddr": value}))
-            .await
-            .unwrap_err();
+    change(&api, "late", &json!({"publicTrusteeAddr": "a:1"})).await.unwrap();
+    for (value, message) in
+        [(json!("b:1"), "Value is immutable"), (Value::Null, "Value is required once set")]
+    {
+        let refused = change(&api, "late", &json!({"publicTrusteeAddr": value})).await.unwrap_err();
         assert!(refused.contains(message), "{refused}");
     }
     for (number, (field, one, two)) in [
@@ -64,25 +59,15 @@ async fn every_field_of_a_cluster_is_fixed_but_the_address_may_come_later() {
     .into_iter()
     .enumerate()
     {
-        let refused = change(&api, "late", &json!({field: one}))
-            .await
-            .unwrap_err();
-        assert!(
-            refused.contains("Value must be set at creation"),
-            "{field}: {refused}"
-        );
+        let refused = change(&api, "late", &json!({field: one})).await.unwrap_err();
+        assert!(refused.contains("Value must be set at creation"), "{field}: {refused}");
         let name = format!("with-{number}");
-        create(&api, kind, &name, &json!({field: one}))
-            .await
-            .unwrap();
+        create(&api, kind, &name, &json!({field: one})).await.unwrap();
         change(&api, &name, &json!({field: one})).await.unwrap();
-        for (value, message) in [
-            (two, "Value is immutable"),
-            (Value::Null, "Value is required once set"),
-        ] {
-            let refused = change(&api, &name, &json!({field: value}))
-                .await
-                .unwrap_err();
+        for (value, message) in
+            [(two, "Value is immutable"), (Value::Null, "Value is required once set")]
+        {
+            let refused = change(&api, &name, &json!({field: value})).await.unwrap_err();
             assert!(refused.contains(message), "{field}: {refused}");
         }
     }
@@ -92,56 +77,24 @@ async fn every_field_of_a_cluster_is_fixed_but_the_address_may_come_later() {
 async fn ids_and_images_never_change_and_what_is_revoked_stays_so() {
     let bench = Bench::new().await.unwrap();
     let machines = bench.objects::<Machine>().unwrap();
-    create(&machines, "Machine", "m", &json!({"id": "anything"}))
-        .await
-        .unwrap();
-    assert!(
-        change(&machines, "m", &json!({"id": "other"}))
-            .await
-            .is_err()
-    );
+    create(&machines, "Machine", "m", &json!({"id": "anything"})).await.unwrap();
+    assert!(change(&machines, "m", &json!({"id": "other"})).await.is_err());
     let keys = bench.objects::<AttestationKey>().unwrap();
-    create(&keys, "AttestationKey", "k", &json!({"publicKey": "text"}))
-        .await
-        .unwrap();
-    change(&keys, "k", &json!({"publicKey": "other", "uuid": "x"}))
-        .await
-        .unwrap();
+    create(&keys, "AttestationKey", "k", &json!({"publicKey": "text"})).await.unwrap();
+    change(&keys, "k", &json!({"publicKey": "other", "uuid": "x"})).await.unwrap();
     let images = bench.objects::<ApprovedImage>().unwrap();
-    create(&images, "ApprovedImage", "i", &json!({"image": IMAGE}))
-        .await
-        .unwrap();
+    create(&images, "ApprovedImage", "i", &json!({"image": IMAGE})).await.unwrap();
     let other = IMAGE.replace("/os@", "/other@");
-    assert!(
-        change(&images, "i", &json!({"image": other}))
-            .await
-            .is_err()
-    );
-    change(&images, "i", &json!({"expiresAt": "2030-01-01T00:00:00Z"}))
-        .await
-        .unwrap();
-    change(&images, "i", &json!({"expiresAt": null}))
-        .await
-        .unwrap();
+    assert!(change(&images, "i", &json!({"image": other})).await.is_err());
+    change(&images, "i", &json!({"expiresAt": "2030-01-01T00:00:00Z"})).await.unwrap();
+    change(&images, "i", &json!({"expiresAt": null})).await.unwrap();
     let since = json!({"revokedAt": "2026-01-01T00:00:00Z"});
     change(&machines, "m", &since).await.unwrap();
-    assert!(
-        change(&machines, "m", &json!({"revokedAt": null}))
-            .await
-            .is_err()
-    );
+    assert!(change(&machines, "m", &json!({"revokedAt": null})).await.is_err());
     change(&keys, "k", &since).await.unwrap();
-    assert!(
-        change(&keys, "k", &json!({"revokedAt": null}))
-            .await
-            .is_err()
-    );
+    assert!(change(&keys, "k", &json!({"revokedAt": null})).await.is_err());
     change(&images, "i", &since).await.unwrap();
-    assert!(
-        change(&images, "i", &json!({"revokedAt": null}))
-            .await
-            .is_err()
-    );
+    assert!(change(&images, "i", &json!({"revokedAt": null})).await.is_err());
     let odd = change(&images, "i", &json!({"expiresAt": "tomorrow"})).await;
     assert!(odd.is_err(), "a time is RFC 3339");
 }
@@ -150,15 +103,9 @@ async fn ids_and_images_never_change_and_what_is_revoked_stays_so() {
 async fn an_image_is_referenced_by_digest() {
     let bench = Bench::new().await.unwrap();
     let images = bench.objects::<ApprovedImage>().unwrap();
-    for bad in [
-        "",
-        "registry.example/os:latest",
-        "registry.example/os@sha512:00",
-    ] {
+    for bad in ["", "registry.example/os:latest", "registry.example/os@sha512:00"] {
         let refused = create(&images, "ApprovedImage", "bad", &json!({"image": bad})).await;
         assert!(refused.is_err(), "{bad}");
     }
-    create(&images, "ApprovedImage", "good", &json!({"image": IMAGE}))
-        .await
-        .unwrap();
+    create(&images, "ApprovedImage", "good", &json!({"image": IMAGE})).await.unwrap();
 }

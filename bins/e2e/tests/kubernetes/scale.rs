@@ -23,19 +23,13 @@ async fn create(bench: &Bench, numbers: std::ops::Range<u64>) {
     let made = futures::stream::iter(numbers.clone()).map(async |number| {
         let (id, now) = (sample::machine_id(number), SystemClock.now());
         let machine = Machine::from_core(&Known::unclaimed(id, RegisteredBy::FirstBoot, now));
-        machines
-            .create(&kube::api::PostParams::default(), &machine)
-            .await
-            .unwrap();
+        machines.create(&kube::api::PostParams::default(), &machine).await.unwrap();
     });
     made.buffer_unordered(AT_ONCE).collect::<Vec<_>>().await;
     within(LONG, "all are published and say so", async || {
         let all = machines.list(&kube::api::ListParams::default()).await?;
         let done = |machine: &Machine| {
-            machine
-                .status
-                .as_ref()
-                .is_some_and(|status| status.published_to == ["trustee"])
+            machine.status.as_ref().is_some_and(|status| status.published_to == ["trustee"])
         };
         tokio::time::sleep(Duration::from_millis(500)).await;
         Ok(all.items.iter().filter(|machine| done(machine)).count() as u64 == numbers.end)
@@ -47,27 +41,14 @@ async fn create(bench: &Bench, numbers: std::ops::Range<u64>) {
 /// What one more key costs, from its creation to its binding.
 async fn one_key(bench: &Bench, link: &Link, number: u64) -> Traffic {
     link.take_traffic();
-    let key = bench
-        .create(&AttestationKey::from_core(&sample::ak(number, number)))
-        .await
-        .unwrap();
+    let key = bench.create(&AttestationKey::from_core(&sample::ak(number, number))).await.unwrap();
     let machines = bench.objects::<Machine>().unwrap();
     let name = Machine::name_of(&sample::machine_id(number));
-    within(
-        LONG,
-        "the key is bound and the machine says so",
-        async || {
-            let status = machines.get(&name).await?.status.unwrap_or_default();
-            let is_ready = status
-                .conditions
-                .iter()
-                .any(|c| c.type_ == "Ready" && c.status == "True");
-            Ok(is_ready
-                && status
-                    .attestation_key
-                    .is_some_and(|bound| bound.name == key.name_any()))
-        },
-    )
+    within(LONG, "the key is bound and the machine says so", async || {
+        let status = machines.get(&name).await?.status.unwrap_or_default();
+        let is_ready = status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
+        Ok(is_ready && status.attestation_key.is_some_and(|bound| bound.name == key.name_any()))
+    })
     .await
     .unwrap();
     link.take_traffic()
@@ -85,35 +66,23 @@ async fn an_event_costs_as_much_with_a_thousand_machines_as_with_a_hundred() {
     create(&bench, SMALL..LARGE).await;
     let many = link.take_traffic().total() / (LARGE - SMALL);
     let key_of_many = one_key(&bench, &link, 2).await;
-    assert!(
-        many <= few + 1,
-        "{many} requests for each machine, {few} when they were few"
-    );
+    assert!(many <= few + 1, "{many} requests for each machine, {few} when they were few");
     for traffic in [&key_of_few, &key_of_many] {
         // With the lease, which is renewed now and then.
         assert!(traffic.total() <= 24, "{traffic:?}");
-        assert_eq!(
-            traffic.requests.get("LIST machines"),
-            None,
-            "no list: {traffic:?}"
-        );
+        assert_eq!(traffic.requests.get("LIST machines"), None, "no list: {traffic:?}");
     }
     let (small, large) = (key_of_few.bytes, key_of_many.bytes);
-    assert!(
-        large < small * 2,
-        "{large} bytes for a key, {small} when they were few"
-    );
+    assert!(large < small * 2, "{large} bytes for a key, {small} when they were few");
     // Another operator reads every key, and writes none.
     bench.stop().await.unwrap();
     bench.trust.restart_operator();
     link.take_traffic();
     bench.start_over("two", link.client().unwrap()).unwrap();
     let last = sample::machine_id(LARGE - 1);
-    within(LONG, "it is done", async || {
-        Ok(bench.trust.rounds() > 0 && bench.trust.knows(&last))
-    })
-    .await
-    .unwrap();
+    within(LONG, "it is done", async || Ok(bench.trust.rounds() > 0 && bench.trust.knows(&last)))
+        .await
+        .unwrap();
     let traffic = link.take_traffic();
     assert_eq!(traffic.writes("secrets"), 0, "{traffic:?}");
     assert!(traffic.writes("machines/status") <= 2, "{traffic:?}");

@@ -26,12 +26,7 @@ impl World {
         bench.create(&own.admin_secret()).await.unwrap();
         bench.create(object).await.unwrap();
         let operator = bench.start_program("one", &["--trustee-url", own.url()]);
-        let world = Self {
-            bench,
-            own,
-            outside,
-            _operator: operator.unwrap(),
-        };
+        let world = Self { bench, own, outside, _operator: operator.unwrap() };
         world.machine(1).await;
         world
     }
@@ -46,11 +41,7 @@ impl World {
 
     async fn arrives(&self, broker: &Broker, number: u64) {
         let id = sample::machine_id(number);
-        eventually("the key arrives", async || {
-            Ok(broker.key(&id).await.is_some())
-        })
-        .await
-        .unwrap();
+        eventually("the key arrives", async || Ok(broker.key(&id).await.is_some())).await.unwrap();
     }
 
     async fn spec(&self, spec: &Value) {
@@ -108,9 +99,7 @@ async fn a_target_that_no_secret_vouches_for_gets_no_key() {
     // The key of the own Trustee's admin is not for others either.
     world.name_target("trustee-auth").await;
     world.refuses("trustee-auth").await;
-    world
-        .secret("other", Some("https://elsewhere.example"))
-        .await;
+    world.secret("other", Some("https://elsewhere.example")).await;
     world.name_target("other").await;
     world.refuses("other").await;
 

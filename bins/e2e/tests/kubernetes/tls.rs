@@ -21,11 +21,8 @@ const CONFIG: &str = "ignition-clevis-pin-trustee";
 const STATUS_PORT: i64 = 9090;
 /// What the operator makes where the object names nothing.
 const CA: &str = "trust-anchor-ca";
-const LEAVES: [&str; 3] = [
-    "tec-kbs-tls",
-    "tec-register-server-tls",
-    "tec-attestation-key-register-tls",
-];
+const LEAVES: [&str; 3] =
+    ["tec-kbs-tls", "tec-register-server-tls", "tec-attestation-key-register-tls"];
 
 fn object(spec: &Value) -> TrustedExecutionCluster {
     serde_json::from_value(json!({
@@ -70,9 +67,7 @@ async fn until(bench: &Bench, kind: &str, status: &str, reason: &str) -> String 
 async fn patch(bench: &Bench, spec: &Value) -> Result<(), String> {
     let clusters = bench.objects::<TrustedExecutionCluster>().unwrap();
     let patch = Patch::Merge(json!({ "spec": spec }));
-    let patched = clusters
-        .patch("cluster", &PatchParams::default(), &patch)
-        .await;
+    let patched = clusters.patch("cluster", &PatchParams::default(), &patch).await;
     patched.map(drop).map_err(|error| error.to_string())
 }
 
@@ -121,10 +116,7 @@ async fn mounted(bench: &Bench, pod: &PodSpec, directory: &Path) -> Vec<OsString
 /// the cluster.
 async fn registered(bench: &Bench) -> Value {
     let pods = deployments(bench).await;
-    let (name, pod) = pods
-        .iter()
-        .find(|(name, _)| name == "register-server")
-        .unwrap();
+    let (name, pod) = pods.iter().find(|(name, _)| name == "register-server").unwrap();
     let directory = tempfile::tempdir().unwrap();
     let flags = mounted(bench, pod, directory.path()).await;
     let flags: Vec<&OsStr> = flags.iter().map(OsString::as_os_str).collect();
@@ -135,10 +127,8 @@ async fn registered(bench: &Bench) -> Value {
     let authority = entry(bench, CA, "tls.crt").await.unwrap();
     let authority = reqwest::Certificate::from_pem(authority.as_bytes()).unwrap();
     let host = format!("{name}.{}.svc", bench.namespace);
-    let client = reqwest::Client::builder()
-        .no_proxy()
-        .tls_certs_only([authority])
-        .resolve(&host, address);
+    let client =
+        reqwest::Client::builder().no_proxy().tls_certs_only([authority]).resolve(&host, address);
     let url = format!("https://{host}:{}/{CONFIG}", address.port());
     let client = client.build().unwrap();
     let token = entry(bench, "registration-token", "token").await.unwrap();
@@ -201,10 +191,7 @@ async fn a_fresh_install_without_any_flag_has_tls_everywhere_and_says_so() {
     }
     let authority = entry(&bench, CA, "tls.crt").await.unwrap();
     let pin = pin(&registered(&bench).await);
-    assert_eq!(
-        pin["servers"],
-        json!([{"url": "https://kbs.example:8080", "cert": authority}])
-    );
+    assert_eq!(pin["servers"], json!([{"url": "https://kbs.example:8080", "cert": authority}]));
     let registration = &pin["attestation_key"]["registration"];
     assert_eq!(registration["url"], "https://keys.example:8001/register-ak");
     assert_eq!(registration["cert"], json!(authority));
@@ -215,19 +202,11 @@ async fn a_fresh_install_without_any_flag_has_tls_everywhere_and_says_so() {
     assert!(!said.contains("http://"), "{said}");
     let check = kubectl_tec(&bench, &["check"]);
     assert!(check.contains(" ok TLS: TlsEverywhere"), "{check}");
-    let merge = [
-        "ignition",
-        "merge",
-        "--url",
-        "https://register.example:8000",
-    ];
+    let merge = ["ignition", "merge", "--url", "https://register.example:8000"];
     let merge = kubectl_tec(&bench, &merge);
     assert!(merge.contains("certificateAuthorities"), "{merge}");
     let log = operator.log().unwrap();
-    assert!(
-        !log.contains("forbidden") && !log.contains("clear text"),
-        "{log}"
-    );
+    assert!(!log.contains("forbidden") && !log.contains("clear text"), "{log}");
 }
 
 #[tokio::test]
@@ -251,9 +230,7 @@ async fn plain_http_is_named_in_the_object_and_told_to_people() {
     assert!(check.contains("!! TLS: DangerousPlainHttp"), "{check}");
 
     // From there to TLS is a decision; there is no way back.
-    patch(&bench, &json!({"dangerousPlainHttp": false}))
-        .await
-        .unwrap();
+    patch(&bench, &json!({"dangerousPlainHttp": false})).await.unwrap();
     until(&bench, "TLS", "True", "TlsEverywhere").await;
     let back = patch(&bench, &json!({"dangerousPlainHttp": true})).await;
     assert!(back.unwrap_err().contains("cannot return to plain HTTP"));
@@ -270,10 +247,7 @@ async fn a_cluster_that_serves_plain_http_keeps_its_nodes_until_an_admin_decides
     }]}});
     let clusters = bench.objects::<TrustedExecutionCluster>().unwrap();
     let params = PatchParams::default();
-    clusters
-        .patch_status("cluster", &params, &Patch::Merge(status))
-        .await
-        .unwrap();
+    clusters.patch_status("cluster", &params, &Patch::Merge(status)).await.unwrap();
     bench.start("one").unwrap();
     let said = until(&bench, "TLS", "False", "PlainHttpUndecided").await;
     let command = "kubectl patch trustedexecutioncluster cluster";
@@ -287,9 +261,7 @@ async fn a_cluster_that_serves_plain_http_keeps_its_nodes_until_an_admin_decides
     // A new leader thinks the same.
     bench.stop().await.unwrap();
     bench.start("two").unwrap();
-    patch(&bench, &json!({"dangerousPlainHttp": false}))
-        .await
-        .unwrap();
+    patch(&bench, &json!({"dangerousPlainHttp": false})).await.unwrap();
     until(&bench, "TLS", "True", "TlsEverywhere").await;
     for (name, pod) in deployments(&bench).await {
         let args = serde_json::to_string(&pod.containers).unwrap();
@@ -324,10 +296,7 @@ async fn certificates_are_renewed_in_time_and_their_authority_stays() {
     assert_eq!(entry(&bench, CA, "tls.key").await, authority);
     let owner = secret(&bench, CA).await.unwrap();
     let owner = &owner.owner_references()[0];
-    assert_eq!(
-        Some(&owner.uid),
-        cluster(&bench).await.metadata.uid.as_ref()
-    );
+    assert_eq!(Some(&owner.uid), cluster(&bench).await.metadata.uid.as_ref());
 }
 
 #[tokio::test]

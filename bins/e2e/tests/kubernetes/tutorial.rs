@@ -33,9 +33,7 @@ async fn play_nodes(plane: &ControlPlane) -> Infallible {
         for deployment in &all.items {
             report_available(&deployments, deployment).await;
         }
-        let is_wanted = all
-            .iter()
-            .any(|deployment| deployment.name_any() == OPERATOR);
+        let is_wanted = all.iter().any(|deployment| deployment.name_any() == OPERATOR);
         if !is_wanted {
             operator = None;
         } else if operator.is_none() {
@@ -65,9 +63,7 @@ async fn report_available(deployments: &Api<Deployment>, deployment: &Deployment
     }});
     let (name, params) = (deployment.name_any(), PatchParams::default());
     // One that goes away meanwhile needs no status.
-    let _ = deployments
-        .patch_status(&name, &params, &Patch::Merge(status))
-        .await;
+    let _ = deployments.patch_status(&name, &params, &Patch::Merge(status)).await;
 }
 
 /// A shell in which a newcomer has what the page asks for.

@@ -1,10 +1,7 @@
 //! What an OpenSearch node gets, on a real OpenSearch. Runs only when it is asked for, as by `cargo
 //! xtask test --opensearch`: `cargo test -p tec-services-e2e --test opensearch`. Without OpenSearch it
 //! fails; `cargo xtask tools --opensearch` sets it up.
-#![expect(
-    clippy::unwrap_used,
-    reason = "clippy takes helpers of tests for library code"
-)]
+#![expect(clippy::unwrap_used, reason = "clippy takes helpers of tests for library code")]
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,13 +49,7 @@ impl Scene {
         let node = OpenSearch::start(&platform.stage, place, &authorities);
         let node = node.await.unwrap();
         let nobody = node.client(&authorities, &Arc::default()).unwrap();
-        Self {
-            node,
-            platform,
-            authorities,
-            nobody,
-            _turn: turn,
-        }
+        Self { node, platform, authorities, nobody, _turn: turn }
     }
 
     /// The password that an initializer writes for a user.
@@ -71,8 +62,7 @@ impl Scene {
 
     async fn collector(&self) -> SecretBytes {
         let url = format!("https://{}", self.node.address());
-        self.password("collector", &["collector", "--opensearch", &url])
-            .await
+        self.password("collector", &["collector", "--opensearch", &url]).await
     }
 
     async fn viewer(&self) -> SecretBytes {
@@ -92,9 +82,7 @@ impl Scene {
         let tls = answer.into_inner().admin_tls.unwrap();
         let certificate = Arc::new(Certificate::default());
         let key = SecretBytes::new(tls.private_key);
-        certificate
-            .replace(tls.certificate_chain.as_bytes(), &key)
-            .unwrap();
+        certificate.replace(tls.certificate_chain.as_bytes(), &key).unwrap();
         self.node.client(&self.authorities, &certificate).unwrap()
     }
 
@@ -182,10 +170,7 @@ async fn a_collector_writes_in_bulk_to_what_is_its_own_and_to_nothing_else() {
     let mixed = bulk(&scene, writes, &["otel-logs", "other"]).await;
     assert_eq!(mixed, (200, vec![201, 201, 403, 403]));
     let (status, items) = bulk(&scene, reads, &["otel-logs"]).await;
-    assert!(
-        status == 403 || items.iter().all(|item| *item == 403),
-        "{status} {items:?}"
-    );
+    assert!(status == 403 || items.iter().all(|item| *item == 403), "{status} {items:?}");
     let search = "/otel-*,ss4o_*/_count";
     let found = scene.call(reads, Method::GET, search, None).await;
     assert_eq!(found.body["count"], 6, "{}", found.body);
@@ -199,10 +184,8 @@ async fn a_password_that_lived_long_enough_is_replaced_and_the_old_one_counts_no
     // Their lives are over since the node took half a minute to start.
     assert_eq!(passwords.ensure(&scene.authorities).await.unwrap(), 3);
     let (writer, viewer) = (scene.collector().await, scene.viewer().await);
-    for (user, old, new) in [
-        ("telemetry", &old_writer, &writer),
-        ("viewer", &old_viewer, &viewer),
-    ] {
+    for (user, old, new) in [("telemetry", &old_writer, &writer), ("viewer", &old_viewer, &viewer)]
+    {
         let refused = scene.call((user, old), Method::GET, "/", None).await;
         assert_eq!(refused.status, 401, "the old password of {user} counts");
         let login = "/_plugins/_security/authinfo";
@@ -225,9 +208,7 @@ async fn what_the_vault_has_counts_again_after_somebody_changed_it() {
     let changed = ask(&admin, Method::PATCH, &path, None, Some(&change));
     assert_eq!(changed.await.unwrap().status, 200);
     let viewer = scene.viewer().await;
-    let lost = scene
-        .call(("viewer", &viewer), Method::GET, "/", None)
-        .await;
+    let lost = scene.call(("viewer", &viewer), Method::GET, "/", None).await;
     assert_eq!(lost.status, 401);
     assert_eq!(passwords.ensure(&scene.authorities).await.unwrap(), 1);
     let found = scene.call(("viewer", &viewer), Method::GET, "/otel-*/_search", None);

@@ -23,9 +23,7 @@ async fn spoil_public_authorities(stage: &Stage) {
     let maps: Api<ConfigMap> = Api::namespaced(admin, &stage.cluster.platform);
     let spoilt = Patch::Merge(json!({"data": {"ca.crt": "spoilt"}}));
     let name = "services-bootstrap-ca";
-    maps.patch(name, &PatchParams::default(), &spoilt)
-        .await
-        .unwrap();
+    maps.patch(name, &PatchParams::default(), &spoilt).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -36,10 +34,7 @@ async fn a_vault_comes_up_from_nothing_and_again_after_a_power_cut() {
     let published = stage.secret("services-bootstrap-tls").await.unwrap();
     let is_key_published = published["data"].get("tls.key").is_some();
     assert!(!is_key_published, "a key was published");
-    assert_eq!(
-        public_authorities(&stage).await,
-        stage.authorities().await.unwrap()
-    );
+    assert_eq!(public_authorities(&stage).await, stage.authorities().await.unwrap());
     let key = stored_key(&stage, &controller).await;
     assert_nowhere_in_plain(&stage, &key);
     assert_eq!(root_tokens(&stage, &key).await, 0);
@@ -47,10 +42,7 @@ async fn a_vault_comes_up_from_nothing_and_again_after_a_power_cut() {
     // The second round finds everything in place, or puts it there; after a power cut it unseals.
     spoil_public_authorities(&stage).await;
     controller.round().await.unwrap();
-    assert_eq!(
-        public_authorities(&stage).await,
-        stage.authorities().await.unwrap()
-    );
+    assert_eq!(public_authorities(&stage).await, stage.authorities().await.unwrap());
     stage.bao.kill();
     stage.bao.start(&stage.logs).await.unwrap();
     assert_eq!(seal_status(&stage).await["sealed"], true);
@@ -79,17 +71,11 @@ async fn what_is_lost_is_named_and_never_made_anew() {
 
     let secrets = stage.secrets().unwrap();
     let mut secret = secrets.get("vault-aes").await.unwrap();
-    secrets
-        .delete("vault-aes", &DeleteParams::default())
-        .await
-        .unwrap();
+    secrets.delete("vault-aes", &DeleteParams::default()).await.unwrap();
     let error = controller.round().await.unwrap_err();
     assert_eq!(fatal(&error), Some(Fatal::AesSecretMissing));
     secret.metadata.resource_version = None;
-    secrets
-        .create(&PostParams::default(), &secret)
-        .await
-        .unwrap();
+    secrets.create(&PostParams::default(), &secret).await.unwrap();
     controller.round().await.unwrap();
 
     stage.bao.kill();

@@ -25,9 +25,7 @@ async fn channel(platform: &Platform) -> Channel {
 }
 
 async fn status(channel: &Channel, name: &str) -> ServingStatus {
-    let request = HealthCheckRequest {
-        service: name.to_owned(),
-    };
+    let request = HealthCheckRequest { service: name.to_owned() };
     let answer = HealthClient::new(channel.clone()).check(request).await;
     answer.unwrap().into_inner().status()
 }
@@ -80,8 +78,6 @@ async fn reflection_names_the_service() {
     let answers = client.server_reflection_info(stream::iter([request])).await;
     let mut answers = answers.unwrap().into_inner();
     let answer = answers.next().await.unwrap().unwrap().message_response;
-    let Some(MessageResponse::ListServicesResponse(list)) = answer else {
-        panic!("{answer:?}")
-    };
+    let Some(MessageResponse::ListServicesResponse(list)) = answer else { panic!("{answer:?}") };
     assert!(list.service.iter().any(|one| one.name == service::NAME));
 }

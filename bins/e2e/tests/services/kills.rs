@@ -37,12 +37,7 @@ struct Dying<S> {
 
 impl<S> Dying<S> {
     fn new(shell: S, left: usize) -> Self {
-        Self {
-            shell,
-            left,
-            last: None,
-            steps: Vec::new(),
-        }
+        Self { shell, left, last: None, steps: Vec::new() }
     }
 
     /// `None` if it is dead.
@@ -108,9 +103,7 @@ fn sort(step: &str) -> Option<&str> {
     let does = step.split(' ').next()?;
     let alike = ["sys/policies/acl/", "auth/kubernetes/role/"];
     let sort = alike.into_iter().find(|path| step.contains(path));
-    ["post", "delete", "write"]
-        .contains(&does)
-        .then_some(sort.unwrap_or(step))
+    ["post", "delete", "write"].contains(&does).then_some(sort.unwrap_or(step))
 }
 
 fn word(text: &str) -> String {
@@ -135,10 +128,7 @@ async fn bring_up_until(
     last: Option<String>,
 ) -> (Vec<String>, bool) {
     let mut rng = EntropyRng::new(&*controller.entropy);
-    let fresh = Fresh {
-        key: SecretArray::random(&mut rng),
-        seed: SecretArray::random(&mut rng),
-    };
+    let fresh = Fresh { key: SecretArray::random(&mut rng), seed: SecretArray::random(&mut rng) };
     let platform = controller.platform.clone();
     let mut plan = BringUp::new(platform, controller.ordinal, RootPart::IfChanged, fresh);
     let (cluster, disk) = (controller.cluster.clone(), controller.disk.clone());
@@ -183,18 +173,12 @@ async fn guarded() -> Guarded {
     });
     stage.bao.wait().await.unwrap();
     let controller = stage.controller(&[]).await.unwrap();
-    Guarded {
-        stage,
-        controller,
-        _guard: guard,
-    }
+    Guarded { stage, controller, _guard: guard }
 }
 
 /// The one end, whatever happened on the way.
 async fn assert_up(guarded: &Guarded) {
-    let Guarded {
-        stage, controller, ..
-    } = guarded;
+    let Guarded { stage, controller, .. } = guarded;
     assert_eq!(seal_status(stage).await["sealed"], false);
     let key = stored_key(stage, controller).await;
     assert_eq!(root_tokens(stage, &key).await, 0, "a root token is left");
@@ -202,10 +186,7 @@ async fn assert_up(guarded: &Guarded) {
     let secret = stage.secret("vault-aes").await.unwrap();
     let progress =
         &secret["metadata"]["annotations"]["trusted-execution-clusters.io/bootstrap-state"];
-    assert!(
-        progress.as_str().unwrap().starts_with("configured:"),
-        "{progress}"
-    );
+    assert!(progress.as_str().unwrap().starts_with("configured:"), "{progress}");
     stage.authorities().await.unwrap();
 }
 
@@ -248,22 +229,14 @@ async fn deaths(earlier: Vec<String>) -> Vec<Death> {
     let mut seen = BTreeSet::new();
     let death = |(index, step): (usize, &String)| {
         let is_new = sort(step).is_some_and(|sort| seen.insert(sort.to_owned()));
-        is_new.then(|| Death {
-            earlier: earlier.clone(),
-            steps: index + 1,
-            step: step.clone(),
-        })
+        is_new.then(|| Death { earlier: earlier.clone(), steps: index + 1, step: step.clone() })
     };
     steps.iter().enumerate().filter_map(death).collect()
 }
 
 /// Dies, and says how it came up again.
 async fn die(death: Death) -> ((usize, usize), String) {
-    let Death {
-        mut earlier,
-        steps,
-        step,
-    } = death;
+    let Death { mut earlier, steps, step } = death;
     println!("a process dies after {step}");
     let guarded = guarded().await;
     earlier.push(step.clone());
@@ -274,11 +247,7 @@ async fn die(death: Death) -> ((usize, usize), String) {
     guarded.controller.round().await.unwrap();
     let seconds = began.elapsed().as_secs_f32();
     assert_up(&guarded).await;
-    let which = if earlier.len() == 1 {
-        "first"
-    } else {
-        "second"
-    };
+    let which = if earlier.len() == 1 { "first" } else { "second" };
     let row = format!("| {which:<6} | {steps:>3} | {step:<40} | {seconds:>4.1} s |");
     ((earlier.len(), steps), row)
 }
@@ -289,17 +258,9 @@ async fn a_death_after_each_sort_of_write_leads_to_the_same_end() {
     let stored = rows.iter().find(|death| death.step.ends_with("key-stored"));
     // The root token died with the first process: the second makes one.
     let second = deaths(vec![stored.unwrap().step.clone()]).await;
-    assert!(
-        second
-            .iter()
-            .any(|death| death.step == "post sys/generate-root/update")
-    );
+    assert!(second.iter().any(|death| death.step == "post sys/generate-root/update"));
     rows.extend(second);
-    let came: Vec<_> = stream::iter(rows)
-        .map(die)
-        .buffer_unordered(AT_ONCE)
-        .collect()
-        .await;
+    let came: Vec<_> = stream::iter(rows).map(die).buffer_unordered(AT_ONCE).collect().await;
     let came: BTreeMap<_, _> = came.into_iter().collect();
     println!("| process | dies after | step | up again after |");
     for row in came.values() {

@@ -64,11 +64,7 @@ async fn each_refusal_has_its_own_code() {
     let component = cluster.component("comp-a").await.unwrap();
 
     let cases = [
-        (
-            "no token",
-            "garbage".to_owned(),
-            code(Code::InvalidArgument, "BAD_REQUEST"),
-        ),
+        ("no token", "garbage".to_owned(), code(Code::InvalidArgument, "BAD_REQUEST")),
         (
             "another audience",
             cluster.token_for(&nats, "other").await.unwrap(),
@@ -98,10 +94,7 @@ async fn each_refusal_has_its_own_code() {
     // Reviews are kept for some seconds by the API server, so the account counts a little longer.
     let accounts: Api<k8s_openapi::api::core::v1::ServiceAccount> =
         Api::namespaced(cluster.plane.admin().unwrap(), &cluster.platform);
-    accounts
-        .delete("nats", &DeleteParams::default())
-        .await
-        .unwrap();
+    accounts.delete("nats", &DeleteParams::default()).await.unwrap();
     tec_e2e::kube::eventually("the token of a deleted account is refused", async || {
         let mut client = client.clone();
         Ok(ask(&mut client, &good).await == code(Code::Unauthenticated, "TOKEN_INVALID"))
@@ -116,10 +109,7 @@ async fn an_outage_is_told_from_a_bad_credential() {
     let mut platform = Platform::on(stage, &[]).await.unwrap();
     let cluster = &platform.stage.cluster;
     let mut client = platform.client().await.unwrap();
-    let good = cluster
-        .token(&cluster.account("nats").unwrap())
-        .await
-        .unwrap();
+    let good = cluster.token(&cluster.account("nats").unwrap()).await.unwrap();
     assert_eq!(ask(&mut client, &good).await.0, Code::Ok);
 
     cluster.plane.freeze_api_server(Freeze::Stop).unwrap();
@@ -132,20 +122,9 @@ async fn an_outage_is_told_from_a_bad_credential() {
     assert!(took < Duration::from_millis(9_900), "{took:?}");
 
     platform.stage.bao.kill();
-    assert_eq!(
-        ask(&mut client, &good).await,
-        code(Code::Unavailable, "VAULT_DOWN")
-    );
-    platform
-        .stage
-        .bao
-        .start(&platform.stage.logs)
-        .await
-        .unwrap();
-    assert_eq!(
-        ask(&mut client, &good).await,
-        code(Code::Unavailable, "VAULT_SEALED")
-    );
+    assert_eq!(ask(&mut client, &good).await, code(Code::Unavailable, "VAULT_DOWN"));
+    platform.stage.bao.start(&platform.stage.logs).await.unwrap();
+    assert_eq!(ask(&mut client, &good).await, code(Code::Unavailable, "VAULT_SEALED"));
     platform.controller.round().await.unwrap();
     assert_eq!(ask(&mut client, &good).await.0, Code::Ok);
 }
@@ -191,10 +170,9 @@ async fn an_account_that_only_shares_names_with_two_that_may_call_is_refused() {
         let mut client = platform.client().await.unwrap();
         client.bootstrap_telemetry(request).await
     };
-    for allowed in [
-        cluster.account("dashboards").unwrap(),
-        cluster.component("grafana").await.unwrap(),
-    ] {
+    for allowed in
+        [cluster.account("dashboards").unwrap(), cluster.component("grafana").await.unwrap()]
+    {
         let answer = ask(&allowed).await.unwrap().into_inner();
         assert!(!answer.opensearch_password.is_empty(), "{allowed}");
     }

@@ -45,21 +45,10 @@ async fn the_chart_is_taken_and_its_controller_may_do_what_the_tests_let_it_do()
     assert_eq!(role.rules, Some(callers_rules()));
     let sets: Api<StatefulSet> = Api::namespaced(admin, &namespace);
     for (name, containers) in [("vault", 2), ("nats", 2), ("opensearch", 2)] {
-        let pod = sets
-            .get(name)
-            .await
-            .unwrap()
-            .spec
-            .unwrap()
-            .template
-            .spec
-            .unwrap();
+        let pod = sets.get(name).await.unwrap().spec.unwrap().template.spec.unwrap();
         assert_eq!(pod.containers.len(), containers);
         let volumes = serde_json::to_value(&pod.volumes).unwrap().to_string();
-        assert!(
-            volumes.contains(r#""audience":"tec-services""#),
-            "{volumes}"
-        );
+        assert!(volumes.contains(r#""audience":"tec-services""#), "{volumes}");
     }
 }
 

@@ -45,17 +45,10 @@ async fn speak_and_be_kept_apart(program: &str) {
     let own = format!("evt.{apps}.comp-a.x");
     speaker.publish(&own, b"hello".to_vec()).await.unwrap();
     let message = timeout(SOON, events.recv()).await.unwrap().unwrap();
-    assert_eq!(
-        (message.subject.as_str(), &*message.payload),
-        (own.as_str(), &b"hello"[..])
-    );
+    assert_eq!((message.subject.as_str(), &*message.payload), (own.as_str(), &b"hello"[..]));
 
-    for (number, foreign) in [
-        format!("evt.{apps}.comp-b.x"),
-        "$SYS.REQ.CLAIMS.UPDATE".to_owned(),
-    ]
-    .iter()
-    .enumerate()
+    for (number, foreign) in
+        [format!("evt.{apps}.comp-b.x"), "$SYS.REQ.CLAIMS.UPDATE".to_owned()].iter().enumerate()
     {
         speaker.publish(foreign, b"forged".to_vec()).await.unwrap();
         eventually("the server refuses it", async || {
@@ -109,9 +102,7 @@ impl ByHand {
         let tls = self.answer.tls.clone().unwrap();
         let certificate = Arc::new(Certificate::default());
         let key = SecretBytes::new(tls.private_key);
-        certificate
-            .replace(tls.certificate_chain.as_bytes(), &key)
-            .unwrap();
+        certificate.replace(tls.certificate_chain.as_bytes(), &key).unwrap();
         let jwt = self.answer.user_jwt.clone();
         let user = KeyPair::from_seed(&self.user.seed().unwrap()).unwrap();
         let (user, choose) = (Arc::new(user), Arc::new(choose));
@@ -124,11 +115,7 @@ impl ByHand {
                 Ok(auth)
             }
         })
-        .tls_client_config(
-            certificate
-                .client_config(tls.authorities.as_bytes())
-                .unwrap(),
-        )
+        .tls_client_config(certificate.client_config(tls.authorities.as_bytes()).unwrap())
         .require_tls(true)
         .connect(&nats.url)
         .await
@@ -162,11 +149,9 @@ async fn a_stale_nonce_another_key_and_an_expired_jwt_are_refused() {
     component.user = own;
 
     let end = u64::try_from(component.answer.jwt_expires).unwrap();
-    eventually("the JWT ends", async || {
-        Ok(std::time::UNIX_EPOCH.elapsed()?.as_secs() > end)
-    })
-    .await
-    .unwrap();
+    eventually("the JWT ends", async || Ok(std::time::UNIX_EPOCH.elapsed()?.as_secs() > end))
+        .await
+        .unwrap();
     let expired = component.connect(&nats, |nonce| nonce).await;
     assert_eq!(refusal(expired), ConnectErrorKind::AuthorizationViolation);
 }
@@ -176,17 +161,13 @@ async fn a_jwt_of_three_seconds_ends_and_the_callback_brings_another() {
     let platform = Platform::new(&["--user-seconds", "3"]).await.unwrap();
     let nats = Nats::start(&platform, "nats-server").await.unwrap();
     let apps = &platform.stage.cluster.apps;
-    let (own, broker) = (
-        format!("evt.{apps}.comp-a.x"),
-        platform.broker("comp-a", &nats.url).await.unwrap(),
-    );
+    let (own, broker) =
+        (format!("evt.{apps}.comp-a.x"), platform.broker("comp-a", &nats.url).await.unwrap());
     let mut events = broker.subscribe(&own).await.unwrap();
     // Nobody renews: the server closes the connection, and the client comes again by itself.
-    eventually("the server closes the connection", async || {
-        Ok(broker.refused() > 0)
-    })
-    .await
-    .unwrap();
+    eventually("the server closes the connection", async || Ok(broker.refused() > 0))
+        .await
+        .unwrap();
     broker.publish(&own, b"after".to_vec()).await.unwrap();
     let message = timeout(SOON, events.recv()).await.unwrap().unwrap();
     assert_eq!(&*message.payload, b"after");
@@ -197,9 +178,7 @@ async fn who_is_revoked_is_cut_off_and_stays_out_and_others_stay_in() {
     let listen = tec_support::testing::free_address().unwrap();
     let url = format!("tls://localhost:{}", listen.port());
     let mut platform = Platform::new(&["--nats-url", &url]).await.unwrap();
-    let nats = Nats::start_at(&platform, "nats-server", listen)
-        .await
-        .unwrap();
+    let nats = Nats::start_at(&platform, "nats-server", listen).await.unwrap();
     let revoked = by_hand(&platform, "comp-a").await;
     let other = by_hand(&platform, "comp-b").await;
     let cut = revoked.connect(&nats, |nonce| nonce).await.unwrap();
@@ -230,13 +209,7 @@ async fn who_is_revoked_is_cut_off_and_stays_out_and_others_stay_in() {
 async fn the_key_in_the_vault_signs_a_fresh_nonce_and_nothing_that_looks_like_a_jwt() {
     let platform = Platform::new(&[]).await.unwrap();
     let account = platform.stage.cluster.component("comp-a").await.unwrap();
-    let token = platform
-        .stage
-        .cluster
-        .token(&account)
-        .await
-        .unwrap()
-        .into_bytes();
+    let token = platform.stage.cluster.token(&account).await.unwrap().into_bytes();
     let mut client = platform.client().await.unwrap();
     let request = ComponentBootstrapRequest {
         service_account_token: token.clone(),
@@ -244,11 +217,7 @@ async fn the_key_in_the_vault_signs_a_fresh_nonce_and_nothing_that_looks_like_a_
         nonce: "VkJmSAcW_DgK2-8".to_owned(),
         ..ComponentBootstrapRequest::default()
     };
-    let answer = client
-        .bootstrap_component(request)
-        .await
-        .unwrap()
-        .into_inner();
+    let answer = client.bootstrap_component(request).await.unwrap().into_inner();
     let user = KeyPair::from_public_key(&answer.user).unwrap();
     user.verify(b"VkJmSAcW_DgK2-8", &answer.signature).unwrap();
     let sign = |nonce: &str| SignNonceRequest {
@@ -257,13 +226,9 @@ async fn the_key_in_the_vault_signs_a_fresh_nonce_and_nothing_that_looks_like_a_
         nonce: nonce.to_owned(),
     };
     let signed = client.sign_nonce(sign("another_nonce-1")).await.unwrap();
-    user.verify(b"another_nonce-1", &signed.into_inner().signature)
-        .unwrap();
+    user.verify(b"another_nonce-1", &signed.into_inner().signature).unwrap();
     let refused = client.sign_nonce(sign("eyJ0eXAi.eyJqdGki")).await;
-    assert_eq!(
-        refused.map(|_| ()).unwrap_err().code(),
-        Code::InvalidArgument
-    );
+    assert_eq!(refused.map(|_| ()).unwrap_err().code(), Code::InvalidArgument);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -321,38 +286,22 @@ async fn a_renewal_that_breaks_is_tried_again_before_the_old_jwt_ends() {
         () = broker.keep(&SystemClock) => {}
         renewed = renewed_twice => renewed.unwrap(),
     }
-    assert_eq!(
-        broker.refused(),
-        0,
-        "the old connection was there until its end"
-    );
+    assert_eq!(broker.refused(), 0, "the old connection was there until its end");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_message_is_lost_while_jwts_and_certificates_are_renewed() {
     let life = Duration::from_secs(6);
-    let load = Load {
-        components: 4,
-        each: Duration::from_millis(20),
-        lasts: life * 4,
-    };
+    let load = Load { components: 4, each: Duration::from_millis(20), lasts: life * 4 };
     let seconds = life.as_secs().to_string();
-    let flags = [
-        "--user-seconds",
-        &seconds,
-        "--certificate-seconds",
-        &seconds,
-    ];
+    let flags = ["--user-seconds", &seconds, "--certificate-seconds", &seconds];
     let mut platform = Platform::new(&flags).await.unwrap();
     platform.keep().unwrap();
     let nats = Nats::start(&platform, "nats-server").await.unwrap();
     let outcome = rotation::run(&platform, &nats, load).await.unwrap();
     println!("{outcome}");
     assert_eq!((outcome.lost, outcome.doubled, outcome.refused), (0, 0, 0));
-    assert!(
-        outcome.renewals >= 3 * 4 && outcome.certificates >= 3,
-        "{outcome}"
-    );
+    assert!(outcome.renewals >= 3 * 4 && outcome.certificates >= 3, "{outcome}");
 }
 
 /// A clock that a test sets forward.
@@ -361,9 +310,7 @@ struct Later(AtomicI64);
 
 impl Clock for Later {
     fn now(&self) -> Timestamp {
-        SystemClock
-            .now()
-            .plus_seconds(self.0.load(Ordering::Relaxed))
+        SystemClock.now().plus_seconds(self.0.load(Ordering::Relaxed))
     }
 }
 

@@ -13,11 +13,7 @@ async fn an_opensearch_node_gets_hashes_and_certificates_and_no_password() {
         request_id: "test".to_owned(),
     };
     let mut client = platform.client().await.unwrap();
-    let answer = client
-        .bootstrap_open_search(request)
-        .await
-        .unwrap()
-        .into_inner();
+    let answer = client.bootstrap_open_search(request).await.unwrap().into_inner();
     let mut users: Vec<&str> = answer.password_hashes.keys().map(String::as_str).collect();
     users.sort_unstable();
     assert_eq!(users, ["admin", "telemetry", "viewer"]);

@@ -33,9 +33,7 @@ async fn logs_in(platform: &Platform, vault: &Vault) -> anyhow::Result<bool> {
 async fn three() -> (Platform, [Follower; 2], [Controller; 2]) {
     let stage = Stage::new().await.unwrap();
     // Nobody is there yet: that is no reason for the first pod to wait.
-    let platform = Platform::on(stage, &["--peers", "127.0.0.1:1"])
-        .await
-        .unwrap();
+    let platform = Platform::on(stage, &["--peers", "127.0.0.1:1"]).await.unwrap();
     let stage = &platform.stage;
     let mut pods = Vec::new();
     for number in [1, 2] {
@@ -47,15 +45,9 @@ async fn three() -> (Platform, [Follower; 2], [Controller; 2]) {
     }
     let key = stored_key(stage, &platform.controller).await;
     // Who joins has a vote after it was healthy for ten seconds (OpenBao's autopilot).
-    eventually("three votes", async || Ok(voters(stage, &key).await == 3))
-        .await
-        .unwrap();
+    eventually("three votes", async || Ok(voters(stage, &key).await == 3)).await.unwrap();
     let (pods, controllers): (Vec<_>, Vec<_>) = pods.into_iter().unzip();
-    (
-        platform,
-        pods.try_into().unwrap(),
-        controllers.try_into().ok().unwrap(),
-    )
+    (platform, pods.try_into().unwrap(), controllers.try_into().ok().unwrap())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -63,12 +55,7 @@ async fn followers_open_with_a_key_from_their_peer_and_stay_when_the_first_pod_d
     let (mut platform, mut pods, controllers) = three().await;
     let key = stored_key(&platform.stage, &platform.controller).await;
     for (pod, controller) in pods.iter().zip(&controllers) {
-        assert_eq!(
-            health(&pod.vault()).await,
-            429,
-            "{} does not stand by",
-            pod.pod
-        );
+        assert_eq!(health(&pod.vault()).await, 429, "{} does not stand by", pod.pod);
         let file = std::fs::read(pod.volume.join("unseal.v1.json")).unwrap();
         assert_eq!(Some(file), controller.disk.read().unwrap());
         assert_eq!(stored_key(&platform.stage, controller).await, key);
@@ -118,10 +105,7 @@ async fn a_first_pod_that_lost_its_volume_joins_the_others_and_initializes_nothi
     .await
     .unwrap();
     stage.bao.join(&[&one.bao, &two.bao]);
-    stage
-        .bao
-        .configure(&tec_e2e::services::bao::Seal::Shamir)
-        .unwrap();
+    stage.bao.configure(&tec_e2e::services::bao::Seal::Shamir).unwrap();
     stage.bao.start(&stage.logs).await.unwrap();
     let address = peer.address.to_string();
     let controller = stage.controller(&["--peers", &address]).await.unwrap();

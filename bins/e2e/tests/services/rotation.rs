@@ -15,10 +15,7 @@ async fn the_wrapping_key_is_replaced_when_a_person_asks_and_opens_the_vault() {
     let mut stage = Stage::new().await.unwrap();
     let controller = stage.controller(&[]).await.unwrap();
     controller.round().await.unwrap();
-    let (key, old) = (
-        stored_key(&stage, &controller).await,
-        wrapping_key(&stage).await,
-    );
+    let (key, old) = (stored_key(&stage, &controller).await, wrapping_key(&stage).await);
     let file = controller.disk.read().unwrap().unwrap();
     controller.round().await.unwrap();
     assert_eq!(wrapping_key(&stage).await, old, "nobody asked");
@@ -28,18 +25,11 @@ async fn the_wrapping_key_is_replaced_when_a_person_asks_and_opens_the_vault() {
     }}});
     let secrets = stage.secrets().unwrap();
     let asked = Patch::Merge(asked);
-    secrets
-        .patch("vault-aes", &PatchParams::default(), &asked)
-        .await
-        .unwrap();
+    secrets.patch("vault-aes", &PatchParams::default(), &asked).await.unwrap();
     controller.round().await.unwrap();
     let new = wrapping_key(&stage).await;
     assert!(new["key"] != old["key"] && new["key-id"] != old["key-id"]);
-    assert_eq!(
-        new.as_object().unwrap().len(),
-        2,
-        "the old key is still there"
-    );
+    assert_eq!(new.as_object().unwrap().len(), 2, "the old key is still there");
     assert_ne!(controller.disk.read().unwrap().unwrap(), file);
 
     // The vault's own key is the same, and a new process opens the vault with it.

@@ -63,15 +63,10 @@ async fn a_state_that_needs_a_person_is_an_event_of_the_pod() {
     let admin = stage.cluster.plane.admin().unwrap();
     let events: Api<Event> = Api::namespaced(admin, &stage.cluster.platform);
     // As `kubectl describe pod` looks for them.
-    let of_pod = format!(
-        "involvedObject.name=vault-0,involvedObject.uid={}",
-        flags[1]
-    );
+    let of_pod = format!("involvedObject.name=vault-0,involvedObject.uid={}", flags[1]);
     let found = events.list(&ListParams::default().fields(&of_pod)).await;
     let found = found.unwrap().items;
-    let [event] = found.as_slice() else {
-        panic!("{found:?}")
-    };
+    let [event] = found.as_slice() else { panic!("{found:?}") };
     assert_eq!(event.type_.as_deref(), Some("Warning"));
     assert_eq!(event.reason.as_deref(), Some("TEC-V511"));
     let message = event.message.as_deref().unwrap();

@@ -30,11 +30,7 @@ pub(crate) struct Needle {
 impl Needle {
     pub(crate) fn new(name: &str, bytes: &[u8], at: &'static [&'static str]) -> Self {
         assert!(bytes.len() > 7, "{name} is too short to be looked for");
-        Self {
-            name: name.to_owned(),
-            bytes: bytes.to_vec(),
-            at,
-        }
+        Self { name: name.to_owned(), bytes: bytes.to_vec(), at }
     }
 
     /// A key as it is, in hex, and in base64.
@@ -42,11 +38,7 @@ impl Needle {
         [
             Self::new(name, key, &[]),
             Self::new(&format!("{name} in hex"), hex::encode(key).as_bytes(), &[]),
-            Self::new(
-                &format!("{name} in base64"),
-                STANDARD.encode(key).as_bytes(),
-                &[],
-            ),
+            Self::new(&format!("{name} in base64"), STANDARD.encode(key).as_bytes(), &[]),
         ]
     }
 
@@ -132,11 +124,7 @@ async fn passwords(stage: &Stage, root: &SecretBytes) -> Vec<Needle> {
         needles.push(Needle::new(&format!("password of {user}"), password, at));
         let login = STANDARD.encode([user.as_bytes(), b":", password].concat());
         let at: &[&str] = if user == "telemetry" { &["login"] } else { &[] };
-        needles.push(Needle::new(
-            &format!("login of {user}"),
-            login.as_bytes(),
-            at,
-        ));
+        needles.push(Needle::new(&format!("login of {user}"), login.as_bytes(), at));
     }
     needles
 }
@@ -161,16 +149,11 @@ async fn no_secret_is_in_any_log_or_in_a_file_where_it_does_not_belong() {
     let subject = format!("evt.{}.comp-a.x", cluster.apps);
     broker.publish(&subject, b"hello".to_vec()).await.unwrap();
     for (account, service) in [
-        (
-            "collector",
-            ["collector", "--opensearch", "https://localhost:9200"].as_slice(),
-        ),
+        ("collector", ["collector", "--opensearch", "https://localhost:9200"].as_slice()),
         ("dashboards", &["viewer"]),
     ] {
         let account = cluster.account(account).unwrap();
-        run::run(&platform.init(&account, service).await.unwrap())
-            .await
-            .unwrap();
+        run::run(&platform.init(&account, service).await.unwrap()).await.unwrap();
     }
     // What is refused is written down as well.
     let foreign = cluster.account("nats").unwrap();
@@ -184,29 +167,16 @@ async fn no_secret_is_in_any_log_or_in_a_file_where_it_does_not_belong() {
     let key = stored_key(stage, &platform.controller).await;
     let root = make_root(stage, &key).await;
     let secret = stage.secret("vault-aes").await.unwrap();
-    let wrapping = STANDARD
-        .decode(secret["data"]["key"].as_str().unwrap())
-        .unwrap();
+    let wrapping = STANDARD.decode(secret["data"]["key"].as_str().unwrap()).unwrap();
     let mut needles = passwords(stage, &root).await;
-    needles.extend(Needle::key(
-        "the vault's key",
-        &STANDARD.decode(&key).unwrap(),
-    ));
+    needles.extend(Needle::key("the vault's key", &STANDARD.decode(&key).unwrap()));
     needles.extend(Needle::key("the wrapping key", &wrapping));
     needles.push(Needle::new("a root token", root.expose("test"), &[]));
     let own = platform.controller.standing.token().unwrap();
-    needles.push(Needle::new(
-        "the controller's token",
-        own.expose("test"),
-        &[],
-    ));
+    needles.push(Needle::new("the controller's token", own.expose("test"), &[]));
     for pod in ["nats", "comp-a", "collector", "dashboards"] {
         let token = fs::read(stage.path(&format!("pod-{pod}/token"))).unwrap();
-        needles.push(Needle::new(
-            &format!("the token of {pod}"),
-            &token,
-            &["token"],
-        ));
+        needles.push(Needle::new(&format!("the token of {pod}"), &token, &["token"]));
     }
     for file in ["token", "api-token"] {
         let token = fs::read(stage.path(file)).unwrap();

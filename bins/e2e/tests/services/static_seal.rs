@@ -24,10 +24,7 @@ fn key(stage: &Stage, name: &str) -> (String, PathBuf) {
 }
 
 fn only(current: &(String, PathBuf)) -> Seal {
-    Seal::Static {
-        current: current.clone(),
-        previous: None,
-    }
+    Seal::Static { current: current.clone(), previous: None }
 }
 
 /// A power cut, and a start with this seal; it opens without anybody's help.
@@ -54,10 +51,7 @@ async fn without_a_recovery_key_a_seal_key_cannot_be_replaced() {
     let request = Request::post("sys/init", &body);
     let made = stage.bao.vault().call(&request).await.unwrap();
     assert_eq!(made.status, 200);
-    let both = Seal::Static {
-        current: second.clone(),
-        previous: Some(first.clone()),
-    };
+    let both = Seal::Static { current: second.clone(), previous: Some(first.clone()) };
     restart(&mut stage, &both).await;
 
     stage.bao.kill();
@@ -90,19 +84,10 @@ async fn a_static_seal_opens_by_itself_and_its_key_is_replaced() {
     restart(&mut stage, &only(&first)).await;
     controller.round().await.unwrap();
 
-    let both = Seal::Static {
-        current: second.clone(),
-        previous: Some(first),
-    };
+    let both = Seal::Static { current: second.clone(), previous: Some(first) };
     restart(&mut stage, &both).await;
     controller.round().await.unwrap();
     restart(&mut stage, &only(&second)).await;
-    stage
-        .controller(&flags)
-        .await
-        .unwrap()
-        .round()
-        .await
-        .unwrap();
+    stage.controller(&flags).await.unwrap().round().await.unwrap();
     assert_eq!(stored_key(&stage, &controller).await, recovery);
 }

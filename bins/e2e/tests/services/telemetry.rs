@@ -37,19 +37,12 @@ async fn collectors_get_a_password_and_senders_do_not() {
     let platform = Platform::new(&[]).await.unwrap();
     let collector = platform.stage.cluster.account("collector").unwrap();
     let sender = platform.stage.cluster.account("fluent-bit").unwrap();
-    let answer = ask(&platform, &collector, TelemetryKind::Collector)
-        .await
-        .unwrap();
+    let answer = ask(&platform, &collector, TelemetryKind::Collector).await.unwrap();
     assert_eq!(answer.opensearch_password.len(), 64);
-    let answer = ask(&platform, &sender, TelemetryKind::Sender)
-        .await
-        .unwrap();
+    let answer = ask(&platform, &sender, TelemetryKind::Sender).await.unwrap();
     assert!(answer.opensearch_password.is_empty() && answer.tls.is_some());
     let climber = ask(&platform, &sender, TelemetryKind::Collector).await;
-    assert_eq!(
-        climber.map(|_| ()).unwrap_err().code(),
-        Code::PermissionDenied
-    );
+    assert_eq!(climber.map(|_| ()).unwrap_err().code(), Code::PermissionDenied);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -58,40 +51,26 @@ async fn a_sink_takes_logs_with_a_certificate_for_it_and_refuses_all_others() {
     let cluster = &platform.stage.cluster;
     let collector = cluster.account("collector").unwrap();
     let sender = cluster.account("fluent-bit").unwrap();
-    let collector = ask(&platform, &collector, TelemetryKind::Collector)
-        .await
-        .unwrap();
-    let sender = ask(&platform, &sender, TelemetryKind::Sender)
-        .await
-        .unwrap();
+    let collector = ask(&platform, &collector, TelemetryKind::Collector).await.unwrap();
+    let sender = ask(&platform, &sender, TelemetryKind::Sender).await.unwrap();
     let (collector, sender) = (collector.tls.unwrap(), sender.tls.unwrap());
     let sink = Sink::start(&collector).unwrap();
 
-    sink.send(Some(&sender), &sender.authorities, "a line")
-        .await
-        .unwrap();
+    sink.send(Some(&sender), &sender.authorities, "a line").await.unwrap();
     assert_eq!(sink.received(), ["a line"]);
 
     let nobody = sink.send(None, &sender.authorities, "no certificate").await;
     assert!(nobody.is_err());
     // A server's certificate of the same authority: it is for another use.
-    let server = sink
-        .send(Some(&collector), &sender.authorities, "wrong usage")
-        .await;
+    let server = sink.send(Some(&collector), &sender.authorities, "wrong usage").await;
     assert!(server.is_err());
     let stranger = Arc::new(Platform::new(&[]).await.unwrap());
     let account = stranger.stage.cluster.account("fluent-bit").unwrap();
-    let foreign = ask(&stranger, &account, TelemetryKind::Sender)
-        .await
-        .unwrap();
+    let foreign = ask(&stranger, &account, TelemetryKind::Sender).await.unwrap();
     let foreign = foreign.tls.unwrap();
-    let other = sink
-        .send(Some(&foreign), &sender.authorities, "wrong authority")
-        .await;
+    let other = sink.send(Some(&foreign), &sender.authorities, "wrong authority").await;
     assert!(other.is_err());
-    let distrusted = sink
-        .send(Some(&sender), &foreign.authorities, "wrong server")
-        .await;
+    let distrusted = sink.send(Some(&sender), &foreign.authorities, "wrong server").await;
     assert!(distrusted.is_err());
     assert_eq!(sink.received(), ["a line"], "something else came through");
 }
@@ -126,16 +105,12 @@ async fn the_log_of_our_own_programs_reaches_the_sink_whole_and_in_order() {
     let platform = Platform::new(&[]).await.unwrap();
     let cluster = &platform.stage.cluster;
     let collector = cluster.account("collector").unwrap();
-    let collector = ask(&platform, &collector, TelemetryKind::Collector)
-        .await
-        .unwrap();
+    let collector = ask(&platform, &collector, TelemetryKind::Collector).await.unwrap();
     let sink = Sink::start(&collector.tls.unwrap()).unwrap();
     // A component sends with the certificate that it has anyway.
     let component = platform.identity("comp-a").await.unwrap();
     let grant = component.grant().await.unwrap();
-    let config = component
-        .certificate()
-        .client_config(grant.authorities.as_bytes());
+    let config = component.certificate().client_config(grant.authorities.as_bytes());
     let client = sink.with(config.unwrap()).unwrap();
     let (queue, lines) = mpsc::channel(600);
     for number in 0..600 {

@@ -25,11 +25,8 @@ pub(crate) async fn stored_key(stage: &Stage, controller: &Controller) -> String
     let key: [u8; 32] = decode(&secret["data"]["key"]).try_into().unwrap();
     let key_id = String::from_utf8(decode(&secret["data"]["key-id"])).unwrap();
     let file = controller.disk.read().unwrap().unwrap();
-    let binding = Binding {
-        namespace: &stage.cluster.platform,
-        stateful_set: "vault",
-        key_id: &key_id,
-    };
+    let binding =
+        Binding { namespace: &stage.cluster.platform, stateful_set: "vault", key_id: &key_id };
     let wrapped = WrappedKey::parse(&file).unwrap();
     let opened = wrapped.open(&SecretArray::new(key), &binding).unwrap();
     String::from_utf8(opened.expose("test").to_vec()).unwrap()
@@ -50,9 +47,7 @@ pub(crate) async fn make_root(stage: &Stage, key: &str) -> SecretBytes {
     let update = Request::post("sys/generate-root/update", &body);
     let made: Value = vault.call(&update).await.unwrap().json().unwrap();
     let encoded = made["encoded_token"].as_str().unwrap();
-    let bytes = STANDARD_NO_PAD
-        .decode(encoded.trim_end_matches('='))
-        .unwrap();
+    let bytes = STANDARD_NO_PAD.decode(encoded.trim_end_matches('=')).unwrap();
     let otp = attempt["otp"].as_str().unwrap().bytes();
     SecretBytes::new(bytes.into_iter().zip(otp).map(|(a, b)| a ^ b).collect())
 }
@@ -93,21 +88,11 @@ pub(crate) async fn voters(stage: &Stage, key: &str) -> usize {
     let revoke = Request::post("auth/token/revoke-self", &json!({})).by(&token);
     vault.call(&revoke).await.unwrap();
     let servers = found["config"]["servers"].as_array().unwrap();
-    servers
-        .iter()
-        .filter(|server| server["voter"] == true)
-        .count()
+    servers.iter().filter(|server| server["voter"] == true).count()
 }
 
 /// What `sys/seal-status` says.
 pub(crate) async fn seal_status(stage: &Stage) -> Value {
     let request = Request::get("sys/seal-status");
-    stage
-        .bao
-        .vault()
-        .call(&request)
-        .await
-        .unwrap()
-        .json()
-        .unwrap()
+    stage.bao.vault().call(&request).await.unwrap().json().unwrap()
 }

@@ -11,12 +11,8 @@ use tec_tpm::compute::{Guid, SecureBoot};
 use super::{NAMES, REGISTERS};
 
 /// Revocation levels, from the oldest on.
-const LEVELS: [&str; 4] = [
-    "sbat,1,2101010100\n",
-    "sbat,1,2102010100\n",
-    "sbat,1,2103010100\n",
-    "sbat,1,2104010100\n",
-];
+const LEVELS: [&str; 4] =
+    ["sbat,1,2101010100\n", "sbat,1,2102010100\n", "sbat,1,2103010100\n", "sbat,1,2104010100\n"];
 
 #[derive(Clone, Copy, Debug)]
 struct Shim {
@@ -65,17 +61,9 @@ impl Image {
         events.push(event(7, "Pcr7Db", "db"));
         events.push(event(7, "Pcr7Separator", "separator"));
         if on {
-            events.push(event(
-                7,
-                "Pcr7ShimCert",
-                &format!("vendor {}", self.shim.vendor),
-            ));
+            events.push(event(7, "Pcr7ShimCert", &format!("vendor {}", self.shim.vendor)));
         }
-        let level = if on {
-            LEVELS.get(level)
-        } else {
-            LEVELS.first()
-        };
+        let level = if on { LEVELS.get(level) } else { LEVELS.first() };
         let level = level.copied().unwrap_or_default();
         let level = variable(Guid::SHIM, "SbatLevel", level.as_bytes());
         events.push(measured(7, "Pcr7SbatLevel", level));
@@ -83,11 +71,7 @@ impl Image {
             events.push(event(7, "Pcr7GrubMokListCert", "vendor"));
         }
         for list in ["MokList", "MokListX"] {
-            events.push(event(
-                14,
-                &format!("Pcr14{list}"),
-                &format!("{list} {}", self.keys),
-            ));
+            events.push(event(14, &format!("Pcr14{list}"), &format!("{list} {}", self.keys)));
         }
         let fold = |pcr| ExpectedPcr::from_events(pcr, events.iter().cloned());
         ExpectedPcrs::new(REGISTERS.map(fold).to_vec())
@@ -127,43 +111,24 @@ impl Fleet {
         let (&[options, s0, s1, s2, grubs], picks) = data.split_first_chunk()?;
         let stored = usize::from(options >> 2 & 7);
         let fleet = Self {
-            loaders: if options & 1 == 0 {
-                Loaders::OneUnit
-            } else {
-                Loaders::Separate
-            },
-            mok_lists: if options & 2 == 0 {
-                MokLists::FollowShim
-            } else {
-                MokLists::Independent
-            },
+            loaders: if options & 1 == 0 { Loaders::OneUnit } else { Loaders::Separate },
+            mok_lists: if options & 2 == 0 { MokLists::FollowShim } else { MokLists::Independent },
             stored: Some(stored).filter(|level| *level < LEVELS.len()),
         };
         let shims = [s0, s1, s2];
         let image = |[one, two]: [u8; 2]| {
             let build = one & 3;
             let table = shims.get(usize::from(build)).copied().unwrap_or(build);
-            let shim = Shim {
-                build,
-                level: usize::from(table & 3),
-                vendor: table >> 2 & 1,
-            };
+            let shim = Shim { build, level: usize::from(table & 3), vendor: table >> 2 & 1 };
             let grub = one >> 2 & 3;
             let keys = match fleet.mok_lists {
                 MokLists::Independent => two & 3,
                 _ => build,
             };
-            let secure_boot = if two & 4 == 0 {
-                SecureBoot::On
-            } else {
-                SecureBoot::Off
-            };
+            let secure_boot = if two & 4 == 0 { SecureBoot::On } else { SecureBoot::Off };
             Image {
                 shim,
-                grub: Grub {
-                    build: grub,
-                    asks_twice: grubs >> grub & 1 == 1,
-                },
+                grub: Grub { build: grub, asks_twice: grubs >> grub & 1 == 1 },
                 kernel: one >> 4 & 3,
                 keys,
                 secure_boot,
@@ -176,9 +141,7 @@ impl Fleet {
 
     /// Knows all levels here.
     pub(super) fn combiner(&self) -> Combiner {
-        let levels = LEVELS
-            .iter()
-            .try_fold(SbatLevels::default(), |l, text| l.with_known(text));
+        let levels = LEVELS.iter().try_fold(SbatLevels::default(), |l, text| l.with_known(text));
         let mut levels = levels.expect("four levels");
         if let Some(stored) = self.stored.and_then(|level| LEVELS.get(level)) {
             levels = levels.with_stored(stored).expect("a level");
@@ -203,11 +166,7 @@ impl Fleet {
                 for level in levels.collect::<BTreeSet<_>>() {
                     for kernel in &kernels {
                         for keys in self.keys(&loader, &images) {
-                            let machine = Image {
-                                kernel: *kernel,
-                                keys,
-                                ..loader
-                            };
+                            let machine = Image { kernel: *kernel, keys, ..loader };
                             let measured = machine.measured(level);
                             machines.insert(measured.pcrs.iter().map(|pcr| pcr.value).collect());
                         }
@@ -223,9 +182,7 @@ impl Fleet {
         let with = |shim: &Image| {
             let shim = *shim;
             let grubs = images.iter().map(|image| image.grub);
-            grubs
-                .map(move |grub| Image { grub, ..shim })
-                .collect::<Vec<_>>()
+            grubs.map(move |grub| Image { grub, ..shim }).collect::<Vec<_>>()
         };
         let mut loaders = match self.loaders {
             Loaders::Separate => images.iter().flat_map(with).collect(),

@@ -55,10 +55,7 @@ fn headers() -> Vec<Seed> {
         lying("sha1_of_32_bytes", with(FIRST_SIZE, &[32])),
         lying("algorithm_twice", with(SECOND, &[4, 0, 20])),
         lying("vendor_part_past_the_end", with(VENDOR, &[0xff])),
-        lying(
-            "one_algorithm_too_few",
-            put(with(ALGORITHMS, &[1]), SECOND, &[0]),
-        ),
+        lying("one_algorithm_too_few", put(with(ALGORITHMS, &[1]), SECOND, &[0])),
     ]
 }
 
@@ -69,10 +66,7 @@ fn events() -> Vec<Seed> {
         lying("register_of_ones", with(REGISTER, &[0xff; 4])),
         lying("four_billion_digests", with(DIGESTS, &[0xff; 4])),
         lying("digest_twice", with(SECOND_DIGEST, &[4])),
-        lying(
-            "digest_that_was_not_announced",
-            with(SECOND_DIGEST, &[0x0c]),
-        ),
+        lying("digest_that_was_not_announced", with(SECOND_DIGEST, &[0x0c])),
         lying("data_of_four_gigabytes", with(DATA_SIZE, &[0xff; 4])),
         lying("data_one_byte_too_long", with(DATA_SIZE, &[5])),
         lying("digest_is_cut_off", cut(good(), 110)),
@@ -80,13 +74,8 @@ fn events() -> Vec<Seed> {
 }
 
 fn localities() -> Vec<Seed> {
-    let locality = |bytes: &[u8]| {
-        sha1_event(
-            0,
-            EventKind::NO_ACTION,
-            &[b"StartupLocality\0", bytes].concat(),
-        )
-    };
+    let locality =
+        |bytes: &[u8]| sha1_event(0, EventKind::NO_ACTION, &[b"StartupLocality\0", bytes].concat());
     let measured = || sha1_event(0, EventKind::SEPARATOR, b"data");
     vec![
         lying("locality_twice", [locality(&[3]), locality(&[3])].concat()),

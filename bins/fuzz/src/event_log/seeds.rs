@@ -12,11 +12,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     let mut boot = EventLogBuilder::with_banks(&[Bank::Sha1, Bank::Sha256, Bank::Sha384]);
     boot.startup_locality(3)
         .measure(pcr(0), EventKind::S_CRTM_VERSION, b"1\0.\x000\0\0\0")
-        .measure(
-            pcr(0),
-            EventKind::EFI_PLATFORM_FIRMWARE_BLOB2,
-            b"\x03FV0\0\0\0\0",
-        )
+        .measure(pcr(0), EventKind::EFI_PLATFORM_FIRMWARE_BLOB2, b"\x03FV0\0\0\0\0")
         .variable(
             PcrIndex::SECURE_BOOT,
             EventKind::EFI_VARIABLE_DRIVER_CONFIG,
@@ -29,23 +25,14 @@ pub(crate) fn seeds() -> Vec<Seed> {
         .measure(pcr(9), EventKind::EVENT_TAG, b"\0\0\0\0\x06\0\0\0initrd")
         .measure(pcr(8), EventKind::IPL, b"grub_cmd: linux /vmlinuz");
     let mut small = EventLogBuilder::new();
-    small.measure(
-        PcrIndex::BOOT_MANAGER,
-        EventKind::EFI_ACTION,
-        b"Calling EFI Application",
-    );
+    small.measure(PcrIndex::BOOT_MANAGER, EventKind::EFI_ACTION, b"Calling EFI Application");
     let padded = |byte| [small.build(), vec![byte; 40]].concat();
     vec![
         Seed::new("boot", boot.build()),
         Seed::new("small", small.build()),
         Seed::new("padded_with_zeros", padded(0)),
         Seed::new("padded_with_ones", padded(0xff)),
-        Seed::new(
-            "all_banks",
-            EventLogBuilder::with_banks(&Bank::ALL)
-                .separator(pcr(5))
-                .build(),
-        ),
+        Seed::new("all_banks", EventLogBuilder::with_banks(&Bank::ALL).separator(pcr(5)).build()),
         Seed::new("unknown_algorithm", unknown_algorithm()),
         Seed::new("sha1_form", sha1_form()),
         Seed::new("structures", structures()),
@@ -75,9 +62,7 @@ fn sha1_form() -> Vec<u8> {
 fn unknown_algorithm() -> Vec<u8> {
     let mut header = b"Spec ID Event03\0".to_vec();
     header.extend([0, 0, 0, 0, 0, 2, 2, 2]);
-    header.extend([
-        2, 0, 0, 0, 0x0b, 0, 32, 0, 0x12, 0, 32, 0, 3, b'x', b'y', b'z',
-    ]);
+    header.extend([2, 0, 0, 0, 0x0b, 0, 32, 0, 0x12, 0, 32, 0, 3, b'x', b'y', b'z']);
     let mut log = sha1_event(0, EventKind::NO_ACTION, &header);
     log.extend([4, 0, 0, 0, 4, 0, 0, 0, 2, 0, 0, 0]);
     log.extend([0x12, 0].into_iter().chain([0x53; 32]));
@@ -93,15 +78,7 @@ fn structures() -> Vec<u8> {
         bytes.collect()
     };
     let mut gpt = [&b"EFI PART"[..], &[0x11; 84], &numbers(&[1])].concat();
-    gpt.extend(
-        [
-            &[0x22; 32][..],
-            &numbers(&[34, 99, 0]),
-            b"E\0S\0P\0",
-            &[0; 66],
-        ]
-        .concat(),
-    );
+    gpt.extend([&[0x22; 32][..], &numbers(&[34, 99, 0]), b"E\0S\0P\0", &[0; 66]].concat());
     let blob = [&b"\x03PEI"[..], &numbers(&[0x1000, 16])].concat();
     let tables = [&numbers(&[1])[..], &[0x61; 16], &numbers(&[0xf000])].concat();
     let value = b"\x01\0\0\0";
@@ -110,23 +87,9 @@ fn structures() -> Vec<u8> {
     log.no_action(b"SP800-155 Event\0\x01")
         .measure(PcrIndex::BOOT_MANAGER, EventKind::EFI_GPT_EVENT, &gpt)
         .measure(PcrIndex::BOOT_MANAGER, EventKind::POST_CODE2, &blob)
-        .measure(
-            PcrIndex::BOOT_MANAGER,
-            EventKind::EFI_HANDOFF_TABLES,
-            &tables,
-        )
-        .measure_other(
-            PcrIndex::BOOT_MANAGER,
-            EventKind::EFI_VARIABLE_BOOT,
-            value,
-            &boot,
-        )
-        .measure_other(
-            PcrIndex::BOOT_MANAGER,
-            EventKind::IPL,
-            b"boot",
-            b"grub_cmd: boot\0",
-        )
+        .measure(PcrIndex::BOOT_MANAGER, EventKind::EFI_HANDOFF_TABLES, &tables)
+        .measure_other(PcrIndex::BOOT_MANAGER, EventKind::EFI_VARIABLE_BOOT, value, &boot)
+        .measure_other(PcrIndex::BOOT_MANAGER, EventKind::IPL, b"boot", b"grub_cmd: boot\0")
         .measure_other(
             PcrIndex::KERNEL_BOOT,
             EventKind::IPL,

@@ -54,10 +54,8 @@ impl Lax {
     pub(super) async fn start() -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
         let listener = listener.expect("a port of the loopback address");
-        let lax = Self {
-            address: listener.local_addr().expect("its address"),
-            seen: Arc::default(),
-        };
+        let lax =
+            Self { address: listener.local_addr().expect("its address"), seen: Arc::default() };
         let router = Router::new().fallback(serve).with_state(lax.clone());
         #[expect(clippy::disallowed_methods, reason = "it ends with the fuzzer")]
         tokio::spawn(async move { axum::serve(listener, router).await });

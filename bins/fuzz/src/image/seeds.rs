@@ -74,18 +74,10 @@ fn fat() -> Vec<u8> {
     disk = put(disk, 16, &[1]);
     disk = put(disk, 21, &[0xf8]);
     disk = put(disk, 510, &[0x55, 0xaa]);
-    disk = put(
-        disk,
-        SECTOR,
-        &[0xf8, 0xff, 0xff, 0xff, 0x4f, 0x00, 0xff, 0x0f],
-    );
+    disk = put(disk, SECTOR, &[0xf8, 0xff, 0xff, 0xff, 0x4f, 0x00, 0xff, 0x0f]);
     disk = put(disk, ROOT, &record(b"EFI        ", 0x10, 2, 0));
     let content = [b'k'; SECTOR + 10];
-    disk = put(
-        disk,
-        3 * SECTOR,
-        &record(b"BOOT       ", 0, 3, content.len()),
-    );
+    disk = put(disk, 3 * SECTOR, &record(b"BOOT       ", 0, 3, content.len()));
     put(disk, 4 * SECTOR, &content)
 }
 
@@ -135,9 +127,7 @@ fn oci(layers: &[(&str, Vec<u8>)]) -> Vec<u8> {
         let kind = format!("application/vnd.oci.image.{kind}");
         json!({ "mediaType": kind, "digest": format!("sha256:{digest}"), "size": content.len() })
     };
-    let layers = layers
-        .iter()
-        .map(|(kind, content)| blob(&format!("layer.v1.{kind}"), content));
+    let layers = layers.iter().map(|(kind, content)| blob(&format!("layer.v1.{kind}"), content));
     let layers: Vec<_> = layers.collect();
     let manifest = json!({ "schemaVersion": 2, "layers": layers }).to_string();
     let listed = blob("manifest.v1+json", manifest.as_bytes());
@@ -147,10 +137,7 @@ fn oci(layers: &[(&str, Vec<u8>)]) -> Vec<u8> {
 }
 
 fn layers() -> Vec<u8> {
-    let above = tar(&[
-        file("boot/.wh.vmlinuz", b""),
-        file("boot/vmlinuz-2", b"newer"),
-    ]);
+    let above = tar(&[file("boot/.wh.vmlinuz", b""), file("boot/vmlinuz-2", b"newer")]);
     oci(&[("tar", system()), ("tar+gzip", gzip(&above))])
 }
 
@@ -195,14 +182,8 @@ fn hostile_disks() -> Vec<Seed> {
         lying("fat_without_sectors", put(fat(), 19, &[0, 0])),
         lying("fat_beyond_the_end", put(fat(), 19, &[0xff, 0xff])),
         lying("fat_folder_in_itself", put(fat(), 3 * SECTOR, &again)),
-        lying(
-            "fat_cluster_beyond_the_end",
-            put(fat(), ROOT + 26, &[0xff, 0x0e]),
-        ),
-        lying(
-            "gpt_with_a_wrong_checksum",
-            put(gpt(), SECTOR + 16, &[0; 4]),
-        ),
+        lying("fat_cluster_beyond_the_end", put(fat(), ROOT + 26, &[0xff, 0x0e])),
+        lying("gpt_with_a_wrong_checksum", put(gpt(), SECTOR + 16, &[0; 4])),
         lying("mbr_partition_beyond_the_end", put(mbr(), 458, &[0xff; 4])),
     ]
 }

@@ -72,8 +72,7 @@ fn headers() -> Vec<Seed> {
     let mut off = header(&good(0));
     for coordinate in ["x", "y"] {
         let epk = off.pointer_mut("/epk").and_then(Value::as_object_mut);
-        epk.expect("an object")
-            .insert(coordinate.to_owned(), zeros.clone());
+        epk.expect("an object").insert(coordinate.to_owned(), zeros.clone());
     }
     let text = header(&good(0)).to_string();
     let twice = text.replacen('{', r#"{"alg":"dir","#, 1);
@@ -86,14 +85,8 @@ fn headers() -> Vec<Seed> {
         ("compressed", saying("", "zip", json!("DEF"))),
         ("header_is_a_list", under("[]")),
         ("header_is_large", under(&" ".repeat(5000))),
-        (
-            "without_a_point",
-            under(r#"{"alg":"ECDH-ES+A256KW","enc":"A256GCM"}"#),
-        ),
-        (
-            "point_of_another_curve",
-            saying("/epk", "crv", json!("P-521")),
-        ),
+        ("without_a_point", under(r#"{"alg":"ECDH-ES+A256KW","enc":"A256GCM"}"#)),
+        ("point_of_another_curve", saying("/epk", "crv", json!("P-521"))),
         ("point_of_another_type", saying("/epk", "kty", json!("OKP"))),
         ("point_off_the_curve", under(&off.to_string())),
         ("point_that_is_short", saying("/epk", "x", json!("AAAA"))),
@@ -111,34 +104,13 @@ fn members() -> Vec<Seed> {
             "key_does_not_unwrap",
             changed(|jwe| with_bytes(&mut jwe.encrypted_key, |bytes| flip(bytes))),
         ),
-        (
-            "key_is_cut",
-            changed(|jwe| with_bytes(&mut jwe.encrypted_key, |key| key.truncate(39))),
-        ),
-        (
-            "key_is_long",
-            changed(|jwe| with_bytes(&mut jwe.encrypted_key, |key| key.push(0))),
-        ),
-        (
-            "vector_of_16_bytes",
-            changed(|jwe| with_bytes(&mut jwe.iv, |iv| iv.resize(16, 0))),
-        ),
-        (
-            "another_vector",
-            changed(|jwe| with_bytes(&mut jwe.iv, |bytes| flip(bytes))),
-        ),
-        (
-            "tag_is_cut",
-            changed(|jwe| with_bytes(&mut jwe.tag, |tag| tag.truncate(12))),
-        ),
-        (
-            "another_tag",
-            changed(|jwe| with_bytes(&mut jwe.tag, |bytes| flip(bytes))),
-        ),
-        (
-            "another_text",
-            changed(|jwe| with_bytes(&mut jwe.ciphertext, |bytes| flip(bytes))),
-        ),
+        ("key_is_cut", changed(|jwe| with_bytes(&mut jwe.encrypted_key, |key| key.truncate(39)))),
+        ("key_is_long", changed(|jwe| with_bytes(&mut jwe.encrypted_key, |key| key.push(0)))),
+        ("vector_of_16_bytes", changed(|jwe| with_bytes(&mut jwe.iv, |iv| iv.resize(16, 0)))),
+        ("another_vector", changed(|jwe| with_bytes(&mut jwe.iv, |bytes| flip(bytes)))),
+        ("tag_is_cut", changed(|jwe| with_bytes(&mut jwe.tag, |tag| tag.truncate(12)))),
+        ("another_tag", changed(|jwe| with_bytes(&mut jwe.tag, |bytes| flip(bytes)))),
+        ("another_text", changed(|jwe| with_bytes(&mut jwe.ciphertext, |bytes| flip(bytes)))),
         ("text_is_padded", changed(|jwe| jwe.ciphertext.push('='))),
         ("text_is_empty", changed(|jwe| jwe.ciphertext.clear())),
     ]

@@ -31,10 +31,7 @@ const LENGTH: usize = 0x600;
 
 /// Headers of 512 bytes, then `.text` and `.data` of 512 bytes each.
 fn good() -> Vec<u8> {
-    PeBuilder::new()
-        .section(".text", "code")
-        .section(".data", "data")
-        .build()
+    PeBuilder::new().section(".text", "code").section(".data", "data").build()
 }
 
 fn with(at: usize, bytes: &[u8]) -> Vec<u8> {
@@ -76,20 +73,11 @@ fn headers() -> Vec<Seed> {
         lying("no_pe", with(SIGNATURE, b"NE")),
         lying("rom_image", with(OPTIONAL, &[7, 1])),
         lying("four_directories", with(DIRECTORY_COUNT, &[4])),
-        lying(
-            "optional_header_without_directories",
-            with(OPTIONAL_SIZE, &[112]),
-        ),
+        lying("optional_header_without_directories", with(OPTIONAL_SIZE, &[112])),
         lying("zero_sections", with(SECTION_COUNT, &[0])),
         lying("65535_sections", with(SECTION_COUNT, &[0xff; 2])),
-        lying(
-            "headers_of_two_gigabytes",
-            with(HEADERS_SIZE, &[0xff, 0xff, 0xff, 0x7f]),
-        ),
-        lying(
-            "headers_without_the_section_table",
-            with(HEADERS_SIZE, &le32(0x100)),
-        ),
+        lying("headers_of_two_gigabytes", with(HEADERS_SIZE, &[0xff, 0xff, 0xff, 0x7f])),
+        lying("headers_without_the_section_table", with(HEADERS_SIZE, &le32(0x100))),
         lying("headers_past_the_end", with(HEADERS_SIZE, &le32(0x10000))),
     ]
 }
@@ -99,22 +87,12 @@ fn sections() -> Vec<Seed> {
         lying("overlapping_sections", with(DATA + POINTER, &le32(0x300))),
         lying(
             "section_within_another",
-            put(
-                with(TEXT + SIZE, &le32(0x400)),
-                DATA + POINTER,
-                &le32(0x300),
-            ),
+            put(with(TEXT + SIZE, &le32(0x400)), DATA + POINTER, &le32(0x300)),
         ),
-        lying(
-            "section_over_the_headers",
-            with(TEXT + POINTER, &le32(0x100)),
-        ),
+        lying("section_over_the_headers", with(TEXT + POINTER, &le32(0x100))),
         lying("section_past_the_end", with(DATA + SIZE, &le32(0x10000))),
         lying("section_at_the_last_offset", with(DATA + SIZE, &[0xff; 8])),
-        lying(
-            "section_over_the_last_offset",
-            with(DATA + SIZE, &[0xff; 4]),
-        ),
+        lying("section_over_the_last_offset", with(DATA + SIZE, &[0xff; 4])),
     ]
 }
 
@@ -122,18 +100,11 @@ fn kept_sections() -> Vec<Seed> {
     let sbat = || PeBuilder::new().section(".sbat", "sbat,1,S,sbat,1,u\n");
     let with = |at: usize, bytes: &[u8]| put(sbat().build(), at, bytes);
     vec![
-        lying(
-            "two_sbat_sections",
-            sbat().section(".sbat", "").section(".sbat", "x").build(),
-        ),
+        lying("two_sbat_sections", sbat().section(".sbat", "").section(".sbat", "x").build()),
         lying("sbat_in_memory_only", with(TEXT + SIZE, &[0; 8])),
         lying(
             "sbat_of_four_gigabytes",
-            put(
-                with(TEXT + VIRTUAL_SIZE, &[0; 4]),
-                TEXT + SIZE,
-                &le32(0xffff_f000),
-            ),
+            put(with(TEXT + VIRTUAL_SIZE, &[0; 4]), TEXT + SIZE, &le32(0xffff_f000)),
         ),
     ]
 }

@@ -152,11 +152,7 @@ impl Boot {
             return;
         }
         let is_signed = edit.signed && file.by != By::Nobody;
-        let before = if is_signed {
-            &file.plain
-        } else {
-            &file.content
-        };
+        let before = if is_signed { &file.plain } else { &file.content };
         let Some(after) = edit.change.of(before.clone()) else {
             return;
         };
@@ -193,12 +189,7 @@ impl Boot {
     pub(super) fn machine(&self) -> PlatformState {
         let machine = PlatformState::new().with_grub_device("hd0,gpt1");
         self.variables.iter().fold(machine, |machine, variable| {
-            let Variable {
-                name,
-                vendor,
-                attributes,
-                data,
-            } = variable;
+            let Variable { name, vendor, attributes, data } = variable;
             let mut data = data.clone();
             if *name == "db" {
                 let digests = self.listed.iter();
@@ -215,21 +206,14 @@ impl File {
     fn new(path: &str, plain: impl Into<Vec<u8>>, by: By) -> Self {
         let plain = plain.into();
         let content = plain.clone();
-        Self {
-            path: path.to_owned(),
-            plain,
-            content,
-            by,
-        }
+        Self { path: path.to_owned(), plain, content, by }
     }
 }
 
 /// shim, GRUB, its script, the kernel and its initial file system.
 fn grub(version: &str) -> Vec<File> {
     let sbat = format!("sbat,1,S,sbat,1,u\ngrub,5,F,grub,{version},u\ngrub.debian,5,D,g,1,u\n");
-    let grub = PeBuilder::new()
-        .section(".text", "GRUB")
-        .section(".sbat", sbat);
+    let grub = PeBuilder::new().section(".text", "GRUB").section(".sbat", sbat);
     let script = "set timeout=0\nlinux /vmlinuz quiet\ninitrd /initrd.img\nboot\n";
     vec![
         shim(),
@@ -261,11 +245,7 @@ fn shim() -> File {
 }
 
 fn stub(path: &str, version: &str) -> File {
-    let by = if path == SHIM {
-        By::Firmware
-    } else {
-        By::Vendor
-    };
+    let by = if path == SHIM { By::Firmware } else { By::Vendor };
     File::new(path, uki::image(version).build(), by)
 }
 
@@ -275,12 +255,7 @@ fn addon() -> File {
 }
 
 fn variables(secure_boot: SecureBoot) -> Vec<Variable> {
-    let of = |name, vendor, attributes, data| Variable {
-        name,
-        vendor,
-        attributes,
-        data,
-    };
+    let of = |name, vendor, attributes, data| Variable { name, vendor, attributes, data };
     let state = vec![u8::from(secure_boot == SecureBoot::On)];
     let db = signature_list::one(signature_list::X509, &firmware().ca);
     vec![
@@ -305,12 +280,6 @@ fn variables(secure_boot: SecureBoot) -> Vec<Variable> {
 fn boot_entry(file: &str) -> Vec<u8> {
     let path = format!("/{file}\0").replace('/', "\\");
     let path: Vec<u8> = path.encode_utf16().flat_map(u16::to_le_bytes).collect();
-    let node = [
-        &[4, 4][..],
-        &le16(path.len() + 4),
-        &path,
-        &[0x7f, 0xff, 4, 0],
-    ]
-    .concat();
+    let node = [&[4, 4][..], &le16(path.len() + 4), &path, &[0x7f, 0xff, 4, 0]].concat();
     [&[1, 0, 0, 0][..], &le16(node.len()), b"n\0\0\0", &node].concat()
 }

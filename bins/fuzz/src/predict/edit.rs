@@ -71,11 +71,7 @@ pub(super) fn edits(mut data: &[u8]) -> Vec<Edit<'_>> {
             _ => Change::Rename(p0),
         };
         let signed = kind & 0x80 != 0;
-        edits.push(Edit {
-            subject,
-            change,
-            signed,
-        });
+        edits.push(Edit { subject, change, signed });
         data = next;
     }
     edits

@@ -15,16 +15,8 @@ pub(super) fn seeds(read: fn(&[u8]) -> Result<(), String>) -> Vec<Seed> {
     let ca = signature_list::one(signature_list::X509, &firmware().ca);
     vec![
         changed("script_in_capitals", 1, written(script, 5, 0, &[])),
-        changed(
-            "other_script",
-            1,
-            written(script, 3, 0, b"echo x\nlinux /vmlinuz a=b\nboot"),
-        ),
-        changed(
-            "kernel_signed_again",
-            1,
-            written(kernel, 0x80, 0x210, b"other"),
-        ),
+        changed("other_script", 1, written(script, 3, 0, b"echo x\nlinux /vmlinuz a=b\nboot")),
+        changed("kernel_signed_again", 1, written(kernel, 0x80, 0x210, b"other")),
         refused("kernel_changed", 1, written(kernel, 0, 0x210, b"other")),
         refused("kernel_is_cut_off", 1, written(kernel, 2, 100, &[])),
         refused("kernel_is_a_text", 1, written(kernel, 3, 0, b"text")),
@@ -35,19 +27,11 @@ pub(super) fn seeds(read: fn(&[u8]) -> Result<(), String>) -> Vec<Seed> {
         refused("no_db", 1, written(db, 4, 0, &[])),
         refused("dbx_of_sha1_digests", 1, written(dbx, 3, 0, &sha1)),
         refused("revoked_ca", 1, written(dbx, 3, 0, &ca)),
-        refused(
-            "owner_keys_that_are_no_list",
-            1,
-            written(mok_list, 3, 0, no_list),
-        ),
+        refused("owner_keys_that_are_no_list", 1, written(mok_list, 3, 0, no_list)),
         refused(
             "mirror_of_another_shim",
             1,
-            [
-                written(mok_list, 4, 0, &[]),
-                written(mirror - 1, 3, 0, no_list),
-            ]
-            .concat(),
+            [written(mok_list, 4, 0, &[]), written(mirror - 1, 3, 0, no_list)].concat(),
         ),
     ]
 }

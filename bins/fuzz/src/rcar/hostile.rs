@@ -37,10 +37,7 @@ fn auth() -> Vec<Seed> {
     [
         ("auth_of_nothing", ""),
         ("auth_of_a_list", r#"["0.4.0","tpm"]"#),
-        (
-            "auth_without_parameters",
-            r#"{"version":"0.4.0","tee":"tpm"}"#,
-        ),
+        ("auth_without_parameters", r#"{"version":"0.4.0","tee":"tpm"}"#),
         (
             "auth_of_two_sorts",
             r#"{"version":"0.4.0","tee":"tpm","extra-params":"","tee":"sample"}"#,
@@ -51,22 +48,10 @@ fn auth() -> Vec<Seed> {
         ),
         ("auth_with_a_byte_order_mark", "\u{feff}{}"),
         ("auth_that_is_deep", &deep),
-        (
-            "auth_of_an_older_version",
-            r#"{"version":"0.3.0","tee":"tpm","extra-params":""}"#,
-        ),
-        (
-            "auth_of_a_newer_version",
-            r#"{"version":"0.4.1","tee":"tpm","extra-params":""}"#,
-        ),
-        (
-            "auth_of_sample",
-            r#"{"version":"0.4.0","tee":"sample","extra-params":""}"#,
-        ),
-        (
-            "auth_of_an_unknown_sort",
-            r#"{"version":"0.4.0","tee":"TPM","extra-params":""}"#,
-        ),
+        ("auth_of_an_older_version", r#"{"version":"0.3.0","tee":"tpm","extra-params":""}"#),
+        ("auth_of_a_newer_version", r#"{"version":"0.4.1","tee":"tpm","extra-params":""}"#),
+        ("auth_of_sample", r#"{"version":"0.4.0","tee":"sample","extra-params":""}"#),
+        ("auth_of_an_unknown_sort", r#"{"version":"0.4.0","tee":"TPM","extra-params":""}"#),
     ]
     .map(|(name, body)| seed(name, "auth", body).refused(answer))
     .into()
@@ -99,8 +84,7 @@ fn twice(member: &str, before: &str) -> String {
 }
 
 fn attests<const N: usize>(list: [(&str, String); N]) -> Vec<Seed> {
-    list.map(|(name, body)| seed(name, "attest", body).refused(answer))
-        .into()
+    list.map(|(name, body)| seed(name, "attest", body).refused(answer)).into()
 }
 
 fn requests() -> Vec<Seed> {
@@ -110,31 +94,13 @@ fn requests() -> Vec<Seed> {
     attests([
         ("attest_of_nothing", String::new()),
         ("attest_of_an_empty_object", "{}".to_owned()),
-        (
-            "attest_of_another_nonce",
-            changed("/runtime-data/nonce", json!("x")),
-        ),
-        (
-            "attest_of_two_nonces",
-            twice("\"nonce\"", "\"nonce\":\"x\""),
-        ),
-        (
-            "attest_of_two_keys",
-            twice("\"tee-pubkey\"", "\"tee-pubkey\":{}"),
-        ),
+        ("attest_of_another_nonce", changed("/runtime-data/nonce", json!("x"))),
+        ("attest_of_two_nonces", twice("\"nonce\"", "\"nonce\":\"x\"")),
+        ("attest_of_two_keys", twice("\"tee-pubkey\"", "\"tee-pubkey\":{}")),
         ("attest_of_two_lists", twice("\"pcrs\"", "\"pcrs\":[]")),
-        (
-            "attest_with_a_device",
-            changed(devices, json!("{\"nvidia\":{}}")),
-        ),
-        (
-            "attest_with_no_text_of_devices",
-            changed(devices, json!({})),
-        ),
-        (
-            "attest_with_init_data_of_48_bytes",
-            changed("/init-data", init_data),
-        ),
+        ("attest_with_a_device", changed(devices, json!("{\"nvidia\":{}}"))),
+        ("attest_with_no_text_of_devices", changed(devices, json!({}))),
+        ("attest_with_init_data_of_48_bytes", changed("/init-data", init_data)),
     ])
 }
 
@@ -145,10 +111,7 @@ fn session_keys() -> Vec<Seed> {
     let off = with_key(&[("x", &zeros), ("y", &zeros)]);
     attests([
         ("attest_for_no_key", changed(key, json!({}))),
-        (
-            "attest_for_a_short_key",
-            changed(&format!("{key}/x"), json!("AAAA")),
-        ),
+        ("attest_for_a_short_key", changed(&format!("{key}/x"), json!("AAAA"))),
         ("attest_for_a_key_off_the_curve", off),
         ("attest_for_a_key_that_says_more", more),
     ])
@@ -159,10 +122,7 @@ fn evidence() -> Vec<Seed> {
     let other = rsa_tpm().public_key().to_base64();
     attests([
         ("attest_of_a_list", changed(evidence, json!([]))),
-        (
-            "attest_under_another_name",
-            changed(&format!("{evidence}/ak_public"), json!(other)),
-        ),
+        ("attest_under_another_name", changed(&format!("{evidence}/ak_public"), json!(other))),
     ])
 }
 
@@ -185,14 +145,8 @@ fn quotes() -> Vec<Seed> {
         }
     };
     attests([
-        (
-            "quote_of_two_selections",
-            quoting(|fields| fields.selections.extend_from_within(..)),
-        ),
+        ("quote_of_two_selections", quoting(|fields| fields.selections.extend_from_within(..))),
         ("quote_of_other_registers", quoting(some)),
-        (
-            "quote_of_another_session",
-            quoting(|fields| fields.extra_data = vec![0; 32]),
-        ),
+        ("quote_of_another_session", quoting(|fields| fields.extra_data = vec![0; 32])),
     ])
 }

@@ -19,12 +19,8 @@ const PROGRAM: &str = "usr/bin/tec-node";
 /// Of no use in a root: the engine, and modules, which are loaded.
 const LEFT_OUT: [&str; 2] = ["ignition", "modules"];
 const DIRECTORIES: [&str; 8] = ["dev", "proc", "sys", "run", "tmp", "etc", "var", "usr/sbin"];
-const LINKS: [(&str, &str); 4] = [
-    ("bin", "usr/bin"),
-    ("sbin", "usr/sbin"),
-    ("lib", "usr/lib"),
-    ("lib64", "usr/lib64"),
-];
+const LINKS: [(&str, &str); 4] =
+    [("bin", "usr/bin"), ("sbin", "usr/sbin"), ("lib", "usr/lib"), ("lib64", "usr/lib64")];
 /// What makes the initial file system one: not to be copied, and the sign of it.
 pub const INITIAL: &str = "/etc/initrd-release";
 const UNITS: &str = "etc/systemd/system";

@@ -19,15 +19,8 @@ const NAME: &str = "root";
 const OPENED: &str = "/dev/mapper/root";
 const PLACE: &str = "/sysroot";
 /// What is loaded before anything else; the engine loads `qemu_fw_cfg` itself.
-const MODULES: [&str; 7] = [
-    "virtio_blk",
-    "virtio_net",
-    "dm_crypt",
-    "algif_skcipher",
-    "xts",
-    "aesni_intel",
-    "ext4",
-];
+const MODULES: [&str; 7] =
+    ["virtio_blk", "virtio_net", "dm_crypt", "algif_skcipher", "xts", "aesni_intel", "ext4"];
 /// Address and router that QEMU's user network gives to its first guest.
 const ADDRESS: &str = "10.0.2.15/24";
 const ROUTER: &str = "10.0.2.2";

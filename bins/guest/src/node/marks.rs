@@ -141,11 +141,7 @@ impl Marks {
         self.tell(Mark::Refused, text)?;
         let mut byte = [0];
         self.line.read_exact(&mut byte).context("hear the answer")?;
-        Ok(if byte == [Answer::Ask.byte()] {
-            Answer::Ask
-        } else {
-            Answer::GoOff
-        })
+        Ok(if byte == [Answer::Ask.byte()] { Answer::Ask } else { Answer::GoOff })
     }
 
     /// Ends the report and switches the machine off.

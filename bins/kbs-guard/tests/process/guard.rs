@@ -18,10 +18,7 @@ pub(crate) fn wait_for(what: &str, mut ready: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !ready() {
         assert!(Instant::now() < end, "{what}: not in time");
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "the one poll loop, with a deadline"
-        )]
+        #[expect(clippy::disallowed_methods, reason = "the one poll loop, with a deadline")]
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -36,13 +33,7 @@ pub(crate) fn keys() -> tempfile::TempDir {
 fn command(dir: &tempfile::TempDir, flags: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kbs-guard"));
     command
-        .args([
-            "--listen",
-            "127.0.0.1:0",
-            "--log-form",
-            "json",
-            "--state-dir",
-        ])
+        .args(["--listen", "127.0.0.1:0", "--log-form", "json", "--state-dir"])
         .arg(dir.path().join("state"))
         .args(flags)
         .stdin(Stdio::null())
@@ -90,9 +81,7 @@ impl Running {
             let line = lines.next().unwrap().unwrap();
             let line: Value = serde_json::from_str(&line).unwrap_or(Value::Null);
             let fields = &line["fields"];
-            let address = fields["address"]
-                .as_str()
-                .and_then(|text| text.parse().ok());
+            let address = fields["address"].as_str().and_then(|text| text.parse().ok());
             match fields["message"].as_str() {
                 Some("metrics are served") => metrics = address,
                 Some("ready") => break address.unwrap(),
@@ -101,11 +90,7 @@ impl Running {
         };
         // What it says later must not fill the pipe.
         std::thread::spawn(move || lines.for_each(drop));
-        Self {
-            child,
-            address,
-            metrics,
-        }
+        Self { child, address, metrics }
     }
 
     /// Asks it to end, and gives how it did.
@@ -184,9 +169,7 @@ impl ServerCertVerifier for Anything {
 /// What is answered to these bytes until the connection ends, or until nothing more comes.
 pub(crate) fn exchange(address: SocketAddr, request: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream
-        .set_read_timeout(Some(Duration::from_secs(2)))
-        .unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
     // Who refuses early need not read everything.
     let _ = stream.write_all(request.as_bytes());
     let mut answer = Vec::new();

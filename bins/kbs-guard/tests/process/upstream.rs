@@ -33,16 +33,10 @@ impl Upstream {
             .unwrap();
         let seen = All::default();
         let router = Router::new().fallback(serve).with_state(Arc::clone(&seen));
-        let listener = runtime
-            .block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))
-            .unwrap();
+        let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap().to_string();
         runtime.spawn(async move { axum::serve(listener, router).await });
-        Self {
-            address,
-            seen,
-            _runtime: runtime,
-        }
+        Self { address, seen, _runtime: runtime }
     }
 
     pub(crate) fn seen(&self) -> Vec<Seen> {

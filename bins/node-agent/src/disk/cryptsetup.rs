@@ -21,9 +21,7 @@ pub struct Cryptsetup {
 impl Cryptsetup {
     /// Of this device.
     pub fn new(device: impl Into<PathBuf>) -> Self {
-        Self {
-            device: device.into(),
-        }
+        Self { device: device.into() }
     }
 
     fn metadata(&self) -> Result<Vec<u8>, DiskError> {
@@ -38,11 +36,7 @@ impl Cryptsetup {
         input: &[u8],
     ) -> Result<Vec<u8>, DiskError> {
         let output = self.run(operation, arguments, input)?;
-        if output.status.success() {
-            Ok(output.stdout)
-        } else {
-            Err(failed(operation, &output))
-        }
+        if output.status.success() { Ok(output.stdout) } else { Err(failed(operation, &output)) }
     }
 
     /// Runs it on the device. Secrets go through its standard input only.
@@ -152,24 +146,13 @@ impl Header for Cryptsetup {
         command.arg(slot.to_string());
         let operation = "remove a key slot";
         let output = call(&mut command, operation, b"")?;
-        if output.status.success() {
-            Ok(())
-        } else {
-            Err(failed(operation, &output))
-        }
+        if output.status.success() { Ok(()) } else { Err(failed(operation, &output)) }
     }
 
     fn opens(&self, slot: &str, passphrase: &SecretBytes) -> Result<bool, DiskError> {
         let operation = "try a passphrase";
-        let arguments = [
-            "open",
-            "--test-passphrase",
-            "--batch-mode",
-            "--key-file",
-            "-",
-            "--key-slot",
-            slot,
-        ];
+        let arguments =
+            ["open", "--test-passphrase", "--batch-mode", "--key-file", "-", "--key-slot", slot];
         let output = self.run(operation, &arguments, passphrase.expose("try it"))?;
         match output.status.code() {
             Some(0) => Ok(true),

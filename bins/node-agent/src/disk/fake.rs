@@ -96,10 +96,7 @@ impl FakeHeader {
 
     fn live(&self) -> Result<MutexGuard<'_, State>, DiskError> {
         if self.life.is_over() {
-            return Err(DiskError::Failed {
-                operation: "live",
-                message: "power cut".to_owned(),
-            });
+            return Err(DiskError::Failed { operation: "live", message: "power cut".to_owned() });
         }
         Ok(self.now())
     }
@@ -124,11 +121,7 @@ impl Header for FakeHeader {
     fn add_token(&self, slots: &[String], sealed: &str) -> Result<u32, DiskError> {
         let mut state = self.live()?;
         let id = state.free();
-        let token = Token {
-            id,
-            slots: slots.to_vec(),
-            sealed: sealed.to_owned(),
-        };
+        let token = Token { id, slots: slots.to_vec(), sealed: sealed.to_owned() };
         state.pins.insert(id, token);
         Ok(id)
     }
@@ -155,12 +148,7 @@ impl Header for FakeHeader {
         assert!(state == RecoveryState::Intended || disk.slots.contains_key(&slot));
         let id = disk.free();
         let mark = Some(mark);
-        let token = RecoveryToken {
-            id,
-            slot,
-            state,
-            mark,
-        };
+        let token = RecoveryToken { id, slot, state, mark };
         disk.recovery.insert(id, token);
         Ok(id)
     }
@@ -173,12 +161,7 @@ impl Header for FakeHeader {
     ) -> Result<(), DiskError> {
         let mut state = self.live()?;
         state.marks.insert(slot, mark);
-        assert!(
-            state
-                .slots
-                .values()
-                .any(|known| known == old.expose("test"))
-        );
+        assert!(state.slots.values().any(|known| known == old.expose("test")));
         let earlier = state.slots.insert(slot, new.expose("test").to_vec());
         assert!(earlier.is_none());
         Ok(())
@@ -189,11 +172,7 @@ impl Header for FakeHeader {
         assert!(state.slots.remove(&slot).is_some());
         state.marks.remove(&slot);
         // As LUKS2 does, the slot is taken from its tokens.
-        for token in state
-            .recovery
-            .values_mut()
-            .filter(|token| token.slot == slot)
-        {
+        for token in state.recovery.values_mut().filter(|token| token.slot == slot) {
             token.state = RecoveryState::Intended;
         }
         Ok(())

@@ -114,13 +114,9 @@ impl RecoveryView {
         let mark = |value| WireSlot::deserialize(value).ok()?.kdf.iterations;
         let marks = metadata.keyslots.iter();
         Ok(Self {
-            marks: marks
-                .filter_map(|(slot, value)| Some((*slot, mark(value)?)))
-                .collect(),
+            marks: marks.filter_map(|(slot, value)| Some((*slot, mark(value)?))).collect(),
             slots: metadata.keyslots.into_keys().collect(),
-            tokens: tokens
-                .filter_map(|(id, value)| RecoveryToken::read(*id, value))
-                .collect(),
+            tokens: tokens.filter_map(|(id, value)| RecoveryToken::read(*id, value)).collect(),
         })
     }
 
@@ -144,17 +140,8 @@ impl RecoveryToken {
     fn read(id: u32, value: &Value) -> Option<Self> {
         let wire = Wire::deserialize(value).ok()?;
         let is_assigned = wire.keyslots.contains(&wire.slot.to_string());
-        let state = if is_assigned {
-            RecoveryState::Active
-        } else {
-            RecoveryState::Intended
-        };
-        (wire.kind == KIND).then_some(Self {
-            id,
-            slot: wire.slot,
-            state,
-            mark: wire.iterations,
-        })
+        let state = if is_assigned { RecoveryState::Active } else { RecoveryState::Intended };
+        (wire.kind == KIND).then_some(Self { id, slot: wire.slot, state, mark: wire.iterations })
     }
 
     /// The JSON of a token.
@@ -184,15 +171,8 @@ mod tests {
                 "tokens":{{"0":{{"type":"clevis","keyslots":["0"]}},"1":{active},"2":{intended}}}}}"#
         );
         let view = RecoveryView::read(metadata.as_bytes()).unwrap();
-        let states: Vec<_> = view
-            .tokens
-            .iter()
-            .map(|token| (token.slot, token.state))
-            .collect();
-        assert_eq!(
-            states,
-            [(31, RecoveryState::Active), (30, RecoveryState::Intended)]
-        );
+        let states: Vec<_> = view.tokens.iter().map(|token| (token.slot, token.state)).collect();
+        assert_eq!(states, [(31, RecoveryState::Active), (30, RecoveryState::Intended)]);
         assert_eq!(view.free_slot().unwrap(), 29);
         let own: Vec<_> = view.tokens.iter().map(|token| view.is_of(token)).collect();
         assert_eq!(own, [true, false]);

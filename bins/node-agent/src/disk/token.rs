@@ -55,37 +55,23 @@ impl Token {
     pub(super) fn read(id: u32, value: &Value) -> Option<Self> {
         let wire = Wire::deserialize(value).ok()?;
         let jwe = &wire.jwe;
-        let parts = [
-            &jwe.protected,
-            &jwe.encrypted_key,
-            &jwe.iv,
-            &jwe.ciphertext,
-            &jwe.tag,
-        ];
+        let parts = [&jwe.protected, &jwe.encrypted_key, &jwe.iv, &jwe.ciphertext, &jwe.tag];
         let sealed = parts.map(String::as_str).join(".");
         let is_ours = wire.kind == CLEVIS && SealedPassphrase::parse(&sealed).is_ok();
-        is_ours.then_some(Self {
-            id,
-            slots: wire.keyslots,
-            sealed,
-        })
+        is_ours.then_some(Self { id, slots: wire.keyslots, sealed })
     }
 
     /// All of the pin in the metadata of a header.
     pub(super) fn all(metadata: &[u8]) -> Result<Vec<Self>, DiskError> {
         let metadata: Metadata = serde_json::from_slice(metadata).map_err(DiskError::Metadata)?;
         let tokens = metadata.tokens.iter();
-        Ok(tokens
-            .filter_map(|(id, value)| Self::read(*id, value))
-            .collect())
+        Ok(tokens.filter_map(|(id, value)| Self::read(*id, value)).collect())
     }
 
     /// The lowest number that no token has.
     pub(super) fn free(metadata: &[u8]) -> Result<u32, DiskError> {
         let metadata: Metadata = serde_json::from_slice(metadata).map_err(DiskError::Metadata)?;
-        (0..MAX_TOKENS)
-            .find(|id| !metadata.tokens.contains_key(id))
-            .ok_or(DiskError::Full)
+        (0..MAX_TOKENS).find(|id| !metadata.tokens.contains_key(id)).ok_or(DiskError::Full)
     }
 
     /// As Clevis writes it.
@@ -122,26 +108,16 @@ mod tests {
         let metadata = format!(
             r#"{{"keyslots":{{}},"tokens":{{"0":{tang},"2":{ours},"3":{{"type":"clevis"}}}}}}"#
         );
-        let token = Token {
-            id: 2,
-            slots: vec!["1".to_owned()],
-            sealed,
-        };
+        let token = Token { id: 2, slots: vec!["1".to_owned()], sealed };
         assert_eq!(Token::all(metadata.as_bytes()).unwrap(), [token]);
         assert_eq!(Token::free(metadata.as_bytes()).unwrap(), 1);
-        assert!(matches!(
-            Token::all(b"Version: 1"),
-            Err(DiskError::Metadata(_))
-        ));
+        assert!(matches!(Token::all(b"Version: 1"), Err(DiskError::Metadata(_))));
     }
 
     #[test]
     fn a_full_header_is_named() {
         let all: Vec<_> = (0..32).map(|id| format!(r#""{id}":{{}}"#)).collect();
         let metadata = format!(r#"{{"tokens":{{{}}}}}"#, all.join(","));
-        assert!(matches!(
-            Token::free(metadata.as_bytes()),
-            Err(DiskError::Full)
-        ));
+        assert!(matches!(Token::free(metadata.as_bytes()), Err(DiskError::Full)));
     }
 }

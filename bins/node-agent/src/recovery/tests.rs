@@ -49,9 +49,7 @@ impl Bench {
     fn opened(&self) -> Vec<u32> {
         self.header.life.set(None);
         let kept = self.kept.0.lock().unwrap();
-        let keys = kept
-            .iter()
-            .map(|sealed| self.admin.decrypt(sealed).unwrap());
+        let keys = kept.iter().map(|sealed| self.admin.decrypt(sealed).unwrap());
         let slots = self.header.recovery().unwrap().slots;
         keys.filter_map(|key| {
             let opens = |slot: &&u32| self.header.opens(&slot.to_string(), &key).unwrap();

@@ -117,10 +117,7 @@ mod tests {
     use super::*;
 
     fn read(status: u16, body: &str) -> Answer {
-        Answer::read(&Reply {
-            status,
-            body: body.as_bytes().to_vec(),
-        })
+        Answer::read(&Reply { status, body: body.as_bytes().to_vec() })
     }
 
     #[test]
@@ -135,19 +132,10 @@ mod tests {
     #[test]
     fn other_conflicts_are_refusals_with_the_server_s_code() {
         let taken = r#"{"status":"error","message":"x","code":"TEC-R410"}"#;
-        assert_eq!(
-            read(409, taken),
-            Answer::Refused(Code::RegisterMachineTaken)
-        );
-        assert_eq!(
-            read(409, "duplicate"),
-            Answer::Refused(Code::RegisterMachineTaken)
-        );
+        assert_eq!(read(409, taken), Answer::Refused(Code::RegisterMachineTaken));
+        assert_eq!(read(409, "duplicate"), Answer::Refused(Code::RegisterMachineTaken));
         let lying = r#"{"message":"Public key already registered","code":"TEC-R410"}"#;
-        assert_eq!(
-            read(409, lying),
-            Answer::Refused(Code::RegisterMachineTaken)
-        );
+        assert_eq!(read(409, lying), Answer::Refused(Code::RegisterMachineTaken));
     }
 
     #[test]
@@ -156,10 +144,7 @@ mod tests {
         let said = format!(r#"{{"code":"TEC-R412","uuid":"{id}"}}"#);
         assert_eq!(read(409, &said), Answer::Elsewhere(id.parse().unwrap()));
         let refused = Answer::Refused(Code::RegisterKeyElsewhere);
-        for silent in [
-            r#"{"code":"TEC-R412"}"#,
-            r#"{"code":"TEC-R412","uuid":"x"}"#,
-        ] {
+        for silent in [r#"{"code":"TEC-R412"}"#, r#"{"code":"TEC-R412","uuid":"x"}"#] {
             assert_eq!(read(409, silent), refused);
         }
     }
@@ -170,10 +155,7 @@ mod tests {
         let not_understood = Answer::NotUnderstood(Code::RegisterMalformed);
         assert_eq!(read(422, text), not_understood);
         assert_eq!(read(400, r#"{"code":"TEC-R400"}"#), not_understood);
-        assert_eq!(
-            read(422, r#"{"code":"TEC-R422"}"#),
-            Answer::Refused(Code::RegisterKeyRefused)
-        );
+        assert_eq!(read(422, r#"{"code":"TEC-R422"}"#), Answer::Refused(Code::RegisterKeyRefused));
     }
 
     #[test]
@@ -191,10 +173,7 @@ mod tests {
     #[test]
     fn load_and_outages_are_not_refusals() {
         assert_eq!(read(429, ""), Answer::Busy(Code::RegisterRate));
-        assert_eq!(
-            read(429, r#"{"code":"TEC-R430"}"#),
-            Answer::Busy(Code::RegisterFull)
-        );
+        assert_eq!(read(429, r#"{"code":"TEC-R430"}"#), Answer::Busy(Code::RegisterFull));
         assert_eq!(read(502, "<html>"), Answer::Busy(Code::RegisterUnavailable));
         assert_eq!(
             read(302, ""),

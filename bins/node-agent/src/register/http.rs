@@ -34,10 +34,7 @@ impl HttpRegistrar {
     /// trusted certificate. A CA together with plain http is refused: somebody expects TLS.
     /// Redirects and proxies are not followed.
     pub fn new(url: &str, ca_pem: &str, timeout: Duration) -> Result<Self, RegisterError> {
-        let wrong = |reason| RegisterError::Address {
-            url: url.to_owned(),
-            reason,
-        };
+        let wrong = |reason| RegisterError::Address { url: url.to_owned(), reason };
         let text = url.trim_end_matches('/');
         let registration = Url::parse(text).map_err(|_| wrong("it is not a URL"))?;
         let proof = Url::parse(&format!("{text}/proof")).map_err(|_| wrong("it is not a URL"))?;
@@ -69,14 +66,8 @@ impl HttpRegistrar {
             }
             _ => return Err(wrong("the scheme is neither http nor https")),
         }
-        let client = builder
-            .build()
-            .map_err(|_| wrong("its CA cannot be used"))?;
-        Ok(Self {
-            client,
-            registration,
-            proof,
-        })
+        let client = builder.build().map_err(|_| wrong("its CA cannot be used"))?;
+        Ok(Self { client, registration, proof })
     }
 
     async fn try_put(&self, url: &Url, body: &Value) -> Result<Reply, reqwest::Error> {
@@ -107,14 +98,12 @@ impl Registrar for HttpRegistrar {
             Target::Registration => &self.registration,
             Target::Proof => &self.proof,
         };
-        self.try_put(url, body)
-            .await
-            .map_err(|error| RegisterError::Unanswered {
-                url: url.to_string(),
-                code: tls_code(&error).unwrap_or(Code::ServerUnreachable),
-                // The address is named already.
-                source: error.without_url().into(),
-            })
+        self.try_put(url, body).await.map_err(|error| RegisterError::Unanswered {
+            url: url.to_string(),
+            code: tls_code(&error).unwrap_or(Code::ServerUnreachable),
+            // The address is named already.
+            source: error.without_url().into(),
+        })
     }
 }
 
@@ -137,10 +126,7 @@ mod tests {
             ("http://a/register-ak?x=1", ""),
         ] {
             let error = registrar(url, cert);
-            assert!(
-                matches!(error, Err(RegisterError::Address { .. })),
-                "{url} {cert}"
-            );
+            assert!(matches!(error, Err(RegisterError::Address { .. })), "{url} {cert}");
         }
     }
 

@@ -29,10 +29,7 @@ impl Registrar for Scripted {
     async fn put(&self, target: Target, body: &Value) -> Result<Reply, RegisterError> {
         self.seen.lock().unwrap().push((target, body.clone()));
         match self.replies.lock().unwrap().pop() {
-            Some((status, body)) => Ok(Reply {
-                status,
-                body: body.as_bytes().to_vec(),
-            }),
+            Some((status, body)) => Ok(Reply { status, body: body.as_bytes().to_vec() }),
             None => Err(RegisterError::Unanswered {
                 url: "http://a".to_owned(),
                 code: Code::ServerUnreachable,
@@ -64,11 +61,8 @@ fn identity() -> AkIdentity {
 }
 
 async fn run(server: &Scripted, retries: Option<NumRetries>) -> Result<(), RegisterError> {
-    let ports = RegisterPorts {
-        registrar: server,
-        activator: &FakeTpm,
-        entropy: &SeededEntropy::new(1),
-    };
+    let ports =
+        RegisterPorts { registrar: server, activator: &FakeTpm, entropy: &SeededEntropy::new(1) };
     register(ports, &identity(), sample::machine_id(1), retries).await
 }
 
@@ -157,9 +151,7 @@ async fn approval_is_waited_for_and_then_found() {
 #[tokio::test(start_paused = true)]
 async fn outages_are_outwaited_as_often_as_configured() {
     let busy = (503, "");
-    run(&Scripted::new(&[busy, busy, CREATED]), None)
-        .await
-        .unwrap();
+    run(&Scripted::new(&[busy, busy, CREATED]), None).await.unwrap();
     let server = Scripted::new(&[]);
     let retries = serde_json::from_str("3").unwrap();
     let error = run(&server, Some(retries)).await.unwrap_err();

@@ -39,15 +39,9 @@ fn lock_out(tpm: &Swtpm, files: &Path) {
     let parameters =
         "--setup-parameters --max-tries=1 --recovery-time=9999 --lockout-recovery-time=9999";
     assert!(run("tpm2_dictionarylockout", parameters));
-    assert!(run(
-        "tpm2_createprimary",
-        "-C o -G ecc -p right -c guessed.ctx"
-    ));
+    assert!(run("tpm2_createprimary", "-C o -G ecc -p right -c guessed.ctx"));
     for _ in 0..2 {
-        assert!(!run(
-            "tpm2_create",
-            "-C guessed.ctx -P wrong -u a.pub -r a.priv"
-        ));
+        assert!(!run("tpm2_create", "-C guessed.ctx -P wrong -u a.pub -r a.priv"));
     }
     assert!(
         !run("tpm2_create", "-C guessed.ctx -P right -u a.pub -r a.priv"),
@@ -131,10 +125,7 @@ fn a_clock_that_is_years_off_is_named() {
         let mut node = Node::start(Wire::TlsAhead(years));
         told(&node.encrypt(), Code::NodeClock, why);
         // That was the registration; without it, the key broker is asked.
-        node.config
-            .as_object_mut()
-            .unwrap()
-            .remove("attestation_key");
+        node.config.as_object_mut().unwrap().remove("attestation_key");
         told(&node.encrypt(), Code::NodeClock, why);
     }
 }

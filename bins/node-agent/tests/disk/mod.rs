@@ -23,14 +23,7 @@ fn bound_disk(world: &World, tpm: &Swtpm, config: &serde_json::Value) -> PathBuf
     let disk = world.directory.path().join("disk");
     File::create(&disk).unwrap().set_len(SIZE).unwrap();
     let mut format = Command::new("cryptsetup");
-    format.args([
-        "luksFormat",
-        "--type",
-        "luks2",
-        "--batch-mode",
-        "--key-file",
-        "-",
-    ]);
+    format.args(["luksFormat", "--type", "luks2", "--batch-mode", "--key-file", "-"]);
     // The least that is taken: the test is not about strength.
     format.args(["--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000"]);
     good(pipe(format.arg(&disk), b"first"));
@@ -41,10 +34,7 @@ fn bound_disk(world: &World, tpm: &Swtpm, config: &serde_json::Value) -> PathBuf
 }
 
 fn clevis(world: &World, arguments: &[&str]) -> Command {
-    let path = format!(
-        "{}:/usr/sbin:/usr/bin:/sbin:/bin",
-        world.directory.path().display()
-    );
+    let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", world.directory.path().display());
     let mut command = Command::new("clevis");
     command.args(arguments).env("PATH", path);
     command
@@ -65,9 +55,7 @@ fn metadata(disk: &Path) -> serde_json::Value {
 
 /// The protected header of a token.
 fn header(metadata: &serde_json::Value, token: &str) -> String {
-    let protected = metadata["tokens"][token]["jwe"]["protected"]
-        .as_str()
-        .unwrap();
+    let protected = metadata["tokens"][token]["jwe"]["protected"].as_str().unwrap();
     String::from_utf8(URL_SAFE_NO_PAD.decode(protected).unwrap()).unwrap()
 }
 
@@ -82,12 +70,7 @@ fn rebind(world: &World, tpm: &Swtpm, disk: &Path, url: &str) -> std::process::O
 
 #[test]
 fn a_disk_moves_to_another_name_of_its_server_and_clevis_opens_it_there() {
-    let Node {
-        world,
-        tpm,
-        mut config,
-        ..
-    } = Node::start(Wire::Tls);
+    let Node { world, tpm, mut config, .. } = Node::start(Wire::Tls);
     let alive = config["servers"][0].clone();
     // An old server that is gone by now stands first.
     config["servers"] = serde_json::json!([{ "url": NOBODY, "cert": "" }, alive]);
@@ -152,14 +135,7 @@ fn admin(world: &World) -> (EcPrivateKey, PathBuf) {
 
 fn opens(disk: &Path, slot: &str, passphrase: &[u8]) -> bool {
     let mut open = Command::new("cryptsetup");
-    open.args([
-        "open",
-        "--test-passphrase",
-        "--key-slot",
-        slot,
-        "--key-file",
-        "-",
-    ]);
+    open.args(["open", "--test-passphrase", "--key-slot", slot, "--key-file", "-"]);
     pipe(open.arg(disk), passphrase).status.success()
 }
 
@@ -177,12 +153,7 @@ fn recovery_keys(world: &World, machine: &MachineId, admin: &EcPrivateKey) -> Ve
 
 #[test]
 fn the_admin_opens_the_disk_with_the_escrowed_key_until_it_is_renewed() {
-    let Node {
-        world,
-        tpm,
-        machine,
-        config,
-    } = Node::start(Wire::Tls);
+    let Node { world, tpm, machine, config } = Node::start(Wire::Tls);
     let disk = bound_disk(&world, &tpm, &config);
     let (admin, file) = admin(&world);
     let (disk_text, file) = (disk.to_str().unwrap(), file.to_str().unwrap());
@@ -191,27 +162,18 @@ fn the_admin_opens_the_disk_with_the_escrowed_key_until_it_is_renewed() {
         let made = good(world.agent(&tpm, &[&arguments[..], &["--output", "json"]].concat()));
         serde_json::from_slice::<serde_json::Value>(&made).unwrap()
     };
-    assert_eq!(
-        run("enroll"),
-        serde_json::json!({ "slot": 31, "number": 1 })
-    );
+    assert_eq!(run("enroll"), serde_json::json!({ "slot": 31, "number": 1 }));
     let keys = recovery_keys(&world, &machine, &admin);
     assert_eq!((keys.len(), keys[0].len()), (1, 55));
     assert!(opens(&disk, "31", &keys[0]));
     assert!(clevis_opens(&world, &tpm, &disk));
-    assert_eq!(
-        run("enroll"),
-        serde_json::json!({ "slot": 31, "number": null })
-    );
+    assert_eq!(run("enroll"), serde_json::json!({ "slot": 31, "number": null }));
 
     assert_eq!(run("renew"), serde_json::json!({ "slot": 30, "number": 2 }));
     let renewed = recovery_keys(&world, &machine, &admin);
     assert_eq!(renewed[1], keys[0]);
     assert!(opens(&disk, "30", &renewed[0]));
-    assert!(
-        !opens(&disk, "31", &keys[0]),
-        "the key that was typed is worth nothing"
-    );
+    assert!(!opens(&disk, "31", &keys[0]), "the key that was typed is worth nothing");
     assert!(opens(&disk, "0", b"first") && clevis_opens(&world, &tpm, &disk));
     let slots = metadata(&disk)["keyslots"].as_object().unwrap().clone();
     let slots: Vec<_> = slots.keys().map(String::as_str).collect();
@@ -220,20 +182,12 @@ fn the_admin_opens_the_disk_with_the_escrowed_key_until_it_is_renewed() {
 
 #[test]
 fn without_a_server_that_keeps_the_key_no_slot_is_made() {
-    let Node {
-        world, tpm, config, ..
-    } = Node::start(Wire::Tls);
+    let Node { world, tpm, config, .. } = Node::start(Wire::Tls);
     let disk = bound_disk(&world, &tpm, &config);
     let (_, file) = admin(&world);
     let before = metadata(&disk);
     boot(&tpm, "another kernel");
-    let arguments = [
-        "--rounds",
-        "1",
-        "recovery",
-        "enroll",
-        disk.to_str().unwrap(),
-    ];
+    let arguments = ["--rounds", "1", "recovery", "enroll", disk.to_str().unwrap()];
     let key = ["--admin-key", file.to_str().unwrap()];
     let lines = refused(&world.agent(&tpm, &[&arguments[..], &key].concat()));
     assert!(lines[0].starts_with("TEC-A412 "), "{lines:?}");
@@ -245,18 +199,9 @@ fn a_key_of_the_admin_that_is_none_is_named_before_anything_is_touched() {
     let world = World::start(Wire::Plain, TofuMatcher);
     let tpm = Swtpm::start().unwrap();
     let file = world.directory.path().join("admin.jwk");
-    std::fs::write(
-        &file,
-        r#"{"kty":"EC","crv":"P-256","alg":"ECDH-ES+A256KW","x":"AA","y":"AA"}"#,
-    )
-    .unwrap();
-    let arguments = [
-        "recovery",
-        "enroll",
-        "/nonexistent",
-        "--admin-key",
-        file.to_str().unwrap(),
-    ];
+    std::fs::write(&file, r#"{"kty":"EC","crv":"P-256","alg":"ECDH-ES+A256KW","x":"AA","y":"AA"}"#)
+        .unwrap();
+    let arguments = ["recovery", "enroll", "/nonexistent", "--admin-key", file.to_str().unwrap()];
     let lines = refused(&world.agent(&tpm, &arguments));
     assert!(lines[0].starts_with("TEC-N400 "), "{lines:?}");
 }

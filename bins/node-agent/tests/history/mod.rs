@@ -34,11 +34,7 @@ fn a_copy_of_a_tpm_is_refused_after_the_tpm_went_on_and_an_admin_is_told_why() {
 
     node.reboot("kernel");
     let output = node.decrypt(&sealed);
-    assert_eq!(
-        good(output),
-        PASSPHRASE.as_bytes(),
-        "the TPM itself goes on"
-    );
+    assert_eq!(good(output), PASSPHRASE.as_bytes(), "the TPM itself goes on");
 }
 
 #[test]

@@ -74,10 +74,7 @@ fn a_node_tells_whether_it_will_unlock_after_the_next_boot() {
     assert_eq!(answer(&told), (Some(3), "changed".into()));
     let text = next_boot(&node, staged.path(), &[]);
     let text = String::from_utf8(text.stdout).unwrap();
-    assert!(
-        text.contains("changes PCR 4: approve this image before"),
-        "{text}"
-    );
+    assert!(text.contains("changes PCR 4: approve this image before"), "{text}");
 
     // The values that came with the image, for example as a bundle.
     let prediction = BootPredictor::new().predict(&next, &PlatformState::new());

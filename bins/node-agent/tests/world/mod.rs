@@ -77,12 +77,7 @@ impl Node {
         let tpm = Swtpm::start().unwrap();
         boot(&tpm, "kernel");
         let (machine, config) = world.machine();
-        Self {
-            world,
-            tpm,
-            machine,
-            config,
-        }
+        Self { world, tpm, machine, config }
     }
 
     pub(crate) fn reboot(&mut self, kernel: &str) {
@@ -116,12 +111,7 @@ impl World {
             .output()
             .unwrap();
         assert!(links.status.success(), "{links:?}");
-        Self {
-            registry,
-            endpoint,
-            directory,
-            runtime,
-        }
+        Self { registry, endpoint, directory, runtime }
     }
 
     /// Approves a boot whose PCR 4 is extended once, by the digest of `kernel`.
@@ -189,10 +179,7 @@ impl World {
     pub(crate) fn prepare<'a>(&self, command: &'a mut Command, tpm: &Swtpm) -> &'a mut Command {
         let no_log = self.directory.path().join("no-event-log");
         std::fs::write(&no_log, b"").unwrap();
-        command
-            .env("TEC_TCTI", tpm.tcti())
-            .env("TEC_EVENT_LOG", no_log)
-            .env_remove("TEC_LOG")
+        command.env("TEC_TCTI", tpm.tcti()).env("TEC_EVENT_LOG", no_log).env_remove("TEC_LOG")
     }
 }
 
@@ -260,8 +247,7 @@ fn run(runtime: &Runtime, directory: &Path, wire: Wire, router: Router) -> Endpo
 
 pub(crate) fn boot(tpm: &Swtpm, kernel: &str) {
     let open = Tpm::open(&tpm.tcti()).unwrap();
-    open.pcr_extend(PcrIndex::BOOT_MANAGER, &Sha256Digest::of(kernel))
-        .unwrap();
+    open.pcr_extend(PcrIndex::BOOT_MANAGER, &Sha256Digest::of(kernel)).unwrap();
 }
 
 pub(crate) fn pipe(command: &mut Command, input: &[u8]) -> Output {
@@ -292,9 +278,6 @@ pub(crate) fn refused(output: &Output) -> [String; 3] {
     assert!(!text.contains(PASSPHRASE), "{text}");
     let lines: Vec<_> = text.lines().map(str::to_owned).collect();
     let (warnings, report) = lines.split_at(lines.len() - 3);
-    assert!(
-        warnings.iter().all(|line| line.contains(" WARN ")),
-        "{text}"
-    );
+    assert!(warnings.iter().all(|line| line.contains(" WARN ")), "{text}");
     report.to_vec().try_into().unwrap()
 }

@@ -27,11 +27,7 @@ async fn run(action: Action) -> anyhow::Result<u8> {
         Ok(exit::OK)
     });
     match action {
-        Action::RunVault {
-            volume,
-            storage,
-            command,
-        } => {
+        Action::RunVault { volume, storage, command } => {
             let volume = Volume::new(volume);
             tasks.spawn(async move {
                 guard::run(&command, &storage, &volume, shutdown).await?;

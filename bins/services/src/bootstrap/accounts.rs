@@ -73,9 +73,7 @@ impl Accounts {
         let minter = Minter::new(&self.vault, &token, &self.keys, self.clock.now());
         let client = self.connect(&minter, url, authorities).await?;
         for (account, jwt) in minter.accounts(revocations.clone()).await? {
-            push(&client, jwt)
-                .await
-                .with_context(|| format!("push the account {account}"))?;
+            push(&client, jwt).await.with_context(|| format!("push the account {account}"))?;
         }
         client.drain().await.context("leave NATS")?;
         tracing::info!(revoked = revocations.len(), "accounts pushed to NATS");

@@ -12,10 +12,7 @@ use tec_support::program::LogArgs;
 /// Brings a vault up from nothing, and serves those who bootstrap from it.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "services-bootstrap", version)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "a command line, built field by field"
-)]
+#[expect(clippy::exhaustive_structs, reason = "a command line, built field by field")]
 pub struct Args {
     /// The log.
     #[command(flatten)]
@@ -47,10 +44,7 @@ pub enum Action {
 
 /// Flags of the controller.
 #[derive(Clone, Debug, clap::Args)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "a command line, built field by field"
-)]
+#[expect(clippy::exhaustive_structs, reason = "a command line, built field by field")]
 pub struct Serve {
     /// Name of this pod; its number decides who initializes.
     #[arg(long, env = "POD_NAME")]
@@ -65,21 +59,13 @@ pub struct Serve {
     #[arg(long, env = "TEC_STATEFUL_SET", default_value = "vault")]
     pub stateful_set: String,
     /// Socket of the vault.
-    #[arg(
-        long,
-        env = "TEC_VAULT_SOCKET",
-        default_value = "/run/vault/vault.sock"
-    )]
+    #[arg(long, env = "TEC_VAULT_SOCKET", default_value = "/run/vault/vault.sock")]
     pub vault_socket: PathBuf,
     /// Directory of the wrapped key, on the vault's volume.
     #[arg(long, env = "TEC_VOLUME", default_value = "/vault/controller")]
     pub volume: PathBuf,
     /// Host and port of the API server.
-    #[arg(
-        long,
-        env = "TEC_KUBERNETES",
-        default_value = "kubernetes.default.svc:443"
-    )]
+    #[arg(long, env = "TEC_KUBERNETES", default_value = "kubernetes.default.svc:443")]
     pub kubernetes: String,
     /// Authority of the API server, in PEM.
     #[arg(
@@ -126,12 +112,7 @@ pub struct Serve {
     #[arg(long, env = "TEC_VIEWERS", value_delimiter = ',', required = true)]
     pub viewers: Vec<Account>,
     /// Namespaces whose service accounts are components.
-    #[arg(
-        long,
-        env = "TEC_COMPONENT_NAMESPACES",
-        value_delimiter = ',',
-        required = true
-    )]
+    #[arg(long, env = "TEC_COMPONENT_NAMESPACES", value_delimiter = ',', required = true)]
     pub component_namespaces: Vec<String>,
     /// Life of certificates, in seconds.
     #[arg(long, env = "TEC_CERTIFICATE_SECONDS", default_value = "86400")]
@@ -152,11 +133,7 @@ pub struct Serve {
     #[arg(long, env = "TEC_TLS_SECRET", default_value = "services-bootstrap-tls")]
     pub tls_secret: String,
     /// ConfigMap of the authorities alone.
-    #[arg(
-        long,
-        env = "TEC_CA_CONFIG_MAP",
-        default_value = "services-bootstrap-ca"
-    )]
+    #[arg(long, env = "TEC_CA_CONFIG_MAP", default_value = "services-bootstrap-ca")]
     pub ca_config_map: String,
     /// Controllers of the vault's other pods, host and port, if its storage is shared with them: storage
     /// that is empty is then never initialized a second time.

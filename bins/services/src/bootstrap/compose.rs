@@ -146,9 +146,7 @@ fn target(args: &Serve) -> anyhow::Result<Target> {
     {
         roots.add(authority.with_context(|| format!("read {}", file.display()))?)?;
     }
-    let config = ClientConfig::builder()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+    let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
     Target::tls(&args.kubernetes, Arc::new(config))
         .with_context(|| format!("{:?} is no address of an API server", args.kubernetes))
 }

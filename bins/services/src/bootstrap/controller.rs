@@ -151,11 +151,7 @@ impl Controller {
             self.bring_up(root_part).await?;
             root_part = RootPart::IfChanged;
             match self.set_up().await? {
-                SetupEnd::Ready {
-                    token,
-                    token_life,
-                    tls,
-                } => {
+                SetupEnd::Ready { token, token_life, tls } => {
                     self.certificate
                         .replace(tls.chain.as_bytes(), &tls.key)
                         .map_err(|error| RoundError::Certificate(error.into()))?;
@@ -171,10 +167,7 @@ impl Controller {
                     tokio::time::sleep(SHORTEST).await;
                 }
                 SetupEnd::RootDrift(object) if self.ordinal == Ordinal::Follower => {
-                    tracing::warn!(
-                        object,
-                        "drift that the first pod has to mend: waiting for it"
-                    );
+                    tracing::warn!(object, "drift that the first pod has to mend: waiting for it");
                     tokio::time::sleep(MENDED).await;
                 }
                 SetupEnd::RootDrift(object) => {
@@ -209,10 +202,8 @@ impl Controller {
         instance: Option<Instance>,
     ) -> Result<(), RoundError> {
         let mut rng = EntropyRng::new(&*self.entropy);
-        let fresh = Fresh {
-            key: SecretArray::random(&mut rng),
-            seed: SecretArray::random(&mut rng),
-        };
+        let fresh =
+            Fresh { key: SecretArray::random(&mut rng), seed: SecretArray::random(&mut rng) };
         let mut plan = BringUp::new(self.platform.clone(), self.ordinal, root_part, fresh)
             .with_sealed(self.sealing.of(instance));
         let cluster = Arc::clone(&self.cluster);
@@ -228,8 +219,7 @@ impl Controller {
             Some(Ok(Outcome::WithoutKey(fatal))) => {
                 self.sealing.opened(instance);
                 tracing::warn!(code = %fatal.code(), "the vault serves, but its key is lost");
-                self.warn(fatal, "the vault opened by itself and serves on")
-                    .await;
+                self.warn(fatal, "the vault opened by itself and serves on").await;
                 Ok(())
             }
             Some(Ok(Outcome::LeftSealed)) => Err(RoundError::Sealed),
@@ -300,8 +290,7 @@ impl Controller {
 
     /// Tells whoever looks at the pod; that the program ends is more important than that this works.
     async fn warn(&self, fatal: Fatal, detail: &str) {
-        self.event(fatal.code().to_string(), format!("{fatal}: {detail}"))
-            .await;
+        self.event(fatal.code().to_string(), format!("{fatal}: {detail}")).await;
     }
 
     async fn event(&self, reason: String, message: String) {

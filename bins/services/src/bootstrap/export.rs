@@ -33,16 +33,12 @@ pub async fn run(controller: &Controller, collector: &str, lines: Receiver<Line>
             }
         }
     };
-    Export::new(Http::new(target, DEADLINE), SERVICE)
-        .run(lines)
-        .await;
+    Export::new(Http::new(target, DEADLINE), SERVICE).run(lines).await;
 }
 
 async fn target(controller: &Controller, collector: &str) -> anyhow::Result<Target> {
     let authorities = authorities(controller).await;
-    let config = controller
-        .certificate
-        .client_config(authorities.as_bytes())?;
+    let config = controller.certificate.client_config(authorities.as_bytes())?;
     Target::tls(collector, Arc::new(config))
         .with_context(|| format!("{collector:?} is no collector"))
 }

@@ -42,9 +42,7 @@ impl Health {
                 (StatusCode::SERVICE_UNAVAILABLE, why)
             }
         };
-        Router::new()
-            .route("/livez", get(async || "alive"))
-            .route("/readyz", get(readiness))
+        Router::new().route("/livez", get(async || "alive")).route("/readyz", get(readiness))
     }
 
     /// Lets a round take place. Afterwards this is ready, or not if the round failed; and it is not while
@@ -70,11 +68,7 @@ impl Health {
 
     async fn tell(&self, is_ready: bool) {
         self.is_ready.store(is_ready, Ordering::Relaxed);
-        let status = if is_ready {
-            ServingStatus::Serving
-        } else {
-            ServingStatus::NotServing
-        };
+        let status = if is_ready { ServingStatus::Serving } else { ServingStatus::NotServing };
         for name in ["", service::NAME] {
             self.reporter.set_service_status(name, status).await;
         }
@@ -94,9 +88,7 @@ mod tests {
         let service = HealthService::from_health_reporter(health.reporter.clone());
         let told = health.is_ready.load(Ordering::Relaxed);
         for name in ["", service::NAME] {
-            let request = HealthCheckRequest {
-                service: name.to_owned(),
-            };
+            let request = HealthCheckRequest { service: name.to_owned() };
             let answer = service.check(Request::new(request)).await.unwrap();
             let status = answer.into_inner().status;
             // SERVING of grpc.health.v1.

@@ -77,9 +77,7 @@ impl Passwords {
     }
 
     async fn stored(&self, user: &str) -> anyhow::Result<Stored> {
-        Ok(Stored::from_answer(
-            &self.call(password::read(user)).await?,
-        )?)
+        Ok(Stored::from_answer(&self.call(password::read(user)).await?)?)
     }
 
     /// The password that shall count, and its number; a new one if the one before has lived long enough.

@@ -27,11 +27,7 @@ pub struct Instance {
 impl Sealing {
     /// For the vault behind this socket.
     pub fn new(when: Unseal, socket: PathBuf) -> Self {
-        Self {
-            when,
-            socket,
-            opened: Mutex::default(),
-        }
+        Self { when, socket, opened: Mutex::default() }
     }
 
     /// The process of the moment, if there is one.

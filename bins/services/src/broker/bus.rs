@@ -224,9 +224,7 @@ async fn open(
     refused: &Arc<AtomicU64>,
 ) -> anyhow::Result<Client> {
     let grant = identity.renewed().await?;
-    let tls = identity
-        .certificate()
-        .client_config(grant.authorities.as_bytes())?;
+    let tls = identity.certificate().client_config(grant.authorities.as_bytes())?;
     let asked = Arc::clone(identity);
     let refused = Arc::clone(refused);
     let options = ConnectOptions::with_auth_callback(move |nonce| {

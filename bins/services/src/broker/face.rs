@@ -76,10 +76,7 @@ impl Broker for Face {
             Some((message, from))
         });
         let messages = messages.map(|message| {
-            Ok(Message {
-                subject: message.subject.to_string(),
-                payload: message.payload.to_vec(),
-            })
+            Ok(Message { subject: message.subject.to_string(), payload: message.payload.to_vec() })
         });
         Ok(Response::new(messages.boxed()))
     }

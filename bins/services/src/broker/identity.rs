@@ -41,9 +41,7 @@ impl Grant {
     /// After how long a new one is due: two thirds of its life.
     pub fn renew_after(&self, now: Timestamp) -> Duration {
         let life = renew_after(self.ends, self.given);
-        let due = self
-            .given
-            .plus_seconds(i64::try_from(life.as_secs()).unwrap_or(i64::MAX));
+        let due = self.given.plus_seconds(i64::try_from(life.as_secs()).unwrap_or(i64::MAX));
         let left = due.unix_seconds().saturating_sub(now.unix_seconds());
         Duration::from_secs(u64::try_from(left).unwrap_or(0))
     }
@@ -78,9 +76,7 @@ pub struct Identity {
 
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Identity")
-            .field("user", &self.user.public_key())
-            .finish_non_exhaustive()
+        f.debug_struct("Identity").field("user", &self.user.public_key()).finish_non_exhaustive()
     }
 }
 
@@ -167,8 +163,7 @@ impl Identity {
         });
         let answer = answer.await?.into_inner();
         let tls = answer.tls.context("the controller sent no certificate")?;
-        self.certificate
-            .replace(tls.certificate_chain.as_bytes(), &own.into_key())?;
+        self.certificate.replace(tls.certificate_chain.as_bytes(), &own.into_key())?;
         let ends = answer.jwt_expires.min(tls.not_after);
         tracing::info!(name = %answer.name, serial = %tls.serial, ends, "the controller gave a new identity");
         Ok(Grant {

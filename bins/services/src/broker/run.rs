@@ -60,9 +60,7 @@ fn export(
     if let Some(address) = collector
         && let Some(lines) = tec_support::export::lines()
     {
-        let config = identity
-            .certificate()
-            .client_config(grant.authorities.as_bytes())?;
+        let config = identity.certificate().client_config(grant.authorities.as_bytes())?;
         let target = Target::tls(address, Arc::new(config));
         let target = target.with_context(|| format!("{address:?} is no collector"))?;
         sending = Some((Export::new(Http::new(target, DEADLINE), SERVICE), lines));

@@ -9,10 +9,7 @@ use tec_support::program::LogArgs;
 /// Writes what a service needs to begin, and ends.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "services-init", version)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "a command line, built field by field"
-)]
+#[expect(clippy::exhaustive_structs, reason = "a command line, built field by field")]
 pub struct Args {
     /// The way to the controller.
     #[command(flatten)]
@@ -36,10 +33,7 @@ pub struct Args {
 
 /// The way to the controller, for everybody who asks it.
 #[derive(Clone, Debug, clap::Args)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "a command line, built field by field"
-)]
+#[expect(clippy::exhaustive_structs, reason = "a command line, built field by field")]
 pub struct Way {
     /// Controller, host and port: `services-bootstrap.<namespace>.svc:8443`, as its certificate names it.
     /// Nothing works without it.
@@ -53,20 +47,10 @@ pub struct Way {
     #[arg(long, env = "TEC_CA", global = true, default_value = "/etc/tec/ca.crt")]
     pub ca: PathBuf,
     /// The pod's token for the controller; read again at each try.
-    #[arg(
-        long,
-        env = "TEC_TOKEN",
-        global = true,
-        default_value = "/var/run/secrets/tec/token"
-    )]
+    #[arg(long, env = "TEC_TOKEN", global = true, default_value = "/var/run/secrets/tec/token")]
     pub token: PathBuf,
     /// How long to try, in seconds.
-    #[arg(
-        long,
-        env = "TEC_DEADLINE_SECONDS",
-        global = true,
-        default_value = "300"
-    )]
+    #[arg(long, env = "TEC_DEADLINE_SECONDS", global = true, default_value = "300")]
     pub deadline_seconds: u32,
 }
 
@@ -102,18 +86,10 @@ pub enum Service {
         #[arg(long, env = "TEC_OPENSEARCH_HEAP", default_value = "1024")]
         heap: u32,
         /// Directory of data.
-        #[arg(
-            long,
-            env = "TEC_OPENSEARCH_DATA",
-            default_value = "/usr/share/opensearch/data"
-        )]
+        #[arg(long, env = "TEC_OPENSEARCH_DATA", default_value = "/usr/share/opensearch/data")]
         data: String,
         /// Directory of logs.
-        #[arg(
-            long,
-            env = "TEC_OPENSEARCH_LOGS",
-            default_value = "/usr/share/opensearch/logs"
-        )]
+        #[arg(long, env = "TEC_OPENSEARCH_LOGS", default_value = "/usr/share/opensearch/logs")]
         logs: String,
         /// Name in the node's own certificate: name.namespace.svc of its service account.
         #[arg(long, env = "TEC_OPENSEARCH_NODE_NAME")]

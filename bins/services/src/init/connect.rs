@@ -111,9 +111,7 @@ pub fn client(way: &Way, authorities: &str) -> anyhow::Result<Client> {
     let controller = controller.context("--controller is missing: host and port")?;
     let host = match &way.controller_name {
         Some(name) => name.as_str(),
-        None => controller
-            .rsplit_once(':')
-            .map_or(controller, |(host, _)| host),
+        None => controller.rsplit_once(':').map_or(controller, |(host, _)| host),
     };
     let tls = ClientTlsConfig::new()
         .ca_certificate(tonic::transport::Certificate::from_pem(authorities))

@@ -141,10 +141,7 @@ impl Output {
 
 /// A directory that the group of the volume may read; one that is there stays as it is.
 fn make(dir: &Path) -> std::io::Result<()> {
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o750)
-        .create(dir)
+    fs::DirBuilder::new().recursive(true).mode(0o750).create(dir)
 }
 
 #[cfg(test)]
@@ -166,10 +163,7 @@ mod tests {
             found.permissions().mode() & 0o777
         };
         assert_eq!(mode("certs"), 0o750);
-        assert_eq!(
-            (mode("certs/tls.crt"), mode("certs/ca.crt")),
-            (0o644, 0o644)
-        );
+        assert_eq!((mode("certs/tls.crt"), mode("certs/ca.crt")), (0o644, 0o644));
         assert_eq!((mode("certs/tls.key"), mode("nats.conf")), (0o600, 0o600));
     }
 
@@ -180,10 +174,7 @@ mod tests {
         output.file("certs/tls.key", "secret");
         output.write(dir.path()).unwrap();
         let key = dir.path().join("certs/tls.key");
-        assert_eq!(
-            fs::metadata(&key).unwrap().permissions().mode() & 0o777,
-            0o600
-        );
+        assert_eq!(fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o600);
         let first = fs::read(dir.path().join(COMPLETE)).unwrap();
         output.file("nats.conf", "other");
         output.write(dir.path()).unwrap();

@@ -65,20 +65,10 @@ mod tests {
         let own = OwnKey::generate().unwrap();
         assert!(own.request().parse::<SigningRequest>().is_ok());
         assert!(!own.request().contains("PRIVATE"));
-        let sent = TlsMaterial {
-            certificate_chain: "chain".to_owned(),
-            ..TlsMaterial::default()
-        };
+        let sent = TlsMaterial { certificate_chain: "chain".to_owned(), ..TlsMaterial::default() };
         let complete = own.complete(Some(sent.clone())).unwrap();
-        assert!(
-            complete
-                .private_key
-                .starts_with(b"-----BEGIN PRIVATE KEY-----")
-        );
-        let foreign = TlsMaterial {
-            private_key: b"key".to_vec(),
-            ..sent
-        };
+        assert!(complete.private_key.starts_with(b"-----BEGIN PRIVATE KEY-----"));
+        let foreign = TlsMaterial { private_key: b"key".to_vec(), ..sent };
         assert!(OwnKey::generate().unwrap().complete(Some(foreign)).is_err());
     }
 }

@@ -61,11 +61,7 @@ async fn ask(args: &Args) -> anyhow::Result<Output> {
     Ok(match &args.service {
         Service::Nats { .. } => nats(args).await?,
         Service::Opensearch { .. } => opensearch(args).await?,
-        Service::Collector {
-            listen,
-            listen_http,
-            opensearch: url,
-        } => {
+        Service::Collector { listen, listen_http, opensearch: url } => {
             let own = OwnKey::generate()?;
             let answer = telemetry(args, TelemetryKind::Collector, Some(&own)).await?;
             let mut output = Output::default();
@@ -74,33 +70,21 @@ async fn ask(args: &Args) -> anyhow::Result<Output> {
             output.login(&opensearch::credentials("telemetry", &password));
             output.password(answer.opensearch_password);
             let login = path(args, output::LOGIN);
-            let listen = Listen {
-                grpc: *listen,
-                http: *listen_http,
-            };
+            let listen = Listen { grpc: *listen, http: *listen_http };
             let text = telemetry::collector(&listen, &tls_files(args), url, &login);
             output.file("collector.yaml", text);
             output
         }
-        Service::Sender {
-            host,
-            port,
-            grpc_port,
-        } => {
+        Service::Sender { host, port, grpc_port } => {
             let own = OwnKey::generate()?;
             let answer = telemetry(args, TelemetryKind::Sender, Some(&own)).await?;
             let mut output = Output::default();
             output.tls("", own.complete(answer.tls)?);
             let text = telemetry::fluent_bit(host, *port, &tls_files(args))?;
             output.file("fluent-bit-output.conf", text);
-            let endpoint = Endpoint {
-                host: host.clone(),
-                port: *grpc_port,
-            };
+            let endpoint = Endpoint { host: host.clone(), port: *grpc_port };
             let variables = telemetry::tracer(&endpoint, &tls_files(args));
-            let lines = variables
-                .iter()
-                .map(|(name, value)| format!("{name}={value}\n"));
+            let lines = variables.iter().map(|(name, value)| format!("{name}={value}\n"));
             output.file("tracer.env", lines.collect::<String>());
             output
         }
@@ -122,11 +106,7 @@ fn path(args: &Args, name: &str) -> String {
 }
 
 fn tls_files(args: &Args) -> TlsFiles {
-    TlsFiles {
-        cert: path(args, "tls.crt"),
-        key: path(args, "tls.key"),
-        ca: path(args, "ca.crt"),
-    }
+    TlsFiles { cert: path(args, "tls.crt"), key: path(args, "tls.key"), ca: path(args, "ca.crt") }
 }
 
 /// So that a try can be found in the controller's audit.
@@ -142,12 +122,7 @@ fn request_id(args: &Args) -> String {
 }
 
 async fn nats(args: &Args) -> anyhow::Result<Output> {
-    let Service::Nats {
-        listen,
-        monitor,
-        accounts: dir,
-    } = &args.service
-    else {
+    let Service::Nats { listen, monitor, accounts: dir } = &args.service else {
         anyhow::bail!("this is for NATS");
     };
     let own = OwnKey::generate()?;
@@ -160,19 +135,13 @@ async fn nats(args: &Args) -> anyhow::Result<Output> {
         async move { client.bootstrap_nats(request).await }
     });
     let answer = answer.await?.into_inner();
-    let accounts = answer
-        .accounts
-        .iter()
-        .map(|(key, jwt)| Ok((key.parse()?, jwt.clone())));
+    let accounts = answer.accounts.iter().map(|(key, jwt)| Ok((key.parse()?, jwt.clone())));
     let tls = tls_files(args);
     let config = nats::ServerConfig {
         listen: *listen,
         monitor: *monitor,
         operator: answer.operator_jwt.clone(),
-        system_account: answer
-            .system_account
-            .parse()
-            .context("the system account")?,
+        system_account: answer.system_account.parse().context("the system account")?,
         accounts: accounts
             .collect::<Result<_, nats::PublicKeyError>>()
             .context("the key of an account")?,
@@ -192,15 +161,8 @@ async fn nats(args: &Args) -> anyhow::Result<Output> {
 }
 
 async fn opensearch(args: &Args) -> anyhow::Result<Output> {
-    let Service::Opensearch {
-        cluster,
-        listen,
-        transport,
-        heap,
-        data,
-        logs,
-        node_name,
-    } = &args.service
+    let Service::Opensearch { cluster, listen, transport, heap, data, logs, node_name } =
+        &args.service
     else {
         anyhow::bail!("this is for OpenSearch");
     };
@@ -235,9 +197,7 @@ async fn opensearch(args: &Args) -> anyhow::Result<Output> {
         output.file(path, text);
     }
     // The certificate that may do everything stays out of the node's volume.
-    let tls = answer
-        .node_tls
-        .context("the controller sent no certificate")?;
+    let tls = answer.node_tls.context("the controller sent no certificate")?;
     output.tls("certs/", tls);
     Ok(output)
 }

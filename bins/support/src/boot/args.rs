@@ -170,8 +170,6 @@ impl From<StubName> for StubProfile {
 /// # Errors
 /// What it is not, for a person.
 pub fn parse_pcr(text: &str) -> Result<PcrIndex, String> {
-    let index: u8 = text
-        .parse()
-        .map_err(|_| format!("{text} is not a number from 0 to 23"))?;
+    let index: u8 = text.parse().map_err(|_| format!("{text} is not a number from 0 to 23"))?;
     PcrIndex::new(index).map_err(|error| error.to_string())
 }

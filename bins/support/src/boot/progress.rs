@@ -17,10 +17,7 @@ pub(super) struct Shown<'i> {
 
 impl<'i> Shown<'i> {
     pub(super) fn new(image: &'i dyn BootImage) -> Self {
-        Self {
-            image,
-            on_terminal: io::stderr().is_terminal(),
-        }
+        Self { image, on_terminal: io::stderr().is_terminal() }
     }
 
     /// Who waits cannot do anything about a terminal that is gone.

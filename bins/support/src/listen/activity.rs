@@ -119,10 +119,7 @@ impl Activity {
 
     /// Whether nobody loses anything when the connection is closed.
     pub(super) fn is_unused(&self) -> bool {
-        matches!(
-            self.state().phase,
-            Phase::Handshake | Phase::New | Phase::Idle
-        )
+        matches!(self.state().phase, Phase::Handshake | Phase::New | Phase::Idle)
     }
 
     /// How easily the connection is given up, and since when it is in this state.

@@ -38,15 +38,7 @@ impl<B: Body> Arriving<B> {
             activity.receiving();
         }
         let now = Instant::now();
-        Self {
-            body,
-            activity,
-            counts,
-            limits,
-            began: now,
-            heard: now,
-            timer: Timer::default(),
-        }
+        Self { body, activity, counts, limits, began: now, heard: now, timer: Timer::default() }
     }
 }
 

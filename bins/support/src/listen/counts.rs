@@ -88,8 +88,7 @@ impl Counts {
 
     /// Connections that were turned away or closed for this reason.
     pub fn closed(&self, reason: Reason) -> u64 {
-        self.counter(reason)
-            .map_or(0, |counter| counter.load(Ordering::Relaxed))
+        self.counter(reason).map_or(0, |counter| counter.load(Ordering::Relaxed))
     }
 
     pub(super) fn accept(&self) {
@@ -129,10 +128,7 @@ pub fn render(listeners: &[Arc<Counts>]) -> String {
     );
     for counts in listeners {
         let (name, count) = (counts.name, counts.accepted.load(Ordering::Relaxed));
-        let _ = writeln!(
-            text,
-            "tec_connections_accepted_total{{listener=\"{name}\"}} {count}"
-        );
+        let _ = writeln!(text, "tec_connections_accepted_total{{listener=\"{name}\"}} {count}");
     }
     text.push_str(
         "# HELP tec_connections_refused_total Connections refused or closed by the server, by reason.\n\

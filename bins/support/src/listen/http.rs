@@ -99,13 +99,7 @@ impl Conversation {
         request: Request<Incoming>,
     ) -> Result<Response<Answer<Body>>, Infallible> {
         let runs = self.activity.request();
-        let Self {
-            router,
-            peer,
-            limits,
-            activity,
-            counts,
-        } = self;
+        let Self { router, peer, limits, activity, counts } = self;
         let mut request =
             request.map(|body| Body::new(Arriving::new(body, activity, counts, limits)));
         request.extensions_mut().insert(ConnectInfo(peer));

@@ -43,10 +43,7 @@ const SHARE_OF_DESCRIPTORS: usize = 4;
 
 /// Limits of a listener; [`Limits::default`] are the constants of this module.
 #[derive(Clone, Copy, Debug)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "programs and tests change single ones"
-)]
+#[expect(clippy::exhaustive_structs, reason = "programs and tests change single ones")]
 pub struct Limits {
     /// See [`HANDSHAKE`].
     pub handshake: Duration,
@@ -87,11 +84,7 @@ impl Default for Limits {
 impl Limits {
     /// For probes and metrics: few clients, all of them of the cluster.
     pub fn probes() -> Self {
-        Self {
-            total: PROBES,
-            per_peer: PROBES,
-            ..Self::default()
-        }
+        Self { total: PROBES, per_peer: PROBES, ..Self::default() }
     }
 
     /// Most bytes that all connections take beside the bodies of requests.

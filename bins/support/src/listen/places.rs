@@ -42,12 +42,7 @@ pub struct Places {
 impl Places {
     /// So many places in all, and for one network.
     pub fn new(total: usize, per_peer: usize, counts: Arc<Counts>) -> Arc<Self> {
-        Arc::new(Self {
-            total,
-            per_peer,
-            table: Mutex::default(),
-            counts,
-        })
+        Arc::new(Self { total, per_peer, table: Mutex::default(), counts })
     }
 
     /// Counters of the listener.
@@ -121,18 +116,10 @@ impl Table {
         self.next = self.next.wrapping_add(1);
         let (activity, displaced) = (Activity::new(), Arc::new(Notify::new()));
         *self.peers.entry(peer).or_default() += 1;
-        let held = Held {
-            peer,
-            activity: Arc::clone(&activity),
-            displaced: Arc::clone(&displaced),
-        };
+        let held =
+            Held { peer, activity: Arc::clone(&activity), displaced: Arc::clone(&displaced) };
         self.open.insert(id, held);
-        Place {
-            places: Arc::clone(places),
-            id,
-            activity,
-            displaced,
-        }
+        Place { places: Arc::clone(places), id, activity, displaced }
     }
 
     fn count(&self, peer: IpAddr) -> usize {
@@ -275,11 +262,7 @@ mod tests {
         let third = places.admit(peer(3)).unwrap();
         assert_eq!(held.iter().filter(|place| is_displaced(place)).count(), 1);
         let fourth = places.admit(peer(3)).err();
-        assert_eq!(
-            fourth,
-            Some(Reason::TotalLimit),
-            "1 + 1 are not fewer than 2"
-        );
+        assert_eq!(fourth, Some(Reason::TotalLimit), "1 + 1 are not fewer than 2");
         assert!(!is_displaced(&third));
         assert_eq!(places.counts.closed(Reason::TotalLimit), 1);
     }
@@ -299,11 +282,7 @@ mod tests {
         let held = [1, 1].map(|number| places.admit(peer(number)).unwrap());
         places.shed();
         assert_eq!(places.table().open.len(), 1);
-        assert_eq!(
-            places.counts.open(),
-            2,
-            "the one that was told to has not ended"
-        );
+        assert_eq!(places.counts.open(), 2, "the one that was told to has not ended");
         drop(held);
         assert!(places.table().open.is_empty() && places.table().peers.is_empty());
         assert_eq!(places.counts.open(), 0);

@@ -39,12 +39,7 @@ pub struct Server {
 impl Server {
     /// With the default limits.
     pub fn new(transport: Transport, router: Router) -> Self {
-        Self {
-            transport,
-            router,
-            limits: Limits::default(),
-            counts: Counts::new("default"),
-        }
+        Self { transport, router, limits: Limits::default(), counts: Counts::new("default") }
     }
 
     /// With these limits.
@@ -142,9 +137,7 @@ impl Connections {
         };
         let Some(tls) = self.tls else {
             place.activity().shaken();
-            return conversation
-                .run(stream, Protocol::Http1, self.shutdown)
-                .await;
+            return conversation.run(stream, Protocol::Http1, self.shutdown).await;
         };
         let mut stop = self.shutdown.clone();
         let shaken = tokio::select! {

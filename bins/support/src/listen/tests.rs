@@ -67,9 +67,7 @@ fn certificate(alpn: &[&[u8]]) -> (Transport, Arc<ClientConfig>) {
     config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
     let mut roots = RootCertStore::empty();
     roots.add(chain).unwrap();
-    let mut client = ClientConfig::builder()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+    let mut client = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
     client.alpn_protocols.clone_from(&config.alpn_protocols);
     (Transport::Tls(Arc::new(config)), Arc::new(client))
 }
@@ -103,20 +101,10 @@ impl Served {
             .route("/wait", get(wait))
             .route("/large", get(async || vec![b'a'; 64 << 20]))
             .route("/body", post(take));
-        let server = Server::new(transport, router)
-            .with_limits(limits)
-            .counted_by(&counts);
+        let server = Server::new(transport, router).with_limits(limits).counted_by(&counts);
         let mut task = JoinSet::new();
         task.spawn(server.run(listener, shutdown));
-        Self {
-            address,
-            client,
-            counts,
-            go_on,
-            asked,
-            stop,
-            task,
-        }
+        Self { address, client, counts, go_on, asked, stop, task }
     }
 
     async fn connect(&self) -> TcpStream {
@@ -134,10 +122,7 @@ impl Served {
     async fn shake(&self, stream: TcpStream) -> TlsStream<TcpStream> {
         let config = Arc::clone(self.client.as_ref().unwrap());
         let name = "localhost".try_into().unwrap();
-        TlsConnector::from(config)
-            .connect(name, stream)
-            .await
-            .unwrap()
+        TlsConnector::from(config).connect(name, stream).await.unwrap()
     }
 
     async fn open(&self, count: u64) {
@@ -187,10 +172,7 @@ async fn ask(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), request: &[u8])
 
 #[tokio::test]
 async fn a_handshake_that_does_not_begin_or_does_not_end_is_cut_off() {
-    let served = Served::tls(Limits {
-        handshake: SHORT,
-        ..patient()
-    });
+    let served = Served::tls(Limits { handshake: SHORT, ..patient() });
     // A record of a handshake (RFC 8446, section 5.1) that does not come.
     for said in [&b""[..], b"\x16\x03\x01\x01\x00"] {
         let mut stream = served.connect().await;
@@ -202,10 +184,7 @@ async fn a_handshake_that_does_not_begin_or_does_not_end_is_cut_off() {
 
 #[tokio::test]
 async fn a_connection_that_says_nothing_after_its_handshake_is_closed() {
-    let limits = Limits {
-        first_byte: SHORT,
-        ..patient()
-    };
+    let limits = Limits { first_byte: SHORT, ..patient() };
     let served = Served::tls(limits);
     let mut stream = served.shake(served.connect().await).await;
     assert_eq!(rest(&mut stream).await, "");
@@ -217,10 +196,7 @@ async fn a_connection_that_says_nothing_after_its_handshake_is_closed() {
 
 #[tokio::test]
 async fn one_byte_or_half_a_head_is_not_waited_for() {
-    let served = Served::tls(Limits {
-        head: SHORT,
-        ..patient()
-    });
+    let served = Served::tls(Limits { head: SHORT, ..patient() });
     for said in [&b"P"[..], b"GET / HTTP/1.1\r\nHost"] {
         let mut stream = served.shake(served.connect().await).await;
         stream.write_all(said).await.unwrap();
@@ -231,10 +207,7 @@ async fn one_byte_or_half_a_head_is_not_waited_for() {
 
 #[tokio::test]
 async fn a_head_that_comes_byte_by_byte_must_come_whole_in_time() {
-    let served = Served::plain(Limits {
-        head: SHORT * 5,
-        ..patient()
-    });
+    let served = Served::plain(Limits { head: SHORT * 5, ..patient() });
     let mut stream = served.connect().await;
     let dribble = async {
         while stream.write_all(b"G").await.is_ok() {
@@ -251,16 +224,9 @@ async fn http_2_is_spoken_only_where_it_is_offered() {
     let mut stream = served.connect().await;
     stream.write_all(PREFACE).await.unwrap();
     let answer = rest(&mut stream).await;
-    assert!(
-        answer.is_empty() || answer.starts_with("HTTP/1.1 400"),
-        "{answer}"
-    );
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 400"), "{answer}");
     let (transport, client) = certificate(&[b"h2"]);
-    let limits = Limits {
-        idle: SHORT,
-        head: SHORT,
-        ..patient()
-    };
+    let limits = Limits { idle: SHORT, head: SHORT, ..patient() };
     let served = Served::start((transport, Some(client)), limits);
     let mut stream = served.shake(served.connect().await).await;
     stream.write_all(PREFACE).await.unwrap();
@@ -272,20 +238,14 @@ async fn http_2_is_spoken_only_where_it_is_offered() {
 #[tokio::test]
 async fn a_body_must_not_pause_and_must_come_whole_in_time() {
     let head = b"POST /body HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n";
-    let served = Served::plain(Limits {
-        body_idle: SHORT,
-        ..patient()
-    });
+    let served = Served::plain(Limits { body_idle: SHORT, ..patient() });
     let mut stream = served.connect().await;
     let answer = ask(&mut stream, head).await;
     assert!(answer.starts_with("HTTP/1.1 4"), "{answer}");
     rest(&mut stream).await;
     assert_eq!(served.counts.closed(Reason::BodyTimeout), 1);
 
-    let served = Served::plain(Limits {
-        body: SHORT * 5,
-        ..patient()
-    });
+    let served = Served::plain(Limits { body: SHORT * 5, ..patient() });
     let mut stream = served.connect().await;
     stream.write_all(head).await.unwrap();
     let dribble = async {
@@ -299,10 +259,7 @@ async fn a_body_must_not_pause_and_must_come_whole_in_time() {
 
 #[tokio::test]
 async fn requests_may_follow_each_other_until_none_comes() {
-    let served = Served::tls(Limits {
-        idle: SHORT * 3,
-        ..patient()
-    });
+    let served = Served::tls(Limits { idle: SHORT * 3, ..patient() });
     let mut stream = served.shake(served.connect().await).await;
     for _ in 0..3 {
         let answer = ask(&mut stream, GET).await;
@@ -316,10 +273,7 @@ async fn requests_may_follow_each_other_until_none_comes() {
 
 #[tokio::test]
 async fn an_answer_that_nobody_takes_is_not_kept() {
-    let served = Served::plain(Limits {
-        write: SHORT,
-        ..patient()
-    });
+    let served = Served::plain(Limits { write: SHORT, ..patient() });
     let mut stream = served.connect().await;
     let request = b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n";
     stream.write_all(request).await.unwrap();
@@ -337,20 +291,13 @@ async fn a_head_has_a_largest_size() {
     // The server may have closed it before all was sent.
     let _ = stream.write_all(&vec![b'a'; limits::HEAD_BYTES * 2]).await;
     let answer = rest(&mut stream).await;
-    assert!(
-        answer.is_empty() || answer.starts_with("HTTP/1.1 431"),
-        "{answer}"
-    );
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");
     served.open(0).await;
 }
 
 #[tokio::test]
 async fn silent_connections_of_ten_addresses_lock_out_no_eleventh() {
-    let served = Served::plain(Limits {
-        total: 40,
-        per_peer: 20,
-        ..patient()
-    });
+    let served = Served::plain(Limits { total: 40, per_peer: 20, ..patient() });
     let mut silent = Vec::new();
     for number in 0..200 {
         let mut stream = served.connect_from(2 + number % 10).await;
@@ -369,10 +316,7 @@ async fn silent_connections_of_ten_addresses_lock_out_no_eleventh() {
 
 #[tokio::test]
 async fn one_address_has_its_share_and_no_more() {
-    let served = Served::plain(Limits {
-        per_peer: 3,
-        ..patient()
-    });
+    let served = Served::plain(Limits { per_peer: 3, ..patient() });
     let mut served_now = Vec::new();
     for _ in 0..3 {
         let mut stream = served.connect().await;

@@ -19,9 +19,7 @@ pub(super) struct Timer(Option<Pin<Box<Sleep>>>);
 impl Timer {
     /// Ready when `deadline` has passed.
     pub(super) fn poll(&mut self, deadline: Instant, context: &mut Context<'_>) -> Poll<()> {
-        let sleep = self
-            .0
-            .get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        let sleep = self.0.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
         if sleep.deadline() != deadline {
             sleep.as_mut().reset(deadline);
         }

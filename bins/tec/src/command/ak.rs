@@ -55,11 +55,7 @@ pub(crate) async fn ak(state_dir: &Path, command: AkCommand, output: Output) -> 
                 .map_err(coded(Code::StoreUnavailable, "list the attestation keys"))?;
             output.print(&keys, |keys| key_table(keys))?;
         }
-        AkCommand::Approve {
-            key,
-            disk_keys,
-            dry_run,
-        } => {
+        AkCommand::Approve { key, disk_keys, dry_run } => {
             let record = find(&store, key).await?;
             if !dry_run.dry_run {
                 approve(&store, record, disk_keys).await?;
@@ -85,15 +81,10 @@ fn key_table(keys: &[AkRecord]) -> String {
             record.fingerprint().to_string(),
             record.machine.to_string(),
             word(&record.state),
-            record
-                .ek
-                .map_or_else(|| "-".to_owned(), |ek| ek.to_string()),
+            record.ek.map_or_else(|| "-".to_owned(), |ek| ek.to_string()),
         ]
     };
-    table(
-        ["KEY", "MACHINE", "STATE", "PROVEN BY EK"],
-        &keys.iter().map(row).collect::<Vec<_>>(),
-    )
+    table(["KEY", "MACHINE", "STATE", "PROVEN BY EK"], &keys.iter().map(row).collect::<Vec<_>>())
 }
 
 async fn find(store: &Store, key: Fingerprint) -> anyhow::Result<AkRecord> {
@@ -140,7 +131,5 @@ async fn approve(store: &Store, record: AkRecord, disk_keys: DiskKeys) -> anyhow
 
 fn say(output: Output, done: &str, dry_run: bool, key: Fingerprint) -> anyhow::Result<()> {
     let value = serde_json::json!({ "key": key, "action": done, "dry_run": dry_run });
-    output.print(&value, |_| {
-        format!("key {key} {}{done}", if dry_run { "would be " } else { "" })
-    })
+    output.print(&value, |_| format!("key {key} {}{done}", if dry_run { "would be " } else { "" }))
 }

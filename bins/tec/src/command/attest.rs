@@ -101,11 +101,7 @@ pub(crate) async fn attest(args: AttestArgs, output: Output) -> anyhow::Result<u
 }
 
 async fn with(args: &AttestArgs, attester: &dyn Attester) -> anyhow::Result<Outcome> {
-    let servers: Vec<Endpoint> = args
-        .servers
-        .iter()
-        .map(|(_, server)| server.clone())
-        .collect();
+    let servers: Vec<Endpoint> = args.servers.iter().map(|(_, server)| server.clone()).collect();
     let timeout = Duration::from_secs(args.timeout);
     let deadlines = Deadlines::new(CONNECT.min(timeout), timeout);
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -118,9 +114,7 @@ async fn with(args: &AttestArgs, attester: &dyn Attester) -> anyhow::Result<Outc
         let claims = token_claims(&token.map_err(coded)?).context("the token is no JWT")?;
         return Ok(Outcome::token(claims));
     };
-    let resource = policy
-        .rounds(&mut rng, || client.fetch(path, attester))
-        .await;
+    let resource = policy.rounds(&mut rng, || client.fetch(path, attester)).await;
     let resource = resource.map_err(coded)?;
     if let Some(file) = &args.write {
         write_private(file, resource.expose("the caller asked for a file"))
@@ -154,18 +148,13 @@ fn node_agent(args: &AttestArgs) -> anyhow::Result<Option<Outcome>> {
         command.arg(flag).arg(number.to_string());
     }
     let shown = args.node_agent.display();
-    let result = command
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()
-        .with_context(|| {
+    let result =
+        command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().with_context(|| {
             format!("cannot run {shown}: --node-agent names the program with the TPM")
         })?;
     if !result.status.success() {
         return Ok(None);
     }
     let outcome = serde_json::from_slice(&result.stdout);
-    Ok(Some(outcome.with_context(|| {
-        format!("{shown} of another version answered")
-    })?))
+    Ok(Some(outcome.with_context(|| format!("{shown} of another version answered"))?))
 }

@@ -58,9 +58,7 @@ fn row(entry: &AuditEntry) -> [String; 5] {
         entry.sequence.to_string(),
         event.at.to_string(),
         word(&event.action),
-        event
-            .machine
-            .map_or_else(|| "-".to_owned(), |id| id.to_string()),
+        event.machine.map_or_else(|| "-".to_owned(), |id| id.to_string()),
         event.subject.clone(),
     ]
 }
@@ -69,9 +67,8 @@ fn verify(store: &Store, output: Output) -> anyhow::Result<u8> {
     match store.verify_audit().map_err(coded)? {
         AuditVerdict::Intact { events, head } => {
             let value = serde_json::json!({ "intact": true, "events": events, "head": head });
-            output.print(&value, |_| {
-                format!("{events} events, the chain is intact, head {head}")
-            })?;
+            output
+                .print(&value, |_| format!("{events} events, the chain is intact, head {head}"))?;
             Ok(OK)
         }
         AuditVerdict::Broken { sequence } => {

@@ -73,10 +73,8 @@ pub(super) fn one_line(attempt: &Attempt) -> String {
 
 /// The whole ladder for people.
 pub(crate) fn render(attempt: &Attempt) -> String {
-    let machine = attempt.machine.map_or_else(
-        || "unknown machine".to_owned(),
-        |id| format!("machine {id}"),
-    );
+    let machine =
+        attempt.machine.map_or_else(|| "unknown machine".to_owned(), |id| format!("machine {id}"));
     let mut text = format!("{machine}  {}\n", one_line(attempt));
     for (number, step) in attempt.ladder.steps.iter().enumerate() {
         let mark = match step.state {
@@ -112,11 +110,7 @@ pub(crate) fn render(attempt: &Attempt) -> String {
 }
 
 fn detail(state: StepState, detail: &str) -> &str {
-    if state == StepState::NotReached {
-        "not reached"
-    } else {
-        detail
-    }
+    if state == StepState::NotReached { "not reached" } else { detail }
 }
 
 /// Which registers depend on which part, and which images have it.
@@ -154,11 +148,7 @@ fn render_mismatch(mismatch: &PcrMismatch) -> String {
     }
     text += &render_findings(&mismatch.events, &mismatch.missing);
     for other in &mismatch.others {
-        let _ = writeln!(
-            text,
-            "  differing, too: PCR {} = {}",
-            other.pcr, other.quoted
-        );
+        let _ = writeln!(text, "  differing, too: PCR {} = {}", other.pcr, other.quoted);
         text += &render_findings(&other.events, &other.missing);
     }
     text
@@ -183,17 +173,11 @@ fn render_event(finding: &EventFinding) -> String {
             format!("{} of {}{ended}", known.component, known.image)
         })
         .collect();
-    let known = if known.is_empty() {
-        "of no image".to_owned()
-    } else {
-        known.join("; ")
-    };
+    let known = if known.is_empty() { "of no image".to_owned() } else { known.join("; ") };
     let said = event.detail.as_deref().unwrap_or("");
     let besides = if finding.surplus { ", besides" } else { "" };
-    let mut text = format!(
-        "    event {:3}  {}  {said}  = {known}{besides}\n",
-        event.number, event.kind
-    );
+    let mut text =
+        format!("    event {:3}  {}  {said}  = {known}{besides}\n", event.number, event.kind);
     if let Some(expected) = &finding.expected {
         let file = expected.file.as_deref().unwrap_or("-");
         let _ = writeln!(

@@ -39,11 +39,7 @@ pub(crate) async fn ignition(
     output: Output,
 ) -> anyhow::Result<u8> {
     let bytes = match command {
-        IgnitionCommand::Merge {
-            url,
-            ca,
-            token_file,
-        } => {
+        IgnitionCommand::Merge { url, ca, token_file } => {
             let service = if let (Some(url), Some(ca)) = (url, ca) {
                 Endpoint::new(url, tec_support::tls::ca_pem(&ca)?)
             } else {

@@ -101,15 +101,7 @@ pub(crate) async fn image(
     output: Output,
 ) -> anyhow::Result<u8> {
     match command {
-        ImageCommand::Approve {
-            name,
-            origin,
-            proof,
-            chain,
-            machine,
-            for_hours,
-            dry_run,
-        } => {
+        ImageCommand::Approve { name, origin, proof, chain, machine, for_hours, dry_run } => {
             let values = values(&origin, &proof, &chain, &machine)?;
             let now = SystemClock.now();
             let chosen = for_hours.map(|hours| now.plus_seconds(i64::from(hours) * 3600));
@@ -119,10 +111,7 @@ pub(crate) async fn image(
                 let store = open(state_dir)?;
                 flow::publish_image(&*store, &*store, &image).await?;
             }
-            let approval = Approval {
-                image,
-                unpredictable: values.unpredictable,
-            };
+            let approval = Approval { image, unpredictable: values.unpredictable };
             output.print(&approval, |approval| {
                 render(&approval.image) + &unpredictable_text(&approval.unpredictable)
             })?;
@@ -165,12 +154,7 @@ pub(crate) async fn approve_plain(
     }
     let words = [OsStr::new("approve"), OsStr::new("--"), path.as_os_str()];
     let unsaid = <Unsaid as clap::Parser>::try_parse_from(words)?;
-    let values = values(
-        &unsaid.origin,
-        &unsaid.proof,
-        &unsaid.chain,
-        &unsaid.machine,
-    )?;
+    let values = values(&unsaid.origin, &unsaid.proof, &unsaid.chain, &unsaid.machine)?;
     let now = SystemClock.now();
     let image = ApprovedImage::new(name, values.reference, values.expected, now);
     flow::publish_image(images, audit, &image).await?;
@@ -234,10 +218,7 @@ fn values(
 
 fn read_pcrs(path: &Path) -> anyhow::Result<ExpectedPcrs> {
     let refuse = |why: String| {
-        CodedError::new(
-            Code::ImageUnreadable,
-            format!("read {}: {why}", path.display()),
-        )
+        CodedError::new(Code::ImageUnreadable, format!("read {}: {why}", path.display()))
     };
     let text = input::text(path, MAX_PCRS_FILE).map_err(|error| refuse(format!("{error:#}")))?;
     let expected: ExpectedPcrs =
@@ -248,10 +229,7 @@ fn read_pcrs(path: &Path) -> anyhow::Result<ExpectedPcrs> {
 async fn find(store: &Store, name: &ImageName) -> anyhow::Result<ApprovedImage> {
     ImageRegistry::find(store, name)
         .await
-        .map_err(coded(
-            Code::StoreUnavailable,
-            format!("look up image {name}"),
-        ))?
+        .map_err(coded(Code::StoreUnavailable, format!("look up image {name}")))?
         .ok_or_else(|| {
             CodedError::new(Code::ImageUnknown, format!("there is no image {name}")).into()
         })
@@ -268,23 +246,10 @@ fn image_state(image: &ApprovedImage) -> String {
 
 fn image_table(images: &[ApprovedImage]) -> String {
     let row = |image: &ApprovedImage| {
-        let pcrs: Vec<_> = image
-            .expected
-            .pcrs
-            .iter()
-            .map(|pcr| pcr.id.to_string())
-            .collect();
-        [
-            image.name.to_string(),
-            image_state(image),
-            pcrs.join(","),
-            image.reference.clone(),
-        ]
+        let pcrs: Vec<_> = image.expected.pcrs.iter().map(|pcr| pcr.id.to_string()).collect();
+        [image.name.to_string(), image_state(image), pcrs.join(","), image.reference.clone()]
     };
-    table(
-        ["IMAGE", "STATE", "PCRS", "FROM"],
-        &images.iter().map(row).collect::<Vec<_>>(),
-    )
+    table(["IMAGE", "STATE", "PCRS", "FROM"], &images.iter().map(row).collect::<Vec<_>>())
 }
 
 fn render(image: &ApprovedImage) -> String {
@@ -311,10 +276,7 @@ async fn on_image(store: &Store, name: &ImageName) -> anyhow::Result<Vec<OnImage
         let last_good = attempts.into_iter().find(|a| a.ladder.is_released());
         let booted = last_good.and_then(|attempt| attempt.booted);
         let booted = booted.filter(|state| state.images().any(|image| image == name));
-        on_it.extend(booted.map(|booted| OnImage {
-            machine: machine.id,
-            booted,
-        }));
+        on_it.extend(booted.map(|booted| OnImage { machine: machine.id, booted }));
     }
     Ok(on_it)
 }
@@ -336,18 +298,12 @@ async fn revoke(
     if !dry_run {
         flow::revoke_image(store, &SystemClock, name)
             .await
-            .map_err(coded(
-                Code::StoreUnavailable,
-                format!("revoke image {name}"),
-            ))?;
+            .map_err(coded(Code::StoreUnavailable, format!("revoke image {name}")))?;
     }
     let ids: Vec<_> = machines.iter().map(|on| on.machine).collect();
     let value = serde_json::json!({ "image": name, "dry_run": dry_run, "last_booted_by": ids });
     output.print(&value, |_| {
-        let mut text = format!(
-            "image {name} {}revoked",
-            if dry_run { "would be " } else { "" }
-        );
+        let mut text = format!("image {name} {}revoked", if dry_run { "would be " } else { "" });
         for OnImage { machine, booted } in &machines {
             let _ = write!(text, "\n  machine {machine}: last {}", booted.sentence());
         }

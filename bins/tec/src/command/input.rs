@@ -56,8 +56,5 @@ pub(super) async fn images(
 
 /// Named values, borrowed.
 pub(super) fn named(images: &[(String, ExpectedPcrs)]) -> Vec<(&str, &ExpectedPcrs)> {
-    images
-        .iter()
-        .map(|(name, expected)| (name.as_str(), expected))
-        .collect()
+    images.iter().map(|(name, expected)| (name.as_str(), expected)).collect()
 }

@@ -100,10 +100,7 @@ pub(crate) async fn machine(
             if !dry_run.dry_run {
                 flow::revoke_machine(&*store, &SystemClock, id)
                     .await
-                    .map_err(coded(
-                        Code::StoreUnavailable,
-                        format!("revoke machine {id}"),
-                    ))?;
+                    .map_err(coded(Code::StoreUnavailable, format!("revoke machine {id}")))?;
             }
             say(output, "revoked", dry_run.dry_run, &[id])?;
         }
@@ -112,10 +109,7 @@ pub(crate) async fn machine(
             if !dry_run.dry_run {
                 flow::remove_machine(&*store, &*store, &*store, &SystemClock, id)
                     .await
-                    .map_err(coded(
-                        Code::StoreUnavailable,
-                        format!("remove machine {id}"),
-                    ))?;
+                    .map_err(coded(Code::StoreUnavailable, format!("remove machine {id}")))?;
             }
             say(output, "removed", dry_run.dry_run, &[id])?;
         }
@@ -129,10 +123,7 @@ pub(crate) async fn machine(
         MachineCommand::RecoveryKey { id, identity } => {
             recovery::print(&store, id, identity.as_deref(), output).await?;
         }
-        MachineCommand::Prune {
-            older_than,
-            dry_run,
-        } => {
+        MachineCommand::Prune { older_than, dry_run } => {
             prune(&store, older_than, dry_run.dry_run, output).await?;
         }
     }
@@ -157,10 +148,7 @@ pub(super) async fn all(store: &Store) -> anyhow::Result<Vec<Machine>> {
 async fn find(store: &Store, id: MachineId) -> anyhow::Result<Machine> {
     MachineRegistry::find(store, &id)
         .await
-        .map_err(coded(
-            Code::StoreUnavailable,
-            format!("look up machine {id}"),
-        ))?
+        .map_err(coded(Code::StoreUnavailable, format!("look up machine {id}")))?
         .ok_or_else(|| {
             CodedError::new(Code::MachineUnknown, format!("there is no machine {id}")).into()
         })
@@ -184,10 +172,7 @@ fn machine_table(machines: &[Machine]) -> String {
             machine.registered_at.to_string(),
         ]
     };
-    table(
-        ["MACHINE", "STATE", "BY", "REGISTERED"],
-        &machines.iter().map(row).collect::<Vec<_>>(),
-    )
+    table(["MACHINE", "STATE", "BY", "REGISTERED"], &machines.iter().map(row).collect::<Vec<_>>())
 }
 
 #[derive(Serialize)]
@@ -201,9 +186,7 @@ async fn show(store: &Store, id: MachineId, output: Output) -> anyhow::Result<()
     let unavailable = || coded(Code::StoreUnavailable, format!("look up machine {id}"));
     let shown = Shown {
         machine: find(store, id).await?,
-        keys: AkRegistry::list(store, Some(id))
-            .await
-            .map_err(unavailable())?,
+        keys: AkRegistry::list(store, Some(id)).await.map_err(unavailable())?,
         attempts: store.latest(Some(id), 5).await.map_err(unavailable())?,
     };
     output.print(&shown, |shown| {

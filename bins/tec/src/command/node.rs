@@ -46,10 +46,7 @@ pub(crate) async fn node(
     let NodeCommand::Nextboot(args) = command;
     let values = args.pcr_values.as_deref().map(nextboot::pcr_values);
     let log = args.log_file.as_deref().map(input::log_bytes);
-    let running = Running {
-        values: values.transpose()?,
-        log: log.transpose()?,
-    };
+    let running = Running { values: values.transpose()?, log: log.transpose()? };
     let judge = if args.approved {
         let store = open_existing(state_dir)?;
         let images = ImageRegistry::list(&*store).await;

@@ -43,15 +43,8 @@ pub(crate) async fn status(state_dir: &Path, output: Output) -> anyhow::Result<u
     let store = open_existing(state_dir)?;
     let unavailable = || coded(Code::StoreUnavailable, "read the store");
     let machines = all(&store).await?;
-    let count = |state| {
-        machines
-            .iter()
-            .filter(|machine| machine.state == state)
-            .count()
-    };
-    let keys = AkRegistry::list(&*store, None)
-        .await
-        .map_err(unavailable())?;
+    let count = |state| machines.iter().filter(|machine| machine.state == state).count();
+    let keys = AkRegistry::list(&*store, None).await.map_err(unavailable())?;
     let now = SystemClock.now();
     let images = ImageRegistry::list(&*store).await.map_err(unavailable())?;
     let mut refusals = store.latest(None, LOOK_BACK).await.map_err(unavailable())?;
@@ -64,21 +57,14 @@ pub(crate) async fn status(state_dir: &Path, output: Output) -> anyhow::Result<u
             active: count(MachineState::Active),
             revoked: count(MachineState::Revoked),
         },
-        keys_waiting: keys
-            .iter()
-            .filter(|key| key.state == AkState::Pending)
-            .count(),
+        keys_waiting: keys.iter().filter(|key| key.state == AkState::Pending).count(),
         images_live: images.iter().filter(|image| image.is_live(now)).count(),
         refusals,
         needs_you: Vec::new(),
     };
     status.needs_you = needs_you(&status);
     output.print(&status, render)?;
-    Ok(if status.images_live == 0 {
-        NOT_READY
-    } else {
-        OK
-    })
+    Ok(if status.images_live == 0 { NOT_READY } else { OK })
 }
 
 fn needs_you(status: &Status) -> Vec<String> {
@@ -87,10 +73,7 @@ fn needs_you(status: &Status) -> Vec<String> {
         list.push("no image is approved, so no node gets a key: tec image approve".to_owned());
     }
     if status.keys_waiting > 0 {
-        list.push(format!(
-            "{} keys wait for approval: tec ak list",
-            status.keys_waiting
-        ));
+        list.push(format!("{} keys wait for approval: tec ak list", status.keys_waiting));
     }
     if !status.refusals.is_empty() {
         list.push("boots were refused: tec explain <attempt>".to_owned());
@@ -103,12 +86,7 @@ fn render(status: &Status) -> String {
     if let Some(endpoints) = &status.endpoints {
         lines.push(format!("registration  {}", endpoints.register));
         lines.push(format!("AK            {}", endpoints.ak));
-        lines.extend(
-            endpoints
-                .kbs
-                .iter()
-                .map(|kbs| format!("key broker    {}", kbs.url)),
-        );
+        lines.extend(endpoints.kbs.iter().map(|kbs| format!("key broker    {}", kbs.url)));
     }
     let counts = &status.machines;
     lines.push(format!(

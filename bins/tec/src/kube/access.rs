@@ -122,10 +122,8 @@ impl Cluster {
         K: Object + Serialize,
     {
         let name = object.meta().name.clone().unwrap_or_default();
-        let params = PostParams {
-            dry_run: dry_run.dry_run,
-            field_manager: Some(FIELD_MANAGER.to_owned()),
-        };
+        let params =
+            PostParams { dry_run: dry_run.dry_run, field_manager: Some(FIELD_MANAGER.to_owned()) };
         let created = self.api::<K>().create(&params, object).await;
         created.map_err(coded(format!("create {} {name}", K::kind(&()))))
     }
@@ -154,10 +152,8 @@ impl Cluster {
         status: &Value,
         dry_run: DryRun,
     ) -> Result<K, CodedError> {
-        let params = PatchParams {
-            dry_run: dry_run.dry_run,
-            ..PatchParams::apply(FIELD_MANAGER).force()
-        };
+        let params =
+            PatchParams { dry_run: dry_run.dry_run, ..PatchParams::apply(FIELD_MANAGER).force() };
         let patch = Patch::Apply(serde_json::json!({
             "apiVersion": K::api_version(&()),
             "kind": K::kind(&()),
@@ -165,10 +161,7 @@ impl Cluster {
             "status": status,
         }));
         let applied = self.api::<K>().patch_status(name, &params, &patch).await;
-        applied.map_err(coded(format!(
-            "change the status of {} {name}",
-            K::kind(&())
-        )))
+        applied.map_err(coded(format!("change the status of {} {name}", K::kind(&()))))
     }
 
     /// Deletes an object.
@@ -177,10 +170,7 @@ impl Cluster {
         name: &str,
         dry_run: DryRun,
     ) -> Result<(), CodedError> {
-        let params = DeleteParams {
-            dry_run: dry_run.dry_run,
-            ..DeleteParams::default()
-        };
+        let params = DeleteParams { dry_run: dry_run.dry_run, ..DeleteParams::default() };
         let deleted = self.api::<K>().delete(name, &params).await;
         deleted.map_err(coded(format!("delete {} {name}", K::kind(&()))))?;
         Ok(())
@@ -188,10 +178,8 @@ impl Cluster {
 }
 
 async fn config(access: &Access) -> anyhow::Result<Config> {
-    let options = KubeConfigOptions {
-        context: access.context.clone(),
-        ..KubeConfigOptions::default()
-    };
+    let options =
+        KubeConfigOptions { context: access.context.clone(), ..KubeConfigOptions::default() };
     if let Some(path) = &access.kubeconfig {
         let file = Kubeconfig::read_from(path)
             .with_context(|| format!("read the kubeconfig {}", path.display()))?;
@@ -203,9 +191,7 @@ async fn config(access: &Access) -> anyhow::Result<Config> {
         let config = Config::from_kubeconfig(&options).await;
         return config.context("use that context of the kubeconfig");
     }
-    Config::infer()
-        .await
-        .context("find a kubeconfig, or the service account of a pod")
+    Config::infer().await.context("find a kubeconfig, or the service account of a pod")
 }
 
 /// Gives an error of the API server its code.

@@ -29,16 +29,12 @@ pub(super) async fn ak(
         KubeAkCommand::Approve { name, dry_run } => {
             let key = cluster.get::<AttestationKey>(&name).await?;
             let status = json!({"conditions": approval(&key)?});
-            cluster
-                .apply_status::<AttestationKey>(&name, &status, dry_run)
-                .await?;
+            cluster.apply_status::<AttestationKey>(&name, &status, dry_run).await?;
             say(output, "approved", dry_run, &name)?;
         }
         KubeAkCommand::Revoke { name, dry_run } => {
             let change = json!({"spec": {"revokedAt": SystemClock.now().to_string()}});
-            cluster
-                .merge::<AttestationKey>(&name, &change, dry_run)
-                .await?;
+            cluster.merge::<AttestationKey>(&name, &change, dry_run).await?;
             say(output, "revoked", dry_run, &name)?;
         }
     }
@@ -74,12 +70,7 @@ fn key_table(keys: &[AttestationKey]) -> String {
         } else {
             reason
         };
-        [
-            key.name_any(),
-            cell(key.spec.uuid.as_ref()),
-            approved,
-            reason,
-        ]
+        [key.name_any(), cell(key.spec.uuid.as_ref()), approved, reason]
     };
     let rows: Vec<_> = keys.iter().map(row).collect();
     table(["KEY", "MACHINE", "APPROVED", "REASON"], &rows)

@@ -147,12 +147,7 @@ async fn logs(cluster: &Cluster, pod: &Pod, manifest: &mut Manifest) {
 impl Manifest {
     fn add(&mut self, path: String, text: &str) {
         let (text, redacted) = redact(text);
-        self.entries.push(Entry {
-            path,
-            bytes: text.len(),
-            redacted,
-            text,
-        });
+        self.entries.push(Entry { path, bytes: text.len(), redacted, text });
     }
 }
 
@@ -178,15 +173,9 @@ fn append(builder: &mut tar::Builder<impl Write>, path: &str, text: &str) -> any
 fn render(manifest: &Manifest, file: &Path, dry_run: DryRun) -> String {
     let redacted: usize = manifest.entries.iter().map(|entry| entry.redacted).sum();
     let files = manifest.entries.len();
-    let done = if dry_run.dry_run {
-        "would hold"
-    } else {
-        "holds"
-    };
-    let mut lines = vec![format!(
-        "{} {done} {files} files; {redacted} secrets were taken out",
-        file.display()
-    )];
+    let done = if dry_run.dry_run { "would hold" } else { "holds" };
+    let mut lines =
+        vec![format!("{} {done} {files} files; {redacted} secrets were taken out", file.display())];
     let missing = manifest.missing.iter();
     lines.extend(missing.map(|what| format!("  could not be had: {what}")));
     lines.push("look through it before you hand it on".to_owned());

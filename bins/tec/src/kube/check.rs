@@ -17,10 +17,8 @@ use super::status::is_live;
 use crate::output::Output;
 
 /// Page whose headings are the ids of the checks.
-const PAGE: &str = concat!(
-    env!("CARGO_PKG_REPOSITORY"),
-    "/blob/main/docs/how-to/check-an-installation.md"
-);
+const PAGE: &str =
+    concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/how-to/check-an-installation.md");
 /// The oldest Kubernetes with selectable fields of custom resources by default.
 const KUBERNETES: (u32, u32) = (1, 31);
 
@@ -79,13 +77,7 @@ fn made(
     outcome: Outcome,
     message: impl Into<String>,
 ) -> Check {
-    Check {
-        category,
-        id,
-        outcome,
-        message: message.into(),
-        hint: format!("{PAGE}#{id}"),
-    }
+    Check { category, id, outcome, message: message.into(), hint: format!("{PAGE}#{id}") }
 }
 
 fn failed_unless(is_so: bool) -> Outcome {
@@ -118,12 +110,7 @@ fn definitions(facts: &Facts) -> impl Iterator<Item = Check> {
             Seen::There(established) => failed_unless(*established),
             other => presence(other),
         };
-        made(
-            "definitions",
-            "definitions",
-            outcome,
-            format!("{name} is served"),
-        )
+        made("definitions", "definitions", outcome, format!("{name} is served"))
     })
 }
 
@@ -164,14 +151,8 @@ fn replicas(deployment: &Deployment) -> (i32, i32) {
 fn leader(facts: &Facts) -> Check {
     let (outcome, message) = match &facts.leader {
         Seen::There(Some(holder)) => (Outcome::Ok, format!("{holder} leads")),
-        Seen::There(None) => (
-            Outcome::Failed,
-            "no replica of the operator leads".to_owned(),
-        ),
-        other => (
-            presence(other),
-            "a replica of the operator leads".to_owned(),
-        ),
+        Seen::There(None) => (Outcome::Failed, "no replica of the operator leads".to_owned()),
+        other => (presence(other), "a replica of the operator leads".to_owned()),
     };
     made("programs", "leader", outcome, message)
 }
@@ -179,22 +160,13 @@ fn leader(facts: &Facts) -> Check {
 fn cluster_object(facts: &Facts) -> Vec<Check> {
     let count = facts.clusters.len();
     let message = format!("there is one TrustedExecutionCluster, and there are {count}");
-    let mut checks = vec![made(
-        "cluster",
-        "one-cluster",
-        failed_unless(count == 1),
-        message,
-    )];
+    let mut checks = vec![made("cluster", "one-cluster", failed_unless(count == 1), message)];
     for object in &facts.clusters {
         let conditions = object.status.as_ref().map(|status| &*status.conditions);
         for (id, kind, otherwise) in [
             ("cluster-ready", ConditionKind::Ready, Outcome::Failed),
             ("tls", ConditionKind::Tls, Outcome::Warning),
-            (
-                "trustee-address",
-                ConditionKind::KnownTrusteeAddress,
-                Outcome::Failed,
-            ),
+            ("trustee-address", ConditionKind::KnownTrusteeAddress, Outcome::Failed),
         ] {
             let found = condition(conditions.unwrap_or_default(), kind.as_str());
             let is_so = found.is_some_and(|condition| condition.status == "True");
@@ -220,10 +192,7 @@ fn secrets(facts: &Facts) -> impl Iterator<Item = Check> {
 fn content(facts: &Facts) -> [Check; 2] {
     let live = facts.images.iter().filter(|image| is_live(image)).count();
     let failing = facts.failing_machines.len();
-    let images = format!(
-        "{live} of {} images are approved and known",
-        facts.images.len()
-    );
+    let images = format!("{live} of {} images are approved and known", facts.images.len());
     let machines = format!("{failing} machines cannot be brought to what they should be");
     [
         made("content", "images", warned_unless(live > 0), images),
@@ -250,14 +219,7 @@ fn render(report: &Report) -> String {
             lines.push(format!("    see {}", check.hint));
         }
     }
-    let verdict = if report.ok {
-        "is in order"
-    } else {
-        "is not in order"
-    };
-    lines.push(format!(
-        "the installation in {} {verdict}",
-        report.namespace
-    ));
+    let verdict = if report.ok { "is in order" } else { "is not in order" };
+    lines.push(format!("the installation in {} {verdict}", report.namespace));
     lines.join("\n")
 }

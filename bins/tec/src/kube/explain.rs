@@ -62,20 +62,13 @@ fn explanation(machine: &Machine) -> Explanation {
         machine: machine.spec.id.clone(),
         verdict,
         code: code.and_then(|code| code.parse().ok()).map(explained),
-        conditions: wrong
-            .map(|c| [c.type_.clone(), c.reason.clone(), c.message.clone()])
-            .collect(),
+        conditions: wrong.map(|c| [c.type_.clone(), c.reason.clone(), c.message.clone()]).collect(),
         last_attempt: last,
     }
 }
 
 fn explained(code: Code) -> Explained {
-    Explained {
-        code,
-        title: code.title(),
-        cause: code.cause(),
-        fix: code.fix(),
-    }
+    Explained { code, title: code.title(), cause: code.cause(), fix: code.fix() }
 }
 
 fn render(explanation: &Explanation) -> String {
@@ -97,13 +90,7 @@ fn render(explanation: &Explanation) -> String {
     lines.extend(
         conditions.map(|[kind, reason, message]| format!("  not {kind}: {reason} {message}")),
     );
-    if let Some(Explained {
-        code,
-        title,
-        cause,
-        fix,
-    }) = &explanation.code
-    {
+    if let Some(Explained { code, title, cause, fix }) = &explanation.code {
         lines.push(format!(
             "{code} {title}\n  cause: {cause}\n  fix:   {fix}\n  more:  docs/errors/{code}.md"
         ));

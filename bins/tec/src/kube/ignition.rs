@@ -22,11 +22,9 @@ pub(super) async fn ignition(
     output: Output,
 ) -> anyhow::Result<u8> {
     let config = match command {
-        KubeIgnitionCommand::Merge {
-            url,
-            ca,
-            token_file,
-        } => merge(cluster, url, ca.as_deref(), token_file.as_deref()).await?,
+        KubeIgnitionCommand::Merge { url, ca, token_file } => {
+            merge(cluster, url, ca.as_deref(), token_file.as_deref()).await?
+        }
         KubeIgnitionCommand::Machine { id } => of_machine(cluster, id).await?,
     };
     // An Ignition config is JSON in either form of output.
@@ -87,9 +85,8 @@ pub(crate) async fn registration_token(
     };
     let secret = cluster.get::<Secret>(name).await?;
     let data = secret.data.unwrap_or_default();
-    let token = data
-        .get("token")
-        .with_context(|| format!("the Secret {name} has no entry token"))?;
+    let token =
+        data.get("token").with_context(|| format!("the Secret {name} has no entry token"))?;
     let token = String::from_utf8(token.0.clone())
         .with_context(|| format!("the token in the Secret {name} is not text"))?;
     Ok(Some(token.trim().to_owned()))
@@ -103,9 +100,7 @@ async fn authority(cluster: &Cluster, secret: Option<&str>) -> anyhow::Result<Op
     };
     let secret = cluster.get::<Secret>(name).await?;
     let data = secret.data.unwrap_or_default();
-    let ca = data
-        .get("ca.crt")
-        .with_context(|| format!("the Secret {name} has no ca.crt"))?;
+    let ca = data.get("ca.crt").with_context(|| format!("the Secret {name} has no ca.crt"))?;
     let ca = String::from_utf8(ca.0.clone())
         .with_context(|| format!("ca.crt of the Secret {name} is not PEM"))?;
     Ok(Some(ca))

@@ -28,13 +28,7 @@ pub(super) async fn image(
             let images = cluster.list::<ApprovedImage>().await?;
             output.print(&images, |images| image_table(images))?;
         }
-        KubeImageCommand::Approve {
-            name,
-            image,
-            for_hours,
-            pull_secret,
-            dry_run,
-        } => {
+        KubeImageCommand::Approve { name, image, for_hours, pull_secret, dry_run } => {
             let mut spec = ApprovedImageSpec::default();
             spec.image = image;
             spec.pull_secret = pull_secret;
@@ -84,10 +78,7 @@ async fn revoke(
 /// The machines that booted the image last.
 fn booted(machines: &[Machine], name: &ImageName) -> Vec<String> {
     let booted_it = |machine: &&Machine| {
-        let image = machine
-            .status
-            .as_ref()
-            .and_then(|status| status.image.as_deref());
+        let image = machine.status.as_ref().and_then(|status| status.image.as_deref());
         image == Some(name.as_str())
     };
     let machines = machines.iter().filter(booted_it);
@@ -107,11 +98,7 @@ fn say(
     let would = if dry_run.dry_run { "would be " } else { "" };
     output.print(&value, |_| {
         let mut lines = vec![format!("image {name} {would}{done}")];
-        lines.extend(
-            machines
-                .iter()
-                .map(|id| format!("  last booted by machine {id}")),
-        );
+        lines.extend(machines.iter().map(|id| format!("  last booted by machine {id}")));
         lines.join("\n")
     })
 }

@@ -51,9 +51,7 @@ pub(super) async fn find(cluster: &Cluster, id: MachineId) -> Result<Machine, Co
     if let Some(machine) = cluster.find::<Machine>(&Machine::name_of(&id)).await? {
         return Ok(machine);
     }
-    let found = cluster
-        .list_where::<Machine>(&format!("spec.id={id}"))
-        .await?;
+    let found = cluster.list_where::<Machine>(&format!("spec.id={id}")).await?;
     found.into_iter().next().ok_or_else(|| {
         let context = format!("there is no machine {id} in {}", cluster.namespace);
         CodedError::new(Code::ClusterMissing, context)
@@ -73,15 +71,8 @@ async fn add(
     cluster.create(&Machine::from_core(&new), dry_run).await?;
     let added = json!({"machine": id, "ignition": ignition, "dry_run": dry_run.dry_run});
     output.print(&added, |added| {
-        let done = if dry_run.dry_run {
-            "would be registered"
-        } else {
-            "registered"
-        };
-        format!(
-            "machine {id} {done}; its Ignition config:\n{}",
-            added["ignition"]
-        )
+        let done = if dry_run.dry_run { "would be registered" } else { "registered" };
+        format!("machine {id} {done}; its Ignition config:\n{}", added["ignition"])
     })
 }
 
@@ -106,10 +97,7 @@ fn machine_table(machines: &[Machine]) -> String {
         ]
     };
     let rows: Vec<_> = machines.iter().map(row).collect();
-    table(
-        ["MACHINE", "READY", "REASON", "IMAGE", "ATTESTED", "REFUSED"],
-        &rows,
-    )
+    table(["MACHINE", "READY", "REASON", "IMAGE", "ATTESTED", "REFUSED"], &rows)
 }
 
 fn detail(machine: &Machine) -> String {

@@ -73,10 +73,7 @@ pub(crate) async fn approvals(
     let objects = cluster.list::<tec_k8s::api::ApprovedImage>().await?;
     let images = objects.iter().filter_map(|object| object.to_core().ok());
     let status = cluster.cluster_object().await?.status.unwrap_or_default();
-    let mut lagging = status
-        .targets
-        .into_iter()
-        .filter(|target| !target.converged);
+    let mut lagging = status.targets.into_iter().filter(|target| !target.converged);
     Ok((images.collect(), lagging.next().map(|target| target.name)))
 }
 

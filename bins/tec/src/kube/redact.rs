@@ -5,14 +5,7 @@ use std::borrow::Cow;
 /// Stands in place of what was taken out.
 const MARK: &str = "[redacted]";
 /// Words before a value that is nobody's business, in lower case.
-const WORDS: [&str; 6] = [
-    BEARER,
-    "authorization",
-    "password",
-    "private_key",
-    "secret",
-    "token",
-];
+const WORDS: [&str; 6] = [BEARER, "authorization", "password", "private_key", "secret", "token"];
 /// The one behind which a value needs no sign (RFC 6750, section 2.1).
 const BEARER: &str = "bearer";
 
@@ -63,11 +56,7 @@ fn redact_line(line: &str) -> (Cow<'_, str>, usize) {
         }
         before = word;
     }
-    if count == 0 {
-        (Cow::Borrowed(line), 0)
-    } else {
-        (Cow::Owned(out), count)
-    }
+    if count == 0 { (Cow::Borrowed(line), 0) } else { (Cow::Owned(out), count) }
 }
 
 /// Which of the words a word ends in: `admin_token`, `Secret`.

@@ -50,11 +50,7 @@ pub(super) async fn status(cluster: &Cluster, output: Output) -> anyhow::Result<
     );
     output.print(&status, render)?;
     let is_ready = matches!(status.clusters.as_slice(), [only] if only.ready);
-    Ok(if is_ready && status.images_live > 0 {
-        OK
-    } else {
-        NOT_READY
-    })
+    Ok(if is_ready && status.images_live > 0 { OK } else { NOT_READY })
 }
 
 fn report(
@@ -130,22 +126,15 @@ fn needs_you(status: &Status) -> Vec<String> {
     match status.clusters.as_slice() {
         [] => list.push("there is no cluster object: apply a TrustedExecutionCluster".to_owned()),
         [only] if only.ready => {}
-        [only] => list.push(format!(
-            "the cluster is not ready ({}), see kubectl tec check",
-            only.reason
-        )),
+        [only] => {
+            list.push(format!("the cluster is not ready ({}), see kubectl tec check", only.reason))
+        }
         _ => list.push("there are several cluster objects: remove all but one".to_owned()),
     }
     let targets = status.clusters.iter().flat_map(|cluster| &cluster.targets);
     list.extend(targets.filter(|target| !target.converged).map(|target| {
-        let why = target
-            .message
-            .as_deref()
-            .unwrap_or("changes are on their way");
-        format!(
-            "Trustee {} lacks {} changes: {why}",
-            target.name, target.lag
-        )
+        let why = target.message.as_deref().unwrap_or("changes are on their way");
+        format!("Trustee {} lacks {} changes: {why}", target.name, target.lag)
     }));
     if status.images_live == 0 {
         list.push(
@@ -158,9 +147,7 @@ fn needs_you(status: &Status) -> Vec<String> {
     }
     if status.machines.refused > 0 {
         let machines = status.machines.refused;
-        list.push(format!(
-            "{machines} machines were refused last: kubectl tec explain <machine>"
-        ));
+        list.push(format!("{machines} machines were refused last: kubectl tec explain <machine>"));
     }
     list
 }
@@ -172,20 +159,11 @@ fn render(status: &Status) -> String {
         let address = cluster.address.as_deref().unwrap_or("no address yet");
         lines.push(format!("cluster    {} at {address}, {ready}", cluster.name));
         lines.extend(cluster.targets.iter().map(|target| {
-            let state = if target.converged {
-                "converged"
-            } else {
-                "behind"
-            };
+            let state = if target.converged { "converged" } else { "behind" };
             format!("trustee    {} {state}", target.name)
         }));
     }
-    let Machines {
-        active,
-        unclaimed,
-        revoked,
-        refused,
-    } = &status.machines;
+    let Machines { active, unclaimed, revoked, refused } = &status.machines;
     lines.push(format!(
         "machines   {active} active, {unclaimed} unclaimed, {revoked} revoked, {refused} refused last"
     ));

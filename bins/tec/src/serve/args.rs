@@ -34,11 +34,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "URL[=CA-FILE]")]
     pub(crate) also_kbs: Vec<String>,
     /// Block device of the root volume on nodes.
-    #[arg(
-        long,
-        env = "TEC_ROOT_DEVICE",
-        default_value = "/dev/disk/by-partlabel/root"
-    )]
+    #[arg(long, env = "TEC_ROOT_DEVICE", default_value = "/dev/disk/by-partlabel/root")]
     pub(crate) root_device: String,
     /// Certificate chain; without it a CA is made on first start.
     #[arg(long, env = "TEC_TLS_CERT", requires_all = ["tls_key", "tls_ca"])]

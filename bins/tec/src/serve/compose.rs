@@ -71,10 +71,7 @@ pub(super) fn routers(
         entropy: Arc::new(SystemEntropy),
         tpm: tpm_objects(args, clock)?,
         provision: Some((store.clone(), args.disk_keys.generator())),
-        claims: ClaimLimits {
-            total: args.max_claimed,
-            per_source: args.max_claimed_per_source,
-        },
+        claims: ClaimLimits { total: args.max_claimed, per_source: args.max_claimed_per_source },
     });
     Ok(Routers {
         register: health(store)
@@ -97,9 +94,7 @@ fn with_metrics(kbs: &Kbs, connections: [Arc<Counts>; 3]) -> Router {
         let text = counted.metrics() + &listen::render(&connections);
         ([(CONTENT_TYPE, "text/plain; version=0.0.4")], text)
     };
-    Router::new()
-        .route("/metrics", get(metrics))
-        .fallback_service(kbs.router())
+    Router::new().route("/metrics", get(metrics)).fallback_service(kbs.router())
 }
 
 /// `GET /healthz`: 200 while the store answers.
@@ -147,15 +142,9 @@ fn tpm_objects(args: &ServeArgs, clock: &Arc<dyn Clock>) -> anyhow::Result<Arc<d
     };
     let mut roots = TrustStore::new();
     let certificates = tec_support::tls::certificates(path)?;
-    anyhow::ensure!(
-        !certificates.is_empty(),
-        "{} has no certificate",
-        path.display()
-    );
+    anyhow::ensure!(!certificates.is_empty(), "{} has no certificate", path.display());
     for der in certificates {
-        roots
-            .add_root(&der)
-            .with_context(|| format!("use a root in {}", path.display()))?;
+        roots.add_root(&der).with_context(|| format!("use a root in {}", path.display()))?;
     }
     Ok(Arc::new(CredentialIssuer::with_roots(roots, clock.clone())))
 }

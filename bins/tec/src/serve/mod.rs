@@ -50,11 +50,7 @@ pub(crate) async fn run(state_dir: &Path, args: ServeArgs) -> anyhow::Result<u8>
     let counts = ["register", "ak", "kbs"].map(Counts::new);
     let signing = (signer, counts.clone());
     let routers = compose::routers(state_dir, &store, &clock, &args, &endpoints, signing)?;
-    let listeners = [
-        (register, routers.register),
-        (ak, routers.ak),
-        (kbs, routers.kbs),
-    ];
+    let listeners = [(register, routers.register), (ak, routers.ak), (kbs, routers.kbs)];
     for ((listener, router), counts) in listeners.into_iter().zip(&counts) {
         let server = Server::new(transport.clone(), router).counted_by(counts);
         tasks.spawn(server.run(listener, shutdown.clone()));
@@ -125,11 +121,7 @@ fn said(args: &ServeArgs) -> anyhow::Result<Said> {
 
 /// Where nodes reach servers on these ports.
 fn endpoints(args: &ServeArgs, ports: [u16; 3], ca: String) -> anyhow::Result<Endpoints> {
-    let scheme = if args.dangerous_plain_http {
-        "http"
-    } else {
-        "https"
-    };
+    let scheme = if args.dangerous_plain_http { "http" } else { "https" };
     let url = |port: u16| -> anyhow::Result<BaseUrl> {
         format!("{scheme}://{}:{port}", bracketed(&args.public_host))
             .parse()
@@ -146,11 +138,7 @@ fn endpoints(args: &ServeArgs, ports: [u16; 3], ca: String) -> anyhow::Result<En
 }
 
 fn bracketed(host: &str) -> String {
-    if host.parse::<std::net::Ipv6Addr>().is_ok() {
-        format!("[{host}]")
-    } else {
-        host.to_owned()
-    }
+    if host.parse::<std::net::Ipv6Addr>().is_ok() { format!("[{host}]") } else { host.to_owned() }
 }
 
 fn transport(
@@ -179,18 +167,11 @@ fn transport(
 /// Where the certificate is, and the CA that nodes shall pin.
 fn certificate(state_dir: &Path, args: &ServeArgs) -> (tls::Source, std::path::PathBuf) {
     match (&args.tls_cert, &args.tls_key, &args.tls_ca) {
-        (Some(cert), Some(key), Some(ca)) => (
-            tls::Source::Files {
-                cert: cert.clone(),
-                key: key.clone(),
-            },
-            ca.clone(),
-        ),
+        (Some(cert), Some(key), Some(ca)) => {
+            (tls::Source::Files { cert: cert.clone(), key: key.clone() }, ca.clone())
+        }
         _ => (
-            tls::Source::BuiltIn {
-                directory: state_dir.to_owned(),
-                names: names(args),
-            },
+            tls::Source::BuiltIn { directory: state_dir.to_owned(), names: names(args) },
             tls::built_in_ca(state_dir),
         ),
     }
@@ -200,12 +181,7 @@ fn names(args: &ServeArgs) -> Vec<String> {
     let mut names = vec![args.public_host.clone()];
     let addresses = [args.register_addr, args.ak_addr, args.kbs_addr];
     let concrete = |address: &&SocketAddr| !address.ip().is_unspecified();
-    names.extend(
-        addresses
-            .iter()
-            .filter(concrete)
-            .map(|address| address.ip().to_string()),
-    );
+    names.extend(addresses.iter().filter(concrete).map(|address| address.ip().to_string()));
     names.push("localhost".to_owned());
     names.sort();
     names.dedup();
@@ -233,10 +209,7 @@ async fn expire(
             () = shutdown.triggered() => return Ok(()),
             () = tokio::time::sleep(EXPIRE_EVERY) => {},
         }
-        match store
-            .expire_unclaimed(clock.now().plus_seconds(-seconds))
-            .await
-        {
+        match store.expire_unclaimed(clock.now().plus_seconds(-seconds)).await {
             Ok(0) => {}
             Ok(count) => tracing::info!(count, "unclaimed machines removed"),
             Err(error) => {

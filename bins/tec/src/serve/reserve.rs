@@ -39,11 +39,7 @@ impl Reserve {
         if self.was_low.swap(is_low, Ordering::Relaxed) != is_low {
             let (free, reserve) = (free.unwrap_or(0), self.bytes);
             if is_low {
-                tracing::error!(
-                    free,
-                    reserve,
-                    "registration is paused: the disk is nearly full"
-                );
+                tracing::error!(free, reserve, "registration is paused: the disk is nearly full");
             } else {
                 tracing::info!(free, reserve, "registration resumes: there is space again");
             }

@@ -45,11 +45,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let token = open(dir.path()).unwrap().sign(&json!({"exp": 9})).unwrap();
         let again = TokenVerifier::new(&open(dir.path()).unwrap());
-        assert!(
-            again
-                .verify(&token, Timestamp::from_unix_seconds(0))
-                .is_ok()
-        );
+        assert!(again.verify(&token, Timestamp::from_unix_seconds(0)).is_ok());
         let mode = fs::metadata(dir.path().join(FILE)).unwrap().permissions();
         assert_eq!(mode.mode() & 0o777, 0o600);
     }

@@ -34,16 +34,10 @@ impl Broker {
         let verifier = Arc::new(TpmVerifier::new());
         let config = KbsConfig::new(backend.clone(), verifier, signer, clock, entropy);
         let router = Kbs::new(config.dangerous_accept_sample()).router();
-        let listener = runtime
-            .block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))
-            .unwrap();
+        let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         runtime.spawn(async move { axum::serve(listener, router).await.unwrap() });
-        let broker = Self {
-            url,
-            backend,
-            runtime,
-        };
+        let broker = Self { url, backend, runtime };
         let intent = PolicyIntent::new(PinnedPcrs::boot_manager(), [Tee::Tpm]).unwrap();
         broker.policy(PolicySlot::Attestation, &intent.render_attestation());
         broker.policy(PolicySlot::Resource, &intent.render_resource());
@@ -54,9 +48,7 @@ impl Broker {
     }
 
     fn policy(&self, slot: PolicySlot, text: &str) {
-        self.runtime
-            .block_on(self.backend.set_policy(slot, text))
-            .unwrap();
+        self.runtime.block_on(self.backend.set_policy(slot, text)).unwrap();
     }
 
     #[cfg(feature = "soft")]
@@ -87,22 +79,11 @@ fn a_resource_goes_into_a_private_file_and_nowhere_else() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("key");
     let path = format!("kbs:///{}", sample::secret_path(1));
-    let attest = [
-        "attest",
-        "--attester",
-        "sample",
-        "--url",
-        &broker.url,
-        "--path",
-        &path,
-    ];
+    let attest = ["attest", "--attester", "sample", "--url", &broker.url, "--path", &path];
     let report = json(&[&attest[..], &["--write", str(&file)]].concat());
     let written = std::fs::read(&file).unwrap();
     assert_eq!(written, sample::secret(1).expose("compare"));
-    assert_eq!(
-        report,
-        json!({"path": sample::secret_path(1), "bytes": written.len()})
-    );
+    assert_eq!(report, json!({"path": sample::secret_path(1), "bytes": written.len()}));
     let mode = std::fs::metadata(&file).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
 }
@@ -112,26 +93,10 @@ fn brokers_are_tried_in_order() {
     let broker = Broker::start();
     // Port 1 is reserved (tcpmux) and unused.
     let nobody = "http://127.0.0.1:1";
-    let attest = [
-        "attest",
-        "--attester",
-        "sample",
-        "--url",
-        nobody,
-        "--url",
-        &broker.url,
-    ];
+    let attest = ["attest", "--attester", "sample", "--url", nobody, "--url", &broker.url];
     assert!(json(&attest)["submods"].is_object());
-    refused(
-        &["attest", "--attester", "sample", "--url", nobody],
-        1,
-        "TEC-A401",
-    );
-    refused(
-        &["attest", "--attester", "sample", "--url", "kbs:8080"],
-        2,
-        "http(s)://host",
-    );
+    refused(&["attest", "--attester", "sample", "--url", nobody], 1, "TEC-A401");
+    refused(&["attest", "--attester", "sample", "--url", "kbs:8080"], 2, "http(s)://host");
 }
 
 /// A program in the place of node-agent.
@@ -146,10 +111,8 @@ fn script(dir: &Path, body: &str) -> String {
 fn evidence_of_the_tpm_is_left_to_the_node_agent() {
     let dir = TempDir::new().unwrap();
     let said = dir.path().join("said");
-    let body = format!(
-        "echo \"$@\" > {}; echo '{{\"claims\":{{\"submods\":{{}}}}}}'",
-        said.display()
-    );
+    let body =
+        format!("echo \"$@\" > {}; echo '{{\"claims\":{{\"submods\":{{}}}}}}'", said.display());
     let agent = script(dir.path(), &body);
     let attest = ["attest", "--url", "http://kbs:8080", "--node-agent", &agent];
     assert_eq!(json(&attest), json!({"submods": {}}));
@@ -158,22 +121,8 @@ fn evidence_of_the_tpm_is_left_to_the_node_agent() {
         "attest --url http://kbs:8080 --rounds 1 --deadline 300 --timeout 60"
     );
     let agent = script(dir.path(), "echo 'TEC-N500 no TPM' >&2; exit 1");
-    refused(
-        &["attest", "--url", "http://kbs:8080", "--node-agent", &agent],
-        1,
-        "TEC-N500",
-    );
-    refused(
-        &[
-            "attest",
-            "--url",
-            "http://kbs:8080",
-            "--node-agent",
-            "/no/such",
-        ],
-        1,
-        "--node-agent",
-    );
+    refused(&["attest", "--url", "http://kbs:8080", "--node-agent", &agent], 1, "TEC-N500");
+    refused(&["attest", "--url", "http://kbs:8080", "--node-agent", "/no/such"], 1, "--node-agent");
 }
 
 #[cfg(feature = "soft")]
@@ -182,15 +131,7 @@ fn a_tpm_in_software_gets_the_key_that_its_own_key_is_registered_for() {
     use tec_trustee::policy::{ak_reference_name, ak_reference_value};
 
     let broker = Broker::start();
-    let attest = [
-        "attest",
-        "--attester",
-        "soft",
-        "--seed",
-        "7",
-        "--url",
-        &broker.url,
-    ];
+    let attest = ["attest", "--attester", "soft", "--seed", "7", "--url", &broker.url];
     let claims = json(&attest);
     let tpm = &claims["submods"]["cpu0"]["ear.veraison.annotated-evidence"]["tpm"];
     let path = sample::secret_path(1).to_string();
@@ -199,10 +140,7 @@ fn a_tpm_in_software_gets_the_key_that_its_own_key_is_registered_for() {
     let tpm_of_seed = tec_tpm::testing::SoftTpm::rsa(7);
     let ak = tpm_of_seed.public_key();
     assert_eq!(tpm["ak_public"], ak.to_base64());
-    broker.value(
-        &ak_reference_name(&ak),
-        &ak_reference_value(&ak, &sample::machine_id(1)),
-    );
+    broker.value(&ak_reference_name(&ak), &ak_reference_value(&ak, &sample::machine_id(1)));
     broker.value("tpm_pcr4", &json!([tpm["pcr04"]]));
     let report = json(&[&attest[..], &["--path", &path]].concat());
     assert_eq!(report["path"], path);

@@ -102,30 +102,17 @@ const FAR: &str = "2099-01-01T00:00:00Z";
 fn a_bundle_of_the_right_key_is_approved_with_its_end() {
     let signed = Signed::until(FAR);
     let (key, digest) = (str(&signed.public), digest("a"));
-    let flags = [
-        "--key",
-        str(&signed.other),
-        "--key",
-        key,
-        "--image-digest",
-        &digest,
-    ];
+    let flags = ["--key", str(&signed.other), "--key", key, "--image-digest", &digest];
     let verified = json(&signed.verify(&flags));
     assert_eq!(registers(&verified), [4]);
     let approved = json(&signed.approve(&flags));
-    assert_eq!(
-        approved["reference"],
-        format!("registry.example/os@{digest}")
-    );
+    assert_eq!(approved["reference"], format!("registry.example/os@{digest}"));
     assert_eq!(approved["expires_at"], FAR);
     let state = str(&signed.state);
     let shown = json(&["--state-dir", state, "image", "show", "os"]);
     assert_eq!(shown["pcrs"], verified["pcrs"]);
     let sooner = json(&signed.approve(&[&flags[..], &["--for-hours", "1"]].concat()));
-    assert_ne!(
-        sooner["expires_at"], FAR,
-        "what ends first ends the approval"
-    );
+    assert_ne!(sooner["expires_at"], FAR, "what ends first ends the approval");
 }
 
 #[test]
@@ -147,10 +134,7 @@ fn a_bundle_that_is_not_proven_is_refused_and_nothing_is_stored() {
     let private = str(&signed.key);
     refused(&signed.approve(&["--key", private]), 1, "error TEC-I422");
 
-    assert!(
-        !signed.state.exists(),
-        "no store was made for what was refused"
-    );
+    assert!(!signed.state.exists(), "no store was made for what was refused");
 }
 
 #[test]

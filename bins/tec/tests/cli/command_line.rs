@@ -32,12 +32,9 @@ fn equal_input_gives_equal_output() {
 #[test]
 fn the_reference_has_every_command_with_its_flags() {
     let page = text(&["reference"]);
-    for part in [
-        "## tec node nextboot",
-        "## tec pcr bundle sign",
-        "`--pin-pcr <INDEX>`",
-        "`TEC_STATE_DIR`",
-    ] {
+    for part in
+        ["## tec node nextboot", "## tec pcr bundle sign", "`--pin-pcr <INDEX>`", "`TEC_STATE_DIR`"]
+    {
         assert!(page.contains(part), "{part}");
     }
 }

@@ -29,11 +29,7 @@ fn a_log_is_shown_and_folded_in_the_banks_that_it_has() {
     assert_eq!(banks, ["sha1", "sha256"]);
     let one = json(&["eventlog", "replay", file, "--bank", "sha256"]);
     assert_eq!(one["sha256"]["4"], replayed["sha256"]["4"]);
-    refused(
-        &["eventlog", "replay", file, "--bank", "sha384"],
-        1,
-        "sha384",
-    );
+    refused(&["eventlog", "replay", file, "--bank", "sha384"], 1, "sha384");
 }
 
 #[test]
@@ -42,10 +38,7 @@ fn two_logs_differ_in_the_event_that_differs() {
     let [old, new] = ["old", "new"].map(|name| write(directory.path(), name, log(name)));
     let diff = json(&["eventlog", "diff", str(&old), str(&new)]);
     let changes = diff["registers"][0]["changes"].as_array().unwrap();
-    let marks: Vec<_> = changes
-        .iter()
-        .map(|c| c["change"].as_str().unwrap())
-        .collect();
+    let marks: Vec<_> = changes.iter().map(|c| c["change"].as_str().unwrap()).collect();
     assert_eq!(marks, ["same", "removed", "added"]);
     let same = json(&["eventlog", "diff", str(&old), str(&old)]);
     assert_eq!(same["registers"], Value::Array(Vec::new()));

@@ -103,10 +103,7 @@ fn label(image: &Path, choice: &[&str]) -> String {
 
 #[test]
 fn an_image_has_the_same_values_in_every_form() {
-    let (image, other) = (
-        partition(),
-        partition().with("vmlinuz", application("other")),
-    );
+    let (image, other) = (partition(), partition().with("vmlinuz", application("other")));
     let directory = unpacked(&image);
     let expected = label(directory.path(), &[]);
     let files = TempDir::new().unwrap();

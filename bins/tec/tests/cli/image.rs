@@ -49,11 +49,7 @@ fn an_image_that_cannot_be_read_is_refused_with_a_code() {
     let path = str(empty.path());
     let approve = ["image", "approve", "empty", path, "--dry-run"];
     refused(&approve, 1, "error TEC-I400");
-    refused(
-        &["image", "approve", "a", "/nowhere", "--dry-run"],
-        1,
-        "TEC-I400",
-    );
+    refused(&["image", "approve", "a", "/nowhere", "--dry-run"], 1, "TEC-I400");
     refused(&["image", "approve", "a"], 2, "");
     refused(&["image", "approve", "a", path, "--pcrs", "x"], 2, "");
     refused(&["image", "approve", "a", "--pcrs", "x", "--no-mok"], 2, "");
@@ -72,8 +68,5 @@ fn debian_of_today_is_approved() {
     let approve = ["image", "approve", "debian", str(&image), "--dry-run"];
     let approved = json(&[&approve[..], &["--no-mok"]].concat());
     assert_eq!(registers(&approved), [4, 14]);
-    assert_eq!(
-        events(&approved, 4)[2..5],
-        ["Pcr4Shim", "Pcr4Grub", "Pcr4Vmlinuz"]
-    );
+    assert_eq!(events(&approved, 4)[2..5], ["Pcr4Shim", "Pcr4Grub", "Pcr4Vmlinuz"]);
 }

@@ -18,12 +18,7 @@ fn a_tpm_is_readmitted_once_for_each_time_that_it_attested() {
     let directory = dir.path().join("state");
     let (machine, key) = (sample::machine_id(1), sample::ak(1, 1).fingerprint());
     let attest = |reset_count| {
-        let clock = TpmClock {
-            clock_ms: 1,
-            reset_count,
-            restart_count: 0,
-            safe: true,
-        };
+        let clock = TpmClock { clock_ms: 1, reset_count, restart_count: 0, safe: true };
         let reading = ClockReading::new(clock, sample::time(1), sample::time(1));
         let store = Store::open(&directory, &SystemEntropy).unwrap();
         let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -62,15 +57,7 @@ fn the_admin_says_which_form_the_disk_key_of_a_machine_has() {
         runtime.block_on(submitted).unwrap();
         drop(store);
         let key = key.fingerprint().to_string();
-        json(&[
-            "--state-dir",
-            state,
-            "ak",
-            "approve",
-            &key,
-            "--disk-keys",
-            form,
-        ]);
+        json(&["--state-dir", state, "ak", "approve", &key, "--disk-keys", form]);
         let store = open();
         let path = ResourcePath::luks_root(&machine.id);
         let found = runtime.block_on(SecretStore::find(&store, &path));

@@ -53,10 +53,7 @@ impl Staged {
 fn the_exit_code_says_whether_the_next_boot_would_be_refused() {
     let (now, next) = (staged("old"), staged("new"));
     let files = TempDir::new().unwrap();
-    let (old, new) = (
-        now.label(&files, "old.json"),
-        next.label(&files, "new.json"),
-    );
+    let (old, new) = (now.label(&files, "old.json"), next.label(&files, "new.json"));
     let accepted = json(&next.nextboot(&["--accepted", str(&old), "--accepted", str(&new)]));
     assert_eq!(accepted["verdict"]["answer"], "accepted");
     let state = &accepted["verdict"]["states"][0];
@@ -65,10 +62,7 @@ fn the_exit_code_says_whether_the_next_boot_would_be_refused() {
     let refused = tec(&next.nextboot(&["--accepted", str(&old)]));
     assert_eq!(refused.status.code(), Some(3), "{}", said(&refused));
     let printed = String::from_utf8(refused.stdout).unwrap();
-    assert!(
-        printed.contains("refused: nobody accepts PCR 4"),
-        "{printed}"
-    );
+    assert!(printed.contains("refused: nobody accepts PCR 4"), "{printed}");
 
     let pinned = ["--accepted", str(&new), "--pin-pcr", "4", "--pin-pcr", "9"];
     let unknown = tec(&next.nextboot(&pinned));
@@ -86,12 +80,7 @@ fn a_machine_between_two_accepted_images_is_accepted() {
     let state = "accepted: boot between images: bootloader of new + kernel of old\n";
     assert!(said.ends_with(state), "{said}");
     let alone = tec(&between.nextboot(&["--accepted", str(&new)]));
-    assert_eq!(
-        alone.status.code(),
-        Some(3),
-        "{}",
-        crate::world::said(&alone)
-    );
+    assert_eq!(alone.status.code(), Some(3), "{}", crate::world::said(&alone));
     let unnamed = format!("Old one={}", str(&old));
     refused(&between.nextboot(&["--accepted", &unnamed]), 1, "NAME=");
 }
@@ -154,10 +143,7 @@ fn an_update_of_dbx_that_would_lock_out_is_foretold() {
     assert_eq!(blocked(&next.nextboot(&both)), SHIM);
     let text = tec(&with(str(&shim)));
     let text = String::from_utf8(text.stdout).unwrap();
-    assert!(
-        text.starts_with(&format!("does not boot: {SHIM}: ")),
-        "{text}"
-    );
+    assert!(text.starts_with(&format!("does not boot: {SHIM}: ")), "{text}");
     assert!(text.contains("dbx revokes the image"), "{text}");
 
     let broken = write(files.path(), "broken", b"no list");
@@ -172,9 +158,7 @@ fn approved(directory: &Path, name: &str, label: &Path) {
     let image = ApprovedImage::new(name.parse().unwrap(), "here", expected, now);
     let store = Store::open(directory, &SystemEntropy).unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    runtime
-        .block_on(ImageRegistry::put(&store, &image))
-        .unwrap();
+    runtime.block_on(ImageRegistry::put(&store, &image)).unwrap();
 }
 
 #[test]
@@ -214,11 +198,7 @@ fn a_recorded_machine_boots_as_it_did_and_its_firmware_is_carried_over() {
     }
     let files = TempDir::new().unwrap();
     let values = write(files.path(), "values", values);
-    let (esp, variables, log) = (
-        boot.join("esp"),
-        boot.join("efivars"),
-        boot.join("eventlog.bin"),
-    );
+    let (esp, variables, log) = (boot.join("esp"), boot.join("efivars"), boot.join("eventlog.bin"));
     let next = json(&[
         "node",
         "nextboot",
@@ -231,10 +211,7 @@ fn a_recorded_machine_boots_as_it_did_and_its_firmware_is_carried_over() {
         str(&values),
     ]);
     let registers = next["registers"].as_array().unwrap();
-    let known: Vec<_> = registers
-        .iter()
-        .map(|r| r["pcr"].as_u64().unwrap())
-        .collect();
+    let known: Vec<_> = registers.iter().map(|r| r["pcr"].as_u64().unwrap()).collect();
     for pcr in [0, 2, 4, 7, 8, 9, 14] {
         assert!(known.contains(&pcr), "{known:?}");
     }

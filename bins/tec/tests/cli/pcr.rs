@@ -49,13 +49,7 @@ fn each_flag_adds_the_register_that_it_says() {
 fn what_the_machine_does_not_allow_is_no_boot() {
     let image = unpacked(&debian_chain("2.12"));
     let variables = efivars(&[&application("something else")]);
-    let arguments = [
-        "pcr",
-        "compute",
-        str(image.path()),
-        "--efivars",
-        str(variables.path()),
-    ];
+    let arguments = ["pcr", "compute", str(image.path()), "--efivars", str(variables.path())];
     refused(&arguments, 1, "error TEC-I400");
 }
 
@@ -93,10 +87,7 @@ fn unified_kernel_images_are_found_or_named() {
     let found = unpacked(&MemoryImage::new().with("EFI/BOOT/BOOTX64.EFI", uki.clone()));
     let computed = json(&["pcr", "compute", str(found.path())]);
     assert_eq!(events(&computed, 4)[2..], ["Pcr4Uki"]);
-    assert_eq!(
-        events(&computed, 11)[..2],
-        ["Pcr11Linux", "Pcr11LinuxContent"]
-    );
+    assert_eq!(events(&computed, 11)[..2], ["Pcr11Linux", "Pcr11LinuxContent"]);
     let named = unpacked(&MemoryImage::new().with("EFI/Linux/one.efi", uki));
     let path = str(named.path());
     refused(&["pcr", "compute", path], 1, "TEC-I400");
@@ -145,16 +136,11 @@ fn values_are_combined_identified_and_compared() {
     let combined = json(&["pcr", "combine", "--image", old, "--image", new]);
     let values = combined["registers"][0]["values"].as_array().unwrap();
     assert_eq!(values.len(), 4, "loaders and kernel, each old or new");
-    let mixed = values
-        .iter()
-        .find(|v| v["made_by"][0] == "bootloader of new + kernel of old");
+    let mixed = values.iter().find(|v| v["made_by"][0] == "bootloader of new + kernel of old");
     let mixed = mixed.unwrap()["value"].as_str().unwrap();
     let images = ["--image", old, "--image", new];
     let identified = text(&[&["pcr", "identify", "--value", mixed], &images[..]].concat());
-    assert!(
-        identified.contains("bootloader of new + kernel of old"),
-        "{identified}"
-    );
+    assert!(identified.contains("bootloader of new + kernel of old"), "{identified}");
     let compared = json(&["pcr", "diff", old, new]);
     assert_eq!(compared[0]["components"].as_array().unwrap().len(), 2);
 }
@@ -164,15 +150,7 @@ fn a_wrong_command_line_fails_with_code_2() {
     for wrong in [
         &["pcr", "compute"][..],
         &["pcr", "compute", "/", "--pcr", "24"],
-        &[
-            "pcr",
-            "compute",
-            "/",
-            "--efivars",
-            "/a",
-            "--variable-store",
-            "/b",
-        ],
+        &["pcr", "compute", "/", "--efivars", "/a", "--variable-store", "/b"],
         &["pcr", "compute", "/", "--efivars", "/a", "--no-mok"],
         &["pcr", "compute", "/", "--shim-starts", "a"],
         &["pcr", "bundle", "verify", "--bundle", "a"],
@@ -183,12 +161,7 @@ fn a_wrong_command_line_fails_with_code_2() {
 
 #[test]
 fn recorded_boots_are_predicted_from_their_variables() {
-    for name in [
-        "bookworm-sb-on",
-        "trixie-sb-on",
-        "trixie-uki",
-        "trixie-shim-uki-mok",
-    ] {
+    for name in ["bookworm-sb-on", "trixie-sb-on", "trixie-uki", "trixie-shim-uki-mok"] {
         let Some(boot) = recorded(name) else {
             println!("skipped: there is no recorded boot {name}");
             continue;

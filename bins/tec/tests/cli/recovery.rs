@@ -20,11 +20,7 @@ use crate::world::{json, refused, str, text, write};
 
 /// What a program prints.
 fn run(command: &mut Command, input: &[u8]) -> Vec<u8> {
-    let mut child = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(input).unwrap();
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success());
@@ -57,9 +53,7 @@ fn store(directory: &Path, machine: MachineId, admin: &TeePubKey, keys: &[&Recov
         let path = ResourcePath::recovery(&machine, number);
         let action = AuditAction::RecoveryEscrowed;
         let line = AuditEvent::new(sample::time(1), action, Some(machine), path.as_str());
-        runtime
-            .block_on(store.put_new(&path, &sealed, &line))
-            .unwrap();
+        runtime.block_on(store.put_new(&path, &sealed, &line)).unwrap();
     }
 }
 
@@ -106,11 +100,7 @@ fn another_key_and_a_machine_that_left_none_are_named() {
     };
     let id = machine.to_string();
     let identity = ["--identity", str(&stranger)];
-    show(
-        &id,
-        &identity,
-        "recovery key 1 cannot be opened with this key",
-    );
+    show(&id, &identity, "recovery key 1 cannot be opened with this key");
     let other = sample::machine_id(2).to_string();
     show(&other, &[], "left no recovery key");
 }

@@ -41,19 +41,11 @@ fn a_dangerous_configuration_is_refused_patched_and_then_good() {
     let output = tec(&with(&lint, &["--output", "json"]));
     assert_eq!(output.status.code(), Some(1));
     let findings: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let rules: Vec<_> = findings
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|f| &f["rule"])
-        .collect();
+    let rules: Vec<_> = findings.as_array().unwrap().iter().map(|f| &f["rule"]).collect();
     assert!(rules.contains(&&json!("self-signed-tokens")), "{rules:?}");
 
     let changes = text(&with(&PATCH, &[str(&file), "--dry-run"]));
-    assert!(
-        changes.contains("- attestation_token.insecure_header_jwk: true"),
-        "{changes}"
-    );
+    assert!(changes.contains("- attestation_token.insecure_header_jwk: true"), "{changes}");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), text_of);
     text(&with(&PATCH, &[str(&file), "--write"]));
     assert_eq!(text(&lint).trim(), "nothing to object to");
@@ -74,27 +66,16 @@ fn every_generation_gets_a_configuration_of_its_own() {
         );
     }
     let newest = write(dir.path(), "new.toml", text(&PATCH));
-    let oldest = write(
-        dir.path(),
-        "old.toml",
-        text(&with(&PATCH, &["--generation", "mounted"])),
-    );
+    let oldest = write(dir.path(), "old.toml", text(&with(&PATCH, &["--generation", "mounted"])));
     let diff = text(&["trustee", "diff", str(&oldest), str(&newest)]);
     assert!(diff.contains("+ admin.authorization_mode"), "{diff}");
 }
 
 #[test]
 fn plain_http_is_configured_on_explicit_demand_only() {
-    let without: Vec<&str> = PATCH
-        .iter()
-        .copied()
-        .filter(|arg| !arg.contains("tls"))
-        .collect();
+    let without: Vec<&str> = PATCH.iter().copied().filter(|arg| !arg.contains("tls")).collect();
     refused(&without, 2, "--tls-cert");
-    let made = text(&with(
-        &without,
-        &["--dangerous-plain-http", "--socket", "127.0.0.1:8081"],
-    ));
+    let made = text(&with(&without, &["--dangerous-plain-http", "--socket", "127.0.0.1:8081"]));
     assert!(made.contains("insecure_http = true"), "{made}");
 }
 
@@ -122,13 +103,7 @@ fn a_signer_is_made_once_kept_and_verified_by_openssl() {
     // The service verifies with an OpenSSL store.
     let verify = |ca: &Path, certificate: &Path| {
         let mut openssl = Command::new("openssl");
-        openssl.args([
-            "verify",
-            "-x509_strict",
-            "-CAfile",
-            str(ca),
-            str(certificate),
-        ]);
+        openssl.args(["verify", "-x509_strict", "-CAfile", str(ca), str(certificate)]);
         openssl.output().expect("openssl runs").status.success()
     };
     assert!(verify(&file("ca.crt"), &file("signer.crt")));
@@ -145,11 +120,7 @@ fn files_of_a_signer_that_were_cut_off_are_made_anew_and_a_lost_ca_key_is_told()
     // Cut off between the key and the certificate of a renewal.
     let other = TempDir::new().unwrap();
     json(&["trustee", "signer", "--directory", str(other.path())]);
-    std::fs::copy(
-        other.path().join("signer.key"),
-        dir.path().join("signer.key"),
-    )
-    .unwrap();
+    std::fs::copy(other.path().join("signer.key"), dir.path().join("signer.key")).unwrap();
     let mended = json(&signer);
     assert_eq!(
         (&mended["ca"]["outcome"], &mended["signer"]["outcome"]),
@@ -187,21 +158,10 @@ fn policies_are_printed_for_generations_that_can_do_what_they_say() {
         assert!(attestation.contains(part), "{part} in {attestation}");
     }
     let policy = ["trustee", "policy", "resource"];
-    refused(
-        &with(&policy, &["--generation", "mounted"]),
-        1,
-        "cannot bind a machine",
-    );
-    refused(
-        &with(&policy, &["--dangerous-any-machine"]),
-        1,
-        "would accept every TPM",
-    );
+    refused(&with(&policy, &["--generation", "mounted"]), 1, "cannot bind a machine");
+    refused(&with(&policy, &["--dangerous-any-machine"]), 1, "would accept every TPM");
     refused(&with(&policy, &["--snp-measurement"]), 1, "SNP reports");
-    let unbound = text(&with(
-        &policy,
-        &["--generation", "mounted", "--dangerous-any-machine"],
-    ));
+    let unbound = text(&with(&policy, &["--generation", "mounted", "--dangerous-any-machine"]));
     assert!(unbound.starts_with("# DANGEROUS"), "{unbound}");
 
     let dir = TempDir::new().unwrap();
@@ -231,12 +191,9 @@ impl Recorded {
         let values = json!({
             ak_reference_name(&ak): ak_reference_value(&ak, &machine), "tpm_pcr4": ["aa"],
         });
-        for (name, content) in [
-            ("good", &good),
-            ("bad", &bad),
-            ("token", &token),
-            ("values", &values),
-        ] {
+        for (name, content) in
+            [("good", &good), ("bad", &bad), ("token", &token), ("values", &values)]
+        {
             write(dir.path(), &format!("{name}.json"), content.to_string());
         }
         let path = format!("kbs:///default/{machine}/root");
@@ -251,14 +208,8 @@ impl Recorded {
     fn test(&self, claims: &[&str], more: &[&str]) -> (Option<i32>, Value) {
         let values = self.file("values.json");
         let files: Vec<String> = claims.iter().map(|name| self.file(name)).collect();
-        let mut arguments = vec![
-            "trustee",
-            "test-policy",
-            "--path",
-            &self.path,
-            "--output",
-            "json",
-        ];
+        let mut arguments =
+            vec!["trustee", "test-policy", "--path", &self.path, "--output", "json"];
         for file in &files {
             arguments.extend(["--claims", file]);
         }
@@ -268,10 +219,7 @@ impl Recorded {
         arguments.extend(more);
         let output = tec(&arguments);
         let parsed = serde_json::from_slice(&output.stdout);
-        (
-            output.status.code(),
-            parsed.map_err(|_| said(&output)).unwrap(),
-        )
+        (output.status.code(), parsed.map_err(|_| said(&output)).unwrap())
     }
 }
 
@@ -285,17 +233,11 @@ fn recorded_evidence_is_allowed_or_denied_as_a_trustee_would() {
         (&json!("allowed"), &json!("affirming"))
     );
     assert_eq!(
-        (
-            &outcomes[1]["decision"],
-            &outcomes[1]["trust"]["executables"]
-        ),
+        (&outcomes[1]["decision"], &outcomes[1]["trust"]["executables"]),
         (&json!("denied"), &json!(33))
     );
     assert_eq!(recorded.test(&["good.json"], &[]).0, Some(0));
-    assert_eq!(
-        recorded.test(&["bad.json"], &["--expect", "deny"]).0,
-        Some(0)
-    );
+    assert_eq!(recorded.test(&["bad.json"], &["--expect", "deny"]).0, Some(0));
     let (_, outcomes) = recorded.test(&["good.json"], &["--pcrs", "4,14", "--expect", "deny"]);
     assert_eq!(outcomes[0]["missing"], json!(["tpm_pcr14"]));
 }
@@ -305,26 +247,13 @@ fn tokens_are_taken_as_issued_unless_their_evidence_is_to_be_appraised() {
     let recorded = Recorded::new();
     assert_eq!(recorded.test(&["token.json"], &[]).0, Some(0));
     let (code, outcomes) = recorded.test(&["token.json"], &["--appraise"]);
-    assert_eq!(
-        (code, &outcomes[0]["decision"]),
-        (Some(1), &json!("denied"))
-    );
+    assert_eq!((code, &outcomes[0]["decision"]), (Some(1), &json!("denied")));
     let other = format!("default/{}/root", sample::machine_id(2));
     let file = recorded.file("token.json");
-    let denied = tec(&[
-        "trustee",
-        "test-policy",
-        "--claims",
-        &file,
-        "--path",
-        &other,
-    ]);
+    let denied = tec(&["trustee", "test-policy", "--claims", &file, "--path", &other]);
     assert_eq!(denied.status.code(), Some(1));
     let table = String::from_utf8(denied.stdout).unwrap();
-    assert!(
-        table.contains("affirming") && table.contains("denied"),
-        "{table}"
-    );
+    assert!(table.contains("affirming") && table.contains("denied"), "{table}");
 }
 
 #[test]
@@ -337,36 +266,13 @@ fn policies_and_values_come_from_files_too_and_errors_deny() {
          "value": ak_reference_value(&ak, &sample::machine_id(1))},
     ]);
     let values = write(recorded.dir.path(), "list.json", records.to_string());
-    assert_eq!(
-        recorded
-            .test(&["bad.json"], &["--reference-values", str(&values)])
-            .0,
-        Some(0)
-    );
+    assert_eq!(recorded.test(&["bad.json"], &["--reference-values", str(&values)]).0, Some(0));
     let failing = "package policy\nimport rego.v1\nallow := 1 / input.zero";
     let failing = write(recorded.dir.path(), "failing.rego", failing);
     let (code, outcomes) = recorded.test(&["good.json"], &["--resource-policy", str(&failing)]);
-    assert_eq!(
-        (code, &outcomes[0]["decision"]),
-        (Some(1), &json!("denied"))
-    );
-    let broken = write(
-        recorded.dir.path(),
-        "broken.rego",
-        "package policy\nallow {",
-    );
+    assert_eq!((code, &outcomes[0]["decision"]), (Some(1), &json!("denied")));
+    let broken = write(recorded.dir.path(), "broken.rego", "package policy\nallow {");
     let good = recorded.file("good.json");
-    let test = [
-        "trustee",
-        "test-policy",
-        "--claims",
-        &good,
-        "--path",
-        &recorded.path,
-    ];
-    refused(
-        &with(&test, &["--attestation-policy", str(&broken)]),
-        1,
-        "does not parse",
-    );
+    let test = ["trustee", "test-policy", "--claims", &good, "--path", &recorded.path];
+    refused(&with(&test, &["--attestation-policy", str(&broken)]), 1, "does not parse");
 }

@@ -84,9 +84,7 @@ pub(crate) fn allowed(image: &MemoryImage) -> (TempDir, TempDir) {
     });
     let image = programs
         .iter()
-        .fold(image.clone(), |image, (path, program)| {
-            image.with(*path, program.clone())
-        });
+        .fold(image.clone(), |image, (path, program)| image.with(*path, program.clone()));
     let variables = efivars(&programs.each_ref().map(|(_, program)| program.as_slice()));
     (unpacked(&image), variables)
 }

@@ -40,11 +40,7 @@ fn place(file: &str) -> Option<(&str, Module)> {
     };
     let name = file.strip_suffix(below)?;
     debug_assert!(name.starts_with(package));
-    let mut module: Module = below
-        .strip_suffix(".rs")?
-        .split('/')
-        .map(str::to_owned)
-        .collect();
+    let mut module: Module = below.strip_suffix(".rs")?.split('/').map(str::to_owned).collect();
     if matches!(module.last()?.as_str(), "mod" | "lib" | "main") {
         module.pop();
     }
@@ -54,10 +50,7 @@ fn place(file: &str) -> Option<(&str, Module)> {
 fn circles(files: &[(Module, &Source)]) -> Vec<Violation> {
     let tests: BTreeSet<Module> = files.iter().flat_map(test_modules).collect();
     let is_test = |module: &Module| tests.iter().any(|test| module.starts_with(test));
-    let files: Vec<_> = files
-        .iter()
-        .filter(|(module, _)| !is_test(module))
-        .collect();
+    let files: Vec<_> = files.iter().filter(|(module, _)| !is_test(module)).collect();
     let mut modules: BTreeSet<&[String]> = BTreeSet::new();
     for (module, _) in &files {
         modules.extend((0..=module.len()).filter_map(|length| module.get(..length)));
@@ -68,17 +61,11 @@ fn circles(files: &[(Module, &Source)]) -> Vec<Violation> {
             let Some(other) = resolve(module, &path, &modules) else {
                 continue;
             };
-            let same = module
-                .iter()
-                .zip(&other)
-                .take_while(|(a, b)| a == b)
-                .count();
+            let same = module.iter().zip(&other).take_while(|(a, b)| a == b).count();
             let (Some(from), Some(to)) = (module.get(same), other.get(same)) else {
                 continue;
             };
-            let edges = parents
-                .entry(module.get(..same).unwrap_or_default())
-                .or_default();
+            let edges = parents.entry(module.get(..same).unwrap_or_default()).or_default();
             let import = edges.entry((from.clone(), to.clone())).or_insert(Import {
                 count: 0,
                 source,
@@ -97,9 +84,7 @@ fn test_modules((module, source): &(Module, &Source)) -> Vec<Module> {
         ["#[cfg(test)]", item] => item.strip_suffix(';')?.split_once("mod "),
         _ => None,
     });
-    pairs
-        .map(|(_, name)| module.iter().cloned().chain([name.to_owned()]).collect())
-        .collect()
+    pairs.map(|(_, name)| module.iter().cloned().chain([name.to_owned()]).collect()).collect()
 }
 
 /// One violation for each circle, at the edge of the fewest imports.
@@ -144,12 +129,8 @@ fn reached<'e>(from: &str, edges: &'e Edges<'_>) -> BTreeSet<&'e str> {
 
 /// Every path in the code that begins at the crate or above the module, with nested imports unfolded.
 fn paths(source: &Source) -> Vec<(usize, Vec<String>)> {
-    let end: usize = source
-        .code
-        .split_inclusive('\n')
-        .take(source.lines_before_tests())
-        .map(str::len)
-        .sum();
+    let end: usize =
+        source.code.split_inclusive('\n').take(source.lines_before_tests()).map(str::len).sum();
     let starts = source.words("crate").chain(source.words("super"));
     let mut found = Vec::new();
     for start in starts.filter(|start| *start < end) {
@@ -250,25 +231,15 @@ mod tests {
             ("tec-core/src/z.rs", ""),
         ]);
         assert_eq!(three.len(), 1);
-        assert!(
-            three[0].what.starts_with("a, b, c import"),
-            "{}",
-            three[0].what
-        );
+        assert!(three[0].what.starts_with("a, b, c import"), "{}", three[0].what);
     }
 
     #[test]
     fn tests_comments_and_other_programs_do_not_count() {
         let clean = found(&[
             ("bins/x/src/a.rs", "//! crate::b\nuse crate::b::C;\n"),
-            (
-                "bins/x/src/b.rs",
-                "// crate::a\n#[cfg(test)]\nmod tests {\nuse crate::a;\n}\n",
-            ),
-            (
-                "bins/x/src/lib.rs",
-                "mod a;\nmod b;\n#[cfg(test)]\nmod t;\n",
-            ),
+            ("bins/x/src/b.rs", "// crate::a\n#[cfg(test)]\nmod tests {\nuse crate::a;\n}\n"),
+            ("bins/x/src/lib.rs", "mod a;\nmod b;\n#[cfg(test)]\nmod t;\n"),
             ("bins/x/src/t.rs", "use crate::a::Z;\n"),
             ("bins/x/src/bin/y/b.rs", "use crate::a::Z;\n"),
         ]);

@@ -180,10 +180,7 @@ pub(super) fn check(root: &Path) -> Result<Vec<Violation>> {
     for package in metadata.packages() {
         unknown_cryptography(package, &mut found);
     }
-    for library in metadata
-        .members()
-        .filter(|member| is_library(member.name()))
-    {
+    for library in metadata.members().filter(|member| is_library(member.name())) {
         no_choice(root, library, &mut found);
     }
     Ok(found)
@@ -206,10 +203,7 @@ fn pure_tree(
         "--format",
         "{p}",
     ]))?;
-    let mut names: Vec<&str> = tree
-        .lines()
-        .filter_map(|line| line.split(' ').next())
-        .collect();
+    let mut names: Vec<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
     names.sort_unstable();
     names.dedup();
     let banned = |name: &&str| IMPURE.iter().any(|banned| is_of(name, banned));
@@ -221,16 +215,13 @@ fn pure_tree(
 }
 
 fn is_of(name: &str, family: &str) -> bool {
-    name.strip_prefix(family)
-        .is_some_and(|rest| rest.is_empty() || rest.starts_with(['-', '_']))
+    name.strip_prefix(family).is_some_and(|rest| rest.is_empty() || rest.starts_with(['-', '_']))
 }
 
 fn unknown_cryptography(package: Package<'_>, found: &mut Vec<Violation>) {
     let name = package.name();
     let is_ours = package.text("source").is_empty();
-    let says_so = package
-        .texts("categories")
-        .any(|c| c.starts_with("cryptography"))
+    let says_so = package.texts("categories").any(|c| c.starts_with("cryptography"))
         || package.texts("keywords").any(|k| k.starts_with("crypto"));
     if is_ours || !(says_so || KNOWN_CRYPTOGRAPHY.contains(&name)) || CRYPTOGRAPHY.contains(&name) {
         return;
@@ -274,15 +265,8 @@ pub(super) fn is_choice_of_binaries(dependency: &str, feature: &str) -> bool {
         return false;
     }
     let version = ["v1_", "latest", "earliest"];
-    let provider = [
-        "aws-lc",
-        "aws_lc",
-        "default-tls",
-        "native-tls",
-        "openssl",
-        "ring",
-        "tls-rustls",
-    ];
+    let provider =
+        ["aws-lc", "aws_lc", "default-tls", "native-tls", "openssl", "ring", "tls-rustls"];
     let picks = |prefixes: &[&str]| prefixes.iter().any(|prefix| feature.starts_with(prefix));
     if dependency == "k8s-openapi" {
         return picks(&version);
@@ -309,13 +293,9 @@ mod tests {
         let newcomer = json!({"name": "xor", "source": source, "categories": ["cryptography"]});
         assert!(refused(&newcomer));
         assert!(refused(&json!({"name": "openssl", "source": source})));
-        assert!(!refused(
-            &json!({"name": "sha2", "source": source, "keywords": ["crypto"]})
-        ));
+        assert!(!refused(&json!({"name": "sha2", "source": source, "keywords": ["crypto"]})));
         assert!(!refused(&json!({"name": "time", "source": source})));
-        assert!(!refused(
-            &json!({"name": "tec-core", "categories": ["cryptography"]})
-        ));
+        assert!(!refused(&json!({"name": "tec-core", "categories": ["cryptography"]})));
     }
 
     #[test]
@@ -324,10 +304,7 @@ mod tests {
         assert!(is_choice_of_binaries("rustls", "ring"));
         assert!(is_choice_of_binaries("reqwest", "default-tls"));
         assert!(!is_choice_of_binaries("reqwest", "rustls-no-provider"));
-        assert!(!is_choice_of_binaries(
-            "axum-server",
-            "tls-rustls-no-provider"
-        ));
+        assert!(!is_choice_of_binaries("axum-server", "tls-rustls-no-provider"));
         assert!(!is_choice_of_binaries("rustls", "std"));
     }
 

@@ -7,16 +7,8 @@ use anyhow::{Context as _, Result};
 
 use super::{ADAPTERS, CORE, Violation};
 
-const FOLDERS: [&str; 8] = [
-    "bins",
-    "benches",
-    "docs",
-    "examples",
-    CORE,
-    "tec-k8s",
-    "tec-tpm",
-    "tec-trustee",
-];
+const FOLDERS: [&str; 8] =
+    ["bins", "benches", "docs", "examples", CORE, "tec-k8s", "tec-tpm", "tec-trustee"];
 const FILES: [&str; 11] = [
     "CHANGELOG.md",
     "CONTRIBUTING.md",

@@ -40,21 +40,14 @@ impl Manifest {
             let rest = line.trim_start().strip_prefix(key);
             rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '-'))
         };
-        self.text
-            .lines()
-            .position(begins)
-            .map_or(1, |index| index + 1)
+        self.text.lines().position(begins).map_or(1, |index| index + 1)
     }
 
     /// Name and value of each dependency, of every kind and for every platform.
     fn dependencies(&self) -> Vec<(&str, &Value)> {
         let platforms = self.table.get("target").and_then(Value::as_table);
-        let tables = std::iter::once(&self.table).chain(
-            platforms
-                .into_iter()
-                .flat_map(Table::values)
-                .filter_map(Value::as_table),
-        );
+        let tables = std::iter::once(&self.table)
+            .chain(platforms.into_iter().flat_map(Table::values).filter_map(Value::as_table));
         tables
             .flat_map(|table| DEPENDENCY_TABLES.iter().filter_map(|kind| table.get(*kind)))
             .filter_map(Value::as_table)
@@ -95,14 +88,8 @@ pub(super) fn read_all(root: &Path) -> Result<Manifests> {
 fn read(root: &Path, file: &str) -> Result<Manifest> {
     let text =
         fs::read_to_string(root.join(file)).with_context(|| format!("cannot read {file}"))?;
-    let table = text
-        .parse()
-        .with_context(|| format!("{file} is not a manifest"))?;
-    Ok(Manifest {
-        file: file.to_owned(),
-        text,
-        table,
-    })
+    let table = text.parse().with_context(|| format!("{file} is not a manifest"))?;
+    Ok(Manifest { file: file.to_owned(), text, table })
 }
 
 /// Folders of our packages by name.
@@ -259,9 +246,8 @@ fn no_choice_in_features(manifest: &Manifest, found: &mut Vec<Violation>) {
 fn no_git(manifest: &Manifest, found: &mut Vec<Violation>) {
     for (index, line) in manifest.text.lines().enumerate() {
         let code = line.split('#').next().unwrap_or_default();
-        let names_git = code
-            .split(['{', ',', ' '])
-            .any(|word| word == "git" || word.starts_with("git="));
+        let names_git =
+            code.split(['{', ',', ' ']).any(|word| word == "git" || word.starts_with("git="));
         if names_git && code.contains('=') {
             found.push(Violation::new(
                 "no-git",
@@ -276,9 +262,7 @@ fn no_git(manifest: &Manifest, found: &mut Vec<Violation>) {
 
 fn foreign_sources(lock: &str, found: &mut Vec<Violation>) {
     for (index, line) in lock.lines().enumerate() {
-        let source = line
-            .strip_prefix("source = \"")
-            .and_then(|rest| rest.strip_suffix('"'));
+        let source = line.strip_prefix("source = \"").and_then(|rest| rest.strip_suffix('"'));
         if let Some(source) = source.filter(|source| *source != REGISTRY) {
             found.push(Violation::new(
                 "no-git",

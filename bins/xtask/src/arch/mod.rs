@@ -60,13 +60,7 @@ impl Violation {
         what: impl Into<String>,
         todo: &'static str,
     ) -> Self {
-        Self {
-            file: file.into(),
-            line,
-            rule,
-            what: what.into(),
-            todo,
-        }
+        Self { file: file.into(), line, rule, what: what.into(), todo }
     }
 }
 

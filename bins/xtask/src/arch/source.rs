@@ -52,14 +52,11 @@ impl Source {
     /// Offsets at which `needle` stands in the code as whole words.
     pub(super) fn words<'a>(&'a self, needle: &'a str) -> impl Iterator<Item = usize> + 'a {
         let is_word = |c: char| c.is_alphanumeric() || c == '_';
-        self.code
-            .match_indices(needle)
-            .map(|(offset, _)| offset)
-            .filter(move |offset| {
-                let before = self.code.get(..*offset).unwrap_or_default();
-                let after = self.code.get(offset + needle.len()..).unwrap_or_default();
-                !before.ends_with(is_word) && !after.starts_with(is_word)
-            })
+        self.code.match_indices(needle).map(|(offset, _)| offset).filter(move |offset| {
+            let before = self.code.get(..*offset).unwrap_or_default();
+            let after = self.code.get(offset + needle.len()..).unwrap_or_default();
+            !before.ends_with(is_word) && !after.starts_with(is_word)
+        })
     }
 }
 
@@ -83,11 +80,7 @@ fn walk(root: &Path, below: &str, sources: &mut Vec<Source>) -> Result<()> {
         let kind = entry
             .file_type()
             .with_context(|| format!("cannot look at {}", entry.path().display()))?;
-        let file = if below.is_empty() {
-            name.clone()
-        } else {
-            format!("{below}/{name}")
-        };
+        let file = if below.is_empty() { name.clone() } else { format!("{below}/{name}") };
         if kind.is_dir() && !name.starts_with('.') && file != "target" {
             walk(root, &file, sources)?;
         } else if kind.is_file() && Path::new(&name).extension().is_some_and(|end| end == "rs") {
@@ -136,9 +129,7 @@ fn token(rest: &str, previous_is_word: bool) -> Option<(usize, usize)> {
     if previous_is_word {
         return None;
     }
-    ["r", "br", "cr"]
-        .iter()
-        .find_map(|prefix| raw_string(rest, prefix))
+    ["r", "br", "cr"].iter().find_map(|prefix| raw_string(rest, prefix))
 }
 
 /// `r"…"`, `br#"…"#` and so on: up to the quote that as many `#` follow as stood in front.
@@ -147,9 +138,7 @@ fn raw_string(rest: &str, prefix: &str) -> Option<(usize, usize)> {
     let hashes = after_prefix.chars().take_while(|c| *c == '#').count();
     let content = after_prefix.get(hashes..)?.strip_prefix('"')?;
     let end = format!("\"{}", "#".repeat(hashes));
-    let length = content
-        .find(&end)
-        .map_or(content.len(), |at| at + end.len());
+    let length = content.find(&end).map_or(content.len(), |at| at + end.len());
     let begin = prefix.len() + hashes + 1;
     Some((begin, begin + length))
 }
@@ -220,10 +209,7 @@ mod tests {
     #[test]
     fn an_identifier_that_ends_in_r_begins_no_raw_string() {
         let code = blank("for x in bar\"s\" { var }");
-        assert!(
-            code.contains("{ var }") && !code.contains("\"s\""),
-            "{code}"
-        );
+        assert!(code.contains("{ var }") && !code.contains("\"s\""), "{code}");
     }
 
     #[test]
@@ -234,14 +220,8 @@ mod tests {
 
     #[test]
     fn lines_end_at_the_test_module() {
-        assert_eq!(
-            source("a\nb\n#[cfg(test)]\nmod tests {\n}\n").lines_before_tests(),
-            2
-        );
-        for whole in [
-            "a\n#[cfg(test)]\nfn b() {}\n",
-            "a\n#[cfg(test)]\nmod tests;\n",
-        ] {
+        assert_eq!(source("a\nb\n#[cfg(test)]\nmod tests {\n}\n").lines_before_tests(), 2);
+        for whole in ["a\n#[cfg(test)]\nfn b() {}\n", "a\n#[cfg(test)]\nmod tests;\n"] {
             assert_eq!(source(whole).lines_before_tests(), 3);
         }
     }

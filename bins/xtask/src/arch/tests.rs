@@ -74,10 +74,7 @@ fn broken_by(change: impl FnOnce(&Path)) -> Vec<(&'static str, String)> {
 
 fn assert_broken(rule: &'static str, file: &str, change: impl FnOnce(&Path)) {
     let found = broken_by(change);
-    assert!(
-        found.contains(&(rule, file.to_owned())),
-        "expected {rule} in {file}, found {found:?}"
-    );
+    assert!(found.contains(&(rule, file.to_owned())), "expected {rule} in {file}, found {found:?}");
 }
 
 /// A module of its own, so that the crate compiles in no other way than before.
@@ -86,23 +83,14 @@ const LOOSE_FILE: &str = "tec-core/src/loose.rs";
 #[test]
 fn what_the_core_may_not_pull_in_is_seen() {
     assert_broken("core-tree", "tec-core/Cargo.toml", |root| {
-        append(
-            root,
-            "tec-core/Cargo.toml",
-            "[dependencies.reqwest]\nworkspace = true",
-        );
+        append(root, "tec-core/Cargo.toml", "[dependencies.reqwest]\nworkspace = true");
     });
 }
 
 #[test]
 fn what_verification_may_not_pull_in_is_seen() {
     assert_broken("tpm-tree", "tec-tpm/Cargo.toml", |root| {
-        replace(
-            root,
-            "tec-tpm/Cargo.toml",
-            "default = []",
-            "default = [\"tss\"]",
-        );
+        replace(root, "tec-tpm/Cargo.toml", "default = []", "default = [\"tss\"]");
     });
 }
 
@@ -190,11 +178,7 @@ fn dependencies_from_elsewhere_are_seen() {
         );
     });
     assert_broken("workspace-dependency", "tec-tpm/Cargo.toml", |root| {
-        append(
-            root,
-            "tec-tpm/Cargo.toml",
-            "[dev-dependencies.hex]\nversion = \"0.4\"",
-        );
+        append(root, "tec-tpm/Cargo.toml", "[dev-dependencies.hex]\nversion = \"0.4\"");
     });
     assert_broken("no-git", "Cargo.lock", |root| {
         let package = "[[package]]\nname = \"elsewhere\"\nversion = \"0.1.0\"\nsource = \"git+https://example.org/elsewhere#0\"";
@@ -205,12 +189,7 @@ fn dependencies_from_elsewhere_are_seen() {
 #[test]
 fn a_package_without_the_lints_is_seen() {
     assert_broken("workspace-lints", "bins/xtask/Cargo.toml", |root| {
-        replace(
-            root,
-            "bins/xtask/Cargo.toml",
-            "[lints]\nworkspace = true",
-            "",
-        );
+        replace(root, "bins/xtask/Cargo.toml", "[lints]\nworkspace = true", "");
     });
 }
 
@@ -249,12 +228,7 @@ fn a_library_that_picks_what_binaries_pick_is_seen() {
         let old = fs::read_to_string(root.join(manifest)).unwrap();
         let feature = "latest-api = [\"k8s-openapi/latest\"]";
         if old.contains("[features]") {
-            replace(
-                root,
-                manifest,
-                "[features]",
-                &format!("[features]\n{feature}"),
-            );
+            replace(root, manifest, "[features]", &format!("[features]\n{feature}"));
         } else {
             append(root, manifest, &format!("[features]\n{feature}"));
         }

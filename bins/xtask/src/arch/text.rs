@@ -101,8 +101,7 @@ fn one_file_names_tss(sources: &[Source], found: &mut Vec<Violation>) {
 
 /// Whether `file` is `module.rs` or lies below `module/`.
 fn in_module(file: &str, module: &str) -> bool {
-    file.strip_prefix(module)
-        .is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
+    file.strip_prefix(module).is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
 }
 
 fn kube_client_in_place(source: &Source, found: &mut Vec<Violation>) {
@@ -227,9 +226,8 @@ fn secrets(source: &Source, found: &mut Vec<Violation>) {
             .min()
             .and_then(|at| rest.get(at..))
             .is_some_and(|name| name.starts_with("Secret"));
-        let revealing = list
-            .split(|c: char| !c.is_alphanumeric())
-            .find(|word| REVEALING.contains(word));
+        let revealing =
+            list.split(|c: char| !c.is_alphanumeric()).find(|word| REVEALING.contains(word));
         if let Some(name) = revealing.filter(|_| of_secret) {
             found.push(reveals(source, offset, name));
         }

@@ -50,9 +50,7 @@ impl Row {
         }
         let runs = |name: &&String| sources.iter().any(|source| has_test(source, name));
         let missing = self.tests.iter().filter(|name| !runs(name));
-        missing
-            .map(|name| violation(format!("no test that runs is called {name}")))
-            .collect()
+        missing.map(|name| violation(format!("no test that runs is called {name}"))).collect()
     }
 }
 
@@ -68,10 +66,7 @@ fn rows(text: &str) -> Vec<Row> {
         } else if within && !is_rule(last) {
             // Between backticks lies every second piece.
             let names = last.split('`').skip(1).step_by(2);
-            rows.push(Row {
-                line: number,
-                tests: names.map(str::to_owned).collect(),
-            });
+            rows.push(Row { line: number, tests: names.map(str::to_owned).collect() });
         }
     }
     rows
@@ -135,13 +130,7 @@ mod tests {
             let on_request = source("bins/e2e/tests/opensearch/main.rs");
             assert!(!has_test(&on_request, name), "{name}");
         }
-        for name in [
-            "it_is_ignored",
-            "it_is_no_test",
-            "it_was_made_up",
-            "it_is",
-            "",
-        ] {
+        for name in ["it_is_ignored", "it_is_no_test", "it_was_made_up", "it_is", ""] {
             assert!(!has_test(&plain, name), "{name}");
         }
     }

@@ -11,12 +11,9 @@ use prost::Message as _;
 
 fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args_os().skip(1).map(PathBuf::from);
-    let (Some(protos), Some(out), descriptors, None) = (
-        arguments.next(),
-        arguments.next(),
-        arguments.next(),
-        arguments.next(),
-    ) else {
+    let (Some(protos), Some(out), descriptors, None) =
+        (arguments.next(), arguments.next(), arguments.next(), arguments.next())
+    else {
         anyhow::bail!("usage: tec-protogen <proto dir> <out dir> [<descriptors>]");
     };
     let files = protox::compile(sources(&protos)?, [&protos])
@@ -40,10 +37,7 @@ fn sources(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(dir).with_context(|| format!("cannot list {}", dir.display()))? {
         let path = entry?.path();
-        if path
-            .extension()
-            .is_some_and(|extension| extension == "proto")
-        {
+        if path.extension().is_some_and(|extension| extension == "proto") {
             files.push(path);
         }
     }

@@ -5,10 +5,8 @@ use std::collections::BTreeMap;
 use tec_core::code::Code;
 
 pub(super) fn pages() -> BTreeMap<String, String> {
-    let mut pages: BTreeMap<String, String> = Code::ALL
-        .iter()
-        .map(|code| (format!("{code}.md"), page(*code)))
-        .collect();
+    let mut pages: BTreeMap<String, String> =
+        Code::ALL.iter().map(|code| (format!("{code}.md"), page(*code))).collect();
     pages.insert("README.md".to_owned(), index());
     pages
 }
@@ -34,11 +32,7 @@ fn index() -> String {
          The detail is in the server's log, and in `tec explain`.\n"
     );
     for family in FAMILIES {
-        page.extend([
-            "\n## ",
-            family.title,
-            "\n\n| code | HTTP | meaning |\n|---|---|---|\n",
-        ]);
+        page.extend(["\n## ", family.title, "\n\n| code | HTTP | meaning |\n|---|---|---|\n"]);
         let codes = Code::ALL.iter().filter(|c| letter(**c) == family.letter);
         page.extend(codes.map(|code| {
             let (status, title) = (code.http_status(), code.title());
@@ -60,10 +54,7 @@ fn letter(code: Code) -> char {
 }
 
 fn family(code: Code) -> &'static Family {
-    FAMILIES
-        .iter()
-        .find(|family| family.letter == letter(code))
-        .unwrap_or(&OTHER)
+    FAMILIES.iter().find(|family| family.letter == letter(code)).unwrap_or(&OTHER)
 }
 
 const OTHER: Family = Family {

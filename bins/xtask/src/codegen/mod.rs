@@ -28,11 +28,7 @@ const CRDS: &str = "tec-k8s/crds";
 /// Where `.proto` files are, where their Rust is, and the name of the file with their descriptors
 /// for servers with reflection.
 const MESSAGES: [(&str, &str, Option<&str>); 2] = [
-    (
-        "tec-k8s/proto",
-        "tec-k8s/src/generated",
-        Some("descriptors"),
-    ),
+    ("tec-k8s/proto", "tec-k8s/src/generated", Some("descriptors")),
     ("tec-k8s/node/proto", "tec-k8s/node/src/generated", None),
 ];
 /// What the example `deploy` writes: its name for a directory, and where that belongs.
@@ -209,10 +205,7 @@ fn written_by(
     program: &Path,
     arguments: impl FnOnce(&mut Command, &Path),
 ) -> Result<Files> {
-    let dir = Metadata::workspace(root)?
-        .target_dir()?
-        .join("codegen")
-        .join(name);
+    let dir = Metadata::workspace(root)?.target_dir()?.join("codegen").join(name);
     if dir.exists() {
         fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
     }

@@ -20,10 +20,7 @@ pub(super) struct Requirement {
 }
 
 const fn program(package: &'static str, name: &'static str) -> Requirement {
-    Requirement {
-        package,
-        probe: Probe::Program(name),
-    }
+    Requirement { package, probe: Probe::Program(name) }
 }
 
 /// What everything needs.
@@ -96,14 +93,12 @@ pub(super) const OPENSEARCH: [Requirement; 2] = [
 
 /// Names of the programs that are looked for.
 pub(super) fn programs() -> impl Iterator<Item = &'static str> {
-    BASE.iter()
-        .chain(&MACHINES)
-        .chain(&NODES)
-        .chain(&KUBERNETES)
-        .filter_map(|requirement| match requirement.probe {
+    BASE.iter().chain(&MACHINES).chain(&NODES).chain(&KUBERNETES).filter_map(|requirement| {
+        match requirement.probe {
             Probe::Program(name) => Some(name),
             Probe::PkgConfig(_) => None,
-        })
+        }
+    })
 }
 
 impl Requirement {
@@ -155,9 +150,7 @@ impl Apt {
         self.update();
         term::note(&format!("apt-get install {}", packages.join(" ")));
         let mut command = as_root("apt-get")?;
-        command
-            .args(["install", "-y", "-q", "--no-install-recommends"])
-            .args(packages);
+        command.args(["install", "-y", "-q", "--no-install-recommends"]).args(packages);
         process::capture(&mut command).map(drop)
     }
 }
@@ -198,10 +191,7 @@ pub(super) fn ensure_packages(apt: &mut Apt, requirements: &[Requirement]) -> Re
     }
     let still = missing(requirements);
     if !still.is_empty() {
-        bail!(
-            "installed, yet its programs are not found: {}",
-            still.join(" ")
-        );
+        bail!("installed, yet its programs are not found: {}", still.join(" "));
     }
     Ok(())
 }

@@ -28,9 +28,7 @@ impl Archive {
     pub(super) fn of_machine(apt: &mut Apt) -> Result<Self> {
         check_programs()?;
         apt.update();
-        Ok(Self {
-            options: Vec::new(),
-        })
+        Ok(Self { options: Vec::new() })
     }
 
     /// Another suite of Debian, from the machine's mirrors, with apt's own files in `dir`. The
@@ -38,11 +36,7 @@ impl Archive {
     pub(super) fn of_suite(apt: &mut Apt, dir: &Path, suite: &str) -> Result<Self> {
         check_programs()?;
         let lines = sources(&Mirrors::find(apt)?, suite);
-        for part in [
-            "etc/preferences.d",
-            "state/lists/partial",
-            "cache/archives/partial",
-        ] {
+        for part in ["etc/preferences.d", "state/lists/partial", "cache/archives/partial"] {
             let part = dir.join(part);
             fs::create_dir_all(&part)
                 .with_context(|| format!("cannot create {}", part.display()))?;
@@ -60,9 +54,7 @@ impl Archive {
             "APT::Architecture=amd64".to_owned(),
             "Acquire::Languages=none".to_owned(),
         ];
-        let archive = Self {
-            options: options.into(),
-        };
+        let archive = Self { options: options.into() };
         term::note(&format!("apt-get update, for {suite}"));
         process::capture(archive.command("apt-get").args(["-q", "update"]))?;
         Ok(archive)
@@ -163,10 +155,7 @@ impl Mirrors {
             let mut lines = text.lines().filter_map(|line| line.split_once(' '));
             lines.find_map(|(own, uri)| (own == label).then(|| uri.to_owned()))
         };
-        Some(Self {
-            main: find("Debian")?,
-            security: find("Debian-Security"),
-        })
+        Some(Self { main: find("Debian")?, security: find("Debian-Security") })
     }
 }
 
@@ -185,9 +174,7 @@ fn sources(mirrors: &Mirrors, suite: &str) -> String {
 
 /// `Depends: linux-image-6.1.0-56-amd64 (= 6.1.192-2)` names the kernel's package.
 fn kernel_of(line: &str) -> Option<&str> {
-    line.strip_prefix("Depends: ")?
-        .split([' ', ','])
-        .find(|word| word.starts_with("linux-image-"))
+    line.strip_prefix("Depends: ")?.split([' ', ',']).find(|word| word.starts_with("linux-image-"))
 }
 
 /// Unpacks a package into a directory that is emptied before.
@@ -219,17 +206,13 @@ pub(super) fn write(path: &Path, text: &str) -> Result<()> {
 
 /// The last part of a path; empty if it has none.
 pub(super) fn file_name(path: &Path) -> String {
-    path.file_name()
-        .map(|name| name.to_string_lossy().into_owned())
-        .unwrap_or_default()
+    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 /// What a directory holds, sorted.
 pub(super) fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
     let listed = fs::read_dir(dir).and_then(|entries| {
-        entries
-            .map(|entry| entry.map(|entry| entry.path()))
-            .collect::<Result<Vec<_>, _>>()
+        entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>()
     });
     let mut paths = listed.with_context(|| format!("cannot list {}", dir.display()))?;
     paths.sort();

@@ -31,14 +31,8 @@ const FILES: [(&str, &str); 6] = [
     ("usr/share/OVMF/OVMF_VARS_4M.fd", "OVMF_VARS.fd"),
     ("usr/share/OVMF/OVMF_VARS_4M.ms.fd", "OVMF_VARS.ms.fd"),
     ("usr/lib/shim/shimx64.efi.signed", "shimx64.efi"),
-    (
-        "usr/lib/grub/x86_64-efi-signed/grubx64.efi.signed",
-        "grubx64.efi",
-    ),
-    (
-        "usr/lib/systemd/boot/efi/linuxx64.efi.stub",
-        "linuxx64.efi.stub",
-    ),
+    ("usr/lib/grub/x86_64-efi-signed/grubx64.efi.signed", "grubx64.efi"),
+    ("usr/lib/systemd/boot/efi/linuxx64.efi.stub", "linuxx64.efi.stub"),
 ];
 
 /// Downloads the files of a suite unless they are there.
@@ -73,15 +67,10 @@ fn packages_of(archive: &Archive) -> Result<Vec<String>> {
     let kernels = archive.kernels(KERNEL)?;
     let image = kernels.first().context("no kernel can be had")?;
     let version = image.trim_start_matches("linux-image-");
-    let mut kernels = KERNEL_PACKAGES
-        .map(|begin| format!("{begin}{version}"))
-        .into_iter();
+    let mut kernels = KERNEL_PACKAGES.map(|begin| format!("{begin}{version}")).into_iter();
     let kernel = kernels.find(|package| archive.has(package));
-    let mut packages: Vec<String> = [firmware]
-        .into_iter()
-        .chain(LOADERS)
-        .map(str::to_owned)
-        .collect();
+    let mut packages: Vec<String> =
+        [firmware].into_iter().chain(LOADERS).map(str::to_owned).collect();
     packages.extend(kernel);
     Ok(packages)
 }

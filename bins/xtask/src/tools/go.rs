@@ -56,19 +56,11 @@ pub(super) fn ensure_ignition(tools: &Tools) -> Result<()> {
 
 /// Builds what is not there yet.
 pub(super) fn ensure(tools: &Tools) -> Result<()> {
-    PROGRAMS
-        .iter()
-        .try_for_each(|program| install(tools, program))
+    PROGRAMS.iter().try_for_each(|program| install(tools, program))
 }
 
 fn install(tools: &Tools, program: &Program) -> Result<()> {
-    let Program {
-        name,
-        module,
-        built,
-        linker,
-        takes,
-    } = program;
+    let Program { name, module, built, linker, takes } = program;
     let wanted = format!("{module}{linker}");
     let place = tools.cache.join("bin").join(name);
     if is_stamped(tools, name, &wanted) && place.is_file() {
@@ -77,9 +69,7 @@ fn install(tools: &Tools, program: &Program) -> Result<()> {
     term::note(&format!("go install {module} (about {takes})"));
     let dir = scratch(tools, name)?;
     let mut install = process::command("go");
-    install
-        .args(["install", "-ldflags", linker, module])
-        .env("GOBIN", &dir);
+    install.args(["install", "-ldflags", linker, module]).env("GOBIN", &dir);
     process::capture(&mut install).with_context(|| {
         format!("cannot build {name}; a Go toolchain as new as the module asks for is needed")
     })?;

@@ -22,9 +22,7 @@ const LOADER_DIRS: [&str; 2] = ["usr/lib/shim", "usr/lib/grub"];
 
 /// Downloads and unpacks the trees unless they are there.
 pub(super) fn ensure(tools: &Tools, apt: &mut Apt) -> Result<()> {
-    let complete = ["current", "update"]
-        .iter()
-        .all(|tree| tools.images.join(tree).is_dir());
+    let complete = ["current", "update"].iter().all(|tree| tools.images.join(tree).is_dir());
     if is_stamped(tools, NAME, LAYOUT) && complete {
         return Ok(());
     }

@@ -12,13 +12,8 @@ use crate::{process, term};
 const NAME: &str = "kubernetes";
 /// Minor and patch version; the main module has major version 1, its parts have 0.
 const VERSION: &str = "34.3";
-const PROGRAMS: [&str; 5] = [
-    "kube-apiserver",
-    "kube-controller-manager",
-    "kube-scheduler",
-    "kubeadm",
-    "kubectl",
-];
+const PROGRAMS: [&str; 5] =
+    ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubeadm", "kubectl"];
 /// Parts of Kubernetes that its main module replaces by directories of its own repository, and that
 /// therefore have to be named by whoever builds it as a dependency.
 const PARTS: [&str; 31] = [
@@ -63,9 +58,7 @@ pub(super) fn ensure(tools: &Tools) -> Result<()> {
     if is_stamped(tools, NAME, &wanted) && PROGRAMS.iter().all(|program| is_there(program)) {
         return Ok(());
     }
-    term::note(&format!(
-        "go build of Kubernetes v1.{VERSION} (about eight minutes on two cores)"
-    ));
+    term::note(&format!("go build of Kubernetes v1.{VERSION} (about eight minutes on two cores)"));
     let dir = scratch(tools, NAME)?;
     let file = dir.join("go.mod");
     fs::write(&file, module()).with_context(|| format!("cannot write {}", file.display()))?;
@@ -73,13 +66,7 @@ pub(super) fn ensure(tools: &Tools) -> Result<()> {
     // Go verifies what it downloads against its checksum database, so no sums are kept here.
     build
         .current_dir(&dir)
-        .args([
-            "build",
-            "-mod=mod",
-            "-trimpath",
-            "-ldflags",
-            &version_flags(),
-        ])
+        .args(["build", "-mod=mod", "-trimpath", "-ldflags", &version_flags()])
         .args(["-o", "."])
         .args(PROGRAMS.map(|program| format!("k8s.io/kubernetes/cmd/{program}")))
         .env("CGO_ENABLED", "0");

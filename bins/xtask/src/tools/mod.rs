@@ -75,10 +75,7 @@ impl Tools {
         let mut path = vec![self.cache.join("bin")];
         path.extend(process::search_path());
         command
-            .env(
-                "PATH",
-                std::env::join_paths(path).context("PATH has an impossible entry")?,
-            )
+            .env("PATH", std::env::join_paths(path).context("PATH has an impossible entry")?)
             .env("TEC_CACHE", &self.cache)
             .env("TEC_IMAGES", &self.images)
             .env("TEC_IGNITION_VALIDATE", &self.ignition_validate);
@@ -245,18 +242,12 @@ pub(crate) fn run(args: &Args, suites: &BTreeSet<&str>) -> Result<()> {
         ("ignition-validate", Some(tools.ignition_validate.clone())),
         ("helm", Some(tools.cache.join("bin/helm"))),
         ("images", Some(tools.images.clone())),
-        (
-            "docker-registry",
-            Some(tools.cache.join("bin/docker-registry")),
-        ),
+        ("docker-registry", Some(tools.cache.join("bin/docker-registry"))),
         ("boot files", Some(tools.cache.join("boot"))),
         ("ignition", Some(tools.cache.join("bin/ignition"))),
         ("opensearch", Some(tools.cache.join(maven::PLACE))),
         ("kernels of nodes", Some(tools.cache.join("node"))),
-        (
-            "kube-apiserver",
-            Some(tools.cache.join("bin/kube-apiserver")),
-        ),
+        ("kube-apiserver", Some(tools.cache.join("bin/kube-apiserver"))),
     ]
     .into_iter()
     .chain(pypi::programs().map(|(program, place)| (program, Some(tools.cache.join(place)))))
@@ -278,8 +269,7 @@ fn lock(cache: &Path) -> Result<File> {
     let file = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
     if file.try_lock().is_err() {
         term::note("another run sets up tools, waiting for it");
-        file.lock()
-            .with_context(|| format!("cannot lock {}", path.display()))?;
+        file.lock().with_context(|| format!("cannot lock {}", path.display()))?;
     }
     Ok(file)
 }

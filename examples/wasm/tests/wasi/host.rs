@@ -19,10 +19,7 @@ struct World {
 pub(crate) fn run(module: &[u8], input: &[u8]) -> Ended {
     let engine = Engine::default();
     let module = Module::new(&engine, module).unwrap();
-    let world = World {
-        input: input.to_vec(),
-        output: Vec::new(),
-    };
+    let world = World { input: input.to_vec(), output: Vec::new() };
     let mut store = Store::new(&engine, world);
     let mut linker = Linker::new(&engine);
     define(&mut linker);
@@ -32,22 +29,15 @@ pub(crate) fn run(module: &[u8], input: &[u8]) -> Ended {
         Ok(()) => 0,
         Err(error) => error.i32_exit_status().unwrap_or_else(|| panic!("{error}")),
     };
-    Ended {
-        status,
-        printed: String::from_utf8(store.into_data().output).unwrap(),
-    }
+    Ended { status, printed: String::from_utf8(store.into_data().output).unwrap() }
 }
 
 fn define(linker: &mut Linker<World>) {
     let wasi = "wasi_snapshot_preview1";
     linker.func_wrap(wasi, "fd_read", fd_read).unwrap();
     linker.func_wrap(wasi, "fd_write", fd_write).unwrap();
-    linker
-        .func_wrap(wasi, "environ_sizes_get", no_environment)
-        .unwrap();
-    linker
-        .func_wrap(wasi, "environ_get", |_: i32, _: i32| SUCCESS)
-        .unwrap();
+    linker.func_wrap(wasi, "environ_sizes_get", no_environment).unwrap();
+    linker.func_wrap(wasi, "environ_get", |_: i32, _: i32| SUCCESS).unwrap();
     let exit = |status: i32| -> Result<(), Error> { Err(Error::i32_exit(status)) };
     linker.func_wrap(wasi, "proc_exit", exit).unwrap();
 }
@@ -117,7 +107,5 @@ fn buffers(
 
 fn put(caller: &mut Caller<'_, World>, memory: Memory, at: i32, number: usize) {
     let number = u32::try_from(number).unwrap().to_le_bytes();
-    memory
-        .write(caller, usize::try_from(at).unwrap(), &number)
-        .unwrap();
+    memory.write(caller, usize::try_from(at).unwrap(), &number).unwrap();
 }

@@ -31,9 +31,7 @@ fn evidence(programs: &[&str]) -> Value {
     for program in programs {
         log.image(Sha256Digest::of(program), program);
     }
-    let log = log
-        .measure(PcrIndex::SECURE_BOOT, EventKind::EFI_ACTION, b"an action")
-        .build();
+    let log = log.measure(PcrIndex::SECURE_BOOT, EventKind::EFI_ACTION, b"an action").build();
     let tpm = SoftTpm::p256(7);
     for event in EventLog::parse(&log).unwrap().events() {
         if let Some(logged) = event.logged() {
@@ -100,10 +98,7 @@ static MODULE: LazyLock<Vec<u8>> = LazyLock::new(|| {
         .arg(folder)
         .status()
         .unwrap();
-    assert!(
-        made.success(),
-        "no {target} program: run `cargo xtask tools`"
-    );
+    assert!(made.success(), "no {target} program: run `cargo xtask tools`");
     std::fs::read(folder.join(target).join("debug/verify.wasm")).unwrap()
 });
 
@@ -136,13 +131,7 @@ fn of_a_machine_that_booted_something_else_the_event_is_told() {
 fn a_quote_for_another_nonce_says_nothing() {
     let ended = everywhere(&request(&["shim"], &["shim"], [0; 32]));
     let nothing = String::new();
-    assert_eq!(
-        ended,
-        Ended {
-            status: 1,
-            printed: nothing
-        }
-    );
+    assert_eq!(ended, Ended { status: 1, printed: nothing });
 }
 
 #[test]

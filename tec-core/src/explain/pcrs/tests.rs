@@ -16,9 +16,8 @@ fn image(name: &str, chain: Chain<'_>) -> ApprovedImage {
     let event = |(pcr, id, text): &(PcrIndex, &str, &str)| {
         ImageEvent::new("E", *pcr, Sha256Digest::of(text), *id).from_file(format!("boot/{text}"))
     };
-    let pcrs = [PCR4, PCR14]
-        .map(|pcr| ExpectedPcr::from_events(pcr, chain.iter().map(event)))
-        .to_vec();
+    let pcrs =
+        [PCR4, PCR14].map(|pcr| ExpectedPcr::from_events(pcr, chain.iter().map(event))).to_vec();
     let name = name.parse().unwrap();
     ApprovedImage::new(name, "dir", ExpectedPcrs::new(pcrs), sample::time(1))
 }
@@ -34,10 +33,7 @@ fn boot(chain: Chain<'_>) -> VerifiedEvidence {
     }
     let key = sample::public_key(1);
     let mut evidence = VerifiedEvidence::new(Tee::Tpm, key, PcrValues::new(values));
-    evidence.log = LogEvidence::Parsed {
-        events,
-        replayed: PcrIndex::all().collect(),
-    };
+    evidence.log = LogEvidence::Parsed { events, replayed: PcrIndex::all().collect() };
     evidence
 }
 
@@ -127,10 +123,7 @@ fn what_was_measured_besides_or_not_at_all_is_told() {
     assert!(told.events.iter().all(|event| event.expected.is_none()));
     let without = [OLD[0], OLD[2]];
     let told = refused(&boot(&without), &images);
-    assert_eq!(
-        told.summary(),
-        "PCR 4: Pcr4Vmlinuz (boot/kernel 1) was not measured"
-    );
+    assert_eq!(told.summary(), "PCR 4: Pcr4Vmlinuz (boot/kernel 1) was not measured");
 }
 
 #[test]

@@ -23,10 +23,7 @@ impl Authority {
             return self.refuse_role();
         }
         if self.anchor == source.anchor {
-            return Err(Refused::Peer {
-                paired: self.anchor,
-                other: source.anchor,
-            });
+            return Err(Refused::Peer { paired: self.anchor, other: source.anchor });
         }
         Ok(self.become_(|to| {
             to.domain = source.domain;
@@ -44,10 +41,7 @@ impl Authority {
     pub fn yield_to(&self, other: &Self, epoch: Epoch) -> Result<Transition, Refused> {
         self.same_domain(other)?;
         if epoch <= self.epoch {
-            return Err(Refused::Epoch {
-                known: self.epoch,
-                given: epoch,
-            });
+            return Err(Refused::Epoch { known: self.epoch, given: epoch });
         }
         let role = match self.role {
             Role::Active | Role::ServeOnly => Role::ServeOnly,
@@ -86,10 +80,7 @@ impl Authority {
         }
         Ok(self.become_(|to| {
             to.passes = self.passes.saturating_add(1);
-            to.intake = Some(Intake {
-                epoch: other.epoch,
-                pass: to.passes,
-            });
+            to.intake = Some(Intake { epoch: other.epoch, pass: to.passes });
         }))
     }
 
@@ -127,10 +118,7 @@ impl Authority {
     /// and nothing was adopted from it at this epoch.
     pub fn take(&self, grant: &Grant) -> Result<Transition, Refused> {
         if grant.domain != self.domain {
-            return Err(Refused::Domain {
-                here: self.domain,
-                there: grant.domain,
-            });
+            return Err(Refused::Domain { here: self.domain, there: grant.domain });
         }
         if grant.to != self.anchor || self.peer != Some(grant.from) {
             return Err(Refused::Peer {
@@ -166,10 +154,7 @@ impl Authority {
             return Err(Refused::Role { role: other.role });
         }
         if other.epoch < self.epoch {
-            return Err(Refused::Epoch {
-                known: self.epoch,
-                given: other.epoch,
-            });
+            return Err(Refused::Epoch { known: self.epoch, given: other.epoch });
         }
         Ok(self.become_(|to| to.role = Role::Forward))
     }
@@ -213,19 +198,13 @@ impl Authority {
         if self.domain == other.domain {
             return Ok(());
         }
-        Err(Refused::Domain {
-            here: self.domain,
-            there: other.domain,
-        })
+        Err(Refused::Domain { here: self.domain, there: other.domain })
     }
 
     fn same_peer(&self, other: &Self) -> Result<(), Refused> {
         if self.peer == Some(other.anchor) {
             return Ok(());
         }
-        Err(Refused::Peer {
-            paired: self.peer.unwrap_or(self.anchor),
-            other: other.anchor,
-        })
+        Err(Refused::Peer { paired: self.peer.unwrap_or(self.anchor), other: other.anchor })
     }
 }

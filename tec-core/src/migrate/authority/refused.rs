@@ -60,8 +60,6 @@ impl Refused {
 impl Refused {
     /// The failure of a port that was asked to do it.
     pub fn during(self, operation: impl Into<String>) -> PortError {
-        PortError::new(PortErrorKind::Conflict, operation)
-            .with_code(self.code())
-            .because(self)
+        PortError::new(PortErrorKind::Conflict, operation).with_code(self.code()).because(self)
     }
 }

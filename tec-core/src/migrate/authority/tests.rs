@@ -7,10 +7,7 @@ fn anchor(number: u128) -> Authority {
     Authority::founded(AnchorId::from(Uuid::from_u128(number)))
 }
 
-#[expect(
-    clippy::large_types_passed_by_value,
-    reason = "what a transition gives goes right in"
-)]
+#[expect(clippy::large_types_passed_by_value, reason = "what a transition gives goes right in")]
 fn moved(change: Result<Transition, Refused>) -> Authority {
     *change.unwrap().to()
 }
@@ -32,10 +29,7 @@ fn cut_over() -> (Authority, Authority) {
 #[test]
 fn authority_moves_from_one_to_the_other() {
     let (source, target) = cut_over();
-    assert_eq!(
-        (source.role(), target.role()),
-        (Role::ServeOnly, Role::Active)
-    );
+    assert_eq!((source.role(), target.role()), (Role::ServeOnly, Role::Active));
     assert_eq!(target.domain(), source.anchor());
     assert!(source.permit(Deed::Release).is_ok() && target.permit(Deed::Admit).is_ok());
     let refused = source.permit(Deed::Admit).unwrap_err();
@@ -52,15 +46,9 @@ fn a_grant_is_void_once_its_taker_gave_up_too() {
     let fenced = moved(listening.yield_to(&source, Epoch::new(2)));
     assert_eq!(fenced.role(), Role::Standby);
     assert!(matches!(fenced.take(&grant), Err(Refused::Epoch { .. })));
-    assert!(
-        source.listen(&fenced).is_err(),
-        "it never had the authority"
-    );
+    assert!(source.listen(&fenced).is_err(), "it never had the authority");
     let source = moved(source.take(&fenced.grant().unwrap()));
-    assert_eq!(
-        (source.role(), source.epoch()),
-        (Role::Active, Epoch::new(2))
-    );
+    assert_eq!((source.role(), source.epoch()), (Role::Active, Epoch::new(2)));
 }
 
 #[test]
@@ -70,10 +58,7 @@ fn nothing_is_taken_without_a_copy_of_that_epoch() {
     assert!(target.take(&source.grant().unwrap()).is_err());
     let early = moved(target.listen(&source));
     let target = moved(early.listen(&source));
-    assert!(
-        target.admits(early.intake().unwrap()).is_err(),
-        "a late page"
-    );
+    assert!(target.admits(early.intake().unwrap()).is_err(), "a late page");
     assert!(target.admits(target.intake().unwrap()).is_ok());
 }
 

@@ -9,28 +9,16 @@ fn certificate(ca: &str) -> Certificate {
 }
 
 fn with_ca(ca: &str) -> Belongings {
-    Belongings {
-        ca: Some(certificate(ca)),
-        ..Belongings::default()
-    }
+    Belongings { ca: Some(certificate(ca)), ..Belongings::default() }
 }
 
 fn serving(place: Place) -> Belongings {
-    Belongings {
-        servers: BTreeMap::from([(Service::KeyBroker, place)]),
-        ..Belongings::default()
-    }
+    Belongings { servers: BTreeMap::from([(Service::KeyBroker, place)]), ..Belongings::default() }
 }
 
 fn demanding(entry: Entry) -> Belongings {
-    let demands = Demands {
-        entry,
-        ..Demands::default()
-    };
-    Belongings {
-        demands: Some(demands),
-        ..Belongings::default()
-    }
+    let demands = Demands { entry, ..Demands::default() };
+    Belongings { demands: Some(demands), ..Belongings::default() }
 }
 
 fn verdict(comes: &Belongings, here: &Belongings) -> Option<Verdict> {
@@ -58,30 +46,20 @@ fn another_ca_is_fine_where_nodes_are_told_of_it() {
 #[test]
 fn a_certificate_comes_where_one_is_missing() {
     let holds = || serving(Place::Holds(certificate("one")));
-    assert_eq!(
-        verdict(&holds(), &serving(Place::Empty)),
-        Some(Verdict::Bring)
-    );
+    assert_eq!(verdict(&holds(), &serving(Place::Empty)), Some(Verdict::Bring));
     assert_eq!(verdict(&holds(), &holds()), Some(Verdict::Same));
     let plain = verdict(&holds(), &serving(Place::Plain));
     assert!(matches!(plain, Some(Verdict::Clash(_))));
     let other = verdict(&holds(), &serving(Place::Holds(certificate("two"))));
     assert!(matches!(other, Some(Verdict::Clash(_))));
-    assert_eq!(
-        verdict(&serving(Place::Plain), &serving(Place::Plain)),
-        None
-    );
+    assert_eq!(verdict(&serving(Place::Plain), &serving(Place::Plain)), None);
 }
 
 #[test]
 fn demands_come_where_nothing_was_said_and_follow_their_source() {
     let (open, manual) = (demanding(Entry::Open), demanding(Entry::Manual));
     let mut here = Belongings::default();
-    assert_eq!(
-        verdict(&open, &here),
-        Some(Verdict::Same),
-        "it is what silence means"
-    );
+    assert_eq!(verdict(&open, &here), Some(Verdict::Same), "it is what silence means");
     assert_eq!(verdict(&manual, &here), Some(Verdict::Bring));
     here = demanding(Entry::Token);
     assert!(matches!(verdict(&manual, &here), Some(Verdict::Clash(_))));
@@ -98,17 +76,11 @@ fn fewer_or_more_registers_contradict() {
     let (one, none) = (pins(&[PcrIndex::BOOT_MANAGER]), pins(&[]));
     assert_eq!(verdict(&one, &one), Some(Verdict::Same));
     assert!(matches!(verdict(&one, &none), Some(Verdict::Clash(_))));
-    assert_eq!(
-        verdict(&one, &Belongings::default()),
-        None,
-        "nobody knows yet"
-    );
+    assert_eq!(verdict(&one, &Belongings::default()), None, "nobody knows yet");
 }
 
 #[test]
 fn whoever_says_so_keeps_what_is_there() {
-    let weighed = weigh(&with_ca("one"), &with_ca("two"), |article| {
-        !article.is_policy()
-    });
+    let weighed = weigh(&with_ca("one"), &with_ca("two"), |article| !article.is_policy());
     assert_eq!(weighed, [(Article::Ca, Verdict::Stays)]);
 }

@@ -125,10 +125,7 @@ fn what_stands_in_the_way_leaves_the_authority_where_it_was() {
 fn a_source_is_not_retired_before_it_was_cut_over() {
     let mut world = World::new(false);
     world.perform(&Step::Register(Side::Source));
-    assert!(matches!(
-        world.run(Goal::Retire),
-        MigrateOutcome::Refused(_)
-    ));
+    assert!(matches!(world.run(Goal::Retire), MigrateOutcome::Refused(_)));
     assert_eq!(world.roles(), [Role::Active, Role::Active]);
 }
 
@@ -136,12 +133,7 @@ fn a_source_is_not_retired_before_it_was_cut_over() {
 fn every_step_of_a_cutover_may_be_the_last_of_an_admin() {
     // More than a cutover of these few units has steps.
     for number in 0..40 {
-        for mishap in [
-            Mishap::Fails,
-            Mishap::LostAck,
-            Mishap::Crash,
-            Mishap::Delayed,
-        ] {
+        for mishap in [Mishap::Fails, Mishap::LostAck, Mishap::Crash, Mishap::Delayed] {
             let mut world = World::new(true);
             for _ in 0..3 {
                 world.perform(&Step::Register(Side::Source));

@@ -74,20 +74,12 @@ impl TransferError {
     /// A read that came to the end of the file is a truncation.
     pub(super) fn reading(within: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         move |source| match source.kind() {
-            io::ErrorKind::UnexpectedEof => Self::Truncated {
-                within: within.into(),
-            },
-            _ => Self::Io {
-                operation: "read the transfer",
-                source,
-            },
+            io::ErrorKind::UnexpectedEof => Self::Truncated { within: within.into() },
+            _ => Self::Io { operation: "read the transfer", source },
         }
     }
 
     pub(super) fn writing(source: io::Error) -> Self {
-        Self::Io {
-            operation: "write the transfer",
-            source,
-        }
+        Self::Io { operation: "write the transfer", source }
     }
 }

@@ -53,10 +53,7 @@ macro_rules! key_form {
             type Err = ParseKeyError;
 
             fn from_str(text: &str) -> Result<Self, ParseKeyError> {
-                let refused = || ParseKeyError {
-                    kind: $kind,
-                    prefix: $prefix,
-                };
+                let refused = || ParseKeyError { kind: $kind, prefix: $prefix };
                 let digits = text.trim().strip_prefix($prefix).ok_or_else(refused)?;
                 let mut bytes = [0; 32];
                 hex::decode_to_slice(digits, &mut bytes).map_err(|_| refused())?;
@@ -73,10 +70,8 @@ key_form!(SignerKey, SIGNER, "signer of transfers");
 
 impl Recipient {
     pub(super) fn key(&self) -> Result<PublicKey, ParseKeyError> {
-        PublicKey::from_bytes(&self.0).map_err(|_| ParseKeyError {
-            kind: "recipient of transfers",
-            prefix: RECIPIENT,
-        })
+        PublicKey::from_bytes(&self.0)
+            .map_err(|_| ParseKeyError { kind: "recipient of transfers", prefix: RECIPIENT })
     }
 }
 
@@ -131,10 +126,9 @@ impl Identity {
     /// # Errors
     /// It is something else.
     pub fn from_text(text: &SecretBytes) -> Result<Self, ParseKeyError> {
-        seed_of(IDENTITY, text).map(Self).ok_or(ParseKeyError {
-            kind: "identity",
-            prefix: "TEC-IDENTITY-",
-        })
+        seed_of(IDENTITY, text)
+            .map(Self)
+            .ok_or(ParseKeyError { kind: "identity", prefix: "TEC-IDENTITY-" })
     }
 
     pub(super) fn key(&self) -> PrivateKey {
@@ -168,10 +162,9 @@ impl Signer {
     /// # Errors
     /// It is something else.
     pub fn from_text(text: &SecretBytes) -> Result<Self, ParseKeyError> {
-        seed_of(SIGNING, text).map(Self).ok_or(ParseKeyError {
-            kind: "signing key",
-            prefix: "TEC-SIGNING-",
-        })
+        seed_of(SIGNING, text)
+            .map(Self)
+            .ok_or(ParseKeyError { kind: "signing key", prefix: "TEC-SIGNING-" })
     }
 
     fn key(&self) -> SigningKey {

@@ -62,10 +62,7 @@ impl Manifest {
             return Err(TransferError::malformed("the manifest is of another kind"));
         }
         if head.version > VERSION {
-            return Err(TransferError::Newer {
-                found: head.version,
-                known: VERSION,
-            });
+            return Err(TransferError::Newer { found: head.version, known: VERSION });
         }
         serde_json::from_slice(line)
             .map_err(|error| TransferError::malformed(format!("the manifest: {error}")))

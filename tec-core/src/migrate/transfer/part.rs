@@ -80,10 +80,7 @@ pub(super) fn encode(
     }
     for document in documents {
         secrets.push(&document.content);
-        things.push(Thing::Document {
-            name: document.name.clone(),
-            bytes: document.content.len(),
-        });
+        things.push(Thing::Document { name: document.name.clone(), bytes: document.content.len() });
     }
     let json = serde_json::to_vec(&things)
         .map_err(|error| TransferError::malformed(format!("a part: {error}")))?;
@@ -102,13 +99,10 @@ pub(super) fn encode(
 
 pub(super) fn decode(bytes: &[u8], number: u64) -> Result<Part, TransferError> {
     let broken = |what: &str| TransferError::malformed(format!("part {number}: {what}"));
-    let (length, rest) = bytes
-        .split_first_chunk::<4>()
-        .ok_or_else(|| broken("no length"))?;
+    let (length, rest) = bytes.split_first_chunk::<4>().ok_or_else(|| broken("no length"))?;
     let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
-    let (json, secrets) = rest
-        .split_at_checked(length)
-        .ok_or_else(|| broken("the length is too great"))?;
+    let (json, secrets) =
+        rest.split_at_checked(length).ok_or_else(|| broken("the length is too great"))?;
     let things: Vec<Thing> =
         serde_json::from_slice(json).map_err(|error| broken(&error.to_string()))?;
     let mut secrets = Secrets(secrets);
@@ -117,12 +111,7 @@ pub(super) fn decode(bytes: &[u8], number: u64) -> Result<Part, TransferError> {
         let short = || broken("a secret is missing");
         match thing {
             Thing::Image(image) => part.units.push(TrustUnit::Image(image)),
-            Thing::Machine {
-                machine,
-                keys,
-                key_bytes,
-                recovery_bytes,
-            } => {
+            Thing::Machine { machine, keys, key_bytes, recovery_bytes } => {
                 let secret = match key_bytes {
                     Some(length) => Some(secrets.take(length).ok_or_else(short)?),
                     None => None,
@@ -146,11 +135,7 @@ pub(super) fn decode(bytes: &[u8], number: u64) -> Result<Part, TransferError> {
             }
         }
     }
-    if secrets.0.is_empty() {
-        Ok(part)
-    } else {
-        Err(broken("a secret of nobody"))
-    }
+    if secrets.0.is_empty() { Ok(part) } else { Err(broken("a secret of nobody")) }
 }
 
 struct Secrets<'a>(&'a [u8]);

@@ -63,14 +63,7 @@ impl<R: Read> TransferReader<R> {
             return Err(TransferError::Foreign { what });
         }
         let open = setup(identity, &manifest)?;
-        Ok(Self {
-            from,
-            manifest,
-            line,
-            open,
-            parts: 0,
-            ended: false,
-        })
+        Ok(Self { from, manifest, line, open, parts: 0, ended: false })
     }
 
     /// What the signer says of it.
@@ -110,9 +103,7 @@ impl<R: Read> TransferReader<R> {
         read.map_err(TransferError::reading(format!("part {number}")))?;
         let length = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
         if length > MAX_PART {
-            return Err(TransferError::altered(format!(
-                "the length of part {number}"
-            )));
+            return Err(TransferError::altered(format!("the length of part {number}")));
         }
         // As much as there is, so that a lie about the length costs nothing.
         let mut sealed = Vec::new();
@@ -120,9 +111,7 @@ impl<R: Read> TransferReader<R> {
         let read = self.from.by_ref().take(limit).read_to_end(&mut sealed);
         read.map_err(TransferError::reading(format!("part {number}")))?;
         if sealed.len() < length {
-            return Err(TransferError::Truncated {
-                within: format!("part {number}"),
-            });
+            return Err(TransferError::Truncated { within: format!("part {number}") });
         }
         Ok(sealed)
     }

@@ -38,10 +38,7 @@ fn made_by(signer: &Signer, recipient: Recipient) -> Vec<u8> {
         writer.part(&[unit], &[]).unwrap();
     }
     let content = SecretBytes::new(b"a key".to_vec());
-    let document = Document {
-        name: "ca.key".to_owned(),
-        content,
-    };
+    let document = Document { name: "ca.key".to_owned(), content };
     writer.part(&[], &[document]).unwrap();
     writer.finish().unwrap()
 }
@@ -64,18 +61,11 @@ fn read(file: &[u8]) -> Result<(Vec<TrustUnit>, Vec<Document>), TransferError> {
 fn what_was_written_is_read() {
     let (read, documents) = read(&made()).unwrap();
     let proofs = |units: &[TrustUnit]| -> Vec<_> {
-        units
-            .iter()
-            .map(|unit| prove(&[1; 32], unit).unwrap())
-            .collect()
+        units.iter().map(|unit| prove(&[1; 32], unit).unwrap()).collect()
     };
     assert_eq!(proofs(&read), proofs(&units()));
     assert_eq!(documents[0].name, "ca.key");
-    assert!(
-        documents[0]
-            .content
-            .ct_eq(&SecretBytes::new(b"a key".to_vec()))
-    );
+    assert!(documents[0].content.ct_eq(&SecretBytes::new(b"a key".to_vec())));
 }
 
 #[test]
@@ -163,34 +153,18 @@ fn refused() -> Vec<(&'static str, Vec<u8>, Code)> {
     vec![
         ("nothing", Vec::new(), Truncated),
         ("another file", b"PK\x03\x04\n".to_vec(), Malformed),
-        (
-            "another kind",
-            replaced(&good, "tec-transfer", "tec-other"),
-            Malformed,
-        ),
+        ("another kind", replaced(&good, "tec-transfer", "tec-other"), Malformed),
         ("no line", vec![b'{'; 20 << 10], Malformed),
         (
             "a newer version",
             replaced(&good, "\"version\":1", "\"version\":2"),
             Code::TransferVersion,
         ),
-        (
-            "an unknown member",
-            replaced(&good, "{", "{\"x\":1,"),
-            Malformed,
-        ),
+        ("an unknown member", replaced(&good, "{", "{\"x\":1,"), Malformed),
         ("the manifest alone", head.to_vec(), Truncated),
         ("a line cut off", head[..50].to_vec(), Truncated),
-        (
-            "a later time",
-            replaced(&good, "2026-01-01", "2027-01-01"),
-            Altered,
-        ),
-        (
-            "another role",
-            replaced(&good, "active", "retired"),
-            Altered,
-        ),
+        ("a later time", replaced(&good, "2026-01-01", "2027-01-01"), Altered),
+        ("another role", replaced(&good, "active", "retired"), Altered),
         (
             "another signature",
             [&head[..head.len() - 2], b"0\n", &good[head.len()..]].concat(),
@@ -205,25 +179,13 @@ fn refused() -> Vec<(&'static str, Vec<u8>, Code)> {
         ("for another identity", made_by(&signer(), other), Foreign),
         ("parts under another manifest", grafted, Foreign),
         ("a flipped bit", flipped, Altered),
-        (
-            "without the last part",
-            joined(&parts[..parts.len() - 1]),
-            Truncated,
-        ),
+        ("without the last part", joined(&parts[..parts.len() - 1]), Truncated),
         ("within a part", good[..good.len() - 3].to_vec(), Truncated),
         ("without the first part", joined(&parts[1..]), Altered),
         ("a part twice", joined(&[parts[0], parts[0]]), Altered),
-        (
-            "parts in another order",
-            joined(&[parts[1], parts[0]]),
-            Altered,
-        ),
+        ("parts in another order", joined(&[parts[1], parts[0]]), Altered),
         ("a part too long", joined(&[&[0xff; 8]]), Altered),
-        (
-            "something behind the end",
-            [good.as_slice(), b"x"].concat(),
-            Altered,
-        ),
+        ("something behind the end", [good.as_slice(), b"x"].concat(), Altered),
     ]
 }
 
@@ -241,11 +203,7 @@ fn a_transfer_that_is_cut_off_anywhere_is_refused() {
     for length in 0..good.len() {
         let error = read(&good[..length]).expect_err("cut off");
         let code = error.code();
-        let expected = [
-            Code::TransferTruncated,
-            Code::TransferAltered,
-            Code::TransferMalformed,
-        ];
+        let expected = [Code::TransferTruncated, Code::TransferAltered, Code::TransferMalformed];
         assert!(expected.contains(&code), "{length}: {error}");
     }
 }

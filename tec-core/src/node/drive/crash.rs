@@ -126,8 +126,7 @@ impl Peril {
 #[async_trait]
 impl BootstrapMarker for Peril {
     async fn read(&self) -> Result<MarkerState, PortError> {
-        self.call("marker: read", BootstrapMarker::read(&*self.node))
-            .await
+        self.call("marker: read", BootstrapMarker::read(&*self.node)).await
     }
 
     async fn set(&self, cluster: &ClusterId) -> Result<(), PortError> {
@@ -142,8 +141,7 @@ impl StateDisk for Peril {
     }
 
     async fn opens_with(&self, key: &SecretBytes) -> Result<bool, PortError> {
-        self.call("disk: try a key", self.node.opens_with(key))
-            .await
+        self.call("disk: try a key", self.node.opens_with(key)).await
     }
 
     async fn is_new(&self) -> Result<bool, PortError> {
@@ -170,8 +168,7 @@ impl NodeStore for Peril {
     }
 
     async fn write_state(&self, node: &LockedNode, state: &NodeState) -> Result<(), PortError> {
-        self.call("state: write", self.node.write_state(node, state))
-            .await
+        self.call("state: write", self.node.write_state(node, state)).await
     }
 }
 
@@ -183,13 +180,11 @@ impl ClusterInitializer for Peril {
     }
 
     async fn keep_key_uris(&self, node: &LockedNode, uris: &KeyUris) -> Result<(), PortError> {
-        self.call("key URIs: write", self.node.keep_key_uris(node, uris))
-            .await
+        self.call("key URIs: write", self.node.keep_key_uris(node, uris)).await
     }
 
     async fn init(&self, node: &LockedNode, request: &InitRequest) -> Result<(), PortError> {
-        self.call("kubeadm: init", self.node.init(node, request))
-            .await
+        self.call("kubeadm: init", self.node.init(node, request)).await
     }
 
     async fn kubeconfig(&self) -> Result<SecretBytes, PortError> {
@@ -205,13 +200,11 @@ impl ClusterJoiner for Peril {
     }
 
     async fn write_files(&self, node: &LockedNode, ticket: &JoinTicket) -> Result<(), PortError> {
-        self.call("files: write", self.node.write_files(node, ticket))
-            .await
+        self.call("files: write", self.node.write_files(node, ticket)).await
     }
 
     async fn join(&self, node: &LockedNode, ticket: &JoinTicket) -> Result<(), PortError> {
-        self.call("kubeadm: join", self.node.join(node, ticket))
-            .await
+        self.call("kubeadm: join", self.node.join(node, ticket)).await
     }
 }
 
@@ -237,8 +230,7 @@ impl TicketSource for Peril {
 impl DataKeys for Peril {
     async fn data_key(&self, id: &DataKeyId, length: usize) -> Result<SecretBytes, PortError> {
         let master = master();
-        self.call("keys: derive", DataKeys::data_key(&master, id, length))
-            .await
+        self.call("keys: derive", DataKeys::data_key(&master, id, length)).await
     }
 
     async fn existing_data_key(
@@ -295,10 +287,7 @@ impl Procedure {
                 let secret = block_on(measurement_secret(&master())).unwrap();
                 let cluster = secret.cluster_id(&request().measurement_salt());
                 let key = block_on(disk_key(&master(), disk)).unwrap();
-                let keys = OfferedKeys {
-                    state_disk_key: key,
-                    measurement_secret: secret,
-                };
+                let keys = OfferedKeys { state_disk_key: key, measurement_secret: secret };
                 (cluster, keys)
             }
             Self::Join => {
@@ -373,11 +362,7 @@ impl Procedure {
         };
         let (cluster, keys) = self.secrets();
         let recovered = block_on(drive_recover(ports, KeySource::Operator, &keys));
-        assert_eq!(
-            recovered,
-            Some(RecoverOutcome::Recovered(cluster)),
-            "bricked"
-        );
+        assert_eq!(recovered, Some(RecoverOutcome::Recovered(cluster)), "bricked");
     }
 
     /// One process, and what it takes until the next may begin.
@@ -423,11 +408,7 @@ impl Procedure {
         let record = peril.node.record();
         let key = Sha256Digest::of(keys.state_disk_key.expose("compare"));
         assert_eq!(record.disk_key, Some(key));
-        assert_eq!(
-            record.register,
-            cluster.marker(),
-            "extended once in this boot"
-        );
+        assert_eq!(record.register, cluster.marker(), "extended once in this boot");
         assert!(record.state.is_some());
         assert_eq!(record.intent.unwrap().phase, Phase::Done);
         match self {
@@ -488,10 +469,7 @@ fn whatever_dies_at_any_call_of_join_the_node_ends_bootstrapped_or_is_as_it_was(
 fn seeded(seed: u64, per_mille: u32, until: usize) -> impl FnMut(usize) -> Mishap + Send {
     let mut rng = ChaCha20Rng::seed_from_u64(seed);
     move |number| {
-        let (draw, sort) = (
-            rng.next_u32() % 1000,
-            rng.next_u32() as usize % MISHAPS.len(),
-        );
+        let (draw, sort) = (rng.next_u32() % 1000, rng.next_u32() as usize % MISHAPS.len());
         match MISHAPS.get(sort) {
             Some(mishap) if number < until && draw < per_mille => *mishap,
             _ => Mishap::None,

@@ -89,10 +89,7 @@ async fn drive(
         intent: None,
         disk_key: None,
         locked: None,
-        report: InitReport {
-            outcome: None,
-            failure: None,
-        },
+        report: InitReport { outcome: None, failure: None },
     };
     let first = InitEvent::Requested(request.digest);
     plan::run(&mut InitPlan::new(), first, &mut shell).await;
@@ -119,11 +116,7 @@ impl InitShell<'_> {
                 self.ports.pause.failed(&step, &error);
                 let refused = is_final(&error);
                 self.report.failure = Some(error);
-                if refused {
-                    InitEvent::Refused(step)
-                } else {
-                    InitEvent::Failed(step)
-                }
+                if refused { InitEvent::Refused(step) } else { InitEvent::Failed(step) }
             }
         }
     }

@@ -49,12 +49,7 @@ pub async fn drive_recover(
     source: KeySource,
     keys: &OfferedKeys,
 ) -> Option<RecoverOutcome> {
-    let mut shell = RecoverShell {
-        ports,
-        keys,
-        cluster: None,
-        outcome: None,
-    };
+    let mut shell = RecoverShell { ports, keys, cluster: None, outcome: None };
     let first = RecoverEvent::Offered(source);
     plan::run(&mut RecoverPlan::new(), first, &mut shell).await;
     shell.outcome

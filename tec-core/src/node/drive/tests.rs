@@ -39,20 +39,11 @@ fn request(name: &str) -> InitRequest {
 
 async fn keys() -> Box<dyn DataKeys> {
     let (kms, storage) = (KmsUri::parse(KMS), StorageUri::parse("storage://no-store"));
-    DerivedKeys
-        .open(kms.unwrap(), storage.unwrap())
-        .await
-        .unwrap()
+    DerivedKeys.open(kms.unwrap(), storage.unwrap()).await.unwrap()
 }
 
 async fn init(node: &Arc<MemoryNode>, lock: &NodeLock, request: &InitRequest) -> InitReport {
-    let ports = InitPorts {
-        lock,
-        disk: &**node,
-        store: &**node,
-        cluster: &**node,
-        pause: &**node,
-    };
+    let ports = InitPorts { lock, disk: &**node, store: &**node, cluster: &**node, pause: &**node };
     drive_init(ports, &*keys().await, request).await
 }
 
@@ -107,10 +98,7 @@ async fn init_derives_everything_as_the_contract_says() {
     assert_eq!(record.extensions, 1);
     let disk = "00000000-0000-0000-0000-0000000000aa".parse().unwrap();
     let key = disk_key(&*keys().await, disk).await.unwrap();
-    assert_eq!(
-        record.disk_key,
-        Some(Sha256Digest::of(key.expose("compare")))
-    );
+    assert_eq!(record.disk_key, Some(Sha256Digest::of(key.expose("compare"))));
     let state = record.state.unwrap();
     assert_eq!(state.role, Role::ControlPlane);
     assert_eq!(state.measurement_salt, request.measurement_salt());
@@ -122,13 +110,8 @@ async fn init_derives_everything_as_the_contract_says() {
 async fn a_check_tells_the_cluster_that_would_be_and_changes_nothing() {
     let (node, request) = (node(), request("request"));
     let lock = lock(&node);
-    let ports = InitPorts {
-        lock: &lock,
-        disk: &*node,
-        store: &*node,
-        cluster: &*node,
-        pause: &*node,
-    };
+    let ports =
+        InitPorts { lock: &lock, disk: &*node, store: &*node, cluster: &*node, pause: &*node };
     let checked = check_init(ports, &*keys().await, &request).await.outcome;
     let Some(InitOutcome::Possible(cluster)) = checked else {
         panic!("{checked:?}");
@@ -136,10 +119,7 @@ async fn a_check_tells_the_cluster_that_would_be_and_changes_nothing() {
     assert_eq!(node.record(), crate::testing::NodeRecord::default());
     let made = init(&node, &lock, &request).await.outcome;
     assert_eq!(made, Some(InitOutcome::Initialized(cluster)));
-    let ports = InitPorts {
-        pause: &*node,
-        ..ports
-    };
+    let ports = InitPorts { pause: &*node, ..ports };
     let checked = check_init(ports, &*keys().await, &request).await.outcome;
     assert_eq!(checked, made, "a cluster that is there is told as such");
 }
@@ -181,10 +161,7 @@ async fn of_init_and_join_one_wins() {
 
 #[tokio::test]
 async fn what_cannot_be_prepared_leaves_the_node_untouched() {
-    for (kind, refused) in [
-        (PortErrorKind::Invalid, true),
-        (PortErrorKind::Unavailable, false),
-    ] {
+    for (kind, refused) in [(PortErrorKind::Invalid, true), (PortErrorKind::Unavailable, false)] {
         let disk = "00000000-0000-0000-0000-0000000000aa".parse().unwrap();
         let node = Arc::new(MemoryNode::new(disk).refusing(kind));
         let outcome = init(&node, &lock(&node), &request("request")).await.outcome;
@@ -231,10 +208,7 @@ async fn a_member_is_left_alone_by_both() {
 #[tokio::test]
 async fn services_that_are_not_built_in_are_refused() {
     let kms = KmsUri::parse("kms://trustee?url=https%3A%2F%2Fkbs&path=a%2Fb%2Fc").unwrap();
-    let error = DerivedKeys
-        .open(kms, StorageUri::NoStore)
-        .await
-        .unwrap_err();
+    let error = DerivedKeys.open(kms, StorageUri::NoStore).await.unwrap_err();
     assert_eq!(error.kind(), PortErrorKind::Invalid);
 }
 
@@ -247,22 +221,14 @@ async fn keys_that_do_not_open_the_disk_change_nothing_and_the_right_ones_do() {
     };
     node.reboot();
     let lock = lock(&node);
-    let ports = RecoverPorts {
-        lock: &lock,
-        disk: &*node,
-        mapped: &*node,
-        store: &*node,
-        pause: &*node,
-    };
+    let ports =
+        RecoverPorts { lock: &lock, disk: &*node, mapped: &*node, store: &*node, pause: &*node };
     let mut keys = OfferedKeys {
         state_disk_key: SecretBytes::new(vec![9; 32]),
         measurement_secret: MeasurementSecret::new([3; 32]),
     };
     let refused = drive_recover(ports, KeySource::Operator, &keys).await;
-    assert_eq!(
-        (refused, node.record().register),
-        (None, Sha256Digest::ZERO)
-    );
+    assert_eq!((refused, node.record().register), (None, Sha256Digest::ZERO));
     keys.state_disk_key = SecretBytes::new(vec![1; 32]);
     for _ in 0..2 {
         let recovered = drive_recover(ports, KeySource::Rejoin, &keys).await;
@@ -277,13 +243,8 @@ async fn a_right_key_with_a_wrong_secret_does_not_mark_the_node_for_another_clus
     join(&node, &lock(&node), Role::Worker).await;
     node.reboot();
     let lock = lock(&node);
-    let ports = RecoverPorts {
-        lock: &lock,
-        disk: &*node,
-        mapped: &*node,
-        store: &*node,
-        pause: &*node,
-    };
+    let ports =
+        RecoverPorts { lock: &lock, disk: &*node, mapped: &*node, store: &*node, pause: &*node };
     let keys = OfferedKeys {
         state_disk_key: SecretBytes::new(vec![1; 32]),
         measurement_secret: MeasurementSecret::new([9; 32]),

@@ -51,10 +51,7 @@ impl Node {
             InitStep::ReadMarker => return InitEvent::Marker(MarkerState::of(self.register)),
             InitStep::Prepare => return InitEvent::Prepared(self.cluster),
             InitStep::RekeyDisk => {
-                assert!(
-                    self.state_written,
-                    "power lost now leaves a disk for nobody"
-                );
+                assert!(self.state_written, "power lost now leaves a disk for nobody");
                 self.rekeyed = locked;
             }
             InitStep::WriteState => self.state_written = locked,
@@ -76,9 +73,7 @@ impl Node {
             && self.cluster_up
             && self.extended == 1
             && self.outcome == Some(InitOutcome::Initialized(self.cluster))
-            && self
-                .journal
-                .is_some_and(|intent| intent.phase == Phase::Done)
+            && self.journal.is_some_and(|intent| intent.phase == Phase::Done)
     }
 }
 

@@ -50,11 +50,7 @@ impl Node {
             | JoinStep::RekeyDisk
             | JoinStep::WriteFiles
             | JoinStep::JoinCluster => {
-                assert_ne!(
-                    self.register,
-                    Sha256Digest::ZERO,
-                    "{step:?} before the lock"
-                );
+                assert_ne!(self.register, Sha256Digest::ZERO, "{step:?} before the lock");
                 self.assert_recoverable(step);
                 self.done.push(step);
                 JoinEvent::Done(step)
@@ -82,9 +78,7 @@ impl Node {
         wanted.iter().all(|step| self.done.contains(step))
             && self.extended == 1
             && joined.contains(&self.outcome)
-            && self
-                .journal
-                .is_some_and(|intent| intent.phase == Phase::Done)
+            && self.journal.is_some_and(|intent| intent.phase == Phase::Done)
     }
 }
 
@@ -174,10 +168,7 @@ fn join_yields_to_init_before_the_lock_and_not_beyond() {
 fn a_node_that_another_procedure_marked_is_left_alone() {
     let mut plan = JoinPlan::new();
     plan.step(JoinEvent::Started(Sha256Digest::of("join")));
-    plan.step(JoinEvent::Journal(Some(Intent::new(
-        cluster(),
-        Sha256Digest::of("init"),
-    ))));
+    plan.step(JoinEvent::Journal(Some(Intent::new(cluster(), Sha256Digest::of("init")))));
     let effects = plan.step(JoinEvent::Marker(MarkerState::of(cluster().marker())));
     assert_eq!(effects, [JoinEffect::Finish(JoinOutcome::AlreadyMember)]);
 }

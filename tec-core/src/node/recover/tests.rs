@@ -29,9 +29,7 @@ impl Node {
             }
             RecoverStep::ReadMarker => RecoverEvent::Marker(MarkerState::of(self.register)),
             RecoverStep::SetMarker => {
-                self.register = self
-                    .register
-                    .extended(&Sha256Digest::of(cluster().as_bytes()));
+                self.register = self.register.extended(&Sha256Digest::of(cluster().as_bytes()));
                 self.extended += 1;
                 RecoverEvent::MarkerSet
             }
@@ -43,10 +41,7 @@ impl World for Node {
     type Plan = RecoverPlan;
 
     fn boot(&mut self) -> (RecoverPlan, RecoverEvent) {
-        (
-            RecoverPlan::new(),
-            RecoverEvent::Offered(KeySource::Operator),
-        )
+        (RecoverPlan::new(), RecoverEvent::Offered(KeySource::Operator))
     }
 
     fn apply(&mut self, effect: RecoverEffect) -> Option<RecoverEvent> {
@@ -102,10 +97,7 @@ fn a_node_is_recovered_whatever_happens_and_its_marker_is_set_once() {
 fn a_wrong_key_is_told_and_the_next_may_come() {
     let mut plan = RecoverPlan::new();
     plan.step(RecoverEvent::Offered(KeySource::Operator));
-    assert!(
-        plan.step(RecoverEvent::Offered(KeySource::Rejoin))
-            .is_empty()
-    );
+    assert!(plan.step(RecoverEvent::Offered(KeySource::Rejoin)).is_empty());
     assert_eq!(
         plan.step(RecoverEvent::KeyRefused),
         [
@@ -115,10 +107,7 @@ fn a_wrong_key_is_told_and_the_next_may_come() {
     );
     assert_eq!(
         plan.step(RecoverEvent::KeyFits),
-        [
-            RecoverEffect::Answer(KeySource::Rejoin, Answer::Accepted),
-            RecoverEffect::MapDisk,
-        ]
+        [RecoverEffect::Answer(KeySource::Rejoin, Answer::Accepted), RecoverEffect::MapDisk,]
     );
     assert_eq!(
         plan.step(RecoverEvent::Offered(KeySource::Operator)),

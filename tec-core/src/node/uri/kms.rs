@@ -227,20 +227,15 @@ impl KmsUri {
 
 fn resource(from: &mut Parsed<'_>, parameter: &'static str) -> Result<ResourcePath, UriError> {
     let path = from.text(parameter)?;
-    path.parse().map_err(|_| UriError::Encoding {
-        parameter,
-        form: "a path of three segments",
-    })
+    path.parse().map_err(|_| UriError::Encoding { parameter, form: "a path of three segments" })
 }
 
 /// URL-safe base64 with padding, as peers write it.
 fn base64(from: &mut Parsed<'_>, parameter: &'static str) -> Result<SecretBytes, UriError> {
     let value = from.value(parameter)?;
-    let decoded = URL_SAFE
-        .decode(value.as_bytes())
-        .map_err(|_| UriError::Encoding {
-            parameter,
-            form: "base64 of the URL-safe alphabet, padded",
-        })?;
+    let decoded = URL_SAFE.decode(value.as_bytes()).map_err(|_| UriError::Encoding {
+        parameter,
+        form: "base64 of the URL-safe alphabet, padded",
+    })?;
     Ok(SecretBytes::new(decoded))
 }

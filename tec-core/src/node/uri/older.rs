@@ -74,19 +74,13 @@ impl PlatformKey {
             return Ok(None);
         }
         Ok(Some(match from.kind {
-            "aws" => Self::Aws {
-                key_policy: from.text("keyPolicy")?,
-                kek: kek(from)?,
-            },
+            "aws" => Self::Aws { key_policy: from.text("keyPolicy")?, kek: kek(from)? },
             "azure-kms" => Self::AzureVault {
                 name: from.name("name")?,
                 kind: from.name("type")?,
                 kek: kek(from)?,
             },
-            "azure-hsm" => Self::AzureHsm {
-                name: from.name("name")?,
-                kek: kek(from)?,
-            },
+            "azure-hsm" => Self::AzureHsm { name: from.name("name")?, kek: kek(from)? },
             "gcp" => Self::Gcp {
                 project: from.name("project")?,
                 location: from.name("location")?,
@@ -101,23 +95,17 @@ impl PlatformKey {
     pub(super) fn write(&self, to: Writer) -> Writer {
         let encoded = |kek: &str| URL_SAFE.encode(kek);
         match self {
-            Self::Aws { key_policy, kek } => to
-                .with("keyPolicy", key_policy.as_bytes())
-                .with(KEK, encoded(kek).as_bytes()),
+            Self::Aws { key_policy, kek } => {
+                to.with("keyPolicy", key_policy.as_bytes()).with(KEK, encoded(kek).as_bytes())
+            }
             Self::AzureVault { name, kind, kek } => to
                 .with("name", name.as_bytes())
                 .with("type", kind.as_bytes())
                 .with(KEK, encoded(kek).as_bytes()),
-            Self::AzureHsm { name, kek } => to
-                .with("name", name.as_bytes())
-                .with(KEK, encoded(kek).as_bytes()),
-            Self::Gcp {
-                project,
-                location,
-                key_ring,
-                protection_level,
-                kek,
-            } => to
+            Self::AzureHsm { name, kek } => {
+                to.with("name", name.as_bytes()).with(KEK, encoded(kek).as_bytes())
+            }
+            Self::Gcp { project, location, key_ring, protection_level, kek } => to
                 .with("project", project.as_bytes())
                 .with("location", location.as_bytes())
                 .with("keyRing", key_ring.as_bytes())
@@ -130,24 +118,17 @@ impl PlatformKey {
 fn kek(from: &mut Parsed<'_>) -> Result<String, UriError> {
     let decoded = URL_SAFE.decode(from.text(KEK)?).ok();
     let name = decoded.and_then(|bytes| String::from_utf8(bytes).ok());
-    name.filter(|name| !name.is_empty())
-        .ok_or(UriError::Encoding {
-            parameter: KEK,
-            form: "a name in base64 of the URL-safe alphabet, padded",
-        })
+    name.filter(|name| !name.is_empty()).ok_or(UriError::Encoding {
+        parameter: KEK,
+        form: "a name in base64 of the URL-safe alphabet, padded",
+    })
 }
 
 fn level(from: &mut Parsed<'_>) -> Result<u32, UriError> {
     let digits = from.text(LEVEL)?;
     // `parse` would take a sign.
-    let level = digits
-        .parse()
-        .ok()
-        .filter(|level: &u32| level.to_string() == digits);
-    level.ok_or(UriError::Encoding {
-        parameter: LEVEL,
-        form: "a number",
-    })
+    let level = digits.parse().ok().filter(|level: &u32| level.to_string() == digits);
+    level.ok_or(UriError::Encoding { parameter: LEVEL, form: "a number" })
 }
 
 /// A bucket of a cloud, used with what the machine's own identity may do.
@@ -180,18 +161,15 @@ impl PlatformBucket {
 
     /// `None` for a URI of another form.
     pub(super) fn parse(from: &mut Parsed<'_>) -> Result<Option<Self>, UriError> {
-        let is_newer = ["region", "accessKeyID", "accessKey", "endpoint"]
-            .iter()
-            .any(|one| from.has(one));
+        let is_newer =
+            ["region", "accessKeyID", "accessKey", "endpoint"].iter().any(|one| from.has(one));
         match from.kind {
             "aws" if !is_newer => {
                 let bucket = from.name("bucket")?;
                 Ok(Some(Self::Aws { bucket }))
             }
             "gcp" if from.has("project") || from.has("projects") => {
-                let of = ["project", "projects"]
-                    .into_iter()
-                    .find(|one| from.has(one));
+                let of = ["project", "projects"].into_iter().find(|one| from.has(one));
                 Ok(Some(Self::Gcp {
                     project: from.name(of.unwrap_or("project"))?,
                     bucket: from.name("bucket")?,
@@ -204,9 +182,9 @@ impl PlatformBucket {
     pub(super) fn write(&self, to: Writer) -> Writer {
         match self {
             Self::Aws { bucket } => to.with("bucket", bucket.as_bytes()),
-            Self::Gcp { project, bucket } => to
-                .with("project", project.as_bytes())
-                .with("bucket", bucket.as_bytes()),
+            Self::Gcp { project, bucket } => {
+                to.with("project", project.as_bytes()).with("bucket", bucket.as_bytes())
+            }
         }
     }
 }
@@ -273,8 +251,7 @@ impl<'t> Parts<'t> {
     fn of(text: &'t str) -> Option<Self> {
         let member = |name: &str| {
             let mut all = text.split(';').filter_map(|one| one.split_once('='));
-            all.find(|(found, _)| *found == name)
-                .map(|(_, value)| value)
+            all.find(|(found, _)| *found == name).map(|(_, value)| value)
         };
         let account = member("AccountName").filter(|one| super::query::is_name(one))?;
         let key = member("AccountKey").filter(|key| !key.is_empty())?;
@@ -289,10 +266,6 @@ impl<'t> Parts<'t> {
         let server = endpoint.strip_suffix(&format!("/{account}"));
         let server = FromStr::from_str(server.unwrap_or(&endpoint)).ok();
         server.filter(super::query::is_protected)?;
-        Some(Self {
-            account,
-            key,
-            endpoint,
-        })
+        Some(Self { account, key, endpoint })
     }
 }

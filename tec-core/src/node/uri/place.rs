@@ -46,11 +46,7 @@ impl ServicePlace {
         if !parameters.keys().chain([&kind]).all(|name| is_name(name)) {
             return Err(UriError::Malformed { scheme });
         }
-        Ok(Self {
-            scheme,
-            kind,
-            parameters,
-        })
+        Ok(Self { scheme, kind, parameters })
     }
 
     /// Whoever names the CA says who is believed to be the server.
@@ -78,10 +74,9 @@ impl FromStr for ServicePlace {
         };
         let mut secrets = SECRETS.into_iter();
         match secrets.find(|one| place.parameters.contains_key(*one)) {
-            Some(parameter) => Err(UriError::Encoding {
-                parameter,
-                form: "left out: a place has no credentials",
-            }),
+            Some(parameter) => {
+                Err(UriError::Encoding { parameter, form: "left out: a place has no credentials" })
+            }
             None => Ok(place),
         }
     }

@@ -67,13 +67,11 @@ impl<'t> Parsed<'t> {
     }
 
     pub(super) fn secret(&mut self, parameter: &'static str) -> Result<SecretBytes, UriError> {
-        self.value(parameter)
-            .map(|value| SecretBytes::new(value.as_bytes().to_vec()))
+        self.value(parameter).map(|value| SecretBytes::new(value.as_bytes().to_vec()))
     }
 
     pub(super) fn value(&mut self, parameter: &'static str) -> Result<Value, UriError> {
-        self.optional(parameter)?
-            .ok_or(UriError::Missing { parameter })
+        self.optional(parameter)?.ok_or(UriError::Missing { parameter })
     }
 
     /// A name that becomes part of a URL's path or host.
@@ -82,10 +80,7 @@ impl<'t> Parsed<'t> {
         if is_name(&name) {
             return Ok(name);
         }
-        Err(UriError::Encoding {
-            parameter,
-            form: "a name of letters, digits, '-', '_' and '.'",
-        })
+        Err(UriError::Encoding { parameter, form: "a name of letters, digits, '-', '_' and '.'" })
     }
 
     /// Several names, with slashes between them.
@@ -112,11 +107,7 @@ impl<'t> Parsed<'t> {
         &mut self,
         parameter: &'static str,
     ) -> Result<Option<BaseUrl>, UriError> {
-        if self.has(parameter) {
-            self.url(parameter).map(Some)
-        } else {
-            Ok(None)
-        }
+        if self.has(parameter) { self.url(parameter).map(Some) } else { Ok(None) }
     }
 
     pub(super) fn optional_text(
@@ -134,11 +125,7 @@ impl<'t> Parsed<'t> {
         let count = self.query.len();
         let plain = |(name, value): (Value, Value)| (String::clone(&name), String::clone(&value));
         let pairs: BTreeMap<_, _> = self.query.into_iter().map(plain).collect();
-        if pairs.len() == count {
-            Ok(pairs)
-        } else {
-            Err(UriError::Malformed { scheme })
-        }
+        if pairs.len() == count { Ok(pairs) } else { Err(UriError::Malformed { scheme }) }
     }
 
     /// Nothing may be left.
@@ -181,15 +168,11 @@ fn decode(text: &str) -> Option<Value> {
             other => other,
         });
     }
-    std::str::from_utf8(&out)
-        .ok()
-        .map(|text| Zeroizing::new(text.to_owned()))
+    std::str::from_utf8(&out).ok().map(|text| Zeroizing::new(text.to_owned()))
 }
 
 fn digit(byte: u8) -> Option<u8> {
-    char::from(byte)
-        .to_digit(16)
-        .and_then(|digit| u8::try_from(digit).ok())
+    char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
 }
 
 /// Writes `scheme://type?name=value&…`; every byte but the unreserved ones (RFC 3986, section 2.3)
@@ -221,9 +204,8 @@ impl Writer {
     }
 
     pub(super) fn with(mut self, parameter: &str, value: &[u8]) -> Self {
-        const HEX: [char; 16] = [
-            '0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'A', 'B', 'C', 'D', 'E', 'F',
-        ];
+        const HEX: [char; 16] =
+            ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'A', 'B', 'C', 'D', 'E', 'F'];
         self.text.push(self.separator);
         self.text.push_str(parameter);
         self.text.push('=');
@@ -233,8 +215,7 @@ impl Writer {
             } else {
                 self.text.push('%');
                 let nibbles = [usize::from(byte >> 4), usize::from(byte & 0xf)];
-                self.text
-                    .extend(nibbles.iter().filter_map(|at| HEX.get(*at)));
+                self.text.extend(nibbles.iter().filter_map(|at| HEX.get(*at)));
             }
         }
         self.separator = '&';

@@ -115,9 +115,7 @@ impl StorageUri {
                 bucket: from.name("bucket")?,
                 credentials_path: from.text("credentialsPath")?,
             }),
-            "file" => Self::File(FileStore {
-                path: absolute(from.text("path")?)?,
-            }),
+            "file" => Self::File(FileStore { path: absolute(from.text("path")?)? }),
             _ => return Err(UriError::UnknownType { scheme: SCHEME }),
         };
         from.finish().map(|()| uri)
@@ -167,8 +165,5 @@ fn absolute(path: String) -> Result<String, UriError> {
     if path.starts_with('/') && !path.split('/').any(|part| part == "..") {
         return Ok(path);
     }
-    Err(UriError::Encoding {
-        parameter: "path",
-        form: "an absolute path that leads nowhere up",
-    })
+    Err(UriError::Encoding { parameter: "path", form: "an absolute path that leads nowhere up" })
 }

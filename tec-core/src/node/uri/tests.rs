@@ -16,9 +16,7 @@ fn the_uri_of_a_cluster_kms_gives_the_recorded_keys() {
     let KmsUri::Cluster(master) = KmsUri::parse(CLUSTER).unwrap() else {
         panic!("another type");
     };
-    let key = master
-        .data_key(&DataKeyId::measurement_secret(), 32)
-        .unwrap();
+    let key = master.data_key(&DataKeyId::measurement_secret(), 32).unwrap();
     assert_eq!(
         hex::encode(key.expose("compare")),
         "4790578891f3fe6cc22cb661ecdc1b7e33121b1287546a52ba33a9136719c213"
@@ -45,62 +43,29 @@ fn every_way_to_be_wrong_has_its_error_and_tells_no_value() {
             "kms://cluster-kms?key=Y2FuYXJ5&key=Y2FuYXJ5&salt=Y2FuYXJ5",
             UriError::Duplicate { parameter: "key" },
         ),
-        (
-            "kms://cluster-kms?key=Y2FuYXJ5&salt=Y2FuYXJ5&canary=1",
-            UriError::Unknown { count: 1 },
-        ),
-        (
-            "kms://trustee?url=%zz&path=a",
-            UriError::Malformed { scheme: "kms" },
-        ),
+        ("kms://cluster-kms?key=Y2FuYXJ5&salt=Y2FuYXJ5&canary=1", UriError::Unknown { count: 1 }),
+        ("kms://trustee?url=%zz&path=a", UriError::Malformed { scheme: "kms" }),
     ] {
         let error = KmsUri::parse(uri).unwrap_err();
         assert_eq!(error, expected, "{uri}");
         assert!(!format!("{error} {error:?}").contains("canary"));
     }
     let relative = StorageUri::parse("storage://file?path=canary").unwrap_err();
-    assert!(matches!(
-        relative,
-        UriError::Encoding {
-            parameter: "path",
-            ..
-        }
-    ));
+    assert!(matches!(relative, UriError::Encoding { parameter: "path", .. }));
 }
 
 #[test]
 fn nothing_that_goes_into_a_url_can_climb_or_leave_the_machine_in_plain_text() {
     for (uri, expected) in [
-        (
-            "kms://openbao?url=https://b&mount=..&keyName=k&token=t",
-            "mount",
-        ),
-        (
-            "kms://openbao?url=https://b&mount=a//b&keyName=k&token=t",
-            "mount",
-        ),
-        (
-            "kms://openbao?url=https://b&mount=m&keyName=a/b&token=t",
-            "keyName",
-        ),
-        (
-            "kms://openbao?url=http://b&mount=m&keyName=k&token=t",
-            "url",
-        ),
-        (
-            "kms://openbao?url=http://127.0.0.1.b&mount=m&keyName=k&token=t",
-            "url",
-        ),
-        (
-            "kms://openbao?url=https://b/path&mount=m&keyName=k&token=t",
-            "url",
-        ),
+        ("kms://openbao?url=https://b&mount=..&keyName=k&token=t", "mount"),
+        ("kms://openbao?url=https://b&mount=a//b&keyName=k&token=t", "mount"),
+        ("kms://openbao?url=https://b&mount=m&keyName=a/b&token=t", "keyName"),
+        ("kms://openbao?url=http://b&mount=m&keyName=k&token=t", "url"),
+        ("kms://openbao?url=http://127.0.0.1.b&mount=m&keyName=k&token=t", "url"),
+        ("kms://openbao?url=https://b/path&mount=m&keyName=k&token=t", "url"),
         ("kms://trustee?url=http://10.0.0.1&path=a/b/c", "url"),
         ("kms://trustee?url=https://kbs&path=a/b", "path"),
-        (
-            "kms://aws?region=a.b/&accessKeyID=i&accessKey=a&keyName=n",
-            "region",
-        ),
+        ("kms://aws?region=a.b/&accessKeyID=i&accessKey=a&keyName=n", "region"),
     ] {
         let parsed = KmsUri::parse(uri);
         let Err(UriError::Encoding { parameter, .. }) = parsed else {
@@ -136,10 +101,7 @@ fn every_type_survives_being_written() {
         let written = text(&parsed.to_secret_text("test"));
         // Base64's padding is escaped when we write it, and was not when peers did.
         assert_eq!(written.replace("%3D", "="), uri);
-        assert_eq!(
-            text(&KmsUri::parse(&written).unwrap().to_secret_text("test")),
-            written
-        );
+        assert_eq!(text(&KmsUri::parse(&written).unwrap().to_secret_text("test")), written);
     }
     for uri in [
         "storage://no-store",
@@ -164,19 +126,13 @@ const OLDER_KMS: [&str; 4] = [
 #[test]
 fn the_older_forms_of_the_clouds_are_read_to_the_byte_and_written_again() {
     let expected = [
-        PlatformKey::Aws {
-            key_policy: r#"{"a":"b c"}"#.to_owned(),
-            kek: "foo".to_owned(),
-        },
+        PlatformKey::Aws { key_policy: r#"{"a":"b c"}"#.to_owned(), kek: "foo".to_owned() },
         PlatformKey::AzureVault {
             name: "vault".to_owned(),
             kind: "vault.azure.net".to_owned(),
             kek: "foo".to_owned(),
         },
-        PlatformKey::AzureHsm {
-            name: "hsm".to_owned(),
-            kek: "foo".to_owned(),
-        },
+        PlatformKey::AzureHsm { name: "hsm".to_owned(), kek: "foo".to_owned() },
         PlatformKey::Gcp {
             project: "p".to_owned(),
             location: "global".to_owned(),
@@ -196,14 +152,8 @@ fn the_older_forms_of_the_clouds_are_read_to_the_byte_and_written_again() {
     // Its own two halves disagreed about the name of the project.
     for (uri, written) in [
         ("storage://aws?bucket=b", "storage://aws?bucket=b"),
-        (
-            "storage://gcp?project=p&bucket=b",
-            "storage://gcp?project=p&bucket=b",
-        ),
-        (
-            "storage://gcp?projects=p&bucket=b",
-            "storage://gcp?project=p&bucket=b",
-        ),
+        ("storage://gcp?project=p&bucket=b", "storage://gcp?project=p&bucket=b"),
+        ("storage://gcp?projects=p&bucket=b", "storage://gcp?project=p&bucket=b"),
     ] {
         let parsed = StorageUri::parse(uri).unwrap();
         assert!(matches!(parsed, StorageUri::Platform(_)), "{uri}");
@@ -215,9 +165,7 @@ fn the_older_forms_of_the_clouds_are_read_to_the_byte_and_written_again() {
 fn a_connection_string_names_its_account_and_where_its_blobs_are() {
     let parse = |connection: &str| {
         let escaped = connection.replace('=', "%3D").replace('+', "%2B");
-        StorageUri::parse(&format!(
-            "storage://azure?container=keys&connectionString={escaped}"
-        ))
+        StorageUri::parse(&format!("storage://azure?container=keys&connectionString={escaped}"))
     };
     let cloud = "DefaultEndpointsProtocol=https;AccountName=one;AccountKey=Y2Fu+XJ5;\
                  EndpointSuffix=core.chinacloudapi.cn";
@@ -242,10 +190,7 @@ fn a_connection_string_names_its_account_and_where_its_blobs_are() {
             panic!("{written}");
         };
         assert_eq!(again.endpoint, endpoint);
-        assert_eq!(
-            text(&StorageUri::AzureConnection(again).to_secret_text("test")),
-            written
-        );
+        assert_eq!(text(&StorageUri::AzureConnection(again).to_secret_text("test")), written);
     }
     for bad in [
         "AccountName=one;AccountKey=Y2FuYXJ5",
@@ -283,10 +228,7 @@ fn every_parameter_of_an_older_form_must_be_there_and_be_well() {
         ("kms://azure-hsm?name=a/b&kekID=Zm9v", "name"),
         ("kms://azure-hsm?name=hsm&kekID=Zm9", "kekID"),
         ("kms://azure-hsm?name=hsm&kekID=_w==", "kekID"),
-        (
-            "kms://gcp?project=p&location=l&keyRing=r&protectionLvl=%2B2&kekID=Zm9v",
-            "protectionLvl",
-        ),
+        ("kms://gcp?project=p&location=l&keyRing=r&protectionLvl=%2B2&kekID=Zm9v", "protectionLvl"),
         ("storage://file?path=/a/../run", "path"),
     ] {
         let error = if uri.starts_with("kms") {
@@ -294,10 +236,7 @@ fn every_parameter_of_an_older_form_must_be_there_and_be_well() {
         } else {
             StorageUri::parse(uri).unwrap_err()
         };
-        let UriError::Encoding {
-            parameter: found, ..
-        } = error
-        else {
+        let UriError::Encoding { parameter: found, .. } = error else {
             panic!("{uri}: {error}");
         };
         assert_eq!(found, parameter, "{uri}");
@@ -353,9 +292,8 @@ fn other_credentials_for_the_same_key_and_store_leave_their_identity_as_it_was()
         let rotated = uri.replace("one", "two").replace("bm9uZQ", "c29tZQ");
         assert_ne!(uri, rotated);
         assert_eq!(storage(uri), storage(&rotated), "{uri}");
-        let other = uri
-            .replace("bucket=b", "bucket=other")
-            .replace("container=b", "container=other");
+        let other =
+            uri.replace("bucket=b", "bucket=other").replace("container=b", "container=other");
         assert_ne!(storage(uri), storage(&other), "{uri}");
     }
 }

@@ -41,18 +41,11 @@ fn a_token_for_others_or_of_yesterday_costs_no_call() {
 fn what_is_no_token_is_refused() {
     for text in ["", "a.b", "a.b.c.d", "e30.e30.e30", "..", "e30.!!.e30"] {
         let token = SecretBytes::new(text.as_bytes().to_vec());
-        assert_eq!(
-            Claims::read(&token, "tec-services", at(1)),
-            Err(TokenError::Form),
-            "{text:?}"
-        );
+        assert_eq!(Claims::read(&token, "tec-services", at(1)), Err(TokenError::Form), "{text:?}");
     }
     let mut hostile = claims();
     hostile["kubernetes.io"]["namespace"] = json!("apps\" { capabilities = [\"sudo\"] }");
-    assert_eq!(
-        Claims::read(&token(&hostile), "tec-services", at(1)),
-        Err(TokenError::Form)
-    );
+    assert_eq!(Claims::read(&token(&hostile), "tec-services", at(1)), Err(TokenError::Form));
 }
 
 fn refused(status: u16, error: &str) -> Response {
@@ -64,53 +57,29 @@ fn an_outage_is_not_reported_as_bad_credentials() {
     let quick = Duration::from_millis(20);
     let denied = refused(403, "permission denied");
     let cases = [
-        (
-            refused(403, "invalid audience (aud) claim: audience"),
-            Refusal::TokenInvalid,
-        ),
-        (
-            refused(403, "service account name not authorized"),
-            Refusal::NotBound,
-        ),
+        (refused(403, "invalid audience (aud) claim: audience"), Refusal::TokenInvalid),
+        (refused(403, "service account name not authorized"), Refusal::NotBound),
         (
             refused(403, "invalid expiration time (exp) claim: token is expired"),
             Refusal::TokenExpired,
         ),
-        (
-            refused(400, "invalid role name \"x\""),
-            Refusal::NotBootstrapped,
-        ),
+        (refused(400, "invalid role name \"x\""), Refusal::NotBootstrapped),
         (refused(503, "Vault is sealed"), Refusal::VaultSealed),
         (refused(502, ""), Refusal::VaultDown),
         (refused(500, "internal"), Refusal::VaultError),
     ];
     for (answer, refusal) in cases {
-        assert_eq!(
-            classify_login(&answer, quick, Reviewer::Up),
-            refusal,
-            "{answer:?}"
-        );
+        assert_eq!(classify_login(&answer, quick, Reviewer::Up), refusal, "{answer:?}");
     }
-    assert_eq!(
-        classify_login(&denied, quick, Reviewer::Up),
-        Refusal::TokenInvalid
-    );
-    assert_eq!(
-        classify_login(&denied, quick, Reviewer::Down),
-        Refusal::ReviewDown
-    );
+    assert_eq!(classify_login(&denied, quick, Reviewer::Up), Refusal::TokenInvalid);
+    assert_eq!(classify_login(&denied, quick, Reviewer::Down), Refusal::ReviewDown);
     let slow = Duration::from_secs(10);
-    assert_eq!(
-        classify_login(&denied, slow, Reviewer::Up),
-        Refusal::ReviewDown
-    );
+    assert_eq!(classify_login(&denied, slow, Reviewer::Up), Refusal::ReviewDown);
 }
 
 #[test]
 fn accounts_are_pairs_of_labels() {
-    for text in [
-        "apps", "apps/", "/a", "a/b/c", "Apps/a", "a/-b", "a/b.c", "a/*",
-    ] {
+    for text in ["apps", "apps/", "/a", "a/b/c", "Apps/a", "a/-b", "a/b.c", "a/*"] {
         assert!(text.parse::<Account>().is_err(), "{text}");
     }
 }

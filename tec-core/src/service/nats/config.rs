@@ -27,10 +27,7 @@ pub enum Resolver {
 
 /// What a server needs.
 #[derive(Clone, Debug)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "every part is the caller's decision"
-)]
+#[expect(clippy::exhaustive_structs, reason = "every part is the caller's decision")]
 pub struct ServerConfig {
     /// Where clients connect.
     pub listen: SocketAddr,
@@ -82,28 +79,13 @@ impl ServerConfig {
         if let Some(monitor) = self.monitor {
             line(&mut text, format_args!("http: \"{monitor}\""));
         }
-        line(
-            &mut text,
-            format_args!("operator: \"{}\"", jwt("the operator", &self.operator)?),
-        );
-        line(
-            &mut text,
-            format_args!("system_account: {}", self.system_account),
-        );
-        line(
-            &mut text,
-            format_args!("pid_file: \"{}\"", path(&self.pid_file)?),
-        );
+        line(&mut text, format_args!("operator: \"{}\"", jwt("the operator", &self.operator)?));
+        line(&mut text, format_args!("system_account: {}", self.system_account));
+        line(&mut text, format_args!("pid_file: \"{}\"", path(&self.pid_file)?));
         self.resolver(&mut text)?;
         self.tls(&mut text)?;
-        line(
-            &mut text,
-            format_args!("authorization {{ timeout: {AUTHORIZATION_TIMEOUT} }}"),
-        );
-        line(
-            &mut text,
-            format_args!("lame_duck_duration: \"{LAME_DUCK}\""),
-        );
+        line(&mut text, format_args!("authorization {{ timeout: {AUTHORIZATION_TIMEOUT} }}"));
+        line(&mut text, format_args!("lame_duck_duration: \"{LAME_DUCK}\""));
         Ok(text)
     }
 
@@ -121,21 +103,14 @@ impl ServerConfig {
         }
         line(text, format_args!("resolver_preload {{"));
         for (key, account) in &self.accounts {
-            line(
-                text,
-                format_args!("  {key}: \"{}\"", jwt(&key.to_string(), account)?),
-            );
+            line(text, format_args!("  {key}: \"{}\"", jwt(&key.to_string(), account)?));
         }
         line(text, format_args!("}}"));
         Ok(())
     }
 
     fn tls(&self, text: &mut String) -> Result<(), ConfigError> {
-        let (cert, key, ca) = (
-            path(&self.cert_file)?,
-            path(&self.key_file)?,
-            path(&self.ca_file)?,
-        );
+        let (cert, key, ca) = (path(&self.cert_file)?, path(&self.key_file)?, path(&self.ca_file)?);
         // No least version: servers before 2.10 do not know the field and refuse the file. Clients of
         // this project speak TLS 1.3 only.
         line(

@@ -55,10 +55,7 @@ impl Unsigned {
 
 /// The operator: who may make accounts.
 #[derive(Clone, Debug)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "every part is the caller's decision"
-)]
+#[expect(clippy::exhaustive_structs, reason = "every part is the caller's decision")]
 pub struct Operator {
     /// Its name.
     pub name: String,
@@ -92,10 +89,7 @@ pub type Revocations = BTreeMap<PublicKey, Timestamp>;
 
 /// An account: subjects of its own.
 #[derive(Clone, Debug)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "every part is the caller's decision"
-)]
+#[expect(clippy::exhaustive_structs, reason = "every part is the caller's decision")]
 pub struct Account {
     /// Its name.
     pub name: String,
@@ -192,14 +186,7 @@ impl User {
         issuer: PublicKey,
         expires: Timestamp,
     ) -> Self {
-        Self {
-            name: user_name(component),
-            key,
-            account,
-            issuer,
-            scope: Scope::Component,
-            expires,
-        }
+        Self { name: user_name(component), key, account, issuer, scope: Scope::Component, expires }
     }
 
     /// Somebody who may do everything in an account, such as push accounts in SYS.
@@ -211,14 +198,7 @@ impl User {
         expires: Timestamp,
     ) -> Self {
         let name = name.to_owned();
-        Self {
-            name,
-            key,
-            account,
-            issuer,
-            scope: Scope::Any,
-            expires,
-        }
+        Self { name, key, account, issuer, scope: Scope::Any, expires }
     }
 
     /// To be signed by the account's signing key.

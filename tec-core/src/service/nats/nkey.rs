@@ -95,10 +95,8 @@ impl FromStr for PublicKey {
         let (prefix, key) = body.split_first().ok_or(PublicKeyError::Form)?;
         let bytes = key.try_into().map_err(|_| PublicKeyError::Form)?;
         let kinds = [KeyKind::Operator, KeyKind::Account, KeyKind::User];
-        let kind = kinds
-            .into_iter()
-            .find(|kind| kind.prefix() == *prefix)
-            .ok_or(PublicKeyError::Kind)?;
+        let kind =
+            kinds.into_iter().find(|kind| kind.prefix() == *prefix).ok_or(PublicKeyError::Kind)?;
         if crc16(body) != u16::from_le_bytes(*sum) {
             return Err(PublicKeyError::Checksum);
         }
@@ -148,17 +146,11 @@ fn crc16(bytes: &[u8]) -> u16 {
 
 /// Base 32 without padding; the last character is filled up with zeros.
 pub(super) fn encode(bytes: &[u8]) -> String {
-    let bit = |at: usize| -> u8 {
-        bytes
-            .get(at / 8)
-            .map_or(0, |byte| (byte >> (7 - at % 8)) & 1)
-    };
+    let bit = |at: usize| -> u8 { bytes.get(at / 8).map_or(0, |byte| (byte >> (7 - at % 8)) & 1) };
     (0..(bytes.len() * 8).div_ceil(5))
         .filter_map(|group| {
             let index = (0..5).fold(0, |index, at| index << 1 | bit(group * 5 + at));
-            BASE32
-                .get(usize::from(index))
-                .map(|letter| char::from(*letter))
+            BASE32.get(usize::from(index)).map(|letter| char::from(*letter))
         })
         .collect()
 }

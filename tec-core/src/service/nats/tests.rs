@@ -27,11 +27,8 @@ fn claims(unsigned: &Unsigned) -> Value {
 
 #[test]
 fn the_first_letter_of_a_key_tells_its_kind() {
-    for (kind, letter) in [
-        (KeyKind::Operator, 'O'),
-        (KeyKind::Account, 'A'),
-        (KeyKind::User, 'U'),
-    ] {
+    for (kind, letter) in [(KeyKind::Operator, 'O'), (KeyKind::Account, 'A'), (KeyKind::User, 'U')]
+    {
         let text = key(kind, 7).to_string();
         assert!(text.starts_with(letter) && text.len() == 56, "{text}");
     }
@@ -58,13 +55,7 @@ proptest! {
 #[test]
 fn a_nonce_can_never_be_the_body_of_a_jwt() {
     assert!("VkJmSAcW_DgK2-8".parse::<Nonce>().is_ok());
-    for text in [
-        "",
-        "short",
-        "eyJhbGciOiJ.eyJqdGkiOiJ",
-        "with space",
-        &"x".repeat(65),
-    ] {
+    for text in ["", "short", "eyJhbGciOiJ.eyJqdGkiOiJ", "with space", &"x".repeat(65)] {
         assert_eq!(text.parse::<Nonce>(), Err(NonceError), "{text}");
     }
 }
@@ -86,10 +77,7 @@ fn a_component_says_nothing_about_its_own_permissions() {
     assert_eq!(claims["name"], "apps.comp-a");
     assert_eq!(claims["exp"], NOW + 3600);
     assert_eq!(claims["iss"], key(KeyKind::Account, 3).to_string());
-    assert_eq!(
-        claims["nats"]["issuer_account"],
-        key(KeyKind::Account, 2).to_string()
-    );
+    assert_eq!(claims["nats"]["issuer_account"], key(KeyKind::Account, 2).to_string());
     for member in ["pub", "sub", "subs", "bearer_token"] {
         assert!(claims["nats"].get(member).is_none(), "{member}");
     }

@@ -106,10 +106,7 @@ pub struct Hashes {
 
 /// What a node needs besides.
 #[derive(Clone, Debug)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "every part is the caller's decision"
-)]
+#[expect(clippy::exhaustive_structs, reason = "every part is the caller's decision")]
 pub struct Node {
     /// Name of the cluster.
     pub cluster: String,
@@ -246,9 +243,6 @@ mod tests {
         assert_eq!(bcrypt::verify("correct horsf", &hashed).ok(), Some(false));
         let long = SecretBytes::new(vec![b'x'; 73]);
         assert_eq!(hash(&long, &salt, 4), Err(HashError::TooLong(73)));
-        assert_eq!(
-            hash(&SecretBytes::new(vec![]), &salt, 4),
-            Err(HashError::Empty)
-        );
+        assert_eq!(hash(&SecretBytes::new(vec![]), &salt, 4), Err(HashError::Empty));
     }
 }

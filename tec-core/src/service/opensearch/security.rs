@@ -18,16 +18,8 @@ pub(super) fn files(hashes: &Hashes) -> [(&'static str, String); 10] {
         file("tenants", "tenants", &json!({})),
         file("nodes_dn", "nodesdn", &json!({})),
         file("audit", "audit", &audit()),
-        file(
-            "allowlist",
-            "allowlist",
-            &json!({"config": {"enabled": false, "requests": {}}}),
-        ),
-        file(
-            "whitelist",
-            "whitelist",
-            &json!({"config": {"enabled": false, "requests": {}}}),
-        ),
+        file("allowlist", "allowlist", &json!({"config": {"enabled": false, "requests": {}}})),
+        file("whitelist", "whitelist", &json!({"config": {"enabled": false, "requests": {}}})),
     ]
 }
 

@@ -284,10 +284,7 @@ impl BringUp {
         let Ok(made) = answer.json::<Initialized>() else {
             return self.pause();
         };
-        let keys = made
-            .keys_base64
-            .into_iter()
-            .chain(made.recovery_keys_base64);
+        let keys = made.keys_base64.into_iter().chain(made.recovery_keys_base64);
         let Some(key) = keys.map(|key| SecretBytes::new(key.into_bytes())).next() else {
             return self.pause();
         };
@@ -318,10 +315,7 @@ impl BringUp {
         digest.update(self.fresh.seed.expose("to draw a nonce"));
         digest.update(self.nonces.to_be_bytes());
         let mut nonce = [0; 12];
-        nonce
-            .iter_mut()
-            .zip(digest.finalize())
-            .for_each(|(to, from)| *to = from);
+        nonce.iter_mut().zip(digest.finalize()).for_each(|(to, from)| *to = from);
         nonce
     }
 

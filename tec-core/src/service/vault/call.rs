@@ -59,10 +59,7 @@ pub struct PublicHalf {
 
 /// Whom a certificate is for. The names are the controller's choice, never the caller's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "every part is the caller's decision"
-)]
+#[expect(clippy::exhaustive_structs, reason = "every part is the caller's decision")]
 pub struct Subject {
     /// The common name.
     pub common_name: String,
@@ -75,10 +72,7 @@ pub struct Subject {
 impl Subject {
     /// One that nobody connects to: a common name and nothing else.
     pub fn named(common_name: &str) -> Self {
-        Self {
-            common_name: common_name.to_owned(),
-            ..Self::default()
-        }
+        Self { common_name: common_name.to_owned(), ..Self::default() }
     }
 
     fn body(&self) -> Value {
@@ -115,10 +109,7 @@ pub fn log_in(role: Role, token: &SecretBytes) -> Request {
 
 /// Whom the vault recognized; `None` if it refused or answered in another form.
 pub fn logged_in(answer: &Response) -> Option<Login> {
-    let Auth {
-        client_token,
-        metadata,
-    } = answer.json::<Answer>().ok()?.auth;
+    let Auth { client_token, metadata } = answer.json::<Answer>().ok()?.auth;
     Some(Login {
         token: client_token,
         account: Account::new(&metadata.namespace, &metadata.name).ok()?,
@@ -246,10 +237,7 @@ mod tests {
             r#"{{"data":{{"latest_version":2,"keys":{{"1":{{"public_key":"AA=="}},
                 "2":{{"public_key":"{key}"}}}}}}}}"#
         );
-        let half = PublicHalf {
-            version: 2,
-            bytes: [9; 32],
-        };
+        let half = PublicHalf { version: 2, bytes: [9; 32] };
         assert_eq!(public_key(&answer(&body)).unwrap(), Some(half));
     }
 }

@@ -52,11 +52,7 @@ impl Converge {
     pub(super) fn new(objects: Vec<Object>, mode: Mode) -> Self {
         let state = State::Looking;
         let objects = objects.into();
-        Self {
-            objects,
-            mode,
-            state,
-        }
+        Self { objects, mode, state }
     }
 
     /// The first call.

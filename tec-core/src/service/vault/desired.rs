@@ -14,14 +14,8 @@ const CALLER_TOKEN: u64 = 300;
 /// Life of the controller's token, in seconds.
 const CONTROLLER_TOKEN: u64 = 3600;
 /// Keys that sign for NATS.
-pub const NATS_KEYS: [&str; 6] = [
-    "operator",
-    "operator-sk",
-    "account-sys",
-    "account-sys-sk",
-    "account-app",
-    "account-app-sk",
-];
+pub const NATS_KEYS: [&str; 6] =
+    ["operator", "operator-sk", "account-sys", "account-sys-sk", "account-app", "account-app-sk"];
 /// Users of OpenSearch that have a password.
 pub const OPENSEARCH_USERS: [&str; 3] = ["admin", "telemetry", "viewer"];
 
@@ -59,10 +53,7 @@ pub(super) fn root_objects(platform: &Platform, accessor: &str) -> Vec<Object> {
 pub(super) fn root_digest(platform: &Platform) -> String {
     let mut digest = Sha256::new();
     for object in root_objects(platform, "accessor") {
-        digest.update(format!(
-            "{}\n{}\n{}\n",
-            object.name, object.look, object.want
-        ));
+        digest.update(format!("{}\n{}\n{}\n", object.name, object.look, object.want));
     }
     hex::encode(digest.finalize())
 }
@@ -75,11 +66,7 @@ fn kubernetes_config(platform: &Platform) -> Object {
         Some(ca) => json!({"kubernetes_host": host, "kubernetes_ca_cert": ca,
                            "disable_local_ca_jwt": true}),
     };
-    Object::plain(
-        "auth method's configuration",
-        "auth/kubernetes/config",
-        want,
-    )
+    Object::plain("auth method's configuration", "auth/kubernetes/config", want)
 }
 
 /// Who may log in with a role. It cannot say which name is of which namespace: see
@@ -185,9 +172,7 @@ fn certificate_roles(platform: &Platform, accessor: &str) -> Vec<Object> {
     );
     let hosts = |role| -> Vec<String> {
         let hosts = platform.accounts(role).iter();
-        hosts
-            .flat_map(|a| [a.host(), format!("*.{}", a.host())])
-            .collect()
+        hosts.flat_map(|a| [a.host(), format!("*.{}", a.host())]).collect()
     };
     let server = ["server_flag"].as_slice();
     let both = ["server_flag", "client_flag"].as_slice();
@@ -197,19 +182,9 @@ fn certificate_roles(platform: &Platform, accessor: &str) -> Vec<Object> {
         certificate_role(platform, "controller", &hosts(Role::Controller), both),
         certificate_role(platform, "nats", &hosts(Role::Nats), both),
         certificate_role(platform, "opensearch", &hosts(Role::OpenSearch), both),
-        certificate_role(
-            platform,
-            "opensearch-admin",
-            &["opensearch-admin".to_owned()],
-            client,
-        ),
+        certificate_role(platform, "opensearch-admin", &["opensearch-admin".to_owned()], client),
         certificate_role(platform, "component", std::slice::from_ref(&own), both),
-        certificate_role(
-            platform,
-            "telemetry-collector",
-            &hosts(Role::Collector),
-            server,
-        ),
+        certificate_role(platform, "telemetry-collector", &hosts(Role::Collector), server),
         certificate_role(platform, "telemetry-client", &[own], client),
     ]
 }

@@ -8,10 +8,7 @@ use crate::service::Fatal;
 
 /// Randomness of one process.
 #[derive(Debug)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "both parts are drawn by the caller"
-)]
+#[expect(clippy::exhaustive_structs, reason = "both parts are drawn by the caller")]
 pub struct Fresh {
     /// The wrapping key, if there is none yet.
     pub key: SecretArray<32>,

@@ -77,9 +77,9 @@ impl Object {
 /// Whether `have` has every member of `want`, and lists the same elements in any order.
 fn contains(have: &Value, want: &Value) -> bool {
     match (have, want) {
-        (Value::Object(have), Value::Object(want)) => want
-            .iter()
-            .all(|(key, want)| have.get(key).is_some_and(|have| contains(have, want))),
+        (Value::Object(have), Value::Object(want)) => {
+            want.iter().all(|(key, want)| have.get(key).is_some_and(|have| contains(have, want)))
+        }
         (Value::Array(have), Value::Array(want)) => {
             have.len() == want.len() && want.iter().all(|want| have.contains(want))
         }
@@ -146,10 +146,9 @@ fn intermediate(stage: usize, answer: &Response) -> Result<Option<Request>, Verd
                 &json!({"issuer_name": INTERMEDIATE_ISSUER}),
             )
         }
-        4 => Request::post(
-            format!("{own}/config/issuers"),
-            &json!({"default": INTERMEDIATE_ISSUER}),
-        ),
+        4 => {
+            Request::post(format!("{own}/config/issuers"), &json!({"default": INTERMEDIATE_ISSUER}))
+        }
         _ => return Ok(None),
     }))
 }
@@ -158,16 +157,11 @@ fn intermediate(stage: usize, answer: &Response) -> Result<Option<Request>, Verd
 fn with_key(answer: &Response) -> Option<String> {
     let data: Value = answer.data().ok()?;
     let mapping = data.get("mapping")?.as_object()?;
-    let owned = mapping
-        .iter()
-        .find(|(_, key)| key.as_str().is_some_and(|key| !key.is_empty()));
+    let owned = mapping.iter().find(|(_, key)| key.as_str().is_some_and(|key| !key.is_empty()));
     owned.map(|(issuer, _)| issuer.clone())
 }
 
 fn member(answer: &Response, name: &str) -> Result<Value, Verdict> {
     let data: Value = answer.data().map_err(|_| Verdict::Unavailable)?;
-    data.get(name)
-        .filter(|value| value.is_string())
-        .cloned()
-        .ok_or(Verdict::Unavailable)
+    data.get(name).filter(|value| value.is_string()).cloned().ok_or(Verdict::Unavailable)
 }

@@ -56,10 +56,7 @@ pub fn read(user: &str) -> Request {
 
 /// Asks the vault for a new password: 32 random bytes in hex, which bcrypt takes whole.
 pub fn draw() -> Request {
-    Request::post(
-        format!("{}/random/32", MOUNTS.transit),
-        &json!({"format": "hex"}),
-    )
+    Request::post(format!("{}/random/32", MOUNTS.transit), &json!({"format": "hex"}))
 }
 
 /// The new password.
@@ -95,9 +92,7 @@ impl Stored {
 
     /// Whether it has lived as long as it may.
     pub fn is_due(&self, life: Duration, now: Timestamp) -> bool {
-        let age = now
-            .unix_seconds()
-            .saturating_sub(self.created.unix_seconds());
+        let age = now.unix_seconds().saturating_sub(self.created.unix_seconds());
         u64::try_from(age).is_ok_and(|age| age >= life.as_secs())
     }
 }
@@ -128,9 +123,6 @@ mod tests {
         assert!(request.path.ends_with("kv-opensearch/data/admin"));
         let body = request.body.unwrap();
         let body: serde_json::Value = serde_json::from_slice(body.expose("test")).unwrap();
-        assert_eq!(
-            body,
-            json!({"options": {"cas": 3}, "data": {"password": "new"}})
-        );
+        assert_eq!(body, json!({"options": {"cas": 3}, "data": {"password": "new"}}));
     }
 }

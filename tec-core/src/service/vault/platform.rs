@@ -57,10 +57,7 @@ pub enum RootPart {
 
 /// The platform whose secrets the vault keeps.
 #[derive(Clone, Debug)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "every part is the caller's decision"
-)]
+#[expect(clippy::exhaustive_structs, reason = "every part is the caller's decision")]
 pub struct Platform {
     /// Namespace of the vault.
     pub namespace: String,
@@ -115,10 +112,9 @@ impl Platform {
     /// `b/x` log in as well. Whoever acts for a caller asks here, too.
     pub fn admits(&self, role: Role, account: &Account) -> bool {
         match role {
-            Role::Component => self
-                .component_namespaces
-                .iter()
-                .any(|namespace| namespace == account.namespace()),
+            Role::Component => {
+                self.component_namespaces.iter().any(|namespace| namespace == account.namespace())
+            }
             role => self.accounts(role).contains(account),
         }
     }

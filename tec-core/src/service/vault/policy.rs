@@ -55,18 +55,9 @@ fn controller() -> String {
         (format!("{root}/root/generate/internal"), "create, update"),
         (format!("{root}/root/sign-intermediate"), "create, update"),
         (format!("{intermediate}/*"), "create, read, update, list"),
-        (
-            format!("{}/*", MOUNTS.systems),
-            "create, read, update, list",
-        ),
-        (
-            format!("{}/*", MOUNTS.environments),
-            "create, read, update, list",
-        ),
-        (
-            format!("{}/data/*", MOUNTS.opensearch),
-            "create, read, update",
-        ),
+        (format!("{}/*", MOUNTS.systems), "create, read, update, list"),
+        (format!("{}/*", MOUNTS.environments), "create, read, update, list"),
+        (format!("{}/data/*", MOUNTS.opensearch), "create, read, update"),
         // One segment only: `keys/<name>/config` could make a key exportable.
         (format!("{nats}/keys/+"), "create, read, update"),
         (format!("{nats}/sign/+"), "create, update"),
@@ -89,14 +80,9 @@ fn issue(role: &str) -> String {
 }
 
 fn rule(path: &str, capabilities: &str) -> String {
-    let list: Vec<String> = capabilities
-        .split(", ")
-        .map(|capability| format!("\"{capability}\""))
-        .collect();
-    format!(
-        "path \"{path}\" {{ capabilities = [{}] }}\n",
-        list.join(", ")
-    )
+    let list: Vec<String> =
+        capabilities.split(", ").map(|capability| format!("\"{capability}\"")).collect();
+    format!("path \"{path}\" {{ capabilities = [{}] }}\n", list.join(", "))
 }
 
 #[cfg(test)]
@@ -109,10 +95,7 @@ mod tests {
             let text = text(role, "auth_kubernetes_1");
             for line in text.lines().filter(|line| line.starts_with("path")) {
                 let guarded = line.contains("\"sys/policies") || line.contains("\"auth/");
-                assert!(
-                    !guarded || line.ends_with("[\"read\"] }"),
-                    "{role:?}: {line}"
-                );
+                assert!(!guarded || line.ends_with("[\"read\"] }"), "{role:?}: {line}");
                 assert!(!line.contains("sudo") && !line.contains("transit-nats/keys/*"));
             }
         }

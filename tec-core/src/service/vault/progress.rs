@@ -56,12 +56,7 @@ mod tests {
     #[test]
     fn progress_survives_its_text() {
         let configured = Progress::Configured("abc".to_owned());
-        for progress in [
-            Progress::Created,
-            Progress::InitIntent,
-            Progress::KeyStored,
-            configured,
-        ] {
+        for progress in [Progress::Created, Progress::InitIntent, Progress::KeyStored, configured] {
             assert_eq!(progress.to_string().parse(), Ok(progress));
         }
         assert!("done".parse::<Progress>().is_err());

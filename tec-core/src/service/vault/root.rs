@@ -92,15 +92,9 @@ impl RootWork {
     pub(super) fn begin(token: Option<SecretBytes>) -> (Self, Request) {
         let Some(token) = token else {
             let state = State::Cancel;
-            return (
-                Self { state, token },
-                Request::delete("sys/generate-root/attempt"),
-            );
+            return (Self { state, token }, Request::delete("sys/generate-root/attempt"));
         };
-        let mut work = Self {
-            state: State::Cancel,
-            token: Some(token),
-        };
+        let mut work = Self { state: State::Cancel, token: Some(token) };
         let request = work.auth();
         (work, request)
     }
@@ -145,10 +139,9 @@ impl RootWork {
         key: &SecretBytes,
     ) -> Result<Step, Verdict> {
         match &mut self.state {
-            State::Cancel => Ok(self.call(
-                State::Begin,
-                Request::post("sys/generate-root/attempt", &json!({})),
-            )),
+            State::Cancel => {
+                Ok(self.call(State::Begin, Request::post("sys/generate-root/attempt", &json!({}))))
+            }
             State::Begin => self.update(answer, key),
             State::Update { otp } => {
                 let made: Made = answer.json().map_err(|_| refused(answer))?;
@@ -246,10 +239,9 @@ impl RootWork {
                 let request = by_accessor("auth/token/lookup-accessor", accessor);
                 self.call(State::Sweep { own, left }, request)
             }
-            None => self.call(
-                State::RevokeSelf,
-                Request::post("auth/token/revoke-self", &json!({})),
-            ),
+            None => {
+                self.call(State::RevokeSelf, Request::post("auth/token/revoke-self", &json!({})))
+            }
         }
     }
 }

@@ -175,13 +175,7 @@ impl Plan for Setup {
 impl Setup {
     /// A plan for this platform.
     pub fn new(platform: Platform) -> Self {
-        Self {
-            platform,
-            phase: Phase::Token,
-            tries: 0,
-            refusals: 0,
-            login: None,
-        }
+        Self { platform, phase: Phase::Token, tries: 0, refusals: 0, login: None }
     }
 
     fn go(&mut self, phase: Phase, effect: SetupEffect) -> SetupEffect {
@@ -201,10 +195,7 @@ impl Setup {
         let wait = FIRST_WAIT.saturating_mul(1 << self.tries.min(6));
         self.tries = self.tries.saturating_add(1);
         self.login = None;
-        self.go(
-            Phase::Pause,
-            SetupEffect::Wait(wait.min(LONGEST_WAIT), refused),
-        )
+        self.go(Phase::Pause, SetupEffect::Wait(wait.min(LONGEST_WAIT), refused))
     }
 
     fn log_in(&mut self, token: &SecretBytes) -> SetupEffect {
@@ -218,9 +209,9 @@ impl Setup {
     /// `None`: begin again after a wait.
     fn answered(&mut self, phase: Phase, answer: &Response) -> Option<SetupEffect> {
         match phase {
-            Phase::Login if answer.says(&["invalid role name"]) => Some(self.finish(
-                SetupEnd::RootDrift("the controller's login role".to_owned()),
-            )),
+            Phase::Login if answer.says(&["invalid role name"]) => {
+                Some(self.finish(SetupEnd::RootDrift("the controller's login role".to_owned())))
+            }
             Phase::Login => {
                 let Ok(Auth { auth }) = answer.json() else {
                     return self.refused(answer);
@@ -251,10 +242,8 @@ impl Setup {
             },
             Phase::Issue => {
                 let tls = Material::from_issued(answer).ok()?;
-                let published = Published {
-                    chain: tls.chain.clone(),
-                    authorities: tls.authorities.clone(),
-                };
+                let published =
+                    Published { chain: tls.chain.clone(), authorities: tls.authorities.clone() };
                 Some(self.go(Phase::Publish(tls), SetupEffect::Publish(published)))
             }
             _ => None,

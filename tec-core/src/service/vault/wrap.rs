@@ -87,10 +87,7 @@ impl WrappedKey {
         binding: &Binding<'_>,
     ) -> Result<Self, WrapError> {
         let aad = binding.to_string();
-        let payload = Payload {
-            msg: secret.expose("to wrap it"),
-            aad: aad.as_bytes(),
-        };
+        let payload = Payload { msg: secret.expose("to wrap it"), aad: aad.as_bytes() };
         let sealed = cipher(key).encrypt(&nonce.into(), payload);
         let sealed = sealed.map_err(|_| WrapError::Authentic)?;
         Ok(Self(File {
@@ -135,22 +132,13 @@ impl WrappedKey {
         if self.0.key_id != binding.key_id {
             return Err(WrapError::KeyId(self.0.key_id.clone()));
         }
-        let nonce = STANDARD
-            .decode(&self.0.nonce)
-            .map_err(|_| WrapError::Form)?;
+        let nonce = STANDARD.decode(&self.0.nonce).map_err(|_| WrapError::Form)?;
         let nonce: [u8; 12] = nonce.try_into().map_err(|_| WrapError::Form)?;
-        let sealed = STANDARD
-            .decode(&self.0.ciphertext)
-            .map_err(|_| WrapError::Form)?;
+        let sealed = STANDARD.decode(&self.0.ciphertext).map_err(|_| WrapError::Form)?;
         let aad = binding.to_string();
-        let payload = Payload {
-            msg: &sealed,
-            aad: aad.as_bytes(),
-        };
+        let payload = Payload { msg: &sealed, aad: aad.as_bytes() };
         let opened = cipher(key).decrypt(&nonce.into(), payload);
-        opened
-            .map(SecretBytes::new)
-            .map_err(|_| WrapError::Authentic)
+        opened.map(SecretBytes::new).map_err(|_| WrapError::Authentic)
     }
 }
 
@@ -162,11 +150,8 @@ fn cipher(key: &SecretArray<32>) -> Aes256Gcm {
 mod tests {
     use super::*;
 
-    const BINDING: Binding<'_> = Binding {
-        namespace: "platform",
-        stateful_set: "vault",
-        key_id: "k1",
-    };
+    const BINDING: Binding<'_> =
+        Binding { namespace: "platform", stateful_set: "vault", key_id: "k1" };
 
     fn wrapped() -> WrappedKey {
         let secret = SecretBytes::new(b"canary-unseal-key".to_vec());
@@ -177,10 +162,8 @@ mod tests {
     fn a_wrapped_key_survives_the_disk_and_hides_its_content() {
         let bytes = wrapped().to_bytes();
         assert!(!bytes.windows(6).any(|window| window == b"canary"));
-        let opened = WrappedKey::parse(&bytes)
-            .unwrap()
-            .open(&SecretArray::new([1; 32]), &BINDING)
-            .unwrap();
+        let opened =
+            WrappedKey::parse(&bytes).unwrap().open(&SecretArray::new([1; 32]), &BINDING).unwrap();
         assert!(opened.ct_eq(&SecretBytes::new(b"canary-unseal-key".to_vec())));
     }
 
@@ -192,19 +175,10 @@ mod tests {
         };
         let other = SecretArray::new([9; 32]);
         assert_eq!(refused(&wrapped(), &other, &BINDING), WrapError::Authentic);
-        let elsewhere = Binding {
-            namespace: "other",
-            ..BINDING
-        };
+        let elsewhere = Binding { namespace: "other", ..BINDING };
         assert_eq!(refused(&wrapped(), &key, &elsewhere), WrapError::Authentic);
-        let rotated = Binding {
-            key_id: "k2",
-            ..BINDING
-        };
-        assert_eq!(
-            refused(&wrapped(), &key, &rotated),
-            WrapError::KeyId("k1".to_owned())
-        );
+        let rotated = Binding { key_id: "k2", ..BINDING };
+        assert_eq!(refused(&wrapped(), &key, &rotated), WrapError::KeyId("k1".to_owned()));
         let mut altered = wrapped();
         altered.0.nonce = STANDARD.encode([3; 12]);
         assert_eq!(refused(&altered, &key, &BINDING), WrapError::Authentic);
@@ -216,9 +190,6 @@ mod tests {
             assert_eq!(WrappedKey::parse(bytes), Err(WrapError::Form));
         }
         let large = vec![b' '; MAX_FILE + 1];
-        assert_eq!(
-            WrappedKey::parse(&large),
-            Err(WrapError::Size(MAX_FILE + 1))
-        );
+        assert_eq!(WrappedKey::parse(&large), Err(WrapError::Size(MAX_FILE + 1)));
     }
 }

@@ -22,11 +22,7 @@ async fn read_back(gate: Gate, text: &str) -> Option<BootState> {
         .raw()
         .execute(
             "INSERT INTO attempt (id, machine, body) VALUES (?1, ?2, ?3)",
-            (
-                attempt.id.to_string(),
-                sample::machine_id(1).to_string(),
-                body,
-            ),
+            (attempt.id.to_string(), sample::machine_id(1).to_string(), body),
         )
         .unwrap();
     let found = store.find_attempt(&attempt).await;

@@ -25,8 +25,7 @@ async fn ten_lines() -> (Place, Store) {
 async fn verdict_after(sql: &str) -> AuditVerdict {
     let (place, store) = ten_lines().await;
     let raw = place.raw();
-    raw.execute_batch("DROP TRIGGER audit_updated; DROP TRIGGER audit_deleted;")
-        .unwrap();
+    raw.execute_batch("DROP TRIGGER audit_updated; DROP TRIGGER audit_deleted;").unwrap();
     raw.execute_batch(sql).unwrap();
     store.verify_audit().unwrap()
 }
@@ -48,19 +47,13 @@ async fn an_empty_log_is_intact() {
     let place = Place::new();
     let store = place.open();
     let head = Sha256Digest::ZERO;
-    assert_eq!(
-        store.verify_audit().unwrap(),
-        AuditVerdict::Intact { events: 0, head }
-    );
+    assert_eq!(store.verify_audit().unwrap(), AuditVerdict::Intact { events: 0, head });
 }
 
 #[tokio::test]
 async fn every_sort_of_tampering_is_found_where_it_begins() {
     let cases = [
-        (
-            "UPDATE audit SET event = replace(event, 'event 4', 'event 5') WHERE seq = 4",
-            4,
-        ),
+        ("UPDATE audit SET event = replace(event, 'event 4', 'event 5') WHERE seq = 4", 4),
         ("UPDATE audit SET hash = zeroblob(32) WHERE seq = 7", 7),
         ("UPDATE audit SET hash = zeroblob(5) WHERE seq = 7", 7),
         ("DELETE FROM audit WHERE seq = 1", 1),
@@ -68,41 +61,22 @@ async fn every_sort_of_tampering_is_found_where_it_begins() {
         ("DELETE FROM audit WHERE seq = 10", 10),
         ("DELETE FROM audit WHERE seq >= 8", 8),
         ("DELETE FROM audit", 1),
-        (
-            "DELETE FROM audit WHERE seq = 5; UPDATE audit SET seq = seq - 1 WHERE seq > 5",
-            5,
-        ),
-        (
-            "INSERT INTO audit SELECT 11, event, hash FROM audit WHERE seq = 10",
-            11,
-        ),
-        (
-            "INSERT INTO audit SELECT 0, event, hash FROM audit WHERE seq = 10",
-            1,
-        ),
+        ("DELETE FROM audit WHERE seq = 5; UPDATE audit SET seq = seq - 1 WHERE seq > 5", 5),
+        ("INSERT INTO audit SELECT 11, event, hash FROM audit WHERE seq = 10", 11),
+        ("INSERT INTO audit SELECT 0, event, hash FROM audit WHERE seq = 10", 1),
         ("UPDATE audit_head SET seq = 9", 10),
         ("UPDATE audit_head SET hash = zeroblob(32)", 11),
-        (
-            "UPDATE audit SET event = (SELECT event FROM audit WHERE seq = 3) WHERE seq = 2",
-            2,
-        ),
+        ("UPDATE audit SET event = (SELECT event FROM audit WHERE seq = 3) WHERE seq = 2", 2),
     ];
     for (sql, sequence) in cases {
-        assert_eq!(
-            verdict_after(sql).await,
-            AuditVerdict::Broken { sequence },
-            "{sql}"
-        );
+        assert_eq!(verdict_after(sql).await, AuditVerdict::Broken { sequence }, "{sql}");
     }
 }
 
 #[tokio::test]
 async fn the_log_is_append_only_even_from_a_shell() {
     let (place, store) = ten_lines().await;
-    for sql in [
-        "DELETE FROM audit WHERE seq = 10",
-        "UPDATE audit SET event = '{}'",
-    ] {
+    for sql in ["DELETE FROM audit WHERE seq = 10", "UPDATE audit SET event = '{}'"] {
         assert!(place.raw().execute_batch(sql).is_err(), "{sql}");
     }
     assert_eq!(intact(&store), 10);
@@ -119,8 +93,5 @@ async fn the_first_hash_is_the_documented_one() {
     let mut text = b"tec store audit v1\0".to_vec();
     text.extend([0; 32]);
     text.extend(json.as_bytes());
-    assert_eq!(
-        store.audit_events(0, 1).unwrap()[0].hash,
-        Sha256Digest::of(text)
-    );
+    assert_eq!(store.audit_events(0, 1).unwrap()[0].hash, Sha256Digest::of(text));
 }

@@ -15,10 +15,7 @@ struct Stores {
 
 impl Stores {
     fn new() -> Self {
-        Self {
-            place: Place::new(),
-            made: AtomicU64::new(0),
-        }
+        Self { place: Place::new(), made: AtomicU64::new(0) }
     }
 
     fn next(&self) -> Store {

@@ -15,10 +15,7 @@ async fn closed_store() -> Place {
     fill(&store).await;
     for number in 100..300 {
         let machine = sample::machine(number);
-        store
-            .create(&machine, UnclaimedLimit::Unlimited)
-            .await
-            .unwrap();
+        store.create(&machine, UnclaimedLimit::Unlimited).await.unwrap();
     }
     place
 }
@@ -39,10 +36,7 @@ async fn closing_cleans_up_the_log_and_leaves_two_closed_files() {
     names.sort_unstable();
     assert_eq!(names, ["seal.key", "tec.db"]);
     for name in names {
-        let mode = fs::metadata(place.file(&name))
-            .unwrap()
-            .permissions()
-            .mode();
+        let mode = fs::metadata(place.file(&name)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{name}");
     }
 }
@@ -64,10 +58,7 @@ async fn the_directory_is_made_closed_to_others() {
     let dir = place.file("state");
     let entropy = crate::testing::SeededEntropy::new(1);
     drop(crate::store::Store::open(&dir, &entropy).unwrap());
-    assert_eq!(
-        fs::metadata(dir).unwrap().permissions().mode() & 0o777,
-        0o700
-    );
+    assert_eq!(fs::metadata(dir).unwrap().permissions().mode() & 0o777, 0o700);
     let deep = place.file("a/b");
     let error = crate::store::Store::open(&deep, &entropy).unwrap_err();
     assert!(matches!(error, StoreError::File { .. }));
@@ -90,23 +81,10 @@ async fn a_truncated_file_is_found_at_opening() {
     let place = closed_store().await;
     let path = place.file("tec.db");
     let bytes = fs::read(&path).unwrap();
-    for length in [
-        0,
-        1,
-        50,
-        100,
-        4096,
-        bytes.len() / 2,
-        bytes.len() - 4096,
-        bytes.len() - 1,
-    ] {
+    for length in [0, 1, 50, 100, 4096, bytes.len() / 2, bytes.len() - 4096, bytes.len() - 1] {
         fs::write(&path, &bytes[..length]).unwrap();
         assert_corrupt(&place);
-        assert_eq!(
-            fs::read(&path).unwrap(),
-            &bytes[..length],
-            "nothing was written"
-        );
+        assert_eq!(fs::read(&path).unwrap(), &bytes[..length], "nothing was written");
     }
     fs::write(&path, &bytes).unwrap();
     super::assert_machines(&place.open(), 203).await;
@@ -123,24 +101,15 @@ async fn a_lost_database_is_not_replaced_by_an_empty_one() {
 #[tokio::test]
 async fn another_file_is_no_store() {
     let place = Place::new();
-    fs::write(
-        place.file("tec.db"),
-        b"to whom it may concern\n".repeat(1000),
-    )
-    .unwrap();
+    fs::write(place.file("tec.db"), b"to whom it may concern\n".repeat(1000)).unwrap();
     fs::set_permissions(place.file("tec.db"), Permissions::from_mode(0o600)).unwrap();
     assert_corrupt(&place);
     fs::remove_file(place.file("tec.db")).unwrap();
-    place
-        .raw()
-        .execute_batch("CREATE TABLE machine (id TEXT)")
-        .unwrap();
+    place.raw().execute_batch("CREATE TABLE machine (id TEXT)").unwrap();
     fs::set_permissions(place.file("tec.db"), Permissions::from_mode(0o600)).unwrap();
     assert_corrupt(&place);
-    let mode: String = place
-        .raw()
-        .pragma_query_value(None, "journal_mode", |row| row.get(0))
-        .unwrap();
+    let mode: String =
+        place.raw().pragma_query_value(None, "journal_mode", |row| row.get(0)).unwrap();
     assert_eq!(mode, "delete", "a file of somebody else is not touched");
 }
 
@@ -153,10 +122,7 @@ async fn a_newer_version_is_left_alone() {
     let place = closed_store().await;
     place.raw().pragma_update(None, "user_version", 5).unwrap();
     let error = place.try_open().unwrap_err();
-    assert!(
-        matches!(error, StoreError::Newer { found: 5, known: 4 }),
-        "{error:?}"
-    );
+    assert!(matches!(error, StoreError::Newer { found: 5, known: 4 }), "{error:?}");
     assert_eq!(error.code(), Code::StoreVersion);
     place.raw().pragma_update(None, "user_version", 0).unwrap();
     assert_corrupt(&place);
@@ -222,12 +188,9 @@ async fn machines_of_an_older_version_remember_that_they_were_bound() {
 async fn a_value_that_nobody_writes_is_damage() {
     let place = closed_store().await;
     let raw = place.raw();
-    raw.execute_batch("UPDATE machine SET registered_by = 'magic' WHERE id LIKE '%0001'")
-        .unwrap();
+    raw.execute_batch("UPDATE machine SET registered_by = 'magic' WHERE id LIKE '%0001'").unwrap();
     let store = place.open();
-    let error = MachineRegistry::find(&store, &sample::machine_id(1))
-        .await
-        .unwrap_err();
+    let error = MachineRegistry::find(&store, &sample::machine_id(1)).await.unwrap_err();
     assert_eq!(error.kind(), PortErrorKind::Internal);
     assert_eq!(error.code(), Some(Code::StoreCorrupt));
 }

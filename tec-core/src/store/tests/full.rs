@@ -29,31 +29,16 @@ async fn a_full_disk_is_said_keeps_what_there_is_and_heals() {
     let path = sample::secret_path(7);
     let big = SecretBytes::new(vec![7; 100_000]);
     for _ in 0..3 {
-        let error = store
-            .put_new(&path, &big, &sample::line())
-            .await
-            .unwrap_err();
+        let error = store.put_new(&path, &big, &sample::line()).await.unwrap_err();
         assert_eq!(error.kind(), PortErrorKind::Unavailable);
         assert_eq!(error.code(), Some(Code::StoreFull));
     }
-    assert!(
-        !store.exists(&path).await.unwrap(),
-        "nothing of the request was kept"
-    );
+    assert!(!store.exists(&path).await.unwrap(), "nothing of the request was kept");
     assert_filled(&store).await;
     store.health().unwrap();
     limit_pages(&store, 1_000_000).await;
-    assert_eq!(
-        store.put_new(&path, &big, &sample::line()).await.unwrap(),
-        PutOutcome::Stored
-    );
-    assert!(
-        SecretStore::find(&store, &path)
-            .await
-            .unwrap()
-            .unwrap()
-            .ct_eq(&big)
-    );
+    assert_eq!(store.put_new(&path, &big, &sample::line()).await.unwrap(), PutOutcome::Stored);
+    assert!(SecretStore::find(&store, &path).await.unwrap().unwrap().ct_eq(&big));
 }
 
 #[tokio::test]
@@ -111,22 +96,12 @@ async fn a_locked_database_is_unavailable_until_it_is_free() {
     let other = place.raw();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let machine = sample::machine(1);
-    let error = store
-        .create(&machine, UnclaimedLimit::Unlimited)
-        .await
-        .unwrap_err();
+    let error = store.create(&machine, UnclaimedLimit::Unlimited).await.unwrap_err();
     assert_eq!(error.kind(), PortErrorKind::Unavailable);
     assert_eq!(error.code(), Some(Code::StoreUnavailable));
-    assert_eq!(
-        MachineRegistry::find(&store, &machine.id).await.unwrap(),
-        None,
-        "reads go on"
-    );
+    assert_eq!(MachineRegistry::find(&store, &machine.id).await.unwrap(), None, "reads go on");
     other.execute_batch("ROLLBACK").unwrap();
-    store
-        .create(&machine, UnclaimedLimit::Unlimited)
-        .await
-        .unwrap();
+    store.create(&machine, UnclaimedLimit::Unlimited).await.unwrap();
 }
 
 #[tokio::test]

@@ -33,10 +33,8 @@ fn step() -> impl Strategy<Value = Step> {
     let machine = || 0..5_u64;
     let key = || 0..12_u64;
     let by = prop_oneof![3 => Just(RegisteredBy::FirstBoot), 1 => Just(RegisteredBy::Admin)];
-    let limit = prop_oneof![
-        Just(UnclaimedLimit::Unlimited),
-        (0..5_u64).prop_map(UnclaimedLimit::AtMost)
-    ];
+    let limit =
+        prop_oneof![Just(UnclaimedLimit::Unlimited), (0..5_u64).prop_map(UnclaimedLimit::AtMost)];
     prop_oneof![
         6 => (machine(), by, 0..10_i64, limit).prop_map(|(m, by, at, l)| Step::Create(m, by, at, l)),
         1 => machine().prop_map(Step::RevokeMachine),
@@ -68,9 +66,7 @@ impl<T> Ports for T where
 type Answer = Result<String, PortErrorKind>;
 
 fn answer<T: std::fmt::Debug>(answer: Result<T, PortError>) -> Answer {
-    answer
-        .map(|value| format!("{value:?}"))
-        .map_err(|error| error.kind())
+    answer.map(|value| format!("{value:?}")).map_err(|error| error.kind())
 }
 
 async fn run(ports: &impl Ports, step: &Step) -> Answer {
@@ -95,12 +91,8 @@ async fn run(ports: &impl Ports, step: &Step) -> Answer {
             answer(ports.bind(&approved, &sample::line()).await)
         }
         Step::RevokeAk(key) => answer(
-            AkRegistry::revoke(
-                ports,
-                &sample::public_key(key).fingerprint(),
-                &sample::line(),
-            )
-            .await,
+            AkRegistry::revoke(ports, &sample::public_key(key).fingerprint(), &sample::line())
+                .await,
         ),
         _ => run_other(ports, step).await,
     }
@@ -124,11 +116,7 @@ async fn run_other(ports: &impl Ports, step: &Step) -> Answer {
         }
         Step::PutSecret(machine, secret) => {
             let path = sample::secret_path(machine);
-            answer(
-                ports
-                    .put_new(&path, &sample::secret(secret), &sample::line())
-                    .await,
-            )
+            answer(ports.put_new(&path, &sample::secret(secret), &sample::line()).await)
         }
         Step::RemoveSecret(machine) => {
             answer(SecretStore::remove(ports, &sample::secret_path(machine)).await)
@@ -169,11 +157,7 @@ async fn compare(steps: Vec<Step>) {
             drop(store);
             store = place.open();
         }
-        assert_eq!(
-            run(&store, step).await,
-            run(&double, step).await,
-            "{step:?}"
-        );
+        assert_eq!(run(&store, step).await, run(&double, step).await, "{step:?}");
     }
     assert_eq!(state(&store).await, state(&double).await);
     let events = store.audit_events(0, usize::MAX).unwrap();

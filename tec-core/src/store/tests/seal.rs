@@ -88,10 +88,7 @@ async fn secrets_never_lie_in_the_files_in_plain_text() {
     let store = place.open();
     for machine in 0..20 {
         let secret = SecretBytes::new(CANARY.repeat(10));
-        store
-            .put_new(&sample::secret_path(machine), &secret, &sample::line())
-            .await
-            .unwrap();
+        store.put_new(&sample::secret_path(machine), &secret, &sample::line()).await.unwrap();
     }
     store.remove(&sample::secret_path(3)).await.unwrap();
     let holds = |needle: &[u8]| {
@@ -100,16 +97,10 @@ async fn secrets_never_lie_in_the_files_in_plain_text() {
             bytes.windows(needle.len()).any(|window| window == needle)
         })
     };
-    assert!(
-        holds(sample::secret_path(1).as_str().as_bytes()),
-        "the search works"
-    );
+    assert!(holds(sample::secret_path(1).as_str().as_bytes()), "the search works");
     assert!(place.file("tec.db-wal").exists());
     assert!(!holds(CANARY));
-    let found = SecretStore::find(&store, &sample::secret_path(1))
-        .await
-        .unwrap()
-        .unwrap();
+    let found = SecretStore::find(&store, &sample::secret_path(1)).await.unwrap().unwrap();
     assert_eq!(found.expose("test"), CANARY.repeat(10));
     drop(store);
     assert!(!holds(CANARY));
@@ -126,10 +117,7 @@ async fn equal_secrets_are_sealed_differently_after_a_restart_too() {
         for _ in 0..4 {
             let path = sample::secret_path(1);
             store.remove(&path).await.unwrap();
-            store
-                .put_new(&path, &sample::secret(1), &sample::line())
-                .await
-                .unwrap();
+            store.put_new(&path, &sample::secret(1), &sample::line()).await.unwrap();
             let sql = "SELECT sealed FROM secret";
             let sealed: Vec<u8> = place.raw().query_row(sql, (), |row| row.get(0)).unwrap();
             assert!(seen.insert(sealed[..12].to_vec()), "a nonce came twice");
@@ -150,16 +138,11 @@ async fn the_sealed_form_is_the_documented_one() {
     fs::write(place.file("seal.key"), (0..32).collect::<Vec<u8>>()).unwrap();
     let raw = place.raw();
     let check = hex::decode(CHECK).unwrap();
-    raw.execute("UPDATE seal_check SET sealed = ?1", (check,))
-        .unwrap();
+    raw.execute("UPDATE seal_check SET sealed = ?1", (check,)).unwrap();
     let path = sample::secret_path(1);
     let record = (path.as_str(), hex::decode(SECRET).unwrap());
-    raw.execute("INSERT INTO secret VALUES (?1, ?2)", record)
-        .unwrap();
+    raw.execute("INSERT INTO secret VALUES (?1, ?2)", record).unwrap();
     drop(raw);
-    let found = SecretStore::find(&place.open(), &path)
-        .await
-        .unwrap()
-        .unwrap();
+    let found = SecretStore::find(&place.open(), &path).await.unwrap().unwrap();
     assert_eq!(found.expose("test"), b"the disk key");
 }

@@ -42,9 +42,7 @@ pub(super) fn export(
 fn complete(db: &Connection, seal: &Seal, machine: Machine) -> Result<MachineUnit, StoreError> {
     let path = ResourcePath::luks_root(&machine.id);
     let sealed = secret::find(db, &path)?;
-    let secret = sealed
-        .map(|sealed| seal.unseal_secret(&path, &sealed))
-        .transpose()?;
+    let secret = sealed.map(|sealed| seal.unseal_secret(&path, &sealed)).transpose()?;
     let keys = ak::list(db, Some(machine.id))?;
     let escrows = escrows(db, seal, &machine.id)?;
     Ok(MachineUnit::new(machine, keys, secret).with_escrows(escrows))
@@ -139,10 +137,8 @@ fn write(db: &Connection, seal: &Seal, unit: TrustUnit) -> Result<(), StoreError
         TrustUnit::Machine(unit) => {
             machine::put(db, &unit.machine)?;
             // Those that end first: a machine has one bound key at any moment.
-            let (bound, others): (Vec<_>, Vec<_>) = unit
-                .keys
-                .iter()
-                .partition(|key| key.state == AkState::Bound);
+            let (bound, others): (Vec<_>, Vec<_>) =
+                unit.keys.iter().partition(|key| key.state == AkState::Bound);
             for key in others.into_iter().chain(bound) {
                 ak::replace(db, key)?;
             }
@@ -242,9 +238,8 @@ fn within(db: &Connection, role: Role, page: &AdoptPage<'_>) -> Result<Vec<UnitN
 }
 
 fn is_adopted(db: &Connection, name: &UnitName) -> Result<bool, StoreError> {
-    let adopted = db
-        .prepare_cached("SELECT 1 FROM adopted WHERE unit = ?1")?
-        .exists((text(name),))?;
+    let adopted =
+        db.prepare_cached("SELECT 1 FROM adopted WHERE unit = ?1")?.exists((text(name),))?;
     Ok(adopted)
 }
 
@@ -255,8 +250,7 @@ fn remember(db: &Connection, name: &UnitName) -> Result<(), StoreError> {
 }
 
 fn forget(db: &Connection, name: &UnitName) -> Result<(), StoreError> {
-    db.prepare_cached("DELETE FROM adopted WHERE unit = ?1")?
-        .execute((text(name),))?;
+    db.prepare_cached("DELETE FROM adopted WHERE unit = ?1")?.execute((text(name),))?;
     Ok(())
 }
 

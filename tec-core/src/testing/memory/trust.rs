@@ -37,9 +37,7 @@ impl State {
         };
         let copy = |key: &SecretBytes| key.duplicate("the other anchor keeps it");
         let found = self.secrets.iter();
-        found
-            .filter_map(|(path, key)| Some((number(path)?, copy(key))))
-            .collect()
+        found.filter_map(|(path, key)| Some((number(path)?, copy(key)))).collect()
     }
 
     fn unit(&self, name: &UnitName) -> Option<TrustUnit> {
@@ -81,8 +79,7 @@ impl State {
                     self.secrets.insert(ResourcePath::luks_root(&id), secret);
                 }
                 for (number, key) in unit.escrows {
-                    self.secrets
-                        .insert(ResourcePath::recovery(&id, number), key);
+                    self.secrets.insert(ResourcePath::recovery(&id, number), key);
                 }
                 self.machines.insert(id, unit.machine);
             }
@@ -125,8 +122,7 @@ impl State {
             Merged::Write(unit) => self.write(unit),
         }
         let (action, subject) = (AuditAction::TrustAdopted, name.to_string());
-        self.events
-            .push(AuditEvent::new(page.at, action, None, subject));
+        self.events.push(AuditEvent::new(page.at, action, None, subject));
         if existed {
             return Adopted::Updated;
         }
@@ -159,13 +155,8 @@ impl TrustAnchor for MemoryRegistry {
     ) -> Result<Vec<TrustUnit>, PortError> {
         let state = self.state();
         let names = state.names();
-        let names = names
-            .iter()
-            .filter(|name| after.is_none_or(|after| *name > after));
-        Ok(names
-            .take(limit)
-            .filter_map(|name| state.unit(name))
-            .collect())
+        let names = names.iter().filter(|name| after.is_none_or(|after| *name > after));
+        Ok(names.take(limit).filter_map(|name| state.unit(name)).collect())
     }
 
     async fn weigh(&self, units: &[TrustUnit]) -> Result<Vec<Adopted>, PortError> {
@@ -187,9 +178,7 @@ impl TrustAnchor for MemoryRegistry {
         let adopted = page.units.iter().map(|unit| state.adopt_one(unit, page));
         let adopted = adopted.collect();
         let last = page.units.last().map(TrustUnit::name);
-        state.progress = last
-            .filter(|_| page.more)
-            .map(|last| (page.intake.epoch(), last));
+        state.progress = last.filter(|_| page.more).map(|last| (page.intake.epoch(), last));
         Ok(adopted)
     }
 

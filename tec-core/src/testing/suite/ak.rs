@@ -35,9 +35,7 @@ pub async fn ak_registry<R: MachineRegistry + AkRegistry>(make: impl AsyncFn() -
 async fn with_machines<R: MachineRegistry>(make: &impl AsyncFn() -> R) -> R {
     let registry = make().await;
     for number in 1..=8 {
-        ok(registry
-            .create(&sample::machine(number), UnclaimedLimit::Unlimited)
-            .await);
+        ok(registry.create(&sample::machine(number), UnclaimedLimit::Unlimited).await);
     }
     registry
 }
@@ -65,17 +63,11 @@ async fn submit_keeps_a_waiting_key_once<R: MachineRegistry + AkRegistry>(regist
     let mut record = sample::ak(1, 1);
     record.ek = Some(key(77));
     assert_eq!(ok(aks.find(&key(1)).await), None);
-    assert_eq!(
-        ok(aks.submit(&record, &sample::line()).await),
-        CreateOutcome::Created
-    );
+    assert_eq!(ok(aks.submit(&record, &sample::line()).await), CreateOutcome::Created);
     assert_eq!(ok(aks.find(&key(1)).await), Some(record.clone()));
     let mut again = sample::ak(1, 2);
     again.submitted_at = sample::time(50);
-    assert_eq!(
-        ok(aks.submit(&again, &sample::line()).await),
-        CreateOutcome::Existed
-    );
+    assert_eq!(ok(aks.submit(&again, &sample::line()).await), CreateOutcome::Existed);
     assert_eq!(ok(aks.find(&key(1)).await), Some(record), "left as it was");
     assert_eq!(bound_key(aks, 1).await, None);
     assert_eq!(state_of(registry, 1).await, Some(MachineState::Unclaimed));
@@ -90,26 +82,13 @@ async fn waiting_keys_are_bounded_per_machine(aks: &dyn AkRegistry) {
     for number in 1..=MAX_WAITING {
         ok(aks.submit(&sample::ak(number, 1), &sample::line()).await);
     }
-    assert_eq!(
-        kind(aks.submit(&sample::ak(9, 1), &sample::line()).await),
-        PortErrorKind::Denied
-    );
+    assert_eq!(kind(aks.submit(&sample::ak(9, 1), &sample::line()).await), PortErrorKind::Denied);
     assert_eq!(ok(aks.find(&key(9)).await), None);
-    assert_eq!(
-        ok(aks.submit(&sample::ak(1, 1), &sample::line()).await),
-        CreateOutcome::Existed
-    );
-    assert_eq!(
-        ok(aks.submit(&sample::ak(9, 2), &sample::line()).await),
-        CreateOutcome::Created
-    );
+    assert_eq!(ok(aks.submit(&sample::ak(1, 1), &sample::line()).await), CreateOutcome::Existed);
+    assert_eq!(ok(aks.submit(&sample::ak(9, 2), &sample::line()).await), CreateOutcome::Created);
     ok(aks.revoke(&key(2), &sample::line()).await);
     let freed = aks.submit(&sample::ak(10, 1), &sample::line()).await;
-    assert_eq!(
-        ok(freed),
-        CreateOutcome::Created,
-        "a revoked key does not wait"
-    );
+    assert_eq!(ok(freed), CreateOutcome::Created, "a revoked key does not wait");
     let many: Vec<_> = (20..28).map(|number| sample::ak(number, 3)).collect();
     let line = sample::line();
     let submit = |record| aks.submit(record, &line);
@@ -119,25 +98,15 @@ async fn waiting_keys_are_bounded_per_machine(aks: &dyn AkRegistry) {
 
 async fn bind_claims_the_machine_and_repeats<R: MachineRegistry + AkRegistry>(registry: &R) {
     let approved = sample::approved_ak(1, 1);
-    assert_eq!(
-        ok(registry.bind(&approved, &sample::line()).await),
-        BindOutcome::Bound
-    );
+    assert_eq!(ok(registry.bind(&approved, &sample::line()).await), BindOutcome::Bound);
     assert_eq!(bound_key(registry, 1).await, Some(key(1)));
     assert_eq!(state_of(registry, 1).await, Some(MachineState::Active));
-    assert_eq!(
-        ok(registry.bind(&approved, &sample::line()).await),
-        BindOutcome::AlreadyBound
-    );
+    assert_eq!(ok(registry.bind(&approved, &sample::line()).await), BindOutcome::AlreadyBound);
     assert_eq!(bound_key(registry, 1).await, Some(key(1)));
     assert_eq!(state_of(registry, 2).await, Some(MachineState::Unclaimed));
     let again = ok(registry.submit(&sample::ak(1, 1), &sample::line()).await);
     assert_eq!(again, CreateOutcome::Existed);
-    assert_eq!(
-        bound_key(registry, 1).await,
-        Some(key(1)),
-        "submitting unbinds nothing"
-    );
+    assert_eq!(bound_key(registry, 1).await, Some(key(1)), "submitting unbinds nothing");
 }
 
 async fn bind_makes_a_waiting_key_bound(aks: &dyn AkRegistry) {
@@ -147,47 +116,26 @@ async fn bind_makes_a_waiting_key_bound(aks: &dyn AkRegistry) {
     later.submitted_at = sample::time(60);
     later.ek = Some(key(77));
     let approved = ApprovedAk::dangerous_assume_approved(later);
-    assert_eq!(
-        ok(aks.bind(&approved, &sample::line()).await),
-        BindOutcome::Bound
-    );
-    let expected = AkRecord {
-        state: AkState::Bound,
-        ek: Some(key(77)),
-        ..waiting
-    };
-    assert_eq!(
-        ok(aks.find(&key(1)).await),
-        Some(expected),
-        "one record, first submission kept"
-    );
+    assert_eq!(ok(aks.bind(&approved, &sample::line()).await), BindOutcome::Bound);
+    let expected = AkRecord { state: AkState::Bound, ek: Some(key(77)), ..waiting };
+    assert_eq!(ok(aks.find(&key(1)).await), Some(expected), "one record, first submission kept");
 }
 
 async fn first_key_of_a_machine_wins(aks: &dyn AkRegistry) {
     ok(aks.submit(&sample::ak(3, 1), &sample::line()).await);
     ok(aks.bind(&sample::approved_ak(1, 1), &sample::line()).await);
     for second in [2, 3] {
-        let outcome = ok(aks
-            .bind(&sample::approved_ak(second, 1), &sample::line())
-            .await);
+        let outcome = ok(aks.bind(&sample::approved_ak(second, 1), &sample::line()).await);
         assert_eq!(outcome, BindOutcome::MachineTaken);
     }
     assert_eq!(bound_key(aks, 1).await, Some(key(1)));
-    assert_eq!(
-        ok(aks.find(&key(2)).await),
-        None,
-        "a refused key is not kept"
-    );
+    assert_eq!(ok(aks.find(&key(2)).await), None, "a refused key is not kept");
     assert_eq!(ok(aks.find(&key(3)).await), Some(sample::ak(3, 1)));
 }
 
 async fn a_key_serves_one_machine<R: MachineRegistry + AkRegistry>(registry: &R) {
-    ok(registry
-        .bind(&sample::approved_ak(1, 1), &sample::line())
-        .await);
-    let outcome = ok(registry
-        .bind(&sample::approved_ak(1, 2), &sample::line())
-        .await);
+    ok(registry.bind(&sample::approved_ak(1, 1), &sample::line()).await);
+    let outcome = ok(registry.bind(&sample::approved_ak(1, 2), &sample::line()).await);
     assert_eq!(outcome, BindOutcome::KeyTaken);
     assert_eq!(bound_key(registry, 1).await, Some(key(1)));
     assert_eq!(bound_key(registry, 2).await, None);
@@ -198,83 +146,44 @@ async fn bind_needs_a_machine_that_is_not_revoked<R>(registry: &R)
 where
     R: MachineRegistry + AkRegistry,
 {
-    let outcome = ok(registry
-        .bind(&sample::approved_ak(1, 99), &sample::line())
-        .await);
+    let outcome = ok(registry.bind(&sample::approved_ak(1, 99), &sample::line()).await);
     assert_eq!(outcome, BindOutcome::NoMachine);
     assert_eq!(ok(AkRegistry::find(registry, &key(1)).await), None);
     ok(MachineRegistry::revoke(registry, &sample::machine_id(1), &sample::line()).await);
-    let outcome = ok(registry
-        .bind(&sample::approved_ak(1, 1), &sample::line())
-        .await);
+    let outcome = ok(registry.bind(&sample::approved_ak(1, 1), &sample::line()).await);
     assert_eq!(outcome, BindOutcome::NoMachine);
     assert_eq!(state_of(registry, 1).await, Some(MachineState::Revoked));
-    ok(registry
-        .bind(&sample::approved_ak(2, 2), &sample::line())
-        .await);
+    ok(registry.bind(&sample::approved_ak(2, 2), &sample::line()).await);
     ok(MachineRegistry::revoke(registry, &sample::machine_id(2), &sample::line()).await);
-    let again = ok(registry
-        .bind(&sample::approved_ak(2, 2), &sample::line())
-        .await);
-    assert_eq!(
-        again,
-        BindOutcome::NoMachine,
-        "also for the key that was bound"
-    );
+    let again = ok(registry.bind(&sample::approved_ak(2, 2), &sample::line()).await);
+    assert_eq!(again, BindOutcome::NoMachine, "also for the key that was bound");
     assert_eq!(state_of(registry, 2).await, Some(MachineState::Revoked));
 }
 
 async fn one_of_many_at_once_wins(aks: &dyn AkRegistry) {
-    let keys: Vec<_> = (1..=8)
-        .map(|number| sample::approved_ak(number, 1))
-        .collect();
+    let keys: Vec<_> = (1..=8).map(|number| sample::approved_ak(number, 1)).collect();
     let line = sample::line();
     let answers = at_once(keys.iter().map(|ak| aks.bind(ak, &line)).collect()).await;
     let outcomes: Vec<_> = answers.into_iter().map(ok).collect();
-    let count = |wanted| {
-        outcomes
-            .iter()
-            .filter(|outcome| **outcome == wanted)
-            .count()
-    };
-    assert_eq!(
-        (count(BindOutcome::Bound), count(BindOutcome::MachineTaken)),
-        (1, 7)
-    );
-    let winner = outcomes
-        .iter()
-        .position(|outcome| *outcome == BindOutcome::Bound);
-    let winner = winner
-        .and_then(|index| keys.get(index))
-        .map(|ak| ak.record().fingerprint());
+    let count = |wanted| outcomes.iter().filter(|outcome| **outcome == wanted).count();
+    assert_eq!((count(BindOutcome::Bound), count(BindOutcome::MachineTaken)), (1, 7));
+    let winner = outcomes.iter().position(|outcome| *outcome == BindOutcome::Bound);
+    let winner = winner.and_then(|index| keys.get(index)).map(|ak| ak.record().fingerprint());
     assert_eq!(bound_key(aks, 1).await, winner);
 }
 
 async fn one_machine_of_many_at_once_wins(aks: &dyn AkRegistry) {
-    let keys: Vec<_> = (1..=8)
-        .map(|machine| sample::approved_ak(1, machine))
-        .collect();
+    let keys: Vec<_> = (1..=8).map(|machine| sample::approved_ak(1, machine)).collect();
     let line = sample::line();
     let answers = at_once(keys.iter().map(|ak| aks.bind(ak, &line)).collect()).await;
     let outcomes: Vec<_> = answers.into_iter().map(ok).collect();
-    let count = |wanted| {
-        outcomes
-            .iter()
-            .filter(|outcome| **outcome == wanted)
-            .count()
-    };
-    assert_eq!(
-        (count(BindOutcome::Bound), count(BindOutcome::KeyTaken)),
-        (1, 7)
-    );
+    let count = |wanted| outcomes.iter().filter(|outcome| **outcome == wanted).count();
+    assert_eq!((count(BindOutcome::Bound), count(BindOutcome::KeyTaken)), (1, 7));
     assert_eq!(ok(aks.list(None).await).len(), 1);
 }
 
 async fn a_revoked_key_stays_known_and_frees_the_machine(aks: &dyn AkRegistry) {
-    assert_eq!(
-        kind(aks.revoke(&key(1), &sample::line()).await),
-        PortErrorKind::NotFound
-    );
+    assert_eq!(kind(aks.revoke(&key(1), &sample::line()).await), PortErrorKind::NotFound);
     ok(aks.bind(&sample::approved_ak(1, 1), &sample::line()).await);
     for _ in 0..2 {
         ok(aks.revoke(&key(1), &sample::line()).await);
@@ -283,23 +192,11 @@ async fn a_revoked_key_stays_known_and_frees_the_machine(aks: &dyn AkRegistry) {
     }
     assert_eq!(bound_key(aks, 1).await, None);
     for machine in [1, 2] {
-        let outcome = ok(aks
-            .bind(&sample::approved_ak(1, machine), &sample::line())
-            .await);
-        assert_eq!(
-            outcome,
-            BindOutcome::KeyTaken,
-            "a revoked key does not come back"
-        );
+        let outcome = ok(aks.bind(&sample::approved_ak(1, machine), &sample::line()).await);
+        assert_eq!(outcome, BindOutcome::KeyTaken, "a revoked key does not come back");
     }
-    assert_eq!(
-        ok(aks.submit(&sample::ak(1, 1), &sample::line()).await),
-        CreateOutcome::Existed
-    );
-    assert_eq!(
-        ok(aks.bind(&sample::approved_ak(2, 1), &sample::line()).await),
-        BindOutcome::Bound
-    );
+    assert_eq!(ok(aks.submit(&sample::ak(1, 1), &sample::line()).await), CreateOutcome::Existed);
+    assert_eq!(ok(aks.bind(&sample::approved_ak(2, 1), &sample::line()).await), BindOutcome::Bound);
     assert_eq!(bound_key(aks, 1).await, Some(key(2)));
 }
 
@@ -326,14 +223,8 @@ where
     second.ek = Some(key(78));
     ok(registry.submit(&second, &sample::line()).await);
     ok(AkRegistry::revoke(registry, &key(2), &sample::line()).await);
-    assert_eq!(
-        binding().await,
-        Some(last),
-        "a key that was refused is none"
-    );
-    ok(registry
-        .bind(&sample::approved_ak(3, 1), &sample::line())
-        .await);
+    assert_eq!(binding().await, Some(last), "a key that was refused is none");
+    ok(registry.bind(&sample::approved_ak(3, 1), &sample::line()).await);
     assert_eq!(binding().await, Some(LastBinding::new(key(3), None)));
 }
 
@@ -362,16 +253,11 @@ async fn claims_are_bound_keys_with_a_source(aks: &dyn AkRegistry) {
 }
 
 async fn keys_go_with_their_machine<R: MachineRegistry + AkRegistry>(registry: &R) {
-    ok(registry
-        .bind(&sample::approved_ak(1, 1), &sample::line())
-        .await);
+    ok(registry.bind(&sample::approved_ak(1, 1), &sample::line()).await);
     ok(registry.submit(&sample::ak(2, 1), &sample::line()).await);
     ok(registry.submit(&sample::ak(3, 2), &sample::line()).await);
     ok(registry.remove(&sample::machine_id(1)).await);
-    assert_eq!(
-        ok(AkRegistry::list(registry, None).await),
-        [sample::ak(3, 2)]
-    );
+    assert_eq!(ok(AkRegistry::list(registry, None).await), [sample::ak(3, 2)]);
     assert_eq!(bound_key(registry, 1).await, None);
     ok(registry.expire_unclaimed(sample::time(1)).await);
     let left = ok(AkRegistry::find(registry, &key(3)).await);
@@ -379,12 +265,8 @@ async fn keys_go_with_their_machine<R: MachineRegistry + AkRegistry>(registry: &
 }
 
 async fn a_claimed_machine_does_not_expire<R: MachineRegistry + AkRegistry>(registry: &R) {
-    ok(registry
-        .bind(&sample::approved_ak(1, 1), &sample::line())
-        .await);
-    ok(registry
-        .bind(&sample::approved_ak(2, 2), &sample::line())
-        .await);
+    ok(registry.bind(&sample::approved_ak(1, 1), &sample::line()).await);
+    ok(registry.bind(&sample::approved_ak(2, 2), &sample::line()).await);
     ok(AkRegistry::revoke(registry, &key(2), &sample::line()).await);
     assert_eq!(ok(registry.expire_unclaimed(sample::time(100)).await), 6);
     assert_eq!(state_of(registry, 1).await, Some(MachineState::Active));
@@ -404,10 +286,7 @@ async fn list_tells_all_or_those_of_a_machine(aks: &dyn AkRegistry) {
         names.sort_unstable();
         names
     };
-    assert_eq!(
-        names(ok(aks.list(None).await)),
-        sorted([1, 2, 3].map(key).into())
-    );
+    assert_eq!(names(ok(aks.list(None).await)), sorted([1, 2, 3].map(key).into()));
     let of_first = ok(aks.list(Some(sample::machine_id(1))).await);
     assert_eq!(names(of_first), sorted([1, 2].map(key).into()));
     assert!(ok(aks.list(Some(sample::machine_id(8))).await).is_empty());

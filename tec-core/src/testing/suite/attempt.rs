@@ -48,16 +48,9 @@ async fn latest_comes_first(log: &dyn AttemptLog) {
         ok(log.record(&sample::attempt(number, machine)).await);
     }
     let all = ids(ok(log.latest(None, 10).await));
-    assert_eq!(
-        all,
-        [4, 3, 2, 1].map(sample::attempt_id),
-        "of all, known machine or not"
-    );
+    assert_eq!(all, [4, 3, 2, 1].map(sample::attempt_id), "of all, known machine or not");
     let first = Some(sample::machine_id(1));
-    assert_eq!(
-        ids(ok(log.latest(first, 10).await)),
-        [4, 1].map(sample::attempt_id)
-    );
+    assert_eq!(ids(ok(log.latest(first, 10).await)), [4, 1].map(sample::attempt_id));
     assert_eq!(ids(ok(log.latest(first, 1).await)), [sample::attempt_id(4)]);
     assert!(ok(log.latest(None, 0).await).is_empty());
     assert!(ok(log.latest(Some(sample::machine_id(9)), 10).await).is_empty());
@@ -83,15 +76,8 @@ async fn the_log_is_bounded(log: &dyn AttemptLog) {
         ok(log.record(&sample::attempt(number, Some(1))).await);
     }
     let kept = ok(log.latest(None, usize::MAX).await).len();
-    assert!(
-        u64::try_from(kept).is_ok_and(|kept| kept < MANY),
-        "{kept} attempts are kept"
-    );
-    assert_eq!(
-        ok(log.find(&sample::attempt_id(1)).await),
-        None,
-        "the oldest goes first"
-    );
+    assert!(u64::try_from(kept).is_ok_and(|kept| kept < MANY), "{kept} attempts are kept");
+    assert_eq!(ok(log.find(&sample::attempt_id(1)).await), None, "the oldest goes first");
     assert!(ok(log.find(&sample::attempt_id(MANY)).await).is_some());
 }
 

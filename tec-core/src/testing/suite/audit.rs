@@ -34,17 +34,9 @@ fn awkward_events() -> Vec<AuditEvent> {
     };
     vec![
         event(None, ""),
-        event(
-            Some(sample::machine_id(1)),
-            "quote \" backslash \\ newline \n nul \0",
-        ),
+        event(Some(sample::machine_id(1)), "quote \" backslash \\ newline \n nul \0"),
         event(None, "\u{e9}\u{1f511} and '); DROP TABLE audit; --"),
-        AuditEvent::new(
-            sample::time(0),
-            AuditAction::ImageApproved,
-            None,
-            "an older one",
-        ),
+        AuditEvent::new(sample::time(0), AuditAction::ImageApproved, None, "an older one"),
     ]
 }
 
@@ -56,11 +48,7 @@ async fn all_of_many_at_once_are_kept<S: AuditSink>(
     for answer in at_once(events.iter().map(|event| log.append(event)).collect()).await {
         ok(answer);
     }
-    let mut subjects: Vec<_> = read(log)
-        .await
-        .into_iter()
-        .map(|event| event.subject)
-        .collect();
+    let mut subjects: Vec<_> = read(log).await.into_iter().map(|event| event.subject).collect();
     subjects.sort_unstable();
     let mut expected: Vec<_> = events.into_iter().map(|event| event.subject).collect();
     expected.sort_unstable();

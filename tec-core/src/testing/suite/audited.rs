@@ -24,9 +24,7 @@ pub async fn audited_changes<R>(
         lines.push(line.clone());
         line
     };
-    ok(registry
-        .create(&sample::machine(1), UnclaimedLimit::Unlimited)
-        .await);
+    ok(registry.create(&sample::machine(1), UnclaimedLimit::Unlimited).await);
     ok(registry.put(&sample::image(1)).await);
     let unused = &sample::line_at(9);
     let (key, path) = (sample::ak(1, 1), sample::secret_path(1));

@@ -50,10 +50,7 @@ async fn reference_values_read_back(broker: &dyn KeyBroker) {
     for value in [json!(["a", "b"]), json!("7c9e"), json!({"machine": "7c9e"})] {
         for _ in 0..2 {
             ok(broker.set_reference_value("tec-ak-1", &value).await);
-            assert_eq!(
-                ok(broker.reference_value("tec-ak-1").await),
-                Some(value.clone())
-            );
+            assert_eq!(ok(broker.reference_value("tec-ak-1").await), Some(value.clone()));
         }
     }
     ok(broker.set_reference_value("tec-ak-2", &json!(["c"])).await);
@@ -62,8 +59,5 @@ async fn reference_values_read_back(broker: &dyn KeyBroker) {
         let revoked = ok(broker.reference_value("tec-ak-1").await);
         assert!(revoked.is_none_or(|value| value.is_null()), "null revokes");
     }
-    assert_eq!(
-        ok(broker.reference_value("tec-ak-2").await),
-        Some(json!(["c"]))
-    );
+    assert_eq!(ok(broker.reference_value("tec-ak-2").await), Some(json!(["c"])));
 }

@@ -76,10 +76,7 @@ async fn of_two_copies_at_once_one_is_the_second(log: &dyn ClockLog) {
     let (key, machine) = (key(1), sample::machine_id(1));
     let calls = [&one, &other].map(|reading| log.advance(&key, machine, reading));
     let answers = at_once(calls.into()).await;
-    let follows = answers
-        .into_iter()
-        .map(ok)
-        .filter(|outcome| *outcome == ClockOutcome::Follows);
+    let follows = answers.into_iter().map(ok).filter(|outcome| *outcome == ClockOutcome::Follows);
     assert_eq!(follows.count(), 1);
 }
 
@@ -90,11 +87,7 @@ async fn what_is_forgotten_begins_anew(log: &dyn ClockLog) {
     let again = log.forget(&sample::machine_id(1), &sample::line()).await;
     assert_eq!(kind(again), PortErrorKind::NotFound);
     assert_eq!(advance(log, 1, 3).await, ClockOutcome::Follows);
-    assert_eq!(
-        advance(log, 2, 3).await,
-        refused(6, 9),
-        "of its machine only"
-    );
+    assert_eq!(advance(log, 2, 3).await, refused(6, 9), "of its machine only");
 }
 
 async fn evidence_never_proves_less_than_before(log: &dyn ClockLog) {
@@ -105,11 +98,8 @@ async fn evidence_never_proves_less_than_before(log: &dyn ClockLog) {
         let outcome = ok(log.advance(&key, machine, &reading).await);
         assert_eq!(outcome, ClockOutcome::Follows);
     }
-    let fault = ClockFault::LessEvidence {
-        was: Tee::AzSnpVtpm,
-        is: Tee::Tpm,
-        last: sample::time(7),
-    };
+    let fault =
+        ClockFault::LessEvidence { was: Tee::AzSnpVtpm, is: Tee::Tpm, last: sample::time(7) };
     let outcome = ok(log.advance(&key, machine, &with(8, Tee::Tpm)).await);
     assert_eq!(outcome, ClockOutcome::Refused(fault));
 }

@@ -32,20 +32,13 @@ async fn list_is_in_order_of_names(registry: &dyn ImageRegistry) {
     for number in [3, 1, 2] {
         ok(registry.put(&sample::image(number)).await);
     }
-    ok(registry
-        .revoke(&sample::image_name(2), &sample::line_at(9))
-        .await);
-    let names: Vec<_> = ok(registry.list().await)
-        .into_iter()
-        .map(|image| image.name)
-        .collect();
+    ok(registry.revoke(&sample::image_name(2), &sample::line_at(9)).await);
+    let names: Vec<_> = ok(registry.list().await).into_iter().map(|image| image.name).collect();
     assert_eq!(names, [1, 2, 3].map(sample::image_name), "revoked ones too");
 }
 
 async fn revoke_marks_and_repeats(registry: &dyn ImageRegistry) {
-    let missing = registry
-        .revoke(&sample::image_name(1), &sample::line_at(9))
-        .await;
+    let missing = registry.revoke(&sample::image_name(1), &sample::line_at(9)).await;
     assert_eq!(kind(missing), PortErrorKind::NotFound);
     let mut image = sample::image(1);
     ok(registry.put(&image).await);
@@ -55,12 +48,6 @@ async fn revoke_marks_and_repeats(registry: &dyn ImageRegistry) {
     assert_eq!(ok(registry.find(&image.name).await), Some(image.clone()));
     ok(registry.revoke(&image.name, &sample::line_at(20)).await);
     let again = ok(registry.find(&image.name).await);
-    assert!(
-        again.is_some_and(|image| image.revoked_at.is_some()),
-        "it stays revoked"
-    );
-    assert_eq!(
-        ok(registry.find(&sample::image_name(2)).await),
-        Some(sample::image(2))
-    );
+    assert!(again.is_some_and(|image| image.revoked_at.is_some()), "it stays revoked");
+    assert_eq!(ok(registry.find(&sample::image_name(2)).await), Some(sample::image(2)));
 }

@@ -23,11 +23,7 @@ pub async fn key_wrapper(wrapper: &dyn KeyWrapper) {
     }
     for stranger in [b"".as_slice(), b"stranger", &[0; 256]] {
         let refused = kind(wrapper.unwrap(&id, stranger).await);
-        assert_eq!(
-            refused,
-            PortErrorKind::Invalid,
-            "never wrapped with this key"
-        );
+        assert_eq!(refused, PortErrorKind::Invalid, "never wrapped with this key");
     }
 }
 
@@ -47,10 +43,7 @@ pub async fn wrapped_keys(store: &dyn WrappedKeys) {
     one_of_many_at_once_is_stored(store, &other).await;
     let all_bytes: Vec<u8> = (0..=255).collect();
     let secret = DataKeyId::measurement_secret();
-    assert_eq!(
-        ok(store.add(&secret, &all_bytes).await),
-        CreateOutcome::Created
-    );
+    assert_eq!(ok(store.add(&secret, &all_bytes).await), CreateOutcome::Created);
     assert_eq!(ok(store.find(&secret).await), Some(all_bytes));
 }
 

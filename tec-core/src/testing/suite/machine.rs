@@ -36,31 +36,16 @@ async fn limit_counts_the_unclaimed(registry: &dyn MachineRegistry) {
         ok(registry.create(&sample::machine(number), limit).await);
     }
     let third = sample::machine(3);
-    assert_eq!(
-        kind(registry.create(&third, limit).await),
-        PortErrorKind::Denied
-    );
+    assert_eq!(kind(registry.create(&third, limit).await), PortErrorKind::Denied);
     assert_eq!(ok(registry.find(&third.id).await), None, "nothing was kept");
     let again = registry.create(&sample::machine(1), limit).await;
-    assert_eq!(
-        ok(again),
-        CreateOutcome::Existed,
-        "a known machine needs no room"
-    );
+    assert_eq!(ok(again), CreateOutcome::Existed, "a known machine needs no room");
     ok(registry.create(&third, UnclaimedLimit::Unlimited).await);
     ok(registry.remove(&third.id).await);
-    ok(registry
-        .revoke(&sample::machine_id(2), &sample::line())
-        .await);
-    assert_eq!(
-        ok(registry.create(&third, limit).await),
-        CreateOutcome::Created
-    );
+    ok(registry.revoke(&sample::machine_id(2), &sample::line()).await);
+    assert_eq!(ok(registry.create(&third, limit).await), CreateOutcome::Created);
     let none = UnclaimedLimit::AtMost(0);
-    assert_eq!(
-        kind(registry.create(&sample::machine(4), none).await),
-        PortErrorKind::Denied
-    );
+    assert_eq!(kind(registry.create(&sample::machine(4), none).await), PortErrorKind::Denied);
 }
 
 async fn limit_holds_for_many_at_once(registry: &dyn MachineRegistry) {
@@ -68,11 +53,7 @@ async fn limit_holds_for_many_at_once(registry: &dyn MachineRegistry) {
     let create = |machine| registry.create(machine, UnclaimedLimit::AtMost(3));
     let answers = at_once(machines.iter().map(create).collect()).await;
     let (made, refused): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
-    assert_eq!(
-        (made.len(), refused.len()),
-        (3, 5),
-        "check and insert are one step"
-    );
+    assert_eq!((made.len(), refused.len()), (3, 5), "check and insert are one step");
     for answer in refused {
         assert_eq!(kind(answer), PortErrorKind::Denied);
     }
@@ -83,9 +64,7 @@ async fn list_pages_in_order(registry: &dyn MachineRegistry) {
     // Numbers that sort differently as text, and ids that differ in the first and the last byte.
     let ids = [5, 300, 2, 70_000, 40, u64::MAX];
     for number in ids {
-        ok(registry
-            .create(&sample::machine(number), UnclaimedLimit::Unlimited)
-            .await);
+        ok(registry.create(&sample::machine(number), UnclaimedLimit::Unlimited).await);
     }
     let mut expected: Vec<_> = ids.into_iter().map(sample::machine_id).collect();
     expected.sort_unstable();
@@ -97,10 +76,7 @@ async fn list_pages_in_order(registry: &dyn MachineRegistry) {
         let ids: Vec<_> = page.into_iter().map(|machine| machine.id).collect();
         let Some(first) = ids.first() else { break };
         // A list that begins anew would never end.
-        assert!(
-            after.is_none_or(|after| *first > after),
-            "a page begins behind `after`"
-        );
+        assert!(after.is_none_or(|after| *first > after), "a page begins behind `after`");
         seen.extend(ids);
     }
     assert_eq!(seen, expected);
@@ -111,37 +87,22 @@ async fn list_pages_in_order(registry: &dyn MachineRegistry) {
 
 async fn revoke_marks_and_repeats(registry: &dyn MachineRegistry) {
     let id = sample::machine_id(1);
-    assert_eq!(
-        kind(registry.revoke(&id, &sample::line()).await),
-        PortErrorKind::NotFound
-    );
-    ok(registry
-        .create(&sample::machine(1), UnclaimedLimit::Unlimited)
-        .await);
+    assert_eq!(kind(registry.revoke(&id, &sample::line()).await), PortErrorKind::NotFound);
+    ok(registry.create(&sample::machine(1), UnclaimedLimit::Unlimited).await);
     for _ in 0..2 {
         ok(registry.revoke(&id, &sample::line()).await);
         let state = ok(registry.find(&id).await).map(|machine| machine.state);
         assert_eq!(state, Some(MachineState::Revoked));
     }
-    let again = registry
-        .create(&sample::machine(1), UnclaimedLimit::Unlimited)
-        .await;
-    assert_eq!(
-        ok(again),
-        CreateOutcome::Existed,
-        "registering does not undo a revocation"
-    );
+    let again = registry.create(&sample::machine(1), UnclaimedLimit::Unlimited).await;
+    assert_eq!(ok(again), CreateOutcome::Existed, "registering does not undo a revocation");
     let state = ok(registry.find(&id).await).map(|machine| machine.state);
     assert_eq!(state, Some(MachineState::Revoked));
 }
 
 async fn remove_repeats(registry: &dyn MachineRegistry) {
-    ok(registry
-        .create(&sample::machine(1), UnclaimedLimit::Unlimited)
-        .await);
-    ok(registry
-        .create(&sample::machine(2), UnclaimedLimit::Unlimited)
-        .await);
+    ok(registry.create(&sample::machine(1), UnclaimedLimit::Unlimited).await);
+    ok(registry.create(&sample::machine(2), UnclaimedLimit::Unlimited).await);
     for _ in 0..2 {
         ok(registry.remove(&sample::machine_id(1)).await);
         assert_eq!(ok(registry.find(&sample::machine_id(1)).await), None);
@@ -162,18 +123,9 @@ async fn only_strays_expire(registry: &dyn MachineRegistry) {
     for machine in &machines {
         ok(registry.create(machine, UnclaimedLimit::Unlimited).await);
     }
-    ok(registry
-        .revoke(&sample::machine_id(4), &sample::line())
-        .await);
+    ok(registry.revoke(&sample::machine_id(4), &sample::line()).await);
     assert_eq!(ok(registry.expire_unclaimed(sample::time(10)).await), 2);
     assert_eq!(ok(registry.expire_unclaimed(sample::time(10)).await), 0);
-    let left: Vec<_> = ok(registry.list(None, 10).await)
-        .into_iter()
-        .map(|m| m.id)
-        .collect();
-    assert_eq!(
-        left,
-        [2, 3, 4].map(sample::machine_id),
-        "younger, by admin, revoked"
-    );
+    let left: Vec<_> = ok(registry.list(None, 10).await).into_iter().map(|m| m.id).collect();
+    assert_eq!(left, [2, 3, 4].map(sample::machine_id), "younger, by admin, revoked");
 }

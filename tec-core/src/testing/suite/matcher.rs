@@ -32,12 +32,7 @@ fn candidates() -> Vec<AkCandidate> {
     let key = || sample::public_key(1);
     [None, Some(sample::public_key(9).fingerprint())]
         .into_iter()
-        .flat_map(|ek| {
-            [
-                AkCandidate::from_node(key(), ek),
-                AkCandidate::from_admin(key(), ek),
-            ]
-        })
+        .flat_map(|ek| [AkCandidate::from_node(key(), ek), AkCandidate::from_admin(key(), ek)])
         .collect()
 }
 
@@ -69,12 +64,7 @@ fn bound_before(ek: Option<u64>) -> Machine {
 
 fn in_states(record: &AkRecord) -> impl Iterator<Item = Option<AkRecord>> {
     [AkState::Pending, AkState::Bound, AkState::Revoked]
-        .map(|state| {
-            Some(AkRecord {
-                state,
-                ..record.clone()
-            })
-        })
+        .map(|state| Some(AkRecord { state, ..record.clone() }))
         .into_iter()
 }
 
@@ -89,10 +79,7 @@ fn keys_of_machine() -> Vec<Option<AkRecord>> {
 fn records_of_key() -> Vec<Option<AkRecord>> {
     let own = sample::ak(1, 1);
     let elsewhere = sample::ak(1, 2);
-    std::iter::once(None)
-        .chain(in_states(&own))
-        .chain(in_states(&elsewhere))
-        .collect()
+    std::iter::once(None).chain(in_states(&own)).chain(in_states(&elsewhere)).collect()
 }
 
 fn check(
@@ -105,10 +92,7 @@ fn check(
     let decision = matcher.decide(candidate, machine, of_machine, same_key);
     let again = matcher.decide(candidate, machine, of_machine, same_key);
     let told = format!("{matcher:?} told {candidate:?}, {machine:?}, {of_machine:?}, {same_key:?}");
-    assert_eq!(
-        decision, again,
-        "equal arguments give equal answers: {told}"
-    );
+    assert_eq!(decision, again, "equal arguments give equal answers: {told}");
     if !matches!(decision, AkDecision::Approve(_)) {
         return;
     }
@@ -130,11 +114,7 @@ fn check(
         );
     }
     if let Some(known) = same_key {
-        assert_ne!(
-            known.state,
-            AkState::Revoked,
-            "approved a revoked key: {told}"
-        );
+        assert_ne!(known.state, AkState::Revoked, "approved a revoked key: {told}");
         assert!(
             known.state != AkState::Bound || Some(known.machine) == machine.map(|m| m.id),
             "approved a key that is bound to another machine: {told}"

@@ -50,11 +50,7 @@ async fn at_once<T>(calls: Vec<PortFuture<'_, T>>) -> Vec<Result<T, PortError>> 
                 }
             }
         }
-        if waiting {
-            Poll::Pending
-        } else {
-            Poll::Ready(())
-        }
+        if waiting { Poll::Pending } else { Poll::Ready(()) }
     })
     .await;
     calls.into_iter().filter_map(|(_, answer)| answer).collect()
@@ -62,10 +58,7 @@ async fn at_once<T>(calls: Vec<PortFuture<'_, T>>) -> Vec<Result<T, PortError>> 
 
 /// The value of a call that must succeed.
 #[track_caller]
-#[expect(
-    clippy::panic,
-    reason = "a suite reports a broken contract by panicking"
-)]
+#[expect(clippy::panic, reason = "a suite reports a broken contract by panicking")]
 fn ok<T>(answer: Result<T, PortError>) -> T {
     match answer {
         Ok(value) => value,
@@ -75,10 +68,7 @@ fn ok<T>(answer: Result<T, PortError>) -> T {
 
 /// The kind of failure of a call that must fail.
 #[track_caller]
-#[expect(
-    clippy::panic,
-    reason = "a suite reports a broken contract by panicking"
-)]
+#[expect(clippy::panic, reason = "a suite reports a broken contract by panicking")]
 fn kind<T: std::fmt::Debug>(answer: Result<T, PortError>) -> PortErrorKind {
     match answer {
         Ok(value) => panic!("the call must fail, and gave {value:?}"),

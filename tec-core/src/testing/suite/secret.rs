@@ -24,16 +24,12 @@ async fn put_new_never_overwrites(store: &dyn SecretStore) {
     assert!(!ok(store.exists(&path).await));
     assert!(ok(store.find(&path).await).is_none());
     assert_eq!(
-        ok(store
-            .put_new(&path, &sample::secret(1), &sample::line())
-            .await),
+        ok(store.put_new(&path, &sample::secret(1), &sample::line()).await),
         PutOutcome::Stored
     );
     assert!(ok(store.exists(&path).await));
     for number in [1, 2] {
-        let outcome = ok(store
-            .put_new(&path, &sample::secret(number), &sample::line())
-            .await);
+        let outcome = ok(store.put_new(&path, &sample::secret(number), &sample::line()).await);
         assert_eq!(outcome, PutOutcome::Existed);
         assert!(holds(store, 1, &sample::secret(1)).await, "left as it was");
     }
@@ -50,10 +46,7 @@ async fn one_of_many_at_once_is_stored(store: &dyn SecretStore) {
     let mut winners = outcomes.iter().zip(&secrets);
     let stored = winners.find(|(outcome, _)| **outcome == PutOutcome::Stored);
     let (_, winner) = stored.unwrap_or_else(|| unreachable!("one of the calls must store"));
-    assert!(
-        winners.all(|(outcome, _)| *outcome == PutOutcome::Existed),
-        "only one stores"
-    );
+    assert!(winners.all(|(outcome, _)| *outcome == PutOutcome::Existed), "only one stores");
     assert!(holds(store, 1, winner).await);
 }
 
@@ -62,9 +55,7 @@ async fn any_bytes_come_back_as_they_were(store: &dyn SecretStore) {
     let contents = [Vec::new(), vec![0], all_bytes, vec![0xa5; 16 * 1024]];
     for (number, content) in (1..).zip(&contents) {
         let secret = SecretBytes::new(content.clone());
-        ok(store
-            .put_new(&sample::secret_path(number), &secret, &sample::line())
-            .await);
+        ok(store.put_new(&sample::secret_path(number), &secret, &sample::line()).await);
     }
     for (number, content) in (1..).zip(contents) {
         assert!(holds(store, number, &SecretBytes::new(content)).await);
@@ -74,12 +65,8 @@ async fn any_bytes_come_back_as_they_were(store: &dyn SecretStore) {
 async fn remove_repeats(store: &dyn SecretStore) {
     let path = sample::secret_path(1);
     ok(store.remove(&path).await);
-    ok(store
-        .put_new(&path, &sample::secret(1), &sample::line())
-        .await);
-    ok(store
-        .put_new(&sample::secret_path(2), &sample::secret(2), &sample::line())
-        .await);
+    ok(store.put_new(&path, &sample::secret(1), &sample::line()).await);
+    ok(store.put_new(&sample::secret_path(2), &sample::secret(2), &sample::line()).await);
     for _ in 0..2 {
         ok(store.remove(&path).await);
         assert!(!ok(store.exists(&path).await));
@@ -87,9 +74,7 @@ async fn remove_repeats(store: &dyn SecretStore) {
     }
     assert!(holds(store, 2, &sample::secret(2)).await);
     assert_eq!(
-        ok(store
-            .put_new(&path, &sample::secret(3), &sample::line())
-            .await),
+        ok(store.put_new(&path, &sample::secret(3), &sample::line()).await),
         PutOutcome::Stored
     );
     assert!(holds(store, 1, &sample::secret(3)).await);

@@ -42,9 +42,7 @@ where
     for number in machines {
         let machine = sample::machine(number);
         ok(anchor.create(&machine, UnclaimedLimit::Unlimited).await);
-        ok(anchor
-            .bind(&sample::approved_ak(number, number), line)
-            .await);
+        ok(anchor.bind(&sample::approved_ak(number, number), line).await);
         let path = ResourcePath::luks_root(&machine.id);
         ok(anchor.put_new(&path, &sample::secret(number), line).await);
         ok(anchor.put(&sample::image(number)).await);
@@ -125,10 +123,7 @@ where
         let page = names(&ok(anchor.export(after.as_ref(), 2).await));
         let Some(first) = page.first() else { break };
         // An export that begins anew would never end.
-        assert!(
-            after.is_none_or(|after| *first > after),
-            "a page begins behind `after`"
-        );
+        assert!(after.is_none_or(|after| *first > after), "a page begins behind `after`");
         after = page.last().cloned();
         paged.extend(page);
     }
@@ -162,9 +157,7 @@ where
     A: TrustAnchor + MachineRegistry + AkRegistry + ImageRegistry + SecretStore,
 {
     fill(source, 1..=3).await;
-    ok(source
-        .create(&sample::machine(4), UnclaimedLimit::Unlimited)
-        .await);
+    ok(source.create(&sample::machine(4), UnclaimedLimit::Unlimited).await);
     let mut proven = sample::ak(4, 4);
     proven.ek = Some(sample::public_key(77).fingerprint());
     let last = LastBinding::new(proven.fingerprint(), proven.ek);
@@ -180,11 +173,7 @@ where
     assert!(adopted.iter().all(|one| *one == Adopted::Created));
     let again = ok(adopt(target, &pass, &units).await);
     assert!(again.iter().all(|one| *one == Adopted::Same));
-    assert!(
-        ok(target.weigh(&units).await)
-            .iter()
-            .all(|one| *one == Adopted::Same)
-    );
+    assert!(ok(target.weigh(&units).await).iter().all(|one| *one == Adopted::Same));
     let differ = ok(crate::migrate::verify(source, target, &[1; 32]).await);
     assert_eq!(differ, [], "all that counts is there");
     let machine = ok(MachineRegistry::find(target, &sample::machine_id(1)).await);
@@ -194,10 +183,7 @@ where
     assert_eq!(free, Some(last), "it is known that it had a key, and which");
     ok(MachineRegistry::revoke(source, &sample::machine_id(1), &sample::line()).await);
     let later = ok(adopt(target, &pass, &all(source).await).await);
-    assert_eq!(
-        later.iter().filter(|one| **one == Adopted::Updated).count(),
-        1
-    );
+    assert_eq!(later.iter().filter(|one| **one == Adopted::Updated).count(), 1);
 }
 
 async fn recovery_keys_go_with_their_machine<A>(source: &A, target: &A)
@@ -254,19 +240,12 @@ where
 {
     fill(source, 1..=2).await;
     let line = &sample::line();
-    ok(target
-        .create(&sample::machine(1), UnclaimedLimit::Unlimited)
-        .await);
-    ok(target
-        .put_new(&sample::secret_path(1), &sample::secret(8), line)
-        .await);
+    ok(target.create(&sample::machine(1), UnclaimedLimit::Unlimited).await);
+    ok(target.put_new(&sample::secret_path(1), &sample::secret(8), line).await);
     let (_, pass) = pair(source, target).await;
     let adopted = ok(adopt(target, &pass, &all(source).await).await);
     let clash = Adopted::Clash(Clash::DiskKey);
-    assert_eq!(
-        adopted,
-        [Adopted::Created, Adopted::Created, clash, Adopted::Created]
-    );
+    assert_eq!(adopted, [Adopted::Created, Adopted::Created, clash, Adopted::Created]);
     let units = all(target).await;
     let kept = units.iter().any(|unit| match unit {
         TrustUnit::Machine(unit) => {
@@ -283,9 +262,7 @@ where
     A: TrustAnchor + MachineRegistry + AkRegistry + ImageRegistry + SecretStore,
 {
     fill(source, 1..=2).await;
-    ok(target
-        .create(&sample::machine(9), UnclaimedLimit::Unlimited)
-        .await);
+    ok(target.create(&sample::machine(9), UnclaimedLimit::Unlimited).await);
     let (_, pass) = pair(source, target).await;
     ok(adopt(target, &pass, &all(source).await).await);
     ok(MachineRegistry::remove(source, &sample::machine_id(1)).await);
@@ -293,10 +270,7 @@ where
     let left = names(&all(target).await);
     assert!(!left.contains(&UnitName::Machine(sample::machine_id(1))));
     assert!(left.contains(&UnitName::Machine(sample::machine_id(2))));
-    assert!(
-        left.contains(&UnitName::Machine(sample::machine_id(9))),
-        "its own stays"
-    );
+    assert!(left.contains(&UnitName::Machine(sample::machine_id(9))), "its own stays");
     assert!(!ok(target.exists(&sample::secret_path(1)).await));
 }
 
@@ -308,11 +282,7 @@ where
     let (_, standby) = pair(source, target).await;
     approves_nothing(target, Code::AnchorStandsBy).await;
     let early = MachineRegistry::revoke(target, &sample::machine_id(1), &sample::line()).await;
-    assert_eq!(
-        code(early),
-        Some(Code::AnchorStandsBy),
-        "the authority revokes"
-    );
+    assert_eq!(code(early), Some(Code::AnchorStandsBy), "the authority revokes");
     let gave_up = swapped(source, |now| now.yield_to(&standby, Epoch::new(1))).await;
     approves_nothing(source, Code::AuthorityElsewhere).await;
     let released = ok(SecretStore::find(source, &sample::secret_path(1)).await);
@@ -357,13 +327,7 @@ where
     assert!(!ok(anchor.exists(path).await));
     // For a machine that is there; on standby there may be none.
     if ok(MachineRegistry::find(anchor, &sample::machine_id(2)).await).is_some() {
-        assert_eq!(
-            code(anchor.submit(&sample::ak(51, 2), line).await),
-            Some(why)
-        );
-        assert_eq!(
-            code(anchor.bind(&sample::approved_ak(51, 2), line).await),
-            Some(why)
-        );
+        assert_eq!(code(anchor.submit(&sample::ak(51, 2), line).await), Some(why));
+        assert_eq!(code(anchor.bind(&sample::approved_ak(51, 2), line).await), Some(why));
     }
 }

@@ -112,10 +112,7 @@ pub async fn keep(keys: &dyn DataKeys) {
                 if matches!(error.kind(), PortErrorKind::Denied | PortErrorKind::Invalid) =>
             {
                 let error = chain(&error);
-                tracing::error!(
-                    error,
-                    "the key service has to be given to this service anew"
-                );
+                tracing::error!(error, "the key service has to be given to this service anew");
                 tokio::time::sleep(GIVEN).await;
             }
             Err(error) => {
@@ -179,10 +176,7 @@ impl Followed {
     /// It cannot be read.
     pub fn open(path: Option<&Path>) -> anyhow::Result<Self> {
         let first = path.map(measurements).transpose()?.unwrap_or_default();
-        Ok(Self {
-            path: path.map(Path::to_owned),
-            live: Arc::new(LiveMeasurements::new(first)),
-        })
+        Ok(Self { path: path.map(Path::to_owned), live: Arc::new(LiveMeasurements::new(first)) })
     }
 
     /// Those that count now.
@@ -305,10 +299,7 @@ mod tests {
     /// The waits before each time that it is asked.
     async fn waits(answers: Vec<Result<Option<Duration>, PortErrorKind>>) -> Vec<Duration> {
         let (mut before, count) = (Instant::now(), answers.len());
-        let lease = Lease {
-            answers: Mutex::new(answers),
-            asked: Mutex::default(),
-        };
+        let lease = Lease { answers: Mutex::new(answers), asked: Mutex::default() };
         let _ = tokio::time::timeout(Duration::from_hours(24), keep(&lease)).await;
         let asked = lease.asked.into_inner().unwrap();
         assert_eq!(asked.len(), count);

@@ -60,12 +60,8 @@ pub fn api_server_addresses(pki: &Path) -> Result<BTreeSet<IpAddr>, PortError> {
     let pem = fs::read(pki.join("apiserver.crt"));
     let pem = pem.map_err(|error| malformed().because(error))?;
     let certificate = Certificate::from_pem(pem).map_err(|error| malformed().because(error))?;
-    let names = certificate
-        .tbs_certificate()
-        .get_extension::<SubjectAltName>();
-    let (_, names) = names
-        .map_err(|error| malformed().because(error))?
-        .ok_or_else(malformed)?;
+    let names = certificate.tbs_certificate().get_extension::<SubjectAltName>();
+    let (_, names) = names.map_err(|error| malformed().because(error))?.ok_or_else(malformed)?;
     let address = |name: &GeneralName| match name {
         GeneralName::IpAddress(bytes) => match bytes.as_bytes() {
             [a, b, c, d] => Some(IpAddr::from([*a, *b, *c, *d])),

@@ -30,10 +30,7 @@ impl fmt::Debug for Signer {
 impl Signer {
     /// In this cluster.
     pub fn new(authority: Authority, client: Client) -> Self {
-        Self {
-            authority,
-            nodes: Api::all(client),
-        }
+        Self { authority, nodes: Api::all(client) }
     }
 
     /// Addresses of all nodes but this one.
@@ -43,13 +40,9 @@ impl Signer {
             PortError::new(PortErrorKind::Unavailable, "list the nodes").because(error)
         })?;
         let others = nodes.iter().filter(|one| one.name_any() != node.as_str());
-        let addresses = others
-            .filter_map(|one| one.status.as_ref()?.addresses.as_ref())
-            .flatten();
+        let addresses = others.filter_map(|one| one.status.as_ref()?.addresses.as_ref()).flatten();
         // Names of hosts are among them, too.
-        Ok(addresses
-            .filter_map(|one| one.address.parse().ok())
-            .collect())
+        Ok(addresses.filter_map(|one| one.address.parse().ok()).collect())
     }
 }
 

@@ -95,11 +95,8 @@ pub fn write_whole(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let written = (|| {
         // One that a dead process left may have another mode.
         remove_if_there(&temporary)?;
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(mode)
-            .open(&temporary)?;
+        let mut file =
+            OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
         file.write_all(content)?;
         file.sync_all()?;
         fs::rename(&temporary, path)?;

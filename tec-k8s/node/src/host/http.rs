@@ -58,20 +58,12 @@ pub(super) struct Ask {
 impl Ask {
     /// A GET of this URL.
     pub(super) fn get(url: impl Into<String>) -> Self {
-        Self {
-            method: Method::GET,
-            url: url.into(),
-            headers: Vec::new(),
-            mark: None,
-        }
+        Self { method: Method::GET, url: url.into(), headers: Vec::new(), mark: None }
     }
 
     /// A PUT of nothing.
     pub(super) fn put(url: impl Into<String>) -> Self {
-        Self {
-            method: Method::PUT,
-            ..Self::get(url)
-        }
+        Self { method: Method::PUT, ..Self::get(url) }
     }
 
     /// With a header.
@@ -92,9 +84,7 @@ impl Ask {
 
     /// The body of a good answer.
     pub(super) async fn body(self) -> Result<Vec<u8>, HttpError> {
-        tokio::time::timeout(LIMIT, self.exchange())
-            .await
-            .unwrap_or(Err(HttpError::TimedOut))
+        tokio::time::timeout(LIMIT, self.exchange()).await.unwrap_or(Err(HttpError::TimedOut))
     }
 
     async fn exchange(self) -> Result<Vec<u8>, HttpError> {
@@ -133,10 +123,7 @@ async fn collect(
         return Err(HttpError::Status(answer.status().as_u16()));
     }
     if let Some((name, value)) = mark
-        && answer
-            .headers()
-            .get(name)
-            .is_none_or(|found| found != value)
+        && answer.headers().get(name).is_none_or(|found| found != value)
     {
         return Err(HttpError::Stranger(name));
     }

@@ -164,9 +164,7 @@ fn words(stderr: &[u8]) -> String {
     let lines: Vec<&str> = text.trim().lines().collect();
     let from = lines.len().saturating_sub(KEPT_LINES);
     let kept = lines.get(from..).unwrap_or_default().join("\n");
-    kept.split_inclusive(|c: char| !(c.is_ascii_alphanumeric() || c == '.'))
-        .map(blot)
-        .collect()
+    kept.split_inclusive(|c: char| !(c.is_ascii_alphanumeric() || c == '.')).map(blot).collect()
 }
 
 fn blot(word: &str) -> String {
@@ -174,11 +172,7 @@ fn blot(word: &str) -> String {
     let is_token = bare
         .split_once('.')
         .is_some_and(|(id, secret)| (id.len(), secret.len()) == TOKEN && !secret.contains('.'));
-    if is_token {
-        word.replacen(bare, "<token>", 1)
-    } else {
-        word.to_owned()
-    }
+    if is_token { word.replacen(bare, "<token>", 1) } else { word.to_owned() }
 }
 
 #[cfg(test)]
@@ -207,11 +201,7 @@ mod tests {
     async fn a_failed_program_is_told_with_its_status_and_one_that_hangs_is_killed() {
         let host = HostPrograms::new().with("fails", vec!["/bin/sh".into(), "-c".into()]);
         let failed = host
-            .run(call(
-                "fails",
-                &["echo no >&2; exit 7"],
-                Duration::from_secs(9),
-            ))
+            .run(call("fails", &["echo no >&2; exit 7"], Duration::from_secs(9)))
             .await
             .unwrap_err();
         assert_eq!(failed.status(), Some(7));

@@ -73,20 +73,14 @@ impl Authority {
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
     ) -> Self {
-        Self {
-            directory: directory.into(),
-            clock,
-            entropy,
-            reserved: BTreeSet::new(),
-        }
+        Self { directory: directory.into(), clock, entropy, reserved: BTreeSet::new() }
     }
 
     /// Certifies no node with one of these addresses, either: they are those of others.
     #[must_use]
     pub fn reserving(mut self, addresses: BTreeSet<IpAddr>) -> Self {
         let addresses = addresses.into_iter();
-        self.reserved
-            .extend(addresses.map(|address| address.to_canonical()));
+        self.reserved.extend(addresses.map(|address| address.to_canonical()));
         self
     }
 
@@ -113,10 +107,7 @@ impl Authority {
     /// The same, with the files of another directory.
     #[must_use]
     pub fn of_directory(&self, directory: &Path) -> Self {
-        Self {
-            directory: directory.to_owned(),
-            ..self.clone()
-        }
+        Self { directory: directory.to_owned(), ..self.clone() }
     }
 
     /// Signs the request of a node.
@@ -135,14 +126,10 @@ impl Authority {
         params.not_before = now - BACKDATED;
         params.not_after = now + VALID;
         params.is_ca = IsCa::ExplicitNoCa;
-        params.key_usages = vec![
-            KeyUsagePurpose::DigitalSignature,
-            KeyUsagePurpose::KeyEncipherment,
-        ];
-        params.extended_key_usages = vec![
-            ExtendedKeyUsagePurpose::ClientAuth,
-            ExtendedKeyUsagePurpose::ServerAuth,
-        ];
+        params.key_usages =
+            vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
         let certificate = read(&self.directory.join("ca.crt"))?;
         let certificate = String::from_utf8_lossy(&certificate).into_owned();
         let key = SecretBytes::new(read(&self.directory.join("ca.key"))?);
@@ -154,10 +141,7 @@ impl Authority {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, AuthorityError> {
-    fs::read(path).map_err(|source| AuthorityError::File {
-        path: path.to_owned(),
-        source,
-    })
+    fs::read(path).map_err(|source| AuthorityError::File { path: path.to_owned(), source })
 }
 
 /// In the forms that kubeadm, and older tools, write.
@@ -209,9 +193,7 @@ pub fn node_request(
     let is_address = |one: &SanType| matches!(one, SanType::IpAddress(_));
     let names = &request.params.subject_alt_names;
     if names.len() > 1 || !names.iter().all(is_address) {
-        return Err(AuthorityError::Refused(
-            "alternative names are not one address",
-        ));
+        return Err(AuthorityError::Refused("alternative names are not one address"));
     }
     Ok((name, request))
 }

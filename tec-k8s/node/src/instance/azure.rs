@@ -37,11 +37,7 @@ pub struct AzureSource {
 impl AzureSource {
     /// Of this TPM.
     pub fn new(tpm: Arc<Tpm>, certificates: AzureCertificates) -> Self {
-        Self {
-            tpm,
-            certificates,
-            cached: Mutex::default(),
-        }
+        Self { tpm, certificates, cached: Mutex::default() }
     }
 
     /// Evidence is made on threads that may block, some of them within a runtime that cannot wait
@@ -52,9 +48,7 @@ impl AzureSource {
             PortError::new(PortErrorKind::Internal, operation).because(error)
         };
         let asking = || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let runtime = runtime.map_err(|error| failed(error.into()))?;
             runtime.block_on(self.certificates.vcek())
         };
@@ -83,10 +77,7 @@ impl HclSource for AzureSource {
         match (self.fetch(), &*cached) {
             (Ok(certificate), _) => {
                 let since = now;
-                *cached = Some(Cached {
-                    certificate: certificate.clone(),
-                    since,
-                });
+                *cached = Some(Cached { certificate: certificate.clone(), since });
                 Ok(certificate)
             }
             (Err(error), Some(stale)) => {

@@ -26,11 +26,7 @@ struct Record {
 
 impl Record {
     fn component(&self) -> Result<Component, PortError> {
-        let form = if self.extract {
-            ComponentForm::Archive
-        } else {
-            ComponentForm::File
-        };
+        let form = if self.extract { ComponentForm::Archive } else { ComponentForm::File };
         Component::new(&self.url, &self.hash, &self.install_path, form).map_err(|error| {
             let operation = format!("take the component {}", self.url);
             PortError::new(PortErrorKind::Internal, operation).because(error)
@@ -51,8 +47,5 @@ pub fn read(path: &Path) -> Result<(String, Vec<Component>), PortError> {
     let document: Document =
         serde_json::from_slice(&json).map_err(|error| failed().because(error))?;
     let components = document.components.iter().map(Record::component);
-    Ok((
-        document.kubernetes_version,
-        components.collect::<Result<_, _>>()?,
-    ))
+    Ok((document.kubernetes_version, components.collect::<Result<_, _>>()?))
 }

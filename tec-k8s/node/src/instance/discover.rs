@@ -23,11 +23,7 @@ pub struct Discovery {
 impl Discovery {
     /// `endpoint` judges what metadata can only claim.
     pub fn new(metadata: Arc<dyn MetadataSource>, endpoint: Endpoint, port: u16) -> Self {
-        Self {
-            metadata,
-            endpoint,
-            port,
-        }
+        Self { metadata, endpoint, port }
     }
 }
 
@@ -37,9 +33,8 @@ impl Dial for Discovery {
     async fn addresses(&self) -> Result<Vec<String>, PortError> {
         let this = self.metadata.this().await?;
         let all = self.metadata.instances().await?;
-        let others = all
-            .iter()
-            .filter(|one| one.role == Role::ControlPlane && one.address != this.address);
+        let others =
+            all.iter().filter(|one| one.role == Role::ControlPlane && one.address != this.address);
         let address = |one: &tec_core::node::metadata::Instance| {
             SocketAddr::new(one.address, self.port).to_string()
         };

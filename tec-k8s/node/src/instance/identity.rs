@@ -78,11 +78,7 @@ impl Identity {
             request: request.der().to_vec(),
         };
         let public = pair.subject_public_key_info();
-        Ok(Self {
-            key,
-            public,
-            authority,
-        })
+        Ok(Self { key, public, authority })
     }
 }
 

@@ -44,9 +44,7 @@ impl ReleasedSecrets for Trustee {
                 RcarError::Denied { .. } => PortErrorKind::Denied,
                 _ => PortErrorKind::Unavailable,
             };
-            PortError::new(kind, operation)
-                .with_code(error.code())
-                .because(error)
+            PortError::new(kind, operation).with_code(error.code()).because(error)
         })
     }
 }

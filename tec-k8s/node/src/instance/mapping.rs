@@ -79,10 +79,7 @@ impl MappedDisk for SystemdMapping {
         }
         let state = self.state.read_state()?;
         state.ok_or_else(|| {
-            PortError::new(
-                PortErrorKind::NotFound,
-                "find node_state.json on the state disk",
-            )
+            PortError::new(PortErrorKind::NotFound, "find node_state.json on the state disk")
         })
     }
 }

@@ -57,10 +57,7 @@ impl Attestation {
         let name = &settings.variant;
         let variant = Variant::of_name(name);
         let variant = variant.with_context(|| format!("{name:?} is no sort of evidence"))?;
-        anyhow::ensure!(
-            variant != Variant::Dummy,
-            "a node without evidence can join no cluster"
-        );
+        anyhow::ensure!(variant != Variant::Dummy, "a node without evidence can join no cluster");
         let handle = match &settings.ak_handle {
             Some(handle) => handle.parse()?,
             // Evidence is about the paravisor's key, and no other.
@@ -209,9 +206,7 @@ impl Node {
         std::fs::create_dir_all(self.paths.scratch()).with_context(what)?;
         let file = File::options().create(true).append(true).open(&path);
         let file = file.with_context(what)?;
-        file.try_lock()
-            .with_context(what)
-            .context("another bootstrapper works on this node")?;
+        file.try_lock().with_context(what).context("another bootstrapper works on this node")?;
         Ok(file)
     }
 

@@ -164,8 +164,5 @@ async fn rejoin(
 async fn rejoin_client(settings: &Settings, node: &Node) -> anyhow::Result<RejoinClient> {
     let endpoint = node.client(&settings.join_services)?;
     let discovery = Discovery::new(Arc::clone(&node.metadata), endpoint, settings.join_port);
-    Ok(RejoinClient::new(
-        Arc::new(discovery),
-        node.disk.id().await?,
-    ))
+    Ok(RejoinClient::new(Arc::new(discovery), node.disk.id().await?))
 }

@@ -126,12 +126,7 @@ impl Parts {
             Arc::clone(&identity),
             Arc::clone(&node.programs),
         )?;
-        Ok(Self {
-            pause,
-            this,
-            identity,
-            kubeadm: Arc::new(kubeadm),
-        })
+        Ok(Self { pause, this, identity, kubeadm: Arc::new(kubeadm) })
     }
 }
 
@@ -144,13 +139,7 @@ async fn bootstrap(settings: &Settings, node: &Node, cleaner: &Cleaner) -> anyho
     let listener = listener.with_context(|| format!("listen on {}", settings.listen))?;
     tracing::info!(address = %listener.local_addr()?, "Init is served");
     let service = ApiServer::new(gate.clone());
-    let serving = transport::serve(
-        node.server()?,
-        listener,
-        service,
-        Bounds::INIT,
-        cleaner.stop(),
-    );
+    let serving = transport::serve(node.server()?, listener, service, Bounds::INIT, cleaner.stop());
     let joining = async {
         match join(settings, node, &parts).await {
             Ok(JoinOutcome::Joined(_)) => cleaner.clean(),
@@ -251,17 +240,11 @@ fn kubeadm_settings(api_server: String, from: &Kubernetes) -> KubeadmSettings {
     take(&mut settings.service_subnet, &from.service_subnet);
     take(&mut settings.cri_socket, &from.cri_socket);
     settings.cloud_provider.clone_from(&from.cloud_provider);
-    settings
-        .certificate_names
-        .clone_from(&from.certificate_names);
-    settings
-        .ignored_preflight_errors
-        .clone_from(&from.ignored_preflight_errors);
+    settings.certificate_names.clone_from(&from.certificate_names);
+    settings.ignored_preflight_errors.clone_from(&from.ignored_preflight_errors);
     if !from.external_etcd.is_empty() {
-        settings.external_etcd = Some(crate::host::ExternalEtcd {
-            endpoints: from.external_etcd.clone(),
-            tls: None,
-        });
+        settings.external_etcd =
+            Some(crate::host::ExternalEtcd { endpoints: from.external_etcd.clone(), tls: None });
     }
     settings
 }
@@ -279,9 +262,6 @@ async fn note_founder(settings: &Settings, node: &Node, this: &Instance) -> anyh
         role: this.role,
         disk: node.disk.id().await?,
     };
-    let founder = Founder {
-        claim,
-        key: node.attestation.key.clone(),
-    };
+    let founder = Founder { claim, key: node.attestation.key.clone() };
     crate::instance::founder::write(&settings.state_directory, &founder)
 }

@@ -72,11 +72,7 @@ impl Bounds {
         time: Duration::from_mins(1),
     };
     /// Of Recover, for two URIs, and of the join service, for a certificate request.
-    pub const SMALL: Self = Self {
-        message: 64 << 10,
-        calls: 4,
-        time: Duration::from_secs(10),
-    };
+    pub const SMALL: Self = Self { message: 64 << 10, calls: 4, time: Duration::from_secs(10) };
 }
 
 type Message = Request<Full<Bytes>>;
@@ -143,10 +139,7 @@ async fn connection<S>(
     tell_warnings(&stream);
     let caller = caller(&stream);
     activity.shaken();
-    let service = Lasting {
-        service,
-        activity: Arc::clone(activity),
-    };
+    let service = Lasting { service, activity: Arc::clone(activity) };
     converse(stream, caller, service, bounds, stop).await;
 }
 

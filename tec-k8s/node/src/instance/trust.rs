@@ -104,10 +104,7 @@ impl Trust {
                 if self.attestation_keys.is_empty() {
                     return genuine;
                 }
-                Arc::new(EveryTrust::new([
-                    genuine as Arc<dyn AkTrust>,
-                    Arc::new(pinned),
-                ]))
+                Arc::new(EveryTrust::new([genuine as Arc<dyn AkTrust>, Arc::new(pinned)]))
             }
             None => Arc::new(pinned),
         }

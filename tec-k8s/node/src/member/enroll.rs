@@ -48,21 +48,14 @@ fn read((key, json): (&String, &String)) -> Result<Claim, PortError> {
         serde_json::from_str(json).map_err(|error| malformed(key).because(error))?;
     Ok(Claim {
         ak: key.parse().map_err(|error| malformed(key).because(error))?,
-        name: record
-            .name
-            .parse()
-            .map_err(|error| malformed(key).because(error))?,
+        name: record.name.parse().map_err(|error| malformed(key).because(error))?,
         role: record.role,
         disk: record.disk,
     })
 }
 
 fn written(claim: &Claim) -> Result<String, PortError> {
-    let record = Record {
-        name: claim.name.to_string(),
-        role: claim.role,
-        disk: claim.disk,
-    };
+    let record = Record { name: claim.name.to_string(), role: claim.role, disk: claim.disk };
     serde_json::to_string(&record).map_err(|error| malformed(&claim.ak.to_string()).because(error))
 }
 
@@ -88,10 +81,7 @@ impl KubeEnrollments {
             [cluster] => approval_matcher(cluster.spec.approval.as_ref())
                 .map_err(|why| refused(PortErrorKind::Invalid, why.to_string())),
             [] => Err(refused(PortErrorKind::NotFound, "there is none".to_owned())),
-            _ => Err(refused(
-                PortErrorKind::Conflict,
-                "there are several".to_owned(),
-            )),
+            _ => Err(refused(PortErrorKind::Conflict, "there are several".to_owned())),
         }
     }
 
@@ -125,10 +115,7 @@ impl KubeEnrollments {
             self.objects().replace(NAME, &params, &object).await
         } else {
             let object = ConfigMap {
-                metadata: ObjectMeta {
-                    name: Some(NAME.to_owned()),
-                    ..ObjectMeta::default()
-                },
+                metadata: ObjectMeta { name: Some(NAME.to_owned()), ..ObjectMeta::default() },
                 data: Some(BTreeMap::from([line])),
                 ..ConfigMap::default()
             };
@@ -145,11 +132,8 @@ impl KubeEnrollments {
 /// The id that the machines of members had before they got one of their own.
 fn older_id(disk: DiskId) -> Result<MachineId, PortError> {
     disk.to_string().parse().map_err(|error| {
-        PortError::new(
-            PortErrorKind::Internal,
-            format!("name the machine of disk {disk}"),
-        )
-        .because(error)
+        PortError::new(PortErrorKind::Internal, format!("name the machine of disk {disk}"))
+            .because(error)
     })
 }
 

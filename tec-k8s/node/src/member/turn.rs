@@ -87,10 +87,7 @@ impl KubeTurns {
     /// earlier, so what the lease says of its begin counts, too: a clock that is wrong can only
     /// make the holder wait.
     fn may_begin(&self, lease: &Lease) -> bool {
-        let begin = lease
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.acquire_time.as_ref());
+        let begin = lease.spec.as_ref().and_then(|spec| spec.acquire_time.as_ref());
         let now = self.clock.now().unix_seconds();
         let age = begin.map_or(0, |begin| now.saturating_sub(begin.0.as_second()));
         let age = Duration::from_secs(u64::try_from(age).unwrap_or_default());
@@ -144,10 +141,7 @@ impl ControlPlaneTurns for KubeTurns {
             }
             None => {
                 let lease = Lease {
-                    metadata: ObjectMeta {
-                        name: Some(NAME.to_owned()),
-                        ..ObjectMeta::default()
-                    },
+                    metadata: ObjectMeta { name: Some(NAME.to_owned()), ..ObjectMeta::default() },
                     spec: Some(spec),
                 };
                 self.leases.create(&params, &lease).await

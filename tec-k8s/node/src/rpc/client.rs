@@ -97,12 +97,7 @@ pub struct TicketClient {
 impl TicketClient {
     /// For this node; `csr` is PKCS #10 in DER.
     pub fn new(dial: Arc<dyn Dial>, disk: DiskId, role: Role, csr: Vec<u8>) -> Self {
-        Self {
-            dial,
-            disk,
-            role,
-            csr,
-        }
+        Self { dial, disk, role, csr }
     }
 
     async fn ask(&self, address: &str) -> Result<JoinTicket, PortError> {
@@ -158,9 +153,8 @@ impl RejoinClient {
             return Err(failed(PortErrorKind::Denied).because(Newcomer));
         }
         let mut client = ApiClient::new(channel);
-        let mut request = tonic::Request::new(IssueRejoinTicketRequest {
-            disk_uuid: self.disk.to_string(),
-        });
+        let mut request =
+            tonic::Request::new(IssueRejoinTicketRequest { disk_uuid: self.disk.to_string() });
         request.set_timeout(CALL_LIMIT);
         let answer = client
             .issue_rejoin_ticket(request)
@@ -203,12 +197,7 @@ mod tests {
                 }
             }
         };
-        let answer = first(
-            services
-                .iter()
-                .map(|address| ask(address).boxed())
-                .collect(),
-        );
+        let answer = first(services.iter().map(|address| ask(address).boxed()).collect());
         let answer = answer.await.map_err(|error| error.kind());
         (answer, asked.into_inner().unwrap(), begin.elapsed())
     }

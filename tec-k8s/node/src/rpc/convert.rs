@@ -136,11 +136,7 @@ pub(super) fn init_request(
         components: components
             .map(|one| component(&one.url, &one.hash, &one.install_path, one.extract))
             .collect::<Result<_, _>>()?,
-        proxy: if message.conformance_mode {
-            KubeProxy::Kept
-        } else {
-            KubeProxy::Replaced
-        },
+        proxy: if message.conformance_mode { KubeProxy::Kept } else { KubeProxy::Replaced },
     })
 }
 
@@ -154,10 +150,7 @@ fn version(text: &str) -> Result<String, TicketError> {
     if parts.is_some_and(|parts| parts.clone().count() == 3 && parts.clone().all(is_number)) {
         return Ok(text.to_owned());
     }
-    Err(TicketError::new(
-        "kubernetes_version",
-        "a version of the form vX.Y.Z",
-    ))
+    Err(TicketError::new("kubernetes_version", "a version of the form vX.Y.Z"))
 }
 
 /// Of a part of a version.
@@ -169,11 +162,7 @@ fn component(
     install_path: &str,
     extract: bool,
 ) -> Result<Component, TicketError> {
-    let form = if extract {
-        ComponentForm::Archive
-    } else {
-        ComponentForm::File
-    };
+    let form = if extract { ComponentForm::Archive } else { ComponentForm::File };
     Component::new(url, hash, install_path, form)
 }
 
@@ -194,11 +183,7 @@ pub(super) fn ticket_request(
 ) -> Result<TicketRequest, MessageError> {
     Ok(TicketRequest {
         disk: disk_id(&message.disk_uuid)?,
-        role: if message.is_control_plane {
-            Role::ControlPlane
-        } else {
-            Role::Worker
-        },
+        role: if message.is_control_plane { Role::ControlPlane } else { Role::Worker },
         csr: message.certificate_request,
     })
 }
@@ -283,10 +268,7 @@ pub(super) fn rejoin_ticket(
 ) -> Result<RejoinTicket, MessageError> {
     let disk = key("state_disk_key", message.state_disk_key)?;
     let secret = key("measurement_secret", message.measurement_secret)?;
-    Ok(RejoinTicket::new(
-        SecretArray::new(*disk),
-        MeasurementSecret::new(*secret),
-    ))
+    Ok(RejoinTicket::new(SecretArray::new(*disk), MeasurementSecret::new(*secret)))
 }
 
 fn key(member: &'static str, bytes: Vec<u8>) -> Result<Zeroizing<[u8; 32]>, TicketError> {

@@ -114,11 +114,7 @@ pub struct InitService {
 impl InitService {
     /// Over these ports.
     pub fn new(ports: InitServicePorts) -> Self {
-        Self {
-            ports,
-            log: None,
-            older: OlderMasterSecret::default(),
-        }
+        Self { ports, log: None, older: OlderMasterSecret::default() }
     }
 
     /// Says whether clients that know no URIs are served.
@@ -164,11 +160,7 @@ impl InitService {
             let sentence = "invalid init secret";
             return Err(Reason::InitSecret.status(Code::PermissionDenied, sentence));
         }
-        Ok(AdmittedInit {
-            message,
-            secrets,
-            checks,
-        })
+        Ok(AdmittedInit { message, secrets, checks })
     }
 
     /// Carries out what an admitted caller asked for.
@@ -183,11 +175,7 @@ impl InitService {
         admitted: AdmittedInit,
         watcher: &Watcher,
     ) -> Result<InitResponse, Status> {
-        let AdmittedInit {
-            message,
-            secrets,
-            checks,
-        } = admitted;
+        let AdmittedInit { message, secrets, checks } = admitted;
         let answer = async {
             let (kms, storage) = secrets.uris(self.older)?;
             let request = convert::init_request(&message, &kms, &storage)?;
@@ -219,10 +207,7 @@ impl InitService {
         checks: bool,
         watcher: &Watcher,
     ) -> Result<InitResponse, Status> {
-        let pause = Told {
-            inner: Arc::clone(&self.ports.pause),
-            watcher,
-        };
+        let pause = Told { inner: Arc::clone(&self.ports.pause), watcher };
         let ports = InitPorts {
             lock: &self.ports.lock,
             disk: &*self.ports.disk,
@@ -250,10 +235,9 @@ impl InitService {
                     cluster_id: cluster.as_bytes().to_vec(),
                 })
             }
-            Some(InitOutcome::Possible(cluster)) => Ok(InitResponse {
-                kubeconfig: Vec::new(),
-                cluster_id: cluster.as_bytes().to_vec(),
-            }),
+            Some(InitOutcome::Possible(cluster)) => {
+                Ok(InitResponse { kubeconfig: Vec::new(), cluster_id: cluster.as_bytes().to_vec() })
+            }
             Some(InitOutcome::AlreadyActivated) => {
                 let sentence = "the node is already being activated";
                 Err(Reason::AlreadyActivated.status(Code::FailedPrecondition, sentence))

@@ -159,20 +159,10 @@ impl JoinService {
     /// What a claim may have. A node whose object exists has its certificate, and gets no second one:
     /// whoever took it over later could spend it elsewhere.
     async fn judge(&self, claim: &Claim) -> Result<(Granted, Admission), Status> {
-        let known = self
-            .0
-            .enrollments
-            .list()
-            .await
-            .map_err(|error| unusable(&error))?;
+        let known = self.0.enrollments.list().await.map_err(|error| unusable(&error))?;
         let granted = grant(claim, &known, &self.0.control_planes);
         let granted = granted.map_err(|error| denied(claim, error))?;
-        let standing = self
-            .0
-            .facts
-            .node(&claim.name)
-            .await
-            .map_err(|error| unusable(&error))?;
+        let standing = self.0.facts.node(&claim.name).await.map_err(|error| unusable(&error))?;
         let admission = match (granted, standing, claim.role) {
             (_, NodeStanding::Absent, _) => Admission::Whole,
             (Granted::Again, NodeStanding::Registered, Role::ControlPlane) => Admission::Turn,
@@ -190,18 +180,15 @@ impl JoinService {
         ensure_bound(claim, settled.map_err(|error| unsettled(&error))?)?;
         match granted {
             Granted::Again => Ok(admission),
-            Granted::New => match self
-                .0
-                .enrollments
-                .add(claim)
-                .await
-                .map_err(|error| unusable(&error))?
-            {
-                CreateOutcome::Created => Ok(admission),
-                CreateOutcome::Existed => {
-                    Err(Reason::Busy.status(Code::Aborted, "another node was admitted meanwhile"))
+            Granted::New => {
+                match self.0.enrollments.add(claim).await.map_err(|error| unusable(&error))? {
+                    CreateOutcome::Created => Ok(admission),
+                    CreateOutcome::Existed => {
+                        Err(Reason::Busy
+                            .status(Code::Aborted, "another node was admitted meanwhile"))
+                    }
                 }
-            },
+            }
         }
     }
 

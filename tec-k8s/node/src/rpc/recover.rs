@@ -109,9 +109,7 @@ impl RecoverService {
     }
 
     async fn keys(&self, keys: &dyn DataKeys, disk: DiskId) -> Result<RecoveredKeys, PortError> {
-        let secret = keys
-            .existing_data_key(&DataKeyId::measurement_secret(), KEY)
-            .await?;
+        let secret = keys.existing_data_key(&DataKeyId::measurement_secret(), KEY).await?;
         let disk = DataKeyId::state_disk(disk);
         Ok(RecoveredKeys {
             state_disk_key: keys.existing_data_key(&disk, KEY).await?,
@@ -146,9 +144,7 @@ impl Api for RecoverService {
         if !message.check {
             self.recovered.try_send(keys).map_err(|_| too_late())?;
         }
-        Ok(Response::new(RecoverResponse {
-            disk_uuid: disk.to_string(),
-        }))
+        Ok(Response::new(RecoverResponse { disk_uuid: disk.to_string() }))
     }
 }
 

@@ -112,33 +112,18 @@ async fn bad_requests_leave_the_node_untouched_and_the_service_up() {
     let cases: [(Change<'_>, Code); 12] = [
         (&|r| r.init_secret = b"canary".to_vec(), denied),
         // Whoever may not init is told nothing about the rest.
-        (
-            &|r| (r.init_secret, r.kms_uri) = (vec![], "canary".to_owned()),
-            denied,
-        ),
+        (&|r| (r.init_secret, r.kms_uri) = (vec![], "canary".to_owned()), denied),
         (&|r| r.kms_uri = "canary".to_owned(), invalid),
         (&|r| r.kms_uri = "storage://no-store".to_owned(), invalid),
-        (
-            &|r| r.kms_uri = "kms://cluster-kms?key=canary".to_owned(),
-            invalid,
-        ),
-        (
-            &|r| r.kms_uri = "kms://trustee?url=canary&path=canary".to_owned(),
-            invalid,
-        ),
+        (&|r| r.kms_uri = "kms://cluster-kms?key=canary".to_owned(), invalid),
+        (&|r| r.kms_uri = "kms://trustee?url=canary&path=canary".to_owned(), invalid),
         (&|r| r.storage_uri = "storage://canary".to_owned(), invalid),
         // kubeadm would look these up in the network.
         (&|r| r.kubernetes_version = String::new(), invalid),
         (&|r| r.kubernetes_version = "v1.34".to_owned(), invalid),
         (&|r| r.kubernetes_version = "stable-1".to_owned(), invalid),
-        (
-            &|r| (r.kms_uri, r.master_secret) = (String::new(), b"canary".to_vec()),
-            invalid,
-        ),
-        (
-            &|r| r.kubernetes_components = vec![KubernetesComponent::default()],
-            invalid,
-        ),
+        (&|r| (r.kms_uri, r.master_secret) = (String::new(), b"canary".to_vec()), invalid),
+        (&|r| r.kubernetes_components = vec![KubernetesComponent::default()], invalid),
     ];
     for (change, code) in cases {
         let mut request = init_request();
@@ -236,10 +221,7 @@ async fn whoever_may_init_hears_of_every_step_and_gets_the_log_of_a_failure() {
     let told = watched(&service, init_request()).await;
     let steps = ["read-journal", "read-marker", "prepare", "failed: prepare"];
     let end = ["failure not-prepared", "log 1024", "log 1024", "log 452"];
-    assert_eq!(
-        told,
-        [&steps[..], &end, &["Unavailable not-prepared"]].concat()
-    );
+    assert_eq!(told, [&steps[..], &end, &["Unavailable not-prepared"]].concat());
 
     let mut stranger = init_request();
     stranger.init_secret = b"guess".to_vec();
@@ -353,11 +335,7 @@ fn key(number: u64) -> Fingerprint {
 
 async fn join_service() -> JoinService {
     let cluster = Cluster::default();
-    cluster
-        .nodes
-        .lock()
-        .unwrap()
-        .push(("by-hand", NodeStanding::Registered));
+    cluster.nodes.lock().unwrap().push(("by-hand", NodeStanding::Registered));
     join_service_of(cluster).await
 }
 
@@ -451,11 +429,7 @@ async fn a_ticket_has_nothing_that_authenticates_but_the_certificate_of_its_node
     for (key, name, is_control_plane) in [(1, "c-1", true), (2, "w-2", false)] {
         let disk = DISK.replace("AA", &format!("0{key}"));
         let request = from(key, ticket_request(name, &disk, is_control_plane));
-        let ticket = service
-            .issue_join_ticket(request)
-            .await
-            .unwrap()
-            .into_inner();
+        let ticket = service.issue_join_ticket(request).await.unwrap().into_inner();
         assert_eq!(ticket.token, "");
         assert_eq!(ticket.kubelet_cert, b"certificate");
     }
@@ -480,9 +454,7 @@ async fn a_node_gets_its_ticket_again_until_its_object_exists_and_then_no_more()
         assert_eq!(Reason::of(&refused), Some(Reason::AlreadyMember));
     }
     // What a boot needs it gets always.
-    let rejoin = IssueRejoinTicketRequest {
-        disk_uuid: DISK.to_owned(),
-    };
+    let rejoin = IssueRejoinTicketRequest { disk_uuid: DISK.to_owned() };
     let rejoined = service.issue_rejoin_ticket(from(2, rejoin)).await.unwrap();
     assert_eq!(rejoined.into_inner().state_disk_key, first.state_disk_key);
     // The admin deleted the node.
@@ -550,12 +522,8 @@ async fn a_machine_of_another_cluster_gets_no_ticket_and_one_of_ours_goes_on() {
     ask(MarkerState::Unset, 3).await.unwrap();
 
     for marker in [ours, others] {
-        let request = IssueRejoinTicketRequest {
-            disk_uuid: DISK.to_owned(),
-        };
-        let refused = service
-            .issue_rejoin_ticket(marked(marker, 2, request))
-            .await;
+        let request = IssueRejoinTicketRequest { disk_uuid: DISK.to_owned() };
+        let refused = service.issue_rejoin_ticket(marked(marker, 2, request)).await;
         assert_eq!(refusal_of(refused).code(), Code::PermissionDenied);
     }
 }
@@ -565,18 +533,14 @@ async fn a_member_gets_the_key_of_its_own_disk_again_and_no_other() {
     let service = join_service().await;
     let first = service.issue_join_ticket(from(2, ticket_request("w-1", DISK, false)));
     let first = first.await.unwrap().into_inner();
-    let request = |disk: &str| IssueRejoinTicketRequest {
-        disk_uuid: disk.to_owned(),
-    };
+    let request = |disk: &str| IssueRejoinTicketRequest { disk_uuid: disk.to_owned() };
     // The case of the id makes no other key.
     let again = service.issue_rejoin_ticket(from(2, request(&DISK.to_lowercase())));
     let again = again.await.unwrap().into_inner();
     assert_eq!(again.state_disk_key, first.state_disk_key);
     assert_eq!(again.measurement_secret, first.measurement_secret);
     for (caller, disk) in [(2, DISK.replace("AA", "BB")), (3, DISK.to_owned())] {
-        let refused = service
-            .issue_rejoin_ticket(from(caller, request(&disk)))
-            .await;
+        let refused = service.issue_rejoin_ticket(from(caller, request(&disk))).await;
         assert_eq!(refusal_of(refused).code(), Code::PermissionDenied);
     }
 }
@@ -588,12 +552,8 @@ async fn recovery_takes_the_key_that_opens_the_disk() {
     node.reboot();
     let (recovered, mut keys) = mpsc::channel(1);
     let disk = Arc::clone(&node) as Arc<_>;
-    let service = RecoverService::new(
-        Arc::new(DerivedKeys),
-        ListedPlaces::default(),
-        disk,
-        recovered,
-    );
+    let service =
+        RecoverService::new(Arc::new(DerivedKeys), ListedPlaces::default(), disk, recovered);
     let recover = |kms: String| {
         service.recover(Request::new(RecoverMessage {
             kms_uri: kms,
@@ -741,9 +701,7 @@ impl KeyServices for Rotated {
     async fn open(&self, kms: KmsUri, _: StorageUri) -> Result<Box<dyn DataKeys>, PortError> {
         match kms {
             KmsUri::OpenBao(key) if key.token.expose("compare") == self.0 => {
-                DerivedKeys
-                    .open(KmsUri::parse(KMS).unwrap(), StorageUri::NoStore)
-                    .await
+                DerivedKeys.open(KmsUri::parse(KMS).unwrap(), StorageUri::NoStore).await
             }
             _ => Err(PortError::new(PortErrorKind::Denied, "log in")),
         }

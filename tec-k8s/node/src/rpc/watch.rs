@@ -61,10 +61,8 @@ impl Watcher {
     pub(super) async fn failed(&self, status: &Status, log: &[u8]) {
         let Some(sender) = &self.0 else { return };
         let reason = Reason::of(status).unwrap_or(Reason::Defect);
-        let failure = InitFailure {
-            error: status.message().to_owned(),
-            reason: reason.to_string(),
-        };
+        let failure =
+            InitFailure { error: status.message().to_owned(), reason: reason.to_string() };
         let pieces = log.chunks(PIECE).map(|piece| Item::Log(piece.to_vec()));
         for item in std::iter::once(Item::Failure(failure)).chain(pieces) {
             if sender.send(Ok(progress(item))).await.is_err() {

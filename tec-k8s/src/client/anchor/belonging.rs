@@ -38,11 +38,8 @@ pub const ISSUED_FOR: &str = "trusted-execution-clusters.io/issued-for";
 /// Entry of the Secret with the registration token.
 const TOKEN: &str = "token";
 /// Servers, in the order in which they are looked at.
-const SERVICES: [Service; 3] = [
-    Service::KeyBroker,
-    Service::Registration,
-    Service::AttestationKeys,
-];
+const SERVICES: [Service; 3] =
+    [Service::KeyBroker, Service::Registration, Service::AttestationKeys];
 
 impl KubeRegistry {
     /// What this namespace keeps beside its units. Without a cluster object, its CA at most.
@@ -68,10 +65,9 @@ impl KubeRegistry {
         for service in SERVICES {
             let place = match secret_name(&cluster, service) {
                 None => Place::Plain,
-                Some(name) => self
-                    .certificate(name, gives_way)
-                    .await?
-                    .map_or(Place::Empty, Place::Holds),
+                Some(name) => {
+                    self.certificate(name, gives_way).await?.map_or(Place::Empty, Place::Holds)
+                }
             };
             found.servers.insert(service, place);
         }
@@ -159,13 +155,8 @@ impl KubeRegistry {
     /// The API server cannot be asked.
     pub async fn lagging(&self) -> Result<Option<String>, PortError> {
         let status = self.cluster_object().await?;
-        let status = status
-            .and_then(|cluster| cluster.status)
-            .unwrap_or_default();
-        let mut lagging = status
-            .targets
-            .into_iter()
-            .filter(|target| !target.converged);
+        let status = status.and_then(|cluster| cluster.status).unwrap_or_default();
+        let mut lagging = status.targets.into_iter().filter(|target| !target.converged);
         Ok(lagging.next().map(|target| target.name))
     }
 
@@ -205,9 +196,7 @@ impl KubeRegistry {
 
     async fn has_machines(&self) -> Result<bool, PortError> {
         let machines: Api<Machine> = self.objects();
-        let one = machines
-            .list_metadata(&ListParams::default().limit(1))
-            .await;
+        let one = machines.list_metadata(&ListParams::default().limit(1)).await;
         let one = one.map_err(|error| port_error("list machines", error))?;
         Ok(!one.items.is_empty())
     }
@@ -241,10 +230,7 @@ impl KubeRegistry {
     ) -> Result<(), PortError> {
         let entries = [
             ("tls.crt", from.chain.clone().into_bytes()),
-            (
-                "tls.key",
-                from.key.expose("the API server stores it").to_vec(),
-            ),
+            ("tls.key", from.key.expose("the API server stores it").to_vec()),
             ("ca.crt", from.ca.clone().into_bytes()),
         ];
         let issued = self.secret_object(name).await?.filter(is_issued);
@@ -252,8 +238,7 @@ impl KubeRegistry {
             let data = entries.map(|(name, bytes)| (name.to_owned(), ByteString(bytes)));
             return self.replace_issued(name, issued, data.into()).await;
         }
-        self.create_entries(name, "kubernetes.io/tls", entries)
-            .await
+        self.create_entries(name, "kubernetes.io/tls", entries).await
     }
 
     /// What is brought takes the place of what was issued, and is not the operator's any more.
@@ -281,10 +266,7 @@ impl KubeRegistry {
         entries: [(&str, Vec<u8>); N],
     ) -> Result<(), PortError> {
         let object = Secret {
-            metadata: ObjectMeta {
-                name: Some(name.to_owned()),
-                ..ObjectMeta::default()
-            },
+            metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
             type_: Some(kind.to_owned()),
             data: Some(BTreeMap::from(
                 entries.map(|(name, bytes)| (name.to_owned(), ByteString(bytes))),
@@ -297,10 +279,7 @@ impl KubeRegistry {
             Err(error) if is_conflict(&error) => {
                 // Of another run, or of a server that has the same Secret.
                 let there = self.secret_object(name).await?;
-                if there
-                    .as_ref()
-                    .is_some_and(|there| there.data == object.data)
-                {
+                if there.as_ref().is_some_and(|there| there.data == object.data) {
                     return Ok(());
                 }
                 let clash = port_error(format!("adopt the Secret {name}"), error);

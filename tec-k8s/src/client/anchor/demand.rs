@@ -30,8 +30,7 @@ pub(super) fn token_secret(cluster: &TrustedExecutionCluster) -> Option<&str> {
 pub(super) fn pcrs_of(cluster: &TrustedExecutionCluster) -> Option<BTreeSet<PcrIndex>> {
     let pinned = &cluster.status.as_ref()?.pinned_pcrs;
     let pcrs = pinned.iter().map(|index| PcrIndex::try_from(*index).ok());
-    pcrs.collect::<Option<BTreeSet<_>>>()
-        .filter(|pcrs| !pcrs.is_empty())
+    pcrs.collect::<Option<BTreeSet<_>>>().filter(|pcrs| !pcrs.is_empty())
 }
 
 pub(super) fn adopted(cluster: &TrustedExecutionCluster) -> Option<Demands> {

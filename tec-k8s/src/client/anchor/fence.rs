@@ -67,10 +67,7 @@ mod tests {
         assert!(first.as_mut().now_or_never().is_none(), "it is under way");
         let mut late = [0; 3].map(|_| Box::pin(fence.look(look())));
         for ask in &mut late {
-            assert!(
-                ask.as_mut().now_or_never().is_none(),
-                "the first is not for it"
-            );
+            assert!(ask.as_mut().now_or_never().is_none(), "the first is not for it");
         }
         drop(closed);
         assert!(first.await.is_ok());
@@ -83,12 +80,8 @@ mod tests {
     #[tokio::test]
     async fn a_look_that_fails_or_is_broken_off_answers_nobody() {
         let fence = Fence::default();
-        let failed = async {
-            Err(PortError::new(
-                tec_core::port::PortErrorKind::Unavailable,
-                "no",
-            ))
-        };
+        let failed =
+            async { Err(PortError::new(tec_core::port::PortErrorKind::Unavailable, "no")) };
         assert!(fence.look(failed).await.is_err());
         let (_open, never) = oneshot::channel::<()>();
         let broken = fence.look(async {

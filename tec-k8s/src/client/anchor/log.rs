@@ -63,9 +63,7 @@ impl KubeRegistry {
         })
         .await?;
         // A note that was too long for an Event is in its object, too.
-        let parsed = lines
-            .iter()
-            .filter_map(|line| serde_json::from_str(line).ok());
+        let parsed = lines.iter().filter_map(|line| serde_json::from_str(line).ok());
         let mut parsed: Vec<AuditEvent> = parsed.collect();
         parsed.sort_by_key(|line| line.at);
         Ok(parsed)

@@ -34,10 +34,7 @@ impl Snapshot {
             TrustUnit::Image(image) => self.meet_image(image),
             TrustUnit::Machine(unit) => self.meet_machine(unit),
             // There is no third sort.
-            _ => Met {
-                existed: false,
-                merged: Merged::Same,
-            },
+            _ => Met { existed: false, merged: Merged::Same },
         }
     }
 
@@ -49,10 +46,7 @@ impl Snapshot {
             *origin == Origin::Adopted || (is_blank && here.revoked_at.is_none())
         });
         let merged = merge_image(here.map(|(here, _)| here), comes, follows);
-        Met {
-            existed: here.is_some(),
-            merged: merged.map(TrustUnit::Image),
-        }
+        Met { existed: here.is_some(), merged: merged.map(TrustUnit::Image) }
     }
 
     fn meet_machine(&self, comes: &MachineUnit) -> Met {

@@ -91,8 +91,7 @@ impl KubeRegistry {
                 _ => None,
             };
             let action = AuditAction::TrustPruned;
-            self.tell(&AuditEvent::new(page.at, action, machine, name.to_string()))
-                .await;
+            self.tell(&AuditEvent::new(page.at, action, machine, name.to_string())).await;
             match &name {
                 UnitName::Machine(id) => {
                     self.remove_machine(id).await?;
@@ -234,9 +233,7 @@ impl TrustAnchor for KubeRegistry {
         let text = object.data.as_ref().and_then(|data| data.get(PROGRESS));
         // One that cannot be read costs a pass from the beginning, and nothing else.
         let progress = text.and_then(|text| serde_json::from_str::<Progress>(text).ok());
-        Ok(progress
-            .filter(|progress| progress.epoch == epoch)
-            .map(|progress| progress.unit))
+        Ok(progress.filter(|progress| progress.epoch == epoch).map(|progress| progress.unit))
     }
 
     /// What an API server forgets may be in its etcd until the next compaction, and in backups.
@@ -272,9 +269,7 @@ impl KubeRegistry {
             let said = conditions.filter(|condition| condition.status == "True");
             let published = ConditionKind::KeyPublished.as_str();
             machine.state() == MachineState::Active
-                && !said
-                    .map(|condition| &condition.type_)
-                    .any(|kind| kind == published)
+                && !said.map(|condition| &condition.type_).any(|kind| kind == published)
         };
         let machines = self.machine_objects(None).await?;
         let count = machines.iter().filter(waits).count();

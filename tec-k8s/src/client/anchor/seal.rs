@@ -71,11 +71,7 @@ impl KubeRegistry {
         let patch = json!({"metadata": {"annotations": {SEALED: epoch}}});
         let params = PatchParams::default();
         let patch = Patch::Merge(patch);
-        match self
-            .objects::<K>()
-            .patch_metadata(&name, &params, &patch)
-            .await
-        {
+        match self.objects::<K>().patch_metadata(&name, &params, &patch).await {
             Ok(_) => Ok(()),
             Err(error) if is_not_found(&error) => Ok(()),
             Err(error) => Err(port_error(format!("seal {name}"), error)),

@@ -34,11 +34,7 @@ pub(super) enum Origin {
 }
 
 fn origin(object: &impl Resource) -> Origin {
-    if object.annotations().contains_key(ADOPTED) {
-        Origin::Adopted
-    } else {
-        Origin::Here
-    }
+    if object.annotations().contains_key(ADOPTED) { Origin::Adopted } else { Origin::Here }
 }
 
 /// A machine, and the name of its object.
@@ -169,9 +165,7 @@ impl Snapshot {
     /// Where the recovery keys lie that a machine left.
     pub(super) fn recovery_paths(&self, id: &MachineId) -> Vec<ResourcePath> {
         let numbers = self.escrows.get(id).into_iter().flat_map(BTreeMap::keys);
-        numbers
-            .map(|number| ResourcePath::recovery(id, *number))
-            .collect()
+        numbers.map(|number| ResourcePath::recovery(id, *number)).collect()
     }
 
     /// Whether a recovery key here has the number of another one that comes.
@@ -225,12 +219,10 @@ impl Snapshot {
         let images = images.into_iter().flatten();
         let images = images.map(|(_, (image, _))| TrustUnit::Image(image.clone()));
         let machines = self.machines.range((from_machine, Bound::Unbounded));
-        let machines = machines
-            .filter_map(|(id, _)| self.machine_unit(id))
-            .map(|mut unit| {
-                unit.secret = unit.secret.filter(|secret| !is_empty(secret));
-                TrustUnit::Machine(unit)
-            });
+        let machines = machines.filter_map(|(id, _)| self.machine_unit(id)).map(|mut unit| {
+            unit.secret = unit.secret.filter(|secret| !is_empty(secret));
+            TrustUnit::Machine(unit)
+        });
         images.chain(machines).take(limit).collect()
     }
 
@@ -254,10 +246,7 @@ fn keep_machine(objects: &mut BTreeMap<MachineId, api::Machine>, mut object: api
     let Ok(id) = object.machine_id() else { return };
     // Who wrote which field is most of an object, and nobody here asks.
     object.metadata.managed_fields = None;
-    if objects
-        .get(&id)
-        .is_none_or(|known| object.precedence() < known.precedence())
-    {
+    if objects.get(&id).is_none_or(|known| object.precedence() < known.precedence()) {
         objects.insert(id, object);
     }
 }
@@ -282,10 +271,7 @@ where
         let page = registry.objects::<K>().list(&params).await;
         let page = page.map_err(|error| port_error(format!("list {}", K::plural(&())), error))?;
         params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
-        page.items
-            .into_iter()
-            .filter(|object| !is_terminating(object))
-            .for_each(&mut take);
+        page.items.into_iter().filter(|object| !is_terminating(object)).for_each(&mut take);
         if params.continue_token.is_none() {
             return Ok(());
         }

@@ -32,8 +32,7 @@ impl KubeRegistry {
                 self.write_machine(unit, snapshot, page).await
             }
             Merged::Write(TrustUnit::Image(image)) => {
-                self.write_image(image, snapshot.image(&image.name), page)
-                    .await
+                self.write_image(image, snapshot.image(&image.name), page).await
             }
             _ => Ok(()),
         }
@@ -91,10 +90,7 @@ impl KubeRegistry {
         self.complete(object.meta_mut(), Some(line));
         mark(&mut object, page);
         let name = object.name_any();
-        let made = self
-            .machines()
-            .create(&PostParams::default(), &object)
-            .await;
+        let made = self.machines().create(&PostParams::default(), &object).await;
         made.map_err(|error| port_error(format!("adopt {name}"), error))
     }
 
@@ -269,22 +265,14 @@ struct Binding {
 fn binding(unit: &MachineUnit) -> Option<Binding> {
     let of = |state| unit.keys.iter().find(move |key| key.state == state);
     if let Some(bound) = of(AkState::Bound) {
-        return Some(Binding {
-            ak: bound.fingerprint(),
-            ek: bound.ek,
-            source: bound.source,
-        });
+        return Some(Binding { ak: bound.fingerprint(), ek: bound.ek, source: bound.source });
     }
     let (ak, ek) = match unit.machine.binding {
         Some(last) => (last.ak, last.ek),
         None if unit.machine.was_bound() => (of(AkState::Revoked)?.fingerprint(), None),
         None => return None,
     };
-    Some(Binding {
-        ak,
-        ek,
-        source: None,
-    })
+    Some(Binding { ak, ek, source: None })
 }
 
 fn mark(object: &mut impl kube::Resource, page: &AdoptPage<'_>) {

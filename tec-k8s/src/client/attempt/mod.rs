@@ -121,12 +121,7 @@ impl AttemptEvents {
     /// Hands attempts on to `log`, and tells of them in the namespace of `registry` while
     /// [`run`](Self::run) is polled.
     pub fn new(log: Arc<dyn AttemptLog>, registry: KubeRegistry) -> Self {
-        Self {
-            log,
-            registry,
-            tally: Mutex::default(),
-            changed: Notify::new(),
-        }
+        Self { log, registry, tally: Mutex::default(), changed: Notify::new() }
     }
 
     /// Writes Events for good.
@@ -181,12 +176,9 @@ impl AttemptEvents {
         match events.patch(&name, &params, &patch).await {
             Err(error) if is_not_found(&error) => {
                 let made = events.create(&PostParams::default(), &object).await;
-                made.map(drop)
-                    .map_err(|error| port_error(operation(), error))
+                made.map(drop).map_err(|error| port_error(operation(), error))
             }
-            answer => answer
-                .map(drop)
-                .map_err(|error| port_error(operation(), error)),
+            answer => answer.map(drop).map_err(|error| port_error(operation(), error)),
         }
     }
 }
@@ -196,13 +188,7 @@ impl AttemptLog for AttemptEvents {
     async fn record(&self, attempt: &Attempt) -> Result<(), PortError> {
         self.log.record(attempt).await?;
         if let (Some(machine), Some(outcome)) = (attempt.machine, Outcome::of(attempt)) {
-            let line = Line {
-                machine,
-                outcome,
-                attempt: attempt.id,
-                at: attempt.at,
-                count: 1,
-            };
+            let line = Line { machine, outcome, attempt: attempt.id, at: attempt.at, count: 1 };
             if self.tally().add(line, Instant::now()) == News::Yes {
                 self.changed.notify_one();
             }
@@ -239,10 +225,7 @@ fn event(machine: &api::Machine, line: &Line) -> Result<Event, jiff::Error> {
         event_time: Some(time),
         note: Some(line.outcome.note()),
         reason: Some(kind.as_str().to_owned()),
-        regarding: Some(ObjectReference {
-            uid: machine.uid(),
-            ..machine.object_ref(&())
-        }),
+        regarding: Some(ObjectReference { uid: machine.uid(), ..machine.object_ref(&()) }),
         reporting_controller: Some(ATTEMPT_REPORTER.to_owned()),
         reporting_instance: Some(ATTEMPT_REPORTER.to_owned()),
         type_: Some(kind.event_type().as_str().to_owned()),

@@ -77,23 +77,15 @@ impl Tally {
         if is_full(self) {
             return News::No;
         }
-        let entry = Entry {
-            attempt: line.attempt,
-            at: line.at,
-            count: line.count,
-            told: 0,
-            due: now,
-        };
+        let entry =
+            Entry { attempt: line.attempt, at: line.at, count: line.count, told: 0, due: now };
         self.0.insert(key, entry);
         News::Yes
     }
 
     /// What waits longest, of what machines signed first. It is not due again before `QUIET` has passed, told or not.
     pub(super) fn next(&mut self, now: Instant) -> Due {
-        let waiting = self
-            .0
-            .iter_mut()
-            .filter(|(_, entry)| entry.told < entry.count);
+        let waiting = self.0.iter_mut().filter(|(_, entry)| entry.told < entry.count);
         let order = |((_, outcome), entry): &(&(MachineId, Outcome), &mut Entry)| {
             (entry.due > now, outcome.is_of_nobody(), entry.due)
         };
@@ -156,10 +148,7 @@ mod tests {
             assert_eq!(add(&mut tally, 1, REFUSED, attempt, now), News::No);
         }
         let first = line(tally.next(now));
-        assert_eq!(
-            (first.count, first.attempt),
-            (1000, sample::attempt_id(1000))
-        );
+        assert_eq!((first.count, first.attempt), (1000, sample::attempt_id(1000)));
         tally.told(&first);
         assert_eq!(tally.next(now), Due::Never);
         assert_eq!(add(&mut tally, 1, REFUSED, 1001, now), News::Yes);
@@ -225,10 +214,6 @@ mod tests {
         add(&mut tally, u64::MAX, REFUSED, u64::MAX, now);
         assert_eq!(tally.0.len(), MOST_LINES, "it is too early to forget");
         add(&mut tally, u64::MAX, REFUSED, u64::MAX, now + QUIET);
-        assert!(
-            tally
-                .0
-                .contains_key(&(sample::machine_id(u64::MAX), REFUSED))
-        );
+        assert!(tally.0.contains_key(&(sample::machine_id(u64::MAX), REFUSED)));
     }
 }

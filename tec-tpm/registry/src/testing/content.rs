@@ -75,9 +75,7 @@ fn digest(bytes: &[u8]) -> String {
 
 fn with(mut object: Value, more: &[(&str, Value)]) -> Value {
     if let Value::Object(members) = &mut object {
-        let more = more
-            .iter()
-            .map(|(name, value)| ((*name).to_owned(), value.clone()));
+        let more = more.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
         members.extend(more);
     }
     object
@@ -105,9 +103,8 @@ pub fn gzip(files: &[(&str, &[u8])]) -> io::Result<(&'static str, TableLayer)> {
 pub fn noise(size: usize) -> Vec<u8> {
     let mut state = 1_u64;
     let mut next = || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         state.to_be_bytes()[0]
     };
     std::iter::repeat_with(&mut next).take(size).collect()

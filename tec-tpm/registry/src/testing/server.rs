@@ -130,10 +130,7 @@ impl RealRegistry {
         for (digest, bytes) in &content.blobs {
             let begun = self.client.post(format!("{base}/blobs/uploads/"));
             let begun = self.with_user(begun).send().await?;
-            let place = begun
-                .headers()
-                .get(LOCATION)
-                .context("no place to push to")?;
+            let place = begun.headers().get(LOCATION).context("no place to push to")?;
             let put = format!("{}&digest={digest}", place.to_str()?);
             self.put(self.client.put(put).body(bytes.clone())).await?;
         }
@@ -151,11 +148,7 @@ impl RealRegistry {
     async fn put(&self, request: RequestBuilder) -> anyhow::Result<()> {
         let answer = self.with_user(request).send().await?;
         let status = answer.status();
-        ensure!(
-            status == 201,
-            "the push ended with {status}: {}",
-            answer.text().await?
-        );
+        ensure!(status == 201, "the push ended with {status}: {}", answer.text().await?);
         Ok(())
     }
 

@@ -17,7 +17,5 @@ pub(crate) fn boot_files() -> Vec<(String, Vec<u8>)> {
 
 pub(crate) fn borrowed(files: &[(String, Vec<u8>)]) -> Vec<(&str, &[u8])> {
     let pairs = files.iter();
-    pairs
-        .map(|(path, content)| (path.as_str(), content.as_slice()))
-        .collect()
+    pairs.map(|(path, content)| (path.as_str(), content.as_slice())).collect()
 }

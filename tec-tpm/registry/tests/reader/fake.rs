@@ -188,11 +188,8 @@ pub(crate) fn altered(content: &Content) -> Content {
         bytes[middle] ^= 1;
         bytes
     };
-    let blobs: BTreeMap<_, _> = content
-        .blobs
-        .iter()
-        .map(|(digest, bytes)| (digest.clone(), spoil(bytes)))
-        .collect();
+    let blobs: BTreeMap<_, _> =
+        content.blobs.iter().map(|(digest, bytes)| (digest.clone(), spoil(bytes))).collect();
     let mut altered = content.clone();
     altered.blobs = blobs;
     altered

@@ -24,10 +24,7 @@ fn image() -> (Content, String) {
 
 fn mirrored(mirrors: &[String]) -> RegistryOptions {
     let mirrors = mirrors.iter().map(|mirror| mirror.parse().unwrap());
-    RegistryOptions {
-        mirrors: mirrors.collect(),
-        ..RegistryOptions::default()
-    }
+    RegistryOptions { mirrors: mirrors.collect(), ..RegistryOptions::default() }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -35,14 +32,7 @@ async fn a_token_is_fetched_with_the_pull_secret_and_kept() {
     let (content, digest) = image();
     // `u:p` in base64.
     let bearer = Some(("Basic dTpw", "t0ken"));
-    let fake = Fake::start(
-        &content,
-        Behaviour {
-            bearer,
-            ..Behaviour::default()
-        },
-    )
-    .await;
+    let fake = Fake::start(&content, Behaviour { bearer, ..Behaviour::default() }).await;
     let secret = format!(r#"{{"auths":{{"{}":{{"auth":"dTpw"}}}}}}"#, fake.host);
     let options = RegistryOptions {
         credentials: Credentials::parse(secret.as_bytes()).unwrap(),
@@ -65,14 +55,7 @@ async fn a_token_is_fetched_with_the_pull_secret_and_kept() {
 async fn a_realm_in_plain_text_gets_no_password() {
     let (content, digest) = image();
     let bearer = Some(("Basic dTpw", "t0ken"));
-    let real = Fake::start(
-        &content,
-        Behaviour {
-            bearer,
-            ..Behaviour::default()
-        },
-    )
-    .await;
+    let real = Fake::start(&content, Behaviour { bearer, ..Behaviour::default() }).await;
     let secret = format!(r#"{{"auths":{{"{}":{{"auth":"dTpw"}}}}}}"#, real.host);
     let options = RegistryOptions {
         credentials: Credentials::parse(secret.as_bytes()).unwrap(),
@@ -80,9 +63,7 @@ async fn a_realm_in_plain_text_gets_no_password() {
     };
     // Plain text is not allowed for this host, so nothing is sent at all.
     let registry = reader(&[], options);
-    let error = pcr4(&registry, &format!("{}/os@{digest}", real.host))
-        .await
-        .unwrap_err();
+    let error = pcr4(&registry, &format!("{}/os@{digest}", real.host)).await.unwrap_err();
     assert_eq!(error.code(), Code::RegistryUnreachable);
     assert_eq!(real.calls(), Vec::<String>::new());
 }
@@ -93,15 +74,7 @@ async fn credentials_do_not_follow_a_redirect_to_another_host() {
     let store = Fake::start(&content, Behaviour::default()).await;
     let bearer = Some(("Basic dTpw", "t0ken"));
     let redirect = Some(store.host.replace("127.0.0.1", "localhost"));
-    let fake = Fake::start(
-        &content,
-        Behaviour {
-            bearer,
-            redirect,
-            ..Behaviour::default()
-        },
-    )
-    .await;
+    let fake = Fake::start(&content, Behaviour { bearer, redirect, ..Behaviour::default() }).await;
     let secret = format!(r#"{{"auths":{{"{}":{{"auth":"dTpw"}}}}}}"#, fake.host);
     let options = RegistryOptions {
         credentials: Credentials::parse(secret.as_bytes()).unwrap(),
@@ -123,11 +96,7 @@ async fn mirrors_are_asked_first_and_need_not_be_trusted() {
     let options = mirrored(&[format!("{}={}/copies", origin.host, good.host)]);
     let registry = reader(&[&origin.host, &good.host], options);
     assert_eq!(pcr4(&registry, &reference).await.unwrap(), local_pcr4());
-    assert!(
-        good.calls()
-            .iter()
-            .all(|path| path.starts_with("/v2/copies/os/"))
-    );
+    assert!(good.calls().iter().all(|path| path.starts_with("/v2/copies/os/")));
     assert_eq!(origin.calls(), Vec::<String>::new());
 
     let empty = Fake::start(&Content::default(), Behaviour::default()).await;
@@ -144,10 +113,7 @@ async fn mirrors_are_asked_first_and_need_not_be_trusted() {
     let registry = reader(&[&origin.host, &liar.host], options);
     assert!(registry.find(&reference.parse().unwrap()).await.is_ok());
     let error = pcr4(&registry, &reference).await.unwrap_err();
-    assert!(
-        matches!(error.code(), Code::ImageAltered | Code::ImageUnreadable),
-        "{error}"
-    );
+    assert!(matches!(error.code(), Code::ImageAltered | Code::ImageUnreadable), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -155,26 +121,16 @@ async fn a_layer_that_breaks_off_is_taken_up_again() {
     let (content, digest) = image();
     for ignores_ranges in [false, true] {
         let cut = if ignores_ranges { None } else { Some(400_000) };
-        let behaviour = Behaviour {
-            cut,
-            ignores_ranges,
-            busy: 1,
-            ..Behaviour::default()
-        };
+        let behaviour = Behaviour { cut, ignores_ranges, busy: 1, ..Behaviour::default() };
         let fake = Fake::start(&content, behaviour).await;
         let registry = reader(&[&fake.host], RegistryOptions::default());
         let reference = format!("{}/os@{digest}", fake.host);
         assert_eq!(pcr4(&registry, &reference).await.unwrap(), local_pcr4());
     }
-    let behaviour = Behaviour {
-        cut: Some(10),
-        ..Behaviour::default()
-    };
+    let behaviour = Behaviour { cut: Some(10), ..Behaviour::default() };
     let fake = Fake::start(&content, behaviour).await;
     let registry = reader(&[&fake.host], RegistryOptions::default());
-    let error = pcr4(&registry, &format!("{}/os@{digest}", fake.host))
-        .await
-        .unwrap_err();
+    let error = pcr4(&registry, &format!("{}/os@{digest}", fake.host)).await.unwrap_err();
     assert_eq!(error.code(), Code::RegistryUnreachable, "{error}");
 }
 
@@ -188,55 +144,34 @@ async fn only_what_is_needed_is_fetched() {
         ("zstd", layer::zstd_chunked(&all, 65_536).unwrap()),
         ("gzip", layer::estargz(&all, 65_536).unwrap()),
     ];
-    let boot = files
-        .iter()
-        .map(|(_, content)| content.len())
-        .sum::<usize>();
+    let boot = files.iter().map(|(_, content)| content.len()).sum::<usize>();
     for table in tables {
         let digest = content.image(&json!({}), &[table]);
         let fake = Fake::start(&content, Behaviour::default()).await;
         let registry = reader(&[&fake.host], RegistryOptions::default());
         assert_eq!(
-            pcr4(&registry, &format!("{}/os@{digest}", fake.host))
-                .await
-                .unwrap(),
+            pcr4(&registry, &format!("{}/os@{digest}", fake.host)).await.unwrap(),
             local_pcr4()
         );
-        assert!(
-            fake.bytes() < boot + 100_000,
-            "{} bytes, {boot} of boot files",
-            fake.bytes()
-        );
+        assert!(fake.bytes() < boot + 100_000, "{} bytes, {boot} of boot files", fake.bytes());
     }
 
     // An image for bootc is read from above.
     let moved: Vec<(String, Vec<u8>)> = files
         .into_iter()
         .map(|(path, content)| {
-            let kernel = path
-                .contains("vmlinuz")
-                .then(|| "usr/lib/modules/6.12/vmlinuz".to_owned());
+            let kernel =
+                path.contains("vmlinuz").then(|| "usr/lib/modules/6.12/vmlinuz".to_owned());
             (kernel.unwrap_or(path), content)
         })
         .collect();
-    let layers = [
-        gzip(&[("usr/lib/libhuge.so", &library)]).unwrap(),
-        gzip(&borrowed(&moved)).unwrap(),
-    ];
+    let layers =
+        [gzip(&[("usr/lib/libhuge.so", &library)]).unwrap(), gzip(&borrowed(&moved)).unwrap()];
     let digest = content.image(&json!({ "containers.bootc": "1" }), &layers);
     let fake = Fake::start(&content, Behaviour::default()).await;
     let registry = reader(&[&fake.host], RegistryOptions::default());
-    assert_eq!(
-        pcr4(&registry, &format!("{}/os@{digest}", fake.host))
-            .await
-            .unwrap(),
-        local_pcr4()
-    );
-    assert!(
-        fake.bytes() < boot + 100_000,
-        "{} bytes, {boot} of boot files",
-        fake.bytes()
-    );
+    assert_eq!(pcr4(&registry, &format!("{}/os@{digest}", fake.host)).await.unwrap(), local_pcr4());
+    assert!(fake.bytes() < boot + 100_000, "{} bytes, {boot} of boot files", fake.bytes());
 }
 
 #[tokio::test(flavor = "multi_thread")]

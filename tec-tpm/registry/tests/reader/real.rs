@@ -37,24 +37,14 @@ pub(crate) async fn pcr4(
     let computed = tokio::task::spawn_blocking(move || {
         let opened = image.open(&registry, &runtime)?;
         let expected = ChainComputer::new(SecureBoot::On).compute(&opened).unwrap();
-        Ok(expected
-            .pcr(PcrIndex::BOOT_MANAGER)
-            .unwrap()
-            .value
-            .to_string())
+        Ok(expected.pcr(PcrIndex::BOOT_MANAGER).unwrap().value.to_string())
     });
     computed.await.unwrap()
 }
 
 pub(crate) fn local_pcr4() -> String {
-    let expected = ChainComputer::new(SecureBoot::On)
-        .compute(&debian_chain("2.12"))
-        .unwrap();
-    expected
-        .pcr(PcrIndex::BOOT_MANAGER)
-        .unwrap()
-        .value
-        .to_string()
+    let expected = ChainComputer::new(SecureBoot::On).compute(&debian_chain("2.12")).unwrap();
+    expected.pcr(PcrIndex::BOOT_MANAGER).unwrap().value.to_string()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -72,12 +62,7 @@ async fn boot_files_of_every_sort_of_layer_give_the_same_value() {
     let digests: Vec<String> = all
         .iter()
         .map(|pack| {
-            let layers = [
-                pack(&old),
-                pack(&huge),
-                pack(&borrowed(&files)),
-                pack(&gone),
-            ];
+            let layers = [pack(&old), pack(&huge), pack(&borrowed(&files)), pack(&gone)];
             content.image(&json!({}), &layers)
         })
         .collect();
@@ -92,15 +77,11 @@ async fn boot_files_of_every_sort_of_layer_give_the_same_value() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_label_of_the_platforms_image_is_read_without_its_layers() {
     let server = RealRegistry::start(Access::Everybody).await.unwrap();
-    let expected = ChainComputer::new(SecureBoot::On)
-        .compute(&debian_chain("2.12"))
-        .unwrap();
+    let expected = ChainComputer::new(SecureBoot::On).compute(&debian_chain("2.12")).unwrap();
     let label = output::label(&expected).unwrap();
     let mut content = Content::default();
-    let labeled = content.image(
-        &json!({ "org.coreos.pcrs": label }),
-        &[gzip(&[("a", b"a")]).unwrap()],
-    );
+    let labeled =
+        content.image(&json!({ "org.coreos.pcrs": label }), &[gzip(&[("a", b"a")]).unwrap()]);
     let bare = content.image(&json!({}), &[gzip(&[("b", b"b")]).unwrap()]);
     let describe = |digest: &str, architecture: &str| {
         let (media_type, bytes) = &content.manifests[digest];
@@ -122,24 +103,14 @@ async fn the_label_of_the_platforms_image_is_read_without_its_layers() {
         |pcrs: &tec_core::image::ExpectedPcrs| pcrs.pcr(PcrIndex::BOOT_MANAGER).map(|p| p.value);
     assert_eq!(value(&read), value(&expected));
 
-    let options = RegistryOptions {
-        platform: "linux/arm64".parse().unwrap(),
-        ..RegistryOptions::default()
-    };
-    let image = reader(&[server.host()], options)
-        .find(&reference)
-        .await
-        .unwrap();
+    let options =
+        RegistryOptions { platform: "linux/arm64".parse().unwrap(), ..RegistryOptions::default() };
+    let image = reader(&[server.host()], options).find(&reference).await.unwrap();
     assert_eq!(image.labeled_pcrs().unwrap(), None);
 
-    let options = RegistryOptions {
-        platform: "linux/s390x".parse().unwrap(),
-        ..RegistryOptions::default()
-    };
-    let error = reader(&[server.host()], options)
-        .find(&reference)
-        .await
-        .unwrap_err();
+    let options =
+        RegistryOptions { platform: "linux/s390x".parse().unwrap(), ..RegistryOptions::default() };
+    let error = reader(&[server.host()], options).find(&reference).await.unwrap_err();
     assert_eq!(error.code(), Code::ImagePlatform, "{error}");
 }
 
@@ -162,11 +133,7 @@ async fn a_private_image_needs_the_pull_secret() {
     let good = with(server.host(), USER.1);
     assert_eq!(pcr4(&good, &reference).await.unwrap(), local_pcr4());
     let anonymous = reader(&[server.host()], RegistryOptions::default());
-    for refused in [
-        with(server.host(), "wrong"),
-        with("other.example", USER.1),
-        anonymous,
-    ] {
+    for refused in [with(server.host(), "wrong"), with("other.example", USER.1), anonymous] {
         let error = pcr4(&refused, &reference).await.unwrap_err();
         assert_eq!(error.code(), Code::ImageDenied, "{error}");
     }

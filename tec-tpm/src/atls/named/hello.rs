@@ -123,11 +123,7 @@ impl Reader<'_> {
     fn number(&mut self, bytes: usize) -> Option<usize> {
         let taken = self.all.get(self.at..)?.get(..bytes)?;
         self.at += bytes;
-        Some(
-            taken
-                .iter()
-                .fold(0, |sum, byte| sum << 8 | usize::from(*byte)),
-        )
+        Some(taken.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte)))
     }
 
     fn skip(&mut self, bytes: usize) -> Option<()> {
@@ -167,22 +163,12 @@ mod tests {
             [&length.to_be_bytes(), bytes].concat()
         };
         let list = long(&[&[HOST_NAME][..], &long(name)].concat());
-        let others = extensions
-            .iter()
-            .map(|(kind, data)| (*kind | 0x8000, long(data)));
+        let others = extensions.iter().map(|(kind, data)| (*kind | 0x8000, long(data)));
         let all = others.chain([(SERVER_NAME, long(&list))]);
-        let all: Vec<u8> = all
-            .flat_map(|(kind, data)| [&kind.to_be_bytes(), &*data].concat())
-            .collect();
-        let body = [
-            &[3, 3][..],
-            &[7; 32],
-            &[1, 9],
-            &*long(&[0x13, 1]),
-            &[1, 0],
-            &long(&all),
-        ]
-        .concat();
+        let all: Vec<u8> =
+            all.flat_map(|(kind, data)| [&kind.to_be_bytes(), &*data].concat()).collect();
+        let body =
+            [&[3, 3][..], &[7; 32], &[1, 9], &*long(&[0x13, 1]), &[1, 0], &long(&all)].concat();
         let length = u32::try_from(body.len()).unwrap().to_be_bytes();
         [&[CLIENT_HELLO][..], &length[1..], &body].concat()
     }

@@ -10,14 +10,9 @@ use super::hello;
 
 /// The provider, with other hashes of transcripts; TLS 1.3 only.
 pub(in super::super) fn provider(of: &CryptoProvider) -> Arc<CryptoProvider> {
-    let suites = of
-        .cipher_suites
-        .iter()
-        .filter_map(SupportedCipherSuite::tls13);
+    let suites = of.cipher_suites.iter().filter_map(SupportedCipherSuite::tls13);
     Arc::new(CryptoProvider {
-        cipher_suites: suites
-            .map(|suite| SupportedCipherSuite::Tls13(restoring(suite)))
-            .collect(),
+        cipher_suites: suites.map(|suite| SupportedCipherSuite::Tls13(restoring(suite))).collect(),
         ..of.clone()
     })
 }

@@ -30,20 +30,12 @@ pub(in super::super) struct Wire<IO> {
 impl<IO> Wire<IO> {
     /// Everything as it is.
     pub(in super::super) fn plain(io: IO) -> Self {
-        Self {
-            io,
-            read: (Vec::new(), 0),
-            written: (Vec::new(), 0),
-            restores: false,
-        }
+        Self { io, read: (Vec::new(), 0), written: (Vec::new(), 0), restores: false }
     }
 
     /// The client's: the host name in what is written first becomes base64.
     pub(in super::super) fn restoring(io: IO) -> Self {
-        Self {
-            restores: true,
-            ..Self::plain(io)
-        }
+        Self { restores: true, ..Self::plain(io) }
     }
 
     pub(in super::super) fn transport(&self) -> &IO {
@@ -55,22 +47,13 @@ impl<IO: AsyncRead + Unpin> Wire<IO> {
     /// The server's: if the name that the client sends is a nonce, it becomes a host name.
     pub(in super::super) async fn hello(mut io: IO) -> io::Result<(Self, Option<Nonce>)> {
         let mut first = Vec::with_capacity(HEADER);
-        (&mut io)
-            .take(HEADER as u64)
-            .read_to_end(&mut first)
-            .await?;
+        (&mut io).take(HEADER as u64).read_to_end(&mut first).await?;
         if let [HANDSHAKE, _, _, high, low] = first[..] {
             let length = usize::from(u16::from_be_bytes([high, low])).min(MAX_RECORD);
-            (&mut io)
-                .take(length as u64)
-                .read_to_end(&mut first)
-                .await?;
+            (&mut io).take(length as u64).read_to_end(&mut first).await?;
         }
         let nonce = first.get_mut(HEADER..).and_then(hello::replace);
-        let wire = Self {
-            read: (first, 0),
-            ..Self::plain(io)
-        };
+        let wire = Self { read: (first, 0), ..Self::plain(io) };
         Ok((wire, nonce))
     }
 }

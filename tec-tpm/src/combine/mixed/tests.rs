@@ -21,12 +21,7 @@ struct Chain<'a> {
 }
 
 fn of(image: &str) -> Chain<'_> {
-    Chain {
-        shim: image,
-        grub: image,
-        kernel: image,
-        keys: image,
-    }
+    Chain { shim: image, grub: image, kernel: image, keys: image }
 }
 
 impl Chain<'_> {
@@ -92,10 +87,7 @@ fn mixed_states_conform() {
 #[test]
 fn a_mix_is_told_by_part_register_and_image() {
     let images = [image("old"), image("new")];
-    let chain = Chain {
-        kernel: "old",
-        ..of("new")
-    };
+    let chain = Chain { kernel: "old", ..of("new") };
     let state = explain(chain, &images, 10).unwrap();
     let json = serde_json::to_value(&state).unwrap();
     let expected = serde_json::json!({"parts": [
@@ -104,18 +96,12 @@ fn a_mix_is_told_by_part_register_and_image() {
     ]});
     assert_eq!(json, expected);
     let whole = explain(of("new"), &images, 10).unwrap();
-    assert_eq!(
-        whole,
-        BootState::whole(["new".parse().unwrap()], [PCR4, PCR14])
-    );
+    assert_eq!(whole, BootState::whole(["new".parse().unwrap()], [PCR4, PCR14]));
 }
 
 #[test]
 fn a_mix_ends_with_the_approval_of_any_of_its_images() {
-    let chain = Chain {
-        kernel: "old",
-        ..of("new")
-    };
+    let chain = Chain { kernel: "old", ..of("new") };
     for ending in ["old", "new"] {
         let mut images = [image("old"), image("new")];
         let ends = images.iter_mut().find(|i| i.name.as_str() == ending);
@@ -133,17 +119,10 @@ fn a_mix_ends_with_the_approval_of_any_of_its_images() {
 #[test]
 fn a_component_that_a_live_image_has_too_outlives_the_other_approval() {
     let mut twin = image("twin");
-    twin.expected = Chain {
-        shim: "new",
-        ..of("old")
-    }
-    .expected();
+    twin.expected = Chain { shim: "new", ..of("old") }.expected();
     let mut images = [image("old"), image("new"), twin];
     images[0].revoked_at = Some(sample::time(50));
-    let chain = Chain {
-        kernel: "old",
-        ..of("new")
-    };
+    let chain = Chain { kernel: "old", ..of("new") };
     let state = explain(chain, &images, 60).unwrap();
     assert_eq!(state.to_string(), "bootloader of new + kernel of twin");
 }
@@ -152,11 +131,7 @@ fn a_component_that_a_live_image_has_too_outlives_the_other_approval() {
 fn a_refusal_is_told_against_the_nearest_mix() {
     let images = [image("old"), image("new"), image("other")];
     // The boot loader of one image, the kernel of another, and one list of keys of nobody.
-    let chain = Chain {
-        kernel: "old",
-        keys: "nobody",
-        ..of("new")
-    };
+    let chain = Chain { kernel: "old", keys: "nobody", ..of("new") };
     let told = explain(chain, &images, 10).unwrap_err();
     let closest = told.closest.as_ref().unwrap().to_string();
     assert_eq!(closest, "bootloader of new + kernel of old");
@@ -167,11 +142,7 @@ fn a_refusal_is_told_against_the_nearest_mix() {
 #[test]
 fn a_pair_that_cannot_occur_is_refused_and_told_as_such() {
     let images = [image("old"), image("new")];
-    let chain = Chain {
-        kernel: "old",
-        keys: "old",
-        ..of("new")
-    };
+    let chain = Chain { kernel: "old", keys: "old", ..of("new") };
     let told = explain(chain, &images, 10).unwrap_err();
     assert_eq!(
         told.summary(),
@@ -179,10 +150,7 @@ fn a_pair_that_cannot_occur_is_refused_and_told_as_such() {
          14 of old do not occur together"
     );
     // shim and GRUB are updated as one.
-    let chain = Chain {
-        grub: "old",
-        ..of("new")
-    };
+    let chain = Chain { grub: "old", ..of("new") };
     let told = explain(chain, &images, 10).unwrap_err();
     assert_eq!(told.summary(), "PCR 4: Pcr4Grub (grub new) differs");
     assert_eq!(told.events[1].known_as[0].image.as_str(), "old");
@@ -191,12 +159,7 @@ fn a_pair_that_cannot_occur_is_refused_and_told_as_such() {
 #[test]
 fn without_a_log_the_nearest_state_is_that_of_the_most_values() {
     let images = [image("old"), image("new")];
-    let mut evidence = Chain {
-        kernel: "old",
-        keys: "nobody",
-        ..of("new")
-    }
-    .boot();
+    let mut evidence = Chain { kernel: "old", keys: "nobody", ..of("new") }.boot();
     evidence.log = LogEvidence::Absent;
     let states = MixedStates::default();
     let now = sample::time(10);
@@ -217,10 +180,7 @@ fn states_that_cannot_be_known_are_refused_and_said_to_be_so() {
     let mut old = image("old");
     old.expected = without_kernel("old");
     let images = [old, image("new")];
-    let chain = Chain {
-        kernel: "old",
-        ..of("new")
-    };
+    let chain = Chain { kernel: "old", ..of("new") };
     let told = explain(chain, &images, 10).unwrap_err();
     let trouble = told.trouble.unwrap();
     assert!(
@@ -235,10 +195,7 @@ fn images_that_cannot_be_combined_count_as_they_come() {
     odd.expected.pcrs.push(odd.expected.pcrs[0].clone());
     let images = [image("old"), image("new"), odd];
     assert!(explain(of("old"), &images, 10).is_ok());
-    let chain = Chain {
-        kernel: "old",
-        ..of("new")
-    };
+    let chain = Chain { kernel: "old", ..of("new") };
     let told = explain(chain, &images, 10).unwrap_err();
     assert!(told.trouble.unwrap().contains("image odd has two entries"));
     let live = LiveImages::at(&images, sample::time(10));

@@ -32,10 +32,7 @@ fn grub_tells_its_profile() {
     assert_eq!(profile("2.14"), Ok(GrubProfile::V2_14));
     assert_eq!(
         profile("2.04"),
-        Err(GrubError::UnknownVersion {
-            version: "2.04".into(),
-            vendor: "debian".into()
-        })
+        Err(GrubError::UnknownVersion { version: "2.04".into(), vendor: "debian".into() })
     );
     let sbat = |text: &str| GrubProfile::from_sbat(Some(text.as_bytes()));
     assert_eq!(GrubProfile::from_sbat(None), Err(GrubError::NoSbat));
@@ -49,15 +46,9 @@ fn grub_tells_its_profile() {
     ));
     assert_eq!(
         sbat("grub,3,FSF,grub,2.06,url\ngrub,3,FSF,grub,2.12,url\n"),
-        Err(GrubError::Contradiction {
-            first: "2.06".into(),
-            second: "2.12".into()
-        })
+        Err(GrubError::Contradiction { first: "2.06".into(), second: "2.12".into() })
     );
-    assert_eq!(
-        sbat("grub,3,FSF\n"),
-        Err(GrubError::Sbat(SbatError::Line { line: 1 }))
-    );
+    assert_eq!(sbat("grub,3,FSF\n"), Err(GrubError::Sbat(SbatError::Line { line: 1 })));
     assert_eq!(
         GrubProfile::from_sbat(Some(b"grub\xff")),
         Err(GrubError::Sbat(SbatError::Encoding { offset: 4 }))
@@ -81,19 +72,13 @@ fn the_kernel_is_measured_as_often_as_grub_has_it() {
     ];
     let image = debian_chain("2.99");
     for (profile, secure_boot, count) in table {
-        let measured = ChainComputer::new(secure_boot)
-            .with_grub_profile(profile)
-            .measure(&image)
-            .unwrap();
-        let kernels = measured
-            .iter()
-            .filter(|m| m.component == Component::Pcr4Vmlinuz);
+        let measured =
+            ChainComputer::new(secure_boot).with_grub_profile(profile).measure(&image).unwrap();
+        let kernels = measured.iter().filter(|m| m.component == Component::Pcr4Vmlinuz);
         assert_eq!(kernels.count(), count, "{profile:?} {secure_boot:?}");
         assert_eq!(measured.len(), 4 + count);
     }
-    let error = ChainComputer::new(SecureBoot::On)
-        .measure(&image)
-        .unwrap_err();
+    let error = ChainComputer::new(SecureBoot::On).measure(&image).unwrap_err();
     assert!(matches!(&error, PredictError::Grub { file, .. } if file == GRUB));
 }
 
@@ -116,14 +101,9 @@ fn the_chain_folds_to_pcr_4_and_names_its_files() {
             "EV_EFI_BOOT_SERVICES_APPLICATION"
         ]
     );
-    let kernel = PeBuilder::new()
-        .section(".text", "Linux".repeat(100))
-        .section(".data", "Linux");
+    let kernel = PeBuilder::new().section(".text", "Linux".repeat(100)).section(".data", "Linux");
     assert_eq!(pcr4.events[4].hash, Sha256Digest::new(kernel.digest()));
-    assert_eq!(
-        computed,
-        ChainComputer::new(SecureBoot::On).compute(&image).unwrap()
-    );
+    assert_eq!(computed, ChainComputer::new(SecureBoot::On).compute(&image).unwrap());
 }
 
 /// Two boots of Fedora and the mixes of their loaders and kernels.
@@ -135,26 +115,10 @@ fn known_digests_fold_to_known_values_in_all_mixes() {
     let kernel_a = "72c613f1b4d60dcf51f82f3458cca246580d23150130ec6751ac6fa62c867364";
     let kernel_b = "f31e645e5e9ed131eea5dca0a18893a21e5625b4a56314fa39587ddc33a7fa91";
     let expected = [
-        (
-            grub_a,
-            kernel_a,
-            "ff2b357be4a4bc66be796d4e7b2f1f27077dc89b96220aae60b443bcf4672525",
-        ),
-        (
-            grub_b,
-            kernel_b,
-            "37517a1f76c4d5cf615f4690921c732ad31359aac55f3aaf66d65a8ed38655a9",
-        ),
-        (
-            grub_a,
-            kernel_b,
-            "0c4e52c0bc5d2fedbf83b2fee82664dbe5347a79cfb2cbcb9a37f64211add6e8",
-        ),
-        (
-            grub_b,
-            kernel_a,
-            "cc5a5360e64b25718be370ca2056645a9ba9e9bae33df08308d6b8e05b8ebb87",
-        ),
+        (grub_a, kernel_a, "ff2b357be4a4bc66be796d4e7b2f1f27077dc89b96220aae60b443bcf4672525"),
+        (grub_b, kernel_b, "37517a1f76c4d5cf615f4690921c732ad31359aac55f3aaf66d65a8ed38655a9"),
+        (grub_a, kernel_b, "0c4e52c0bc5d2fedbf83b2fee82664dbe5347a79cfb2cbcb9a37f64211add6e8"),
+        (grub_b, kernel_a, "cc5a5360e64b25718be370ca2056645a9ba9e9bae33df08308d6b8e05b8ebb87"),
     ];
     let efi_call = "3d6772b4f84ed47595d72a2c4c5ffd15f5bb72c7507fe26f2aaee2c69d5633ba";
     let separator = "df3f619804a92fdb4057192dc43dd748ea778adc52bc498ce80524c014b81119";
@@ -197,10 +161,7 @@ fn a_changed_or_unsigned_file_is_refused_unless_signatures_are_ignored() {
     image.insert(KERNEL, unsigned);
     assert!(matches!(
         on.measure(&image),
-        Err(PredictError::Signature {
-            source: SignatureError::Unsigned,
-            ..
-        })
+        Err(PredictError::Signature { source: SignatureError::Unsigned, .. })
     ));
     assert!(ChainComputer::new(SecureBoot::Off).measure(&image).is_ok());
 }
@@ -212,11 +173,7 @@ fn several_kernels_are_listed_and_can_be_chosen_from() {
     let on = ChainComputer::new(SecureBoot::On);
     let error = on.compute(&image).unwrap_err();
     let chain = error.source().unwrap().downcast_ref::<PredictError>();
-    let Some(PredictError::Find(FindError::Ambiguous {
-        component,
-        candidates,
-    })) = chain
-    else {
+    let Some(PredictError::Find(FindError::Ambiguous { component, candidates })) = chain else {
         panic!("{chain:?}");
     };
     assert_eq!(*component, BootComponent::Kernel);

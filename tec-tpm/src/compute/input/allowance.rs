@@ -42,19 +42,14 @@ struct Used {
 
 impl fmt::Debug for Allowance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Allowance")
-            .field("depth", &self.depth)
-            .finish_non_exhaustive()
+        f.debug_struct("Allowance").field("depth", &self.depth).finish_non_exhaustive()
     }
 }
 
 impl Allowance {
     /// For streams that come out of streams of this allowance.
     pub(super) fn within(&self) -> Self {
-        Self {
-            used: Arc::clone(&self.used),
-            depth: Depth::Inner,
-        }
+        Self { used: Arc::clone(&self.used), depth: Depth::Inner }
     }
 
     /// For a stream that may be read several times.
@@ -74,9 +69,7 @@ impl Allowance {
         };
         let unpacked = used.unpacked.fetch_add(unpacked, Ordering::Relaxed) + unpacked;
         if unpacked > MAX_UNPACKED {
-            return Err(UnpackError::TooLarge {
-                limit: MAX_UNPACKED,
-            });
+            return Err(UnpackError::TooLarge { limit: MAX_UNPACKED });
         }
         if unpacked > FREE.saturating_add(packed.saturating_mul(RATIO)) {
             return Err(UnpackError::Ratio { packed, unpacked });

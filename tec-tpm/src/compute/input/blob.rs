@@ -115,13 +115,7 @@ impl Blob {
         size: u64,
         allowance: &Allowance,
     ) -> Self {
-        Self {
-            parts,
-            digest,
-            size,
-            allowance: allowance.clone(),
-            meter: allowance.meter(),
-        }
+        Self { parts, digest, size, allowance: allowance.clone(), meter: allowance.meter() }
     }
 
     /// Path in a layout (image-layout.md, "Blobs").
@@ -190,9 +184,7 @@ enum Hasher {
 impl<R: Read> Verified<R> {
     fn check(&mut self) -> Result<(), BlobError> {
         if self.count != self.size {
-            return Err(BlobError::Size {
-                expected: self.size,
-            });
+            return Err(BlobError::Size { expected: self.size });
         }
         let digest = match self.hasher.take() {
             Some(Hasher::Sha256(hasher)) => hex::encode(hasher.finalize()),
@@ -200,9 +192,7 @@ impl<R: Read> Verified<R> {
             None => return Ok(()),
         };
         if digest != self.expected {
-            return Err(BlobError::Digest {
-                expected: self.expected.clone(),
-            });
+            return Err(BlobError::Digest { expected: self.expected.clone() });
         }
         Ok(())
     }

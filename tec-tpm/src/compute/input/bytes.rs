@@ -79,10 +79,7 @@ impl Bytes {
 
     /// The bytes of `range`, as a stream.
     pub(super) fn window(self: &Arc<Self>, range: Range<u64>) -> Window {
-        Window {
-            bytes: Arc::clone(self),
-            range,
-        }
+        Window { bytes: Arc::clone(self), range }
     }
 
     fn lock(&self) -> MutexGuard<'_, File> {

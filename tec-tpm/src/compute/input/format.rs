@@ -79,10 +79,7 @@ impl Format {
         unpacked.read_to_end(&mut start)?;
         Ok(match start.first_chunk() {
             Some(block) if is_header(block) => Self::PackedTar,
-            _ => Self::Unsupported {
-                what: "a packed file that is no tar stream",
-                hint: UNPACK,
-            },
+            _ => Self::Unsupported { what: "a packed file that is no tar stream", hint: UNPACK },
         })
     }
 }

@@ -34,10 +34,7 @@ impl BootSource {
     /// # Errors
     /// [`InputError`], which names the file and, where there is one, the offset.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<OpenImage, InputError> {
-        let opening = Opening {
-            source: self,
-            file: path.as_ref(),
-        };
+        let opening = Opening { source: self, file: path.as_ref() };
         if opening.file.is_dir() {
             return opening.directory();
         }
@@ -51,10 +48,7 @@ impl BootSource {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn read(&self, reader: impl Read) -> Result<OpenImage, InputError> {
-        let opening = Opening {
-            source: self,
-            file: Path::new("-"),
-        };
+        let opening = Opening { source: self, file: Path::new("-") };
         let bytes = Bytes::copy(reader, MAX_STREAM);
         opening.file(&bytes.map_err(|source| opening.unreadable(source))?)
     }
@@ -81,10 +75,7 @@ impl BootSource {
         parts: &Arc<dyn ImageParts>,
         extent: Extent,
     ) -> Result<OpenImage, InputError> {
-        let opening = Opening {
-            source: self,
-            file: Path::new(name),
-        };
+        let opening = Opening { source: self, file: Path::new(name) };
         opening.parts(name, manifest, parts, extent)
     }
 }
@@ -106,10 +97,7 @@ impl Opening<'_> {
             Some(path) => DirectoryImage::open(image.root().join(path)),
             None => Ok(image),
         };
-        self.opened(
-            SourceKind::Directory,
-            image.map_err(|source| self.unreadable(source))?,
-        )
+        self.opened(SourceKind::Directory, image.map_err(|source| self.unreadable(source))?)
     }
 
     pub(super) fn file(&self, bytes: &Arc<Bytes>) -> Result<OpenImage, InputError> {
@@ -117,31 +105,22 @@ impl Opening<'_> {
             Format::Fat => self.fat(SourceKind::Fat, bytes, 0..bytes.size()),
             Format::Disk => {
                 let partition = disk::boot_partition(bytes, self.source.partition);
-                let partition = partition.map_err(|source| InputError::Disk {
-                    file: self.file.to_owned(),
-                    source,
-                })?;
+                let partition = partition
+                    .map_err(|source| InputError::Disk { file: self.file.to_owned(), source })?;
                 self.fat(SourceKind::Disk, bytes, partition.range)
             }
             Format::Program => self.opened(SourceKind::Program, ProgramImage(Arc::clone(bytes))),
             Format::Tar => self.tar(Layer::Plain(Arc::clone(bytes)), &Allowance::default()),
             Format::PackedTar => {
                 let allowance = Allowance::default();
-                let packed = Packed {
-                    bytes: Arc::clone(bytes),
-                    meter: allowance.meter(),
-                };
+                let packed = Packed { bytes: Arc::clone(bytes), meter: allowance.meter() };
                 let layer = Layer::Stream(Box::new(packed), EndMark::Required);
                 self.tar(layer, &allowance.within())
             }
-            Format::Unsupported { what, hint } => Err(InputError::Unsupported {
-                file: self.file.to_owned(),
-                what,
-                hint,
-            }),
-            Format::Unknown => Err(InputError::Unknown {
-                file: self.file.to_owned(),
-            }),
+            Format::Unsupported { what, hint } => {
+                Err(InputError::Unsupported { file: self.file.to_owned(), what, hint })
+            }
+            Format::Unknown => Err(InputError::Unknown { file: self.file.to_owned() }),
         }
     }
 
@@ -151,20 +130,16 @@ impl Opening<'_> {
         bytes: &Arc<Bytes>,
         range: Range<u64>,
     ) -> Result<OpenImage, InputError> {
-        let image = FatImage::open(bytes, range).map_err(|source| InputError::Fat {
-            file: self.file.to_owned(),
-            source,
-        })?;
+        let image = FatImage::open(bytes, range)
+            .map_err(|source| InputError::Fat { file: self.file.to_owned(), source })?;
         self.opened(kind, image)
     }
 
     /// `within` is for what is packed in it once more.
     fn tar(&self, layer: Layer, within: &Allowance) -> Result<OpenImage, InputError> {
         let image = LayeredImage::open(vec![layer], Whiteouts::Ordinary);
-        let image = image.map_err(|(_, source)| InputError::Tar {
-            file: self.file.to_owned(),
-            source,
-        })?;
+        let image =
+            image.map_err(|(_, source)| InputError::Tar { file: self.file.to_owned(), source })?;
         // An archive of a layout: its files are few and beside each other.
         if image.has_file(oci::MARKER) {
             return self.oci(image, within);
@@ -183,10 +158,8 @@ impl Opening<'_> {
     ) -> Result<OpenImage, InputError> {
         let layout: Arc<dyn BootImage> = Arc::new(layout);
         let image = oci::open(&layout, self.source.reference.as_deref(), allowance);
-        let image = image.map_err(|source| InputError::Oci {
-            file: self.file.to_owned(),
-            source,
-        })?;
+        let image =
+            image.map_err(|source| InputError::Oci { file: self.file.to_owned(), source })?;
         self.opened(SourceKind::Oci, image)
     }
 
@@ -201,10 +174,8 @@ impl Opening<'_> {
             return Err(self.no_choice("image references"));
         }
         let image = oci::open_parts(name, manifest, parts, extent);
-        let image = image.map_err(|source| InputError::Oci {
-            file: self.file.to_owned(),
-            source,
-        })?;
+        let image =
+            image.map_err(|source| InputError::Oci { file: self.file.to_owned(), source })?;
         self.opened(SourceKind::Oci, image)
     }
 
@@ -220,10 +191,7 @@ impl Opening<'_> {
         let file = self.file.to_owned();
         match (&self.source.deployment, found.as_slice()) {
             (None, [only]) => Ok(Some(only.clone())),
-            (None, _) => Err(InputError::SeveralDeployments {
-                file,
-                candidates: found,
-            }),
+            (None, _) => Err(InputError::SeveralDeployments { file, candidates: found }),
             (Some(chosen), _) if found.contains(chosen) => Ok(Some(chosen.clone())),
             (Some(chosen), _) => Err(InputError::NoSuchDeployment {
                 file,
@@ -254,17 +222,11 @@ impl Opening<'_> {
     }
 
     fn no_choice(&self, of: &'static str) -> InputError {
-        InputError::NoChoice {
-            file: self.file.to_owned(),
-            of,
-        }
+        InputError::NoChoice { file: self.file.to_owned(), of }
     }
 
     pub(super) fn unreadable(&self, source: io::Error) -> InputError {
-        InputError::Read {
-            file: self.file.to_owned(),
-            source,
-        }
+        InputError::Read { file: self.file.to_owned(), source }
     }
 }
 

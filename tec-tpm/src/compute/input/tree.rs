@@ -69,9 +69,7 @@ pub enum TreeError {
 
 impl<C: Clone> Tree<C> {
     pub(super) fn new() -> Self {
-        Self {
-            entries: BTreeMap::new(),
-        }
+        Self { entries: BTreeMap::new() }
     }
 
     /// Puts a file or a link at `path`, in the place of whatever is there.
@@ -98,10 +96,7 @@ impl<C: Clone> Tree<C> {
         target: &str,
     ) -> Result<(), TreeError> {
         let Some(entry) = self.entries.get(target) else {
-            return Err(TreeError::HardLink {
-                path: path.to_owned(),
-                target: target.to_owned(),
-            });
+            return Err(TreeError::HardLink { path: path.to_owned(), target: target.to_owned() });
         };
         let node = entry.node.clone();
         self.insert(layer, path, node)
@@ -145,10 +140,9 @@ impl<C: Clone> Tree<C> {
         match self.entries.get(&path).map(|entry| &entry.node) {
             Some(Node::File(content)) => Ok(content),
             Some(Node::Link(_)) => Err(io::ErrorKind::InvalidInput.into()),
-            None if self.is_folder(&path) => Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "this is not a regular file",
-            )),
+            None if self.is_folder(&path) => {
+                Err(io::Error::new(io::ErrorKind::InvalidInput, "this is not a regular file"))
+            }
             None => Err(io::ErrorKind::NotFound.into()),
         }
     }
@@ -192,17 +186,12 @@ impl<C: Clone> Tree<C> {
             let entry = self.entries.remove(&below)?;
             Some((rename(&below, path, ""), entry))
         });
-        Self {
-            entries: entries.collect(),
-        }
+        Self { entries: entries.collect() }
     }
 
     fn resolve(&self, path: &str) -> io::Result<String> {
         resolve(path, |at| match self.entries.get(at) {
-            Some(Entry {
-                node: Node::Link(target),
-                ..
-            }) => Ok(Some(target.clone())),
+            Some(Entry { node: Node::Link(target), .. }) => Ok(Some(target.clone())),
             _ => Ok(None),
         })
     }
@@ -211,16 +200,13 @@ impl<C: Clone> Tree<C> {
         let mut parts = path.split('/');
         let is_plain = |part: &str| !matches!(part, "" | "." | "..");
         if path.len() > MAX_PATH || path.split('/').count() > MAX_DEPTH || !parts.all(is_plain) {
-            return Err(TreeError::Path {
-                path: path.chars().take(256).collect(),
-            });
+            return Err(TreeError::Path { path: path.chars().take(256).collect() });
         }
         let mut parents = path.match_indices('/').filter_map(|(at, _)| path.get(..at));
         match parents.find(|parent| self.entries.contains_key(*parent)) {
-            Some(parent) => Err(TreeError::NotAFolder {
-                path: path.to_owned(),
-                parent: parent.to_owned(),
-            }),
+            Some(parent) => {
+                Err(TreeError::NotAFolder { path: path.to_owned(), parent: parent.to_owned() })
+            }
             None => Ok(()),
         }
     }
@@ -304,15 +290,9 @@ mod tests {
         tree.insert(1, "l/x", Node::File(8)).unwrap();
         tree.insert_hard_link(1, "l/y", "l/x").unwrap();
         assert_eq!(*tree.find("l/y").unwrap(), 8);
-        assert!(matches!(
-            tree.insert_hard_link(1, "z", "none"),
-            Err(TreeError::HardLink { .. })
-        ));
+        assert!(matches!(tree.insert_hard_link(1, "z", "none"), Err(TreeError::HardLink { .. })));
         for path in ["", "/a", "a//b", "a/../b", ".", &"x/".repeat(80)] {
-            assert!(matches!(
-                tree.insert(1, path, Node::File(9)),
-                Err(TreeError::Path { .. })
-            ));
+            assert!(matches!(tree.insert(1, path, Node::File(9)), Err(TreeError::Path { .. })));
         }
     }
 

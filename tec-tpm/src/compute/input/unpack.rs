@@ -56,23 +56,14 @@ pub(super) fn unpack(mut reader: Stream, meter: &Arc<Meter>) -> io::Result<Strea
     reader.by_ref().take(4).read_to_end(&mut start)?;
     let packing = Packing::of(&start);
     let packed = Arc::new(AtomicU64::new(0));
-    let counted = Counted {
-        reader: Cursor::new(start).chain(reader),
-        count: Arc::clone(&packed),
-    };
+    let counted = Counted { reader: Cursor::new(start).chain(reader), count: Arc::clone(&packed) };
     let buffered = BufReader::with_capacity(BUFFER, counted);
     let reader: Stream = match packing {
         Packing::Plain => return Ok(Box::new(buffered)),
         Packing::Gzip => Box::new(MultiGzDecoder::new(buffered)),
         Packing::Zstd => Box::new(ZstdReader::new(buffered)),
     };
-    Ok(Box::new(Unpacked {
-        reader,
-        packing,
-        packed,
-        count: 0,
-        meter: Arc::clone(meter),
-    }))
+    Ok(Box::new(Unpacked { reader, packing, packed, count: 0, meter: Arc::clone(meter) }))
 }
 
 /// Bytes that are read at once.

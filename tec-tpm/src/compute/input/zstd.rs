@@ -30,9 +30,7 @@ const MAX_WINDOW: u64 = 128 << 20;
 
 impl<R: Read> ZstdReader<R> {
     pub(super) fn new(reader: R) -> Self {
-        Self {
-            state: State::Between(reader),
-        }
+        Self { state: State::Between(reader) }
     }
 }
 
@@ -91,10 +89,7 @@ fn frame<R: Read>(mut header: Vec<u8>, mut reader: R) -> io::Result<State<R>> {
     let [flags] = descriptor;
     header.push(flags);
     let is_single = flags & 0x20 != 0;
-    let dictionary: usize = [0, 1, 2, 4]
-        .into_iter()
-        .nth((flags & 3).into())
-        .unwrap_or(0);
+    let dictionary: usize = [0, 1, 2, 4].into_iter().nth((flags & 3).into()).unwrap_or(0);
     let size: usize = match flags >> 6 {
         0 => usize::from(is_single),
         bits => 1 << bits,

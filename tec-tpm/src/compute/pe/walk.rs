@@ -52,11 +52,7 @@ pub(in crate::compute) struct PeStream {
 
 impl PeStream {
     pub(in crate::compute) fn new(request: PeRequest) -> Self {
-        Self {
-            request,
-            start: Vec::new(),
-            walk: None,
-        }
+        Self { request, start: Vec::new(), walk: None }
     }
 
     pub(in crate::compute) fn feed(&mut self, mut chunk: &[u8]) -> Result<(), PeError> {
@@ -97,11 +93,9 @@ impl PeStream {
         }
         match self.walk {
             Some(walk) => walk.finish(&self.request),
-            None => Err(PeError::Truncated {
-                offset: 0,
-                part: "MS-DOS header".to_owned(),
-                needed: 64,
-            }),
+            None => {
+                Err(PeError::Truncated { offset: 0, part: "MS-DOS header".to_owned(), needed: 64 })
+            }
         }
     }
 }
@@ -194,10 +188,9 @@ impl Walk {
         let wanted =
             |(name, _): &&Unwritten| request.keep.contains(name) || request.hash.contains(name);
         match self.layout.unwritten.iter().find(wanted) {
-            Some((name, offset)) => Err(PeError::SectionWithoutContent {
-                section: name.clone(),
-                offset: *offset,
-            }),
+            Some((name, offset)) => {
+                Err(PeError::SectionWithoutContent { section: name.clone(), offset: *offset })
+            }
             None => Ok(()),
         }
     }
@@ -293,8 +286,7 @@ impl Walk {
             // Stretches never cross the end of the sections, so only the beginning is cut.
             let skip = self.again_from.saturating_sub(self.offset);
             let skip = usize::try_from(skip).unwrap_or(usize::MAX);
-            self.again
-                .extend_from_slice(bytes.get(skip..).unwrap_or_default());
+            self.again.extend_from_slice(bytes.get(skip..).unwrap_or_default());
         }
     }
 
@@ -307,8 +299,7 @@ impl Walk {
         let skip = usize::try_from(from.saturating_sub(self.offset)).unwrap_or(usize::MAX);
         let room = MAX_STRINGS.saturating_sub(self.strings.len());
         let rest = bytes.get(skip..).unwrap_or_default();
-        self.strings
-            .extend_from_slice(rest.get(..room.min(rest.len())).unwrap_or_default());
+        self.strings.extend_from_slice(rest.get(..room.min(rest.len())).unwrap_or_default());
     }
 
     fn too_long(&self) -> PeError {
@@ -374,11 +365,7 @@ impl Walk {
         let Some(at) = long_name(&part.name).filter(|_| self.strings_from.is_some()) else {
             return Ok(Some(part));
         };
-        let Some(name) = self
-            .strings
-            .get(at..)
-            .and_then(|s| s.split(|b| *b == 0).next())
-        else {
+        let Some(name) = self.strings.get(at..).and_then(|s| s.split(|b| *b == 0).next()) else {
             return Ok(None);
         };
         // Programs compare the header's eight bytes: a shorter name does not count in this place.
@@ -452,10 +439,5 @@ fn long_name(name: &str) -> Option<usize> {
 }
 
 fn too_large(section: &str, offset: u64, size: u64, limit: u64) -> PeError {
-    PeError::SectionTooLarge {
-        section: section.to_owned(),
-        offset,
-        size,
-        limit,
-    }
+    PeError::SectionTooLarge { section: section.to_owned(), offset, size, limit }
 }

@@ -115,9 +115,7 @@ pub fn estargz(files: &[(&str, &[u8])], chunk: usize) -> io::Result<TableLayer> 
     tar.resize(tar.len() + 2 * BLOCK, 0);
     bytes.extend(gzip(&tar)?);
     // An empty member of gzip whose extra field tells where the table begins.
-    bytes.extend([
-        0x1f, 0x8b, 8, 4, 0, 0, 0, 0, 0, 255, 26, 0, b'S', b'G', 22, 0,
-    ]);
+    bytes.extend([0x1f, 0x8b, 8, 4, 0, 0, 0, 0, 0, 255, 26, 0, b'S', b'G', 22, 0]);
     bytes.extend(format!("{begin:016x}STARGZ").bytes());
     bytes.extend([1, 0, 0, 255, 255, 0, 0, 0, 0, 0, 0, 0, 0]);
     let digest = format!("sha256:{}", Sha256Digest::of(table.as_bytes()));
@@ -137,25 +135,15 @@ pub fn zstd_chunked(files: &[(&str, &[u8])], chunk: usize) -> io::Result<TableLa
     let packed = zstd(table.as_bytes());
     // RFC 8878, 3.1.2: a frame that decoders skip.
     bytes.extend([0x50, 0x2a, 0x4d, 0x18]);
-    bytes.extend(
-        u32::try_from(packed.len())
-            .unwrap_or(u32::MAX)
-            .to_le_bytes(),
-    );
+    bytes.extend(u32::try_from(packed.len()).unwrap_or(u32::MAX).to_le_bytes());
     let position = format!("{}:{}:{}:1", bytes.len(), packed.len(), table.len());
     let digest = format!("sha256:{}", Sha256Digest::of(&packed));
     bytes.extend(packed);
     Ok(TableLayer {
         bytes,
         annotations: BTreeMap::from([
-            (
-                "io.github.containers.zstd-chunked.manifest-position",
-                position,
-            ),
-            (
-                "io.github.containers.zstd-chunked.manifest-checksum",
-                digest,
-            ),
+            ("io.github.containers.zstd-chunked.manifest-position", position),
+            ("io.github.containers.zstd-chunked.manifest-checksum", digest),
         ]),
     })
 }

@@ -157,7 +157,5 @@ pub fn sbat_level(
 /// [`Unpredictable::Script`] with the line.
 pub fn grub_script(file: &str, script: &[u8]) -> Result<Vec<(usize, String)>, Unpredictable> {
     let commands = grub_script::parse(file, script)?.into_iter();
-    Ok(commands
-        .map(|command| (command.line, command.text))
-        .collect())
+    Ok(commands.map(|command| (command.line, command.text)).collect())
 }

@@ -209,10 +209,7 @@ fn certificates_that_no_endorsement_key_has_are_refused() {
         CertificateError::CriticalExtension { oid } if oid == "1.2.3.4"
     ));
     assert!(matches!(
-        parse(
-            &|params| params.key_usages = vec![KeyUsagePurpose::DigitalSignature],
-            P256
-        ),
+        parse(&|params| params.key_usages = vec![KeyUsagePurpose::DigitalSignature], P256),
         CertificateError::KeyUsage
     ));
     // A key on a curve agrees; it encrypts nothing.
@@ -229,10 +226,7 @@ fn certificates_that_no_endorsement_key_has_are_refused() {
     ));
     let server = rcgen::ExtendedKeyUsagePurpose::ServerAuth;
     assert!(matches!(
-        parse(
-            &|params| params.extended_key_usages = vec![server.clone()],
-            P256
-        ),
+        parse(&|params| params.extended_key_usages = vec![server.clone()], P256),
         CertificateError::Purpose
     ));
     assert!(matches!(

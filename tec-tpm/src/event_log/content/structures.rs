@@ -33,17 +33,13 @@ pub(super) fn image(data: &[u8]) -> Option<Content<'_>> {
     let (_link_address, rest) = number(rest)?;
     let (path, rest) = number(rest)?;
     let path = usize::try_from(path).unwrap_or(usize::MAX);
-    Some(Content::Image {
-        path: file_of(rest.get(..path.min(rest.len()))?),
-        length,
-    })
+    Some(Content::Image { path: file_of(rest.get(..path.min(rest.len()))?), length })
 }
 
 pub(super) fn blob(name: Option<String>, data: &[u8]) -> Option<Content<'_>> {
     let (base, rest) = number(data)?;
     let (length, rest) = number(rest)?;
-    rest.is_empty()
-        .then_some(Content::Firmware { name, base, length })
+    rest.is_empty().then_some(Content::Firmware { name, base, length })
 }
 
 /// A count, then GUID and address of each table.
@@ -61,18 +57,13 @@ pub(super) fn tables(name: Option<String>, data: &[u8]) -> Option<Content<'_>> {
 /// A partition table header, a count, then the entries that are in use.
 pub(super) fn partitions(data: &[u8]) -> Option<Content<'_>> {
     let (header, rest) = data.split_at_checked(GPT_HEADER)?;
-    let disk = header
-        .strip_prefix(b"EFI PART")?
-        .get(48..)?
-        .first_chunk::<16>()?;
+    let disk = header.strip_prefix(b"EFI PART")?.get(48..)?.first_chunk::<16>()?;
     let (count, rest) = number(rest)?;
     let count = usize::try_from(count.min(MAX_ENTRIES)).ok()?;
     let entries = rest.chunks_exact(GPT_ENTRY).take(count);
     let partitions: Vec<_> = entries.filter_map(partition).collect();
-    (partitions.len() == count).then(|| Content::Partitions {
-        disk: Guid::from_bytes(*disk),
-        partitions,
-    })
+    (partitions.len() == count)
+        .then(|| Content::Partitions { disk: Guid::from_bytes(*disk), partitions })
 }
 
 fn partition(entry: &[u8]) -> Option<Partition> {
@@ -94,10 +85,7 @@ pub(super) fn tagged(data: &[u8]) -> Option<Content<'_>> {
     let (id, rest) = data.split_first_chunk()?;
     let (size, rest) = rest.split_first_chunk()?;
     let size = usize::try_from(u32::from_le_bytes(*size)).ok()?;
-    (rest.len() == size).then(|| Content::Tagged {
-        id: u32::from_le_bytes(*id),
-        data: rest,
-    })
+    (rest.len() == size).then(|| Content::Tagged { id: u32::from_le_bytes(*id), data: rest })
 }
 
 pub(super) fn signature(data: &[u8]) -> Option<Content<'_>> {

@@ -38,28 +38,16 @@ fn gpt(partitions: &[(&str, u64, u64)]) -> Vec<u8> {
 fn a_variable_is_read_whole_or_not_at_all() {
     let data = variable("SecureBoot", &[1]);
     let read = |data| Content::read(EventKind::EFI_VARIABLE_DRIVER_CONFIG, data);
-    let Content::Variable {
-        vendor,
-        name,
-        data: value,
-    } = read(&data)
-    else {
+    let Content::Variable { vendor, name, data: value } = read(&data) else {
         panic!("{:?}", read(&data));
     };
-    assert_eq!(
-        (vendor, name.as_str(), value),
-        (Guid::GLOBAL, "SecureBoot", &[1][..])
-    );
+    assert_eq!((vendor, name.as_str(), value), (Guid::GLOBAL, "SecureBoot", &[1][..]));
     let longer = [data.clone(), vec![0]].concat();
     assert_eq!(read(&longer), Content::Opaque);
     for end in 0..data.len() {
         assert_eq!(read(&data[..end]), Content::Opaque);
     }
-    let lying = [
-        &Guid::GLOBAL.as_bytes()[..],
-        &numbers(&[u64::MAX, u64::MAX]),
-    ]
-    .concat();
+    let lying = [&Guid::GLOBAL.as_bytes()[..], &numbers(&[u64::MAX, u64::MAX])].concat();
     assert_eq!(read(&lying), Content::Opaque);
 }
 
@@ -71,10 +59,7 @@ fn a_partition_table_names_its_partitions() {
         panic!("{content:?}");
     };
     assert_eq!(*disk, Guid::from_bytes(DISK));
-    assert_eq!(
-        (partitions[1].name.as_str(), partitions[1].last),
-        ("root", 9999)
-    );
+    assert_eq!((partitions[1].name.as_str(), partitions[1].last), ("root", 9999));
     assert_eq!(
         serde_json::to_value(&content).unwrap()["partitions"][0],
         json!({"kind": "22222222-2222-2222-2222-222222222222",
@@ -82,10 +67,7 @@ fn a_partition_table_names_its_partitions() {
                "name": "ESP", "first": 2048, "last": 4095})
     );
     let cut = &data[..data.len() - 1];
-    assert_eq!(
-        Content::read(EventKind::EFI_GPT_EVENT2, cut),
-        Content::Opaque
-    );
+    assert_eq!(Content::read(EventKind::EFI_GPT_EVENT2, cut), Content::Opaque);
 }
 
 #[test]
@@ -94,35 +76,19 @@ fn blobs_and_tables_are_read_in_both_their_forms() {
     let described = [b"\x04PEI\0".to_vec(), plain.clone()].concat();
     for (kind, data, name) in [
         (EventKind::EFI_PLATFORM_FIRMWARE_BLOB, &plain, None),
-        (
-            EventKind::EFI_PLATFORM_FIRMWARE_BLOB2,
-            &described,
-            Some("PEI".to_owned()),
-        ),
+        (EventKind::EFI_PLATFORM_FIRMWARE_BLOB2, &described, Some("PEI".to_owned())),
         (EventKind::POST_CODE, &plain, None),
         (EventKind::S_CRTM_CONTENTS, &plain, None),
         (EventKind::POST_CODE2, &described, Some("PEI".to_owned())),
     ] {
         let (base, length) = (0x82_0000, 0xe_0000);
-        assert_eq!(
-            Content::read(kind, data),
-            Content::Firmware { name, base, length }
-        );
+        assert_eq!(Content::read(kind, data), Content::Firmware { name, base, length });
     }
-    let table = [
-        &numbers(&[1])[..],
-        Guid::GLOBAL.as_bytes(),
-        &numbers(&[0xdead]),
-    ]
-    .concat();
+    let table = [&numbers(&[1])[..], Guid::GLOBAL.as_bytes(), &numbers(&[0xdead])].concat();
     let described = [b"\x06SMBIOS".to_vec(), table.clone()].concat();
     for (kind, data, name) in [
         (EventKind::EFI_HANDOFF_TABLES, &table, None),
-        (
-            EventKind::EFI_HANDOFF_TABLES2,
-            &described,
-            Some("SMBIOS".to_owned()),
-        ),
+        (EventKind::EFI_HANDOFF_TABLES2, &described, Some("SMBIOS".to_owned())),
     ] {
         let tables = vec![Guid::GLOBAL];
         assert_eq!(Content::read(kind, data), Content::Tables { name, tables });
@@ -132,10 +98,7 @@ fn blobs_and_tables_are_read_in_both_their_forms() {
 #[test]
 fn events_that_extend_nothing_say_what_they_are() {
     let read = |data| Content::read(EventKind::NO_ACTION, data);
-    assert_eq!(
-        read(b"StartupLocality\0\x03"),
-        Content::StartupLocality { locality: 3 }
-    );
+    assert_eq!(read(b"StartupLocality\0\x03"), Content::StartupLocality { locality: 3 });
     for data in [&b"SP800-155 Event3\x01"[..], b"Spec ID Event03\0\0\0"] {
         assert!(matches!(read(data), Content::Signature { .. }), "{data:?}");
     }
@@ -152,19 +115,12 @@ fn details_tell_what_each_structure_holds() {
         }
         let bytes = log.raw(&[0xff]).build();
         let log = EventLog::parse(&bytes).unwrap();
-        log.events()
-            .iter()
-            .skip(1)
-            .map(crate::event_log::Event::detail)
-            .collect()
+        log.events().iter().skip(1).map(crate::event_log::Event::detail).collect()
     };
     let tag = [1_u32, 6].map(u32::to_le_bytes).concat();
     let found = details(&[
         (EventKind::EFI_GPT_EVENT, gpt(&[("ESP", 1, 2), ("", 3, 4)])),
-        (
-            EventKind::EFI_PLATFORM_FIRMWARE_BLOB,
-            numbers(&[0x1000, 16]),
-        ),
+        (EventKind::EFI_PLATFORM_FIRMWARE_BLOB, numbers(&[0x1000, 16])),
         (EventKind::EVENT_TAG, [tag, b"initrd".to_vec()].concat()),
         (EventKind::POST_CODE, b"sixteen letters!".to_vec()),
         (EventKind::SEPARATOR, vec![0; 4]),
@@ -172,10 +128,7 @@ fn details_tell_what_each_structure_holds() {
         (EventKind::SEPARATOR, b"WBCL".to_vec()),
         (EventKind::new(0x7777), b"text of an unknown type".to_vec()),
     ]);
-    let found: Vec<_> = found
-        .iter()
-        .map(|detail| detail.as_deref().unwrap_or("-"))
-        .collect();
+    let found: Vec<_> = found.iter().map(|detail| detail.as_deref().unwrap_or("-")).collect();
     assert_eq!(
         found,
         [

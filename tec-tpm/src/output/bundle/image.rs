@@ -52,10 +52,7 @@ impl FromStr for ImageReference {
         if text.len() > MAX_REFERENCE || !name.chars().all(|c| c.is_ascii_graphic()) {
             return Err(refuse);
         }
-        Ok(Self {
-            text: text.to_owned(),
-            digest: digits.parse().map_err(|_| refuse)?,
-        })
+        Ok(Self { text: text.to_owned(), digest: digits.parse().map_err(|_| refuse)? })
     }
 }
 
@@ -73,8 +70,6 @@ impl Serialize for ImageReference {
 
 impl<'de> Deserialize<'de> for ImageReference {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(D::Error::custom)
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
     }
 }

@@ -91,11 +91,7 @@ struct BundleIn {
 impl ReferenceBundle {
     /// A bundle that is good until `expires_at`.
     pub fn new(image: ImageReference, expires_at: Timestamp, expected: ExpectedPcrs) -> Self {
-        Self {
-            image,
-            expires_at,
-            expected,
-        }
+        Self { image, expires_at, expected }
     }
 
     /// The bytes that are signed. They also are a label `org.coreos.pcrs` with more members.

@@ -111,8 +111,6 @@ impl DetachedSignature {
         let der = der.map_err(|_| BundleError::Signature { key })?;
         let verified =
             Signature::from_der(&der).and_then(|signature| verifier.verify(bundle, &signature));
-        verified
-            .map(|()| key)
-            .map_err(|_| BundleError::Signature { key })
+        verified.map(|()| key).map_err(|_| BundleError::Signature { key })
     }
 }

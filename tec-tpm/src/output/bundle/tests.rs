@@ -25,18 +25,14 @@ fn at(seconds: i64) -> Timestamp {
 
 fn image(digit: char) -> ImageReference {
     let digest = digit.to_string().repeat(64);
-    format!("registry.example/os@sha256:{digest}")
-        .parse()
-        .unwrap()
+    format!("registry.example/os@sha256:{digest}").parse().unwrap()
 }
 
 fn bundle() -> ReferenceBundle {
     let pcr4 = PcrIndex::BOOT_MANAGER;
     let shim = ImageEvent::new("E", pcr4, Sha256Digest::of("shim"), "Pcr4Shim");
-    let expected = ExpectedPcrs::new(vec![ExpectedPcr::from_events(
-        pcr4,
-        [shim.from_file("EFI/shim")],
-    )]);
+    let expected =
+        ExpectedPcrs::new(vec![ExpectedPcr::from_events(pcr4, [shim.from_file("EFI/shim")])]);
     ReferenceBundle::new(image('a'), at(100), expected)
 }
 
@@ -145,10 +141,7 @@ fn other_json_is_no_bundle_even_if_it_is_signed() {
         assert_eq!(refused.code(), Code::BundleMalformed);
     }
     let large = " ".repeat(MAX_BUNDLE + 1);
-    assert!(matches!(
-        verify(&large, ""),
-        Err(BundleError::Content(OutputError::TooLarge { .. }))
-    ));
+    assert!(matches!(verify(&large, ""), Err(BundleError::Content(OutputError::TooLarge { .. }))));
 }
 
 #[test]
@@ -161,41 +154,23 @@ fn other_text_is_no_signature() {
         json[member] = value.into();
         verify(&text, &json.to_string()).unwrap_err()
     };
-    assert!(matches!(
-        with("algorithm", "none"),
-        BundleError::Algorithm { .. }
-    ));
-    assert!(matches!(
-        with("more", "than known"),
-        BundleError::SignatureForm(_)
-    ));
+    assert!(matches!(with("algorithm", "none"), BundleError::Algorithm { .. }));
+    assert!(matches!(with("more", "than known"), BundleError::SignatureForm(_)));
     assert!(matches!(with("key", "12"), BundleError::SignatureForm(_)));
-    assert!(matches!(
-        with("signature", "!"),
-        BundleError::Signature { .. }
-    ));
-    assert!(matches!(
-        with("signature", ""),
-        BundleError::Signature { .. }
-    ));
+    assert!(matches!(with("signature", "!"), BundleError::Signature { .. }));
+    assert!(matches!(with("signature", ""), BundleError::Signature { .. }));
     let large = " ".repeat(5000);
     assert!(matches!(
         verify(&text, &large),
         Err(BundleError::SignatureForm(OutputError::TooLarge { .. }))
     ));
-    assert!(matches!(
-        BundleSigner::from_pem(OTHER_PUBLIC),
-        Err(BundleError::PrivateKey)
-    ));
+    assert!(matches!(BundleSigner::from_pem(OTHER_PUBLIC), Err(BundleError::PrivateKey)));
 }
 
 #[test]
 fn images_are_referred_to_by_digest() {
     let digest = "5".repeat(64);
-    for good in [
-        format!("sha256:{digest}"),
-        format!("a:5000/b:c@sha256:{digest}"),
-    ] {
+    for good in [format!("sha256:{digest}"), format!("a:5000/b:c@sha256:{digest}")] {
         let reference: ImageReference = good.parse().unwrap();
         assert_eq!(reference.as_str(), good);
         assert_eq!(reference.digest().to_string(), digest);

@@ -61,10 +61,7 @@ fn the_next_boot_of_the_same_files_is_as_now() {
     let prediction = predict(&debian_chain("2.12"));
     let bytes = log_of(&prediction);
     let log = EventLog::parse(&bytes).unwrap();
-    let current = CurrentBoot {
-        log: Some(&log),
-        values: None,
-    };
+    let current = CurrentBoot { log: Some(&log), values: None };
     let next = NextBoot::new(report(&prediction), current).unwrap();
     let register = &next.registers[0];
     assert_eq!((register.pcr, register.changes()), (PCR4, Some(false)));
@@ -76,10 +73,7 @@ fn the_next_boot_of_the_same_files_is_as_now() {
 fn an_update_changes_the_event_of_the_file_that_changes() {
     let bytes = log_of(&predict(&debian_chain("2.12")));
     let log = EventLog::parse(&bytes).unwrap();
-    let current = CurrentBoot {
-        log: Some(&log),
-        values: None,
-    };
+    let current = CurrentBoot { log: Some(&log), values: None };
     let next = NextBoot::new(report(&updated()), current).unwrap();
     let register = &next.registers[0];
     assert_eq!(register.changes(), Some(true));
@@ -92,10 +86,7 @@ fn an_update_changes_the_event_of_the_file_that_changes() {
 #[test]
 fn values_alone_tell_which_registers_change() {
     let now: BTreeMap<_, _> = [(PCR4, Sha256Digest::ZERO)].into();
-    let current = CurrentBoot {
-        log: None,
-        values: Some(&now),
-    };
+    let current = CurrentBoot { log: None, values: Some(&now) };
     let next = NextBoot::new(report(&updated()), current).unwrap();
     assert_eq!(next.registers[0].now, Some(Sha256Digest::ZERO));
     assert_eq!(next.registers[0].changes(), Some(true));

@@ -24,10 +24,7 @@ struct RawTcb {
 
 impl<'a> Fields<'a> {
     pub(super) fn new(bytes: &'a [u8]) -> Self {
-        Self {
-            reader: WireReader::new(bytes),
-            reserved: Vec::new(),
-        }
+        Self { reader: WireReader::new(bytes), reserved: Vec::new() }
     }
 
     pub(super) fn version(&mut self) -> Result<u32, WireError> {
@@ -122,10 +119,7 @@ impl<'a> Fields<'a> {
     }
 
     fn raw_tcb(&mut self) -> Result<RawTcb, WireError> {
-        Ok(RawTcb {
-            offset: self.reader.offset(),
-            bytes: self.reader.array()?,
-        })
+        Ok(RawTcb { offset: self.reader.offset(), bytes: self.reader.array()? })
     }
 
     fn tcb(&mut self, raw: RawTcb, product: Option<Product>) -> Tcb {
@@ -142,21 +136,13 @@ impl<'a> Fields<'a> {
         }
         let [family, model, stepping] = self.reader.array()?;
         self.zeros::<21>()?;
-        Ok(Some(Processor {
-            family,
-            model,
-            stepping,
-        }))
+        Ok(Some(Processor { family, model, stepping }))
     }
 
     fn firmware(&mut self) -> Result<FirmwareVersion, WireError> {
         let [build, minor, major] = self.reader.array()?;
         self.zeros::<1>()?;
-        Ok(FirmwareVersion {
-            major,
-            minor,
-            build,
-        })
+        Ok(FirmwareVersion { major, minor, build })
     }
 
     fn mitigations(&mut self, version: u32) -> Result<(Option<u64>, Option<u64>), WireError> {

@@ -25,11 +25,7 @@ const PSS_SHA384: [u8; 67] = [
 
 /// INTEGER (X.690, section 8.3): a number from 128 on needs a zero before it.
 pub(super) fn integer(value: u8) -> Vec<u8> {
-    if value < 0x80 {
-        der(0x02, &[&[value]])
-    } else {
-        der(0x02, &[&[0, value]])
-    }
+    if value < 0x80 { der(0x02, &[&[value]]) } else { der(0x02, &[&[0, value]]) }
 }
 
 #[expect(clippy::expect_used, reason = "identifiers are written out in tests")]
@@ -65,13 +61,7 @@ pub(super) fn sign_certificate(
     extensions: &[Vec<u8>],
 ) -> Vec<u8> {
     let [from, until] = validity;
-    let validity = der(
-        0x30,
-        &[
-            &der(0x17, &[from.as_bytes()]),
-            &der(0x17, &[until.as_bytes()]),
-        ],
-    );
+    let validity = der(0x30, &[&der(0x17, &[from.as_bytes()]), &der(0x17, &[until.as_bytes()])]);
     let extensions: Vec<&[u8]> = extensions.iter().map(Vec::as_slice).collect();
     let signed = der(
         0x30,

@@ -78,10 +78,7 @@ pub enum AzSnpEvidenceVersion {
 
 /// Evidence, decoded and bounded; nothing of it is verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "these are all members of the evidence"
-)]
+#[expect(clippy::exhaustive_structs, reason = "these are all members of the evidence")]
 pub struct AzSnpEvidence {
     /// Which form it has.
     pub version: AzSnpEvidenceVersion,
@@ -147,10 +144,8 @@ impl AzSnpEvidence {
 
     fn from_old(value: &Value) -> Result<Self, AzSnpEvidenceError> {
         let wire = WireOld::deserialize(value).map_err(AzSnpEvidenceError::Json)?;
-        let vcek = first_certificate(&wire.vcek).ok_or(AzSnpEvidenceError::Member {
-            member: "vcek",
-            limit: MAX_VCEK,
-        })?;
+        let vcek = first_certificate(&wire.vcek)
+            .ok_or(AzSnpEvidenceError::Member { member: "vcek", limit: MAX_VCEK })?;
         Ok(Self {
             version: AzSnpEvidenceVersion::V0,
             signature: wire.quote.signature,
@@ -179,9 +174,7 @@ impl AzSnpEvidence {
             hcl_report: URL_SAFE
                 .decode(wire.hcl_report)
                 .map_err(|_| wrong("hcl_report", MAX_HCL_REPORT))?,
-            vcek: URL_SAFE
-                .decode(wire.vcek)
-                .map_err(|_| wrong("vcek", MAX_VCEK))?,
+            vcek: URL_SAFE.decode(wire.vcek).map_err(|_| wrong("vcek", MAX_VCEK))?,
         })
     }
 

@@ -13,19 +13,14 @@ use crate::testing::{AttestFields, SoftAzure, SoftSnp};
 use crate::verifier::{ByTee, TpmVerifier};
 
 const REPORT_DATA: [u8; 48] = [0xd5; 48];
-const VERSIONS: [AzSnpEvidenceVersion; 3] = [
-    AzSnpEvidenceVersion::V0,
-    AzSnpEvidenceVersion::V1,
-    AzSnpEvidenceVersion::V2,
-];
+const VERSIONS: [AzSnpEvidenceVersion; 3] =
+    [AzSnpEvidenceVersion::V0, AzSnpEvidenceVersion::V1, AzSnpEvidenceVersion::V2];
 
 fn machine() -> &'static SoftAzure {
     static MACHINE: OnceLock<SoftAzure> = OnceLock::new();
     MACHINE.get_or_init(|| {
         let machine = SoftAzure::new(1);
-        machine
-            .tpm()
-            .extend(PcrIndex::BOOT_MANAGER, &Sha256Digest::of("shim"));
+        machine.tpm().extend(PcrIndex::BOOT_MANAGER, &Sha256Digest::of("shim"));
         machine
     })
 }
@@ -103,10 +98,8 @@ async fn the_port_takes_its_sort_of_evidence_and_no_other() {
     assert!(both.verify(request(Tee::AzSnpVtpm)).await.is_ok());
     let as_tpm = both.verify(request(Tee::Tpm)).await;
     assert!(matches!(as_tpm, Err(VerifyError::Malformed { .. })));
-    for refused in [
-        azure.verify(request(Tee::Tpm)).await,
-        both.verify(request(Tee::Sample)).await,
-    ] {
+    for refused in [azure.verify(request(Tee::Tpm)).await, both.verify(request(Tee::Sample)).await]
+    {
         assert!(matches!(refused, Err(VerifyError::Unsupported { .. })));
     }
 }
@@ -129,31 +122,11 @@ fn malformed_evidence_names_the_member() {
         (&new, "/version", json!(3), "version"),
         (&new, "/version", json!("2"), "version"),
         (&new, "/version", json!(null), "version"),
-        (
-            &new,
-            "/tpm_quote/signature",
-            json!("0"),
-            "tpm_quote.signature",
-        ),
-        (
-            &new,
-            "/tpm_quote/signature",
-            json!("00".repeat(513)),
-            "tpm_quote.signature",
-        ),
-        (
-            &new,
-            "/tpm_quote/message",
-            json!("00".repeat(1025)),
-            "tpm_quote.message",
-        ),
+        (&new, "/tpm_quote/signature", json!("0"), "tpm_quote.signature"),
+        (&new, "/tpm_quote/signature", json!("00".repeat(513)), "tpm_quote.signature"),
+        (&new, "/tpm_quote/message", json!("00".repeat(1025)), "tpm_quote.message"),
         (&new, "/tpm_quote/pcrs/3", json!("00"), "tpm_quote.pcrs"),
-        (
-            &new,
-            "/tpm_quote/pcrs",
-            json!(vec!["0".repeat(64); 65]),
-            "tpm_quote.pcrs",
-        ),
+        (&new, "/tpm_quote/pcrs", json!(vec!["0".repeat(64); 65]), "tpm_quote.pcrs"),
         // Without padding, and of the standard alphabet.
         (&new, "/hcl_report", json!("AA"), "hcl_report"),
         (&new, "/hcl_report", json!("+/+/"), "hcl_report"),
@@ -168,9 +141,8 @@ fn malformed_evidence_names_the_member() {
     ] {
         let mut evidence = whole.clone();
         *evidence.pointer_mut(pointer).unwrap() = bad;
-        let error = verifier(Policy::new())
-            .verify_evidence(&evidence, &REPORT_DATA, None)
-            .unwrap_err();
+        let error =
+            verifier(Policy::new()).verify_evidence(&evidence, &REPORT_DATA, None).unwrap_err();
         assert!(
             matches!(&error, VerifyError::Malformed { at } if at == member),
             "{pointer}: {error:?}"
@@ -261,9 +233,7 @@ fn a_key_that_the_hardware_does_not_vouch_for_is_refused() {
 fn all_findings_of_the_hardware_are_told() {
     let strict = Policy::new().with_measurements([]).with_id_keys([]);
     let sent = evidence(AzSnpEvidenceVersion::V2).to_value();
-    let error = verifier(strict)
-        .verify_evidence(&sent, &REPORT_DATA, None)
-        .unwrap_err();
+    let error = verifier(strict).verify_evidence(&sent, &REPORT_DATA, None).unwrap_err();
     let VerifyError::Hardware { findings, .. } = error else {
         panic!("{error:?}");
     };
@@ -287,10 +257,8 @@ fn tdx_is_not_snp() {
 
 #[test]
 fn from_version_2_on_the_hardware_report_is_for_this_session() {
-    let old = AzSnpEvidence {
-        version: AzSnpEvidenceVersion::V2,
-        ..evidence(AzSnpEvidenceVersion::V1)
-    };
+    let old =
+        AzSnpEvidence { version: AzSnpEvidenceVersion::V2, ..evidence(AzSnpEvidenceVersion::V1) };
     let error = verify(&old).unwrap_err();
     assert!(
         matches!(&error, VerifyError::Quote { reason, .. } if reason.contains("another session")),
@@ -317,15 +285,10 @@ fn init_data_must_be_what_pcr_8_holds() {
     assert!(matches!(sha384, Err(VerifyError::Malformed { .. })));
 
     let other = SoftAzure::new(3);
-    other
-        .tpm()
-        .extend(PcrIndex::new(8).unwrap(), &Sha256Digest::new([1; 32]));
-    let sent = other
-        .evidence(AzSnpEvidenceVersion::V2, &REPORT_DATA)
-        .to_value();
-    let verified = verifier(Policy::new())
-        .verify_evidence(&sent, &REPORT_DATA, Some(&[1; 32]))
-        .unwrap();
+    other.tpm().extend(PcrIndex::new(8).unwrap(), &Sha256Digest::new([1; 32]));
+    let sent = other.evidence(AzSnpEvidenceVersion::V2, &REPORT_DATA).to_value();
+    let verified =
+        verifier(Policy::new()).verify_evidence(&sent, &REPORT_DATA, Some(&[1; 32])).unwrap();
     let held = Sha256Digest::ZERO.extended(&Sha256Digest::new([1; 32]));
     assert_eq!(verified.init_data, held.to_string());
 }

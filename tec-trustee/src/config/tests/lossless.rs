@@ -60,9 +60,7 @@ fn configuration() -> impl Strategy<Value = String> {
     let sections = prop::sample::subsequence(TABLES.to_vec(), 0..=TABLES.len())
         .prop_shuffle()
         .prop_flat_map(|tables| {
-            let sections = tables
-                .into_iter()
-                .map(|table| (Just(table), comment(), block()));
+            let sections = tables.into_iter().map(|table| (Just(table), comment(), block()));
             sections.collect::<Vec<_>>()
         });
     (block(), sections, any::<bool>()).prop_map(|(top, sections, is_insecure)| {

@@ -25,14 +25,10 @@ async fn a_session_cannot_carry_a_forged_token_past_the_guard() {
     let world = World::new().await;
     let (id, ..) = world.attest(1).await;
     let forged = "eyJhbGciOiJFUzI1NiJ9.e30.AA";
-    world
-        .is_stopped(with_bearer(with_cookie(get(1), &id), forged))
-        .await;
+    world.is_stopped(with_bearer(with_cookie(get(1), &id), forged)).await;
     // Nor by having the cookie taken away on the way.
     let request = with_bearer(with_cookie(get(1), &id), forged);
-    world
-        .is_stopped(with(request, "connection", "cookie"))
-        .await;
+    world.is_stopped(with(request, "connection", "cookie")).await;
     let request = with_bearer(with_bearer(get(1), "token 1"), forged);
     world.is_stopped(request).await;
     // The session's own token beside its cookie is no lie.
@@ -97,9 +93,7 @@ async fn a_session_that_the_broker_did_not_open_is_none() {
     assert!(!headers["set-cookie"].to_str().unwrap().contains(chosen));
     let body: Value = serde_json::from_slice(&body).unwrap();
     let sent = evidence(body["nonce"].as_str().unwrap(), 1).await;
-    world
-        .is_stopped(with_cookie(post("attest", &sent), chosen))
-        .await;
+    world.is_stopped(with_cookie(post("attest", &sent), chosen)).await;
 }
 
 #[tokio::test]
@@ -117,9 +111,7 @@ async fn a_member_that_occurs_twice_is_stopped_however_deep() {
         let sent = evidence(&nonce, 1).await;
         assert!(sent.contains(member), "{sent}");
         let sent = sent.replacen(member, twice, 1);
-        world
-            .is_stopped(with_cookie(post("attest", &sent), &id))
-            .await;
+        world.is_stopped(with_cookie(post("attest", &sent), &id)).await;
     }
     let twice = AUTH.replacen("\"tee\"", "\"tee\":\"sample\",\"tee\"", 1);
     world.is_stopped(post("auth", &twice)).await;
@@ -189,13 +181,7 @@ async fn no_spelling_of_a_path_gets_past_the_look_at_it() {
         let request = Request::get(&uri).body(Body::empty()).unwrap();
         world.is_stopped(with_cookie(request, &id)).await;
     }
-    for verb in [
-        "Resource",
-        "RESOURCE",
-        "resource%2f",
-        "resource;",
-        "../v0/resource",
-    ] {
+    for verb in ["Resource", "RESOURCE", "resource%2f", "resource;", "../v0/resource"] {
         let uri = format!("/kbs/v0/{verb}/default/{other}/root");
         let request = Request::get(uri).body(Body::empty()).unwrap();
         world.is_stopped(with_cookie(request, &id)).await;
@@ -216,14 +202,10 @@ async fn a_session_brings_three_pieces_of_evidence_at_most() {
     let (id, nonce) = world.auth().await;
     for key in [3, 3, 3] {
         let sent = evidence(&nonce, key).await;
-        world
-            .is_stopped(with_cookie(post("attest", &sent), &id))
-            .await;
+        world.is_stopped(with_cookie(post("attest", &sent), &id)).await;
     }
     let sent = evidence(&nonce, 1).await;
-    world
-        .is_stopped(with_cookie(post("attest", &sent), &id))
-        .await;
+    world.is_stopped(with_cookie(post("attest", &sent), &id)).await;
 }
 
 #[tokio::test]
@@ -244,13 +226,8 @@ async fn a_token_in_another_place_than_the_header_is_none() {
     for name in ["x-authorization", "proxy-authorization", "kbs-session-id"] {
         world.is_stopped(with(get(1), name, "Bearer token 1")).await;
     }
-    let uri = format!(
-        "/kbs/v0/resource/{}?token=token%201",
-        sample::secret_path(1)
-    );
-    world
-        .is_stopped(Request::get(uri).body(Body::empty()).unwrap())
-        .await;
+    let uri = format!("/kbs/v0/resource/{}?token=token%201", sample::secret_path(1));
+    world.is_stopped(Request::get(uri).body(Body::empty()).unwrap()).await;
 }
 
 #[tokio::test]
@@ -259,11 +236,7 @@ async fn the_nonce_of_a_session_that_ended_is_worth_nothing() {
     let (id, nonce) = world.auth().await;
     let sent = evidence(&nonce, 1).await;
     world.clock.advance_seconds(300);
-    world
-        .is_stopped(with_cookie(post("attest", &sent), &id))
-        .await;
+    world.is_stopped(with_cookie(post("attest", &sent), &id)).await;
     let (new, _) = world.auth().await;
-    world
-        .is_stopped(with_cookie(post("attest", &sent), &new))
-        .await;
+    world.is_stopped(with_cookie(post("attest", &sent), &new)).await;
 }

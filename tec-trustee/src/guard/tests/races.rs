@@ -102,10 +102,7 @@ async fn a_key_that_goes_to_another_machine_takes_no_session_along() {
     aks.revoke(&key, &sample::line()).await.unwrap();
     let machines: &dyn MachineRegistry = &*world.registry;
     let unlimited = UnclaimedLimit::Unlimited;
-    machines
-        .create(&sample::machine(3), unlimited)
-        .await
-        .unwrap();
+    machines.create(&sample::machine(3), unlimited).await.unwrap();
     let approved = sample::approved_ak(1, 3);
     // Whether or not a revoked key may be bound again, the session stays closed.
     let _ = aks.bind(&approved, &sample::line()).await;

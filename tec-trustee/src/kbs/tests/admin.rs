@@ -6,10 +6,7 @@ use p256::pkcs8::EncodePublicKey as _;
 use super::*;
 
 fn delete(path: &str) -> Ask {
-    Ask {
-        method: "DELETE",
-        ..post(path, "")
-    }
+    Ask { method: "DELETE", ..post(path, "") }
 }
 
 fn policy_body(text: &str) -> String {
@@ -33,11 +30,7 @@ async fn what_is_accepted_is_answered_as_clients_expect() {
         (get("resource-policy"), json_type, r#"["resource-policy"]"#),
         (post("attestation-policy", attestation), None, ""),
         (post("reference-value", value.to_string()), json_type, ""),
-        (
-            get("reference-value/tec-test"),
-            json_type,
-            r#"["a",1,true]"#,
-        ),
+        (get("reference-value/tec-test"), json_type, r#"["a",1,true]"#),
     ] {
         let what = format!("{} {}", ask.method, ask.path);
         let answer = ask.bearer(&token).of(&kbs).await;
@@ -55,46 +48,18 @@ async fn what_is_not_accepted_says_why() {
     let other = policy_body("package policy").replace("default_cpu", "default_gpu");
     let not_text = "the policy is not base64url of a text";
     for (ask, kind, detail) in [
-        (
-            post("resource-policy", padded),
-            "ParsePolicyError",
-            not_text,
-        ),
-        (
-            post("resource-policy", standard),
-            "ParsePolicyError",
-            not_text,
-        ),
+        (post("resource-policy", padded), "ParsePolicyError", not_text),
+        (post("resource-policy", standard), "ParsePolicyError", not_text),
         (
             post("attestation-policy", other),
             "ParsePolicyError",
             "the only attestation policy is default_cpu",
         ),
-        (
-            post("resource-policy", "{"),
-            "SerdeError",
-            "the body is not as expected",
-        ),
-        (
-            post("reference-value", "[]"),
-            "SerdeError",
-            "the body is not as expected",
-        ),
-        (
-            get("reference-value/unknown"),
-            "RvpsError",
-            "there is no such reference value",
-        ),
-        (
-            delete("resource/a/b/c"),
-            "PluginInternalError",
-            "there is no such resource",
-        ),
-        (
-            post("resource/a/b", ""),
-            "PluginInternalError",
-            "a resource path has three segments",
-        ),
+        (post("resource-policy", "{"), "SerdeError", "the body is not as expected"),
+        (post("reference-value", "[]"), "SerdeError", "the body is not as expected"),
+        (get("reference-value/unknown"), "RvpsError", "there is no such reference value"),
+        (delete("resource/a/b/c"), "PluginInternalError", "there is no such resource"),
+        (post("resource/a/b", ""), "PluginInternalError", "a resource path has three segments"),
     ] {
         let answer = ask.bearer(&token).of(&kbs).await;
         let error = answer.error();
@@ -103,11 +68,8 @@ async fn what_is_not_accepted_says_why() {
         assert_eq!(error.kind, format!("{namespace}{kind}"));
         assert_eq!(error.detail, detail);
     }
-    for ask in [
-        delete("resource-policy"),
-        get("attestation-policy"),
-        post("reference-value/x", ""),
-    ] {
+    for ask in [delete("resource-policy"), get("attestation-policy"), post("reference-value/x", "")]
+    {
         let answer = ask.bearer(&token).of(&kbs).await;
         answer.is_error(404, &ErrorKind::PluginNotFound);
     }
@@ -117,18 +79,13 @@ async fn what_is_not_accepted_says_why() {
 fn es256(seed: u64, claims: &Value) -> (AdminAuth, String) {
     use p256::elliptic_curve::Generate as _;
     let key = p256::SecretKey::generate_from_rng(&mut rng(seed));
-    let pem = key
-        .public_key()
-        .to_public_key_pem(p256::pkcs8::LineEnding::LF);
+    let pem = key.public_key().to_public_key_pem(p256::pkcs8::LineEnding::LF);
     let header = URL_SAFE_NO_PAD.encode(r#"{"typ":"JWT","alg":"ES256"}"#);
     let signed = format!("{header}.{}", URL_SAFE_NO_PAD.encode(claims.to_string()));
     let signature: p256::ecdsa::Signature =
         p256::ecdsa::SigningKey::from(key).sign(signed.as_bytes());
     let signature = URL_SAFE_NO_PAD.encode(signature.to_bytes());
-    (
-        AdminAuth::from_pem(&pem.unwrap()).unwrap(),
-        format!("{signed}.{signature}"),
-    )
+    (AdminAuth::from_pem(&pem.unwrap()).unwrap(), format!("{signed}.{signature}"))
 }
 
 #[test]

@@ -8,10 +8,7 @@ use crate::jwe;
 use crate::jwe::Jwe;
 
 fn put(path: &str, body: impl AsRef<[u8]>) -> Ask {
-    Ask {
-        method: "PUT",
-        ..post(path, body)
-    }
+    Ask { method: "PUT", ..post(path, body) }
 }
 
 fn sealed() -> Jwe {
@@ -21,11 +18,7 @@ fn sealed() -> Jwe {
 
 async fn kept(world: &World) -> Vec<u32> {
     let escrowed = flow::escrowed(&*world.registry, &sample::machine_id(1)).await;
-    escrowed
-        .unwrap()
-        .into_iter()
-        .map(|(number, _)| number)
-        .collect()
+    escrowed.unwrap().into_iter().map(|(number, _)| number).collect()
 }
 
 #[tokio::test]

@@ -39,11 +39,7 @@ async fn a_session_key_has_the_members_of_the_protocol_and_no_others() {
         key[name] = value;
         let answer = answered(&world, &key, "").await;
         answer.is_error(401, &ErrorKind::AttestationError);
-        assert_eq!(
-            answer.error().code(),
-            Some(Code::EvidenceMalformed),
-            "{name}"
-        );
+        assert_eq!(answer.error().code(), Some(Code::EvidenceMalformed), "{name}");
     }
 }
 
@@ -68,10 +64,7 @@ async fn evidence_of_many_small_values_is_not_read() {
     let (cookie, nonce) = auth(&world.kbs).await;
     let mut body = request(&nonce, &world.attester).await;
     body["tee-evidence"]["primary_evidence"]["pad"] = json!(vec![0; 1 << 19]);
-    let answer = post("attest", body.to_string())
-        .cookie(&cookie)
-        .of(&world.kbs)
-        .await;
+    let answer = post("attest", body.to_string()).cookie(&cookie).of(&world.kbs).await;
     answer.is_error(401, &ErrorKind::AttestationError);
     assert_eq!(answer.error().code(), Some(Code::EvidenceMalformed));
 }

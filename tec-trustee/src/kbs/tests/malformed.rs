@@ -13,22 +13,14 @@ struct Case {
 }
 
 fn case(ask: Ask, status: u16, kind: &'static str, detail: &'static str) -> Case {
-    Case {
-        ask,
-        status,
-        kind,
-        detail,
-    }
+    Case { ask, status, kind, detail }
 }
 
 impl Case {
     async fn hold(self, kbs: &Kbs) {
         let what = format!("{} {} {}", self.ask.method, self.ask.path, self.detail);
         let answer = self.ask.of(kbs).await;
-        let body = format!(
-            r#"{{"type":"{ERRORS}/{}","detail":"{}"}}"#,
-            self.kind, self.detail
-        );
+        let body = format!(r#"{{"type":"{ERRORS}/{}","detail":"{}"}}"#, self.kind, self.detail);
         let given = String::from_utf8(answer.body).unwrap();
         assert_eq!(given, body, "{what}");
         assert_eq!(answer.status.as_u16(), self.status, "{what}");
@@ -54,44 +46,18 @@ async fn auth_is_refused_to_the_byte() {
         (r#"{"version":"0.4.0","extra-params":{}}"#, MALFORMED),
         (r#"{"tee":"tpm","extra-params":{}}"#, MALFORMED),
         (r#"{"version":4,"tee":"tpm","extra-params":{}}"#, MALFORMED),
-        (
-            r#"{"version":"0.4.0","tee":["tpm"],"extra-params":{}}"#,
-            MALFORMED,
-        ),
-        (
-            r#"{"version":"0.4.0","tee":"tpm","tee":"tpm","extra-params":{}}"#,
-            MALFORMED,
-        ),
-        (
-            r#"{"version":"0.4.1","tee":"tpm","extra-params":{}}"#,
-            VERSION,
-        ),
-        (
-            r#"{"version":"0.3.0","tee":"tpm","extra-params":{}}"#,
-            VERSION,
-        ),
-        (
-            r#"{"version":"0.1.0","tee":"tpm","extra-params":""}"#,
-            VERSION,
-        ),
+        (r#"{"version":"0.4.0","tee":["tpm"],"extra-params":{}}"#, MALFORMED),
+        (r#"{"version":"0.4.0","tee":"tpm","tee":"tpm","extra-params":{}}"#, MALFORMED),
+        (r#"{"version":"0.4.1","tee":"tpm","extra-params":{}}"#, VERSION),
+        (r#"{"version":"0.3.0","tee":"tpm","extra-params":{}}"#, VERSION),
+        (r#"{"version":"0.1.0","tee":"tpm","extra-params":""}"#, VERSION),
         (r#"{"version":"","tee":"tpm","extra-params":{}}"#, VERSION),
-        (
-            r#"{"version":"0.4.0","tee":"wizard","extra-params":{}}"#,
-            SORT,
-        ),
+        (r#"{"version":"0.4.0","tee":"wizard","extra-params":{}}"#, SORT),
         (r#"{"version":"0.4.0","tee":"TPM","extra-params":{}}"#, SORT),
-        (
-            r#"{"version":"0.4.0","tee":"sample","extra-params":{}}"#,
-            SORT,
-        ),
-        (
-            r#"{"version":"0.4.0","tee":"az-snp-vtpm","extra-params":{}}"#,
-            SORT,
-        ),
+        (r#"{"version":"0.4.0","tee":"sample","extra-params":{}}"#, SORT),
+        (r#"{"version":"0.4.0","tee":"az-snp-vtpm","extra-params":{}}"#, SORT),
     ] {
-        case(post("auth", body), 401, ATTESTATION, detail)
-            .hold(&kbs)
-            .await;
+        case(post("auth", body), 401, ATTESTATION, detail).hold(&kbs).await;
     }
 }
 
@@ -120,9 +86,7 @@ async fn attest_without_a_session_is_refused_to_the_byte() {
     let (cookie, _) = auth(kbs).await;
     world.clock.advance_seconds(300);
     let expired = post("attest", "{}").cookie(&cookie);
-    case(expired, 401, ATTESTATION, "session not found")
-        .hold(kbs)
-        .await;
+    case(expired, 401, ATTESTATION, "session not found").hold(kbs).await;
 }
 
 #[tokio::test]
@@ -185,25 +149,15 @@ async fn resources_are_refused_to_the_byte() {
         "resource///a/b/c",
     ] {
         let detail = "a resource path has three segments";
-        case(
-            get(path).cookie(&cookie),
-            401,
-            "PluginInternalError",
-            detail,
-        )
-        .hold(kbs)
-        .await;
+        case(get(path).cookie(&cookie), 401, "PluginInternalError", detail).hold(kbs).await;
     }
 }
 
 #[tokio::test]
 async fn unknown_paths_and_methods_are_refused_to_the_byte() {
     let kbs = World::new().await.kbs;
-    let ask = |method: &'static str, path: &str| Ask {
-        method,
-        path: path.to_owned(),
-        ..post("", "")
-    };
+    let ask =
+        |method: &'static str, path: &str| Ask { method, path: path.to_owned(), ..post("", "") };
     for (method, path) in [
         ("GET", "/kbs/v0/auth"),
         ("PUT", "/kbs/v0/auth"),
@@ -216,9 +170,7 @@ async fn unknown_paths_and_methods_are_refused_to_the_byte() {
         ("GET", "/kbs/v0/%61uth"),
     ] {
         let detail = "there is no such plugin";
-        case(ask(method, path), 404, "PluginNotFound", detail)
-            .hold(&kbs)
-            .await;
+        case(ask(method, path), 404, "PluginNotFound", detail).hold(&kbs).await;
     }
     for (method, path) in [
         ("GET", "/"),
@@ -230,9 +182,7 @@ async fn unknown_paths_and_methods_are_refused_to_the_byte() {
         ("POST", "/healthz"),
         ("DELETE", "/metrics"),
     ] {
-        case(ask(method, path), 404, "InvalidRequestPath", "no such path")
-            .hold(&kbs)
-            .await;
+        case(ask(method, path), 404, "InvalidRequestPath", "no such path").hold(&kbs).await;
     }
 }
 
@@ -273,10 +223,7 @@ async fn a_body_that_does_not_come_in_time_is_refused() {
 #[tokio::test]
 async fn health_and_counters_are_for_everybody() {
     let world = World::new().await;
-    let at_root = |path: &str| Ask {
-        path: path.to_owned(),
-        ..get("")
-    };
+    let at_root = |path: &str| Ask { path: path.to_owned(), ..get("") };
     let answer = at_root("/healthz").of(&world.kbs).await;
     assert_eq!((answer.status, answer.body.len()), (StatusCode::OK, 0));
     let cookie = attest(&world).await;
@@ -306,9 +253,7 @@ async fn a_flood_of_sessions_ends_at_their_bound_and_the_service_goes_on() {
     let mut statuses = std::collections::BTreeMap::new();
     for number in 0..100_000_u32 {
         let from = std::net::SocketAddr::from(([10, 0, 0, (number % 8) as u8], 1));
-        let mut request = Request::post("/kbs/v0/auth")
-            .body(Body::from(AUTH))
-            .unwrap();
+        let mut request = Request::post("/kbs/v0/auth").body(Body::from(AUTH)).unwrap();
         let peer = axum::extract::ConnectInfo(from);
         request.extensions_mut().insert(peer);
         let status = serve(State(kbs.clone()), request).await.status();
@@ -317,10 +262,7 @@ async fn a_flood_of_sessions_ends_at_their_bound_and_the_service_goes_on() {
     assert_eq!(statuses[&200], DEFAULT_MAX_SESSIONS);
     assert_eq!(statuses[&503], 100_000 - DEFAULT_MAX_SESSIONS);
     assert_eq!(kbs.0.sessions.len(), DEFAULT_MAX_SESSIONS);
-    post("auth", AUTH)
-        .of(&kbs)
-        .await
-        .is_error(503, &ErrorKind::AttestationError);
+    post("auth", AUTH).of(&kbs).await.is_error(503, &ErrorKind::AttestationError);
     clock.advance_seconds(300);
     auth(&kbs).await;
     assert_eq!(kbs.0.sessions.len(), 1);

@@ -20,10 +20,8 @@ impl OneMix {
             let pcrs = [PcrIndex::BOOT_MANAGER];
             BootPart::new(vec![component.to_owned()], pcrs, vec![image])
         };
-        let state = BootState::mixed(vec![
-            part("bootloader", one.clone()),
-            part("kernel", two.clone()),
-        ]);
+        let state =
+            BootState::mixed(vec![part("bootloader", one.clone()), part("kernel", two.clone())]);
         let value = sample::image(3).expected.pcrs[0].value;
         (is_live(one) && is_live(two)).then_some((value, state))
     }

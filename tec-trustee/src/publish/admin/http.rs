@@ -60,11 +60,7 @@ impl<'a> Call<'a> {
     }
 
     fn with(method: Method, place: &'a str, content: Option<(&'static str, Vec<u8>)>) -> Self {
-        Self {
-            method,
-            place,
-            content,
-        }
+        Self { method, place, content }
     }
 }
 
@@ -76,11 +72,7 @@ impl Channel {
         deadlines: Deadlines,
         provider: &Arc<CryptoProvider>,
     ) -> Result<Self, SetupError> {
-        Ok(Self {
-            server: Server::new(endpoint, deadlines, provider)?,
-            key,
-            clock,
-        })
+        Ok(Self { server: Server::new(endpoint, deadlines, provider)?, key, clock })
     }
 
     pub(super) fn malformed(&self, at: &'static str) -> AdminError {
@@ -99,9 +91,9 @@ impl Channel {
         match status {
             StatusCode::OK if body.is_empty() || is_json(&body) => Ok(body),
             StatusCode::OK => Err(self.malformed("the body")),
-            StatusCode::PAYLOAD_TOO_LARGE => Err(AdminError::TooLarge {
-                server: self.server.url.clone(),
-            }),
+            StatusCode::PAYLOAD_TOO_LARGE => {
+                Err(AdminError::TooLarge { server: self.server.url.clone() })
+            }
             _ => Err(self.refusal(&body)?),
         }
     }

@@ -61,9 +61,7 @@ impl AdminApi {
         provider: &Arc<CryptoProvider>,
     ) -> Result<Self, AdminSetupError> {
         if !endpoint.url.is_tls() && !is_loopback(&endpoint.url) {
-            return Err(AdminSetupError::PlainHttp {
-                server: endpoint.url.clone(),
-            });
+            return Err(AdminSetupError::PlainHttp { server: endpoint.url.clone() });
         }
         Self::dangerous_plain_http(endpoint, generation, key, clock, deadlines, provider)
     }
@@ -124,16 +122,12 @@ impl KeyBroker for AdminApi {
         let _turn = self.resources.lock().await;
         let place = format!("resource/{path}");
         let bytes = secret.expose("it is sent to the key broker");
-        self.write(Call::post_bytes(&place, bytes))
-            .await
-            .map_err(|error| error.of(path))
+        self.write(Call::post_bytes(&place, bytes)).await.map_err(|error| error.of(path))
     }
 
     async fn remove(&self, path: &ResourcePath) -> Result<(), PortError> {
         let _turn = self.resources.lock().await;
-        self.delete(&format!("resource/{path}"))
-            .await
-            .map_err(|error| error.of(path))
+        self.delete(&format!("resource/{path}")).await.map_err(|error| error.of(path))
     }
 
     /// No version of the contract lists resources.
@@ -156,9 +150,7 @@ impl KeyBroker for AdminApi {
         } else {
             json!({"policy": policy})
         };
-        self.write(Call::post(place, &body))
-            .await
-            .map_err(|error| error.of(place))
+        self.write(Call::post(place, &body)).await.map_err(|error| error.of(place))
     }
 
     async fn set_reference_value(&self, name: &str, value: &Value) -> Result<(), PortError> {
@@ -167,9 +159,7 @@ impl KeyBroker for AdminApi {
         // Standard base64, with padding (Trustee, RVPS).
         let payload = STANDARD.encode(payload.to_string());
         let body = json!({"version": "0.1.0", "type": "sample", "payload": payload});
-        self.write(Call::post("reference-value", &body))
-            .await
-            .map_err(|error| error.of(name))
+        self.write(Call::post("reference-value", &body)).await.map_err(|error| error.of(name))
     }
 
     /// A name that is not known and a service that failed have the same answer; both are `None`, so
@@ -180,10 +170,7 @@ impl KeyBroker for AdminApi {
             Ok(body) => serde_json::from_slice(&body)
                 .map(Some)
                 .map_err(|_| self.channel.malformed("the reference value").of(name)),
-            Err(AdminError::Refused {
-                kind: ErrorKind::RvpsError,
-                ..
-            }) => Ok(None),
+            Err(AdminError::Refused { kind: ErrorKind::RvpsError, .. }) => Ok(None),
             Err(error) => Err(error.of(name)),
         }
     }

@@ -52,22 +52,14 @@ impl AdminKey {
         let pem = pem.expose("the admin key is read");
         let pem = std::str::from_utf8(pem).map_err(|_| AdminKeyFormatError)?;
         let key = SigningKey::from_pkcs8_pem(pem).map_err(|_| AdminKeyFormatError)?;
-        Ok(Self {
-            key,
-            issuer: None,
-            audience: None,
-        })
+        Ok(Self { key, issuer: None, audience: None })
     }
 
     /// A new key.
     pub fn generate(rng: &mut dyn CryptoRng) -> Self {
         let seed = SecretArray::<32>::random(rng);
         let key = SigningKey::from_bytes(seed.expose("it becomes the signing key"));
-        Self {
-            key,
-            issuer: None,
-            audience: None,
-        }
+        Self { key, issuer: None, audience: None }
     }
 
     /// The private key in PEM (PKCS #8), to be kept.
@@ -94,10 +86,7 @@ impl AdminKey {
     /// The public key in PEM, for the configuration of the KBS.
     pub fn public_pem(&self) -> String {
         // A key of 32 bytes always encodes.
-        self.key
-            .verifying_key()
-            .to_public_key_pem(LineEnding::LF)
-            .unwrap_or_default()
+        self.key.verifying_key().to_public_key_pem(LineEnding::LF).unwrap_or_default()
     }
 
     /// A token that is good from now on for [`MAX_TOKEN_SECONDS`].
@@ -106,10 +95,7 @@ impl AdminKey {
         let mut claims = Map::from_iter([
             ("role".to_owned(), Value::from(ROLE)),
             ("iat".to_owned(), now.unix_seconds().into()),
-            (
-                "exp".to_owned(),
-                now.plus_seconds(MAX_TOKEN_SECONDS).unix_seconds().into(),
-            ),
+            ("exp".to_owned(), now.plus_seconds(MAX_TOKEN_SECONDS).unix_seconds().into()),
         ]);
         let optional = [("iss", &self.issuer), ("aud", &self.audience)];
         for (claim, value) in optional {

@@ -85,10 +85,7 @@ impl State {
     }
 
     pub(in super::super) fn position(&self) -> Position {
-        Position {
-            identity: Arc::clone(&self.identity),
-            revision: self.revision,
-        }
+        Position { identity: Arc::clone(&self.identity), revision: self.revision }
     }
 
     /// What changed since `position`; `None` where that is not known.
@@ -108,10 +105,7 @@ impl State {
         let fingerprint = content.fingerprint(&item);
         let known = self.entry(&item).map(|entry| entry.fingerprint);
         if known != Some(fingerprint) {
-            let entry = Entry {
-                content,
-                fingerprint,
-            };
+            let entry = Entry { content, fingerprint };
             self.items.insert(item.clone(), Arc::new(entry));
             self.note(item);
         }

@@ -34,11 +34,7 @@ impl Default for Debounce {
 impl Debounce {
     /// Waits for `quiet` seconds without a change, `longest` seconds after the first one at most.
     pub fn new(quiet: u32, longest: u32) -> Self {
-        Self {
-            quiet: quiet.into(),
-            longest: longest.into(),
-            pending: None,
-        }
+        Self { quiet: quiet.into(), longest: longest.into(), pending: None }
     }
 
     /// Something changed.
@@ -50,11 +46,7 @@ impl Debounce {
     /// When the changes go out; `None` when there are none.
     pub fn due(&self) -> Option<Timestamp> {
         let (first, latest) = self.pending?;
-        Some(
-            latest
-                .plus_seconds(self.quiet)
-                .min(first.plus_seconds(self.longest)),
-        )
+        Some(latest.plus_seconds(self.quiet).min(first.plus_seconds(self.longest)))
     }
 
     /// They are out.

@@ -101,19 +101,13 @@ impl Form {
     /// `trustee-data`: configuration and resource policy.
     fn configuration(&mut self, desired: &State, layout: &Layout) {
         self.put("trustee-data", "kbs-config.toml", layout.config.as_str());
-        self.put(
-            "trustee-data",
-            "policy.rego",
-            policy(desired, &Item::ResourcePolicy),
-        );
+        self.put("trustee-data", "policy.rego", policy(desired, &Item::ResourcePolicy));
         let whole = json!({"configMap": {"name": "trustee-data"}});
-        self.pod
-            .mount("trustee-data", whole, &[layout.config_dir().to_owned()]);
+        self.pod.mount("trustee-data", whole, &[layout.config_dir().to_owned()]);
         if layout.generation != Generation::Mounted {
             let items = json!([{"key": "policy.rego", "path": "resource-policy.rego"}]);
             let policy = json!({"configMap": {"name": "trustee-data", "items": items}});
-            self.pod
-                .mount("resource-policy", policy, &[layout.below("kbs")]);
+            self.pod.mount("resource-policy", policy, &[layout.below("kbs")]);
         }
     }
 
@@ -128,8 +122,7 @@ impl Form {
             self.put("attestation-policy", &format!("{id}.rego"), text);
         }
         let source = json!({"configMap": {"name": "attestation-policy"}});
-        self.pod
-            .mount("attestation-policy", source, &layout.policy_dirs());
+        self.pod.mount("attestation-policy", source, &layout.policy_dirs());
     }
 
     /// One file with all reference values, or from v0.19 on one file each.
@@ -143,9 +136,7 @@ impl Form {
         }
         let sources = shards("reference-values", "configMap");
         for number in 0..SHARDS {
-            self.config_maps
-                .entry(shard_name("reference-values", number))
-                .or_default();
+            self.config_maps.entry(shard_name("reference-values", number)).or_default();
         }
         for (name, record) in records {
             let object = shard_name("reference-values", shard(&name));
@@ -170,30 +161,15 @@ impl Form {
 
     fn sizes(&self) -> Result<(), RenderError> {
         let config_maps = self.config_maps.iter().map(|(name, data)| {
-            (
-                name,
-                data.iter()
-                    .map(|(key, value)| key.len() + value.len())
-                    .sum::<usize>(),
-            )
+            (name, data.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>())
         });
         let secrets = self.secrets.iter().map(|(name, data)| {
-            (
-                name,
-                data.iter()
-                    .map(|(key, value)| key.len() + value.len())
-                    .sum(),
-            )
+            (name, data.iter().map(|(key, value)| key.len() + value.len()).sum())
         });
-        match config_maps
-            .chain(secrets)
-            .find(|(_, bytes)| *bytes > MAX_OBJECT)
-        {
-            Some((object, bytes)) => Err(RenderError::TooLarge {
-                object: object.clone(),
-                bytes,
-                max: MAX_OBJECT,
-            }),
+        match config_maps.chain(secrets).find(|(_, bytes)| *bytes > MAX_OBJECT) {
+            Some((object, bytes)) => {
+                Err(RenderError::TooLarge { object: object.clone(), bytes, max: MAX_OBJECT })
+            }
             None => Ok(()),
         }
     }

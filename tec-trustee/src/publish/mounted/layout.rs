@@ -12,10 +12,7 @@ pub(super) const SHARDS: u8 = 16;
 
 /// How secrets and trusted keys get into the pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_enums,
-    reason = "callers choose between all of them"
-)]
+#[expect(clippy::exhaustive_enums, reason = "callers choose between all of them")]
 pub enum SecretMode {
     /// The documented form: one Secret and one volume for each machine and each key. Another
     /// machine means another pod.
@@ -105,10 +102,7 @@ impl Layout {
         match self.generation {
             Generation::Mounted => vec![self.below(mounted)],
             Generation::Unified => {
-                vec![
-                    self.below(namespace),
-                    self.below(&namespace.replace('_', "-")),
-                ]
+                vec![self.below(namespace), self.below(&namespace.replace('_', "-"))]
             }
             Generation::V0_21 => vec![self.below(namespace)],
         }
@@ -135,11 +129,7 @@ pub(super) fn resource_file(generation: Generation, machine: &str) -> String {
 
 /// The shard of a name: a hexadecimal digit.
 pub(super) fn shard(name: &str) -> u8 {
-    let first = Sha256Digest::of(name)
-        .as_bytes()
-        .first()
-        .copied()
-        .unwrap_or_default();
+    let first = Sha256Digest::of(name).as_bytes().first().copied().unwrap_or_default();
     first % SHARDS
 }
 

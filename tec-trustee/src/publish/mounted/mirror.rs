@@ -40,9 +40,7 @@ pub fn mirror(from: &Path, to: &Path, generation: Generation) -> io::Result<Mirr
     for entry in fs::read_dir(from)? {
         let entry = entry?;
         let name = entry.file_name();
-        let machine = name
-            .to_str()
-            .and_then(|name| name.parse::<MachineId>().ok());
+        let machine = name.to_str().and_then(|name| name.parse::<MachineId>().ok());
         // The kubelet's own links begin with dots; what else is there is none of ours.
         let Some(machine) = machine.filter(|machine| name == *machine.to_string()) else {
             continue;
@@ -63,10 +61,7 @@ pub fn mirror(from: &Path, to: &Path, generation: Generation) -> io::Result<Mirr
 /// Whether the content differed.
 fn copy(from: &Path, to: &Path) -> io::Result<bool> {
     if fs::metadata(from)?.len() > MAX_KEY {
-        return Err(io::Error::other(format!(
-            "{} is too large for a disk key",
-            from.display()
-        )));
+        return Err(io::Error::other(format!("{} is too large for a disk key", from.display())));
     }
     let content = Zeroizing::new(fs::read(from)?);
     match fs::read(to).map(Zeroizing::new) {

@@ -109,10 +109,7 @@ fn objects<T>(
         let known = there.get(&name);
         let at = |key: &String| known.and_then(|known| known.get(key));
         let gone = known.into_iter().flat_map(BTreeMap::keys);
-        let gone = gone
-            .filter(|key| !data.contains_key(*key))
-            .cloned()
-            .collect::<Vec<_>>();
+        let gone = gone.filter(|key| !data.contains_key(*key)).cloned().collect::<Vec<_>>();
         let mut keys: BTreeMap<String, Change<T>> = data
             .into_iter()
             .filter(|(key, value)| at(key) != Some(&digest(value)))

@@ -70,10 +70,7 @@ pub struct Pod {
 impl Pod {
     /// Adds a volume that is mounted read-only at each of these paths of the KBS.
     pub(super) fn mount(&mut self, name: &str, source: Value, paths: &[String]) {
-        self.volumes.push(Volume {
-            name: name.to_owned(),
-            source,
-        });
+        self.volumes.push(Volume { name: name.to_owned(), source });
         self.mounts.extend(paths.iter().map(|path| Mount {
             container: Container::Kbs,
             path: path.clone(),
@@ -85,11 +82,7 @@ impl Pod {
     /// Lets the KBS's container write to a volume: the folders that others are mounted at are made in
     /// it when the container starts.
     pub(super) fn make_writable(&mut self, volume: &str) {
-        for mount in self
-            .mounts
-            .iter_mut()
-            .filter(|mount| mount.volume == volume)
-        {
+        for mount in self.mounts.iter_mut().filter(|mount| mount.volume == volume) {
             mount.is_writable = true;
         }
     }
@@ -123,17 +116,12 @@ impl Pod {
 
     fn spec(&self) -> Value {
         let volumes: Vec<Value> = self.volumes.iter().map(volume).collect();
-        let containers = [Container::Kbs, Container::Mirror]
-            .into_iter()
-            .filter_map(|container| {
-                let mounts = self
-                    .mounts
-                    .iter()
-                    .filter(|mount| mount.container == container);
-                let mounts: Vec<Value> = mounts.map(mounted).collect();
-                (!mounts.is_empty())
-                    .then(|| json!({"name": container.as_str(), "volumeMounts": mounts}))
-            });
+        let containers = [Container::Kbs, Container::Mirror].into_iter().filter_map(|container| {
+            let mounts = self.mounts.iter().filter(|mount| mount.container == container);
+            let mounts: Vec<Value> = mounts.map(mounted).collect();
+            (!mounts.is_empty())
+                .then(|| json!({"name": container.as_str(), "volumeMounts": mounts}))
+        });
         let containers: Vec<Value> = containers.collect();
         json!({"containers": containers, "volumes": volumes})
     }

@@ -52,25 +52,14 @@ struct State {
 impl MountedPublisher {
     /// A publisher that gathers for the default times.
     pub fn new(target: Arc<dyn MountedTarget>, layout: Layout, clock: Arc<dyn Clock>) -> Self {
-        let state = State {
-            debounce: Debounce::default(),
-            seen: None,
-        };
-        Self {
-            target,
-            layout,
-            clock,
-            state: Mutex::new(state),
-        }
+        let state = State { debounce: Debounce::default(), seen: None };
+        Self { target, layout, clock, state: Mutex::new(state) }
     }
 
     /// Gathers for other times.
     #[must_use]
     pub fn with_debounce(mut self, debounce: Debounce) -> Self {
-        self.state = Mutex::new(State {
-            debounce,
-            seen: None,
-        });
+        self.state = Mutex::new(State { debounce, seen: None });
         self
     }
 }
@@ -99,10 +88,7 @@ impl Publisher for MountedPublisher {
             self.target.apply(&patch).await?;
         }
         state.debounce.done();
-        Ok(Progress::Converged {
-            changes: patch.changes(),
-            revision,
-        })
+        Ok(Progress::Converged { changes: patch.changes(), revision })
     }
 
     /// Nothing is believed from round to round.

@@ -41,9 +41,6 @@ fn record(name: &str, value: &Value, expiration: Timestamp) -> Value {
 
 /// The file `reference-values.json`: an array of records, one a line.
 pub(super) fn array(records: &[(String, Value)]) -> String {
-    let lines: Vec<String> = records
-        .iter()
-        .map(|(_, record)| canonical(record))
-        .collect();
+    let lines: Vec<String> = records.iter().map(|(_, record)| canonical(record)).collect();
     format!("[\n{}\n]\n", lines.join(",\n"))
 }

@@ -20,10 +20,7 @@ use crate::config::{Facts, Generation, lint};
 
 /// A configuration of the mounted form: its admin API is closed.
 fn layout(generation: Generation) -> Layout {
-    let signer = (
-        "/opt/tec/signer.key".to_owned(),
-        "/opt/tec/signer.crt".to_owned(),
-    );
+    let signer = ("/opt/tec/signer.key".to_owned(), "/opt/tec/signer.crt".to_owned());
     let trusted = vec!["/opt/tec/ca.crt".to_owned()];
     let empty = Layout::new(generation, "");
     let mut intent = TrusteeIntent::new("0.0.0.0:8080", signer, trusted, &empty.storage_dir);
@@ -31,11 +28,7 @@ fn layout(generation: Generation) -> Layout {
     let Patched::Changed(config) = generation.patch("", &intent).unwrap() else {
         panic!("an empty configuration must change");
     };
-    Layout {
-        config,
-        expiration: sample::time(0),
-        ..empty
-    }
+    Layout { config, expiration: sample::time(0), ..empty }
 }
 
 fn desired(machines: impl IntoIterator<Item = u64>) -> Desired {
@@ -44,9 +37,7 @@ fn desired(machines: impl IntoIterator<Item = u64>) -> Desired {
         "package policy\n\ndefault allow := false\n",
     );
     let image = sample::image(1);
-    desired
-        .set_pcr(PcrIndex::BOOT_MANAGER, [image.expected.pcrs[0].value])
-        .unwrap();
+    desired.set_pcr(PcrIndex::BOOT_MANAGER, [image.expected.pcrs[0].value]).unwrap();
     desired.set_images([image]);
     for number in machines {
         register(&desired, number);
@@ -59,10 +50,7 @@ fn register(desired: &Desired, number: u64) {
     desired.bind_key(&ak, &machine).unwrap();
     desired.trust_key(&format!("ak-{number}"), ak).unwrap();
     let secret = format!(r#"{{"key_type":"oct","key":"{number:032}"}}"#);
-    desired.put_secret(
-        sample::secret_path(number),
-        SecretBytes::new(secret.into_bytes()),
-    );
+    desired.put_secret(sample::secret_path(number), SecretBytes::new(secret.into_bytes()));
 }
 
 /// Everything in one text.
@@ -114,10 +102,7 @@ fn the_form_of_each_generation_is_that_of_its_golden_file() {
         assert_eq!(lint(generation, &layout.config, &facts).unwrap(), []);
     }
     let aggregated = layout(Generation::Mounted).aggregated();
-    is_golden(
-        "aggregated",
-        &render(&desired([1, 2]), &aggregated).unwrap(),
-    );
+    is_golden("aggregated", &render(&desired([1, 2]), &aggregated).unwrap());
 }
 
 #[test]
@@ -125,10 +110,7 @@ fn reference_values_are_records_with_an_exact_time() {
     let form = render(&desired([1]), &layout(Generation::Mounted)).unwrap();
     let text = &form.config_maps["trustee-data"]["reference-values.json"];
     let records: Vec<serde_json::Value> = serde_json::from_slice(text).unwrap();
-    let names: Vec<&str> = records
-        .iter()
-        .map(|one| one["name"].as_str().unwrap())
-        .collect();
+    let names: Vec<&str> = records.iter().map(|one| one["name"].as_str().unwrap()).collect();
     assert!(names.is_sorted() && names.contains(&"tpm_pcr4") && names.contains(&"trusted_aks"));
     for record in &records {
         assert_eq!(record["version"], "0.1.0");
@@ -138,10 +120,8 @@ fn reference_values_are_records_with_an_exact_time() {
     let none = desired([]);
     none.set_pcr(PcrIndex::BOOT_MANAGER, []).unwrap();
     let form = render(&none, &layout(Generation::V0_21)).unwrap();
-    let mut shards = form
-        .config_maps
-        .iter()
-        .filter(|(name, _)| name.starts_with("reference-values-"));
+    let mut shards =
+        form.config_maps.iter().filter(|(name, _)| name.starts_with("reference-values-"));
     let record = shards.find_map(|(_, data)| data.get("tpm_pcr4")).unwrap();
     let record: serde_json::Value = serde_json::from_slice(record).unwrap();
     assert_eq!(record["value"], json!([]));
@@ -152,9 +132,7 @@ fn reference_values_are_records_with_an_exact_time() {
 #[test]
 fn what_does_not_fit_is_refused_with_a_name_and_a_size() {
     let large = desired([]);
-    large
-        .set_reference("large", "x".repeat(1_100_000).into())
-        .unwrap();
+    large.set_reference("large", "x".repeat(1_100_000).into()).unwrap();
     let refused = render(&large, &layout(Generation::Mounted));
     assert!(matches!(
         refused,
@@ -173,11 +151,7 @@ fn what_does_not_fit_is_refused_with_a_name_and_a_size() {
     assert!(
         matches!(refused, Err(RenderError::Path { path }) if path.as_str() == "default/db/password")
     );
-    assert!(
-        other
-            .trust_key("Not_A_Name", sample::public_key(1))
-            .is_err()
-    );
+    assert!(other.trust_key("Not_A_Name", sample::public_key(1)).is_err());
 }
 
 /// A cluster in memory.
@@ -222,14 +196,9 @@ impl MountedTarget for Cluster {
         let held = self.0.lock().unwrap();
         let digests = |objects: &BTreeMap<String, BTreeMap<String, Vec<u8>>>| {
             let data = |data: &BTreeMap<String, Vec<u8>>| {
-                data.iter()
-                    .map(|(key, value)| (key.clone(), Sha256Digest::of(value)))
-                    .collect()
+                data.iter().map(|(key, value)| (key.clone(), Sha256Digest::of(value))).collect()
             };
-            objects
-                .iter()
-                .map(|(name, object)| (name.clone(), data(object)))
-                .collect()
+            objects.iter().map(|(name, object)| (name.clone(), data(object))).collect()
         };
         Ok(Observed {
             config_maps: digests(&held.config_maps),
@@ -261,10 +230,7 @@ impl Cluster {
     /// Patches and new pods since the last call.
     fn counts(&self) -> (usize, usize) {
         let mut held = self.0.lock().unwrap();
-        (
-            std::mem::take(&mut held.patches),
-            std::mem::take(&mut held.restarts),
-        )
+        (std::mem::take(&mut held.patches), std::mem::take(&mut held.restarts))
     }
 
     fn holds(&self, desired: &Desired, layout: &Layout) -> bool {
@@ -297,12 +263,7 @@ impl World {
             layout.clone(),
             Arc::clone(&clock) as _,
         );
-        Self {
-            cluster,
-            clock,
-            layout,
-            publisher,
-        }
+        Self { cluster, clock, layout, publisher }
     }
 
     /// Waits as long as it is told to.
@@ -354,11 +315,7 @@ async fn a_new_pod_is_needed_for_volumes_and_configuration_only() {
             wanted.set_policies("package policy\n# other", "package policy\n");
             wanted.set_pcr(PcrIndex::BOOT_MANAGER, []).unwrap();
             world.settle(&wanted).await;
-            assert_eq!(
-                world.cluster.counts(),
-                (1, 0),
-                "policies and values are read anew"
-            );
+            assert_eq!(world.cluster.counts(), (1, 0), "policies and values are read anew");
             register(&wanted, 2);
             world.settle(&wanted).await;
             assert_eq!(world.cluster.counts(), (1, usize::from(!aggregated)));

@@ -35,12 +35,7 @@ async fn the_admin_api_of_the_embedded_kbs_is_a_key_broker() {
     let clock = clock();
     key_broker(async || {
         let url = embedded(&clock).await;
-        api(
-            &url,
-            Generation::V0_21,
-            admin_key(1),
-            Arc::clone(&clock) as _,
-        )
+        api(&url, Generation::V0_21, admin_key(1), Arc::clone(&clock) as _)
     })
     .await;
 }
@@ -50,12 +45,7 @@ async fn every_generation_is_a_key_broker() {
     for fake in Fake::all() {
         key_broker(async || {
             fake.restore(super::fake::Store::default());
-            api(
-                &fake.serve().await,
-                fake.generation(),
-                admin_key(1),
-                fake.clock(),
-            )
+            api(&fake.serve().await, fake.generation(), admin_key(1), fake.clock())
         })
         .await;
     }
@@ -98,18 +88,8 @@ async fn the_admin_api_trusts_the_pinned_bundle_alone() {
         let endpoint = Endpoint::new(url.parse().unwrap(), bundle.clone());
         let (key, deadlines) = (admin_key(1), Deadlines::default());
         let generation = fake.generation();
-        let api = AdminApi::new(
-            &endpoint,
-            generation,
-            key,
-            fake.clock(),
-            deadlines,
-            &provider(),
-        );
-        let outcome = api
-            .unwrap()
-            .put(&sample::secret_path(1), &sample::secret(1))
-            .await;
+        let api = AdminApi::new(&endpoint, generation, key, fake.clock(), deadlines, &provider());
+        let outcome = api.unwrap().put(&sample::secret_path(1), &sample::secret(1)).await;
         assert_eq!(outcome.is_ok(), is_right);
         assert_eq!(fake.taken().0.len(), usize::from(is_right));
     }
@@ -160,10 +140,7 @@ struct SystemEntropy;
 impl Entropy for SystemEntropy {
     fn fill(&self, bytes: &mut [u8]) {
         use std::io::Read as _;
-        std::fs::File::open("/dev/urandom")
-            .unwrap()
-            .read_exact(bytes)
-            .unwrap();
+        std::fs::File::open("/dev/urandom").unwrap().read_exact(bytes).unwrap();
     }
 }
 
@@ -183,60 +160,34 @@ async fn tokens_live_five_minutes_at_most_and_say_who_but_not_for_whom() {
     let now = clock.now().unix_seconds();
     let claims = async |key: AdminKey| -> Value {
         let api = api(&url, Generation::V0_21, key, Arc::clone(&clock) as _);
-        api.put(&sample::secret_path(1), &sample::secret(1))
-            .await
-            .unwrap();
+        api.put(&sample::secret_path(1), &sample::secret(1)).await.unwrap();
         let header = seen.lock().unwrap().clone();
-        let payload = header
-            .strip_prefix("Bearer ")
-            .unwrap()
-            .split('.')
-            .nth(1)
-            .unwrap();
+        let payload = header.strip_prefix("Bearer ").unwrap().split('.').nth(1).unwrap();
         serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).unwrap()).unwrap()
     };
     let plain = claims(admin_key(1)).await;
-    assert_eq!(
-        plain,
-        json!({"role": "admin", "iat": now, "exp": now + 300})
-    );
+    assert_eq!(plain, json!({"role": "admin", "iat": now, "exp": now + 300}));
     let full = claims(admin_key(1).with_issuer("tec").with_audience("kbs")).await;
     assert_eq!((&full["iss"], &full["aud"]), (&json!("tec"), &json!("kbs")));
 }
 
 #[test]
 fn an_admin_key_is_ed25519_and_does_not_show() {
-    for text in [
-        "",
-        "garbage",
-        "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n",
-    ] {
-        assert!(
-            AdminKey::from_pem(&SecretBytes::new(text.into())).is_err(),
-            "{text}"
-        );
+    for text in ["", "garbage", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"] {
+        assert!(AdminKey::from_pem(&SecretBytes::new(text.into())).is_err(), "{text}");
     }
     let again = AdminKey::from_pem(&admin_key(1).private_pem()).unwrap();
     assert_eq!(again.public_pem(), admin_key(1).public_pem());
     let shown = format!("{:?}", admin_key(1).with_issuer("tec"));
-    assert_eq!(
-        shown,
-        r#"AdminKey { issuer: Some("tec"), audience: None, .. }"#
-    );
+    assert_eq!(shown, r#"AdminKey { issuer: Some("tec"), audience: None, .. }"#);
 }
 
 #[test]
 fn disk_keys_do_not_travel_over_plain_http() {
     let endpoint = Endpoint::new("http://kbs-service:8080".parse().unwrap(), "");
     let (generation, deadlines) = (Generation::V0_21, Deadlines::default());
-    let refused = AdminApi::new(
-        &endpoint,
-        generation,
-        admin_key(1),
-        clock(),
-        deadlines,
-        &provider(),
-    );
+    let refused =
+        AdminApi::new(&endpoint, generation, admin_key(1), clock(), deadlines, &provider());
     assert!(matches!(refused, Err(AdminSetupError::PlainHttp { .. })));
     let clock = clock();
     let taken = AdminApi::dangerous_plain_http(
@@ -259,12 +210,7 @@ async fn a_token_of_another_key_or_time_is_denied_and_not_tried_again() {
     let late = api(&url, Generation::V0_21, admin_key(1), late);
     let unified = Fake::new(Generation::Unified, true);
     let audience = admin_key(1).with_audience("kbs");
-    let audience = api(
-        &unified.serve().await,
-        Generation::Unified,
-        audience,
-        unified.clock(),
-    );
+    let audience = api(&unified.serve().await, Generation::Unified, audience, unified.clock());
     for api in [other, late, audience] {
         let publisher = BrokerPublisher::new(Arc::new(api), entropy(1));
         let error = publisher.publish(&desired([1])).await.unwrap_err();
@@ -277,21 +223,13 @@ async fn a_token_of_another_key_or_time_is_denied_and_not_tried_again() {
 #[tokio::test]
 async fn answers_are_told_apart_by_their_type_and_not_by_their_status() {
     let fake = Fake::new(Generation::V0_21, true);
-    let api = api(
-        &fake.serve().await,
-        Generation::V0_21,
-        admin_key(1),
-        fake.clock(),
-    );
+    let api = api(&fake.serve().await, Generation::V0_21, admin_key(1), fake.clock());
     for (fault, kind) in [
         (Fault::Refused("AdminAuthAccess"), PortErrorKind::Denied),
         (Fault::Refused("AdminAuth"), PortErrorKind::Denied),
         (Fault::Refused("ParsePolicyError"), PortErrorKind::Invalid),
         (Fault::Refused("PluginNotFound"), PortErrorKind::Invalid),
-        (
-            Fault::Refused("PluginInternalError"),
-            PortErrorKind::Unavailable,
-        ),
+        (Fault::Refused("PluginInternalError"), PortErrorKind::Unavailable),
         (Fault::Refused("Unheard"), PortErrorKind::Unavailable),
         (Fault::Page(200), PortErrorKind::Unavailable),
         (Fault::Page(302), PortErrorKind::Unavailable),
@@ -302,10 +240,7 @@ async fn answers_are_told_apart_by_their_type_and_not_by_their_status() {
         (Fault::NothingDone, PortErrorKind::Unavailable),
     ] {
         fake.plan([fault]);
-        let error = api
-            .set_policy(PolicySlot::Resource, &rego(1))
-            .await
-            .unwrap_err();
+        let error = api.set_policy(PolicySlot::Resource, &rego(1)).await.unwrap_err();
         assert_eq!(error.kind(), kind, "{fault:?}");
     }
 }
@@ -316,14 +251,8 @@ async fn a_server_that_says_nothing_is_given_up() {
     let url = serve(Router::new().fallback(handler)).await;
     let endpoint = Endpoint::new(url.parse().unwrap(), "");
     let deadlines = Deadlines::new(Duration::from_millis(200), Duration::from_millis(200));
-    let api = AdminApi::new(
-        &endpoint,
-        Generation::V0_21,
-        admin_key(1),
-        clock(),
-        deadlines,
-        &provider(),
-    );
+    let api =
+        AdminApi::new(&endpoint, Generation::V0_21, admin_key(1), clock(), deadlines, &provider());
     let publisher = BrokerPublisher::new(Arc::new(api.unwrap()), entropy(1));
     let begin = Instant::now();
     let error = publisher.publish(&desired([1])).await.unwrap_err();
@@ -334,12 +263,7 @@ async fn a_server_that_says_nothing_is_given_up() {
 #[tokio::test]
 async fn a_secret_is_gone_even_where_nothing_can_be_deleted() {
     for fake in Fake::all() {
-        let api = api(
-            &fake.serve().await,
-            fake.generation(),
-            admin_key(1),
-            fake.clock(),
-        );
+        let api = api(&fake.serve().await, fake.generation(), admin_key(1), fake.clock());
         let path = sample::secret_path(1);
         api.put(&path, &sample::secret(1)).await.unwrap();
         // The first DELETE is refused as if the storage had failed.
@@ -348,11 +272,7 @@ async fn a_secret_is_gone_even_where_nothing_can_be_deleted() {
         }
         api.remove(&path).await.unwrap();
         let left = fake.store().resources.get(path.as_str()).cloned();
-        assert!(
-            left.is_none_or(|left| left == b"{}"),
-            "{:?}",
-            fake.generation()
-        );
+        assert!(left.is_none_or(|left| left == b"{}"), "{:?}", fake.generation());
     }
 }
 
@@ -379,8 +299,7 @@ async fn writes_into_one_namespace_follow_one_another() {
     let paths: Vec<_> = (1..=8).map(sample::secret_path).collect();
     let puts = paths.iter().map(|path| api.put(path, &secret));
     super::super::fanout::all(
-        puts.map(|put| Box::pin(async { put.await.unwrap() }) as _)
-            .collect(),
+        puts.map(|put| Box::pin(async { put.await.unwrap() }) as _).collect(),
     )
     .await;
     assert_eq!(busy.lock().unwrap().1, 1);

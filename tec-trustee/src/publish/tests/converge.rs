@@ -14,20 +14,12 @@ pub(super) async fn settle(publisher: &BrokerPublisher, desired: &Desired) {
             return;
         }
     }
-    panic!(
-        "it does not converge: {:?}",
-        publisher.publish(desired).await
-    );
+    panic!("it does not converge: {:?}", publisher.publish(desired).await);
 }
 
 /// A new publisher, over HTTP.
 pub(super) async fn publisher(fake: &Fake) -> BrokerPublisher {
-    let api = api(
-        &fake.serve().await,
-        fake.generation(),
-        admin_key(1),
-        fake.clock(),
-    );
+    let api = api(&fake.serve().await, fake.generation(), admin_key(1), fake.clock());
     BrokerPublisher::new(Arc::new(api), entropy(5))
 }
 
@@ -48,12 +40,7 @@ const FAULTS: [Fault; 10] = [
 async fn any_fault_at_any_request_is_got_over() {
     for fake in Fake::all() {
         let wanted = desired([1, 2]);
-        let api = api(
-            &fake.serve().await,
-            fake.generation(),
-            admin_key(1),
-            fake.clock(),
-        );
+        let api = api(&fake.serve().await, fake.generation(), admin_key(1), fake.clock());
         let api: Arc<dyn KeyBroker> = Arc::new(api);
         let first = BrokerPublisher::new(Arc::clone(&api), entropy(5));
         settle(&first, &wanted).await;
@@ -90,11 +77,7 @@ async fn any_fault_at_any_request_is_got_over() {
                 }
                 let left = fake.store().differences(&wanted);
                 let generation = fake.generation();
-                assert_eq!(
-                    left,
-                    Vec::<String>::new(),
-                    "{generation:?} {fault:?} at {at}"
-                );
+                assert_eq!(left, Vec::<String>::new(), "{generation:?} {fault:?} at {at}");
             }
         }
     }
@@ -129,9 +112,7 @@ async fn a_publisher_that_knows_nothing_finds_what_an_earlier_one_left() {
         settle(&publisher(&fake).await, &desired(1..=20)).await;
         // Somebody else's names are not touched.
         let mut store = fake.store();
-        store
-            .resources
-            .insert("default/other/thing".to_owned(), b"theirs".to_vec());
+        store.resources.insert("default/other/thing".to_owned(), b"theirs".to_vec());
         fake.restore(store);
         let wanted = desired([7]);
         settle(&publisher(&fake).await, &wanted).await;
@@ -151,10 +132,7 @@ async fn with_nothing_to_do_two_requests_are_made_and_with_one_machine_eight() {
     settle(&publisher, &wanted).await;
     assert_eq!(fake.taken().0.len(), 2);
     register(&wanted, 31);
-    assert_eq!(
-        publisher.publish(&wanted).await.unwrap(),
-        converged(2, &wanted)
-    );
+    assert_eq!(publisher.publish(&wanted).await.unwrap(), converged(2, &wanted));
     let (requests, bytes) = fake.taken();
     assert_eq!(requests.len(), 8, "{requests:?}");
     assert!(bytes < 8192, "{bytes}");
@@ -175,11 +153,7 @@ async fn values_that_are_lost_are_seen_and_secrets_that_are_lost_are_refreshed()
     register(&wanted, 3);
     fake.plan((0..5).map(|_| Fault::None).chain([Fault::LostUpdate]));
     settle(&publisher, &wanted).await;
-    assert_eq!(
-        fake.store().differences(&wanted).len(),
-        1,
-        "a secret cannot be read back"
-    );
+    assert_eq!(fake.store().differences(&wanted).len(), 1, "a secret cannot be read back");
     publisher.refresh(1000).await;
     settle(&publisher, &wanted).await;
     assert_eq!(fake.store().differences(&wanted), Vec::<String>::new());
@@ -197,16 +171,8 @@ async fn a_policy_that_is_refused_stops_secrets_and_no_revocation() {
     let error = publisher.publish(&wanted).await.unwrap_err();
     assert_eq!(error.kind(), PortErrorKind::Invalid);
     let store = fake.store();
-    assert!(
-        !store
-            .resources
-            .contains_key(sample::secret_path(1).as_str())
-    );
-    assert!(
-        !store
-            .resources
-            .contains_key(sample::secret_path(2).as_str())
-    );
+    assert!(!store.resources.contains_key(sample::secret_path(1).as_str()));
+    assert!(!store.resources.contains_key(sample::secret_path(2).as_str()));
     wanted.set_policies(rego(3), rego(2));
     settle(&publisher, &wanted).await;
     assert_eq!(fake.store().differences(&wanted), Vec::<String>::new());
@@ -228,21 +194,14 @@ enum Act {
 }
 
 fn acts(silent: bool) -> impl Strategy<Value = Vec<Act>> {
-    let mut faults = vec![
-        Fault::NothingDone,
-        Fault::LostAck,
-        Fault::RestartBefore,
-        Fault::RestartAfter,
-    ];
+    let mut faults =
+        vec![Fault::NothingDone, Fault::LostAck, Fault::RestartBefore, Fault::RestartAfter];
     faults.extend(silent.then_some(Fault::LostUpdate));
     // Few, and anywhere in the dozen requests of a round; one that starts over has a hundred.
     let fault = (0_usize..16, prop::sample::select(faults));
     let round = prop::collection::vec(fault, 0..3).prop_map(|faults| {
         let quiet = |count| std::iter::repeat_n(Fault::None, count);
-        faults
-            .into_iter()
-            .flat_map(|(at, fault)| quiet(at).chain([fault]))
-            .collect()
+        faults.into_iter().flat_map(|(at, fault)| quiet(at).chain([fault])).collect()
     });
     let act = prop_oneof![
         4 => (0_u64..4).prop_map(Act::Register),

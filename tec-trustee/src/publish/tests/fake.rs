@@ -160,10 +160,7 @@ impl Fake {
     /// Requests and bytes of their bodies since the last call.
     pub(super) fn taken(&self) -> (Vec<String>, usize) {
         let mut inner = self.inner();
-        (
-            std::mem::take(&mut inner.requests),
-            std::mem::take(&mut inner.bytes),
-        )
+        (std::mem::take(&mut inner.requests), std::mem::take(&mut inner.bytes))
     }
 
     pub(super) fn early_secrets(&self) -> usize {
@@ -180,12 +177,8 @@ impl Fake {
 
     fn authorized(&self, headers: &HeaderMap) -> bool {
         use tec_core::port::Clock as _;
-        let header = headers
-            .get("authorization")
-            .and_then(|value| value.to_str().ok());
-        let token = header
-            .and_then(|value| value.strip_prefix("Bearer "))
-            .unwrap_or_default();
+        let header = headers.get("authorization").and_then(|value| value.to_str().ok());
+        let token = header.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
         let payload = token.split('.').nth(1).unwrap_or_default();
         let payload = URL_SAFE_NO_PAD.decode(payload).unwrap_or_default();
         let has_audience = serde_json::from_slice::<Value>(&payload)
@@ -241,9 +234,7 @@ impl Fake {
             }
             (&Method::DELETE, ("resource", path)) if self.has_delete => {
                 let there = store.resources.remove(path);
-                there
-                    .map(|_| Vec::new())
-                    .ok_or(ErrorKind::PluginInternalError)
+                there.map(|_| Vec::new()).ok_or(ErrorKind::PluginInternalError)
             }
             (_, ("resource", _)) => Err(ErrorKind::PluginInternalError),
             _ => Err(ErrorKind::PluginNotFound),
@@ -254,12 +245,7 @@ impl Fake {
 async fn answer(State(fake): State<Fake>, request: Request<Body>) -> Response<Body> {
     let (parts, body) = request.into_parts();
     let body = axum::body::to_bytes(body, 10_000_000).await.unwrap();
-    let place = parts
-        .uri
-        .path()
-        .strip_prefix("/kbs/v0/")
-        .unwrap_or_default()
-        .to_owned();
+    let place = parts.uri.path().strip_prefix("/kbs/v0/").unwrap_or_default().to_owned();
     let fault = {
         let mut inner = fake.inner();
         inner.requests.push(format!("{} {place}", parts.method));
@@ -291,10 +277,7 @@ async fn answer(State(fake): State<Fake>, request: Request<Body>) -> Response<Bo
 }
 
 fn reply(status: u16, body: impl Into<Body>) -> Response<Body> {
-    Response::builder()
-        .status(status)
-        .body(body.into())
-        .unwrap()
+    Response::builder().status(status).body(body.into()).unwrap()
 }
 
 fn refusal(kind: &ErrorKind) -> Response<Body> {
@@ -324,8 +307,7 @@ fn broken() -> Response<Body> {
 impl KeyBroker for Fake {
     async fn put(&self, path: &ResourcePath, secret: &SecretBytes) -> Result<(), PortError> {
         let bytes = secret.expose("the fake keeps it");
-        self.direct(&Method::POST, &format!("resource/{path}"), bytes)
-            .map(drop)
+        self.direct(&Method::POST, &format!("resource/{path}"), bytes).map(drop)
     }
 
     async fn remove(&self, path: &ResourcePath) -> Result<(), PortError> {
@@ -354,8 +336,7 @@ impl KeyBroker for Fake {
     async fn set_reference_value(&self, name: &str, value: &Value) -> Result<(), PortError> {
         let payload = STANDARD.encode(json!({name: value}).to_string());
         let body = json!({"version": "0.1.0", "type": "sample", "payload": payload}).to_string();
-        self.direct(&Method::POST, "reference-value", body.as_bytes())
-            .map(drop)
+        self.direct(&Method::POST, "reference-value", body.as_bytes()).map(drop)
     }
 
     async fn reference_value(&self, name: &str) -> Result<Option<Value>, PortError> {

@@ -15,11 +15,7 @@ async fn a_broken_target_does_not_stop_the_others_and_is_left_alone_for_longer_e
     let clock = clock();
     let mut fanout = Fanout::new(Arc::clone(&clock) as _, entropy(1));
     let (first, second) = (Arc::new(MemoryBroker::new()), Arc::new(MemoryBroker::new()));
-    let away = Faulty::crash_at(
-        Arc::new(MemoryBroker::new()),
-        0,
-        tec_core::testing::Fault::Before,
-    );
+    let away = Faulty::crash_at(Arc::new(MemoryBroker::new()), 0, tec_core::testing::Fault::Before);
     fanout.add("in-cluster", to(Arc::clone(&first) as _));
     fanout.add("external", to(Arc::clone(&second) as _));
     fanout.add("away", to(Arc::new(away)));
@@ -28,10 +24,7 @@ async fn a_broken_target_does_not_stop_the_others_and_is_left_alone_for_longer_e
     let status = fanout.publish(&wanted).await;
     for (name, broker) in [("in-cluster", &first), ("external", &second)] {
         assert_eq!(status[name].health, Health::Healthy);
-        assert_eq!(
-            (status[name].lag, status[name].revision),
-            (0, wanted.revision())
-        );
+        assert_eq!((status[name].lag, status[name].revision), (0, wanted.revision()));
         assert!(broker.resource(&sample::secret_path(1)).is_some());
     }
     let away = &status["away"];
@@ -81,15 +74,10 @@ async fn what_needs_somebody_is_told_apart_and_targets_come_and_go() {
 
     let broker = Arc::new(MemoryBroker::new());
     fanout.add("denied", to(Arc::clone(&broker) as _));
-    assert_eq!(
-        fanout.publish(&wanted).await["denied"].health,
-        Health::Healthy
-    );
+    assert_eq!(fanout.publish(&wanted).await["denied"].health, Health::Healthy);
     // The pod was replaced: everything is sent again, and not only what changed.
     let path = sample::secret_path(1);
-    tec_core::port::KeyBroker::remove(&*broker, &path)
-        .await
-        .unwrap();
+    tec_core::port::KeyBroker::remove(&*broker, &path).await.unwrap();
     fanout.distrust("denied").await;
     fanout.publish(&wanted).await;
     assert!(broker.resource(&path).is_some());

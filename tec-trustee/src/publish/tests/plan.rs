@@ -27,19 +27,14 @@ fn done(record: &mut Record, desired: &Desired, steps: &[Step]) {
 
 /// What a publisher knows that starts with the notes of this one.
 fn adopted(record: &Record) -> Record {
-    let notes = record
-        .items()
-        .map(|item| (item.clone(), record.known(item)));
+    let notes = record.items().map(|item| (item.clone(), record.known(item)));
     let mut adopted = Record::default();
     adopted.adopt(notes.collect(), "epoch", "stamp");
     adopted
 }
 
 fn text(steps: &[Step]) -> Vec<String> {
-    steps
-        .iter()
-        .map(|step| format!("{:?} {}", step.action, step.item))
-        .collect()
+    steps.iter().map(|step| format!("{:?} {}", step.action, step.item)).collect()
 }
 
 #[test]
@@ -48,22 +43,10 @@ fn policies_come_first_then_what_goes_then_values_then_secrets() {
     let mut record = Record::default();
     let first = plan(&wanted, &record);
     let names = text(&first);
-    assert_eq!(
-        names[..2],
-        ["Set attestation-policy", "Set resource-policy"]
-    );
-    let last_withdrawal = first
-        .iter()
-        .rposition(|step| step.action == Action::Withdraw);
-    assert_eq!(
-        last_withdrawal,
-        Some(25),
-        "23 registers and the list of keys are emptied"
-    );
-    assert!(
-        names[26..].is_sorted(),
-        "reference values before secrets: {names:?}"
-    );
+    assert_eq!(names[..2], ["Set attestation-policy", "Set resource-policy"]);
+    let last_withdrawal = first.iter().rposition(|step| step.action == Action::Withdraw);
+    assert_eq!(last_withdrawal, Some(25), "23 registers and the list of keys are emptied");
+    assert!(names[26..].is_sorted(), "reference values before secrets: {names:?}");
     done(&mut record, &wanted, &first);
     assert_eq!(plan(&wanted, &record), []);
 
@@ -103,10 +86,8 @@ fn what_the_notes_of_a_target_do_not_say_or_say_otherwise_is_in_doubt() {
     assert_eq!(plan(&wanted, &adopted(&record)), []);
 
     let item = |number| Item::Secret(sample::secret_path(number));
-    let mut notes: BTreeMap<_, _> = record
-        .items()
-        .map(|item| (item.clone(), record.known(item)))
-        .collect();
+    let mut notes: BTreeMap<_, _> =
+        record.items().map(|item| (item.clone(), record.known(item))).collect();
     notes.remove(&item(1));
     notes.insert(item(2), Some(Known::Nothing));
     notes.insert(item(3), Some(Known::Nothing));

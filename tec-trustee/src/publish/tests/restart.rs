@@ -105,9 +105,7 @@ async fn the_notes_stay_in_proportion_however_often_something_changes() {
         publisher.publish(&wanted).await.unwrap();
     }
     let references = fake.store().references;
-    let notes = references
-        .keys()
-        .filter(|name| name.starts_with("tec-index"));
+    let notes = references.keys().filter(|name| name.starts_with("tec-index"));
     assert!(notes.count() < 2 * 70);
     let fresh = BrokerPublisher::new(Arc::new(fake.clone()), entropy(6));
     let progress = fresh.publish(&wanted).await.unwrap();
@@ -147,17 +145,13 @@ async fn a_secret_that_is_only_kept_is_neither_sent_nor_taken_away_until_it_is_r
         let before = fake.store().resources;
         // A restart, and nobody knows the secret of the second machine any longer.
         let again = desired([1, 3]);
-        again
-            .bind_key(&sample::public_key(2), &sample::machine_id(2))
-            .unwrap();
+        again.bind_key(&sample::public_key(2), &sample::machine_id(2)).unwrap();
         again.keep_secret(sample::secret_path(2));
         settle(&publisher(&fake).await, &again).await;
         assert_eq!(fake.store().resources, before);
         // The notes are damaged, so that nobody knows that it is there.
         let mut store = fake.store();
-        store
-            .references
-            .retain(|name, _| !name.starts_with("tec-index"));
+        store.references.retain(|name, _| !name.starts_with("tec-index"));
         fake.restore(store);
         let restarted = publisher(&fake).await;
         settle(&restarted, &again).await;

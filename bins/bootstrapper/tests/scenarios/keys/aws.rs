@@ -47,10 +47,7 @@ impl Aws {
         };
         aws.iam("Action=CreateUser&UserName=node").await;
         let keys = aws.iam("Action=CreateAccessKey&UserName=node").await;
-        (aws.id, aws.secret) = (
-            element(&keys, "AccessKeyId"),
-            element(&keys, "SecretAccessKey"),
-        );
+        (aws.id, aws.secret) = (element(&keys, "AccessKeyId"), element(&keys, "SecretAccessKey"));
         let policy = escaped(EVERYTHING);
         aws.iam(&format!(
             "Action=PutUserPolicy&UserName=node&PolicyName=all&PolicyDocument={policy}"
@@ -60,15 +57,10 @@ impl Aws {
             "<CreateBucketConfiguration><LocationConstraint>{REGION}</LocationConstraint>\
              </CreateBucketConfiguration>"
         );
-        aws.unsigned("s3", Method::PUT, "/bucket", None, location)
-            .await;
+        aws.unsigned("s3", Method::PUT, "/bucket", None, location).await;
         let key = aws.kms_call("CreateKey", json!({})).await;
         let id = text(&key, "/KeyMetadata/KeyId");
-        aws.kms_call(
-            "CreateAlias",
-            json!({"AliasName": "alias/kek", "TargetKeyId": id}),
-        )
-        .await;
+        aws.kms_call("CreateAlias", json!({"AliasName": "alias/kek", "TargetKeyId": id})).await;
         aws
     }
 
@@ -86,10 +78,7 @@ impl Aws {
              SignedHeaders=host, Signature=none"
         );
         let url = format!("{}{path}", self.server.url());
-        let mut request = self
-            .client
-            .request(method, url)
-            .header("Authorization", scope);
+        let mut request = self.client.request(method, url).header("Authorization", scope);
         request = match (target, service) {
             (Some(target), _) => request
                 .header("X-Amz-Target", target)
@@ -105,21 +94,12 @@ impl Aws {
     }
 
     async fn iam(&self, form: &str) -> String {
-        self.unsigned(
-            "iam",
-            Method::POST,
-            "/",
-            None,
-            format!("{form}&Version=2010-05-08"),
-        )
-        .await
+        self.unsigned("iam", Method::POST, "/", None, format!("{form}&Version=2010-05-08")).await
     }
 
     async fn kms_call(&self, operation: &str, body: Value) -> Value {
         let target = format!("TrentService.{operation}");
-        let answer = self
-            .unsigned("kms", Method::POST, "/", Some(&target), body.to_string())
-            .await;
+        let answer = self.unsigned("kms", Method::POST, "/", Some(&target), body.to_string()).await;
         serde_json::from_str(&answer).unwrap_or_default()
     }
 
@@ -146,38 +126,17 @@ fn element(xml: &str, name: &str) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn data_keys_are_wrapped_by_aws_kms_and_kept_in_a_bucket() {
     let aws = Aws::start().await;
-    let (kms, storage) = (
-        aws.kms("kek", &aws.secret),
-        aws.storage("bucket", &aws.secret),
-    );
+    let (kms, storage) = (aws.kms("kek", &aws.secret), aws.storage("bucket", &aws.secret));
     let keys = open(&kms, &storage).await.unwrap();
     let missing = keys.existing_data_key(&disk(1), 32).await.unwrap_err();
-    assert_eq!(
-        missing.kind(),
-        PortErrorKind::NotFound,
-        "{}",
-        chain(&missing)
-    );
+    assert_eq!(missing.kind(), PortErrorKind::NotFound, "{}", chain(&missing));
     let key = keys.data_key(&disk(1), 32).await.unwrap();
     let again = open(&kms, &storage).await.unwrap();
-    assert!(
-        again
-            .existing_data_key(&disk(1), 32)
-            .await
-            .unwrap()
-            .ct_eq(&key)
-    );
+    assert!(again.existing_data_key(&disk(1), 32).await.unwrap().ct_eq(&key));
 
     // Of many services that ask for a new key at once, all get the same.
     let disk = disk(2);
-    let ask = || async {
-        open(&kms, &storage)
-            .await
-            .unwrap()
-            .data_key(&disk, 32)
-            .await
-            .unwrap()
-    };
+    let ask = || async { open(&kms, &storage).await.unwrap().data_key(&disk, 32).await.unwrap() };
     let (a, b, c, d) = tokio::join!(ask(), ask(), ask(), ask());
     assert!(a.ct_eq(&b) && a.ct_eq(&c) && a.ct_eq(&d) && !a.ct_eq(&key));
 }
@@ -187,37 +146,17 @@ async fn every_way_aws_says_no_has_its_kind_and_tells_no_secret() {
     let aws = Aws::start().await;
     let secret = aws.secret.as_str();
     let (kms, storage) = (aws.kms("kek", secret), aws.storage("bucket", secret));
-    open(&kms, &storage)
-        .await
-        .unwrap()
-        .data_key(&disk(1), 32)
-        .await
-        .unwrap();
+    open(&kms, &storage).await.unwrap().data_key(&disk(1), 32).await.unwrap();
     for (kms, storage, kind) in [
-        (
-            aws.kms("kek", "canary+/="),
-            storage.clone(),
-            PortErrorKind::Denied,
-        ),
-        (
-            aws.kms("nothing", secret),
-            storage.clone(),
-            PortErrorKind::Invalid,
-        ),
-        (
-            kms.clone(),
-            aws.storage("bucket", "canary+/="),
-            PortErrorKind::Denied,
-        ),
+        (aws.kms("kek", "canary+/="), storage.clone(), PortErrorKind::Denied),
+        (aws.kms("nothing", secret), storage.clone(), PortErrorKind::Invalid),
+        (kms.clone(), aws.storage("bucket", "canary+/="), PortErrorKind::Denied),
     ] {
         let keys = open(&kms, &storage).await.unwrap();
         let error = keys.data_key(&disk(1), 32).await.unwrap_err();
         let shown = format!("{} {keys:?} {error:?}", chain(&error));
         assert_eq!(error.kind(), kind, "{shown}");
-        assert!(
-            !shown.contains("canary") && !shown.contains(secret),
-            "{shown}"
-        );
+        assert!(!shown.contains("canary") && !shown.contains(secret), "{shown}");
     }
     let keys = open(&kms, &storage).await.unwrap();
     drop(aws);

@@ -24,10 +24,7 @@ fn backends() -> KeyBackends {
 }
 
 async fn open(kms: &str, storage: &str) -> Result<Box<dyn DataKeys>, PortError> {
-    let (kms, storage) = (
-        KmsUri::parse(kms).unwrap(),
-        StorageUri::parse(storage).unwrap(),
-    );
+    let (kms, storage) = (KmsUri::parse(kms).unwrap(), StorageUri::parse(storage).unwrap());
     backends().open(kms, storage).await
 }
 

@@ -46,17 +46,11 @@ impl Bao {
             command
         });
         drop(super::backends());
-        let bao = Self {
-            directory,
-            server,
-            client: reqwest::Client::new(),
-        };
-        bao.post("sys/mounts/transit", json!({"type": "transit"}))
-            .await;
+        let bao = Self { directory, server, client: reqwest::Client::new() };
+        bao.post("sys/mounts/transit", json!({"type": "transit"})).await;
         bao.post("transit/keys/kek", json!({})).await;
         bao.post("transit/keys/other", json!({})).await;
-        bao.post("sys/policies/acl/node", json!({"policy": POLICY}))
-            .await;
+        bao.post("sys/policies/acl/node", json!({"policy": POLICY})).await;
         bao
     }
 
@@ -71,9 +65,7 @@ impl Bao {
 
     /// A token with the rights of a node.
     pub(crate) async fn token(&self) -> String {
-        let answer = self
-            .post("auth/token/create", json!({"policies": ["node"]}))
-            .await;
+        let answer = self.post("auth/token/create", json!({"policies": ["node"]})).await;
         text(&answer, "/auth/client_token").to_owned()
     }
 
@@ -83,10 +75,7 @@ impl Bao {
     }
 
     pub(crate) fn storage(&self) -> String {
-        format!(
-            "storage://file?path={}/keys",
-            self.directory.path().display()
-        )
+        format!("storage://file?path={}/keys", self.directory.path().display())
     }
 }
 
@@ -101,27 +90,15 @@ async fn data_keys_are_wrapped_by_transit_and_kept_in_files_that_say_nothing() {
     // Another process, after the key was rotated.
     bao.post("transit/keys/kek/rotate", json!({})).await;
     let again = open(&kms, &bao.storage()).await.unwrap();
-    assert!(
-        again
-            .existing_data_key(&disk(1), 32)
-            .await
-            .unwrap()
-            .ct_eq(&key)
-    );
+    assert!(again.existing_data_key(&disk(1), 32).await.unwrap().ct_eq(&key));
     assert!(!again.data_key(&disk(2), 32).await.unwrap().ct_eq(&key));
 
     let directory = bao.directory.path().join("keys");
-    assert_eq!(
-        fs::metadata(&directory).unwrap().permissions().mode() & 0o777,
-        0o700
-    );
+    assert_eq!(fs::metadata(&directory).unwrap().permissions().mode() & 0o777, 0o700);
     let mut names = Vec::new();
     for entry in fs::read_dir(&directory).unwrap() {
         let path = entry.unwrap().path();
-        assert_eq!(
-            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
-            0o600
-        );
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(fs::read_to_string(&path).unwrap().starts_with("vault:v"));
         names.push(path.file_name().unwrap().to_owned());
     }
@@ -129,11 +106,7 @@ async fn data_keys_are_wrapped_by_transit_and_kept_in_files_that_say_nothing() {
     assert_eq!(names, [disk(1).as_str(), disk(2).as_str()]);
 
     // Whoever writes to the directory gives no disk the key of another.
-    fs::copy(
-        directory.join(disk(1).as_str()),
-        directory.join(disk(2).as_str()),
-    )
-    .unwrap();
+    fs::copy(directory.join(disk(1).as_str()), directory.join(disk(2).as_str())).unwrap();
     let swapped = again.existing_data_key(&disk(2), 32).await.unwrap_err();
     assert_eq!(swapped.kind(), PortErrorKind::Invalid);
 }
@@ -150,10 +123,7 @@ async fn every_way_openbao_says_no_has_its_kind_and_tells_no_token() {
         (bao.kms("other", &token), PortErrorKind::Denied),
         // The key exists, and did not wrap this.
         (bao.kms("other", ROOT), PortErrorKind::Invalid),
-        (
-            stored.replace("mount=transit", "mount=nowhere"),
-            PortErrorKind::Denied,
-        ),
+        (stored.replace("mount=transit", "mount=nowhere"), PortErrorKind::Denied),
     ] {
         let keys = open(&kms, &bao.storage()).await.unwrap();
         let error = keys.data_key(&disk(1), 32).await.unwrap_err();
@@ -207,10 +177,9 @@ async fn a_disk_key_that_openbao_wraps_is_made_by_init_and_found_by_recovery() {
         storage_uri: storage_uri.to_owned(),
         ..RecoverMessage::default()
     };
-    for (storage, code) in [
-        (wrong.as_str(), Code::NotFound),
-        ("storage://no-store", Code::InvalidArgument),
-    ] {
+    for (storage, code) in
+        [(wrong.as_str(), Code::NotFound), ("storage://no-store", Code::InvalidArgument)]
+    {
         let refused = client.recover(message(storage)).await.err().unwrap();
         assert_eq!(refused.code(), code, "{storage}");
     }
@@ -272,14 +241,8 @@ async fn a_cloud_that_is_not_built_in_is_refused_by_the_name_of_its_feature() {
     let bao = "kms://openbao?url=https://bao&mount=transit&keyName=k&token=t";
     let file = "storage://file?path=/nowhere";
     for (kms, storage) in [
-        (
-            "kms://aws?region=r&accessKeyID=i&accessKey=a&keyName=n",
-            file,
-        ),
-        (
-            bao,
-            "storage://s3?bucket=b&region=r&accessKeyID=i&accessKey=a",
-        ),
+        ("kms://aws?region=r&accessKeyID=i&accessKey=a&keyName=n", file),
+        (bao, "storage://s3?bucket=b&region=r&accessKeyID=i&accessKey=a"),
         (bao, "storage://gcp?projectID=p&bucket=b&credentialsPath=/c"),
     ] {
         let error = open(kms, storage).await.unwrap_err();

@@ -23,10 +23,7 @@ impl Server {
         let address = free_address().unwrap();
         let mut command = command(address);
         let log_file = File::create(log).unwrap();
-        command
-            .stdin(Stdio::null())
-            .stdout(log_file.try_clone().unwrap())
-            .stderr(log_file);
+        command.stdin(Stdio::null()).stdout(log_file.try_clone().unwrap()).stderr(log_file);
         let child = command.spawn().unwrap();
         let server = Self { child, address };
         let begin = Instant::now();
@@ -56,9 +53,6 @@ pub(crate) fn tool(name: &str) -> PathBuf {
     let home = || PathBuf::from(std::env::var_os("HOME").unwrap()).join(".cache/tec");
     let path = cache.unwrap_or_else(home).join("bin").join(name);
     let shown = path.display();
-    assert!(
-        path.is_file(),
-        "{shown} is missing; run `cargo xtask tools`"
-    );
+    assert!(path.is_file(), "{shown} is missing; run `cargo xtask tools`");
     path
 }

@@ -37,10 +37,7 @@ async fn kbs(secret: &str) -> String {
         "package policy\nimport rego.v1\n\
          allow if input.submods.cpu0[\"ear.veraison.annotated-evidence\"].tpm.pcr15 == \"{zero}\"\n"
     );
-    backend
-        .set_policy(PolicySlot::Resource, &policy)
-        .await
-        .unwrap();
+    backend.set_policy(PolicySlot::Resource, &policy).await.unwrap();
     let secret = SecretBytes::new(secret.as_bytes().to_vec());
     backend.put(&PATH.parse().unwrap(), &secret).await.unwrap();
     let signer = TokenSigner::random(&mut EntropyRng::new(&SystemEntropy));
@@ -70,10 +67,7 @@ async fn open(machine: &Attestation, url: &str) -> Result<Box<dyn DataKeys>, Por
 
 fn machine(swtpm: &Swtpm) -> Attestation {
     let tcti = swtpm.tcti();
-    let settings = TpmSettings {
-        tcti,
-        ..TpmSettings::default()
-    };
+    let settings = TpmSettings { tcti, ..TpmSettings::default() };
     Attestation::open(&settings).unwrap()
 }
 
@@ -83,9 +77,7 @@ async fn a_machine_in_no_cluster_obtains_the_master_secret_and_derives_the_recor
     let machine = machine(&swtpm);
     let url = kbs(&master()).await;
     let keys = open(&machine, &url).await.unwrap();
-    let key = keys
-        .existing_data_key(&DataKeyId::measurement_secret(), 32)
-        .await;
+    let key = keys.existing_data_key(&DataKeyId::measurement_secret(), 32).await;
     let expected = "4790578891f3fe6cc22cb661ecdc1b7e33121b1287546a52ba33a9136719c213";
     let key = key.unwrap();
     assert_eq!(Sha256Digest::of(key.expose("compare")), digest_of(expected));

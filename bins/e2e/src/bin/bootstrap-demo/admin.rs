@@ -30,10 +30,7 @@ impl Admin {
 
     /// What it says on stderr goes to a log on the desk.
     fn run(&self, arguments: &[&str], key: &str) -> anyhow::Result<Value> {
-        let log = fs::File::options()
-            .create(true)
-            .append(true)
-            .open(self.desk.join("tec.log"))?;
+        let log = fs::File::options().create(true).append(true).open(self.desk.join("tec.log"))?;
         let kms = self.path("kms-uri");
         let output = Command::new(&self.program)
             .args(["--output", "json"])
@@ -64,12 +61,8 @@ impl Admin {
         let files = ["--init-secret-file", &secret, "--kubeconfig", &kubeconfig];
         let checked = self.run(&[&init[..], &files, &["--dry-run"]].concat(), key)?;
         let made = self.run(&[&init[..], &files].concat(), key)?;
-        let id = |answer: &Value| {
-            answer
-                .get("clusterId")
-                .and_then(Value::as_str)
-                .map(str::to_owned)
-        };
+        let id =
+            |answer: &Value| answer.get("clusterId").and_then(Value::as_str).map(str::to_owned);
         anyhow::ensure!(id(&checked) == id(&made), "the check told another cluster");
         id(&made).context("the cluster has no id")
     }

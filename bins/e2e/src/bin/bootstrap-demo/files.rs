@@ -39,9 +39,7 @@ pub(crate) fn write_node(
         "initSecretHash": format!("sha256:{}", Sha256Digest::of(INIT_SECRET)),
     });
     fs::write(host.path("metadata.json"), metadata.to_string())?;
-    let keys = join_service
-        .map(|key| format!("'{key}'"))
-        .unwrap_or_default();
+    let keys = join_service.map(|key| format!("'{key}'")).unwrap_or_default();
     let (dir, stub, kubeadm) = (host.dir.display(), stub.display(), kubeadm.display());
     let settings = format!(
         "state_directory = '/run/state/constellation'\njoin_port = {JOIN_PORT}\n\
@@ -109,8 +107,5 @@ pub(crate) fn write_kubeconfig(host: &Host, token: &str) -> anyhow::Result<()> {
         "contexts": [{"name": "d", "context": {"cluster": "c", "user": "u"}}],
         "current-context": "d",
     });
-    Ok(fs::write(
-        host.path("join-service.kubeconfig"),
-        config.to_string(),
-    )?)
+    Ok(fs::write(host.path("join-service.kubeconfig"), config.to_string())?)
 }

@@ -41,10 +41,7 @@ impl Drop for Process {
     }
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "waits for processes, with deadlines around it"
-)]
+#[expect(clippy::disallowed_methods, reason = "waits for processes, with deadlines around it")]
 pub(crate) fn pause() {
     thread::sleep(STEP);
 }
@@ -77,15 +74,7 @@ impl Host {
         fs::create_dir_all(dir.join("tpm"))?;
         connect(&namespace, number, &address)?;
         let keeper = keeper(&namespace, &dir)?;
-        let mut host = Self {
-            name,
-            address,
-            dir,
-            namespace,
-            keeper,
-            tpm: None,
-            kubelet: None,
-        };
+        let mut host = Self { name, address, dir, namespace, keeper, tpm: None, kubelet: None };
         host.format()?;
         host.start_tpm()?;
         Ok(host)
@@ -97,10 +86,8 @@ impl Host {
 
     /// A command inside the host; what it says goes to a file of this name.
     fn command(&self, log: &str, program: &Path) -> anyhow::Result<Command> {
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(self.path(&format!("{log}.log")))?;
+        let log =
+            File::options().create(true).append(true).open(self.path(&format!("{log}.log")))?;
         let mut command = Command::new("nsenter");
         command
             .args(["-t", &self.keeper.0.id().to_string(), "-m", "-n", "--"])
@@ -240,15 +227,7 @@ fn keeper(namespace: &str, dir: &Path) -> anyhow::Result<Process> {
     );
     let log = File::create(dir.join("namespaces.log"))?;
     let started = Command::new("ip")
-        .args([
-            "netns",
-            "exec",
-            namespace,
-            "unshare",
-            "-m",
-            "--propagation",
-            "private",
-        ])
+        .args(["netns", "exec", namespace, "unshare", "-m", "--propagation", "private"])
         .args(["sh", "-c", &script])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -263,9 +242,7 @@ fn connect(namespace: &str, number: u8, address: &str) -> anyhow::Result<()> {
     let _ = ip(&format!("netns del {namespace}"));
     ip(&format!("netns add {namespace}"))?;
     let veth = format!("tec-v{number}");
-    ip(&format!(
-        "link add {veth} type veth peer name eth0 netns {namespace}"
-    ))?;
+    ip(&format!("link add {veth} type veth peer name eth0 netns {namespace}"))?;
     ip(&format!("link set {veth} master {BRIDGE} up"))?;
     ip(&format!("-n {namespace} addr add {address}/24 dev eth0"))?;
     ip(&format!("-n {namespace} link set eth0 up"))?;

@@ -11,10 +11,8 @@ use crate::host::Host;
 use crate::stage::{Stage, until};
 
 /// Kubeconfigs on a worker.
-const CONFIGS: [&str; 2] = [
-    "/var/lib/kubelet/pki/bootstrap-kubelet.conf",
-    "/etc/kubernetes/kubelet.conf",
-];
+const CONFIGS: [&str; 2] =
+    ["/var/lib/kubelet/pki/bootstrap-kubelet.conf", "/etc/kubernetes/kubelet.conf"];
 /// Whose names certificates are asked for, in which groups.
 const NAMES: [(&str, &str); 4] = [
     ("system:node:n1", "system:nodes"),
@@ -28,13 +26,7 @@ const DENIED: [&[&str]; 8] = [
     &["get", "secrets", "-n", "kube-system"],
     &["create", "secret", "generic", "x", "-n", "kube-system"],
     &["create", "token", "default", "-n", "kube-system"],
-    &[
-        "create",
-        "token",
-        "tec-join-service",
-        "-n",
-        "tec-join-service",
-    ],
+    &["create", "token", "tec-join-service", "-n", "tec-join-service"],
     &["get", "configmaps", "-n", "trusted-execution-clusters"],
     &["delete", "node", "n1"],
     &["label", "node", "n1", "x=y"],
@@ -73,10 +65,7 @@ pub(crate) fn check(stage: &Stage<'_>, worker: &Host, first: &Host) -> anyhow::R
         let found = certificate(stage, first, &request)?;
         anyhow::ensure!(found.is_none(), "a worker got a certificate for {name}");
     }
-    for binding in [
-        "kubeadm:node-autoapprove-bootstrap",
-        "kubeadm:kubelet-bootstrap",
-    ] {
+    for binding in ["kubeadm:node-autoapprove-bootstrap", "kubeadm:kubelet-bootstrap"] {
         let found = stage.kubectl(first, &["get", "clusterrolebinding", binding]);
         anyhow::ensure!(found.is_err(), "{binding} is bound");
     }

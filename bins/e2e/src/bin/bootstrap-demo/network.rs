@@ -21,11 +21,7 @@ pub(crate) fn run(program: &str, arguments: &[&str]) -> anyhow::Result<Vec<u8>> 
         .output()
         .with_context(|| format!("run {program}"))?;
     let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    anyhow::ensure!(
-        output.status.success(),
-        "{program} {} failed: {words}",
-        arguments.join(" ")
-    );
+    anyhow::ensure!(output.status.success(), "{program} {} failed: {words}", arguments.join(" "));
     Ok(output.stdout)
 }
 
@@ -38,10 +34,7 @@ pub(crate) fn ip(arguments: &str) -> anyhow::Result<()> {
 fn only_run() -> anyhow::Result<File> {
     let file = File::create(LOCK).with_context(|| format!("create {LOCK}"))?;
     if file.try_lock().is_err() {
-        writeln!(
-            std::io::stderr(),
-            "another run of this demo is on this machine, waiting for it"
-        )?;
+        writeln!(std::io::stderr(), "another run of this demo is on this machine, waiting for it")?;
         file.lock().with_context(|| format!("lock {LOCK}"))?;
     }
     Ok(file)

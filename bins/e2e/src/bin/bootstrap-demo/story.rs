@@ -26,18 +26,8 @@ fn etcd(base: &Path) -> anyhow::Result<EtcdProcess> {
     let started = Command::new("etcd")
         .arg("--data-dir")
         .arg(base.join("etcd"))
-        .args([
-            "--listen-client-urls",
-            &url,
-            "--advertise-client-urls",
-            &url,
-        ])
-        .args([
-            "--listen-peer-urls",
-            &peer,
-            "--initial-advertise-peer-urls",
-            &peer,
-        ])
+        .args(["--listen-client-urls", &url, "--advertise-client-urls", &url])
+        .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
         .args(["--initial-cluster", &format!("default={peer}")])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -57,9 +47,7 @@ impl Drop for EtcdProcess {
 
 /// Plays it all.
 pub(crate) fn play(args: &Args) -> anyhow::Result<()> {
-    let base = tempfile::Builder::new()
-        .prefix("tec-bootstrap-")
-        .tempdir()?;
+    let base = tempfile::Builder::new().prefix("tec-bootstrap-").tempdir()?;
     let stage = Stage {
         args,
         began: Instant::now(),
@@ -106,9 +94,7 @@ fn acts(stage: &Stage<'_>, base: &Path) -> anyhow::Result<()> {
     ended(&first, process, 0)?;
     let process = stage.bootstrapper(&first, "run")?;
     ended(&first, process, 0)?;
-    until("the API server", || {
-        stage.kubectl(&first, &["get", "--raw=/readyz"]).is_ok()
-    })?;
+    until("the API server", || stage.kubectl(&first, &["get", "--raw=/readyz"]).is_ok())?;
     stage.say("the first control plane booted again and was opened by a Recover call")?;
     check_members(stage, &first)?;
     check_logs(base)?;
@@ -117,10 +103,7 @@ fn acts(stage: &Stage<'_>, base: &Path) -> anyhow::Result<()> {
 
 /// Whatever the programs logged: neither the master key nor the init secret.
 fn check_logs(base: &Path) -> anyhow::Result<()> {
-    let secrets = [
-        files::MASTER_KEY.as_bytes().to_vec(),
-        files::INIT_SECRET.to_vec(),
-    ];
+    let secrets = [files::MASTER_KEY.as_bytes().to_vec(), files::INIT_SECRET.to_vec()];
     let mut logs = 0;
     for directory in ["admin", "n1", "n2", "n3"] {
         for entry in fs::read_dir(base.join(directory))? {
@@ -176,10 +159,7 @@ fn members_are_there(stage: &Stage<'_>, first: &Host) -> anyhow::Result<()> {
     };
     let nodes = items("nodes", &[])?;
     let mark = "/metadata/labels/node-role.kubernetes.io~1control-plane";
-    let planes = nodes
-        .iter()
-        .filter(|node| node.pointer(mark).is_some())
-        .count();
+    let planes = nodes.iter().filter(|node| node.pointer(mark).is_some()).count();
     anyhow::ensure!(
         (nodes.len(), planes) == (3, 2),
         "there are {} nodes, {planes} of them control planes",

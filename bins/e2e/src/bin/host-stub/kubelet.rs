@@ -38,12 +38,7 @@ pub(super) fn run(node: &str, programs: &Path, wanted: &Path) -> anyhow::Result<
     thread::spawn(move || be_well(&listener));
     fs::create_dir_all("/var/log/kubernetes/audit")?;
     fs::create_dir_all(PKI)?;
-    let mut kubelet = Kubelet {
-        node,
-        programs,
-        pods: BTreeMap::new(),
-        is_known: false,
-    };
+    let mut kubelet = Kubelet { node, programs, pods: BTreeMap::new(), is_known: false };
     loop {
         // What fails is tried again, as a kubelet does.
         for done in [kubelet.run_pods(), kubelet.bootstrap(), kubelet.register()] {
@@ -55,10 +50,7 @@ pub(super) fn run(node: &str, programs: &Path, wanted: &Path) -> anyhow::Result<
     }
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a loop of this program, which has no deadline"
-)]
+#[expect(clippy::disallowed_methods, reason = "a loop of this program, which has no deadline")]
 fn pause() {
     thread::sleep(STEP);
 }
@@ -177,25 +169,12 @@ impl Kubelet<'_> {
 
     /// A key and a request for it; made once.
     fn request(&self) -> anyhow::Result<(Vec<u8>, Vec<u8>)> {
-        let (key, csr) = (
-            Path::new(PKI).join("bootstrap.key"),
-            Path::new(PKI).join("bootstrap.csr"),
-        );
+        let (key, csr) =
+            (Path::new(PKI).join("bootstrap.key"), Path::new(PKI).join("bootstrap.csr"));
         if !csr.exists() {
             let made = Command::new("openssl")
-                .args([
-                    "req",
-                    "-new",
-                    "-newkey",
-                    "ec",
-                    "-pkeyopt",
-                    "ec_paramgen_curve:P-256",
-                ])
-                .args([
-                    "-nodes",
-                    "-subj",
-                    &format!("/O=system:nodes/CN=system:node:{}", self.node),
-                ])
+                .args(["req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"])
+                .args(["-nodes", "-subj", &format!("/O=system:nodes/CN=system:node:{}", self.node)])
                 .arg("-keyout")
                 .arg(&key)
                 .arg("-out")

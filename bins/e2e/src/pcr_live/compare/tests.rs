@@ -16,11 +16,7 @@ fn compared(logged: &[&[u8]]) -> Option<Difference> {
     }
     let bytes = log.build();
     let log = EventLog::parse(&bytes).unwrap();
-    let logged: Vec<_> = log
-        .events()
-        .iter()
-        .filter(|event| event.extends() == Some(pcr))
-        .collect();
+    let logged: Vec<_> = log.events().iter().filter(|event| event.extends() == Some(pcr)).collect();
     let call = Measurement::efi_call();
     first_difference(&[&call], &logged, &log)
 }
@@ -59,9 +55,7 @@ fn recorded(directory: &Path) -> Recording {
     }
     let log = log.build();
     let quoted = EventLog::parse(&log).unwrap().replay_sha256().unwrap();
-    let values = quoted
-        .iter()
-        .map(|(pcr, value)| (pcr, value.as_bytes().to_vec()));
+    let values = quoted.iter().map(|(pcr, value)| (pcr, value.as_bytes().to_vec()));
     Recording {
         directory: directory.to_owned(),
         variables: empty_store(),
@@ -88,11 +82,7 @@ fn a_boot_as_predicted_holds_and_one_of_another_file_names_it() {
     install(&recording.esp(), "Linux of somebody else");
     let verdict = of(PcrIndex::BOOT_MANAGER, &compare(&recording).unwrap());
     assert!(!verdict.holds());
-    let Verdict::Predicted {
-        difference: Some(difference),
-        ..
-    } = verdict
-    else {
+    let Verdict::Predicted { difference: Some(difference), .. } = verdict else {
         panic!("{verdict:?}")
     };
     let predicted = difference.predicted.unwrap();
@@ -124,10 +114,7 @@ fn a_log_that_is_not_what_the_tpm_has_is_refused() {
 
 #[test]
 fn one_bank_that_differs_is_enough_to_fail() {
-    let values = |measured: u8| Values {
-        predicted: vec![1],
-        measured: vec![measured],
-    };
+    let values = |measured: u8| Values { predicted: vec![1], measured: vec![measured] };
     let verdict = |measured| Verdict::Predicted {
         banks: [(Bank::Sha256, values(1)), (Bank::Sha384, values(measured))].into(),
         events: None,

@@ -59,10 +59,7 @@ impl Story<'_> {
 pub async fn play(extent: Extent, out: &mut (dyn Write + Send)) -> anyhow::Result<()> {
     // Another provider that somebody installed before is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let mut story = Story {
-        begin: Instant::now(),
-        out,
-    };
+    let mut story = Story { begin: Instant::now(), out };
     let cluster = Cluster::alone().await?;
     story.say("Kubernetes: an API server with service accounts, and nothing else")?;
     let stage = Stage::prepare(cluster, &Seal::Shamir)?;
@@ -78,9 +75,7 @@ pub async fn play(extent: Extent, out: &mut (dyn Write + Send)) -> anyhow::Resul
     let (_broker, face) = broker(&stage, &account, address, &url, collector).await?;
     story.say("broker: connected with a JWT for its own key, and serves its runtime")?;
     let said = speak(&stage, &account, face).await?;
-    story.say(&format!(
-        "runtime: published on NATS and read it again: {said:?}"
-    ))?;
+    story.say(&format!("runtime: published on NATS and read it again: {said:?}"))?;
     let limit = match extent {
         Extent::Messages => LIMITS.1,
         Extent::Telemetry => {
@@ -88,10 +83,7 @@ pub async fn play(extent: Extent, out: &mut (dyn Write + Send)) -> anyhow::Resul
             LIMITS.0
         }
     };
-    anyhow::ensure!(
-        story.begin.elapsed() < limit,
-        "it took longer than {limit:?}"
-    );
+    anyhow::ensure!(story.begin.elapsed() < limit, "it took longer than {limit:?}");
     Ok(())
 }
 
@@ -111,12 +103,7 @@ async fn vault(stage: &Stage) -> anyhow::Result<Guarded> {
 async fn controller(stage: &Stage, opensearch: &Place) -> anyhow::Result<(Guarded, SocketAddr)> {
     let address = free_address()?;
     let listen = address.to_string();
-    let flags = [
-        "--listen",
-        &listen,
-        "--opensearch-address",
-        &opensearch.address,
-    ];
+    let flags = ["--listen", &listen, "--opensearch-address", &opensearch.address];
     let flags = stage.flags(&flags).await?;
     let arguments = std::iter::once("serve".to_owned()).chain(flags);
     let program = program("services-bootstrap")?;
@@ -151,8 +138,7 @@ async fn init(
 ) -> anyhow::Result<PathBuf> {
     let account = stage.cluster.account(account)?;
     let mut init = Command::new(program("services-init")?);
-    init.args(flags)
-        .args(stage.mount(&account, &controller.to_string()).await?);
+    init.args(flags).args(stage.mount(&account, &controller.to_string()).await?);
     stage.logs.must(&mut init)?;
     Ok(stage.shared(&account))
 }
@@ -190,16 +176,11 @@ async fn listens(process: &Guarded, address: SocketAddr) -> anyhow::Result<()> {
 async fn speak(stage: &Stage, account: &Account, broker: SocketAddr) -> anyhow::Result<String> {
     let mut client = runtime(&stage.shared(account), broker).await?;
     let subject = format!("evt.{}.{}.demo", account.namespace(), account.name());
-    let request = SubscribeRequest {
-        subject: subject.clone(),
-    };
+    let request = SubscribeRequest { subject: subject.clone() };
     let mut messages = client.subscribe(request).await?.into_inner();
     let payload = b"hello".to_vec();
     client.publish(PublishRequest { subject, payload }).await?;
-    let message = messages
-        .message()
-        .await?
-        .context("the broker ended the stream")?;
+    let message = messages.message().await?.context("the broker ended the stream")?;
     Ok(String::from_utf8(message.payload)?)
 }
 
@@ -217,11 +198,8 @@ async fn runtime(shared: &Path, broker: SocketAddr) -> anyhow::Result<BrokerClie
 /// # Errors
 /// A part does not come up, or a message was lost, doubled or refused.
 pub async fn rotate(out: &mut (dyn Write + Send)) -> anyhow::Result<()> {
-    let load = Load {
-        components: 20,
-        each: Duration::from_millis(100),
-        lasts: Duration::from_mins(2),
-    };
+    let load =
+        Load { components: 20, each: Duration::from_millis(100), lasts: Duration::from_mins(2) };
     let flags = ["--user-seconds", "20", "--certificate-seconds", "20"];
     let mut platform = Platform::new(&flags).await?;
     platform.keep()?;

@@ -60,12 +60,7 @@ async fn forward(api: &Http, password: &SecretBytes, lines: &[String]) -> anyhow
     for line in lines {
         let body = json!({"body": line}).to_string();
         let written = ask(api, Method::POST, &path, user, Some(&body)).await?;
-        anyhow::ensure!(
-            written.status == 201,
-            "{}: {}",
-            written.status,
-            written.body
-        );
+        anyhow::ensure!(written.status == 201, "{}: {}", written.status, written.body);
     }
     let path = format!("{INDEX}/_search");
     let look = ask(api, Method::GET, &path, user, None).await?;
@@ -84,11 +79,7 @@ async fn read(api: &Http, password: &SecretBytes) -> anyhow::Result<()> {
     let path = format!("{INDEX}/_doc");
     let body = json!({"body": "forged"}).to_string();
     let refused = ask(api, Method::POST, &path, user, Some(&body)).await?;
-    anyhow::ensure!(
-        refused.status == 403,
-        "the viewer may write: {}",
-        refused.body
-    );
+    anyhow::ensure!(refused.status == 403, "the viewer may write: {}", refused.body);
     Ok(())
 }
 

@@ -40,31 +40,21 @@ impl Stage {
             rows.push(row);
         }
         one.install(&good)?;
-        rows.push(story.works("Secure Boot is switched off", || {
-            self.without_keys(&mut one, id)
-        })?);
-        rows.push(story.works("the disk is put into another machine", || {
-            self.moved_disk(&one, &good)
-        })?);
+        rows.push(story.works("Secure Boot is switched off", || self.without_keys(&mut one, id))?);
         rows.push(
-            story.works("the TPM's state is put into another machine", || {
-                self.copied_tpm(&mut one, &good)
-            })?,
+            story.works("the disk is put into another machine", || self.moved_disk(&one, &good))?,
         );
+        rows.push(story.works("the TPM's state is put into another machine", || {
+            self.copied_tpm(&mut one, &good)
+        })?);
         rows.push(story.works("evidence is replayed", || self.replayed(&one))?);
         let update = self.image("update", |parts| parts.kernel = "update")?;
-        rows.push(
-            story.works("an older kernel is booted after its revocation", || {
-                self.revoked_kernel(&mut one, id, &good, &update)
-            })?,
-        );
+        rows.push(story.works("an older kernel is booted after its revocation", || {
+            self.revoked_kernel(&mut one, id, &good, &update)
+        })?);
         rows.push(story.works("the machine is deleted", || self.deleted(&mut one, id))?);
         let rows: Vec<Vec<String>> = rows.into_iter().map(Vec::from).collect();
-        let heading = [
-            "what was done",
-            "code",
-            "what tec explain or the node names",
-        ];
+        let heading = ["what was done", "code", "what tec explain or the node names"];
         story.shows("refused", &table::render(&heading, &rows));
         self.story = story;
         // Nobody approves its image any more.
@@ -75,10 +65,7 @@ impl Stage {
     /// What was changed, the image, and the file that must be named.
     fn changed_images(&self) -> anyhow::Result<Vec<(&'static str, Image, &'static str)>> {
         let initial = self.settings.artefacts.join("initrd-changed.img");
-        let changed = self
-            .initial
-            .clone()
-            .with("etc/evil", "a program would do more\n");
+        let changed = self.initial.clone().with("etc/evil", "a program would do more\n");
         changed.write(&initial)?;
         Ok(vec![
             (
@@ -119,10 +106,7 @@ impl Stage {
         [code, named]: [&str; 2],
     ) -> anyhow::Result<Row> {
         let ended = node.boot()?.ended()?;
-        ensure!(
-            ended == Ended::Refused(code.to_owned()),
-            "{what}: {ended:?}"
-        );
+        ensure!(ended == Ended::Refused(code.to_owned()), "{what}: {ended:?}");
         let reason = self.reason(Some(id))?;
         ensure!(reason.contains(named), "{named} is not named: {reason}");
         Ok([what.to_owned(), code.to_owned(), reason])
@@ -155,10 +139,7 @@ impl Stage {
         ensure!(code == "TEC-A413", "refused with {code}");
         let id = self.machine_of(one)?;
         let reason = self.reason(None)?;
-        ensure!(
-            reason.contains(&id.to_string()),
-            "{id} is not named: {reason}"
-        );
+        ensure!(reason.contains(&id.to_string()), "{id} is not named: {reason}");
         two.discard()?;
         Ok(["the disk in another machine".to_owned(), code, reason])
     }
@@ -191,14 +172,9 @@ impl Stage {
         let mut kbs = self.anchor.kbs()?;
         // The name of this host is one of the virtual machines' network.
         kbs.url = self.anchor.local_kbs()?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let reply = runtime.block_on(async {
-            let proof = Session::open(&kbs)
-                .await?
-                .prove(&attester, some_pubkey())
-                .await?;
+            let proof = Session::open(&kbs).await?.prove(&attester, some_pubkey()).await?;
             Session::open(&kbs).await?.attest(&proof).await
         })?;
         let code = reply.code();
@@ -233,11 +209,7 @@ impl Stage {
         let Ended::Refused(code) = boot.ended()? else {
             bail!("a deleted machine: {:?}", boot.ended()?)
         };
-        Ok([
-            "the machine is deleted".to_owned(),
-            code,
-            self.reason(None)?,
-        ])
+        Ok(["the machine is deleted".to_owned(), code, self.reason(None)?])
     }
 }
 

@@ -20,13 +20,11 @@ impl Stage {
     /// first boot and the opened root, and is switched on again until its root runs.
     pub(in crate::vm) fn cuts(&mut self) -> anyhow::Result<()> {
         let count = self.settings.cuts;
-        self.story
-            .scene('e', "The power fails during the first boot");
+        self.story.scene('e', "The power fails during the first boot");
         let mut story = std::mem::take(&mut self.story);
         let image = self.current()?;
-        let whole = story.works("how long a first boot takes that is left alone", || {
-            self.length(&image)
-        })?;
+        let whole = story
+            .works("how long a first boot takes that is left alone", || self.length(&image))?;
         let entropy = SeededEntropy::new(self.settings.seed);
         let mut rows = Vec::new();
         for number in 1..=count {
@@ -37,12 +35,7 @@ impl Stage {
             let row = story.works(&what, || self.cut(&image, number, moment))?;
             rows.push(row);
         }
-        let heading = [
-            "machine",
-            "cut after",
-            "boots until its root ran",
-            "made anew",
-        ];
+        let heading = ["machine", "cut after", "boots until its root ran", "made anew"];
         story.shows("without hands", &table::render(&heading, &rows));
         self.story = story;
         Ok(())
@@ -86,10 +79,7 @@ impl Stage {
     fn recovered(&self, node: &crate::vm::node::Node) -> anyhow::Result<()> {
         let id = self.machine_of(node)?.to_string();
         let shown = self.anchor.tec(&["machine", "show", &id])?;
-        ensure!(
-            shown.to_string().contains(&id),
-            "the server does not know {id}: {shown}"
-        );
+        ensure!(shown.to_string().contains(&id), "the server does not know {id}: {shown}");
         Ok(())
     }
 }

@@ -14,18 +14,13 @@ impl Stage {
         self.story.scene('d', "Three machines at once");
         let mut story = std::mem::take(&mut self.story);
         let image = self.current()?;
-        let mut nodes = NAMES
-            .iter()
-            .map(|name| self.node(name, &image))
-            .collect::<anyhow::Result<Vec<_>>>()?;
+        let mut nodes =
+            NAMES.iter().map(|name| self.node(name, &image)).collect::<anyhow::Result<Vec<_>>>()?;
         for (what, number) in [("first boots", 1), ("reboots", 2)] {
             let boots = story.works(&format!("three {what}: three roots run"), || {
                 let boots = at_once(&mut nodes)?;
                 for boot in &boots {
-                    ensure!(
-                        boot.opened()? == number,
-                        "a root is not the one it should be"
-                    );
+                    ensure!(boot.opened()? == number, "a root is not the one it should be");
                 }
                 Ok(boots)
             })?;
@@ -53,13 +48,8 @@ impl Stage {
 
 fn at_once(nodes: &mut [Node]) -> anyhow::Result<Vec<Boot>> {
     std::thread::scope(|scope| {
-        let running: Vec<_> = nodes
-            .iter_mut()
-            .map(|node| scope.spawn(|| node.boot()))
-            .collect();
-        let ended = running
-            .into_iter()
-            .map(|one| one.join().ok().context("a boot panicked")?);
+        let running: Vec<_> = nodes.iter_mut().map(|node| scope.spawn(|| node.boot())).collect();
+        let ended = running.into_iter().map(|one| one.join().ok().context("a boot panicked")?);
         ended.collect()
     })
 }

@@ -53,9 +53,7 @@ impl Stage {
             ensure!(verified["outcome"] == "reached", "{verified}");
             Ok(())
         })?;
-        story.works("reboot in between: the laptop gives the key", || {
-            opens(&mut node, 2)
-        })?;
+        story.works("reboot in between: the laptop gives the key", || opens(&mut node, 2))?;
         story.works("the cluster takes over, and its broker has the key", || {
             migrate(&self.anchor, "cutover")?;
             cluster.has_key(&id)
@@ -66,9 +64,8 @@ impl Stage {
             opens(&mut node, 4)
         })?;
         self.timed("migrated, the laptop is off", &boot);
-        story.works("the laptop retires and shreds its keys", || {
-            migrate(&self.anchor, "retire")
-        })?;
+        story
+            .works("the laptop retires and shreds its keys", || migrate(&self.anchor, "retire"))?;
         let boot = story.works("reboot: the cluster alone", || opens(&mut node, 5))?;
         self.timed("migrated, the laptop is retired", &boot);
         node.discard()

@@ -12,8 +12,7 @@ use crate::vm::stage::Stage;
 impl Stage {
     /// First boot, reboot, another kernel, and the end of the machine.
     pub(in crate::vm) fn operator(&mut self) -> anyhow::Result<()> {
-        self.story
-            .scene('g', "The operator on a Kubernetes API server");
+        self.story.scene('g', "The operator on a Kubernetes API server");
         let mut story = std::mem::take(&mut self.story);
         let image = self.current()?;
         let cluster = story.works(
@@ -37,9 +36,7 @@ impl Stage {
         }
         let swapped = self.image("operator-swapped", |parts| parts.kernel = "update")?;
         node.install(&swapped)?;
-        let report = story.works("another kernel: the disk stays closed", || {
-            refused(&mut node)
-        })?;
+        let report = story.works("another kernel: the disk stays closed", || refused(&mut node))?;
         story.shows("what a person sees", &report);
         node.install(&image)?;
         let id = self.machine_of(&node)?;

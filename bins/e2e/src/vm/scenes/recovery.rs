@@ -55,31 +55,22 @@ impl Stage {
         )?;
         self.timed("recovery", &boot);
         let after = Slots::of(&self.logs, &node)?;
-        story.works(
-            "the slot of the typed key is gone, and the new key opens the disk",
-            || {
-                ensure!(before.recovery != after.recovery, "the slot is the same");
-                ensure!(before.all.len() == 2 && after.all.len() == 2, "{after:?}");
-                let left = latest(&self.anchor, id)?;
-                ensure!(left.number == 2, "the last key is {}", left.number);
-                let root = node.root()?;
-                ensure!(!opens(&root, &first)?, "the typed key opens the disk");
-                ensure!(
-                    opens(&root, &admin.open(&left.sealed)?)?,
-                    "the new one does not"
-                );
-                Ok(())
-            },
-        )?;
+        story.works("the slot of the typed key is gone, and the new key opens the disk", || {
+            ensure!(before.recovery != after.recovery, "the slot is the same");
+            ensure!(before.all.len() == 2 && after.all.len() == 2, "{after:?}");
+            let left = latest(&self.anchor, id)?;
+            ensure!(left.number == 2, "the last key is {}", left.number);
+            let root = node.root()?;
+            ensure!(!opens(&root, &first)?, "the typed key opens the disk");
+            ensure!(opens(&root, &admin.open(&left.sealed)?)?, "the new one does not");
+            Ok(())
+        })?;
         story.shows("the volume", &after.dump);
-        story.works(
-            "reboot: the disk opens by itself, and nothing changes",
-            || {
-                ensure!(node.boot()?.opened()? == 3, "it is not the same root");
-                ensure!(Slots::of(&self.logs, &node)? == after, "the slots changed");
-                Ok(())
-            },
-        )?;
+        story.works("reboot: the disk opens by itself, and nothing changes", || {
+            ensure!(node.boot()?.opened()? == 3, "it is not the same root");
+            ensure!(Slots::of(&self.logs, &node)? == after, "the slots changed");
+            Ok(())
+        })?;
         node.discard()?;
         self.story = story;
         Ok(())
@@ -125,14 +116,8 @@ fn recovered(node: &mut Node, anchor: &mut Anchor, key: &str) -> anyhow::Result<
     for mark in [Mark::Refused, Mark::Typed, Mark::Recovery] {
         ensure!(boot.at(mark).is_some(), "there was no step {mark}");
     }
-    ensure!(
-        boot.console.contains("TEC-A401"),
-        "the console does not say that no server answered"
-    );
-    ensure!(
-        !boot.console.contains(key),
-        "the console shows what was typed"
-    );
+    ensure!(boot.console.contains("TEC-A401"), "the console does not say that no server answered");
+    ensure!(!boot.console.contains(key), "the console shows what was typed");
     Ok(boot)
 }
 
@@ -164,11 +149,7 @@ impl Admin {
         let [private, public] = ["admin-private.jwk", "admin.jwk"].map(|name| directory.join(name));
         let kind = r#"{"alg":"ECDH-ES+A256KW"}"#;
         let mut generate = Command::new("jose");
-        crate::qemu::must(
-            generate
-                .args(["jwk", "gen", "-i", kind, "-o"])
-                .arg(&private),
-        )?;
+        crate::qemu::must(generate.args(["jwk", "gen", "-i", kind, "-o"]).arg(&private))?;
         let mut publish = Command::new("jose");
         let publish = publish.args(["jwk", "pub", "-i"]).arg(&private);
         crate::qemu::must(publish.arg("-o").arg(&public))?;
@@ -215,10 +196,7 @@ impl Slots {
         };
         let slot = token["keyslots"][0].as_str();
         Ok(Self {
-            all: slots
-                .into_iter()
-                .flat_map(|all| all.keys().cloned())
-                .collect(),
+            all: slots.into_iter().flat_map(|all| all.keys().cloned()).collect(),
             recovery: slot.context("the token names no slot")?.to_owned(),
             dump: dump(&[])?,
         })
@@ -230,8 +208,7 @@ fn opens(volume: &Path, passphrase: &str) -> anyhow::Result<bool> {
     let file = volume.with_extension("passphrase");
     fs::write(&file, passphrase).context("write the passphrase")?;
     let mut open = volume::command("cryptsetup");
-    open.args(["open", "--test-passphrase", "--key-file"])
-        .arg(&file);
+    open.args(["open", "--test-passphrase", "--key-file"]).arg(&file);
     let status = open.arg(volume).status().context("run cryptsetup")?;
     fs::remove_file(&file).context("remove the passphrase")?;
     Ok(status.success())

@@ -12,8 +12,7 @@ use crate::volume;
 impl Stage {
     /// First boot, what lies on the disk then, reboot, and a boot with another command line.
     pub(in crate::vm) fn short(&mut self) -> anyhow::Result<()> {
-        self.story
-            .scene('a', "First boot, reboot, a boot that was tampered with");
+        self.story.scene('a', "First boot, reboot, a boot that was tampered with");
         let mut story = std::mem::take(&mut self.story);
         let image = story.works("the image of the nodes is approved", || self.current())?;
         let mut one = self.node("one", &image)?;
@@ -26,18 +25,14 @@ impl Stage {
                     ensure!(boot.at(mark).is_some(), "there was no step {mark}");
                 }
                 let root = boot.steps.last().map(|step| step.text.as_str());
-                ensure!(
-                    root == Some("boots=1 ignition=true"),
-                    "the root says {root:?}"
-                );
+                ensure!(root == Some("boots=1 ignition=true"), "the root says {root:?}");
                 Ok(boot)
             },
         )?;
         self.timed("first boot", &boot);
-        let shown = story.works(
-            "the disk is bound as documented, and by nothing else",
-            || self.look_at_disk(&one),
-        )?;
+        let shown = story.works("the disk is bound as documented, and by nothing else", || {
+            self.look_at_disk(&one)
+        })?;
         story.shows("what Clevis and cryptsetup say of it", &shown);
         let boot = story.works("reboot: Clevis opens the disk", || {
             let boot = one.boot()?;
@@ -57,10 +52,7 @@ impl Stage {
             })
         })?;
         let (_, text) = self.explained(id)?;
-        ensure!(
-            text.contains("Pcr8KernelCmdline"),
-            "it is not named: {text}"
-        );
+        ensure!(text.contains("Pcr8KernelCmdline"), "it is not named: {text}");
         story.shows("what an admin reads", &text);
         one.install(&image)?;
         self.story = story;
@@ -77,17 +69,11 @@ impl Stage {
             self.logs.must(command.args(words).arg(&root))
         };
         let dump = run("cryptsetup", &["luksDump"])?;
-        let slots = dump
-            .lines()
-            .filter(|line| line.trim_end().ends_with(": luks2"))
-            .count();
+        let slots = dump.lines().filter(|line| line.trim_end().ends_with(": luks2")).count();
         ensure!(slots == 1, "the throw-away key is still there: {dump}");
         ensure!(dump.contains("0: clevis"), "there is no token: {dump}");
         let list = run("clevis", &["luks", "list", "-d"])?;
-        ensure!(
-            list.trim() == "1: unknown pin 'trustee'",
-            "clevis lists {list}"
-        );
+        ensure!(list.trim() == "1: unknown pin 'trustee'", "clevis lists {list}");
         let header = volume::sealed_header(&self.logs, &root)?;
         let [_, _, kbs] = self.anchor.urls()?;
         // docs/reference/clevis-pin.md, "Sealed form".

@@ -30,10 +30,9 @@ impl Stage {
         };
         self.approve("before", &images.old)?;
         let mut node = self.node("updated", &images.old)?;
-        story.works(
-            "first boot with the boot loader and the kernel of before",
-            || node.boot()?.opened().map(drop),
-        )?;
+        story.works("first boot with the boot loader and the kernel of before", || {
+            node.boot()?.opened().map(drop)
+        })?;
         story.works("the new image is approved beside the old one", || {
             // PCRs 8 and 9 are decided by GRUB and by the kernel's files together, and two
             // generations of GRUB write them otherwise: what lies between is an image of its own.
@@ -59,10 +58,9 @@ impl Stage {
             ("back once more", &images.old),
             ("the new boot loader with the old kernel", &images.half),
         ] {
-            story.works(
-                &format!("{what}: foretold, and the disk stays closed"),
-                || self.boot_of(&mut node, image, &refused()),
-            )?;
+            story.works(&format!("{what}: foretold, and the disk stays closed"), || {
+                self.boot_of(&mut node, image, &refused())
+            })?;
         }
         story.works("the new image goes on opening the disk", || {
             self.boot_of(&mut node, &images.new, &Ended::Root(0))

@@ -22,8 +22,7 @@ async fn admins_who_move_it_at_once_never_make_two_authorities() {
         for child in &mut running {
             child.wait().unwrap();
         }
-        pair.holds(&format!("round {round}, when all have ended"))
-            .await;
+        pair.holds(&format!("round {round}, when all have ended")).await;
     }
     pair.migrate("cutover").unwrap();
     assert_eq!(pair.roles().await, [Role::ServeOnly, Role::Active]);
@@ -57,15 +56,8 @@ async fn what_registers_while_it_is_copied_comes_along_or_is_refused() {
         pair.holds(verb).await;
     }
     let late = pair.source.admit(1).await.unwrap_err();
-    assert_eq!(
-        late.code(),
-        Some(Code::AuthorityElsewhere),
-        "it gave the authority up"
-    );
-    println!(
-        "{} machines came along, {refused} were refused",
-        pair.keys.len()
-    );
+    assert_eq!(late.code(), Some(Code::AuthorityElsewhere), "it gave the authority up");
+    println!("{} machines came along, {refused} were refused", pair.keys.len());
     assert!(pair.keys.len() > 6, "machines came meanwhile");
     pair.migrate("verify").unwrap();
     let here = pair.target.keys().await;

@@ -25,22 +25,11 @@ async fn clocks_that_are_days_apart_decide_nothing() {
     let (source, target, admin) = (off(30), off(-30), off(-3000));
     let source = pair.source.registry_at(source);
     let target = pair.target.registry_at(target);
-    let goals = [
-        Goal::Copy,
-        Goal::Verify,
-        Goal::Cutover,
-        Goal::Rollback,
-        Goal::Cutover,
-    ];
+    let goals = [Goal::Copy, Goal::Verify, Goal::Cutover, Goal::Rollback, Goal::Cutover];
     for goal in goals {
         let clocks = (&*admin as _, &SystemEntropy as _);
         let ran = migrate(goal, (&source, &target), clocks, &Quiet).await;
-        assert_eq!(
-            ran.outcome,
-            MigrateOutcome::Reached,
-            "{goal:?}: {:?}",
-            ran.error
-        );
+        assert_eq!(ran.outcome, MigrateOutcome::Reached, "{goal:?}: {:?}", ran.error);
         pair.holds(&format!("{goal:?}")).await;
         // The clock of whoever moves it jumps, too.
         admin.advance_seconds(-DAY);
@@ -88,9 +77,7 @@ async fn a_target_whose_certificate_ended_gets_nothing() {
     for verb in ["plan", "apply", "cutover"] {
         let mut command = pair.command(verb, &[]);
         let words: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
-        let own = words
-            .iter()
-            .filter(|word| !word.to_string_lossy().starts_with("--to-"));
+        let own = words.iter().filter(|word| !word.to_string_lossy().starts_with("--to-"));
         let mut other = std::process::Command::new(command.get_program());
         other.args(own).arg("--to-namespace=some");
         other.arg("--to-kubeconfig").arg(&kubeconfig);

@@ -17,8 +17,7 @@ async fn cut_everywhere(pair: &Pair, link: &Link, last: Last) {
             link.cut_after(requests, last);
             let ended = pair.migrate(verb);
             let was_cut = link.mend();
-            pair.holds(&format!("{verb}, cut after {requests} requests"))
-                .await;
+            pair.holds(&format!("{verb}, cut after {requests} requests")).await;
             if !was_cut {
                 assert!(ended.is_ok(), "{verb}: {ended:?}");
                 break;

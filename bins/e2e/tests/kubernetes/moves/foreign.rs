@@ -22,9 +22,7 @@ async fn the_wrong_cluster_gets_nothing() {
         let said = pair.run(pair.command_to(&wrong, verb, &[])).unwrap_err();
         assert!(said.contains("TEC-M421"), "{said}");
     }
-    let said = pair
-        .run(pair.command_to(&wrong, "rollback", &[]))
-        .unwrap_err();
+    let said = pair.run(pair.command_to(&wrong, "rollback", &[])).unwrap_err();
     assert!(said.contains("TEC-M"), "{said}");
     assert!(wrong.authority().await.is_alone());
     assert!(wrong.keys().await.is_empty(), "no key went to a stranger");
@@ -40,43 +38,23 @@ async fn what_lies_at_the_target_is_listed_and_never_overwritten() {
     // belongs to somebody else, and the image measures something else.
     for number in [1, 2] {
         let machine = sample::machine(number);
-        target
-            .create(&machine, UnclaimedLimit::Unlimited)
-            .await
-            .unwrap();
+        target.create(&machine, UnclaimedLimit::Unlimited).await.unwrap();
     }
     let path = sample::secret_path(1);
-    target
-        .put_new(&path, &sample::secret(77), &line)
-        .await
-        .unwrap();
-    target
-        .bind(&sample::approved_ak(78, 2), &line)
-        .await
-        .unwrap();
+    target.put_new(&path, &sample::secret(77), &line).await.unwrap();
+    target.bind(&sample::approved_ak(78, 2), &line).await.unwrap();
     let other = sample::machine(79);
-    target
-        .create(&other, UnclaimedLimit::Unlimited)
-        .await
-        .unwrap();
-    target
-        .bind(&sample::approved_ak(3, 79), &line)
-        .await
-        .unwrap();
+    target.create(&other, UnclaimedLimit::Unlimited).await.unwrap();
+    target.bind(&sample::approved_ak(3, 79), &line).await.unwrap();
     let mut image = sample::image(2);
     image.name = sample::image(1).name;
     target.put(&image).await.unwrap();
 
     let planned = pair.migrate("plan").unwrap();
     let listed = planned["copy"]["conflicts"].as_array().unwrap();
-    let clashes: Vec<_> = listed
-        .iter()
-        .map(|conflict| conflict["clash"].as_str().unwrap())
-        .collect();
-    assert_eq!(
-        clashes,
-        ["image", "disk-key", "bound-key", "key-of-another"]
-    );
+    let clashes: Vec<_> =
+        listed.iter().map(|conflict| conflict["clash"].as_str().unwrap()).collect();
+    assert_eq!(clashes, ["image", "disk-key", "bound-key", "key-of-another"]);
     for verb in ["apply", "cutover"] {
         let said = pair.migrate(verb).unwrap_err();
         assert!(said.contains("TEC-M409"), "{said}");
@@ -86,10 +64,7 @@ async fn what_lies_at_the_target_is_listed_and_never_overwritten() {
     let theirs = sample::secret(77).expose("the test compares").to_vec();
     let of_one = here.get(&sample::machine_id(1));
     assert_eq!(of_one, Some(&theirs), "what was there stays");
-    assert!(
-        here.contains_key(&sample::machine_id(4)),
-        "what fits was copied"
-    );
+    assert!(here.contains_key(&sample::machine_id(4)), "what fits was copied");
     let source = pair.source.keys().await;
     assert_eq!(source, pair.keys, "the source has what it had");
 }
@@ -110,11 +85,7 @@ async fn whoever_removes_the_record_makes_no_second_authority() {
             objects.delete(AUTHORITY, &params).await.unwrap();
         }
         let refused = pair.source.admit(50).await.unwrap_err();
-        assert_eq!(
-            refused.code(),
-            Some(Code::AuthorityElsewhere),
-            "{refused:?}"
-        );
+        assert_eq!(refused.code(), Some(Code::AuthorityElsewhere), "{refused:?}");
         // Whoever looks finds the record again, and it is the same anchor.
         assert_eq!(pair.source.authority().await, before);
         pair.holds("the record was removed").await;

@@ -36,11 +36,7 @@ impl Place {
         bench.create(&cluster("cluster")).await.unwrap();
         let link = Link::new(bench.admin().unwrap()).await.unwrap();
         let kubeconfig = bench.kubeconfig_at("tool", link.url()).unwrap();
-        Self {
-            bench,
-            link,
-            kubeconfig,
-        }
+        Self { bench, link, kubeconfig }
     }
 
     pub(crate) fn registry(&self) -> KubeRegistry {
@@ -63,9 +59,7 @@ impl Place {
         let ak = sample::approved_ak(number, number);
         registry.bind(&ak, &line).await?;
         let path = sample::secret_path(number);
-        registry
-            .put_new(&path, &sample::secret(number), &line)
-            .await?;
+        registry.put_new(&path, &sample::secret(number), &line).await?;
         Ok(())
     }
 
@@ -135,9 +129,7 @@ impl Pair {
         let mut command = Command::new(own_program("tec").unwrap());
         command.args(["--output=json", "--log=warn", "--state-dir=/nonexistent"]);
         command.args(["migrate", verb]);
-        command
-            .args(self.source.flags("from"))
-            .args(target.flags("to"));
+        command.args(self.source.flags("from")).args(target.flags("to"));
         command.args(more);
         command
     }
@@ -169,26 +161,17 @@ impl Pair {
         let rules = |record: &&Authority| record.role() == Role::Active;
         let counts = records.iter().filter(rules);
         let alone = records[1].is_alone();
-        assert!(
-            alone || counts.count() <= 1,
-            "{when}: two authorities: {records:?}"
-        );
+        assert!(alone || counts.count() <= 1, "{when}: two authorities: {records:?}");
         let held = [self.source.keys().await, self.target.keys().await];
         for (machine, key) in &self.keys {
             let mut served = false;
             for (keys, record) in held.iter().zip(&records) {
                 let here = keys.get(machine);
-                assert!(
-                    here.is_none_or(|here| here == key),
-                    "{when}: {machine} has another key"
-                );
+                assert!(here.is_none_or(|here| here == key), "{when}: {machine} has another key");
                 let serves = matches!(record.role(), Role::Active | Role::ServeOnly);
                 served |= here.is_some() && serves;
             }
-            assert!(
-                served,
-                "{when}: nobody releases the key of {machine}: {records:?}"
-            );
+            assert!(served, "{when}: nobody releases the key of {machine}: {records:?}");
         }
     }
 }

@@ -14,10 +14,7 @@ use super::pair::{Pair, Place};
 /// The same namespace with another cluster object.
 async fn demand(place: &Place, spec: Value) {
     let clusters = place.bench.objects::<TrustedExecutionCluster>().unwrap();
-    clusters
-        .delete("cluster", &DeleteParams::default())
-        .await
-        .unwrap();
+    clusters.delete("cluster", &DeleteParams::default()).await.unwrap();
     let cluster: TrustedExecutionCluster = serde_json::from_value(json!({
         "apiVersion": "trusted-execution-clusters.io/v1alpha1",
         "kind": "TrustedExecutionCluster", "metadata": {"name": "cluster"}, "spec": spec,
@@ -86,30 +83,19 @@ async fn policies_and_certificates_come_along_and_nothing_is_overwritten() {
     pair.source.bench.create(&token).await.unwrap();
 
     let planned = pair.migrate("plan").unwrap();
-    for what in [
-        "registration and approval",
-        "registration token",
-        "CA",
-        "certificate of the key broker",
-    ] {
+    for what in
+        ["registration and approval", "registration token", "CA", "certificate of the key broker"]
+    {
         assert_eq!(verdict(&planned, what), "bring", "{what}: {planned}");
     }
-    assert_eq!(
-        entry(&pair.target, CA_SECRET, "ca.crt").await,
-        None,
-        "a plan changes nothing"
-    );
+    assert_eq!(entry(&pair.target, CA_SECRET, "ca.crt").await, None, "a plan changes nothing");
     pair.migrate("apply").unwrap();
     for (name, key, value) in [
         (CA_SECRET, "ca.crt", "one"),
         ("new-tls", "tls.crt", "leaf of one"),
         ("trust-registration-token", "token", "of the nodes"),
     ] {
-        assert_eq!(
-            entry(&pair.target, name, key).await.as_deref(),
-            Some(value),
-            "{name}"
-        );
+        assert_eq!(entry(&pair.target, name, key).await.as_deref(), Some(value), "{name}");
     }
     let here = spec(&pair.target).await;
     assert_eq!(here["approval"]["policy"], "Manual");
@@ -131,34 +117,17 @@ async fn a_target_that_demands_something_else_is_a_conflict_or_a_stated_choice()
     certificate(&pair.target, CA_SECRET, "two").await;
     for verb in ["apply", "cutover"] {
         let said = pair.migrate(verb).unwrap_err();
-        assert!(
-            said.contains("TEC-M409") && said.contains("registration and approval"),
-            "{said}"
-        );
+        assert!(said.contains("TEC-M409") && said.contains("registration and approval"), "{said}");
         assert!(said.contains("CA"), "{said}");
     }
-    assert!(
-        pair.target.authority().await.is_alone(),
-        "nothing was begun"
-    );
+    assert!(pair.target.authority().await.is_alone(), "nothing was begun");
     let said = pair.migrate("verify").unwrap_err();
     assert!(said.contains("TEC-M422"), "{said}");
     let half = pair.run(pair.command("apply", &["--keep-target=policy"]));
-    assert!(
-        half.unwrap_err().contains("CA"),
-        "each is chosen by its name"
-    );
-    pair.run(pair.command("cutover", &["--keep-target=policy,ca"]))
-        .unwrap();
-    assert_eq!(
-        spec(&pair.target).await["approval"]["policy"],
-        "FirstUse",
-        "it stays"
-    );
-    assert_eq!(
-        entry(&pair.target, CA_SECRET, "ca.crt").await.as_deref(),
-        Some("two")
-    );
+    assert!(half.unwrap_err().contains("CA"), "each is chosen by its name");
+    pair.run(pair.command("cutover", &["--keep-target=policy,ca"])).unwrap();
+    assert_eq!(spec(&pair.target).await["approval"]["policy"], "FirstUse", "it stays");
+    assert_eq!(entry(&pair.target, CA_SECRET, "ca.crt").await.as_deref(), Some("two"));
     assert_eq!(pair.roles().await, [Role::ServeOnly, Role::Active]);
 }
 
@@ -189,11 +158,7 @@ async fn the_audit_log_of_the_old_anchor_is_kept_by_the_new_one() {
     pair.migrate("cutover").unwrap();
     let of = pair.source.authority().await.anchor();
     // Nobody publishes here, so nothing waits to be published either.
-    let machines = pair
-        .target
-        .bench
-        .objects::<tec_k8s::api::Machine>()
-        .unwrap();
+    let machines = pair.target.bench.objects::<tec_k8s::api::Machine>().unwrap();
     for machine in machines.list(&ListParams::default()).await.unwrap().items {
         let status = json!({"status": {"conditions": [{
             "type": "KeyPublished", "status": "True", "reason": "AsDesired", "message": "",
@@ -201,37 +166,22 @@ async fn the_audit_log_of_the_old_anchor_is_kept_by_the_new_one() {
         }]}});
         let patch = kube::api::Patch::Merge(status);
         let params = kube::api::PatchParams::default();
-        machines
-            .patch_status(&machine.name_any(), &params, &patch)
-            .await
-            .unwrap();
+        machines.patch_status(&machine.name_any(), &params, &patch).await.unwrap();
     }
     let retired = pair.migrate("retire").unwrap();
     let kept = &retired["audit"];
     assert!(kept["lines"].as_u64().unwrap() >= 4, "{retired}");
     let maps = pair.target.bench.objects::<ConfigMap>().unwrap();
     let params = ListParams::default().labels(&format!("{AUDIT_OF}={of}"));
-    assert!(
-        maps.list(&params).await.unwrap().items.len() >= 2,
-        "an index, and pages"
-    );
-    let index = maps
-        .get(kept["kept_as"].as_str().unwrap())
-        .await
-        .unwrap()
-        .data
-        .unwrap();
+    assert!(maps.list(&params).await.unwrap().items.len() >= 2, "an index, and pages");
+    let index = maps.get(kept["kept_as"].as_str().unwrap()).await.unwrap().data.unwrap();
     let mut lines = String::new();
     for name in index["pages"].lines() {
         let page = maps.get(name).await.unwrap();
         assert_eq!(page.immutable, Some(true));
         lines += &page.data.unwrap()["lines"];
     }
-    assert_eq!(
-        index["sha256"],
-        Sha256Digest::of(&lines).to_string(),
-        "all of it, in order"
-    );
+    assert_eq!(index["sha256"], Sha256Digest::of(&lines).to_string(), "all of it, in order");
     assert_eq!(kept["sha256"], index["sha256"].as_str());
     for said in ["authority-moved", "keys-shredded", "ak-bound"] {
         assert!(lines.contains(said), "{said} is not in {lines}");

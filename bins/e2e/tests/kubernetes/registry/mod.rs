@@ -25,10 +25,8 @@ fn expected(image: &MemoryImage) -> ExpectedPcrs {
 /// A layer with the boot files of an image.
 fn content(image: &MemoryImage, labels: &Value) -> (Content, String) {
     let paths = image.files("").unwrap();
-    let files: Vec<(&str, &[u8])> = paths
-        .iter()
-        .map(|path| (path.as_str(), image.content(path).unwrap()))
-        .collect();
+    let files: Vec<(&str, &[u8])> =
+        paths.iter().map(|path| (path.as_str(), image.content(path).unwrap())).collect();
     let mut content = Content::default();
     let digest = content.image(labels, &[gzip(&files).unwrap()]);
     (content, digest)
@@ -51,9 +49,7 @@ async fn a_label_in_the_registry_becomes_reference_values() {
     let (content, digest) = content(&debian_chain("2.12"), &label);
     registry.push(REPOSITORY, &content).await.unwrap();
     let world = World::start(&[registry.host()], &[]).await;
-    world
-        .approve("labeled", &reference(registry.host(), &digest))
-        .await;
+    world.approve("labeled", &reference(registry.host(), &digest)).await;
     world.says("labeled", "ImageCommitted", &[]).await;
     world.releases(&labeled).await;
     assert!(world.jobs().await.is_empty());
@@ -66,9 +62,7 @@ async fn the_job_reads_what_has_no_label_from_the_registry() {
     let (content, digest) = content(&image, &json!({}));
     registry.push(REPOSITORY, &content).await.unwrap();
     let world = World::start(&[registry.host()], &[]).await;
-    world
-        .approve("bare", &reference(registry.host(), &digest))
-        .await;
+    world.approve("bare", &reference(registry.host(), &digest)).await;
     let job = world.job().await;
     world.says("bare", "Computing", &["has no label"]).await;
     assert!(world.values().await.is_empty());
@@ -76,11 +70,7 @@ async fn the_job_reads_what_has_no_label_from_the_registry() {
     assert!(output.status.success(), "{}", stderr(&output));
     world.says("bare", "ImageCommitted", &[]).await;
     world.releases(&expected(&image)).await;
-    eventually("the Job is removed", async || {
-        Ok(world.jobs().await.is_empty())
-    })
-    .await
-    .unwrap();
+    eventually("the Job is removed", async || Ok(world.jobs().await.is_empty())).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -129,9 +119,7 @@ async fn what_cannot_be_read_is_told_releases_nothing_and_is_read_later() {
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("TEC-I414"), "{}", stderr(&output));
     world.report_failure(&job, &stderr(&output)).await;
-    world
-        .says("absent", "ComputationFailed", &["TEC-I414"])
-        .await;
+    world.says("absent", "ComputationFailed", &["TEC-I414"]).await;
     assert!(world.values().await.is_empty());
 
     // As soon as it is there, an attempt that still runs has it.

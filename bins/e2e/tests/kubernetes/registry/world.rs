@@ -80,11 +80,7 @@ impl World {
             &Arc::new(rustls::crypto::ring::default_provider()),
         )
         .unwrap();
-        Self {
-            _operator: operator(&bench, registries, flags),
-            bench,
-            broker,
-        }
+        Self { _operator: operator(&bench, registries, flags), bench, broker }
     }
 
     pub(crate) async fn approve(&self, name: &str, reference: &str) {
@@ -103,11 +99,9 @@ impl World {
     pub(crate) async fn releases(&self, expected: &ExpectedPcrs) {
         let boot = expected.pcr(PcrIndex::BOOT_MANAGER).unwrap();
         let wanted = [boot.value.to_string()];
-        eventually("the image's values count", async || {
-            Ok(self.values().await == wanted)
-        })
-        .await
-        .unwrap();
+        eventually("the image's values count", async || Ok(self.values().await == wanted))
+            .await
+            .unwrap();
     }
 
     /// Waits until the image's condition has this reason and says all of this.
@@ -133,9 +127,7 @@ impl World {
     }
 
     pub(crate) async fn job(&self) -> Job {
-        eventually("there is a Job", async || Ok(!self.jobs().await.is_empty()))
-            .await
-            .unwrap();
+        eventually("there is a Job", async || Ok(!self.jobs().await.is_empty())).await.unwrap();
         self.jobs().await.remove(0)
     }
 
@@ -144,10 +136,7 @@ impl World {
     pub(crate) async fn run(&self, job: &Job, mounted: Option<&OsStr>) -> Output {
         let scratch = tempfile::tempdir().unwrap();
         let file = scratch.path().join("measurements").into_os_string();
-        let account = self
-            .bench
-            .plane
-            .component(Component::ComputePcrs, &self.bench.namespace);
+        let account = self.bench.plane.component(Component::ComputePcrs, &self.bench.namespace);
         let account = account.await.unwrap();
         let pod = pod_of(job);
         let mut output = None;
@@ -183,11 +172,8 @@ impl World {
         let labels = template.metadata.get_or_insert_default();
         let labels = labels.labels.get_or_insert_default();
         labels.insert("batch.kubernetes.io/job-name".to_owned(), job.name_any());
-        let mut pod = Pod {
-            metadata: template.metadata.unwrap(),
-            spec: template.spec,
-            status: None,
-        };
+        let mut pod =
+            Pod { metadata: template.metadata.unwrap(), spec: template.spec, status: None };
         pod.metadata.name = Some(format!("{}-1", job.name_any()));
         let pod = self.bench.create(&pod).await.unwrap();
         let ended = json!({ "status": { "phase": "Failed", "initContainerStatuses": [{
@@ -197,9 +183,7 @@ impl World {
         }] } });
         let params = PatchParams::default();
         let pods = self.bench.objects::<Pod>().unwrap();
-        pods.patch_status(&pod.name_any(), &params, &Patch::Merge(ended))
-            .await
-            .unwrap();
+        pods.patch_status(&pod.name_any(), &params, &Patch::Merge(ended)).await.unwrap();
         let condition = |kind: &str| {
             json!({ "type": kind, "status": "True", "reason": "BackoffLimitExceeded",
                 "message": "Job has reached the specified backoff limit" })
@@ -209,9 +193,7 @@ impl World {
             "conditions": [condition("FailureTarget"), condition("Failed")],
         } });
         let jobs = self.bench.objects::<Job>().unwrap();
-        jobs.patch_status(&job.name_any(), &params, &Patch::Merge(failed))
-            .await
-            .unwrap();
+        jobs.patch_status(&job.name_any(), &params, &Patch::Merge(failed)).await.unwrap();
     }
 }
 

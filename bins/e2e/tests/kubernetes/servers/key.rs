@@ -11,27 +11,18 @@ use super::world::World;
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_are_taken_once_and_only_for_machines_that_wait() {
     let world = World::new("keys").await;
-    world
-        .cluster("c", &json!({ "publicTrusteeAddr": "kbs.example" }))
-        .await;
+    world.cluster("c", &json!({ "publicTrusteeAddr": "kbs.example" })).await;
     let (id, other) = (world.machine(1).await, world.machine(2).await);
     let server = world.server(Component::AttestationKeyRegister, &[]).await;
     let key = |number| sample::public_key(number).to_pem();
 
     let body = json!({ "public_key": key(1), "uuid": id });
     let (status, answer) = world.put(&server, &body).await;
-    assert_eq!(
-        (status, answer),
-        (StatusCode::CREATED, json!({ "status": "success" }))
-    );
+    assert_eq!((status, answer), (StatusCode::CREATED, json!({ "status": "success" })));
     for uuid in [&id, &other] {
-        let (status, answer) = world
-            .put(&server, &json!({ "public_key": key(1), "uuid": uuid }))
-            .await;
-        assert_eq!(
-            (status, &answer["status"]),
-            (StatusCode::CONFLICT, &json!("error"))
-        );
+        let (status, answer) =
+            world.put(&server, &json!({ "public_key": key(1), "uuid": uuid })).await;
+        assert_eq!((status, &answer["status"]), (StatusCode::CONFLICT, &json!("error")));
     }
     let (_, answer) = world.put(&server, &body).await;
     assert_eq!(answer["message"], "Public key already registered");
@@ -48,11 +39,7 @@ async fn keys_are_taken_once_and_only_for_machines_that_wait() {
         (json!({ "uuid": id }), 400),
     ] {
         let (status, answer) = world.put(&server, &body).await;
-        assert_eq!(
-            (status.as_u16(), &answer["status"]),
-            (expected, &json!("error")),
-            "{body}"
-        );
+        assert_eq!((status.as_u16(), &answer["status"]), (expected, &json!("error")), "{body}");
     }
     let keys = world.keys().await;
     assert_eq!(keys.len(), 2);
@@ -66,9 +53,7 @@ async fn keys_are_taken_once_and_only_for_machines_that_wait() {
 #[tokio::test(flavor = "multi_thread")]
 async fn of_equal_keys_at_the_same_moment_one_is_kept() {
     let world = World::new("race").await;
-    world
-        .cluster("c", &json!({ "publicTrusteeAddr": "kbs.example" }))
-        .await;
+    world.cluster("c", &json!({ "publicTrusteeAddr": "kbs.example" })).await;
     let id = world.machine(1).await;
     // Two replicas, which know nothing of each other.
     let one = world.server(Component::AttestationKeyRegister, &[]).await;
@@ -76,14 +61,8 @@ async fn of_equal_keys_at_the_same_moment_one_is_kept() {
     let body = json!({ "public_key": sample::public_key(1).to_pem(), "uuid": id });
     let calls = (0..16).map(|number| world.put(if number % 2 == 0 { &one } else { &two }, &body));
     let answers = futures::future::join_all(calls).await;
-    let created = answers
-        .iter()
-        .filter(|(status, _)| *status == StatusCode::CREATED)
-        .count();
-    let conflicts = answers
-        .iter()
-        .filter(|(status, _)| *status == StatusCode::CONFLICT)
-        .count();
+    let created = answers.iter().filter(|(status, _)| *status == StatusCode::CREATED).count();
+    let conflicts = answers.iter().filter(|(status, _)| *status == StatusCode::CONFLICT).count();
     assert_eq!((created, conflicts), (1, 15), "{answers:?}");
     assert_eq!(world.keys().await.len(), 1);
 }

@@ -11,9 +11,7 @@ use super::world::{CONFIG, World, assert_has_line, id_of, pin};
 #[tokio::test(flavor = "multi_thread")]
 async fn any_replica_serves_any_node_at_once() {
     let world = World::new("replicas").await;
-    world
-        .cluster("c", &json!({ "publicTrusteeAddr": "kbs.example" }))
-        .await;
+    world.cluster("c", &json!({ "publicTrusteeAddr": "kbs.example" })).await;
     let first = world.server(Component::RegisterServer, &[]).await;
     let second = world.server(Component::RegisterServer, &[]).await;
     let keys = [
@@ -52,29 +50,19 @@ async fn strangers_cannot_fill_the_cluster() {
     world.until(&server, StatusCode::OK).await;
     let calls = (0..20).map(|_| world.get(&server, CONFIG));
     let answers = futures::future::join_all(calls).await;
-    let refused = answers
-        .iter()
-        .filter(|(status, _)| *status == StatusCode::TOO_MANY_REQUESTS);
+    let refused = answers.iter().filter(|(status, _)| *status == StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(refused.count(), 18, "{answers:?}");
     assert_eq!(world.machines().await.len(), 3);
     let metrics = world.metrics(&server).await;
-    assert_has_line(
-        &metrics,
-        "tec_register_requests_total{code=\"TEC-R430\"} 18",
-    );
+    assert_has_line(&metrics, "tec_register_requests_total{code=\"TEC-R430\"} 18");
 
     let id = world.machines().await[0].spec.id.clone();
     let keys = world.server(Component::AttestationKeyRegister, &[]).await;
     for number in 1..=6 {
         let key = sample::public_key(number).to_pem();
-        let (status, _) = world
-            .put(&keys, &json!({ "public_key": key, "uuid": id }))
-            .await;
-        let expected = if number <= 4 {
-            StatusCode::CREATED
-        } else {
-            StatusCode::TOO_MANY_REQUESTS
-        };
+        let (status, _) = world.put(&keys, &json!({ "public_key": key, "uuid": id })).await;
+        let expected =
+            if number <= 4 { StatusCode::CREATED } else { StatusCode::TOO_MANY_REQUESTS };
         assert_eq!(status, expected, "{number}");
     }
     let metrics = world.metrics(&keys).await;

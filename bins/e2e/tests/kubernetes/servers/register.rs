@@ -19,9 +19,7 @@ fn without_nulls(value: Value) -> Value {
     match value {
         Value::Object(members) => {
             let members = members.into_iter().filter(|(_, value)| !value.is_null());
-            members
-                .map(|(name, value)| (name, without_nulls(value)))
-                .collect()
+            members.map(|(name, value)| (name, without_nulls(value))).collect()
         }
         Value::Array(items) => items.into_iter().map(without_nulls).collect(),
         other => other,
@@ -94,23 +92,15 @@ async fn without_address_or_authority_nobody_is_registered() {
     let server = world.server(Component::RegisterServer, &flags).await;
     let not_ready = StatusCode::SERVICE_UNAVAILABLE;
     let body = world.until(&server, not_ready).await;
-    assert_eq!(
-        (&body["code"], &body["error"]),
-        (&json!(503), &json!("TEC-R504"))
-    );
+    assert_eq!((&body["code"], &body["error"]), (&json!(503), &json!("TEC-R504")));
 
-    let cluster = world
-        .cluster("c", &json!({ "trusteeSecret": "kbs-tls" }))
-        .await;
+    let cluster = world.cluster("c", &json!({ "trusteeSecret": "kbs-tls" })).await;
     assert_eq!(world.get(&server, CONFIG).await.0, not_ready);
     let patch = json!({ "spec": { "publicTrusteeAddr": "kbs.example" } });
     let clusters: Api<TrustedExecutionCluster> = world.api();
     let params = kube::api::PatchParams::default();
     let patch = kube::api::Patch::Merge(patch);
-    clusters
-        .patch(&cluster.name_any(), &params, &patch)
-        .await
-        .unwrap();
+    clusters.patch(&cluster.name_any(), &params, &patch).await.unwrap();
     // The address is there, and the authority is not: what the log says is not told to nodes.
     let end = Instant::now() + SOON;
     while !server.log().unwrap().contains("ca.crt") {
@@ -126,16 +116,10 @@ async fn without_address_or_authority_nobody_is_registered() {
 
     // As soon as it is there, nodes that come back are registered.
     let key = rcgen::KeyPair::generate().unwrap();
-    let authority = rcgen::CertificateParams::default()
-        .self_signed(&key)
-        .unwrap()
-        .pem();
+    let authority = rcgen::CertificateParams::default().self_signed(&key).unwrap().pem();
     fs::write(&ca, &authority).unwrap();
     let pin = pin(&world.until(&server, StatusCode::OK).await);
-    assert_eq!(
-        pin["servers"][0],
-        json!({ "url": "https://kbs.example", "cert": authority })
-    );
+    assert_eq!(pin["servers"][0], json!({ "url": "https://kbs.example", "cert": authority }));
     assert_eq!(pin["attestation_key"], Value::Null);
     assert_eq!(world.machines().await.len(), 1);
 }
@@ -143,16 +127,12 @@ async fn without_address_or_authority_nobody_is_registered() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_cluster_object_disturbs_nothing() {
     let world = World::new("two").await;
-    world
-        .cluster("z", &json!({ "publicTrusteeAddr": "first.example" }))
-        .await;
+    world.cluster("z", &json!({ "publicTrusteeAddr": "first.example" })).await;
     let server = world.server(Component::RegisterServer, &[]).await;
     world.until(&server, StatusCode::OK).await;
     // Ages are in whole seconds; of the same age, the name decides.
     tokio::time::sleep(Duration::from_millis(1100)).await;
-    world
-        .cluster("a", &json!({ "publicTrusteeAddr": "second.example" }))
-        .await;
+    world.cluster("a", &json!({ "publicTrusteeAddr": "second.example" })).await;
     for _ in 0..10 {
         let (status, config) = world.get(&server, CONFIG).await;
         assert_eq!(status, StatusCode::OK);
@@ -160,10 +140,7 @@ async fn a_second_cluster_object_disturbs_nothing() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let clusters: Api<TrustedExecutionCluster> = world.api();
-    clusters
-        .delete("z", &kube::api::DeleteParams::default())
-        .await
-        .unwrap();
+    clusters.delete("z", &kube::api::DeleteParams::default()).await.unwrap();
     let end = Instant::now() + SOON;
     loop {
         let (status, config) = world.get(&server, CONFIG).await;

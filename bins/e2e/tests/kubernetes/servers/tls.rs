@@ -60,16 +60,10 @@ impl MountedSecret {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_renewed_tls_secret_counts_without_a_restart() {
     let world = World::new("tls").await;
-    world
-        .cluster("c", &json!({ "publicTrusteeAddr": "kbs.example" }))
-        .await;
+    world.cluster("c", &json!({ "publicTrusteeAddr": "kbs.example" })).await;
     for (component, path, expected) in [
         (Component::RegisterServer, CONFIG, StatusCode::OK),
-        (
-            Component::AttestationKeyRegister,
-            "/register-ak",
-            StatusCode::METHOD_NOT_ALLOWED,
-        ),
+        (Component::AttestationKeyRegister, "/register-ak", StatusCode::METHOD_NOT_ALLOWED),
     ] {
         let (secret, old) = MountedSecret::new();
         let (cert, key) = (secret.path("tls.crt"), secret.path("tls.key"));

@@ -71,16 +71,11 @@ impl World {
             registration["mode"] = json!("Open");
         }
         let object = serde_json::from_value(object).unwrap();
-        self.api()
-            .create(&PostParams::default(), &object)
-            .await
-            .unwrap()
+        self.api().create(&PostParams::default(), &object).await.unwrap()
     }
 
     pub(crate) async fn server(&self, component: Component, flags: &[&OsStr]) -> Server {
-        Server::start(self.plane, component, &self.namespace, flags)
-            .await
-            .unwrap()
+        Server::start(self.plane, component, &self.namespace, flags).await.unwrap()
     }
 
     pub(crate) async fn machines(&self) -> Vec<Machine> {
@@ -95,10 +90,7 @@ impl World {
         let answer = self.http.get(format!("http://{}{path}", server.address));
         let answer = answer.send().await.unwrap();
         let status = answer.status();
-        (
-            status,
-            serde_json::from_str(&answer.text().await.unwrap()).unwrap_or_default(),
-        )
+        (status, serde_json::from_str(&answer.text().await.unwrap()).unwrap_or_default())
     }
 
     /// Asks until the status is the one that is expected.
@@ -109,11 +101,7 @@ impl World {
             if status == expected {
                 return body;
             }
-            assert!(
-                Instant::now() < end,
-                "{status} {body}: {}",
-                server.log().unwrap()
-            );
+            assert!(Instant::now() < end, "{status} {body}: {}", server.log().unwrap());
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
@@ -124,16 +112,11 @@ impl World {
     }
 
     pub(crate) async fn put(&self, server: &Server, body: &Value) -> (StatusCode, Value) {
-        let answer = self
-            .http
-            .put(format!("http://{}/register-ak", server.address));
+        let answer = self.http.put(format!("http://{}/register-ak", server.address));
         let answer = answer.header("content-type", "application/json");
         let answer = answer.body(body.to_string()).send().await.unwrap();
         let status = answer.status();
-        (
-            status,
-            serde_json::from_str(&answer.text().await.unwrap()).unwrap(),
-        )
+        (status, serde_json::from_str(&answer.text().await.unwrap()).unwrap())
     }
 
     pub(crate) async fn machine(&self, number: u64) -> String {
@@ -143,10 +126,7 @@ impl World {
             "metadata": { "name": format!("machine-{id}") }, "spec": { "id": id },
         });
         let object: Machine = serde_json::from_value(object).unwrap();
-        self.api()
-            .create(&PostParams::default(), &object)
-            .await
-            .unwrap();
+        self.api().create(&PostParams::default(), &object).await.unwrap();
         id
     }
 }
@@ -158,17 +138,12 @@ pub(crate) fn assert_has_line(text: &str, line: &str) {
 /// The config of the pin, which is text within the config of Ignition.
 pub(crate) fn pin(config: &Value) -> Value {
     let clevis = &config["storage"]["luks"][0]["clevis"]["custom"];
-    assert_eq!(
-        (&clevis["pin"], &clevis["needsNetwork"]),
-        (&json!("trustee"), &json!(true))
-    );
+    assert_eq!((&clevis["pin"], &clevis["needsNetwork"]), (&json!("trustee"), &json!(true)));
     serde_json::from_str(clevis["config"].as_str().unwrap()).unwrap()
 }
 
 pub(crate) fn id_of(pin: &Value) -> String {
     let path = pin["path"].as_str().unwrap();
-    let id = path
-        .strip_prefix("default/")
-        .and_then(|rest| rest.strip_suffix("/root"));
+    let id = path.strip_prefix("default/").and_then(|rest| rest.strip_suffix("/root"));
     id.unwrap().to_owned()
 }

@@ -26,12 +26,7 @@ pub(crate) struct Composer {
 
 impl Composer {
     pub(crate) fn new(client: Client, namespace: &str, known: Arc<Known>) -> Self {
-        Self {
-            client,
-            namespace: namespace.to_owned(),
-            known,
-            current: RwLock::default(),
-        }
+        Self { client, namespace: namespace.to_owned(), known, current: RwLock::default() }
     }
 
     /// Composes now and after each change, for ever.
@@ -50,11 +45,7 @@ impl Composer {
     }
 
     pub(crate) async fn respond(&self, request: Request) -> Response {
-        let service = self
-            .current
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let service = self.current.read().unwrap_or_else(PoisonError::into_inner).clone();
         match service {
             Some(service) => service.respond(request).await.into_response(),
             None => refusal(ReplyStyle::AttestationKey, Code::RegisterNotReady).into_response(),
@@ -76,12 +67,7 @@ impl Composer {
             }
         };
         let known = Arc::clone(&self.known);
-        let intake = Intake::new(
-            registry.clone(),
-            self.client.clone(),
-            &self.namespace,
-            known,
-        );
+        let intake = Intake::new(registry.clone(), self.client.clone(), &self.namespace, known);
         let intake = Arc::new(intake);
         Some(AkService::new(AkServiceConfig {
             machines: Arc::clone(&intake) as _,

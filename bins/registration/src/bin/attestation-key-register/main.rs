@@ -60,15 +60,7 @@ async fn run(args: &Args) -> anyhow::Result<u8> {
         metrics: RequestMetrics::new(name(Metric::KeyRequests), name(Metric::KeySeconds)),
     };
     let ready = Arc::new(move || view.is_synced() && known.is_synced());
-    front::run(
-        &args.front,
-        args.port,
-        served,
-        ready,
-        (shutdown, signals),
-        tasks,
-    )
-    .await
+    front::run(&args.front, args.port, served, ready, (shutdown, signals), tasks).await
 }
 
 /// The three watches.
@@ -86,10 +78,7 @@ fn follow(
     tasks.spawn(async move { stop.until(view.follow(client, &namespace)).await });
     let (client, namespace, stop) = each();
     let machines = Arc::clone(known);
-    tasks.spawn(async move {
-        stop.until(machines.follow_machines(client, &namespace))
-            .await
-    });
+    tasks.spawn(async move { stop.until(machines.follow_machines(client, &namespace)).await });
     let (client, namespace, stop) = each();
     let keys = Arc::clone(known);
     tasks.spawn(async move { stop.until(keys.follow_keys(client, &namespace)).await });

@@ -51,10 +51,7 @@ pub(crate) enum NotReady {
         source: ParseBaseUrlError,
     },
     #[error("the CA of {server} is in the Secret {secret}, but no flag says where it is mounted")]
-    NoFlag {
-        server: &'static str,
-        secret: String,
-    },
+    NoFlag { server: &'static str, secret: String },
     #[error("cannot read {}", .file.display())]
     Read {
         file: PathBuf,
@@ -86,11 +83,7 @@ pub(crate) struct Composer {
 
 impl Composer {
     pub(crate) fn new(registry: KubeRegistry, files: Files, slot: Arc<Slot>) -> Self {
-        Self {
-            registry,
-            files,
-            slot,
-        }
+        Self { registry, files, slot }
     }
 
     /// Composes now and after each change, for ever.
@@ -149,9 +142,7 @@ impl Composer {
             None => pins,
         };
         let said = setting.cluster.spec.registration.as_ref();
-        let most = said
-            .and_then(|said| said.max_unclaimed)
-            .unwrap_or(MAX_UNCLAIMED);
+        let most = said.and_then(|said| said.max_unclaimed).unwrap_or(MAX_UNCLAIMED);
         let seconds = said.and_then(|said| said.unclaimed_ttl_seconds);
         RegisterService::new(RegisterServiceConfig {
             machines: Arc::clone(&registry) as _,
@@ -159,10 +150,7 @@ impl Composer {
             pins: Arc::new(pins),
             clock: Arc::new(SystemClock),
             entropy: Arc::new(SystemEntropy),
-            token: setting
-                .token
-                .as_ref()
-                .map(|token| SecretBytes::new(token.clone().into_bytes())),
+            token: setting.token.as_ref().map(|token| SecretBytes::new(token.clone().into_bytes())),
             limit: UnclaimedLimit::AtMost(most.into()),
             unclaimed_seconds: seconds.unwrap_or(UNCLAIMED_SECONDS).into(),
         })
@@ -179,10 +167,7 @@ fn read(
 ) -> Result<Setting, NotReady> {
     let cluster = cluster.ok_or(NotReady::NoCluster)?;
     let spec = &cluster.spec;
-    let address = spec
-        .public_trustee_addr
-        .as_deref()
-        .ok_or(NotReady::NoAddress)?;
+    let address = spec.public_trustee_addr.as_deref().ok_or(NotReady::NoAddress)?;
     let secret = cluster.tls_secret(TlsServer::KeyBroker);
     let kbs = endpoint("the key broker", address, secret, files.kbs_ca.as_deref())?;
     let ak = match spec.public_attestation_key_register_addr.as_deref() {
@@ -197,12 +182,7 @@ fn read(
         RegistrationMode::Token => Some(token(files.token.as_deref())?),
         _ => None,
     };
-    Ok(Setting {
-        kbs,
-        ak,
-        token,
-        cluster: Arc::clone(cluster),
-    })
+    Ok(Setting { kbs, ak, token, cluster: Arc::clone(cluster) })
 }
 
 /// A server that has a Secret speaks TLS, and nodes shall trust the CA in it; without its CA nobody
@@ -216,18 +196,12 @@ fn endpoint(
     let (scheme, pem) = match secret {
         None => ("http", String::new()),
         Some(secret) => {
-            let file = ca.ok_or_else(|| NotReady::NoFlag {
-                server,
-                secret: secret.to_owned(),
-            })?;
+            let file = ca.ok_or_else(|| NotReady::NoFlag { server, secret: secret.to_owned() })?;
             ("https", certificate(file)?)
         }
     };
     let url = format!("{scheme}://{address}").parse();
-    let url = url.map_err(|source| NotReady::Address {
-        address: address.to_owned(),
-        source,
-    })?;
+    let url = url.map_err(|source| NotReady::Address { address: address.to_owned(), source })?;
     Ok(Endpoint::new(url, pem))
 }
 
@@ -235,9 +209,7 @@ fn certificate(file: &Path) -> Result<String, NotReady> {
     let pem = text(file)?;
     let is_whole = tec_support::tls::certificates(file).is_ok_and(|found| !found.is_empty());
     if !is_whole {
-        return Err(NotReady::NoCertificate {
-            file: file.to_owned(),
-        });
+        return Err(NotReady::NoCertificate { file: file.to_owned() });
     }
     Ok(pem)
 }
@@ -251,10 +223,7 @@ fn token(file: Option<&Path>) -> Result<String, NotReady> {
 }
 
 fn text(file: &Path) -> Result<String, NotReady> {
-    let refuse = |source| NotReady::Read {
-        file: file.to_owned(),
-        source,
-    };
+    let refuse = |source| NotReady::Read { file: file.to_owned(), source };
     let size = fs::metadata(file).map_err(refuse)?.len();
     if size > MAX_CA {
         return Err(refuse(io::ErrorKind::FileTooLarge.into()));

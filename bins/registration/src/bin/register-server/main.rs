@@ -62,19 +62,8 @@ async fn run(args: &Args) -> anyhow::Result<u8> {
     let served = Front {
         service: Router::new().fallback(respond),
         style: ReplyStyle::Registration,
-        metrics: RequestMetrics::new(
-            name(Metric::RegisterRequests),
-            name(Metric::RegisterSeconds),
-        ),
+        metrics: RequestMetrics::new(name(Metric::RegisterRequests), name(Metric::RegisterSeconds)),
     };
     let ready = Arc::new(move || view.is_synced());
-    front::run(
-        &args.front,
-        args.port,
-        served,
-        ready,
-        (shutdown, signals),
-        tasks,
-    )
-    .await
+    front::run(&args.front, args.port, served, ready, (shutdown, signals), tasks).await
 }

@@ -31,10 +31,7 @@ impl Slot {
     }
 
     fn get(&self) -> Answering {
-        self.0
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) async fn respond(&self, request: Request) -> Response {

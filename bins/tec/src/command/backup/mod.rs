@@ -63,11 +63,7 @@ pub(crate) async fn backup(
 ) -> anyhow::Result<u8> {
     match command {
         BackupCommand::Key { file } => key(&file, output),
-        BackupCommand::Create {
-            recipient,
-            give_up_to,
-            file,
-        } => {
+        BackupCommand::Create { recipient, give_up_to, file } => {
             let way = (recipient, give_up_to.as_deref());
             create(state_dir, way, &file, output).await
         }
@@ -200,9 +196,7 @@ async fn write(
     let made = (source, SystemClock.now());
     let mut writer = TransferWriter::begin(to, made, (signer, recipient), &SystemEntropy)
         .map_err(transfer("begin the backup"))?;
-    writer
-        .part(&[], &documents(state_dir)?)
-        .map_err(transfer("write the backup"))?;
+    writer.part(&[], &documents(state_dir)?).map_err(transfer("write the backup"))?;
     let (mut after, mut count) = (None, 0);
     loop {
         let units = store.export(after.as_ref(), PART).await;
@@ -210,9 +204,7 @@ async fn write(
         let Some(last) = units.last() else { break };
         after = Some(last.name());
         count += units.len();
-        writer
-            .part(&units, &[])
-            .map_err(transfer("write the backup"))?;
+        writer.part(&units, &[]).map_err(transfer("write the backup"))?;
     }
     let mut file = writer.finish().map_err(transfer("write the backup"))?;
     file.flush()?;
@@ -224,10 +216,8 @@ fn documents(state_dir: &Path) -> anyhow::Result<Vec<Document>> {
     let mut documents = Vec::new();
     for name in DOCUMENTS {
         match fs::read(state_dir.join(name)) {
-            Ok(content) => documents.push(Document {
-                name: name.to_owned(),
-                content: SecretBytes::new(content),
-            }),
+            Ok(content) => documents
+                .push(Document { name: name.to_owned(), content: SecretBytes::new(content) }),
             // Its certificates may come from files, or it has not been started yet.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(error).with_context(|| format!("read {name}")),

@@ -57,11 +57,7 @@ pub(crate) async fn restore(
 ) -> anyhow::Result<u8> {
     // All of it is read once before anything is written.
     let mut whole = reader(&args)?;
-    while whole
-        .part()
-        .map_err(transfer("check the backup"))?
-        .is_some()
-    {}
+    while whole.part().map_err(transfer("check the backup"))?.is_some() {}
     let store = open(state_dir)?;
     let source = whole.manifest().source;
     let intake = listen(&store, &source).await?;

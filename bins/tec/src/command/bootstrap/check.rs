@@ -44,11 +44,7 @@ pub(super) async fn check(
     let images = images(state_dir, args).await?;
     let all_ok = |checks: &[Check]| checks.iter().all(|check| check.ok);
     let (reached, approved) = (all_ok(&seen.checks), all_ok(&images));
-    let report = Report {
-        ok: reached && approved,
-        nodes: seen.checks,
-        images,
-    };
+    let report = Report { ok: reached && approved, nodes: seen.checks, images };
     output.print(&report, render)?;
     Ok(match (reached, approved) {
         (true, true) => OK,
@@ -120,11 +116,6 @@ async fn images(state_dir: &Path, args: &CheckArgs) -> anyhow::Result<Vec<Check>
 }
 
 fn render(report: &Report) -> String {
-    let rows: Vec<_> = report
-        .nodes
-        .iter()
-        .chain(&report.images)
-        .map(Check::row)
-        .collect();
+    let rows: Vec<_> = report.nodes.iter().chain(&report.images).map(Check::row).collect();
     table(["", "WHAT", "FOUND"], &rows)
 }

@@ -78,11 +78,7 @@ pub(crate) async fn found(
         "nodes of a namespace are told of one key broker: give --public-host a name that moves"
     );
     let cluster = Cluster::connect(access).await?;
-    let mut founding = Founding {
-        cluster,
-        args,
-        made: Vec::new(),
-    };
+    let mut founding = Founding { cluster, args, made: Vec::new() };
     founding.definitions().await?;
     founding.operator().await?;
     let ca = founding.certificates().await?;
@@ -110,11 +106,7 @@ pub(crate) async fn found(
 }
 
 fn url(args: &ServeArgs, port: u16) -> anyhow::Result<BaseUrl> {
-    let scheme = if args.dangerous_plain_http {
-        "http"
-    } else {
-        "https"
-    };
+    let scheme = if args.dangerous_plain_http { "http" } else { "https" };
     format!("{scheme}://{}", address(args, port))
         .parse()
         .with_context(|| format!("--public-host {:?}", args.public_host))
@@ -137,10 +129,8 @@ struct Founding<'a> {
 impl Founding<'_> {
     /// Creates an object where none of its name is.
     async fn ensure(&mut self, object: &render::Object) -> anyhow::Result<()> {
-        let (group, version) = object
-            .api_version()
-            .split_once('/')
-            .unwrap_or_else(|| ("", object.api_version()));
+        let (group, version) =
+            object.api_version().split_once('/').unwrap_or_else(|| ("", object.api_version()));
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, object.kind()));
         let client = self.cluster.client.clone();
         let api: Api<DynamicObject> = match &object.metadata().namespace {
@@ -184,8 +174,7 @@ impl Founding<'_> {
     }
 
     async fn operator(&mut self) -> anyhow::Result<()> {
-        self.ensure(&render::namespace(&self.cluster.namespace))
-            .await?;
+        self.ensure(&render::namespace(&self.cluster.namespace)).await?;
         let mut installation = Installation::default();
         installation.namespace.clone_from(&self.cluster.namespace);
         installation.pcrs.clone_from(&self.args.pcrs);
@@ -291,10 +280,7 @@ impl Founding<'_> {
 }
 
 fn is_established(definition: &CustomResourceDefinition) -> bool {
-    let conditions = definition
-        .status
-        .iter()
-        .flat_map(|status| &status.conditions);
+    let conditions = definition.status.iter().flat_map(|status| &status.conditions);
     conditions
         .flatten()
         .any(|condition| condition.type_ == "Established" && condition.status == "True")

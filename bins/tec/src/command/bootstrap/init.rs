@@ -37,10 +37,7 @@ pub(super) async fn init(
 ) -> anyhow::Result<u8> {
     let addresses = [args.register_addr, args.ak_addr, args.kbs_addr];
     let fixed = addresses.iter().all(|address| address.port() != 0);
-    ensure!(
-        fixed,
-        "nodes keep these addresses for good: name three ports"
-    );
+    ensure!(fixed, "nodes keep these addresses for good: name three ports");
     let store = open(state_dir)?;
     let ports = addresses.map(|address| address.port());
     let endpoints = serve::found(state_dir, args, ports)?;
@@ -64,10 +61,7 @@ pub(super) async fn init(
         ignition: serde_json::from_slice(&render_merge(&source)?)?,
     };
     output.print(&founded, |founded| founded.ignition.to_string())?;
-    tracing::info!(
-        serve = founded.serve.join(" "),
-        "set up; serve it next, then check it"
-    );
+    tracing::info!(serve = founded.serve.join(" "), "set up; serve it next, then check it");
     Ok(OK)
 }
 
@@ -87,15 +81,9 @@ fn serve_command(state_dir: &Path, words: impl Iterator<Item = String>) -> Vec<S
             "--image" | "--state-dir" | "--output" | "--log" | "--log-form" => {
                 words.next();
             }
-            word if [
-                "--image=",
-                "--state-dir=",
-                "--output=",
-                "--log=",
-                "--log-form=",
-            ]
-            .iter()
-            .any(|flag| word.starts_with(flag)) => {}
+            word if ["--image=", "--state-dir=", "--output=", "--log=", "--log-form="]
+                .iter()
+                .any(|flag| word.starts_with(flag)) => {}
             _ => command.push(word),
         }
     }

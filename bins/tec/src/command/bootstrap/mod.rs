@@ -83,11 +83,7 @@ pub(crate) async fn bootstrap(
     output: Output,
 ) -> anyhow::Result<u8> {
     match command {
-        BootstrapCommand::Init {
-            serve,
-            images,
-            place,
-        } => match place.access() {
+        BootstrapCommand::Init { serve, images, place } => match place.access() {
             Some(access) => found::found(&access, &serve, &images, output).await,
             None => init(state_dir, &serve, &images, output).await,
         },

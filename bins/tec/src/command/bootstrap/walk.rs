@@ -40,10 +40,7 @@ pub(super) async fn walk(config: &Value) -> Seen {
     };
     let mut checks = vec![Check::of("registration", found)];
     let Some(pin) = pin else {
-        return Seen {
-            checks,
-            machine: None,
-        };
+        return Seen { checks, machine: None };
     };
     if let Some(key) = &pin.attestation_key {
         let found = ask_for_keys(&key.registration).await;
@@ -63,10 +60,7 @@ pub(super) async fn walk(config: &Value) -> Seen {
         };
         checks.push(Check::of(what, found));
     }
-    Seen {
-        checks,
-        machine: pin.path.machine(),
-    }
+    Seen { checks, machine: pin.path.machine() }
 }
 
 /// What of the config a node follows.

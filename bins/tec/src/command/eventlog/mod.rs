@@ -27,19 +27,11 @@ pub(crate) fn eventlog(command: EventlogCommand, output: Output) -> anyhow::Resu
             let values = replay(&parse(&bytes, &log_file)?, bank)?;
             output.print(&values, values_text)?;
         }
-        EventlogCommand::Verify {
-            log_file,
-            values,
-            pcrs,
-        } => {
+        EventlogCommand::Verify { log_file, values, pcrs } => {
             let bytes = log_bytes(&log_file)?;
             return verify::verify(parse(&bytes, &log_file)?, &values, &pcrs, output);
         }
-        EventlogCommand::Diff {
-            before,
-            after,
-            bank,
-        } => {
+        EventlogCommand::Diff { before, after, bank } => {
             let (first, second) = (log_bytes(&before)?, log_bytes(&after)?);
             let (first, second) = (parse(&first, &before)?, parse(&second, &after)?);
             output.print(&first.diff(&second, bank.into())?, LogDiff::table)?;

@@ -53,19 +53,11 @@ pub(super) fn verify(
         let value = values.get(&pcr);
         let value = *value.with_context(|| format!("{shown} has no value of PCR {pcr}"))?;
         let replayed = *replayed.value(pcr);
-        registers.push(RegisterVerdict {
-            pcr,
-            explained: replayed == value,
-            replayed,
-            value,
-        });
+        registers.push(RegisterVerdict { pcr, explained: replayed == value, replayed, value });
     }
     let explained = registers.iter().filter(|register| register.explained);
     let explained: PcrSet = explained.map(|register| register.pcr).collect();
-    let verdict = Verdict {
-        registers,
-        events: events(log, &values, explained)?,
-    };
+    let verdict = Verdict { registers, events: events(log, &values, explained)? };
     output.print(&verdict, text)?;
     Ok(if explained == chosen { OK } else { FAILED })
 }
@@ -95,10 +87,7 @@ fn text(verdict: &Verdict) -> String {
             writeln!(text, "PCR {pcr:2} = {value}  explained by the log")
         } else {
             let replayed = register.replayed;
-            writeln!(
-                text,
-                "PCR {pcr:2} = {value}  NOT explained, the log gives {replayed}"
-            )
+            writeln!(text, "PCR {pcr:2} = {value}  NOT explained, the log gives {replayed}")
         };
     }
     let _ = write!(text, "\n{}", EventView::table(&verdict.events));

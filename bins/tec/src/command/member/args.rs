@@ -142,9 +142,7 @@ impl TrustArgs {
     ) -> anyhow::Result<Endpoint> {
         let live = Arc::new(LiveMeasurements::new(measurements));
         let validator = VtpmValidator::new(self.variant, keys, live);
-        Ok(node::endpoint()
-            .with_validator(Arc::new(validator))
-            .build()?)
+        Ok(node::endpoint().with_validator(Arc::new(validator)).build()?)
     }
 }
 

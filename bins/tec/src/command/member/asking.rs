@@ -59,13 +59,7 @@ impl<'d> Asking<'d> {
                 "this request makes cluster {derived}, and --cluster names another one"
             );
         }
-        Ok(Self {
-            endpoint,
-            node,
-            request,
-            wait,
-            cluster: derived.or(cluster),
-        })
+        Ok(Self { endpoint, node, request, wait, cluster: derived.or(cluster) })
     }
 
     pub(super) async fn check(&self) -> Result<InitResponse, CodedError> {
@@ -120,10 +114,7 @@ impl<'d> Asking<'d> {
                 return Err(refused(self.node, &status));
             }
             let reason = status.message();
-            tracing::warn!(
-                reason,
-                "it is not known yet how the node ends; it is asked again"
-            );
+            tracing::warn!(reason, "it is not known yet how the node ends; it is asked again");
             tokio::time::sleep(PAUSE).await;
         }
     }
@@ -196,7 +187,5 @@ async fn follow(mut progress: Streaming<InitProgress>) -> Result<InitResponse, S
             None => {}
         }
     }
-    Err(Status::unavailable(
-        "the node ended the call without an answer",
-    ))
+    Err(Status::unavailable("the node ended the call without an answer"))
 }

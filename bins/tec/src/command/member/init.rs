@@ -76,11 +76,7 @@ pub(crate) async fn init(args: InitArgs, output: Output) -> anyhow::Result<u8> {
     let endpoint = args.trust.endpoint_of_any_cluster()?;
     let wait = Duration::from_secs(args.wait);
     let asking = Asking::new(endpoint, &node, &request, (wait, args.cluster))?;
-    let response = if args.dry_run.dry_run {
-        asking.check().await?
-    } else {
-        asking.make().await?
-    };
+    let response = if args.dry_run.dry_run { asking.check().await? } else { asking.make().await? };
     let kubeconfig = SecretBytes::new(response.kubeconfig);
     let made = Made {
         node,

@@ -20,11 +20,7 @@ use crate::output::{Check, Output, table};
 #[derive(Debug, Args)]
 pub(crate) struct JoinArgs {
     /// Settings of the bootstrapper, TOML.
-    #[arg(
-        long,
-        env = "TEC_BOOTSTRAPPER_CONFIG",
-        default_value = "/etc/tec/bootstrapper.toml"
-    )]
+    #[arg(long, env = "TEC_BOOTSTRAPPER_CONFIG", default_value = "/etc/tec/bootstrapper.toml")]
     config: PathBuf,
     #[command(flatten)]
     dry_run: DryRun,
@@ -53,11 +49,8 @@ pub(crate) async fn join(args: JoinArgs, output: Output) -> anyhow::Result<u8> {
     let (node, services) = checks(survey);
     let is_ok = |check: &Check| check.ok;
     let (fit, met) = (node.iter().all(is_ok), services.iter().any(is_ok));
-    let report = Report {
-        ak,
-        ready: fit && met,
-        checks: node.into_iter().chain(services).collect(),
-    };
+    let report =
+        Report { ak, ready: fit && met, checks: node.into_iter().chain(services).collect() };
     output.print(&report, |report| {
         let rows: Vec<_> = report.checks.iter().map(Check::row).collect();
         let checks = table(["", "WHAT", "FOUND"], &rows);

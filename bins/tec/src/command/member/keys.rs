@@ -87,10 +87,7 @@ impl KeyArgs {
             }
             None => StorageUri::NoStore,
         };
-        Ok(Uris {
-            kms: kms.to_secret_text(WHY),
-            storage: storage.to_secret_text(WHY),
-        })
+        Ok(Uris { kms: kms.to_secret_text(WHY), storage: storage.to_secret_text(WHY) })
     }
 }
 
@@ -116,10 +113,7 @@ pub(super) fn make_master_secret(path: &Path) -> anyhow::Result<bool> {
         SystemEntropy.fill(&mut bytes);
         STANDARD.encode(SecretBytes::new(bytes).expose("write the new master secret"))
     };
-    let file = MasterFile {
-        key: random(),
-        salt: random(),
-    };
+    let file = MasterFile { key: random(), salt: random() };
     let json = SecretBytes::new(serde_json::to_vec(&file)?);
     match create_private(path, json.expose("the admin keeps it")) {
         Ok(()) => Ok(true),

@@ -38,11 +38,7 @@ pub(super) async fn reach(
         };
         if Instant::now() + PAUSE > until {
             let context = format!("{address} cannot be reached");
-            return Err(CodedError::caused(
-                Code::BootstrapUnreachable,
-                context,
-                error,
-            ));
+            return Err(CodedError::caused(Code::BootstrapUnreachable, context, error));
         }
         if !told {
             tracing::info!(address, error = chain(&error), "waiting for the node");

@@ -91,11 +91,7 @@ async fn ask(
 ) -> Result<String, CodedError> {
     let channel = reach(endpoint, node, until).await?.channel;
     tracing::info!(node, "the node proved itself; it tries the keys");
-    let message = RecoverMessage {
-        kms_uri: uris.kms(),
-        storage_uri: uris.storage(),
-        check,
-    };
+    let message = RecoverMessage { kms_uri: uris.kms(), storage_uri: uris.storage(), check };
     let limit = until.max(Instant::now() + TRYING);
     let mut client = ApiClient::new(channel);
     match tokio::time::timeout_at(limit, client.recover(message)).await {
@@ -110,13 +106,7 @@ async fn ask(
 
 fn outcome(node: String, tried: Result<String, CodedError>, check: bool) -> Tried {
     match tried {
-        Ok(disk) => Tried {
-            node,
-            disk: Some(disk),
-            recovered: !check,
-            code: None,
-            error: None,
-        },
+        Ok(disk) => Tried { node, disk: Some(disk), recovered: !check, code: None, error: None },
         Err(error) => Tried {
             node,
             disk: None,

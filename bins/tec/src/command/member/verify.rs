@@ -122,9 +122,7 @@ async fn judge(
     report.note("attestation key", known(trust, report.ak));
     if let Some(values) = peer.pcrs() {
         let all = tec_core::pcr::PcrIndex::all();
-        report.pcrs = all
-            .map(|index| (index.into(), *values.value(index)))
-            .collect();
+        report.pcrs = all.map(|index| (index.into(), *values.value(index))).collect();
         registers(expected, values, report);
     }
     Ok(())
@@ -136,9 +134,7 @@ fn bound(peer: &AttestedPeer) -> anyhow::Result<String> {
 }
 
 fn known(trust: &TrustArgs, ak: Option<Fingerprint>) -> anyhow::Result<String> {
-    let Some(ak) = ak else {
-        anyhow::bail!("the evidence has none")
-    };
+    let Some(ak) = ak else { anyhow::bail!("the evidence has none") };
     match trust.pinned() {
         Some(pinned) => {
             anyhow::ensure!(pinned.contains(&ak), "{ak} is not among those given");
@@ -154,10 +150,7 @@ fn registers(expected: &Measurements, values: &PcrValues, report: &mut Report) {
         let result = if *found == expectation.expected {
             Ok(found.to_string())
         } else if expectation.severity == Severity::Warn {
-            Ok(format!(
-                "{found}, not {}; it only warns",
-                expectation.expected
-            ))
+            Ok(format!("{found}, not {}; it only warns", expectation.expected))
         } else {
             Err(anyhow::anyhow!("{found}, not {}", expectation.expected))
         };
@@ -167,11 +160,7 @@ fn registers(expected: &Measurements, values: &PcrValues, report: &mut Report) {
 
 fn render(report: &Report) -> String {
     let rows: Vec<_> = report.checks.iter().map(Check::row).collect();
-    let verdict = if report.accepted {
-        "accepted"
-    } else {
-        "REFUSED"
-    };
+    let verdict = if report.accepted { "accepted" } else { "REFUSED" };
     let checks = table(["", "WHAT", "FOUND"], &rows);
     format!("{} {verdict}\n{checks}", report.node)
 }

@@ -69,11 +69,7 @@ impl Luggage {
     ) -> anyhow::Result<Self> {
         let (comes, here) = (belongings(source).await?, belongings(target).await?);
         let stays = |article: Article| {
-            stay.contains(if article.is_policy() {
-                &Stay::Policy
-            } else {
-                &Stay::Ca
-            })
+            stay.contains(if article.is_policy() { &Stay::Policy } else { &Stay::Ca })
         };
         let mut weighed = weigh(&comes, &here, stays);
         if matches!(target, Anchor::Store(..)) {
@@ -96,10 +92,7 @@ impl Luggage {
             what: article.to_string(),
             verdict,
         });
-        Ok(Self {
-            comes,
-            weighed: weighed.collect(),
-        })
+        Ok(Self { comes, weighed: weighed.collect() })
     }
 
     pub(super) fn brings(&self) -> Vec<Article> {
@@ -110,9 +103,7 @@ impl Luggage {
 
     /// Refuses what contradicts, with a list.
     pub(super) fn refuse_clashes(&self) -> Result<(), CodedError> {
-        self.refuse(Code::TrustConflict, |verdict| {
-            matches!(verdict, Verdict::Clash(_))
-        })
+        self.refuse(Code::TrustConflict, |verdict| matches!(verdict, Verdict::Clash(_)))
     }
 
     /// Refuses what is not at the target yet, too.
@@ -123,10 +114,7 @@ impl Luggage {
     }
 
     fn refuse(&self, code: Code, is_bad: impl Fn(&Verdict) -> bool) -> Result<(), CodedError> {
-        let bad = self
-            .weighed
-            .iter()
-            .filter(|weighed| is_bad(&weighed.verdict));
+        let bad = self.weighed.iter().filter(|weighed| is_bad(&weighed.verdict));
         let list: Vec<_> = bad.map(Weighed::text).collect();
         if list.is_empty() {
             return Ok(());
@@ -171,13 +159,7 @@ fn of_directory(directory: &Path) -> anyhow::Result<Belongings> {
         told.remove("");
     }
     let (pcrs, demands) = said.map(|said| (said.pcrs, said.demands)).unzip();
-    Ok(Belongings {
-        demands,
-        pcrs,
-        ca: read_ca(directory)?,
-        told,
-        ..Belongings::default()
-    })
+    Ok(Belongings { demands, pcrs, ca: read_ca(directory)?, told, ..Belongings::default() })
 }
 
 fn read_ca(directory: &Path) -> anyhow::Result<Option<Certificate>> {
@@ -191,11 +173,7 @@ fn read_ca(directory: &Path) -> anyhow::Result<Option<Certificate>> {
         return Ok(None);
     };
     let ca = String::from_utf8(certificate).context("the CA is not PEM")?;
-    Ok(Some(Certificate {
-        chain: ca.clone(),
-        key: SecretBytes::new(key),
-        ca,
-    }))
+    Ok(Some(Certificate { chain: ca.clone(), key: SecretBytes::new(key), ca }))
 }
 
 /// The key before its certificate, which is what says that there is one.

@@ -125,12 +125,7 @@ impl<'a> Shelf<'a> {
                 })
             }
         };
-        Ok(kept.map(|kept| Self {
-            of,
-            lines: 0,
-            hash: Sha256::new(),
-            kept,
-        }))
+        Ok(kept.map(|kept| Self { of, lines: 0, hash: Sha256::new(), kept }))
     }
 
     async fn line(&mut self, line: &str) -> anyhow::Result<()> {
@@ -151,12 +146,7 @@ impl<'a> Shelf<'a> {
 
     /// Keeps the page that is full.
     async fn turn(&mut self) -> anyhow::Result<()> {
-        if let Kept::Pages {
-            registry,
-            unavailable,
-            page,
-            names,
-        } = &mut self.kept
+        if let Kept::Pages { registry, unavailable, page, names } = &mut self.kept
             && !page.is_empty()
         {
             let failed = coded(*unavailable, "keep a page of the audit log");
@@ -171,32 +161,19 @@ impl<'a> Shelf<'a> {
         let sha256 = Sha256Digest::new(self.hash.finalize().into());
         let (lines, of) = (self.lines, self.of);
         let kept_as = match self.kept {
-            Kept::File {
-                aside,
-                path,
-                mut to,
-            } => {
+            Kept::File { aside, path, mut to } => {
                 to.flush()?;
                 to.get_ref().sync_all()?;
                 fs::rename(&aside, &path).with_context(|| format!("write {}", path.display()))?;
                 path.display().to_string()
             }
-            Kept::Pages {
-                registry,
-                unavailable,
-                names,
-                ..
-            } => {
+            Kept::Pages { registry, unavailable, names, .. } => {
                 let failed = coded(unavailable, "keep the audit log");
                 let index = registry.keep_index(of, (lines, sha256), &names).await;
                 index.map_err(failed)?
             }
         };
-        Ok(Log {
-            lines,
-            sha256,
-            kept_as,
-        })
+        Ok(Log { lines, sha256, kept_as })
     }
 }
 
@@ -213,9 +190,5 @@ fn open_file(directory: &Path, of: AnchorId) -> anyhow::Result<Option<Kept<'stat
         .mode(0o600)
         .open(&aside)
         .with_context(|| format!("write {}", aside.display()))?;
-    Ok(Some(Kept::File {
-        aside,
-        path,
-        to: BufWriter::new(file),
-    }))
+    Ok(Some(Kept::File { aside, path, to: BufWriter::new(file) }))
 }

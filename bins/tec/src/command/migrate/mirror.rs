@@ -26,9 +26,7 @@ pub(super) async fn mirror(pair: &Pair, every: Duration, output: Output) -> anyh
 
 async fn keep(pair: &Pair, every: Duration, output: Output) -> anyhow::Result<u8> {
     // One that cannot even begin is told at once.
-    carry_out(pair, Goal::Copy)
-        .await?
-        .tell(pair, Goal::Copy, output)?;
+    carry_out(pair, Goal::Copy).await?.tell(pair, Goal::Copy, output)?;
     loop {
         tokio::time::sleep(every).await;
         match step(pair, output).await {

@@ -305,10 +305,7 @@ struct Pace {
 
 impl Pace {
     fn new(rate: NonZeroU32) -> Self {
-        Self {
-            rate,
-            begin: tokio::time::Instant::now(),
-        }
+        Self { rate, begin: tokio::time::Instant::now() }
     }
 }
 

@@ -77,11 +77,7 @@ impl Done {
         }
         if let Some(log) = &self.audit {
             let (lines, name) = (log.lines, &log.kept_as);
-            let _ = write!(
-                text,
-                "\n{lines} audit lines kept as {name}, SHA-256 {}",
-                log.sha256
-            );
+            let _ = write!(text, "\n{lines} audit lines kept as {name}, SHA-256 {}", log.sha256);
         }
         text
     }
@@ -106,10 +102,7 @@ pub(super) fn ended(
         (MigrateOutcome::Reached, _) => return Ok(OK),
         (MigrateOutcome::Conflicts, _) => {
             let count = done.copy.conflicts.len();
-            CodedError::new(
-                Code::TrustConflict,
-                format!("{count} units stand in the way"),
-            )
+            CodedError::new(Code::TrustConflict, format!("{count} units stand in the way"))
         }
         (MigrateOutcome::NotTheSame, _) => {
             let lost = |mismatch: &&Mismatch| mismatch.difference.is_loss();
@@ -127,13 +120,7 @@ pub(super) fn ended(
 }
 
 fn copy_text(copy: &CopyReport, would: &str) -> String {
-    let CopyReport {
-        created,
-        updated,
-        same,
-        conflicts,
-        ..
-    } = copy;
+    let CopyReport { created, updated, same, conflicts, .. } = copy;
     let mut text = format!("{created} {would}created, {updated} {would}updated, {same} the same");
     for conflict in conflicts {
         let _ = write!(text, "\nconflict: {}: {}", conflict.unit, conflict.clash);

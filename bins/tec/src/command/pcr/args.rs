@@ -60,11 +60,7 @@ pub(crate) enum PcrCommand {
         #[arg(long, value_name = "INDEX", value_parser = parse_pcr, default_value = "4")]
         pcr: PcrIndex,
         /// The value.
-        #[arg(
-            long,
-            required_unless_present = "log_file",
-            conflicts_with = "log_file"
-        )]
+        #[arg(long, required_unless_present = "log_file", conflicts_with = "log_file")]
         value: Option<Sha256Digest>,
         /// Event log, as in /sys/kernel/security/tpm0/binary_bios_measurements.
         #[arg(long)]

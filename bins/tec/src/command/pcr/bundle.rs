@@ -85,14 +85,7 @@ struct Signed<'b> {
 
 pub(super) fn bundle(command: BundleCommand, output: Output) -> anyhow::Result<()> {
     match command {
-        BundleCommand::Sign {
-            pcrs,
-            image,
-            key,
-            expires,
-            bundle,
-            signature,
-        } => {
+        BundleCommand::Sign { pcrs, image, key, expires, bundle, signature } => {
             let signed = ReferenceBundle::new(image, end(expires), input::label(&pcrs)?);
             let signer = signer(&key)?;
             let text = signed.to_json()?;
@@ -129,12 +122,8 @@ pub(in crate::command) fn verify(
 fn signer(file: &Path) -> anyhow::Result<BundleSigner> {
     let pem = SecretBytes::new(input::read(file, MAX_KEY)?);
     let pem = str::from_utf8(pem.expose("parse the key that signs bundles"));
-    let signer = pem
-        .map_err(|_| BundleError::PrivateKey)
-        .and_then(BundleSigner::from_pem);
-    signer
-        .map_err(coded)
-        .with_context(|| file.display().to_string())
+    let signer = pem.map_err(|_| BundleError::PrivateKey).and_then(BundleSigner::from_pem);
+    signer.map_err(coded).with_context(|| file.display().to_string())
 }
 
 fn public_key(file: &Path) -> anyhow::Result<PublicKey> {

@@ -43,13 +43,7 @@ pub(crate) async fn pcr(
     output: Output,
 ) -> anyhow::Result<u8> {
     match command {
-        PcrCommand::Compute {
-            image,
-            chain,
-            machine,
-            banks,
-            form,
-        } => {
+        PcrCommand::Compute { image, chain, machine, banks, form } => {
             let machine = boot::machine(&machine)?;
             let banks = banks.into_iter().map(Bank::from);
             let banks = banks.fold(Banks::SHA256, Banks::with);
@@ -72,12 +66,7 @@ pub(crate) async fn pcr(
                 .combine(&input::named(&images))?;
             fleet(&combined, together.into_iter().collect(), form, output)?;
         }
-        PcrCommand::Identify {
-            images,
-            pcr,
-            value,
-            log_file,
-        } => {
+        PcrCommand::Identify { images, pcr, value, log_file } => {
             let images = input::images(state_dir, &images).await?;
             let catalog = Catalog::new(&input::named(&images))?;
             if let Some(value) = value {
@@ -126,16 +115,8 @@ fn fleet(
 }
 
 fn grouping(separate_loaders: bool, independent_mok: bool) -> Grouping {
-    let loaders = if separate_loaders {
-        Loaders::Separate
-    } else {
-        Loaders::OneUnit
-    };
-    let mok_lists = if independent_mok {
-        MokLists::Independent
-    } else {
-        MokLists::FollowShim
-    };
+    let loaders = if separate_loaders { Loaders::Separate } else { Loaders::OneUnit };
+    let mok_lists = if independent_mok { MokLists::Independent } else { MokLists::FollowShim };
     Grouping::new(loaders, mok_lists)
 }
 

@@ -110,11 +110,7 @@ pub(crate) struct PatchArgs {
     #[arg(long, default_value = "0.0.0.0:8080")]
     pub(crate) socket: String,
     /// Certificate chain of its TLS.
-    #[arg(
-        long,
-        requires = "tls_key",
-        required_unless_present = "dangerous_plain_http"
-    )]
+    #[arg(long, requires = "tls_key", required_unless_present = "dangerous_plain_http")]
     pub(crate) tls_cert: Option<String>,
     /// Private key of its TLS.
     #[arg(long, requires = "tls_cert")]
@@ -255,12 +251,7 @@ pub(crate) enum Expected {
 
 fn parse_snp_tcb(text: &str) -> Result<SnpTcb, String> {
     let tcb = parse_tcb(text)?;
-    Ok(SnpTcb {
-        bootloader: tcb.bootloader,
-        tee: tcb.tee,
-        snp: tcb.snp,
-        microcode: tcb.microcode,
-    })
+    Ok(SnpTcb { bootloader: tcb.bootloader, tee: tcb.tee, snp: tcb.snp, microcode: tcb.microcode })
 }
 
 fn parse_claim(text: &str) -> Result<ClaimArg, String> {
@@ -281,10 +272,7 @@ mod tests {
     #[test]
     fn four_versions_make_a_tcb() {
         let tcb = parse_tcb("4,0,22,213").unwrap();
-        assert_eq!(
-            (tcb.bootloader, tcb.tee, tcb.snp, tcb.microcode),
-            (4, 0, 22, 213)
-        );
+        assert_eq!((tcb.bootloader, tcb.tee, tcb.snp, tcb.microcode), (4, 0, 22, 213));
         for bad in ["", "1,2,3", "1,2,3,4,5", "1,2,3,256", "a,b,c,d"] {
             assert!(parse_tcb(bad).is_err(), "{bad}");
         }

@@ -47,13 +47,7 @@ fn findings_text(findings: &[FindingView]) -> String {
         return "nothing to object to".to_owned();
     }
     let line = |found: &FindingView| {
-        let FindingView {
-            file,
-            severity,
-            rule,
-            at,
-            fix,
-        } = found;
+        let FindingView { file, severity, rule, at, fix } = found;
         format!("{severity} {rule}: {file}: {at}\n  fix: {fix}")
     };
     findings.iter().map(line).collect::<Vec<_>>().join("\n")
@@ -63,11 +57,7 @@ fn findings_text(findings: &[FindingView]) -> String {
 pub(super) fn lint(args: &LintArgs, output: Output) -> anyhow::Result<u8> {
     let mut views = Vec::new();
     let mut add = |file: &Path, findings: Vec<Finding>| {
-        views.extend(
-            findings
-                .into_iter()
-                .map(|finding| FindingView::new(file, finding)),
-        );
+        views.extend(findings.into_iter().map(|finding| FindingView::new(file, finding)));
     };
     if let Some(file) = &args.config {
         let text = read(file)?;
@@ -133,11 +123,7 @@ fn print_changes(changes: Vec<Change>, output: Output) -> anyhow::Result<u8> {
         if views.is_empty() {
             return "no difference".to_owned();
         }
-        views
-            .iter()
-            .map(|view| view.line.as_str())
-            .collect::<Vec<_>>()
-            .join("\n")
+        views.iter().map(|view| view.line.as_str()).collect::<Vec<_>>().join("\n")
     })?;
     Ok(OK)
 }
@@ -149,10 +135,7 @@ pub(super) fn patch(args: &PatchArgs, output: Output) -> anyhow::Result<u8> {
     };
     let generation = Generation::from(args.schema.generation);
     let patched = generation.patch(&current, &intent(args)).with_context(|| {
-        let file = args
-            .config
-            .as_deref()
-            .unwrap_or_else(|| Path::new("a new file"));
+        let file = args.config.as_deref().unwrap_or_else(|| Path::new("a new file"));
         format!("patch {}", file.display())
     })?;
     let text = match patched {

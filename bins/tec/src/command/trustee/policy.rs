@@ -52,9 +52,7 @@ fn snp(args: &IntentArgs) -> SnpRequirement {
 
 /// `pcr4` stands for the register, all else for itself.
 fn claim_value(text: &str) -> ClaimValue {
-    let index = text
-        .strip_prefix("pcr")
-        .and_then(|index| index.parse().ok());
+    let index = text.strip_prefix("pcr").and_then(|index| index.parse().ok());
     match index.and_then(|index| PcrIndex::new(index).ok()) {
         Some(index) => ClaimValue::Register(index),
         None => ClaimValue::Text(text.to_owned()),

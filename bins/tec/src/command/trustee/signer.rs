@@ -37,11 +37,7 @@ struct FileReport {
 
 impl FileReport {
     fn new(certificate: PathBuf, is_new: bool, ends_at: Timestamp) -> Self {
-        Self {
-            certificate,
-            outcome: if is_new { "issued" } else { "kept" },
-            ends_at,
-        }
+        Self { certificate, outcome: if is_new { "issued" } else { "kept" }, ends_at }
     }
 
     fn line(&self) -> String {
@@ -76,10 +72,7 @@ impl Pair {
     /// The certificate last: what is there without one was never used.
     fn write(&self, key: &SecretBytes, certificate: &str) -> anyhow::Result<()> {
         for (file, content) in [
-            (
-                &self.key,
-                key.expose("write the key to a file of mode 0600"),
-            ),
+            (&self.key, key.expose("write the key to a file of mode 0600")),
             (&self.certificate, certificate.as_bytes()),
         ] {
             write_private(file, content)
@@ -115,21 +108,12 @@ pub(super) fn ensure(directory: &Path, dry_run: DryRun, output: Output) -> anyho
             files.write(issued.key_pem(), &issued.certificate_pem()?)?;
         }
     }
-    let ends_at = issued
-        .as_ref()
-        .or(current.as_ref())
-        .map(IssuedSigner::ends_at);
+    let ends_at = issued.as_ref().or(current.as_ref()).map(IssuedSigner::ends_at);
     let report = Report {
         ca: FileReport::new(ca_files.certificate, is_new_ca, ca.ends_at()),
-        signer: FileReport::new(
-            files.certificate,
-            issued.is_some(),
-            ends_at.unwrap_or_default(),
-        ),
+        signer: FileReport::new(files.certificate, issued.is_some(), ends_at.unwrap_or_default()),
     };
-    output.print(&report, |report| {
-        format!("{}\n{}", report.ca.line(), report.signer.line())
-    })?;
+    output.print(&report, |report| format!("{}\n{}", report.ca.line(), report.signer.line()))?;
     Ok(OK)
 }
 

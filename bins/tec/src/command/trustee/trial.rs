@@ -70,11 +70,7 @@ impl Policies {
             Some(file) => read(file)?,
             None => intent(&args.intent)?.render_resource(),
         };
-        let references = args
-            .reference_values
-            .as_deref()
-            .map(references)
-            .transpose()?;
+        let references = args.reference_values.as_deref().map(references).transpose()?;
         Ok(Self {
             attestation: AttestationPolicy::parse(&attestation)
                 .context("the attestation policy")?,

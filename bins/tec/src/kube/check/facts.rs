@@ -119,10 +119,7 @@ async fn definitions(cluster: &Cluster) -> Result<BTreeMap<String, Seen<bool>>, 
 
 fn is_established(crd: &CustomResourceDefinition) -> bool {
     let status = crd.status.as_ref();
-    let mut conditions = status
-        .and_then(|status| status.conditions.as_ref())
-        .into_iter()
-        .flatten();
+    let mut conditions = status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
     conditions.any(|condition| condition.type_ == "Established" && condition.status == "True")
 }
 
@@ -155,11 +152,7 @@ async fn secrets(
 ) -> Result<BTreeMap<String, Seen<()>>, CodedError> {
     let mut names = BTreeSet::new();
     for object in clusters {
-        names.extend(
-            TlsServer::ALL
-                .into_iter()
-                .filter_map(|server| object.tls_secret(server)),
-        );
+        names.extend(TlsServer::ALL.into_iter().filter_map(|server| object.tls_secret(server)));
         names.extend([TRUSTEE_AUTH, TRUSTEE_SIGNER]);
     }
     let mut seen = BTreeMap::new();

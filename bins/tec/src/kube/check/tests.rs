@@ -11,10 +11,7 @@ fn outcome_of(facts: &Facts, id: &str) -> Outcome {
 
 fn with_operator(available: i32) -> Facts {
     let deployment = Deployment {
-        spec: Some(DeploymentSpec {
-            replicas: Some(2),
-            ..DeploymentSpec::default()
-        }),
+        spec: Some(DeploymentSpec { replicas: Some(2), ..DeploymentSpec::default() }),
         status: Some(DeploymentStatus {
             available_replicas: Some(available),
             ..DeploymentStatus::default()
@@ -32,11 +29,7 @@ fn an_empty_cluster_fails_and_says_where_to_read_on() {
     let facts = Facts::default();
     assert_eq!(outcome_of(&facts, "kubernetes-version"), Outcome::Failed);
     assert_eq!(outcome_of(&facts, "one-cluster"), Outcome::Failed);
-    let report = Report {
-        namespace: "ns".to_owned(),
-        ok: false,
-        checks: checks(&facts),
-    };
+    let report = Report { namespace: "ns".to_owned(), ok: false, checks: checks(&facts) };
     assert!(render(&report).contains("check-an-installation.md#one-cluster"));
 }
 
@@ -49,10 +42,7 @@ fn a_replica_that_is_missing_is_a_warning_and_none_at_all_a_failure() {
 
 #[test]
 fn what_a_user_may_not_see_is_no_failure() {
-    let facts = Facts {
-        leader: Seen::Hidden,
-        ..Facts::default()
-    };
+    let facts = Facts { leader: Seen::Hidden, ..Facts::default() };
     assert_eq!(outcome_of(&facts, "leader"), Outcome::Unknown);
 }
 
@@ -63,9 +53,7 @@ fn every_check_has_its_heading_on_the_page() {
     for component in Component::ALL {
         facts.deployments.insert(component, Seen::Missing);
     }
-    facts
-        .definitions
-        .insert("machines".to_owned(), Seen::Missing);
+    facts.definitions.insert("machines".to_owned(), Seen::Missing);
     facts.secrets.insert("tls".to_owned(), Seen::Missing);
     let object = TrustedExecutionCluster::new("tec", TrustedExecutionClusterSpec::default());
     facts.clusters.push(object);

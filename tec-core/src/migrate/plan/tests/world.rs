@@ -68,17 +68,8 @@ enum Task {
     Rest,
     Effect(MigrateEffect),
     ReadTarget(Box<Authority>),
-    Export {
-        from: Side,
-        intake: Intake,
-        after: Option<UnitName>,
-        conflicts: bool,
-    },
-    Adopt {
-        from: Side,
-        page: Arc<Page>,
-        conflicts: bool,
-    },
+    Export { from: Side, intake: Intake, after: Option<UnitName>, conflicts: bool },
+    Adopt { from: Side, page: Arc<Page>, conflicts: bool },
 }
 
 struct Admin {
@@ -105,11 +96,7 @@ pub(super) struct World {
 }
 
 fn rest() -> Admin {
-    Admin {
-        plan: MigratePlan::new(),
-        task: Task::Rest,
-        ended: None,
-    }
+    Admin { plan: MigratePlan::new(), task: Task::Rest, ended: None }
 }
 
 fn index(side: Side) -> usize {
@@ -228,11 +215,7 @@ impl World {
 
     fn go_on(&mut self, admin: usize, then: Task, answer: bool) {
         match then {
-            Task::Adopt {
-                from,
-                page,
-                conflicts,
-            } => {
+            Task::Adopt { from, page, conflicts } => {
                 let conflicts = conflicts || answer;
                 if page.more {
                     self.admins[admin].task = Task::Export {
@@ -264,33 +247,14 @@ impl World {
             }
             Task::Effect(MigrateEffect::Copy(from, intake)) => {
                 let after = block_on(self.anchor(from.other()).progress(intake.epoch())).unwrap();
-                self.admins[admin].task = Task::Export {
-                    from,
-                    intake,
-                    after,
-                    conflicts: false,
-                };
+                self.admins[admin].task = Task::Export { from, intake, after, conflicts: false };
                 None
             }
-            Task::Export {
-                from,
-                intake,
-                after,
-                conflicts,
-            } => {
+            Task::Export { from, intake, after, conflicts } => {
                 let units = block_on(self.anchor(from).export(after.as_ref(), PAGE)).unwrap();
                 let more = units.len() == PAGE;
-                let page = Arc::new(Page {
-                    intake,
-                    after,
-                    units,
-                    more,
-                });
-                self.admins[admin].task = Task::Adopt {
-                    from,
-                    page,
-                    conflicts,
-                };
+                let page = Arc::new(Page { intake, after, units, more });
+                self.admins[admin].task = Task::Adopt { from, page, conflicts };
                 None
             }
             Task::Adopt { from, ref page, .. } => {
@@ -372,9 +336,7 @@ impl World {
         let Some(id) = self.machines.get(machine).copied() else {
             return;
         };
-        let has_it = block_on(MachineRegistry::find(self.anchor(side), &id))
-            .unwrap()
-            .is_some();
+        let has_it = block_on(MachineRegistry::find(self.anchor(side), &id)).unwrap().is_some();
         let is_authority = self.authority(side).role() == Role::Active;
         let anchor = self.anchor(side);
         if has_it && block_on(MachineRegistry::remove(anchor, &id)).is_ok() {
@@ -401,10 +363,7 @@ impl World {
             return;
         };
         let anchor = &self.anchors[index(side)];
-        if block_on(MachineRegistry::find(anchor, &id))
-            .unwrap()
-            .is_none()
-        {
+        if block_on(MachineRegistry::find(anchor, &id)).unwrap().is_none() {
             return;
         }
         let paths = (1..).map(|number| (number, ResourcePath::recovery(&id, number)));
@@ -493,10 +452,7 @@ impl World {
             let knows = self.revoked_at[index(side)].contains(id);
             let must = knows || (newest && !alone && self.revoked.contains(id));
             let removed_since = self.removed.contains(id);
-            assert!(
-                is_out || !must || removed_since,
-                "shut_out_stays_out: {id} at {side:?}"
-            );
+            assert!(is_out || !must || removed_since, "shut_out_stays_out: {id} at {side:?}");
             let removed_stays_removed = !newest || !removed_since;
             assert!(removed_stays_removed, "{id} is back at {side:?}");
         }
@@ -528,10 +484,7 @@ impl World {
         for ((id, number), digest) in escrows.filter(|((id, _), _)| !self.removed.contains(id)) {
             let path = ResourcePath::recovery(id, *number);
             let at = |side| block_on(SecretStore::find(self.anchor(side), &path)).ok()?;
-            let found: Vec<_> = [Side::Source, Side::Target]
-                .into_iter()
-                .filter_map(at)
-                .collect();
+            let found: Vec<_> = [Side::Source, Side::Target].into_iter().filter_map(at).collect();
             let same = |key: &SecretBytes| Sha256Digest::of(key.expose("test")) == *digest;
             assert!(found.iter().all(same), "no_key_changes: {path}");
             let own = standby && block_on(self.anchor(Side::Target).exists(&path)).unwrap();
@@ -566,18 +519,8 @@ impl World {
             assert_eq!(self.run(Goal::Retire), MigrateOutcome::Reached);
             return;
         }
-        assert_eq!(
-            self.run(Goal::Rollback),
-            MigrateOutcome::Reached,
-            "{:?}",
-            self.roles()
-        );
-        assert_eq!(
-            self.run(Goal::Cutover),
-            MigrateOutcome::Reached,
-            "{:?}",
-            self.roles()
-        );
+        assert_eq!(self.run(Goal::Rollback), MigrateOutcome::Reached, "{:?}", self.roles());
+        assert_eq!(self.run(Goal::Cutover), MigrateOutcome::Reached, "{:?}", self.roles());
         assert_eq!(self.roles(), [Role::ServeOnly, Role::Active]);
         assert_eq!(self.run(Goal::Retire), MigrateOutcome::Reached);
         assert!(

@@ -14,15 +14,10 @@ impl Turns {
     async fn wait(&self) {
         // Knuth's multiplicative generator (MMIX): any spread will do.
         let next = |state: u64| {
-            state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407)
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407)
         };
-        let updated = self
-            .0
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |state| {
-                Some(next(state))
-            });
+        let updated =
+            self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |state| Some(next(state)));
         for _ in 0..updated.unwrap() >> 62 {
             tokio::task::yield_now().await;
         }
@@ -69,13 +64,8 @@ async fn race(seed: u64, keys: &dyn DataKeys) -> bool {
     let lock = NodeLock::new(Arc::new(marker));
     let tickets = SlowTickets(turns);
     let request = request("request");
-    let init = InitPorts {
-        lock: &lock,
-        disk: &*node,
-        store: &*node,
-        cluster: &*node,
-        pause: &*node,
-    };
+    let init =
+        InitPorts { lock: &lock, disk: &*node, store: &*node, cluster: &*node, pause: &*node };
     let join = JoinPorts {
         lock: &lock,
         disk: &*node,
@@ -85,10 +75,8 @@ async fn race(seed: u64, keys: &dyn DataKeys) -> bool {
         pause: &*node,
     };
     let name = "node-1".parse().unwrap();
-    let (report, joined) = tokio::join!(
-        drive_init(init, keys, &request),
-        drive_join(join, &name, Role::Worker)
-    );
+    let (report, joined) =
+        tokio::join!(drive_init(init, keys, &request), drive_join(join, &name, Role::Worker));
     let initialized = matches!(report.outcome, Some(InitOutcome::Initialized(_)));
     let joined = matches!(joined, Some(JoinOutcome::Joined(_)));
     let record = node.record();

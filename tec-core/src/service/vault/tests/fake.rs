@@ -45,17 +45,14 @@ impl FakeVault {
 
     pub(super) fn wipe(&mut self) {
         let (inits, tokens) = (self.inits, self.tokens);
-        *self = Self {
-            inits,
-            tokens,
-            ..Self::default()
-        };
+        *self = Self { inits, tokens, ..Self::default() };
     }
 
     pub(super) fn answer(&mut self, request: &Request) -> Response {
-        let body = request.body.as_ref().map_or(Value::Null, |body| {
-            serde_json::from_slice(body.expose("fake")).unwrap()
-        });
+        let body = request
+            .body
+            .as_ref()
+            .map_or(Value::Null, |body| serde_json::from_slice(body.expose("fake")).unwrap());
         let token = request.token.as_ref().map_or_else(String::new, |token| {
             String::from_utf8(token.expose("fake").to_vec()).unwrap()
         });
@@ -143,10 +140,7 @@ impl FakeVault {
 
     fn login(&mut self, body: &Value) -> Response {
         let role = body["role"].as_str().unwrap();
-        if !self
-            .objects
-            .contains_key(&format!("auth/kubernetes/role/{role}"))
-        {
+        if !self.objects.contains_key(&format!("auth/kubernetes/role/{role}")) {
             return refuse(400, "invalid role name");
         }
         if let Some(left) = self.outage.checked_sub(1) {
@@ -177,11 +171,7 @@ impl FakeVault {
             }
             "auth/token/lookup-accessor" => {
                 let is_root = self.roots.iter().any(|root| accessor_of(root) == named);
-                let policies = if is_root {
-                    json!(["root"])
-                } else {
-                    json!(["controller"])
-                };
+                let policies = if is_root { json!(["root"]) } else { json!(["controller"]) };
                 ok(&json!({"accessor": named, "policies": policies}))
             }
             "auth/token/revoke-accessor" => {
@@ -227,11 +217,7 @@ impl FakeVault {
             let lease = body["config"]["max_lease_ttl"].as_str().unwrap_or("0s");
             let seconds: u64 = lease.trim_end_matches('s').parse().unwrap();
             mounted["config"] = json!({"max_lease_ttl": seconds});
-            return self.insert(
-                &format!("sys/mounts/{mount}"),
-                mounted,
-                "path is already in use",
-            );
+            return self.insert(&format!("sys/mounts/{mount}"), mounted, "path is already in use");
         }
         if path == "sys/auth/kubernetes" {
             return self.insert(path, body.clone(), "path is already in use");
@@ -241,10 +227,7 @@ impl FakeVault {
             return self.insert(issuer, body.clone(), "issuer name already in use");
         }
         if path.ends_with("issuer/i-1") {
-            let named = format!(
-                "kubefox/pki-int/issuer/{}",
-                body["issuer_name"].as_str().unwrap()
-            );
+            let named = format!("kubefox/pki-int/issuer/{}", body["issuer_name"].as_str().unwrap());
             self.objects.insert(named, body.clone());
         } else if path.contains("/data/") {
             return self.insert(

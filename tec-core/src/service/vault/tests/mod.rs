@@ -38,12 +38,7 @@ fn assert_up(pod: &Pod) {
     let (key, _, progress) = pod.secret.as_ref().unwrap();
     assert_eq!(*progress, Progress::Configured(digest));
     for object in desired::root_objects(&pod.platform, "acc-1") {
-        assert_eq!(
-            pod.vault.objects.get(&object.look),
-            Some(&object.want),
-            "{}",
-            object.name
-        );
+        assert_eq!(pod.vault.objects.get(&object.look), Some(&object.want), "{}", object.name);
     }
     assert_eq!(pod.intent, None, "the volume allows a reset");
     // Nothing is initialized twice but what was empty, and the disk holds no plain key.
@@ -223,11 +218,7 @@ fn a_wiped_volume_is_never_initialized_again() {
     assert_eq!(pod.vault.inits, 1);
     pod.platform.peers = Peers::Raft;
     healthy(&mut pod);
-    assert_eq!(
-        pod.end,
-        Some(Err(Fatal::StorageLost)),
-        "no peer let it join"
-    );
+    assert_eq!(pod.end, Some(Err(Fatal::StorageLost)), "no peer let it join");
     assert_eq!(pod.vault.inits, 1);
 }
 
@@ -283,10 +274,7 @@ fn a_vault_in_use_is_not_emptied_although_an_old_secret_says_that_it_is_empty() 
 fn a_vault_that_somebody_opened_is_not_emptied() {
     let mut pod = with_old_secret();
     pod.file = None;
-    pod.intent = pod
-        .secret
-        .as_ref()
-        .map(|secret| secret.1.clone().into_bytes());
+    pod.intent = pod.secret.as_ref().map(|secret| secret.1.clone().into_bytes());
     pod.vault.sealed = false;
     healthy(&mut pod);
     assert_eq!(pod.end, Some(Err(Fatal::KeyFileMissing)));
@@ -367,9 +355,7 @@ fn a_follower_unseals_with_the_wrapped_key_of_the_first_pod() {
 #[test]
 fn an_upgrade_writes_the_new_policies_and_leaves_no_root_token() {
     let mut pod = up();
-    pod.platform
-        .component_namespaces
-        .push("more-apps".to_owned());
+    pod.platform.component_namespaces.push("more-apps".to_owned());
     healthy(&mut pod);
     assert_up(&pod);
 }
@@ -384,26 +370,14 @@ fn a_stray_root_token_is_found_and_revoked() {
 }
 
 fn controller() -> Controller {
-    Controller {
-        vault: up().vault,
-        published: 0,
-        end: None,
-    }
+    Controller { vault: up().vault, published: 0, end: None }
 }
 
 fn assert_ready(world: &Controller) {
-    assert!(
-        matches!(world.end, Some(SetupEnd::Ready { .. })),
-        "{:?}",
-        world.end
-    );
+    assert!(matches!(world.end, Some(SetupEnd::Ready { .. })), "{:?}", world.end);
     assert!(world.published > 0);
     for object in desired::runtime_objects(&world::platform(), "acc-1") {
-        assert!(
-            world.vault.objects.contains_key(&object.look),
-            "{}",
-            object.name
-        );
+        assert!(world.vault.objects.contains_key(&object.look), "{}", object.name);
     }
 }
 
@@ -417,10 +391,7 @@ fn the_setup_ends_alike_whatever_happens_at_each_step() {
 fn a_password_that_exists_is_never_made_again() {
     let mut world = controller();
     let path = "kubefox/kv-opensearch/data/admin".to_owned();
-    world
-        .vault
-        .objects
-        .insert(path.clone(), json!({"password": "kept"}));
+    world.vault.objects.insert(path.clone(), json!({"password": "kept"}));
     run_plan(&mut world, LIMIT, |_| Mishap::None);
     assert_ready(&world);
     assert_eq!(world.vault.objects[&path], json!({"password": "kept"}));
@@ -431,24 +402,15 @@ fn drift_of_an_engine_is_mended_and_of_a_policy_reported() {
     let mut world = controller();
     run_plan(&mut world, LIMIT, |_| Mishap::None);
     let role = "kubefox/pki-int/roles/component".to_owned();
-    world
-        .vault
-        .objects
-        .insert(role.clone(), json!({"allow_any_name": true}));
+    world.vault.objects.insert(role.clone(), json!({"allow_any_name": true}));
     run_plan(&mut world, LIMIT, |_| Mishap::None);
     assert_ready(&world);
     assert_eq!(world.vault.objects[&role]["allow_bare_domains"], true);
     let policy = "sys/policies/acl/component".to_owned();
-    world
-        .vault
-        .objects
-        .insert(policy, json!({"policy": "path \"*\" {}"}));
+    world.vault.objects.insert(policy, json!({"policy": "path \"*\" {}"}));
     run_plan(&mut world, LIMIT, |_| Mishap::None);
     let end = world.end.unwrap();
-    assert!(
-        matches!(&end, SetupEnd::RootDrift(name) if name == "policy component"),
-        "{end:?}"
-    );
+    assert!(matches!(&end, SetupEnd::RootDrift(name) if name == "policy component"), "{end:?}");
 }
 
 #[test]
@@ -457,10 +419,7 @@ fn a_login_that_is_refused_again_and_again_is_drift_and_an_outage_is_not() {
     world.vault.outage = 3;
     run_plan(&mut world, LIMIT, |_| Mishap::None);
     assert_ready(&world);
-    let role = world
-        .vault
-        .objects
-        .get_mut("auth/kubernetes/role/controller");
+    let role = world.vault.objects.get_mut("auth/kubernetes/role/controller");
     role.unwrap()["bound_service_account_names"] = json!(["somebody-else"]);
     run_plan(&mut world, LIMIT, |_| Mishap::None);
     let end = world.end.unwrap();
@@ -477,10 +436,7 @@ fn a_refused_certificate_is_named_with_its_status() {
     plan.step(SetupEvent::Token(SecretBytes::new(b"jwt".to_vec())));
     let refusal = Response::new(403, b"{}".to_vec());
     let effects = plan.step(SetupEvent::Answered(refusal));
-    let expected = Refused {
-        step: "login",
-        status: 403,
-    };
+    let expected = Refused { step: "login", status: 403 };
     assert!(
         matches!(effects[..], [SetupEffect::Wait(_, Some(told))] if told == expected),
         "{effects:?}"
@@ -492,15 +448,9 @@ fn a_key_that_became_exportable_is_a_conflict_for_a_person() {
     let mut world = controller();
     run_plan(&mut world, LIMIT, |_| Mishap::None);
     let key = "kubefox/transit-nats/keys/operator".to_owned();
-    world
-        .vault
-        .objects
-        .insert(key, json!({"type": "ed25519", "exportable": true}));
+    world.vault.objects.insert(key, json!({"type": "ed25519", "exportable": true}));
     run_plan(&mut world, LIMIT, |_| Mishap::None);
-    assert!(matches!(
-        world.end,
-        Some(SetupEnd::Fatal(Fatal::Conflict, _))
-    ));
+    assert!(matches!(world.end, Some(SetupEnd::Fatal(Fatal::Conflict, _))));
 }
 
 #[test]

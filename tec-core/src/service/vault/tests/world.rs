@@ -97,10 +97,9 @@ impl World for Pod {
                 key_id: secret.1.clone(),
                 progress: secret.2.clone(),
                 rotation: match &self.before {
-                    Some((key, key_id)) => Rotation::Under {
-                        key: SecretArray::new(*key),
-                        key_id: key_id.clone(),
-                    },
+                    Some((key, key_id)) => {
+                        Rotation::Under { key: SecretArray::new(*key), key_id: key_id.clone() }
+                    }
                     None if self.rotate => Rotation::Wanted,
                     None => Rotation::None,
                 },
@@ -153,10 +152,7 @@ impl World for Pod {
                 Event::Done
             }
             Effect::ResetStorage => {
-                assert!(
-                    self.vault.objects.is_empty(),
-                    "a vault that holds something was reset"
-                );
+                assert!(self.vault.objects.is_empty(), "a vault that holds something was reset");
                 self.vault.wipe();
                 self.resets += 1;
                 Event::Done

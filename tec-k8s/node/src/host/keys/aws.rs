@@ -119,14 +119,10 @@ impl AwsKms {
             "CiphertextBlob": STANDARD.encode(wrapped),
             "EncryptionContext": {CONTEXT: id.as_str()},
         });
-        let answer = self
-            .call("Decrypt", &Zeroizing::new(body.to_string()))
-            .await?;
+        let answer = self.call("Decrypt", &Zeroizing::new(body.to_string())).await?;
         let answer: Decrypted = parsed(&answer, "Plaintext")?;
         let plain = STANDARD.decode(&answer.plaintext);
-        plain
-            .map(SecretBytes::new)
-            .map_err(|_| CallError::Malformed("Plaintext in base64"))
+        plain.map(SecretBytes::new).map_err(|_| CallError::Malformed("Plaintext in base64"))
     }
 
     fn alias(&self) -> String {
@@ -154,10 +150,7 @@ pub(super) fn ensure_signable(url: &str, access_key_id: &str) -> Result<(), Port
 /// The name of an error without its namespace, as far as it can be one.
 fn word(kind: &str) -> String {
     let name = kind.rsplit('#').next().unwrap_or_default();
-    name.chars()
-        .filter(char::is_ascii_alphanumeric)
-        .take(64)
-        .collect()
+    name.chars().filter(char::is_ascii_alphanumeric).take(64).collect()
 }
 
 /// KMS says almost everything by status 400 and a name.

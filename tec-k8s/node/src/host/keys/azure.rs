@@ -63,12 +63,7 @@ impl KeyVault {
     /// Where a test serves both.
     pub(super) fn at(key: AzureKey, login: String, vault: String) -> Result<Self, PortError> {
         let client = client(None, None).map_err(|error| error.during("reach Azure Key Vault"))?;
-        Ok(Self {
-            key,
-            login,
-            vault,
-            client,
-        })
+        Ok(Self { key, login, vault, client })
     }
 
     async fn token(&self) -> Result<Token, CallError> {
@@ -124,9 +119,7 @@ impl KeyVault {
         let path = format!("{version}/unwrapkey");
         let answer: Unwrapped = ask(self.request(&path, &body).await?, "value").await?;
         let plain = URL_SAFE_NO_PAD.decode(&answer.value);
-        plain
-            .map(SecretBytes::new)
-            .map_err(|_| CallError::Malformed("value in base64"))
+        plain.map(SecretBytes::new).map_err(|_| CallError::Malformed("value in base64"))
     }
 }
 

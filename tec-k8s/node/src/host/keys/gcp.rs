@@ -55,11 +55,8 @@ impl GcpKms {
         // Credentials are the same for all services; the client for buckets finds and renews them.
         let google = object::google(&key.credentials_path, object::NO_BUCKET)?;
         let google = google.build().map_err(|error| {
-            PortError::new(
-                PortErrorKind::Invalid,
-                "read the credentials of Google Cloud",
-            )
-            .because(error)
+            PortError::new(PortErrorKind::Invalid, "read the credentials of Google Cloud")
+                .because(error)
         })?;
         let (project, location) = (&key.project_id, &key.location);
         let (ring, name) = (&key.key_ring, &key.key_name);
@@ -88,9 +85,7 @@ impl GcpKms {
 }
 
 fn decoded(text: &str, wanted: &'static str) -> Result<Vec<u8>, CallError> {
-    STANDARD
-        .decode(text)
-        .map_err(|_| CallError::Malformed(wanted))
+    STANDARD.decode(text).map_err(|_| CallError::Malformed(wanted))
 }
 
 #[async_trait]

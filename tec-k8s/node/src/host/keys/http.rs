@@ -78,11 +78,7 @@ impl CallError {
             status if status.is_client_error() => PortErrorKind::Invalid,
             _ => PortErrorKind::Unavailable,
         };
-        Self::Status {
-            status: status.as_u16(),
-            reason: None,
-            kind,
-        }
+        Self::Status { status: status.as_u16(), reason: None, kind }
     }
 }
 

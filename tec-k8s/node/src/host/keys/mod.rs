@@ -89,11 +89,7 @@ pub struct KeyBackends {
 impl KeyBackends {
     /// New data keys are drawn from `entropy`.
     pub fn new(entropy: Arc<dyn Entropy>) -> Self {
-        Self {
-            entropy,
-            released: None,
-            own_disk: Vec::new(),
-        }
+        Self { entropy, released: None, own_disk: Vec::new() }
     }
 
     /// Takes no `storage://file` on a disk of this machine that keys open: its device, and where it is
@@ -122,11 +118,8 @@ impl KeyBackends {
         let json = released.release(&key).await?;
         let master = MasterSecret::from_json(json.expose("derive data keys from it"));
         master.map(Ok).map_err(|error| {
-            PortError::new(
-                PortErrorKind::Invalid,
-                "take the master secret of a Trustee",
-            )
-            .because(error)
+            PortError::new(PortErrorKind::Invalid, "take the master secret of a Trustee")
+                .because(error)
         })
     }
 }
@@ -138,11 +131,7 @@ impl KeyBackends {
             StorageUri::File(directory) => {
                 let path = Path::new(&directory.path);
                 // What cannot be looked at is not used, either.
-                if self
-                    .own_disk
-                    .iter()
-                    .any(|own| is_on(path, own).unwrap_or(true))
-                {
+                if self.own_disk.iter().any(|own| is_on(path, own).unwrap_or(true)) {
                     return Err(refused(KeyServiceError::OnItsOwnDisk));
                 }
                 Ok(Arc::new(FileKeys::new(path)))
@@ -190,10 +179,7 @@ fn cloud_store(storage: &StorageUri) -> Result<Arc<dyn WrappedKeys>, PortError> 
 }
 
 #[cfg(not(feature = "cloud"))]
-#[expect(
-    clippy::needless_pass_by_value,
-    reason = "what is built in takes the secrets along"
-)]
+#[expect(clippy::needless_pass_by_value, reason = "what is built in takes the secrets along")]
 fn cloud_wrapper(kms: KmsUri) -> Result<Arc<dyn KeyWrapper>, PortError> {
     let uri = match kms {
         KmsUri::Aws(_) => "kms://aws",

@@ -64,9 +64,7 @@ fn retry() -> RetryConfig {
 }
 
 fn options() -> ClientOptions {
-    ClientOptions::new()
-        .with_connect_timeout(CONNECT_LIMIT)
-        .with_timeout(REQUEST_LIMIT)
+    ClientOptions::new().with_connect_timeout(CONNECT_LIMIT).with_timeout(REQUEST_LIMIT)
 }
 
 fn s3(from: &S3Bucket) -> Result<Arc<dyn ObjectStore>, PortError> {

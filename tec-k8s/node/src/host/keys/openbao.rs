@@ -105,9 +105,7 @@ impl OpenBaoTransit {
         }
         let renewed = self.ask(Method::POST, "auth/token/renew-self");
         let renewed: Renewed = ask(renewed, "auth.lease_duration").await?;
-        Ok(Some(Duration::from_secs(
-            (renewed.auth.lease_duration / 2).max(1),
-        )))
+        Ok(Some(Duration::from_secs((renewed.auth.lease_duration / 2).max(1))))
     }
 
     async fn encrypt(&self, plain: &SecretBytes) -> Result<Vec<u8>, CallError> {
@@ -122,9 +120,7 @@ impl OpenBaoTransit {
         let body = Zeroizing::new(json!({"ciphertext": ciphertext}).to_string());
         let answer: Decrypted = ask(self.request("decrypt", &body), "data.plaintext").await?;
         let plain = STANDARD.decode(&answer.data.plaintext);
-        plain
-            .map(SecretBytes::new)
-            .map_err(|_| CallError::Malformed("data.plaintext in base64"))
+        plain.map(SecretBytes::new).map_err(|_| CallError::Malformed("data.plaintext in base64"))
     }
 }
 

@@ -20,13 +20,7 @@ async fn a_directory_keeps_the_contract_of_a_store() {
         let path = entry.unwrap().path();
         assert_eq!(mode(&path), 0o600);
         // Nothing is left of those that came too late.
-        assert!(
-            path.file_name()
-                .unwrap()
-                .to_str()
-                .unwrap()
-                .starts_with("key-")
-        );
+        assert!(path.file_name().unwrap().to_str().unwrap().starts_with("key-"));
     }
 }
 
@@ -72,10 +66,7 @@ const BAO: &str = "kms://openbao?url=https://127.0.0.1:1&mount=m&keyName=k&token
 #[tokio::test]
 async fn keys_are_not_kept_on_the_disk_that_they_open_by_whichever_name() {
     let directory = tempfile::tempdir().unwrap();
-    let (disk, elsewhere) = (
-        directory.path().join("state"),
-        directory.path().join("state-2"),
-    );
+    let (disk, elsewhere) = (directory.path().join("state"), directory.path().join("state-2"));
     let device = directory.path().join("device");
     fs::create_dir(&disk).unwrap();
     fs::create_dir(&elsewhere).unwrap();
@@ -96,16 +87,9 @@ async fn keys_are_not_kept_on_the_disk_that_they_open_by_whichever_name() {
     ] {
         let refused = refusal(own.clone(), BAO, &of(&path)).await;
         let shown = path.display();
-        assert!(
-            matches!(refused, Some(KeyServiceError::OnItsOwnDisk)),
-            "{shown}"
-        );
+        assert!(matches!(refused, Some(KeyServiceError::OnItsOwnDisk)), "{shown}");
     }
-    for path in [
-        elsewhere.join("keys"),
-        directory.path().join("stat"),
-        "/srv/keys".into(),
-    ] {
+    for path in [elsewhere.join("keys"), directory.path().join("stat"), "/srv/keys".into()] {
         let refused = refusal(own.clone(), BAO, &of(&path)).await;
         assert!(refused.is_none(), "{}", path.display());
     }
@@ -119,21 +103,9 @@ async fn keys_are_not_kept_on_the_disk_that_they_open_by_whichever_name() {
 #[tokio::test]
 async fn a_cloud_is_not_asked_with_the_identity_of_the_machine() {
     for (kms, storage, named) in [
-        (
-            "kms://aws?keyPolicy=p&kekID=Zm9v",
-            "storage://file?path=/srv",
-            "kms://aws",
-        ),
-        (
-            "kms://azure-kms?name=v&type=t&kekID=Zm9v",
-            "storage://file?path=/srv",
-            "kms://azure-kms",
-        ),
-        (
-            "kms://azure-hsm?name=v&kekID=Zm9v",
-            "storage://file?path=/srv",
-            "kms://azure-hsm",
-        ),
+        ("kms://aws?keyPolicy=p&kekID=Zm9v", "storage://file?path=/srv", "kms://aws"),
+        ("kms://azure-kms?name=v&type=t&kekID=Zm9v", "storage://file?path=/srv", "kms://azure-kms"),
+        ("kms://azure-hsm?name=v&kekID=Zm9v", "storage://file?path=/srv", "kms://azure-hsm"),
         (
             "kms://gcp?project=p&location=l&keyRing=r&protectionLvl=1&kekID=Zm9v",
             "storage://file?path=/srv",
@@ -167,9 +139,7 @@ mod cloud {
             let text = String::from_utf8_lossy(&all).into_owned();
             if let Some((head, body)) = text.split_once("\r\n\r\n") {
                 let length = head.to_ascii_lowercase();
-                let length = length
-                    .split_once("content-length: ")
-                    .map_or("0", |(_, rest)| rest);
+                let length = length.split_once("content-length: ").map_or("0", |(_, rest)| rest);
                 let length = length.split("\r\n").next().unwrap();
                 if body.len() >= length.parse().unwrap() {
                     return (head.to_owned(), body.to_owned());
@@ -228,10 +198,7 @@ mod cloud {
             let status = if body == expected { 200 } else { 401 };
             return (status, json!({"access_token": "token", "expires_in": 3599}));
         }
-        if !head
-            .to_ascii_lowercase()
-            .contains("\r\nauthorization: bearer token")
-        {
+        if !head.to_ascii_lowercase().contains("\r\nauthorization: bearer token") {
             return (401, json!({}));
         }
         let body: Value = serde_json::from_str(body).unwrap();
@@ -292,9 +259,7 @@ mod cloud {
             Some(":decrypt") => {
                 let all = STANDARD.decode(member(&body, "ciphertext")).unwrap();
                 let plain = all.strip_prefix(bound.as_bytes());
-                let plain = plain
-                    .and_then(|rest| rest.strip_prefix(b"wrapped"))
-                    .map(turned);
+                let plain = plain.and_then(|rest| rest.strip_prefix(b"wrapped")).map(turned);
                 let plain = plain.map(|plain| STANDARD.encode(plain));
                 plain.map_or_else(refusal, |plain| (200, json!({"plaintext": plain})))
             }
@@ -338,10 +303,7 @@ mod cloud {
             let kms = gcp::GcpKms::at(&key, &base).unwrap();
             testing::key_wrapper(&kms).await;
             let ids = [1, 2].map(testing::sample::data_key_id);
-            let wrapped = kms
-                .wrap(&ids[0], &testing::sample::secret(1))
-                .await
-                .unwrap();
+            let wrapped = kms.wrap(&ids[0], &testing::sample::secret(1)).await.unwrap();
             let moved = kms.unwrap(&ids[1], &wrapped).await.unwrap_err();
             assert_eq!(moved.kind(), PortErrorKind::Invalid);
         })
@@ -354,20 +316,14 @@ mod cloud {
             let KmsUri::Gcp(key) = KmsUri::parse(&bad).unwrap() else {
                 unreachable!("the URI is of Google Cloud");
             };
-            assert_eq!(
-                gcp::GcpKms::new(&key).unwrap_err().kind(),
-                PortErrorKind::Invalid
-            );
+            assert_eq!(gcp::GcpKms::new(&key).unwrap_err().kind(), PortErrorKind::Invalid);
         }
     }
 
     #[tokio::test]
     async fn buckets_of_every_cloud_are_opened_and_tell_no_secret() {
         for (uri, kind) in [
-            (
-                "storage://s3?bucket=b&region=r&accessKeyID=i&accessKey=canary",
-                "s3",
-            ),
+            ("storage://s3?bucket=b&region=r&accessKeyID=i&accessKey=canary", "s3"),
             (
                 "storage://azure?account=a&container=c&tenantID=t&clientID=i&clientSecret=canary",
                 "azure",

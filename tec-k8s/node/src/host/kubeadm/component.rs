@@ -100,9 +100,7 @@ pub(super) async fn fetch(
         }
     }
     if component.form == ComponentForm::Archive {
-        blocking(move || unpack(&place, None))
-            .await
-            .map_err(failed)?;
+        blocking(move || unpack(&place, None)).await.map_err(failed)?;
     }
     Ok(())
 }
@@ -206,16 +204,12 @@ fn unpack(archive: &Path, to: Option<&Path>) -> Result<(), ComponentError> {
         }
         let path = entry.path()?.into_owned();
         let kind = entry.header().entry_type();
-        let inside = path
-            .components()
-            .all(|part| matches!(part, Part::Normal(_) | Part::CurDir));
+        let inside = path.components().all(|part| matches!(part, Part::Normal(_) | Part::CurDir));
         if !inside || !(kind.is_file() || kind.is_dir()) {
             return Err(ComponentError::Entry { path });
         }
-        let path: PathBuf = path
-            .components()
-            .filter(|part| matches!(part, Part::Normal(_)))
-            .collect();
+        let path: PathBuf =
+            path.components().filter(|part| matches!(part, Part::Normal(_))).collect();
         match to {
             Some(to) if kind.is_file() => place_file(&mut entry, &to.join(&path))?,
             Some(to) => fs::create_dir_all(to.join(&path))?,
@@ -255,10 +249,7 @@ mod tests {
     fn unpacked(bytes: &[u8]) -> (tempfile::TempDir, Result<(), ComponentError>) {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("archive"), bytes).unwrap();
-        let done = unpack(
-            &dir.path().join("archive"),
-            Some(&dir.path().join("to/bin")),
-        );
+        let done = unpack(&dir.path().join("archive"), Some(&dir.path().join("to/bin")));
         (dir, done)
     }
 

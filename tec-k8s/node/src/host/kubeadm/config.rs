@@ -82,11 +82,7 @@ fn registration(settings: &KubeadmSettings, this: &Instance) -> Value {
 
 /// `host:port`, with the brackets that an IPv6 address needs.
 pub(super) fn endpoint(host: &str) -> String {
-    if host.contains(':') {
-        format!("[{host}]:{API_PORT}")
-    } else {
-        format!("{host}:{API_PORT}")
-    }
+    if host.contains(':') { format!("[{host}]:{API_PORT}") } else { format!("{host}:{API_PORT}") }
 }
 
 fn api_server(paths: &KubeadmPaths, settings: &KubeadmSettings, this: &Instance) -> Value {
@@ -179,11 +175,7 @@ pub(super) fn init(
         "localAPIEndpoint": {"advertiseAddress": this.address.to_string(), "bindPort": API_PORT},
         "nodeRegistration": registration(settings, this),
     });
-    documents(&[
-        init,
-        cluster(version, paths, settings, this),
-        kubelet(paths),
-    ])
+    documents(&[init, cluster(version, paths, settings, this), kubelet(paths)])
 }
 
 /// What `kubeadm init` leaves out: preflight and certificates were done before; what replaces
@@ -291,20 +283,13 @@ mod tests {
 
     fn parsed(text: &str) -> Vec<Value> {
         let parts = text.split("\n---\n");
-        parts
-            .map(|part| serde_json::from_str(part).unwrap())
-            .collect()
+        parts.map(|part| serde_json::from_str(part).unwrap()).collect()
     }
 
     #[test]
     fn init_has_the_values_of_constellation() {
         let settings = KubeadmSettings::new("api.example.org");
-        let text = init(
-            "v1.34.3",
-            &KubeadmPaths::host(),
-            &settings,
-            &instance(Role::ControlPlane),
-        );
+        let text = init("v1.34.3", &KubeadmPaths::host(), &settings, &instance(Role::ControlPlane));
         let [init, cluster, kubelet] = &parsed(&text)[..] else {
             panic!("{text}");
         };
@@ -315,9 +300,7 @@ mod tests {
         let ca = json!({"name": "kubelet-certificate-authority",
                         "value": "/etc/kubernetes/pki/ca.crt"});
         assert!(arguments.contains(&ca));
-        let arguments = cluster["controllerManager"]["extraArgs"]
-            .as_array()
-            .unwrap();
+        let arguments = cluster["controllerManager"]["extraArgs"].as_array().unwrap();
         let plugins = "/opt/libexec/kubernetes/kubelet-plugins/volume/exec/";
         for (name, value) in [
             ("configure-cloud-routes", "false"),
@@ -339,12 +322,7 @@ mod tests {
     fn a_provider_of_clouds_is_named_to_kubelet_and_controller_manager() {
         let mut settings = KubeadmSettings::new("api.example.org");
         settings.cloud_provider = "external".to_owned();
-        let text = init(
-            "v1.34.3",
-            &KubeadmPaths::host(),
-            &settings,
-            &instance(Role::ControlPlane),
-        );
+        let text = init("v1.34.3", &KubeadmPaths::host(), &settings, &instance(Role::ControlPlane));
         let all = parsed(&text);
         let named = json!({"name": "cloud-provider", "value": "external"});
         for arguments in [
@@ -420,10 +398,7 @@ mod tests {
             let file = tempfile::NamedTempFile::new().unwrap();
             std::fs::write(file.path(), &document).unwrap();
             let mut kubeadm = std::process::Command::new("kubeadm");
-            let output = kubeadm
-                .args(["config", "validate", "--config"])
-                .arg(file.path())
-                .output();
+            let output = kubeadm.args(["config", "validate", "--config"]).arg(file.path()).output();
             let output = output.expect("kubeadm is missing; run `cargo xtask tools`");
             let text = String::from_utf8_lossy(&document).into_owned();
             assert!(output.status.success(), "{output:?}: {text}");

@@ -86,14 +86,7 @@ impl Kubeadm {
             .map_err(|error| {
                 PortError::new(PortErrorKind::Internal, "make an HTTP client").because(error)
             })?;
-        Ok(Self {
-            settings,
-            paths,
-            this,
-            identity,
-            programs,
-            client,
-        })
+        Ok(Self { settings, paths, this, identity, programs, client })
     }
 
     /// Starts the kubelet, now and at each boot.
@@ -145,12 +138,7 @@ impl Kubeadm {
         let file = self.temporary(config)?;
         let mut arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
         arguments.extend(["--config".into(), file.path().into()]);
-        let call = Call {
-            program: kubeadm,
-            arguments,
-            input: None,
-            limit,
-        };
+        let call = Call { program: kubeadm, arguments, input: None, limit };
         let ran = self.programs.run(call).await;
         ran.map(drop).map_err(|error| error.during(operation))
     }
@@ -161,10 +149,7 @@ impl Kubeadm {
         let scratch = self.paths.scratch();
         fs::create_dir_all(&scratch).map_err(failed)?;
         let mut builder = tempfile::Builder::new();
-        let file = builder
-            .prefix("kubeadm-")
-            .suffix(".yaml")
-            .tempfile_in(scratch);
+        let file = builder.prefix("kubeadm-").suffix(".yaml").tempfile_in(scratch);
         let mut file = file.map_err(failed)?;
         file.write_all(content).map_err(failed)?;
         Ok(file)
@@ -176,17 +161,9 @@ impl Kubeadm {
     }
 
     fn write_kubelet_pair(&self, certificate: &str) -> Result<(), PortError> {
-        let key = self
-            .identity
-            .key()
-            .private
-            .expose("the kubelet serves with it");
+        let key = self.identity.key().private.expose("the kubelet serves with it");
         write(&self.paths.kubelet_key(), key, PRIVATE)?;
-        write(
-            &self.paths.kubelet_certificate(),
-            certificate.as_bytes(),
-            PUBLIC,
-        )
+        write(&self.paths.kubelet_certificate(), certificate.as_bytes(), PUBLIC)
     }
 
     /// Whether a preflight was passed in an attempt before. This is written beyond the lock only,
@@ -280,16 +257,12 @@ enum Place {
 pub async fn start_kubelet(programs: &dyn Programs) -> Result<(), PortError> {
     let call = Call {
         program: SYSTEMCTL,
-        arguments: ["enable", "--now", "kubelet.service"]
-            .map(OsString::from)
-            .to_vec(),
+        arguments: ["enable", "--now", "kubelet.service"].map(OsString::from).to_vec(),
         input: None,
         limit: KUBELET_LIMIT,
     };
     let started = programs.run(call).await;
-    started
-        .map(drop)
-        .map_err(|error| error.during("start the kubelet"))
+    started.map(drop).map_err(|error| error.during("start the kubelet"))
 }
 
 #[async_trait]
@@ -304,16 +277,12 @@ impl ClusterInitializer for Kubeadm {
         let arguments = ["init", "phase", "preflight"];
         let operation = "pass kubeadm's preflight";
         let config = config.as_bytes();
-        self.run(&kubeadm, operation, &arguments, config, PREFLIGHT_LIMIT)
-            .await
+        self.run(&kubeadm, operation, &arguments, config, PREFLIGHT_LIMIT).await
     }
 
     async fn keep_key_uris(&self, _node: &LockedNode, uris: &KeyUris) -> Result<(), PortError> {
         const WHY: &str = "the join service on this node opens the key service with it";
-        let kept = [
-            (PkiFile::KMS_URI, &uris.kms),
-            (PkiFile::STORAGE_URI, &uris.storage),
-        ];
+        let kept = [(PkiFile::KMS_URI, &uris.kms), (PkiFile::STORAGE_URI, &uris.storage)];
         for (file, uri) in kept {
             write(&self.paths.of_ticket(file), uri.expose(WHY), file.mode())?;
         }
@@ -328,16 +297,14 @@ impl ClusterInitializer for Kubeadm {
         let config = config.as_bytes();
         let certs = ["init", "phase", "certs", "all"];
         let operation = "make the cluster's certificates";
-        self.run(&kubeadm, operation, &certs, config, INIT_LIMIT)
-            .await?;
+        self.run(&kubeadm, operation, &certs, config, INIT_LIMIT).await?;
         let certificate = self.identity.certify(&self.paths.pki())?;
         self.write_kubelet_pair(&certificate)?;
         self.start_kubelet().await?;
         let skipped = format!("--skip-phases={}", config::skipped(request.proxy));
         // kubeadm would print a token of a day's life.
         let init = ["init", "--skip-token-print", &skipped];
-        self.run(&kubeadm, "make the cluster", &init, config, INIT_LIMIT)
-            .await
+        self.run(&kubeadm, "make the cluster", &init, config, INIT_LIMIT).await
     }
 
     async fn kubeconfig(&self) -> Result<SecretBytes, PortError> {
@@ -361,8 +328,7 @@ impl ClusterJoiner for Kubeadm {
         let kubeadm = self.kubeadm(&ticket.components, Place::Cached);
         let arguments = ["join", "phase", "preflight"];
         let operation = "pass kubeadm's preflight";
-        self.run_join(&kubeadm, operation, &arguments, ticket, Attempt::Preflight)
-            .await
+        self.run_join(&kubeadm, operation, &arguments, ticket, Attempt::Preflight).await
     }
 
     async fn write_files(&self, _node: &LockedNode, ticket: &JoinTicket) -> Result<(), PortError> {
@@ -396,7 +362,6 @@ impl ClusterJoiner for Kubeadm {
             .map_err(|error| unavailable("remove an older attempt's kubeconfig", error))?;
         let kubeadm = self.kubeadm(&ticket.components, Place::Installed);
         let operation = "join the cluster";
-        self.run_join(&kubeadm, operation, arguments, ticket, Attempt::Join)
-            .await
+        self.run_join(&kubeadm, operation, arguments, ticket, Attempt::Join).await
     }
 }

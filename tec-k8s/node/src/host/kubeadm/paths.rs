@@ -68,11 +68,7 @@ impl KubeadmPaths {
     /// Where a file of a ticket lies.
     pub fn of_ticket(&self, file: PkiFile) -> PathBuf {
         let name = file.as_str();
-        if name.starts_with("tec/") {
-            self.state().join(name)
-        } else {
-            self.pki().join(name)
-        }
+        if name.starts_with("tec/") { self.state().join(name) } else { self.pki().join(name) }
     }
 
     fn kubelet_pki(&self) -> PathBuf {

@@ -102,11 +102,7 @@ fn must(member: &'static str, found: &str, expected: &'static str) -> Result<(),
     if found == expected {
         return Ok(());
     }
-    Err(HeaderError::Refused {
-        member,
-        found: found.to_owned(),
-        expected,
-    })
+    Err(HeaderError::Refused { member, found: found.to_owned(), expected })
 }
 
 /// Checks the metadata that `cryptsetup luksDump --dump-json-metadata` prints.
@@ -123,11 +119,7 @@ pub(super) fn check(json: &[u8], integrity: Integrity) -> Result<(), HeaderError
             expected: "nothing, since they change what else is meant",
         });
     }
-    must(
-        "number of segments",
-        &header.segments.len().to_string(),
-        "1",
-    )?;
+    must("number of segments", &header.segments.len().to_string(), "1")?;
     must("number of digests", &header.digests.len().to_string(), "1")?;
     for segment in header.segments.values() {
         check_segment(segment, integrity)?;
@@ -208,19 +200,13 @@ mod tests {
             ("/keyslots/0/kdf/type", json!("pbkdf2")),
             ("/keyslots/0/type", json!("reencrypt")),
             ("/digests/0/hash", json!("sha1")),
-            (
-                "/config",
-                json!({"requirements": {"mandatory": ["online-reencrypt"]}}),
-            ),
+            ("/config", json!({"requirements": {"mandatory": ["online-reencrypt"]}})),
         ];
         for (path, value) in changes {
             let mut header = good();
             *header.pointer_mut(path).unwrap() = value;
             let refused = verdict(&header, Integrity::Required);
-            assert!(
-                matches!(refused, Err(HeaderError::Refused { .. })),
-                "{path}: {refused:?}"
-            );
+            assert!(matches!(refused, Err(HeaderError::Refused { .. })), "{path}: {refused:?}");
         }
     }
 
@@ -231,10 +217,7 @@ mod tests {
         header["segments"]["1"] = segment;
         assert!(verdict(&header, Integrity::Optional).is_err());
         let mut header = good();
-        header["segments"]["0"]
-            .as_object_mut()
-            .unwrap()
-            .remove("integrity");
+        header["segments"]["0"].as_object_mut().unwrap().remove("integrity");
         verdict(&header, Integrity::Optional).unwrap();
         assert!(verdict(&header, Integrity::Required).is_err());
     }

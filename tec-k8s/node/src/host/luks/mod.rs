@@ -117,12 +117,7 @@ impl LuksDisk {
         arguments: Vec<OsString>,
         input: Option<&SecretBytes>,
     ) -> Result<Vec<u8>, ProgramError> {
-        let call = Call {
-            program: CRYPTSETUP,
-            arguments,
-            input,
-            limit: LIMIT,
-        };
+        let call = Call { program: CRYPTSETUP, arguments, input, limit: LIMIT };
         self.programs.run(call).await
     }
 
@@ -172,18 +167,14 @@ impl LuksDisk {
         arguments.extend(words(&["--new-keyfile-size", &new]));
         arguments.extend([self.device.clone().into(), "-".into()]);
         let added = self.cryptsetup(arguments, Some(&both)).await;
-        added
-            .map(drop)
-            .map_err(|error| error.during("add a key to the state disk"))
+        added.map(drop).map_err(|error| error.during("add a key to the state disk"))
     }
 
     async fn remove(&self, key: &SecretBytes) -> Result<(), PortError> {
         let mut arguments = words(&["luksRemoveKey", "--batch-mode", "--key-file", "-"]);
         arguments.push(self.device.clone().into());
         let removed = self.cryptsetup(arguments, Some(key)).await;
-        removed
-            .map(drop)
-            .map_err(|error| error.during("remove the state disk's first key"))
+        removed.map(drop).map_err(|error| error.during("remove the state disk's first key"))
     }
 }
 

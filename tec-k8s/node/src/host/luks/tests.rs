@@ -83,10 +83,7 @@ async fn the_header_that_was_checked_opens_the_disk_whatever_the_disk_says_then(
         .args([&kept, &image])
         .status();
     assert!(opened.unwrap().success());
-    let dump = Command::new("cryptsetup")
-        .arg("luksDump")
-        .arg(&kept)
-        .output();
+    let dump = Command::new("cryptsetup").arg("luksDump").arg(&kept).output();
     let dump = String::from_utf8(dump.unwrap().stdout).unwrap();
     assert!(dump.contains("aes-xts-plain64"), "{dump}");
 }

@@ -46,10 +46,7 @@ impl Session<'_> {
     async fn ask(&self, path: &str) -> Result<Vec<u8>, MetadataError> {
         let metadata = self.metadata;
         let request = Ask::get(format!("{}{path}", metadata.base));
-        Ok(request
-            .header(TOKEN_HEADER, self.token.clone())
-            .body()
-            .await?)
+        Ok(request.header(TOKEN_HEADER, self.token.clone()).body().await?)
     }
 
     async fn text(&self, path: &str, name: &'static str) -> Result<String, MetadataError> {
@@ -86,9 +83,7 @@ impl AwsMetadata {
     /// At this base URL, or where it is on every instance.
     pub fn new(base: Option<String>) -> Self {
         let base = base.unwrap_or_else(|| DEFAULT.to_owned());
-        Self {
-            base: base.trim_end_matches('/').to_owned(),
-        }
+        Self { base: base.trim_end_matches('/').to_owned() }
     }
 
     async fn session(&self) -> Result<Session<'_>, MetadataError> {
@@ -96,10 +91,7 @@ impl AwsMetadata {
         let token = request.header(LIFETIME_HEADER, LIFETIME).body().await?;
         let token = String::from_utf8(token).ok();
         let token = token.filter(|token| !token.trim().is_empty());
-        Ok(Session {
-            metadata: self,
-            token: token.ok_or(MetadataError::Member("token"))?,
-        })
+        Ok(Session { metadata: self, token: token.ok_or(MetadataError::Member("token"))? })
     }
 
     async fn tag(&self, name: &'static str) -> Result<String, MetadataError> {

@@ -104,9 +104,7 @@ impl AzureMetadata {
     async fn document(&self, operation: &'static str) -> Result<Document, PortError> {
         let request = Ask::get(format!("{}{INSTANCE}", self.base));
         let answer = request.header(HEADER, "true").body().await;
-        let document = answer
-            .map_err(MetadataError::Http)
-            .and_then(|json| parsed(&json));
+        let document = answer.map_err(MetadataError::Http).and_then(|json| parsed(&json));
         document.map_err(|error| error.during(operation))
     }
 
@@ -135,7 +133,6 @@ impl MetadataSource for AzureMetadata {
     }
 
     async fn init_secret_hash(&self) -> Result<String, PortError> {
-        self.text(tag::INIT_SECRET_HASH, "read the hash of the init secret")
-            .await
+        self.text(tag::INIT_SECRET_HASH, "read the hash of the init secret").await
     }
 }

@@ -34,8 +34,7 @@ impl FileMetadata {
 
     fn read(&self, operation: &'static str) -> Result<Document, PortError> {
         let read = std::fs::read(&self.0).map_err(MetadataError::File);
-        read.and_then(|json| parsed(&json))
-            .map_err(|error| error.during(operation))
+        read.and_then(|json| parsed(&json)).map_err(|error| error.during(operation))
     }
 }
 
@@ -44,10 +43,7 @@ impl MetadataSource for FileMetadata {
     async fn this(&self) -> Result<Instance, PortError> {
         let operation = "read which instance this is";
         let document = self.read(operation)?;
-        document
-            .this
-            .instance()
-            .map_err(|error| error.during(operation))
+        document.this.instance().map_err(|error| error.during(operation))
     }
 
     async fn instances(&self) -> Result<Vec<Instance>, PortError> {
@@ -59,8 +55,6 @@ impl MetadataSource for FileMetadata {
     }
 
     async fn init_secret_hash(&self) -> Result<String, PortError> {
-        Ok(self
-            .read("read the hash of the init secret")?
-            .init_secret_hash)
+        Ok(self.read("read the hash of the init secret")?.init_secret_hash)
     }
 }

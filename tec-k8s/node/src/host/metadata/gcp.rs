@@ -63,9 +63,7 @@ impl GcpMetadata {
     /// At this base URL, or where it is on every instance.
     pub fn new(base: Option<String>) -> Self {
         let base = base.unwrap_or_else(|| DEFAULT.to_owned());
-        Self {
-            base: base.trim_end_matches('/').to_owned(),
-        }
+        Self { base: base.trim_end_matches('/').to_owned() }
     }
 
     async fn ask(&self, path: &str) -> Result<Vec<u8>, MetadataError> {

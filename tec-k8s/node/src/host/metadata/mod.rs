@@ -82,10 +82,7 @@ impl Record {
 
     /// Those that can be taken.
     fn instances(records: &[Self]) -> Vec<Instance> {
-        records
-            .iter()
-            .filter_map(|one| one.instance().ok())
-            .collect()
+        records.iter().filter_map(|one| one.instance().ok()).collect()
     }
 }
 

@@ -57,11 +57,7 @@ async fn azure_demands_its_header_and_says_who_the_instance_is() {
     let (base, server) = serve(|head| {
         let header = head.to_ascii_lowercase().contains("\r\nmetadata: true\r\n");
         let path = head.starts_with("GET /metadata/instance?format=json&api-version=2021-02-01 ");
-        if header && path {
-            (200, AZURE.to_owned())
-        } else {
-            (400, String::new())
-        }
+        if header && path { (200, AZURE.to_owned()) } else { (400, String::new()) }
     })
     .await;
     let source = AzureMetadata::new(Some(base));
@@ -116,10 +112,7 @@ const GCP: &str = r#"{"name": "Plane_0", "zone": "projects/12345/zones/europe-we
  "tec-api-server": "10.0.0.1", "tec-control-planes": "10.0.0.1 10.0.0.2,nonsense"}}"#;
 
 fn gcp(head: &str) -> (u16, String) {
-    if !head
-        .to_ascii_lowercase()
-        .contains("\r\nmetadata-flavor: google\r\n")
-    {
+    if !head.to_ascii_lowercase().contains("\r\nmetadata-flavor: google\r\n") {
         return (403, String::new());
     }
     match head.split(' ').nth(1).unwrap() {
@@ -136,10 +129,7 @@ async fn gcp_says_who_the_instance_is_to_who_asks_as_it_demands() {
     beside(server, async {
         let this = source.this().await.unwrap();
         assert_eq!(this.name.as_str(), "plane-0");
-        assert_eq!(
-            (this.role, this.address.to_string()),
-            (Role::Worker, "10.0.0.7".to_owned())
-        );
+        assert_eq!((this.role, this.address.to_string()), (Role::Worker, "10.0.0.7".to_owned()));
         assert_eq!(this.provider_id, "gce://project/europe-west3-b/Plane_0");
         assert_eq!(source.instances().await.unwrap().len(), 2);
         assert_eq!(source.api_server().await.unwrap(), "10.0.0.1");
@@ -155,10 +145,7 @@ async fn gcp_says_who_the_instance_is_to_who_asks_as_it_demands() {
 
 fn aws(head: &str) -> (u16, String) {
     let lower = head.to_ascii_lowercase();
-    let (method, path) = (
-        head.split(' ').next().unwrap(),
-        head.split(' ').nth(1).unwrap(),
-    );
+    let (method, path) = (head.split(' ').next().unwrap(), head.split(' ').nth(1).unwrap());
     let has_token = lower.contains("\r\nx-aws-ec2-metadata-token: session\r\n");
     let answer = match (method, path) {
         ("PUT", "/latest/api/token") => {
@@ -188,14 +175,8 @@ async fn aws_is_asked_within_a_session_and_lacks_what_no_tag_says() {
     let source = AwsMetadata::new(Some(base));
     beside(server, async {
         let this = source.this().await.unwrap();
-        assert_eq!(
-            this.name.as_str(),
-            "ip-10-0-0-7.eu-central-1.compute.internal"
-        );
-        assert_eq!(
-            (this.role, this.address.to_string()),
-            (Role::ControlPlane, "10.0.0.7".into())
-        );
+        assert_eq!(this.name.as_str(), "ip-10-0-0-7.eu-central-1.compute.internal");
+        assert_eq!((this.role, this.address.to_string()), (Role::ControlPlane, "10.0.0.7".into()));
         assert_eq!(this.provider_id, "aws:///eu-central-1a/i-0abc");
         assert_eq!(source.instances().await.unwrap().len(), 1);
         assert_eq!(source.init_secret_hash().await.unwrap(), "sha256:00");
@@ -229,11 +210,7 @@ async fn no_answer_of_any_cloud_is_taken_for_an_instance_when_it_is_none() {
         beside(server, async {
             for source in &sources {
                 let error = source.this().await.unwrap_err();
-                assert_eq!(
-                    error.kind(),
-                    PortErrorKind::Unavailable,
-                    "{source:?} {status}"
-                );
+                assert_eq!(error.kind(), PortErrorKind::Unavailable, "{source:?} {status}");
                 let peers = source.instances().await.unwrap_or_default();
                 assert!(peers.is_empty(), "{source:?} {status}: {peers:?}");
             }

@@ -52,17 +52,10 @@ fn requests_that_ask_for_more_than_a_node_may_have_are_refused() {
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
         let mut params = CertificateParams::new(names).unwrap();
         params.distinguished_name = DistinguishedName::new();
-        params
-            .distinguished_name
-            .push(DnType::OrganizationName, organization);
+        params.distinguished_name.push(DnType::OrganizationName, organization);
         params.distinguished_name.push(DnType::CommonName, name);
-        let request = params
-            .serialize_request(&KeyPair::generate().unwrap())
-            .unwrap();
-        assert!(matches!(
-            node_request(request.der()),
-            Err(AuthorityError::Refused(_))
-        ));
+        let request = params.serialize_request(&KeyPair::generate().unwrap()).unwrap();
+        assert!(matches!(node_request(request.der()), Err(AuthorityError::Refused(_))));
     }
     let error = node_request(b"no request").err().unwrap();
     assert!(matches!(error, AuthorityError::Request(_)));
@@ -74,11 +67,9 @@ fn no_node_gets_a_certificate_for_an_address_of_an_api_server() {
     ca(dir.path(), &KeyPair::generate().unwrap().serialize_pem());
     let reserved = BTreeSet::from([IpAddr::from([10, 0, 0, 1])]);
     let strict = authority(dir.path()).reserving(reserved);
-    for (address, is_signed) in [
-        ("10.0.0.1", false),
-        ("::ffff:10.0.0.1", false),
-        ("10.0.0.2", true),
-    ] {
+    for (address, is_signed) in
+        [("10.0.0.1", false), ("::ffff:10.0.0.1", false), ("10.0.0.2", true)]
+    {
         let name = "node-1".parse().unwrap();
         let own = authority("".as_ref());
         let identity = Identity::generate(&name, address.parse().unwrap(), own).unwrap();

@@ -90,10 +90,7 @@ async fn connect(
     let channel = tonic::transport::Endpoint::from_static("http://atls.invalid")
         .connect_timeout(CONNECT_LIMIT)
         .http2_keep_alive_interval(PING);
-    channel
-        .connect_with_connector(connector)
-        .await
-        .map_err(|error| {
-            PortError::new(kind(&error), format!("connect to {address}")).because(error)
-        })
+    channel.connect_with_connector(connector).await.map_err(|error| {
+        PortError::new(kind(&error), format!("connect to {address}")).because(error)
+    })
 }

@@ -16,10 +16,7 @@ fn request<B>(body: B) -> Request<B> {
 }
 
 fn bounds(message: usize) -> Bounds {
-    Bounds {
-        message,
-        ..Bounds::SMALL
-    }
+    Bounds { message, ..Bounds::SMALL }
 }
 
 #[tokio::test]

@@ -31,13 +31,8 @@ pub(super) fn partitions(bytes: &Bytes, sector: u64) -> Result<Vec<Partition>, D
     let header: [u8; 92] = read(bytes, sector, "the GPT header")?;
     check_header(&header, sector)?;
     // UEFI 2.10, 5.3.2: entries from 72, number at 80, size of one at 84, their checksum at 88.
-    let refuse = |at: u64, field, value| {
-        Err(DiskError::Field {
-            offset: sector + at,
-            field,
-            value,
-        })
-    };
+    let refuse =
+        |at: u64, field, value| Err(DiskError::Field { offset: sector + at, field, value });
     let (count, size) = (le32(&header, 80), le32(&header, 84));
     if count > MAX_ENTRIES {
         return refuse(80, "number of partition entries", count.into());
@@ -53,10 +48,7 @@ pub(super) fn partitions(bytes: &Bytes, sector: u64) -> Result<Vec<Partition>, D
     let mut entries = vec![0; usize::try_from(length).unwrap_or_default()];
     fill(bytes, offset, &mut entries, "the partition entries")?;
     if crc32(&entries) != le32(&header, 88) {
-        return Err(DiskError::Checksum {
-            offset,
-            part: "the partition entries",
-        });
+        return Err(DiskError::Checksum { offset, part: "the partition entries" });
     }
     let entries = entries.chunks_exact(usize::try_from(size).unwrap_or(usize::MAX));
     let mut partitions = Vec::new();
@@ -81,10 +73,7 @@ fn check_header(header: &[u8; 92], sector: u64) -> Result<(), DiskError> {
     let mut blank = *header;
     blank.iter_mut().skip(16).take(4).for_each(|byte| *byte = 0);
     if crc32(&blank) != le32(header, 16) {
-        return Err(DiskError::Checksum {
-            offset: sector,
-            part: "the GPT header",
-        });
+        return Err(DiskError::Checksum { offset: sector, part: "the GPT header" });
     }
     let own = le64(header, 24);
     if own != 1 {
@@ -115,11 +104,7 @@ fn partition(
     Ok(Some(Partition {
         number,
         range: checked(bytes, at + 32, start.unwrap_or(u64::MAX), end)?,
-        system: if Guid::from_bytes(kind) == SYSTEM_GUID {
-            Use::System
-        } else {
-            Use::Other
-        },
+        system: if Guid::from_bytes(kind) == SYSTEM_GUID { Use::System } else { Use::Other },
     }))
 }
 

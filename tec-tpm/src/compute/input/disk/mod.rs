@@ -54,10 +54,7 @@ pub enum DiskError {
     #[error("no partition can be the EFI system partition")]
     NoSystemPartition,
     /// Several partitions can be the one that firmware boots from.
-    #[error(
-        "several partitions can be the EFI system partition: {}",
-        list(candidates)
-    )]
+    #[error("several partitions can be the EFI system partition: {}", list(candidates))]
     SeveralSystemPartitions {
         /// All of them.
         candidates: Vec<Partition>,
@@ -118,10 +115,7 @@ pub(super) fn boot_partition(bytes: &Bytes, choice: Option<u32>) -> Result<Parti
     };
     if let Some(number) = choice {
         let found = partitions.iter().find(|p| p.number == number).cloned();
-        return found.ok_or(DiskError::NoSuchPartition {
-            number,
-            candidates: partitions,
-        });
+        return found.ok_or(DiskError::NoSuchPartition { number, candidates: partitions });
     }
     let of = |wanted| {
         let fits = |p: &&Partition| p.system == wanted;
@@ -151,11 +145,7 @@ fn checked(
 ) -> Result<Range<u64>, DiskError> {
     match end {
         Some(end) if start < end && end <= bytes.size() => Ok(start..end),
-        _ => Err(DiskError::Field {
-            offset,
-            field: "extent of a partition",
-            value: start,
-        }),
+        _ => Err(DiskError::Field { offset, field: "extent of a partition", value: start }),
     }
 }
 

@@ -59,10 +59,7 @@ impl Chain {
             return Ok(None);
         };
         if !self.meet(cluster) {
-            return Err(FatError::Cluster {
-                offset: self.next_at,
-                cluster,
-            });
+            return Err(FatError::Cluster { offset: self.next_at, cluster });
         }
         self.follow(cluster)?;
         Ok(Some(range))
@@ -108,8 +105,7 @@ impl Chain {
             return Ok(());
         }
         let offset = self.volume.table() + page;
-        self.page
-            .resize(usize::try_from(PAGE).unwrap_or_default(), 0);
+        self.page.resize(usize::try_from(PAGE).unwrap_or_default(), 0);
         let read = self.volume.read_at(offset, &mut self.page);
         let count = read.map_err(|source| FatError::Read { offset, source })?;
         self.page.truncate(count);

@@ -28,11 +28,7 @@ impl Records {
                 let size = range.end - range.start;
                 let mut bytes = vec![0; usize::try_from(size).unwrap_or_default()];
                 volume.fill(range.start, &mut bytes, "the root folder")?;
-                Ok(Self {
-                    bytes,
-                    pieces: vec![range.start],
-                    piece: size.max(1),
-                })
+                Ok(Self { bytes, pieces: vec![range.start], piece: size.max(1) })
             }
         }
     }
@@ -46,11 +42,7 @@ impl Records {
     ) -> Result<Self, FatError> {
         let size = volume.cluster_size();
         let mut chain = Chain::new(Arc::clone(volume), Some(cluster), offset);
-        let mut records = Self {
-            bytes: Vec::new(),
-            pieces: Vec::new(),
-            piece: size,
-        };
+        let mut records = Self { bytes: Vec::new(), pieces: Vec::new(), piece: size };
         while let Some(range) = chain.next()? {
             let filled = records.bytes.len();
             if filled as u64 + size > MAX_FOLDER {
@@ -117,11 +109,7 @@ pub(super) struct Entries<'r> {
 
 impl<'r> Entries<'r> {
     pub(super) fn new(records: &'r Records) -> Self {
-        Self {
-            records,
-            at: 0,
-            long: LongName::default(),
-        }
+        Self { records, at: 0, long: LongName::default() }
     }
 }
 
@@ -174,18 +162,10 @@ fn short_name(record: &[u8; 32]) -> Option<String> {
         let part = record.get(from..to).unwrap_or_default();
         let text = std::str::from_utf8(part).ok().filter(|t| t.is_ascii())?;
         let text = text.trim_end_matches(' ');
-        Some(if flags & small == 0 {
-            text.to_owned()
-        } else {
-            text.to_ascii_lowercase()
-        })
+        Some(if flags & small == 0 { text.to_owned() } else { text.to_ascii_lowercase() })
     };
     let (name, extension) = (part(0, 8, 0x08)?, part(8, 11, 0x10)?);
-    Some(if extension.is_empty() {
-        name
-    } else {
-        format!("{name}.{extension}")
-    })
+    Some(if extension.is_empty() { name } else { format!("{name}.{extension}") })
 }
 
 /// A long name, which precedes its record in parts of 13 characters, the last one first
@@ -225,10 +205,7 @@ impl LongName {
         }
         self.order = number;
         let mut part = [0; 13];
-        let places = (1..11)
-            .step_by(2)
-            .chain((14..26).step_by(2))
-            .chain([28, 30]);
+        let places = (1..11).step_by(2).chain((14..26).step_by(2)).chain([28, 30]);
         for (unit, at) in part.iter_mut().zip(places) {
             *unit = le16(record, at);
         }

@@ -24,20 +24,13 @@ const MAX_RUN: u64 = 1 << 20;
 impl FatFile {
     /// The first `size` bytes of a chain.
     pub(super) fn new(chain: Chain, size: u32) -> Self {
-        Self {
-            chain,
-            run: 0..0,
-            left: size.into(),
-        }
+        Self { chain, run: 0..0, left: size.into() }
     }
 
     /// Finds the next run of clusters that lie one after the other.
     fn advance(&mut self) -> Result<(), FatError> {
         let offset = self.chain.offset();
-        self.run = self.chain.next()?.ok_or(FatError::Short {
-            offset,
-            missing: self.left,
-        })?;
+        self.run = self.chain.next()?.ok_or(FatError::Short { offset, missing: self.left })?;
         while self.run.end - self.run.start < self.left.min(MAX_RUN) {
             match self.chain.peek()? {
                 Some(next) if next.start == self.run.end => self.run.end = next.end,

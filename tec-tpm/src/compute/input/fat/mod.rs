@@ -52,12 +52,8 @@ impl FatImage {
     /// Reads all folders of the file system that lies in `range`.
     pub(super) fn open(bytes: &Arc<Bytes>, range: Range<u64>) -> Result<Self, FatError> {
         let volume = Arc::new(Volume::open(bytes, range)?);
-        let mut index = Index {
-            volume: &volume,
-            tree: Tree::new(),
-            folders: BTreeSet::new(),
-            entries: 0,
-        };
+        let mut index =
+            Index { volume: &volume, tree: Tree::new(), folders: BTreeSet::new(), entries: 0 };
         index.folder(&Records::root(&volume)?, "")?;
         let tree = index.tree;
         Ok(Self { volume, tree })
@@ -98,29 +94,18 @@ impl Index<'_> {
         for entry in Entries::new(records) {
             Self::check_names(&entry, path, &mut names)?;
             let Some(name) = &entry.name else { continue };
-            let path = if path.is_empty() {
-                name.clone()
-            } else {
-                format!("{path}/{name}")
-            };
+            let path = if path.is_empty() { name.clone() } else { format!("{path}/{name}") };
             self.entry(&entry, &path)?;
         }
         Ok(())
     }
 
     fn entry(&mut self, entry: &Entry, path: &str) -> Result<(), FatError> {
-        let misnamed = |source| FatError::Name {
-            offset: entry.offset,
-            source,
-        };
+        let misnamed = |source| FatError::Name { offset: entry.offset, source };
         let first = self.volume.first_cluster(entry.first);
         match entry.kind {
             Kind::File => {
-                let extent = Extent {
-                    first,
-                    size: entry.size,
-                    entry: entry.offset,
-                };
+                let extent = Extent { first, size: entry.size, entry: entry.offset };
                 let node = Node::File(extent);
                 self.tree.insert(0, path, node).map_err(misnamed)
             }

@@ -53,11 +53,7 @@ impl BootSector<'_> {
         field: &'static str,
         value: impl Into<u64>,
     ) -> Result<T, FatError> {
-        Err(FatError::Field {
-            offset: self.offset + at,
-            field,
-            value: value.into(),
-        })
+        Err(FatError::Field { offset: self.offset + at, field, value: value.into() })
     }
 
     fn sector_size(&self) -> Result<u64, FatError> {
@@ -118,17 +114,9 @@ impl BootSector<'_> {
             return self.refuse(19, "number of sectors", end);
         }
         if end * size > room {
-            return Err(FatError::Truncated {
-                offset: self.offset,
-                part: "the file system",
-            });
+            return Err(FatError::Truncated { offset: self.offset, part: "the file system" });
         }
-        Ok(Regions {
-            table,
-            root,
-            data,
-            end,
-        })
+        Ok(Regions { table, root, data, end })
     }
 }
 
@@ -145,10 +133,7 @@ pub(in crate::compute::input) fn is_fat(bytes: &Bytes, offset: u64) -> io::Resul
     let Some(sector) = bytes.array::<512>(offset)? else {
         return Ok(false);
     };
-    let fields = BootSector {
-        sector: &sector,
-        offset,
-    };
+    let fields = BootSector { sector: &sector, offset };
     // Section 3.1: a jump, and at 21 the medium, from 0xf0 on.
     let jumps = matches!(sector.first(), Some(0xeb | 0xe9));
     let medium = sector.get(21).is_some_and(|medium| *medium >= 0xf0);
@@ -161,10 +146,7 @@ impl Volume {
         let start = range.start;
         let mut sector = [0; 512];
         fill(bytes, start, &mut sector, "the boot sector")?;
-        let fields = BootSector {
-            sector: &sector,
-            offset: start,
-        };
+        let fields = BootSector { sector: &sector, offset: start };
         if !sector.ends_with(&[0x55, 0xaa]) {
             return fields.refuse(510, "signature of the boot sector", le16(&sector, 510));
         }

@@ -59,11 +59,7 @@ impl LayeredImage {
         layers: Vec<Layer>,
         whiteouts: Whiteouts,
     ) -> Result<Self, (usize, LayerError)> {
-        let mut image = Self {
-            layers: Vec::new(),
-            tree: Tree::new(),
-            kept: Kept::default(),
-        };
+        let mut image = Self { layers: Vec::new(), tree: Tree::new(), kept: Kept::default() };
         for (number, layer) in layers.into_iter().enumerate() {
             let read = image.put_over(number, &layer, whiteouts);
             read.map_err(|error| (number, error))?;
@@ -80,11 +76,7 @@ impl LayeredImage {
         is_enough: &dyn Fn(&Self) -> bool,
     ) -> Result<Self, (usize, LayerError)> {
         let count = layers.len();
-        let mut image = Self {
-            layers,
-            tree: Tree::new(),
-            kept: Kept::default(),
-        };
+        let mut image = Self { layers, tree: Tree::new(), kept: Kept::default() };
         // The lowest layer that was read is the last one.
         let mut read: Vec<Vec<Item>> = Vec::new();
         for number in (0..count).rev() {
@@ -162,9 +154,9 @@ impl LayeredImage {
 
     fn window(&self, stored: Stored) -> io::Result<Option<Window>> {
         match self.layers.get(stored.layer) {
-            Some(Layer::Plain(bytes)) => Ok(Some(
-                bytes.window(stored.offset..stored.offset + stored.size),
-            )),
+            Some(Layer::Plain(bytes)) => {
+                Ok(Some(bytes.window(stored.offset..stored.offset + stored.size)))
+            }
             Some(Layer::Stream(..) | Layer::Table(_)) => {
                 self.kept.find(stored.layer, stored.offset)
             }
@@ -180,10 +172,8 @@ impl LayeredImage {
         match self.layers.get(stored.layer) {
             Some(Layer::Table(table)) => {
                 if let Some((item, content)) = table.fetch(stored.offset) {
-                    let mut content = content.map_err(|source| LayerError::Fetch {
-                        number: stored.offset,
-                        source,
-                    })?;
+                    let mut content = content
+                        .map_err(|source| LayerError::Fetch { number: stored.offset, source })?;
                     kept.push((stored.offset, self.kept.copy(item, &mut content)?));
                 }
             }

@@ -38,10 +38,8 @@ pub(super) fn put(
     item: &Item,
     whiteouts: Whiteouts,
 ) -> Result<(), LayerError> {
-    put_entry(tree, layer, item, whiteouts).map_err(|source| LayerError::Entry {
-        offset: item.offset,
-        source,
-    })
+    put_entry(tree, layer, item, whiteouts)
+        .map_err(|source| LayerError::Entry { offset: item.offset, source })
 }
 
 fn put_entry(
@@ -64,14 +62,8 @@ fn put_entry(
         tree.remove_before(layer, &format!("{folder}{separator}{hidden}"));
         return Ok(());
     }
-    let file = |is_sparse| {
-        Node::File(Stored {
-            layer,
-            offset: item.offset,
-            size: item.size,
-            is_sparse,
-        })
-    };
+    let file =
+        |is_sparse| Node::File(Stored { layer, offset: item.offset, size: item.size, is_sparse });
     match &item.kind {
         ItemKind::File => tree.insert(layer, path, file(false)),
         ItemKind::Sparse => tree.insert(layer, path, file(true)),

@@ -12,10 +12,7 @@ use crate::compute::input::blob::{Blob, BlobDigest};
 use crate::compute::input::parts::ImageParts;
 
 /// Annotations with the name of an image (annotations.md), and where containerd puts it.
-const NAMES: [&str; 2] = [
-    "org.opencontainers.image.ref.name",
-    "io.containerd.image.name",
-];
+const NAMES: [&str; 2] = ["org.opencontainers.image.ref.name", "io.containerd.image.name"];
 
 /// Describes a part.
 #[derive(Clone, Deserialize)]
@@ -70,10 +67,7 @@ impl Descriptor {
     }
 
     pub(super) fn unknown(&self) -> OciError {
-        OciError::MediaType {
-            digest: self.digest.clone(),
-            media_type: self.media_type.clone(),
-        }
+        OciError::MediaType { digest: self.digest.clone(), media_type: self.media_type.clone() }
     }
 
     pub(super) fn layer(
@@ -144,9 +138,7 @@ pub(super) fn for_platform(descriptors: Vec<Descriptor>) -> Result<Descriptor, O
     match found.as_slice() {
         [] => Err(OciError::NoPlatform { candidates: all }),
         [only] => Ok(only.clone()),
-        several => Err(OciError::SeveralImages {
-            candidates: list(several),
-        }),
+        several => Err(OciError::SeveralImages { candidates: list(several) }),
     }
 }
 

@@ -60,9 +60,7 @@ pub(super) fn open(
 ) -> Result<LayeredImage, OciError> {
     let marker: Marker = read_json(MARKER, layout.open(MARKER))?;
     if !marker.image_layout_version.starts_with("1.") {
-        return Err(OciError::Version {
-            version: marker.image_layout_version,
-        });
+        return Err(OciError::Version { version: marker.image_layout_version });
     }
     let index: Index = read_json(INDEX, layout.open(INDEX))?;
     let image = match reference {
@@ -93,10 +91,7 @@ pub(super) fn open_parts(
     for ((descriptor, blob), path) in manifest.layers.iter().zip(blobs).zip(&paths) {
         let place = Place::of(|name| descriptor.annotation(name));
         let table = place.map(|place| Table::read(&place, &blob)).transpose();
-        let table = table.map_err(|source| OciError::Table {
-            file: path.clone(),
-            source,
-        })?;
+        let table = table.map_err(|source| OciError::Table { file: path.clone(), source })?;
         layers.push(table.flatten().map_or_else(|| whole(blob), Layer::Table));
     }
     let image = match extent {
@@ -122,9 +117,7 @@ impl Manifest {
             });
         }
         let layers = self.layers.iter();
-        layers
-            .map(|layer| layer.layer(parts, file, allowance))
-            .collect()
+        layers.map(|layer| layer.layer(parts, file, allowance)).collect()
     }
 }
 
@@ -134,10 +127,7 @@ fn whole(blob: Blob) -> Layer {
 }
 
 fn layer_error(paths: &[String], (number, source): (usize, LayerError)) -> OciError {
-    OciError::Layer {
-        file: paths.get(number).cloned().unwrap_or_default(),
-        source,
-    }
+    OciError::Layer { file: paths.get(number).cloned().unwrap_or_default(), source }
 }
 
 /// Whether a boot chain lies where images for bootc have theirs.
@@ -171,11 +161,7 @@ fn manifest(
             MediaType::Layer => return Err(descriptor.unknown()),
         }
     }
-    Err(OciError::TooMany {
-        file,
-        limit: MAX_NESTED,
-        what: "indexes above it",
-    })
+    Err(OciError::TooMany { file, limit: MAX_NESTED, what: "indexes above it" })
 }
 
 /// Reads a small file.
@@ -183,10 +169,7 @@ fn read_json<T: DeserializeOwned>(
     file: &str,
     opened: io::Result<impl Read>,
 ) -> Result<T, OciError> {
-    let refuse = |source| OciError::Read {
-        file: file.to_owned(),
-        source,
-    };
+    let refuse = |source| OciError::Read { file: file.to_owned(), source };
     let mut text = Vec::new();
     let reader = opened.map_err(refuse)?;
     let size = reader.take(MAX_JSON + 1).read_to_end(&mut text);
@@ -197,8 +180,5 @@ fn read_json<T: DeserializeOwned>(
 }
 
 fn parse<T: DeserializeOwned>(file: &str, text: &[u8]) -> Result<T, OciError> {
-    serde_json::from_slice(text).map_err(|source| OciError::Json {
-        file: file.to_owned(),
-        source,
-    })
+    serde_json::from_slice(text).map_err(|source| OciError::Json { file: file.to_owned(), source })
 }

@@ -61,21 +61,14 @@ pub(super) fn entries(json: Vec<u8>, end: u64) -> Result<Option<Vec<Entry>>, Tab
     // It may be large, and what is needed is in `toc`.
     drop(json);
     if toc.version != 1 {
-        return Err(TableError::Version {
-            version: toc.version,
-        });
+        return Err(TableError::Version { version: toc.version });
     }
     let begins: BTreeSet<u64> = toc.entries.iter().map(|entry| entry.offset).collect();
     let mut entries: Vec<Entry> = Vec::new();
     for piece in &toc.entries {
         let number = entries.len() as u64;
         // Without an end, a piece ends where the next one begins.
-        let next = || {
-            begins
-                .range(piece.offset.saturating_add(1)..)
-                .next()
-                .copied()
-        };
+        let next = || begins.range(piece.offset.saturating_add(1)..).next().copied();
         let piece_end = match piece.end_offset {
             0 => next().unwrap_or(end),
             end => end,
@@ -97,20 +90,14 @@ pub(super) fn entries(json: Vec<u8>, end: u64) -> Result<Option<Vec<Entry>>, Tab
             };
             let range = piece.offset..piece_end;
             let inner = piece.inner_offset;
-            Some(Packed {
-                range,
-                inner,
-                digest,
-            })
+            Some(Packed { range, inner, digest })
         } else {
             None
         };
         entries.push(Entry { item, packed });
     }
     match entries.iter().find(|entry| !entry.fits(end)) {
-        Some(entry) => Err(TableError::Range {
-            number: entry.item.offset,
-        }),
+        Some(entry) => Err(TableError::Range { number: entry.item.offset }),
         None => Ok(Some(entries)),
     }
 }
@@ -132,17 +119,10 @@ fn item(piece: &TocEntry, number: u64) -> Result<Item, TableError> {
         "hardlink" => ItemKind::HardLink(plain(target, number).map_err(refuse)?),
         "char" | "block" | "fifo" => ItemKind::Special,
         kind => {
-            return Err(TableError::Kind {
-                number,
-                kind: kind.chars().take(64).collect(),
-            });
+            return Err(TableError::Kind { number, kind: kind.chars().take(64).collect() });
         }
     };
-    let size = if kind == ItemKind::File {
-        piece.size
-    } else {
-        0
-    };
+    let size = if kind == ItemKind::File { piece.size } else { 0 };
     Ok(Item {
         path: plain(piece.name.as_bytes(), number).map_err(refuse)?,
         kind,

@@ -35,10 +35,7 @@ impl Table {
     pub(super) fn read(place: &Place, blob: &Blob) -> Result<Option<Self>, TableError> {
         let (toc, end) = place.read(blob)?;
         let entries = entries(toc, end)?;
-        Ok(entries.map(|entries| Self {
-            blob: blob.clone(),
-            entries,
-        }))
+        Ok(entries.map(|entries| Self { blob: blob.clone(), entries }))
     }
 
     /// The entries in their order; the offset of each is its number.
@@ -57,9 +54,7 @@ impl Table {
         let Some(packed) = &entry.packed else {
             return Ok(Box::new(io::empty()));
         };
-        let mut reader = self
-            .blob
-            .unpack(self.blob.unverified(packed.range.clone())?)?;
+        let mut reader = self.blob.unpack(self.blob.unverified(packed.range.clone())?)?;
         let skipped = io::copy(&mut reader.by_ref().take(packed.inner), &mut io::sink())?;
         if skipped < packed.inner {
             return Err(io::ErrorKind::UnexpectedEof.into());

@@ -52,23 +52,18 @@ impl Place {
 }
 
 fn parsed(name: &'static str, digest: &str) -> Result<BlobDigest, TableError> {
-    digest.parse().map_err(|_| TableError::Annotation {
-        name,
-        value: digest.chars().take(256).collect(),
-    })
+    digest
+        .parse()
+        .map_err(|_| TableError::Annotation { name, value: digest.chars().take(256).collect() })
 }
 
 fn estargz(blob: &Blob, digest: &str) -> Result<(Vec<u8>, u64), TableError> {
     let digest = parsed(ESTARGZ_DIGEST, digest)?;
     let footer = blob.size().saturating_sub(FOOTER as u64);
     let mut bytes = [0; FOOTER];
-    let read = blob
-        .unverified(footer..blob.size())
-        .and_then(|mut reader| reader.read_exact(&mut bytes));
-    read.map_err(|source| TableError::Read {
-        offset: footer,
-        source,
-    })?;
+    let read =
+        blob.unverified(footer..blob.size()).and_then(|mut reader| reader.read_exact(&mut bytes));
+    read.map_err(|source| TableError::Read { offset: footer, source })?;
     let offset = table_of_footer(&bytes)
         .filter(|offset| *offset < footer)
         .ok_or(TableError::Footer { offset: footer })?;

@@ -83,9 +83,7 @@ pub(super) fn decimal(text: &[u8], at: u64) -> Result<u64, TarError> {
     let digits = text.iter().all(u8::is_ascii_digit);
     let text = std::str::from_utf8(text).ok().filter(|_| digits);
     let value = text.and_then(|text| text.parse().ok());
-    value
-        .filter(|value| *value <= MAX_SIZE)
-        .ok_or(TarError::Number { offset: at })
+    value.filter(|value| *value <= MAX_SIZE).ok_or(TarError::Number { offset: at })
 }
 
 /// The records of an extended header (POSIX pax, "pax Extended Header"): the size of the record

@@ -78,13 +78,7 @@ struct Extended {
 
 impl<R: Read> Archive<R> {
     pub(super) fn new(reader: R, end: EndMark) -> Self {
-        Self {
-            reader,
-            offset: 0,
-            content: 0,
-            padding: 0,
-            end,
-        }
+        Self { reader, offset: 0, content: 0, padding: 0, end }
     }
 
     /// The next entry; what was not read of the content of the one before is left out.
@@ -161,9 +155,9 @@ impl<R: Read> Archive<R> {
         }
         let at = self.offset;
         match self.block()? {
-            Some(block) if block.iter().any(|byte| *byte != 0) => Err(TarError::LoneZeros {
-                offset: at - BLOCK as u64,
-            }),
+            Some(block) if block.iter().any(|byte| *byte != 0) => {
+                Err(TarError::LoneZeros { offset: at - BLOCK as u64 })
+            }
             Some(_) => Ok(None),
             None => match self.end {
                 EndMark::Optional => Ok(None),
@@ -180,9 +174,7 @@ impl<R: Read> Archive<R> {
             match self.reader.read(free) {
                 Ok(0) if filled == 0 => return Ok(None),
                 Ok(0) => {
-                    return Err(TarError::Truncated {
-                        offset: self.offset + filled as u64,
-                    });
+                    return Err(TarError::Truncated { offset: self.offset + filled as u64 });
                 }
                 Ok(count) => filled += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -218,12 +210,7 @@ impl<R: Read> Archive<R> {
             // Programs disagree whether content follows.
             return Err(TarError::Content { offset: at, size });
         }
-        Ok(Item {
-            path: plain(path, at)?,
-            kind,
-            offset: self.offset,
-            size,
-        })
+        Ok(Item { path: plain(path, at)?, kind, offset: self.offset, size })
     }
 
     fn long_name(&mut self, header: &Header, at: u64) -> Result<Vec<u8>, TarError> {
@@ -266,11 +253,7 @@ impl<R: Read> Archive<R> {
 
     fn extended(&mut self, header: &Header, at: u64) -> Result<Vec<u8>, TarError> {
         if header.size > MAX_EXTENDED {
-            return Err(TarError::TooLarge {
-                offset: at,
-                size: header.size,
-                limit: MAX_EXTENDED,
-            });
+            return Err(TarError::TooLarge { offset: at, size: header.size, limit: MAX_EXTENDED });
         }
         let mut bytes = Vec::new();
         let from = self.offset;

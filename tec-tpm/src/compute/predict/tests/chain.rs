@@ -12,11 +12,7 @@ fn the_generations_of_grub_differ_as_they_were_observed() {
     let count = |version, secure_boot| {
         let prediction = predict(&chain(version), &platform(secure_boot)).unwrap();
         let of = |pcr| prediction.of_register(pcr).count();
-        (
-            of(PcrIndex::BOOT_MANAGER),
-            of(PcrIndex::BOOT_COMMANDS),
-            of(PcrIndex::BOOT_FILES),
-        )
+        (of(PcrIndex::BOOT_MANAGER), of(PcrIndex::BOOT_COMMANDS), of(PcrIndex::BOOT_FILES))
     };
     assert_eq!(count("2.06", SecureBoot::On), (6, 9, 3));
     assert_eq!(count("2.06", SecureBoot::Off), (4, 9, 3));
@@ -30,10 +26,8 @@ fn the_generations_of_grub_differ_as_they_were_observed() {
 fn unknown_builds_are_errors_and_can_be_overridden() {
     let keys = keys();
     let vendor = vendor_keys(&keys.vendor.0, &[]);
-    let other_shim = chain("2.12").with(
-        "EFI/BOOT/BOOTX64.EFI",
-        signed(&shim(&vendor, "15.7"), &[&keys.firmware.1]),
-    );
+    let other_shim = chain("2.12")
+        .with("EFI/BOOT/BOOTX64.EFI", signed(&shim(&vendor, "15.7"), &[&keys.firmware.1]));
     let platform = platform(SecureBoot::On);
     assert!(matches!(
         predict(&other_shim, &platform),
@@ -45,10 +39,7 @@ fn unknown_builds_are_errors_and_can_be_overridden() {
 
     assert!(matches!(
         predict(&chain("2.04"), &platform),
-        Err(PredictError::Grub {
-            source: GrubError::UnknownVersion { .. },
-            ..
-        })
+        Err(PredictError::Grub { source: GrubError::UnknownVersion { .. }, .. })
     ));
     let overridden = BootPredictor::new().with_grub_profile(GrubProfile::V2_12);
     assert!(overridden.predict(&chain("2.04"), &platform).is_ok());
@@ -58,10 +49,7 @@ fn unknown_builds_are_errors_and_can_be_overridden() {
         let image = chain("2.12").with("EFI/BOOT/grubx64.efi", other);
         assert!(matches!(
             predict(&image, &platform),
-            Err(PredictError::Grub {
-                source: GrubError::UnknownVersion { .. },
-                ..
-            })
+            Err(PredictError::Grub { source: GrubError::UnknownVersion { .. }, .. })
         ));
     }
 }
@@ -101,9 +89,7 @@ fn what_is_not_followed_leaves_the_other_registers_predicted() {
 
 #[test]
 fn registers_that_were_not_asked_for_are_not_computed() {
-    let asked: PcrSet = [PcrIndex::BOOT_MANAGER, PcrIndex::MOK]
-        .into_iter()
-        .collect();
+    let asked: PcrSet = [PcrIndex::BOOT_MANAGER, PcrIndex::MOK].into_iter().collect();
     let predictor = BootPredictor::new().with_registers(asked);
     for image in [chain("2.12"), alone("257")] {
         let machine = platform(SecureBoot::On);
@@ -141,9 +127,7 @@ fn registers_of_the_firmware_are_taken_from_a_verified_log() {
     let log = log.verify(&quoted, PcrIndex::all().collect()).unwrap();
     let prediction = predict(&chain("2.12"), &platform(SecureBoot::On)).unwrap();
     let own = prediction.expected();
-    let recorded: PcrSet = [pcr(0), pcr(2), PcrIndex::SECURE_BOOT]
-        .into_iter()
-        .collect();
+    let recorded: PcrSet = [pcr(0), pcr(2), PcrIndex::SECURE_BOOT].into_iter().collect();
     let prediction = prediction.with_recorded(&log, recorded);
     let expected = prediction.expected();
     assert_eq!(expected.pcr(pcr(0)).unwrap().value, *quoted.value(pcr(0)));
@@ -153,10 +137,7 @@ fn registers_of_the_firmware_are_taken_from_a_verified_log() {
     assert_eq!(of_0.events[0].id, "Pcr0Recorded");
     assert!(matches!(prediction.register(pcr(0)), Register::Recorded(_)));
     assert!(!prediction.predicted().contains(pcr(0)));
-    assert_eq!(
-        prediction.recorded(),
-        [pcr(0), pcr(2)].into_iter().collect()
-    );
+    assert_eq!(prediction.recorded(), [pcr(0), pcr(2)].into_iter().collect());
     // What is predicted is not overwritten.
     let secure_boot = PcrIndex::SECURE_BOOT;
     assert_eq!(expected.pcr(secure_boot), own.pcr(secure_boot));

@@ -79,11 +79,7 @@ fn variable(vendor: [u8; 16], name: &str, data: &[u8]) -> Measured {
 
 /// One certificate as a signature list: type, sizes, owner.
 fn list(owner: &[u8], certificate: &[u8]) -> Vec<u8> {
-    let size = |more: usize| {
-        u32::try_from(certificate.len() + more)
-            .unwrap()
-            .to_le_bytes()
-    };
+    let size = |more: usize| u32::try_from(certificate.len() + more).unwrap().to_le_bytes();
     let mut list = b"\xa1\x59\xc0\xa5\xe4\x94\xa7\x4a\x87\xb5\xab\x15\x5c\x2b\xf0\x72".to_vec();
     list.extend(size(44));
     list.extend([0; 4]);
@@ -120,13 +116,8 @@ fn a_boot_through_grub_2_12_folds_to_its_registers_in_all_banks() {
     ];
     assert_register(&prediction, 7, &events);
 
-    let commands = [
-        "set timeout=0",
-        "linux /vmlinuz quiet",
-        "/vmlinuz quiet",
-        "initrd /initrd.img",
-        "boot",
-    ];
+    let commands =
+        ["set timeout=0", "linux /vmlinuz quiet", "/vmlinuz quiet", "initrd /initrd.img", "boot"];
     assert_register(&prediction, 8, &commands.map(|line| bytes(line.as_bytes())));
     let kernel = image.content("vmlinuz").unwrap();
     let script = image.content("EFI/debian/grub.cfg").unwrap();
@@ -144,11 +135,7 @@ fn a_boot_through_grub_2_12_folds_to_its_registers_in_all_banks() {
     none.extend(*b"\x4c\0\0\0\0\0\0\0\x30\0\0\0");
     none.extend(SHIM);
     none.extend([0; 32]);
-    assert_register(
-        &prediction,
-        14,
-        &[bytes(&vendor), bytes(&none), bytes(&[1])],
-    );
+    assert_register(&prediction, 14, &[bytes(&vendor), bytes(&none), bytes(&[1])]);
     for pcr in [11, 12] {
         assert_register(&prediction, pcr, &[]);
     }

@@ -18,18 +18,9 @@ fn each_verifier_measures_the_key_that_it_found() {
     assert_eq!(
         authorities,
         [
-            (
-                Component::Pcr7ShimCert,
-                variable("db", Guid::SECURITY_DATABASE, &firmware)
-            ),
-            (
-                Component::Pcr7SbatLevel,
-                variable("SbatLevel", Guid::SHIM, AUTOMATIC)
-            ),
-            (
-                Component::Pcr7GrubMokListCert,
-                variable("MokListRT", Guid::SHIM, &vendor)
-            ),
+            (Component::Pcr7ShimCert, variable("db", Guid::SECURITY_DATABASE, &firmware)),
+            (Component::Pcr7SbatLevel, variable("SbatLevel", Guid::SHIM, AUTOMATIC)),
+            (Component::Pcr7GrubMokListCert, variable("MokListRT", Guid::SHIM, &vendor)),
         ]
     );
 }
@@ -73,10 +64,7 @@ fn secure_boot_off_asks_nobody() {
     let prediction = predict(&chain("2.12"), &platform(SecureBoot::Off)).unwrap();
     let events = components(&prediction, PcrIndex::SECURE_BOOT);
     assert_eq!(events[6..], [Component::Pcr7SbatLevel]);
-    let level = prediction
-        .of_register(PcrIndex::SECURE_BOOT)
-        .last()
-        .unwrap();
+    let level = prediction.of_register(PcrIndex::SECURE_BOOT).last().unwrap();
     let original = variable("SbatLevel", Guid::SHIM, b"sbat,1,2021030218\n");
     assert_eq!(level.digest, original);
 }
@@ -127,14 +115,8 @@ fn digests_of_images_allow_and_revoke_them() {
         platform(SecureBoot::On).with_variable(name, Guid::SECURITY_DATABASE, 0x27, entry.clone())
     };
     let prediction = predict(&image, &listed("db")).unwrap();
-    let authority = prediction
-        .of_register(PcrIndex::SECURE_BOOT)
-        .nth(6)
-        .unwrap();
-    assert_eq!(
-        authority.digest,
-        variable("db", Guid::SECURITY_DATABASE, &entry[28..])
-    );
+    let authority = prediction.of_register(PcrIndex::SECURE_BOOT).nth(6).unwrap();
+    assert_eq!(authority.digest, variable("db", Guid::SECURITY_DATABASE, &entry[28..]));
 
     let (file, error) = refusal(&image, &listed("dbx"));
     assert_eq!(file, "EFI/BOOT/BOOTX64.EFI");
@@ -156,11 +138,7 @@ fn the_first_signature_that_is_allowed_decides_whatever_the_order_of_db() {
         let platform =
             platform(SecureBoot::On).with_variable("db", Guid::SECURITY_DATABASE, 0x27, db);
         let prediction = predict(&image, &platform).unwrap();
-        prediction
-            .of_register(PcrIndex::SECURE_BOOT)
-            .nth(6)
-            .unwrap()
-            .digest
+        prediction.of_register(PcrIndex::SECURE_BOOT).nth(6).unwrap().digest
     };
     let measured = |key: &[u8]| variable("db", Guid::SECURITY_DATABASE, &one(key)[28..]);
     let (firmware, owner) = (&keys.firmware.0, &keys.owner.0);
@@ -174,51 +152,30 @@ fn a_vendor_database_is_measured_by_its_own_name() {
     let keys = keys();
     let lists = siglist::one(siglist::X509, OWNER, &keys.vendor.0);
     let vendor = vendor_keys(&lists, b"revocations");
-    let image = chain("2.12").with(
-        "EFI/BOOT/BOOTX64.EFI",
-        signed(&shim(&vendor, "15.8"), &[&keys.firmware.1]),
-    );
+    let image = chain("2.12")
+        .with("EFI/BOOT/BOOTX64.EFI", signed(&shim(&vendor, "15.8"), &[&keys.firmware.1]));
     // Revocations that are no lists cannot be judged.
     let (_, error) = refusal(&image, &platform(SecureBoot::On));
-    assert!(matches!(
-        error,
-        AuthorityError::List {
-            variable: "vendor_dbx",
-            ..
-        }
-    ));
+    assert!(matches!(error, AuthorityError::List { variable: "vendor_dbx", .. }));
 
     let revoked = siglist::one(siglist::SHA256, OWNER, &[1; 32]);
     let vendor = vendor_keys(&lists, &revoked);
-    let image = image.with(
-        "EFI/BOOT/BOOTX64.EFI",
-        signed(&shim(&vendor, "15.8"), &[&keys.firmware.1]),
-    );
+    let image =
+        image.with("EFI/BOOT/BOOTX64.EFI", signed(&shim(&vendor, "15.8"), &[&keys.firmware.1]));
     let prediction = predict(&image, &platform(SecureBoot::On)).unwrap();
-    let last = prediction
-        .of_register(PcrIndex::SECURE_BOOT)
-        .last()
-        .unwrap();
+    let last = prediction.of_register(PcrIndex::SECURE_BOOT).last().unwrap();
     assert_eq!(last.component, Component::Pcr7GrubVendorDbCert);
     let expected = variable("vendor_db", Guid::SECURITY_DATABASE, &lists[28..]);
     assert_eq!(last.digest, expected);
-    let mok: Vec<_> = prediction
-        .of_register(PcrIndex::MOK)
-        .map(|m| m.digest)
-        .collect();
-    assert_eq!(
-        mok[..2],
-        [Sha256Digest::of(&lists), Sha256Digest::of(&revoked)]
-    );
+    let mok: Vec<_> = prediction.of_register(PcrIndex::MOK).map(|m| m.digest).collect();
+    assert_eq!(mok[..2], [Sha256Digest::of(&lists), Sha256Digest::of(&revoked)]);
 }
 
 #[test]
 fn the_keys_of_kernel_and_grub_have_names_of_their_own() {
     let keys = keys();
-    let image = chain("2.12").with(
-        "vmlinuz",
-        signed(&kernel("6.12"), &[&keys.owner.1, &keys.firmware.1]),
-    );
+    let image =
+        chain("2.12").with("vmlinuz", signed(&kernel("6.12"), &[&keys.owner.1, &keys.firmware.1]));
     let owner = siglist::one(siglist::X509, OWNER, &keys.owner.0);
     let machine = platform(SecureBoot::On).with_variable("MokList", Guid::SHIM, NV_BS, owner);
     let prediction = predict(&image, &machine).unwrap();
@@ -260,9 +217,7 @@ fn a_revoked_signature_refuses_an_image_at_the_firmware_but_not_at_shim() {
 #[test]
 fn the_digest_of_a_signers_certificate_revokes_it_at_the_firmware() {
     use sha2::Sha384;
-    let tbs = Certificate::parse(&keys().firmware.1.certificate)
-        .unwrap()
-        .tbs;
+    let tbs = Certificate::parse(&keys().firmware.1.certificate).unwrap().tbs;
     for (kind, mut value) in [
         (siglist::X509_SHA256, Sha256::digest(tbs).to_vec()),
         (siglist::X509_SHA384, Sha384::digest(tbs).to_vec()),
@@ -283,10 +238,7 @@ fn sha_1_digests_are_compared_where_that_bank_is_computed() {
     let machine = machine.with_variable("dbx", Guid::SECURITY_DATABASE, 0x27, list);
     let (file, error) = refusal(&chain("2.12"), &machine);
     assert!(file == "EFI/BOOT/grubx64.efi" && !error.is_refusal());
-    assert!(matches!(
-        error,
-        AuthorityError::Sha1Entries { variable: "dbx" }
-    ));
+    assert!(matches!(error, AuthorityError::Sha1Entries { variable: "dbx" }));
     let all = BootPredictor::new().with_banks(Banks::ALL);
     assert!(all.predict(&chain("2.12"), &machine).is_ok());
 }
@@ -296,24 +248,14 @@ fn the_stored_level_refuses_what_is_below_it() {
     let stored = |level: &[u8]| {
         platform(SecureBoot::On).with_variable("SbatLevel", Guid::SHIM, NV_BS, level)
     };
-    assert!(
-        predict(
-            &chain("2.12"),
-            &stored(b"sbat,1,2027000000\nshim,4\ngrub,5\n")
-        )
-        .is_ok()
-    );
+    assert!(predict(&chain("2.12"), &stored(b"sbat,1,2027000000\nshim,4\ngrub,5\n")).is_ok());
     let level = stored(b"sbat,1,2027000000\nshim,4\ngrub,6\n");
     let (file, error) = refusal(&chain("2.12"), &level);
     let AuthorityError::SbatRevoked(revocation) = &error else {
         panic!("{error:?}");
     };
     assert!(error.is_refusal() && file == "EFI/BOOT/grubx64.efi");
-    let SbatRevocation {
-        component,
-        generation,
-        minimum,
-    } = revocation;
+    let SbatRevocation { component, generation, minimum } = revocation;
     assert_eq!((component.as_str(), *generation, *minimum), ("grub", 5, 6));
     // With Secure Boot off nobody asks.
     let off = level.with_secure_boot(SecureBoot::Off);

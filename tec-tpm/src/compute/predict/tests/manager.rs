@@ -2,10 +2,8 @@ use super::*;
 
 /// systemd-boot of this version with one unified kernel image.
 fn managed(version: &str) -> MemoryImage {
-    let manager = PeBuilder::new().section(
-        ".sdmagic",
-        format!("#### LoaderInfo: systemd-boot {version} ####"),
-    );
+    let manager = PeBuilder::new()
+        .section(".sdmagic", format!("#### LoaderInfo: systemd-boot {version} ####"));
     let sign = |builder: &PeBuilder| signed(builder, &[&keys().firmware.1]);
     MemoryImage::new()
         .with("EFI/BOOT/BOOTX64.EFI", sign(&manager))
@@ -47,9 +45,7 @@ fn whatever_gives_systemd_boot_a_choice_is_refused_by_name() {
     let several = managed("257").with("EFI/Linux/b.efi", b"x".to_vec());
     assert!(refused(&several, &machine).contains("several"));
     let chosen = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f".parse().unwrap();
-    let chosen = machine
-        .clone()
-        .with_variable("LoaderEntryDefault", chosen, 7, *b"x");
+    let chosen = machine.clone().with_variable("LoaderEntryDefault", chosen, 7, *b"x");
     assert!(refused(&managed("257"), &chosen).contains("LoaderEntryDefault"));
     let handed = with_entry(machine.clone(), "\\EFI\\BOOT\\BOOTX64.EFI", "x");
     assert!(refused(&managed("257"), &handed).contains("options"));

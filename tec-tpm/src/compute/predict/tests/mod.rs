@@ -45,24 +45,17 @@ impl Signer {
         let ca_key = rcgen::KeyPair::generate().unwrap();
         let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        params
-            .distinguished_name
-            .push(rcgen::DnType::CommonName, name);
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
         let ca = params.self_signed(&ca_key).unwrap();
         let ca_der = ca.der().to_vec();
         let issuer = rcgen::Issuer::new(params, ca_key);
         let key = rcgen::KeyPair::generate().unwrap();
         let mut leaf = rcgen::CertificateParams::new(Vec::new()).unwrap();
         let subject = format!("{name} signer");
-        leaf.distinguished_name
-            .push(rcgen::DnType::CommonName, subject);
+        leaf.distinguished_name.push(rcgen::DnType::CommonName, subject);
         let certificate = leaf.signed_by(&key, &issuer).unwrap().der().to_vec();
         let key = p256::ecdsa::SigningKey::from_pkcs8_der(&key.serialize_der()).unwrap();
-        let signer = Self {
-            key,
-            chain: vec![certificate.clone()],
-            certificate,
-        };
+        let signer = Self { key, chain: vec![certificate.clone()], certificate };
         (ca_der, signer)
     }
 
@@ -98,10 +91,7 @@ impl Signer {
             der(0xa0, &chain),
             der(0x31, &[&signer_info]),
         ];
-        der(
-            0x30,
-            &[SIGNED_DATA, &der(0xa0, &[&der(0x30, &[&fields.concat()])])],
-        )
+        der(0x30, &[SIGNED_DATA, &der(0xa0, &[&der(0x30, &[&fields.concat()])])])
     }
 }
 
@@ -152,12 +142,10 @@ fn shim(vendor: &[u8], version: &str) -> PeBuilder {
 }
 
 fn grub(version: &str, vendor: &str) -> PeBuilder {
-    PeBuilder::new()
-        .section(".text", b"GRUB".repeat(100))
-        .section(
-            ".sbat",
-            format!("sbat,1,S,sbat,1,u\ngrub,5,F,grub,{version},u\n{vendor},5,V,g,1,u\n"),
-        )
+    PeBuilder::new().section(".text", b"GRUB".repeat(100)).section(
+        ".sbat",
+        format!("sbat,1,S,sbat,1,u\ngrub,5,F,grub,{version},u\n{vendor},5,V,g,1,u\n"),
+    )
 }
 
 /// A kernel with the header of a bzImage.
@@ -178,14 +166,8 @@ fn chain(grub_version: &str) -> MemoryImage {
     let keys = keys();
     let vendor = vendor_keys(&keys.vendor.0, &[]);
     MemoryImage::new()
-        .with(
-            "EFI/BOOT/BOOTX64.EFI",
-            signed(&shim(&vendor, "16.1"), &[&keys.firmware.1]),
-        )
-        .with(
-            "EFI/BOOT/grubx64.efi",
-            signed(&grub(grub_version, "grub.debian"), &[&keys.vendor.1]),
-        )
+        .with("EFI/BOOT/BOOTX64.EFI", signed(&shim(&vendor, "16.1"), &[&keys.firmware.1]))
+        .with("EFI/BOOT/grubx64.efi", signed(&grub(grub_version, "grub.debian"), &[&keys.vendor.1]))
         .with("EFI/debian/grub.cfg", CFG.as_bytes().to_vec())
         .with("vmlinuz", signed(&kernel("6.12"), &[&keys.vendor.1]))
         .with("initrd.img", b"initrd".to_vec())
@@ -194,12 +176,7 @@ fn chain(grub_version: &str) -> MemoryImage {
 fn platform(secure_boot: SecureBoot) -> PlatformState {
     let db = siglist::one(siglist::X509, OWNER, &keys().firmware.0);
     PlatformState::new()
-        .with_variable(
-            "SecureBoot",
-            Guid::GLOBAL,
-            6,
-            [u8::from(secure_boot == SecureBoot::On)],
-        )
+        .with_variable("SecureBoot", Guid::GLOBAL, 6, [u8::from(secure_boot == SecureBoot::On)])
         .with_variable("PK", Guid::GLOBAL, 0x27, *b"pk")
         .with_variable("db", Guid::SECURITY_DATABASE, 0x27, db)
         .with_grub_device("hd0,gpt1")
@@ -233,10 +210,7 @@ fn variable(name: &str, vendor: Guid, data: &[u8]) -> Sha256Digest {
 /// A unified kernel image of this stub.
 fn uki(stub: &str) -> PeBuilder {
     PeBuilder::new()
-        .section(
-            ".sdmagic",
-            format!("#### LoaderInfo: systemd-stub {stub} ####"),
-        )
+        .section(".sdmagic", format!("#### LoaderInfo: systemd-stub {stub} ####"))
         .section(".sbat", "sbat,1,S,sbat,1,u\nsystemd-stub,1,S,s,1,u\n")
         .section(".osrel", "ID=x\n")
         .section(".cmdline", "quiet ")
@@ -248,10 +222,7 @@ fn uki(stub: &str) -> PeBuilder {
 }
 
 fn alone(stub: &str) -> MemoryImage {
-    MemoryImage::new().with(
-        "EFI/BOOT/BOOTX64.EFI",
-        signed(&uki(stub), &[&keys().firmware.1]),
-    )
+    MemoryImage::new().with("EFI/BOOT/BOOTX64.EFI", signed(&uki(stub), &[&keys().firmware.1]))
 }
 
 /// A unified kernel image with a base and two profiles.
@@ -278,7 +249,10 @@ fn with_entry(machine: PlatformState, path: &str, options: &str) -> PlatformStat
     entry.extend(path);
     entry.extend([0x7f, 0xff, 4, 0]);
     entry.extend(wide(options));
-    machine
-        .with_variable("BootOrder", Guid::GLOBAL, 7, [5, 0])
-        .with_variable("Boot0005", Guid::GLOBAL, 7, entry)
+    machine.with_variable("BootOrder", Guid::GLOBAL, 7, [5, 0]).with_variable(
+        "Boot0005",
+        Guid::GLOBAL,
+        7,
+        entry,
+    )
 }

@@ -6,22 +6,14 @@ use super::*;
 #[test]
 fn owner_keys_are_asked_after_the_vendor_and_measured_with_it() {
     let keys = keys();
-    let image = chain("2.12").with(
-        "EFI/BOOT/grubx64.efi",
-        signed(&grub("2.12", "grub.debian"), &[&keys.owner.1]),
-    );
+    let image = chain("2.12")
+        .with("EFI/BOOT/grubx64.efi", signed(&grub("2.12", "grub.debian"), &[&keys.owner.1]));
     let list = siglist::one(siglist::X509, OWNER, &keys.owner.0);
     let platform =
         platform(SecureBoot::On).with_variable("MokList", Guid::SHIM, NV_BS, list.clone());
     let prediction = predict(&image, &platform).unwrap();
     let events = components(&prediction, PcrIndex::SECURE_BOOT);
-    assert_eq!(
-        events[8..],
-        [
-            Component::Pcr7GrubMokListCert,
-            Component::Pcr7KernelMokListCert
-        ]
-    );
+    assert_eq!(events[8..], [Component::Pcr7GrubMokListCert, Component::Pcr7KernelMokListCert]);
     let mut mok = siglist::one(siglist::X509, Guid::SHIM, &keys.vendor.0);
     mok.extend(&list);
     let measured = prediction.of_register(PcrIndex::MOK).next().unwrap();
@@ -34,10 +26,7 @@ fn owner_keys_are_asked_after_the_vendor_and_measured_with_it() {
     let foreign = platform_with_mirror(&list);
     assert!(matches!(
         predict(&image, &foreign),
-        Err(PredictError::Shim {
-            source: ShimError::ForeignMirror,
-            ..
-        })
+        Err(PredictError::Shim { source: ShimError::ForeignMirror, .. })
     ));
     // A list that the running system could have written is deleted by shim.
     let writable = platform.with_variable("MokList", Guid::SHIM, 7, list);
@@ -59,25 +48,15 @@ fn switching_shims_verification_off_is_measured_and_lets_everything_start() {
         .with_variable("MokListTrusted", Guid::SHIM, NV_BS, [1]);
     let unsigned = chain("2.12").with("vmlinuz", kernel("6.12").build());
     let prediction = predict(&unsigned, &platform).unwrap();
-    let mok = [
-        Component::Pcr14MokList,
-        Component::Pcr14MokListX,
-        Component::Pcr14MokSbState,
-    ];
+    let mok = [Component::Pcr14MokList, Component::Pcr14MokListX, Component::Pcr14MokSbState];
     assert_eq!(components(&prediction, PcrIndex::MOK), mok);
     let events = components(&prediction, PcrIndex::SECURE_BOOT);
-    assert_eq!(
-        events[7..],
-        [Component::Pcr7MokSbState, Component::Pcr7SbatLevel]
-    );
+    assert_eq!(events[7..], [Component::Pcr7MokSbState, Component::Pcr7SbatLevel]);
     // GRUB then loads the kernel as with Secure Boot off.
     let of = |version: &str| {
         let image = chain(version).with("vmlinuz", kernel("6.12").build());
         let prediction = predict(&image, &platform).unwrap();
-        assert!(matches!(
-            prediction.register(PcrIndex::BOOT_MANAGER),
-            Register::Predicted(_)
-        ));
+        assert!(matches!(prediction.register(PcrIndex::BOOT_MANAGER), Register::Predicted(_)));
         prediction.of_register(PcrIndex::BOOT_MANAGER).count()
     };
     assert_eq!([of("2.06"), of("2.12"), of("2.14")], [4, 4, 5]);
@@ -102,24 +81,15 @@ fn the_revocation_level_only_rises_while_secure_boot_is_on() {
             &[".vendor_cert", ".sbatlevel"],
         )
         .unwrap();
-        Shim::new(&file, &platform, secure_boot)
-            .unwrap()
-            .sbat_level()
-            .to_vec()
+        Shim::new(&file, &platform, secure_boot).unwrap().sbat_level().to_vec()
     };
     let (newer, older) = (&b"sbat,1,2025000000\n"[..], &b"sbat,1,2023000000\n"[..]);
     let latest = b"sbat,1,2026000000\n";
     let original = b"sbat,1,2021030218\n";
     assert_eq!(level(SecureBoot::On, newer, None), newer);
     assert_eq!(level(SecureBoot::On, older, None), AUTOMATIC);
-    assert_eq!(
-        level(SecureBoot::On, b"sbat,10,2023000000\n", None),
-        b"sbat,10,2023000000\n"
-    );
-    assert_eq!(
-        level(SecureBoot::On, b"garbage of some length", None),
-        AUTOMATIC
-    );
+    assert_eq!(level(SecureBoot::On, b"sbat,10,2023000000\n", None), b"sbat,10,2023000000\n");
+    assert_eq!(level(SecureBoot::On, b"garbage of some length", None), AUTOMATIC);
     assert_eq!(level(SecureBoot::On, newer, Some(1)), latest);
     assert_eq!(level(SecureBoot::On, older, Some(3)), AUTOMATIC);
     assert_eq!(level(SecureBoot::Off, newer, None), original);
@@ -135,10 +105,7 @@ fn vendor_keys_and_levels_that_are_cut_off_are_refused_at_every_length() {
         let image = chain("2.12").with("EFI/BOOT/BOOTX64.EFI", file);
         assert!(matches!(
             predict(&image, &platform(SecureBoot::On)),
-            Err(PredictError::Shim {
-                source: ShimError::VendorKeys { .. },
-                ..
-            })
+            Err(PredictError::Shim { source: ShimError::VendorKeys { .. }, .. })
         ));
     }
 }
@@ -179,12 +146,7 @@ fn the_users_revocations_are_measured_and_refuse() {
     assert_eq!(measured.digest, Sha256Digest::of(list(&[9; 32])));
     let (file, error) = refusal(&chain("2.12"), &machine(&builder.digest()));
     assert!(file == "EFI/BOOT/grubx64.efi" && error.is_refusal());
-    assert!(matches!(
-        error,
-        AuthorityError::Revoked {
-            variable: "MokListX"
-        }
-    ));
+    assert!(matches!(error, AuthorityError::Revoked { variable: "MokListX" }));
 }
 
 #[test]
@@ -194,10 +156,7 @@ fn shim_stops_for_the_user_for_nx_and_for_its_own_revocation() {
     };
     let error = |name: &str, data: &[u8]| shim_error(&chain("2.12"), &with(name, data));
     let asked = error("MokNew", b"list");
-    assert!(matches!(
-        asked,
-        ShimError::PendingRequest { variable: "MokNew" }
-    ));
+    assert!(matches!(asked, ShimError::PendingRequest { variable: "MokNew" }));
     assert_eq!(error("MokPolicy", &[1]), ShimError::NxPolicy);
     assert!(predict(&chain("2.12"), &with("MokPolicy", &[2])).is_ok());
     let level = b"sbat,1,2027000000\nshim,5\n";
@@ -217,9 +176,7 @@ fn a_shim_that_makes_boot_entries_is_not_the_one_that_boots() {
         predict(&only, &platform(SecureBoot::On)),
         Err(PredictError::Fallback { file }) if file == "EFI/BOOT/fbx64.efi"
     ));
-    let installed = only
-        .with("EFI/debian/shimx64.efi", shim)
-        .with("EFI/debian/grubx64.efi", grub);
+    let installed = only.with("EFI/debian/shimx64.efi", shim).with("EFI/debian/grubx64.efi", grub);
     let prediction = predict(&installed, &platform(SecureBoot::On)).unwrap();
     let started = prediction.of_register(PcrIndex::BOOT_MANAGER).nth(2);
     let started = started.and_then(|m| m.file.as_deref());
@@ -235,10 +192,7 @@ fn the_first_boot_entry_whose_file_is_there_says_what_starts() {
         .with("EFI/x/shimx64.efi", file("EFI/BOOT/BOOTX64.EFI"))
         .with("EFI/x/grubx64.efi", file("EFI/BOOT/grubx64.efi"));
     let machine = platform(SecureBoot::On);
-    assert!(matches!(
-        predict(&two, &machine),
-        Err(PredictError::Find(_))
-    ));
+    assert!(matches!(predict(&two, &machine), Err(PredictError::Find(_))));
     let entry = |path, options| with_entry(machine.clone(), path, options);
     let prediction = predict(&two, &entry("\\EFI\\X\\shimx64.efi", "")).unwrap();
     let files = prediction.of_register(PcrIndex::BOOT_MANAGER);

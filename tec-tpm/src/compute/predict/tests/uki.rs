@@ -17,10 +17,7 @@ fn the_generations_of_the_stub_measure_their_own_sections_in_their_order() {
     let new = ".linux.osrel.cmdline.initrd.splash.uname.sbat.pcrpkey".to_owned();
     assert!(matches!(
         predict(&alone("256"), &platform(SecureBoot::On)),
-        Err(PredictError::Stub {
-            source: StubError::UnknownVersion { .. },
-            ..
-        })
+        Err(PredictError::Stub { source: StubError::UnknownVersion { .. }, .. })
     ));
     assert_eq!(sections("252.1-x", SecureBoot::On), (old.clone(), 3));
     assert_eq!(sections("252.1-x", SecureBoot::Off), (old, 4));
@@ -33,10 +30,7 @@ fn the_generations_of_the_stub_measure_their_own_sections_in_their_order() {
 #[test]
 fn names_and_contents_of_sections_are_hashed_as_they_lie_in_memory() {
     let prediction = predict(&alone("257"), &platform(SecureBoot::On)).unwrap();
-    let events: Vec<_> = prediction
-        .of_register(PcrIndex::KERNEL_BOOT)
-        .map(|m| m.digest)
-        .collect();
+    let events: Vec<_> = prediction.of_register(PcrIndex::KERNEL_BOOT).map(|m| m.digest).collect();
     assert_eq!(events[2], Sha256Digest::of(b".osrel\0"));
     assert_eq!(events[3], Sha256Digest::of(b"ID=x\n"));
 }
@@ -55,10 +49,7 @@ fn the_kernel_finds_the_archives_that_the_stub_appends() {
     let initrd = [b"12345\0\0\0".as_slice(), &key, &release].concat();
     let options: Vec<u8> = "quiet\0".bytes().flat_map(|byte| [byte, 0]).collect();
     let (_, events) = of("257");
-    assert_eq!(
-        events,
-        [Sha256Digest::of(options), Sha256Digest::of(initrd)]
-    );
+    assert_eq!(events, [Sha256Digest::of(options), Sha256Digest::of(initrd)]);
     let (prediction, _) = of("252");
     assert!(matches!(
         prediction.register(PcrIndex::BOOT_FILES),
@@ -73,38 +64,19 @@ fn the_kernel_finds_the_archives_that_the_stub_appends() {
 fn add_ons_are_started_in_order_and_their_command_lines_measured_once() {
     let keys = keys();
     let addon = |line: &str, uname: &str| {
-        let file = PeBuilder::new()
-            .section(".cmdline", line)
-            .section(".uname", uname);
+        let file = PeBuilder::new().section(".cmdline", line).section(".uname", uname);
         signed(&file, &[&keys.firmware.1])
     };
     let image = alone("257")
-        .with(
-            "EFI/BOOT/BOOTX64.EFI.extra.d/b.addon.efi",
-            addon("b=1", "6.12"),
-        )
-        .with(
-            "EFI/BOOT/BOOTX64.EFI.extra.d/a.addon.efi",
-            addon(" a=1\n", "6.12"),
-        )
-        .with(
-            "EFI/BOOT/BOOTX64.EFI.extra.d/c.addon.efi",
-            addon("c=1", "other"),
-        )
+        .with("EFI/BOOT/BOOTX64.EFI.extra.d/b.addon.efi", addon("b=1", "6.12"))
+        .with("EFI/BOOT/BOOTX64.EFI.extra.d/a.addon.efi", addon(" a=1\n", "6.12"))
+        .with("EFI/BOOT/BOOTX64.EFI.extra.d/c.addon.efi", addon("c=1", "other"))
         .with("loader/addons/z.addon.efi", addon("z=1", "6.12"));
     let prediction = predict(&image, &platform(SecureBoot::On)).unwrap();
     let started = prediction.of_register(PcrIndex::BOOT_MANAGER).skip(3);
     let started: Vec<_> = started.filter_map(|m| m.file.clone()).collect();
     let own = |name: &str| format!("EFI/BOOT/BOOTX64.EFI.extra.d/{name}.addon.efi");
-    assert_eq!(
-        started,
-        [
-            "loader/addons/z.addon.efi".to_owned(),
-            own("a"),
-            own("b"),
-            own("c")
-        ]
-    );
+    assert_eq!(started, ["loader/addons/z.addon.efi".to_owned(), own("a"), own("b"), own("c")]);
     let measured: Vec<_> = prediction.of_register(PcrIndex::KERNEL_CONFIG).collect();
     assert_eq!(measured.len(), 1);
     assert_eq!(measured[0].subject.as_deref(), Some("z=1 a=1 b=1"));
@@ -129,9 +101,7 @@ const OWN: &str = "EFI/BOOT/BOOTX64.EFI.extra.d";
 fn what_add_ons_bring_along_is_measured_and_found_in_its_order() {
     let keys = keys();
     let addon = |ucode: &str, initrd: &str| {
-        let file = PeBuilder::new()
-            .section(".ucode", ucode)
-            .section(".initrd", initrd);
+        let file = PeBuilder::new().section(".ucode", ucode).section(".initrd", initrd);
         signed(&file, &[&keys.firmware.1])
     };
     let image = alone("257")
@@ -165,11 +135,7 @@ fn credentials_are_measured_as_the_archives_that_the_stub_packs() {
     let prediction = predict(&image, &platform(SecureBoot::On)).unwrap();
     let measured = prediction.of_register(PcrIndex::KERNEL_CONFIG);
     let measured: Vec<_> = measured.map(|m| m.digest).collect();
-    let target = |folder| cpio::Target {
-        folder,
-        folder_mode: 0o500,
-        file_mode: 0o400,
-    };
+    let target = |folder| cpio::Target { folder, folder_mode: 0o500, file_mode: 0o400 };
     let file = |name: &str, content: &str| (name.to_owned(), content.as_bytes().to_vec());
     let own = [file("a.cred", "one"), file("b.CRED", "two")];
     let own = cpio::pack(target(".extra/credentials"), &own);
@@ -197,10 +163,7 @@ fn a_profile_takes_the_place_of_the_base_and_its_number_is_measured() {
             let about = events.filter(|m| m.subject.as_deref() == Some(section));
             about.last().unwrap().digest
         };
-        (
-            [content(".cmdline"), content(".uname"), content(".profile")],
-            config,
-        )
+        ([content(".cmdline"), content(".uname"), content(".profile")], config)
     };
     let (first, config) = contents(&machine);
     assert_eq!(first, ["zero", "6.12", "ID=0"].map(Sha256Digest::of));
@@ -212,17 +175,11 @@ fn a_profile_takes_the_place_of_the_base_and_its_number_is_measured() {
     assert_eq!(config, [Sha256Digest::of(b"1\0\0\0")]);
     assert!(matches!(
         predict(&profiles("257"), &entry("@2")),
-        Err(PredictError::Stub {
-            source: StubError::NoProfile { profile: 2 },
-            ..
-        })
+        Err(PredictError::Stub { source: StubError::NoProfile { profile: 2 }, .. })
     ));
     assert!(matches!(
         predict(&profiles("252"), &machine),
-        Err(PredictError::Stub {
-            source: StubError::Repeated,
-            ..
-        })
+        Err(PredictError::Stub { source: StubError::Repeated, .. })
     ));
 }
 

@@ -62,13 +62,11 @@ impl Form {
         let dir = layout.resource_dir();
         if layout.generation == Generation::Mounted {
             let memory = json!({"emptyDir": {"medium": "Memory"}});
-            self.pod
-                .mount("resource-dir", memory, std::slice::from_ref(&dir));
+            self.pod.mount("resource-dir", memory, std::slice::from_ref(&dir));
             self.pod.make_writable("resource-dir");
             for machine in machines {
                 let secret = json!({"secret": {"secretName": machine}});
-                self.pod
-                    .mount(machine, secret, &[format!("{dir}/{machine}")]);
+                self.pod.mount(machine, secret, &[format!("{dir}/{machine}")]);
             }
             return;
         }
@@ -77,29 +75,21 @@ impl Form {
             json!({"secret": {"name": machine, "items": [{"key": "root", "path": file}]}})
         });
         let sources: Vec<Value> = sources.collect();
-        self.pod.mount(
-            "resource-dir",
-            json!({"projected": {"sources": sources}}),
-            &[dir],
-        );
+        self.pod.mount("resource-dir", json!({"projected": {"sources": sources}}), &[dir]);
     }
 
     /// All disk keys for the sidecar, and memory for what it makes of them.
     fn mount_shards(&mut self, layout: &Layout) {
         for number in 0..SHARDS {
-            self.secrets
-                .entry(shard_name("trustee-resources", number))
-                .or_default();
+            self.secrets.entry(shard_name("trustee-resources", number)).or_default();
         }
         let dir = layout.resource_dir();
         let memory = json!({"emptyDir": {"medium": "Memory"}});
-        self.pod
-            .mount("resource-dir", memory, std::slice::from_ref(&dir));
+        self.pod.mount("resource-dir", memory, std::slice::from_ref(&dir));
         self.pod.mount_in_mirror("resource-dir", &dir, true);
         let keys = shards("trustee-resources", "secret");
         self.pod.mount("resource-keys", keys, &[]);
-        self.pod
-            .mount_in_mirror("resource-keys", MIRROR_SOURCE, false);
+        self.pod.mount_in_mirror("resource-keys", MIRROR_SOURCE, false);
     }
 
     /// The directory of trusted keys, which must be there even when it is empty (Trustee,
@@ -107,10 +97,7 @@ impl Form {
     pub(super) fn keys(&mut self, desired: &State, layout: &Layout) -> Result<(), RenderError> {
         let count = desired.trusted().len();
         if u32::try_from(count).map_or(true, |count| count > layout.max_aks) {
-            return Err(RenderError::TooManyKeys {
-                count,
-                max: layout.max_aks,
-            });
+            return Err(RenderError::TooManyKeys { count, max: layout.max_aks });
         }
         let mut sources = Vec::new();
         for (name, key) in desired.trusted() {
@@ -131,18 +118,12 @@ impl Form {
             SecretMode::PerMachine => json!({"projected": {"sources": sources}}),
             SecretMode::Aggregated => {
                 for number in 0..SHARDS {
-                    self.secrets
-                        .entry(shard_name("trusted-ak-keys", number))
-                        .or_default();
+                    self.secrets.entry(shard_name("trusted-ak-keys", number)).or_default();
                 }
                 shards("trusted-ak-keys", "secret")
             }
         };
-        self.pod.mount(
-            "trusted-ak-keys",
-            source,
-            std::slice::from_ref(&layout.ak_dir),
-        );
+        self.pod.mount("trusted-ak-keys", source, std::slice::from_ref(&layout.ak_dir));
         Ok(())
     }
 }

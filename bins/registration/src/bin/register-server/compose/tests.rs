@@ -45,10 +45,7 @@ fn without_secrets_nodes_are_told_of_issued_certificates_or_nothing() {
         "registration": { "mode": "Open" },
     }));
     let mut files = Files::default();
-    assert!(matches!(
-        read(Some(&cluster), &files),
-        Err(NotReady::NoFlag { .. })
-    ));
+    assert!(matches!(read(Some(&cluster), &files), Err(NotReady::NoFlag { .. })));
     (files.kbs_ca, files.ak_ca) = (Some(file.clone()), Some(file));
     let setting = read(Some(&cluster), &files).unwrap();
     assert_eq!(setting.kbs.url.as_str(), "https://kbs.example:8080");
@@ -64,22 +61,13 @@ fn a_server_with_a_secret_is_told_with_its_ca_or_not_at_all() {
         "registration": { "mode": "Open" },
     }));
     let mut files = Files::default();
-    assert!(matches!(
-        read(Some(&cluster), &files),
-        Err(NotReady::NoFlag { .. })
-    ));
+    assert!(matches!(read(Some(&cluster), &files), Err(NotReady::NoFlag { .. })));
     files.kbs_ca = Some(directory.path().join("absent"));
-    assert!(matches!(
-        read(Some(&cluster), &files),
-        Err(NotReady::Read { .. })
-    ));
+    assert!(matches!(read(Some(&cluster), &files), Err(NotReady::Read { .. })));
     let garbage = directory.path().join("garbage");
     std::fs::write(&garbage, "no certificate").unwrap();
     files.kbs_ca = Some(garbage);
-    assert!(matches!(
-        read(Some(&cluster), &files),
-        Err(NotReady::NoCertificate { .. })
-    ));
+    assert!(matches!(read(Some(&cluster), &files), Err(NotReady::NoCertificate { .. })));
     files.kbs_ca = Some(file);
     let setting = read(Some(&cluster), &files).unwrap();
     assert_eq!(setting.kbs.url.as_str(), "https://kbs.example");
@@ -92,33 +80,21 @@ fn nothing_is_served_without_cluster_address_or_token() {
     let none = read(None, &Files::default());
     assert!(matches!(none, Err(NotReady::NoCluster)));
     let bare = cluster(&json!({}));
-    assert!(matches!(
-        read(Some(&bare), &Files::default()),
-        Err(NotReady::NoAddress)
-    ));
+    assert!(matches!(read(Some(&bare), &Files::default()), Err(NotReady::NoAddress)));
     let odd =
         cluster(&json!({ "publicTrusteeAddr": "not an address", "dangerousPlainHttp": true }));
-    assert!(matches!(
-        read(Some(&odd), &Files::default()),
-        Err(NotReady::Address { .. })
-    ));
+    assert!(matches!(read(Some(&odd), &Files::default()), Err(NotReady::Address { .. })));
     // A token is asked for where nothing is said.
     let locked = cluster(&json!({
         "publicTrusteeAddr": "kbs.example", "dangerousPlainHttp": true,
     }));
     let directory = TempDir::new().unwrap();
     let mut files = Files::default();
-    assert!(matches!(
-        read(Some(&locked), &files),
-        Err(NotReady::NoToken)
-    ));
+    assert!(matches!(read(Some(&locked), &files), Err(NotReady::NoToken)));
     let file = directory.path().join("token");
     std::fs::write(&file, "short").unwrap();
     files.token = Some(file.clone());
-    assert!(matches!(
-        read(Some(&locked), &files),
-        Err(NotReady::NoToken)
-    ));
+    assert!(matches!(read(Some(&locked), &files), Err(NotReady::NoToken)));
     std::fs::write(&file, "0123456789abcdef\n").unwrap();
     let setting = read(Some(&locked), &files).unwrap();
     assert_eq!(setting.token.as_deref(), Some("0123456789abcdef"));

@@ -33,16 +33,7 @@ impl Founding<'_> {
             let (chain, key, ca) = (read(certificate)?, read(key)?, read(ca)?);
             let key = SecretBytes::new(key.into_bytes());
             for (name, _) in SERVERS {
-                self.put(
-                    name,
-                    &Pair {
-                        chain: chain.clone(),
-                        key: copy(&key),
-                    },
-                    &ca,
-                    None,
-                )
-                .await?;
+                self.put(name, &Pair { chain: chain.clone(), key: copy(&key) }, &ca, None).await?;
             }
             return Ok(ca);
         }
