@@ -78,13 +78,13 @@ impl Service {
     }
 
     async fn register(&self, times: u64) {
-        let ports = RegisterPorts {
-            machines: &*self.store,
-            audit: &*self.store,
-            pins: &*self.pins,
-            clock: &*self.clock,
-            entropy: &*self.entropy,
-        };
+        let ports = RegisterPorts::new(
+            &*self.store,
+            &*self.store,
+            &*self.pins,
+            &*self.clock,
+            &*self.entropy,
+        );
         for _ in 0..times {
             let count = match register(ports, UnclaimedLimit::AtMost(u64::MAX)).await {
                 Ok(_) => &self.acknowledged,

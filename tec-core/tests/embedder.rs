@@ -9,7 +9,7 @@ use tec_core::boot::WholeImages;
 use tec_core::digest::Sha256Digest;
 use tec_core::flow;
 use tec_core::flow::{
-    AdmitPorts, AkOutcome, AkPorts, AkSubmission, Boots, ClaimLimits, ProvisionPorts, ReleasePorts,
+    AdmitPorts, AkOutcome, AkPorts, AkSubmission, Boots, ProvisionPorts, ReleasePorts,
 };
 use tec_core::id::ResourcePath;
 use tec_core::image::{ApprovedImage, ExpectedPcr, ExpectedPcrs, ImageEvent};
@@ -76,27 +76,27 @@ impl<'a> Stores<'a> {
         let clock = &ManualClock::new(sample::time(10));
         let boots =
             Boots { images: self.truth, pinned: PinnedPcrs::boot_manager(), states: &WholeImages };
-        let ports = AdmitPorts {
-            machines: self.machines,
-            aks: self.aks,
-            boots: Some(boots),
-            clocks: self.truth,
-            attempts: self.truth,
-            audit: self.truth,
+        let ports = AdmitPorts::new(
+            self.machines,
+            self.aks,
+            Some(boots),
+            self.truth,
+            self.truth,
+            self.truth,
             clock,
-        };
+        );
         let admitted = flow::admit(ports, sample::attempt_id(1), &Ok(evidence(key))).await;
         let mut appraisal = admitted.unwrap().appraisal;
         let attested = appraisal.attested?;
-        let ports = ReleasePorts {
-            machines: self.machines,
-            aks: self.aks,
-            images: self.released_by,
-            states: &WholeImages,
-            secrets: self.truth,
-            audit: self.truth,
+        let ports = ReleasePorts::new(
+            self.machines,
+            self.aks,
+            self.released_by,
+            &WholeImages,
+            self.truth,
+            self.truth,
             clock,
-        };
+        );
         let attempt = &mut appraisal.attempt;
         let released = flow::release(ports, &attested, &disk(1), attempt).await;
         released.ok()
@@ -171,14 +171,8 @@ impl AkMatcher for ApprovesAll {
 async fn a_policy_that_approves_every_key_gives_no_machine_a_second_one() {
     let truth = world().await;
     for reason in [AkReason::FirstUse, AkReason::SameKeyAgain] {
-        let ports = AkPorts {
-            machines: &truth,
-            aks: &truth,
-            matcher: &ApprovesAll(reason),
-            audit: &truth,
-            clock: &ManualClock::new(sample::time(10)),
-            claims: ClaimLimits::default(),
-        };
+        let (matcher, clock) = (ApprovesAll(reason), ManualClock::new(sample::time(10)));
+        let ports = AkPorts::new(&truth, &truth, &matcher, &truth, &clock);
         let candidate = AkCandidate::from_node(sample::public_key(66), None);
         let submission = AkSubmission::new(sample::machine_id(1), candidate);
         let outcome = flow::approve(ports, submission).await.unwrap();
@@ -215,12 +209,8 @@ async fn a_generator_and_a_store_that_forgot_replace_no_key_and_release_none() {
     let generators: [&dyn LuksKeyGenerator; 2] = [&OneKey, &CompatLuksKey];
     for generator in generators {
         for secrets in [&forgetful as &dyn SecretStore, &truth] {
-            let ports = ProvisionPorts {
-                secrets,
-                generator,
-                clock: &ManualClock::new(sample::time(10)),
-                entropy: &SeededEntropy::new(7),
-            };
+            let (clock, entropy) = (ManualClock::new(sample::time(10)), SeededEntropy::new(7));
+            let ports = ProvisionPorts::new(secrets, generator, &clock, &entropy);
             let outcome = flow::provision(ports, sample::machine_id(1)).await;
             assert_eq!(outcome.unwrap(), PutOutcome::Existed);
         }

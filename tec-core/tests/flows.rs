@@ -62,13 +62,7 @@ impl World {
     }
 
     fn register<'a>(&'a self, ports: &'a Ports) -> RegisterPorts<'a> {
-        RegisterPorts {
-            machines: ports,
-            audit: ports,
-            pins: &self.pins,
-            clock: &self.clock,
-            entropy: &self.entropy,
-        }
+        RegisterPorts::new(ports, ports, &self.pins, &self.clock, &self.entropy)
     }
 
     async fn new_machine(&self) -> MachineId {
@@ -78,14 +72,8 @@ impl World {
     }
 
     fn ak<'a>(&'a self, ports: &'a Ports) -> AkPorts<'a> {
-        AkPorts {
-            machines: ports,
-            aks: ports,
-            matcher: &TofuMatcher,
-            audit: ports,
-            clock: &self.clock,
-            claims: ClaimLimits::default(),
-        }
+        AkPorts::new(ports, ports, &TofuMatcher, ports, &self.clock)
+            .with_claims(ClaimLimits::default())
     }
 
     async fn submit(
@@ -99,25 +87,12 @@ impl World {
     }
 
     async fn provision(&self, ports: &Ports, machine: MachineId) -> Result<PutOutcome, PortError> {
-        let ports = ProvisionPorts {
-            secrets: ports,
-            generator: &CompatLuksKey,
-            clock: &self.clock,
-            entropy: &self.entropy,
-        };
+        let ports = ProvisionPorts::new(ports, &CompatLuksKey, &self.clock, &self.entropy);
         flow::provision(ports, machine).await
     }
 
     fn release<'a>(&'a self, ports: &'a Ports) -> ReleasePorts<'a> {
-        ReleasePorts {
-            machines: ports,
-            aks: ports,
-            images: ports,
-            states: &WholeImages,
-            secrets: ports,
-            audit: ports,
-            clock: &self.clock,
-        }
+        ReleasePorts::new(ports, ports, ports, &WholeImages, ports, ports, &self.clock)
     }
 
     /// A machine that is registered, bound to `key` and provisioned.
@@ -158,15 +133,15 @@ impl World {
         boots: Option<Boots<'_>>,
         evidence: Result<VerifiedEvidence, VerifyError>,
     ) -> Result<Appraisal, PortError> {
-        let ports = AdmitPorts {
-            machines: &*self.truth,
-            aks: &*self.truth,
+        let ports = AdmitPorts::new(
+            &*self.truth,
+            &*self.truth,
             boots,
             clocks,
-            attempts: &*self.truth,
-            audit: &*self.truth,
-            clock: &self.clock,
-        };
+            &*self.truth,
+            &*self.truth,
+            &self.clock,
+        );
         let found = flow::admit(ports, sample::attempt_id(1), &evidence).await;
         found.map(|found| found.appraisal)
     }
@@ -478,7 +453,7 @@ async fn first_use_lets_in_so_many_from_one_network_and_in_all() {
     let world = World::new();
     let ports = world.healthy();
     let claims = ClaimLimits { total: 3, per_source: 2 };
-    let limited = AkPorts { claims, ..world.ak(&ports) };
+    let limited = world.ak(&ports).with_claims(claims);
     let waits = AkOutcome::Waiting(AkReason::Quarantined);
     let bound = AkOutcome::Bound(AkReason::FirstUse);
     let mut machines = Vec::new();
@@ -509,7 +484,8 @@ async fn a_waiting_key_is_bound_when_an_admin_approves() {
     let world = World::new();
     let ports = world.healthy();
     let machine = world.new_machine().await;
-    let manual = AkPorts { matcher: &ManualMatcher, ..world.ak(&ports) };
+    let mut manual = world.ak(&ports);
+    manual.matcher = &ManualMatcher;
     let key = || sample::public_key(1);
     let from_node = AkSubmission::new(machine, AkCandidate::from_node(key(), None));
     let reason = AkReason::NeedsAdmin;

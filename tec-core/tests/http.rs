@@ -65,27 +65,31 @@ fn server(token: Option<&str>, limit: UnclaimedLimit, matcher: Arc<dyn AkMatcher
     let clock = Arc::new(ManualClock::new(sample::time(0)));
     let entropy = Arc::new(SeededEntropy::new(1));
     let kbs = Endpoint::new("https://kbs:8080".parse().unwrap(), "");
-    let register = RegisterService::new(RegisterServiceConfig {
-        machines: registry.clone(),
-        audit: registry.clone(),
-        pins: Arc::new(ClevisPinGenerator::new(kbs)),
-        clock: clock.clone(),
-        entropy: entropy.clone(),
-        token: token.map(|token| SecretBytes::new(token.as_bytes().to_vec())),
-        limit,
-        unclaimed_seconds: 60,
-    });
-    let ak = AkService::new(AkServiceConfig {
-        machines: registry.clone(),
-        aks: registry.clone(),
-        matcher,
-        audit: registry.clone(),
-        clock: clock.clone(),
-        entropy,
-        tpm: Arc::new(GlassTpm),
-        provision: Some((registry.clone(), Arc::new(CompatLuksKey))),
-        claims: ClaimLimits { total: 2, per_source: 2 },
-    });
+    let register = RegisterService::new(
+        RegisterServiceConfig::new(
+            registry.clone(),
+            registry.clone(),
+            Arc::new(ClevisPinGenerator::new(kbs)),
+            clock.clone(),
+            entropy.clone(),
+            token.map(|token| SecretBytes::new(token.as_bytes().to_vec())),
+        )
+        .with_limit(limit)
+        .with_unclaimed_seconds(60),
+    );
+    let ak = AkService::new(
+        AkServiceConfig::new(
+            registry.clone(),
+            registry.clone(),
+            matcher,
+            registry.clone(),
+            clock.clone(),
+            entropy,
+            Arc::new(GlassTpm),
+        )
+        .with_provision(registry.clone(), Arc::new(CompatLuksKey))
+        .with_claims(ClaimLimits { total: 2, per_source: 2 }),
+    );
     Server { registry, clock, register, ak }
 }
 
@@ -195,16 +199,18 @@ async fn refused_registrations_look_for_expired_machines_once_a_second() {
         Fault::None
     });
     let kbs = Endpoint::new("https://kbs:8080".parse().unwrap(), "");
-    let register = RegisterService::new(RegisterServiceConfig {
-        machines: Arc::new(machines),
-        audit: server.registry.clone(),
-        pins: Arc::new(ClevisPinGenerator::new(kbs)),
-        clock: server.clock.clone(),
-        entropy: Arc::new(SeededEntropy::new(1)),
-        token: None,
-        limit: UnclaimedLimit::AtMost(0),
-        unclaimed_seconds: 60,
-    });
+    let register = RegisterService::new(
+        RegisterServiceConfig::new(
+            Arc::new(machines),
+            server.registry.clone(),
+            Arc::new(ClevisPinGenerator::new(kbs)),
+            server.clock.clone(),
+            Arc::new(SeededEntropy::new(1)),
+            None,
+        )
+        .with_limit(UnclaimedLimit::AtMost(0))
+        .with_unclaimed_seconds(60),
+    );
     let server = Server { register, ..server };
     for seconds in 1..=2 {
         for _ in 0..100 {

@@ -158,16 +158,7 @@ where
         + ClockLog
         + 'static,
 {
-    LivePorts {
-        machines: registry.clone(),
-        aks: registry.clone(),
-        images: registry.clone(),
-        secrets: registry.clone(),
-        audit: registry.clone(),
-        clocks: registry.clone(),
-        attempts: registry,
-        clock: Arc::new(Stopwatch(Instant::now())),
-    }
+    LivePorts::of(registry, Arc::new(Stopwatch(Instant::now())))
 }
 
 async fn register(ports: &LivePorts, id: MachineId, key: PublicKey) -> anyhow::Result<()> {
@@ -175,21 +166,12 @@ async fn register(ports: &LivePorts, id: MachineId, key: PublicKey) -> anyhow::R
     let fresh = tec_core::machine::Machine::unclaimed(id, RegisteredBy::Admin, now);
     ports.machines.create(&fresh, UnclaimedLimit::Unlimited).await?;
     let key = AkCandidate::from_admin(key, None);
-    let approval = AkPorts {
-        machines: &*ports.machines,
-        aks: &*ports.aks,
-        matcher: &ManualMatcher,
-        audit: &*ports.audit,
-        clock: &*ports.clock,
-        claims: ClaimLimits::NONE,
-    };
+    let approval =
+        AkPorts::new(&*ports.machines, &*ports.aks, &ManualMatcher, &*ports.audit, &*ports.clock)
+            .with_claims(ClaimLimits::NONE);
     flow::approve(approval, AkSubmission::new(id, key)).await?;
-    let provision = ProvisionPorts {
-        secrets: &*ports.secrets,
-        generator: &CompatLuksKey,
-        clock: &*ports.clock,
-        entropy: &SeededEntropy::new(2),
-    };
+    let entropy = SeededEntropy::new(2);
+    let provision = ProvisionPorts::new(&*ports.secrets, &CompatLuksKey, &*ports.clock, &entropy);
     flow::provision(provision, id).await?;
     Ok(())
 }

@@ -108,16 +108,16 @@ impl World {
         let verifier = Arc::new(TpmVerifier::new());
         let config = if is_live {
             ready(register(&registry));
-            let ports = LivePorts {
-                machines: registry.clone(),
-                aks: registry.clone(),
-                images: registry.clone(),
-                secrets: registry.clone(),
-                audit: registry.clone(),
-                clocks: registry.clone(),
-                attempts: registry.clone(),
-                clock: clock.clone(),
-            };
+            let ports = LivePorts::new(
+                registry.clone(),
+                registry.clone(),
+                registry.clone(),
+                registry.clone(),
+                registry.clone(),
+                registry.clone(),
+                registry.clone(),
+                clock.clone(),
+            );
             let backend = Arc::new(LiveBackend::new(ports, &intent()));
             KbsConfig::new(backend, verifier, signer, clock, entropy)
         } else {

@@ -107,27 +107,31 @@ impl World {
         let kbs = "https://kbs.example.org:8080".parse().expect("an address");
         let clock = Arc::new(ManualClock::new(time(1)));
         let entropy = Arc::new(SeededEntropy::new(1));
-        let register = RegisterService::new(RegisterServiceConfig {
-            machines: registry.clone(),
-            audit: registry.clone(),
-            pins: Arc::new(ClevisPinGenerator::new(Endpoint::new(kbs, "PEM"))),
-            clock: clock.clone(),
-            entropy: entropy.clone(),
-            token: has_token.then(|| SecretBytes::new(TOKEN.as_bytes().to_vec())),
-            limit: UnclaimedLimit::AtMost(LIMIT),
-            unclaimed_seconds: 3600,
-        });
-        let aks = AkService::new(AkServiceConfig {
-            machines: registry.clone(),
-            aks: registry.clone(),
-            matcher,
-            audit: registry.clone(),
-            clock,
-            entropy,
-            tpm: Arc::new(CredentialIssuer::new()),
-            provision: Some((registry.clone(), Arc::new(CompatLuksKey))),
-            claims: ClaimLimits::default(),
-        });
+        let register = RegisterService::new(
+            RegisterServiceConfig::new(
+                registry.clone(),
+                registry.clone(),
+                Arc::new(ClevisPinGenerator::new(Endpoint::new(kbs, "PEM"))),
+                clock.clone(),
+                entropy.clone(),
+                has_token.then(|| SecretBytes::new(TOKEN.as_bytes().to_vec())),
+            )
+            .with_limit(UnclaimedLimit::AtMost(LIMIT))
+            .with_unclaimed_seconds(3600),
+        );
+        let aks = AkService::new(
+            AkServiceConfig::new(
+                registry.clone(),
+                registry.clone(),
+                matcher,
+                registry.clone(),
+                clock,
+                entropy,
+                Arc::new(CredentialIssuer::new()),
+            )
+            .with_provision(registry.clone(), Arc::new(CompatLuksKey))
+            .with_claims(ClaimLimits::default()),
+        );
         Self { registry, register, aks, has_token }
     }
 

@@ -80,14 +80,9 @@ impl Keys {
         let machines: &dyn MachineRegistry = &*self.store;
         let machine = Machine::unclaimed(id, RegisteredBy::Admin, self.clock.now());
         machines.create(&machine, UnclaimedLimit::Unlimited).await?;
-        let ports = AkPorts {
-            machines,
-            aks: &*self.store,
-            matcher: &ManualMatcher,
-            audit: &*self.store,
-            clock: &*self.clock,
-            claims: ClaimLimits::NONE,
-        };
+        let ports =
+            AkPorts::new(machines, &*self.store, &ManualMatcher, &*self.store, &*self.clock)
+                .with_claims(ClaimLimits::NONE);
         let submission = AkSubmission::new(id, AkCandidate::from_admin(public, None));
         match flow::approve(ports, submission).await? {
             AkOutcome::Bound(_) | AkOutcome::AlreadyBound => {

@@ -68,16 +68,16 @@ fn parts(args: &Args, client: Client) -> anyhow::Result<Parts> {
         Arc::clone(&entropy),
     )?
     .with_own_url(args.trustee_url.clone());
-    Ok(Parts {
+    Ok(Parts::new(
         client,
-        namespace: args.namespace.clone(),
-        identity: args.identity.clone(),
-        deploy: args.deploy()?,
-        trust: Arc::new(trust),
-        labels: Arc::new(RegistryLabels::new(args.registry.clone())),
-        maker: Arc::new(Maker::new(args.generation)),
-        keys: args.disk_keys.generator(),
+        args.namespace.clone(),
+        args.identity.clone(),
+        Arc::new(trust),
+        Arc::new(RegistryLabels::new(args.registry.clone())),
+        Arc::new(Maker::new(args.generation)),
         clock,
         entropy,
-    })
+    )
+    .with_deploy(args.deploy()?)
+    .with_keys(args.disk_keys.generator()))
 }

@@ -79,24 +79,18 @@ impl Anchor {
     async fn admit(&self, pins: &ClevisPinGenerator, tpm: &SoftTpm) -> anyhow::Result<MachineId> {
         let (store, clock) = (&*self.store, &*self.clock);
         let entropy = &SystemEntropy;
-        let ports = RegisterPorts { machines: store, audit: store, pins, clock, entropy };
+        let ports = RegisterPorts::new(store, store, pins, clock, entropy);
         let machine = flow::register(ports, UnclaimedLimit::AtMost(100)).await?.machine;
 
         let matcher = &TofuMatcher;
-        let ports = AkPorts {
-            machines: store,
-            aks: store,
-            matcher,
-            audit: store,
-            clock,
-            claims: ClaimLimits::default(),
-        };
+        let ports =
+            AkPorts::new(store, store, matcher, store, clock).with_claims(ClaimLimits::default());
         let candidate = AkCandidate::from_node(tpm.public_key(), None);
         let outcome = flow::approve(ports, AkSubmission::new(machine, candidate)).await?;
         let AkOutcome::Bound(reason) = outcome else { bail!("the key was not bound: {outcome:?}") };
 
         let generator = &RandomLuksKey;
-        let ports = ProvisionPorts { secrets: store, generator, clock, entropy };
+        let ports = ProvisionPorts::new(store, generator, clock, entropy);
         flow::provision(ports, machine).await?;
         println!("machine  {machine}\nkey      {} bound: {reason}", tpm.public_key().fingerprint());
         Ok(machine)
@@ -105,16 +99,16 @@ impl Anchor {
     /// A key broker over the same stores. What is revoked in them counts at the next request.
     fn key_broker(&self) -> anyhow::Result<Kbs> {
         let store = &self.store;
-        let ports = LivePorts {
-            machines: store.clone(),
-            aks: store.clone(),
-            images: store.clone(),
-            secrets: store.clone(),
-            audit: store.clone(),
-            clocks: store.clone(),
-            attempts: store.clone(),
-            clock: Arc::clone(&self.clock),
-        };
+        let ports = LivePorts::new(
+            store.clone(),
+            store.clone(),
+            store.clone(),
+            store.clone(),
+            store.clone(),
+            store.clone(),
+            store.clone(),
+            Arc::clone(&self.clock),
+        );
         let intent = PolicyIntent::new(PinnedPcrs::boot_manager(), [Tee::Tpm])?;
         Ok(Kbs::new(KbsConfig::new(
             Arc::new(LiveBackend::new(ports, &intent)),

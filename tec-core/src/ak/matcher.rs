@@ -75,6 +75,8 @@ pub enum AkReason {
     KeyHasOtherMachine,
     /// The key was revoked; it does not come back.
     KeyRevoked,
+    /// What a matcher of your own says, as nodes and admins read it.
+    Policy(&'static str),
 }
 
 impl fmt::Display for AkReason {
@@ -92,6 +94,7 @@ impl fmt::Display for AkReason {
             Self::MachineHasOtherKey => "the machine is bound to another key",
             Self::KeyHasOtherMachine => "the key is bound to another machine",
             Self::KeyRevoked => "the key was revoked",
+            Self::Policy(text) => text,
         })
     }
 }

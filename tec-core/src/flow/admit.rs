@@ -21,7 +21,7 @@ use crate::port::{
 
 /// What an admission needs.
 #[derive(Clone, Copy, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "a bundle of references, built field by field")]
+#[non_exhaustive]
 pub struct AdmitPorts<'a> {
     /// The machines.
     pub machines: &'a dyn MachineRegistry,
@@ -37,6 +37,21 @@ pub struct AdmitPorts<'a> {
     pub audit: &'a dyn AuditSink,
     /// Time.
     pub clock: &'a dyn Clock,
+}
+
+impl<'a> AdmitPorts<'a> {
+    /// These ports. `boots` is `None` only where somebody else decides about the registers.
+    pub fn new(
+        machines: &'a dyn MachineRegistry,
+        aks: &'a dyn AkRegistry,
+        boots: Option<Boots<'a>>,
+        clocks: &'a dyn ClockLog,
+        attempts: &'a dyn AttemptLog,
+        audit: &'a dyn AuditSink,
+        clock: &'a dyn Clock,
+    ) -> Self {
+        Self { machines, aks, boots, clocks, attempts, audit, clock }
+    }
 }
 
 /// Approved images, and what counts as a boot of them.

@@ -11,7 +11,7 @@ use crate::port::{
 
 /// What approval needs.
 #[derive(Clone, Copy, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "a bundle of references, built field by field")]
+#[non_exhaustive]
 pub struct AkPorts<'a> {
     /// The machines.
     pub machines: &'a dyn MachineRegistry,
@@ -25,6 +25,25 @@ pub struct AkPorts<'a> {
     pub clock: &'a dyn Clock,
     /// How many machines trust on first use may let in.
     pub claims: ClaimLimits,
+}
+
+impl<'a> AkPorts<'a> {
+    /// These ports, with the usual [`ClaimLimits`].
+    pub fn new(
+        machines: &'a dyn MachineRegistry,
+        aks: &'a dyn AkRegistry,
+        matcher: &'a dyn AkMatcher,
+        audit: &'a dyn AuditSink,
+        clock: &'a dyn Clock,
+    ) -> Self {
+        Self { machines, aks, matcher, audit, clock, claims: ClaimLimits::default() }
+    }
+
+    /// Lets trust on first use admit this many machines.
+    #[must_use]
+    pub fn with_claims(self, claims: ClaimLimits) -> Self {
+        Self { claims, ..self }
+    }
 }
 
 /// How many machines trust on first use may let in: a stranger with a key in software claims a machine

@@ -8,7 +8,7 @@ use crate::port::{
 
 /// What provisioning needs.
 #[derive(Clone, Copy, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "a bundle of references, built field by field")]
+#[non_exhaustive]
 pub struct ProvisionPorts<'a> {
     /// Where keys are kept.
     pub secrets: &'a dyn SecretStore,
@@ -18,6 +18,18 @@ pub struct ProvisionPorts<'a> {
     pub clock: &'a dyn Clock,
     /// Randomness of the key.
     pub entropy: &'a dyn Entropy,
+}
+
+impl<'a> ProvisionPorts<'a> {
+    /// These ports.
+    pub fn new(
+        secrets: &'a dyn SecretStore,
+        generator: &'a dyn LuksKeyGenerator,
+        clock: &'a dyn Clock,
+        entropy: &'a dyn Entropy,
+    ) -> Self {
+        Self { secrets, generator, clock, entropy }
+    }
 }
 
 /// Makes sure that a machine has a disk key. The key is durable when this returns.

@@ -10,7 +10,7 @@ use crate::port::{
 
 /// What registration needs.
 #[derive(Clone, Copy, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "a bundle of references, built field by field")]
+#[non_exhaustive]
 pub struct RegisterPorts<'a> {
     /// Where machines are kept.
     pub machines: &'a dyn MachineRegistry,
@@ -22,6 +22,19 @@ pub struct RegisterPorts<'a> {
     pub clock: &'a dyn Clock,
     /// Randomness of the id.
     pub entropy: &'a dyn Entropy,
+}
+
+impl<'a> RegisterPorts<'a> {
+    /// These ports.
+    pub fn new(
+        machines: &'a dyn MachineRegistry,
+        audit: &'a dyn AuditSink,
+        pins: &'a dyn PinGenerator,
+        clock: &'a dyn Clock,
+        entropy: &'a dyn Entropy,
+    ) -> Self {
+        Self { machines, audit, pins, clock, entropy }
+    }
 }
 
 /// A registered machine.

@@ -14,7 +14,7 @@ use crate::secret::SecretBytes;
 
 /// What a release needs.
 #[derive(Clone, Copy, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "a bundle of references, built field by field")]
+#[non_exhaustive]
 pub struct ReleasePorts<'a> {
     /// The machines.
     pub machines: &'a dyn MachineRegistry,
@@ -30,6 +30,21 @@ pub struct ReleasePorts<'a> {
     pub audit: &'a dyn AuditSink,
     /// Time.
     pub clock: &'a dyn Clock,
+}
+
+impl<'a> ReleasePorts<'a> {
+    /// These ports.
+    pub fn new(
+        machines: &'a dyn MachineRegistry,
+        aks: &'a dyn AkRegistry,
+        images: &'a dyn ImageRegistry,
+        states: &'a dyn BootStates,
+        secrets: &'a dyn SecretStore,
+        audit: &'a dyn AuditSink,
+        clock: &'a dyn Clock,
+    ) -> Self {
+        Self { machines, aks, images, states, secrets, audit, clock }
+    }
 }
 
 /// No key was released.

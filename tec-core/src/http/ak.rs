@@ -30,7 +30,7 @@ use crate::secret::SecretArray;
 
 /// What the service is made of.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_structs, reason = "built field by field by programs")]
+#[non_exhaustive]
 pub struct AkServiceConfig {
     /// The machines.
     pub machines: Arc<dyn MachineRegistry>,
@@ -51,6 +51,38 @@ pub struct AkServiceConfig {
     pub provision: Option<(Arc<dyn SecretStore>, Arc<dyn LuksKeyGenerator>)>,
     /// How many machines trust on first use may let in.
     pub claims: ClaimLimits,
+}
+
+impl AkServiceConfig {
+    /// These ports, with the usual [`ClaimLimits`]; disk keys are somebody else's task.
+    pub fn new(
+        machines: Arc<dyn MachineRegistry>,
+        aks: Arc<dyn AkRegistry>,
+        matcher: Arc<dyn AkMatcher>,
+        audit: Arc<dyn AuditSink>,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+        tpm: Arc<dyn TpmObjects>,
+    ) -> Self {
+        let claims = ClaimLimits::default();
+        Self { machines, aks, matcher, audit, clock, entropy, tpm, provision: None, claims }
+    }
+
+    /// Gives a machine its disk key as soon as its attestation key is bound.
+    #[must_use]
+    pub fn with_provision(
+        self,
+        secrets: Arc<dyn SecretStore>,
+        generator: Arc<dyn LuksKeyGenerator>,
+    ) -> Self {
+        Self { provision: Some((secrets, generator)), ..self }
+    }
+
+    /// Lets trust on first use admit this many machines.
+    #[must_use]
+    pub fn with_claims(self, claims: ClaimLimits) -> Self {
+        Self { claims, ..self }
+    }
 }
 
 #[derive(Debug)]
@@ -300,7 +332,9 @@ fn reply(outcome: AkOutcome) -> Result<Response<ReplyBody>, Code> {
         AkOutcome::Waiting(reason) | AkOutcome::AlreadyWaiting(reason) => Ok(pending(reason)),
         AkOutcome::Rejected(AkReason::MachineNotWaiting) => Err(Code::RegisterMachineUnknown),
         AkOutcome::Rejected(AkReason::MachineHasOtherKey) => Err(Code::RegisterMachineTaken),
-        AkOutcome::Rejected(AkReason::KeyRevoked) => Err(Code::RegisterKeyRefused),
+        AkOutcome::Rejected(AkReason::KeyRevoked | AkReason::Policy(_)) => {
+            Err(Code::RegisterKeyRefused)
+        }
         AkOutcome::AlreadyBound => Err(Code::RegisterAkKnown),
         AkOutcome::Rejected(_) => Err(Code::RegisterKeyElsewhere),
     }

@@ -23,7 +23,7 @@ const PATHS: [&str; 4] =
 
 /// What the service is made of.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_structs, reason = "built field by field by programs")]
+#[non_exhaustive]
 pub struct RegisterServiceConfig {
     /// Where machines are kept.
     pub machines: Arc<dyn MachineRegistry>,
@@ -41,6 +41,36 @@ pub struct RegisterServiceConfig {
     pub limit: UnclaimedLimit,
     /// How long they may wait; older ones are removed when the limit is reached.
     pub unclaimed_seconds: i64,
+}
+
+impl RegisterServiceConfig {
+    /// These ports. `token` is what a node must show as `Authorization: Bearer`; with `None`,
+    /// everybody who reaches the service may register machines, up to the limit.
+    ///
+    /// 1,000 machines may wait unclaimed, each for an hour.
+    pub fn new(
+        machines: Arc<dyn MachineRegistry>,
+        audit: Arc<dyn AuditSink>,
+        pins: Arc<dyn PinGenerator>,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+        token: Option<SecretBytes>,
+    ) -> Self {
+        let limit = UnclaimedLimit::AtMost(1000);
+        Self { machines, audit, pins, clock, entropy, token, limit, unclaimed_seconds: 3600 }
+    }
+
+    /// Lets this many machines wait unclaimed.
+    #[must_use]
+    pub fn with_limit(self, limit: UnclaimedLimit) -> Self {
+        Self { limit, ..self }
+    }
+
+    /// Lets each of them wait this long.
+    #[must_use]
+    pub fn with_unclaimed_seconds(self, unclaimed_seconds: i64) -> Self {
+        Self { unclaimed_seconds, ..self }
+    }
 }
 
 /// `GET /ignition-clevis-pin-trustee` and its aliases.

@@ -1,5 +1,6 @@
 //! Rendering of Ignition configs.
 
+use std::error::Error;
 use std::fmt;
 
 use base64::Engine as _;
@@ -34,7 +35,14 @@ pub struct RenderError {
     pub machine: String,
     /// Why.
     #[source]
-    pub source: serde_json::Error,
+    pub source: Box<dyn Error + Send + Sync>,
+}
+
+impl RenderError {
+    /// The config of this machine cannot be written.
+    pub fn new(machine: &MachineId, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self { machine: machine.to_string(), source: source.into() }
+    }
 }
 
 /// Ignition 3.6 with one LUKS volume `root` and the custom pin `trustee`, for any number of KBS
@@ -118,7 +126,7 @@ impl PinGenerator for ClevisPinGenerator {
     }
 
     fn render_ignition(&self, machine: &MachineId) -> Result<Vec<u8>, RenderError> {
-        let failed = |source| RenderError { machine: machine.to_string(), source };
+        let failed = |error: serde_json::Error| RenderError::new(machine, error);
         let pin = serde_json::to_string(&self.pin_config(machine)).map_err(failed)?;
         let mut filesystem = Filesystem::new("/dev/mapper/root".to_owned());
         filesystem.format = Some("ext4".to_owned());

@@ -154,15 +154,8 @@ async fn decide(
         AkDecision::Approve(_) => {}
     }
     let registry = ctx.registry.with_key_object(record.fingerprint(), key.name_any());
-    let ports = AkPorts {
-        machines: &registry,
-        aks: &registry,
-        matcher: &*matcher,
-        audit: &registry,
-        clock: ctx.clock(),
-        // Counted above, by what is known.
-        claims: ClaimLimits::NONE,
-    };
+    let ports = AkPorts::new(&registry, &registry, &*matcher, &registry, ctx.clock())
+        .with_claims(ClaimLimits::NONE);
     let submission = AkSubmission::new(record.machine, candidate);
     let outcome = approve(ports, submission).await.map_err(|error| {
         let kind = error.port_error().kind();

@@ -114,12 +114,7 @@ async fn make_key(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<()
         Some(owner) => ctx.registry.owned_by(owner),
         None => ctx.registry.clone(),
     };
-    let ports = ProvisionPorts {
-        secrets: &registry,
-        generator: &*ctx.parts.keys,
-        clock: ctx.clock(),
-        entropy: ctx.entropy(),
-    };
+    let ports = ProvisionPorts::new(&registry, &*ctx.parts.keys, ctx.clock(), ctx.entropy());
     let outcome = provision(ports, *id).await?;
     let status = json!({ "keySecret": id.to_string() });
     ctx.write_status(machine, None, status).await?;

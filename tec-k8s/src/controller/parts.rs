@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kube::Client;
-use tec_core::luks::LuksKeyGenerator;
+use tec_core::luks::{CompatLuksKey, LuksKeyGenerator};
 use tec_core::port::{Clock, Entropy};
 
 use super::trust::{LabelReader, Trust, TrusteeMaker};
@@ -11,7 +11,7 @@ use crate::render::Deploy;
 
 /// What the program brings.
 #[derive(Clone)]
-#[expect(clippy::exhaustive_structs, reason = "a bundle, built field by field")]
+#[non_exhaustive]
 pub struct Parts {
     /// The API server.
     pub client: Client,
@@ -33,6 +33,47 @@ pub struct Parts {
     pub clock: Arc<dyn Clock>,
     /// Randomness.
     pub entropy: Arc<dyn Entropy>,
+}
+
+impl Parts {
+    /// These parts. What is deployed are the images of this release; new disk keys have the form
+    /// that existing clusters use.
+    #[expect(clippy::too_many_arguments, reason = "ports, each of a type of its own")]
+    pub fn new(
+        client: Client,
+        namespace: impl Into<String>,
+        identity: impl Into<String>,
+        trust: Arc<dyn Trust>,
+        labels: Arc<dyn LabelReader>,
+        maker: Arc<dyn TrusteeMaker>,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+    ) -> Self {
+        Self {
+            client,
+            namespace: namespace.into(),
+            identity: identity.into(),
+            deploy: Deploy::default(),
+            trust,
+            labels,
+            maker,
+            keys: Arc::new(CompatLuksKey),
+            clock,
+            entropy,
+        }
+    }
+
+    /// Deploys these images.
+    #[must_use]
+    pub fn with_deploy(self, deploy: Deploy) -> Self {
+        Self { deploy, ..self }
+    }
+
+    /// Creates the disk keys of new machines.
+    #[must_use]
+    pub fn with_keys(self, keys: Arc<dyn LuksKeyGenerator>) -> Self {
+        Self { keys, ..self }
+    }
 }
 
 impl std::fmt::Debug for Parts {

@@ -123,15 +123,15 @@ impl Registries {
             pinned: boots.pinned,
             states: &*boots.states,
         });
-        AdmitPorts {
-            machines: &*self.machines,
-            aks: &*self.aks,
+        AdmitPorts::new(
+            &*self.machines,
+            &*self.aks,
             boots,
-            clocks: &*self.clocks,
-            attempts: &*self.attempts,
-            audit: &*self.audit,
-            clock: &*self.clock,
-        }
+            &*self.clocks,
+            &*self.attempts,
+            &*self.audit,
+            &*self.clock,
+        )
     }
 
     async fn note(

@@ -28,11 +28,14 @@ use tec_core::port::{
 use tec_core::secret::SecretBytes;
 
 use super::{Admission, Backend, PolicyDecision};
-use crate::policy::{PolicyIntent, ak_reference_name, ak_reference_value, pcr_reference_name};
+use crate::policy::{
+    AttestationPolicy, PolicyError, PolicyIntent, ResourcePolicy, ak_reference_name,
+    ak_reference_value, pcr_reference_name,
+};
 
 /// The ports of a live backend.
 #[derive(Clone, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "a bundle of ports, built field by field")]
+#[non_exhaustive]
 pub struct LivePorts {
     /// The machines.
     pub machines: Arc<dyn MachineRegistry>,
@@ -50,6 +53,47 @@ pub struct LivePorts {
     pub attempts: Arc<dyn AttemptLog>,
     /// Time.
     pub clock: Arc<dyn Clock>,
+}
+
+impl LivePorts {
+    /// These ports.
+    #[expect(clippy::too_many_arguments, reason = "ports, each of a type of its own")]
+    pub fn new(
+        machines: Arc<dyn MachineRegistry>,
+        aks: Arc<dyn AkRegistry>,
+        images: Arc<dyn ImageRegistry>,
+        secrets: Arc<dyn SecretStore>,
+        audit: Arc<dyn AuditSink>,
+        clocks: Arc<dyn ClockLog>,
+        attempts: Arc<dyn AttemptLog>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        Self { machines, aks, images, secrets, audit, clocks, attempts, clock }
+    }
+
+    /// One store for everything, such as `tec_core::store::Store`.
+    pub fn of<S>(store: Arc<S>, clock: Arc<dyn Clock>) -> Self
+    where
+        S: MachineRegistry
+            + AkRegistry
+            + ImageRegistry
+            + SecretStore
+            + AuditSink
+            + ClockLog
+            + AttemptLog
+            + 'static,
+    {
+        Self {
+            machines: Arc::clone(&store) as _,
+            aks: Arc::clone(&store) as _,
+            images: Arc::clone(&store) as _,
+            secrets: Arc::clone(&store) as _,
+            audit: Arc::clone(&store) as _,
+            clocks: Arc::clone(&store) as _,
+            attempts: store,
+            clock,
+        }
+    }
 }
 
 /// Decides from the registries, twice: when evidence comes and when the key leaves.
@@ -77,6 +121,21 @@ impl LiveBackend {
             attestation: intent.render_attestation().into(),
             resource: intent.render_resource().into(),
         }
+    }
+
+    /// Asks these policies instead of those of the intent: Rego texts with the package `policy`.
+    ///
+    /// They can only refuse more. What is pinned, and which machine gets which key, the registries
+    /// decide all the same.
+    ///
+    /// # Errors
+    /// A text does not parse.
+    pub fn with_policies(mut self, attestation: &str, resource: &str) -> Result<Self, PolicyError> {
+        AttestationPolicy::parse(attestation)?;
+        ResourcePolicy::parse(resource)?;
+        self.attestation = attestation.into();
+        self.resource = resource.into();
+        Ok(self)
     }
 
     /// Admits what `states` admits, for example machines between two images.
@@ -119,15 +178,15 @@ impl LiveBackend {
     fn admit_ports(&self) -> AdmitPorts<'_> {
         let boots =
             Boots { images: &*self.ports.images, pinned: self.pinned, states: &*self.states };
-        AdmitPorts {
-            machines: &*self.ports.machines,
-            aks: &*self.ports.aks,
-            boots: Some(boots),
-            clocks: &*self.ports.clocks,
-            attempts: &*self.ports.attempts,
-            audit: &*self.ports.audit,
-            clock: &*self.ports.clock,
-        }
+        AdmitPorts::new(
+            &*self.ports.machines,
+            &*self.ports.aks,
+            Some(boots),
+            &*self.ports.clocks,
+            &*self.ports.attempts,
+            &*self.ports.audit,
+            &*self.ports.clock,
+        )
     }
 }
 
@@ -196,15 +255,15 @@ impl Backend for LiveBackend {
             Err(ReleaseError::Refused { code })
         } else {
             // For a path that is not its own the flow refuses, too, and says so better.
-            let ports = ReleasePorts {
-                machines: &*self.ports.machines,
-                aks: &*self.ports.aks,
-                images: &*self.ports.images,
-                states: &*self.states,
-                secrets: &*self.ports.secrets,
-                audit: &*self.ports.audit,
-                clock: &*self.ports.clock,
-            };
+            let ports = ReleasePorts::new(
+                &*self.ports.machines,
+                &*self.ports.aks,
+                &*self.ports.images,
+                &*self.states,
+                &*self.ports.secrets,
+                &*self.ports.audit,
+                &*self.ports.clock,
+            );
             flow::release(ports, attested, path, &mut attempt).await
         };
         if let Err(error) = self.ports.attempts.record(&attempt).await {

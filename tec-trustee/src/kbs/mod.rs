@@ -26,6 +26,11 @@
 //! take and the memory they hold are bounded here. Rates are for the program: a layer around
 //! [`Kbs::router`] that refuses with 429.
 //!
+//! # Where to mount it
+//! At the root of a host and port. The paths are part of the protocol, and what names a server
+//! ([`BaseUrl`](tec_core::endpoint::BaseUrl), the pin of a node) has no path: a router that nests it
+//! below a prefix is never asked.
+//!
 //! # Differences from Trustee, on purpose
 //! - Without policies everything is denied.
 //! - Tokens count only when signed by this server's key, or keys that it was given.

@@ -76,16 +76,7 @@ async fn register(registry: &MemoryRegistry, number: u64) {
 }
 
 fn ports(registry: &Arc<MemoryRegistry>, clock: &Arc<ManualClock>) -> LivePorts {
-    LivePorts {
-        machines: Arc::clone(registry) as _,
-        aks: Arc::clone(registry) as _,
-        images: Arc::clone(registry) as _,
-        secrets: Arc::clone(registry) as _,
-        audit: Arc::clone(registry) as _,
-        clocks: Arc::clone(registry) as _,
-        attempts: Arc::clone(registry) as _,
-        clock: Arc::clone(clock) as _,
-    }
+    LivePorts::of(Arc::clone(registry), Arc::clone(clock) as _)
 }
 
 impl World {
@@ -266,6 +257,31 @@ async fn a_machine_gets_its_key() {
     let attempt = attempts.latest(None, 1).await.unwrap().remove(0);
     assert!(attempt.ladder.is_released());
     assert_eq!(attempt.ladder.code, None);
+}
+
+#[tokio::test]
+async fn policies_of_an_embedder_refuse_more_and_never_less() {
+    const LENIENT: &str = "package policy\nimport rego.v1\n\
+        trust_claims := {\"hardware\": 2, \"configuration\": 2, \"executables\": 2}";
+    let world = World::new().await;
+    let backend = |resource: &str| {
+        let ports = ports(&world.registry, &world.clock);
+        LiveBackend::new(ports, &intent()).with_policies(LENIENT, resource)
+    };
+    let status = async |allow: bool, attester: &FakeAttester| {
+        let resource = format!("package policy\nimport rego.v1\nallow := {allow}");
+        let kbs = Kbs::new(config(Arc::new(backend(&resource).unwrap()), &world.clock));
+        let (cookie, nonce) = auth(&kbs).await;
+        let body = request(&nonce, attester).await;
+        post("attest", body.to_string()).cookie(&cookie).of(&kbs).await;
+        get(&own_path()).cookie(&cookie).of(&kbs).await.status
+    };
+    assert_eq!(status(true, &world.attester).await, StatusCode::OK);
+    assert_eq!(status(false, &world.attester).await, StatusCode::UNAUTHORIZED);
+    for stranger in [FakeAttester::new(99, 1), FakeAttester::new(1, 2)] {
+        assert_eq!(status(true, &stranger).await, StatusCode::UNAUTHORIZED);
+    }
+    assert!(backend("package other").is_err());
 }
 
 #[tokio::test]

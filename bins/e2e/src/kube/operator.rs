@@ -135,18 +135,20 @@ impl Bench {
     /// # Errors
     /// Never yet.
     pub fn start_over(&mut self, identity: &str, client: Client) -> anyhow::Result<Health> {
-        let operator = Operator::new(Parts {
-            client,
-            namespace: self.namespace.clone(),
-            identity: identity.to_owned(),
-            deploy: Deploy::default(),
-            trust: Arc::clone(&self.trust) as _,
-            labels: Arc::clone(&self.labels) as _,
-            maker: Arc::new(Maker::new(Generation::V0_21)),
-            clock: Arc::new(self.clock.clone()),
-            keys: Arc::new(CompatLuksKey),
-            entropy: Arc::new(SystemEntropy),
-        });
+        let operator = Operator::new(
+            Parts::new(
+                client,
+                self.namespace.clone(),
+                identity.to_owned(),
+                Arc::clone(&self.trust) as _,
+                Arc::clone(&self.labels) as _,
+                Arc::new(Maker::new(Generation::V0_21)),
+                Arc::new(self.clock.clone()),
+                Arc::new(SystemEntropy),
+            )
+            .with_deploy(Deploy::default())
+            .with_keys(Arc::new(CompatLuksKey)),
+        );
         let health = operator.health();
         let (stop, stopped) = oneshot::channel();
         self.stops.push(stop);

@@ -214,14 +214,8 @@ async fn bind(registry: &KubeRegistry, id: MachineId, key: PublicKey) {
     let machine = machine::Machine::unclaimed(id, RegisteredBy::Admin, SystemClock.now());
     let machines: &dyn MachineRegistry = registry;
     machines.create(&machine, UnclaimedLimit::Unlimited).await.unwrap();
-    let ports = AkPorts {
-        machines,
-        aks: registry,
-        matcher: &ManualMatcher,
-        audit: registry,
-        clock: &SystemClock,
-        claims: ClaimLimits::NONE,
-    };
+    let ports = AkPorts::new(machines, registry, &ManualMatcher, registry, &SystemClock)
+        .with_claims(ClaimLimits::NONE);
     let submission = AkSubmission::new(id, AkCandidate::from_admin(key, None));
     let outcome = flow::approve(ports, submission).await.unwrap();
     // The operator may have seen the key first.

@@ -185,27 +185,29 @@ impl World {
 
 fn router(registry: &Arc<MemoryRegistry>, matcher: impl AkMatcher + 'static) -> Router {
     let (clock, entropy) = (Arc::new(SystemClock), Arc::new(SystemEntropy));
-    let aks = AkService::new(AkServiceConfig {
-        machines: registry.clone(),
-        aks: registry.clone(),
-        matcher: Arc::new(matcher),
-        audit: registry.clone(),
-        clock: clock.clone(),
-        entropy: entropy.clone(),
-        tpm: Arc::new(CredentialIssuer::new()),
-        provision: Some((registry.clone(), Arc::new(CompatLuksKey))),
-        claims: ClaimLimits::default(),
-    });
-    let ports = LivePorts {
-        machines: registry.clone(),
-        aks: registry.clone(),
-        images: registry.clone(),
-        secrets: registry.clone(),
-        audit: registry.clone(),
-        clocks: registry.clone(),
-        attempts: registry.clone(),
-        clock: clock.clone(),
-    };
+    let aks = AkService::new(
+        AkServiceConfig::new(
+            registry.clone(),
+            registry.clone(),
+            Arc::new(matcher),
+            registry.clone(),
+            clock.clone(),
+            entropy.clone(),
+            Arc::new(CredentialIssuer::new()),
+        )
+        .with_provision(registry.clone(), Arc::new(CompatLuksKey))
+        .with_claims(ClaimLimits::default()),
+    );
+    let ports = LivePorts::new(
+        registry.clone(),
+        registry.clone(),
+        registry.clone(),
+        registry.clone(),
+        registry.clone(),
+        registry.clone(),
+        registry.clone(),
+        clock.clone(),
+    );
     let intent = PolicyIntent::new(PinnedPcrs::boot_manager(), [Tee::Tpm]).unwrap();
     let backend = Arc::new(LiveBackend::new(ports, &intent));
     let signer = TokenSigner::random(&mut EntropyRng::new(&SystemEntropy));

@@ -97,14 +97,8 @@ async fn find(store: &Store, key: Fingerprint) -> anyhow::Result<AkRecord> {
 async fn approve(store: &Store, record: AkRecord, disk_keys: DiskKeys) -> anyhow::Result<()> {
     let key = record.fingerprint();
     let machine = record.machine;
-    let ports = AkPorts {
-        machines: store,
-        aks: store,
-        matcher: &ManualMatcher,
-        audit: store,
-        clock: &SystemClock,
-        claims: ClaimLimits::NONE,
-    };
+    let ports = AkPorts::new(store, store, &ManualMatcher, store, &SystemClock)
+        .with_claims(ClaimLimits::NONE);
     let candidate = AkCandidate::from_admin(record.public, record.ek);
     match flow::approve(ports, AkSubmission::new(machine, candidate)).await? {
         AkOutcome::Bound(_) | AkOutcome::AlreadyBound => {}
@@ -116,12 +110,7 @@ async fn approve(store: &Store, record: AkRecord, disk_keys: DiskKeys) -> anyhow
         }
     }
     let generator = disk_keys.generator();
-    let ports = ProvisionPorts {
-        secrets: store,
-        generator: &*generator,
-        clock: &SystemClock,
-        entropy: &SystemEntropy,
-    };
+    let ports = ProvisionPorts::new(store, &*generator, &SystemClock, &SystemEntropy);
     flow::provision(ports, machine).await.map_err(coded(
         Code::StoreUnavailable,
         format!("make the disk key of machine {machine}"),

@@ -208,13 +208,7 @@ async fn add(
     output: Output,
 ) -> anyhow::Result<()> {
     let pins = Endpoints::read(state_dir)?.pins()?;
-    let ports = RegisterPorts {
-        machines: store,
-        audit: store,
-        pins: &pins,
-        clock: &SystemClock,
-        entropy: &SystemEntropy,
-    };
+    let ports = RegisterPorts::new(store, store, &pins, &SystemClock, &SystemEntropy);
     let registration = flow::register_by_admin(ports, id).await?;
     let ignition: serde_json::Value = serde_json::from_slice(&registration.ignition)?;
     let added = serde_json::json!({ "machine": registration.machine, "ignition": ignition });

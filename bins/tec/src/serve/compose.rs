@@ -52,27 +52,34 @@ pub(super) fn routers(
     let limited = |rate, style| from_fn_with_state(Arc::new(Limiter::new(rate, style)), limit);
     let reserve = Arc::new(Reserve::of(state_dir, args.reserve_mib));
     let reserved = |style| from_fn_with_state((reserve.clone(), style), keep_reserve);
-    let register = RegisterService::new(RegisterServiceConfig {
-        machines: store.clone(),
-        audit: store.clone(),
-        pins: Arc::new(endpoints.pins()?),
-        clock: clock.clone(),
-        entropy: Arc::new(SystemEntropy),
-        token: token(args)?,
-        limit: UnclaimedLimit::AtMost(args.max_unclaimed),
-        unclaimed_seconds: args.unclaimed_seconds(),
-    });
-    let ak = AkService::new(AkServiceConfig {
-        machines: store.clone(),
-        aks: store.clone(),
-        matcher: matcher(args),
-        audit: store.clone(),
-        clock: clock.clone(),
-        entropy: Arc::new(SystemEntropy),
-        tpm: tpm_objects(args, clock)?,
-        provision: Some((store.clone(), args.disk_keys.generator())),
-        claims: ClaimLimits { total: args.max_claimed, per_source: args.max_claimed_per_source },
-    });
+    let register = RegisterService::new(
+        RegisterServiceConfig::new(
+            store.clone(),
+            store.clone(),
+            Arc::new(endpoints.pins()?),
+            clock.clone(),
+            Arc::new(SystemEntropy),
+            token(args)?,
+        )
+        .with_limit(UnclaimedLimit::AtMost(args.max_unclaimed))
+        .with_unclaimed_seconds(args.unclaimed_seconds()),
+    );
+    let ak = AkService::new(
+        AkServiceConfig::new(
+            store.clone(),
+            store.clone(),
+            matcher(args),
+            store.clone(),
+            clock.clone(),
+            Arc::new(SystemEntropy),
+            tpm_objects(args, clock)?,
+        )
+        .with_provision(store.clone(), args.disk_keys.generator())
+        .with_claims(ClaimLimits {
+            total: args.max_claimed,
+            per_source: args.max_claimed_per_source,
+        }),
+    );
     Ok(Routers {
         register: health(store)
             .fallback_service(register)
@@ -162,16 +169,16 @@ fn kbs(
     let verifier = args.evidence.verifier(clock)?;
     let tees: Vec<Tee> = verifier.tees().collect();
     let intent = PolicyIntent::new(pinned(args)?, tees.iter().copied())?;
-    let ports = LivePorts {
-        machines: store.clone(),
-        aks: store.clone(),
-        images: store.clone(),
-        secrets: store.clone(),
-        audit: store.clone(),
-        clocks: store.clone(),
-        attempts: store.clone(),
-        clock: clock.clone(),
-    };
+    let ports = LivePorts::new(
+        store.clone(),
+        store.clone(),
+        store.clone(),
+        store.clone(),
+        store.clone(),
+        store.clone(),
+        store.clone(),
+        clock.clone(),
+    );
     // Machines are updated part by part, and may boot at any moment in between.
     let states = Arc::new(MixedStates::default());
     let config = KbsConfig::new(

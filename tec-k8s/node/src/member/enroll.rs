@@ -164,14 +164,8 @@ impl Enrollments for KubeEnrollments {
         // The node proved its key; there is no number of such machines to keep low.
         self.0.create(&machine, UnclaimedLimit::Unlimited).await?;
         let candidate = AkCandidate::from_node(key.clone(), None);
-        let ports = AkPorts {
-            machines: &self.0,
-            aks: &self.0,
-            matcher: &*matcher,
-            audit: &self.0,
-            clock: &**self.0.clock(),
-            claims: ClaimLimits::NONE,
-        };
+        let ports = AkPorts::new(&self.0, &self.0, &*matcher, &self.0, &**self.0.clock())
+            .with_claims(ClaimLimits::NONE);
         let operation = format!("bind the key of node {} to machine {id}", claim.name);
         let bound = approve(ports, AkSubmission::new(id, candidate)).await;
         match bound.map_err(|error| {

@@ -69,18 +69,18 @@ impl Composer {
         let known = Arc::clone(&self.known);
         let intake = Intake::new(registry.clone(), self.client.clone(), &self.namespace, known);
         let intake = Arc::new(intake);
-        Some(AkService::new(AkServiceConfig {
-            machines: Arc::clone(&intake) as _,
-            aks: intake,
-            matcher: Arc::new(SubmitOnly::new(matcher)),
-            audit: Arc::new(registry),
-            clock,
-            entropy: Arc::new(SystemEntropy),
-            tpm: Arc::new(CredentialIssuer::new()),
-            provision: None,
-            // It binds nothing; the operator counts.
-            claims: ClaimLimits::NONE,
-        }))
+        Some(AkService::new(
+            AkServiceConfig::new(
+                Arc::clone(&intake) as _,
+                intake,
+                Arc::new(SubmitOnly::new(matcher)),
+                Arc::new(registry),
+                clock,
+                Arc::new(SystemEntropy),
+                Arc::new(CredentialIssuer::new()),
+            )
+            .with_claims(ClaimLimits::NONE),
+        ))
     }
 }
 

@@ -144,16 +144,18 @@ impl Composer {
         let said = setting.cluster.spec.registration.as_ref();
         let most = said.and_then(|said| said.max_unclaimed).unwrap_or(MAX_UNCLAIMED);
         let seconds = said.and_then(|said| said.unclaimed_ttl_seconds);
-        RegisterService::new(RegisterServiceConfig {
-            machines: Arc::clone(&registry) as _,
-            audit: registry,
-            pins: Arc::new(pins),
-            clock: Arc::new(SystemClock),
-            entropy: Arc::new(SystemEntropy),
-            token: setting.token.as_ref().map(|token| SecretBytes::new(token.clone().into_bytes())),
-            limit: UnclaimedLimit::AtMost(most.into()),
-            unclaimed_seconds: seconds.unwrap_or(UNCLAIMED_SECONDS).into(),
-        })
+        RegisterService::new(
+            RegisterServiceConfig::new(
+                Arc::clone(&registry) as _,
+                registry,
+                Arc::new(pins),
+                Arc::new(SystemClock),
+                Arc::new(SystemEntropy),
+                setting.token.as_ref().map(|token| SecretBytes::new(token.clone().into_bytes())),
+            )
+            .with_limit(UnclaimedLimit::AtMost(most.into()))
+            .with_unclaimed_seconds(seconds.unwrap_or(UNCLAIMED_SECONDS).into()),
+        )
     }
 }
 
