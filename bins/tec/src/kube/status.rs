@@ -127,7 +127,7 @@ fn needs_you(status: &Status) -> Vec<String> {
         [] => list.push("there is no cluster object: apply a TrustedExecutionCluster".to_owned()),
         [only] if only.ready => {}
         [only] => {
-            list.push(format!("the cluster is not ready ({}), see kubectl tec check", only.reason))
+            list.push(format!("the cluster is not ready ({}), see kubectl tec check", only.reason));
         }
         _ => list.push("there are several cluster objects: remove all but one".to_owned()),
     }
