@@ -7,8 +7,9 @@
 //!
 //! *What it is not*: it reads no clock, no randomness, no files and no network, and it starts no
 //! task. Those come in through [`port`]s and arguments. The exceptions stand behind the features
-//! `embedded` (a SQLite store) and `http` (registration endpoints as tower services). `service`, the
-//! bootstrap of a platform's services, is as pure as the rest.
+//! `embedded` (a SQLite store), `http` (registration endpoints as tower services) and `system` (clock
+//! and randomness of the host). `node` and `service`, bootstrap of nodes and of a platform's services,
+//! are as pure as the rest.
 //!
 //! ```text
 //!   GET Ignition ──► flow::register ──► MachineRegistry
@@ -16,6 +17,27 @@
 //!                    flow::provision ─► LuksKeyGenerator ───► SecretStore::put_new (never twice)
 //!   approve image ─► flow::publish_image ─► ImageRegistry
 //!   evidence ──────► Verifier ──► attest::appraise ──► Attested ──► flow::release ──► key
+//! ```
+//!
+//! # Example
+//! The key of a machine that never had one is approved, once:
+//! ```
+//! use tec_core::ak::{AkCandidate, AkDecision, AkMatcher, AkReason, PublicKey, TofuMatcher};
+//! use tec_core::machine::{Machine, RegisteredBy};
+//! use tec_core::time::Timestamp;
+//!
+//! # let pem = "-----BEGIN PUBLIC KEY-----\n\
+//! # MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEaxfR8uEsQkf4vOblY6RA8ncDfYEt\n\
+//! # 6zOg9KE5RdiYwpZP40Li/hp/m47n60p8D54WK84zV2sxXs7LtkBoN79R9Q==\n\
+//! # -----END PUBLIC KEY-----\n";
+//! let now = Timestamp::from_unix_seconds(1_795_000_000);
+//! let id = "7c9e6679-7425-40de-944b-e07fc1f90ae7".parse()?;
+//! let machine = Machine::unclaimed(id, RegisteredBy::FirstBoot, now);
+//! let key = AkCandidate::from_node(PublicKey::from_pem(pem)?, None);
+//!
+//! let decision = TofuMatcher.decide(&key, Some(&machine), None, None);
+//! assert_eq!(decision, AkDecision::Approve(AkReason::FirstUse));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -16,6 +16,27 @@
 //!                               ▼                                   │
 //!                             tec_core::machine::Machine, ak::AkRecord, image::ApprovedImage
 //! ```
+//!
+//! # Example
+//! ```
+//! # #[cfg(feature = "api")]
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use tec_k8s::api::Machine;
+//! let object: Machine = serde_json::from_value(serde_json::json!({
+//!     "apiVersion": "trusted-execution-clusters.io/v1alpha1",
+//!     "kind": "Machine",
+//!     "metadata": {
+//!         "name": "machine-7c9e6679-7425-40de-944b-e07fc1f90ae7",
+//!         "creationTimestamp": "2026-11-23T12:00:00Z",
+//!     },
+//!     "spec": { "id": "7c9e6679-7425-40de-944b-e07fc1f90ae7" },
+//! }))?;
+//! assert_eq!(object.to_core()?.id.to_string(), "7c9e6679-7425-40de-944b-e07fc1f90ae7");
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "api"))]
+//! # fn main() {}
+//! ```
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 /// The types of the Kubernetes API that the public interface here has. The program that links this

@@ -19,6 +19,19 @@
 //!
 //! The protocol is the KBS attestation protocol 0.4.0, as Trustee v0.14 to v0.21 and its clients
 //! speak it.
+//!
+//! # Example
+//! The policies for a Trustee that releases to each machine its own key, and no other:
+//! ```
+//! use tec_core::attest::{PinnedPcrs, Tee};
+//! use tec_trustee::policy::PolicyIntent;
+//!
+//! let intent = PolicyIntent::new(PinnedPcrs::boot_manager(), [Tee::Tpm])?;
+//! let (attestation, resource) = (intent.render_attestation(), intent.render_resource());
+//! assert!(attestation.contains("tpm_pcr4"));
+//! assert!(resource.contains("default allow := false"));
+//! # Ok::<(), tec_trustee::policy::PolicyIntentError>(())
+//! ```
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod clevis;
