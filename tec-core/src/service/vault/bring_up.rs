@@ -9,7 +9,8 @@ use sha2::{Digest as _, Sha256};
 use super::root::{RootWork, Step};
 use super::{
     AesSecret, Binding, Effect, Event, Fresh, Ordinal, Outcome, Peers, Platform, Progress, Request,
-    Response, RootPart, Rotation, SealKind, Sealed, Verdict, WrapError, WrappedKey, desired, http,
+    Response, RootPart, Rotation, SealKind, Sealed, Verdict, WrapError, WrappedKey, answer,
+    desired,
 };
 use crate::plan::Plan;
 use crate::secret::{SecretArray, SecretBytes};
@@ -96,7 +97,7 @@ struct Initialized {
     keys_base64: Vec<String>,
     #[serde(default)]
     recovery_keys_base64: Vec<String>,
-    #[serde(deserialize_with = "http::secret")]
+    #[serde(deserialize_with = "answer::secret")]
     root_token: SecretBytes,
 }
 
@@ -460,7 +461,7 @@ impl BringUp {
     fn unseal(&mut self, seal: Seal) -> Effect {
         match (&self.key, seal.sealed, self.platform.seal) {
             (Some(key), true, SealKind::Shamir) => {
-                let body = json!({"key": http::text(key, "to unseal")});
+                let body = json!({"key": answer::text(key, "to unseal")});
                 self.call(Phase::Unseal, Request::post("sys/unseal", &body))
             }
             // A static seal opens by itself, a little later.

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{AnswerError, MOUNTS, Request, Response, http};
+use super::{AnswerError, MOUNTS, Request, Response, answer};
 use crate::secret::SecretBytes;
 use crate::service::caller::{Account, Role};
 use crate::service::tls::SigningRequest;
@@ -32,7 +32,7 @@ struct Answer {
 
 #[derive(Deserialize)]
 struct Auth {
-    #[serde(deserialize_with = "http::secret")]
+    #[serde(deserialize_with = "answer::secret")]
     client_token: SecretBytes,
     metadata: Metadata,
 }
@@ -103,7 +103,7 @@ struct Key {
 
 /// Exchanges a service-account token.
 pub fn log_in(role: Role, token: &SecretBytes) -> Request {
-    let body = json!({"role": role.as_str(), "jwt": http::text(token, "to log in")});
+    let body = json!({"role": role.as_str(), "jwt": answer::text(token, "to log in")});
     Request::post("auth/kubernetes/login", &body)
 }
 

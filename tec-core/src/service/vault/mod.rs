@@ -41,7 +41,7 @@ pub use self::platform::{Ordinal, Peers, Platform, RootPart, SealKind};
 pub use self::progress::{Progress, ProgressError};
 pub use self::setup::{Published, Refused, Setup, SetupEffect, SetupEnd, SetupEvent};
 pub use self::wrap::{Binding, WrapError, WrappedKey};
-use super::answer as http;
+use super::answer;
 pub(crate) use super::answer::secret;
 pub use super::answer::{AnswerError, Method, Request, Response, Verdict};
 

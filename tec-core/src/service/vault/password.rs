@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{AnswerError, MOUNTS, Request, Response, http};
+use super::{AnswerError, MOUNTS, Request, Response, answer};
 use crate::secret::SecretBytes;
 use crate::time::Timestamp;
 
@@ -29,7 +29,7 @@ struct Versioned {
 
 #[derive(Deserialize)]
 struct Data {
-    #[serde(deserialize_with = "http::secret")]
+    #[serde(deserialize_with = "answer::secret")]
     password: SecretBytes,
 }
 
@@ -41,7 +41,7 @@ struct Metadata {
 
 #[derive(Deserialize)]
 struct Random {
-    #[serde(deserialize_with = "http::secret")]
+    #[serde(deserialize_with = "answer::secret")]
     random_bytes: SecretBytes,
 }
 
@@ -71,7 +71,7 @@ pub fn drawn(answer: &Response) -> Result<SecretBytes, AnswerError> {
 pub fn replace(user: &str, old: &Stored, new: &SecretBytes) -> Request {
     let body = json!({
         "options": {"cas": old.version},
-        "data": {"password": http::text(new, "to store it")},
+        "data": {"password": answer::text(new, "to store it")},
     });
     Request::post(path(user), &body)
 }

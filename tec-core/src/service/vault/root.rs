@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::converge::{Converge, Mode, Turn};
-use super::{Platform, Request, Response, Verdict, desired, http};
+use super::{Platform, Request, Response, Verdict, answer, desired};
 use crate::secret::SecretBytes;
 
 /// With or without padding: the vault leaves it out.
@@ -65,7 +65,7 @@ enum State {
 #[derive(Deserialize)]
 struct Attempt {
     nonce: String,
-    #[serde(deserialize_with = "http::secret")]
+    #[serde(deserialize_with = "answer::secret")]
     otp: SecretBytes,
 }
 
@@ -172,7 +172,7 @@ impl RootWork {
     fn update(&mut self, answer: &Response, key: &SecretBytes) -> Result<Step, Verdict> {
         let attempt: Attempt = answer.json().map_err(|_| refused(answer))?;
         let body = json!({
-            "key": http::text(key, "to make a root token"),
+            "key": answer::text(key, "to make a root token"),
             "nonce": attempt.nonce,
         });
         let request = Request::post("sys/generate-root/update", &body);

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::converge::{Converge, Mode, Turn};
-use super::{Platform, Request, Response, Verdict, call, desired, http, root};
+use super::{Platform, Request, Response, Verdict, answer, call, desired, root};
 use crate::plan::Plan;
 use crate::secret::SecretBytes;
 use crate::service::Fatal;
@@ -135,7 +135,7 @@ impl Phase {
 
 #[derive(Debug, Deserialize)]
 struct Login {
-    #[serde(deserialize_with = "http::secret")]
+    #[serde(deserialize_with = "answer::secret")]
     client_token: SecretBytes,
     lease_duration: u64,
 }
@@ -201,7 +201,7 @@ impl Setup {
     fn log_in(&mut self, token: &SecretBytes) -> SetupEffect {
         let body = json!({
             "role": Role::Controller.as_str(),
-            "jwt": http::text(token, "to log in"),
+            "jwt": answer::text(token, "to log in"),
         });
         self.call(Phase::Login, Request::post("auth/kubernetes/login", &body))
     }
