@@ -74,7 +74,7 @@ fn parts(args: &Args, client: Client) -> anyhow::Result<Parts> {
         args.identity.clone(),
         Arc::new(trust),
         Arc::new(RegistryLabels::new(args.registry.clone())),
-        Arc::new(Maker::new(args.generation)),
+        Arc::new(Maker::new(Arc::new(args.generation))),
         clock,
         entropy,
     )

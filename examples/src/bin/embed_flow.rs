@@ -6,7 +6,7 @@
 //! One type in memory stands for every store, a key broker listens on the loopback address, and a
 //! TPM in software attests. To embed it in earnest, put your own stores behind the same ports (or
 //! take `tec_core::store`), serve the router with TLS, and let a real TPM attest
-//! (`tec_tpm::tss::TpmAttester`). The calls stay the same.
+//! (`tec_tpm::tpm::TpmAttester`). The calls stay the same.
 #![expect(clippy::print_stdout, reason = "an example tells what it does")]
 
 use std::future::IntoFuture as _;

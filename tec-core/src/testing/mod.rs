@@ -50,9 +50,9 @@ pub use self::memory::MemoryRegistry;
 pub use self::node::{MemoryNode, NodeRecord};
 pub use self::plan::{Mishap, PlanRow, PlanRun, World, crash_everywhere, run_plan, seeded_mishaps};
 pub use self::suite::{
-    ak_matcher, ak_registry, attempt_log, audit_sink, audited_changes, boot_states, clock_log,
-    image_registry, key_broker, key_wrapper, machine_registry, secret_store, trust_anchor,
-    wrapped_keys,
+    AuditedPorts, ak_matcher, ak_registry, attempt_log, audit_sink, audited_changes, boot_states,
+    clock_log, image_registry, key_broker, key_wrapper, machine_registry, secret_store,
+    trust_anchor, wrapped_keys,
 };
 
 /// Runs a future that never has to wait, as those of the doubles.

@@ -31,6 +31,41 @@ async fn memory_doubles_conform() {
     .await;
 }
 
+/// Machines in one place, secrets in another.
+struct Apart {
+    registry: MemoryRegistry,
+    vault: MemoryRegistry,
+}
+
+impl super::AuditedPorts for Apart {
+    fn machines(&self) -> &dyn crate::port::MachineRegistry {
+        &self.registry
+    }
+
+    fn aks(&self) -> &dyn crate::port::AkRegistry {
+        &self.registry
+    }
+
+    fn images(&self) -> &dyn crate::port::ImageRegistry {
+        &self.registry
+    }
+
+    fn secrets(&self) -> &dyn SecretStore {
+        &self.vault
+    }
+}
+
+#[tokio::test]
+async fn stores_of_several_types_conform_together() {
+    let make = async || Apart { registry: MemoryRegistry::new(), vault: MemoryRegistry::new() };
+    let read = async |apart: &Apart| {
+        let mut lines = [apart.registry.events(), apart.vault.events()].concat();
+        lines.sort_by(|a, b| a.subject.cmp(&b.subject));
+        lines
+    };
+    super::audited_changes(make, read).await;
+}
+
 #[tokio::test]
 async fn a_healthy_wrapper_conforms() {
     let make = async || Faulty::healthy(Arc::new(MemoryRegistry::new()));

@@ -1,32 +1,34 @@
 //! What the cluster's own Trustee starts with.
 
+use std::sync::Arc;
+
 use rand_core::CryptoRng;
 use tec_core::port::{PortError, PortErrorKind};
 use tec_core::time::Timestamp;
-use tec_core::trustee::{Patched, TrusteeConfigurator as _, TrusteeIntent};
+use tec_core::trustee::{Patched, TrusteeConfigurator, TrusteeIntent};
 use tec_k8s::controller::{AdminPair, CertificatePair, SignerFiles, TrusteeMaker};
 use tec_support::tls;
-use tec_trustee::config::Generation;
 use tec_trustee::publish::AdminKey;
 use tec_trustee::signer;
 use tec_trustee::signer::{SignerCa, SignerError};
 
-/// Files of a Trustee of one generation.
-#[derive(Clone, Copy, Debug)]
+/// Files of a Trustee, configured by a [`TrusteeConfigurator`].
+#[derive(Clone, Debug)]
 pub struct Maker {
-    generation: Generation,
+    configurator: Arc<dyn TrusteeConfigurator>,
 }
 
 impl Maker {
-    /// Files as this generation reads them.
-    pub fn new(generation: Generation) -> Self {
-        Self { generation }
+    /// Configures with `configurator`: one of
+    /// [`Generation`](tec_trustee::config::Generation), or your own.
+    pub fn new(configurator: Arc<dyn TrusteeConfigurator>) -> Self {
+        Self { configurator }
     }
 }
 
 impl TrusteeMaker for Maker {
     fn config(&self, intent: &TrusteeIntent) -> Result<String, PortError> {
-        match self.generation.patch("", intent) {
+        match self.configurator.patch("", intent) {
             Ok(Patched::Changed(text)) => Ok(text),
             Ok(Patched::Unchanged) => Ok(String::new()),
             Err(error) => {

@@ -187,7 +187,7 @@ impl Reach {
         }
         let owner = cluster.controller_owner_ref(&());
         Ok(Target::Volumes {
-            config: Maker::new(self.generation).config(&render::mounted_intent())?,
+            config: Maker::new(Arc::new(self.generation)).config(&render::mounted_intent())?,
             owner: owner.ok_or_else(|| invalid("the cluster object was never stored"))?,
         })
     }

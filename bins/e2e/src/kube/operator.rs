@@ -142,7 +142,7 @@ impl Bench {
                 identity.to_owned(),
                 Arc::clone(&self.trust) as _,
                 Arc::clone(&self.labels) as _,
-                Arc::new(Maker::new(Generation::V0_21)),
+                Arc::new(Maker::new(Arc::new(Generation::V0_21))),
                 Arc::new(self.clock.clone()),
                 Arc::new(SystemEntropy),
             )

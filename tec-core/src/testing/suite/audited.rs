@@ -4,54 +4,86 @@ use crate::port::{
 };
 use crate::testing::sample;
 
+/// The ports whose changes take an audit line along: one type for all, which implements this by
+/// itself, or several over one audit log, such as machines in a cluster and secrets in a vault.
+pub trait AuditedPorts {
+    /// The machines.
+    fn machines(&self) -> &dyn MachineRegistry;
+    /// The keys.
+    fn aks(&self) -> &dyn AkRegistry;
+    /// The images.
+    fn images(&self) -> &dyn ImageRegistry;
+    /// The disk keys.
+    fn secrets(&self) -> &dyn SecretStore;
+}
+
+impl<R: MachineRegistry + AkRegistry + ImageRegistry + SecretStore> AuditedPorts for R {
+    fn machines(&self) -> &dyn MachineRegistry {
+        self
+    }
+
+    fn aks(&self) -> &dyn AkRegistry {
+        self
+    }
+
+    fn images(&self) -> &dyn ImageRegistry {
+        self
+    }
+
+    fn secrets(&self) -> &dyn SecretStore {
+        self
+    }
+}
+
 /// Checks that changes which take an audit line along write it, and calls that change nothing write
 /// none; `make` gives empty registries over one audit log, `read` what is in it, in order.
 ///
 /// # Panics
 /// Where the contract is broken.
-pub async fn audited_changes<R>(
-    make: impl AsyncFn() -> R,
-    read: impl AsyncFn(&R) -> Vec<AuditEvent>,
-) where
-    R: MachineRegistry + AkRegistry + ImageRegistry + SecretStore,
-{
-    let registry = &make().await;
-    refused_without_a_line(registry).await;
-    assert!(read(registry).await.is_empty(), "nothing was changed");
+pub async fn audited_changes<P: AuditedPorts>(
+    make: impl AsyncFn() -> P,
+    read: impl AsyncFn(&P) -> Vec<AuditEvent>,
+) {
+    let ports = &make().await;
+    let (machines, aks) = (ports.machines(), ports.aks());
+    let (images, secrets) = (ports.images(), ports.secrets());
+    refused_without_a_line(machines, aks, images).await;
+    assert!(read(ports).await.is_empty(), "nothing was changed");
     let mut lines = Vec::new();
     let mut line = || {
         let line = sample::audit_event(lines.len() as u64);
         lines.push(line.clone());
         line
     };
-    ok(registry.create(&sample::machine(1), UnclaimedLimit::Unlimited).await);
-    ok(registry.put(&sample::image(1)).await);
+    ok(machines.create(&sample::machine(1), UnclaimedLimit::Unlimited).await);
+    ok(images.put(&sample::image(1)).await);
     let unused = &sample::line_at(9);
     let (key, path) = (sample::ak(1, 1), sample::secret_path(1));
-    ok(registry.submit(&key, &line()).await);
-    ok(registry.submit(&key, unused).await);
-    ok(registry.bind(&sample::approved_ak(1, 1), &line()).await);
+    ok(aks.submit(&key, &line()).await);
+    ok(aks.submit(&key, unused).await);
+    ok(aks.bind(&sample::approved_ak(1, 1), &line()).await);
     for taken in [1, 2] {
-        ok(registry.bind(&sample::approved_ak(taken, 1), unused).await);
+        ok(aks.bind(&sample::approved_ak(taken, 1), unused).await);
     }
-    ok(registry.put_new(&path, &sample::secret(1), &line()).await);
-    ok(registry.put_new(&path, &sample::secret(2), unused).await);
+    ok(secrets.put_new(&path, &sample::secret(1), &line()).await);
+    ok(secrets.put_new(&path, &sample::secret(2), unused).await);
     for _ in 0..2 {
-        ok(AkRegistry::revoke(registry, &key.fingerprint(), &line()).await);
-        ok(ImageRegistry::revoke(registry, &sample::image_name(1), &line()).await);
-        ok(MachineRegistry::revoke(registry, &sample::machine_id(1), &line()).await);
+        ok(aks.revoke(&key.fingerprint(), &line()).await);
+        ok(images.revoke(&sample::image_name(1), &line()).await);
+        ok(machines.revoke(&sample::machine_id(1), &line()).await);
     }
-    assert_eq!(read(registry).await, lines);
+    assert_eq!(read(ports).await, lines);
 }
 
-async fn refused_without_a_line<R>(registry: &R)
-where
-    R: MachineRegistry + AkRegistry + ImageRegistry,
-{
+async fn refused_without_a_line(
+    machines: &dyn MachineRegistry,
+    aks: &dyn AkRegistry,
+    images: &dyn ImageRegistry,
+) {
     let unused = &sample::line_at(9);
-    ok(registry.bind(&sample::approved_ak(1, 99), unused).await);
-    kind(registry.submit(&sample::ak(1, 99), unused).await);
-    kind(AkRegistry::revoke(registry, &sample::ak(1, 1).fingerprint(), unused).await);
-    kind(ImageRegistry::revoke(registry, &sample::image_name(1), unused).await);
-    kind(MachineRegistry::revoke(registry, &sample::machine_id(1), unused).await);
+    ok(aks.bind(&sample::approved_ak(1, 99), unused).await);
+    kind(aks.submit(&sample::ak(1, 99), unused).await);
+    kind(aks.revoke(&sample::ak(1, 1).fingerprint(), unused).await);
+    kind(images.revoke(&sample::image_name(1), unused).await);
+    kind(machines.revoke(&sample::machine_id(1), unused).await);
 }

@@ -21,7 +21,7 @@ use std::task::Poll;
 pub use self::ak::ak_registry;
 pub use self::attempt::attempt_log;
 pub use self::audit::audit_sink;
-pub use self::audited::audited_changes;
+pub use self::audited::{AuditedPorts, audited_changes};
 pub use self::boot::boot_states;
 pub use self::broker::key_broker;
 pub use self::clock::clock_log;
