@@ -64,5 +64,37 @@ pub(super) fn check(root: &Path) -> Result<Vec<Violation>> {
             ));
         }
     }
+    found.extend(lost(root)?);
     Ok(found)
+}
+
+/// The page that says where everything is.
+const MAP: &str = "docs/architecture.md";
+
+/// Paths that the page names and that are not there.
+fn lost(root: &Path) -> Result<Vec<Violation>> {
+    let page = root.join(MAP);
+    if !page.exists() {
+        return Ok(Vec::new());
+    }
+    let text = fs::read_to_string(&page).with_context(|| format!("cannot read {MAP}"))?;
+    let mut found = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        // Between backticks lies every second piece.
+        for path in line.split('`').skip(1).step_by(2).filter(|path| is_path(path)) {
+            if !root.join(path).exists() {
+                let what = format!("{path} is not there");
+                let todo = "name where it is now: newcomers look there first";
+                found.push(Violation::new("map-is-true", MAP, number, what, todo));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Whether it begins with a top-level folder and has no part that stands for others.
+fn is_path(text: &str) -> bool {
+    let (folder, below) = text.split_once('/').unwrap_or((text, ""));
+    let stands_for_others = |c: char| "<>*{}… ".contains(c);
+    FOLDERS.contains(&folder) && !below.is_empty() && !below.contains(stands_for_others)
 }

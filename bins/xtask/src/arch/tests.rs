@@ -110,6 +110,15 @@ fn adapters_that_depend_on_one_another_are_seen() {
 }
 
 #[test]
+fn a_path_that_the_floor_plan_names_in_vain_is_seen() {
+    let found = broken_by(|root| {
+        let text = "`tec-core/src/lib.rs` `bins/<program>/x` `tec-core/src/none.rs`\n";
+        write(root, "docs/architecture.md", text);
+    });
+    assert_eq!(found, [("map-is-true", "docs/architecture.md".to_owned())]);
+}
+
+#[test]
 fn a_program_that_depends_on_another_is_seen() {
     let depend = "\n[dependencies.tec-services]\nworkspace = true";
     assert_broken("programs-apart", "bins/tec/Cargo.toml", |root| {
