@@ -1,5 +1,5 @@
 //! What an OpenSearch node gets, on a real OpenSearch. Runs only when it is asked for, as by `cargo
-//! xtask test --opensearch`: `cargo test -p tec-services-e2e --test opensearch`. Without OpenSearch it
+//! xtask test --opensearch`: `cargo test -p tec-e2e --test opensearch`. Without OpenSearch it
 //! fails; `cargo xtask tools --opensearch` sets it up.
 #![expect(clippy::unwrap_used, reason = "clippy takes helpers of tests for library code")]
 
