@@ -10,8 +10,9 @@ use serde_json::Value;
 use crate::cargo::cargo;
 use crate::{lanes, process, programs, term};
 
-/// Those that take longest begin first.
-const LONGEST: [&str; 3] = ["kubernetes", "scenarios", "services"];
+/// Those that play clusters, nodes and platforms: they take longest, and measure whether something
+/// happens in time. They run one after another, while the others run beside them.
+const SCENES: [&str; 3] = ["kubernetes", "scenarios", "services"];
 
 /// Checks that passed, and checks that failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,9 +58,8 @@ pub(crate) fn run_all(
     root: &Path,
     prepare: &(dyn Fn(&mut Command) -> Result<()> + Sync),
 ) -> Result<Count> {
-    let mut suites = build(root)?;
-    let rank = |suite: &Suite| LONGEST.iter().position(|name| *name == suite.name);
-    suites.sort_by_key(|suite| rank(suite).unwrap_or(LONGEST.len()));
+    let is_scene = |suite: &Suite| SCENES.contains(&suite.name.as_str());
+    let lanes: (Vec<_>, Vec<_>) = build(root)?.into_iter().partition(is_scene);
     let run = |suite: &Suite| {
         let mut command = process::command(&suite.program);
         command.current_dir(&suite.dir);
@@ -76,9 +76,10 @@ pub(crate) fn run_all(
         }
         anyhow::Ok(count)
     };
+    let in_turn = |suites: &Vec<Suite>| suites.iter().map(run).collect::<Result<Vec<_>>>();
     let mut all = Count::default();
-    for count in lanes::at_once(&suites, &run)? {
-        all.add(count?);
+    for counts in lanes::at_once(&[lanes.0, lanes.1], &in_turn)? {
+        counts?.into_iter().for_each(|count| all.add(count));
     }
     Ok(all)
 }
