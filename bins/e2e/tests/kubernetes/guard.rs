@@ -328,7 +328,7 @@ async fn a_clone_that_is_older_is_refused_by_a_guard_that_never_saw_the_original
     let mut world = World::new(&original).await;
     original.reboot();
     original.extend(PcrIndex::BOOT_MANAGER, &Sha256Digest::new([0xab; 32]));
-    world.fetch(&original).await.unwrap();
+    world.unlock(&original).await;
 
     world.replace_guard().await;
     let refused = world.fetch(&clone).await.unwrap_err();
@@ -350,7 +350,7 @@ async fn a_clone_that_is_older_is_refused_by_a_guard_that_never_saw_the_original
 async fn a_revocation_counts_at_once() {
     let tpm = approved_boot();
     let world = World::new(&tpm).await;
-    world.fetch(&tpm).await.unwrap();
+    world.unlock(&tpm).await;
     let key = tpm.public_key().fingerprint();
     let line = AuditEvent::new(SystemClock.now(), AuditAction::AkRevoked, None, "test");
     let keys: &dyn AkRegistry = &world.registry;

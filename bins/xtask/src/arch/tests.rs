@@ -115,7 +115,8 @@ fn a_path_that_the_floor_plan_names_in_vain_is_seen() {
         let text = "`tec-core/src/lib.rs` `bins/<program>/x` `tec-core/src/none.rs`\n";
         write(root, "docs/architecture.md", text);
     });
-    assert_eq!(found, [("map-is-true", "docs/architecture.md".to_owned())]);
+    let lost = found.iter().filter(|(rule, _)| *rule == "map-is-true");
+    assert_eq!(lost.count(), 1, "{found:?}");
 }
 
 #[test]
