@@ -2,21 +2,27 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net;
 use std::process;
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// Ports that the kernel gives to nobody by itself: its own choice begins at 32768
 /// (Linux, ip-sysctl.rst, `ip_local_port_range`).
 const FIRST: u16 = 12_000;
 const PORTS: u16 = 20_000;
-/// Ports of one process, before those of the next begin.
+/// Where processes begin lies this far apart, so that few ask for the same.
 const EACH: u32 = 97;
 
 /// How many ports this process has tried.
 static TRIED: AtomicU16 = AtomicU16::new(0);
+/// What says until the end of this process that a port is its own.
+static CLAIMS: Mutex<Vec<net::UnixListener>> = Mutex::new(Vec::new());
 
-/// A port of 127.0.0.1 for a server that another program opens later. Nobody listens on it now, and
-/// no connection gets it as its own, as happens to a port that the kernel chose.
+/// A port of 127.0.0.1 for a server that another program opens later. Nobody listens on it now, no
+/// connection gets it as its own, as happens to a port that the kernel chose, and nobody else
+/// gets it here as long as this process runs.
 ///
 /// # Errors
 /// All are taken.
@@ -25,11 +31,20 @@ pub fn free_port() -> io::Result<u16> {
     for _ in 0..PORTS {
         let next = u32::from(TRIED.fetch_add(1, Ordering::Relaxed));
         let port = FIRST + u16::try_from((first + next) % u32::from(PORTS)).unwrap_or_default();
+        // The claim is first: who only looks must not be taken for a server by somebody else.
+        let Ok(claim) = claim(port) else { continue };
+        CLAIMS.lock().unwrap_or_else(PoisonError::into_inner).push(claim);
         if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
             return Ok(port);
         }
     }
     Err(io::ErrorKind::AddrInUse.into())
+}
+
+/// A name without a file that one process at a time has (Linux, unix(7), "abstract").
+fn claim(port: u16) -> io::Result<net::UnixListener> {
+    let name = net::SocketAddr::from_abstract_name(format!("tec-port-{port}"))?;
+    net::UnixListener::bind_addr(&name)
 }
 
 /// An address with a [`free_port`].
@@ -59,5 +74,14 @@ mod tests {
         let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, next));
         let given = free_port().unwrap();
         assert!(taken.is_err() || given != next, "{given}");
+    }
+
+    #[test]
+    fn a_port_that_another_process_was_given_is_passed_over() {
+        let next = free_port().unwrap() + 1;
+        // Nobody listens there yet: its server is still starting.
+        let other = claim(next);
+        let given = free_port().unwrap();
+        assert!(other.is_err() || given != next, "{given}");
     }
 }

@@ -388,7 +388,6 @@ impl Drop for Program {
     }
 }
 
-/// A port that nobody has now.
 /// Mode of a file.
 pub(crate) fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o777

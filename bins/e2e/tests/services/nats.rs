@@ -291,7 +291,7 @@ async fn a_renewal_that_breaks_is_tried_again_before_the_old_jwt_ends() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_message_is_lost_while_jwts_and_certificates_are_renewed() {
-    let life = Duration::from_secs(6);
+    let life = Duration::from_secs(12);
     let load = Load { components: 4, each: Duration::from_millis(20), lasts: life * 4 };
     let seconds = life.as_secs().to_string();
     let flags = ["--user-seconds", &seconds, "--certificate-seconds", &seconds];
