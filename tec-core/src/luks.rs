@@ -31,6 +31,7 @@ use crate::secret::{SecretArray, SecretBytes};
 ///     }
 /// }
 /// ```
+#[cfg_attr(any(test, feature = "test-util"), mockall::automock)]
 pub trait LuksKeyGenerator: fmt::Debug + Send + Sync {
     /// Draws a key and returns the resource that a KBS serves.
     fn generate(&self, rng: &mut dyn CryptoRng) -> LuksResource;

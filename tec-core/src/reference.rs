@@ -27,6 +27,7 @@ pub trait BootImage: fmt::Debug + Send + Sync {
 ///
 /// *Contract*: deterministic; what cannot be predicted is an error, never a guess.
 /// *Implemented by* `tec_tpm::compute`.
+#[cfg_attr(any(test, feature = "test-util"), mockall::automock)]
 pub trait PcrComputer: fmt::Debug + Send + Sync {
     /// Computes the values, each with the events that make it up.
     fn compute(&self, image: &dyn BootImage) -> Result<ExpectedPcrs, ComputeError>;

@@ -56,6 +56,7 @@ pub enum PatchError {
 ///
 /// *Contract*: keys that it does not know are kept; patching twice changes nothing; the same input
 /// gives the same bytes. *Implemented by* `tec_trustee::config`, one per schema generation.
+#[cfg_attr(any(test, feature = "test-util"), mockall::automock)]
 pub trait TrusteeConfigurator: fmt::Debug + Send + Sync {
     /// Patches `current`; an empty text makes a new configuration.
     fn patch(&self, current: &str, intent: &TrusteeIntent) -> Result<Patched, PatchError>;

@@ -2,19 +2,22 @@
 #![cfg(feature = "test-util")]
 #![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 
-use rand_core::CryptoRng;
-use tec_core::ak::{AkCandidate, AkDecision, AkMatcher, AkReason, AkRecord, AkState};
+use tec_core::ak::{AkCandidate, AkDecision, AkReason, AkState, MockAkMatcher};
 use tec_core::attest::{PinnedPcrs, Tee, VerifiedEvidence};
 use tec_core::boot::WholeImages;
 use tec_core::digest::Sha256Digest;
 use tec_core::flow;
 use tec_core::flow::{
-    AdmitPorts, AkOutcome, AkPorts, AkSubmission, Boots, ProvisionPorts, ReleasePorts,
+    AdmitPorts, AkOutcome, AkPorts, AkSubmission, Boots, ProvisionPorts, RegisterError,
+    RegisterPorts, ReleasePorts,
 };
-use tec_core::id::ResourcePath;
+use tec_core::id::{MachineId, ResourcePath};
+use tec_core::ignition::{MockPinGenerator, RenderError};
 use tec_core::image::{ApprovedImage, ExpectedPcr, ExpectedPcrs, ImageEvent};
-use tec_core::luks::{CompatLuksKey, LuksKeyGenerator, LuksResource, content_key};
-use tec_core::machine::{Machine, MachineState};
+use tec_core::luks::{
+    CompatLuksKey, LuksKeyGenerator, LuksResource, MockLuksKeyGenerator, content_key,
+};
+use tec_core::machine::MachineState;
 use tec_core::pcr::{PcrIndex, PcrValues};
 use tec_core::port::{
     AkRegistry, ImageRegistry, MachineRegistry, MockAkRegistry, MockImageRegistry,
@@ -152,26 +155,17 @@ async fn a_store_that_loses_or_swaps_the_image_before_the_release_releases_nothi
 }
 
 /// Approves whatever it is asked about, for a reason of its own.
-#[derive(Debug)]
-struct ApprovesAll(AkReason);
-
-impl AkMatcher for ApprovesAll {
-    fn decide(
-        &self,
-        _: &AkCandidate,
-        _: Option<&Machine>,
-        _: Option<&AkRecord>,
-        _: Option<&AkRecord>,
-    ) -> AkDecision {
-        AkDecision::Approve(self.0)
-    }
+fn approves_all(reason: AkReason) -> MockAkMatcher {
+    let mut matcher = MockAkMatcher::new();
+    matcher.expect_decide().returning(move |_, _, _, _| AkDecision::Approve(reason));
+    matcher
 }
 
 #[tokio::test]
 async fn a_policy_that_approves_every_key_gives_no_machine_a_second_one() {
     let truth = world().await;
     for reason in [AkReason::FirstUse, AkReason::SameKeyAgain] {
-        let (matcher, clock) = (ApprovesAll(reason), ManualClock::new(sample::time(10)));
+        let (matcher, clock) = (approves_all(reason), ManualClock::new(sample::time(10)));
         let ports = AkPorts::new(&truth, &truth, &matcher, &truth, &clock);
         let candidate = AkCandidate::from_node(sample::public_key(66), None);
         let submission = AkSubmission::new(sample::machine_id(1), candidate);
@@ -186,13 +180,11 @@ async fn a_policy_that_approves_every_key_gives_no_machine_a_second_one() {
 }
 
 /// Gives every machine the same key.
-#[derive(Debug)]
-struct OneKey;
-
-impl LuksKeyGenerator for OneKey {
-    fn generate(&self, _: &mut dyn CryptoRng) -> LuksResource {
-        LuksResource::of_key(&SecretArray::new([7; 32]))
-    }
+fn one_key() -> MockLuksKeyGenerator {
+    let mut generator = MockLuksKeyGenerator::new();
+    let key = || LuksResource::of_key(&SecretArray::new([7; 32]));
+    generator.expect_generate().returning(move |_| key());
+    generator
 }
 
 #[tokio::test]
@@ -206,7 +198,7 @@ async fn a_generator_and_a_store_that_forgot_replace_no_key_and_release_none() {
         assert!(!kept.ct_eq(secret));
         Ok(PutOutcome::Existed)
     });
-    let generators: [&dyn LuksKeyGenerator; 2] = [&OneKey, &CompatLuksKey];
+    let generators: [&dyn LuksKeyGenerator; 2] = [&one_key(), &CompatLuksKey];
     for generator in generators {
         for secrets in [&forgetful as &dyn SecretStore, &truth] {
             let (clock, entropy) = (ManualClock::new(sample::time(10)), SeededEntropy::new(7));
@@ -218,4 +210,17 @@ async fn a_generator_and_a_store_that_forgot_replace_no_key_and_release_none() {
     let released = Stores::right(&truth).unlock(1).await.unwrap();
     assert!(released.ct_eq(&sample::secret(1)), "the first key stays");
     assert!(Stores::right(&truth).unlock(66).await.is_none());
+}
+
+#[tokio::test]
+async fn a_pin_that_cannot_be_written_leaves_no_machine_behind() {
+    let store = MemoryRegistry::new();
+    let mut pins = MockPinGenerator::new();
+    let failed = |machine: &MachineId| RenderError::new(machine, "no template");
+    pins.expect_render_ignition().returning(move |machine| Err(failed(machine)));
+    let (clock, entropy) = (ManualClock::new(sample::time(10)), SeededEntropy::new(7));
+    let ports = RegisterPorts::new(&store, &store, &pins, &clock, &entropy);
+    let refused = flow::register(ports, UnclaimedLimit::Unlimited).await;
+    assert!(matches!(refused, Err(RegisterError::Render(_))));
+    assert!(MachineRegistry::list(&store, None, 10).await.unwrap().is_empty());
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use tec_core::code::Code;
 use tec_core::image::ExpectedPcrs;
+use tec_core::reference::{BootImage, PcrComputer};
 use tec_registry::{ImageReference, Registry, RegistryError};
 use tec_support::SystemEntropy;
 use tec_support::exit::{CodedError, OK};
@@ -88,9 +89,38 @@ fn coded(error: RegistryError) -> CodedError {
 /// as with the existing program (upstream compute-pcrs as a Job).
 fn predict(image: &OpenImage, name: &str) -> anyhow::Result<ExpectedPcrs> {
     let platform = PlatformState::with_unknown_variables(SecureBoot::On);
-    let prediction = predictor_of(image).predict(image, &platform);
-    let prediction = prediction.map_err(|error| {
+    reference_values(&predictor_of(image).on(platform), image, name)
+}
+
+fn reference_values(
+    computer: &dyn PcrComputer,
+    image: &dyn BootImage,
+    name: &str,
+) -> anyhow::Result<ExpectedPcrs> {
+    let computed = computer.compute(image);
+    Ok(computed.map_err(|error| {
         CodedError::caused(Code::ImageUnreadable, format!("predict the boot of {name}"), error)
-    })?;
-    Ok(prediction.expected())
+    })?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use tec_core::reference::{ComputeError, MockPcrComputer};
+    use tec_tpm::compute::MemoryImage;
+
+    use super::*;
+
+    #[test]
+    fn a_computer_that_cannot_tell_is_an_error_with_image_and_code() {
+        let mut blind = MockPcrComputer::new();
+        let why = || io::Error::other("it sees nothing");
+        blind.expect_compute().returning(move |_| Err(ComputeError::new("boot/vmlinuz", why())));
+        let refused = reference_values(&blind, &MemoryImage::new(), "example.com/os:1");
+        let refused = refused.unwrap_err();
+        let coded = refused.downcast_ref::<CodedError>().unwrap();
+        assert_eq!(coded.code, Code::ImageUnreadable);
+        assert!(coded.context.contains("example.com/os:1"));
+    }
 }

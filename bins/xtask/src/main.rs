@@ -13,6 +13,7 @@ mod demo;
 mod e2e;
 mod fuzz;
 mod lanes;
+mod outside;
 mod pcr_live;
 mod process;
 mod programs;
@@ -45,6 +46,8 @@ enum Verb {
     Check,
     /// Everything that CI runs: tools, check, tests, examples, demo, real boots, fuzz smoke
     Test(test::Args),
+    /// Pack the libraries, and build programs of other workspaces against them
+    Outside,
     /// Play the main job end to end and write target/demo/report.html
     Demo(demo::Args),
     /// Make a cluster with real kubeadm in namespaces: init, two joins, two boots; as root
@@ -83,6 +86,7 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Tools(args) => tools::run(&args, &pcr_live::default_suites()),
         Verb::Check => check::run(&root),
         Verb::Test(args) => test::run(&root, &args),
+        Verb::Outside => outside::run(&root).map(drop),
         Verb::Demo(args) => demo::run(&root, &args),
         Verb::BootstrapDemo => bootstrap_demo::run(&root),
         Verb::E2e(args) => e2e::run(&root, &args),

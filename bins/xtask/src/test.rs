@@ -12,8 +12,8 @@ use crate::cargo::{Metadata, cargo};
 use crate::suites::Count;
 use crate::tools::{OpenSearch, Renew, Tools};
 use crate::{
-    bootstrap_demo, check, demo, fuzz, pcr_live, process, programs, room, services, suites, term,
-    tools, vm,
+    bootstrap_demo, check, demo, fuzz, outside, pcr_live, process, programs, room, services,
+    suites, term, tools, vm,
 };
 
 #[derive(Debug, clap::Args)]
@@ -59,6 +59,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
         take("opensearch", &|| opensearch_test(root, &tools));
     }
     take("crosscheck", &|| crosscheck(root));
+    take("outside", &|| outside::run(root));
     take("examples", &|| examples(root, &tools));
     take("demo", &|| one(demo::play(root, &tools, &[])));
     // It waits more than it works, and the next two steps do, too.

@@ -124,6 +124,7 @@ pub enum AkDecision {
 /// machine, or when the key was revoked. The registry's compare-and-swap enforces the same once
 /// more. First use is once in the life of a machine: one that ever had a key takes another only by an
 /// admin, or by the endorsement key that was proven for the last one.
+#[cfg_attr(any(test, feature = "test-util"), mockall::automock)]
 pub trait AkMatcher: fmt::Debug + Send + Sync {
     /// Decides.
     fn decide(

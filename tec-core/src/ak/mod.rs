@@ -9,6 +9,8 @@ mod tpm;
 use serde::{Deserialize, Serialize};
 
 pub use self::clock::{ClockFault, ClockReading, TpmClock};
+#[cfg(any(test, feature = "test-util"))]
+pub use self::matcher::MockAkMatcher;
 pub use self::matcher::{
     AkCandidate, AkDecision, AkMatcher, AkReason, AllOf, ByAdmin, EkBoundMatcher, ManualMatcher,
     TofuMatcher,

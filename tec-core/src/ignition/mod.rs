@@ -13,4 +13,6 @@ pub use self::pin::{
     AkRegistration, AttestationKeyConfig, HeaderConfig, NumRetries, PIN_NAME, ParsePinConfigError,
     PinConfig,
 };
+#[cfg(any(test, feature = "test-util"))]
+pub use self::render::MockPinGenerator;
 pub use self::render::{ClevisPinGenerator, MergeSource, PinGenerator, RenderError, render_merge};

@@ -18,6 +18,7 @@ use crate::id::{MachineId, ResourcePath};
 /// Makes what a new machine is handed.
 ///
 /// *Contract*: pure; the same machine gives the same bytes. *Implemented by* [`ClevisPinGenerator`].
+#[cfg_attr(any(test, feature = "test-util"), mockall::automock)]
 pub trait PinGenerator: fmt::Debug + Send + Sync {
     /// The pin's configuration for a machine.
     fn pin_config(&self, machine: &MachineId) -> PinConfig;

@@ -11,7 +11,9 @@ use crate::term;
 
 const KINDS: [&str; 6] = ["production", "support", "test", "e2e", "fuzz", "generated"];
 /// Packages that exist for tests, benchmarks and documentation.
-const E2E: [&str; 4] = ["benches", "bins/e2e", "examples", "examples/wasm"];
+const E2E: [&str; 3] = ["benches", "bins/e2e", "examples"];
+/// Where programs lie that are no members of the workspace.
+const OUTSIDE: &str = "examples/outside/";
 const FUZZ: &str = "bins/fuzz";
 /// What never ships: the command surface of this repository, programs of test machines, and doubles.
 const SUPPORT: [&str; 2] = ["bins/guest", "bins/xtask"];
@@ -55,7 +57,7 @@ fn by_package(sources: &[Source]) -> BTreeMap<String, Lines> {
             *generated += all;
         } else if package == FUZZ {
             *fuzz += all;
-        } else if E2E.contains(&package) {
+        } else if E2E.contains(&package) || package.starts_with(OUTSIDE) {
             *e2e += all;
         } else {
             let before = if source.is_test() { 0 } else { source.lines_before_tests() };

@@ -81,7 +81,7 @@ fn walk(root: &Path, below: &str, sources: &mut Vec<Source>) -> Result<()> {
             .file_type()
             .with_context(|| format!("cannot look at {}", entry.path().display()))?;
         let file = if below.is_empty() { name.clone() } else { format!("{below}/{name}") };
-        if kind.is_dir() && !name.starts_with('.') && file != "target" {
+        if kind.is_dir() && !name.starts_with('.') && name != "target" {
             walk(root, &file, sources)?;
         } else if kind.is_file() && Path::new(&name).extension().is_some_and(|end| end == "rs") {
             let text =

@@ -6,9 +6,10 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{process, term};
 
-/// What `tec-tpm` and its example must build for. Neither has an operating system below it; the
-/// second one has standard input and output.
-pub(crate) const WEBASSEMBLY: [&str; 2] = ["wasm32-unknown-unknown", "wasm32-wasip1"];
+/// What `tec-tpm` must build for: nothing is below it.
+pub(crate) const WEBASSEMBLY: &str = "wasm32-unknown-unknown";
+/// What a program around it must build for: standard input and output, and hardly more.
+pub(crate) const WASI: &str = "wasm32-wasip1";
 /// What node-agent is built for that goes into an initramfs: Linux, without a library of it.
 pub(crate) const NODE: &str = "x86_64-unknown-linux-musl";
 

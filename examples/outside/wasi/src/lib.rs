@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! rustup target add wasm32-wasip1
-//! cargo build -p tec-example-wasm --target wasm32-wasip1
+//! cargo build --target wasm32-wasip1
 //! wasmtime target/wasm32-wasip1/debug/verify.wasm < request.json
 //! ```
 

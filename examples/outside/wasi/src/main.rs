@@ -11,7 +11,7 @@ const MAX_REQUEST: u64 = 2 << 20;
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     let mut request = Vec::new();
     std::io::stdin().take(MAX_REQUEST).read_to_end(&mut request)?;
-    let verdict = tec_example_wasm::verify(&request)?;
+    let verdict = outside_wasi::verify(&request)?;
     writeln!(std::io::stdout(), "{}", serde_json::to_string(&verdict)?)?;
     Ok(if verdict.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -1,0 +1,205 @@
+//! `cargo xtask outside`: the libraries as others get them. They are packed, documented as docs.rs
+//! would, and taken by programs that are no members of this workspace.
+//!
+//! ```text
+//!   cargo package ─► target/package/*.crate ─► target/outside/crates/   documentation
+//!   examples/outside/* ──────────────────────► target/outside/programs/ tests, against the crates
+//! ```
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::cargo::{Metadata, cargo};
+use crate::suites::Count;
+use crate::tools::targets;
+use crate::{process, suites, term};
+
+const LIBRARIES: [&str; 4] = ["tec-core", "tec-tpm", "tec-trustee", "tec-k8s"];
+/// The one that is documented with more than all of its features: see its `[package.metadata.docs.rs]`.
+const ON_KUBERNETES: &str = "tec-k8s";
+const KUBERNETES_API: &str = "k8s-openapi/latest";
+const PROGRAMS: &str = "examples/outside";
+
+/// Packs, documents, builds and tests; counts the tests.
+pub(crate) fn run(root: &Path) -> Result<Count> {
+    targets::ensure(root, &[targets::WASI])?;
+    let target = Metadata::workspace(root)?.target_dir()?;
+    let place = Place { root, target: target.clone(), folder: target.join("outside") };
+    term::step("pack the libraries");
+    place.pack()?;
+    term::step("documentation of the packed libraries");
+    place.document()?;
+    let mut count = Count::PASSED;
+    for program in folders(&root.join(PROGRAMS))? {
+        term::step(&format!("outside: {program}"));
+        count.add(place.test(&program)?);
+    }
+    Ok(count)
+}
+
+struct Place<'a> {
+    root: &'a Path,
+    target: PathBuf,
+    folder: PathBuf,
+}
+
+impl Place<'_> {
+    fn crates(&self) -> PathBuf {
+        self.folder.join("crates")
+    }
+
+    /// The files of each packed library, and a workspace around them.
+    fn pack(&self) -> Result<()> {
+        let mut package = cargo(self.root);
+        // What is built from them below is built by who takes them.
+        package.args(["package", "--quiet", "--no-verify", "--allow-dirty"]);
+        for library in LIBRARIES {
+            package.args(["--package", library]);
+        }
+        process::run(&mut package)?;
+        let unpacked = self.folder.join("unpacked");
+        let _ = fs::remove_dir_all(&unpacked);
+        fs::create_dir_all(&unpacked)?;
+        let mut patches = String::from("[patch.crates-io]\n");
+        for library in LIBRARIES {
+            let packed = format!("{library}-{}", self.version(library)?);
+            let file = self.target.join("package").join(format!("{packed}.crate"));
+            let mut tar = process::command("tar");
+            process::run(tar.arg("-xzf").arg(file).arg("-C").arg(&unpacked))?;
+            mirror(&unpacked.join(&packed), &self.crates().join(library))?;
+            let path = self.crates().join(library);
+            writeln!(patches, "{library} = {{ path = {path:?} }}")?;
+        }
+        write(&self.folder.join(".cargo/config.toml"), &patches)?;
+        let members = format!("[workspace]\nresolver = \"3\"\nmembers = {LIBRARIES:?}\n");
+        write(&self.crates().join("Cargo.toml"), &members)?;
+        self.lock(&self.crates())
+    }
+
+    fn version(&self, library: &str) -> Result<String> {
+        let metadata = Metadata::workspace(self.root)?;
+        let found = metadata.members().find(|member| member.name() == library);
+        let version = found.map(|member| member.text("version").to_owned());
+        version.with_context(|| format!("the workspace has no package {library}"))
+    }
+
+    /// The same versions of everybody else's crates.
+    fn lock(&self, folder: &Path) -> Result<()> {
+        write(&folder.join("Cargo.lock"), &fs::read(self.root.join("Cargo.lock"))?)
+    }
+
+    fn cargo(&self, folder: &Path) -> Command {
+        let mut command = cargo(folder);
+        command.env("CARGO_TARGET_DIR", self.folder.join("target"));
+        command.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_NET_OFFLINE", "true");
+        command
+    }
+
+    /// Downloads what a program needs and this workspace does not, where it is not there yet.
+    fn fetch(&self, folder: &Path) -> Result<()> {
+        if process::capture(self.cargo(folder).args(["fetch", "--quiet"])).is_ok() {
+            return Ok(());
+        }
+        let mut online = self.cargo(folder);
+        process::run(online.args(["fetch", "--quiet"]).env_remove("CARGO_NET_OFFLINE"))
+    }
+
+    fn document(&self) -> Result<()> {
+        let mut all = self.cargo(&self.crates());
+        all.args(["doc", "--quiet", "--no-deps", "--workspace", "--exclude", ON_KUBERNETES]);
+        let mut last = self.cargo(&self.crates().join(ON_KUBERNETES));
+        last.args(["doc", "--quiet", "--no-deps", "--features", KUBERNETES_API]);
+        for command in [&mut all, &mut last] {
+            process::run(command.arg("--all-features").env("RUSTDOCFLAGS", "--deny warnings"))?;
+        }
+        Ok(())
+    }
+
+    fn test(&self, program: &str) -> Result<Count> {
+        let here = self.root.join(PROGRAMS).join(program);
+        process::run(cargo(&here).args(["fmt", "--check"]))?;
+        let folder = self.folder.join("programs").join(program);
+        mirror(&here, &folder)?;
+        self.lock(&folder)?;
+        self.fetch(&folder)?;
+        suites::counted(self.cargo(&folder).args(["test", "--quiet", "--no-fail-fast"]))
+    }
+}
+
+/// Names of the folders in a folder that have a manifest, in order.
+fn folders(folder: &Path) -> Result<BTreeSet<String>> {
+    let mut found = BTreeSet::new();
+    for entry in entries(folder)? {
+        if folder.join(&entry).join("Cargo.toml").is_file() {
+            found.insert(entry);
+        }
+    }
+    if found.is_empty() {
+        bail!("no programs in {}", folder.display());
+    }
+    Ok(found)
+}
+
+/// Makes `to` the same as `from`. Files that are the same already keep their time, so that cargo
+/// builds what changed; what cargo made there itself stays.
+fn mirror(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    let (ours, theirs) = (entries(from)?, entries(to)?);
+    for stale in theirs.difference(&ours).filter(|name| *name != "Cargo.lock") {
+        let stale = to.join(stale);
+        if stale.is_dir() { fs::remove_dir_all(stale) } else { fs::remove_file(stale) }?;
+    }
+    for name in ours.iter().filter(|name| *name != "target") {
+        let (from, to) = (from.join(name), to.join(name));
+        if from.is_dir() {
+            mirror(&from, &to)?;
+        } else if name != "Cargo.lock" {
+            write(&to, &fs::read(from)?)?;
+        }
+    }
+    Ok(())
+}
+
+fn entries(folder: &Path) -> Result<BTreeSet<String>> {
+    let found = fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))?;
+    found.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+}
+
+/// Writes a file, unless it has this content already.
+fn write(file: &Path, content: impl AsRef<[u8]>) -> Result<()> {
+    if fs::read(file).is_ok_and(|old| old == content.as_ref()) {
+        return Ok(());
+    }
+    if let Some(folder) = file.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    fs::write(file, content).with_context(|| format!("write {}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mirror_has_what_there_is_and_touches_only_what_changed() {
+        let place = tempfile::tempdir().unwrap();
+        let (from, to) = (place.path().join("from"), place.path().join("to"));
+        for (file, text) in [("a", "1"), ("src/b", "2"), ("Cargo.lock", "of the checkout")] {
+            write(&from.join(file), text).unwrap();
+        }
+        mirror(&from, &to).unwrap();
+        write(&to.join("Cargo.lock"), "ours").unwrap();
+        let time = |file: &str| fs::metadata(to.join(file)).unwrap().modified().unwrap();
+        let before = (time("a"), time("Cargo.lock"));
+        fs::remove_file(from.join("src/b")).unwrap();
+        write(&from.join("src/c"), "3").unwrap();
+        mirror(&from, &to).unwrap();
+        assert_eq!((time("a"), time("Cargo.lock")), before);
+        assert_eq!(entries(&to.join("src")).unwrap(), BTreeSet::from(["c".to_owned()]));
+    }
+}
