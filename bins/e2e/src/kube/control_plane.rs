@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -268,7 +269,10 @@ impl ControlPlane {
             "users": [{"name": "test", "user": {"token": token}}],
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
         });
-        fs::write(&path, value.to_string()).with_context(|| format!("write {}", path.display()))?;
+        // Somebody may read the one of before at this moment.
+        let mut file = tempfile::NamedTempFile::new_in(self.directory.path())?;
+        file.write_all(value.to_string().as_bytes())?;
+        file.persist(&path).with_context(|| format!("write {}", path.display()))?;
         Ok(path)
     }
 

@@ -36,12 +36,16 @@ impl Bao {
     /// With a transit engine that has the keys `kek` and `other`.
     pub(crate) async fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
+        let config = directory.path().join("config.hcl");
+        // Else it listens on the next port, too, which another test may have been given.
+        std::fs::write(&config, "disable_clustering = true\n").unwrap();
         let server = Server::start(&directory.path().join("log"), |address| {
             let mut command = Command::new(tool("bao"));
             command
                 .args(["server", "-dev", "-dev-no-store-token"])
                 .arg(format!("-dev-root-token-id={ROOT}"))
                 .arg(format!("-dev-listen-address={address}"))
+                .arg(format!("-config={}", config.display()))
                 .env("HOME", directory.path());
             command
         });
