@@ -22,7 +22,7 @@ use crate::{process, suites, term};
 const LIBRARIES: [&str; 4] = ["tec-core", "tec-tpm", "tec-trustee", "tec-k8s"];
 /// The one that is documented with more than all of its features: see its `[package.metadata.docs.rs]`.
 const ON_KUBERNETES: &str = "tec-k8s";
-const KUBERNETES_API: &str = "k8s-openapi/latest";
+const KUBERNETES_API: &str = "k8s-openapi/v1_33";
 const PROGRAMS: &str = "examples/outside";
 
 /// Packs, documents, builds and tests; counts the tests.

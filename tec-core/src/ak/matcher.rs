@@ -127,12 +127,12 @@ pub enum AkDecision {
 #[cfg_attr(any(test, feature = "test-util"), mockall::automock)]
 pub trait AkMatcher: fmt::Debug + Send + Sync {
     /// Decides.
-    fn decide(
+    fn decide<'a>(
         &self,
         candidate: &AkCandidate,
-        machine: Option<&Machine>,
-        of_machine: Option<&AkRecord>,
-        same_key: Option<&AkRecord>,
+        machine: Option<&'a Machine>,
+        of_machine: Option<&'a AkRecord>,
+        same_key: Option<&'a AkRecord>,
     ) -> AkDecision;
 }
 

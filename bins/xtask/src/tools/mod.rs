@@ -122,7 +122,7 @@ pub(crate) fn ensure() -> Result<Tools> {
     go::ensure(&tools)?;
     images::ensure(&tools, &mut apt)?;
     packaged::ensure(&tools, &mut apt, &packaged::REGISTRY)?;
-    targets::ensure(&workspace_root()?, &targets::WEBASSEMBLY)?;
+    targets::ensure(&workspace_root()?, &[targets::WEBASSEMBLY, targets::WASI])?;
     term::success("all tools are in place");
     Ok(tools)
 }

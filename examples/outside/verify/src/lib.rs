@@ -40,7 +40,7 @@ mod tests {
     fn the_expected_boot_is_proven_and_another_is_told_by_its_register() {
         let (tpm, good) = booted();
         let sent = tpm.quote_of([PCR4], b"nonce");
-        let check = |expected| differing(sent.quote(), &sent.ak, b"nonce", expected).unwrap();
+        let check = |expected: &[_]| differing(sent.quote(), &sent.ak, b"nonce", expected).unwrap();
         assert_eq!(check(&[(PCR4, good)]), []);
         assert_eq!(check(&[(PCR4, Sha256Digest::of("another"))]), [PCR4]);
         assert_eq!(check(&[(PCR4, good), (PCR7, Sha256Digest::ZERO)]), [PCR7], "not quoted");
