@@ -72,8 +72,7 @@ impl Place<'_> {
             let mut tar = process::command("tar");
             process::run(tar.arg("-xzf").arg(file).arg("-C").arg(&unpacked))?;
             mirror(&unpacked.join(&packed), &self.crates().join(library))?;
-            let path = self.crates().join(library);
-            writeln!(patches, "{library} = {{ path = {path:?} }}")?;
+            writeln!(patches, "{library} = {{ path = \"crates/{library}\" }}")?;
         }
         write(&self.folder.join(".cargo/config.toml"), &patches)?;
         let members = format!("[workspace]\nresolver = \"3\"\nmembers = {LIBRARIES:?}\n");

@@ -1,5 +1,10 @@
 //! The decision whether an attestation key may be bound to a machine.
 
+#![cfg_attr(
+    any(test, feature = "test-util"),
+    expect(clippy::ref_option_ref, reason = "what mockall makes of optional references")
+)]
+
 use std::fmt;
 
 use super::{AkRecord, AkState, Fingerprint, PublicKey, SourceNetwork};

@@ -20,12 +20,12 @@ const KUBE: [&str; 16] = [
     "bins/operator/src",
     "bins/registration/src",
     "bins/tec/src/kube",
+    "examples/outside/operator",
     "tec-k8s/node/src/admission",
     "tec-k8s/node/src/member",
     "tec-k8s/operator/src",
     "tec-k8s/src/client",
     "tec-k8s/src/controller",
-    "tec-k8s/src/migrate",
     "tec-k8s/src/server",
 ];
 /// The part of tec-core that does input and output, each behind its feature.
