@@ -32,8 +32,9 @@ pub(crate) fn run(root: &Path) -> Result<Count> {
     let place = Place { root, target: target.clone(), folder: target.join("outside") };
     term::step("pack the libraries");
     place.pack()?;
-    term::step("documentation of the packed libraries");
+    term::step("the packed libraries and their documentation, all features");
     place.document()?;
+    place.oldest()?;
     let mut count = Count::PASSED;
     for program in folders(&root.join(PROGRAMS))? {
         term::step(&format!("outside: {program}"));
@@ -108,13 +109,43 @@ impl Place<'_> {
         process::run(online.args(["fetch", "--quiet"]).env_remove("CARGO_NET_OFFLINE"))
     }
 
+    /// With all features, as docs.rs does it.
     fn document(&self) -> Result<()> {
-        let mut all = self.cargo(&self.crates());
-        all.args(["doc", "--quiet", "--no-deps", "--workspace", "--exclude", ON_KUBERNETES]);
-        let mut last = self.cargo(&self.crates().join(ON_KUBERNETES));
-        last.args(["doc", "--quiet", "--no-deps", "--features", KUBERNETES_API]);
-        for command in [&mut all, &mut last] {
-            process::run(command.arg("--all-features").env("RUSTDOCFLAGS", "--deny warnings"))?;
+        for verb in [&["check"][..], &["doc", "--no-deps"]] {
+            let mut all = self.cargo(&self.crates());
+            all.args(verb).args(["--workspace", "--exclude", ON_KUBERNETES]);
+            let mut last = self.cargo(&self.crates().join(ON_KUBERNETES));
+            last.args(verb).args(["--features", KUBERNETES_API]);
+            for command in [&mut all, &mut last] {
+                command.args(["--quiet", "--all-features"]);
+                process::run(command.env("RUSTDOCFLAGS", "--deny warnings"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// With the oldest compiler that each of them promises, where that is not the one of the workspace.
+    fn oldest(&self) -> Result<()> {
+        let metadata = Metadata::workspace(self.root)?;
+        let named = |name| metadata.members().find(|member| member.name() == name);
+        let ours = named("xtask").map(|member| member.text("rust_version"));
+        for library in LIBRARIES.iter().copied().filter_map(named) {
+            let (name, version) = (library.name(), library.text("rust_version"));
+            if Some(version) == ours {
+                continue;
+            }
+            term::step(&format!("{name} with Rust {version}"));
+            if process::which("rustup").is_none() {
+                term::warn(&format!("NOT RUN: there is no rustup to install Rust {version}"));
+                continue;
+            }
+            targets::ensure_toolchain(version)?;
+            let mut check = self.cargo(&self.crates().join(name));
+            check.arg(format!("+{version}")).args(["check", "--quiet", "--all-features"]);
+            if name == ON_KUBERNETES {
+                check.args(["--features", KUBERNETES_API]);
+            }
+            process::run(&mut check)?;
         }
         Ok(())
     }

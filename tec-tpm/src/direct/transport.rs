@@ -17,7 +17,7 @@ const FORMS: &str = "device:<path>, swtpm:host=<host>,port=<port>";
 const SWTPM_HOST: &str = "localhost";
 const SWTPM_PORT: u16 = 2321;
 /// How long an emulator may compute: an RSA key takes seconds.
-const TIMEOUT: Duration = Duration::from_mins(2);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// One command, one answer.
 pub(super) trait Transport: fmt::Debug + Send {

@@ -34,3 +34,17 @@ pub(crate) fn ensure(root: &Path, targets: &[&str]) -> Result<()> {
         .map(drop)
         .with_context(|| format!("cannot install Rust's standard library for {list}"))
 }
+
+/// Installs an older toolchain with rustup, unless it is there.
+pub(crate) fn ensure_toolchain(version: &str) -> Result<()> {
+    let listed = process::capture(process::command("rustup").args(["toolchain", "list"]))?;
+    if listed.lines().any(|line| line.starts_with(&format!("{version}-"))) {
+        return Ok(());
+    }
+    term::note(&format!("rustup toolchain install {version}"));
+    let mut rustup = process::command("rustup");
+    rustup.args(["toolchain", "install", version, "--profile", "minimal", "--no-self-update"]);
+    process::capture(&mut rustup)
+        .map(drop)
+        .with_context(|| format!("cannot install Rust {version}"))
+}

@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_password_is_due_at_the_end_of_its_life_and_not_before() {
-        let (stored, life) = (stored(), Duration::from_mins(1));
+        let (stored, life) = (stored(), Duration::from_secs(60));
         assert!(!stored.is_due(life, stored.created.plus_seconds(59)));
         assert!(stored.is_due(life, stored.created.plus_seconds(60)));
         let earlier = stored.created.plus_seconds(-3600);
