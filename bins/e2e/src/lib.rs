@@ -14,6 +14,7 @@ pub mod load;
 pub mod machine;
 pub mod packages;
 pub mod pcr_live;
+pub mod pods;
 pub mod process;
 pub mod qemu;
 pub mod report;

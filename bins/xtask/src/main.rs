@@ -8,6 +8,7 @@ mod bench;
 mod bootstrap_demo;
 mod cargo;
 mod check;
+mod cluster;
 mod codegen;
 mod demo;
 mod e2e;
@@ -50,6 +51,8 @@ enum Verb {
     Outside,
     /// Play the main job end to end and write target/demo/report.html
     Demo(demo::Args),
+    /// A Kubernetes node with real pods on this machine: up, down, shell; as root
+    Cluster(cluster::Args),
     /// Make a cluster with real kubeadm in namespaces: init, two joins, two boots; as root
     BootstrapDemo,
     /// Run the tests on a real Kubernetes API server
@@ -88,6 +91,7 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Test(args) => test::run(&root, &args),
         Verb::Outside => outside::run(&root).map(drop),
         Verb::Demo(args) => demo::run(&root, &args),
+        Verb::Cluster(args) => cluster::run(&root, &args),
         Verb::BootstrapDemo => bootstrap_demo::run(&root),
         Verb::E2e(args) => e2e::run(&root, &args),
         Verb::ServicesDemo(args) => services::run(&root, &args),

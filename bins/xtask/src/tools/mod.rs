@@ -181,6 +181,17 @@ pub(crate) fn ensure_kubernetes(tools: &Tools) -> Result<()> {
     Ok(())
 }
 
+/// Sets up what a node with real pods takes beside [`ensure_kubernetes`].
+pub(crate) fn ensure_pods(tools: &Tools) -> Result<()> {
+    ensure_kubernetes(tools)?;
+    term::step("tools for pods");
+    let _one_at_a_time = lock(&tools.cache)?;
+    apt::ensure_packages(&mut apt::Apt::default(), &apt::PODS)?;
+    go::ensure_coredns(tools)?;
+    term::success("all of them are in place");
+    Ok(())
+}
+
 /// Sets up the servers that the services bootstrap brings up.
 pub(crate) fn ensure_services(tools: &Tools, opensearch: OpenSearch) -> Result<()> {
     term::step("tools for the services bootstrap");
@@ -234,7 +245,7 @@ pub(crate) fn run(args: &Args, suites: &BTreeSet<&str>) -> Result<()> {
     if !args.print {
         ensure_machines(&tools, suites, Renew::IfMissing)?;
         ensure_nodes(&tools)?;
-        ensure_kubernetes(&tools)?;
+        ensure_pods(&tools)?;
         ensure_services(&tools, args.opensearch.into())?;
     }
     for (name, path) in [

@@ -1,0 +1,59 @@
+//! A Kubernetes node with real pods on this machine, for tests and for people: up, down, a shell.
+
+use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+use tec_e2e::pods::{Image, Node};
+
+#[derive(Debug, Parser)]
+#[command(name = "cluster", about = "One Kubernetes node with real pods, on this machine")]
+struct Cli {
+    /// Folder of the node; removed by `down`
+    #[arg(long)]
+    dir: PathBuf,
+    /// Folder with kubelet, kube-apiserver and the others
+    #[arg(long)]
+    kubernetes: PathBuf,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Bring up a new node; one that is up ends
+    Up,
+    /// End it, and remove what it left
+    Down,
+    /// A shell in the network of the node, with kubectl
+    Shell,
+    /// Give it an image of a program; pods never pull
+    Load {
+        /// Name and tag
+        tag: String,
+        /// The program, with its libraries
+        program: PathBuf,
+    },
+}
+
+fn main() -> anyhow::Result<()> {
+    let cli = Cli::parse();
+    let node = Node::at(cli.dir, cli.kubernetes);
+    match cli.verb {
+        Verb::Up => {
+            node.up()?;
+            let kubeconfig = node.kubeconfig();
+            writeln!(std::io::stdout(), "Ready. Its kubeconfig: {}", kubeconfig.display())?;
+        }
+        Verb::Down => node.down(),
+        Verb::Shell => {
+            anyhow::ensure!(node.is_up(), "it is not up; run `cargo xtask cluster up`");
+            let shell = std::env::var_os("SHELL").unwrap_or_else(|| "sh".into());
+            let mut shell = node.command(shell);
+            return Err(shell.stdin(std::process::Stdio::inherit()).exec().into());
+        }
+        Verb::Load { tag, program } => node.load(&Image::of(tag, program))?,
+    }
+    Ok(())
+}

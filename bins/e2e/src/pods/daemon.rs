@@ -1,0 +1,110 @@
+//! Programs that go on when whoever started them is gone, in the network namespace of the node.
+
+use std::fs;
+use std::fs::File;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use rustix::process::{Pid, Signal};
+
+/// The network namespace.
+pub(super) const NAMESPACE: &str = "tec-node";
+/// How long a program may take to end by itself.
+const PATIENCE: Duration = Duration::from_secs(10);
+const STEP: Duration = Duration::from_millis(50);
+
+/// A command in the network of the node. It does not unshare mounts, which kubelet and containerd
+/// must share.
+pub(super) fn inside(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--net=/run/netns/{NAMESPACE}")).arg("--").arg(program);
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Starts a program; its log and a note of its process go into the folders `log` and `pid`.
+pub(super) fn start(
+    dir: &Path,
+    name: &str,
+    program: &Path,
+    arguments: &[String],
+) -> anyhow::Result<()> {
+    let log = File::create(dir.join("log").join(format!("{name}.log")))?;
+    let mut command = inside(program);
+    command.args(arguments).stdout(log.try_clone()?).stderr(log).process_group(0);
+    let child = command.spawn().with_context(|| format!("start {}", program.display()))?;
+    let note = Note { pid: child.id().try_into()?, since: started(child.id().try_into()?) };
+    fs::write(dir.join("pid").join(name), note.to_text())?;
+    Ok(())
+}
+
+/// Ends a program that [`start`] started, if it still runs.
+pub(super) fn stop(dir: &Path, name: &str) {
+    let path = dir.join("pid").join(name);
+    let note = fs::read_to_string(&path).ok().and_then(|text| Note::parse(&text));
+    if let Some(note) = note {
+        for signal in [Signal::TERM, Signal::KILL] {
+            note.end(signal);
+        }
+    }
+    let _ = fs::remove_file(path);
+}
+
+/// A process, which another one with its number is not.
+struct Note {
+    pid: i32,
+    since: Option<String>,
+}
+
+impl Note {
+    fn to_text(&self) -> String {
+        format!("{} {}", self.pid, self.since.as_deref().unwrap_or_default())
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let (pid, since) = text.split_once(' ')?;
+        Some(Self { pid: pid.parse().ok()?, since: Some(since.to_owned()) })
+    }
+
+    fn runs(&self) -> bool {
+        self.since.is_some() && started(self.pid) == self.since
+    }
+
+    fn end(&self, signal: Signal) {
+        let Some(pid) = Pid::from_raw(self.pid).filter(|_| self.runs()) else { return };
+        let _ = rustix::process::kill_process(pid, signal);
+        let begin = Instant::now();
+        while self.runs() && begin.elapsed() < PATIENCE {
+            pause(STEP);
+        }
+    }
+}
+
+/// When a process started, in clock ticks since the boot (Linux, proc_pid_stat(5), field 22).
+/// `None` when it does not run.
+fn started(pid: i32) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name is in parentheses and may have blanks; the state comes after it.
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+    let state = fields.next()?;
+    (!matches!(state, "Z" | "X")).then_some(())?;
+    fields.nth(18).map(str::to_owned)
+}
+
+#[expect(clippy::disallowed_methods, reason = "waits for processes, with deadlines around it")]
+pub(super) fn pause(step: Duration) {
+    std::thread::sleep(step);
+}
+
+/// Asks until it is so.
+pub(super) fn until(what: &str, limit: Duration, is_so: impl Fn() -> bool) -> anyhow::Result<()> {
+    let begin = Instant::now();
+    while !is_so() {
+        anyhow::ensure!(begin.elapsed() < limit, "{what}: not within {} s", limit.as_secs());
+        pause(STEP);
+    }
+    Ok(())
+}
