@@ -14,10 +14,12 @@
 
 mod config;
 mod daemon;
+mod forward;
 mod image;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -200,6 +202,15 @@ impl Node {
     /// It fails; the error has what it said.
     pub fn kubectl(&self, arguments: &[&str]) -> anyhow::Result<String> {
         output(self.command(self.program("kubectl")).args(arguments))
+    }
+
+    /// An address of this machine's loopback that leads to one in the network of the node, as long as
+    /// this process runs.
+    ///
+    /// # Errors
+    /// The namespace is not there, or this is not root.
+    pub fn forward(&self, to: SocketAddr) -> anyhow::Result<SocketAddr> {
+        forward::start(to)
     }
 
     fn ctr(&self) -> Command {
