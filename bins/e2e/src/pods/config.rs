@@ -84,6 +84,7 @@ authorization: {{mode: Webhook}}
 }
 
 pub(super) fn proxy(dir: &Path) -> String {
+    // Limits of connection tracking are those of the machine, and not every root may change them.
     let dir = dir.display();
     format!(
         r#"apiVersion: kubeproxy.config.k8s.io/v1alpha1
@@ -92,6 +93,7 @@ mode: nftables
 clientConnection: {{kubeconfig: "{dir}/conf/super-admin.conf"}}
 clusterCIDR: {PODS}
 hostnameOverride: {NODE}
+conntrack: {{maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}}
 "#
     )
 }

@@ -43,14 +43,22 @@ pub(super) fn start(
 
 /// Ends a program that [`start`] started, if it still runs.
 pub(super) fn stop(dir: &Path, name: &str) {
-    let path = dir.join("pid").join(name);
-    let note = fs::read_to_string(&path).ok().and_then(|text| Note::parse(&text));
-    if let Some(note) = note {
+    if let Some(note) = Note::read(dir, name) {
         for signal in [Signal::TERM, Signal::KILL] {
             note.end(signal);
         }
     }
-    let _ = fs::remove_file(path);
+}
+
+/// Whether a program that [`start`] started still runs.
+pub(super) fn runs(dir: &Path, name: &str) -> bool {
+    Note::read(dir, name).is_some_and(|note| note.runs())
+}
+
+/// The last line of the log of a program.
+pub(super) fn last_words(dir: &Path, name: &str) -> String {
+    let log = fs::read_to_string(dir.join("log").join(format!("{name}.log")));
+    log.unwrap_or_default().lines().last().unwrap_or_default().to_owned()
 }
 
 /// A process, which another one with its number is not.
@@ -60,6 +68,10 @@ struct Note {
 }
 
 impl Note {
+    fn read(dir: &Path, name: &str) -> Option<Self> {
+        Self::parse(&fs::read_to_string(dir.join("pid").join(name)).ok()?)
+    }
+
     fn to_text(&self) -> String {
         format!("{} {}", self.pid, self.since.as_deref().unwrap_or_default())
     }

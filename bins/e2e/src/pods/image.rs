@@ -23,12 +23,21 @@ pub struct Image {
     pub programs: Vec<PathBuf>,
     /// Words after the program, before those of a pod.
     pub words: Vec<String>,
+    /// User and group, by number.
+    pub user: String,
 }
 
 impl Image {
     /// An image of one program.
     pub fn of(tag: impl Into<String>, program: impl Into<PathBuf>) -> Self {
-        Self { tag: tag.into(), programs: vec![program.into()], words: Vec::new() }
+        let (programs, user) = (vec![program.into()], NOBODY.to_owned());
+        Self { tag: tag.into(), programs, words: Vec::new(), user }
+    }
+
+    /// The same, as root.
+    #[must_use]
+    pub fn as_root(self) -> Self {
+        Self { user: "0:0".to_owned(), ..self }
     }
 
     /// Writes the layout into a tar file below this folder, which is made for it.
@@ -48,7 +57,7 @@ impl Image {
             &json!({
                 "architecture": "amd64",
                 "os": "linux",
-                "config": {"Entrypoint": self.entrypoint()?, "User": NOBODY},
+                "config": {"Entrypoint": self.entrypoint()?, "User": self.user},
                 "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{diff}")]},
             }),
         )?;

@@ -27,7 +27,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use self::config::{ADDRESS, NODE};
-use self::daemon::{NAMESPACE, inside, pause, start, stop, until};
+use self::daemon::{NAMESPACE, inside, pause, runs, start, stop, until};
 pub use self::image::Image;
 
 /// What keeps the namespaces of a pod; the name that kubeadm gives it.
@@ -122,7 +122,8 @@ impl Node {
         let mut pause = Image::of(PAUSE, "/bin/busybox");
         pause.words = ["sleep", "2147483647"].map(str::to_owned).into();
         self.load(&pause)?;
-        self.load(&Image::of(DNS, self.program("coredns")))
+        // It listens on port 53, by a capability that only root keeps.
+        self.load(&Image::of(DNS, self.program("coredns")).as_root())
     }
 
     fn workers(&self) -> anyhow::Result<()> {
@@ -141,7 +142,13 @@ impl Node {
         let node = format!("node/{NODE}");
         let is_there = || self.kubectl(&["get", &node]).is_ok();
         until("the node is known", READY, is_there)?;
-        self.kubectl(&["wait", "--for=condition=Ready", "--timeout=120s", &node]).map(drop)
+        self.kubectl(&["wait", "--for=condition=Ready", "--timeout=120s", &node])?;
+        let rollout = ["rollout", "status", "--namespace=kube-system", dns, "--timeout=120s"];
+        let served = self.kubectl(&rollout);
+        for name in DAEMONS {
+            anyhow::ensure!(runs(dir, name), "{name} ended: {}", daemon::last_words(dir, name));
+        }
+        served.map(drop)
     }
 
     /// Ends everything; a node that is not up is fine. Images and data are gone with it.

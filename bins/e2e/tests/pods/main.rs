@@ -1,5 +1,9 @@
 //! The charts on a Kubernetes node with real pods. One node for all tests, one after another.
-#![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
+#![expect(
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test's own tools may fail the test"
+)]
 
 mod stage;
 
