@@ -183,7 +183,7 @@ fn run_and_kill(dir: &Path, round: u64, rng: &mut ChaCha20Rng, seen: &mut Acknow
     };
     let mut got = Vec::new();
     for _ in 0..wanted {
-        match lines.recv_timeout(Duration::from_mins(1)) {
+        match lines.recv_timeout(Duration::from_secs(60)) {
             Ok(line) => got.push(line),
             Err(error) => {
                 child.kill().unwrap();

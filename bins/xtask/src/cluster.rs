@@ -8,7 +8,7 @@ use clap::Subcommand;
 
 use crate::{process, programs, tools};
 
-/// Folder of the node, in the cache of the tools.
+/// Folder of the node, in the cache of the tools; the tests use the same.
 const FOLDER: &str = "pods";
 
 #[derive(Debug, clap::Args)]

@@ -46,7 +46,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     let tools = tools::ensure()?;
     tools::ensure_machines(&tools, &pcr_live::default_suites(), Renew::IfMissing)?;
     tools::ensure_nodes(&tools)?;
-    tools::ensure_kubernetes(&tools)?;
+    tools::ensure_pods(&tools)?;
     let opensearch = OpenSearch::from(args.opensearch);
     tools::ensure_services(&tools, opensearch)?;
     let mut steps = vec![Step { name: "tools", took: begin.elapsed(), count: Count::PASSED }];

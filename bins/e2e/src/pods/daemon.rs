@@ -112,7 +112,10 @@ pub(super) fn pause(step: Duration) {
 }
 
 /// Asks until it is so.
-pub(super) fn until(what: &str, limit: Duration, is_so: impl Fn() -> bool) -> anyhow::Result<()> {
+///
+/// # Errors
+/// It is not so within the limit.
+pub fn until(what: &str, limit: Duration, is_so: impl Fn() -> bool) -> anyhow::Result<()> {
     let begin = Instant::now();
     while !is_so() {
         anyhow::ensure!(begin.elapsed() < limit, "{what}: not within {} s", limit.as_secs());

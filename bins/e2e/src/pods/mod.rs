@@ -27,7 +27,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use self::config::{ADDRESS, NODE};
-use self::daemon::{NAMESPACE, inside, pause, runs, start, stop, until};
+pub use self::daemon::until;
+use self::daemon::{NAMESPACE, inside, pause, runs, start, stop};
 pub use self::image::Image;
 
 /// What keeps the namespaces of a pod; the name that kubeadm gives it.
@@ -38,6 +39,9 @@ const DAEMONS: [&str; 7] =
     ["kube-proxy", "kubelet", "containerd", "scheduler", "controllers", "api-server", "etcd"];
 /// A control plane or a node must be ready by then, on a machine that does other things, too.
 const READY: Duration = Duration::from_mins(2);
+
+/// Folder of the one node of this machine, in the cache of the tools.
+pub const FOLDER: &str = "pods";
 
 /// The node.
 #[derive(Clone, Debug)]

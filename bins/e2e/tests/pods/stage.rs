@@ -1,17 +1,18 @@
 //! A node with our images, and the charts on it.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tec_e2e::kube::program;
 use tec_e2e::packages::{directory, tool};
-use tec_e2e::pods::{Image, Node};
+use tec_e2e::pods::{FOLDER, Image, Node, until};
+use tec_e2e::settings::cache;
 use tec_k8s::render::Installation;
 
 pub(crate) const NAMESPACE: &str = "trusted-execution-clusters";
 pub(crate) const OPERATOR: &str = "trusted-cluster-operator";
 pub(crate) const SERVERS: [&str; 2] = ["register-server", "attestation-key-register"];
-const CLUSTER: &str = r#"
+const CLUSTER: &str = r"
 apiVersion: trusted-execution-clusters.io/v1alpha1
 kind: TrustedExecutionCluster
 metadata:
@@ -20,7 +21,7 @@ spec:
   publicTrusteeAddr: kbs.example.com:8080
   publicAttestationKeyRegisterAddr: keys.example.com:8001
   publicRegisterServerAddr: register.example.com:8000
-"#;
+";
 
 pub(crate) struct Stage {
     node: Node,
@@ -28,11 +29,12 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// A new node that has the images which the charts name by default.
+    /// A new node that has the images which the charts name by default. It is the one of `cargo xtask
+    /// cluster`, too: there is one per machine.
     pub(crate) fn begin() -> Self {
-        let files = tempfile::Builder::new().prefix("tec-pods-").tempdir().unwrap();
+        let files = tempfile::tempdir().unwrap();
         let kubernetes = tool("bin/kubelet").unwrap().parent().unwrap().to_owned();
-        let node = Node::at(files.path().join("node"), kubernetes);
+        let node = Node::at(cache().unwrap().join(FOLDER), kubernetes);
         let stage = Self { node, files };
         stage.node.up().unwrap();
         let installation = Installation::default();
@@ -52,6 +54,14 @@ impl Stage {
     pub(crate) fn kubectl(&self, arguments: &[&str]) -> anyhow::Result<String> {
         let namespace = ["--namespace", NAMESPACE];
         self.node.kubectl(&[&namespace[..], arguments].concat())
+    }
+
+    /// What `kubectl tec` prints, whether it succeeds or not.
+    pub(crate) fn tec(&self, arguments: &[&str]) -> String {
+        let mut tec = self.node.command(program("tec").unwrap());
+        tec.args(["kube", "--namespace", NAMESPACE]).args(arguments);
+        let output = tec.output().unwrap();
+        String::from_utf8(output.stdout).unwrap() + &String::from_utf8_lossy(&output.stderr)
     }
 
     fn helm(&self, arguments: &[&str]) {
@@ -82,7 +92,7 @@ impl Stage {
     pub(crate) fn available(&self, name: &str) {
         let deployment = format!("deployment/{name}");
         let limit = Duration::from_mins(1);
-        self.within(name, limit, || self.kubectl(&["get", &deployment]).is_ok());
+        until(name, limit, || self.kubectl(&["get", &deployment]).is_ok()).unwrap();
         let status = ["rollout", "status", &deployment, "--timeout=60s"];
         if let Err(error) = self.kubectl(&status) {
             let words = ["get", "pods,events", "--output=wide"];
@@ -95,14 +105,6 @@ impl Stage {
         let all = self.kubectl(&["get", "pods", "--output=name"]).unwrap();
         let pods = all.lines().filter_map(|line| line.strip_prefix("pod/"));
         pods.filter(|pod| pod.starts_with(&format!("{name}-"))).map(str::to_owned).collect()
-    }
-
-    pub(crate) fn within(&self, what: &str, limit: Duration, is_so: impl Fn() -> bool) {
-        let begin = Instant::now();
-        while !is_so() {
-            assert!(begin.elapsed() < limit, "{what}: not within {limit:?}");
-            std::thread::sleep(Duration::from_millis(200));
-        }
     }
 }
 

@@ -70,6 +70,11 @@ impl Cluster {
         self.select(ListParams::default().fields(fields)).await
     }
 
+    /// The objects of a kind whose labels are so.
+    pub(crate) async fn list_labeled<K: Object>(&self, labels: &str) -> Result<Vec<K>, CodedError> {
+        self.select(ListParams::default().labels(labels)).await
+    }
+
     async fn select<K: Object>(&self, query: ListParams) -> Result<Vec<K>, CodedError> {
         let mut query = query.limit(PAGE);
         let mut objects = Vec::new();

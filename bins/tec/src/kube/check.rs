@@ -1,6 +1,7 @@
 //! `kubectl tec check`: what has to be there, by category, each with a page that helps.
 
 mod facts;
+mod pods;
 #[cfg(test)]
 mod tests;
 
@@ -120,7 +121,9 @@ fn programs(facts: &Facts) -> impl Iterator<Item = Check> {
         let (outcome, message) = match seen {
             Seen::There(deployment) => {
                 let (available, wanted) = replicas(deployment);
+                let reasons = facts.reasons.get(component).into_iter().flatten();
                 let message = format!("{name} has {available} of {wanted} replicas");
+                let message = reasons.fold(message, |message, reason| message + "; " + reason);
                 let outcome = match available {
                     0 => Outcome::Failed,
                     _ => warned_unless(available >= wanted),

@@ -16,6 +16,7 @@ use tec_support::exit::CodedError;
 
 use super::super::access::{Cluster, coded};
 use super::super::condition;
+use super::{pods, replicas};
 
 /// Programs that run all the time.
 const PROGRAMS: [Component; 4] = [
@@ -41,6 +42,8 @@ pub(super) struct Facts {
     /// Whether each definition is served.
     pub(super) definitions: BTreeMap<String, Seen<bool>>,
     pub(super) deployments: BTreeMap<Component, Seen<Deployment>>,
+    /// What pods of these wait for, where replicas are missing.
+    pub(super) reasons: BTreeMap<Component, Vec<String>>,
     /// Who holds the lease.
     pub(super) leader: Seen<Option<String>>,
     pub(super) clusters: Vec<TrustedExecutionCluster>,
@@ -81,6 +84,12 @@ impl Facts {
         for component in PROGRAMS {
             let found = cluster.find(component.deployment()).await;
             let found = Seen::from_result(found)?;
+            if let Seen::There(deployment) = &found
+                && lacks_replicas(deployment)
+            {
+                let reasons = pods::reasons(cluster, deployment).await?;
+                facts.reasons.insert(component, reasons);
+            }
             facts.deployments.insert(component, found);
         }
         // Kinds that nobody defined have no objects to ask for.
@@ -92,6 +101,11 @@ impl Facts {
         facts.secrets = secrets(cluster, &facts.clusters).await?;
         Ok(facts)
     }
+}
+
+fn lacks_replicas(deployment: &Deployment) -> bool {
+    let (available, wanted) = replicas(deployment);
+    available < wanted
 }
 
 async fn version(cluster: &Cluster) -> Result<(u32, u32), CodedError> {
