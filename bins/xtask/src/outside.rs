@@ -96,7 +96,9 @@ impl Place<'_> {
     fn cargo(&self, folder: &Path) -> Command {
         let mut command = cargo(folder);
         command.env("CARGO_TARGET_DIR", self.folder.join("target"));
-        command.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_NET_OFFLINE", "true");
+        command.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_INCREMENTAL", "0");
+        // What this repository sets for its own builds, others do not have.
+        command.env("K8S_OPENAPI_ENABLED_VERSION", "").env("CARGO_NET_OFFLINE", "true");
         command
     }
 

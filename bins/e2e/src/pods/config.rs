@@ -67,6 +67,7 @@ pub(super) const BRIDGE: &str = r#"{
 "#;
 
 pub(super) fn kubelet(dir: &Path) -> String {
+    // The disk is that of whoever tests, full as it may be, and nobody would pull a removed image again.
     let dir = dir.display();
     format!(
         r#"apiVersion: kubelet.config.k8s.io/v1beta1
@@ -79,6 +80,8 @@ clusterDNS: ["{DNS}"]
 clusterDomain: cluster.local
 authentication: {{x509: {{clientCAFile: "{dir}/conf/pki/ca.crt"}}, anonymous: {{enabled: false}}}}
 authorization: {{mode: Webhook}}
+evictionHard: {{memory.available: 100Mi, nodefs.available: 0%, nodefs.inodesFree: 0%, imagefs.available: 0%}}
+imageGCHighThresholdPercent: 100
 "#
     )
 }
