@@ -14,12 +14,10 @@
 
 mod config;
 mod daemon;
-mod forward;
 mod image;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -166,7 +164,10 @@ impl Node {
         }
         unmount(&self.dir);
         let _ = output(Command::new("ip").args(["netns", "del", NAMESPACE]));
-        let _ = fs::remove_dir_all(&self.dir);
+        // Nothing that is not ours: no other folder, and no volume that is still mounted into this one.
+        if self.path("pid").is_dir() && mounts_below(&self.dir).is_empty() {
+            let _ = fs::remove_dir_all(&self.dir);
+        }
     }
 
     fn end_containers(&self) {
@@ -192,11 +193,6 @@ impl Node {
         self.path("conf/super-admin.conf")
     }
 
-    /// Address of the node, for node ports.
-    pub fn address(&self) -> &'static str {
-        ADDRESS
-    }
-
     /// A command in the network of the node, with its kubeconfig and the programs of Kubernetes.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let path = std::env::var_os("PATH").unwrap_or_default();
@@ -213,15 +209,6 @@ impl Node {
     /// It fails; the error has what it said.
     pub fn kubectl(&self, arguments: &[&str]) -> anyhow::Result<String> {
         output(self.command(self.program("kubectl")).args(arguments))
-    }
-
-    /// An address of this machine's loopback that leads to one in the network of the node, as long as
-    /// this process runs.
-    ///
-    /// # Errors
-    /// The namespace is not there, or this is not root.
-    pub fn forward(&self, to: SocketAddr) -> anyhow::Result<SocketAddr> {
-        forward::start(to)
     }
 
     fn ctr(&self) -> Command {
@@ -260,13 +247,16 @@ fn network() -> anyhow::Result<()> {
 
 /// Takes away what containerd and kubelet mounted below a folder, the deepest first.
 fn unmount(dir: &Path) {
+    for place in mounts_below(dir).into_iter().rev() {
+        let _ = output(Command::new("umount").arg("-l").arg(place));
+    }
+}
+
+fn mounts_below(dir: &Path) -> BTreeSet<String> {
     let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
     let below = format!("{}/", dir.display());
     let places = mounts.lines().filter_map(|line| line.split(' ').nth(1));
-    let places: BTreeSet<_> = places.filter(|place| place.starts_with(&below)).collect();
-    for place in places.into_iter().rev() {
-        let _ = output(Command::new("umount").args(["-l", place]));
-    }
+    places.filter(|place| place.starts_with(&below)).map(str::to_owned).collect()
 }
 
 /// Runs a command that must succeed; what it printed.
