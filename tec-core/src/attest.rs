@@ -4,11 +4,16 @@
 //! evidence ─ Verifier ─► Result<VerifiedEvidence, VerifyError> ─ appraise ─► Ladder + Attested
 //! ```
 //! [`appraise`] is pure; it names the first gate that failed, and only it makes [`Attested`].
+//! [`Attested::snapshot`] carries one to another replica of a server, where
+//! [`Attested::dangerous_reopen`] reopens it.
+
+mod snapshot;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::snapshot::AttestedSnapshot;
 use crate::ak::{AkRecord, AkState, Fingerprint};
-use crate::boot::{BootState, BootStates};
+use crate::boot::{BootState, BootStates, LiveImages, Pins};
 pub use crate::evidence::{
     LogEvidence, LoggedEvent, NoPinnedPcrError, PinnedPcrs, VerifiedEvidence, VerifyError,
 };
@@ -60,7 +65,7 @@ pub struct Attested {
     ak: Fingerprint,
     booted: BootState,
     quoted: PcrValues,
-    pinned: PinnedPcrs,
+    pins: Pins,
     attempt: AttemptId,
 }
 
@@ -85,9 +90,9 @@ impl Attested {
         &self.quoted
     }
 
-    /// The registers that counted.
-    pub(crate) fn pinned(&self) -> PinnedPcrs {
-        self.pinned
+    /// Which registers count.
+    pub(crate) fn pins(&self) -> Pins {
+        self.pins
     }
 
     /// The attempt in which it attested.
@@ -140,14 +145,14 @@ pub struct Appraisal {
 /// Climbs the gates "machine known" to "each PCR against approved images".
 ///
 /// # Security
-/// The first failing gate ends it. Without a state of live images that has all pinned registers at
-/// once there is no [`Attested`].
+/// The first failing gate ends it. Without a state of live images that has all registers which they
+/// pin at once there is no [`Attested`].
 pub fn appraise(
     id: AttemptId,
     at: Timestamp,
     evidence: &Result<VerifiedEvidence, VerifyError>,
     known: Known<'_>,
-    pinned: PinnedPcrs,
+    pins: Pins,
     states: &dyn BootStates,
 ) -> Appraisal {
     let key = match evidence {
@@ -164,13 +169,15 @@ pub fn appraise(
         unsigned: evidence.is_err(),
         ladder: Ladder::new(),
     };
+    // Whose image booted is not known yet, so the log must explain what any of them pins.
+    let logged = pins.any(&LiveImages::at(known.images, at));
     let ladder = &mut attempt.ladder;
     ladder.pass(Gate::ReachedServer, "evidence received");
     ladder.pass(Gate::Tls, "session established");
-    let Some(verified) = gates_before_pcrs(ladder, evidence, known, pinned) else {
+    let Some(verified) = gates_before_pcrs(ladder, evidence, known, logged) else {
         return Appraisal::refused(attempt);
     };
-    let booted = match explain_pcrs(verified, known.images, pinned, at, states) {
+    let booted = match explain_pcrs(verified, known.images, pins, at, states) {
         Ok(booted) => booted,
         Err(mismatch) => {
             ladder.fail_pcrs(mismatch);
@@ -179,14 +186,9 @@ pub fn appraise(
     };
     attempt.explained_by(&booted);
     let attested = match (attempt.machine, attempt.ak) {
-        (Some(machine), Some(ak)) if attempt.ladder.first_failure().is_none() => Some(Attested {
-            machine,
-            ak,
-            booted,
-            quoted: verified.pcrs.clone(),
-            pinned,
-            attempt: id,
-        }),
+        (Some(machine), Some(ak)) if attempt.ladder.first_failure().is_none() => {
+            Some(Attested { machine, ak, booted, quoted: verified.pcrs.clone(), pins, attempt: id })
+        }
         _ => None,
     };
     Appraisal { attempt, attested }

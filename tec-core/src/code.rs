@@ -99,6 +99,10 @@ codes! {
          key is kept and waits (status 202, `pending`).",
         "Compare the fingerprint with `node-agent ak show` on the node, then `tec ak approve <fingerprint>` \
          (on Kubernetes `kubectl tec ak approve <name>`). With --ak-approval ek the same TPM needs no admin.";
+    RegisterEkRefused = "TEC-R425", 403, "the endorsement key is not trusted here",
+        "The server trusts only endorsement keys whose certificate chains to one of its CA certificates (--ek-roots, \
+         on Kubernetes spec.approval.endorsementRootsConfigMap). This one has no certificate, or another one.",
+        "See the server's log for the reason. If the TPM is genuine, add its manufacturer's CA certificate.";
     RegisterRate = "TEC-R429", 429, "too many requests",
         "The rate limit of the registration endpoints or of the key broker was reached.",
         "Wait; nodes retry by themselves with back-off. Raise --register-rate or --kbs-rate for a large first boot.";
@@ -116,7 +120,8 @@ codes! {
 
     RegisterNotReady = "TEC-R504", 503, "the service is not set up yet",
         "The TrustedExecutionCluster is missing or has no publicTrusteeAddr, or the CA of a server that \
-         nodes shall trust is not there. No machine was registered.",
+         nodes shall trust is not there, or the CA certificates of endorsement keys are not. Nothing was \
+         registered.",
         "See the server's log for what is missing; nodes retry by themselves.";
 
     RegisterLowSpace = "TEC-R507", 507, "registration is paused: the disk is nearly full",

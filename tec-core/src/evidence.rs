@@ -1,5 +1,7 @@
 //! What a verifier found in evidence, and the registers that count.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::ak::{ClockReading, PublicKey, TpmClock};
@@ -201,5 +203,18 @@ impl PinnedPcrs {
     /// The registers in order.
     pub fn iter(self) -> impl Iterator<Item = PcrIndex> {
         self.0.iter()
+    }
+
+    /// Whether the register is one of them.
+    pub fn contains(self, pcr: PcrIndex) -> bool {
+        self.0.contains(pcr)
+    }
+}
+
+/// `PCR 4`, `PCR 4, 14`.
+impl fmt::Display for PinnedPcrs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let registers: Vec<_> = self.iter().map(|pcr| pcr.to_string()).collect();
+        write!(f, "PCR {}", registers.join(", "))
     }
 }

@@ -23,6 +23,12 @@ impl Fingerprint {
         Self(Sha256::digest(der).into())
     }
 
+    /// These 32 bytes.
+    #[cfg(feature = "http")]
+    pub(crate) fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
     /// The 32 bytes.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0

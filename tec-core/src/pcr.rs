@@ -36,6 +36,8 @@ impl PcrIndex {
     pub const KERNEL_BOOT: Self = Self(11);
     /// Command lines and other parameters beside a unified kernel image.
     pub const KERNEL_CONFIG: Self = Self(12);
+    /// System extensions beside a unified kernel image.
+    pub const SYSTEM_EXTENSIONS: Self = Self(13);
     /// Machine owner keys, measured by shim.
     pub const MOK: Self = Self(14);
     /// Which cluster the node was bootstrapped into; zero until then.

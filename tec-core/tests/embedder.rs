@@ -77,8 +77,11 @@ impl<'a> Stores<'a> {
     /// What the holder of `key` gets of the disk key of machine 1.
     async fn unlock(&self, key: u64) -> Option<SecretBytes> {
         let clock = &ManualClock::new(sample::time(10));
-        let boots =
-            Boots { images: self.truth, pinned: PinnedPcrs::boot_manager(), states: &WholeImages };
+        let boots = Boots {
+            images: self.truth,
+            pins: PinnedPcrs::boot_manager().into(),
+            states: &WholeImages,
+        };
         let ports = AdmitPorts::new(
             self.machines,
             self.aks,

@@ -147,7 +147,11 @@ impl World {
     }
 
     fn boots(&self) -> Boots<'_> {
-        Boots { images: &*self.truth, pinned: PinnedPcrs::boot_manager(), states: &WholeImages }
+        Boots {
+            images: &*self.truth,
+            pins: PinnedPcrs::boot_manager().into(),
+            states: &WholeImages,
+        }
     }
 
     async fn appraise(&self, evidence: Result<VerifiedEvidence, VerifyError>) -> Appraisal {

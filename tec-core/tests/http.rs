@@ -16,13 +16,13 @@ use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use serde_json::{Value, json};
 use tec_core::ak::{
-    AkMatcher, AkState, Credential, EkBoundMatcher, EkOffer, Fingerprint, PublicKey, TofuMatcher,
+    AkMatcher, AkState, Credential, EkBoundMatcher, EkOffer, PublicKey, TofuMatcher,
     TpmObjectError, TpmObjects,
 };
 use tec_core::endpoint::Endpoint;
 use tec_core::flow::ClaimLimits;
 use tec_core::http::{
-    AkService, AkServiceConfig, MAX_BODY, RegisterService, RegisterServiceConfig,
+    AkService, AkServiceConfig, ChallengeKey, MAX_BODY, RegisterService, RegisterServiceConfig,
 };
 use tec_core::id::ResourcePath;
 use tec_core::ignition::ClevisPinGenerator;
@@ -43,13 +43,13 @@ impl TpmObjects for GlassTpm {
 
     fn challenge(
         &self,
-        ek: &EkOffer,
+        _ek: &EkOffer,
         _area: &[u8],
         secret: &SecretArray<32>,
         _rng: &mut dyn rand_core::CryptoRng,
-    ) -> Result<(Credential, Fingerprint), TpmObjectError> {
+    ) -> Result<Credential, TpmObjectError> {
         let open = secret.expose("a test reads it back").to_vec();
-        Ok((Credential::new(open, Vec::new()), ek.public.fingerprint()))
+        Ok(Credential::new(open, Vec::new()))
     }
 }
 
@@ -312,7 +312,7 @@ fn ek_body(machine: &str) -> String {
 }
 
 #[tokio::test]
-async fn an_endorsement_key_proves_the_key_and_each_challenge_counts_once() {
+async fn an_endorsement_key_proves_the_key() {
     let matcher = Arc::new(EkBoundMatcher::any_ek());
     let server = server(None, UnclaimedLimit::Unlimited, matcher);
     let machine = server.machine().await;
@@ -322,18 +322,44 @@ async fn an_endorsement_key_proves_the_key_and_each_challenge_counts_once() {
 
     let (status, reply) = server.put("/register-ak", ek_body(&machine)).await;
     assert_eq!((status, &reply["status"]), (StatusCode::ACCEPTED, &json!("challenge")));
-    let wrong = json!({ "challenge": reply["challenge"], "secret": "AAAA" }).to_string();
-    assert_eq!(server.put("/register-ak/proof", wrong).await.1["code"], "TEC-R423");
-    let right = json!({ "challenge": reply["challenge"], "secret": reply["id_object"] });
-    let used_up = server.put("/register-ak/proof", right.to_string()).await;
-    assert_eq!(used_up.1["code"], "TEC-R423");
-
-    let (_, reply) = server.put("/register-ak", ek_body(&machine)).await;
-    let right = json!({ "challenge": reply["challenge"], "secret": reply["id_object"] });
-    let (status, _) = server.put("/register-ak/proof", right.to_string()).await;
+    let wrong = STANDARD.encode([7; 32]);
+    for wrong in ["AAAA", &wrong] {
+        let wrong = json!({ "challenge": reply["challenge"], "secret": wrong }).to_string();
+        assert_eq!(server.put("/register-ak/proof", wrong).await.1["code"], "TEC-R423");
+    }
+    let (status, _) = server.answer(&reply).await;
     assert_eq!(status, StatusCode::CREATED);
     let bound = server.registry.bound_to(&machine.parse().unwrap()).await.unwrap().unwrap();
     assert_eq!(bound.ek, Some(sample::public_key(9).fingerprint()));
+}
+
+#[tokio::test]
+async fn an_answer_that_is_sent_again_binds_nothing_anew() {
+    let matcher = Arc::new(EkBoundMatcher::any_ek());
+    let server = server(None, UnclaimedLimit::Unlimited, matcher);
+    let machine = server.machine().await;
+    let (_, reply) = server.put("/register-ak", ek_body(&machine)).await;
+    assert_eq!(server.answer(&reply).await.0, StatusCode::CREATED);
+    assert_eq!(server.answer(&reply).await.1["code"], "TEC-R409");
+    server.revoke(1).await;
+    assert_eq!(server.answer(&reply).await.1["code"], "TEC-R422");
+    assert_eq!(server.key_state(1).await, Some(AkState::Revoked));
+}
+
+#[tokio::test]
+async fn a_challenge_may_be_answered_at_another_replica_that_has_the_key() {
+    let matcher = Arc::new(EkBoundMatcher::any_ek());
+    let mut server = server(None, UnclaimedLimit::Unlimited, matcher.clone());
+    let machine = server.machine().await;
+    let key = || Arc::new(ChallengeKey::new(SecretArray::new([1; 32])));
+    server.ak = server.replica(matcher.clone(), key());
+    let (_, reply) = server.put("/register-ak", ek_body(&machine)).await;
+
+    let stranger = Arc::new(ChallengeKey::random(&SeededEntropy::new(2)));
+    server.ak = server.replica(matcher.clone(), stranger);
+    assert_eq!(server.answer(&reply).await.1["code"], "TEC-R423");
+    server.ak = server.replica(matcher, key());
+    assert_eq!(server.answer(&reply).await.0, StatusCode::CREATED);
 }
 
 #[tokio::test]
@@ -343,12 +369,34 @@ async fn a_late_answer_does_not_count() {
     let machine = server.machine().await;
     let (_, reply) = server.put("/register-ak", ek_body(&machine)).await;
     server.clock.advance_seconds(121);
-    let right = json!({ "challenge": reply["challenge"], "secret": reply["id_object"] });
-    let (_, reply) = server.put("/register-ak/proof", right.to_string()).await;
-    assert_eq!(reply["code"], "TEC-R423");
+    assert_eq!(server.answer(&reply).await.1["code"], "TEC-R423");
 }
 
 impl Server {
+    /// The right answer to a challenge.
+    async fn answer(&self, challenge: &Value) -> (StatusCode, Value) {
+        let right =
+            json!({ "challenge": challenge["challenge"], "secret": challenge["id_object"] });
+        self.put("/register-ak/proof", right.to_string()).await
+    }
+
+    /// Another server over the same registry.
+    fn replica(&self, matcher: Arc<dyn AkMatcher>, key: Arc<ChallengeKey>) -> AkService {
+        let registry = &self.registry;
+        AkService::new(
+            AkServiceConfig::new(
+                registry.clone(),
+                registry.clone(),
+                matcher,
+                registry.clone(),
+                self.clock.clone(),
+                Arc::new(SeededEntropy::new(3)),
+                Arc::new(GlassTpm),
+            )
+            .with_challenge_key(key),
+        )
+    }
+
     async fn revoke(&self, key: u64) {
         let key = sample::public_key(key).fingerprint();
         let revoked = AkRegistry::revoke(&*self.registry, &key, &sample::line()).await;
@@ -398,8 +446,7 @@ async fn prove(server: &Server, machine: &str, key: u64, ek: u64) -> (StatusCode
         "ek_public": sample::public_key(ek).to_pem(),
     });
     let (_, reply) = server.put("/register-ak", body.to_string()).await;
-    let right = json!({ "challenge": reply["challenge"], "secret": reply["id_object"] });
-    server.put("/register-ak/proof", right.to_string()).await
+    server.answer(&reply).await
 }
 
 #[tokio::test]

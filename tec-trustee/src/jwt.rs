@@ -56,13 +56,20 @@ impl<'a> Unverified<'a> {
         }
         let payload = URL_SAFE_NO_PAD.decode(self.payload).ok()?;
         let claims: Value = serde_json::from_slice(&payload).ok()?;
-        let seconds = |claim| claims.get(claim).map(Value::as_i64);
-        let expires = seconds("exp")??;
-        let begins = seconds("nbf").unwrap_or(Some(i64::MIN))?;
-        let valid = now.unix_seconds() < expires.saturating_add(LEEWAY_SECONDS)
-            && now.unix_seconds() >= begins.saturating_sub(LEEWAY_SECONDS);
-        valid.then_some(claims)
+        is_current(&claims, now).then_some(claims)
     }
+}
+
+/// Whether claims are not expired and not from the future; `exp` is required.
+pub(crate) fn is_current(claims: &Value, now: Timestamp) -> bool {
+    let seconds = |claim| claims.get(claim).map(Value::as_i64);
+    let expires = seconds("exp").flatten();
+    let begins = seconds("nbf").unwrap_or(Some(i64::MIN));
+    let (Some(expires), Some(begins)) = (expires, begins) else {
+        return false;
+    };
+    now.unix_seconds() < expires.saturating_add(LEEWAY_SECONDS)
+        && now.unix_seconds() >= begins.saturating_sub(LEEWAY_SECONDS)
 }
 
 /// Whether `signature` is a good ES256 signature (RFC 7518, section 3.4: R ‖ S).

@@ -207,7 +207,7 @@ impl ErrorBody {
 }
 
 macro_rules! error_kinds {
-    ($($(#[doc = $doc:literal])+ $name:ident $(| $old:literal)?;)*) => {
+    ($($(#[doc = $doc:literal])+ $name:ident $(| $old:literal)*;)*) => {
         /// What sort of error, by the suffix of its type (KBS attestation protocol 0.4.0).
         #[derive(Clone, Debug, PartialEq, Eq)]
         #[non_exhaustive]
@@ -235,7 +235,7 @@ macro_rules! error_kinds {
                 let letters = name.chars().filter(char::is_ascii_alphanumeric);
                 let name: String = letters.take(64).collect();
                 Ok(match name.as_str() {
-                    $(stringify!($name) $(| $old)? => Self::$name,)*
+                    $(stringify!($name) $(| $old)* => Self::$name,)*
                     _ => Self::Other(name),
                 })
             }
@@ -247,7 +247,7 @@ error_kinds! {
     /// The handshake failed.
     AttestationError;
     /// The admin token is missing or not accepted.
-    AdminAuthAccess | "AdminAuth";
+    AdminAuthAccess | "AdminAuth" | "AdminAuthInitialization";
     /// No attested session and no attestation token.
     TokenNotFound;
     /// The attestation token is not accepted.
@@ -351,7 +351,10 @@ mod tests {
             detail: detail.to_owned(),
         };
         assert_eq!(body("PolicyDeny", "").error_kind(), ErrorKind::PolicyDeny);
-        assert_eq!(body("AdminAuth", "").error_kind(), ErrorKind::AdminAuthAccess);
+        // v0.21 says the last of these where resources are written.
+        for name in ["AdminAuthAccess", "AdminAuth", "AdminAuthInitialization"] {
+            assert_eq!(body(name, "").error_kind(), ErrorKind::AdminAuthAccess);
+        }
         assert_eq!(body("New!", "").error_kind(), ErrorKind::Other("New".to_owned()));
         let id = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
         let told = body("PolicyDeny", &format!("TEC-A412 the boot (attempt {id})"));

@@ -133,6 +133,12 @@ pub(crate) struct JobArgs {
     /// Where the image is mounted. Without it, its files are read from its registry.
     #[arg(long)]
     pub(crate) image_dir: Option<PathBuf>,
+    /// Directory with shim's lists of the machines, as in /sys/firmware/efi/mok-variables.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) mok_variables: Option<PathBuf>,
+    /// The machines have no machine owner keys enrolled beside those of shim's vendor.
+    #[arg(long, conflicts_with = "mok_variables")]
+    pub(crate) no_mok: bool,
     #[command(flatten)]
     pub(crate) registry: RegistryArgs,
 }

@@ -13,7 +13,7 @@ use tec_support::SystemEntropy;
 use tec_support::exit::{CodedError, OK};
 use tec_support::image::predictor_of;
 use tec_tpm::compute::input::{BootSource, OpenImage};
-use tec_tpm::compute::{PlatformState, SecureBoot};
+use tec_tpm::compute::{DirectoryImage, PlatformState, SecureBoot};
 
 use crate::cli::JobArgs;
 
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &JobArgs) -> anyhow::Result<u8> {
                 let what = format!("read the image in {}", directory.display());
                 CodedError::caused(error.code(), what, error)
             })?;
-            predict(&opened, &args.image)?
+            predict(&opened, args)?
         }
         None => of_registry(args)?,
     };
@@ -78,18 +78,25 @@ fn of_registry(args: &JobArgs) -> anyhow::Result<ExpectedPcrs> {
         return Ok(labeled);
     }
     let opened = image.open(&registry, runtime.handle()).map_err(coded)?;
-    predict(&opened, text)
+    predict(&opened, args)
 }
 
 fn coded(error: RegistryError) -> CodedError {
     CodedError::caused(error.code(), "read the image", error)
 }
 
-/// What booting the image measures, whatever the variables of the machine are; Secure Boot is on,
-/// as with the existing program (upstream compute-pcrs as a Job).
-fn predict(image: &OpenImage, name: &str) -> anyhow::Result<ExpectedPcrs> {
-    let platform = PlatformState::with_unknown_variables(SecureBoot::On);
-    reference_values(&predictor_of(image).on(platform), image, name)
+/// What booting the image measures, whatever the variables of the machine are but for shim's lists;
+/// Secure Boot is on, as with the existing program (upstream compute-pcrs as a Job).
+fn predict(image: &OpenImage, args: &JobArgs) -> anyhow::Result<ExpectedPcrs> {
+    let mut platform = PlatformState::with_unknown_variables(SecureBoot::On);
+    if let Some(folder) = &args.mok_variables {
+        let what = || format!("read shim's lists in {}", folder.display());
+        let lists = DirectoryImage::open(folder).with_context(what)?;
+        platform = platform.with_mok_variables(&lists, "").with_context(what)?;
+    } else if args.no_mok {
+        platform = platform.with_known_mok_lists();
+    }
+    reference_values(&predictor_of(image).on(platform), image, &args.image)
 }
 
 fn reference_values(

@@ -80,6 +80,32 @@ fn pcr14_is_that_of_the_captured_lists() {
 }
 
 #[test]
+fn a_job_predicts_pcr_14_where_the_machine_owner_keys_are_known() {
+    let (image, scratch, lists) =
+        (debian("2.12"), TempDir::new().unwrap(), TempDir::new().unwrap());
+    let to = scratch.path().join("measurements.json");
+    let job = |more: &[&str]| {
+        let (image, to) = (text(image.path()), text(&to));
+        let job = ["job", "--image", "registry.example/os", "--image-dir", image, "--to", to];
+        run(&[&job[..], more].concat())
+    };
+    let registers = |more: &[&str]| {
+        let done = job(more);
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        let all: Value = serde_json::from_slice(&fs::read(&to).unwrap()).unwrap();
+        let all = all["pcrs"].as_array().unwrap().iter();
+        all.map(|pcr| pcr["id"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    assert!(!registers(&[]).contains(&14));
+    assert!(registers(&["--no-mok"]).contains(&14));
+    // Lists that another shim wrote say nothing about this image.
+    fs::write(lists.path().join("MokListRT"), b"list").unwrap();
+    let refused = job(&["--mok-variables", text(lists.path())]);
+    assert!(!refused.status.success());
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("MokListRT"));
+}
+
+#[test]
 fn a_directory_without_lists_is_refused_by_name() {
     let empty = TempDir::new().unwrap();
     let refused = run(&["pcr14", "--mok-variables", text(empty.path())]);

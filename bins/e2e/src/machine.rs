@@ -43,6 +43,8 @@ pub struct Machine {
     node_agent: PathBuf,
     logs: Arc<Transcript>,
     swtpm: Swtpm,
+    /// How often it asks before it gives up.
+    pub rounds: u32,
 }
 
 impl Machine {
@@ -67,6 +69,8 @@ impl Machine {
             node_agent: settings.node_agent(),
             logs: Arc::clone(logs),
             swtpm,
+            // Refusals are part of the story; nobody wants to wait for the node to ask again.
+            rounds: 1,
         };
         let mut links = Command::new(&machine.node_agent);
         machine.logs.must(links.arg("install-links").arg(machine.directory.join("bin")))?;
@@ -114,8 +118,7 @@ impl Machine {
             .env("PATH", std::env::join_paths(path).unwrap_or_default())
             .env("TEC_TCTI", self.tcti())
             .env("TEC_EVENT_LOG", self.event_log())
-            // Refusals are part of the story; nobody wants to wait for the node to ask again.
-            .env("TEC_ROUNDS", "1");
+            .env("TEC_ROUNDS", self.rounds.to_string());
         command
     }
 

@@ -82,8 +82,7 @@ fn check_challenge(ek: &EndorsementKey) {
     let ak = p256_tpm().ak_public_area();
     let secret = SecretArray::new([3; 32]);
     let made = CredentialIssuer::new().challenge(&offer, &ak, &secret, &mut rng(4));
-    if let Ok((credential, fingerprint)) = made {
-        assert_eq!(fingerprint, ek.public().fingerprint());
+    if let Ok(credential) = made {
         assert!(credential.id_object.len() <= MAX_CREDENTIAL);
         assert!(credential.encrypted_secret.len() <= MAX_CREDENTIAL);
     }

@@ -1,4 +1,4 @@
-//! The parts of `kbs-guard`; its tests compose them without the program.
+//! The parts of `kbs-guard` and `key-broker`; tests compose them without the programs.
 
 pub mod cli;
 pub mod compose;

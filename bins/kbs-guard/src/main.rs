@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use clap::Parser as _;
 use kbs_guard::cli::Args;
 use kbs_guard::compose;
-use kbs_guard::compose::Known;
+use kbs_guard::compose::{ApiServer, Known};
 use kbs_guard::keys::Keys;
 use tec_core::port::Clock;
 use tec_support::listen::{Counts, Limits, Server};
@@ -31,16 +31,12 @@ async fn run(args: Args) -> anyhow::Result<u8> {
     let verifier = args.evidence.verifier(&clock)?;
     let store = compose::open(&args.state_dir)?;
     let known = if args.kubernetes {
-        let (known, events) = Known::cluster(&store, &clock).await?;
-        let mut shutdown = shutdown.clone();
-        tasks.spawn(async move {
-            tokio::select! {
-                () = events.run() => {}
-                () = shutdown.triggered() => {}
-            }
-            Ok(())
-        });
-        known
+        let api = ApiServer::of_this_pod(None).await?;
+        let (events, records) = (Arc::clone(&api.attempts), api.records.clone());
+        let (told, written) = (shutdown.clone(), shutdown.clone());
+        tasks.spawn(async move { told.until(events.run()).await });
+        tasks.spawn(async move { written.until(records.run()).await });
+        Known::cluster(&api, args.pins.pins())
     } else {
         let keys = Keys::new(args.keys.clone(), Arc::clone(&store), Arc::clone(&clock));
         keys.sync().await?;

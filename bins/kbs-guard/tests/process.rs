@@ -77,7 +77,7 @@ fn a_new_certificate_is_shown_without_a_restart_and_sigterm_ends_in_order() {
 }
 
 #[test]
-fn its_own_metrics_are_on_an_address_of_their_own() {
+fn its_own_metrics_and_readiness_are_on_an_address_of_their_own() {
     let dir = keys();
     let upstream = Upstream::start();
     let guard = Running::start(
@@ -100,7 +100,10 @@ fn its_own_metrics_are_on_an_address_of_their_own() {
     assert!(own.contains("tec_guard_opened_total 1"), "{own}");
     let public = exchange(guard.address, get);
     assert!(public.contains("of the upstream"), "{public}");
+    let ready = "GET /readyz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    assert!(exchange(guard.metrics.unwrap(), ready).starts_with("HTTP/1.1 200"));
     drop(upstream);
+    assert!(exchange(guard.metrics.unwrap(), ready).starts_with("HTTP/1.1 503"));
     let gone = exchange(guard.address, get);
     assert!(gone.starts_with("HTTP/1.1 503") || gone.contains("of the upstream"), "{gone}");
 }

@@ -4,12 +4,11 @@ use std::net::SocketAddr;
 
 use anyhow::Context as _;
 use clap::{Parser, ValueEnum};
-use tec_core::attest::PinnedPcrs;
 use tec_core::endpoint::BaseUrl;
-use tec_core::pcr::PcrIndex;
-use tec_k8s::render::{Deploy, ImageAccess, Images, PodUser};
+use tec_k8s::render::{Deploy, ImageAccess, Images, PodUser, Settings};
 use tec_registry::RegistryArgs;
 use tec_support::diskkey::DiskKeys;
+use tec_support::pins::PinsArgs;
 use tec_support::program::LogArgs;
 use tec_trustee::config::Generation;
 
@@ -33,7 +32,8 @@ pub(crate) struct Args {
     #[arg(long)]
     assigned_pod_user: bool,
 
-    /// Generation of the Trustee that is deployed: mounted, unified or v0.21
+    /// Generation of the Trustee: v0.21, or unified for v0.20. mounted is refused, since its
+    /// policies cannot bind a machine to its key
     #[arg(long, default_value = "v0.21", value_parser = generation)]
     pub(crate) generation: Generation,
 
@@ -42,21 +42,30 @@ pub(crate) struct Args {
     #[arg(long, env = "TEC_TRUSTEE_URL")]
     pub(crate) trustee_url: Option<BaseUrl>,
 
-    /// Registers that must be those of approved images, separated by commas. Where images are
-    /// unified kernel images, 4,11,14 covers command line and initial file system, too
-    #[arg(
-        long,
-        env = "TEC_PCRS",
-        value_name = "LIST",
-        value_delimiter = ',',
-        value_parser = pcr,
-        default_value = "4,14"
-    )]
-    pcrs: Vec<PcrIndex>,
+    #[command(flatten)]
+    pub(crate) pins: PinsArgs,
 
     /// How a Job that measures an image sees it
     #[arg(long, value_enum, default_value_t = Access::Registry)]
     image_access: Access,
+
+    /// Networks whose addresses stand for many nodes each, such as 10.0.0.0/8, separated by commas: the
+    /// registration servers give them no limit of their own. For Services that hide the addresses of
+    /// clients (default: none)
+    #[arg(long, env = "TEC_SHARED_SOURCES", value_name = "LIST", value_delimiter = ',')]
+    #[arg(value_parser = network)]
+    shared_sources: Vec<String>,
+
+    /// Settings of the pods and Services that the operator creates, JSON: replicas, log, nodeSelector,
+    /// tolerations, affinity, resources, services, egressPorts (default: none)
+    #[arg(
+        long,
+        env = "TEC_SETTINGS",
+        value_name = "JSON",
+        default_value = "{}",
+        hide_default_value = true
+    )]
+    settings: Settings,
 
     /// Form of the disk keys of new machines; keys that exist stay as they are
     #[arg(long, env = "TEC_DISK_KEYS", value_enum, default_value_t)]
@@ -85,21 +94,12 @@ fn generation(text: &str) -> Result<Generation, String> {
     })
 }
 
-fn pcr(text: &str) -> Result<PcrIndex, String> {
-    let index: u8 = text.parse().map_err(|_| "a number from 0 to 23")?;
-    PcrIndex::new(index).map_err(|error| error.to_string())
+fn network(text: &str) -> Result<String, String> {
+    let network = text.parse::<tec_support::shared::Network>();
+    network.map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
 impl Args {
-    /// The registers that are pinned; without the flag those of existing clusters: boot loader and
-    /// kernel, and the keys that shim accepts (trusted-cluster-operator).
-    ///
-    /// # Errors
-    /// None is.
-    pub(crate) fn pinned(&self) -> anyhow::Result<PinnedPcrs> {
-        PinnedPcrs::new(self.pcrs.iter().copied().collect()).context("--pcrs")
-    }
-
     /// What is deployed: images as the environment names them.
     ///
     /// # Errors
@@ -108,9 +108,12 @@ impl Args {
         let variable =
             |name: &str| std::env::var_os(name).and_then(|value| value.into_string().ok());
         let mut deploy = Deploy::new(Images::from_variables(variable));
+        deploy.pins = self.pins.pins();
         if self.assigned_pod_user {
             deploy.user = PodUser::Assigned;
         }
+        deploy.shared_sources.clone_from(&self.shared_sources);
+        deploy.settings.clone_from(&self.settings);
         deploy.image_access = match self.image_access {
             Access::Volume => ImageAccess::Volume,
             Access::Registry => {
@@ -128,6 +131,7 @@ impl Args {
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;
+    use tec_core::boot::Pins;
 
     use super::*;
 
@@ -144,15 +148,26 @@ mod tests {
     }
 
     #[test]
-    fn the_registers_of_existing_clusters_are_pinned_unless_others_are_named() {
-        let pinned = |more: &[&str]| {
-            let pinned = args(more).pinned().unwrap();
-            pinned.iter().map(|pcr| pcr.to_string()).collect::<Vec<_>>()
+    fn the_guard_pins_what_the_operator_pins() {
+        let pins = |more: &[&str]| (args(more).pins.pins(), args(more).deploy().unwrap().pins);
+        assert_eq!(pins(&[]), (Pins::Predicted, Pins::Predicted));
+        let (operator, guard) = pins(&["--pcrs", "4,14"]);
+        assert!(operator == guard && operator != Pins::Predicted);
+    }
+
+    #[test]
+    fn settings_that_nobody_knows_are_refused() {
+        let parse = |settings: &str| {
+            let always = ["operator", "--namespace", "n", "--identity", "one", "--settings"];
+            Args::try_parse_from(always.iter().copied().chain([settings]))
         };
-        assert_eq!(pinned(&[]), ["4", "14"]);
-        assert_eq!(pinned(&["--pcrs", "11,4,14"]), ["4", "11", "14"]);
-        let wrong = ["operator", "--namespace", "n", "--identity", "one", "--pcrs", "24"];
-        assert!(Args::try_parse_from(wrong).is_err());
+        let deploy = parse(r#"{"replicas": 3}"#).unwrap().deploy().unwrap();
+        assert_eq!(deploy.settings.replicas, Some(3));
+        let typo = r#"{"replica": 3}"#;
+        let service = r#"{"services": {"kbs": {}}}"#;
+        for bad in [typo, service, "", r#"{"services": {"kbs-service": {"type": "X"}}}"#] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //!   --metrics-addr   /metrics /livez /healthz /readyz, in plain HTTP
 //! ```
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -27,6 +28,7 @@ use crate::listen::{Counts, Limits, Server};
 use crate::metrics::{RequestMetrics, count};
 use crate::program::LogArgs;
 use crate::serve::{Shutdown, Transport, bind};
+use crate::shared::{Network, SharedSources};
 use crate::tls::LiveCertificate;
 use crate::{SystemClock, listen, tls};
 
@@ -54,6 +56,11 @@ pub struct FrontArgs {
     /// worth are fine.
     #[arg(long, env = "TEC_RATE", default_value = "1000")]
     pub rate: NonZeroU32,
+    /// Networks whose addresses stand for many clients each, such as 10.0.0.0/8, separated by commas: nodes
+    /// or balancers that hide the addresses of clients. They have no limits of their own, only those of
+    /// the server (default: none)
+    #[arg(long, env = "TEC_SHARED_SOURCES", value_name = "LIST", value_delimiter = ',')]
+    pub shared_sources: Vec<Network>,
     /// Namespace of the objects; the pod's own where it is not given.
     #[arg(long, env = "POD_NAMESPACE")]
     pub namespace: Option<String>,
@@ -63,7 +70,6 @@ pub struct FrontArgs {
 }
 
 /// What is served.
-#[derive(Debug)]
 #[expect(clippy::exhaustive_structs, reason = "built field by field by programs")]
 pub struct Front {
     /// The service, with all paths.
@@ -72,14 +78,25 @@ pub struct Front {
     pub style: ReplyStyle,
     /// What is counted.
     pub metrics: Arc<RequestMetrics>,
+    /// Further metrics, in the text format of Prometheus.
+    pub also: Option<MoreMetrics>,
 }
+
+/// Metrics that a part of the service counts itself.
+pub type MoreMetrics = Arc<dyn Fn() -> String + Send + Sync>;
 
 /// Whether the server shall get requests.
 pub type Ready = Arc<dyn Fn() -> bool + Send + Sync>;
 
+impl fmt::Debug for Front {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Front").field("metrics", &self.metrics).finish_non_exhaustive()
+    }
+}
+
 impl Front {
-    fn public(self, rate: NonZeroU32) -> Router {
-        let limiter = Arc::new(Limiter::new(rate, self.style));
+    fn public(self, rate: NonZeroU32, shared: SharedSources) -> Router {
+        let limiter = Arc::new(Limiter::new(rate, self.style).shared_by(shared));
         self.service
             .layer(from_fn_with_state(limiter, limit))
             .layer(from_fn_with_state(self.metrics, count))
@@ -87,13 +104,16 @@ impl Front {
 }
 
 fn status(
-    metrics: &Arc<RequestMetrics>,
+    (metrics, also): (&Arc<RequestMetrics>, Option<MoreMetrics>),
     connections: [Arc<Counts>; 2],
     ready: Ready,
     shutdown: &Shutdown,
 ) -> Router {
     let (metrics, shutdown) = (Arc::clone(metrics), shutdown.clone());
-    let all = async move || metrics.render() + &listen::render(&connections);
+    let all = async move || {
+        let also = also.as_ref().map(|also| also()).unwrap_or_default();
+        metrics.render() + &listen::render(&connections) + &also
+    };
     let is_ready = async move || {
         if ready() && !shutdown.is_triggered() {
             StatusCode::OK
@@ -129,15 +149,17 @@ pub async fn run(
         let address = listener.local_addr()?;
         let counts = Counts::new("metrics");
         let both = [Arc::clone(&connections), Arc::clone(&counts)];
-        let status = status(&front.metrics, both, ready, &shutdown);
+        let counted = (&front.metrics, front.also.clone());
+        let status = status(counted, both, ready, &shutdown);
         let server = Server::new(Transport::DangerousPlain, status)
             .with_limits(Limits::probes())
             .counted_by(&counts);
         tasks.spawn(server.run(listener, shutdown.clone()));
         tracing::info!(%address, "probes and metrics");
     }
-    let public = front.public(args.rate);
-    let server = Server::new(transport, public).counted_by(&connections);
+    let shared = SharedSources::from(args.shared_sources.as_slice());
+    let public = front.public(args.rate, shared.clone());
+    let server = Server::new(transport, public).shared_by(shared).counted_by(&connections);
     tasks.spawn(server.run(listener, shutdown));
     tracing::info!(%address, "listening");
     tasks.spawn(async {
@@ -221,7 +243,7 @@ mod tests {
         let metrics = RequestMetrics::new(("a_total", "Requests."), ("a_seconds", "Time."));
         let seen = Arc::clone(&is_ready);
         let router = status(
-            &metrics,
+            (&metrics, None),
             [Counts::new("public"), Counts::new("metrics")],
             Arc::new(move || seen.load(Ordering::Relaxed)),
             &shutdown,

@@ -6,6 +6,8 @@ pub mod boot;
 #[cfg(feature = "server")]
 pub mod certificate;
 pub mod diskkey;
+#[cfg(feature = "ek")]
+pub mod ek;
 pub mod endpoint;
 #[cfg(feature = "evidence")]
 pub mod evidence;
@@ -27,10 +29,13 @@ pub mod log;
 pub mod metrics;
 #[cfg(feature = "images")]
 pub mod nextboot;
+pub mod pins;
 #[cfg(feature = "program")]
 pub mod program;
 #[cfg(feature = "server")]
 pub mod serve;
+#[cfg(feature = "listen")]
+pub mod shared;
 #[cfg(feature = "server")]
 mod shutdown;
 pub mod table;

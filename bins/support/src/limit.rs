@@ -13,6 +13,8 @@ use tec_core::code::Code;
 use tec_core::endpoint::network_of;
 use tec_core::http::{ReplyStyle, refusal};
 
+use crate::shared::SharedSources;
+
 /// Addresses that are kept before the idle ones are forgotten.
 const FORGET_ABOVE: usize = 10_000;
 
@@ -22,6 +24,7 @@ pub struct Limiter {
     each: DefaultKeyedRateLimiter<IpAddr>,
     all: governor::DefaultDirectRateLimiter,
     style: ReplyStyle,
+    shared: SharedSources,
 }
 
 impl Limiter {
@@ -34,14 +37,23 @@ impl Limiter {
             each: RateLimiter::keyed(Quota::per_second(each).allow_burst(burst(per_second))),
             all: RateLimiter::direct(Quota::per_second(per_second).allow_burst(burst(per_second))),
             style,
+            shared: SharedSources::default(),
         }
+    }
+
+    /// Clients in these networks are limited together with all others only.
+    #[must_use]
+    pub fn shared_by(self, shared: SharedSources) -> Self {
+        Self { shared, ..self }
     }
 
     fn allows(&self, address: IpAddr) -> bool {
         if self.each.len() > FORGET_ABOVE {
             self.each.retain_recent();
         }
-        self.each.check_key(&network_of(address)).is_ok() && self.all.check().is_ok()
+        let has_share =
+            self.shared.contains(address) || self.each.check_key(&network_of(address)).is_ok();
+        has_share && self.all.check().is_ok()
     }
 }
 
@@ -72,5 +84,22 @@ mod tests {
         let peer = IpAddr::from([192, 0, 2, 1]);
         let allowed = (0..100).filter(|_| limiter.allows(peer)).count();
         assert!((20..30).contains(&allowed), "{allowed}");
+    }
+
+    #[test]
+    fn a_fleet_behind_one_address_has_the_rate_of_the_server_where_that_is_said() {
+        let rate = NonZeroU32::new(1000).unwrap();
+        let node = IpAddr::from([10, 0, 0, 1]);
+        let allowed = |shared: SharedSources| {
+            let limiter = Limiter::new(rate, ReplyStyle::Registration).shared_by(shared);
+            // The share of one address is used up, that of all is not.
+            limiter.each.check_key_n(&network_of(node), rate.saturating_mul(TEN)).unwrap().unwrap();
+            (0..1000).filter(|_| limiter.allows(node)).count()
+        };
+        assert!(allowed(SharedSources::default()) < 500);
+        let shared = ["10.0.0.0/8".parse().unwrap()];
+        assert_eq!(allowed(SharedSources::from(&shared[..])), 1000);
+        let other = ["192.0.2.0/24".parse().unwrap()];
+        assert!(allowed(SharedSources::from(&other[..])) < 500);
     }
 }

@@ -18,7 +18,8 @@ use tec_tpm::event_log::EventLog;
 use tec_tpm::output as form;
 use tec_tpm::output::{Accepted, CurrentBoot, NextBoot, PredictionReport, ReferenceValues};
 
-use crate::boot::{ChainArgs, MachineArgs, parse_pcr};
+use crate::boot::{ChainArgs, MachineArgs};
+use crate::pins::parse_pcr;
 use crate::{SystemClock, boot, input};
 
 /// Where Linux shows the variables of the machine.

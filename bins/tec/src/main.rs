@@ -1,6 +1,7 @@
 //! `tec`: keys only for nodes that prove what they booted.
 
 mod args;
+mod attempt;
 mod cli;
 mod command;
 mod kube;

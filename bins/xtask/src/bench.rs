@@ -20,6 +20,8 @@ const UNLOCK: &str = "guard/unlock";
 const SILENT: &str = "silent/";
 /// Measurements that run the servers on a Kubernetes API server.
 const KUBERNETES: &str = "kube_registration/";
+/// Measurements that run the key broker there.
+const BROKER: &str = "kube_broker/";
 /// Measurements that run the operator there.
 const OPERATOR: &str = "kube_operator/";
 /// Measurements that bring a platform's services up there.
@@ -95,8 +97,8 @@ impl Bench<'_> {
         if self.wants(OPERATOR) {
             self.build(tree, &["operator"])?;
         }
-        if [KUBERNETES, OPERATOR, MIGRATION, SERVICES, SILENT].iter().any(|names| self.wants(names))
-        {
+        let on_kubernetes = [KUBERNETES, BROKER, OPERATOR, MIGRATION, SERVICES, SILENT];
+        if on_kubernetes.iter().any(|names| self.wants(names)) {
             let tools = tools::ensure()?;
             tools::ensure_kubernetes(&tools)?;
             if self.wants(SERVICES) {

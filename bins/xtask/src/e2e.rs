@@ -10,8 +10,15 @@ use crate::{process, programs, term, tools};
 /// The test program that has them, in bins/e2e/tests.
 const TESTS: &str = "kubernetes";
 /// The programs that they run.
-const PROGRAMS: [&str; 6] =
-    ["attestation-key-register", "compute-pcrs", "kbs-guard", "operator", "register-server", "tec"];
+const PROGRAMS: [&str; 7] = [
+    "attestation-key-register",
+    "compute-pcrs",
+    "kbs-guard",
+    "key-broker",
+    "operator",
+    "register-server",
+    "tec",
+];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

@@ -19,11 +19,20 @@ const AGENT: &str = "node-agent";
 /// Profile of what goes into an initramfs.
 const AGENT_PROFILE: &str = "node";
 /// All scenes; those that take longest begin first.
-const SCENES: [&str; 8] =
-    ["adversary", "update", "recovery", "fleet", "migration", "operator", "cuts", SHORT];
+const SCENES: [&str; 9] =
+    ["adversary", "update", "recovery", "fleet", "migration", "operator", CLUSTER, "cuts", SHORT];
 /// The scenes that need the programs of Kubernetes, and ours for it.
-const WITH_OPERATOR: [&str; 2] = ["migration", "operator"];
-const OF_OPERATOR: [&str; 3] = ["attestation-key-register", "operator", "register-server"];
+const WITH_OPERATOR: [&str; 3] = ["migration", "operator", CLUSTER];
+const OF_OPERATOR: [&str; 6] = [
+    "attestation-key-register",
+    "compute-pcrs",
+    "kbs-guard",
+    "key-broker",
+    "operator",
+    "register-server",
+];
+/// The scene on a node with real pods.
+const CLUSTER: &str = "cluster";
 /// What CI plays.
 const SHORT: &str = "short";
 
@@ -53,6 +62,9 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     if scenes.iter().any(|scene| WITH_OPERATOR.contains(&scene.as_str())) {
         tools::ensure_kubernetes(&tools)?;
         programs::build(root, &OF_OPERATOR)?;
+    }
+    if scenes.iter().any(|scene| scene == CLUSTER) {
+        tools::ensure_pods(&tools)?;
     }
     play(root, &tools, &scenes, args.cuts)
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use rand_core::CryptoRng;
 
-use super::{Fingerprint, PublicKey};
+use super::PublicKey;
 use crate::secret::SecretArray;
 
 /// The endorsement key that a node offers as witness.
@@ -67,12 +67,12 @@ pub trait TpmObjects: fmt::Debug + Send + Sync {
     fn attestation_key(&self, tpm2b_public: &[u8]) -> Result<PublicKey, TpmObjectError>;
 
     /// Makes a challenge for the attestation key of `tpm2b_public` under the offered endorsement
-    /// key. Returns it with the endorsement key's fingerprint.
+    /// key.
     fn challenge(
         &self,
         ek: &EkOffer,
         tpm2b_public: &[u8],
         secret: &SecretArray<32>,
         rng: &mut dyn CryptoRng,
-    ) -> Result<(Credential, Fingerprint), TpmObjectError>;
+    ) -> Result<Credential, TpmObjectError>;
 }

@@ -17,6 +17,11 @@ impl<'a> LiveImages<'a> {
         Self(images.iter().filter(|image| image.is_live(now)).collect())
     }
 
+    /// Some of the images of such a set.
+    pub(super) fn some_of(images: Vec<&'a ApprovedImage>) -> Self {
+        Self(images)
+    }
+
     /// The images in order.
     pub fn iter(&self) -> impl Iterator<Item = &'a ApprovedImage> {
         self.0.iter().copied()

@@ -9,18 +9,20 @@
 //! *What it is not*: a judge of approvals. It is only ever shown [`LiveImages`].
 //!
 //! ```text
-//! registry ─ LiveImages::at(now) ─► BootStates ─┬─ admit ──► attest::appraise, flow::release
-//!                                               ├─ values ─► reference values of policies
-//!                                               └─ nearest ► what a refusal is told against
+//! registry ─ LiveImages::at(now) ─► Pins ─► BootStates ─┬─ admit ──► attest::appraise, flow::release
+//!              images that pin the same registers       ├─ values ─► reference values of policies
+//!                                                       └─ nearest ► what a refusal is told against
 //! ```
 
 mod live;
+mod pins;
 mod state;
 mod whole;
 
 use std::fmt;
 
 pub use self::live::LiveImages;
+pub use self::pins::Pins;
 pub use self::state::{BootPart, BootState};
 pub use self::whole::WholeImages;
 pub(crate) use self::whole::{fits, nearest, of_image};
@@ -35,7 +37,8 @@ use crate::pcr::{PcrIndex, PcrValues};
 /// *Contract*: pure; equal arguments give equal answers. Every live image is a state when it is
 /// booted as it comes. `admit` answers for one moment's set of images: an image that is not among
 /// them takes part in no state. Implementations may remember what they computed for a set, as long
-/// as it is asked for under exactly that set.
+/// as it is asked for under exactly that set. [`Pins`] asks for each set of images that pin the same
+/// registers, so several sets take turns.
 /// *Implemented by* [`WholeImages`] and `tec_tpm::combine::MixedStates`.
 /// *Conformance suite*: [`testing::boot_states`](crate::testing::boot_states).
 ///

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use super::{BootState, BootStates, LiveImages, NearState};
 use crate::digest::Sha256Digest;
 use crate::evidence::{LoggedEvent, PinnedPcrs, VerifiedEvidence};
-use crate::image::{ApprovedImage, ImageEvent};
+use crate::image::{ApprovedImage, ExpectedPcr, ImageEvent};
 use crate::pcr::{PcrIndex, PcrValues};
 
 /// Only whole images are states: a machine that is between two images is refused.
@@ -45,7 +45,8 @@ impl BootStates for WholeImages {
         evidence: &VerifiedEvidence,
         pinned: PinnedPcrs,
     ) -> Option<NearState> {
-        nearest(live.iter(), evidence, pinned)
+        let images = live.iter().map(|image| (image, pinned));
+        nearest(images, evidence).map(|(_, state)| state)
     }
 
     fn trouble(&self, _: &LiveImages<'_>, _: PinnedPcrs) -> Option<String> {
@@ -61,18 +62,19 @@ pub(crate) fn fits(image: &ApprovedImage, quoted: &PcrValues, pinned: PinnedPcrs
     })
 }
 
-/// The image with the fewest differing components; of equals the one that was approved last.
+/// The image, of those given with the registers that they pin, with the fewest differing components;
+/// of equals the one that was approved last.
 pub(crate) fn nearest<'a>(
-    images: impl Iterator<Item = &'a ApprovedImage>,
+    images: impl Iterator<Item = (&'a ApprovedImage, PinnedPcrs)>,
     evidence: &VerifiedEvidence,
-    pinned: PinnedPcrs,
-) -> Option<NearState> {
-    let distance = |image: &ApprovedImage| -> usize {
-        let registers = pinned.iter().map(|pcr| distance(image, evidence, pcr));
-        registers.sum()
+) -> Option<(PinnedPcrs, NearState)> {
+    let distance = |(image, pinned): &(&ApprovedImage, PinnedPcrs)| -> usize {
+        let registers = pinned.iter();
+        registers.map(|pcr| distance(image.expected.pcr(pcr), evidence, pcr)).sum()
     };
-    let image = images.min_by_key(|image| (distance(image), Reverse(image.approved_at)))?;
-    Some(of_image(image, pinned))
+    let (image, pinned) =
+        images.min_by_key(|both| (distance(both), Reverse(both.0.approved_at)))?;
+    Some((pinned, of_image(image, pinned)))
 }
 
 /// An image as a state.
@@ -82,8 +84,13 @@ pub(crate) fn of_image(image: &ApprovedImage, pinned: PinnedPcrs) -> NearState {
     NearState::new(BootState::whole([image.name.clone()], pinned.iter()), expected)
 }
 
-fn distance(image: &ApprovedImage, evidence: &VerifiedEvidence, pcr: PcrIndex) -> usize {
-    let expected = image.expected.pcr(pcr);
+/// Measurements of one register that only one of the two has; without a log whether the values
+/// differ.
+pub(super) fn distance(
+    expected: Option<&ExpectedPcr>,
+    evidence: &VerifiedEvidence,
+    pcr: PcrIndex,
+) -> usize {
     match evidence.logged(pcr) {
         Some(logged) => {
             differing(&logged, expected.map_or(&[], |expected| expected.events.as_slice()))

@@ -3,53 +3,57 @@
 use super::{
     ComponentMatch, EventFinding, ExpectedComponent, PcrMismatch, RegisterFindings, RegisterStates,
 };
-use crate::boot::{BootState, BootStates, LiveImages, NearState, fits, nearest, of_image};
+use crate::boot::{BootState, BootStates, LiveImages, NearState, Pins, fits, nearest, of_image};
 use crate::evidence::{LoggedEvent, PinnedPcrs, VerifiedEvidence};
 use crate::image::{ApprovedImage, ImageEvent};
 use crate::pcr::PcrIndex;
 use crate::time::Timestamp;
 
-/// Finds the state of live images that all pinned registers fit at once.
+/// Finds the state of live images that fits all registers which these images pin.
 ///
 /// # Errors
 /// What differs from the nearest state, beginning with the first pinned register that does. An
-/// image whose approval ended is told as such where it fits as a whole.
+/// image whose approval ended is named where it fits as a whole.
 pub fn explain_pcrs(
     evidence: &VerifiedEvidence,
     images: &[ApprovedImage],
-    pinned: PinnedPcrs,
+    pins: Pins,
     now: Timestamp,
     states: &dyn BootStates,
 ) -> Result<BootState, Box<PcrMismatch>> {
     let live = LiveImages::at(images, now);
-    let admitted = states.admit(&live, &evidence.pcrs, pinned);
+    let admitted = pins.admit(states, &live, &evidence.pcrs);
     if let Some(state) = admitted.into_iter().next() {
         return Ok(state);
     }
-    let whole = |image: &&ApprovedImage| !image.is_live(now) && fits(image, &evidence.pcrs, pinned);
-    let ended = images.iter().find(whole);
-    let near = match ended {
-        Some(image) => Some(of_image(image, pinned)),
-        None => states
-            .nearest(&live, evidence, pinned)
-            .or_else(|| nearest(images.iter(), evidence, pinned)),
+    let with_pins = |image| Some((image, pins.of(image)?));
+    let whole = |(image, pinned): &(&ApprovedImage, PinnedPcrs)| {
+        !image.is_live(now) && fits(image, &evidence.pcrs, *pinned)
     };
+    let ended = images.iter().filter_map(with_pins).find(whole);
+    let near = match ended {
+        Some((image, pinned)) => Some((pinned, of_image(image, pinned))),
+        None => pins
+            .nearest(states, &live, evidence)
+            .or_else(|| nearest(images.iter().filter_map(with_pins), evidence)),
+    };
+    let (pinned, near) = near.map_or_else(|| (pins.any(&live), None), |(p, near)| (p, Some(near)));
     let mut mismatch = against(near.as_ref(), evidence, images, pinned, now);
-    mismatch.ended = ended.and_then(|image| why_ended(image, now));
-    mismatch.apart = apart(evidence, &live, pinned, states);
-    mismatch.trouble = states.trouble(&live, pinned);
+    mismatch.ended = ended.and_then(|(image, _)| why_ended(image, now));
+    mismatch.apart = apart(evidence, &pins.class(&live, pinned), pinned, states);
+    mismatch.trouble = pins.trouble(states, &live);
     Err(Box::new(mismatch))
 }
 
 /// Per pinned register the states that have its value; empty where one of them has none.
 fn apart(
     evidence: &VerifiedEvidence,
-    live: &LiveImages<'_>,
+    class: &LiveImages<'_>,
     pinned: PinnedPcrs,
     states: &dyn BootStates,
 ) -> Vec<RegisterStates> {
     let alone = |pcr| {
-        let states = states.admit(live, &evidence.pcrs, PinnedPcrs::only(pcr));
+        let states = states.admit(class, &evidence.pcrs, PinnedPcrs::only(pcr));
         (!states.is_empty()).then_some(RegisterStates { pcr, states })
     };
     let all: Option<Vec<_>> = pinned.iter().map(alone).collect();

@@ -9,7 +9,7 @@ use crate::ak::{AkRecord, AkState, Fingerprint};
 use crate::attest::{
     Appraisal, Attempt, Known, PinnedPcrs, VerifiedEvidence, VerifyError, appraise,
 };
-use crate::boot::{BootStates, WholeImages};
+use crate::boot::{BootStates, Pins, WholeImages};
 use crate::explain::Gate;
 use crate::id::{AttemptId, MachineId};
 use crate::image::ApprovedImage;
@@ -60,8 +60,8 @@ impl<'a> AdmitPorts<'a> {
 pub struct Boots<'a> {
     /// The images.
     pub images: &'a dyn ImageRegistry,
-    /// Registers that must match.
-    pub pinned: PinnedPcrs,
+    /// Which registers must match.
+    pub pins: Pins,
     /// States that machines may be in.
     pub states: &'a dyn BootStates,
 }
@@ -174,10 +174,10 @@ fn decide(
 ) -> Appraisal {
     let now = ports.clock.now();
     if let Some(boots) = ports.boots {
-        return appraise(id, now, evidence, known, boots.pinned, boots.states);
+        return appraise(id, now, evidence, known, boots.pins, boots.states);
     }
-    let pinned = PinnedPcrs::boot_manager();
-    let mut appraisal = appraise(id, now, evidence, known, pinned, &WholeImages);
+    let pins = Pins::Exactly(PinnedPcrs::boot_manager());
+    let mut appraisal = appraise(id, now, evidence, known, pins, &WholeImages);
     leave_registers_out(&mut appraisal.attempt);
     appraisal
 }

@@ -124,7 +124,7 @@ async fn explained(
 ) -> Result<Option<BootState>, PortError> {
     let images = ports.images.list().await?;
     let live = LiveImages::at(&images, ports.clock.now());
-    let states = ports.states.admit(&live, attested.quoted(), attested.pinned());
+    let states = attested.pins().admit(ports.states, &live, attested.quoted());
     Ok(states.into_iter().next())
 }
 

@@ -12,7 +12,7 @@ use http::{Method, Request, Response, StatusCode};
 use http_body::Body;
 use serde::Deserialize;
 
-use super::challenge::{Challenges, Waiting};
+use super::challenge::{Challenge, ChallengeKey};
 use super::reply::{ReplyBody, ReplyStyle, code_of, is_json, json, read_body, refusal};
 use crate::ak::{
     AkCandidate, AkMatcher, AkReason, EkOffer, Fingerprint, PublicKey, SourceNetwork, TpmObjects,
@@ -51,10 +51,13 @@ pub struct AkServiceConfig {
     pub provision: Option<(Arc<dyn SecretStore>, Arc<dyn LuksKeyGenerator>)>,
     /// How many machines trust on first use may let in.
     pub claims: ClaimLimits,
+    /// Ties the answer to a challenge to the challenge.
+    pub challenge_key: Arc<ChallengeKey>,
 }
 
 impl AkServiceConfig {
-    /// These ports, with the usual [`ClaimLimits`]; disk keys are somebody else's task.
+    /// These ports, with the usual [`ClaimLimits`] and a challenge key of its own; disk keys are
+    /// created elsewhere.
     pub fn new(
         machines: Arc<dyn MachineRegistry>,
         aks: Arc<dyn AkRegistry>,
@@ -64,8 +67,24 @@ impl AkServiceConfig {
         entropy: Arc<dyn Entropy>,
         tpm: Arc<dyn TpmObjects>,
     ) -> Self {
-        let claims = ClaimLimits::default();
-        Self { machines, aks, matcher, audit, clock, entropy, tpm, provision: None, claims }
+        Self {
+            challenge_key: Arc::new(ChallengeKey::random(&*entropy)),
+            machines,
+            aks,
+            matcher,
+            audit,
+            clock,
+            entropy,
+            tpm,
+            provision: None,
+            claims: ClaimLimits::default(),
+        }
+    }
+
+    /// Takes answers to the challenges of every server that has this key.
+    #[must_use]
+    pub fn with_challenge_key(self, challenge_key: Arc<ChallengeKey>) -> Self {
+        Self { challenge_key, ..self }
     }
 
     /// Gives a machine its disk key as soon as its attestation key is bound.
@@ -85,17 +104,11 @@ impl AkServiceConfig {
     }
 }
 
-#[derive(Debug)]
-struct Inner {
-    config: AkServiceConfig,
-    challenges: Challenges,
-}
-
 /// `PUT /register-ak`, and `PUT /register-ak/proof` for the answer to a challenge. The network that a
 /// key comes from is a [`SourceNetwork`] among the extensions of the request; without one, all keys
 /// come from one network.
 #[derive(Clone, Debug)]
-pub struct AkService(Arc<Inner>);
+pub struct AkService(Arc<AkServiceConfig>);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -157,7 +170,7 @@ impl AkRequest {
 impl AkService {
     /// A service.
     pub fn new(config: AkServiceConfig) -> Self {
-        Self(Arc::new(Inner { config, challenges: Challenges::default() }))
+        Self(Arc::new(config))
     }
 
     /// Answers one request.
@@ -198,7 +211,7 @@ impl AkService {
 
     async fn submit(&self, request: AkRequest) -> Result<Response<ReplyBody>, Code> {
         if let Some(area) = &request.tpm_public {
-            let named = self.0.config.tpm.attestation_key(area);
+            let named = self.0.tpm.attestation_key(area);
             if named.map_err(|_| Code::RegisterKeyRefused)? != request.public {
                 return Err(Code::RegisterKeyRefused);
             }
@@ -221,7 +234,7 @@ impl AkService {
     /// The id is no secret, and gives no right: keys are released to who signs with the key.
     async fn elsewhere(&self, key: &Fingerprint) -> Result<Response<ReplyBody>, Code> {
         let code = Code::RegisterKeyElsewhere;
-        let record = self.0.config.aks.find(key).await;
+        let record = self.0.aks.find(key).await;
         let Ok(Some(record)) = record else {
             return Err(code);
         };
@@ -236,7 +249,7 @@ impl AkService {
     /// Decides, and gives a bound machine its disk key. A key that is bound already is provisioned,
     /// too: the last attempt may have died in between.
     async fn decide(&self, submission: AkSubmission) -> Result<AkOutcome, Code> {
-        let config = &self.0.config;
+        let config = &*self.0;
         let machine = submission.machine;
         let ports = AkPorts {
             machines: &*config.machines,
@@ -256,7 +269,7 @@ impl AkService {
     }
 
     async fn provision(&self, machine: MachineId) -> Result<(), Code> {
-        let config = &self.0.config;
+        let config = &*self.0;
         let Some((secrets, generator)) = &config.provision else {
             return Ok(());
         };
@@ -273,23 +286,23 @@ impl AkService {
     }
 
     fn challenge(&self, request: AkRequest) -> Result<Response<ReplyBody>, Code> {
-        let config = &self.0.config;
+        let config = &*self.0;
         let (Some(ek), Some(area)) = (&request.ek, &request.tpm_public) else {
             return Err(Code::RegisterEkProof);
         };
+        let challenge = Challenge {
+            machine: request.machine,
+            ek: ek.public.fingerprint(),
+            public: request.public,
+        };
+        let issued = challenge.issue(&config.challenge_key, config.clock.now(), &*config.entropy);
+        let (id, secret) = issued.ok_or(Code::RegisterUnavailable)?;
         let mut rng = EntropyRng::new(&*config.entropy);
-        let secret = SecretArray::random(&mut rng);
-        let (credential, ek) =
-            config.tpm.challenge(ek, area, &secret, &mut rng).map_err(|_| Code::RegisterEkProof)?;
-        let mut id = [0; 16];
-        config.entropy.fill(&mut id);
-        let waiting = Waiting { machine: request.machine, public: request.public, ek, secret };
-        if !self.0.challenges.keep(id, config.clock.now(), waiting) {
-            return Err(Code::RegisterRate);
-        }
+        let credential = config.tpm.challenge(ek, area, &secret, &mut rng);
+        let credential = credential.map_err(|_| Code::RegisterEkRefused)?;
         let body = serde_json::json!({
             "status": "challenge",
-            "challenge": hex::encode(id),
+            "challenge": id,
             "id_object": STANDARD.encode(credential.id_object),
             "encrypted_secret": STANDARD.encode(credential.encrypted_secret),
         });
@@ -302,20 +315,20 @@ impl AkService {
         source: Option<SourceNetwork>,
     ) -> Result<Response<ReplyBody>, Code> {
         let wire: ProofWire = serde_json::from_slice(body).map_err(|_| Code::RegisterMalformed)?;
-        let mut id = [0; 16];
-        hex::decode_to_slice(&wire.challenge, &mut id).map_err(|_| Code::RegisterMalformed)?;
+        let id = Challenge::id_of(&wire.challenge).ok_or(Code::RegisterMalformed)?;
         let mut answer = [0; 32];
         let length = STANDARD
             .decode_slice(&wire.secret, &mut answer)
             .map_err(|_| Code::RegisterMalformed)?;
-        let now = self.0.config.clock.now();
-        let waiting = self.0.challenges.take(id, now).ok_or(Code::RegisterEkProof)?;
-        if length != answer.len() || !SecretArray::new(answer).ct_eq(&waiting.secret) {
+        if length != answer.len() {
             return Err(Code::RegisterEkProof);
         }
-        let candidate = AkCandidate::from_node(waiting.public, Some(waiting.ek));
+        let (key, now) = (&self.0.challenge_key, self.0.clock.now());
+        let proven = Challenge::check(key, &id, &SecretArray::new(answer), now);
+        let proven = proven.ok_or(Code::RegisterEkProof)?;
+        let candidate = AkCandidate::from_node(proven.public, Some(proven.ek));
         let candidate = candidate.from_network(source);
-        reply(self.decide(AkSubmission::new(waiting.machine, candidate)).await?)
+        reply(self.decide(AkSubmission::new(proven.machine, candidate)).await?)
     }
 }
 

@@ -1,49 +1,169 @@
-//! Challenges that wait for the answer of a TPM: a bounded table in memory. Losing it costs the
-//! node one more try.
+//! Challenges without memory: every server that has the key checks the answer to a challenge, whichever
+//! gave it, also after a restart.
+//!
+//! ```text
+//!   id     = expiry ‖ salt ‖ machine ‖ endorsement key ‖ attestation key    sent to the node and back
+//!   secret = HKDF-Expand(key, label ‖ id)                               sent through the node's TPM
+//! ```
+//! # Security
+//! The id holds no secret and needs no seal: who changes it needs the secret of the changed id, which the
+//! server only tells to the TPM that the id names. An answer may be sent again until it expires. That is
+//! harmless: it binds the same key to the same machine, by compare and swap, and never one that was revoked.
 
-use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use hkdf::Hkdf;
+use sha2::Sha256;
+use uuid::Uuid;
+use zeroize::Zeroizing;
 
 use crate::ak::{Fingerprint, PublicKey};
 use crate::id::MachineId;
+use crate::port::{Entropy, EntropyRng};
 use crate::secret::SecretArray;
 use crate::time::Timestamp;
 
-/// Most challenges at once.
-const MAX_WAITING: usize = 4096;
+/// Domain of the derivation of secrets; the id follows.
+const LABEL: &[u8] = b"tec ek challenge v1\0";
 /// How long an answer may take.
 const ANSWER_SECONDS: i64 = 120;
+const SALT: usize = 16;
 
-/// What was challenged.
-#[derive(Debug)]
-pub(super) struct Waiting {
-    pub(super) machine: MachineId,
-    pub(super) public: PublicKey,
-    pub(super) ek: Fingerprint,
-    pub(super) secret: SecretArray<32>,
-}
+/// The key from which the secrets of challenges are derived. Replicas behind one address share it.
+pub struct ChallengeKey(SecretArray<32>);
 
-/// The table, keyed by the challenge's id.
-#[derive(Debug, Default)]
-pub(super) struct Challenges(Mutex<BTreeMap<[u8; 16], (Timestamp, Waiting)>>);
-
-impl Challenges {
-    /// Keeps a challenge; `false` when the table is full.
-    pub(super) fn keep(&self, id: [u8; 16], now: Timestamp, waiting: Waiting) -> bool {
-        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if table.len() >= MAX_WAITING {
-            table.retain(|_, (until, _)| now < *until);
-        }
-        if table.len() >= MAX_WAITING {
-            return false;
-        }
-        table.insert(id, (now.plus_seconds(ANSWER_SECONDS), waiting));
-        true
+impl ChallengeKey {
+    /// A key of 32 random bytes.
+    pub fn new(key: SecretArray<32>) -> Self {
+        Self(key)
     }
 
-    /// Takes a challenge out: each may be answered once.
-    pub(super) fn take(&self, id: [u8; 16], now: Timestamp) -> Option<Waiting> {
-        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        table.remove(&id).filter(|(until, _)| now < *until).map(|(_, waiting)| waiting)
+    /// A new key, for one process.
+    pub fn random(entropy: &dyn Entropy) -> Self {
+        Self(SecretArray::random(&mut EntropyRng::new(entropy)))
+    }
+
+    /// `None` never happens: HKDF-SHA256 takes such a key, and gives up to 8160 bytes (RFC 5869, section 2.3).
+    fn secret(&self, id: &[u8]) -> Option<SecretArray<32>> {
+        let key = Hkdf::<Sha256>::from_prk(self.0.expose("derive a challenge")).ok()?;
+        let mut secret = Zeroizing::new([0; 32]);
+        key.expand_multi_info(&[LABEL, id], secret.as_mut_slice()).ok()?;
+        Some(SecretArray::new(*secret))
+    }
+}
+
+impl fmt::Debug for ChallengeKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ChallengeKey").field(&self.0).finish()
+    }
+}
+
+/// What a TPM is asked to prove.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Challenge {
+    pub(super) machine: MachineId,
+    pub(super) ek: Fingerprint,
+    pub(super) public: PublicKey,
+}
+
+impl Challenge {
+    /// The id that the node sends back, and the secret for its TPM.
+    pub(super) fn issue(
+        &self,
+        key: &ChallengeKey,
+        now: Timestamp,
+        entropy: &dyn Entropy,
+    ) -> Option<(String, SecretArray<32>)> {
+        let mut salt = [0; SALT];
+        entropy.fill(&mut salt);
+        let id = [
+            &now.plus_seconds(ANSWER_SECONDS).unix_seconds().to_be_bytes(),
+            salt.as_slice(),
+            self.machine.as_uuid().as_bytes(),
+            self.ek.as_bytes(),
+            self.public.as_der(),
+        ]
+        .concat();
+        Some((URL_SAFE_NO_PAD.encode(&id), key.secret(&id)?))
+    }
+
+    /// What was proven, if the answer is right and in time.
+    pub(super) fn check(
+        key: &ChallengeKey,
+        id: &[u8],
+        answer: &SecretArray<32>,
+        now: Timestamp,
+    ) -> Option<Self> {
+        if !key.secret(id)?.ct_eq(answer) {
+            return None;
+        }
+        let (expiry, rest) = id.split_first_chunk()?;
+        let (_, rest) = rest.split_first_chunk::<SALT>()?;
+        let (machine, rest) = rest.split_first_chunk()?;
+        let (ek, public) = rest.split_first_chunk()?;
+        let is_late = Timestamp::from_unix_seconds(i64::from_be_bytes(*expiry)) <= now;
+        (!is_late).then_some(Self {
+            machine: Uuid::from_bytes(*machine).into(),
+            ek: Fingerprint::from_bytes(*ek),
+            public: PublicKey::from_der(public).ok()?,
+        })
+    }
+
+    /// The bytes of an id.
+    pub(super) fn id_of(text: &str) -> Option<Vec<u8>> {
+        URL_SAFE_NO_PAD.decode(text).ok()
+    }
+}
+
+#[cfg(all(test, feature = "test-util"))]
+mod tests {
+    use super::*;
+    use crate::testing::{SeededEntropy, sample};
+
+    fn challenge() -> Challenge {
+        Challenge {
+            machine: sample::machine_id(1),
+            ek: sample::public_key(9).fingerprint(),
+            public: sample::public_key(1),
+        }
+    }
+
+    fn key(byte: u8) -> ChallengeKey {
+        ChallengeKey::new(SecretArray::new([byte; 32]))
+    }
+
+    #[test]
+    fn an_answer_counts_at_every_server_with_the_key_until_it_expires() {
+        let now = sample::time(0);
+        let (id, secret) = challenge().issue(&key(1), now, &SeededEntropy::new(1)).unwrap();
+        let id = Challenge::id_of(&id).unwrap();
+        let check = |key, seconds| Challenge::check(&key, &id, &secret, now.plus_seconds(seconds));
+        assert_eq!(check(key(1), ANSWER_SECONDS - 1), Some(challenge()));
+        assert_eq!(check(key(1), ANSWER_SECONDS), None);
+        assert_eq!(check(key(2), 0), None);
+    }
+
+    #[test]
+    fn an_id_that_was_changed_anywhere_has_another_secret() {
+        let now = sample::time(0);
+        let (id, secret) = challenge().issue(&key(1), now, &SeededEntropy::new(1)).unwrap();
+        let id = Challenge::id_of(&id).unwrap();
+        for place in 0..id.len() {
+            let mut changed = id.clone();
+            changed[place] ^= 1;
+            assert_eq!(Challenge::check(&key(1), &changed, &secret, now), None, "byte {place}");
+        }
+        for length in 0..id.len() {
+            assert_eq!(Challenge::check(&key(1), &id[..length], &secret, now), None, "{length}");
+        }
+    }
+
+    #[test]
+    fn the_derivation_is_the_one_of_its_label() {
+        let secret = key(1).secret(b"id").unwrap();
+        let expected = "aa7843ca0951b28bbea2517717abcbc504c44dc28f29f9dfdee2975e76a6d4a6";
+        assert_eq!(hex::encode(secret.expose("test vector")), expected);
     }
 }

@@ -15,6 +15,7 @@ mod register;
 mod reply;
 
 pub use self::ak::{AkService, AkServiceConfig, parse_ak_request};
+pub use self::challenge::ChallengeKey;
 pub use self::register::{RegisterService, RegisterServiceConfig};
 pub use self::reply::{ReplyBody, ReplyStyle, refusal};
 

@@ -104,7 +104,8 @@ pub struct Belongings {
     pub demands: Option<Demands>,
     /// Whether the demands are still those that came from another anchor, and so follow it.
     pub follows: bool,
-    /// The registers whose values a boot must have, where they are known.
+    /// The registers that the boot of every image must match, where they are known; the empty set where
+    /// each image has its own.
     pub pcrs: Option<BTreeSet<PcrIndex>>,
     /// The token that nodes show to register.
     pub token: Option<SecretBytes>,

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tec_k8s::api::crds;
 use tec_k8s::render::{Installation, Object, PodUser, operator, user_roles};
 
-use crate::{Files, REPOSITORY, VERSION, dashboard, monitoring, yaml};
+use crate::{Files, REPOSITORY, VERSION, dashboard, monitoring, values, yaml};
 
 const CRDS: &str = "tec-crds";
 const OPERATOR: &str = "tec-operator";
@@ -21,10 +21,11 @@ type Place = fn(&mut Installation) -> &mut String;
 /// What begins every mark.
 const MARK: &str = "tec-mark-";
 /// Member of `images` in values.yaml, and the accessor of the image.
-const IMAGES: [(&str, Place); 6] = [
+const IMAGES: [(&str, Place); 7] = [
     ("operator", |to| &mut to.image),
     ("trustee", |to| &mut to.deploy.images.trustee),
     ("kbsGuard", |to| &mut to.deploy.images.kbs_guard),
+    ("keyBroker", |to| &mut to.deploy.images.key_broker),
     ("registrationServer", |to| &mut to.deploy.images.register_server),
     ("attestationKeyRegister", |to| &mut to.deploy.images.attestation_key_register),
     ("computePcrs", |to| &mut to.deploy.images.compute_pcrs),
@@ -61,6 +62,7 @@ fn chart() -> Result<Files> {
         "Operator of Trusted Execution Clusters: keys only for nodes that prove what they booted";
     let mut files = Files::from([
         ("Chart.yaml".to_owned(), about_chart(OPERATOR, about)?),
+        ("README.md".to_owned(), values::readme()),
         ("values.yaml".to_owned(), values()),
         ("values.schema.json".to_owned(), schema()?),
         ("templates/NOTES.txt".to_owned(), NOTES.to_owned()),
@@ -126,6 +128,9 @@ fn template(objects: &[Object]) -> Result<Vec<String>> {
         .map(|object| {
             let mut text = serde_saphyr::to_string(object)?;
             ensure!(!text.contains("{{"), "{} would be a template", object.name());
+            if matches!(object, Object::Deployment(_)) {
+                text = values::fill(&text)?;
+            }
             text = text.replace(&format!("{MARK}namespace"), "{{ .Release.Namespace }}");
             for (name, _) in IMAGES {
                 let value = format!("{{{{ .Values.images.{name} | quote }}}}");
@@ -186,13 +191,7 @@ images:
 {images}
 # Secrets with credentials of the registry: a list of objects with `name`.
 imagePullSecrets: []
-
-# Leave the users of pods to the platform. OpenShift wants that.
-assignedPodUser: false
-
-# ClusterRoles with which people may see or change the custom resources.
-userRoles: true
-
+{settings}
 # For the Prometheus operator and for Grafana's sidecar.
 monitoring:
   serviceMonitor: false
@@ -200,6 +199,7 @@ monitoring:
   dashboard: false
 ",
         GENERATED = yaml::GENERATED,
+        settings = values::values(),
     )
 }
 
@@ -214,7 +214,6 @@ fn schema() -> Result<String> {
     let images: Value = IMAGES.iter().map(|(name, _)| ((*name).to_owned(), text.clone())).collect();
     let secret = json!({"type": "object", "required": ["name"], "properties": {"name": text}});
     let mut schema = object(json!({
-        "assignedPodUser": flag,
         // Helm gives every chart that is a dependency this member.
         "global": {"type": "object"},
         "imagePullSecrets": {"type": "array", "items": secret},
@@ -222,8 +221,10 @@ fn schema() -> Result<String> {
         "monitoring": object(
             json!({"dashboard": flag, "prometheusRule": flag, "serviceMonitor": flag})
         ),
-        "userRoles": flag,
     }));
+    if let Some(Value::Object(members)) = schema.get_mut("properties") {
+        members.extend(values::properties());
+    }
     if let Some(members) = schema.as_object_mut() {
         let draft = "https://json-schema.org/draft/2020-12/schema";
         members.insert("$schema".to_owned(), json!(draft));

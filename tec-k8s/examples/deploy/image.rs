@@ -17,12 +17,13 @@ const PACKAGES: [&str; 7] = [
     "tec-services",
 ];
 /// Program, its image, and as whom it runs.
-const PROGRAMS: [(&str, &str, &str); 7] = [
+const PROGRAMS: [(&str, &str, &str); 8] = [
     ("operator", "trusted-cluster-operator", NOBODY),
     ("register-server", RelatedImage::RegistrationServer.image_name(), NOBODY),
     ("attestation-key-register", RelatedImage::AttestationKeyRegister.image_name(), NOBODY),
     ("compute-pcrs", RelatedImage::ComputePcrs.image_name(), NOBODY),
     ("kbs-guard", RelatedImage::KbsGuard.image_name(), NOBODY),
+    ("key-broker", RelatedImage::KeyBroker.image_name(), NOBODY),
     // Also what `kubectl-tec` of a release is taken from.
     ("tec", "tec", NOBODY),
     // The files of a control plane and the TPM's device are root's.

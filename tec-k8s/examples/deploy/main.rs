@@ -17,6 +17,7 @@ mod kustomize;
 mod monitoring;
 mod olm;
 mod pages;
+mod values;
 mod yaml;
 
 use std::collections::BTreeMap;

@@ -12,7 +12,8 @@ use tec_core::endpoint::{BaseUrl, Endpoint};
 use tec_core::port::{Clock, Entropy, PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
 use tec_k8s::api::{
-    PublishMode, PublishSpec, PublishTarget, TlsServer, Transport, TrustedExecutionCluster,
+    BrokerKind, PublishMode, PublishSpec, PublishTarget, TlsServer, Transport,
+    TrustedExecutionCluster,
 };
 use tec_k8s::client::{is_object_name, port_error};
 use tec_k8s::controller::TrusteeMaker as _;
@@ -89,17 +90,20 @@ impl Reach {
     ) -> Result<(Targets, Option<PortError>), PortError> {
         let mut targets = BTreeMap::new();
         let mut refusal = None;
-        let own = if publish.mode == PublishMode::Volumes {
-            (self.volumes(cluster)?, None)
+        let own = if cluster.key_broker() == BrokerKind::Builtin {
+            // It reads the objects themselves.
+            None
+        } else if publish.mode == PublishMode::Volumes {
+            Some((self.volumes(cluster)?, None))
         } else {
             let ca = cluster.tls_secret(TlsServer::KeyBroker);
             let mut own = self.api(self.own_url(cluster), TRUSTEE_AUTH, ca).await?;
             if ca.is_none() {
                 own.0.allow_plain();
             }
-            own
+            Some(own)
         };
-        targets.insert(OWN.to_owned(), own);
+        targets.extend(own.map(|own| (OWN.to_owned(), own)));
         let may_be_plain = cluster.transport() == Transport::DangerousPlain;
         for target in &publish.targets {
             match self.further(target, may_be_plain).await {

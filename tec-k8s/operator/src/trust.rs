@@ -9,16 +9,19 @@ use async_trait::async_trait;
 use kube::Client;
 use tec_core::ak::PublicKey;
 use tec_core::attest::{PinnedPcrs, Tee};
+use tec_core::boot::{LiveImages, Pins};
+use tec_core::digest::Sha256Digest;
 use tec_core::endpoint::BaseUrl;
 use tec_core::id::{MachineId, ResourcePath};
 use tec_core::image::ApprovedImage;
+use tec_core::pcr::PcrIndex;
 use tec_core::port::{Clock, Entropy, PortError, PortErrorKind, chain};
 use tec_core::secret::SecretBytes;
 use tec_k8s::api::{AttestationKey, PublishSpec, TargetStatus, TrustedExecutionCluster};
 use tec_k8s::controller::{Published, Round, Trust};
-use tec_tpm::combine::Combiner;
+use tec_tpm::combine::{Combined, Combiner};
 use tec_trustee::config::Generation;
-use tec_trustee::policy::{PolicyIntent, PolicyIntentError};
+use tec_trustee::policy::{PolicyIntent, PolicyIntentError, pcr_reference_name};
 use tec_trustee::publish::{Desired, Fanout, Health};
 
 use crate::target::{Reach, Target};
@@ -34,13 +37,15 @@ struct State {
     /// Number of the last change about a machine, also of one that is gone.
     changed: BTreeMap<MachineId, u64>,
     images: Vec<ApprovedImage>,
+    /// The registers of the policies.
+    pinned: Option<PinnedPcrs>,
     targets: BTreeMap<String, Target>,
 }
 
 /// Trustees, each fed as the cluster object says.
 pub struct FedTrust {
     reach: Reach,
-    pinned: PinnedPcrs,
+    pins: Pins,
     desired: Desired,
     /// Made anew when the targets change.
     fanout: Mutex<Arc<Fanout>>,
@@ -54,20 +59,21 @@ impl fmt::Debug for FedTrust {
 }
 
 impl FedTrust {
-    /// No targets yet; they come with the cluster object. `pinned` are the registers that must be
-    /// those of approved images.
+    /// No targets yet; they come with the cluster object. `pins` says which registers must be those
+    /// of approved images.
     ///
     /// # Errors
-    /// No policy can pin these registers.
+    /// No policy can bind a key to its machine in this generation.
     pub fn new(
         client: Client,
         namespace: &str,
         generation: Generation,
-        pinned: PinnedPcrs,
+        pins: Pins,
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
     ) -> Result<Self, PolicyIntentError> {
-        let intent = PolicyIntent::new(pinned, TEES)?;
+        let intent = PolicyIntent::new(pins.shared(&LiveImages::at(&[], clock.now())), TEES)?;
+        intent.check_for(generation)?;
         let fanout = Fanout::new(Arc::clone(&clock), Arc::clone(&entropy));
         Ok(Self {
             reach: Reach {
@@ -79,7 +85,7 @@ impl FedTrust {
                 provider: Arc::new(rustls::crypto::ring::default_provider()),
                 own_url: None,
             },
-            pinned,
+            pins,
             desired: Desired::from_intent(&intent),
             fanout: Mutex::new(Arc::new(fanout)),
             state: Mutex::default(),
@@ -106,37 +112,61 @@ impl FedTrust {
         self.desired.distrust_key(&object_name(ak));
     }
 
-    /// States the values that each pinned register may have, also of boots between two images.
-    /// An image that cannot be combined with those before it is left out, in the order of approval:
-    /// it must not keep what became of the others from Trustees.
-    fn set_values(&self, images: &[ApprovedImage]) -> Result<(), PortError> {
-        let invalid = |error: Box<dyn std::error::Error + Send + Sync>| {
-            PortError::new(PortErrorKind::Invalid, "combine the approved images").because(error)
-        };
-        let mut named: Vec<_> =
-            images.iter().map(|image| (image.name.as_str(), &image.expected)).collect();
-        let mut combined = Combiner::new().combine(&named);
-        if combined.is_err() {
-            let mut sorted: Vec<_> = images.iter().collect();
-            sorted.sort_by_key(|image| (image.approved_at, image.name.clone()));
-            named.clear();
-            for image in sorted {
-                named.push((image.name.as_str(), &image.expected));
-                if let Err(error) = Combiner::new().combine(&named) {
-                    let (image, error) = (image.name.as_str(), chain(&error));
-                    tracing::error!(image, error, "it is left out: its boots get no key");
-                    named.pop();
-                }
+    /// States the policies and the values of their registers. A Trustee's policy cannot match values
+    /// of several registers to one image, nor skip a register for some images: it has the registers
+    /// that every image pins, and what is in front of it checks the rest.
+    fn set_values(&self, state: &mut State, images: &[ApprovedImage]) -> Result<(), PortError> {
+        let live = LiveImages::at(images, self.reach.clock.now());
+        let pinned = self.pins.shared(&live);
+        let mut values: BTreeMap<PcrIndex, Vec<Sha256Digest>> = BTreeMap::new();
+        for (_, class) in self.pins.classes(&live) {
+            let combined = combined(&class)?;
+            for pcr in pinned.iter() {
+                values.entry(pcr).or_default().extend(combined.values(pcr));
             }
-            combined = Combiner::new().combine(&named);
         }
-        let combined = combined.map_err(|error| invalid(Box::new(error)))?;
-        for pcr in self.pinned.iter() {
-            let set = self.desired.set_pcr(pcr, combined.values(pcr));
-            set.map_err(|error| invalid(Box::new(error)))?;
+        let intent = PolicyIntent::new(pinned, TEES).map_err(invalid)?;
+        // Values first: a round in between must not find new policies that demand less together with
+        // the values of images that are gone.
+        for pcr in pinned.iter() {
+            let values = values.remove(&pcr).unwrap_or_default();
+            self.desired.set_pcr(pcr, values).map_err(invalid)?;
+        }
+        self.desired.set_policies(intent.render_attestation(), intent.render_resource());
+        for pcr in state.pinned.replace(pinned).into_iter().flat_map(PinnedPcrs::iter) {
+            if let (false, Ok(name)) = (pinned.contains(pcr), pcr_reference_name(pcr).parse()) {
+                self.desired.remove_reference(&name);
+            }
         }
         Ok(())
     }
+}
+
+/// The states of images that pin the same registers. An image that cannot be combined with those
+/// before it is left out, in the order of approval: it must not keep what became of the others from
+/// Trustees.
+fn combined(live: &LiveImages<'_>) -> Result<Combined, PortError> {
+    let mut named: Vec<_> =
+        live.iter().map(|image| (image.name.as_str(), &image.expected)).collect();
+    if let Ok(combined) = Combiner::new().combine(&named) {
+        return Ok(combined);
+    }
+    let mut sorted: Vec<_> = live.iter().collect();
+    sorted.sort_by_key(|image| (image.approved_at, image.name.clone()));
+    named.clear();
+    for image in sorted {
+        named.push((image.name.as_str(), &image.expected));
+        if let Err(error) = Combiner::new().combine(&named) {
+            let (image, error) = (image.name.as_str(), chain(&error));
+            tracing::error!(image, error, "it is left out: its boots get no key");
+            named.pop();
+        }
+    }
+    Combiner::new().combine(&named).map_err(invalid)
+}
+
+fn invalid(error: impl std::error::Error + Send + Sync + 'static) -> PortError {
+    PortError::new(PortErrorKind::Invalid, "combine the approved images").because(error)
 }
 
 /// Name of the object of a key, and of the Secret that is mounted.
@@ -168,8 +198,8 @@ impl Trust for FedTrust {
         told
     }
 
-    fn pinned(&self) -> PinnedPcrs {
-        self.pinned
+    fn pins(&self) -> Pins {
+        self.pins
     }
 
     fn knows_key(&self, machine: &MachineId) -> bool {
@@ -239,7 +269,7 @@ impl Trust for FedTrust {
         // Also at the start, when there are none: a Trustee may hold values from before.
         let is_new = state.images != images || self.desired.is_empty();
         if is_new {
-            self.set_values(&images)?;
+            self.set_values(&mut state, &images)?;
             self.desired.set_images(images.iter().cloned());
             state.images = images;
         }

@@ -2,12 +2,14 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
-use schemars::{Schema, SchemaGenerator, json_schema};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
+use tec_core::boot::Pins;
 
 use super::condition::conditions_schema;
 use super::policy::{
-    ApprovalSpec, PublishSpec, REGISTRATION_TOKEN, RegistrationMode, RegistrationSpec, TargetStatus,
+    ApprovalPolicy, ApprovalSpec, BrokerKind, MachineOwnerKeysSpec, PublishSpec,
+    REGISTRATION_TOKEN, RegistrationMode, RegistrationSpec, TargetStatus,
 };
 use super::rule::{immutable, only_to_false, set_at_creation, stays_set};
 
@@ -135,17 +137,51 @@ pub struct TrustedExecutionClusterSpec {
     #[schemars(with = "ApprovalSpec")]
     pub approval: Option<ApprovalSpec>,
 
+    /// The key broker that releases disk keys: Trustee (default) or Builtin. It can be changed at any
+    /// time; address, port and certificate stay the same, so nodes need no change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "BrokerKind")]
+    pub key_broker: Option<BrokerKind>,
+
+    /// Replicas of the built-in key broker (default 2). Trustee has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "replicas_schema")]
+    pub key_broker_replicas: Option<i32>,
+
     /// How Trustees are fed; the cluster's own one through its admin API where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "PublishSpec")]
     pub publish: Option<PublishSpec>,
+
+    /// Which machine owner keys the machines have enrolled, so that the Job of an image predicts PCR 14.
+    /// It counts for images measured from then on. If absent, PCR 14 is pinned only for images whose
+    /// label states it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "MachineOwnerKeysSpec")]
+    pub machine_owner_keys: Option<MachineOwnerKeysSpec>,
 }
 
 impl TrustedExecutionCluster {
+    /// The key broker that releases disk keys.
+    pub fn key_broker(&self) -> BrokerKind {
+        self.spec.key_broker.unwrap_or_default()
+    }
+
     /// Who may register machines.
     pub fn registration_mode(&self) -> RegistrationMode {
         let said = self.spec.registration.as_ref();
         said.map(|said| said.mode).unwrap_or_default()
+    }
+
+    /// What attestation keys need, where they need the proof of an endorsement key.
+    pub fn endorsement(&self) -> Option<&ApprovalSpec> {
+        let approval = self.spec.approval.as_ref();
+        approval.filter(|approval| approval.policy == ApprovalPolicy::EndorsementKey)
+    }
+
+    /// The ConfigMap with the CA certificates of endorsement keys, where they count.
+    pub fn endorsement_roots(&self) -> Option<&str> {
+        self.endorsement()?.endorsement_roots_config_map.as_deref()
     }
 
     /// The Secret with the token that nodes have to show, where they have to.
@@ -183,15 +219,49 @@ pub struct TrustedExecutionClusterStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<TargetStatus>,
 
-    /// The registers of the TPM whose values a boot must have to get a key.
+    /// Whether the registers that a boot must match are those that the prediction of its image states,
+    /// or the same for every image. Exactly if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "PinsKind")]
+    pub pins: Option<PinsKind>,
+
+    /// The registers of the TPM that the boot of every approved image must match; the status of an
+    /// ApprovedImage has all that a boot of it must match.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "registers_schema")]
     pub pinned_pcrs: Vec<u8>,
 }
 
+/// More than the machines of any fleet need; fewer than none make no sense.
+fn replicas_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "integer", "format": "int32", "minimum": 1, "maximum": 100})
+}
+
+/// How the registers are chosen that a boot must match.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[non_exhaustive]
+pub enum PinsKind {
+    /// For each image those that its prediction states.
+    Predicted,
+    /// The same for every image.
+    #[default]
+    Exactly,
+}
+
+impl From<Pins> for PinsKind {
+    fn from(pins: Pins) -> Self {
+        match pins {
+            Pins::Predicted => Self::Predicted,
+            Pins::Exactly(_) => Self::Exactly,
+        }
+    }
+}
+
 /// Numbers of registers (TCG PC Client Platform TPM Profile: 0 to 23). Kubernetes knows no unsigned
 /// formats.
-fn registers_schema(_: &mut SchemaGenerator) -> Schema {
+pub(super) fn registers_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
         "items": {"type": "integer", "format": "int32", "minimum": 0, "maximum": 23},

@@ -77,6 +77,8 @@ pub enum Reason {
     VolumeClaimNamed,
     /// The audit chain is in a directory that goes with the pod.
     NoVolumeClaim,
+    /// The built-in key broker writes audit lines as Events, which expire.
+    AuditInEvents,
     /// Reference values are published.
     ImageCommitted,
     /// Measurements are being computed.
@@ -148,6 +150,7 @@ impl Reason {
             Self::PlainHttpUndecided => "PlainHttpUndecided",
             Self::VolumeClaimNamed => "VolumeClaimNamed",
             Self::NoVolumeClaim => "NoVolumeClaim",
+            Self::AuditInEvents => "AuditInEvents",
             Self::ImageCommitted => "ImageCommitted",
             Self::Computing => "Computing",
             Self::NoDigestGiven => "NoDigestGiven",

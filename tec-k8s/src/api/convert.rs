@@ -27,6 +27,13 @@ pub enum ConvertError {
         #[source]
         source: serde_json::Error,
     },
+    /// An attempt to attest is not one.
+    #[error("an attempt to attest cannot be read or written")]
+    Attempt {
+        /// What is wrong with it.
+        #[source]
+        source: serde_json::Error,
+    },
     /// The key names no machine, as those of old nodes do.
     #[error("attestation key {name} names no machine")]
     NoMachine {

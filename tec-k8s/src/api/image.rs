@@ -8,6 +8,7 @@ use tec_core::digest::Sha256Digest;
 use tec_core::image;
 use tec_core::image::{ExpectedPcr, ExpectedPcrs};
 
+use super::cluster::registers_schema;
 use super::condition::conditions_schema;
 use super::convert::{ConvertError, parsed_time, stamp, stamped_at, time_schema};
 use super::rule::{by_digest, immutable, stays_set};
@@ -94,6 +95,11 @@ pub struct ApprovedImageStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "pcrs_schema")]
     pub pcrs: Vec<ExpectedPcr>,
+
+    /// The registers of the TPM that a boot of it must match; none where no boot of it gets a key.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "registers_schema")]
+    pub pinned_pcrs: Vec<u8>,
 }
 
 /// A list of registers, in the form of the image label `org.coreos.pcrs`.

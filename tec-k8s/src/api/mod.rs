@@ -15,6 +15,7 @@
 
 mod approval;
 mod attestation_key;
+mod attestation_record;
 mod cluster;
 mod condition;
 mod convert;
@@ -32,16 +33,18 @@ use kube::CustomResourceExt as _;
 
 pub use self::approval::{ApprovalError, approval_matcher};
 pub use self::attestation_key::{AttestationKey, AttestationKeySpec, AttestationKeyStatus};
+pub use self::attestation_record::{AttestationRecord, AttestationRecordSpec, RecordedAttempt};
 pub use self::cluster::{
-    TrustedExecutionCluster, TrustedExecutionClusterSpec, TrustedExecutionClusterStatus,
+    PinsKind, TrustedExecutionCluster, TrustedExecutionClusterSpec, TrustedExecutionClusterStatus,
 };
 pub use self::condition::{ConditionKind, Reason, set_condition};
 pub use self::convert::ConvertError;
 pub use self::image::{ApprovedImage, ApprovedImageSpec, ApprovedImageStatus};
 pub use self::machine::{BoundKey, LastAttestation, Machine, MachineSpec, MachineStatus};
 pub use self::policy::{
-    ApprovalPolicy, ApprovalSpec, PublishMode, PublishSpec, PublishTarget, REGISTRATION_TOKEN,
-    RegistrationMode, RegistrationSpec, TargetStatus,
+    ApprovalPolicy, ApprovalSpec, BrokerKind, CHALLENGE_KEY, MachineOwnerKeysSpec, PublishMode,
+    PublishSpec, PublishTarget, REGISTRATION_TOKEN, RegistrationMode, RegistrationSpec,
+    TargetStatus,
 };
 pub use self::tpm_clock::{CLOCK_OF, TpmClock, TpmClockSpec};
 pub use self::transport::{TlsServer, Transport};
@@ -67,5 +70,6 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
         ApprovedImage::crd(),
         AttestationKey::crd(),
         TpmClock::crd(),
+        AttestationRecord::crd(),
     ]
 }

@@ -5,6 +5,8 @@ use kube::KubeSchema;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
+use super::rule::roots_need_their_policy;
+
 /// A number of things. Kubernetes knows no unsigned formats.
 fn count_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "integer", "format": "int64", "minimum": 0, "maximum": u32::MAX})
@@ -25,6 +27,10 @@ pub enum RegistrationMode {
     /// Nobody: an admin makes the machines.
     Manual,
 }
+
+/// Secret with the key that all replicas of the server for attestation keys derive challenges from, 32 bytes
+/// in its entry `key`.
+pub const CHALLENGE_KEY: &str = "endorsement-challenge-key";
 
 /// Secret with the token that nodes show to register, where the cluster object names none.
 pub const REGISTRATION_TOKEN: &str = "registration-token";
@@ -55,6 +61,18 @@ pub struct RegistrationSpec {
     pub unclaimed_ttl_seconds: Option<u32>,
 }
 
+/// The machine owner keys of a cluster's machines, from which PCR 14 is predicted.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct MachineOwnerKeysSpec {
+    /// Name of a ConfigMap with the files that such a machine has in /sys/firmware/efi/mok-variables.
+    /// If absent, no machine has keys enrolled beside those of shim's vendor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub config_map: Option<String>,
+}
+
 /// What an attestation key needs to be bound to a machine.
 #[derive(
     JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize,
@@ -73,16 +91,24 @@ pub enum ApprovalPolicy {
 /// Approval of attestation keys.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = roots_need_their_policy())]
 #[non_exhaustive]
 pub struct ApprovalSpec {
     /// FirstUse, EndorsementKey or Manual.
     #[serde(default)]
     pub policy: ApprovalPolicy,
 
-    /// SHA-256 fingerprints, in hexadecimal, of the endorsement keys that count for the policy
-    /// EndorsementKey; any one counts where the list is empty.
+    /// SHA-256 fingerprints, in hexadecimal, of the endorsement keys that are trusted with the policy
+    /// EndorsementKey; all of them if the list is empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allowed_endorsement_keys: Vec<String>,
+
+    /// Name of a ConfigMap whose entry `ca.crt` has the CA certificates, PEM, that certificates of
+    /// endorsement keys must chain to, with the policy EndorsementKey. While it is missing or has no
+    /// certificate, no key is accepted. Default: certificates are not checked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub endorsement_roots_config_map: Option<String>,
 
     /// The most machines that first use may let in; further keys wait for an admin. 10000 where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -94,6 +120,19 @@ pub struct ApprovalSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "count_schema")]
     pub max_claimed_per_source: Option<u32>,
+}
+
+/// The key broker that releases disk keys.
+#[derive(
+    JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize,
+)]
+#[non_exhaustive]
+pub enum BrokerKind {
+    /// A Trustee that the operator deploys and feeds, behind the guard.
+    #[default]
+    Trustee,
+    /// The key broker of this project, which reads the objects of the cluster itself.
+    Builtin,
 }
 
 /// How the cluster's own Trustee is fed.

@@ -29,3 +29,9 @@ pub(super) fn set_at_creation(field: &str) -> Rule {
     Rule::new(format!("has(oldSelf.{field}) || !has(self.{field})"))
         .message("Value must be set at creation")
 }
+
+/// Endorsement key roots are named only where they count.
+pub(super) fn roots_need_their_policy() -> Rule {
+    Rule::new("!has(self.endorsementRootsConfigMap) || (has(self.policy) && self.policy == 'EndorsementKey')")
+        .message("endorsementRootsConfigMap needs the policy EndorsementKey")
+}

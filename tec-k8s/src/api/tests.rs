@@ -110,6 +110,17 @@ fn the_address_may_be_added_later_and_never_changed() {
 }
 
 #[test]
+fn the_key_broker_is_trustee_unless_said_and_can_be_changed_at_any_time() {
+    let absent = cluster(&json!({}));
+    assert_eq!(absent.key_broker(), BrokerKind::Trustee);
+    let builtin = cluster(&json!({"keyBroker": "Builtin", "keyBrokerReplicas": 3}));
+    assert_eq!(builtin.key_broker(), BrokerKind::Builtin);
+    for (to, from) in [(&builtin, &absent), (&absent, &builtin)] {
+        validate_cel_update(to, from).unwrap();
+    }
+}
+
+#[test]
 fn everything_else_is_fixed_at_creation() {
     for (field, one, two) in [
         ("publicAttestationKeyRegisterAddr", json!("a"), json!("b")),
@@ -301,10 +312,10 @@ fn the_definitions_are_namespaced_with_status_columns_and_no_nullable_fields() {
         assert_eq!((crd.spec.group.as_str(), crd.spec.scope.as_str()), (GROUP, "Namespaced"));
         let version = crd.spec.versions.first().unwrap();
         assert_eq!(version.name, VERSION);
-        // The clock of a TPM is one value of one writer.
+        // The clock of a TPM and the attempts of a machine are one value of one sort of writer.
         let status = version.subresources.as_ref().and_then(|all| all.status.as_ref());
-        let is_clock = crd.spec.names.kind == "TpmClock";
-        assert!(is_clock || status.is_some(), "{name}");
+        let is_plain = ["TpmClock", "AttestationRecord"].contains(&crd.spec.names.kind.as_str());
+        assert!(is_plain || status.is_some(), "{name}");
         assert!(version.additional_printer_columns.as_ref().unwrap().len() >= 2, "{name}");
         let schema = serde_json::to_value(version.schema.as_ref().unwrap()).unwrap();
         let spec = schema.pointer("/openAPIV3Schema/properties/spec").unwrap();

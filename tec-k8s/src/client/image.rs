@@ -69,6 +69,11 @@ impl KubeRegistry {
     }
 }
 
+/// The image that an object stands for; none where it is malformed or being removed.
+pub(crate) fn image_of(object: &api::ApprovedImage) -> Option<ApprovedImage> {
+    Some(object).filter(|object| !is_terminating(*object))?.to_core().ok()
+}
+
 #[async_trait]
 impl ImageRegistry for KubeRegistry {
     /// An image counts from when its measurements are stored, which is after its object is.
@@ -99,8 +104,7 @@ impl ImageRegistry for KubeRegistry {
     async fn list(&self) -> Result<Vec<ApprovedImage>, PortError> {
         let list = self.images().list(&ListParams::default()).await;
         let list = list.map_err(|error| port_error("list the images", error))?;
-        let live = list.items.iter().filter(|object| !is_terminating(*object));
-        let mut images: Vec<_> = live.filter_map(|object| object.to_core().ok()).collect();
+        let mut images: Vec<_> = list.items.iter().filter_map(image_of).collect();
         images.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(images)
     }

@@ -8,7 +8,7 @@
 //!   ImageRegistry         ApprovedImage              the object's name
 //!   SecretStore           Secret <id>, entry `root`  created, immutable, never overwritten
 //!   AuditSink             Event                      -
-//!   AttemptLog            Event attempt-<uid>-<code>  the object's name; see [`AttemptEvents`]
+//!   AttemptLog            AttestationRecord attempts-<id>  compare and swap; see [`AttemptRecords`]
 //!   ClockLog              TpmClock clock-<hash>     compare and swap of the resource version
 //!   TrustAnchor           ConfigMap trust-authority  compare and swap of the resource version
 //! ```
@@ -31,6 +31,7 @@ mod clock;
 mod error;
 mod image;
 mod machine;
+mod record;
 mod remembered;
 mod room;
 mod secret;
@@ -51,6 +52,9 @@ pub use self::attempt::{ATTEMPT, ATTEMPT_REPORTER, AttemptEvents};
 use self::authority::Seen;
 pub use self::authority::record_of;
 pub use self::error::{is_conflict, port_error};
+#[cfg(feature = "server")]
+pub(crate) use self::image::image_of;
+pub use self::record::AttemptRecords;
 pub use self::remembered::remembered_of;
 use self::room::Rooms;
 pub use self::secret::SECRET_KEY;

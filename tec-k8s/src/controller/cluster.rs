@@ -7,19 +7,23 @@ use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
+use tec_core::boot::LiveImages;
+use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
-use tec_core::port::{PortError, PortErrorKind, chain};
+use tec_core::port::{PortError, chain};
 
+use super::broker;
+use super::broker::available_since;
 use super::context::{Context, Task};
-use super::files::files;
 use super::queue::Next;
 use super::report::{Said, conditions};
-use super::{certificate, token};
+use super::sync::live_images;
+use super::{certificate, endorsement, token};
 use crate::api::{
-    ConditionKind, FIELD_MANAGER, Reason, TlsServer, Transport, TrustedExecutionCluster,
+    BrokerKind, ConditionKind, FIELD_MANAGER, PinsKind, Reason, TlsServer, Transport,
+    TrustedExecutionCluster,
 };
 use crate::client::port_error;
-use crate::render;
 use crate::render::{Object, TRUSTEE_DEPLOYMENT};
 use crate::signal::{Event, Metric};
 
@@ -85,12 +89,10 @@ fn wake_if_another_counts(ctx: &Context) {
 
 async fn install(ctx: &Context, cluster: &TrustedExecutionCluster) -> Result<(), PortError> {
     token::ensure(ctx, cluster).await?;
+    endorsement::ensure_key(ctx, cluster).await?;
     // Durable before anything serves with them, or tells nodes of them.
     certificate::issue(ctx, cluster).await?;
-    let files = files(ctx, cluster).await?;
-    let objects = render::cluster(cluster, &ctx.parts.deploy, &files).map_err(|error| {
-        PortError::new(PortErrorKind::Invalid, "render the objects of the cluster").because(error)
-    })?;
+    let objects = broker::objects(ctx, cluster).await?;
     let mut first = None;
     for object in &objects {
         if let Err(error) = apply(ctx, cluster, object).await {
@@ -108,9 +110,11 @@ async fn install(ctx: &Context, cluster: &TrustedExecutionCluster) -> Result<(),
     if let Some(error) = first {
         return Err(error);
     }
+    broker::remove_other(ctx, cluster).await?;
     // The keys that Trustees are reached with are there now.
     let publish = cluster.spec.publish.clone().unwrap_or_default();
-    ctx.parts.trust.configure(cluster, &publish).await
+    ctx.parts.trust.configure(cluster, &publish).await?;
+    endorsement::check_roots(ctx, cluster).await
 }
 
 /// Applies one child. What others added stays; what they changed is put right.
@@ -133,10 +137,12 @@ async fn apply(
         Some(generation) => format!("{:?} {generation}", applied.uid()),
         None => applied.resource_version().unwrap_or_default(),
     };
-    let cause = format!("{:?} {version}", cluster.metadata.generation);
+    // What is wanted may change while the cluster object stays the same: that is no drift.
+    let wanted = serde_json::to_vec(object).map(Sha256Digest::of);
+    let same_wish = format!("{:?} {wanted:?} ", cluster.metadata.generation);
+    let cause = format!("{same_wish}{version}");
     let known = ctx.memory().applied.insert(what.clone(), cause.clone());
-    let same_cluster = format!("{:?} ", cluster.metadata.generation);
-    if known.is_some_and(|known| known != cause && known.starts_with(&same_cluster)) {
+    if known.is_some_and(|known| known != cause && known.starts_with(&same_wish)) {
         ctx.metrics.count(Metric::DriftRepairs, &[object.kind()]);
         ctx.event(cluster, Event::DriftRepaired, &what).await;
     }
@@ -162,13 +168,6 @@ async fn distrust_when_replaced(ctx: &Context) {
         ctx.parts.trust.distrust(OWN_TRUSTEE).await;
         ctx.publish.notify_one();
     }
-}
-
-fn available_since(deployment: &Deployment) -> Option<String> {
-    let conditions = deployment.status.as_ref()?.conditions.as_ref()?;
-    let available = conditions.iter().find(|c| c.type_ == "Available" && c.status == "True")?;
-    let since = available.last_transition_time.as_ref().map(|time| time.0.to_string());
-    Some(format!("{:?} {}", deployment.uid(), since.unwrap_or_default()))
 }
 
 fn verdicts(ctx: &Context, cluster: &TrustedExecutionCluster, error: Option<&PortError>) -> Said {
@@ -250,11 +249,17 @@ fn tls(cluster: &TrustedExecutionCluster) -> (Reason, String) {
 
 fn audit_durable(cluster: &TrustedExecutionCluster) -> (ConditionKind, Reason, String) {
     let (reason, said) = match &cluster.spec.guard_state_claim {
+        _ if cluster.key_broker() == BrokerKind::Builtin => (
+            Reason::AuditInEvents,
+            "the built-in key broker writes audit lines to its log and as Events, which the API \
+             server drops after an hour by default; to keep them, collect either"
+                .to_owned(),
+        ),
         Some(claim) => (Reason::VolumeClaimNamed, claim.clone()),
         None => (
             Reason::NoVolumeClaim,
-            "the guard's audit chain and last attempts are lost with its pod; to keep them, name a \
-             PersistentVolumeClaim in spec.guardStateClaim"
+            "the guard's audit chain is lost with its pod; to keep it, name a PersistentVolumeClaim \
+             in spec.guardStateClaim"
                 .to_owned(),
         ),
     };
@@ -279,12 +284,16 @@ async fn write(
 ) -> Result<(), PortError> {
     let known = cluster.status.as_ref();
     let targets = ctx.memory().targets.clone();
-    let pinned: Vec<PcrIndex> = ctx.parts.trust.pinned().iter().collect();
+    let pins = ctx.parts.trust.pins();
+    let images = live_images(ctx);
+    let pinned = pins.shared(&LiveImages::at(&images, ctx.now()));
+    let pinned: Vec<PcrIndex> = pinned.iter().collect();
     let status = json!({
         "conditions": conditions(ctx, cluster, known.map(|status| &status.conditions), &said)?,
         "observedGeneration": cluster.metadata.generation,
         "observedOperatorVersion": env!("CARGO_PKG_VERSION"),
         "pinnedPcrs": pinned,
+        "pins": PinsKind::from(pins),
         "targets": targets,
     });
     let known = known.and_then(|known| serde_json::to_value(known).ok());

@@ -1,4 +1,4 @@
-//! What the cluster's own Trustee starts with: keys in Secrets, and its configuration.
+//! What the key broker starts with: keys in Secrets, and the configuration of Trustee.
 
 use std::collections::BTreeMap;
 
@@ -11,21 +11,62 @@ use tec_core::port::{EntropyRng, PortError, PortErrorKind};
 
 use super::context::Context;
 use super::report::owner_of;
-use crate::api::{PublishMode, TrustedExecutionCluster};
+use crate::api::{BrokerKind, PublishMode, TrustedExecutionCluster};
 use crate::client::port_error;
 use crate::render;
-use crate::render::{TRUSTEE_AUTH, TRUSTEE_SIGNER, TrusteeFiles};
+use crate::render::{
+    BROKER_SESSION, BROKER_SESSION_KEY, BrokerFiles, BuiltinFiles, TRUSTEE_AUTH, TRUSTEE_SIGNER,
+    TrusteeFiles,
+};
 
 /// Entries of the Secrets that others are told of.
 const ADMIN_PUBLIC: &str = "public.pub";
 const SIGNER_CERTIFICATE: &str = "tls.crt";
 
+/// Bytes of the key that replicas share for sessions.
+const SESSION_KEY: usize = 32;
+
 /// Entries of a Secret.
 pub(super) type Entries = BTreeMap<String, ByteString>;
 
-/// Keys are made once, but for the signer of tokens, which is made anew before it ends; the
-/// configuration follows this release.
+/// What the key broker of this kind starts with. Keys are made once, but for the signer of tokens,
+/// which is made anew before it ends; the configuration follows this release.
 pub(super) async fn files(
+    ctx: &Context,
+    cluster: &TrustedExecutionCluster,
+    kind: BrokerKind,
+) -> Result<BrokerFiles, PortError> {
+    Ok(match kind {
+        BrokerKind::Trustee => BrokerFiles::Trustee(of_trustee(ctx, cluster).await?),
+        BrokerKind::Builtin => BrokerFiles::Builtin(of_builtin(ctx, cluster).await?),
+    })
+}
+
+async fn of_builtin(
+    ctx: &Context,
+    cluster: &TrustedExecutionCluster,
+) -> Result<BuiltinFiles, PortError> {
+    if find(ctx, BROKER_SESSION).await?.is_none() {
+        let mut key = vec![0; SESSION_KEY];
+        ctx.entropy().fill(&mut key);
+        let key = entries([(BROKER_SESSION_KEY, key)]);
+        create(ctx, cluster, BROKER_SESSION, &[], key).await?;
+    }
+    let signer = token_signer(ctx, cluster).await?;
+    Ok(BuiltinFiles::new(text(&signer, SIGNER_CERTIFICATE)?))
+}
+
+async fn token_signer(
+    ctx: &Context,
+    cluster: &TrustedExecutionCluster,
+) -> Result<Secret, PortError> {
+    match find(ctx, TRUSTEE_SIGNER).await? {
+        Some(signer) => renewed(ctx, cluster, signer).await,
+        None => create(ctx, cluster, TRUSTEE_SIGNER, &[], signer(ctx)?).await,
+    }
+}
+
+async fn of_trustee(
     ctx: &Context,
     cluster: &TrustedExecutionCluster,
 ) -> Result<TrusteeFiles, PortError> {
@@ -33,10 +74,7 @@ pub(super) async fn files(
         Some(pair) => pair,
         None => create(ctx, cluster, TRUSTEE_AUTH, &[], admin_pair(ctx)?).await?,
     };
-    let signer = match find(ctx, TRUSTEE_SIGNER).await? {
-        Some(signer) => renewed(ctx, cluster, signer).await?,
-        None => create(ctx, cluster, TRUSTEE_SIGNER, &[], signer(ctx)?).await?,
-    };
+    let signer = token_signer(ctx, cluster).await?;
     let publish = cluster.spec.publish.as_ref();
     let intent = match publish.map(|publish| publish.mode) {
         Some(PublishMode::Volumes) => render::mounted_intent(),
@@ -93,6 +131,8 @@ pub(super) async fn create(
             owner_references: owner_of(cluster).map(|owner| vec![owner]),
             ..ObjectMeta::default()
         },
+        // The API server itself then refuses another key of sessions. Others are renewed.
+        immutable: (name == BROKER_SESSION).then_some(true),
         data: Some(data),
         ..Secret::default()
     };
@@ -129,7 +169,7 @@ async fn renewed(
     let params = PostParams::default();
     let replaced = secrets.replace(TRUSTEE_SIGNER, &params, &next).await;
     let replaced = replaced.map_err(|error| port_error("renew the signer of tokens", error))?;
-    tracing::info!("the signer of tokens was renewed; the Trustee starts again with it");
+    tracing::info!("the signer of tokens was renewed; the key broker starts again with it");
     Ok(replaced)
 }
 

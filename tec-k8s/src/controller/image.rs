@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
-use serde_json::json;
+use serde_json::{Value, json};
+use tec_core::attest::PinnedPcrs;
 use tec_core::image::ExpectedPcrs;
 use tec_core::migrate::Deed;
 use tec_core::port::{PortError, chain};
@@ -15,6 +16,7 @@ use tec_core::time::Timestamp;
 use super::context::Context;
 use super::job;
 use super::job::JobState;
+use super::pinned;
 use super::queue::Next;
 use super::report::{conditions, owner_of};
 use crate::api::{ApprovedImage, ConditionKind, Reason};
@@ -67,7 +69,7 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
     }
     if !measured.pcrs.is_empty() {
         job::remove(ctx, &image.spec.image).await?;
-        say(ctx, &image, Reason::ImageCommitted, &lacking(ctx, &image)).await?;
+        committed(ctx, &image, &measured).await?;
         return Ok(until_expiry(&image, ctx.now()));
     }
     if !ctx.may(Deed::Admit) {
@@ -92,20 +94,6 @@ fn ended(image: &ApprovedImage, now: Timestamp) -> Option<(Reason, String)> {
         Ok(_) => None,
         Err(error) => Some((Reason::Malformed, chain(&error))),
     }
-}
-
-/// What is to be said of pinned registers that the image has no value for.
-fn lacking(ctx: &Context, image: &ApprovedImage) -> String {
-    let known = image.status.iter().flat_map(|status| &status.pcrs);
-    let known: Vec<_> = known.map(|pcr| pcr.id).collect();
-    let pinned = ctx.parts.trust.pinned();
-    let lacking = pinned.iter().filter(|pcr| !known.contains(pcr));
-    let lacking: Vec<_> = lacking.map(|pcr| pcr.to_string()).collect();
-    if lacking.is_empty() {
-        return String::new();
-    }
-    let list = lacking.join(", ");
-    format!("it has no value of pinned PCR {list}, where only those of other images count")
 }
 
 fn until_expiry(image: &ApprovedImage, now: Timestamp) -> Next {
@@ -237,7 +225,21 @@ async fn commit(
     expected: &ExpectedPcrs,
 ) -> Result<(), PortError> {
     ctx.event(image, Event::ComputationCompleted, "").await;
-    write(ctx, image, Reason::ImageCommitted, "", Some(expected)).await
+    let news = json!({"pcrs": expected.pcrs, "firstSeen": ctx.now()});
+    write(ctx, image, (Reason::ImageCommitted, ""), news).await
+}
+
+/// Says what of its boots is checked.
+async fn committed(
+    ctx: &Context,
+    image: &ApprovedImage,
+    expected: &ExpectedPcrs,
+) -> Result<(), PortError> {
+    let pins = ctx.parts.trust.pins();
+    let pinned: Vec<_> =
+        pins.of_expected(expected).into_iter().flat_map(PinnedPcrs::iter).collect();
+    let told = pinned::told(pins, expected);
+    write(ctx, image, (Reason::ImageCommitted, &told), json!({"pinnedPcrs": pinned})).await
 }
 
 async fn say(
@@ -255,25 +257,21 @@ async fn say(
         Reason::Expired if is_news => ctx.event(image, Event::ImageExpired, message).await,
         _ => {}
     }
-    write(ctx, image, reason, message, None).await
+    write(ctx, image, (reason, message), json!({})).await
 }
 
 async fn write(
     ctx: &Context,
     image: &ApprovedImage,
-    reason: Reason,
-    message: &str,
-    expected: Option<&ExpectedPcrs>,
+    (reason, message): (Reason, &str),
+    mut status: Value,
 ) -> Result<(), PortError> {
     let known = image.status.as_ref();
     let said = vec![(ConditionKind::Committed, reason, message.to_owned())];
-    let mut status = json!({
-        "conditions": conditions(ctx, image, known.map(|status| &status.conditions), &said)?,
-        "observedGeneration": image.metadata.generation,
-    });
-    if let (Some(members), Some(expected)) = (status.as_object_mut(), expected) {
-        members.insert("pcrs".to_owned(), json!(expected.pcrs));
-        members.insert("firstSeen".to_owned(), json!(ctx.now()));
+    let conditions = conditions(ctx, image, known.map(|status| &status.conditions), &said)?;
+    if let Some(members) = status.as_object_mut() {
+        members.insert("conditions".to_owned(), json!(conditions));
+        members.insert("observedGeneration".to_owned(), json!(image.metadata.generation));
     }
     let known = known.and_then(|known| serde_json::to_value(known).ok());
     ctx.write_status(image, known.as_ref(), status).await

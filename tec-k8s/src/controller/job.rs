@@ -93,7 +93,9 @@ async fn container_states(
 
 /// Creates the Job of an image; one that exists is left as it is.
 pub(super) async fn create(ctx: &Context, image: &ApprovedImage) -> Result<(), PortError> {
-    let job = render::job(image, &ctx.parts.deploy);
+    let cluster = ctx.cluster();
+    let keys = cluster.as_ref().and_then(|cluster| cluster.spec.machine_owner_keys.as_ref());
+    let job = render::job(image, keys, &ctx.parts.deploy);
     match ctx.objects::<Job>().create(&PostParams::default(), &job).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),

@@ -22,10 +22,12 @@
 //! Every await may be the last.
 
 mod attempt;
+mod broker;
 mod cache;
 mod certificate;
 mod cluster;
 mod context;
+mod endorsement;
 mod files;
 mod image;
 mod job;
@@ -34,6 +36,7 @@ mod lease;
 mod machine;
 mod metrics;
 mod parts;
+mod pinned;
 mod queue;
 mod report;
 mod run;

@@ -89,6 +89,7 @@ async fn round(ctx: &Context) -> Result<Option<Duration>, PortError> {
             ctx.queue.wake(Task::Machine(machine.name_any()));
         }
     }
+    let is_news = is_news || matches!(stated, Ok(true));
     if is_news && let Some(cluster) = ctx.cluster() {
         ctx.queue.wake(Task::Cluster(cluster.name_any()));
     }
@@ -101,7 +102,7 @@ fn name_of(target: &TargetStatus) -> &str {
 
 /// Images whose boots may obtain keys now. Without a cluster object there are none: nobody says how
 /// they would count. Nor are there any where no key is released.
-fn live_images(ctx: &Context) -> Vec<ApprovedImage> {
+pub(super) fn live_images(ctx: &Context) -> Vec<ApprovedImage> {
     if ctx.cluster().is_none() || !ctx.may(Deed::Release) {
         return Vec::new();
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rand_core::CryptoRng;
 use tec_core::ak::PublicKey;
-use tec_core::attest::PinnedPcrs;
+use tec_core::boot::Pins;
 use tec_core::id::MachineId;
 use tec_core::image::{ApprovedImage, ExpectedPcrs};
 use tec_core::port::PortError;
@@ -66,8 +66,8 @@ pub trait Trust: fmt::Debug + Send + Sync {
         publish: &PublishSpec,
     ) -> Result<(), PortError>;
 
-    /// Registers that must be those of an image.
-    fn pinned(&self) -> PinnedPcrs;
+    /// Which registers must be those of an image.
+    fn pins(&self) -> Pins;
 
     /// Whether the disk key of a machine is known, so that nobody need read it again.
     fn knows_key(&self, machine: &MachineId) -> bool;

@@ -8,7 +8,7 @@ use super::meta::labels;
 use super::name::{Component, DEFAULT_NAMESPACE, RELEASE, image};
 
 /// Where the operator is installed, and what it runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Installation {
     /// The namespace; operator and cluster object share it.
@@ -17,6 +17,10 @@ pub struct Installation {
     pub image: String,
     /// Images that it deploys, and the user of all pods.
     pub deploy: Deploy,
+    /// Secrets with which images are pulled, for all pods.
+    pub pull_secrets: Vec<String>,
+    /// Further flags of the operator.
+    pub arguments: Vec<String>,
     /// Registers that boots must have as approved; the operator's own choice where empty.
     pub pcrs: Vec<PcrIndex>,
 }
@@ -28,6 +32,8 @@ impl Default for Installation {
             namespace: DEFAULT_NAMESPACE.to_owned(),
             image: image(Component::Operator.service_account(), RELEASE),
             deploy: Deploy::default(),
+            pull_secrets: Vec::new(),
+            arguments: Vec::new(),
             pcrs: Vec::new(),
         }
     }

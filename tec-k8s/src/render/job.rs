@@ -15,7 +15,7 @@ use super::meta::text_map;
 use super::name::Component;
 use super::pod::{ApiAccess, Missing};
 use super::{Deploy, ImageAccess, RelatedImage, pod};
-use crate::api::ApprovedImage;
+use crate::api::{ApprovedImage, MachineOwnerKeysSpec};
 
 /// Labels of the existing operator (trusted-cluster-operator).
 const KIND_LABEL: (&str, &str) = ("kind", "compute-pcrs");
@@ -34,6 +34,8 @@ const MEASURE: &str = "measure";
 const SCRATCH_VOLUME: &str = "scratch";
 const PULL_SECRET_DIR: &str = "/etc/pull-secret";
 const PULL_SECRET_VOLUME: &str = "pull-secret";
+const MOK_DIR: &str = "/etc/mok-variables";
+const MOK_VOLUME: &str = "mok-variables";
 /// Entry of a Secret with credentials of registries (Kubernetes, type
 /// kubernetes.io/dockerconfigjson).
 pub const DOCKER_CONFIG: &str = ".dockerconfigjson";
@@ -62,7 +64,7 @@ pub fn job_name(reference: &str) -> String {
 
 /// The Job of an image. Its name follows from the reference alone, so objects of one image share
 /// it.
-pub fn job(image: &ApprovedImage, deploy: &Deploy) -> Job {
+pub fn job(image: &ApprovedImage, keys: Option<&MachineOwnerKeysSpec>, deploy: &Deploy) -> Job {
     // The name of an object may be longer than a label.
     let label: String = image.name_any().chars().take(MAX_LABEL).collect();
     let labels = text_map([KIND_LABEL, (IMAGE_LABEL, label.trim_end_matches(['-', '.']))]);
@@ -79,7 +81,7 @@ pub fn job(image: &ApprovedImage, deploy: &Deploy) -> Job {
         spec: Some(JobSpec {
             active_deadline_seconds: Some(LONGEST_SECONDS),
             backoff_limit: Some(RETRIES),
-            template: template(image, deploy, labels),
+            template: template(image, keys, deploy, labels),
             ..JobSpec::default()
         }),
         ..Job::default()
@@ -90,6 +92,7 @@ pub fn job(image: &ApprovedImage, deploy: &Deploy) -> Job {
 /// has one reads nothing of the image but its measurements.
 fn template(
     image: &ApprovedImage,
+    keys: Option<&MachineOwnerKeysSpec>,
     deploy: &Deploy,
     labels: BTreeMap<String, String>,
 ) -> PodTemplateSpec {
@@ -106,12 +109,15 @@ fn template(
     let from = vec![pod::mount(SCRATCH_VOLUME, SCRATCH_DIR), pod::token_mount(TOKEN_VOLUME)];
     let publish = Component::ComputePcrs.deployment();
     let mut spec = PodSpec {
-        init_containers: Some(vec![container(MEASURE, arguments(image, &deploy.image_access), to)]),
+        init_containers: Some(vec![container(MEASURE, arguments(image, keys, deploy), to)]),
         containers: vec![container(publish, publication(image), from)],
         restart_policy: Some("Never".to_owned()),
         volumes: Some(vec![pod::scratch_volume(SCRATCH_VOLUME), pod::token_volume(TOKEN_VOLUME)]),
         ..PodSpec::default()
     };
+    if let Some(name) = keys.and_then(|keys| keys.config_map.as_deref()) {
+        mount(&mut spec, pod::config_map_volume(MOK_VOLUME, name), MOK_DIR);
+    }
     let secret = image.spec.pull_secret.as_deref();
     match &deploy.image_access {
         ImageAccess::Volume => {
@@ -147,10 +153,19 @@ fn publication(image: &ApprovedImage) -> Vec<String> {
 }
 
 /// What `compute-pcrs` is told that reads the image.
-fn arguments(image: &ApprovedImage, access: &ImageAccess) -> Vec<String> {
+fn arguments(
+    image: &ApprovedImage,
+    keys: Option<&MachineOwnerKeysSpec>,
+    deploy: &Deploy,
+) -> Vec<String> {
     let words = ["job", "--image", &image.spec.image, "--to", MEASUREMENTS];
     let mut arguments = words.map(str::to_owned).to_vec();
-    match access {
+    match keys.map(|keys| &keys.config_map) {
+        None => {}
+        Some(None) => arguments.push("--no-mok".to_owned()),
+        Some(Some(_)) => arguments.extend(["--mok-variables", MOK_DIR].map(str::to_owned)),
+    }
+    match &deploy.image_access {
         ImageAccess::Volume => {
             arguments.extend(["--image-dir", IMAGE_DIR].map(str::to_owned));
         }
@@ -201,8 +216,26 @@ mod tests {
 
     fn pod_of(access: ImageAccess, pull_secret: Option<&str>) -> PodSpec {
         let deploy = Deploy { image_access: access, ..Deploy::default() };
-        let job = job(&image(pull_secret), &deploy);
+        let job = job(&image(pull_secret), None, &deploy);
         job.spec.unwrap().template.spec.unwrap()
+    }
+
+    #[test]
+    fn the_job_is_given_the_machine_owner_keys_of_the_cluster() {
+        let pod_of = |config_map: Option<&str>| {
+            let keys = MachineOwnerKeysSpec { config_map: config_map.map(str::to_owned) };
+            let access = ImageAccess::Registry(Vec::new());
+            let deploy = Deploy { image_access: access, ..Deploy::default() };
+            job(&image(None), Some(&keys), &deploy).spec.unwrap().template.spec.unwrap()
+        };
+        let none = pod_of(None);
+        assert_eq!(arguments(&none), " --no-mok");
+        assert_eq!(names(&none), ["scratch", "api-token"]);
+        let some = pod_of(Some("mok"));
+        assert_eq!(arguments(&some), " --mok-variables /etc/mok-variables");
+        assert_eq!(names(&some), ["scratch", "api-token", "mok-variables"]);
+        let mounts = reader(&some).volume_mounts.clone().unwrap();
+        assert_eq!(mounts[1].mount_path, "/etc/mok-variables");
     }
 
     fn reader(pod: &PodSpec) -> &Container {

@@ -3,7 +3,7 @@
 //! ```text
 //! TrustedExecutionCluster ┐
 //! Deploy: images, user    ├─ cluster() ─► Objects: ConfigMap, Deployments, Services, …
-//! TrusteeFiles            ┘                 the controller applies them
+//! BrokerFiles             ┘                 the controller applies them
 //! Installation ───────────── operator() ─► Objects: what an admin applies beforehand
 //!                                           `cargo xtask codegen` packages them
 //! ```
@@ -17,6 +17,7 @@
 //! reaches it passes the guard beside it. Where a TLS Secret is named, it must be there before
 //! the pod starts: nothing falls back to plain HTTP.
 
+mod broker;
 mod installation;
 mod job;
 mod meta;
@@ -28,27 +29,31 @@ mod pins;
 mod pod;
 mod rbac;
 mod server;
+mod settings;
 #[cfg(test)]
 mod tests;
 mod trustee;
 
 use k8s_openapi::api::core::v1::SecretVolumeSource;
+use tec_core::boot::Pins;
 
-use crate::api::TrustedExecutionCluster;
+use crate::api::{BrokerKind, TrustedExecutionCluster};
 
+pub use self::broker::{BrokerFiles, BuiltinFiles, broker_service, component_of, key_broker};
 pub use self::installation::Installation;
 pub use self::job::{DOCKER_CONFIG, job, job_name};
 pub use self::meta::RenderError;
 pub use self::name::{
-    ADMIN_AUDIENCE, Component, DEFAULT_NAMESPACE, FIELD_MANAGER, IMAGE_PCRS, KBS_SERVICE,
-    METRICS_PORT, REFERENCE_VALUES, RelatedImage, TRUSTEE_AUTH, TRUSTEE_DATA, TRUSTEE_DEPLOYMENT,
-    TRUSTEE_SIGNER,
+    ADMIN_AUDIENCE, BROKER_SESSION, BROKER_SESSION_KEY, Component, DEFAULT_NAMESPACE,
+    FIELD_MANAGER, IMAGE_PCRS, KBS_SERVICE, METRICS_PORT, REFERENCE_VALUES, RelatedImage,
+    TRUSTEE_AUTH, TRUSTEE_DATA, TRUSTEE_DEPLOYMENT, TRUSTEE_SIGNER,
 };
 pub use self::object::Object;
 pub use self::operator::{namespace, operator};
 pub use self::pins::{Authorities, PinsError, pins};
 pub use self::rbac::user_roles;
 pub use self::server::{attestation_key_register, register_server};
+pub use self::settings::{PublicService, ServiceKind, ServiceSettings, Settings, TrafficPolicy};
 pub use self::trustee::{GUARD_MEMORY_MIB, TrusteeFiles, intent, mounted_intent, trustee};
 
 /// Images of the programs, by digest or tag.
@@ -59,6 +64,8 @@ pub struct Images {
     pub trustee: String,
     /// The guard in front of it.
     pub kbs_guard: String,
+    /// The built-in key broker.
+    pub key_broker: String,
     /// The registration server.
     pub register_server: String,
     /// The server that takes attestation keys.
@@ -74,6 +81,7 @@ impl Default for Images {
         Self {
             trustee: image(RelatedImage::Trustee),
             kbs_guard: image(RelatedImage::KbsGuard),
+            key_broker: image(RelatedImage::KeyBroker),
             register_server: image(RelatedImage::RegistrationServer),
             attestation_key_register: image(RelatedImage::AttestationKeyRegister),
             compute_pcrs: image(RelatedImage::ComputePcrs),
@@ -92,6 +100,7 @@ impl Images {
         Self {
             trustee: image(RelatedImage::Trustee),
             kbs_guard: image(RelatedImage::KbsGuard),
+            key_broker: image(RelatedImage::KeyBroker),
             register_server: image(RelatedImage::RegistrationServer),
             attestation_key_register: image(RelatedImage::AttestationKeyRegister),
             compute_pcrs: image(RelatedImage::ComputePcrs),
@@ -102,6 +111,7 @@ impl Images {
         match related {
             RelatedImage::Trustee => &self.trustee,
             RelatedImage::KbsGuard => &self.kbs_guard,
+            RelatedImage::KeyBroker => &self.key_broker,
             RelatedImage::RegistrationServer => &self.register_server,
             RelatedImage::AttestationKeyRegister => &self.attestation_key_register,
             RelatedImage::ComputePcrs => &self.compute_pcrs,
@@ -138,7 +148,7 @@ impl Default for ImageAccess {
 }
 
 /// What objects are rendered from, besides the cluster object.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Deploy {
     /// Which images run.
@@ -147,6 +157,12 @@ pub struct Deploy {
     pub user: PodUser,
     /// How images are measured.
     pub image_access: ImageAccess,
+    /// Which registers must be those of approved images.
+    pub pins: Pins,
+    /// Networks, such as 10.0.0.0/8, whose addresses stand for many nodes each, for the registration servers.
+    pub shared_sources: Vec<String>,
+    /// Pods and Services as an admin wants them.
+    pub settings: Settings,
 }
 
 impl Deploy {
@@ -156,19 +172,43 @@ impl Deploy {
     }
 }
 
-/// Everything that belongs to a cluster object, in the order in which it is best applied.
+/// Everything that belongs to a cluster object, in the order in which it is best applied. Nodes reach
+/// the key broker that `files` are for.
 ///
 /// # Errors
 /// The cluster object lacks what the API server gives every stored object.
 pub fn cluster(
     cluster: &TrustedExecutionCluster,
     deploy: &Deploy,
-    files: &TrusteeFiles,
+    files: &BrokerFiles,
 ) -> Result<Vec<Object>, RenderError> {
-    let mut objects = trustee(cluster, deploy, files)?;
+    let mut objects = match files {
+        BrokerFiles::Trustee(files) => trustee(cluster, deploy, files)?,
+        BrokerFiles::Builtin(files) => key_broker(cluster, deploy, files)?,
+    };
+    objects.push(broker_service(cluster, files.kind())?);
     objects.extend(register_server(cluster, deploy)?);
     objects.extend(attestation_key_register(cluster, deploy)?);
+    for object in &mut objects {
+        deploy.settings.apply(object);
+    }
     Ok(objects)
+}
+
+/// What belongs to the key broker of a kind alone: what is removed when the cluster object names the
+/// other kind. The Deployment comes last, so that as long as it is there not everything is removed.
+///
+/// # Errors
+/// The cluster object lacks what the API server gives every stored object.
+pub fn only_of(
+    kind: BrokerKind,
+    cluster: &TrustedExecutionCluster,
+    deploy: &Deploy,
+) -> Result<Vec<Object>, RenderError> {
+    match kind {
+        BrokerKind::Trustee => trustee(cluster, deploy, &TrusteeFiles::default()),
+        BrokerKind::Builtin => key_broker(cluster, deploy, &BuiltinFiles::default()),
+    }
 }
 
 /// A Secret as the source of a volume.

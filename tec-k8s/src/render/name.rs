@@ -19,6 +19,11 @@ pub const ADMIN_AUDIENCE: &str = "tec-trustee-admin";
 /// Secret with the signer of attestation tokens: `tls.key`, `tls.crt` and, trusted by the key
 /// broker, `ca.crt`; the layout that cert-manager writes.
 pub const TRUSTEE_SIGNER: &str = "trustee-token-signer";
+/// Secret with the key that the replicas of the built-in key broker share for their sessions; made
+/// once.
+pub const BROKER_SESSION: &str = "broker-session";
+/// Its entry: 32 random bytes.
+pub const BROKER_SESSION_KEY: &str = "key";
 /// ConfigMap with the reference values, for people to look at.
 pub const REFERENCE_VALUES: &str = "trustee-rv-data";
 /// ConfigMap with what each approved image measures.
@@ -49,6 +54,8 @@ pub enum Component {
     Operator,
     /// Key broker and guard.
     Trustee,
+    /// The built-in key broker.
+    KeyBroker,
     /// Hands out Ignition configs.
     RegisterServer,
     /// Takes attestation keys.
@@ -59,9 +66,10 @@ pub enum Component {
 
 impl Component {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Operator,
         Self::Trustee,
+        Self::KeyBroker,
         Self::RegisterServer,
         Self::AttestationKeyRegister,
         Self::ComputePcrs,
@@ -72,6 +80,7 @@ impl Component {
         match self {
             Self::Operator => "trusted-cluster-operator",
             Self::Trustee => "trustee",
+            Self::KeyBroker => "key-broker",
             Self::RegisterServer => "register-server",
             Self::AttestationKeyRegister => "attestation-key-register",
             Self::ComputePcrs => "compute-pcrs",
@@ -103,6 +112,8 @@ pub enum RelatedImage {
     Trustee,
     /// The guard in front of it.
     KbsGuard,
+    /// The built-in key broker.
+    KeyBroker,
     /// The registration server.
     RegistrationServer,
     /// The server that takes attestation keys.
@@ -113,9 +124,10 @@ pub enum RelatedImage {
 
 impl RelatedImage {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Trustee,
         Self::KbsGuard,
+        Self::KeyBroker,
         Self::RegistrationServer,
         Self::AttestationKeyRegister,
         Self::ComputePcrs,
@@ -126,6 +138,7 @@ impl RelatedImage {
         match self {
             Self::Trustee => "RELATED_IMAGE_TRUSTEE",
             Self::KbsGuard => "RELATED_IMAGE_KBS_GUARD",
+            Self::KeyBroker => "RELATED_IMAGE_KEY_BROKER",
             Self::RegistrationServer => "RELATED_IMAGE_REGISTRATION_SERVER",
             Self::AttestationKeyRegister => "RELATED_IMAGE_ATTESTATION_KEY_REGISTER",
             Self::ComputePcrs => "RELATED_IMAGE_COMPUTE_PCRS",
@@ -137,6 +150,7 @@ impl RelatedImage {
         match self {
             Self::Trustee => "key-broker-service",
             Self::KbsGuard => "kbs-guard",
+            Self::KeyBroker => "key-broker",
             Self::RegistrationServer => "registration-server",
             Self::AttestationKeyRegister => "attestation-key-register",
             Self::ComputePcrs => "compute-pcrs",

@@ -54,13 +54,13 @@ fn egress(reach: Reach) -> Vec<NetworkPolicyEgressRule> {
         return vec![NetworkPolicyEgressRule::default()];
     }
     let dns = DNS_PORTS.iter().flat_map(|port| [udp(*port), tcp(*port)]);
-    vec![
-        NetworkPolicyEgressRule { ports: Some(dns.collect()), to: None },
-        NetworkPolicyEgressRule {
-            ports: Some(HTTPS_PORTS.iter().map(|port| tcp(*port)).collect()),
-            to: None,
-        },
-    ]
+    vec![NetworkPolicyEgressRule { ports: Some(dns.collect()), to: None }, to_ports(&HTTPS_PORTS)]
+}
+
+/// To these TCP ports, anywhere.
+pub(super) fn to_ports(ports: &[u16]) -> NetworkPolicyEgressRule {
+    let ports = ports.iter().map(|port| tcp(*port)).collect();
+    NetworkPolicyEgressRule { ports: Some(ports), to: None }
 }
 
 fn any_pod() -> NetworkPolicyPeer {

@@ -79,9 +79,9 @@ fn container(installation: &Installation) -> Container {
         arguments.push(ASSIGNED_USER_FLAG.to_owned());
     }
     if !installation.pcrs.is_empty() {
-        let pcrs: Vec<_> = installation.pcrs.iter().map(ToString::to_string).collect();
-        arguments.push(format!("--pcrs={}", pcrs.join(",")));
+        arguments.push(pod::pcrs_argument(installation.pcrs.iter().copied()));
     }
+    arguments.extend_from_slice(&installation.arguments);
     Container {
         args: Some(arguments),
         env: Some(environment(installation)),
@@ -101,7 +101,7 @@ fn environment(installation: &Installation) -> Vec<EnvVar> {
     let fixed = [
         pod::field_variable("POD_NAME", "metadata.name"),
         pod::field_variable("POD_NAMESPACE", "metadata.namespace"),
-        pod::variable("TEC_LOG_FORM", "json"),
+        pod::variable(pod::LOG_FORM, "json"),
     ];
     let related = RelatedImage::ALL.map(|related| {
         let image = images.of(related);

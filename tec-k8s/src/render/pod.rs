@@ -13,6 +13,8 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use tec_core::digest::Sha256Digest;
+use tec_core::pcr::PcrIndex;
 
 use super::meta::{label_selector, labels, text_map};
 use super::name::{Component, METRICS_PORT, METRICS_PORT_NAME};
@@ -34,6 +36,10 @@ const CLUSTER_CA: &str = "kube-root-ca.crt";
 pub(super) const TLS_VOLUME: &str = "tls";
 /// Where that volume is mounted.
 pub(super) const TLS_DIR: &str = "/etc/tls";
+/// Changes when a program has to start again to see what changed.
+const FILES_ANNOTATION: &str = "trusted-execution-clusters.io/trustee-files";
+/// Variable that every program of this project has.
+pub(super) const LOG_FORM: &str = "TEC_LOG_FORM";
 /// Time to finish requests, in seconds.
 const GRACE_SECONDS: i64 = 30;
 
@@ -124,30 +130,31 @@ pub(super) fn metrics_port() -> ContainerPort {
     port(METRICS_PORT_NAME, METRICS_PORT)
 }
 
+/// The registers that a program pins.
+pub(super) fn pcrs_argument(pcrs: impl Iterator<Item = PcrIndex>) -> String {
+    let pcrs: Vec<_> = pcrs.map(|pcr| pcr.to_string()).collect();
+    format!("--pcrs={}", pcrs.join(","))
+}
+
 /// Where a program of ours serves metrics and probes.
 pub(super) fn metrics_argument() -> String {
     format!("--metrics-addr=0.0.0.0:{METRICS_PORT}")
 }
 
-/// Every ten seconds; three failures in a row count.
-pub(super) fn probe(port: u16, path: &str, scheme: &str) -> Probe {
+/// A probe of the port with the metrics, every ten seconds; three failures in a row count.
+pub(super) fn own_probe(path: &str) -> Probe {
     Probe {
         failure_threshold: Some(3),
         http_get: Some(HTTPGetAction {
             path: Some(path.to_owned()),
-            port: IntOrString::Int(port.into()),
-            scheme: Some(scheme.to_owned()),
+            port: IntOrString::Int(METRICS_PORT.into()),
+            scheme: Some("HTTP".to_owned()),
             ..HTTPGetAction::default()
         }),
         period_seconds: Some(10),
         timeout_seconds: Some(5),
         ..Probe::default()
     }
-}
-
-/// A probe of the port with the metrics.
-pub(super) fn own_probe(path: &str) -> Probe {
-    probe(METRICS_PORT, path, "HTTP")
 }
 
 pub(super) fn variable(name: &str, value: &str) -> EnvVar {
@@ -195,15 +202,10 @@ pub(super) fn secret_keys_volume(
     keys: &[&str],
     missing: Missing,
 ) -> Volume {
-    let item = |key: &&str| KeyToPath {
-        key: (*key).to_owned(),
-        path: (*key).to_owned(),
-        ..KeyToPath::default()
-    };
     Volume {
         name: volume.to_owned(),
         secret: Some(SecretVolumeSource {
-            items: Some(keys.iter().map(item).collect()),
+            items: Some(keys.iter().map(|key| key_to_path(key)).collect()),
             optional: (missing == Missing::IsEmpty).then_some(true),
             ..secret_source(secret)
         }),
@@ -229,6 +231,24 @@ pub(super) fn config_map_volume(volume: &str, config_map: &str) -> Volume {
         }),
         ..Volume::default()
     }
+}
+
+/// A volume with one entry of a ConfigMap as a file of the same name; empty while it is missing.
+pub(super) fn config_map_entry_volume(volume: &str, config_map: &str, key: &str) -> Volume {
+    Volume {
+        name: volume.to_owned(),
+        config_map: Some(ConfigMapVolumeSource {
+            name: config_map.to_owned(),
+            items: Some(vec![key_to_path(key)]),
+            optional: Some(true),
+            ..ConfigMapVolumeSource::default()
+        }),
+        ..Volume::default()
+    }
+}
+
+fn key_to_path(key: &str) -> KeyToPath {
+    KeyToPath { key: key.to_owned(), path: key.to_owned(), ..KeyToPath::default() }
 }
 
 /// A directory that lives as long as the pod.
@@ -308,6 +328,17 @@ pub(super) fn spread(component: Component) -> Vec<TopologySpreadConstraint> {
         when_unsatisfiable: "ScheduleAnyway".to_owned(),
         ..TopologySpreadConstraint::default()
     }]
+}
+
+/// Has the pods start again when what they read once, at their start, changes. The other annotations
+/// are the answer.
+pub(super) fn annotate_files<'a>(
+    template: &'a mut PodTemplateSpec,
+    digest: &Sha256Digest,
+) -> &'a mut BTreeMap<String, String> {
+    let annotations = template.metadata.get_or_insert_default().annotations.get_or_insert_default();
+    annotations.insert(FILES_ANNOTATION.to_owned(), digest.to_string());
+    annotations
 }
 
 /// The annotation that makes kubectl show logs of the program itself, not of a sidecar.

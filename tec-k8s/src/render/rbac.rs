@@ -1,7 +1,7 @@
 //! Service accounts and their rights: a Role in one namespace for each program, no more than it
 //! uses.
 
-use k8s_openapi::api::core::v1::ServiceAccount;
+use k8s_openapi::api::core::v1::{LocalObjectReference, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role, RoleBinding, RoleRef, Subject};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -23,6 +23,7 @@ const MACHINES: &str = "machines";
 const IMAGES: &str = "approvedimages";
 const KEYS: &str = "attestationkeys";
 const CLOCKS: &str = "tpmclocks";
+const RECORDS: &str = "attestationrecords";
 const ALL: [&str; 4] = [CLUSTERS, MACHINES, IMAGES, KEYS];
 
 /// Accounts, Roles and bindings of all components.
@@ -34,9 +35,12 @@ fn account(installation: &Installation, component: Component) -> [Object; 3] {
     let name = component.service_account();
     let role_name = role_name(component);
     let metadata = |name: &str| installation.metadata(name, component);
+    let named = |name: &String| LocalObjectReference { name: name.clone() };
+    let pull_secrets: Vec<_> = installation.pull_secrets.iter().map(named).collect();
     let account = ServiceAccount {
         // Pods that talk to the API server say so themselves.
         automount_service_account_token: Some(false),
+        image_pull_secrets: Some(pull_secrets).filter(|secrets| !secrets.is_empty()),
         metadata: metadata(name),
         ..ServiceAccount::default()
     };
@@ -66,14 +70,15 @@ fn role_name(component: Component) -> String {
 pub(super) fn rules(component: Component) -> Vec<PolicyRule> {
     match component {
         Component::Operator => operator_rules(),
-        // The guard looks up the machine of a key, for each attempt, keeps the clock of its TPM,
-        // and tells what came of it. It may not write a machine's status, where the key stands
+        // The guard looks up the machine of a key and the approved images, for each attempt, keeps
+        // the clock of the TPM, and tells what came of it. It may not write a machine's status, where the key stands
         // that the machine is bound to, nor a key's, where approvals stand.
         Component::Trustee => vec![
-            rule(GROUP, &[MACHINES, KEYS], &READ),
-            rule(GROUP, &[CLOCKS], &["create", "get", "update"]),
+            rule(GROUP, &[MACHINES, KEYS, IMAGES], &READ),
+            rule(GROUP, &[CLOCKS, RECORDS], &["create", "get", "update"]),
             events(),
         ],
+        Component::KeyBroker => key_broker_rules(),
         // It may register machines. It may not change one, and sees no Secret. Whether this anchor
         // may approve stands in one ConfigMap.
         Component::RegisterServer => vec![
@@ -95,6 +100,22 @@ pub(super) fn rules(component: Component) -> Vec<PolicyRule> {
             vec![rule(GROUP, &[IMAGES], &["get"]), rule(GROUP, &["approvedimages/status"], &STATUS)]
         }
     }
+}
+
+/// The built-in key broker reads what it decides from, for each request, and keeps clocks and attempts.
+/// Like the guard it can bind no key and approve nothing. Rights cannot tell the Secrets of disk keys
+/// from others of the namespace; it may list none, and create none, which could be a token of another
+/// account.
+fn key_broker_rules() -> Vec<PolicyRule> {
+    vec![
+        rule(GROUP, &[MACHINES], &["get", "list"]),
+        rule(GROUP, &[KEYS], &["get"]),
+        rule(GROUP, &[IMAGES, CLUSTERS], &["list"]),
+        rule(GROUP, &[CLOCKS, RECORDS], &["create", "get", "update"]),
+        named(rule("", &["configmaps"], &["get"]), AUTHORITY),
+        rule("", &["secrets"], &["get"]),
+        events(),
+    ]
 }
 
 fn operator_rules() -> Vec<PolicyRule> {
@@ -156,6 +177,7 @@ pub fn user_roles() -> Vec<Object> {
         ("approvedimage", IMAGES),
         ("attestationkey", KEYS),
         ("tpmclock", CLOCKS),
+        ("attestationrecord", RECORDS),
     ];
     kinds
         .into_iter()

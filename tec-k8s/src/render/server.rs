@@ -1,58 +1,116 @@
-//! The two servers that nodes reach before they have a key: stateless, several replicas.
+//! Stateless servers with several replicas: the two that nodes reach before they have a key, and the
+//! built-in key broker.
 
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentSpec};
 use k8s_openapi::api::core::v1::{Container, PodSpec, Volume, VolumeMount};
 use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use tec_core::digest::Sha256Digest;
 
 use super::meta::{Owner, label_selector};
 use super::name::{ATTESTATION_KEY_REGISTER_PORT, Component, REGISTER_SERVER_PORT};
 use super::network::Reach;
 use super::pod::{ApiAccess, Missing, TLS_DIR, TLS_VOLUME};
 use super::{Deploy, Object, RelatedImage, RenderError, network, pod};
-use crate::api::{TlsServer, TrustedExecutionCluster};
+use crate::api::{CHALLENGE_KEY, TlsServer, TrustedExecutionCluster};
 
 /// Replicas of each server: one may go with its node.
 const REPLICAS: i32 = 2;
 
-/// An entry of a Secret as a file. The kubelet reads the Secret, so that the server needs no right
-/// to read any; keys of disks lie beside them.
+/// An entry of a Secret or ConfigMap as a file. The kubelet reads it, so that the server needs no right
+/// to read Secrets; keys of disks lie beside them.
 #[derive(Clone, Copy)]
-struct Mounted {
-    volume: &'static str,
-    dir: &'static str,
+pub(super) struct Mounted {
+    pub(super) source: Source,
+    pub(super) volume: &'static str,
+    pub(super) dir: &'static str,
     /// Key of the entry, and name of the file.
-    key: &'static str,
+    pub(super) key: &'static str,
     /// The flag that says where it is.
-    flag: &'static str,
+    pub(super) flag: &'static str,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Source {
+    Secret(Missing),
+    ConfigMap,
 }
 
 /// What nodes shall pin of the key broker.
-const KBS_CA: Mounted =
-    Mounted { volume: "kbs-ca", dir: "/etc/kbs-ca", key: "ca.crt", flag: "--kbs-ca" };
+const KBS_CA: Mounted = Mounted {
+    source: Source::Secret(Missing::IsEmpty),
+    volume: "kbs-ca",
+    dir: "/etc/kbs-ca",
+    key: "ca.crt",
+    flag: "--kbs-ca",
+};
 /// What nodes shall pin of the server that takes attestation keys.
-const AK_CA: Mounted =
-    Mounted { volume: "ak-ca", dir: "/etc/ak-ca", key: "ca.crt", flag: "--ak-ca" };
+const AK_CA: Mounted = Mounted {
+    source: Source::Secret(Missing::IsEmpty),
+    volume: "ak-ca",
+    dir: "/etc/ak-ca",
+    key: "ca.crt",
+    flag: "--ak-ca",
+};
 /// What nodes show to register.
 const TOKEN: Mounted = Mounted {
+    source: Source::Secret(Missing::IsEmpty),
     volume: "registration-token",
     dir: "/etc/registration-token",
     key: "token",
     flag: "--token-file",
 };
 
-struct Server<'a> {
-    component: Component,
-    image: RelatedImage,
+/// From what replicas derive challenges.
+const CHALLENGES: Mounted = Mounted {
+    source: Source::Secret(Missing::IsEmpty),
+    volume: "challenge-key",
+    dir: "/etc/challenge-key",
+    key: "key",
+    flag: "--challenge-key-file",
+};
+/// What certificates of endorsement keys must chain to.
+const EK_ROOTS: Mounted = Mounted {
+    source: Source::ConfigMap,
+    volume: "ek-roots",
+    dir: "/etc/ek-roots",
+    key: "ca.crt",
+    flag: "--ek-roots",
+};
+
+pub(super) struct Server<'a> {
+    pub(super) component: Component,
+    pub(super) image: RelatedImage,
     /// Port of the container.
-    port: u16,
-    /// Port of the Service.
-    service_port: i32,
-    port_name: &'static str,
-    tls: Option<&'a str>,
+    pub(super) port: u16,
+    pub(super) tls: Option<&'a str>,
     /// Entries, each with its Secret.
-    mounted: Vec<(Mounted, &'a str)>,
+    pub(super) mounted: Vec<(Mounted, &'a str)>,
+    pub(super) replicas: i32,
+    /// A further argument.
+    pub(super) more: Option<String>,
+    /// CPU and memory that are set aside, and the most memory.
+    pub(super) resources: (&'static str, &'static str, &'static str),
+    /// Over what it reads once, at its start.
+    pub(super) files: Option<Sha256Digest>,
+}
+
+impl Server<'_> {
+    /// A registration server: what is the same for both.
+    fn registration(component: Component, image: RelatedImage, port: u16) -> Self {
+        Self {
+            component,
+            image,
+            port,
+            tls: None,
+            mounted: Vec::new(),
+            replicas: REPLICAS,
+            more: None,
+            resources: ("50m", "32Mi", "128Mi"),
+            files: None,
+        }
+    }
 }
 
 /// Deployment and Services of the registration server, its disruption budget and network policy.
@@ -69,16 +127,15 @@ pub fn register_server(
         (AK_CA, cluster.tls_secret(TlsServer::AttestationKeys)),
         (TOKEN, cluster.token_secret()),
     ];
+    let (component, image) = (Component::RegisterServer, RelatedImage::RegistrationServer);
     let server = Server {
-        component: Component::RegisterServer,
-        image: RelatedImage::RegistrationServer,
-        port: REGISTER_SERVER_PORT,
-        service_port: spec.register_server_port.unwrap_or_else(|| REGISTER_SERVER_PORT.into()),
-        port_name: "register-server-port",
         tls: cluster.tls_secret(TlsServer::Registration),
-        mounted: mounted.into_iter().filter_map(|(entry, secret)| Some((entry, secret?))).collect(),
+        mounted: named(mounted),
+        more: shared_sources(deploy),
+        ..Server::registration(component, image, REGISTER_SERVER_PORT)
     };
-    objects(cluster, deploy, &server)
+    let port = spec.register_server_port.unwrap_or_else(|| REGISTER_SERVER_PORT.into());
+    with_service(cluster, deploy, &server, ("register-server-port", port))
 }
 
 /// The same for the server that takes attestation keys.
@@ -90,21 +147,48 @@ pub fn attestation_key_register(
     deploy: &Deploy,
 ) -> Result<Vec<Object>, RenderError> {
     let spec = &cluster.spec;
+    let image = RelatedImage::AttestationKeyRegister;
+    let port = ATTESTATION_KEY_REGISTER_PORT;
     let server = Server {
-        component: Component::AttestationKeyRegister,
-        image: RelatedImage::AttestationKeyRegister,
-        port: ATTESTATION_KEY_REGISTER_PORT,
-        service_port: spec
-            .attestation_key_register_port
-            .unwrap_or_else(|| ATTESTATION_KEY_REGISTER_PORT.into()),
-        port_name: "http",
         tls: cluster.tls_secret(TlsServer::AttestationKeys),
-        mounted: Vec::new(),
+        mounted: named([
+            (CHALLENGES, cluster.endorsement().map(|_| CHALLENGE_KEY)),
+            (EK_ROOTS, cluster.endorsement_roots()),
+        ]),
+        more: shared_sources(deploy),
+        ..Server::registration(Component::AttestationKeyRegister, image, port)
     };
-    objects(cluster, deploy, &server)
+    let port = spec.attestation_key_register_port.unwrap_or_else(|| port.into());
+    with_service(cluster, deploy, &server, ("http", port))
 }
 
-fn objects(
+fn named<const N: usize>(mounted: [(Mounted, Option<&str>); N]) -> Vec<(Mounted, &str)> {
+    mounted.into_iter().filter_map(|(entry, source)| Some((entry, source?))).collect()
+}
+
+/// Networks whose addresses stand for many nodes each.
+fn shared_sources(deploy: &Deploy) -> Option<String> {
+    let networks = &deploy.shared_sources;
+    (!networks.is_empty()).then(|| format!("--shared-sources={}", networks.join(",")))
+}
+
+/// A server and the Service at which nodes reach it: name and number of its port.
+fn with_service(
+    cluster: &TrustedExecutionCluster,
+    deploy: &Deploy,
+    shown: &Server<'_>,
+    (port_name, port): (&str, i32),
+) -> Result<Vec<Object>, RenderError> {
+    let component = shown.component;
+    let metadata = Owner::new(cluster)?.metadata(component.deployment(), component);
+    let service = network::service(metadata, component, port_name, port, shown.port);
+    let mut objects = vec![service.into()];
+    objects.extend(server(cluster, deploy, shown)?);
+    Ok(objects)
+}
+
+/// Deployment of a server, its Service for metrics, disruption budget and network policy.
+pub(super) fn server(
     cluster: &TrustedExecutionCluster,
     deploy: &Deploy,
     server: &Server<'_>,
@@ -114,14 +198,6 @@ fn objects(
     let name = component.deployment();
     let metadata = |name: &str| owner.metadata(name, component);
     Ok(vec![
-        network::service(
-            metadata(name),
-            component,
-            server.port_name,
-            server.service_port,
-            server.port,
-        )
-        .into(),
         network::metrics_service(metadata(&format!("{name}-metrics")), component).into(),
         network::policy(metadata(name), component, Some(server.port), Reach::Api).into(),
         disruption_budget(metadata(name), component).into(),
@@ -149,12 +225,16 @@ fn deployment(metadata: ObjectMeta, deploy: &Deploy, server: &Server<'_>) -> Dep
         volumes: Some(volumes(server)).filter(|volumes| !volumes.is_empty()),
         ..PodSpec::default()
     };
+    let mut template = pod::template(server.component, deploy.user, ApiAccess::Pod, spec);
+    if let Some(digest) = &server.files {
+        pod::annotate_files(&mut template, digest);
+    }
     Deployment {
         metadata,
         spec: Some(DeploymentSpec {
-            replicas: Some(REPLICAS),
+            replicas: Some(server.replicas),
             selector: label_selector(server.component),
-            template: pod::template(server.component, deploy.user, ApiAccess::Pod, spec),
+            template,
             ..DeploymentSpec::default()
         }),
         ..Deployment::default()
@@ -162,11 +242,12 @@ fn deployment(metadata: ObjectMeta, deploy: &Deploy, server: &Server<'_>) -> Dep
 }
 
 fn container(deploy: &Deploy, server: &Server<'_>) -> Container {
+    let (cpu, memory, most) = server.resources;
     Container {
         args: Some(arguments(server)),
         env: Some(vec![
             pod::field_variable("POD_NAMESPACE", "metadata.namespace"),
-            pod::variable("TEC_LOG_FORM", "json"),
+            pod::variable(pod::LOG_FORM, "json"),
         ]),
         image: Some(deploy.images.of(server.image).to_owned()),
         liveness_probe: Some(pod::own_probe("/livez")),
@@ -177,7 +258,7 @@ fn container(deploy: &Deploy, server: &Server<'_>) -> Container {
             pod::metrics_port(),
         ]),
         readiness_probe: Some(pod::own_probe("/readyz")),
-        resources: Some(pod::resources("50m", "32Mi", "128Mi")),
+        resources: Some(pod::resources(cpu, memory, most)),
         security_context: Some(pod::container_security()),
         volume_mounts: Some(mounts(server)).filter(|mounts| !mounts.is_empty()),
         ..Container::default()
@@ -196,13 +277,15 @@ fn arguments(server: &Server<'_>) -> Vec<String> {
     for (Mounted { dir, key, flag, .. }, _) in &server.mounted {
         arguments.push(format!("{flag}={dir}/{key}"));
     }
+    arguments.extend(server.more.clone());
     arguments
 }
 
 fn volumes(server: &Server<'_>) -> Vec<Volume> {
     let tls = server.tls.map(|secret| pod::secret_volume(TLS_VOLUME, secret));
-    let entry = |(Mounted { volume, key, .. }, secret): &(Mounted, &str)| {
-        pod::secret_keys_volume(volume, secret, &[key], Missing::IsEmpty)
+    let entry = |(Mounted { source, volume, key, .. }, name): &(Mounted, &str)| match source {
+        Source::Secret(missing) => pod::secret_keys_volume(volume, name, &[key], *missing),
+        Source::ConfigMap => pod::config_map_entry_volume(volume, name, key),
     };
     tls.into_iter().chain(server.mounted.iter().map(entry)).collect()
 }

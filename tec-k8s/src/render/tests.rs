@@ -1,9 +1,12 @@
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::PodSpec;
 use k8s_openapi::api::rbac::v1::PolicyRule;
+use tec_core::attest::PinnedPcrs;
 
 use super::*;
-use crate::api::{RegistrationMode, RegistrationSpec, TlsServer, TrustedExecutionClusterSpec};
+use crate::api::{
+    BrokerKind, RegistrationMode, RegistrationSpec, TlsServer, TrustedExecutionClusterSpec,
+};
 
 fn stored(spec: TrustedExecutionClusterSpec) -> TrustedExecutionCluster {
     let mut cluster = TrustedExecutionCluster::new("trusted-execution-cluster", spec);
@@ -24,8 +27,23 @@ fn with_tls() -> TrustedExecutionCluster {
     })
 }
 
-fn files() -> TrusteeFiles {
-    TrusteeFiles::new("a = 1\n", "certificate", "public key")
+fn files() -> BrokerFiles {
+    BrokerFiles::Trustee(TrusteeFiles::new("a = 1\n", "certificate", "public key"))
+}
+
+fn builtin() -> BrokerFiles {
+    BrokerFiles::Builtin(BuiltinFiles::new("certificate"))
+}
+
+fn with_builtin() -> Vec<Object> {
+    let mut owner = with_tls();
+    owner.spec.key_broker = Some(BrokerKind::Builtin);
+    cluster(&owner, &Deploy::default(), &builtin()).unwrap()
+}
+
+fn named<'a>(objects: &'a [Object], kind: &str, name: &str) -> &'a Object {
+    let mut found = objects.iter().filter(|object| object.kind() == kind && object.name() == name);
+    found.next().unwrap()
 }
 
 fn rendered(owner: &TrustedExecutionCluster) -> Vec<Object> {
@@ -74,13 +92,17 @@ fn the_same_cluster_gives_the_same_bytes() {
         dangerous_plain_http: Some(true),
         ..TrustedExecutionClusterSpec::default()
     });
-    for (mut cluster, golden) in
-        [(with_tls(), include_str!("golden/tls.yaml")), (plain, include_str!("golden/plain.yaml"))]
-    {
+    let mut with_builtin = with_tls();
+    with_builtin.spec.key_broker = Some(BrokerKind::Builtin);
+    for (mut owner, files, golden) in [
+        (with_tls(), files(), include_str!("golden/tls.yaml")),
+        (plain, files(), include_str!("golden/plain.yaml")),
+        (with_builtin, builtin(), include_str!("golden/builtin.yaml")),
+    ] {
         // What a token adds has a test of its own.
-        cluster.spec.registration =
+        owner.spec.registration =
             Some(RegistrationSpec { mode: RegistrationMode::Open, ..RegistrationSpec::default() });
-        let text = yaml(&rendered(&cluster));
+        let text = yaml(&cluster(&owner, &Deploy::default(), &files).unwrap());
         assert!(text == golden, "the golden file should be\n{text}");
     }
 }
@@ -115,9 +137,10 @@ fn volumes_do_not_follow_the_names_of_secrets() {
 #[test]
 fn every_pod_fits_the_restricted_profile() {
     let mut objects = rendered(&with_tls());
+    objects.extend(with_builtin());
     objects.extend(operator(&Installation::default()));
     let deployments = deployments(&objects);
-    assert_eq!(deployments.len(), 4);
+    assert_eq!(deployments.len(), 7);
     for deployment in deployments {
         let pod = pod_of(deployment);
         let security = pod.security_context.as_ref().unwrap();
@@ -233,15 +256,20 @@ fn the_registration_server_is_handed_what_it_needs_of_secrets_and_no_more() {
 
 #[test]
 fn the_key_broker_starts_again_when_a_file_that_it_reads_once_changes() {
-    let stamp = |files: &TrusteeFiles| {
+    let stamp = |files: &BrokerFiles| {
         let objects = cluster(&with_tls(), &Deploy::default(), files).unwrap();
         let template = &deployments(&objects)[0].spec.as_ref().unwrap().template;
         template.metadata.clone().unwrap().annotations.unwrap()
     };
     let before = stamp(&files());
     assert_eq!(stamp(&files()), before);
-    assert_ne!(stamp(&TrusteeFiles::new("a = 2\n", "certificate", "public key")), before);
-    assert_ne!(stamp(&TrusteeFiles::new("a = 1\n", "certificat", "epublic key")), before);
+    let other = |config: &str, signer: &str, admin: &str| {
+        stamp(&BrokerFiles::Trustee(TrusteeFiles::new(config, signer, admin)))
+    };
+    assert_ne!(other("a = 2\n", "certificate", "public key"), before);
+    assert_ne!(other("a = 1\n", "certificat", "epublic key"), before);
+    let builtin = |signer: &str| stamp(&BrokerFiles::Builtin(BuiltinFiles::new(signer)));
+    assert_ne!(builtin("one"), builtin("another"));
 }
 
 #[test]
@@ -264,12 +292,64 @@ fn everything_of_a_cluster_goes_with_it() {
 }
 
 #[test]
-fn only_the_operator_may_see_secrets() {
+fn only_the_operator_lists_secrets_and_the_builtin_broker_reads_them_by_name() {
     let objects = operator(&Installation::default());
     for component in Component::ALL {
         let rules = rules_of(&objects, &format!("{}-role", component.service_account()));
-        let sees = rules.iter().any(|rule| touches(rule, "secrets"));
-        assert_eq!(sees, component == Component::Operator, "{component:?}");
+        let mut verbs: Vec<_> = rules
+            .iter()
+            .filter(|rule| touches(rule, "secrets"))
+            .flat_map(|rule| rule.verbs.clone())
+            .collect();
+        verbs.sort_unstable();
+        match component {
+            Component::Operator => assert!(verbs.contains(&"list".to_owned())),
+            Component::KeyBroker => assert_eq!(verbs, ["get"]),
+            _ => assert!(verbs.is_empty(), "{component:?}: {verbs:?}"),
+        }
+    }
+}
+
+#[test]
+fn the_builtin_broker_serves_where_trustee_would_with_as_many_replicas_as_are_asked_for() {
+    let objects = with_builtin();
+    let Object::Service(service) = named(&objects, "Service", KBS_SERVICE) else {
+        panic!("no Service");
+    };
+    let spec = service.spec.clone().unwrap();
+    assert_eq!(spec.ports.unwrap()[0].port, 443);
+    let deployment = deployments(&objects)[0];
+    let labels = deployment.spec.clone().unwrap().template.metadata.unwrap().labels.unwrap();
+    assert!(spec.selector.unwrap().iter().all(|label| labels.get(label.0) == Some(label.1)));
+    assert_eq!(deployment.metadata.name.as_deref(), Some("key-broker"));
+    assert_eq!(deployment.spec.as_ref().unwrap().replicas, Some(2));
+    assert!(!yaml(&objects).contains(TRUSTEE_DEPLOYMENT), "nothing of Trustee");
+    let container = &pod_of(deployment).containers[0];
+    let arguments = container.args.clone().unwrap();
+    assert!(arguments.contains(&"--session-key=/etc/broker-session/key".to_owned()));
+
+    let mut owner = with_tls();
+    owner.spec.key_broker_replicas = Some(5);
+    let pins = PinnedPcrs::boot_manager().into();
+    let deploy = Deploy { pins, ..Deploy::default() };
+    let objects = key_broker(&owner, &deploy, &BuiltinFiles::default()).unwrap();
+    let arguments = pod_of(deployments(&objects)[0]).containers[0].args.clone().unwrap();
+    assert!(arguments.contains(&"--pcrs=4".to_owned()), "{arguments:?}");
+    assert_eq!(deployments(&objects)[0].spec.as_ref().unwrap().replicas, Some(5));
+    named(&objects, "PodDisruptionBudget", "key-broker");
+}
+
+#[test]
+fn what_is_of_one_key_broker_alone_leaves_what_both_have() {
+    let (trustee, builtin) = (rendered(&with_tls()), with_builtin());
+    for (kind, others) in [(BrokerKind::Trustee, &builtin), (BrokerKind::Builtin, &trustee)] {
+        let alone = only_of(kind, &with_tls(), &Deploy::default()).unwrap();
+        for object in &alone {
+            let is_it =
+                |other: &Object| (other.kind(), other.name()) == (object.kind(), object.name());
+            assert!(!others.iter().any(is_it), "{} {}", object.kind(), object.name());
+        }
+        assert_eq!(alone.last().unwrap().kind(), "Deployment");
     }
 }
 
@@ -312,4 +392,37 @@ fn a_trustee_whose_files_are_mounted_has_no_admin_and_no_configuration_from_here
     let pod = yaml(&[deployments(&objects)[0].clone().into()]);
     assert!(!pod.contains("trustee-auth") && !pod.contains("trustee-data"), "{pod}");
     assert_eq!(mounted_intent().admin_public_key, None);
+}
+
+#[test]
+fn the_servers_are_told_of_networks_whose_addresses_stand_for_many_nodes() {
+    let mut deploy = Deploy::default();
+    let flags = |deploy: &Deploy| {
+        let mut objects = register_server(&with_tls(), deploy).unwrap();
+        objects.extend(attestation_key_register(&with_tls(), deploy).unwrap());
+        let all = deployments(&objects).into_iter().flat_map(|one| &pod_of(one).containers);
+        let all = all.flat_map(|container| container.args.iter().flatten().cloned());
+        all.filter(|flag| flag.starts_with("--shared-sources")).collect::<Vec<_>>()
+    };
+    assert!(flags(&deploy).is_empty(), "nobody is exempt unless an admin says so");
+    deploy.shared_sources = ["10.0.0.0/8", "fd00::/8"].map(str::to_owned).into();
+    assert_eq!(flags(&deploy), ["--shared-sources=10.0.0.0/8,fd00::/8"; 2]);
+}
+
+#[test]
+fn what_proves_endorsement_keys_is_mounted_only_where_it_counts() {
+    let volumes = |approval: serde_json::Value| {
+        let mut cluster = with_tls();
+        cluster.spec.approval = serde_json::from_value(approval).unwrap();
+        let objects = attestation_key_register(&cluster, &Deploy::default()).unwrap();
+        let volumes = pod_of(deployments(&objects)[0]).volumes.iter().flatten();
+        volumes.map(|volume| volume.name.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(volumes(serde_json::json!({"policy": "Manual"})), ["tls"]);
+    let any = serde_json::json!({"policy": "EndorsementKey"});
+    assert_eq!(volumes(any), ["tls", "challenge-key"]);
+    let roots = serde_json::json!({
+        "policy": "EndorsementKey", "endorsementRootsConfigMap": "makers",
+    });
+    assert_eq!(volumes(roots), ["tls", "challenge-key", "ek-roots"]);
 }

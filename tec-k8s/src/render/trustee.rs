@@ -2,25 +2,25 @@
 //!
 //! ```text
 //! kbs-service:8080 ─► kbs-guard 0.0.0.0:8080 (TLS) ─► kbs 127.0.0.1:8081
-//!                          │ token of the service account: reads Machines and AttestationKeys
+//!                          │ token of the service account: reads Machines, AttestationKeys, images
 //! ```
-
-use std::collections::BTreeMap;
 
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentSpec, DeploymentStrategy};
 use k8s_openapi::api::core::v1::{
     ConfigMap, Container, PodSpec, PodTemplateSpec, Probe, TCPSocketAction, Volume,
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use tec_core::boot::Pins;
 use tec_core::digest::Sha256Digest;
 use tec_core::trustee::TrusteeIntent;
 
 use super::meta::{Owner, label_selector, text_map};
 use super::name::{
-    ADMIN_AUDIENCE, Component, KBS_PORT, KBS_SERVICE, TRUSTEE_AUTH, TRUSTEE_AUTH_PUBLIC,
-    TRUSTEE_CONFIG_KEY, TRUSTEE_DATA, TRUSTEE_DEPLOYMENT, TRUSTEE_SIGNER,
+    ADMIN_AUDIENCE, Component, KBS_PORT, TRUSTEE_AUTH, TRUSTEE_AUTH_PUBLIC, TRUSTEE_CONFIG_KEY,
+    TRUSTEE_DATA, TRUSTEE_DEPLOYMENT, TRUSTEE_SIGNER,
 };
 use super::network::Reach;
+use super::pod::pcrs_argument;
 use super::pod::{ApiAccess, TLS_DIR, TLS_VOLUME};
 use super::{Deploy, Object, RelatedImage, RenderError, network, pod};
 use crate::api::{PublishMode, TlsServer, TrustedExecutionCluster};
@@ -28,7 +28,7 @@ use crate::api::{PublishMode, TlsServer, TrustedExecutionCluster};
 /// Where the key broker listens: reached from its own pod alone.
 const LOOPBACK: &str = "127.0.0.1:8081";
 /// Name of the public port, in pod and Service (trusted-cluster-operator).
-const PORT_NAME: &str = "kbs-port";
+pub(super) const PORT_NAME: &str = "kbs-port";
 const GUARD: &str = "kbs-guard";
 
 const CONFIG_DIR: &str = "/etc/kbs";
@@ -41,9 +41,6 @@ const WORK_DIR: &str = "/opt/confidential-containers";
 const GUARD_DIR: &str = "/var/lib/kbs-guard";
 /// The guard makes it. The volume itself is open to everybody, which the guard refuses.
 const GUARD_STATE_DIR: &str = "/var/lib/kbs-guard/state";
-
-/// Changes when the key broker has to start again to see what changed.
-const FILES_ANNOTATION: &str = "trusted-execution-clusters.io/trustee-files";
 
 /// What the key broker reads once, at its start. None of it is secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -105,8 +102,8 @@ pub fn mounted_intent() -> TrusteeIntent {
 /// Most memory of the guard's container, in MiB: what its limits let clients take, and its own.
 pub const GUARD_MEMORY_MIB: usize = 256;
 
-/// Configuration, public key of the admin, Service, Deployment and network policy of the key
-/// broker. The Secrets [`TRUSTEE_AUTH`] and [`TRUSTEE_SIGNER`] are the controller's to make, since
+/// Configuration, public key of the admin, Deployment, Service for metrics and network policy of
+/// Trustee. The Secrets [`TRUSTEE_AUTH`] and [`TRUSTEE_SIGNER`] are the controller's to make, since
 /// they need randomness. Where its files are mounted, whoever publishes them makes the
 /// configuration, too, and adds the volumes to the pod.
 ///
@@ -119,7 +116,6 @@ pub fn trustee(
 ) -> Result<Vec<Object>, RenderError> {
     let owner = Owner::new(cluster)?;
     let metadata = |name: &str| owner.metadata(name, Component::Trustee);
-    let port = cluster.spec.trustee_kbs_port.unwrap_or_else(|| KBS_PORT.into());
     let mode = cluster.spec.publish.as_ref().map(|publish| publish.mode);
     let mode = mode.unwrap_or_default();
     let config = ConfigMap {
@@ -137,8 +133,6 @@ pub fn trustee(
         objects.extend([config.into(), admin.into()]);
     }
     objects.extend([
-        network::service(metadata(KBS_SERVICE), Component::Trustee, PORT_NAME, port, KBS_PORT)
-            .into(),
         network::metrics_service(metadata("kbs-metrics"), Component::Trustee).into(),
         network::policy(
             metadata(TRUSTEE_DEPLOYMENT),
@@ -170,7 +164,7 @@ fn deployment(
     deploy: &Deploy,
     files: &TrusteeFiles,
 ) -> Deployment {
-    let mut key_broker = key_broker(deploy.images.of(RelatedImage::Trustee), tls);
+    let mut key_broker = key_broker(deploy.images.of(RelatedImage::Trustee));
     let mut volumes = volumes(tls, state_claim);
     if mode == PublishMode::Volumes {
         // The one comes with the mounted files, the other opens the admin API.
@@ -181,7 +175,7 @@ fn deployment(
         }
     }
     let spec = PodSpec {
-        containers: vec![key_broker, guard(deploy.images.of(RelatedImage::KbsGuard), tls)],
+        containers: vec![key_broker, guard(deploy, tls)],
         volumes: Some(volumes),
         ..PodSpec::default()
     };
@@ -204,14 +198,13 @@ fn deployment(
 }
 
 fn annotate(template: &mut PodTemplateSpec, files: &TrusteeFiles) {
-    let annotations: &mut BTreeMap<_, _> =
-        template.metadata.get_or_insert_default().annotations.get_or_insert_default();
-    annotations.insert(FILES_ANNOTATION.to_owned(), files.digest().to_string());
+    let annotations = pod::annotate_files(template, &files.digest());
     annotations.extend(pod::default_container("kbs"));
 }
 
-/// The kubelet cannot reach the loopback of a pod, so the key broker is asked through the guard.
-fn key_broker(image: &str, tls: Option<&str>) -> Container {
+/// The kubelet cannot reach the loopback of a pod, so the guard probes the key broker for it: in a
+/// way that every generation answers, which `/healthz` is not.
+fn key_broker(image: &str) -> Container {
     Container {
         command: Some(vec![
             "/usr/local/bin/kbs".to_owned(),
@@ -220,14 +213,14 @@ fn key_broker(image: &str, tls: Option<&str>) -> Container {
         ]),
         env: Some(vec![pod::variable("RUST_LOG", "info")]),
         image: Some(image.to_owned()),
-        liveness_probe: Some(Probe { failure_threshold: Some(6), ..through_guard(tls) }),
+        liveness_probe: Some(Probe { failure_threshold: Some(6), ..through_guard() }),
         name: "kbs".to_owned(),
         resources: Some(pod::resources("100m", "128Mi", "1Gi")),
         security_context: Some(pod::container_security()),
         startup_probe: Some(Probe {
             failure_threshold: Some(60),
             period_seconds: Some(2),
-            ..through_guard(tls)
+            ..through_guard()
         }),
         volume_mounts: Some(vec![
             pod::mount(TRUSTEE_DATA, CONFIG_DIR),
@@ -241,12 +234,11 @@ fn key_broker(image: &str, tls: Option<&str>) -> Container {
     }
 }
 
-fn through_guard(tls: Option<&str>) -> Probe {
-    let scheme = if tls.is_some() { "HTTPS" } else { "HTTP" };
-    pod::probe(KBS_PORT, "/healthz", scheme)
+fn through_guard() -> Probe {
+    pod::own_probe("/readyz")
 }
 
-fn guard(image: &str, tls: Option<&str>) -> Container {
+fn guard(deploy: &Deploy, tls: Option<&str>) -> Container {
     let mut arguments = vec![
         format!("--listen=0.0.0.0:{KBS_PORT}"),
         format!("--upstream={LOOPBACK}"),
@@ -254,6 +246,9 @@ fn guard(image: &str, tls: Option<&str>) -> Container {
         format!("--state-dir={GUARD_STATE_DIR}"),
         pod::metrics_argument(),
     ];
+    if let Pins::Exactly(pinned) = deploy.pins {
+        arguments.push(pcrs_argument(pinned.iter()));
+    }
     let mut mounts =
         vec![pod::token_mount("api-token"), pod::writable_mount("guard-state", GUARD_DIR)];
     if tls.is_some() {
@@ -265,8 +260,8 @@ fn guard(image: &str, tls: Option<&str>) -> Container {
     }
     Container {
         args: Some(arguments),
-        env: Some(vec![pod::variable("TEC_LOG_FORM", "json")]),
-        image: Some(image.to_owned()),
+        env: Some(vec![pod::variable(pod::LOG_FORM, "json")]),
+        image: Some(deploy.images.of(RelatedImage::KbsGuard).to_owned()),
         liveness_probe: Some(Probe {
             failure_threshold: Some(3),
             period_seconds: Some(10),
@@ -279,7 +274,7 @@ fn guard(image: &str, tls: Option<&str>) -> Container {
         name: GUARD.to_owned(),
         ports: Some(vec![pod::port(PORT_NAME, KBS_PORT), pod::metrics_port()]),
         // Ready when the key broker behind it answers.
-        readiness_probe: Some(through_guard(tls)),
+        readiness_probe: Some(through_guard()),
         resources: Some(pod::resources("100m", "64Mi", &format!("{GUARD_MEMORY_MIB}Mi"))),
         security_context: Some(pod::container_security()),
         volume_mounts: Some(mounts),

@@ -103,6 +103,10 @@ metrics! {
         "Requests that the guard itself refused.";
     GuardSessions = "tec_guard_sessions", Gauge, [], "kbs-guard",
         "Sessions in the table.";
+    BrokerRequests = "tec_key_broker_requests_total", Counter, ["code"], "key-broker",
+        "Requests to the built-in key broker by error code, ok for none.";
+    BrokerSeconds = "tec_key_broker_request_duration_seconds", Histogram, [], "key-broker",
+        "Time to answer a request to the built-in key broker.";
     ConnectionsOpen = "tec_connections_open", Gauge, ["listener"], "all servers",
         "Connections that are open.";
     ConnectionsAccepted = "tec_connections_accepted_total", Counter, ["listener"], "all servers",

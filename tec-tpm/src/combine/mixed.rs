@@ -13,12 +13,16 @@ use super::source::Family;
 use super::walk::Choice;
 use super::{CombineError, Combined, Combiner};
 
+/// Most sets that are kept: those of images that pin the same registers take turns.
+const MAX_KEPT: usize = 8;
+
 /// Admits machines that are between approved images: every state that a fleet passes through while
 /// it is updated part by part, and no other.
 ///
-/// The combination is computed once for a set of live images and kept until it is asked for another
-/// set: names and measurements are compared each time, so an image that was revoked, replaced or has
-/// expired is in no state from that moment on. Images that cannot be combined count as they come.
+/// The combination is computed once for a set of live images and kept while the set is among the last
+/// eight that were asked for: names and measurements are compared each time, so an image that was
+/// revoked, replaced or has expired is in no state from that moment on. Images that cannot be combined
+/// count as they come.
 ///
 /// ```
 /// use tec_core::attest::PinnedPcrs;
@@ -52,7 +56,8 @@ use super::{CombineError, Combined, Combiner};
 #[derive(Debug, Default)]
 pub struct MixedStates {
     combiner: Combiner,
-    kept: Mutex<Option<Arc<Kept>>>,
+    /// The set that was asked for last is at the end.
+    kept: Mutex<Vec<Arc<Kept>>>,
 }
 
 impl MixedStates {
@@ -65,12 +70,16 @@ impl MixedStates {
     /// too.
     fn of(&self, live: &LiveImages<'_>) -> Arc<Kept> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = kept.as_ref().filter(|known| known.is_of(live)) {
-            return Arc::clone(known);
+        let known = kept.iter().position(|known| known.is_of(live));
+        let found = match known {
+            Some(at) => kept.remove(at),
+            None => Arc::new(Kept::new(&self.combiner, live)),
+        };
+        if kept.len() >= MAX_KEPT {
+            kept.remove(0);
         }
-        let new = Arc::new(Kept::new(&self.combiner, live));
-        *kept = Some(Arc::clone(&new));
-        new
+        kept.push(Arc::clone(&found));
+        found
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rand_core::CryptoRng;
-use tec_core::ak::{Credential, EkOffer, Fingerprint, PublicKey, TpmObjectError, TpmObjects};
+use tec_core::ak::{Credential, EkOffer, PublicKey, TpmObjectError, TpmObjects};
 use tec_core::port::{Clock, chain};
 use tec_core::secret::SecretArray;
 
@@ -102,10 +102,8 @@ impl TpmObjects for CredentialIssuer {
         tpm2b_public: &[u8],
         secret: &SecretArray<32>,
         rng: &mut dyn CryptoRng,
-    ) -> Result<(Credential, Fingerprint), TpmObjectError> {
-        let credential = self
-            .issue(ek, tpm2b_public, secret, rng)
-            .map_err(|error| TpmObjectError::new(chain(&error)))?;
-        Ok((credential, ek.public.fingerprint()))
+    ) -> Result<Credential, TpmObjectError> {
+        self.issue(ek, tpm2b_public, secret, rng)
+            .map_err(|error| TpmObjectError::new(chain(&error)))
     }
 }

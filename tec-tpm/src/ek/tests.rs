@@ -91,9 +91,8 @@ fn challenges_are_issued_to_good_keys_only() {
     let tpm = SoftTpm::p256(1);
     let issuer = CredentialIssuer::new();
     let secret = SecretArray::new([3; 32]);
-    let (credential, ek) =
+    let credential =
         issuer.challenge(&tpm.ek(), &tpm.ak_public_area(), &secret, &mut rng()).unwrap();
-    assert_eq!(ek, tpm.ek().public.fingerprint());
     assert!(tpm.activate_credential(&credential).is_some());
     assert_eq!(issuer.attestation_key(&tpm.ak_public_area()).unwrap(), tpm.public_key());
 

@@ -18,8 +18,8 @@ use crate::wire::{BASE_PATH, ErrorBody, SESSION_COOKIE};
 
 /// Largest answer: a resource of 1 MiB in base64, with room.
 const MAX_ANSWER: usize = 2 * 1024 * 1024;
-/// Largest session cookie that is kept.
-const MAX_COOKIE: usize = 256;
+/// Largest session cookie that is kept (RFC 6265, section 6.1).
+const MAX_COOKIE: usize = 4096;
 /// Most of a server's words that is kept.
 const MAX_DETAIL: usize = 512;
 

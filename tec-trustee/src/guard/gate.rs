@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tec_core::attest::{Attempt, PinnedPcrs, VerifiedEvidence, VerifyError};
-use tec_core::boot::BootStates;
+use tec_core::attest::{Attempt, VerifiedEvidence, VerifyError};
+use tec_core::boot::{BootStates, Pins};
 use tec_core::code::Code;
 use tec_core::explain::Gate;
 use tec_core::flow;
@@ -90,8 +90,8 @@ pub trait Gatekeeper: fmt::Debug + Send + Sync {
 pub struct ApprovedBoots {
     /// The images.
     pub images: Arc<dyn ImageRegistry>,
-    /// Registers that must match.
-    pub pinned: PinnedPcrs,
+    /// Which registers must match.
+    pub pins: Pins,
     /// States that machines may be in.
     pub states: Arc<dyn BootStates>,
 }
@@ -120,7 +120,7 @@ impl Registries {
     fn admit_ports(&self) -> AdmitPorts<'_> {
         let boots = self.boots.as_ref().map(|boots| Boots {
             images: &*boots.images,
-            pinned: boots.pinned,
+            pins: boots.pins,
             states: &*boots.states,
         });
         AdmitPorts::new(

@@ -167,6 +167,11 @@ impl Guard {
         Router::new().fallback(serve).with_state(self.clone())
     }
 
+    /// Whether the Trustee answers requests, of whatever generation it is; for probes.
+    pub async fn is_ready(&self) -> bool {
+        self.0.upstream.answers().await
+    }
+
     /// Counters in the text format of Prometheus. Not part of [`router`](Self::router), whose
     /// `/metrics` are the Trustee's.
     pub fn metrics(&self) -> String {

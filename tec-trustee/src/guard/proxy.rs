@@ -14,6 +14,9 @@ use crate::kbs::reply::{Refusal, Reply};
 /// The Trustee must have begun to answer by then; clients wait for 60 s.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(50);
 
+/// The same for a probe, whose own deadline is five seconds.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(4);
+
 /// Headers that belong to one connection (RFC 9110, section 7.6.1; the last two are older use).
 const HOP_BY_HOP: [HeaderName; 7] = [
     header::CONNECTION,
@@ -53,6 +56,18 @@ impl Upstream {
         let mut answer = answer.map(Body::new);
         remove_hop_by_hop(answer.headers_mut());
         Ok(answer)
+    }
+
+    /// Whether the Trustee answers requests. Generations before v0.21 have no `/healthz`: their 404
+    /// shows as much as the 200 of later ones, which check nothing behind it.
+    pub(super) async fn answers(&self) -> bool {
+        let Ok(uri) = self.uri(Some(PathAndQuery::from_static("/healthz"))) else {
+            return false;
+        };
+        let mut request = Request::new(Body::empty());
+        *request.uri_mut() = uri;
+        let answer = timeout(PROBE_TIMEOUT, self.client.request(request)).await;
+        answer.is_ok_and(|answer| answer.is_ok_and(|answer| !answer.status().is_server_error()))
     }
 
     fn uri(&self, path: Option<PathAndQuery>) -> Result<Uri, Refusal> {

@@ -3,6 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "the double's server ends with its test")]
 
 mod attacks;
+mod probes;
 mod races;
 
 use std::collections::HashSet;
@@ -441,7 +442,7 @@ async fn with_images_the_registers_are_looked_at_too() {
     let images = Arc::new(MemoryRegistry::new());
     let boots = ApprovedBoots {
         images: Arc::clone(&images) as _,
-        pinned: PinnedPcrs::boot_manager(),
+        pins: PinnedPcrs::boot_manager().into(),
         states: Arc::new(WholeImages),
     };
     let world =

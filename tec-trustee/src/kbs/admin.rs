@@ -171,7 +171,6 @@ impl Kbs {
             (&Method::GET, "reference-value", name) => self.show_reference_value(name).await,
             (&Method::POST, "resource", tail) => self.put_resource(tail, body).await,
             (&Method::DELETE, "resource", tail) => self.remove_resource(tail).await,
-            (_, "resource", _) => Err(internal("the method is not known")),
             _ => Err(Refusal::new(&ErrorKind::PluginNotFound, "there is no such plugin")),
         }
     }

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::http::HeaderMap;
 use axum::http::request::Parts;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -17,12 +16,14 @@ use tec_core::port::{EntropyRng, PortError};
 use tec_core::time::Timestamp;
 
 use super::backend::code_of;
+use super::cookie::{own_claims, session_cookie};
 use super::intake::{MAX_AUTH, announced};
 use super::reply::{Refusal, Reply};
 use super::session::{Begin, Kept};
 use super::session_id::SessionId;
+use super::shared::Opened;
 use super::table::peer;
-use super::{Admission, Kbs, check, reply, session_cookie, strict};
+use super::{Admission, Kbs, check, reply, strict};
 use crate::policy::{AttestationPolicy, Evaluation, PolicyError, Verdict};
 use crate::token::EarClaims;
 use crate::wire::{
@@ -64,49 +65,56 @@ impl Kbs {
         config.entropy.fill(&mut nonce);
         let nonce = STANDARD.encode(nonce);
         let now = config.clock.now();
-        let (id, expires) = self
-            .0
-            .sessions
-            .open((tee, &nonce), peer(&parts.extensions), now, &*config.entropy)
-            .ok_or_else(Refusal::too_many_sessions)?;
+        let id = SessionId::random(&*config.entropy);
+        let session = Opened { id, tee, nonce: nonce.clone(), since: now };
+        if !self.0.sessions.open(&session, peer(&parts.extensions), now) {
+            return Err(Refusal::too_many_sessions());
+        }
         self.0.metrics.opened();
+        let cookie = self.cookie(session).ok_or_else(|| refused("the session cannot be sealed"))?;
         let response = reply::json(&Challenge::new(nonce))?;
-        Ok(reply::with_session(response, id, expires, now))
+        Ok(reply::with_session(response, &cookie, self.0.sessions.end(now), now))
     }
 
     /// `POST attest`, in the order of the contract. Evidence is read in whole only for a session
     /// that exists; others are read as far as it takes to answer them.
     pub(super) async fn attest(&self, parts: &Parts, body: Body) -> Reply {
-        let headers = &parts.headers;
         let now = self.0.config.clock.now();
-        let Some(id) = self.known_session(headers, now) else {
-            announced(headers, self.0.config.max_payload)?;
-            // What comes of it does not matter.
-            let _ = self.receive(parts, body, MAX_AUTH).await;
-            return Err(refused(match session_cookie(headers) {
-                Some(_) => "session not found",
-                None => "cookie not found",
-            }));
+        let named = match self.adopted(parts, now) {
+            Ok(Some(named)) => named,
+            other => {
+                announced(&parts.headers, self.0.config.max_payload)?;
+                // What comes of it does not matter.
+                let _ = self.receive(parts, body, MAX_AUTH).await;
+                return Err(other.err().unwrap_or_else(|| self.unknown(parts)));
+            }
         };
         let max = self.0.config.max_payload;
         let body = self.receive(parts, body, max).await?;
         let work = self.0.intake.work(body.bytes.len()).await?;
         let request = strict::from_slice::<AttestRequest>(&body.bytes);
         let nonce = request.as_ref().ok().map(|r| r.runtime_data.nonce.as_str());
-        match (self.0.sessions.begin(id, nonce, now), request) {
+        match (self.0.sessions.begin(named.id, nonce, now), request) {
             (Begin::Unknown, _) => Err(refused("session not found")),
-            (Begin::Attested(passed, expires), _) => match &passed.token {
-                Kept::Token(token) => answer(token, id, expires, now),
+            (Begin::Attested { passed, opened }, _) => match &passed.token {
+                Kept::Token(token) => {
+                    let claims = own_claims(token, now)
+                        .ok_or_else(|| refused("the session's token expired"))?;
+                    let cookie = self.renewed(&named, opened, &claims, &passed.admission);
+                    self.answer(token, &cookie, opened, now)
+                }
                 Kept::Withheld(_) => Err(denial(&passed.admission, Code::ReleaseDenied)),
             },
-            (Begin::Fresh { tee, opened, expires }, Ok(request)) => {
-                let (token, admission) = self.appraise((tee, opened), &request).await?;
+            (Begin::Fresh { tee, opened }, Ok(request)) => {
+                let (mut claims, admission) = self.appraise((tee, opened), &request).await?;
                 drop(work);
+                let cookie = self.renewed(&named, opened, &claims, &admission);
+                let token = self.token(&mut claims, opened, &admission)?;
                 let admission = Arc::new(admission);
-                if !self.0.sessions.finish(id, &token, &admission, now) {
+                if !self.0.sessions.finish(named.id, &token, &admission, now) {
                     return Err(Refusal::busy("too much is kept, try again later"));
                 }
-                answer(&token, id, expires, now)
+                self.answer(&token, &cookie, opened, now)
             }
             (Begin::WrongNonce, Ok(request)) => Err(self.record_bad(check::stale(&request)).await),
             (Begin::WrongNonce | Begin::Fresh { .. }, Err(_)) => {
@@ -115,8 +123,17 @@ impl Kbs {
         }
     }
 
-    fn known_session(&self, headers: &HeaderMap, now: Timestamp) -> Option<SessionId> {
-        session_cookie(headers).filter(|id| self.0.sessions.is_known(*id, now))
+    fn unknown(&self, parts: &Parts) -> Refusal {
+        let is_one = |cookie| self.0.shared.is_some() || SessionId::parse(cookie).is_some();
+        refused(match session_cookie(&parts.headers) {
+            Some(cookie) if is_one(cookie) => "session not found",
+            _ => "cookie not found",
+        })
+    }
+
+    fn answer(&self, token: &str, cookie: &str, opened: Timestamp, now: Timestamp) -> Reply {
+        let response = reply::json(&AttestResponse::new(token))?;
+        Ok(reply::with_session(response, cookie, self.0.sessions.end(opened), now))
     }
 
     pub(super) fn new_attempt(&self) -> AttemptId {
@@ -133,12 +150,28 @@ impl Kbs {
         }
     }
 
-    /// Verification, the backend's gate, the policy, the token.
+    /// The token of a session, with what other replicas need.
+    fn token(
+        &self,
+        claims: &mut Value,
+        opened: Timestamp,
+        admission: &Admission,
+    ) -> Result<Arc<str>, Refusal> {
+        let config = &self.0.config;
+        if let Some(shared) = &self.0.shared {
+            shared.stamp(claims, opened, admission, &*config.entropy);
+        }
+        let token = config.signer.sign(claims);
+        let token = token.map_err(|_| refused("the token cannot be signed"))?;
+        Ok(token.into())
+    }
+
+    /// Verification, the backend's gate, the policy; the claims of a token.
     async fn appraise(
         &self,
         asked: (Tee, Timestamp),
         request: &AttestRequest,
-    ) -> Result<(Arc<str>, Admission), Refusal> {
+    ) -> Result<(Value, Admission), Refusal> {
         let config = &self.0.config;
         let attempt = self.new_attempt();
         let (verified, init_data_claims) = check::verify(&*config.verifier, asked, request).await;
@@ -153,14 +186,10 @@ impl Kbs {
         }
         let lifetime = config.token_seconds.into();
         let claims = EarClaims::new(attempt, config.clock.now(), lifetime, &verdict, &evidence);
-        let token = config
-            .signer
-            .sign(&claims.to_value())
-            .map_err(|_| refused("the token cannot be signed"))?;
         admission.references = BTreeMap::new();
         self.0.metrics.attempted(admission.refused);
         tracing::info!(%attempt, status = verdict.status().as_str(), "attestation token issued");
-        Ok((token.into(), admission))
+        Ok((claims.to_value(), admission))
     }
 
     /// Evaluates the attestation policy, fetching the reference values that it asks for.
@@ -227,9 +256,4 @@ fn denial(admission: &Admission, code: Code) -> Refusal {
     let attempt = admission.attempt;
     tracing::warn!(%attempt, %code, "attestation refused");
     refused_with(code, Some(attempt))
-}
-
-fn answer(token: &str, id: SessionId, expires: Timestamp, now: Timestamp) -> Reply {
-    let response = reply::json(&AttestResponse::new(token))?;
-    Ok(reply::with_session(response, id, expires, now))
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tec_core::attest::Tee;
 use tec_core::port::{Clock, Entropy, Verifier};
+use tec_core::secret::SecretArray;
 
 use super::intake::BODY_TIMEOUT;
 use super::sample::SampleVerifier;
@@ -37,6 +38,7 @@ pub struct KbsConfig {
     pub(super) max_sessions: usize,
     pub(super) max_payload: usize,
     pub(super) body_timeout: Duration,
+    pub(super) shared: Option<SecretArray<32>>,
 }
 
 impl KbsConfig {
@@ -63,6 +65,7 @@ impl KbsConfig {
             max_sessions: DEFAULT_MAX_SESSIONS,
             max_payload: DEFAULT_MAX_PAYLOAD,
             body_timeout: BODY_TIMEOUT,
+            shared: None,
         }
     }
 
@@ -110,6 +113,23 @@ impl KbsConfig {
     #[must_use]
     pub fn with_body_timeout(mut self, body_timeout: Duration) -> Self {
         self.body_timeout = body_timeout;
+        self
+    }
+
+    /// Continues sessions that other replicas opened, and lets them continue ours. All replicas
+    /// have the same `key`, the same [`TokenSigner`], the same lifetimes and the same backend
+    /// behind them. Clocks may differ by a minute.
+    ///
+    /// Session cookies are then up to 4 KiB long instead of 32 hexadecimal digits.
+    ///
+    /// # Security
+    /// Whoever has the key, or the signer, obtains any key: keep both where the disk keys are. A
+    /// nonce is single-use at each replica, no longer among all of them. That gives nobody a key: a
+    /// replay yields a JWE for the session key that the evidence binds, which its client alone has.
+    /// To change the key, restart the replicas with another one; clients attest once more.
+    #[must_use]
+    pub fn with_shared_sessions(mut self, key: SecretArray<32>) -> Self {
+        self.shared = Some(key);
         self
     }
 

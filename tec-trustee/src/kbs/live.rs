@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use serde_json::Value;
 use tec_core::ak::{AkRecord, AkState};
 use tec_core::attest::{PinnedPcrs, VerifiedEvidence, VerifyError};
-use tec_core::boot::{BootStates, LiveImages, WholeImages};
+use tec_core::boot::{BootStates, LiveImages, Pins, WholeImages};
 use tec_core::code::Code;
 use tec_core::explain::Gate;
 use tec_core::flow;
@@ -104,7 +104,9 @@ impl LivePorts {
 #[derive(Debug)]
 pub struct LiveBackend {
     ports: LivePorts,
+    /// The registers that the policies ask about.
     pinned: PinnedPcrs,
+    pins: Pins,
     states: Arc<dyn BootStates>,
     attestation: Arc<str>,
     resource: Arc<str>,
@@ -117,6 +119,7 @@ impl LiveBackend {
         Self {
             ports,
             pinned: intent.pinned(),
+            pins: intent.pinned().into(),
             states: Arc::new(WholeImages),
             attestation: intent.render_attestation().into(),
             resource: intent.render_resource().into(),
@@ -136,6 +139,14 @@ impl LiveBackend {
         self.attestation = attestation.into();
         self.resource = resource.into();
         Ok(self)
+    }
+
+    /// Judges boots by these registers, whatever the policies ask about. For [`Pins::Predicted`] the
+    /// intent should pin PCR 4, which every image that is admitted pins.
+    #[must_use]
+    pub fn with_pins(mut self, pins: Pins) -> Self {
+        self.pins = pins;
+        self
     }
 
     /// Admits what `states` admits, for example machines between two images.
@@ -171,13 +182,12 @@ impl LiveBackend {
     /// The values that a register may have. Which of them occur together no list can say: that is
     /// what the appraisal decides.
     fn values(&self, live: &LiveImages<'_>, pcr: PcrIndex) -> Value {
-        let values = self.states.values(live, pcr);
+        let values = self.pins.values(&*self.states, live, pcr);
         values.iter().map(ToString::to_string).collect()
     }
 
     fn admit_ports(&self) -> AdmitPorts<'_> {
-        let boots =
-            Boots { images: &*self.ports.images, pinned: self.pinned, states: &*self.states };
+        let boots = Boots { images: &*self.ports.images, pins: self.pins, states: &*self.states };
         AdmitPorts::new(
             &*self.ports.machines,
             &*self.ports.aks,
@@ -225,7 +235,8 @@ impl Backend for LiveBackend {
     }
 
     async fn reference_value(&self, name: &str) -> Result<Option<Value>, PortError> {
-        if let Some(pcr) = self.pinned.iter().find(|pcr| pcr_reference_name(*pcr) == name) {
+        let mut known = self.pinned.iter().chain(Pins::of_images());
+        if let Some(pcr) = known.find(|pcr| pcr_reference_name(*pcr) == name) {
             let images = self.ports.images.list().await?;
             let live = LiveImages::at(&images, self.ports.clock.now());
             return Ok(Some(self.values(&live, pcr)));

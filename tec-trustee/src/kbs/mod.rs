@@ -15,11 +15,15 @@
 //! GET  /metrics                    counters for Prometheus, none of them by machine
 //! ```
 //!
+//! # Replicas
+//! Sessions live in the memory of the process. With [`KbsConfig::with_shared_sessions`] any number
+//! of replicas over the same registries serve the same clients: each request may reach another one,
+//! and a replica may be lost between any two of them. Nothing is written for that; cookies and tokens
+//! carry it.
+//!
 //! # When to use Trustee instead
-//! This broker is for a laptop, an edge site, a test: one process with its state in one place.
-//! Where other sorts of evidence, several replicas over one database, or plugins matter, run
-//! Trustee: the same policies bind machines to their keys there, and the guard of this crate
-//! checks in front of it what they cannot.
+//! Where other types of evidence, or plugins, matter, run Trustee: the same policies bind machines to
+//! their keys there, and the guard of this crate checks in front of it what they cannot.
 //!
 //! # Limits
 //! The number of sessions, the share of one client in them, the size of bodies, the time they
@@ -46,6 +50,7 @@ mod backend;
 pub(crate) mod budget;
 pub(crate) mod check;
 mod config;
+mod cookie;
 mod escrow;
 mod init_data;
 pub(crate) mod intake;
@@ -55,8 +60,10 @@ pub(crate) mod metrics;
 pub(crate) mod reply;
 pub(crate) mod resource;
 mod sample;
+mod seal;
 pub(crate) mod session;
 pub(crate) mod session_id;
+mod shared;
 pub(crate) mod strict;
 pub(crate) mod table;
 #[cfg(test)]
@@ -68,7 +75,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::header::{AUTHORIZATION, COOKIE};
+use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, Request, Response};
 
@@ -86,10 +93,10 @@ pub use self::memory::MemoryBackend;
 use self::metrics::Metrics;
 use self::reply::{Refusal, Reply};
 use self::session::Sessions;
-use self::session_id::SessionId;
+use self::shared::Shared;
 use self::table::peer;
 use crate::policy::{AttestationPolicy, PolicyError, ResourcePolicy};
-use crate::wire::{BASE_PATH, ErrorKind, SESSION_COOKIE};
+use crate::wire::{BASE_PATH, ErrorKind};
 
 /// Bytes of all sessions, half of them for one client network: 65,536 that proved nothing take a
 /// quarter of it, the rest is for tokens and records of machines.
@@ -102,6 +109,7 @@ pub struct Kbs(Arc<Inner>);
 struct Inner {
     config: KbsConfig,
     sessions: Sessions,
+    shared: Option<Shared>,
     intake: Intake,
     metrics: Metrics,
     attestation: Cached<AttestationPolicy>,
@@ -141,14 +149,16 @@ impl<P> Cached<P> {
 
 impl Kbs {
     /// A KBS without sessions.
-    pub fn new(config: KbsConfig) -> Self {
-        let sessions =
-            Sessions::new(config.max_sessions, config.session_seconds.into(), SESSION_BYTES);
+    pub fn new(mut config: KbsConfig) -> Self {
+        let seconds = config.session_seconds;
+        let sessions = Sessions::new(config.max_sessions, seconds.into(), SESSION_BYTES);
+        let shared = config.shared.take().map(|secret| Shared::new(secret, seconds));
         Self(Arc::new(Inner {
             intake: Intake::new(config.body_timeout, HELD),
             metrics: Metrics::new("tec_kbs"),
             config,
             sessions,
+            shared,
             attestation: Cached::new(),
             resource: Cached::new(),
         }))
@@ -189,8 +199,10 @@ impl Kbs {
         let rest = path
             .strip_prefix(BASE_PATH)
             .and_then(|rest| rest.strip_prefix('/'))
-            .filter(|rest| !rest.is_empty())
-            .ok_or_else(|| Refusal::new(&ErrorKind::InvalidRequestPath, "no such path"))?;
+            .ok_or_else(|| Refusal::bare(404))?;
+        if ![Method::GET, Method::POST, Method::PUT, Method::DELETE].contains(&parts.method) {
+            return Err(Refusal::bare(405));
+        }
         let (verb, tail) = rest.split_once('/').unwrap_or((rest, ""));
         let headers = &parts.headers;
         match (&parts.method, verb, tail) {
@@ -200,11 +212,14 @@ impl Kbs {
                 self.resource(headers, tail, parts.uri.query().unwrap_or_default()).await
             }
             (&Method::PUT, "escrow", "") => self.escrow(&parts, body).await,
-            (
-                method,
-                "resource" | "attestation-policy" | "resource-policy" | "reference-value",
-                _,
-            ) => {
+            // Trustee asks for an attestation here, too, and has nothing for it.
+            (&Method::PUT, "resource", _) => {
+                Err(Refusal::new(&ErrorKind::TokenNotFound, "attestation token not found"))
+            }
+            (method @ (&Method::POST | &Method::DELETE), "resource", _)
+            | (method @ &Method::POST, "attestation-policy", _)
+            | (method @ (&Method::GET | &Method::POST), "resource-policy" | "reference-value", _) =>
+            {
                 self.authorize_admin(headers)?;
                 let body = self.receive(&parts, body, self.0.config.max_payload).await?;
                 self.admin(method, verb, tail, body.bytes).await
@@ -220,18 +235,6 @@ impl Kbs {
         let peer = peer(&parts.extensions);
         self.0.intake.receive(body, peer, max).await
     }
-}
-
-/// The session cookie among all cookies of a request.
-pub(crate) fn session_cookie(headers: &HeaderMap) -> Option<SessionId> {
-    headers
-        .get_all(COOKIE)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(';'))
-        .filter_map(|pair| pair.trim().split_once('='))
-        .find(|(name, _)| *name == SESSION_COOKIE)
-        .and_then(|(_, value)| SessionId::parse(value))
 }
 
 pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {

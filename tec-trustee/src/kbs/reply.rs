@@ -10,7 +10,6 @@ use tec_core::port::{PortError, chain};
 use tec_core::time::Timestamp;
 use time::OffsetDateTime;
 
-use super::session_id::SessionId;
 use crate::wire::{ErrorBody, ErrorKind, SESSION_COOKIE};
 
 /// Why a request is refused, as the client is told.
@@ -49,7 +48,12 @@ impl Refusal {
 
     /// The body is larger than allowed: 413, and no JSON.
     pub(crate) fn too_large() -> Self {
-        Self { status: 413, body: None, code: None }
+        Self::bare(413)
+    }
+
+    /// Without JSON, as Trustee's HTTP stack answers what never comes as far as its API.
+    pub(crate) fn bare(status: u16) -> Self {
+        Self { status, body: None, code: None }
     }
 
     /// For now: a bound is reached, or what is behind does not answer. Trustee has no such bounds,
@@ -73,6 +77,10 @@ impl Refusal {
         let mut response = Response::new(body);
         *response.status_mut() =
             StatusCode::from_u16(self.status).unwrap_or(StatusCode::UNAUTHORIZED);
+        // For whoever counts answers.
+        if let Some(code) = self.code {
+            response.extensions_mut().insert(code);
+        }
         response
     }
 }
@@ -108,13 +116,13 @@ pub(super) fn json(value: &impl Serialize) -> Reply {
 /// clock is wrong keeps its session (seen with Trustee v0.21).
 pub(super) fn with_session(
     mut response: Response<Body>,
-    id: SessionId,
+    session: &str,
     expires: Timestamp,
     now: Timestamp,
 ) -> Response<Body> {
     let max_age = expires.unix_seconds().saturating_sub(now.unix_seconds());
     let expires = imf_fixdate(expires);
-    let cookie = format!("{SESSION_COOKIE}={id}; Expires={expires}; Max-Age={max_age}");
+    let cookie = format!("{SESSION_COOKIE}={session}; Expires={expires}; Max-Age={max_age}");
     if let Ok(value) = HeaderValue::try_from(cookie) {
         response.headers_mut().insert(SET_COOKIE, value);
     }

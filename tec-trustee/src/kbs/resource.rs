@@ -9,12 +9,14 @@ use tec_core::flow::ReleaseError;
 use tec_core::id::{AttemptId, ResourcePath};
 use tec_core::port::{EntropyRng, PortError};
 
+use super::cookie::own_claims;
 use super::reply::{Refusal, Reply};
 use super::session::Kept;
-use super::{Admission, Kbs, PolicyDecision, bearer, reply, session_cookie};
+use super::shared::{Carried, take_stamp};
+use super::{Admission, Kbs, PolicyDecision, bearer, reply};
 use crate::jwe;
 use crate::jwe::TeePubKey;
-use crate::jwt::Unverified;
+use crate::jwt::is_current;
 use crate::policy::{PolicyError, ResourcePolicy};
 use crate::wire::ErrorKind;
 
@@ -61,8 +63,9 @@ impl Kbs {
         reply::json(&encrypted)
     }
 
-    /// The attested session of the cookie is tried first, then a bearer token. The token of a
-    /// session never left this process, so its time is looked at and not its signature.
+    /// The attested session of the cookie is tried first, as this process knows it or as the cookie
+    /// says, then a bearer token. The token of a session never left this process, so its time is
+    /// looked at and not its signature.
     pub(super) fn authenticate(
         &self,
         headers: &HeaderMap,
@@ -70,36 +73,46 @@ impl Kbs {
         let now = self.0.config.clock.now();
         let not_accepted =
             || Refusal::new(&ErrorKind::TokenVerifierError, "the token is not accepted");
-        let tokens = &self.0.config.tokens;
-        let session = session_cookie(headers).and_then(|id| self.0.sessions.passed(id, now));
-        if let Some(passed) = session {
+        let named = self.named(headers, now);
+        let own = named.as_ref().and_then(|named| self.0.sessions.passed(named.id, now));
+        if let Some(passed) = own {
             let Kept::Token(token) = &passed.token else {
                 // The backend has the last word, and says why it refused.
                 return Ok((Value::Null, passed.admission));
             };
-            let claims = Unverified::split(token, token.len())
-                .and_then(|own| own.claims(now, |_, _, _| true))
-                .ok_or_else(not_accepted)?;
+            let claims = own_claims(token, now).ok_or_else(not_accepted)?;
             return Ok((claims, passed.admission));
+        }
+        if let Some(Carried::Judged(judged)) = named.and_then(|named| named.carried) {
+            let (claims, admission) = judged.admission().ok_or_else(not_accepted)?;
+            if admission.refused.is_none() && !is_current(&claims, now) {
+                return Err(not_accepted());
+            }
+            return Ok((claims, Arc::new(admission)));
         }
         let token = bearer(headers).ok_or_else(|| {
             Refusal::new(&ErrorKind::TokenNotFound, "attestation token not found")
         })?;
-        let claims = tokens.verify(token, now).map_err(|_| not_accepted())?;
+        let verified = self.0.config.tokens.verify(token, now);
+        let mut claims = verified.map_err(|_| not_accepted())?;
+        let stamp = take_stamp(&mut claims);
         let attempt: Option<AttemptId> =
             claims.get("jti").and_then(Value::as_str).and_then(|id| id.parse().ok());
         // The very token of the session: another trusted signer cannot speak for it.
         let known = attempt
             .and_then(|attempt| self.0.sessions.of_attempt(attempt, now))
             .filter(|passed| passed.token.is(token));
-        // Without a session nothing is known but what the token says; backends that want a proof of
-        // the machine then release nothing.
-        let admission = if let Some(passed) = known {
-            passed.admission
-        } else {
+        // Without a session, own or carried, nothing is known but what the token says; backends that
+        // want a proof of the machine then release nothing.
+        let admission = match (known, &self.0.shared, stamp) {
+            (Some(passed), ..) => Some(passed.admission),
+            (None, Some(shared), Some(stamp)) => shared.redeem(&claims, &stamp, now).map(Arc::new),
+            _ => None,
+        };
+        let admission = admission.unwrap_or_else(|| {
             let attempt = attempt.unwrap_or_else(|| self.new_attempt());
             Arc::new(Admission::new(attempt))
-        };
+        });
         Ok((claims, admission))
     }
 

@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sha2::{Digest as _, Sha256};
 use tec_core::attest::{Attempt, Tee};
 use tec_core::id::AttemptId;
-use tec_core::port::Entropy;
 use tec_core::time::Timestamp;
 
 use super::Admission;
 use super::budget::{Budget, Charge};
 use super::session_id::SessionId;
+use super::shared::Opened;
 use super::table::Table;
 
 /// Bytes of a session that proved nothing, with its places in the tables.
@@ -98,11 +98,11 @@ pub(super) enum Begin {
     /// There is no such session, it expired, or its nonce is spent.
     Unknown,
     /// It is attested already.
-    Attested(Passed, Timestamp),
+    Attested { passed: Passed, opened: Timestamp },
     /// The evidence is for another nonce. This session's nonce is spent now.
     WrongNonce,
     /// Go on; the nonce is spent now.
-    Fresh { tee: Tee, opened: Timestamp, expires: Timestamp },
+    Fresh { tee: Tee, opened: Timestamp },
 }
 
 #[derive(Debug)]
@@ -139,24 +139,25 @@ impl Sessions {
         self.known().table.get(id, now).is_some()
     }
 
-    /// Opens a session; `None` when there is no room for it.
-    pub(super) fn open(
-        &self,
-        (tee, nonce): (Tee, &str),
-        peer: Option<IpAddr>,
-        now: Timestamp,
-        entropy: &dyn Entropy,
-    ) -> Option<(SessionId, Timestamp)> {
-        let id = SessionId::random(entropy);
+    /// When a session ends.
+    pub(super) fn end(&self, opened: Timestamp) -> Timestamp {
+        opened.plus_seconds(self.ttl_seconds)
+    }
+
+    /// Opens a session, unless it is known, when its state stays; `false` when there is no room.
+    pub(super) fn open(&self, session: &Opened, peer: Option<IpAddr>, now: Timestamp) -> bool {
         let mut charge = self.budget.charge(peer);
         let mut known = self.known();
         known.expire(now);
-        if !charge.grow_to(OPEN) {
-            return None;
+        if known.table.get(session.id, now).is_some() {
+            return true;
         }
-        let session = Session { tee, nonce: nonce.to_owned(), state: State::Authed, charge };
-        let opened = known.table.insert(id, peer, now, session);
-        opened.then(|| (id, now.plus_seconds(self.ttl_seconds)))
+        if !charge.grow_to(OPEN) {
+            return false;
+        }
+        let Opened { id, tee, nonce, since } = session.clone();
+        let session = Session { tee, nonce, state: State::Authed, charge };
+        known.table.insert(id, peer, since, session)
     }
 
     /// Spends the nonce of a session, if it is the right one.
@@ -166,15 +167,14 @@ impl Sessions {
             return Begin::Unknown;
         };
         let opened = entry.opened;
-        let expires = opened.plus_seconds(self.ttl_seconds);
         let session = &mut entry.value;
         match &session.state {
             State::Spent => Begin::Unknown,
-            State::Attested(passed) => Begin::Attested(passed.clone(), expires),
+            State::Attested(passed) => Begin::Attested { passed: passed.clone(), opened },
             State::Authed => {
                 session.state = State::Spent;
                 if nonce == Some(session.nonce.as_str()) {
-                    Begin::Fresh { tee: session.tee, opened, expires }
+                    Begin::Fresh { tee: session.tee, opened }
                 } else {
                     Begin::WrongNonce
                 }
@@ -243,21 +243,22 @@ mod tests {
         Timestamp::from_unix_seconds(seconds)
     }
 
-    fn open(sessions: &Sessions, now: i64) -> Option<(SessionId, Timestamp)> {
-        let entropy = SeededEntropy::new(sessions.len() as u64);
-        sessions.open((Tee::Tpm, "n"), None, at(now), &entropy)
+    fn open(sessions: &Sessions, now: i64) -> Option<SessionId> {
+        let id = SessionId::random(&SeededEntropy::new(sessions.len() as u64));
+        let session = Opened { id, tee: Tee::Tpm, nonce: "n".to_owned(), since: at(now) };
+        sessions.open(&session, None, at(now)).then_some(id)
     }
 
     #[test]
     fn a_nonce_is_spent_by_its_first_use_good_or_bad() {
         let sessions = Sessions::new(9, 300, 1 << 20);
-        let (good, _) = open(&sessions, 0).unwrap();
+        let good = open(&sessions, 0).unwrap();
         assert!(matches!(
             sessions.begin(good, Some("n"), at(1)),
             Begin::Fresh { tee: Tee::Tpm, .. }
         ));
         assert!(matches!(sessions.begin(good, Some("n"), at(1)), Begin::Unknown));
-        let (bad, _) = open(&sessions, 0).unwrap();
+        let bad = open(&sessions, 0).unwrap();
         assert!(matches!(sessions.begin(bad, Some("old"), at(1)), Begin::WrongNonce));
         assert!(matches!(sessions.begin(bad, Some("n"), at(1)), Begin::Unknown));
     }
@@ -265,7 +266,7 @@ mod tests {
     #[test]
     fn results_are_found_until_they_expire() {
         let sessions = Sessions::new(9, 300, 1 << 20);
-        let (id, _) = open(&sessions, 0).unwrap();
+        let id = open(&sessions, 0).unwrap();
         let admission = Arc::new(Admission::new(sample::attempt_id(1)));
         assert!(sessions.passed(id, at(1)).is_none());
         assert!(sessions.finish(id, &"t".into(), &admission, at(1)));
@@ -281,7 +282,7 @@ mod tests {
     fn bytes_of_all_sessions_are_bounded() {
         let sessions = Sessions::new(9, 300, 4 * OPEN);
         let admission = Arc::new(Admission::new(sample::attempt_id(1)));
-        let (id, _) = open(&sessions, 0).unwrap();
+        let id = open(&sessions, 0).unwrap();
         let large: Arc<str> = "t".repeat(4 * OPEN).into();
         assert!(!sessions.finish(id, &large, &admission, at(1)));
         assert!(sessions.passed(id, at(1)).is_none());
@@ -295,7 +296,7 @@ mod tests {
     #[test]
     fn of_a_withheld_admission_no_token_is_kept() {
         let sessions = Sessions::new(9, 300, 4 * OPEN);
-        let (id, _) = open(&sessions, 0).unwrap();
+        let id = open(&sessions, 0).unwrap();
         let refused = Admission::new(sample::attempt_id(1)).refused_with(Code::AkNotBound);
         let large: Arc<str> = "t".repeat(4 * OPEN).into();
         assert!(sessions.finish(id, &large, &Arc::new(refused), at(1)));

@@ -2,11 +2,12 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
 use tec_core::port::Entropy;
 
 /// Id of a session: 32 lowercase hexadecimal digits, the simple form of a UUID (KBS attestation
 /// protocol 0.4.0).
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(crate) struct SessionId([u8; 16]);
 
 impl SessionId {

@@ -1,6 +1,6 @@
 //! A bounded table of what lives for a while, by session.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
 use axum::extract::ConnectInfo;
@@ -32,8 +32,8 @@ pub(crate) struct Entry<V> {
 #[derive(Debug)]
 pub(crate) struct Table<V> {
     entries: HashMap<SessionId, Entry<V>>,
-    /// In the order in which they were opened, which is that of their expiry.
-    queue: VecDeque<SessionId>,
+    /// By the time in which they were opened, which is the order of their expiry.
+    queue: BTreeSet<(Timestamp, SessionId)>,
     peers: HashMap<IpAddr, usize>,
     max: usize,
     kept_seconds: i64,
@@ -43,7 +43,7 @@ impl<V> Table<V> {
     pub(crate) fn new(max: usize, kept_seconds: i64) -> Self {
         Self {
             entries: HashMap::new(),
-            queue: VecDeque::new(),
+            queue: BTreeSet::new(),
             peers: HashMap::new(),
             max,
             kept_seconds,
@@ -75,7 +75,7 @@ impl<V> Table<V> {
         if let Some(peer) = peer {
             *self.peers.entry(peer).or_default() += 1;
         }
-        self.queue.push_back(id);
+        self.queue.insert((opened, id));
         let entry = Entry { opened, value, peer };
         self.entries.insert(id, entry);
         true
@@ -93,11 +93,11 @@ impl<V> Table<V> {
 
     /// Removes one entry whose time is over; the caller asks until there is none.
     pub(crate) fn pop_expired(&mut self, now: Timestamp) -> Option<V> {
-        let id = *self.queue.front()?;
+        let (_, id) = *self.queue.first()?;
         if self.get(id, now).is_some() {
             return None;
         }
-        self.queue.pop_front();
+        self.queue.pop_first();
         let gone = self.entries.remove(&id)?;
         if let Some(peer) = gone.peer
             && let Some(count) = self.peers.get_mut(&peer)
@@ -135,6 +135,18 @@ mod tests {
         assert!(table.pop_expired(at(300)).is_some() && table.pop_expired(at(300)).is_none());
         assert!(table.insert(id(3), None, at(300), ()));
         assert_eq!(table.len(), 2);
+    }
+
+    #[test]
+    fn entries_expire_by_their_time_in_whatever_order_they_come() {
+        let mut table = Table::new(3, 300);
+        for (number, opened) in [(1, 10), (2, 60), (3, 5)] {
+            assert!(table.insert(id(number), None, at(opened), number));
+        }
+        assert_eq!(table.pop_expired(at(304)), None);
+        assert_eq!(table.pop_expired(at(310)), Some(3));
+        assert_eq!(table.pop_expired(at(310)), Some(1));
+        assert_eq!((table.pop_expired(at(310)), table.len()), (None, 1));
     }
 
     #[test]

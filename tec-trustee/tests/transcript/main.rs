@@ -21,7 +21,7 @@ use sha2::{Digest as _, Sha384};
 use tec_core::attest::{VerifiedEvidence, VerifyError};
 use tec_core::endpoint::Endpoint;
 use tec_core::id::ResourcePath;
-use tec_core::port::{EntropyRng, EvidenceRequest, KeyBroker as _, PolicySlot, Verifier};
+use tec_core::port::{EntropyRng, EvidenceRequest, KeyBroker, PolicySlot, Verifier};
 use tec_core::secret::SecretBytes;
 use tec_core::testing::{ManualClock, SeededEntropy, sample};
 use tec_trustee::client::{Deadlines, RcarClient, RcarError, SampleAttester};
@@ -142,16 +142,21 @@ impl Verifier for NoVerifier {
     }
 }
 
-/// Our broker, with a policy that gives the one resource to everybody.
-async fn broker() -> String {
-    let backend = Arc::new(MemoryBackend::new());
+/// Puts the one resource, and a policy that gives it to everybody.
+async fn feed(broker: &dyn KeyBroker) {
     let path: ResourcePath = PATH.parse().unwrap();
     let secret = SecretBytes::new(SECRET.to_vec());
-    backend.put(&path, &secret).await.unwrap();
+    broker.put(&path, &secret).await.unwrap();
     let one = format!(
         "package policy\nimport rego.v1\nallow if concat(\"/\", data[\"resource-path\"]) == {PATH:?}"
     );
-    backend.set_policy(PolicySlot::Resource, &one).await.unwrap();
+    broker.set_policy(PolicySlot::Resource, &one).await.unwrap();
+}
+
+/// Our broker.
+async fn broker() -> String {
+    let backend = Arc::new(MemoryBackend::new());
+    feed(&*backend).await;
     let signer = TokenSigner::random(&mut EntropyRng::new(&SeededEntropy::new(5)));
     let config = KbsConfig::new(
         backend,
@@ -175,7 +180,12 @@ fn spawn(task: impl Future<Output = ()> + Send + 'static) {
 
 /// The transcript, against our broker.
 async fn play_broker(transcript: &str) -> (EcPrivateKey, Values) {
-    let mut stream = BufStream::new(TcpStream::connect(broker().await).await.unwrap());
+    play(transcript, &broker().await).await
+}
+
+/// The transcript, against the broker at an address.
+async fn play(transcript: &str, address: &str) -> (EcPrivateKey, Values) {
+    let mut stream = BufStream::new(TcpStream::connect(address).await.unwrap());
     let key = EcPrivateKey::generate(Curve::P256, &mut EntropyRng::new(&SeededEntropy::new(9)));
     let public = serde_json::to_value(key.public()).unwrap();
     let mut values = Values::new();
@@ -249,4 +259,49 @@ async fn our_broker_takes_the_token_in_place_of_the_cookie() {
 async fn our_broker_denies_and_refuses_as_the_transcripts_do() {
     play_broker(DENIED).await;
     play_broker(REFUSED).await;
+}
+
+/// The same against a Trustee v0.21 for tests: TRUSTEE_URL (plain HTTP), TRUSTEE_ADMIN_KEY (file).
+/// Without one it says so, past the capture of what tests print.
+#[cfg(feature = "publish")]
+#[tokio::test]
+async fn a_real_trustee_answers_as_the_transcripts_do() {
+    use std::io::Write as _;
+
+    use tec_core::time::Timestamp;
+    use tec_trustee::config::Generation;
+    use tec_trustee::publish::{AdminApi, AdminKey};
+
+    let variable = |name: &str| std::env::var_os(name).map(|text| text.into_string().unwrap());
+    let named = variable("TRUSTEE_URL").zip(variable("TRUSTEE_ADMIN_KEY"));
+    let Some((url, key)) = named else {
+        let why = "NOT RUN: set TRUSTEE_URL and TRUSTEE_ADMIN_KEY to try a real Trustee";
+        let mut aloud = std::io::stderr();
+        writeln!(aloud, "{why}").unwrap();
+        return;
+    };
+    let address = url.trim_start_matches("http://").trim_end_matches('/').to_owned();
+    let endpoint = Endpoint::new(url.parse().unwrap(), "");
+    let key = AdminKey::from_pem(&SecretBytes::new(std::fs::read(key).unwrap())).unwrap();
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs().try_into().unwrap();
+    let clock = Arc::new(ManualClock::new(Timestamp::from_unix_seconds(now)));
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let (generation, deadlines) = (Generation::V0_21, Deadlines::default());
+    let api =
+        AdminApi::dangerous_plain_http(&endpoint, generation, key, clock, deadlines, &provider);
+    feed(&api.unwrap()).await;
+    // Ours alone says how long a cookie lives in seconds, too, drops an empty segment, and reads the
+    // scheme in any case (RFC 9110, section 11.1).
+    let ours = [("; Max-Age=300", ""), ("resource//", "resource/"), (": bearer", ": Bearer")];
+    let theirs = |transcript: &str| {
+        ours.iter().fold(transcript.to_owned(), |text, (ours, theirs)| text.replace(ours, theirs))
+    };
+    for transcript in [RELEASED, BEARER] {
+        let (key, values) = play(&theirs(transcript), &address).await;
+        let jwe: Jwe = serde_json::from_value(serde_json::to_value(&values).unwrap()).unwrap();
+        assert_eq!(key.decrypt(&jwe).unwrap().expose("compare"), SECRET);
+    }
+    for transcript in [DENIED, REFUSED] {
+        play(&theirs(transcript), &address).await;
+    }
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use tec_core::ak::{Fingerprint, PublicKey};
 use tec_core::attest::PinnedPcrs;
+use tec_core::boot::Pins;
 use tec_core::id::MachineId;
 use tec_core::image::{ApprovedImage, ExpectedPcrs};
 use tec_core::port::{Clock, PortError, PortErrorKind};
@@ -96,8 +97,8 @@ impl Trust for MemoryTrust {
         Ok(())
     }
 
-    fn pinned(&self) -> PinnedPcrs {
-        PinnedPcrs::boot_manager()
+    fn pins(&self) -> Pins {
+        PinnedPcrs::boot_manager().into()
     }
 
     fn knows_key(&self, machine: &MachineId) -> bool {

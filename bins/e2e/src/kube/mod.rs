@@ -14,6 +14,7 @@
 
 mod account;
 mod broker;
+mod container;
 mod control_plane;
 mod guarded;
 mod link;
@@ -25,6 +26,7 @@ mod server;
 
 pub use self::account::rules;
 pub use self::broker::{Broker, Sent};
+pub use self::container::Container;
 pub use self::control_plane::{ControlPlane, Freeze};
 pub use self::guarded::Guarded;
 pub use self::link::{Last, Link, Traffic};

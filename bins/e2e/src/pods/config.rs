@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// Address of the node (RFC 5737, for documentation: nobody has it).
-pub(super) const ADDRESS: &str = "192.0.2.10";
+pub const ADDRESS: &str = "192.0.2.10";
 pub(super) const NODE: &str = "n1";
 pub(super) const SERVICES: &str = "10.96.0.0/16";
 const DNS: &str = "10.96.0.10";

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::fs::File;
+use std::os::fd::AsFd as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,9 +10,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use rustix::process::{Pid, Signal};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// The network namespace.
-pub(super) const NAMESPACE: &str = "tec-node";
+pub(super) const NETWORK: &str = "tec-node";
 /// How long a program may take to end by itself.
 const PATIENCE: Duration = Duration::from_secs(10);
 const STEP: Duration = Duration::from_millis(50);
@@ -20,9 +22,16 @@ const STEP: Duration = Duration::from_millis(50);
 /// must share.
 pub(super) fn inside(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new("nsenter");
-    command.arg(format!("--net=/run/netns/{NAMESPACE}")).arg("--").arg(program);
+    command.arg(format!("--net=/run/netns/{NETWORK}")).arg("--").arg(program);
     command.stdin(Stdio::null());
     command
+}
+
+/// Moves the calling thread there (Linux, setns(2)).
+pub(super) fn enter() -> anyhow::Result<()> {
+    let namespace = File::open(format!("/run/netns/{NETWORK}"))?;
+    let kind = LinkNameSpaceType::Network;
+    Ok(move_into_link_name_space(namespace.as_fd(), Some(kind))?)
 }
 
 /// Starts a program; its log and a note of its process go into the folders `log` and `pid`.

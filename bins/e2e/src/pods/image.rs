@@ -25,13 +25,22 @@ pub struct Image {
     pub words: Vec<String>,
     /// User and group, by number.
     pub user: String,
+    /// Further files, by their path from the root.
+    pub files: Vec<(String, Vec<u8>)>,
 }
 
 impl Image {
     /// An image of one program.
     pub fn of(tag: impl Into<String>, program: impl Into<PathBuf>) -> Self {
         let (programs, user) = (vec![program.into()], NOBODY.to_owned());
-        Self { tag: tag.into(), programs, words: Vec::new(), user }
+        Self { tag: tag.into(), programs, words: Vec::new(), user, files: Vec::new() }
+    }
+
+    /// The same with another file, `etc/motd` for example.
+    #[must_use]
+    pub fn with_file(mut self, path: impl Into<String>, content: impl Into<Vec<u8>>) -> Self {
+        self.files.push((path.into(), content.into()));
+        self
     }
 
     /// The same, as root.
@@ -87,6 +96,11 @@ impl Image {
         }
         fs::set_permissions(root.join("tmp"), fs::Permissions::from_mode(0o1777))?;
         fs::write(root.join("etc/passwd"), "nonroot:x:65532:65532::/:/sbin/nologin\n")?;
+        for (path, content) in &self.files {
+            let place = root.join(path);
+            fs::create_dir_all(place.parent().unwrap_or(root))?;
+            fs::write(place, content)?;
+        }
         for program in &self.programs {
             let place = root.join("usr/bin").join(name(program)?);
             fs::copy(program, &place).with_context(|| format!("copy {}", program.display()))?;

@@ -12,9 +12,11 @@
 //!
 //! *What it is not*: reachable from the outside, and not durable: a new one begins empty.
 
+mod charts;
 mod config;
 mod daemon;
 mod image;
+mod registry;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,10 +26,13 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use self::config::{ADDRESS, NODE};
+pub use self::charts::{BROKER, Charts, NAMESPACE, OPERATOR, SERVERS, charts_of_today};
+pub use self::config::ADDRESS;
+use self::config::NODE;
 pub use self::daemon::until;
-use self::daemon::{NAMESPACE, inside, pause, runs, start, stop};
+use self::daemon::{NETWORK, inside, pause, runs, start, stop};
 pub use self::image::Image;
+pub use self::registry::Registry;
 
 /// What keeps the namespaces of a pod; the name that kubeadm gives it.
 const PAUSE: &str = "registry.k8s.io/pause:3.10";
@@ -108,12 +113,26 @@ impl Node {
     fn control_plane(&self) -> anyhow::Result<()> {
         let dir = &self.dir;
         start(dir, "etcd", Path::new("etcd"), &config::etcd(dir))?;
-        start(dir, "api-server", &self.program("kube-apiserver"), &config::api_server(dir))?;
-        let is_ready = || self.kubectl(&["get", "--raw=/readyz"]).is_ok();
-        until("the API server is ready", READY, is_ready)?;
+        self.start_api_server()?;
         let program = self.program("kube-controller-manager");
         start(dir, "controllers", &program, &config::controllers(dir))?;
         start(dir, "scheduler", &self.program("kube-scheduler"), &config::scheduler(dir))
+    }
+
+    /// Starts the API server, and waits until it is ready.
+    ///
+    /// # Errors
+    /// It does not become ready.
+    pub fn start_api_server(&self) -> anyhow::Result<()> {
+        let program = self.program("kube-apiserver");
+        start(&self.dir, "api-server", &program, &config::api_server(&self.dir))?;
+        let is_ready = || self.kubectl(&["get", "--raw=/readyz"]).is_ok();
+        until("the API server is ready", READY, is_ready)
+    }
+
+    /// Ends the API server; everything else goes on.
+    pub fn stop_api_server(&self) {
+        stop(&self.dir, "api-server");
     }
 
     fn containers(&self) -> anyhow::Result<()> {
@@ -163,7 +182,7 @@ impl Node {
             stop(&self.dir, name);
         }
         unmount(&self.dir);
-        let _ = output(Command::new("ip").args(["netns", "del", NAMESPACE]));
+        let _ = output(Command::new("ip").args(["netns", "del", NETWORK]));
         // Nothing that is not ours: no other folder, and no volume that is still mounted into this one.
         if self.path("pid").is_dir() && mounts_below(&self.dir).is_empty() {
             let _ = fs::remove_dir_all(&self.dir);
@@ -191,6 +210,15 @@ impl Node {
     /// A kubeconfig that may do anything, for programs in the network of the node.
     pub fn kubeconfig(&self) -> PathBuf {
         self.path("conf/super-admin.conf")
+    }
+
+    /// Moves the calling thread into the network of the node, and with it every program and connection
+    /// that it starts from now on.
+    ///
+    /// # Errors
+    /// The node is not up.
+    pub fn enter(&self) -> anyhow::Result<()> {
+        daemon::enter().context("enter the network of the node")
     }
 
     /// A command in the network of the node, with its kubeconfig and the programs of Kubernetes.
@@ -231,7 +259,7 @@ impl Node {
 
 /// The namespace, and a pair of devices whose one end has the address of the node.
 fn network() -> anyhow::Result<()> {
-    output(Command::new("ip").args(["netns", "add", NAMESPACE])).context("root is needed")?;
+    output(Command::new("ip").args(["netns", "add", NETWORK])).context("root is needed")?;
     for words in [
         "link set lo up".to_owned(),
         "link add node0 type veth peer name node1".to_owned(),

@@ -51,6 +51,8 @@ pub enum Scene {
     Adversary,
     /// The same as short with the operator and its servers, on a Kubernetes API server
     Operator,
+    /// The same as operator with real pods: charts, Services and node ports of a Kubernetes node
+    Cluster,
     /// The server is gone, the recovery key is typed, the server comes back
     Recovery,
     /// Trust moves from a laptop into a cluster, and the laptop is switched off

@@ -94,6 +94,7 @@ impl Stage {
                 Scene::Fleet => self.fleet()?,
                 Scene::Cuts => self.cuts()?,
                 Scene::Operator => self.operator()?,
+                Scene::Cluster => self.cluster()?,
                 Scene::Recovery => self.recovery()?,
                 Scene::Migration => self.migration()?,
             }

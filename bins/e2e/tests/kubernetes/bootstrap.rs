@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret, ServiceAccount};
 use kube::api::{ListParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::Value;
@@ -70,11 +71,16 @@ impl Place<'_> {
         (u8::try_from(ran.status.code().unwrap()).unwrap(), printed)
     }
 
-    fn init(&self, words: &[&str]) -> Value {
+    /// With the addresses of this place.
+    fn try_init(&self, words: &[&str]) -> (u8, Value) {
         let [register, ak, kbs] = self.ports.map(|port| format!("127.0.0.1:{port}"));
         let own = ["--public-host=localhost", "--register-addr", &register];
         let own = [&own[..], &["--ak-addr", &ak, "--kbs-addr", &kbs]].concat();
-        let (code, founded) = self.bootstrap("init", &[&own, words].concat());
+        self.bootstrap("init", &[&own, words].concat())
+    }
+
+    fn init(&self, words: &[&str]) -> Value {
+        let (code, founded) = self.try_init(words);
         assert_eq!(code, OK, "{founded}");
         founded
     }
@@ -224,6 +230,62 @@ async fn clusters_to_be_share_a_cluster_and_nothing_else() {
     assert!([FAILED, NOT_READY].contains(&code), "{report}");
     assert_eq!(report["images"][0]["ok"], false, "{report}");
     run_page(&world);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_flag_is_dropped_on_the_way_into_a_namespace() {
+    let world = World::start().await;
+    let place = world.place("flags-to-be");
+    let (code, said) = place.bootstrap("init", &["--ak-approval", "ek"]);
+    assert!(code == FAILED && said.to_string().contains("--public-host is required"), "{said}");
+    let file = |name: &str| {
+        let path = world.directory.path().join(name);
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::default();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        fs::write(&path, params.self_signed(&key).unwrap().pem()).unwrap();
+        format!("--ek-roots={}", path.display())
+    };
+    let (roots, other) = (file("roots.pem"), file("other.pem"));
+    let words = ["--ak-approval=ek", &roots, "--pull-secret=pulls", "--assigned-pod-user"];
+    let image = "--operator-image=operator=registry.example/operator:1";
+    place.init(&[&words[..], &[image, "--unclaimed-seconds=77"]].concat());
+
+    let client = world.plane.admin().unwrap();
+    let clusters: Api<TrustedExecutionCluster> = Api::namespaced(client.clone(), place.namespace);
+    let spec = clusters.list(&ListParams::default()).await.unwrap().items.remove(0).spec;
+    let spec = serde_json::to_value(&spec).unwrap();
+    assert_eq!(spec["approval"]["policy"], "EndorsementKey");
+    assert_eq!(spec["registration"]["unclaimedTtlSeconds"], 77);
+    let config_map = spec["approval"]["endorsementRootsConfigMap"].as_str().unwrap();
+    let config_maps: Api<ConfigMap> = Api::namespaced(client.clone(), place.namespace);
+    let data = config_maps.get(config_map).await.unwrap().data.unwrap();
+    let text = fs::read_to_string(world.directory.path().join("roots.pem")).unwrap();
+    assert_eq!(data["ca.crt"], text);
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), place.namespace);
+    let operator = deployments.get(ACCOUNT).await.unwrap().spec.unwrap().template.spec.unwrap();
+    let container = &operator.containers[0];
+    let arguments = container.args.clone().unwrap().join(" ");
+    assert!(!arguments.contains("--pcrs"), "the operator's own choice: {arguments}");
+    assert!(arguments.contains("--assigned-pod-user"), "{arguments}");
+    assert_eq!(container.image.as_deref(), Some("registry.example/operator:1"));
+    let accounts: Api<ServiceAccount> = Api::namespaced(client, place.namespace);
+    let account = accounts.get(ACCOUNT).await.unwrap();
+    assert_eq!(account.image_pull_secrets.unwrap()[0].name, "pulls");
+
+    // What is there stays, and whoever asks for something else is told.
+    for (flag, words) in [
+        ("--ek-roots", ["--ak-approval=ek", &*other]),
+        ("--ak-approval", ["--ak-approval=manual", "--max-claimed=10000"]),
+        ("--max-claimed", ["--ak-approval=ek", "--max-claimed=7"]),
+        ("--pcrs", ["--pcrs=4,7", "--max-claimed=10000"]),
+        ("--kbs-rate", ["--kbs-rate=7", "--max-claimed=10000"]),
+        ("--ek-roots", [&*roots, "--ak-approval=tofu"]),
+    ] {
+        let (code, said) = place.try_init(&words);
+        assert!(code == FAILED && said.to_string().contains(flag), "{words:?}: {said}");
+    }
+    place.init(&["--ak-approval=ek", &roots]);
 }
 
 /// Runs the commands of the page about this.

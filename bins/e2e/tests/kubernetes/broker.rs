@@ -18,7 +18,9 @@ use tec_core::pcr::PcrIndex;
 use tec_core::port::{Attester, Clock as _};
 use tec_core::testing::sample;
 use tec_e2e::kube::{Bench, Broker, Guarded, cluster, eventually};
-use tec_k8s::api::{ApprovedImage, ApprovedImageSpec, AttestationKey, Machine};
+use tec_k8s::api::{
+    ApprovedImage, ApprovedImageSpec, AttestationKey, Machine, PinsKind, TrustedExecutionCluster,
+};
 use tec_k8s::client::KubeRegistry;
 use tec_support::{SystemClock, SystemEntropy};
 use tec_tpm::ak::{AkAlgorithm, AkHandle};
@@ -27,22 +29,22 @@ use tec_tpm::tpm::AnyTpm as _;
 use tec_tpm::tss::{Tpm, TpmAttester};
 use tec_trustee::client::{Deadlines, RcarClient, RcarError};
 
-/// Registers that the operator pins, and what the boot extends them with.
+/// What the boot extends registers with.
 const BOOT: [(PcrIndex, &str); 2] = [(PcrIndex::BOOT_MANAGER, "shim"), (PcrIndex::MOK, "MokList")];
 
 /// A node that has booted.
-struct Node {
-    id: MachineId,
+pub(crate) struct Node {
+    pub(crate) id: MachineId,
     object: String,
-    key: AttestationKey,
+    pub(crate) key: AttestationKey,
     /// Open but for the moment of a reboot.
-    tpm: Option<Arc<Tpm>>,
+    pub(crate) tpm: Option<Arc<Tpm>>,
     swtpm: Swtpm,
 }
 
 impl Node {
     /// Registers a machine and the key of its TPM.
-    async fn register(bench: &Bench, number: u64) -> Self {
+    pub(crate) async fn register(bench: &Bench, number: u64) -> Self {
         let swtpm = Swtpm::start().unwrap();
         let tpm = boot(&swtpm);
         let ak = tpm.ensure_ak(AkHandle::DEFAULT, AkAlgorithm::Rsa2048).unwrap();
@@ -58,14 +60,30 @@ impl Node {
         TpmAttester::new(self.tpm.clone().unwrap(), AkHandle::DEFAULT)
     }
 
-    fn reboot(&mut self) {
+    /// The same machine by its name, with a TPM whose key nobody registered.
+    pub(crate) fn on_another_tpm(self) -> Self {
+        let swtpm = Swtpm::start().unwrap();
+        let tpm = boot(&swtpm);
+        tpm.ensure_ak(AkHandle::DEFAULT, AkAlgorithm::Rsa2048).unwrap();
+        Self { tpm: Some(tpm), swtpm, ..self }
+    }
+
+    pub(crate) fn reboot(&mut self) {
         self.tpm = None;
         self.swtpm.restart().unwrap();
         self.tpm = Some(boot(&self.swtpm));
     }
 
     async fn unlock(&self, broker: &Broker, whose: &MachineId) -> Result<Vec<u8>, RcarError> {
-        let endpoint = Endpoint::new(broker.url().parse().unwrap(), String::new());
+        self.unlock_at(broker.url(), whose).await
+    }
+
+    pub(crate) async fn unlock_at(
+        &self,
+        url: &str,
+        whose: &MachineId,
+    ) -> Result<Vec<u8>, RcarError> {
+        let endpoint = Endpoint::new(url.parse().unwrap(), String::new());
         let deadlines = Deadlines::new(Duration::from_secs(10), Duration::from_secs(20));
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let entropy = Arc::new(SystemEntropy);
@@ -98,15 +116,20 @@ fn boot(swtpm: &Swtpm) -> Arc<Tpm> {
 }
 
 /// An image that measures what nodes boot; the test plays the Job that computes it.
-async fn approve(bench: &Bench, name: &str) {
+pub(crate) async fn approve(bench: &Bench, name: &str) {
+    approve_with(bench, name, &BOOT).await;
+}
+
+/// An image of which this much is predicted.
+async fn approve_with(bench: &Bench, name: &str, known: &[(PcrIndex, &str)]) {
     let mut spec = ApprovedImageSpec::default();
-    spec.image = format!("registry.example/os@sha256:{:064x}", 1);
+    spec.image = format!("registry.example/os@sha256:{:064x}", known.len());
     bench.create(&ApprovedImage::new(name, spec)).await.unwrap();
-    let pcrs = BOOT.map(|(pcr, event)| {
-        let event = ImageEvent::new("EV_IPL", pcr, Sha256Digest::of(event), event);
-        ExpectedPcr::from_events(pcr, [event])
+    let pcrs = known.iter().map(|(pcr, event)| {
+        let event = ImageEvent::new("EV_IPL", *pcr, Sha256Digest::of(event), *event);
+        ExpectedPcr::from_events(*pcr, [event])
     });
-    let status = json!({"status": {"pcrs": ExpectedPcrs::new(pcrs.to_vec()).pcrs}});
+    let status = json!({"status": {"pcrs": ExpectedPcrs::new(pcrs.collect()).pcrs}});
     let images = bench.objects::<ApprovedImage>().unwrap();
     let params = PatchParams::default();
     images.patch_status(name, &params, &Patch::Merge(status)).await.unwrap();
@@ -133,10 +156,7 @@ async fn a_node_gets_its_own_key_and_no_other_until_its_machine_is_deleted() {
     assert_eq!(refused.code(), Code::ReleaseDenied, "another machine's key");
 
     // A key that nobody registered is that of no machine.
-    let stranger = Swtpm::start().unwrap();
-    let tpm = boot(&stranger);
-    tpm.ensure_ak(AkHandle::DEFAULT, AkAlgorithm::Rsa2048).unwrap();
-    let stranger = Node { tpm: Some(tpm), swtpm: stranger, ..two };
+    let stranger = two.on_another_tpm();
     stranger.unlock(&broker, &stranger.id).await.unwrap_err();
 
     let machines = bench.objects::<Machine>().unwrap();
@@ -169,6 +189,49 @@ async fn a_revoked_key_another_boot_and_a_withdrawn_image_are_refused() {
     let images = bench.objects::<ApprovedImage>().unwrap();
     images.delete("image", &DeleteParams::default()).await.unwrap();
     two.is_refused(&broker).await;
+}
+
+/// Waits until the object of the cluster says that every boot must match these registers.
+async fn pins(bench: &Bench, wanted: &[u8]) {
+    let clusters = bench.objects::<TrustedExecutionCluster>().unwrap();
+    eventually(&format!("{wanted:?} are pinned"), async || {
+        let status = clusters.get("cluster").await?.status.unwrap_or_default();
+        Ok(status.pins == Some(PinsKind::Predicted) && status.pinned_pcrs == wanted)
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_image_of_which_only_pcr_4_is_predicted_unlocks_its_nodes() {
+    let bench = Bench::new().await.unwrap();
+    let broker = Broker::start(1).await.unwrap();
+    bench.create(&broker.admin_secret()).await.unwrap();
+    bench.create(&cluster("cluster")).await.unwrap();
+    let _operator = bench.start_program("one", &["--trustee-url", broker.url()]).unwrap();
+    approve_with(&bench, "unlabelled", &BOOT[..1]).await;
+    let mut node = Node::register(&bench, 1).await;
+    let key = node.unlocks(&broker).await;
+    pins(&bench, &[4]).await;
+    let images = bench.objects::<ApprovedImage>().unwrap();
+    eventually("the image says what is not checked", async || {
+        let status = images.get("unlabelled").await?.status.unwrap_or_default();
+        let mut said = status.conditions.iter().map(|condition| &condition.message);
+        let is_said = said.any(|message| message.starts_with("pinned: 4; not predicted: 14 ("));
+        Ok(is_said && status.pinned_pcrs == [4])
+    })
+    .await
+    .unwrap();
+
+    // Policies demand what every image pins, and change with the images.
+    approve(&bench, "labelled").await;
+    images.delete("unlabelled", &DeleteParams::default()).await.unwrap();
+    pins(&bench, &[4, 14]).await;
+    let evil = Sha256Digest::of("keys of a stranger");
+    node.tpm.as_ref().unwrap().pcr_extend(PcrIndex::MOK, &evil).unwrap();
+    node.is_refused(&broker).await;
+    node.reboot();
+    assert_eq!(node.unlocks(&broker).await, key);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

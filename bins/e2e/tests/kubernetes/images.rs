@@ -76,7 +76,7 @@ async fn an_image_that_says_nothing_of_a_pinned_register_is_told_of() {
     eventually("the register is named", async || {
         let status = images.get("one").await?.status;
         let mut said = status.iter().flat_map(|status| &status.conditions);
-        Ok(said.any(|c| c.status == "True" && c.message.contains("no value of pinned PCR 4,")))
+        Ok(said.any(|c| c.status == "True" && c.message.contains("no prediction of PCR 4:")))
     })
     .await
     .unwrap();

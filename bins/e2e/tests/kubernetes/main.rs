@@ -8,8 +8,10 @@
 
 mod bootstrap;
 mod broker;
+mod builtin;
 mod chaos;
 mod cluster;
+mod endorsement;
 mod faults;
 mod flood;
 mod garbage;
@@ -30,5 +32,5 @@ mod scale;
 mod servers;
 mod targets;
 mod tls;
-mod tutorial;
+mod trustee;
 mod volumes;

@@ -16,7 +16,7 @@ use tec_k8s::api::{
     AttestationKey, AttestationKeySpec, Machine, TrustedExecutionCluster,
     TrustedExecutionClusterSpec,
 };
-use tec_k8s::render::{DEFAULT_NAMESPACE, Deploy, TrusteeFiles, cluster};
+use tec_k8s::render::{BrokerFiles, DEFAULT_NAMESPACE, Deploy, TrusteeFiles, cluster};
 
 const MACHINE: &str = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
 
@@ -150,6 +150,60 @@ async fn every_package_applies_to_a_real_api_server() {
     apply_all(&client, &chart).await;
 }
 
+/// Values of each kind, and what the operator's Deployment gets of them.
+#[tokio::test]
+async fn the_values_of_the_chart_reach_the_operator_and_what_it_creates() {
+    let plane = ControlPlane::start().await.unwrap();
+    plane.install_resources().await.unwrap();
+    let namespace = plane.namespace("values").await.unwrap();
+    let toleration = json!({"key": "infra", "operator": "Exists"});
+    let load_balancer = json!({"type": "LoadBalancer", "annotations": {"x": "y"}});
+    let settings = json!({
+        "replicas": 3, "services": {"kbs-service": load_balancer}, "tolerations": [toleration],
+    });
+    let values = json!({
+        "replicas": 1, "pcrs": [4, 11], "trusteeGeneration": "unified", "logLevel": "debug",
+        "registryMirrors": ["a.example/b=c.example/d"], "sharedSources": ["10.0.0.0/8"],
+        "extraArgs": ["--disk-keys=random256"], "nodeSelector": {"a": "b"}, "settings": settings,
+        "tolerations": [toleration], "affinity": {"nodeAffinity": {}},
+        "resources": {"limits": {"memory": "1Gi"}},
+    });
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("values.json");
+    std::fs::write(&file, values.to_string()).unwrap();
+    let chart = helm("tec-operator", &namespace, &["--values", file.to_str().unwrap()]).unwrap();
+    apply_all(&plane.admin().unwrap(), &chart).await;
+
+    let spec = &chart.iter().find(|object| object["kind"] == "Deployment").unwrap()["spec"];
+    assert_eq!(spec["replicas"], 1);
+    let pod = &spec["template"]["spec"];
+    for member in ["nodeSelector", "tolerations", "affinity"] {
+        assert_eq!(pod[member], values[member], "{member}");
+    }
+    let container = &pod["containers"][0];
+    assert_eq!(container["resources"], values["resources"]);
+    let arguments: Vec<_> =
+        container["args"].as_array().unwrap().iter().map(|one| one.as_str().unwrap()).collect();
+    let given = arguments.iter().find_map(|one| one.strip_prefix("--settings=")).unwrap();
+    assert_eq!(serde_json::from_str::<Value>(given).unwrap(), settings);
+    for flag in [
+        "--log=debug",
+        "--pcrs=4,11",
+        "--generation=unified",
+        "--mirror=a.example/b=c.example/d",
+        "--shared-sources=10.0.0.0/8",
+        "--disk-keys=random256",
+    ] {
+        assert!(arguments.contains(&flag), "{flag}: {arguments:?}");
+    }
+    // The program takes all of it, and Helm takes nothing else.
+    let mut deploy = Deploy::default();
+    deploy.settings = given.parse().unwrap();
+    for typo in ["setings.replicas=3", "settings.replica=3", "settings.services.kbs.type=X"] {
+        assert!(helm("tec-operator", &namespace, &["--set", typo]).is_err(), "{typo}");
+    }
+}
+
 #[tokio::test]
 async fn what_a_cluster_object_deploys_applies_to_a_real_api_server() {
     let plane = ControlPlane::start().await.unwrap();
@@ -165,6 +219,7 @@ async fn what_a_cluster_object_deploys_applies_to_a_real_api_server() {
     let object = TrustedExecutionCluster::new("tec", spec);
     let stored = clusters.create(&PostParams::default(), &object).await;
     let files = TrusteeFiles::new("a = 1\n", "certificate", "public key");
+    let files = BrokerFiles::Trustee(files);
     let objects = cluster(&stored.unwrap(), &Deploy::default(), &files).unwrap();
     let documents: Vec<Value> =
         objects.iter().map(|object| serde_json::to_value(object).unwrap()).collect();

@@ -3,9 +3,14 @@
 use std::sync::Arc;
 
 use kube::Client;
+use kube::api::ListParams;
+use tec_core::machine::{Machine, RegisteredBy};
+use tec_core::port::{AttemptLog as _, Clock as _, MachineRegistry, UnclaimedLimit};
 use tec_core::testing;
+use tec_core::testing::sample;
 use tec_e2e::kube::ControlPlane;
-use tec_k8s::client::KubeRegistry;
+use tec_k8s::api::AttestationRecord;
+use tec_k8s::client::{AttemptRecords, KubeRegistry};
 use tec_support::SystemClock;
 
 struct Suite {
@@ -26,6 +31,37 @@ impl Suite {
         let namespace = self.plane.namespace("ports").await.unwrap();
         KubeRegistry::new(self.client.clone(), namespace, Arc::new(SystemClock))
     }
+}
+
+/// A log of attempts of two machines that are there.
+async fn records(suite: &Suite) -> AttemptRecords {
+    let registry = suite.registry().await;
+    for number in [1, 2] {
+        let id = sample::machine_id(number);
+        let machine = Machine::unclaimed(id, RegisteredBy::Admin, SystemClock.now());
+        let machines: &dyn MachineRegistry = &registry;
+        machines.create(&machine, UnclaimedLimit::Unlimited).await.unwrap();
+    }
+    AttemptRecords::new(registry)
+}
+
+#[tokio::test]
+async fn attempts_over_an_api_server_conform() {
+    let suite = Suite::start().await;
+    testing::attempt_log(async || records(&suite).await).await;
+}
+
+#[tokio::test]
+async fn attempts_of_a_machine_that_is_not_there_make_no_object() {
+    let suite = Suite::start().await;
+    let (records, registry) = (records(&suite).await, suite.registry().await);
+    for number in 100..110 {
+        records.record(&sample::attempt(number, Some(number))).await.unwrap();
+    }
+    let found = records.find(&sample::attempt_id(109)).await.unwrap();
+    assert!(found.is_some(), "it is kept with those of strangers");
+    let objects = registry.objects::<AttestationRecord>();
+    assert_eq!(objects.list(&ListParams::default()).await.unwrap().items.len(), 0);
 }
 
 #[tokio::test]

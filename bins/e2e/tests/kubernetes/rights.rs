@@ -41,8 +41,17 @@ const OPERATOR: [Right; 14] = [
     ("create get list patch watch", "events.k8s.io", "events", None),
 ];
 const TRUSTEE: [Right; 3] = [
-    (READ, TEC, "machines attestationkeys", None),
-    ("create get update", TEC, "tpmclocks", None),
+    (READ, TEC, "machines attestationkeys approvedimages", None),
+    ("create get update", TEC, "tpmclocks attestationrecords", None),
+    ("create patch", "events.k8s.io", "events", None),
+];
+const KEY_BROKER: [Right; 7] = [
+    ("get list", TEC, "machines", None),
+    ("get", TEC, "attestationkeys", None),
+    ("list", TEC, "approvedimages trustedexecutionclusters", None),
+    ("create get update", TEC, "tpmclocks attestationrecords", None),
+    ("get", "core", "configmaps", Some("trust-authority")),
+    ("get", "core", "secrets", None),
     ("create patch", "events.k8s.io", "events", None),
 ];
 const REGISTER_SERVER: [Right; 5] = [
@@ -81,8 +90,9 @@ const NOBODY: [[&str; 4]; 15] = [
     ["delete", "", "namespaces", ""],
 ];
 /// What only the operator may.
-const OPERATOR_ONLY: [[&str; 4]; 6] = [
-    ["get", "", "secrets", NAMESPACE],
+const OPERATOR_ONLY: [[&str; 4]; 7] = [
+    ["list", "", "secrets", NAMESPACE],
+    ["create", "", "secrets", NAMESPACE],
     ["patch", TEC, "machines/status", NAMESPACE],
     ["patch", TEC, "attestationkeys/status", NAMESPACE],
     ["patch", TEC, "machines", NAMESPACE],
@@ -94,6 +104,7 @@ fn rights(component: Component) -> &'static [Right] {
     match component {
         Component::Operator => &OPERATOR,
         Component::Trustee => &TRUSTEE,
+        Component::KeyBroker => &KEY_BROKER,
         Component::RegisterServer => &REGISTER_SERVER,
         Component::AttestationKeyRegister => &ATTESTATION_KEY_REGISTER,
         Component::ComputePcrs => &COMPUTE_PCRS,
@@ -185,6 +196,9 @@ async fn each_account_may_do_what_it_must_and_nothing_else() {
         for forbidden in NOBODY {
             assert!(!may(&client, forbidden).await, "{account}: {forbidden:?}");
         }
+        let releases_keys = [Component::Operator, Component::KeyBroker].contains(&component);
+        let reads_keys = may(&client, ["get", "", "secrets", NAMESPACE]).await;
+        assert_eq!(reads_keys, releases_keys, "{account}");
         for delicate in OPERATOR_ONLY {
             let is_operator = component == Component::Operator;
             let is_allowed = may(&client, delicate).await;

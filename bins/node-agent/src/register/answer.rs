@@ -11,8 +11,8 @@ use super::Reply;
 
 /// With this message the existing operator's server answers for a key that it knows.
 const KNOWN_KEY: &str = "Public key already registered";
-/// Longest id of a challenge that is sent back.
-const MAX_CHALLENGE_ID: usize = 128;
+/// Longest id of a challenge that is sent back: for an RSA key of 4096 bits it has some 830 characters.
+const MAX_CHALLENGE_ID: usize = 4096;
 
 /// A reply, understood.
 #[derive(Debug, PartialEq, Eq)]

@@ -7,6 +7,7 @@ use tec_core::pcr::PcrIndex;
 use tec_tpm::compute::{GrubProfile, SecureBoot, ShimProfile, StubProfile};
 
 use crate::image::ImageChoice;
+use crate::pins::parse_pcr;
 
 /// What of the image boots.
 #[derive(Clone, Debug, Args)]
@@ -163,13 +164,4 @@ impl From<StubName> for StubProfile {
             StubName::V262 => Self::V262,
         }
     }
-}
-
-/// Reads the number of a register.
-///
-/// # Errors
-/// What it is not, for a person.
-pub fn parse_pcr(text: &str) -> Result<PcrIndex, String> {
-    let index: u8 = text.parse().map_err(|_| format!("{text} is not a number from 0 to 23"))?;
-    PcrIndex::new(index).map_err(|error| error.to_string())
 }

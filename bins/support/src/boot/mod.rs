@@ -13,9 +13,7 @@ use tec_tpm::compute::{
     Unpredictable,
 };
 
-pub use self::args::{
-    ChainArgs, GrubName, MachineArgs, SecureBootState, ShimName, StubName, parse_pcr,
-};
+pub use self::args::{ChainArgs, GrubName, MachineArgs, SecureBootState, ShimName, StubName};
 use self::progress::Shown;
 use crate::exit::CodedError;
 use crate::image::predictor_of;

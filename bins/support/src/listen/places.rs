@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 
 use super::activity::{Activity, Worth};
 use super::counts::{Counts, Reason};
+use crate::shared::SharedSources;
 
 #[derive(Debug)]
 struct Held {
@@ -35,6 +36,7 @@ struct Table {
 pub struct Places {
     total: usize,
     per_peer: usize,
+    shared: SharedSources,
     table: Mutex<Table>,
     counts: Arc<Counts>,
 }
@@ -42,7 +44,17 @@ pub struct Places {
 impl Places {
     /// So many places in all, and for one network.
     pub fn new(total: usize, per_peer: usize, counts: Arc<Counts>) -> Arc<Self> {
-        Arc::new(Self { total, per_peer, table: Mutex::default(), counts })
+        Self::shared_by(SharedSources::default(), total, per_peer, counts)
+    }
+
+    /// The same; one address of these networks may have all places.
+    pub fn shared_by(
+        shared: SharedSources,
+        total: usize,
+        per_peer: usize,
+        counts: Arc<Counts>,
+    ) -> Arc<Self> {
+        Arc::new(Self { total, per_peer, shared, table: Mutex::default(), counts })
     }
 
     /// Counters of the listener.
@@ -60,8 +72,9 @@ impl Places {
     /// There is none.
     pub fn admit(self: &Arc<Self>, address: IpAddr) -> Result<Place, Reason> {
         let peer = network_of(address);
+        let per_peer = if self.shared.contains(address) { self.total } else { self.per_peer };
         let mut table = self.table();
-        let admitted = table.make_room(peer, self.total, self.per_peer);
+        let admitted = table.make_room(peer, self.total, per_peer);
         let displaced = admitted.inspect_err(|reason| self.counts.close(*reason))?;
         if displaced.is_some() {
             self.counts.close(Reason::Displaced);
@@ -265,6 +278,19 @@ mod tests {
         assert_eq!(fourth, Some(Reason::TotalLimit), "1 + 1 are not fewer than 2");
         assert!(!is_displaced(&third));
         assert_eq!(places.counts.closed(Reason::TotalLimit), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_fleet_behind_one_address_may_have_all_places_and_makes_room_for_others() {
+        let shared = ["192.0.2.1/32".parse().unwrap()];
+        let shared = SharedSources::from(&shared[..]);
+        let places = Places::shared_by(shared, 6, 2, Counts::new("test"));
+        let fleet: Vec<_> = (0..6).map(|_| places.admit(peer(1)).unwrap()).collect();
+        assert!(!fleet.iter().any(is_displaced));
+        let others = [places.admit(peer(2)).unwrap(), places.admit(peer(2)).unwrap()];
+        assert_eq!(fleet.iter().filter(|place| is_displaced(place)).count(), 2);
+        let _requests = others.each_ref().map(|place| place.activity.request());
+        assert_eq!(places.admit(peer(2)).unwrap_err(), Reason::PeerLimit);
     }
 
     #[tokio::test(start_paused = true)]

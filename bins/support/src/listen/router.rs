@@ -12,6 +12,7 @@ use tokio_rustls::server::TlsStream;
 
 use super::http::{Conversation, Protocol};
 use super::{Counts, Limits, Place, Places, Reason, accept};
+use crate::shared::SharedSources;
 use crate::shutdown::Shutdown;
 
 /// How a listener speaks.
@@ -33,19 +34,28 @@ pub struct Server {
     transport: Transport,
     router: Router,
     limits: Limits,
+    shared: SharedSources,
     counts: Arc<Counts>,
 }
 
 impl Server {
     /// With the default limits.
     pub fn new(transport: Transport, router: Router) -> Self {
-        Self { transport, router, limits: Limits::default(), counts: Counts::new("default") }
+        let (limits, shared) = (Limits::default(), SharedSources::default());
+        Self { transport, router, limits, shared, counts: Counts::new("default") }
     }
 
     /// With these limits.
     #[must_use]
     pub fn with_limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
+        self
+    }
+
+    /// One address of these networks may have all connections.
+    #[must_use]
+    pub fn shared_by(mut self, shared: SharedSources) -> Self {
+        self.shared = shared;
         self
     }
 
@@ -67,7 +77,7 @@ impl Server {
     ) -> anyhow::Result<()> {
         let listener = TcpListener::from_std(listener).context("serve")?;
         let limits = self.limits.within_descriptors();
-        let places = Places::new(limits.total, limits.per_peer, self.counts);
+        let places = Places::shared_by(self.shared, limits.total, limits.per_peer, self.counts);
         let server = Connections {
             tls: Tls::of(self.transport),
             router: self.router,

@@ -19,9 +19,9 @@ use tec_core::store::Store;
 use tec_support::exit::{CodedError, OK};
 use tec_support::{SystemClock, SystemEntropy};
 
-use super::explain::one_line;
 use super::{coded, recovery, word};
 use crate::args::DryRun;
+use crate::attempt::one_line;
 use crate::output::{Output, table};
 use crate::state::{Endpoints, open_existing};
 

@@ -12,8 +12,8 @@ use tec_support::SystemClock;
 use tec_support::exit::{NOT_READY, OK};
 
 use super::coded;
-use super::explain::one_line;
 use super::machine::all;
+use crate::attempt::one_line;
 use crate::output::Output;
 use crate::state::{Endpoints, open_existing};
 

@@ -122,11 +122,14 @@ fn programs(facts: &Facts) -> impl Iterator<Item = Check> {
             Seen::There(deployment) => {
                 let (available, wanted) = replicas(deployment);
                 let reasons = facts.reasons.get(component).into_iter().flatten();
-                let message = format!("{name} has {available} of {wanted} replicas");
+                let mut message = format!("{name} has {available} of {wanted} replicas");
+                if available >= wanted && is_behind(deployment) {
+                    message += ", and a new version does not become available";
+                }
                 let message = reasons.fold(message, |message, reason| message + "; " + reason);
                 let outcome = match available {
                     0 => Outcome::Failed,
-                    _ => warned_unless(available >= wanted),
+                    _ => warned_unless(!is_behind(deployment)),
                 };
                 (outcome, message)
             }
@@ -140,6 +143,7 @@ fn heading(component: Component) -> &'static str {
     match component {
         Component::Operator => "operator",
         Component::Trustee => "trustee",
+        Component::KeyBroker => "key-broker",
         _ => "servers",
     }
 }
@@ -149,6 +153,17 @@ fn replicas(deployment: &Deployment) -> (i32, i32) {
     let available = status.and_then(|status| status.available_replicas);
     let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas);
     (available.unwrap_or(0), wanted.unwrap_or(1))
+}
+
+/// Whether replicas are missing, or a new version does not become available beside them.
+fn is_behind(deployment: &Deployment) -> bool {
+    let (available, wanted) = replicas(deployment);
+    available < wanted || unavailable(deployment) > 0
+}
+
+fn unavailable(deployment: &Deployment) -> i32 {
+    let status = deployment.status.as_ref();
+    status.and_then(|status| status.unavailable_replicas).unwrap_or(0)
 }
 
 fn leader(facts: &Facts) -> Check {

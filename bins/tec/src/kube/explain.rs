@@ -1,13 +1,19 @@
-//! `kubectl tec explain`: what the cluster knows of a machine's last attempt.
+//! `kubectl tec explain`: what the cluster knows of a machine's last attempt, every check of it where
+//! there is a record.
 
 use serde::Serialize;
+use tec_core::attest::Attempt;
 use tec_core::code::Code;
 use tec_core::id::MachineId;
+use tec_core::port::{AttemptLog as _, PortErrorKind};
 use tec_k8s::api::{LastAttestation, Machine};
+use tec_k8s::client::AttemptRecords;
 use tec_support::exit::OK;
 
 use super::access::Cluster;
 use super::machine::find;
+use super::of;
+use crate::attempt::render as every_check;
 use crate::output::Output;
 
 #[derive(Debug, Serialize)]
@@ -16,6 +22,8 @@ struct Explanation {
     verdict: Verdict,
     last_attempt: Option<LastAttestation>,
     code: Option<Explained>,
+    /// Every check of that attempt, where the cluster has its record.
+    attempt: Option<Attempt>,
     /// Conditions that are not as they should be: type, reason, message.
     conditions: Vec<[String; 3]>,
 }
@@ -43,13 +51,37 @@ pub(super) async fn explain(
     output: Output,
 ) -> anyhow::Result<u8> {
     let machine = find(cluster, id).await?;
-    output.print(&explanation(&machine), render)?;
+    let attempt = recorded(cluster, id).await?;
+    output.print(&explanation(&machine, attempt), render)?;
     Ok(OK)
 }
 
-fn explanation(machine: &Machine) -> Explanation {
+/// The last attempt that the machine signed; anybody can make the others in its name. Who may not read
+/// records is told what the machine's status says.
+async fn recorded(cluster: &Cluster, id: MachineId) -> anyhow::Result<Option<Attempt>> {
+    let records = AttemptRecords::new(of(cluster));
+    match records.latest(Some(id), usize::MAX).await {
+        Ok(attempts) => Ok(attempts.into_iter().find(|attempt| !attempt.unsigned)),
+        Err(error) if matches!(error.kind(), PortErrorKind::Denied | PortErrorKind::NotFound) => {
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What the status says of an attempt.
+fn last_of(attempt: &Attempt) -> LastAttestation {
+    let mut last = LastAttestation::default();
+    last.at = attempt.at.to_string();
+    last.attempt = Some(attempt.id.to_string());
+    last.code = attempt.ladder.code.map(|code| code.to_string());
+    last
+}
+
+fn explanation(machine: &Machine, attempt: Option<Attempt>) -> Explanation {
     let status = machine.status.clone().unwrap_or_default();
-    let last = status.last_attestation;
+    // The record is written first, the status later; it stays when the record is removed.
+    let last = attempt.as_ref().map(last_of).or(status.last_attestation);
     let code = last.as_ref().and_then(|last| last.code.as_deref());
     let verdict = match (&machine.spec.revoked_at, &last, code) {
         (Some(_), _, _) => Verdict::Revoked,
@@ -64,6 +96,7 @@ fn explanation(machine: &Machine) -> Explanation {
         code: code.and_then(|code| code.parse().ok()).map(explained),
         conditions: wrong.map(|c| [c.type_.clone(), c.reason.clone(), c.message.clone()]).collect(),
         last_attempt: last,
+        attempt,
     }
 }
 
@@ -82,7 +115,7 @@ fn render(explanation: &Explanation) -> String {
         Verdict::Attested => format!("machine {id} got its key: {when}"),
         Verdict::Refused => format!("machine {id} was refused: {when}"),
         Verdict::NeverSeen => {
-            format!("machine {id} never sent evidence, so it did not reach the Trustee")
+            format!("machine {id} never sent evidence, so it did not reach the key broker")
         }
         Verdict::Revoked => format!("machine {id} is revoked, so it gets no key"),
     }];
@@ -90,7 +123,9 @@ fn render(explanation: &Explanation) -> String {
     lines.extend(
         conditions.map(|[kind, reason, message]| format!("  not {kind}: {reason} {message}")),
     );
-    if let Some(Explained { code, title, cause, fix }) = &explanation.code {
+    if let Some(attempt) = &explanation.attempt {
+        lines.push(every_check(attempt));
+    } else if let Some(Explained { code, title, cause, fix }) = &explanation.code {
         lines.push(format!(
             "{code} {title}\n  cause: {cause}\n  fix:   {fix}\n  more:  docs/errors/{code}.md"
         ));
@@ -100,6 +135,8 @@ fn render(explanation: &Explanation) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tec_core::explain::Gate;
+    use tec_core::testing::sample;
     use tec_k8s::api::MachineSpec;
 
     use super::*;
@@ -117,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_refusal_comes_with_cause_and_fix() {
-        let explanation = explanation(&machine(Some("TEC-A412")));
+        let explanation = explanation(&machine(Some("TEC-A412")), None);
         assert_eq!(explanation.verdict, Verdict::Refused);
         let text = render(&explanation);
         assert!(text.contains("TEC-A412"), "{text}");
@@ -125,16 +162,28 @@ mod tests {
     }
 
     #[test]
+    fn the_record_is_newer_than_the_status_and_shows_every_check() {
+        let mut attempt = sample::attempt(7, Some(1));
+        attempt.ladder.fail(Gate::Pcrs, "PCR 4: the kernel differs");
+        let explanation = explanation(&machine(None), Some(attempt.clone()));
+        assert_eq!(explanation.verdict, Verdict::Refused);
+        let text = render(&explanation);
+        assert!(text.contains("PCR 4: the kernel differs"), "{text}");
+        assert!(text.contains(&attempt.id.to_string()), "{text}");
+        assert_eq!(text.matches("cause:").count(), 1, "{text}");
+    }
+
+    #[test]
     fn a_machine_that_never_came_is_told_apart_from_one_that_was_refused() {
         let mut silent = machine(None);
         silent.status = None;
-        assert_eq!(explanation(&silent).verdict, Verdict::NeverSeen);
-        assert_eq!(explanation(&machine(None)).verdict, Verdict::Attested);
+        assert_eq!(explanation(&silent, None).verdict, Verdict::NeverSeen);
+        assert_eq!(explanation(&machine(None), None).verdict, Verdict::Attested);
     }
 
     #[test]
     fn a_code_of_another_release_is_no_reason_to_fail() {
-        let explanation = explanation(&machine(Some("TEC-A999")));
+        let explanation = explanation(&machine(Some("TEC-A999")), None);
         assert_eq!(explanation.verdict, Verdict::Refused);
         assert!(explanation.code.is_none());
     }

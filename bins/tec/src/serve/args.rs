@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use tec_core::ak::Fingerprint;
 use tec_core::pcr::PcrIndex;
-use tec_support::boot::parse_pcr;
 use tec_support::diskkey::DiskKeys;
 use tec_support::evidence::EvidenceArgs;
+use tec_support::pins::parse_pcr;
 
 /// Default of `--unclaimed-seconds`.
 const UNCLAIMED_SECONDS: u32 = 3600;

@@ -8,7 +8,7 @@ use axum::Router;
 use axum::http::header::CONTENT_TYPE;
 use axum::middleware::from_fn_with_state;
 use axum::routing::get;
-use tec_core::ak::{AkMatcher, EkBoundMatcher, ManualMatcher, TofuMatcher, TpmObjects};
+use tec_core::ak::{AkMatcher, EkBoundMatcher, ManualMatcher, TofuMatcher};
 use tec_core::attest::{PinnedPcrs, Tee};
 use tec_core::flow::ClaimLimits;
 use tec_core::http::{
@@ -19,9 +19,8 @@ use tec_core::secret::SecretBytes;
 use tec_core::store::Store;
 use tec_support::limit::{Limiter, limit};
 use tec_support::listen::Counts;
-use tec_support::{SystemEntropy, listen};
+use tec_support::{SystemEntropy, ek, listen};
 use tec_tpm::combine::MixedStates;
-use tec_tpm::ek::{CredentialIssuer, TrustStore};
 use tec_trustee::kbs::{Kbs, KbsConfig, LiveBackend, LivePorts};
 use tec_trustee::policy::PolicyIntent;
 use tec_trustee::token::TokenSigner;
@@ -72,7 +71,7 @@ pub(super) fn routers(
             store.clone(),
             clock.clone(),
             Arc::new(SystemEntropy),
-            tpm_objects(args, clock)?,
+            ek::issuer(args.ek_roots.as_deref(), clock.clone())?,
         )
         .with_provision(store.clone(), args.disk_keys.generator())
         .with_claims(ClaimLimits {
@@ -141,19 +140,6 @@ fn matcher(args: &ServeArgs) -> Arc<dyn AkMatcher> {
         Approval::Ek if args.allow_ek.is_empty() => Arc::new(EkBoundMatcher::any_ek()),
         Approval::Ek => Arc::new(EkBoundMatcher::allow_list(args.allow_ek.iter().copied())),
     }
-}
-
-fn tpm_objects(args: &ServeArgs, clock: &Arc<dyn Clock>) -> anyhow::Result<Arc<dyn TpmObjects>> {
-    let Some(path) = &args.ek_roots else {
-        return Ok(Arc::new(CredentialIssuer::new()));
-    };
-    let mut roots = TrustStore::new();
-    let certificates = tec_support::tls::certificates(path)?;
-    anyhow::ensure!(!certificates.is_empty(), "{} has no certificate", path.display());
-    for der in certificates {
-        roots.add_root(&der).with_context(|| format!("use a root in {}", path.display()))?;
-    }
-    Ok(Arc::new(CredentialIssuer::with_roots(roots, clock.clone())))
 }
 
 fn pinned(args: &ServeArgs) -> anyhow::Result<PinnedPcrs> {

@@ -37,8 +37,8 @@ fn boot(chain: Chain<'_>) -> VerifiedEvidence {
     evidence
 }
 
-fn both() -> PinnedPcrs {
-    PinnedPcrs::new([PCR4, PCR14].into_iter().collect()).unwrap()
+fn both() -> Pins {
+    PinnedPcrs::new([PCR4, PCR14].into_iter().collect()).unwrap().into()
 }
 
 fn refused(evidence: &VerifiedEvidence, images: &[ApprovedImage]) -> PcrMismatch {

@@ -1,11 +1,12 @@
 use crate::attest::{PinnedPcrs, Tee, VerifiedEvidence};
-use crate::boot::{BootState, BootStates, LiveImages};
+use crate::boot::{BootState, BootStates, LiveImages, Pins};
 use crate::digest::Sha256Digest;
 use crate::image::{ApprovedImage, ExpectedPcr, ExpectedPcrs, ImageEvent};
 use crate::pcr::{PCR_COUNT, PcrIndex, PcrValues};
 use crate::testing::sample;
 
 const PCR4: PcrIndex = PcrIndex::BOOT_MANAGER;
+const MOK: PcrIndex = PcrIndex::MOK;
 /// Second at which image 2 expires.
 const EXPIRY: i64 = 100;
 
@@ -32,6 +33,55 @@ pub fn boot_states(states: &dyn BootStates) {
             }
         }
     }
+    check_pins(states);
+}
+
+/// Images that pin different registers, side by side.
+fn check_pins(states: &dyn BootStates) {
+    let alone = image(1);
+    let keys = |mut image: ApprovedImage, text: &str| {
+        let event = ImageEvent::new("EV_IPL", MOK, Sha256Digest::of(text), "Pcr14MokList");
+        image.expected.pcrs.push(ExpectedPcr::from_events(MOK, [event]));
+        image
+    };
+    let both = keys(image(2), "keys");
+    let mut blind = keys(image(3), "keys of a stranger");
+    blind.expected.pcrs.retain(|pcr| pcr.id != PCR4);
+    let images = [alone.clone(), both.clone(), blind.clone()];
+    let live = LiveImages::at(&images, sample::time(EXPIRY));
+    let admitted = |quoted: &PcrValues| Pins::Predicted.admit(states, &live, quoted);
+    let other = Some(Sha256Digest::of("other keys"));
+    for (boot, image) in [
+        (boot_with(&alone, None), Some(&alone)),
+        (boot_with(&alone, other), Some(&alone)),
+        (boot_with(&both, None), Some(&both)),
+        (boot_with(&both, other), None),
+        (boot_with(&blind, None), None),
+        (boot_with(&image_of(2, 1), None), None),
+    ] {
+        let found = admitted(&boot);
+        let found: Vec<_> = found.iter().flat_map(BootState::images).collect();
+        let expected: Vec<_> = image.iter().map(|image| &image.name).collect();
+        assert_eq!(found, expected);
+    }
+    let trouble = Pins::Predicted.trouble(states, &live).unwrap_or_default();
+    for image in [&alone, &both, &blind] {
+        assert!(trouble.contains(image.name.as_str()), "{} in {trouble}", image.name);
+    }
+    assert_eq!(Pins::Predicted.shared(&live), PinnedPcrs::boot_manager());
+    assert!(Pins::Predicted.any(&live).contains(MOK));
+    let listed = Pins::Predicted.values(states, &live, MOK);
+    assert_eq!(listed, both.expected.pcr(MOK).map(|expected| expected.value).as_slice());
+
+    // The same programs, approved twice: the one that says less is a state of its own.
+    let twins = [keys(alone.clone(), "keys"), ApprovedImage { name: image(4).name, ..alone }];
+    let live = LiveImages::at(&twins, sample::time(EXPIRY));
+    let [first, second] = &twins;
+    for (boot, image) in [(boot_with(first, None), first), (boot_with(first, other), second)] {
+        let found = Pins::Predicted.admit(states, &live, &boot);
+        let found = found.first().map(|state| state.images().cloned().collect::<Vec<_>>());
+        assert_eq!(found, Some(vec![image.name.clone()]));
+    }
 }
 
 fn check_whole_images(states: &dyn BootStates, live: &LiveImages<'_>, all: &[ApprovedImage]) {
@@ -46,7 +96,7 @@ fn check_whole_images(states: &dyn BootStates, live: &LiveImages<'_>, all: &[App
             let nearest = states.nearest(live, &evidence, PinnedPcrs::only(PCR4));
             assert_eq!(nearest.map(|near| near.state), Some(first.clone()));
         }
-        let other = PinnedPcrs::only(PcrIndex::MOK);
+        let other = PinnedPcrs::only(MOK);
         let unsaid = states.admit(live, &evidence.pcrs, other);
         assert!(unsaid.is_empty(), "no image says anything of PCR 14");
     }
@@ -81,20 +131,39 @@ fn check_values(states: &dyn BootStates, live: &LiveImages<'_>) {
 
 /// An image with a boot loader and a kernel of its own.
 fn image(number: u64) -> ApprovedImage {
-    let part = |id: &str| {
+    image_of(number, number)
+}
+
+/// The boot loader of one image, and the kernel of another.
+fn image_of(loader: u64, kernel: u64) -> ApprovedImage {
+    let part = |id: &str, number| {
         let digest = Sha256Digest::of(format!("{id} of {number}"));
         ImageEvent::new("EV_EFI_BOOT_SERVICES_APPLICATION", PCR4, digest, id)
     };
-    let pcr = ExpectedPcr::from_events(PCR4, [part("Pcr4Shim"), part("Pcr4Vmlinuz")]);
-    let mut image = sample::image(number);
+    let parts = [part("Pcr4Shim", loader), part("Pcr4Vmlinuz", kernel)];
+    let pcr = ExpectedPcr::from_events(PCR4, parts);
+    let mut image = sample::image(loader);
     image.expected = ExpectedPcrs::new(vec![pcr]);
     image
 }
 
 fn quoted(pcr4: Sha256Digest) -> PcrValues {
+    values([(PCR4, pcr4)])
+}
+
+/// What a boot of the image leaves, with another value of PCR 14 where one is given.
+fn boot_with(image: &ApprovedImage, keys: Option<Sha256Digest>) -> PcrValues {
+    let expected = image.expected.pcrs.iter().map(|pcr| (pcr.id, pcr.value));
+    values(expected.chain(keys.map(|keys| (MOK, keys))))
+}
+
+/// The last one counts; zero elsewhere.
+fn values(some: impl IntoIterator<Item = (PcrIndex, Sha256Digest)>) -> PcrValues {
     let mut values = [Sha256Digest::ZERO; PCR_COUNT];
-    if let Some(value) = values.get_mut(PCR4.as_usize()) {
-        *value = pcr4;
+    for (pcr, value) in some {
+        if let Some(slot) = values.get_mut(pcr.as_usize()) {
+            *slot = value;
+        }
     }
     PcrValues::new(values)
 }

@@ -3,6 +3,7 @@
 //! | article | where |
 //! |---|---|
 //! | registration and approval | `spec.registration` and `spec.approval` of the cluster object |
+//! | roots of endorsement keys | digest of the ConfigMap that it names |
 //! | registration token | entry `token` of the Secret that it names |
 //! | CA | the Secret [`CA_SECRET`], in the layout that cert-manager's CA issuer reads |
 //! | certificates | the Secrets that it names for each server |
@@ -11,11 +12,12 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::ByteString;
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 use tec_core::code::Code;
+use tec_core::digest::Sha256Digest;
 use tec_core::migrate::Role;
 use tec_core::migrate::belonging::{Article, Belongings, Certificate, Place, Service};
 use tec_core::port::{PortError, PortErrorKind};
@@ -55,7 +57,7 @@ impl KubeRegistry {
         let Some(cluster) = self.cluster_object().await? else {
             return Ok(found);
         };
-        found.demands = demands_of(&cluster);
+        found.demands = demands_of(&cluster, self.endorsement_roots(&cluster).await?);
         found.follows = adopted(&cluster).is_some_and(|adopted| Some(adopted) == found.demands);
         found.pcrs = pcrs_of(&cluster);
         if let Some(name) = token_secret(&cluster) {
@@ -126,7 +128,7 @@ impl KubeRegistry {
             return Ok(());
         };
         let cluster = self.some_cluster(Article::Demands).await?;
-        let said = demands_of(&cluster);
+        let said = demands_of(&cluster, self.endorsement_roots(&cluster).await?);
         if said.is_some() && said != adopted(&cluster) {
             let why = "adopt the demands: somebody made others of the target meanwhile";
             let clash = PortError::new(PortErrorKind::Conflict, why);
@@ -175,6 +177,24 @@ impl KubeRegistry {
             let why = format!("adopt the {article}: there is no TrustedExecutionCluster yet");
             PortError::new(PortErrorKind::Invalid, why)
         })
+    }
+
+    /// Digest of the CA certificates of endorsement keys, where the cluster object names some.
+    async fn endorsement_roots(
+        &self,
+        cluster: &TrustedExecutionCluster,
+    ) -> Result<Option<String>, PortError> {
+        let Some(name) = cluster.endorsement_roots() else {
+            return Ok(None);
+        };
+        let found = self.objects::<ConfigMap>().get_opt(name).await;
+        let found =
+            found.map_err(|error| port_error(format!("read the ConfigMap {name}"), error))?;
+        let text = found.and_then(|found| found.data?.remove("ca.crt")).ok_or_else(|| {
+            let why = format!("read the ConfigMap {name} of endorsementRootsConfigMap: no ca.crt");
+            PortError::new(PortErrorKind::Invalid, why)
+        })?;
+        Ok(Some(Sha256Digest::of(text).to_string()))
     }
 
     async fn secret_object(&self, name: &str) -> Result<Option<Secret>, PortError> {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tec_core::migrate::belonging::{Binding, Demands, Entry, Service};
 use tec_core::pcr::PcrIndex;
 
-use crate::api::{ApprovalPolicy, RegistrationMode, TlsServer, TrustedExecutionCluster};
+use crate::api::{ApprovalPolicy, PinsKind, RegistrationMode, TlsServer, TrustedExecutionCluster};
 
 /// Secret for the registration token, where the cluster object names none.
 pub(super) const TOKEN_SECRET: &str = "trust-registration-token";
@@ -27,9 +27,14 @@ pub(super) fn token_secret(cluster: &TrustedExecutionCluster) -> Option<&str> {
     cluster.spec.registration.as_ref()?.token_secret.as_deref()
 }
 
+/// The registers that are pinned whatever the image; the empty set where each image has its own, since
+/// those go with the images.
 pub(super) fn pcrs_of(cluster: &TrustedExecutionCluster) -> Option<BTreeSet<PcrIndex>> {
-    let pinned = &cluster.status.as_ref()?.pinned_pcrs;
-    let pcrs = pinned.iter().map(|index| PcrIndex::try_from(*index).ok());
+    let status = cluster.status.as_ref()?;
+    if status.pins == Some(PinsKind::Predicted) {
+        return Some(BTreeSet::new());
+    }
+    let pcrs = status.pinned_pcrs.iter().map(|index| PcrIndex::try_from(*index).ok());
     pcrs.collect::<Option<BTreeSet<_>>>().filter(|pcrs| !pcrs.is_empty())
 }
 
@@ -37,7 +42,11 @@ pub(super) fn adopted(cluster: &TrustedExecutionCluster) -> Option<Demands> {
     serde_json::from_str(cluster.annotations().get(ADOPTED_DEMANDS)?).ok()
 }
 
-pub(super) fn demands_of(cluster: &TrustedExecutionCluster) -> Option<Demands> {
+/// `roots` is the digest of the CA certificates of endorsement keys, where the object names some.
+pub(super) fn demands_of(
+    cluster: &TrustedExecutionCluster,
+    roots: Option<String>,
+) -> Option<Demands> {
     let (entry, binding) = (&cluster.spec.registration, &cluster.spec.approval);
     if entry.is_none() && binding.is_none() {
         return None;
@@ -55,7 +64,7 @@ pub(super) fn demands_of(cluster: &TrustedExecutionCluster) -> Option<Demands> {
             ApprovalPolicy::Manual => Binding::Manual,
         },
         endorsement_keys: binding.allowed_endorsement_keys.into_iter().collect(),
-        endorsement_roots: None,
+        endorsement_roots: roots,
     })
 }
 

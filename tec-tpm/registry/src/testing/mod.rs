@@ -4,4 +4,4 @@ mod content;
 mod server;
 
 pub use self::content::{Content, INDEX, MANIFEST, gzip, noise};
-pub use self::server::{Access, RealRegistry, USER};
+pub use self::server::{Access, Pusher, RealRegistry, USER};

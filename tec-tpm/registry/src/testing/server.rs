@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use reqwest::header::{CONTENT_TYPE, LOCATION};
-use reqwest::{Client, RequestBuilder};
+use reqwest::{Certificate, Client, RequestBuilder};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 
@@ -18,10 +18,17 @@ use super::content::Content;
 #[derive(Debug)]
 pub struct RealRegistry {
     process: Child,
+    pusher: Pusher,
+    _directory: TempDir,
+}
+
+/// Pushes to a registry, wherever it runs.
+#[derive(Debug)]
+pub struct Pusher {
     host: String,
+    scheme: &'static str,
     access: Access,
     client: Client,
-    _directory: TempDir,
 }
 
 /// Whom the registry lets in.
@@ -66,7 +73,6 @@ impl RealRegistry {
     /// # Errors
     /// It is not there (`cargo xtask tools`), or does not listen.
     pub async fn start(access: Access) -> anyhow::Result<Self> {
-        let _ = rustls::crypto::ring::default_provider().install_default();
         let directory = TempDir::new()?;
         let root = directory.path();
         // Another process may take the port in between; then the registry ends, and this fails.
@@ -95,23 +101,52 @@ impl RealRegistry {
             .stderr(Stdio::null())
             .spawn()
             .context("start docker-registry; `cargo xtask tools` fetches it")?;
-        let registry = Self {
-            process,
-            host,
-            access,
-            client: Client::builder().no_proxy().build()?,
-            _directory: directory,
-        };
-        registry.wait().await?;
+        let registry = Self { process, pusher: Pusher::new(host, access)?, _directory: directory };
+        registry.pusher.wait().await?;
         Ok(registry)
     }
 
     /// Host and port.
     pub fn host(&self) -> &str {
-        &self.host
+        &self.pusher.host
     }
 
-    async fn wait(&self) -> anyhow::Result<()> {
+    /// Pushes everything into a repository; see [`Pusher::push`].
+    ///
+    /// # Errors
+    /// The registry refuses.
+    pub async fn push(&self, repository: &str, content: &Content) -> anyhow::Result<()> {
+        self.pusher.push(repository, content).await
+    }
+}
+
+impl Pusher {
+    /// Pushes to this host and port in plain HTTP.
+    ///
+    /// # Errors
+    /// The HTTP client cannot be built.
+    pub fn new(host: impl Into<String>, access: Access) -> anyhow::Result<Self> {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let client = Client::builder().no_proxy().build()?;
+        Ok(Self { host: host.into(), scheme: "http", access, client })
+    }
+
+    /// Pushes over TLS to a registry whose certificate this CA (PEM) issued.
+    ///
+    /// # Errors
+    /// The CA is invalid.
+    pub fn with_ca(host: impl Into<String>, access: Access, ca: &str) -> anyhow::Result<Self> {
+        let plain = Self::new(host, access)?;
+        let roots = Certificate::from_pem_bundle(ca.as_bytes())?;
+        let client = Client::builder().no_proxy().tls_certs_only(roots).build()?;
+        Ok(Self { scheme: "https", client, ..plain })
+    }
+
+    /// Waits until the registry accepts connections.
+    ///
+    /// # Errors
+    /// It does not within a minute.
+    pub async fn wait(&self) -> anyhow::Result<()> {
         let listens = async {
             while TcpStream::connect(&self.host).await.is_err() {
                 tokio::time::sleep(POLL).await;
@@ -126,7 +161,7 @@ impl RealRegistry {
     /// # Errors
     /// The registry refuses.
     pub async fn push(&self, repository: &str, content: &Content) -> anyhow::Result<()> {
-        let base = format!("http://{}/v2/{repository}", self.host);
+        let base = format!("{}://{}/v2/{repository}", self.scheme, self.host);
         for (digest, bytes) in &content.blobs {
             let begun = self.client.post(format!("{base}/blobs/uploads/"));
             let begun = self.with_user(begun).send().await?;

@@ -1,4 +1,5 @@
 use tec_core::attest::{LogEvidence, LoggedEvent, Tee};
+use tec_core::boot::Pins;
 use tec_core::explain::{PcrMismatch, explain_pcrs};
 use tec_core::image::ApprovedImage;
 use tec_core::pcr::PCR_COUNT;
@@ -64,8 +65,8 @@ fn image(name: &str) -> ApprovedImage {
     ApprovedImage::new(name.parse().unwrap(), "dir", expected, sample::time(1))
 }
 
-fn both() -> PinnedPcrs {
-    PinnedPcrs::new([PCR4, PCR14].into_iter().collect()).unwrap()
+fn both() -> Pins {
+    PinnedPcrs::new([PCR4, PCR14].into_iter().collect()).unwrap().into()
 }
 
 fn explain(

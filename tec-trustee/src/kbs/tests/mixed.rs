@@ -1,8 +1,9 @@
 //! States between two images, by a policy that knows exactly one.
 
 use tec_core::attest::VerifiedEvidence;
-use tec_core::boot::{BootPart, BootState, BootStates, LiveImages, NearState, WholeImages};
+use tec_core::boot::{BootPart, BootState, BootStates, LiveImages, NearState, Pins, WholeImages};
 use tec_core::digest::Sha256Digest;
+use tec_core::image::{ExpectedPcr, ImageEvent};
 use tec_core::pcr::{PcrIndex, PcrValues};
 
 use super::*;
@@ -104,4 +105,18 @@ async fn a_mix_is_refused_as_soon_as_one_of_its_images_is_revoked() {
         let claims: Value = serde_json::from_slice(&claims).unwrap();
         assert_ne!(claims["submods"]["cpu0"]["ear.status"], "affirming");
     }
+}
+
+#[tokio::test]
+async fn a_register_counts_that_only_the_image_predicts_and_no_policy_names() {
+    let mut world = World::new().await;
+    let backend = live_of(&world).with_pins(Pins::Predicted);
+    world.kbs = Kbs::new(config(Arc::new(backend), &world.clock));
+    let cookie = attest(&world).await;
+    let mut image = sample::image(1);
+    let keys = ImageEvent::new("E", PcrIndex::MOK, Sha256Digest::of("keys"), "Pcr14MokList");
+    image.expected.pcrs.push(ExpectedPcr::from_events(PcrIndex::MOK, [keys]));
+    let images: &dyn ImageRegistry = &*world.registry;
+    images.put(&image).await.unwrap();
+    denied_after(&world, &cookie, Code::PcrMismatch).await;
 }

@@ -97,12 +97,15 @@ async fn the_admin_api_trusts_the_pinned_bundle_alone() {
 
 /// Any KBS that the environment names: TRUSTEE_URL, TRUSTEE_ADMIN_KEY (file), where needed
 /// TRUSTEE_CA (file) and TRUSTEE_GENERATION (mounted, unified). It should be one for tests: its
-/// policies are replaced by ones that deny everything.
+/// policies are replaced by ones that deny everything. Without one it says so, past the capture of
+/// what tests print.
 #[tokio::test]
 async fn a_real_kbs_is_a_key_broker_and_can_be_published_to() {
     let variable = |name: &str| std::env::var_os(name).map(|text| text.into_string().unwrap());
     let named = variable("TRUSTEE_URL").zip(variable("TRUSTEE_ADMIN_KEY"));
     let Some((url, key)) = named else {
+        let why = "NOT RUN: set TRUSTEE_URL and TRUSTEE_ADMIN_KEY to publish to a real Trustee";
+        std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("{why}\n")).unwrap();
         return;
     };
     let generation = match variable("TRUSTEE_GENERATION").as_deref() {
@@ -221,12 +224,26 @@ async fn a_token_of_another_key_or_time_is_denied_and_not_tried_again() {
 }
 
 #[tokio::test]
+async fn a_refused_admin_is_denied_wherever_it_writes() {
+    for fake in Fake::all() {
+        let generation = fake.generation();
+        let api = api(&fake.serve().await, generation, admin_key(9), fake.clock());
+        let policy = api.set_policy(PolicySlot::Resource, &rego(1)).await.unwrap_err();
+        let secret = api.put(&sample::secret_path(1), &sample::secret(1)).await.unwrap_err();
+        for error in [policy, secret] {
+            assert_eq!(error.kind(), PortErrorKind::Denied, "{generation}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn answers_are_told_apart_by_their_type_and_not_by_their_status() {
     let fake = Fake::new(Generation::V0_21, true);
     let api = api(&fake.serve().await, Generation::V0_21, admin_key(1), fake.clock());
     for (fault, kind) in [
         (Fault::Refused("AdminAuthAccess"), PortErrorKind::Denied),
         (Fault::Refused("AdminAuth"), PortErrorKind::Denied),
+        (Fault::Refused("AdminAuthInitialization"), PortErrorKind::Denied),
         (Fault::Refused("ParsePolicyError"), PortErrorKind::Invalid),
         (Fault::Refused("PluginNotFound"), PortErrorKind::Invalid),
         (Fault::Refused("PluginInternalError"), PortErrorKind::Unavailable),

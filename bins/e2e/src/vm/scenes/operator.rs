@@ -50,7 +50,7 @@ impl Stage {
 }
 
 /// The three lines of a boot that got no key.
-fn refused(node: &mut Node) -> anyhow::Result<String> {
+pub(super) fn refused(node: &mut Node) -> anyhow::Result<String> {
     let boot = node.boot()?;
     match boot.ended()? {
         Ended::Refused(code) => {

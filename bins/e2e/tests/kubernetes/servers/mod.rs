@@ -3,6 +3,7 @@
 
 mod key;
 mod many;
+mod proof;
 mod register;
 mod tls;
 mod world;

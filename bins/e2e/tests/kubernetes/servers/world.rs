@@ -112,11 +112,38 @@ impl World {
     }
 
     pub(crate) async fn put(&self, server: &Server, body: &Value) -> (StatusCode, Value) {
-        let answer = self.http.put(format!("http://{}/register-ak", server.address));
+        self.put_at(server, "/register-ak", body).await
+    }
+
+    pub(crate) async fn put_at(
+        &self,
+        server: &Server,
+        path: &str,
+        body: &Value,
+    ) -> (StatusCode, Value) {
+        let answer = self.http.put(format!("http://{}{path}", server.address));
         let answer = answer.header("content-type", "application/json");
         let answer = answer.body(body.to_string()).send().await.unwrap();
         let status = answer.status();
         (status, serde_json::from_str(&answer.text().await.unwrap()).unwrap())
+    }
+
+    /// Puts a registration until the status is the one that is expected.
+    pub(crate) async fn until_put(
+        &self,
+        server: &Server,
+        body: &Value,
+        expected: StatusCode,
+    ) -> Value {
+        let end = Instant::now() + SOON;
+        loop {
+            let (status, answer) = self.put(server, body).await;
+            if status == expected {
+                return answer;
+            }
+            assert!(Instant::now() < end, "{status} {answer}: {}", server.log().unwrap());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
     }
 
     pub(crate) async fn machine(&self, number: u64) -> String {

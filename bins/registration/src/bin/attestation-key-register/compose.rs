@@ -1,32 +1,42 @@
-//! From the cluster object to the service.
+//! From the cluster object and the files to the service.
 
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use axum::extract::Request;
 use axum::response::{IntoResponse as _, Response};
 use kube::Client;
-use tec_core::ak::{AkMatcher, EkBoundMatcher, Fingerprint, ManualMatcher, TofuMatcher};
 use tec_core::code::Code;
 use tec_core::flow::ClaimLimits;
-use tec_core::http::{AkService, AkServiceConfig, ReplyStyle, refusal};
-use tec_k8s::api::{ApprovalPolicy, ApprovalSpec, TrustedExecutionCluster};
+use tec_core::http::{AkService, AkServiceConfig, ChallengeKey, ReplyStyle, refusal};
+use tec_core::port::chain;
+use tec_k8s::api::TrustedExecutionCluster;
 use tec_k8s::client::KubeRegistry;
 use tec_k8s::server::{Intake, Known, SubmitOnly, owner_of};
 use tec_support::{SystemClock, SystemEntropy};
-use tec_tpm::ek::CredentialIssuer;
 use tokio::sync::watch;
 
-/// Keeps the service in line with the cluster object.
+use crate::setting::{Files, NotReady, Setting};
+
+/// How often mounted files are looked at: the kubelet replaces them within a minute or so.
+const POLL: Duration = Duration::from_secs(2);
+
+/// Keeps the service in line with the cluster object and the files.
 pub(crate) struct Composer {
     client: Client,
     namespace: String,
     known: Arc<Known>,
+    files: Files,
+    /// Of this process, where replicas share none.
+    challenge_key: Arc<ChallengeKey>,
     current: RwLock<Option<AkService>>,
 }
 
 impl Composer {
-    pub(crate) fn new(client: Client, namespace: &str, known: Arc<Known>) -> Self {
-        Self { client, namespace: namespace.to_owned(), known, current: RwLock::default() }
+    pub(crate) fn new(client: Client, namespace: &str, known: Arc<Known>, files: Files) -> Self {
+        let challenge_key = Arc::new(ChallengeKey::random(&SystemEntropy));
+        let namespace = namespace.to_owned();
+        Self { client, namespace, known, files, challenge_key, current: RwLock::default() }
     }
 
     /// Composes now and after each change, for ever.
@@ -34,12 +44,22 @@ impl Composer {
         &self,
         mut changes: watch::Receiver<Option<Arc<TrustedExecutionCluster>>>,
     ) {
+        let mut last: Option<Result<Setting, String>> = None;
         loop {
             let cluster = changes.borrow_and_update().clone();
-            let service = cluster.and_then(|cluster| self.service(&cluster));
-            *self.current.write().unwrap_or_else(PoisonError::into_inner) = service;
-            if changes.changed().await.is_err() {
-                return;
+            let setting = self.files.read(cluster.as_ref()).map_err(|error| chain(&error));
+            if last.as_ref() != Some(&setting) {
+                let service = setting
+                    .clone()
+                    .and_then(|setting| self.service(&setting).map_err(|error| chain(&error)));
+                let service = service
+                    .inspect_err(|error| tracing::error!(error, "no attestation key is accepted"));
+                *self.current.write().unwrap_or_else(PoisonError::into_inner) = service.ok();
+                last = Some(setting);
+            }
+            tokio::select! {
+                changed = changes.changed() => if changed.is_err() { return },
+                () = tokio::time::sleep(POLL) => {},
             }
         }
     }
@@ -52,73 +72,29 @@ impl Composer {
         }
     }
 
-    fn service(&self, cluster: &TrustedExecutionCluster) -> Option<AkService> {
+    fn service(&self, setting: &Setting) -> Result<AkService, NotReady> {
+        let made = self.files.make(setting)?;
         let clock = Arc::new(SystemClock);
         let registry = KubeRegistry::new(self.client.clone(), &self.namespace, clock.clone());
-        let registry = match owner_of(cluster) {
+        let registry = match owner_of(&setting.cluster) {
             Some(owner) => registry.owned_by(owner),
             None => registry,
-        };
-        let matcher = match matcher(cluster.spec.approval.as_ref()) {
-            Ok(matcher) => matcher,
-            Err(text) => {
-                tracing::error!(text, "a fingerprint in the approval policy cannot be read");
-                return None;
-            }
         };
         let known = Arc::clone(&self.known);
         let intake = Intake::new(registry.clone(), self.client.clone(), &self.namespace, known);
         let intake = Arc::new(intake);
-        Some(AkService::new(
+        Ok(AkService::new(
             AkServiceConfig::new(
                 Arc::clone(&intake) as _,
                 intake,
-                Arc::new(SubmitOnly::new(matcher)),
+                Arc::new(SubmitOnly::new(made.matcher)),
                 Arc::new(registry),
                 clock,
                 Arc::new(SystemEntropy),
-                Arc::new(CredentialIssuer::new()),
+                made.tpm,
             )
+            .with_challenge_key(made.challenge_key.unwrap_or_else(|| self.challenge_key.clone()))
             .with_claims(ClaimLimits::NONE),
         ))
-    }
-}
-
-/// The policy of the cluster; the error is a fingerprint that is none.
-fn matcher(said: Option<&ApprovalSpec>) -> Result<Arc<dyn AkMatcher>, String> {
-    let policy = said.map(|said| said.policy).unwrap_or_default();
-    let allowed = said.map(|said| said.allowed_endorsement_keys.as_slice());
-    Ok(match policy {
-        ApprovalPolicy::FirstUse => Arc::new(TofuMatcher),
-        ApprovalPolicy::EndorsementKey => match allowed.unwrap_or_default() {
-            [] => Arc::new(EkBoundMatcher::any_ek()),
-            some => {
-                let parse = |text: &String| text.parse::<Fingerprint>().map_err(|_| text.clone());
-                let keys: Result<Vec<_>, _> = some.iter().map(parse).collect();
-                Arc::new(EkBoundMatcher::allow_list(keys?))
-            }
-        },
-        // What is not known must not let anybody in.
-        _ => Arc::new(ManualMatcher),
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn said(json: &str) -> ApprovalSpec {
-        serde_json::from_str(json).unwrap()
-    }
-
-    #[test]
-    fn a_fingerprint_that_is_none_lets_nobody_in() {
-        let good = format!(
-            r#"{{"policy":"EndorsementKey","allowedEndorsementKeys":["{}"]}}"#,
-            "ab".repeat(32)
-        );
-        assert!(matcher(Some(&said(&good))).is_ok());
-        let bad = said(r#"{"policy":"EndorsementKey","allowedEndorsementKeys":["x"]}"#);
-        assert_eq!(matcher(Some(&bad)).unwrap_err(), "x");
     }
 }

@@ -4,11 +4,12 @@
 //!   watches of cluster, machines, keys ─► what is known ─┐
 //!   PUT /register-ak ─► the cluster's policy decides ────┴─► one AttestationKey object
 //! ```
-//! It may submit keys and not bind them; the operator binds. It keeps nothing, so that any number of
-//! replicas may run; only an answer to a challenge has to reach the replica that gave it.
+//! It may submit keys and not bind them; the operator binds. It keeps nothing: any number of replicas may
+//! run, and with a shared key any of them accepts the answer to a challenge.
 
 mod cli;
 mod compose;
+mod setting;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -42,7 +43,7 @@ async fn run(args: &Args) -> anyhow::Result<u8> {
     let (shutdown, signals) = Shutdown::on_signals()?;
     let view = Arc::new(ClusterView::default());
     let known = Arc::new(Known::default());
-    let composer = Composer::new(client.clone(), &namespace, Arc::clone(&known));
+    let composer = Composer::new(client.clone(), &namespace, Arc::clone(&known), args.files());
     let composer = Arc::new(composer);
     let mut tasks = JoinSet::new();
     follow(&mut tasks, &shutdown, &client, &namespace, &view, &known);
@@ -58,6 +59,7 @@ async fn run(args: &Args) -> anyhow::Result<u8> {
         service: Router::new().fallback(respond),
         style: ReplyStyle::AttestationKey,
         metrics: RequestMetrics::new(name(Metric::KeyRequests), name(Metric::KeySeconds)),
+        also: None,
     };
     let ready = Arc::new(move || view.is_synced() && known.is_synced());
     front::run(&args.front, args.port, served, ready, (shutdown, signals), tasks).await

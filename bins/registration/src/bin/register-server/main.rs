@@ -63,6 +63,7 @@ async fn run(args: &Args) -> anyhow::Result<u8> {
         service: Router::new().fallback(respond),
         style: ReplyStyle::Registration,
         metrics: RequestMetrics::new(name(Metric::RegisterRequests), name(Metric::RegisterSeconds)),
+        also: None,
     };
     let ready = Arc::new(move || view.is_synced());
     front::run(&args.front, args.port, served, ready, (shutdown, signals), tasks).await

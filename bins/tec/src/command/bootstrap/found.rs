@@ -8,6 +8,7 @@
 //! What is there stays as it is, so it may be done again; certificates that near their end are renewed.
 
 mod certificate;
+mod operator;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,10 +30,12 @@ use tec_k8s::api::{
     ApprovedImage, ApprovedImageSpec, TrustedExecutionCluster, TrustedExecutionClusterSpec, crds,
 };
 use tec_k8s::render;
-use tec_k8s::render::Installation;
 use tec_support::SystemEntropy;
 use tec_support::exit::OK;
 
+use self::operator::ROOTS;
+use super::InstallArgs;
+use super::flags::{self, Given};
 use crate::command::image::approve_plain;
 use crate::kube::access::{Cluster, coded};
 use crate::kube::cli::Access;
@@ -69,23 +72,33 @@ struct Founded {
 /// Sets the namespace up.
 pub(crate) async fn found(
     access: &Access,
-    args: &ServeArgs,
+    wanted: Wanted<'_>,
     images: &[(ImageName, PathBuf)],
     output: Output,
 ) -> anyhow::Result<u8> {
-    ensure!(
-        args.also_kbs.is_empty(),
-        "nodes of a namespace are told of one key broker: give --public-host a name that moves"
-    );
+    flags::check(wanted.given)?;
+    let args = wanted.args;
+    let addresses = [args.register_addr, args.ak_addr, args.kbs_addr];
+    let fixed = addresses.iter().all(|address| address.port() != 0);
+    ensure!(fixed, "nodes keep these addresses for good: name three ports");
+    let roots = operator::roots(args)?;
     let cluster = Cluster::connect(access).await?;
-    let mut founding = Founding { cluster, args, made: Vec::new() };
+    let mut founding = Founding { cluster, wanted, args, made: Vec::new() };
     founding.definitions().await?;
     founding.operator().await?;
     let ca = founding.certificates().await?;
     founding.token().await?;
+    founding.roots(roots).await?;
     founding.cluster_object().await?;
     let object = founding.cluster.cluster_object().await?;
     let token = registration_token(&founding.cluster, &object).await?;
+    if let Some(path) = &args.registration_token_file {
+        let given = std::fs::read_to_string(path)?;
+        ensure!(
+            token.as_deref() == Some(given.trim()),
+            "--registration-token-file differs from the token there, which stays (kubectl get secret {TOKEN})"
+        );
+    }
     let approved = founding.images(images).await?;
     let port = args.register_addr.port();
     let mut source = MergeSource::new(Endpoint::new(url(args, port)?, ca));
@@ -120,8 +133,18 @@ fn address(args: &ServeArgs, port: u16) -> String {
     }
 }
 
+/// What is to be set up.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) args: &'a ServeArgs,
+    /// Which flags were given.
+    pub(crate) given: &'a Given,
+    pub(crate) install: &'a InstallArgs,
+}
+
 struct Founding<'a> {
     cluster: Cluster,
+    wanted: Wanted<'a>,
     args: &'a ServeArgs,
     made: Vec<String>,
 }
@@ -173,17 +196,6 @@ impl Founding<'_> {
         Ok(())
     }
 
-    async fn operator(&mut self) -> anyhow::Result<()> {
-        self.ensure(&render::namespace(&self.cluster.namespace)).await?;
-        let mut installation = Installation::default();
-        installation.namespace.clone_from(&self.cluster.namespace);
-        installation.pcrs.clone_from(&self.args.pcrs);
-        for object in render::operator(&installation) {
-            self.ensure(&object).await?;
-        }
-        Ok(())
-    }
-
     /// The token that nodes show: the one that is there, else that of the file, else a new one.
     async fn token(&mut self) -> anyhow::Result<()> {
         let token = if let Some(path) = &self.args.registration_token_file {
@@ -215,14 +227,18 @@ impl Founding<'_> {
     }
 
     async fn cluster_object(&mut self) -> anyhow::Result<()> {
+        let spec = self.spec()?;
         let there = self.cluster.list::<TrustedExecutionCluster>().await?;
-        if there.is_empty() {
-            let object = TrustedExecutionCluster::new(CLUSTER, self.spec()?);
-            let api = self.cluster.api::<TrustedExecutionCluster>();
-            let created = api.create(&PostParams::default(), &object).await;
-            self.note(format!("TrustedExecutionCluster {CLUSTER}"), created)?;
+        if let Some(there) = there.first() {
+            let (wanted, known) =
+                (serde_json::to_value(&spec)?, serde_json::to_value(&there.spec)?);
+            flags::compare(self.wanted.given, &there.name_any(), &wanted, &known)?;
+            return Ok(());
         }
-        Ok(())
+        let object = TrustedExecutionCluster::new(CLUSTER, spec);
+        let api = self.cluster.api::<TrustedExecutionCluster>();
+        let created = api.create(&PostParams::default(), &object).await;
+        self.note(format!("TrustedExecutionCluster {CLUSTER}"), created)
     }
 
     fn spec(&self) -> anyhow::Result<TrustedExecutionClusterSpec> {
@@ -249,10 +265,12 @@ impl Founding<'_> {
             "attestationKeyRegisterSecret": ak_register,
             "approval": {
                 "policy": policy, "allowedEndorsementKeys": allowed,
+                "endorsementRootsConfigMap": args.ek_roots.as_ref().map(|_| ROOTS),
                 "maxClaimed": args.max_claimed, "maxClaimedPerSource": args.max_claimed_per_source,
             },
             "registration": {
                 "mode": "Token", "tokenSecret": TOKEN, "maxUnclaimed": args.max_unclaimed,
+                "unclaimedTtlSeconds": args.unclaimed_seconds(),
             },
         });
         serde_json::from_value(spec).context("write the cluster object")

@@ -6,6 +6,7 @@
 //! ```
 
 mod check;
+mod flags;
 mod found;
 mod init;
 mod walk;
@@ -16,6 +17,7 @@ use clap::{Args, Subcommand};
 use tec_core::id::ImageName;
 
 use self::check::check;
+use self::flags::Given;
 use self::init::init;
 use crate::kube::cli::Access;
 use crate::output::Output;
@@ -23,10 +25,16 @@ use crate::serve::args::ServeArgs;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BootstrapCommand {
-    /// Set a trust anchor up, and print the config for the installer. On the state directory, what is
-    /// given beside images is what `tec serve` is to be started with. In a namespace, it is what the
-    /// operator, its Services and the cluster object are made of; what is there stays.
+    /// Set up a trust anchor and print the config for the installer. On a state directory, the other
+    /// flags are those of `tec serve`. In a namespace, they go into the operator, its Services and the
+    /// cluster object; what exists stays, and a flag that differs from it or has no place there is an
+    /// error.
     Init {
+        // First: clap takes values out as it reads them.
+        #[command(flatten)]
+        given: Given,
+        #[command(flatten)]
+        install: InstallArgs,
         #[command(flatten)]
         serve: Box<ServeArgs>,
         /// Approve an image: a name, and a directory or disk, as for `tec image approve`; in a
@@ -39,6 +47,25 @@ pub(crate) enum BootstrapCommand {
     /// Look at the anchor as a node does before the first one boots. Ends with 1 if a node could not
     /// register or fetch a key, and with 3 if only an approval is missing.
     Check(CheckArgs),
+}
+
+/// How the operator is installed in a namespace.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct InstallArgs {
+    /// Image to run in place of the release's own; may be repeated. NAME is one of operator,
+    /// key-broker-service, kbs-guard, registration-server, attestation-key-register, compute-pcrs
+    #[arg(long = "operator-image", value_name = "NAME=IMAGE", requires = "namespace")]
+    #[arg(value_parser = flags::component_image)]
+    operator_image: Vec<(String, String)>,
+    /// Secret of the namespace with which images are pulled; may be repeated
+    #[arg(long, value_name = "NAME", requires = "namespace")]
+    pull_secret: Vec<String>,
+    /// Leave the users of pods to the platform, as OpenShift needs it
+    #[arg(long, requires = "namespace")]
+    assigned_pod_user: bool,
+    /// Create ClusterRoles with which people may see or change the custom resources
+    #[arg(long, requires = "namespace")]
+    user_roles: bool,
 }
 
 /// Where a node would begin.
@@ -83,8 +110,11 @@ pub(crate) async fn bootstrap(
     output: Output,
 ) -> anyhow::Result<u8> {
     match command {
-        BootstrapCommand::Init { serve, images, place } => match place.access() {
-            Some(access) => found::found(&access, &serve, &images, output).await,
+        BootstrapCommand::Init { given, install, serve, images, place } => match place.access() {
+            Some(access) => {
+                let wanted = found::Wanted { args: &serve, given: &given, install: &install };
+                found::found(&access, wanted, &images, output).await
+            }
             None => init(state_dir, &serve, &images, output).await,
         },
         BootstrapCommand::Check(args) => check(state_dir, &args, output).await,

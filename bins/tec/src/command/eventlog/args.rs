@@ -6,7 +6,7 @@ use clap::{Subcommand, ValueEnum};
 use tec_core::pcr::PcrIndex;
 use tec_tpm::event_log::Bank;
 
-use tec_support::boot::parse_pcr;
+use tec_support::pins::parse_pcr;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum EventlogCommand {

@@ -10,7 +10,8 @@ use tec_core::time::Timestamp;
 use super::bundle::BundleCommand;
 use crate::command::eventlog::BankName;
 use crate::command::input::Images;
-use tec_support::boot::{ChainArgs, MachineArgs, parse_pcr};
+use tec_support::boot::{ChainArgs, MachineArgs};
+use tec_support::pins::parse_pcr;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PcrCommand {

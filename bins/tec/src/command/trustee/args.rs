@@ -11,7 +11,7 @@ use tec_trustee::config::Generation;
 use tec_trustee::policy::SnpTcb;
 
 use crate::args::DryRun;
-use tec_support::boot::parse_pcr;
+use tec_support::pins::parse_pcr;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TrusteeCommand {

@@ -9,22 +9,25 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::{Api, ResourceExt};
 use tec_core::code::Code;
 use tec_k8s::api::{
-    ApprovedImage, ConditionKind, Machine, TlsServer, TrustedExecutionCluster, crds,
+    ApprovedImage, BrokerKind, ConditionKind, Machine, TlsServer, TrustedExecutionCluster, crds,
 };
-use tec_k8s::render::{Component, TRUSTEE_AUTH, TRUSTEE_SIGNER};
+use tec_k8s::render::{BROKER_SESSION, Component, TRUSTEE_AUTH, TRUSTEE_SIGNER, component_of};
 use tec_support::exit::CodedError;
 
 use super::super::access::{Cluster, coded};
 use super::super::condition;
-use super::{pods, replicas};
+use super::{is_behind, pods};
 
-/// Programs that run all the time.
-const PROGRAMS: [Component; 4] = [
-    Component::Operator,
-    Component::Trustee,
-    Component::RegisterServer,
-    Component::AttestationKeyRegister,
-];
+/// Programs that run all the time, with the key broker that the cluster object names.
+fn programs(clusters: &[TrustedExecutionCluster]) -> [Component; 4] {
+    let broker = clusters.first().map(TrustedExecutionCluster::key_broker).unwrap_or_default();
+    [
+        Component::Operator,
+        component_of(broker),
+        Component::RegisterServer,
+        Component::AttestationKeyRegister,
+    ]
+}
 
 /// What looking for something gave.
 #[derive(Debug, Default)]
@@ -81,31 +84,26 @@ impl Facts {
             ..Self::default()
         };
         let defined = |seen: &Seen<bool>| !matches!(seen, Seen::Missing);
-        for component in PROGRAMS {
-            let found = cluster.find(component.deployment()).await;
-            let found = Seen::from_result(found)?;
-            if let Seen::There(deployment) = &found
-                && lacks_replicas(deployment)
-            {
-                let reasons = pods::reasons(cluster, deployment).await?;
-                facts.reasons.insert(component, reasons);
-            }
-            facts.deployments.insert(component, found);
-        }
         // Kinds that nobody defined have no objects to ask for.
         if facts.definitions.values().all(defined) {
             facts.clusters = cluster.list().await?;
             facts.images = cluster.list().await?;
             facts.failing_machines = failing(&cluster.list().await?);
         }
+        for component in programs(&facts.clusters) {
+            let found = cluster.find(component.deployment()).await;
+            let found = Seen::from_result(found)?;
+            if let Seen::There(deployment) = &found
+                && is_behind(deployment)
+            {
+                let reasons = pods::reasons(cluster, deployment).await?;
+                facts.reasons.insert(component, reasons);
+            }
+            facts.deployments.insert(component, found);
+        }
         facts.secrets = secrets(cluster, &facts.clusters).await?;
         Ok(facts)
     }
-}
-
-fn lacks_replicas(deployment: &Deployment) -> bool {
-    let (available, wanted) = replicas(deployment);
-    available < wanted
 }
 
 async fn version(cluster: &Cluster) -> Result<(u32, u32), CodedError> {
@@ -167,7 +165,11 @@ async fn secrets(
     let mut names = BTreeSet::new();
     for object in clusters {
         names.extend(TlsServer::ALL.into_iter().filter_map(|server| object.tls_secret(server)));
-        names.extend([TRUSTEE_AUTH, TRUSTEE_SIGNER]);
+        let own = match object.key_broker() {
+            BrokerKind::Builtin => BROKER_SESSION,
+            _ => TRUSTEE_AUTH,
+        };
+        names.extend([own, TRUSTEE_SIGNER]);
     }
     let mut seen = BTreeMap::new();
     for name in names {

@@ -41,6 +41,16 @@ fn a_replica_that_is_missing_is_a_warning_and_none_at_all_a_failure() {
 }
 
 #[test]
+fn a_new_version_that_does_not_become_available_is_a_warning() {
+    let mut facts = with_operator(2);
+    let Some(Seen::There(deployment)) = facts.deployments.get_mut(&Component::Operator) else {
+        panic!("there is one");
+    };
+    deployment.status.as_mut().unwrap().unavailable_replicas = Some(1);
+    assert_eq!(outcome_of(&facts, "operator"), Outcome::Warning);
+}
+
+#[test]
 fn what_a_user_may_not_see_is_no_failure() {
     let facts = Facts { leader: Seen::Hidden, ..Facts::default() };
     assert_eq!(outcome_of(&facts, "leader"), Outcome::Unknown);

@@ -1,6 +1,6 @@
 //! The CA of a namespace, and the certificates of its servers.
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
 use serde_json::json;
@@ -34,6 +34,11 @@ impl Founding<'_> {
             let key = SecretBytes::new(key.into_bytes());
             for (name, _) in SERVERS {
                 self.put(name, &Pair { chain: chain.clone(), key: copy(&key) }, &ca, None).await?;
+                let there = self.cluster.get::<Secret>(name).await?.data.unwrap_or_default();
+                ensure!(
+                    there.get("tls.crt").is_some_and(|there| there.0 == chain.as_bytes()),
+                    "--tls-cert differs from the certificate there, which stays (kubectl get secret {name})"
+                );
             }
             return Ok(ca);
         }

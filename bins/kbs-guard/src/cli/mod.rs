@@ -1,4 +1,6 @@
-//! The command line.
+//! The command lines: that of the guard here, that of the key broker in its module.
+
+pub mod broker;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -7,6 +9,7 @@ use std::path::PathBuf;
 use clap::Parser;
 use http::uri::Authority;
 use tec_support::evidence::EvidenceArgs;
+use tec_support::pins::PinsArgs;
 use tec_support::program::LogArgs;
 
 /// A strict check in front of a Trustee that runs unmodified: only evidence of registered keys,
@@ -31,11 +34,14 @@ pub struct Args {
     )]
     pub keys: Vec<PathBuf>,
     /// Ask the API server of the cluster for each machine and its key, in place of directories. The
-    /// service account of the pod has to be allowed to read Machines and AttestationKeys of its
-    /// namespace, and to write Events: how attempts end is told as Events about the machines.
+    /// service account of the pod must be allowed to read Machines, AttestationKeys and ApprovedImages
+    /// of its namespace, to write AttestationRecords, where attempts are kept, and Events, which report
+    /// how the attempts of each machine end. Boots of other images than the approved ones are refused
+    /// here, before the Trustee sees them
     #[arg(long, conflicts_with = "keys")]
     pub kubernetes: bool,
-    /// Directory for the audit log and the last attempts; `tec explain --state-dir` reads it.
+    /// Directory for the audit log and, without `--kubernetes`, the last attempts; `tec explain
+    /// --state-dir` reads it.
     #[arg(long, env = "KBS_GUARD_STATE_DIR", default_value = "/var/lib/kbs-guard")]
     pub state_dir: PathBuf,
     /// Certificate chain, PEM; read again when it changes.
@@ -47,13 +53,17 @@ pub struct Args {
     /// Serve plain HTTP: anybody on the network path can read and drop.
     #[arg(long, conflicts_with = "tls_cert")]
     pub dangerous_plain_http: bool,
-    /// Where the guard's own metrics are served, at `/metrics`; `/metrics` of the public port are
-    /// the Trustee's.
+    /// Address of the guard's own `/metrics` and `/readyz` (200 while the Trustee answers, whatever
+    /// its generation); `/metrics` of the public port are the Trustee's.
     #[arg(long, env = "KBS_GUARD_METRICS")]
     pub metrics_addr: Option<SocketAddr>,
     /// Sessions that may begin per second, in all.
     #[arg(long, env = "KBS_GUARD_AUTH_RATE", default_value = "100")]
     pub auth_rate: NonZeroU32,
+    /// Which registers a boot must match, with `--kubernetes`. Without it the Trustee's policies alone
+    /// judge boots.
+    #[command(flatten)]
+    pub pins: PinsArgs,
     /// Which evidence is taken.
     #[command(flatten)]
     pub evidence: EvidenceArgs,

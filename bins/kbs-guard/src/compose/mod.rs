@@ -1,4 +1,7 @@
-//! The guard, its limits, its state.
+//! The guard, its limits, its state; the key broker over an API server.
+
+mod api;
+mod broker;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -8,19 +11,24 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use axum::Router;
 use axum::extract::{ConnectInfo, Request, State};
+use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::get;
 use http::uri::Authority;
+use tec_core::boot::Pins;
 use tec_core::http::ReplyStyle;
 use tec_core::port::{AkRegistry, AttemptLog, Clock, ClockLog, Entropy, MachineRegistry};
 use tec_core::store::Store;
-use tec_k8s::client::{AttemptEvents, KubeRegistry};
 use tec_support::limit::{Limiter, limit};
 use tec_support::listen::Counts;
 use tec_support::{SystemEntropy, listen};
+use tec_tpm::combine::MixedStates;
 use tec_tpm::verifier::ByTee;
-use tec_trustee::guard::{Guard, GuardConfig, Registries};
+use tec_trustee::guard::{ApprovedBoots, Guard, GuardConfig, Registries};
+
+pub use self::api::{ApiServer, Reachable};
+pub use self::broker::key_broker;
 
 /// Opens the state directory.
 ///
@@ -32,12 +40,13 @@ pub fn open(dir: &Path) -> anyhow::Result<Arc<Store>> {
     Ok(Arc::new(store))
 }
 
-/// Who knows which key belongs to which machine, and is told of attempts.
+/// Who knows which key belongs to which machine and which boots are approved, and is told of attempts.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Known {
     machines: Arc<dyn MachineRegistry>,
     aks: Arc<dyn AkRegistry>,
+    boots: Option<ApprovedBoots>,
     attempts: Arc<dyn AttemptLog>,
     clocks: Arc<dyn ClockLog>,
 }
@@ -48,39 +57,32 @@ impl Known {
         Self {
             machines: Arc::clone(store) as _,
             aks: Arc::clone(store) as _,
+            boots: None,
             attempts: Arc::clone(store) as _,
             clocks: Arc::clone(store) as _,
         }
     }
 
-    /// The objects in the namespace of this pod, or of the current context. Each attempt asks, so a
-    /// revocation counts at once; attempts are told of while the second value runs.
-    ///
-    /// # Errors
-    /// There is neither a service account nor a kubeconfig.
-    pub async fn cluster(
-        store: &Arc<Store>,
-        clock: &Arc<dyn Clock>,
-    ) -> anyhow::Result<(Self, Arc<AttemptEvents>)> {
-        let client = kube::Client::try_default().await;
-        let client = client.context("find the API server of this pod")?;
-        let namespace = client.default_namespace().to_owned();
-        let registry = KubeRegistry::new(client, namespace, Arc::clone(clock));
-        let events = AttemptEvents::new(Arc::clone(store) as _, registry.clone());
-        let (registry, events) = (Arc::new(registry), Arc::new(events));
-        let known = Self {
-            machines: Arc::clone(&registry) as _,
-            aks: Arc::clone(&registry) as _,
-            attempts: Arc::clone(&events) as _,
-            // They outlive the pod, whose directory may be a new one.
-            clocks: registry,
-        };
-        Ok((known, events))
+    /// The objects of an API server. Each attempt asks, so a revocation counts at once. Clocks and
+    /// attempts outlive the pod, whose directory may be a new one.
+    pub fn cluster(api: &ApiServer, pins: Pins) -> Self {
+        Self {
+            machines: Arc::clone(&api.registry) as _,
+            aks: Arc::clone(&api.registry) as _,
+            boots: Some(ApprovedBoots {
+                images: Arc::clone(&api.registry) as _,
+                pins,
+                states: Arc::new(MixedStates::default()),
+            }),
+            attempts: Arc::clone(&api.attempts) as _,
+            clocks: Arc::clone(&api.registry) as _,
+        }
     }
 }
 
-/// A guard over these keys, with the audit log in a store. It takes the sorts of evidence
-/// that `verifier` does, and leaves the registers to the policies of the Trustee.
+/// A guard over these keys, with the audit log in a store. It takes the types of evidence that
+/// `verifier` does. Where no approved boots are known it leaves the registers to the policies of the
+/// Trustee.
 pub fn guard(
     upstream: Authority,
     verifier: ByTee,
@@ -91,7 +93,7 @@ pub fn guard(
     let registries = Registries {
         machines: known.machines,
         aks: known.aks,
-        boots: None,
+        boots: known.boots,
         clocks: known.clocks,
         attempts: known.attempts,
         audit: Arc::clone(store) as _,
@@ -124,9 +126,12 @@ async fn limit_sessions(
     }
 }
 
-/// The guard's own metrics, and those of its listeners.
+/// The guard's own metrics, those of its listeners, and readiness: 200 while the Trustee answers.
 pub fn metrics(guard: &Guard, connections: Vec<Arc<Counts>>) -> Router {
-    let guard = guard.clone();
+    let (guard, probed) = (guard.clone(), guard.clone());
     let all = async move || guard.metrics() + &listen::render(&connections);
-    Router::new().route("/metrics", get(all))
+    let readiness = async move || {
+        if probed.is_ready().await { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
+    };
+    Router::new().route("/metrics", get(all)).route("/readyz", get(readiness))
 }

@@ -1,0 +1,315 @@
+//! The charts on a node, as an administrator installs them, and ports of the node for machines.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use serde_json::{Value, json};
+use tec_k8s::api::GROUP;
+use tec_k8s::render::{Installation, RelatedImage};
+
+use super::registry::Authority;
+use super::{ADDRESS, FOLDER, Image, Node, output, until};
+use crate::kube::program;
+use crate::packages::{directory, tool};
+use crate::settings::cache;
+
+/// Namespace of the operator.
+pub const NAMESPACE: &str = "trusted-execution-clusters";
+/// Deployment of the operator.
+pub const OPERATOR: &str = "trusted-cluster-operator";
+/// Deployment of our own key broker.
+pub const BROKER: &str = "key-broker";
+/// Deployments of the two servers.
+pub const SERVERS: [&str; 2] = ["register-server", "attestation-key-register"];
+/// Service, and the port at which machines reach it.
+const PORTS: [(&str, u16, u16); 3] = [
+    ("kbs-service", 8080, 30080),
+    ("register-server", 8000, 30000),
+    ("attestation-key-register", 8001, 30001),
+];
+/// A Deployment is available by then.
+const AVAILABLE: Duration = Duration::from_mins(2);
+
+/// A node with our images and, once they are installed, our charts.
+#[derive(Debug)]
+pub struct Charts {
+    node: Node,
+    files: tempfile::TempDir,
+    pub(super) authority: Authority,
+}
+
+impl Charts {
+    /// A new node that has the images which the charts name by default; the calling thread is in its
+    /// network from now on. There is one such node per machine, that of `cargo xtask cluster`, too.
+    ///
+    /// # Errors
+    /// A tool or a program is missing, or the node does not become ready.
+    pub fn begin() -> anyhow::Result<Self> {
+        let kubernetes = tool("bin/kubelet")?.parent().context("no folder of tools")?.to_owned();
+        let node = Node::at(cache()?.join(FOLDER), kubernetes);
+        let charts = Self { node, files: tempfile::tempdir()?, authority: Authority::new()? };
+        charts.node.up()?;
+        charts.node.enter()?;
+        charts.load_own(&Installation::default().image, "operator")?;
+        for (image, name) in [
+            (RelatedImage::RegistrationServer, "register-server"),
+            (RelatedImage::AttestationKeyRegister, "attestation-key-register"),
+            (RelatedImage::KbsGuard, "kbs-guard"),
+            (RelatedImage::KeyBroker, "key-broker"),
+            (RelatedImage::KeyBroker, "key-broker"),
+            (RelatedImage::ComputePcrs, "compute-pcrs"),
+        ] {
+            charts.load_own(&image.default_image(), name)?;
+        }
+        Ok(charts)
+    }
+
+    fn load_own(&self, tag: &str, name: &str) -> anyhow::Result<()> {
+        let image = Image::of(tag, program(name)?);
+        self.load(&image.with_file("etc/ssl/certs/ca-certificates.crt", self.authority.pem()))
+    }
+
+    /// Gives an image to the node.
+    ///
+    /// # Errors
+    /// containerd does not take it.
+    pub fn load(&self, image: &Image) -> anyhow::Result<()> {
+        self.node.load(image)
+    }
+
+    /// The node.
+    pub fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// A folder for files of this installation.
+    pub fn files(&self) -> &Path {
+        self.files.path()
+    }
+
+    /// A command in the network of the node, with the kubeconfig of an administrator.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        self.node.command(program)
+    }
+
+    /// kubectl, for whichever namespace it is told.
+    ///
+    /// # Errors
+    /// It fails; the error has what it said.
+    pub fn everywhere(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        self.node.kubectl(arguments)
+    }
+
+    /// kubectl in the namespace of the operator.
+    ///
+    /// # Errors
+    /// It fails; the error has what it said.
+    pub fn kubectl(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        let namespace = ["--namespace", NAMESPACE];
+        self.node.kubectl(&[&namespace[..], arguments].concat())
+    }
+
+    /// What `kubectl tec` prints, whether it succeeds or not.
+    ///
+    /// # Errors
+    /// It cannot be run.
+    pub fn tec(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        let mut tec = self.node.command(program("tec")?);
+        tec.args(["kube", "--namespace", NAMESPACE]).args(arguments);
+        let output = tec.output()?;
+        let texts = [output.stdout, output.stderr];
+        Ok(texts.iter().map(|text| String::from_utf8_lossy(text)).collect())
+    }
+
+    /// Applies objects of the operator's namespace.
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub fn apply(&self, name: &str, objects: &str) -> anyhow::Result<()> {
+        let file = self.files().join(name);
+        std::fs::write(&file, objects)?;
+        let file = file.to_str().context("the path of the files is not UTF-8")?;
+        self.kubectl(&["apply", "--filename", file]).map(drop)
+    }
+
+    fn helm(&self, arguments: &[&str]) -> anyhow::Result<()> {
+        output(self.node.command(tool("bin/helm")?).args(arguments)).map(drop)
+    }
+
+    /// `helm install` or `helm upgrade` of both charts with default values, from a folder.
+    ///
+    /// # Errors
+    /// Helm refuses, or the operator does not become available.
+    pub fn charts(&self, verb: &str, charts: &Path) -> anyhow::Result<()> {
+        self.helm(&[verb, "tec-crds", &charts.join("tec-crds").display().to_string()])?;
+        self.operator(verb, charts)
+    }
+
+    /// The same of the operator's chart alone.
+    ///
+    /// # Errors
+    /// Helm refuses, or the operator does not become available.
+    pub fn operator(&self, verb: &str, charts: &Path) -> anyhow::Result<()> {
+        let chart = charts.join("tec-operator").display().to_string();
+        self.helm(&[verb, "tec", &chart, "--namespace", NAMESPACE])?;
+        self.available(OPERATOR)
+    }
+
+    /// The chart of today with one value.
+    ///
+    /// # Errors
+    /// Helm refuses.
+    pub fn upgrade_with(&self, value: &str) -> anyhow::Result<()> {
+        let chart = charts_of_today().join("tec-operator").display().to_string();
+        self.helm(&["upgrade", "tec", &chart, "--namespace", NAMESPACE, "--set", value])
+    }
+
+    /// The revision before the last one.
+    ///
+    /// # Errors
+    /// Helm refuses.
+    pub fn roll_back(&self) -> anyhow::Result<()> {
+        self.helm(&["rollback", "tec", "--namespace", NAMESPACE])
+    }
+
+    /// Takes the operator's chart away.
+    ///
+    /// # Errors
+    /// Helm refuses.
+    pub fn uninstall(&self) -> anyhow::Result<()> {
+        self.helm(&["uninstall", "tec", "--namespace", NAMESPACE, "--wait"])
+    }
+
+    /// A namespace that enforces the Pod Security Standard "restricted".
+    ///
+    /// # Errors
+    /// There is one.
+    pub fn namespace(&self) -> anyhow::Result<()> {
+        self.everywhere(&["create", "namespace", NAMESPACE])?;
+        let enforce = "pod-security.kubernetes.io/enforce=restricted";
+        self.everywhere(&["label", "namespace", NAMESPACE, enforce]).map(drop)
+    }
+
+    /// Takes everything away, so that the next installation finds nothing.
+    ///
+    /// # Errors
+    /// Something stays.
+    pub fn remove_everything(&self) -> anyhow::Result<()> {
+        let objects = "trustedexecutionclusters,machines,approvedimages,attestationkeys";
+        self.kubectl(&["delete", objects, "--all", "--timeout=90s"])?;
+        self.uninstall()?;
+        self.helm(&["uninstall", "tec-crds"])?;
+        let all = self.everywhere(&["get", "crds", "--output=name"])?;
+        let ours: Vec<&str> = all.lines().filter(|name| name.ends_with(GROUP)).collect();
+        self.everywhere(&[&["delete"][..], &ours].concat())?;
+        self.everywhere(&["delete", "namespace", NAMESPACE]).map(drop)
+    }
+
+    /// The cluster object with this key broker; machines reach everything at ports of the node.
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub fn cluster(&self, key_broker: &str) -> anyhow::Result<()> {
+        let object = json!({
+            "apiVersion": format!("{GROUP}/v1alpha1"),
+            "kind": "TrustedExecutionCluster",
+            "metadata": {"name": "cluster"},
+            "spec": {
+                "keyBroker": key_broker,
+                "publicTrusteeAddr": format!("{ADDRESS}:30080"),
+                "publicAttestationKeyRegisterAddr": format!("{ADDRESS}:30001"),
+                "publicRegisterServerAddr": format!("{ADDRESS}:30000"),
+            },
+        });
+        self.apply("cluster.json", &object.to_string())
+    }
+
+    /// Ports of the node for the three Services as they are now.
+    ///
+    /// # Errors
+    /// There are no such Services.
+    pub fn expose(&self) -> anyhow::Result<()> {
+        for (service, port, node_port) in PORTS {
+            let ports = json!({"spec": {"ports": [{"port": port, "nodePort": node_port}]}});
+            let ports = ports.to_string();
+            let public = format!("{service}-public");
+            let expose = ["expose", "service", service, "--type=NodePort", "--name", &public];
+            self.kubectl(&[&expose[..], &["--overrides", &ports]].concat())?;
+        }
+        Ok(())
+    }
+
+    /// Waits until all pods of a Deployment are ready.
+    ///
+    /// # Errors
+    /// They are not in time; the error shows pods and Events.
+    pub fn available(&self, name: &str) -> anyhow::Result<()> {
+        let deployment = format!("deployment/{name}");
+        until(name, AVAILABLE, || self.kubectl(&["get", &deployment]).is_ok())?;
+        let status = ["rollout", "status", &deployment, "--timeout=120s"];
+        self.kubectl(&status).map(drop).with_context(|| {
+            self.kubectl(&["get", "pods,events", "--output=wide"]).unwrap_or_default()
+        })
+    }
+
+    /// Names of the pods of a Deployment.
+    ///
+    /// # Errors
+    /// They cannot be listed.
+    pub fn pods(&self, name: &str) -> anyhow::Result<Vec<String>> {
+        let all = self.kubectl(&["get", "pods", "--output=name"])?;
+        let pods = all.lines().filter_map(|line| line.strip_prefix("pod/"));
+        Ok(pods.filter(|pod| pod.starts_with(&format!("{name}-"))).map(str::to_owned).collect())
+    }
+
+    /// Approves an image, and waits until it is known what its boot measures; its status.
+    ///
+    /// # Errors
+    /// It is not in time; the error shows the Job.
+    pub fn approve(&self, name: &str, image: &str) -> anyhow::Result<Value> {
+        let said = self.tec(&["image", "approve", name, image])?;
+        ensure!(said.contains("approved"), "{said}");
+        let object = format!("approvedimage/{name}");
+        let wait = ["wait", "--for=condition=Committed", "--timeout=120s", &object];
+        if let Err(error) = self.kubectl(&wait) {
+            let all = ["get", "approvedimages,jobs,pods,events", "--output=yaml"];
+            bail!("{error:#}\n{}", self.kubectl(&all)?);
+        }
+        let object = self.kubectl(&["get", &object, "--output=json"])?;
+        let object: Value = serde_json::from_str(&object)?;
+        Ok(object["status"].clone())
+    }
+
+    /// The config with which installers send new machines to the registration server.
+    ///
+    /// # Errors
+    /// `kubectl tec` fails.
+    pub fn merge(&self) -> anyhow::Result<Value> {
+        let url = format!("https://{ADDRESS}:30000");
+        let merge = self.tec(&["ignition", "merge", "--url", &url])?;
+        serde_json::from_str(&merge).with_context(|| merge.clone())
+    }
+
+    /// The authority that signs the certificates of the servers, PEM.
+    ///
+    /// # Errors
+    /// The operator has created none.
+    pub fn ca(&self) -> anyhow::Result<String> {
+        let template = "--template={{index .data \"tls.crt\" | base64decode}}";
+        self.kubectl(&["get", "secret", "trust-anchor-ca", template])
+    }
+}
+
+impl Drop for Charts {
+    fn drop(&mut self) {
+        self.node.down();
+    }
+}
+
+/// The charts of today.
+pub fn charts_of_today() -> PathBuf {
+    directory().join("helm")
+}

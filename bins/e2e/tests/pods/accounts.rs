@@ -1,0 +1,59 @@
+//! What the tokens of our service accounts must not do, tried with real tokens.
+
+use std::process::Command;
+
+use tec_e2e::pods::{ADDRESS, Charts, NAMESPACE, OPERATOR};
+
+/// What no account of a program that nodes or images reach may do.
+const FORBIDDEN: [&[&str]; 9] = [
+    &["get", "secrets"],
+    &["get", "secret", "trust-anchor-ca"],
+    &["get", "nodes"],
+    &["get", "secrets", "--namespace=kube-system"],
+    &["delete", "machines", "--all"],
+    &["delete", "trustedexecutioncluster", "cluster"],
+    &["create", "configmap", "mine"],
+    &["create", "token", "trusted-cluster-operator"],
+    &["run", "mine", "--image=registry.k8s.io/pause:3.10"],
+];
+/// It releases disk keys, so it reads Secrets by name.
+const KEY_BROKER: &str = "key-broker";
+/// What even the operator may not: it has a Role in its namespace.
+const FORBIDDEN_TO_ALL: [&[&str]; 4] = [
+    &["get", "nodes"],
+    &["get", "secrets", "--namespace=kube-system"],
+    &["create", "clusterrolebinding", "mine", "--clusterrole=cluster-admin", "--user=me"],
+    &["create", "rolebinding", "mine", "--clusterrole=admin", "--user=me"],
+];
+
+pub(crate) fn no_account_may_do_what_it_must_not(charts: &Charts) {
+    let words = ["get", "serviceaccounts", "--output=jsonpath={.items[*].metadata.name}"];
+    let accounts = charts.kubectl(&words).unwrap();
+    let accounts: Vec<&str> = accounts.split_whitespace().collect();
+    assert!(accounts.len() > 4, "{accounts:?}");
+    for account in accounts {
+        let token = charts.kubectl(&["create", "token", account]).unwrap();
+        let forbidden = if account == OPERATOR { &FORBIDDEN_TO_ALL[..] } else { &FORBIDDEN[..] };
+        for words in forbidden {
+            // Rights cannot tell disk keys from other Secrets whose name is known.
+            if account == KEY_BROKER && words.starts_with(&["get", "secret"]) {
+                continue;
+            }
+            let said = attempt(charts, token.trim(), words);
+            assert!(said.to_lowercase().contains("forbidden"), "{account} {words:?}: {said}");
+        }
+    }
+}
+
+/// What kubectl says with this token and nothing else: the kubeconfig of an admin would count first.
+fn attempt(charts: &Charts, token: &str, words: &[&str]) -> String {
+    let server = [&format!("--server=https://{ADDRESS}:6443"), "--insecure-skip-tls-verify"];
+    let mut kubectl: Command = charts.command("kubectl");
+    kubectl.env("KUBECONFIG", "/dev/null").args(server).arg(format!("--token={token}"));
+    if !words.iter().any(|word| word.starts_with("--namespace")) {
+        kubectl.arg(format!("--namespace={NAMESPACE}"));
+    }
+    let output = kubectl.args(words).output().unwrap();
+    assert!(!output.status.success(), "{words:?} succeeded");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}

@@ -1,0 +1,85 @@
+//! What guard and key broker have of an API server.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Api;
+use tec_core::port::Clock;
+use tec_k8s::api::AUTHORITY;
+use tec_k8s::client::{AttemptEvents, AttemptRecords, KubeRegistry};
+use tec_support::SystemClock;
+use tec_support::front::Ready;
+
+/// How often it is asked whether the API server answers.
+const ASK: Duration = Duration::from_secs(3);
+/// An API server that takes longer does not answer.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The objects of one namespace, and attempts as records and Events about machines.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ApiServer {
+    /// Machines, keys, images, clocks, disk keys.
+    pub registry: Arc<KubeRegistry>,
+    /// Attempts; those of strangers are written while it runs.
+    pub records: AttemptRecords,
+    /// The same, told as Events, too, while it runs.
+    pub attempts: Arc<AttemptEvents>,
+}
+
+impl ApiServer {
+    /// The API server of this pod, or of the current context; the namespace is the pod's own where
+    /// none is named.
+    ///
+    /// # Errors
+    /// There is neither a service account nor a kubeconfig.
+    pub async fn of_this_pod(namespace: Option<String>) -> anyhow::Result<Self> {
+        let client = kube::Client::try_default().await.context("find the API server")?;
+        let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let registry = KubeRegistry::new(client, namespace, clock);
+        let records = AttemptRecords::new(registry.clone());
+        let attempts = AttemptEvents::new(Arc::new(records.clone()), registry.clone());
+        Ok(Self { registry: Arc::new(registry), records, attempts: Arc::new(attempts) })
+    }
+
+    /// Whether it can be reached, asked again and again.
+    pub fn reachable(&self) -> Reachable {
+        Reachable { objects: self.registry.objects(), answers: Arc::default() }
+    }
+}
+
+/// Whether the API server answers.
+#[derive(Debug)]
+pub struct Reachable {
+    objects: Api<ConfigMap>,
+    answers: Arc<AtomicBool>,
+}
+
+impl Reachable {
+    /// Whether it answered last.
+    pub fn answer(&self) -> Ready {
+        let answers = Arc::clone(&self.answers);
+        Arc::new(move || answers.load(Ordering::Relaxed))
+    }
+
+    /// Asks for good: for the record of authority, without which no key is released.
+    pub async fn follow(self) {
+        loop {
+            let asked = self.objects.get_metadata_opt(AUTHORITY);
+            let answer = tokio::time::timeout(PATIENCE, asked).await;
+            let answers = matches!(answer, Ok(Ok(_)));
+            if self.answers.swap(answers, Ordering::Relaxed) != answers {
+                if answers {
+                    tracing::info!("the API server answers");
+                } else {
+                    tracing::warn!("the API server does not answer: no key is released");
+                }
+            }
+            tokio::time::sleep(ASK).await;
+        }
+    }
+}

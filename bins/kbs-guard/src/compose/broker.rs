@@ -1,0 +1,73 @@
+//! The key broker over an API server.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use tec_core::attest::PinnedPcrs;
+use tec_core::boot::Pins;
+use tec_core::port::Clock;
+use tec_core::secret::{SecretArray, SecretBytes};
+use tec_support::{SystemClock, SystemEntropy, input};
+use tec_tpm::combine::MixedStates;
+use tec_trustee::kbs::{Kbs, KbsConfig, LiveBackend, LivePorts};
+use tec_trustee::policy::PolicyIntent;
+use tec_trustee::token::TokenSigner;
+
+use super::ApiServer;
+use crate::cli::broker::Args;
+
+/// Largest key file.
+const MAX_KEY: u64 = 16 * 1024;
+
+/// A key broker that decides from the objects of the API server alone.
+///
+/// # Errors
+/// A flag or a key file cannot be used.
+pub fn key_broker(args: &Args, api: &ApiServer) -> anyhow::Result<Kbs> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let verifier = args.evidence.verifier(&clock)?;
+    let tees: Vec<_> = verifier.tees().collect();
+    // The policies demand what every image pins; the backend checks the rest, image by image.
+    let (pins, pinned) = match args.pins.pins() {
+        pins @ Pins::Exactly(pinned) => (pins, pinned),
+        pins @ Pins::Predicted => (pins, PinnedPcrs::boot_manager()),
+    };
+    let intent = PolicyIntent::new(pinned, tees.iter().copied())?;
+    let registry = &api.registry;
+    let ports = LivePorts::new(
+        Arc::clone(registry) as _,
+        Arc::clone(registry) as _,
+        Arc::clone(registry) as _,
+        Arc::clone(registry) as _,
+        Arc::clone(registry) as _,
+        Arc::clone(registry) as _,
+        Arc::clone(&api.attempts) as _,
+        Arc::clone(&clock),
+    );
+    // Machines are updated part by part, and may boot at any moment in between.
+    let states = Arc::new(MixedStates::default());
+    let backend = LiveBackend::new(ports, &intent).with_pins(pins).with_states(states);
+    let signer = TokenSigner::from_pem(&key(&args.signer_key)?)
+        .with_context(|| format!("use {}", args.signer_key.display()))?;
+    let (backend, verifier) = (Arc::new(backend), Arc::new(verifier));
+    let config = KbsConfig::new(backend, verifier, signer, clock, Arc::new(SystemEntropy));
+    let mut config = config.with_tees(tees);
+    if let Some(path) = &args.session_key {
+        config = config.with_shared_sessions(session_key(path)?);
+    } else {
+        tracing::warn!("sessions belong to this process: run no other replica");
+    }
+    Ok(Kbs::new(config))
+}
+
+fn session_key(path: &Path) -> anyhow::Result<SecretArray<32>> {
+    let bytes = key(path)?;
+    let bytes = <[u8; 32]>::try_from(bytes.expose("it is copied into a secret of its length"));
+    let bytes = bytes.with_context(|| format!("{} does not hold 32 bytes", path.display()))?;
+    Ok(SecretArray::new(bytes))
+}
+
+fn key(path: &Path) -> anyhow::Result<SecretBytes> {
+    Ok(SecretBytes::new(input::read(path, MAX_KEY)?))
+}

@@ -1,0 +1,53 @@
+//! Challenges to endorsement keys: to any, or to those that CA certificates in a file vouch for.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use rand_core::CryptoRng;
+use tec_core::ak::{Credential, EkOffer, PublicKey, TpmObjectError, TpmObjects};
+use tec_core::port::Clock;
+use tec_core::secret::SecretArray;
+use tec_tpm::ek::{CredentialIssuer, TrustStore};
+
+use crate::tls;
+
+/// Issues challenges to any endorsement key, or, with a file of CA certificates in PEM, only to keys whose
+/// certificate chains to one of them. The log says why a key is refused.
+///
+/// # Errors
+/// The file cannot be read, or has no certificate, or one that is not acceptable.
+pub fn issuer(roots: Option<&Path>, clock: Arc<dyn Clock>) -> anyhow::Result<Arc<dyn TpmObjects>> {
+    let Some(path) = roots else {
+        return Ok(Arc::new(Logged(CredentialIssuer::new())));
+    };
+    let mut store = TrustStore::new();
+    let certificates = tls::certificates(path)?;
+    anyhow::ensure!(!certificates.is_empty(), "{} has no certificate", path.display());
+    for der in certificates {
+        store.add_root(&der).with_context(|| format!("use a root in {}", path.display()))?;
+    }
+    Ok(Arc::new(Logged(CredentialIssuer::with_roots(store, clock))))
+}
+
+#[derive(Debug)]
+struct Logged(CredentialIssuer);
+
+impl TpmObjects for Logged {
+    fn attestation_key(&self, tpm2b_public: &[u8]) -> Result<PublicKey, TpmObjectError> {
+        self.0.attestation_key(tpm2b_public)
+    }
+
+    fn challenge(
+        &self,
+        ek: &EkOffer,
+        tpm2b_public: &[u8],
+        secret: &SecretArray<32>,
+        rng: &mut dyn CryptoRng,
+    ) -> Result<Credential, TpmObjectError> {
+        self.0.challenge(ek, tpm2b_public, secret, rng).inspect_err(|error| {
+            let ek = ek.public.fingerprint();
+            tracing::warn!(ek.fingerprint = %ek, reason = error.reason, "endorsement key refused");
+        })
+    }
+}

@@ -1,0 +1,136 @@
+//! An attempt to attest, for people: printed by `tec explain` and by `kubectl tec explain`.
+
+use std::fmt::Write as _;
+
+use tec_core::attest::Attempt;
+use tec_core::boot::BootState;
+use tec_core::explain::{EventFinding, ExpectedComponent, PcrMismatch, RegisterStates, StepState};
+use tec_core::pcr::PcrIndex;
+
+/// One line for lists.
+pub(crate) fn one_line(attempt: &Attempt) -> String {
+    let verdict = match attempt.ladder.code {
+        Some(code) => format!("refused {code}"),
+        None if attempt.ladder.is_released() => "released".to_owned(),
+        None => "attested".to_owned(),
+    };
+    format!("attempt {} {} {verdict}", attempt.id, attempt.at)
+}
+
+/// The whole ladder for people.
+pub(crate) fn render(attempt: &Attempt) -> String {
+    let machine =
+        attempt.machine.map_or_else(|| "unknown machine".to_owned(), |id| format!("machine {id}"));
+    let mut text = format!("{machine}  {}\n", one_line(attempt));
+    for (number, step) in attempt.ladder.steps.iter().enumerate() {
+        let mark = match step.state {
+            StepState::Passed => "ok",
+            StepState::Failed => "NO",
+            _ => "--",
+        };
+        let label = step.gate.label();
+        let _ = writeln!(
+            text,
+            " {mark} {:2}  {label}: {}",
+            number + 1,
+            detail(step.state, &step.detail)
+        );
+    }
+    if let Some(state) = attempt.booted.as_ref().filter(|state| state.is_mixed()) {
+        text += "  between images:\n";
+        text += &render_parts(state);
+    }
+    if let Some(mismatch) = &attempt.ladder.mismatch {
+        text += &render_mismatch(mismatch);
+    }
+    if let Some(code) = attempt.ladder.code {
+        let _ = write!(
+            text,
+            "{code} {}\n  cause: {}\n  fix:   {}\n  more:  docs/errors/{code}.md",
+            code.title(),
+            code.cause(),
+            code.fix()
+        );
+    }
+    text
+}
+
+fn detail(state: StepState, detail: &str) -> &str {
+    if state == StepState::NotReached { "not reached" } else { detail }
+}
+
+/// Which registers depend on which part, and which images have it.
+fn render_parts(state: &BootState) -> String {
+    let mut text = String::new();
+    for part in state.parts() {
+        let images: Vec<_> = part.images.iter().map(ToString::to_string).collect();
+        let _ = writeln!(
+            text,
+            "    {} (PCR {}): {}",
+            part.components.join(" and "),
+            list(&part.pcrs),
+            images.join(" or ")
+        );
+    }
+    text
+}
+
+fn list(pcrs: &[PcrIndex]) -> String {
+    let numbers: Vec<_> = pcrs.iter().map(ToString::to_string).collect();
+    numbers.join(", ")
+}
+
+fn render_mismatch(mismatch: &PcrMismatch) -> String {
+    let mut text = format!("  PCR {} = {}\n", mismatch.pcr, mismatch.quoted);
+    if let Some(closest) = &mismatch.closest {
+        let _ = writeln!(text, "  closest: {closest}");
+    }
+    for RegisterStates { pcr, states, .. } in &mismatch.apart {
+        let states: Vec<_> = states.iter().map(ToString::to_string).collect();
+        let _ = writeln!(text, "  PCR {pcr} alone: {}", states.join("; "));
+    }
+    if let Some(trouble) = &mismatch.trouble {
+        let _ = writeln!(text, "  not known: {trouble}");
+    }
+    text += &render_findings(&mismatch.events, &mismatch.missing);
+    for other in &mismatch.others {
+        let _ = writeln!(text, "  differing, too: PCR {} = {}", other.pcr, other.quoted);
+        text += &render_findings(&other.events, &other.missing);
+    }
+    text
+}
+
+fn render_findings(events: &[EventFinding], missing: &[ExpectedComponent]) -> String {
+    let mut text: String = events.iter().map(render_event).collect();
+    for missing in missing {
+        let file = missing.file.as_deref().unwrap_or("-");
+        let _ = writeln!(text, "    missing: {} ({file})", missing.component);
+    }
+    text
+}
+
+fn render_event(finding: &EventFinding) -> String {
+    let event = &finding.event;
+    let known: Vec<_> = finding
+        .known_as
+        .iter()
+        .map(|known| {
+            let ended = if known.live { "" } else { ", approval ended" };
+            format!("{} of {}{ended}", known.component, known.image)
+        })
+        .collect();
+    let known = if known.is_empty() { "of no image".to_owned() } else { known.join("; ") };
+    let said = event.detail.as_deref().unwrap_or("");
+    let besides = if finding.surplus { ", besides" } else { "" };
+    let mut text =
+        format!("    event {:3}  {}  {said}  = {known}{besides}\n", event.number, event.kind);
+    if let Some(expected) = &finding.expected {
+        let file = expected.file.as_deref().unwrap_or("-");
+        let _ = writeln!(
+            text,
+            "      differs: {} ({file})\n        expected {}\n        measured {}",
+            expected.component, expected.digest, event.digest
+        );
+    }
+    text
+}

@@ -1,0 +1,276 @@
+//! What becomes of each flag of `tec serve` when the anchor is a namespace: nothing is dropped silently.
+
+use std::fmt;
+
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+use serde_json::Value;
+use tec_k8s::render::RelatedImage;
+
+use self::Form::{Carried, Field, Refused};
+
+/// Name of the operator's own image.
+pub(super) const OPERATOR: &str = "operator";
+
+/// The ids of the flags that were given, on the command line or in the environment.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Given(Vec<String>);
+
+impl Given {
+    pub(super) fn has(&self, id: &str) -> bool {
+        self.0.iter().any(|given| given == id)
+    }
+}
+
+impl FromArgMatches for Given {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let is_given = |id: &&str| {
+            let source = matches.value_source(id);
+            source.is_some_and(|source| source != ValueSource::DefaultValue)
+        };
+        let ids = FLAGS.iter().map(|(id, _)| *id).filter(|id| matches.try_contains_id(id).is_ok());
+        Ok(Self(ids.filter(is_given).map(str::to_owned).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Args for Given {
+    fn augment_args(command: Command) -> Command {
+        command
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        command
+    }
+}
+
+/// What becomes of a flag.
+enum Form {
+    /// It is a field of the cluster object.
+    Field(&'static str),
+    /// It goes elsewhere: into Secrets, certificates, or the operator's flags.
+    Carried,
+    /// There is no place for it; what to do instead.
+    Refused(&'static str),
+}
+
+/// By id, all of them.
+const FLAGS: [(&str, Form); 31] = [
+    ("register_addr", Field("/registerServerPort")),
+    ("ak_addr", Field("/attestationKeyRegisterPort")),
+    ("kbs_addr", Field("/trusteeKbsPort")),
+    ("public_host", Field("/publicTrusteeAddr")),
+    ("also_kbs", Refused("give --public-host a name that you can move to another key broker")),
+    ("root_device", Refused("nodes of a namespace have their root at /dev/disk/by-partlabel/root")),
+    ("tls_cert", Carried),
+    ("tls_key", Carried),
+    ("tls_ca", Carried),
+    ("dangerous_plain_http", Field("/dangerousPlainHttp")),
+    ("ak_approval", Field("/approval/policy")),
+    ("allow_ek", Field("/approval/allowedEndorsementKeys")),
+    ("ek_roots", Field("/approval/endorsementRootsConfigMap")),
+    ("registration_token_file", Field("/registration/tokenSecret")),
+    (
+        "register_rate",
+        Refused("remove it: each registration server takes 1000 requests per second"),
+    ),
+    ("kbs_rate", Refused("remove it: the guard has limits of its own, see kbs-guard --help")),
+    ("max_unclaimed", Field("/registration/maxUnclaimed")),
+    ("max_claimed", Field("/approval/maxClaimed")),
+    ("max_claimed_per_source", Field("/approval/maxClaimedPerSource")),
+    ("reserve_mib", Refused("remove it: there is no store, etcd has a quota of its own")),
+    ("unclaimed_seconds", Field("/registration/unclaimedTtlSeconds")),
+    ("pcrs", Carried),
+    ("disk_keys", Carried),
+    ("evidence", Refused(EVIDENCE)),
+    ("snp_id_keys", Refused(EVIDENCE)),
+    ("snp_measurements", Refused(EVIDENCE)),
+    ("snp_minimum_tcb", Refused(EVIDENCE)),
+    ("operator_image", Carried),
+    ("pull_secret", Carried),
+    ("assigned_pod_user", Carried),
+    ("user_roles", Carried),
+];
+
+const EVIDENCE: &str =
+    "remove it to accept quotes of TPMs, or run tec bootstrap init without --namespace";
+
+/// A flag that cannot be followed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum FlagError {
+    /// A namespace has no place for it.
+    NoPlace { flag: String, instead: &'static str },
+    /// Without it nodes would be told of an address that is not theirs.
+    Missing { flag: String },
+    /// What is there says something else, and stays.
+    Differs { flag: String, field: &'static str, there: Value, name: String },
+    /// It has no effect without another one.
+    NoEffect { flag: String, needs: &'static str },
+    /// The operator that is there runs with other flags, and stays.
+    OtherOperator { flag: String, wanted: String },
+}
+
+impl std::error::Error for FlagError {}
+
+impl fmt::Display for FlagError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoPlace { flag, instead } => {
+                write!(f, "{flag} is not supported with --namespace: {instead}")
+            }
+            Self::Missing { flag } => write!(
+                f,
+                "{flag} is required with --namespace: nodes keep it for good (tec bootstrap init --namespace \
+                 NAMESPACE {flag} NAME)"
+            ),
+            Self::Differs { flag, field, there, name } => write!(
+                f,
+                "{flag} differs from spec{} of TrustedExecutionCluster {name}, which is {there} and stays \
+                 (kubectl edit trustedexecutioncluster {name})",
+                field.replace('/', ".")
+            ),
+            Self::NoEffect { flag, needs } => {
+                write!(f, "{flag} has no effect without {needs}: add it")
+            }
+            Self::OtherOperator { flag, wanted } => write!(
+                f,
+                "{flag} differs from what the operator there runs with: add {wanted} to its arguments (kubectl \
+                 edit deployment trusted-cluster-operator)"
+            ),
+        }
+    }
+}
+
+/// Parses `NAME=IMAGE`.
+pub(super) fn component_image(text: &str) -> Result<(String, String), String> {
+    let (name, image) = text.split_once('=').ok_or("it has the form NAME=IMAGE")?;
+    let known = RelatedImage::ALL.map(RelatedImage::image_name);
+    if name != OPERATOR && !known.contains(&name) {
+        return Err(format!("NAME is one of {OPERATOR}, {}", known.join(", ")));
+    }
+    Ok((name.to_owned(), image.to_owned()))
+}
+
+/// The flag as it is typed.
+pub(super) fn typed(id: &str) -> String {
+    match id {
+        "snp_id_keys" => "--snp-id-key".to_owned(),
+        "snp_measurements" => "--snp-measurement".to_owned(),
+        id => format!("--{}", id.replace('_', "-")),
+    }
+}
+
+/// Whether every flag that was given has a place in a namespace.
+pub(super) fn check(given: &Given) -> Result<(), FlagError> {
+    for (id, form) in &FLAGS {
+        if let (Refused(instead), true) = (form, given.has(id)) {
+            return Err(FlagError::NoPlace { flag: typed(id), instead });
+        }
+    }
+    if !given.has("public_host") {
+        return Err(FlagError::Missing { flag: typed("public_host") });
+    }
+    Ok(())
+}
+
+/// Whether the specification that is there says what the flags that were given say.
+pub(super) fn compare(
+    given: &Given,
+    name: &str,
+    wanted: &Value,
+    there: &Value,
+) -> Result<(), FlagError> {
+    for (id, form) in &FLAGS {
+        let (Field(field), true) = (form, given.has(id)) else {
+            continue;
+        };
+        let (wanted, there) = (wanted.pointer(field), there.pointer(field));
+        if wanted.unwrap_or(&Value::Null) != there.unwrap_or(&Value::Null) {
+            let (flag, there) = (typed(id), there.cloned().unwrap_or_default());
+            return Err(FlagError::Differs { flag, field, there, name: name.to_owned() });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use clap::Parser;
+    use serde_json::json;
+
+    use super::*;
+    use crate::command::bootstrap::{BootstrapCommand, InstallArgs};
+    use crate::serve::args::ServeArgs;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(subcommand)]
+        command: BootstrapCommand,
+    }
+
+    fn given(words: &[&str]) -> Given {
+        let words = ["tec", "init", "--namespace", "n"].iter().chain(words);
+        match Cli::parse_from(words).command {
+            BootstrapCommand::Init { given, .. } => given,
+            other @ BootstrapCommand::Check(_) => panic!("{other:?}"),
+        }
+    }
+
+    /// A new flag has to be put into the table, by whoever knows what it means in a namespace.
+    #[test]
+    fn every_flag_of_the_server_is_carried_over_or_refused() {
+        let command = InstallArgs::augment_args(ServeArgs::augment_args(Command::new("init")));
+        let takes: BTreeSet<_> = command.get_arguments().map(|arg| arg.get_id().as_str()).collect();
+        let listed: BTreeSet<_> = FLAGS.iter().map(|(id, _)| *id).collect();
+        assert_eq!(listed, takes, "put each flag into FLAGS");
+        for argument in command.get_arguments() {
+            let long = argument.get_long().unwrap();
+            assert_eq!(typed(argument.get_id().as_str()), format!("--{long}"));
+        }
+        let names = given(&["--public-host", "h", "--pull-secret", "p"]).0;
+        assert_eq!(names, ["public_host", "pull_secret"], "nothing that was not given");
+    }
+
+    #[test]
+    fn what_has_no_place_in_a_namespace_is_refused_by_its_name() {
+        let digest = "ab".repeat(48);
+        for (flag, value) in [
+            ("--also-kbs", "https://b:8080"),
+            ("--root-device", "/dev/vda4"),
+            ("--register-rate", "7"),
+            ("--kbs-rate", "7"),
+            ("--reserve-mib", "7"),
+            ("--evidence", "az-snp-vtpm"),
+            ("--snp-id-key", &digest),
+            ("--snp-measurement", &digest),
+            ("--snp-minimum-tcb", "1,2,3,4"),
+        ] {
+            let refused = check(&given(&["--public-host", "h", flag, value])).unwrap_err();
+            assert!(matches!(&refused, FlagError::NoPlace { flag: named, .. } if named == flag));
+        }
+        let count = FLAGS.iter().filter(|(_, form)| matches!(form, Refused(_))).count();
+        assert_eq!(count, 9, "each is tried above");
+    }
+
+    #[test]
+    fn no_node_is_told_of_localhost() {
+        let missing = FlagError::Missing { flag: "--public-host".to_owned() };
+        assert_eq!(check(&given(&[])), Err(missing));
+        assert_eq!(check(&given(&["--public-host", "localhost"])), Ok(()));
+    }
+
+    #[test]
+    fn what_is_there_and_says_something_else_is_an_error_only_for_flags_that_were_given() {
+        let wanted = json!({"approval": {"policy": "EndorsementKey", "maxClaimed": 10}});
+        let there = json!({"approval": {"policy": "FirstUse", "maxClaimed": 20}});
+        assert_eq!(compare(&given(&[]), "c", &wanted, &there), Ok(()));
+        let differs = compare(&given(&["--ak-approval", "ek"]), "c", &wanted, &there).unwrap_err();
+        assert!(matches!(differs, FlagError::Differs { field: "/approval/policy", .. }));
+    }
+}

@@ -1,0 +1,134 @@
+//! The operator, and the CA certificates that its servers check endorsement keys against.
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, ensure};
+use clap::ValueEnum as _;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::PostParams;
+use serde_json::json;
+use tec_k8s::render;
+use tec_k8s::render::{Component, Images, Installation, PodUser, RelatedImage};
+use tec_support::{SystemClock, ek};
+
+use super::{Founding, Wanted};
+use crate::command::bootstrap::flags::{self, FlagError};
+use crate::serve::args::{Approval, ServeArgs};
+
+/// ConfigMap with the CA certificates of endorsement keys.
+pub(super) const ROOTS: &str = "endorsement-roots";
+const DEPLOYMENT: &str = Component::Operator.deployment();
+
+impl Founding<'_> {
+    pub(super) async fn operator(&mut self) -> anyhow::Result<()> {
+        self.ensure(&render::namespace(&self.cluster.namespace)).await?;
+        let installation = self.installation();
+        let mut objects = render::operator(&installation);
+        if self.wanted.install.user_roles {
+            objects.extend(render::user_roles());
+        }
+        for object in objects {
+            self.ensure(&object).await?;
+        }
+        self.is_as_wanted(&installation).await
+    }
+
+    /// The operator's own choice of pins counts where none are given.
+    fn installation(&self) -> Installation {
+        let Wanted { args, given, install } = self.wanted;
+        let mut installation = Installation::default();
+        installation.namespace.clone_from(&self.cluster.namespace);
+        if given.has("pcrs") {
+            installation.pcrs.clone_from(&args.pcrs);
+        }
+        if given.has("disk_keys") {
+            installation.arguments.extend(disk_keys(args));
+        }
+        installation.pull_secrets.clone_from(&install.pull_secret);
+        if install.assigned_pod_user {
+            installation.deploy.user = PodUser::Assigned;
+        }
+        let image = |name: &str| {
+            let given = install.operator_image.iter().rev().find(|(given, _)| given == name);
+            given.map(|(_, image)| image.clone())
+        };
+        if let Some(image) = image(flags::OPERATOR) {
+            installation.image = image;
+        }
+        installation.deploy.images = Images::from_variables(|variable| {
+            let mut all = RelatedImage::ALL.into_iter();
+            image(all.find(|related| related.variable() == variable)?.image_name())
+        });
+        installation
+    }
+
+    /// An operator that was there stays; it must do what the flags say that were given.
+    async fn is_as_wanted(&self, wanted: &Installation) -> anyhow::Result<()> {
+        let deployment = self.cluster.get::<Deployment>(DEPLOYMENT).await?;
+        let template = deployment.spec.and_then(|spec| spec.template.spec);
+        let there: Vec<_> = template.iter().flat_map(|pod| &pod.containers).collect();
+        let arguments: Vec<&String> =
+            there.iter().flat_map(|one| one.args.iter().flatten()).collect();
+        let pcrs = wanted.pcrs.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        let mut needed: Vec<(&str, String)> = Vec::new();
+        if self.wanted.given.has("pcrs") {
+            needed.push(("pcrs", format!("--pcrs={pcrs}")));
+        }
+        needed.extend(wanted.arguments.iter().map(|flag| ("disk_keys", flag.clone())));
+        for (id, wanted) in needed {
+            if !arguments.iter().any(|argument| **argument == wanted) {
+                return Err(FlagError::OtherOperator { flag: flags::typed(id), wanted }.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// The CA certificates of endorsement keys; what is there must be the same.
+    pub(super) async fn roots(&mut self, roots: Option<String>) -> anyhow::Result<()> {
+        let Some(roots) = roots else {
+            return Ok(());
+        };
+        let config_map: ConfigMap = serde_json::from_value(json!({
+            "metadata": {"name": ROOTS}, "data": {"ca.crt": &roots},
+        }))?;
+        let api = self.cluster.api::<ConfigMap>();
+        let created = api.create(&PostParams::default(), &config_map).await;
+        self.note(format!("ConfigMap {ROOTS}"), created)?;
+        let there = self.cluster.get::<ConfigMap>(ROOTS).await?;
+        let is_same = there.data.is_some_and(|data| data.get("ca.crt") == Some(&roots));
+        ensure!(
+            is_same,
+            "--ek-roots differs from ca.crt of the ConfigMap {ROOTS}, which stays (kubectl edit configmap {ROOTS})"
+        );
+        Ok(())
+    }
+}
+
+/// The CA certificates of endorsement keys.
+///
+/// # Errors
+/// They cannot be read, or would have no effect.
+pub(super) fn roots(args: &ServeArgs) -> anyhow::Result<Option<String>> {
+    for (id, is_given) in
+        [("ek_roots", args.ek_roots.is_some()), ("allow_ek", !args.allow_ek.is_empty())]
+    {
+        if is_given && args.ak_approval != Approval::Ek {
+            let needs = "--ak-approval ek";
+            return Err(FlagError::NoEffect { flag: flags::typed(id), needs }.into());
+        }
+    }
+    let Some(path) = &args.ek_roots else {
+        return Ok(None);
+    };
+    // Whether they are acceptable.
+    ek::issuer(Some(path), Arc::new(SystemClock)).context("--ek-roots")?;
+    let text = std::fs::read_to_string(path);
+    Ok(Some(text.with_context(|| format!("read {}", path.display()))?))
+}
+
+/// The form of disk keys as a flag of the operator.
+fn disk_keys(args: &ServeArgs) -> Option<String> {
+    let form = args.disk_keys.to_possible_value()?;
+    Some(format!("--disk-keys={}", form.get_name()))
+}

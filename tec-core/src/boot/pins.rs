@@ -1,0 +1,269 @@
+//! Which registers must match, image by image.
+//!
+//! ```text
+//! live images ─ Pins::of ─► classes of images that pin the same registers
+//!   each class ─► BootStates, with the registers of that class ─► states
+//! ```
+
+use std::cmp::Reverse;
+
+use super::whole::distance;
+use super::{BootState, BootStates, LiveImages, NearState};
+use crate::digest::Sha256Digest;
+use crate::evidence::{PinnedPcrs, VerifiedEvidence};
+use crate::image::{ApprovedImage, ExpectedPcrs};
+use crate::pcr::{PcrIndex, PcrSet, PcrValues};
+
+/// Registers that follow from an image. PCR 4 has the programs that the firmware starts. What PCR 8
+/// to 15 hold is defined by the operating system (PC Client Platform Firmware Profile 1.06, 3.3.4):
+/// 8 and 9 by GRUB and the kernel's EFI stub, 11 to 13 by systemd-stub, 14 by shim. PCR 0 to 3 and
+/// 5 to 7 have the platform's code, configuration, and Secure Boot policy.
+const OF_IMAGE: [PcrIndex; 7] = [
+    PcrIndex::BOOT_MANAGER,
+    PcrIndex::BOOT_COMMANDS,
+    PcrIndex::BOOT_FILES,
+    PcrIndex::KERNEL_BOOT,
+    PcrIndex::KERNEL_CONFIG,
+    PcrIndex::SYSTEM_EXTENSIONS,
+    PcrIndex::MOK,
+];
+/// Most images named in a sentence.
+const MAX_NAMED: usize = 3;
+
+/// Which registers of a boot must have the values of its image.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "whoever renders a policy must know every variant")]
+pub enum Pins {
+    /// For each image the registers of PCR 4, 8, 9, 11, 12, 13 and 14 that its prediction states.
+    ///
+    /// # Security
+    /// An image without a value of PCR 4 pins nothing, and no boot of it is admitted.
+    #[default]
+    Predicted,
+    /// The same registers for every image. An image without a value of one of them matches no boot.
+    Exactly(PinnedPcrs),
+}
+
+impl Pins {
+    /// The registers that follow from an image, in order.
+    pub fn of_images() -> impl Iterator<Item = PcrIndex> {
+        OF_IMAGE.into_iter()
+    }
+
+    /// The registers that a boot of this image must match; `None` if no boot of it is admitted.
+    pub fn of(self, image: &ApprovedImage) -> Option<PinnedPcrs> {
+        self.of_expected(&image.expected)
+    }
+
+    /// The registers that a boot of an image with this prediction must match.
+    pub fn of_expected(self, expected: &ExpectedPcrs) -> Option<PinnedPcrs> {
+        let stated = |pcr: &PcrIndex| expected.pcr(*pcr).is_some();
+        match self {
+            Self::Exactly(pinned) => Some(pinned),
+            Self::Predicted if stated(&PcrIndex::BOOT_MANAGER) => {
+                PinnedPcrs::new(OF_IMAGE.into_iter().filter(stated).collect()).ok()
+            }
+            Self::Predicted => None,
+        }
+    }
+
+    /// The registers that every live image pins, which is what a policy can demand that does not
+    /// know the images: a boot of any of them passes it. PCR 4 where there is none.
+    pub fn shared(self, live: &LiveImages<'_>) -> PinnedPcrs {
+        let all = self.each(live).reduce(|all, pinned| {
+            let both = all.iter().filter(|pcr| pinned.contains(*pcr)).collect();
+            PinnedPcrs::new(both).unwrap_or(all)
+        });
+        all.unwrap_or_else(|| self.of_none())
+    }
+
+    /// The registers that any live image pins; PCR 4 where there is none.
+    pub fn any(self, live: &LiveImages<'_>) -> PinnedPcrs {
+        let all: PcrSet = self.each(live).flat_map(PinnedPcrs::iter).collect();
+        PinnedPcrs::new(all).unwrap_or_else(|_| self.of_none())
+    }
+
+    /// The states of live images that all quoted registers fit which these images pin: those that
+    /// explain the most registers first, then whole images, then those of the fewest parts. Empty
+    /// when there is none.
+    ///
+    /// # Security
+    /// `quoted` must come from a quote whose signature and nonce are verified. A state is never made
+    /// of images that pin different registers.
+    pub fn admit(
+        self,
+        states: &dyn BootStates,
+        live: &LiveImages<'_>,
+        quoted: &PcrValues,
+    ) -> Vec<BootState> {
+        let classes = self.classes(live).into_iter();
+        classes.flat_map(|(pinned, class)| states.admit(&class, quoted, pinned)).collect()
+    }
+
+    /// The values that a register has in the states that are admitted, sorted, each once.
+    pub fn values(
+        self,
+        states: &dyn BootStates,
+        live: &LiveImages<'_>,
+        pcr: PcrIndex,
+    ) -> Vec<Sha256Digest> {
+        let classes = self.classes(live).into_iter();
+        let mut values: Vec<_> =
+            classes.flat_map(|(_, class)| states.values(&class, pcr)).collect();
+        values.sort_unstable();
+        values.dedup();
+        values
+    }
+
+    /// The state with the fewest differing components, and what its images pin. `None` without
+    /// images.
+    pub(crate) fn nearest(
+        self,
+        states: &dyn BootStates,
+        live: &LiveImages<'_>,
+        evidence: &VerifiedEvidence,
+    ) -> Option<(PinnedPcrs, NearState)> {
+        let near = self.classes(live).into_iter().filter_map(|(pinned, class)| {
+            let near = states.nearest(&class, evidence, pinned)?;
+            Some((pinned, near))
+        });
+        near.min_by_key(|(pinned, near)| -> usize {
+            let registers = pinned.iter();
+            registers.map(|pcr| distance(near.pcr(pcr), evidence, pcr)).sum()
+        })
+    }
+
+    /// Why boots of these images may be refused that are neither damaged nor unknown.
+    pub fn trouble(self, states: &dyn BootStates, live: &LiveImages<'_>) -> Option<String> {
+        let mut troubles = Vec::new();
+        let without: Vec<_> = live.iter().filter(|image| self.of(image).is_none()).collect();
+        if !without.is_empty() {
+            let names = names(without.into_iter());
+            troubles
+                .push(format!("no boot is approved of {names}, which states no value of PCR 4"));
+        }
+        let classes = self.classes(live);
+        if classes.len() > 1 {
+            let told = |(pinned, class): &(PinnedPcrs, LiveImages<'_>)| {
+                format!("{} {pinned}", names(class.iter()))
+            };
+            let told: Vec<_> = classes.iter().map(told).collect();
+            let told = told.join("; ");
+            troubles.push(format!(
+                "no state is approved between images that pin different registers: {told}"
+            ));
+        }
+        let of_class = classes.iter().filter_map(|(pinned, class)| states.trouble(class, *pinned));
+        troubles.extend(of_class);
+        (!troubles.is_empty()).then(|| troubles.join("; "))
+    }
+
+    /// The live images that pin exactly these registers.
+    pub(crate) fn class<'a>(self, live: &LiveImages<'a>, pinned: PinnedPcrs) -> LiveImages<'a> {
+        let same = live.iter().filter(|image| self.of(image) == Some(pinned));
+        LiveImages::some_of(same.collect())
+    }
+
+    /// Live images by what they pin, those that pin the most first.
+    pub fn classes<'a>(self, live: &LiveImages<'a>) -> Vec<(PinnedPcrs, LiveImages<'a>)> {
+        if let Self::Exactly(pinned) = self {
+            return vec![(pinned, live.clone())];
+        }
+        let mut pinned: Vec<PinnedPcrs> = Vec::new();
+        for one in self.each(live) {
+            if !pinned.contains(&one) {
+                pinned.push(one);
+            }
+        }
+        pinned.sort_by_key(|pinned| Reverse(pinned.iter().count()));
+        pinned.into_iter().map(|pinned| (pinned, self.class(live, pinned))).collect()
+    }
+
+    fn each(self, live: &LiveImages<'_>) -> impl Iterator<Item = PinnedPcrs> {
+        live.iter().filter_map(move |image| self.of(image))
+    }
+
+    fn of_none(self) -> PinnedPcrs {
+        match self {
+            Self::Exactly(pinned) => pinned,
+            Self::Predicted => PinnedPcrs::boot_manager(),
+        }
+    }
+}
+
+impl From<PinnedPcrs> for Pins {
+    fn from(pinned: PinnedPcrs) -> Self {
+        Self::Exactly(pinned)
+    }
+}
+
+fn names<'a>(images: impl Iterator<Item = &'a ApprovedImage>) -> String {
+    let names: Vec<_> = images.map(|image| image.name.as_str()).collect();
+    let named = names.iter().take(MAX_NAMED).copied().collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(MAX_NAMED) {
+        0 => named,
+        more => format!("{named} and {more} more"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ak::AkState;
+    use crate::attest::{Known, LogEvidence, LoggedEvent, Tee, appraise};
+    use crate::boot::WholeImages;
+    use crate::explain::Gate;
+    use crate::image::{ExpectedPcr, ImageEvent};
+    use crate::machine::MachineState;
+    use crate::pcr::PCR_COUNT;
+    use crate::testing::sample;
+
+    const PCR4: PcrIndex = PcrIndex::BOOT_MANAGER;
+
+    fn image(number: u64, registers: &[PcrIndex]) -> ApprovedImage {
+        let expected = registers.iter().map(|pcr| {
+            let event = ImageEvent::new("E", *pcr, Sha256Digest::of(number.to_le_bytes()), "Pcr");
+            ExpectedPcr::from_events(*pcr, [event])
+        });
+        let mut image = sample::image(number);
+        image.expected = ExpectedPcrs::new(expected.collect());
+        image
+    }
+
+    /// The boot of an image of PCR 4, with a log that explains this register alone.
+    fn boot(image: &ApprovedImage, ak: &crate::ak::AkRecord) -> VerifiedEvidence {
+        let [pcr] = image.expected.pcrs.as_slice() else {
+            panic!("{image:?}");
+        };
+        let mut values = [Sha256Digest::ZERO; PCR_COUNT];
+        values[PCR4.as_usize()] = pcr.value;
+        let values = PcrValues::new(values);
+        let mut evidence = VerifiedEvidence::new(Tee::Tpm, ak.public.clone(), values);
+        let event = LoggedEvent::new(0, PCR4, pcr.events[0].hash, "EV", None);
+        evidence.log =
+            LogEvidence::Parsed { events: vec![event], replayed: std::iter::once(PCR4).collect() };
+        evidence
+    }
+
+    #[test]
+    fn a_log_must_explain_every_register_that_any_live_image_pins() {
+        let mut ak = sample::ak(1, 1);
+        ak.state = AkState::Bound;
+        let mut machine = sample::machine(1);
+        machine.state = MachineState::Active;
+        let (one, two) = (image(1, &[PCR4]), image(2, &[PCR4, PcrIndex::MOK]));
+        let evidence = Ok(boot(&one, &ak));
+        let appraised = |images: &[ApprovedImage]| {
+            let known = Known::new(Some(&ak), Some(&machine), images);
+            let (id, at) = (sample::attempt_id(1), sample::time(10));
+            appraise(id, at, &evidence, known, Pins::Predicted, &WholeImages)
+        };
+        assert!(appraised(std::slice::from_ref(&one)).attested.is_some());
+        let mut images = [one, two];
+        let refused = appraised(&images);
+        assert!(refused.attested.is_none());
+        assert_eq!(refused.attempt.ladder.code, Some(Gate::EventLog.code()));
+        images[1].revoked_at = Some(sample::time(5));
+        assert!(appraised(&images).attested.is_some());
+    }
+}

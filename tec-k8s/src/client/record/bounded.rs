@@ -1,0 +1,115 @@
+//! Attempts cut to a size that many machines can have in one etcd.
+
+use tec_core::attest::Attempt;
+use tec_core::explain::{EventFinding, StepState};
+
+use super::MOST;
+use crate::api::{ConvertError, RecordedAttempt};
+
+/// Attempts that are kept at length.
+const AT_LENGTH: usize = 4;
+/// Most bytes of each of those. A mismatch of one register with its events fits.
+const LONG: usize = 8 * 1024;
+/// Most bytes of each of the others. Every check that passed fits.
+const SHORT: usize = 3 * 1024;
+/// Most bytes of a step's detail in one that is cut.
+const MAX_DETAIL: usize = 120;
+/// What a cut comparison says.
+const NOTE: &str = " (comparison shortened)";
+
+/// The attempt as the entry of this place, newest first.
+pub(super) fn bounded(attempt: &Attempt, place: usize) -> Result<RecordedAttempt, ConvertError> {
+    let limit = if place < AT_LENGTH { LONG } else { SHORT };
+    let mut entry = RecordedAttempt::from_core(attempt)?;
+    for findings in [8, 4, 2, 1, 0] {
+        if entry.attempt.len() <= limit {
+            break;
+        }
+        entry = RecordedAttempt::from_core(&cut(attempt, findings))?;
+    }
+    Ok(entry)
+}
+
+/// Brings the entries of a record to what it may hold. What cannot be read is dropped.
+pub(super) fn fitted(entries: &mut Vec<RecordedAttempt>) -> Result<(), ConvertError> {
+    entries.truncate(MOST);
+    let mut kept = Vec::with_capacity(entries.len());
+    for (place, entry) in entries.drain(..).enumerate() {
+        let is_short = entry.attempt.len() <= SHORT || place < AT_LENGTH;
+        match entry.to_core() {
+            _ if is_short => kept.push(entry),
+            Ok(attempt) => kept.push(bounded(&attempt, place)?),
+            Err(_) => {}
+        }
+    }
+    *entries = kept;
+    Ok(())
+}
+
+/// The attempt with so many findings for each register, those that differ first.
+fn cut(attempt: &Attempt, findings: usize) -> Attempt {
+    let mut cut = attempt.clone();
+    let ladder = &mut cut.ladder;
+    for step in &mut ladder.steps {
+        step.detail.truncate(step.detail.floor_char_boundary(MAX_DETAIL));
+        if step.state == StepState::Failed && ladder.mismatch.is_some() {
+            step.detail.push_str(NOTE);
+        }
+    }
+    if findings == 0 {
+        ladder.mismatch = None;
+        cut.booted = None;
+        return cut;
+    }
+    if let Some(mismatch) = &mut ladder.mismatch {
+        shorten(&mut mismatch.events, findings);
+        mismatch.missing.truncate(findings);
+        mismatch.apart.truncate(findings);
+        mismatch.others.truncate(findings);
+        for other in &mut mismatch.others {
+            shorten(&mut other.events, findings);
+            other.missing.truncate(findings);
+        }
+    }
+    cut
+}
+
+fn shorten(events: &mut Vec<EventFinding>, most: usize) {
+    if events.len() > most {
+        let says_nothing = |event: &EventFinding| event.expected.is_none() && !event.surplus;
+        events.sort_by_key(says_nothing);
+        events.truncate(most);
+        events.sort_by_key(|event| event.event.number);
+    }
+    for event in events {
+        event.known_as.truncate(most);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tec_core::explain::Gate;
+    use tec_core::testing::sample;
+
+    use super::*;
+
+    #[test]
+    fn a_record_stays_small_and_says_what_is_cut() {
+        let mut attempt = sample::attempt(1, Some(1));
+        attempt.ladder.fail(Gate::Pcrs, "x".repeat(100_000));
+        let entry = bounded(&attempt, 0).unwrap();
+        assert!(entry.attempt.len() <= LONG, "{}", entry.attempt.len());
+        assert_eq!(entry.to_core().unwrap().id, attempt.id);
+        let small = bounded(&sample::attempt(1, Some(1)), MOST).unwrap();
+        assert_eq!(small.to_core().unwrap(), sample::attempt(1, Some(1)), "nothing is cut");
+    }
+
+    #[test]
+    fn entries_are_bounded_in_number_and_garbage_goes() {
+        let entry = |number| bounded(&sample::attempt(number, Some(1)), 0).unwrap();
+        let mut entries: Vec<_> = (0..40).map(entry).collect();
+        entries[9].attempt = "x".repeat(SHORT + 1);
+        fitted(&mut entries).unwrap();
+        assert_eq!(entries.len(), MOST - 1);
+    }
+}

@@ -1,0 +1,246 @@
+//! Attempts to attest as objects: one small record for each machine, one for everybody else.
+//!
+//! ```text
+//!   record ─┬─ of a machine, signed ─► AttestationRecord attempts-<machine>: get, compare and swap
+//!           └─ by anyone ────────────► memory ─ run(), one write in QUIET ─► attempts-unknown
+//! ```
+//! *What it is*: an [`AttemptLog`] that survives the pod and is shared by all replicas. A record holds
+//! at most [`MOST`] attempts of bounded size and goes with its machine. Recording costs two requests
+//! however many machines and attempts there are.
+//!
+//! # Floods
+//! Anybody can send evidence that no machine signed. Such attempts wait in memory, at most
+//! [`MOST`] with and without a signature each, and cost one write in [`QUIET`] in all.
+
+mod bounded;
+mod strangers;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use kube::api::{ListParams, PostParams};
+use kube::{Api, Resource as _};
+use tec_core::attest::Attempt;
+use tec_core::id::{AttemptId, MachineId};
+use tec_core::port::{AttemptLog, PortError, PortErrorKind, chain};
+use tokio::sync::Notify;
+
+use self::bounded::{bounded, fitted};
+use self::strangers::Strangers;
+use super::error::{is_conflict, is_not_found, port_error};
+use super::{ATTEMPTS, KubeRegistry};
+use crate::api::AttestationRecord;
+
+/// Attempts in a record; the contract of [`AttemptLog`].
+const MOST: usize = 16;
+/// Pause between two writes about strangers.
+const QUIET: Duration = Duration::from_secs(10);
+/// Records in one answer of a list.
+const PAGE: u32 = 100;
+
+/// An [`AttemptLog`] in the namespace of a registry.
+#[derive(Clone, Debug)]
+pub struct AttemptRecords {
+    registry: KubeRegistry,
+    strangers: Arc<Mutex<Strangers>>,
+    changed: Arc<Notify>,
+}
+
+impl AttemptRecords {
+    /// The records in the namespace of `registry`. Attempts of strangers are written while
+    /// [`run`](Self::run) is polled.
+    pub fn new(registry: KubeRegistry) -> Self {
+        Self { registry, strangers: Arc::default(), changed: Arc::default() }
+    }
+
+    /// Writes attempts of strangers for good.
+    ///
+    /// # Cancel safety
+    /// What was not written is written when it is polled again.
+    pub async fn run(&self) {
+        loop {
+            if self.strangers().begin() {
+                if let Err(error) = self.write_strangers().await {
+                    self.strangers().failed();
+                    let error = chain(&error);
+                    tracing::warn!(error, "attempts of strangers are not written");
+                }
+                tokio::time::sleep(QUIET).await;
+            } else {
+                self.changed.notified().await;
+            }
+        }
+    }
+
+    /// Never held across an await.
+    fn strangers(&self) -> MutexGuard<'_, Strangers> {
+        self.strangers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn records(&self) -> Api<AttestationRecord> {
+        self.registry.objects()
+    }
+
+    async fn object(
+        &self,
+        machine: Option<MachineId>,
+    ) -> Result<Option<AttestationRecord>, PortError> {
+        let found = self.records().get_opt(&AttestationRecord::name_of(machine)).await;
+        found.map_err(|error| port_error("read the attempts", error))
+    }
+
+    /// Changes a record as a whole, and creates it where there is none: `None` where it may not exist.
+    async fn change(
+        &self,
+        machine: Option<MachineId>,
+        change: impl Fn(&mut AttestationRecord) -> Result<(), PortError>,
+    ) -> Result<Option<()>, PortError> {
+        let (name, params) = (AttestationRecord::name_of(machine), PostParams::default());
+        let failed = |error| port_error(format!("write {name}"), error);
+        for _ in 0..ATTEMPTS {
+            let found = self.object(machine).await?;
+            let is_new = found.is_none();
+            let mut next = match found {
+                Some(found) => found,
+                None => match self.created(machine).await? {
+                    Some(created) => created,
+                    None => return Ok(None),
+                },
+            };
+            change(&mut next)?;
+            let written = if is_new {
+                self.records().create(&params, &next).await
+            } else {
+                // A compare and swap: the object carries the version that was read.
+                self.records().replace(&name, &params, &next).await
+            };
+            match written {
+                Ok(_) => return Ok(Some(())),
+                Err(error) if is_conflict(&error) => {}
+                Err(error) if !is_new && is_not_found(&error) => {}
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        let why = format!("write {name}: others were faster each time");
+        Err(PortError::new(PortErrorKind::Unavailable, why))
+    }
+
+    /// A new record. That of a machine goes with its object; without one there is none, so that
+    /// objects are as many as machines.
+    async fn created(
+        &self,
+        machine: Option<MachineId>,
+    ) -> Result<Option<AttestationRecord>, PortError> {
+        let mut record = AttestationRecord::empty(machine);
+        if let Some(id) = machine {
+            let Some(owner) = self.registry.machine_object(&id).await? else {
+                return Ok(None);
+            };
+            record.metadata.owner_references = owner.owner_ref(&()).map(|owner| vec![owner]);
+        }
+        Ok(Some(record))
+    }
+
+    async fn write_strangers(&self) -> Result<(), PortError> {
+        let merge = |record: &mut AttestationRecord| {
+            let all = self.strangers().merged(record.attempts());
+            let all: Result<Vec<_>, _> = all.iter().map(|attempt| bounded(attempt, 1)).collect();
+            record.spec.attempts = all.map_err(unwritable)?;
+            Ok(())
+        };
+        self.change(None, merge).await.map(drop)
+    }
+
+    /// Attempts of strangers that were seen here or written by anyone.
+    async fn known_strangers(&self) -> Result<Vec<Attempt>, PortError> {
+        let written = self.object(None).await?.map(|record| record.attempts());
+        Ok(self.strangers().merged(written.unwrap_or_default()))
+    }
+
+    /// The attempts of every machine: a list over all records.
+    async fn of_all_machines(&self) -> Result<Vec<Attempt>, PortError> {
+        let mut params = ListParams::default().limit(PAGE);
+        let mut all = Vec::new();
+        loop {
+            let page = self.records().list(&params).await;
+            let page = page.map_err(|error| port_error("list the attempts", error))?;
+            let of_machines = page.items.iter().filter(|record| record.spec.machine.is_some());
+            all.extend(of_machines.flat_map(AttestationRecord::attempts));
+            params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+            if params.continue_token.is_none() {
+                return Ok(all);
+            }
+        }
+    }
+}
+
+fn is_unequipped(error: &PortError) -> bool {
+    matches!(error.kind(), PortErrorKind::NotFound | PortErrorKind::Denied)
+}
+
+fn unwritable(error: crate::api::ConvertError) -> PortError {
+    PortError::new(PortErrorKind::Internal, "write an attempt").because(error)
+}
+
+#[async_trait]
+impl AttemptLog for AttemptRecords {
+    async fn record(&self, attempt: &Attempt) -> Result<(), PortError> {
+        self.strangers().forget(&attempt.id);
+        if let Some(id) = attempt.machine.filter(|_| !attempt.unsigned) {
+            let add = |record: &mut AttestationRecord| {
+                let entry = bounded(attempt, 0).map_err(unwritable)?;
+                let entries = &mut record.spec.attempts;
+                match entries.iter_mut().find(|known| known.id == entry.id) {
+                    Some(known) => *known = entry,
+                    None => entries.insert(0, entry),
+                }
+                fitted(entries).map_err(unwritable)
+            };
+            match self.change(Some(id), add).await {
+                Ok(Some(())) => return Ok(()),
+                Ok(None) => {}
+                // Definitions or rights are those of an older release. No boot is refused because it
+                // could not be explained later.
+                Err(error) if is_unequipped(&error) => {
+                    let error = chain(&error);
+                    tracing::warn!(machine.id = %id, error, "an attempt is not written");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.strangers().add(attempt);
+        self.changed.notify_one();
+        Ok(())
+    }
+
+    /// What was seen here is at hand; else it is a list over all records.
+    async fn find(&self, id: &AttemptId) -> Result<Option<Attempt>, PortError> {
+        if let Some(found) = self.strangers().find(id) {
+            return Ok(Some(found));
+        }
+        let mut all = self.of_all_machines().await?;
+        all.extend(self.known_strangers().await?);
+        Ok(all.into_iter().find(|attempt| attempt.id == *id))
+    }
+
+    /// Of all machines it is a list over all records.
+    async fn latest(
+        &self,
+        machine: Option<MachineId>,
+        limit: usize,
+    ) -> Result<Vec<Attempt>, PortError> {
+        let mut all = match machine {
+            Some(_) => self.object(machine).await?.map(|record| record.attempts()),
+            None => Some(self.of_all_machines().await?),
+        }
+        .unwrap_or_default();
+        let strangers = self.known_strangers().await?;
+        let is_asked = |attempt: &Attempt| machine.is_none() || attempt.machine == machine;
+        all.extend(strangers.into_iter().filter(is_asked));
+        // Stable: those of one second stay in the order of their record.
+        all.sort_by_key(|attempt| std::cmp::Reverse(attempt.at));
+        all.truncate(limit);
+        Ok(all)
+    }
+}

@@ -1,0 +1,108 @@
+//! Which key broker nodes reach, and how one takes over from the other.
+//!
+//! ```text
+//!   spec.keyBroker ─► objects of that kind are applied
+//!        its Deployment is available ─► kbs-service selects its pods ─► the other kind is removed
+//! ```
+//! Both kinds serve at the same Service, port and certificate, and disk keys are Secrets for both, so
+//! nodes notice nothing.
+
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::api::{DeleteParams, DynamicObject};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, ResourceExt as _};
+use tec_core::port::{PortError, PortErrorKind};
+
+use super::context::Context;
+use super::files::files;
+use crate::api::{BrokerKind, TrustedExecutionCluster};
+use crate::client::port_error;
+use crate::render;
+use crate::render::{KBS_SERVICE, Object, RenderError, component_of};
+
+/// Everything that belongs to the cluster object. Nodes go on reaching the other key broker until
+/// this one is available.
+pub(super) async fn objects(
+    ctx: &Context,
+    cluster: &TrustedExecutionCluster,
+) -> Result<Vec<Object>, PortError> {
+    let kind = cluster.key_broker();
+    let files = files(ctx, cluster, kind).await?;
+    let objects = render::cluster(cluster, &ctx.parts.deploy, &files);
+    let mut objects = objects.map_err(unrenderable)?;
+    let serving = serving(ctx, kind);
+    if serving != kind {
+        objects.retain(|object| object.kind() != "Service" || object.name() != KBS_SERVICE);
+        objects.push(render::broker_service(cluster, serving).map_err(unrenderable)?);
+    }
+    Ok(objects)
+}
+
+/// Removes what is of the other kind alone, once nodes reach this one.
+pub(super) async fn remove_other(
+    ctx: &Context,
+    cluster: &TrustedExecutionCluster,
+) -> Result<(), PortError> {
+    let kind = cluster.key_broker();
+    let other = other(kind);
+    let is_ours = |name: &str| {
+        let deployment = ctx.caches.deployments.get(name)?;
+        let mut owners = deployment.owner_references().iter();
+        owners.find(|owner| Some(&owner.uid) == cluster.uid().as_ref()).map(drop)
+    };
+    if is_ours(component_of(other).deployment()).is_none() || serving(ctx, kind) != kind {
+        return Ok(());
+    }
+    let objects = render::only_of(other, cluster, &ctx.parts.deploy).map_err(unrenderable)?;
+    for object in &objects {
+        remove(ctx, object).await?;
+    }
+    tracing::info!(removed = ?other, serves = ?kind, "nodes reach another key broker");
+    Ok(())
+}
+
+async fn remove(ctx: &Context, object: &Object) -> Result<(), PortError> {
+    let (group, version) =
+        object.api_version().split_once('/').unwrap_or_else(|| ("", object.api_version()));
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, object.kind()));
+    let api: Api<DynamicObject> =
+        Api::namespaced_with(ctx.client(), &ctx.parts.namespace, &resource);
+    match api.delete(object.name(), &DeleteParams::background()).await {
+        Ok(_) => {}
+        Err(kube::Error::Api(status)) if status.code == 404 => {}
+        Err(error) => {
+            let what = format!("remove {} {}", object.kind(), object.name());
+            return Err(port_error(what, error));
+        }
+    }
+    Ok(())
+}
+
+/// The kind whose pods nodes reach: the one that is wanted, unless only the other one is available.
+fn serving(ctx: &Context, wanted: BrokerKind) -> BrokerKind {
+    let is_available = |kind| {
+        let deployment = ctx.caches.deployments.get(component_of(kind).deployment());
+        deployment.is_some_and(|deployment| available_since(&deployment).is_some())
+    };
+    let other = other(wanted);
+    if !is_available(wanted) && is_available(other) { other } else { wanted }
+}
+
+/// Since when a Deployment is available; `None` while it is not.
+pub(super) fn available_since(deployment: &Deployment) -> Option<String> {
+    let conditions = deployment.status.as_ref()?.conditions.as_ref()?;
+    let available = conditions.iter().find(|c| c.type_ == "Available" && c.status == "True")?;
+    let since = available.last_transition_time.as_ref().map(|time| time.0.to_string());
+    Some(format!("{:?} {}", deployment.uid(), since.unwrap_or_default()))
+}
+
+fn other(kind: BrokerKind) -> BrokerKind {
+    match kind {
+        BrokerKind::Trustee => BrokerKind::Builtin,
+        BrokerKind::Builtin => BrokerKind::Trustee,
+    }
+}
+
+fn unrenderable(error: RenderError) -> PortError {
+    PortError::new(PortErrorKind::Invalid, "render the objects of the cluster").because(error)
+}

@@ -1,0 +1,186 @@
+//! Approved images from a watch that shows that it is alive.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::TryStreamExt as _;
+use kube::api::{ListParams, WatchEvent, WatchParams};
+use kube::{Api, ResourceExt as _};
+use tec_core::id::ImageName;
+use tec_core::image::ApprovedImage;
+use tec_core::port::{AuditEvent, ImageRegistry, PortError, PortErrorKind, chain};
+use tokio::time::{Instant, sleep};
+
+use crate::api;
+use crate::client::{KubeRegistry, image_of, port_error};
+
+/// Lifetime of one watch in seconds. The API server ends it on time, which shows that everything
+/// until then was delivered.
+const WATCH_SECONDS: u32 = 5;
+/// How long what is known counts after the last sign of life: two watches.
+const FRESH: Duration = Duration::from_secs(2 * WATCH_SECONDS as u64);
+/// Pause after a failure.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The images of a namespace, read from memory while [`run`](Self::run) is polled and its watch is
+/// alive, and from the API server otherwise.
+///
+/// # Security
+/// A revocation counts when the API server delivers it, usually within milliseconds. If it delivers
+/// nothing although the connection stands, what is known counts for 10 seconds and is then asked for
+/// again at each use.
+#[derive(Debug)]
+pub struct WatchedImages {
+    registry: KubeRegistry,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// By name of the object; what is malformed or being removed is left out.
+    images: BTreeMap<String, ApprovedImage>,
+    version: Option<String>,
+    /// The last moment of which it is sure that everything until then is known.
+    complete_at: Option<Instant>,
+}
+
+impl Known {
+    fn put(&mut self, object: &api::ApprovedImage) {
+        match image_of(object) {
+            Some(image) => self.images.insert(object.name_any(), image),
+            None => self.images.remove(&object.name_any()),
+        };
+    }
+
+    fn fresh(&self, now: Instant) -> Option<Vec<ApprovedImage>> {
+        let age = now.checked_duration_since(self.complete_at?)?;
+        (age <= FRESH).then(|| {
+            let mut images: Vec<_> = self.images.values().cloned().collect();
+            images.sort_by(|a, b| a.name.cmp(&b.name));
+            images
+        })
+    }
+}
+
+impl WatchedImages {
+    /// Over a registry; nothing is known yet.
+    pub fn new(registry: KubeRegistry) -> Self {
+        Self { registry, known: Mutex::default() }
+    }
+
+    /// Follows the images, for ever.
+    pub async fn run(&self) {
+        let mut is_failing = false;
+        loop {
+            match self.follow().await {
+                Ok(()) => is_failing = false,
+                Err(error) => {
+                    // Once for each outage.
+                    if !is_failing {
+                        let error = chain(&error);
+                        tracing::warn!(error, "watch of images failed, will be tried again");
+                    }
+                    is_failing = true;
+                    self.known().version = None;
+                    sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// One watch, and the list before it where there was none.
+    async fn follow(&self) -> Result<(), PortError> {
+        let failed = |error| port_error("watch the images", error);
+        let objects: Api<api::ApprovedImage> = self.registry.objects();
+        let known = self.known().version.clone();
+        let version = match known {
+            Some(version) => version,
+            None => self.list_objects(&objects).await?,
+        };
+        let lasting = WatchParams::default().timeout(WATCH_SECONDS);
+        let events = objects.watch(&lasting, &version).await.map_err(failed)?;
+        let mut events = std::pin::pin!(events);
+        while let Some(event) = events.try_next().await.map_err(failed)? {
+            self.take(event)?;
+        }
+        self.known().complete_at = Some(Instant::now());
+        Ok(())
+    }
+
+    async fn list_objects(&self, objects: &Api<api::ApprovedImage>) -> Result<String, PortError> {
+        let begun = Instant::now();
+        let listed = objects.list(&ListParams::default()).await;
+        let listed = listed.map_err(|error| port_error("list the images", error))?;
+        let version = listed.metadata.resource_version.unwrap_or_default();
+        let mut known = self.known();
+        known.images.clear();
+        listed.items.iter().for_each(|object| known.put(object));
+        known.version = Some(version.clone());
+        known.complete_at = Some(begun);
+        Ok(version)
+    }
+
+    fn take(&self, event: WatchEvent<api::ApprovedImage>) -> Result<(), PortError> {
+        let mut known = self.known();
+        let version = match event {
+            WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                known.put(&object);
+                object.resource_version()
+            }
+            WatchEvent::Deleted(object) => {
+                known.images.remove(&object.name_any());
+                object.resource_version()
+            }
+            WatchEvent::Bookmark(mark) => Some(mark.metadata.resource_version),
+            WatchEvent::Error(status) => {
+                let failed = PortError::new(PortErrorKind::Unavailable, "watch the images");
+                return Err(failed.because(kube::Error::Api(status)));
+            }
+        };
+        if version.is_some() {
+            known.version = version;
+        }
+        Ok(())
+    }
+
+    /// What was written here must be read back, so the API server is asked until the watch is sure.
+    fn doubt(&self) {
+        self.known().complete_at = None;
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl ImageRegistry for WatchedImages {
+    async fn put(&self, image: &ApprovedImage) -> Result<(), PortError> {
+        let written = ImageRegistry::put(&self.registry, image).await;
+        self.doubt();
+        written
+    }
+
+    async fn find(&self, name: &ImageName) -> Result<Option<ApprovedImage>, PortError> {
+        ImageRegistry::find(&self.registry, name).await
+    }
+
+    async fn list(&self) -> Result<Vec<ApprovedImage>, PortError> {
+        let fresh = self.known().fresh(Instant::now());
+        match fresh {
+            Some(images) => Ok(images),
+            None => ImageRegistry::list(&self.registry).await,
+        }
+    }
+
+    async fn revoke(&self, name: &ImageName, line: &AuditEvent) -> Result<(), PortError> {
+        let written = ImageRegistry::revoke(&self.registry, name, line).await;
+        self.doubt();
+        written
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,211 @@
+//! What replicas hand to each other by way of the client: sealed, bound to its place.
+//!
+//! ```text
+//! secret of all replicas ─HKDF-SHA256 (salt, label of the place)─► key of this one blob
+//! blob = base64url( salt ‖ AES-256-GCM( deflate(JSON), padded ) ‖ tag )
+//! ```
+//!
+//! # Security
+//! Every blob has a key of its own, from a random salt of 256 bits, so that the number of blobs that
+//! strangers cause is no concern (NIST SP 800-38D, section 8.3, bounds it to 2^32 for one key).
+//! Nothing is parsed before it is authenticated. The padding leaves of the length of the content,
+//! which is compressed, steps of 256 bytes.
+
+use std::io::{Read as _, Write as _};
+
+use aes_gcm::aead::{Aead as _, Payload};
+use aes_gcm::{Aes256Gcm, KeyInit as _, Nonce};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use flate2::Compression;
+use flate2::read::DeflateDecoder;
+use flate2::write::DeflateEncoder;
+use hkdf::Hkdf;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sha2::Sha256;
+use tec_core::port::Entropy;
+use tec_core::secret::SecretArray;
+
+const SALT: usize = 32;
+/// The key of a blob is used once, so its nonce may be fixed.
+const NONCE: [u8; 12] = [0; 12];
+/// Length of what is sealed is a multiple of this.
+const STEP: usize = 256;
+/// Longest content, before it is compressed.
+const MAX_CONTENT: usize = 64 * 1024;
+/// Longest blob that is looked at, in characters.
+const MAX_TEXT: usize = 64 * 1024;
+
+/// Where a blob may stand; a blob of one place is void in any other.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Place {
+    /// In the session cookie.
+    Cookie,
+    /// In an attestation token.
+    Token,
+}
+
+impl Place {
+    fn label(self) -> &'static [u8] {
+        match self {
+            Self::Cookie => b"tec kbs session cookie v1",
+            Self::Token => b"tec kbs session token v1",
+        }
+    }
+}
+
+/// The secret of all replicas.
+#[derive(Debug)]
+pub(super) struct Seal(SecretArray<32>);
+
+impl Seal {
+    pub(super) fn new(secret: SecretArray<32>) -> Self {
+        Self(secret)
+    }
+
+    /// Seals content for a place, bound to `bound`; `None` where the content is too long.
+    pub(super) fn seal(
+        &self,
+        place: Place,
+        bound: &[u8],
+        content: &impl Serialize,
+        entropy: &dyn Entropy,
+    ) -> Option<String> {
+        let mut salt = [0; SALT];
+        entropy.fill(&mut salt);
+        let packed = pack(content)?;
+        let payload = Payload { msg: &packed, aad: bound };
+        let sealed = self.cipher(place, &salt)?.encrypt(&Nonce::from(NONCE), payload).ok()?;
+        let mut blob = salt.to_vec();
+        blob.extend(sealed);
+        Some(URL_SAFE_NO_PAD.encode(blob))
+    }
+
+    /// The content of a blob that a holder of the secret sealed for this place and `bound`.
+    pub(super) fn open<T: DeserializeOwned>(
+        &self,
+        place: Place,
+        bound: &[u8],
+        text: &str,
+    ) -> Option<T> {
+        let text = Some(text).filter(|text| text.len() <= MAX_TEXT)?;
+        let blob = URL_SAFE_NO_PAD.decode(text).ok()?;
+        let (salt, sealed) = blob.split_first_chunk::<SALT>()?;
+        let payload = Payload { msg: sealed, aad: bound };
+        let packed = self.cipher(place, salt)?.decrypt(&Nonce::from(NONCE), payload).ok()?;
+        unpack(&packed)
+    }
+
+    fn cipher(&self, place: Place, salt: &[u8; SALT]) -> Option<Aes256Gcm> {
+        let key = self.key(place, salt)?;
+        Some(Aes256Gcm::new(key.expose("seal or open a session").into()))
+    }
+
+    fn key(&self, place: Place, salt: &[u8; SALT]) -> Option<SecretArray<32>> {
+        let mut key = zeroize::Zeroizing::new([0; 32]);
+        Hkdf::<Sha256>::new(Some(salt), self.0.expose("derive the key of a sealed session"))
+            .expand(place.label(), key.as_mut_slice())
+            .ok()?;
+        Some(SecretArray::new(*key))
+    }
+}
+
+fn pack(content: &impl Serialize) -> Option<Vec<u8>> {
+    let json = serde_json::to_vec(content).ok().filter(|json| json.len() <= MAX_CONTENT)?;
+    let mut packed = DeflateEncoder::new(Vec::new(), Compression::default());
+    packed.write_all(&json).ok()?;
+    let mut packed = packed.finish().ok()?;
+    packed.resize(packed.len().next_multiple_of(STEP), 0);
+    Some(packed)
+}
+
+/// The compressed stream says itself where it ends, so the padding is not looked at.
+fn unpack<T: DeserializeOwned>(packed: &[u8]) -> Option<T> {
+    let most = u64::try_from(MAX_CONTENT).ok()?;
+    let mut json = Vec::new();
+    DeflateDecoder::new(packed).take(most).read_to_end(&mut json).ok()?;
+    serde_json::from_slice(&json).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::any;
+    use tec_core::testing::SeededEntropy;
+
+    use super::*;
+
+    fn seal(fill: u8) -> Seal {
+        Seal::new(SecretArray::new([fill; 32]))
+    }
+
+    fn sealed(place: Place, content: &str) -> String {
+        seal(1).seal(place, b"bound", &content, &SeededEntropy::new(2)).unwrap()
+    }
+
+    fn open(place: Place, bound: &[u8], text: &str) -> Option<String> {
+        seal(1).open(place, bound, text)
+    }
+
+    /// Computed with OpenSSL: `openssl kdf -keylen 32 -kdfopt digest:SHA256 -kdfopt
+    /// hexkey:0101… -kdfopt hexsalt:0202… -kdfopt "info:tec kbs session cookie v1" HKDF`.
+    #[test]
+    fn keys_are_those_of_the_vector_and_of_one_place() {
+        let key = |place| {
+            let key = seal(1).key(place, &[2; SALT]).unwrap();
+            hex::encode(key.expose("test"))
+        };
+        assert_eq!(
+            key(Place::Cookie),
+            "2ea6890c23e2a5c5182368f8253fd0710fd8b8d0241ec9314845995c013b1935"
+        );
+        assert_eq!(
+            key(Place::Token),
+            "072f59a9c335eee7884cf7d1427dd9acdbeea85c08c62c9268453ebae1f0f36d"
+        );
+    }
+
+    #[test]
+    fn only_the_same_secret_place_and_binding_open() {
+        let text = sealed(Place::Cookie, "content");
+        assert_eq!(open(Place::Cookie, b"bound", &text).as_deref(), Some("content"));
+        assert_eq!(open(Place::Token, b"bound", &text), None);
+        assert_eq!(open(Place::Cookie, b"other", &text), None);
+        assert_eq!(seal(2).open::<String>(Place::Cookie, b"bound", &text), None);
+    }
+
+    #[test]
+    fn nothing_of_the_content_shows_but_a_rough_length() {
+        let text = |content: &str| sealed(Place::Cookie, content);
+        assert_eq!(text("a").len(), text("an image name, and the machine's id").len());
+        assert!(text(&"x7".repeat(99)).len() < 600);
+        let other = seal(1).seal(Place::Cookie, b"bound", &"a", &SeededEntropy::new(3)).unwrap();
+        let same = text("a").bytes().zip(other.bytes()).filter(|(one, two)| one == two).count();
+        assert!(same < other.len() / 8, "{same}");
+    }
+
+    #[test]
+    fn content_beyond_the_bound_is_not_sealed() {
+        let long = "a".repeat(MAX_CONTENT);
+        assert!(seal(1).seal(Place::Cookie, b"", &long, &SeededEntropy::new(2)).is_none());
+        assert!(open(Place::Cookie, b"bound", &"A".repeat(MAX_TEXT + 1)).is_none());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn whatever_is_changed_does_not_open(at in any::<proptest::sample::Index>(), flip in 1..=255_u8) {
+            let mut blob = URL_SAFE_NO_PAD.decode(sealed(Place::Cookie, "content")).unwrap();
+            let at = at.index(blob.len());
+            blob[at] ^= flip;
+            assert_eq!(open(Place::Cookie, b"bound", &URL_SAFE_NO_PAD.encode(&blob)), None);
+            blob[at] ^= flip;
+            blob.truncate(at);
+            assert_eq!(open(Place::Cookie, b"bound", &URL_SAFE_NO_PAD.encode(&blob)), None);
+        }
+
+        #[test]
+        fn whatever_a_stranger_writes_does_not_open(text in ".{0,200}") {
+            assert_eq!(open(Place::Cookie, b"bound", &text), None);
+        }
+    }
+}
