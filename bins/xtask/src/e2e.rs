@@ -9,16 +9,6 @@ use crate::{process, programs, term, tools};
 
 /// The test program that has them, in bins/e2e/tests.
 const TESTS: &str = "kubernetes";
-/// The programs that they run.
-const PROGRAMS: [&str; 7] = [
-    "attestation-key-register",
-    "compute-pcrs",
-    "kbs-guard",
-    "key-broker",
-    "operator",
-    "register-server",
-    "tec",
-];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -31,7 +21,8 @@ pub(crate) struct Args {
 pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     let tools = tools::ensure()?;
     tools::ensure_kubernetes(&tools)?;
-    let bin_dir = programs::build(root, &PROGRAMS)?;
+    // With the command line, which they run, too.
+    let bin_dir = programs::build(root, &[&programs::OF_CLUSTERS[..], &["tec"]].concat())?;
     term::step("tests on a Kubernetes API server");
     let mut test = cargo(root);
     test.arg("test").args(programs::ALL);

@@ -15,6 +15,16 @@ pub(crate) const ALL: [&str; 2] = ["--workspace", "--all-features"];
 /// cargo takes their features into account for all, as it does when it builds tests.
 const LIKE_TESTS: [&str; 2] = ["--example", "crds"];
 
+/// What runs in a cluster, beside the command line: tests and scenes on Kubernetes start them.
+pub(crate) const OF_CLUSTERS: [&str; 6] = [
+    "attestation-key-register",
+    "compute-pcrs",
+    "kbs-guard",
+    "key-broker",
+    "operator",
+    "register-server",
+];
+
 /// Builds these binaries, and returns the directory that they are in.
 ///
 /// The development profile is used: its dependencies are optimized where that matters, and it

@@ -21,16 +21,8 @@ const AGENT_PROFILE: &str = "node";
 /// All scenes; those that take longest begin first.
 const SCENES: [&str; 9] =
     ["adversary", "update", "recovery", "fleet", "migration", "operator", CLUSTER, "cuts", SHORT];
-/// The scenes that need the programs of Kubernetes, and ours for it.
+/// The scenes that need the programs of Kubernetes, and ours for clusters.
 const WITH_OPERATOR: [&str; 3] = ["migration", "operator", CLUSTER];
-const OF_OPERATOR: [&str; 6] = [
-    "attestation-key-register",
-    "compute-pcrs",
-    "kbs-guard",
-    "key-broker",
-    "operator",
-    "register-server",
-];
 /// The scene on a node with real pods.
 const CLUSTER: &str = "cluster";
 /// What CI plays.
@@ -61,7 +53,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     };
     if scenes.iter().any(|scene| WITH_OPERATOR.contains(&scene.as_str())) {
         tools::ensure_kubernetes(&tools)?;
-        programs::build(root, &OF_OPERATOR)?;
+        programs::build(root, &programs::OF_CLUSTERS)?;
     }
     if scenes.iter().any(|scene| scene == CLUSTER) {
         tools::ensure_pods(&tools)?;

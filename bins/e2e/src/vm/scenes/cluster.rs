@@ -39,6 +39,7 @@ impl Stage {
                 for name in [&[OPERATOR, BROKER][..], &SERVERS].concat() {
                     charts.available(name)?;
                 }
+                charts.expose()?;
                 Ok(charts)
             })?;
         story.works("the image is in a registry of the cluster, and approved", || {
