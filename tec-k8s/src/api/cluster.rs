@@ -5,6 +5,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use tec_core::boot::Pins;
+use tec_core::endpoint::Endpoint;
 
 use super::condition::conditions_schema;
 use super::evidence::EvidenceSpec;
@@ -13,7 +14,7 @@ use super::policy::{
     REGISTRATION_TOKEN, RegistrationMode, RegistrationSpec, TargetStatus,
 };
 use super::rule::{azure_needs_builtin, immutable, only_to_false, set_at_creation, stays_set};
-use super::trustee::AdditionalTrustee;
+use super::trustee::{AdditionalTrustee, AdditionalTrusteeError, endpoints};
 
 /// Addresses, ports and certificates of the services that nodes talk to.
 ///
@@ -179,6 +180,14 @@ impl TrustedExecutionCluster {
     /// The key broker that releases disk keys.
     pub fn key_broker(&self) -> BrokerKind {
         self.spec.key_broker.unwrap_or_default()
+    }
+
+    /// The key brokers that nodes try, in this order, after that of the cluster.
+    ///
+    /// # Errors
+    /// An entry is invalid. Nodes are then given no address at all.
+    pub fn additional_trustees(&self) -> Result<Vec<Endpoint>, AdditionalTrusteeError> {
+        endpoints(self.spec.public_trustee_addr.as_deref(), &self.spec.additional_trustees)
     }
 
     /// Who may register machines.

@@ -6,7 +6,6 @@ use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 use tec_core::endpoint::{BaseUrl, Endpoint, ParseBaseUrlError};
 
-use super::cluster::TrustedExecutionCluster;
 use super::rule::ca_or_plain_http;
 
 /// Borders of a certificate in PEM (RFC 7468, section 5.1).
@@ -91,24 +90,21 @@ pub enum AdditionalTrusteeError {
     },
 }
 
-impl TrustedExecutionCluster {
-    /// The key brokers that nodes try, in this order, after that of the cluster.
-    ///
-    /// # Errors
-    /// An entry is invalid. Nodes are then given no address at all.
-    pub fn additional_trustees(&self) -> Result<Vec<Endpoint>, AdditionalTrusteeError> {
-        let known = self.spec.public_trustee_addr.as_deref().map(comparable);
-        let mut seen: BTreeSet<_> = known.into_iter().collect();
-        let mut endpoints = Vec::new();
-        for trustee in &self.spec.additional_trustees {
-            let endpoint = endpoint(trustee)?;
-            if !seen.insert(comparable(&trustee.address)) {
-                return Err(AdditionalTrusteeError::Duplicate { address: trustee.address.clone() });
-            }
-            endpoints.push(endpoint);
+/// The key brokers in this order, none of which is `own`, the address of the cluster's.
+pub(super) fn endpoints(
+    own: Option<&str>,
+    trustees: &[AdditionalTrustee],
+) -> Result<Vec<Endpoint>, AdditionalTrusteeError> {
+    let mut seen: BTreeSet<_> = own.into_iter().map(comparable).collect();
+    let mut endpoints = Vec::new();
+    for trustee in trustees {
+        let endpoint = endpoint(trustee)?;
+        if !seen.insert(comparable(&trustee.address)) {
+            return Err(AdditionalTrusteeError::Duplicate { address: trustee.address.clone() });
         }
-        Ok(endpoints)
+        endpoints.push(endpoint);
     }
+    Ok(endpoints)
 }
 
 fn endpoint(trustee: &AdditionalTrustee) -> Result<Endpoint, AdditionalTrusteeError> {
@@ -156,20 +152,14 @@ fn is_pem(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::api::TrustedExecutionClusterSpec;
+    use super::{AdditionalTrustee, AdditionalTrusteeError, Endpoint};
 
     const CA: &str = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n";
 
     fn endpoints(
         trustees: Vec<AdditionalTrustee>,
     ) -> Result<Vec<Endpoint>, AdditionalTrusteeError> {
-        let spec = TrustedExecutionClusterSpec {
-            public_trustee_addr: Some("kbs.example:8080".to_owned()),
-            additional_trustees: trustees,
-            ..TrustedExecutionClusterSpec::default()
-        };
-        TrustedExecutionCluster::new("c", spec).additional_trustees()
+        super::endpoints(Some("kbs.example:8080"), &trustees)
     }
 
     #[test]
