@@ -142,7 +142,7 @@ fn is_pem(text: &str) -> bool {
         };
         let body: String = body.split_ascii_whitespace().collect();
         let is_base64 = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '=');
-        if body.is_empty() || body.len() % 4 != 0 || !body.chars().all(is_base64) {
+        if body.is_empty() || !body.len().is_multiple_of(4) || !body.chars().all(is_base64) {
             return false;
         }
         rest = after.trim_start();
@@ -156,16 +156,14 @@ mod tests {
 
     const CA: &str = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n";
 
-    fn endpoints(
-        trustees: Vec<AdditionalTrustee>,
-    ) -> Result<Vec<Endpoint>, AdditionalTrusteeError> {
-        super::endpoints(Some("kbs.example:8080"), &trustees)
+    fn endpoints(trustees: &[AdditionalTrustee]) -> Result<Vec<Endpoint>, AdditionalTrusteeError> {
+        super::endpoints(Some("kbs.example:8080"), trustees)
     }
 
     #[test]
     fn each_key_broker_keeps_its_place_and_its_own_ca() {
         let two = format!("{CA}{CA}");
-        let found = endpoints(vec![
+        let found = endpoints(&[
             AdditionalTrustee::new("b.example", two.as_str()),
             AdditionalTrustee::dangerous_plain_http("a.example:1"),
         ]);
@@ -177,7 +175,7 @@ mod tests {
     #[test]
     fn an_address_with_a_scheme_a_path_or_nothing_is_refused() {
         for bad in ["https://b.example", "b.example/path", "", "b.example:0", "user@b.example"] {
-            let error = endpoints(vec![AdditionalTrustee::new(bad, CA)]).unwrap_err();
+            let error = endpoints(&[AdditionalTrustee::new(bad, CA)]).unwrap_err();
             assert!(matches!(error, AdditionalTrusteeError::Address { .. }), "{bad}: {error}");
         }
     }
@@ -192,7 +190,7 @@ mod tests {
             "-----BEGIN CERTIFICATE-----\nMI!B\n-----END CERTIFICATE-----",
             "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\ngarbage",
         ] {
-            let error = endpoints(vec![AdditionalTrustee::new("b.example", bad)]).unwrap_err();
+            let error = endpoints(&[AdditionalTrustee::new("b.example", bad)]).unwrap_err();
             let is_expected = matches!(error, AdditionalTrusteeError::CertificateAuthority { .. });
             assert!(is_expected, "{bad:?}: {error}");
         }
@@ -204,7 +202,7 @@ mod tests {
         let denied = AdditionalTrustee { dangerous_plain_http: Some(false), ..neither.clone() };
         let both = AdditionalTrustee { dangerous_plain_http: Some(true), ..trustee() };
         for bad in [neither, denied, both] {
-            let error = endpoints(vec![bad]).unwrap_err();
+            let error = endpoints(&[bad]).unwrap_err();
             assert!(matches!(error, AdditionalTrusteeError::Transport { .. }), "{error}");
         }
     }
@@ -218,7 +216,7 @@ mod tests {
         let own = AdditionalTrustee::new("KBS.example:8080", CA);
         let twice = vec![trustee(), AdditionalTrustee::new("B.EXAMPLE", CA)];
         for bad in [vec![own], twice] {
-            let error = endpoints(bad).unwrap_err();
+            let error = endpoints(&bad).unwrap_err();
             assert!(matches!(error, AdditionalTrusteeError::Duplicate { .. }), "{error}");
         }
     }
