@@ -34,19 +34,19 @@ use tec_k8s::render::Component;
 use tec_support::{SystemClock, SystemEntropy};
 use tec_tpm::event_log::EventLogBuilder;
 use tec_tpm::testing::SoftTpm;
-use tec_trustee::client::{Deadlines, RcarClient};
+use tec_trustee::client::{Deadlines, RcarClient, RcarError};
 use tokio::task::JoinSet;
 
 use crate::guard::bind;
 
 const SHIM: &[u8] = b"shim";
-const KERNEL: &[u8] = b"kernel";
+pub(crate) const KERNEL: &[u8] = b"kernel";
 const KERNEL_FILE: &str = "usr/lib/modules/6.1/vmlinuz";
 /// More than a request has.
 const MAX_BODY: usize = 4 << 20;
 
 /// Boots a machine; its log tells what.
-fn boot(tpm: &SoftTpm, kernel: &[u8]) {
+pub(crate) fn boot(tpm: &SoftTpm, kernel: &[u8]) {
     let (pcr, mut log) = (PcrIndex::BOOT_MANAGER, EventLogBuilder::new());
     tpm.reboot();
     tpm.extend(pcr, &Sha256Digest::of([0; 4]));
@@ -122,8 +122,8 @@ impl Balancer {
     }
 }
 
-struct World {
-    bench: Bench,
+pub(crate) struct World {
+    pub(crate) bench: Bench,
     registry: KubeRegistry,
     balancer: Balancer,
     address: SocketAddr,
@@ -131,7 +131,7 @@ struct World {
     _server: JoinSet<()>,
 }
 
-fn builtin() -> TrustedExecutionCluster {
+pub(crate) fn builtin() -> TrustedExecutionCluster {
     let mut object = plain_cluster("cluster");
     object.spec.key_broker = Some(BrokerKind::Builtin);
     object
@@ -140,8 +140,17 @@ fn builtin() -> TrustedExecutionCluster {
 impl World {
     /// Machine 1 with the key of this TPM, an approved image, the operator and replicas at work.
     async fn new(tpm: &SoftTpm, replicas: usize) -> Self {
+        Self::of(&builtin(), tpm, replicas).await
+    }
+
+    /// The same with this cluster object.
+    pub(crate) async fn of(
+        cluster: &TrustedExecutionCluster,
+        tpm: &SoftTpm,
+        replicas: usize,
+    ) -> Self {
         let mut bench = Bench::new().await.unwrap();
-        bench.create(&builtin()).await.unwrap();
+        bench.create(cluster).await.unwrap();
         let clock = Arc::new(SystemClock);
         let registry = KubeRegistry::new(bench.admin().unwrap(), &bench.namespace, clock);
         bind(&registry, sample::machine_id(1), tpm.public_key()).await;
@@ -171,6 +180,14 @@ impl World {
 
     /// What a node does at boot.
     async fn fetch(&self, attester: &dyn Attester) -> Result<SecretBytes, Code> {
+        self.try_fetch(attester).await.map_err(|error| error.code())
+    }
+
+    /// The same with all that the broker said.
+    pub(crate) async fn try_fetch(
+        &self,
+        attester: &dyn Attester,
+    ) -> Result<SecretBytes, RcarError> {
         let url = format!("http://{}", self.address).parse().unwrap();
         let endpoint = Endpoint::new(url, String::new());
         let deadlines = Deadlines::new(Duration::from_secs(20), Duration::from_secs(40));
@@ -178,12 +195,11 @@ impl World {
         let entropy = Arc::new(SystemEntropy);
         let client = RcarClient::new(&[endpoint], deadlines, &provider, entropy).unwrap();
         let path = ResourcePath::luks_root(&sample::machine_id(1));
-        let fetched = client.fetch(&path, attester).await;
-        fetched.map_err(|error| error.code())
+        client.fetch(&path, attester).await
     }
 
     /// The disk key that the operator made.
-    async fn disk_key(&self) -> SecretBytes {
+    pub(crate) async fn disk_key(&self) -> SecretBytes {
         let name = sample::machine_id(1).to_string();
         let secrets = self.bench.objects::<Secret>().unwrap();
         let mut made = None;
@@ -213,7 +229,10 @@ async fn flags(bench: &Bench, mounted: &Path) -> Vec<OsString> {
     for argument in pod.containers[0].args.clone().unwrap() {
         let (flag, value) = argument.split_once('=').unwrap_or((&argument, ""));
         match flag {
-            "--pcrs" => flags.push(argument.clone().into()),
+            "--pcrs" | "--evidence" | "--snp-id-key" | "--snp-measurement"
+            | "--snp-minimum-tcb" => {
+                flags.push(argument.clone().into());
+            }
             "--signer-key" | "--session-key" => {
                 let (dir, entry) = value.rsplit_once('/').unwrap();
                 let mounts = pod.containers[0].volume_mounts.as_ref().unwrap();

@@ -12,6 +12,7 @@ mod builtin;
 mod chaos;
 mod cluster;
 mod endorsement;
+mod evidence;
 mod faults;
 mod flood;
 mod garbage;

@@ -1,0 +1,84 @@
+//! Evidence that the cluster object names, as the operator hands it to key brokers.
+
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+use tec_core::code::Code;
+use tec_e2e::kube::{Bench, eventually};
+use tec_k8s::api::TrustedExecutionCluster;
+use tec_tpm::testing::SoftAzure;
+use tec_trustee::client::RcarError;
+
+use crate::builtin::{KERNEL, World, boot, builtin};
+
+/// Guests with either of two ID keys, on hosts that are recent enough, beside plain TPMs.
+fn azure() -> Value {
+    json!({
+        "kinds": ["Tpm", "AzSnpVtpm"],
+        "snp": {
+            "idKeys": ["1d".repeat(48), "2d".repeat(48)],
+            "measurements": ["3d".repeat(48)],
+            "minimumTcb": {"bootloader": 4, "tee": 0, "snp": 24, "microcode": 219},
+        },
+    })
+}
+
+/// What the Deployment says about evidence.
+async fn arguments(deployments: &Api<Deployment>, name: &str) -> anyhow::Result<Vec<String>> {
+    let found = deployments.get_opt(name).await?.and_then(|found| found.spec);
+    let pod = found.and_then(|spec| spec.template.spec).unwrap_or_default();
+    let all = pod.containers.into_iter().flat_map(|container| container.args.unwrap_or_default());
+    let is_evidence = |line: &String| line.starts_with("--evidence") || line.starts_with("--snp-");
+    Ok(all.filter(is_evidence).collect())
+}
+
+#[tokio::test]
+async fn key_brokers_follow_the_evidence_of_the_cluster_object_and_its_end() {
+    let mut bench = Bench::at_work_on(&builtin()).await.unwrap();
+    let deployments = bench.objects::<Deployment>().unwrap();
+    let clusters = bench.objects::<TrustedExecutionCluster>().unwrap();
+    let set = async |evidence: Value| {
+        let patch = Patch::Merge(json!({"spec": {"evidence": evidence}}));
+        clusters.patch("cluster", &PatchParams::default(), &patch).await.unwrap();
+    };
+    let exists = async || Ok(deployments.get_opt("key-broker").await?.is_some());
+    eventually("the key broker is there", exists).await.unwrap();
+    assert!(arguments(&deployments, "key-broker").await.unwrap().is_empty());
+    let digest = |byte: &str| byte.repeat(48);
+    let expected = [
+        "--evidence=tpm".to_owned(),
+        "--evidence=az-snp-vtpm".to_owned(),
+        format!("--snp-id-key={}", digest("1d")),
+        format!("--snp-id-key={}", digest("2d")),
+        format!("--snp-measurement={}", digest("3d")),
+        "--snp-minimum-tcb=4,0,24,219".to_owned(),
+    ];
+    set(azure()).await;
+    let has_all = async || Ok(arguments(&deployments, "key-broker").await? == expected);
+    eventually("the key broker has the arguments", has_all).await.unwrap();
+    set(Value::Null).await;
+    let has_none = async || Ok(arguments(&deployments, "key-broker").await?.is_empty());
+    eventually("the key broker takes quotes of TPMs alone", has_none).await.unwrap();
+    bench.stop().await.unwrap();
+}
+
+/// The processor of this machine is none of AMD's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_broker_looks_at_reports_of_azure_only_where_the_cluster_object_names_them() {
+    let machine = SoftAzure::new(1);
+    let mut named = builtin();
+    named.spec.evidence = Some(serde_json::from_value(azure()).unwrap());
+    // Only the verifier of Azure's evidence names a code.
+    for (cluster, why) in [(builtin(), None), (named, Some(Code::QuoteInvalid))] {
+        boot(machine.tpm(), KERNEL);
+        let mut world = World::of(&cluster, machine.tpm(), 1).await;
+        let key = world.disk_key().await;
+        let refused = world.try_fetch(&machine).await.unwrap_err();
+        let RcarError::Denied { code, .. } = &refused else { panic!("{refused:?}") };
+        assert_eq!(*code, why, "{refused:?}");
+        let released = world.try_fetch(machine.tpm()).await.unwrap();
+        assert!(released.ct_eq(&key), "quotes of plain TPMs are taken as before");
+        world.bench.stop().await.unwrap();
+    }
+}
