@@ -32,10 +32,7 @@ async fn run(args: Args) -> anyhow::Result<u8> {
     let store = compose::open(&args.state_dir)?;
     let known = if args.kubernetes {
         let api = ApiServer::of_this_pod(None).await?;
-        let (events, records) = (Arc::clone(&api.attempts), api.records.clone());
-        let (told, written) = (shutdown.clone(), shutdown.clone());
-        tasks.spawn(async move { told.until(events.run()).await });
-        tasks.spawn(async move { written.until(records.run()).await });
+        api.spawn(&mut tasks, &shutdown);
         Known::cluster(&api, args.pins.pins())
     } else {
         let keys = Keys::new(args.keys.clone(), Arc::clone(&store), Arc::clone(&clock));

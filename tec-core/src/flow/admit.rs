@@ -1,8 +1,8 @@
 //! Admission: evidence is held against the registries, and what came of it is on record.
 //!
 //! ```text
-//! evidence ─ its key ─► AkRegistry ─► MachineRegistry ─┐
-//!                              ImageRegistry ──────────┴─► appraise ─► ClockLog ─► AttemptLog, AuditSink
+//! evidence ─ its key ─► AkRegistry (key and machine) ─┐
+//!                        ImageRegistry ───────────────┴─► appraise ─► ClockLog ─► AttemptLog, AuditSink
 //! ```
 
 use crate::ak::{AkRecord, AkState, Fingerprint};
@@ -16,16 +16,14 @@ use crate::image::ApprovedImage;
 use crate::machine::{Machine, MachineState};
 use crate::port::{
     AkRegistry, AttemptLog, AuditEvent, AuditSink, Clock, ClockLog, ClockOutcome, ImageRegistry,
-    MachineRegistry, PortError,
+    PortError,
 };
 
 /// What an admission needs.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct AdmitPorts<'a> {
-    /// The machines.
-    pub machines: &'a dyn MachineRegistry,
-    /// The keys that attest.
+    /// The keys that attest, and their machines.
     pub aks: &'a dyn AkRegistry,
     /// The boots that are approved; `None` where somebody else decides about the registers.
     pub boots: Option<Boots<'a>>,
@@ -42,7 +40,6 @@ pub struct AdmitPorts<'a> {
 impl<'a> AdmitPorts<'a> {
     /// These ports. `boots` is `None` only where somebody else decides about the registers.
     pub fn new(
-        machines: &'a dyn MachineRegistry,
         aks: &'a dyn AkRegistry,
         boots: Option<Boots<'a>>,
         clocks: &'a dyn ClockLog,
@@ -50,7 +47,7 @@ impl<'a> AdmitPorts<'a> {
         audit: &'a dyn AuditSink,
         clock: &'a dyn Clock,
     ) -> Self {
-        Self { machines, aks, boots, clocks, attempts, audit, clock }
+        Self { aks, boots, clocks, attempts, audit, clock }
     }
 }
 
@@ -118,14 +115,11 @@ pub async fn look(
         Ok(verified) => Some(verified.ak.fingerprint()),
         Err(error) => error.ak(),
     };
-    let ak = match &key {
-        Some(key) => ports.aks.find(key).await?,
+    let found = match &key {
+        Some(key) => ports.aks.find_with_machine(key).await?,
         None => None,
     };
-    let machine = match &ak {
-        Some(ak) => ports.machines.find(&ak.machine).await?,
-        None => None,
-    };
+    let (ak, machine) = found.map_or((None, None), |(ak, machine)| (Some(ak), machine));
     let images = match ports.boots {
         Some(boots) => boots.images.list().await?,
         None => Vec::new(),
@@ -218,21 +212,19 @@ pub async fn record(
 /// # Errors
 /// A registry failed.
 pub async fn taken_back(
-    (machines, aks): (&dyn MachineRegistry, &dyn AkRegistry),
+    aks: &dyn AkRegistry,
     machine: MachineId,
     ak: &Fingerprint,
 ) -> Result<Option<(Gate, String)>, PortError> {
-    let found = machines.find(&machine).await?;
-    if found.is_none_or(|found| found.state != MachineState::Active || found.id != machine) {
-        let why = format!("machine {machine} was taken back");
+    let Some((found, owner)) = aks.find_with_machine(ak).await? else {
+        // A revoked key stays known while its machine does.
+        return Ok(Some((Gate::MachineKnown, format!("machine {machine} or its key was removed"))));
+    };
+    if owner.is_none_or(|found| found.state != MachineState::Active || found.id != machine) {
+        let why = format!("machine {machine} was revoked");
         return Ok(Some((Gate::MachineKnown, why)));
     }
-    let found = aks.find(ak).await?;
-    let holds = |found: AkRecord| {
-        found.state == AkState::Bound && found.machine == machine && found.fingerprint() == *ak
-    };
-    if !found.is_some_and(holds) {
-        return Ok(Some((Gate::AkBound, format!("key {ak} was taken back"))));
-    }
-    Ok(None)
+    let holds =
+        found.state == AkState::Bound && found.machine == machine && found.fingerprint() == *ak;
+    Ok((!holds).then(|| (Gate::AkBound, format!("key {ak} was revoked"))))
 }

@@ -7,8 +7,7 @@ use crate::explain::Gate;
 use crate::flow::taken_back;
 use crate::id::ResourcePath;
 use crate::port::{
-    AkRegistry, AuditAction, AuditEvent, AuditSink, Clock, ImageRegistry, MachineRegistry,
-    PortError, SecretStore,
+    AkRegistry, AuditAction, AuditEvent, AuditSink, Clock, ImageRegistry, PortError, SecretStore,
 };
 use crate::secret::SecretBytes;
 
@@ -16,9 +15,7 @@ use crate::secret::SecretBytes;
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct ReleasePorts<'a> {
-    /// The machines.
-    pub machines: &'a dyn MachineRegistry,
-    /// The keys that attest.
+    /// The keys that attest, and their machines.
     pub aks: &'a dyn AkRegistry,
     /// The approved images.
     pub images: &'a dyn ImageRegistry,
@@ -35,7 +32,6 @@ pub struct ReleasePorts<'a> {
 impl<'a> ReleasePorts<'a> {
     /// These ports.
     pub fn new(
-        machines: &'a dyn MachineRegistry,
         aks: &'a dyn AkRegistry,
         images: &'a dyn ImageRegistry,
         states: &'a dyn BootStates,
@@ -43,7 +39,7 @@ impl<'a> ReleasePorts<'a> {
         audit: &'a dyn AuditSink,
         clock: &'a dyn Clock,
     ) -> Self {
-        Self { machines, aks, images, states, secrets, audit, clock }
+        Self { aks, images, states, secrets, audit, clock }
     }
 }
 
@@ -113,7 +109,7 @@ async fn closed_gate(
             format!("machine {own} asked for {path}, which is not its own"),
         )));
     }
-    taken_back((ports.machines, ports.aks), own, &attested.ak()).await
+    taken_back(ports.aks, own, &attested.ak()).await
 }
 
 /// What the quoted registers are in terms of the images that are live now. An image may have been

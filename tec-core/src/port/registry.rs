@@ -158,6 +158,13 @@ pub trait AkRegistry: fmt::Debug + Send + Sync {
     /// Looks a key up by fingerprint.
     async fn find(&self, key: &Fingerprint) -> Result<Option<AkRecord>, PortError>;
 
+    /// Looks a key up with its machine, which is `None` where it is gone. Both are of one look, so
+    /// that a machine that was revoked before the call is returned as revoked.
+    async fn find_with_machine(
+        &self,
+        key: &Fingerprint,
+    ) -> Result<Option<(AkRecord, Option<Machine>)>, PortError>;
+
     /// The key that is bound to a machine.
     async fn bound_to(&self, machine: &MachineId) -> Result<Option<AkRecord>, PortError>;
 

@@ -10,7 +10,7 @@ use super::{MemoryRegistry, block_on};
 use crate::ak::{AkRecord, AkState, ApprovedAk, Fingerprint, SourceNetwork};
 use crate::id::{ImageName, MachineId, ResourcePath};
 use crate::image::ApprovedImage;
-use crate::machine::Machine;
+use crate::machine::{Machine, MachineState};
 use crate::migrate::{
     AdoptPage, Adopted, Authority, Epoch, SwapOutcome, Transition, TrustAnchor, TrustUnit, UnitName,
 };
@@ -39,6 +39,7 @@ enum Defect {
     BindReplaces,
     BindWithoutMachine,
     BoundToNobody,
+    MachineOfYesterday,
     AkRevokeForgets,
     AkListIgnoresMachine,
     ClaimsNothing,
@@ -64,7 +65,7 @@ enum Suite {
 
 use self::Suite::{Anchor, Audited, Images, Keys, Machines, Secrets};
 
-const TABLE: [(Defect, Suite); 26] = [
+const TABLE: [(Defect, Suite); 27] = [
     (Defect::ListIgnoresAfter, Machines),
     (Defect::ListBackwards, Machines),
     (Defect::ListIgnoresLimit, Machines),
@@ -81,6 +82,7 @@ const TABLE: [(Defect, Suite); 26] = [
     (Defect::BindReplaces, Keys),
     (Defect::BindWithoutMachine, Keys),
     (Defect::BoundToNobody, Keys),
+    (Defect::MachineOfYesterday, Keys),
     (Defect::AkRevokeForgets, Keys),
     (Defect::AkListIgnoresMachine, Keys),
     (Defect::ClaimsNothing, Keys),
@@ -213,6 +215,20 @@ impl AkRegistry for Defective {
 
     async fn find(&self, key: &Fingerprint) -> Result<Option<AkRecord>, PortError> {
         AkRegistry::find(&self.inner, key).await
+    }
+
+    async fn find_with_machine(
+        &self,
+        key: &Fingerprint,
+    ) -> Result<Option<(AkRecord, Option<Machine>)>, PortError> {
+        let found = self.inner.find_with_machine(key).await?;
+        if !self.is(Defect::MachineOfYesterday) {
+            return Ok(found);
+        }
+        Ok(found.map(|(ak, machine)| {
+            let before = machine.map(|machine| Machine { state: MachineState::Active, ..machine });
+            (ak, before)
+        }))
     }
 
     async fn bound_to(&self, machine: &MachineId) -> Result<Option<AkRecord>, PortError> {

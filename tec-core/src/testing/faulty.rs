@@ -158,6 +158,7 @@ pass_through!(AkRegistry {
     fn submit(record: &AkRecord, line: &AuditEvent) -> CreateOutcome;
     fn bind(ak: &ApprovedAk, line: &AuditEvent) -> BindOutcome;
     fn find(key: &Fingerprint) -> Option<AkRecord>;
+    fn find_with_machine(key: &Fingerprint) -> Option<(AkRecord, Option<Machine>)>;
     fn bound_to(machine: &MachineId) -> Option<AkRecord>;
     fn list(machine: Option<MachineId>) -> Vec<AkRecord>;
     fn claims(source: &SourceNetwork) -> Claims;

@@ -251,6 +251,18 @@ impl AkRegistry for MemoryRegistry {
         Ok(self.state().aks.get(key).cloned())
     }
 
+    async fn find_with_machine(
+        &self,
+        key: &Fingerprint,
+    ) -> Result<Option<(AkRecord, Option<Machine>)>, PortError> {
+        let state = self.state();
+        let found = state.aks.get(key).cloned();
+        Ok(found.map(|ak| {
+            let machine = state.machines.get(&ak.machine).cloned();
+            (ak, machine)
+        }))
+    }
+
     async fn bound_to(&self, machine: &MachineId) -> Result<Option<AkRecord>, PortError> {
         Ok(self.state().bound_to(machine).cloned())
     }

@@ -8,7 +8,7 @@ use kube::{Resource as _, ResourceExt as _};
 use serde_json::json;
 use tec_core::ak::{AkRecord, AkState, ApprovedAk, Fingerprint, SourceNetwork};
 use tec_core::id::MachineId;
-use tec_core::machine::MachineState;
+use tec_core::machine::{Machine, MachineState};
 use tec_core::migrate::Deed;
 use tec_core::port::{
     AkRegistry, AuditEvent, BindOutcome, Claims, CreateOutcome, PortError, PortErrorKind,
@@ -230,14 +230,6 @@ impl KubeRegistry {
         }
         Ok(CreateOutcome::Created)
     }
-
-    async fn record(&self, object: &api::AttestationKey) -> Result<AkRecord, PortError> {
-        let machine = match object.machine_id() {
-            Ok(id) => self.machine_object(&id).await?,
-            Err(_) => None,
-        };
-        converted(object, machine.as_ref())
-    }
 }
 
 #[async_trait]
@@ -286,11 +278,27 @@ impl AkRegistry for KubeRegistry {
     }
 
     async fn find(&self, key: &Fingerprint) -> Result<Option<AkRecord>, PortError> {
+        let found = self.find_with_machine(key).await?;
+        Ok(found.map(|(record, _)| record))
+    }
+
+    async fn find_with_machine(
+        &self,
+        key: &Fingerprint,
+    ) -> Result<Option<(AkRecord, Option<Machine>)>, PortError> {
         let Some(object) = self.key_object(&self.key_name(key)).await? else {
             return Ok(None);
         };
-        let record = self.record(&object).await?;
-        Ok(Some(record).filter(|record| record.fingerprint() == *key))
+        let machine = match object.machine_id() {
+            Ok(id) => self.machine_object(&id).await?,
+            Err(_) => None,
+        };
+        let record = converted(&object, machine.as_ref())?;
+        if record.fingerprint() != *key {
+            return Ok(None);
+        }
+        let machine = machine.as_ref().map(super::machine::converted).transpose()?;
+        Ok(Some((record, machine)))
     }
 
     async fn bound_to(&self, machine: &MachineId) -> Result<Option<AkRecord>, PortError> {

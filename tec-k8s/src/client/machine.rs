@@ -228,7 +228,7 @@ impl KubeRegistry {
     }
 }
 
-fn converted(object: &api::Machine) -> Result<Machine, PortError> {
+pub(super) fn converted(object: &api::Machine) -> Result<Machine, PortError> {
     let failed = |error| {
         PortError::new(PortErrorKind::Invalid, format!("read {}", object.name_any())).because(error)
     };

@@ -111,6 +111,13 @@ impl AkRegistry for Intake {
         AkRegistry::find(&self.registry, key).await
     }
 
+    async fn find_with_machine(
+        &self,
+        _: &Fingerprint,
+    ) -> Result<Option<(AkRecord, Option<Machine>)>, PortError> {
+        Self::refused("look a key up for an attestation")
+    }
+
     async fn bound_to(&self, machine: &MachineId) -> Result<Option<AkRecord>, PortError> {
         match MachineRegistry::find(self, machine).await? {
             Some(machine) if machine.state == MachineState::Active => {

@@ -13,7 +13,7 @@ use tec_core::flow::{AdmitPorts, Boots, ReleaseError};
 use tec_core::id::{AttemptId, ResourcePath};
 use tec_core::port::{
     AkRegistry, AttemptLog, AuditAction, AuditEvent, AuditSink, Clock, ClockLog, ImageRegistry,
-    MachineRegistry, PortError,
+    PortError,
 };
 
 /// What was found out about one piece of evidence.
@@ -100,9 +100,7 @@ pub struct ApprovedBoots {
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "a bundle of ports, built field by field")]
 pub struct Registries {
-    /// Machines.
-    pub machines: Arc<dyn MachineRegistry>,
-    /// Keys.
+    /// Keys, and their machines.
     pub aks: Arc<dyn AkRegistry>,
     /// Approved boots; `None` leaves the registers to the broker's policies alone.
     pub boots: Option<ApprovedBoots>,
@@ -124,7 +122,6 @@ impl Registries {
             states: &*boots.states,
         });
         AdmitPorts::new(
-            &*self.machines,
             &*self.aks,
             boots,
             &*self.clocks,
@@ -157,7 +154,7 @@ impl Registries {
             let why = format!("machine {own} asked for {path}, which is not its own");
             return Ok(Some((Gate::ReleasePolicy, why)));
         }
-        flow::taken_back((&*self.machines, &*self.aks), own, &key).await
+        flow::taken_back(&*self.aks, own, &key).await
     }
 }
 

@@ -235,6 +235,17 @@ impl AkRegistry for FileStore {
         Ok(self.read(|state| state.key(key).cloned()))
     }
 
+    async fn find_with_machine(
+        &self,
+        key: &Fingerprint,
+    ) -> Result<Option<(AkRecord, Option<Machine>)>, PortError> {
+        Ok(self.read(|state| {
+            let ak = state.key(key)?.clone();
+            let machine = state.machines.iter().find(|machine| machine.id == ak.machine);
+            Some((ak, machine.cloned()))
+        }))
+    }
+
     async fn bound_to(&self, machine: &MachineId) -> Result<Option<AkRecord>, PortError> {
         Ok(self.read(|state| state.bound_to(machine).cloned()))
     }

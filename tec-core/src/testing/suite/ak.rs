@@ -27,6 +27,7 @@ pub async fn ak_registry<R: MachineRegistry + AkRegistry>(make: impl AsyncFn() -
     a_machine_remembers_its_last_binding(&with_machines(&make).await).await;
     claims_are_bound_keys_with_a_source(&with_machines(&make).await).await;
     keys_go_with_their_machine(&with_machines(&make).await).await;
+    a_key_is_found_with_its_machine_as_it_is_now(&with_machines(&make).await).await;
     a_claimed_machine_does_not_expire(&with_machines(&make).await).await;
     list_tells_all_or_those_of_a_machine(&with_machines(&make).await).await;
 }
@@ -262,6 +263,25 @@ async fn keys_go_with_their_machine<R: MachineRegistry + AkRegistry>(registry: &
     ok(registry.expire_unclaimed(sample::time(1)).await);
     let left = ok(AkRegistry::find(registry, &key(3)).await);
     assert_eq!(left, None, "also when the machine expires");
+}
+
+async fn a_key_is_found_with_its_machine_as_it_is_now<R: MachineRegistry + AkRegistry>(
+    registry: &R,
+) {
+    ok(registry.bind(&sample::approved_ak(1, 1), &sample::line()).await);
+    ok(registry.submit(&sample::ak(2, 2), &sample::line()).await);
+    for (number, state) in [(1, MachineState::Active), (2, MachineState::Unclaimed)] {
+        let record = ok(AkRegistry::find(registry, &key(number)).await);
+        let machine = ok(MachineRegistry::find(registry, &sample::machine_id(number)).await);
+        let found = ok(registry.find_with_machine(&key(number)).await);
+        assert_eq!(machine.as_ref().map(|machine| machine.state), Some(state));
+        assert_eq!(found, record.map(|record| (record, machine)));
+    }
+    ok(MachineRegistry::revoke(registry, &sample::machine_id(1), &sample::line()).await);
+    let found = ok(registry.find_with_machine(&key(1)).await);
+    let state = found.and_then(|(_, machine)| machine).map(|machine| machine.state);
+    assert_eq!(state, Some(MachineState::Revoked));
+    assert_eq!(ok(registry.find_with_machine(&key(3)).await), None);
 }
 
 async fn a_claimed_machine_does_not_expire<R: MachineRegistry + AkRegistry>(registry: &R) {
