@@ -10,7 +10,8 @@ use crate::attest::{
     Appraisal, Attempt, Known, PinnedPcrs, VerifiedEvidence, VerifyError, appraise,
 };
 use crate::boot::{BootStates, Pins, WholeImages};
-use crate::explain::Gate;
+use crate::code::Code;
+use crate::explain::{Gate, Ladder};
 use crate::id::{AttemptId, MachineId};
 use crate::image::ApprovedImage;
 use crate::machine::{Machine, MachineState};
@@ -187,7 +188,8 @@ fn leave_registers_out(attempt: &mut Attempt) {
     let ladder = &mut attempt.ladder;
     let failed = ladder.first_failure().map(|step| step.gate);
     if failed == Some(Gate::Pcrs) {
-        ladder.code = None;
+        // Another code says that more than the registers was refused.
+        ladder.code = ladder.code.filter(|code| *code != Gate::Pcrs.code());
         ladder.mismatch = None;
         ladder.skip(Gate::Pcrs, "left to the policies of the key broker");
     }
@@ -212,8 +214,32 @@ pub async fn record(
     }
 }
 
-/// Whether a machine that attested, and its key, were taken back since: the gate that closed, and
-/// why.
+/// A gate that closed after the machine attested.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Closed {
+    /// Which gate.
+    pub gate: Gate,
+    /// Code of the refusal.
+    pub code: Code,
+    /// What was seen there. For admins, never for the node.
+    pub why: String,
+}
+
+impl Closed {
+    /// A gate, with the code of its failures.
+    pub fn new(gate: Gate, why: impl Into<String>) -> Self {
+        Self { gate, code: gate.code(), why: why.into() }
+    }
+
+    /// Marks the gate as failed.
+    pub fn note(self, ladder: &mut Ladder) {
+        ladder.code.get_or_insert(self.code);
+        ladder.fail(self.gate, self.why);
+    }
+}
+
+/// Whether a machine that attested, or its key, was revoked or quarantined since.
 ///
 /// # Errors
 /// A registry failed.
@@ -221,18 +247,26 @@ pub async fn taken_back(
     (machines, aks): (&dyn MachineRegistry, &dyn AkRegistry),
     machine: MachineId,
     ak: &Fingerprint,
-) -> Result<Option<(Gate, String)>, PortError> {
-    let found = machines.find(&machine).await?;
-    if found.is_none_or(|found| found.state != MachineState::Active || found.id != machine) {
-        let why = format!("machine {machine} was taken back");
-        return Ok(Some((Gate::MachineKnown, why)));
+) -> Result<Option<Closed>, PortError> {
+    let found = machines.find(&machine).await?.filter(|found| found.id == machine);
+    match found.map(|found| found.state) {
+        Some(MachineState::Active) => {}
+        Some(MachineState::Quarantined) => {
+            let why = format!("machine {machine} is quarantined");
+            let code = Code::MachineQuarantined;
+            return Ok(Some(Closed { code, ..Closed::new(Gate::ReleasePolicy, why) }));
+        }
+        None | Some(MachineState::Unclaimed | MachineState::Revoked | MachineState::Retired) => {
+            let why = format!("machine {machine} was taken back");
+            return Ok(Some(Closed::new(Gate::MachineKnown, why)));
+        }
     }
     let found = aks.find(ak).await?;
     let holds = |found: AkRecord| {
         found.state == AkState::Bound && found.machine == machine && found.fingerprint() == *ak
     };
     if !found.is_some_and(holds) {
-        return Ok(Some((Gate::AkBound, format!("key {ak} was taken back"))));
+        return Ok(Some(Closed::new(Gate::AkBound, format!("key {ak} was taken back"))));
     }
     Ok(None)
 }

@@ -10,7 +10,7 @@ use super::{MemoryRegistry, block_on};
 use crate::ak::{AkRecord, AkState, ApprovedAk, Fingerprint, SourceNetwork};
 use crate::id::{ImageName, MachineId, ResourcePath};
 use crate::image::ApprovedImage;
-use crate::machine::Machine;
+use crate::machine::{Machine, MachineChange};
 use crate::migrate::{
     AdoptPage, Adopted, Authority, Epoch, SwapOutcome, Transition, TrustAnchor, TrustUnit, UnitName,
 };
@@ -30,6 +30,7 @@ enum Defect {
     CreateIgnoresLimit,
     CreateAlwaysCreates,
     RevokeForgets,
+    QuarantineForgets,
     RevokeOfUnknown,
     RemoveOnce,
     RemoveNothing,
@@ -64,7 +65,7 @@ enum Suite {
 
 use self::Suite::{Anchor, Audited, Images, Keys, Machines, Secrets};
 
-const TABLE: [(Defect, Suite); 26] = [
+const TABLE: [(Defect, Suite); 27] = [
     (Defect::ListIgnoresAfter, Machines),
     (Defect::ListBackwards, Machines),
     (Defect::ListIgnoresLimit, Machines),
@@ -72,6 +73,7 @@ const TABLE: [(Defect, Suite); 26] = [
     (Defect::CreateIgnoresLimit, Machines),
     (Defect::CreateAlwaysCreates, Machines),
     (Defect::RevokeForgets, Machines),
+    (Defect::QuarantineForgets, Machines),
     (Defect::RevokeOfUnknown, Machines),
     (Defect::RemoveOnce, Machines),
     (Defect::RemoveNothing, Keys),
@@ -156,6 +158,22 @@ impl MachineRegistry for Defective {
             Some(Defect::RevokeForgets) if self.machine(id).await.is_some() => Ok(()),
             Some(Defect::RevokeOfUnknown) if self.machine(id).await.is_none() => Ok(()),
             _ => MachineRegistry::revoke(&self.inner, id, line).await,
+        }
+    }
+
+    async fn change(
+        &self,
+        id: &MachineId,
+        change: MachineChange,
+        line: &AuditEvent,
+    ) -> Result<(), PortError> {
+        match (self.defect, change) {
+            (Some(Defect::QuarantineForgets), MachineChange::Quarantine)
+                if self.machine(id).await.is_some() =>
+            {
+                Ok(())
+            }
+            _ => self.inner.change(id, change, line).await,
         }
     }
 

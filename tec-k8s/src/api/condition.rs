@@ -101,6 +101,10 @@ pub enum Reason {
     KeyChanged,
     /// It was taken back.
     Revoked,
+    /// The machine gets no key until an admin releases it.
+    Quarantined,
+    /// The machine was decommissioned.
+    Retired,
     /// The object cannot be read: a field is malformed.
     Malformed,
     /// Another object has the same id, and is older.
@@ -162,6 +166,8 @@ impl Reason {
             Self::Rejected => "Rejected",
             Self::KeyChanged => "KeyChanged",
             Self::Revoked => "Revoked",
+            Self::Quarantined => "Quarantined",
+            Self::Retired => "Retired",
             Self::Malformed => "Malformed",
             Self::Duplicate => "Duplicate",
             Self::KeyLost => "KeyLost",

@@ -3,6 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema, ResourceExt as _};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use tec_core::ak::{AkRecord, Fingerprint};
 use tec_core::id::MachineId;
 use tec_core::machine;
@@ -49,6 +50,7 @@ const REGISTERED_AT: &str = "trusted-execution-clusters.io/registered-at";
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = stays_set("revokedAt"))]
+#[x_kube(validation = stays_set("retiredAt"))]
 #[non_exhaustive]
 pub struct MachineSpec {
     /// The id that the node was given in its Ignition config, a UUID.
@@ -61,6 +63,39 @@ pub struct MachineSpec {
     #[schemars(schema_with = "time_schema")]
     #[x_kube(validation = immutable())]
     pub revoked_at: Option<String>,
+
+    /// When the machine was quarantined, RFC 3339. While this is set it may attest, but it gets no disk
+    /// key and binds no attestation key; remove it to release the machine. Its key is kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "time_schema")]
+    pub quarantined_at: Option<String>,
+
+    /// Why it was quarantined, for other admins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub quarantine_reason: Option<String>,
+
+    /// When the machine was decommissioned, RFC 3339; final. It attests no more; its key stays until
+    /// the object is deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "time_schema")]
+    #[x_kube(validation = immutable())]
+    pub retired_at: Option<String>,
+}
+
+impl MachineSpec {
+    /// Sets what puts a machine into this state, unless it is set; as a merge patch of the spec.
+    /// Empty for the states that follow from its attestation key.
+    pub fn patch_to(&self, state: MachineState, at: Timestamp) -> serde_json::Value {
+        let since = |known: &Option<String>| known.clone().unwrap_or_else(|| at.to_string());
+        match state {
+            MachineState::Revoked => json!({ "revokedAt": since(&self.revoked_at) }),
+            MachineState::Retired => json!({ "retiredAt": since(&self.retired_at) }),
+            MachineState::Quarantined => json!({ "quarantinedAt": since(&self.quarantined_at) }),
+            // A release. Nothing undoes the others.
+            _ => json!({ "quarantinedAt": null, "quarantineReason": null }),
+        }
+    }
 }
 
 /// The attestation key that a machine is bound to.
@@ -202,8 +237,12 @@ impl Machine {
     /// The object for a registered machine, named `machine-<id>` (trusted-cluster-operator).
     pub fn from_core(machine: &machine::Machine) -> Self {
         let mut spec = MachineSpec { id: machine.id.to_string(), ..MachineSpec::default() };
-        if machine.state == MachineState::Revoked {
-            spec.revoked_at = Some(machine.registered_at.to_string());
+        let since = Some(machine.registered_at.to_string());
+        match machine.state {
+            MachineState::Revoked => spec.revoked_at = since,
+            MachineState::Retired => spec.retired_at = since,
+            MachineState::Quarantined => spec.quarantined_at = since,
+            _ => {}
         }
         let mut object = Self::new(&Self::name_of(&machine.id), spec);
         stamp(&mut object, REGISTERED_AT, machine.registered_at);
@@ -271,6 +310,10 @@ impl Machine {
     pub fn state(&self) -> MachineState {
         if self.spec.revoked_at.is_some() {
             MachineState::Revoked
+        } else if self.spec.retired_at.is_some() {
+            MachineState::Retired
+        } else if self.spec.quarantined_at.is_some() {
+            MachineState::Quarantined
         } else if self.bound_key().is_some() {
             MachineState::Active
         } else {

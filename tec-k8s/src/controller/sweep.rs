@@ -74,7 +74,9 @@ fn count(ctx: &Context) {
     for (name, state) in [
         ("active", MachineState::Active),
         ("unclaimed", MachineState::Unclaimed),
+        ("quarantined", MachineState::Quarantined),
         ("revoked", MachineState::Revoked),
+        ("retired", MachineState::Retired),
     ] {
         ctx.metrics.set(Metric::Machines, &[name], in_state(state));
     }

@@ -51,7 +51,7 @@ fn keep_unseen(ctx: &Context) {
     for name in &unseen {
         let kept = ctx.caches.machines.get(name).map(|machine| {
             let is_live =
-                machine.spec.revoked_at.is_none() && machine.metadata.deletion_timestamp.is_none();
+                !machine.state().is_final() && machine.metadata.deletion_timestamp.is_none();
             match machine.machine_id().ok().filter(|_| is_live) {
                 Some(id) => machine::keep(ctx, &machine, &id),
                 None => Ok(()),

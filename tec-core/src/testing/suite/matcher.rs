@@ -46,7 +46,9 @@ fn machines() -> Vec<Option<Machine>> {
         None,
         in_state(MachineState::Unclaimed),
         in_state(MachineState::Active),
+        in_state(MachineState::Quarantined),
         in_state(MachineState::Revoked),
+        in_state(MachineState::Retired),
         Some(bound_before(None)),
         Some(bound_before(Some(8))),
         Some(bound_before(Some(9))),
@@ -96,9 +98,12 @@ fn check(
     if !matches!(decision, AkDecision::Approve(_)) {
         return;
     }
+    let is_bound_already = of_machine.is_some_and(|bound| bound.public == candidate.public);
     assert!(
-        machine.is_some_and(|machine| machine.state != MachineState::Revoked),
-        "approved for a machine that is not there or was revoked: {told}"
+        machine.is_some_and(|machine| {
+            machine.state.takes_keys() || (is_bound_already && !machine.state.is_final())
+        }),
+        "approved for a machine that is not there or not in service: {told}"
     );
     assert!(
         of_machine.is_none_or(|bound| bound.public == candidate.public),
