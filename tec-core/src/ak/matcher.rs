@@ -148,7 +148,7 @@ fn common_rule(
     of_machine: Option<&AkRecord>,
     same_key: Option<&AkRecord>,
 ) -> Option<AkDecision> {
-    let Some(machine) = machine.filter(|machine| !machine.state.is_final()) else {
+    let Some(machine) = machine.filter(|machine| machine.state.takes_keys()) else {
         return Some(AkDecision::Reject(AkReason::MachineNotWaiting));
     };
     if let Some(known) = same_key {
@@ -164,10 +164,6 @@ fn common_rule(
             Some(AkDecision::Approve(AkReason::SameKeyAgain))
         }
         Some(_) => Some(AkDecision::Reject(AkReason::MachineHasOtherKey)),
-        // A quarantined machine keeps its key, and binds no other one.
-        None if !machine.state.takes_keys() => {
-            Some(AkDecision::Reject(AkReason::MachineNotWaiting))
-        }
         None => None,
     }
 }

@@ -40,11 +40,12 @@ const REGISTERED_AT: &str = "trusted-execution-clusters.io/registered-at";
     selectable = ".spec.id",
     selectable = ".spec.revokedAt",
     selectable = ".status.attestationKey.name",
-    printcolumn = r#"{"name":"Id","type":"string","jsonPath":".spec.id"}"#,
-    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status"}"#,
-    printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].reason"}"#,
+    printcolumn = r#"{"name":"Node","type":"string","jsonPath":".spec.nodeName"}"#,
+    printcolumn = r#"{"name":"State","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].reason"}"#,
+    printcolumn = r#"{"name":"Image","type":"string","jsonPath":".status.image"}"#,
+    printcolumn = r#"{"name":"Id","type":"string","jsonPath":".spec.id","priority":1}"#,
+    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status","priority":1}"#,
     printcolumn = r#"{"name":"Key","type":"string","jsonPath":".status.attestationKey.name","priority":1}"#,
-    printcolumn = r#"{"name":"Image","type":"string","jsonPath":".status.image","priority":1}"#,
     printcolumn = r#"{"name":"Attested","type":"date","jsonPath":".status.lastAttestation.at"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
@@ -63,6 +64,12 @@ pub struct MachineSpec {
     #[schemars(schema_with = "time_schema")]
     #[x_kube(validation = immutable())]
     pub revoked_at: Option<String>,
+
+    /// Name of the node that runs on the machine, as admins know it. It is shown, and commands find the
+    /// machine by it; nothing is decided on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(min = 1, max = 253))]
+    pub node_name: Option<String>,
 
     /// When the machine was quarantined, RFC 3339. While this is set it may attest, but it gets no disk
     /// key and binds no attestation key; remove it to release the machine. Its key is kept.
@@ -188,6 +195,25 @@ pub struct LastAttestation {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub code: Option<String>,
+
+    /// The approved image that it booted; several names, separated by commas, where a boot has parts of
+    /// several images or they cannot be told apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub image: Option<String>,
+}
+
+impl LastAttestation {
+    /// As a merge patch that leaves nothing of an earlier attempt.
+    #[cfg(feature = "client")]
+    pub(crate) fn patch(&self) -> serde_json::Value {
+        serde_json::json!({
+            "at": self.at,
+            "attempt": self.attempt,
+            "code": self.code,
+            "image": self.image,
+        })
+    }
 }
 
 /// What is known of the machine.
@@ -227,7 +253,8 @@ pub struct MachineStatus {
     #[schemars(with = "LastAttestation")]
     pub last_attestation: Option<LastAttestation>,
 
-    /// The approved image that it booted last.
+    /// The approved image that it booted when it last obtained its key, as in `lastAttestation.image`. A
+    /// refused attempt leaves it as it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub image: Option<String>,

@@ -228,7 +228,10 @@ async fn write(
         "observedGeneration": machine.metadata.generation,
     });
     if let (Some(members), Some(news)) = (status.as_object_mut(), attempt) {
-        members.insert("lastAttestation".to_owned(), json!(news.last));
+        if let Some(image) = news.last.image.as_ref().filter(|_| news.last.code.is_none()) {
+            members.insert("image".to_owned(), json!(image));
+        }
+        members.insert("lastAttestation".to_owned(), news.last.patch());
     }
     if let (Some(members), Some(targets)) = (status.as_object_mut(), targets) {
         members.insert("publishedTo".to_owned(), json!(targets));

@@ -24,14 +24,20 @@ const FOREIGN_FINALIZER: &str = "trusted-execution-clusters.io/attestationkey-se
 /// Runs until it is dropped.
 pub(super) async fn run(ctx: &Context) {
     loop {
-        if let Err(error) = expire(ctx).await {
-            tracing::warn!(error = chain(&error), "unclaimed machines are not removed");
-        }
-        if let Err(error) = release(ctx).await {
-            tracing::warn!(error = chain(&error), "a finalizer stays");
+        if !ctx.is_paused() {
+            clean(ctx).await;
         }
         count(ctx);
         tokio::time::sleep(EVERY).await;
+    }
+}
+
+async fn clean(ctx: &Context) {
+    if let Err(error) = expire(ctx).await {
+        tracing::warn!(error = chain(&error), "unclaimed machines are not removed");
+    }
+    if let Err(error) = release(ctx).await {
+        tracing::warn!(error = chain(&error), "a finalizer stays");
     }
 }
 

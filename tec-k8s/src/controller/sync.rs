@@ -64,6 +64,9 @@ fn keep_unseen(ctx: &Context) {
 }
 
 async fn round(ctx: &Context) -> Result<Option<Duration>, PortError> {
+    if ctx.is_paused() {
+        return Ok(None);
+    }
     // Revocations of keys and machines go out, whatever is wrong with images.
     let stated = ctx.parts.trust.set_images(live_images(ctx));
     let waiting = std::mem::take(&mut ctx.memory().unpublished);

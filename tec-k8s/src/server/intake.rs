@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use kube::{Api, Client};
 use tec_core::ak::{AkRecord, ApprovedAk, Fingerprint, SourceNetwork};
 use tec_core::id::MachineId;
-use tec_core::machine::{Machine, MachineChange};
+use tec_core::machine::{Machine, MachineChange, MachineState};
 use tec_core::port::{
     AkRegistry, AuditEvent, BindOutcome, Claims, CreateOutcome, MachineRegistry, PortError,
     PortErrorKind, UnclaimedLimit,
@@ -122,7 +122,7 @@ impl AkRegistry for Intake {
 
     async fn bound_to(&self, machine: &MachineId) -> Result<Option<AkRecord>, PortError> {
         match MachineRegistry::find(self, machine).await? {
-            Some(machine) if machine.binding.is_some() && !machine.state.is_final() => {
+            Some(machine) if machine.state == MachineState::Active => {
                 self.registry.bound_to(&machine.id).await
             }
             _ => Ok(None),

@@ -46,7 +46,7 @@ fn coded(fallback: Code, context: impl Into<String>) -> impl FnOnce(PortError) -
 }
 
 /// An enum's name as it stands in JSON.
-fn word<T: serde::Serialize>(value: &T) -> String {
+pub(crate) fn word<T: serde::Serialize>(value: &T) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(text)) => text,
         _ => String::new(),

@@ -14,6 +14,7 @@ use tec_support::exit::OK;
 
 use super::access::Cluster;
 use super::cli::KubeIgnitionCommand;
+use super::machine::find;
 use crate::output::Output;
 
 pub(super) async fn ignition(
@@ -25,7 +26,14 @@ pub(super) async fn ignition(
         KubeIgnitionCommand::Merge { url, ca, token_file } => {
             merge(cluster, url, ca.as_deref(), token_file.as_deref()).await?
         }
-        KubeIgnitionCommand::Machine { id } => of_machine(cluster, id).await?,
+        KubeIgnitionCommand::Machine { machine } => {
+            // A config may be needed before there is a machine.
+            let id = match machine.machine.parse() {
+                Ok(id) => id,
+                Err(_) => find(cluster, &machine).await?.machine_id()?,
+            };
+            of_machine(cluster, id).await?
+        }
     };
     // An Ignition config is JSON in either form of output.
     output.print(&config, ToString::to_string)?;

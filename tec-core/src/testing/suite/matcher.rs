@@ -98,11 +98,8 @@ fn check(
     if !matches!(decision, AkDecision::Approve(_)) {
         return;
     }
-    let is_bound_already = of_machine.is_some_and(|bound| bound.public == candidate.public);
     assert!(
-        machine.is_some_and(|machine| {
-            machine.state.takes_keys() || (is_bound_already && !machine.state.is_final())
-        }),
+        machine.is_some_and(|machine| machine.state.takes_keys()),
         "approved for a machine that is not there or not in service: {told}"
     );
     assert!(

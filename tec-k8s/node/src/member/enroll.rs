@@ -155,7 +155,7 @@ impl Enrollments for KubeEnrollments {
         self.swap(object, claim).await
     }
 
-    /// A machine that somebody revoked stays so, and its node gets nothing.
+    /// A machine that somebody quarantined, retired or revoked stays so, and its node gets nothing.
     async fn settle(&self, claim: &Claim, key: &PublicKey) -> Result<Settled, PortError> {
         let matcher = self.matcher().await?;
         let id = self.machine_id(claim).await?;
