@@ -129,6 +129,7 @@ impl MachineRegistry for KubeRegistry {
         let operation = || format!("register machine {}", machine.id);
         self.permit_soon(Deed::Admit, operation).await?;
         let mut object = api::Machine::from_core(machine);
+        object.spec.node_name.clone_from(&self.node_name);
         self.complete(object.meta_mut(), None);
         let name = object.name_any();
         let place = match limit {

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::events::v1::Event;
@@ -10,11 +11,12 @@ use kube::{Resource as _, ResourceExt as _};
 use serde_json::{Value, json};
 use tec_core::id::MachineId;
 use tec_core::machine::{Machine as Known, RegisteredBy};
+use tec_core::port::{MachineRegistry as _, UnclaimedLimit};
 use tec_core::testing::sample;
 use tec_e2e::kube::{Bench, eventually};
 use tec_e2e::settings::own_program;
 use tec_k8s::api::{AttestationKey, Machine, MachineStatus, PAUSED, TrustedExecutionCluster};
-use tec_k8s::client::{ATTEMPT, ATTEMPT_REPORTER};
+use tec_k8s::client::{ATTEMPT, ATTEMPT_REPORTER, KubeRegistry};
 use tec_support::SystemClock;
 
 const BROKER_SERVICE: &str = "kbs-service";
@@ -171,6 +173,15 @@ async fn a_name_finds_one_machine_and_none_where_two_have_it() {
         let refused = plugin(&bench, &["machine", "name", &two, taken]).await;
         assert!(!refused.status.success(), "{taken} leads to another machine");
     }
+    // As the join service registers the machine of a member.
+    let admin = bench.admin().unwrap();
+    let registry = KubeRegistry::new(admin, &bench.namespace, Arc::new(SystemClock));
+    let now = tec_core::port::Clock::now(&SystemClock);
+    let member = Known::unclaimed(id(3), RegisteredBy::JoinService, now);
+    let named = registry.with_node_name("worker-3");
+    named.create(&member, UnclaimedLimit::Unlimited).await.unwrap();
+    let shown = done(&bench, &["machine", "show", "worker-3"]).await;
+    assert_eq!(shown["spec"]["id"], id(3).to_string());
     // Somebody who may write objects does it all the same.
     let machines = bench.objects::<Machine>().unwrap();
     let twin = Patch::Merge(json!({"spec": {"nodeName": "worker-1"}}));

@@ -10,7 +10,7 @@ use tec_support::exit::OK;
 
 use super::access::Cluster;
 use super::cli::{KubeAkCommand, MachineRef};
-use super::machine::find;
+use super::machine::id_of;
 use super::{cell, cells};
 use crate::args::DryRun;
 use crate::output::{Output, table};
@@ -24,7 +24,7 @@ pub(super) async fn ak(
         KubeAkCommand::List { machine } => {
             let mut keys = cluster.list::<AttestationKey>().await?;
             let wanted = match machine {
-                Some(machine) => Some(find(cluster, &MachineRef { machine }).await?.spec.id),
+                Some(machine) => Some(id_of(cluster, &MachineRef { machine }).await?.to_string()),
                 None => None,
             };
             keys.retain(|key| wanted.is_none() || key.spec.uuid == wanted);

@@ -14,7 +14,7 @@ use tec_support::exit::OK;
 
 use super::access::Cluster;
 use super::cli::KubeIgnitionCommand;
-use super::machine::find;
+use super::machine::id_of;
 use crate::output::Output;
 
 pub(super) async fn ignition(
@@ -27,12 +27,7 @@ pub(super) async fn ignition(
             merge(cluster, url, ca.as_deref(), token_file.as_deref()).await?
         }
         KubeIgnitionCommand::Machine { machine } => {
-            // A config may be needed before there is a machine.
-            let id = match machine.machine.parse() {
-                Ok(id) => id,
-                Err(_) => find(cluster, &machine).await?.machine_id()?,
-            };
-            of_machine(cluster, id).await?
+            of_machine(cluster, id_of(cluster, &machine).await?).await?
         }
     };
     // An Ignition config is JSON in either form of output.

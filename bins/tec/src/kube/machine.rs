@@ -82,6 +82,14 @@ pub(super) async fn find(cluster: &Cluster, asked: &MachineRef) -> Result<Machin
     })
 }
 
+/// The id that was asked for, whether or not there is such a machine, or that of the machine of this name.
+pub(super) async fn id_of(cluster: &Cluster, asked: &MachineRef) -> anyhow::Result<MachineId> {
+    match asked.machine.parse() {
+        Ok(id) => Ok(id),
+        Err(_) => Ok(find(cluster, asked).await?.machine_id()?),
+    }
+}
+
 fn named(mut machines: Vec<Machine>, name: &str) -> Vec<Machine> {
     machines.retain(|machine| machine.spec.node_name.as_deref() == Some(name));
     machines
