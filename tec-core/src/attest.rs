@@ -256,19 +256,15 @@ fn identity_gates(ladder: &mut Ladder, known: Known<'_>) -> Option<()> {
         ladder.fail(Gate::AkBound, "the key is not registered");
         return None;
     };
-    match known.machine {
-        Some(machine) => match out_of_service(machine.state) {
-            Some(why) => {
-                ladder.fail(Gate::MachineKnown, format!("machine {} {why}", machine.id));
-                return None;
-            }
-            None => ladder.pass(Gate::MachineKnown, format!("machine {}", machine.id)),
-        },
-        None => {
-            ladder.fail(Gate::MachineKnown, format!("machine {} was removed", record.machine));
-            return None;
-        }
+    let Some(machine) = known.machine else {
+        ladder.fail(Gate::MachineKnown, format!("machine {} was removed", record.machine));
+        return None;
+    };
+    if let Some(why) = out_of_service(machine.state) {
+        ladder.fail(Gate::MachineKnown, format!("machine {} {why}", machine.id));
+        return None;
     }
+    ladder.pass(Gate::MachineKnown, format!("machine {}", machine.id));
     match record.state {
         AkState::Bound => {
             ladder.pass(Gate::AkBound, format!("key {}", record.fingerprint()));

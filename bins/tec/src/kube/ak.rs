@@ -10,7 +10,7 @@ use tec_support::exit::OK;
 
 use super::access::Cluster;
 use super::cli::{KubeAkCommand, MachineRef};
-use super::machine::id_of;
+use super::lookup::id_of;
 use super::{cell, cells};
 use crate::args::DryRun;
 use crate::output::{Output, table};

@@ -13,7 +13,7 @@ use tec_support::exit::OK;
 
 use super::access::Cluster;
 use super::cli::MachineRef;
-use super::machine::find;
+use super::lookup::find;
 use super::of;
 use crate::attempt::render as every_check;
 use crate::output::Output;

@@ -14,7 +14,7 @@ use tec_support::exit::OK;
 
 use super::access::Cluster;
 use super::cli::KubeIgnitionCommand;
-use super::machine::id_of;
+use super::lookup::id_of;
 use crate::output::Output;
 
 pub(super) async fn ignition(

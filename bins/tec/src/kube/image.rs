@@ -11,7 +11,7 @@ use tec_support::exit::{CodedError, OK};
 
 use super::access::Cluster;
 use super::cli::KubeImageCommand;
-use super::machine::label;
+use super::lookup::label;
 use super::{cell, cells};
 use crate::args::DryRun;
 use crate::output::{Output, table};

@@ -12,6 +12,7 @@ pub(crate) mod cli;
 mod explain;
 pub(crate) mod ignition;
 mod image;
+mod lookup;
 mod machine;
 mod redact;
 mod status;
