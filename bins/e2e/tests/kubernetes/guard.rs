@@ -428,7 +428,7 @@ async fn a_quarantined_machine_attests_and_gets_no_key_until_it_is_released() {
 async fn an_impostor_gets_nothing_and_says_nothing_about_the_machine() {
     let tpm = approved_boot();
     let world = World::new(&tpm).await;
-    world.fetch(&tpm).await.unwrap();
+    world.unlock(&tpm).await;
     world.attested("True AttestationSucceeded").await;
     let impostor = Impostor { stranger: SoftTpm::rsa(2), named: tpm.public_key() };
     assert_eq!(world.fetch(&impostor).await.unwrap_err(), Code::QuoteInvalid);
