@@ -174,6 +174,10 @@ codes! {
     EscrowRefused = "TEC-K409", 409, "the recovery key is not kept",
         "The machine left 64 recovery keys already, or what it sent is no sealed key.",
         "Look at them with `tec machine recovery-key`. A machine that made them in error is removed and registered anew.";
+    MachineQuarantined = "TEC-A423", 401, "the machine is quarantined",
+        "An admin quarantined this machine: it may attest, but gets no disk key until it is released. Its key is kept.",
+        "Find out why (`tec audit` or `kubectl tec machine show`), then run `tec machine release <machine>` (on \
+         Kubernetes `kubectl tec machine release <machine>`), or retire or revoke the machine.";
     KeyMissing = "TEC-A414", 401, "there is no key at this path",
         "The machine attested well, but no key was stored for it, or it was removed.",
         "If the key was lost, restore the store from a backup; a new key cannot open the old disk.";

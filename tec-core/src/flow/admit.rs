@@ -10,7 +10,8 @@ use crate::attest::{
     Appraisal, Attempt, Known, PinnedPcrs, VerifiedEvidence, VerifyError, appraise,
 };
 use crate::boot::{BootStates, Pins, WholeImages};
-use crate::explain::Gate;
+use crate::code::Code;
+use crate::explain::{Gate, Ladder};
 use crate::id::{AttemptId, MachineId};
 use crate::image::ApprovedImage;
 use crate::machine::{Machine, MachineState};
@@ -181,7 +182,8 @@ fn leave_registers_out(attempt: &mut Attempt) {
     let ladder = &mut attempt.ladder;
     let failed = ladder.first_failure().map(|step| step.gate);
     if failed == Some(Gate::Pcrs) {
-        ladder.code = None;
+        // Another code says that more than the registers was refused.
+        ladder.code = ladder.code.filter(|code| *code != Gate::Pcrs.code());
         ladder.mismatch = None;
         ladder.skip(Gate::Pcrs, "left to the policies of the key broker");
     }
@@ -206,8 +208,32 @@ pub async fn record(
     }
 }
 
-/// Whether a machine that attested, and its key, were taken back since: the gate that closed, and
-/// why.
+/// A gate that closed after the machine attested.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Closed {
+    /// Which gate.
+    pub gate: Gate,
+    /// Code of the refusal.
+    pub code: Code,
+    /// What was seen there. For admins, never for the node.
+    pub why: String,
+}
+
+impl Closed {
+    /// A gate, with the code of its failures.
+    pub fn new(gate: Gate, why: impl Into<String>) -> Self {
+        Self { gate, code: gate.code(), why: why.into() }
+    }
+
+    /// Marks the gate as failed.
+    pub fn note(self, ladder: &mut Ladder) {
+        ladder.code.get_or_insert(self.code);
+        ladder.fail(self.gate, self.why);
+    }
+}
+
+/// Whether a machine that attested, or its key, was revoked or quarantined since.
 ///
 /// # Errors
 /// A registry failed.
@@ -215,16 +241,26 @@ pub async fn taken_back(
     aks: &dyn AkRegistry,
     machine: MachineId,
     ak: &Fingerprint,
-) -> Result<Option<(Gate, String)>, PortError> {
+) -> Result<Option<Closed>, PortError> {
     let Some((found, owner)) = aks.find_with_machine(ak).await? else {
         // A revoked key stays known while its machine does.
-        return Ok(Some((Gate::MachineKnown, format!("machine {machine} or its key was removed"))));
+        let why = format!("machine {machine} or its key was removed");
+        return Ok(Some(Closed::new(Gate::MachineKnown, why)));
     };
-    if owner.is_none_or(|found| found.state != MachineState::Active || found.id != machine) {
-        let why = format!("machine {machine} was revoked");
-        return Ok(Some((Gate::MachineKnown, why)));
+    let owner = owner.filter(|owner| owner.id == machine);
+    match owner.map(|owner| owner.state) {
+        Some(MachineState::Active) => {}
+        Some(MachineState::Quarantined) => {
+            let why = format!("machine {machine} is quarantined");
+            let code = Code::MachineQuarantined;
+            return Ok(Some(Closed { code, ..Closed::new(Gate::ReleasePolicy, why) }));
+        }
+        None | Some(MachineState::Unclaimed | MachineState::Revoked | MachineState::Retired) => {
+            let why = format!("machine {machine} was revoked or retired");
+            return Ok(Some(Closed::new(Gate::MachineKnown, why)));
+        }
     }
     let holds =
         found.state == AkState::Bound && found.machine == machine && found.fingerprint() == *ak;
-    Ok((!holds).then(|| (Gate::AkBound, format!("key {ak} was revoked"))))
+    Ok((!holds).then(|| Closed::new(Gate::AkBound, format!("key {ak} was revoked"))))
 }

@@ -35,8 +35,8 @@ pub async fn escrow(
 ) -> Result<u32, ReleaseError> {
     let machine = attested.machine();
     let closed = taken_back(aks, machine, &attested.ak()).await;
-    if let Some((gate, _)) = closed.map_err(ReleaseError::Port)? {
-        return Err(ReleaseError::Refused { code: gate.code() });
+    if let Some(closed) = closed.map_err(ReleaseError::Port)? {
+        return Err(ReleaseError::Refused { code: closed.code });
     }
     keep(secrets, clock, machine, sealed).await.map_err(ReleaseError::Port)
 }

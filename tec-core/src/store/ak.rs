@@ -7,7 +7,7 @@ use super::error::{Failure, StoreError, some_row};
 use super::{Store, audit, authority, machine};
 use crate::ak::{AkRecord, AkState, ApprovedAk, Fingerprint, PublicKey, SourceNetwork};
 use crate::id::MachineId;
-use crate::machine::{Machine, MachineState};
+use crate::machine::Machine;
 use crate::migrate::Deed;
 use crate::port::{
     AkRegistry, AuditEvent, BindOutcome, Claims, CreateOutcome, PortError, PortErrorKind,
@@ -143,7 +143,7 @@ fn bind(db: &Connection, mut record: AkRecord, line: &AuditEvent) -> Result<Bind
 
 fn is_live(db: &Connection, id: &MachineId) -> Result<bool, StoreError> {
     let machine = machine::find(db, id)?;
-    Ok(machine.is_some_and(|machine| machine.state != MachineState::Revoked))
+    Ok(machine.is_some_and(|machine| machine.state.takes_keys()))
 }
 
 /// Writes a record, whatever is there; also for what another anchor has.

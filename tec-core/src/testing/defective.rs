@@ -10,7 +10,7 @@ use super::{MemoryRegistry, block_on};
 use crate::ak::{AkRecord, AkState, ApprovedAk, Fingerprint, SourceNetwork};
 use crate::id::{ImageName, MachineId, ResourcePath};
 use crate::image::ApprovedImage;
-use crate::machine::{Machine, MachineState};
+use crate::machine::{Machine, MachineChange, MachineState};
 use crate::migrate::{
     AdoptPage, Adopted, Authority, Epoch, SwapOutcome, Transition, TrustAnchor, TrustUnit, UnitName,
 };
@@ -30,6 +30,7 @@ enum Defect {
     CreateIgnoresLimit,
     CreateAlwaysCreates,
     RevokeForgets,
+    QuarantineForgets,
     RevokeOfUnknown,
     RemoveOnce,
     RemoveNothing,
@@ -73,6 +74,7 @@ const TABLE: [(Defect, Suite); 27] = [
     (Defect::CreateIgnoresLimit, Machines),
     (Defect::CreateAlwaysCreates, Machines),
     (Defect::RevokeForgets, Machines),
+    (Defect::QuarantineForgets, Machines),
     (Defect::RevokeOfUnknown, Machines),
     (Defect::RemoveOnce, Machines),
     (Defect::RemoveNothing, Keys),
@@ -158,6 +160,22 @@ impl MachineRegistry for Defective {
             Some(Defect::RevokeForgets) if self.machine(id).await.is_some() => Ok(()),
             Some(Defect::RevokeOfUnknown) if self.machine(id).await.is_none() => Ok(()),
             _ => MachineRegistry::revoke(&self.inner, id, line).await,
+        }
+    }
+
+    async fn change(
+        &self,
+        id: &MachineId,
+        change: MachineChange,
+        line: &AuditEvent,
+    ) -> Result<(), PortError> {
+        match (self.defect, change) {
+            (Some(Defect::QuarantineForgets), MachineChange::Quarantine)
+                if self.machine(id).await.is_some() =>
+            {
+                Ok(())
+            }
+            _ => self.inner.change(id, change, line).await,
         }
     }
 

@@ -12,7 +12,7 @@ use crate::ak::{AkRecord, ApprovedAk, ClockReading, Fingerprint, SourceNetwork};
 use crate::attest::Attempt;
 use crate::id::{AttemptId, ImageName, MachineId, ResourcePath};
 use crate::image::ApprovedImage;
-use crate::machine::Machine;
+use crate::machine::{Machine, MachineChange};
 use crate::migrate::{
     AdoptPage, Adopted, Authority, Epoch, SwapOutcome, Transition, TrustAnchor, TrustUnit, UnitName,
 };
@@ -150,6 +150,7 @@ pass_through!(MachineRegistry {
     fn find(id: &MachineId) -> Option<Machine>;
     fn list(after: Option<MachineId>, limit: usize) -> Vec<Machine>;
     fn revoke(id: &MachineId, line: &AuditEvent) -> ();
+    fn change(id: &MachineId, change: MachineChange, line: &AuditEvent) -> ();
     fn remove(id: &MachineId) -> ();
     fn expire_unclaimed(before: Timestamp) -> u64;
 });

@@ -12,7 +12,7 @@ use crate::ak::{AkRecord, AkState, ApprovedAk, ClockReading, Fingerprint, Source
 use crate::attest::Attempt;
 use crate::id::{AttemptId, ImageName, MachineId, ResourcePath};
 use crate::image::ApprovedImage;
-use crate::machine::{LastBinding, Machine, MachineState, RegisteredBy};
+use crate::machine::{LastBinding, Machine, MachineChange, MachineState, RegisteredBy};
 use crate::migrate::{AnchorId, Authority, Deed, Epoch, UnitName};
 use crate::port::{
     AkRegistry, AttemptLog, AuditEvent, AuditSink, BindOutcome, Claims, ClockLog, ClockOutcome,
@@ -54,7 +54,7 @@ impl State {
     }
 
     fn is_live(&self, machine: &MachineId) -> bool {
-        self.machines.get(machine).is_some_and(|machine| machine.state != MachineState::Revoked)
+        self.machines.get(machine).is_some_and(|machine| machine.state.takes_keys())
     }
 
     fn unclaimed(&self) -> usize {
@@ -158,6 +158,22 @@ impl MachineRegistry for MemoryRegistry {
             PortError::new(PortErrorKind::NotFound, format!("revoke machine {id}"))
         })?;
         machine.state = MachineState::Revoked;
+        state.events.push(line.clone());
+        Ok(())
+    }
+
+    async fn change(
+        &self,
+        id: &MachineId,
+        change: MachineChange,
+        line: &AuditEvent,
+    ) -> Result<(), PortError> {
+        let mut state = self.state();
+        let refused = |kind| PortError::new(kind, format!("change the state of machine {id}"));
+        state.permit(Deed::of(change), format!("change the state of machine {id}"))?;
+        let machine = state.machines.get_mut(id).ok_or_else(|| refused(PortErrorKind::NotFound))?;
+        let after = machine.state_after(change);
+        machine.state = after.ok_or_else(|| refused(PortErrorKind::Conflict))?;
         state.events.push(line.clone());
         Ok(())
     }

@@ -8,7 +8,7 @@ use kube::{Resource as _, ResourceExt as _};
 use serde_json::json;
 use tec_core::ak::{AkRecord, AkState, ApprovedAk, Fingerprint, SourceNetwork};
 use tec_core::id::MachineId;
-use tec_core::machine::{Machine, MachineState};
+use tec_core::machine::Machine;
 use tec_core::migrate::Deed;
 use tec_core::port::{
     AkRegistry, AuditEvent, BindOutcome, Claims, CreateOutcome, PortError, PortErrorKind,
@@ -106,8 +106,7 @@ impl KubeRegistry {
         let machine = self.machine_object(&ak.machine).await?;
         // After the machine was read: see the module about authority.
         self.permit(Deed::Admit, || format!("bind key {}", ak.fingerprint())).await?;
-        let Some(machine) = machine.filter(|machine| machine.state() != MachineState::Revoked)
-        else {
+        let Some(machine) = machine.filter(|machine| machine.state().takes_keys()) else {
             return Ok(Attempt::Done(BindOutcome::NoMachine));
         };
         let name = self.key_name(&ak.fingerprint());
@@ -246,7 +245,7 @@ impl AkRegistry for KubeRegistry {
         let refused = |kind| PortError::new(kind, operation());
         self.permit_soon(Deed::Admit, operation).await?;
         let machine = self.machine_object(&record.machine).await?;
-        let machine = machine.filter(|machine| machine.state() != MachineState::Revoked);
+        let machine = machine.filter(|machine| machine.state().takes_keys());
         let Some(machine) = machine else {
             return Err(refused(PortErrorKind::NotFound));
         };

@@ -217,6 +217,11 @@ impl Context {
         )
     }
 
+    /// Whether an admin asked the operator to change nothing.
+    pub(super) fn is_paused(&self) -> bool {
+        self.cluster().is_some_and(|cluster| cluster.is_paused())
+    }
+
     /// Tells people. An Event that cannot be written is no reason to stop.
     pub(super) async fn event<K>(&self, object: &K, event: signal::Event, note: &str)
     where

@@ -288,6 +288,11 @@ async fn process(ctx: &Context, shutdown: impl Future<Output = ()>) {
 }
 
 async fn look(ctx: &Context, task: Task) {
+    if ctx.is_paused() && !matches!(task, Task::Cluster(_)) {
+        // It counts as not looked at, and is looked at when the pause ends.
+        ctx.queue.done(&task, Next::Wait);
+        return;
+    }
     let begin = Instant::now();
     let outcome = match &task {
         Task::Cluster(name) => cluster::reconcile(ctx, name).await,

@@ -24,14 +24,20 @@ const FOREIGN_FINALIZER: &str = "trusted-execution-clusters.io/attestationkey-se
 /// Runs until it is dropped.
 pub(super) async fn run(ctx: &Context) {
     loop {
-        if let Err(error) = expire(ctx).await {
-            tracing::warn!(error = chain(&error), "unclaimed machines are not removed");
-        }
-        if let Err(error) = release(ctx).await {
-            tracing::warn!(error = chain(&error), "a finalizer stays");
+        if !ctx.is_paused() {
+            clean(ctx).await;
         }
         count(ctx);
         tokio::time::sleep(EVERY).await;
+    }
+}
+
+async fn clean(ctx: &Context) {
+    if let Err(error) = expire(ctx).await {
+        tracing::warn!(error = chain(&error), "unclaimed machines are not removed");
+    }
+    if let Err(error) = release(ctx).await {
+        tracing::warn!(error = chain(&error), "a finalizer stays");
     }
 }
 
@@ -74,7 +80,9 @@ fn count(ctx: &Context) {
     for (name, state) in [
         ("active", MachineState::Active),
         ("unclaimed", MachineState::Unclaimed),
+        ("quarantined", MachineState::Quarantined),
         ("revoked", MachineState::Revoked),
+        ("retired", MachineState::Retired),
     ] {
         ctx.metrics.set(Metric::Machines, &[name], in_state(state));
     }

@@ -51,7 +51,7 @@ fn keep_unseen(ctx: &Context) {
     for name in &unseen {
         let kept = ctx.caches.machines.get(name).map(|machine| {
             let is_live =
-                machine.spec.revoked_at.is_none() && machine.metadata.deletion_timestamp.is_none();
+                !machine.state().is_final() && machine.metadata.deletion_timestamp.is_none();
             match machine.machine_id().ok().filter(|_| is_live) {
                 Some(id) => machine::keep(ctx, &machine, &id),
                 None => Ok(()),
@@ -64,6 +64,9 @@ fn keep_unseen(ctx: &Context) {
 }
 
 async fn round(ctx: &Context) -> Result<Option<Duration>, PortError> {
+    if ctx.is_paused() {
+        return Ok(None);
+    }
     // Revocations of keys and machines go out, whatever is wrong with images.
     let stated = ctx.parts.trust.set_images(live_images(ctx));
     let waiting = std::mem::take(&mut ctx.memory().unpublished);

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use kube::{Api, Client};
 use tec_core::ak::{AkRecord, ApprovedAk, Fingerprint, SourceNetwork};
 use tec_core::id::MachineId;
-use tec_core::machine::{Machine, MachineState};
+use tec_core::machine::{Machine, MachineChange, MachineState};
 use tec_core::port::{
     AkRegistry, AuditEvent, BindOutcome, Claims, CreateOutcome, MachineRegistry, PortError,
     PortErrorKind, UnclaimedLimit,
@@ -70,6 +70,15 @@ impl MachineRegistry for Intake {
 
     async fn revoke(&self, _: &MachineId, _: &AuditEvent) -> Result<(), PortError> {
         Self::refused("revoke a machine")
+    }
+
+    async fn change(
+        &self,
+        _: &MachineId,
+        _: MachineChange,
+        _: &AuditEvent,
+    ) -> Result<(), PortError> {
+        Self::refused("change the state of a machine")
     }
 
     async fn remove(&self, _: &MachineId) -> Result<(), PortError> {

@@ -74,7 +74,7 @@ metrics! {
     QueueDepth = "tec_operator_queue_depth", Gauge, ["controller"], "operator",
         "Objects that wait for their turn.";
     Machines = "tec_operator_machines", Gauge, ["state"], "operator",
-        "Machines by state: active, unclaimed, revoked or failing.";
+        "Machines by state: active, unclaimed, quarantined, revoked or retired.";
     Keys = "tec_operator_attestation_keys", Gauge, ["state"], "operator",
         "Attestation keys by state: bound, pending or revoked.";
     Images = "tec_operator_images", Gauge, ["state"], "operator",

@@ -288,6 +288,27 @@ async fn explain(bench: &Bench) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_quarantined_machine_gets_no_key_from_any_replica() {
+    let tpm = SoftTpm::rsa(1);
+    boot(&tpm, KERNEL);
+    let world = World::new(&tpm, 2).await;
+    world.disk_key().await;
+    world.fetch(&tpm).await.unwrap();
+    let machines = world.bench.objects::<Machine>().unwrap();
+    let name = Machine::name_of(&sample::machine_id(1));
+    let change = async |since: Option<String>| {
+        let patch = Patch::Merge(json!({"spec": {"quarantinedAt": since}}));
+        machines.patch(&name, &PatchParams::default(), &patch).await.unwrap();
+    };
+    change(Some(SystemClock.now().to_string())).await;
+    for _ in 0..2 {
+        assert_eq!(world.fetch(&tpm).await.unwrap_err(), Code::MachineQuarantined);
+    }
+    change(None).await;
+    world.fetch(&tpm).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_revoked_machine_gets_nothing_and_a_stranger_costs_no_object() {
     let tpm = SoftTpm::rsa(1);
     boot(&tpm, KERNEL);

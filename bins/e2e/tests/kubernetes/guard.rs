@@ -24,7 +24,7 @@ use tec_core::endpoint::Endpoint;
 use tec_core::flow::{AkOutcome, AkPorts, AkSubmission, ClaimLimits};
 use tec_core::id::{MachineId, ResourcePath};
 use tec_core::image::{ApprovedImage, ExpectedPcr, ExpectedPcrs, ImageEvent};
-use tec_core::machine::RegisteredBy;
+use tec_core::machine::{MachineChange, RegisteredBy};
 use tec_core::pcr::PcrIndex;
 use tec_core::port::{
     AkRegistry, AttemptLog as _, AttestationEvidence, Attester, AuditAction, AuditEvent, Clock,
@@ -49,6 +49,8 @@ use tec_trustee::policy::{
     PolicyIntent, ak_reference_name, ak_reference_value, pcr_reference_name,
 };
 use tec_trustee::token::TokenSigner;
+
+use super::standing;
 
 const DISK_KEY: &[u8] = b"the key of the disk";
 /// More than anybody would write down one by one.
@@ -333,8 +335,14 @@ async fn what_comes_of_an_attempt_stands_on_the_machine_and_a_flood_writes_it_on
     assert!(key.ct_eq(&SecretBytes::new(DISK_KEY.to_vec())));
     world.attested("True AttestationSucceeded").await;
     let status = world.machine().await.status.unwrap();
-    let last = status.last_attestation.unwrap();
+    let last = status.last_attestation.as_ref().unwrap();
     assert!(last.attempt.is_some() && last.code.is_none(), "{last:?}");
+    assert_eq!(status.image.as_deref(), Some("44.1"));
+    let dry = standing::plugin(&world.bench, &["image", "revoke", "44.1", "--dry-run"]).await;
+    let said: Value = serde_json::from_slice(&dry.stdout).unwrap();
+    let booted = &said["last_booted_by"][0]["machine"];
+    assert_eq!(*booted, sample::machine_id(1).to_string(), "{said}");
+    world.fetch(&tpm).await.unwrap();
 
     // The disk key of a machine that booted something else stays where it is.
     tpm.reboot();
@@ -348,8 +356,9 @@ async fn what_comes_of_an_attempt_stands_on_the_machine_and_a_flood_writes_it_on
     assert_eq!(codes, [Code::PcrMismatch]);
     world.attested("False AttestationFailed").await;
     let status = world.machine().await.status.unwrap();
-    let code = status.last_attestation.unwrap().code;
+    let code = status.last_attestation.as_ref().unwrap().code.clone();
     assert_eq!(code.as_deref(), Some(codes[0].as_str()));
+    assert_eq!(status.image.as_deref(), Some("44.1"), "the last good boot stays");
     let events = world.events().await;
     let reasons: Vec<_> = events.iter().map(|(reason, _)| reason.as_str()).collect();
     assert_eq!(reasons, ["AttestationFailed", "AttestationSucceeded"]);
@@ -395,10 +404,31 @@ async fn a_revocation_counts_at_once() {
 }
 
 #[tokio::test]
+async fn a_quarantined_machine_attests_and_gets_no_key_until_it_is_released() {
+    let tpm = approved_boot();
+    let world = World::new(&tpm).await;
+    world.unlock(&tpm).await;
+    let machine = sample::machine_id(1);
+    let change = async |change| {
+        let machines: &dyn MachineRegistry = &world.registry;
+        flow::change_machine(machines, &SystemClock, machine, change, "test").await.unwrap();
+    };
+    change(MachineChange::Quarantine).await;
+    assert_eq!(world.fetch(&tpm).await.unwrap_err(), Code::MachineQuarantined);
+    world.attested("False AttestationFailed").await;
+    let status = world.machine().await.status.unwrap();
+    assert_eq!(status.last_attestation.unwrap().code.as_deref(), Some("TEC-A423"));
+    change(MachineChange::Release).await;
+    world.fetch(&tpm).await.unwrap();
+    change(MachineChange::Retire).await;
+    assert_eq!(world.fetch(&tpm).await.unwrap_err(), Code::MachineUnknown);
+}
+
+#[tokio::test]
 async fn an_impostor_gets_nothing_and_says_nothing_about_the_machine() {
     let tpm = approved_boot();
     let world = World::new(&tpm).await;
-    world.fetch(&tpm).await.unwrap();
+    world.unlock(&tpm).await;
     world.attested("True AttestationSucceeded").await;
     let impostor = Impostor { stranger: SoftTpm::rsa(2), named: tpm.public_key() };
     assert_eq!(world.fetch(&impostor).await.unwrap_err(), Code::QuoteInvalid);

@@ -30,6 +30,7 @@ mod rights;
 mod rules;
 mod scale;
 mod servers;
+mod standing;
 mod targets;
 mod tls;
 mod trustee;

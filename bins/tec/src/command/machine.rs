@@ -11,7 +11,7 @@ use tec_core::code::Code;
 use tec_core::flow;
 use tec_core::flow::RegisterPorts;
 use tec_core::id::MachineId;
-use tec_core::machine::{Machine, MachineState, RegisteredBy};
+use tec_core::machine::{Machine, MachineChange, MachineState, RegisteredBy};
 use tec_core::port::{
     AkRegistry, AttemptLog, Clock as _, MachineRegistry, PortError, PortErrorKind,
 };
@@ -39,6 +39,30 @@ pub(crate) enum MachineCommand {
         /// Its id; a random one if not given.
         #[arg(long)]
         id: Option<MachineId>,
+    },
+    /// Withhold the disk key from a machine until it is released.
+    Quarantine {
+        /// Id of the machine.
+        id: MachineId,
+        /// Reason, for the audit log.
+        #[arg(long, default_value = "")]
+        reason: String,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Lift the quarantine of a machine.
+    Release {
+        /// Id of the machine.
+        id: MachineId,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Decommission a machine, which cannot be undone. Its disk key is kept until it is removed.
+    Retire {
+        /// Id of the machine.
+        id: MachineId,
+        #[command(flatten)]
+        dry_run: DryRun,
     },
     /// Let it attest no more; its disk key stays.
     Revoke {
@@ -104,6 +128,18 @@ pub(crate) async fn machine(
             }
             say(output, "revoked", dry_run.dry_run, &[id])?;
         }
+        MachineCommand::Quarantine { id, reason, dry_run } => {
+            change(&store, id, MachineChange::Quarantine, &reason, dry_run).await?;
+            say(output, "quarantined", dry_run.dry_run, &[id])?;
+        }
+        MachineCommand::Release { id, dry_run } => {
+            change(&store, id, MachineChange::Release, "", dry_run).await?;
+            say(output, "released", dry_run.dry_run, &[id])?;
+        }
+        MachineCommand::Retire { id, dry_run } => {
+            change(&store, id, MachineChange::Retire, "", dry_run).await?;
+            say(output, "retired", dry_run.dry_run, &[id])?;
+        }
         MachineCommand::Remove { id, dry_run } => {
             find(&store, id).await?;
             if !dry_run.dry_run {
@@ -152,6 +188,27 @@ async fn find(store: &Store, id: MachineId) -> anyhow::Result<Machine> {
         .ok_or_else(|| {
             CodedError::new(Code::MachineUnknown, format!("there is no machine {id}")).into()
         })
+}
+
+async fn change(
+    store: &Store,
+    id: MachineId,
+    change: MachineChange,
+    reason: &str,
+    dry_run: DryRun,
+) -> anyhow::Result<()> {
+    let machine = find(store, id).await?;
+    if machine.state_after(change).is_none() {
+        let context = format!("machine {id} is {} for good", word(&machine.state));
+        return Err(CodedError::new(Code::MachineUnknown, context).into());
+    }
+    if dry_run.dry_run {
+        return Ok(());
+    }
+    flow::change_machine(store, &SystemClock, id, change, reason)
+        .await
+        .map_err(coded(Code::StoreUnavailable, format!("change the state of machine {id}")))?;
+    Ok(())
 }
 
 fn not_readmitted(id: MachineId, error: PortError) -> anyhow::Error {

@@ -57,8 +57,8 @@ pub(crate) enum KubeCommand {
     Image(KubeImageCommand),
     /// Say why a machine got its key, or did not.
     Explain {
-        /// Which machine.
-        machine: MachineId,
+        #[command(flatten)]
+        machine: MachineRef,
     },
     /// Ignition configs for installers and nodes.
     #[command(subcommand)]
@@ -80,44 +80,87 @@ pub(crate) enum KubeCommand {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum KubeMachineCommand {
-    /// List them.
+    /// List the machines.
     List,
-    /// Show one with its conditions.
+    /// Show a machine with its conditions.
     Show {
-        /// Which.
-        id: MachineId,
+        #[command(flatten)]
+        machine: MachineRef,
     },
-    /// Register one by hand, and print its Ignition config.
+    /// Register a machine manually, and print its Ignition config.
     Add {
-        /// Its id; a random one if not given.
+        /// Id of the machine (default: a random one).
         #[arg(long)]
         id: Option<MachineId>,
+        /// Name of the node that will run on it.
+        #[arg(long)]
+        node_name: Option<String>,
         #[command(flatten)]
         dry_run: DryRun,
     },
-    /// Let it attest no more; the key of its disk stays.
+    /// Set the name of the node that runs on a machine; commands accept it in place of the id.
+    Name {
+        #[command(flatten)]
+        machine: MachineRef,
+        /// The name, for example that of the Kubernetes Node.
+        node_name: String,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Withhold the disk key from a machine until it is released.
+    Quarantine {
+        #[command(flatten)]
+        machine: MachineRef,
+        /// Reason, shown to other admins.
+        #[arg(long)]
+        reason: Option<String>,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Lift the quarantine of a machine.
+    Release {
+        #[command(flatten)]
+        machine: MachineRef,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Decommission a machine, which cannot be undone. Its disk key is kept until it is removed.
+    Retire {
+        #[command(flatten)]
+        machine: MachineRef,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Revoke a machine that is not trusted any more, which cannot be undone. Its disk key is kept.
     Revoke {
-        /// Which.
-        id: MachineId,
+        #[command(flatten)]
+        machine: MachineRef,
         #[command(flatten)]
         dry_run: DryRun,
     },
-    /// Remove it with the key of its disk, which then opens with a recovery key only.
+    /// Remove a machine and its disk key. Only a recovery key opens the disk then.
     Remove {
-        /// Which.
-        id: MachineId,
+        #[command(flatten)]
+        machine: MachineRef,
         #[command(flatten)]
         dry_run: DryRun,
     },
+}
+
+/// A machine, as commands are given it.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct MachineRef {
+    /// Id of the machine, or name of its node.
+    pub(crate) machine: String,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum KubeAkCommand {
     /// List them.
     List {
-        /// Only those of this machine.
+        /// Only those of this machine: its id, or the name of its node.
         #[arg(long)]
-        machine: Option<MachineId>,
+        machine: Option<String>,
     },
     /// Approve a key that waits.
     Approve {
@@ -179,7 +222,7 @@ pub(crate) enum KubeIgnitionCommand {
     },
     /// The config of a machine, as the registration server hands it out.
     Machine {
-        /// Which.
-        id: MachineId,
+        #[command(flatten)]
+        machine: MachineRef,
     },
 }

@@ -5,13 +5,15 @@ use serde::Serialize;
 use tec_core::attest::Attempt;
 use tec_core::code::Code;
 use tec_core::id::MachineId;
+use tec_core::machine::MachineState;
 use tec_core::port::{AttemptLog as _, PortErrorKind};
 use tec_k8s::api::{LastAttestation, Machine};
 use tec_k8s::client::AttemptRecords;
 use tec_support::exit::OK;
 
 use super::access::Cluster;
-use super::machine::find;
+use super::cli::MachineRef;
+use super::lookup::find;
 use super::of;
 use crate::attempt::render as every_check;
 use crate::output::Output;
@@ -35,6 +37,8 @@ enum Verdict {
     Refused,
     NeverSeen,
     Revoked,
+    Retired,
+    Quarantined,
 }
 
 #[derive(Debug, Serialize)]
@@ -47,11 +51,11 @@ struct Explained {
 
 pub(super) async fn explain(
     cluster: &Cluster,
-    id: MachineId,
+    machine: &MachineRef,
     output: Output,
 ) -> anyhow::Result<u8> {
-    let machine = find(cluster, id).await?;
-    let attempt = recorded(cluster, id).await?;
+    let machine = find(cluster, machine).await?;
+    let attempt = recorded(cluster, machine.machine_id()?).await?;
     output.print(&explanation(&machine, attempt), render)?;
     Ok(OK)
 }
@@ -83,11 +87,13 @@ fn explanation(machine: &Machine, attempt: Option<Attempt>) -> Explanation {
     // The record is written first, the status later; it stays when the record is removed.
     let last = attempt.as_ref().map(last_of).or(status.last_attestation);
     let code = last.as_ref().and_then(|last| last.code.as_deref());
-    let verdict = match (&machine.spec.revoked_at, &last, code) {
-        (Some(_), _, _) => Verdict::Revoked,
-        (None, None, _) => Verdict::NeverSeen,
-        (None, Some(_), None) => Verdict::Attested,
-        (None, Some(_), Some(_)) => Verdict::Refused,
+    let verdict = match (machine.state(), &last, code) {
+        (MachineState::Revoked, _, _) => Verdict::Revoked,
+        (MachineState::Retired, _, _) => Verdict::Retired,
+        (MachineState::Quarantined, _, _) => Verdict::Quarantined,
+        (_, None, _) => Verdict::NeverSeen,
+        (_, Some(_), None) => Verdict::Attested,
+        (_, Some(_), Some(_)) => Verdict::Refused,
     };
     let wrong = status.conditions.iter().filter(|c| c.status != "True");
     Explanation {
@@ -118,6 +124,10 @@ fn render(explanation: &Explanation) -> String {
             format!("machine {id} never sent evidence, so it did not reach the key broker")
         }
         Verdict::Revoked => format!("machine {id} is revoked, so it gets no key"),
+        Verdict::Retired => format!("machine {id} is retired, so it gets no key"),
+        Verdict::Quarantined => format!(
+            "machine {id} is quarantined, so it gets no key: kubectl tec machine release {id}"
+        ),
     }];
     let conditions = explanation.conditions.iter();
     lines.extend(

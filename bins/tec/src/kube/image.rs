@@ -11,6 +11,7 @@ use tec_support::exit::{CodedError, OK};
 
 use super::access::Cluster;
 use super::cli::KubeImageCommand;
+use super::lookup::label;
 use super::{cell, cells};
 use crate::args::DryRun;
 use crate::output::{Output, table};
@@ -69,20 +70,20 @@ async fn revoke(
     output: Output,
 ) -> anyhow::Result<()> {
     let change = json!({"spec": {"revokedAt": SystemClock.now().to_string()}});
+    // Read before, so that whoever asks sees what the revocation meets.
+    let machines = cluster.list::<Machine>().await?;
     let changed = cluster.merge::<ApprovedImage>(name.as_str(), &change, dry_run);
     changed.await?;
-    let machines = cluster.list::<Machine>().await?;
     say(output, "revoked", dry_run, name, &booted(&machines, name))
 }
 
-/// The machines that booted the image last.
-fn booted(machines: &[Machine], name: &ImageName) -> Vec<String> {
+/// The machines that last booted the image, or parts of it.
+fn booted<'a>(machines: &'a [Machine], name: &ImageName) -> Vec<&'a Machine> {
     let booted_it = |machine: &&Machine| {
         let image = machine.status.as_ref().and_then(|status| status.image.as_deref());
-        image == Some(name.as_str())
+        image.is_some_and(|images| images.split(", ").any(|image| image == name.as_str()))
     };
-    let machines = machines.iter().filter(booted_it);
-    machines.map(|machine| machine.spec.id.clone()).collect()
+    machines.iter().filter(booted_it).collect()
 }
 
 fn say(
@@ -90,15 +91,21 @@ fn say(
     done: &str,
     dry_run: DryRun,
     name: &ImageName,
-    machines: &[String],
+    machines: &[&Machine],
 ) -> anyhow::Result<()> {
+    let booted = machines
+        .iter()
+        .map(|machine| json!({"machine": machine.spec.id, "node_name": machine.spec.node_name}));
     let value = json!({
-        "image": name, "action": done, "dry_run": dry_run.dry_run, "last_booted_by": machines,
+        "image": name, "action": done, "dry_run": dry_run.dry_run,
+        "last_booted_by": booted.collect::<Vec<_>>(),
     });
     let would = if dry_run.dry_run { "would be " } else { "" };
     output.print(&value, |_| {
         let mut lines = vec![format!("image {name} {would}{done}")];
-        lines.extend(machines.iter().map(|id| format!("  last booted by machine {id}")));
+        lines.extend(
+            machines.iter().map(|machine| format!("  last booted by machine {}", label(machine))),
+        );
         lines.join("\n")
     })
 }

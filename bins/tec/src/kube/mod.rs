@@ -12,6 +12,7 @@ pub(crate) mod cli;
 mod explain;
 pub(crate) mod ignition;
 mod image;
+mod lookup;
 mod machine;
 mod redact;
 mod status;
@@ -46,7 +47,7 @@ pub(crate) async fn run(args: KubeArgs, output: Output) -> anyhow::Result<u8> {
         KubeCommand::Machine(command) => machine::machine(&cluster, command, output).await,
         KubeCommand::Ak(command) => ak::ak(&cluster, command, output).await,
         KubeCommand::Image(command) => image::image(&cluster, command, output).await,
-        KubeCommand::Explain { machine } => explain::explain(&cluster, machine, output).await,
+        KubeCommand::Explain { machine } => explain::explain(&cluster, &machine, output).await,
         KubeCommand::Ignition(command) => ignition::ignition(&cluster, command, output).await,
         KubeCommand::SupportBundle { file, dry_run } => {
             bundle::bundle(&cluster, &file, dry_run, output).await

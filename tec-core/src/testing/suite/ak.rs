@@ -1,6 +1,6 @@
 use super::{at_once, kind, ok};
 use crate::ak::{AkRecord, AkState, ApprovedAk, Fingerprint, SourceNetwork};
-use crate::machine::{LastBinding, MachineState};
+use crate::machine::{LastBinding, MachineChange, MachineState};
 use crate::port::{
     AkRegistry, BindOutcome, CreateOutcome, MachineRegistry, PortErrorKind, UnclaimedLimit,
 };
@@ -21,6 +21,7 @@ pub async fn ak_registry<R: MachineRegistry + AkRegistry>(make: impl AsyncFn() -
     first_key_of_a_machine_wins(&with_machines(&make).await).await;
     a_key_serves_one_machine(&with_machines(&make).await).await;
     bind_needs_a_machine_that_is_not_revoked(&with_machines(&make).await).await;
+    a_quarantined_machine_keeps_its_key_and_binds_no_other(&with_machines(&make).await).await;
     one_of_many_at_once_wins(&with_machines(&make).await).await;
     one_machine_of_many_at_once_wins(&with_machines(&make).await).await;
     a_revoked_key_stays_known_and_frees_the_machine(&with_machines(&make).await).await;
@@ -159,6 +160,32 @@ where
     let again = ok(registry.bind(&sample::approved_ak(2, 2), &sample::line()).await);
     assert_eq!(again, BindOutcome::NoMachine, "also for the key that was bound");
     assert_eq!(state_of(registry, 2).await, Some(MachineState::Revoked));
+}
+
+async fn a_quarantined_machine_keeps_its_key_and_binds_no_other<R>(registry: &R)
+where
+    R: MachineRegistry + AkRegistry,
+{
+    let line = &sample::line();
+    let change = async |number, change| {
+        ok(registry.change(&sample::machine_id(number), change, line).await);
+    };
+    ok(registry.bind(&sample::approved_ak(1, 1), line).await);
+    change(1, MachineChange::Quarantine).await;
+    change(2, MachineChange::Quarantine).await;
+    let outcome = ok(registry.bind(&sample::approved_ak(2, 2), line).await);
+    assert_eq!(outcome, BindOutcome::NoMachine);
+    let submitted = registry.submit(&sample::ak(2, 2), line).await;
+    assert_eq!(kind(submitted), PortErrorKind::NotFound);
+    assert_eq!(bound_key(registry, 1).await, Some(key(1)), "it may attest with its key");
+    change(1, MachineChange::Release).await;
+    change(2, MachineChange::Release).await;
+    assert_eq!(state_of(registry, 1).await, Some(MachineState::Active), "it was bound before");
+    let outcome = ok(registry.bind(&sample::approved_ak(2, 2), line).await);
+    assert_eq!(outcome, BindOutcome::Bound);
+    change(1, MachineChange::Retire).await;
+    let outcome = ok(registry.bind(&sample::approved_ak(3, 1), line).await);
+    assert_eq!(outcome, BindOutcome::NoMachine);
 }
 
 async fn one_of_many_at_once_wins(aks: &dyn AkRegistry) {
