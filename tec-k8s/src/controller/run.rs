@@ -97,6 +97,9 @@ impl Operator {
         }
         tracing::info!(identity = ctx.parts.identity, "leads");
         ctx.metrics.set(Metric::Leader, &[], 1);
+        for controller in Task::CONTROLLERS {
+            ctx.metrics.begin(Metric::Reconciliations, &[controller, "error"]);
+        }
         self.health.set(false);
         let ended = tokio::select! {
             () = leadership.hold(|| ctx.now()) => Err(OperatorError::LeadershipLost),
