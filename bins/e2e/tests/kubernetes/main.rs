@@ -25,6 +25,7 @@ mod machines;
 mod migrate;
 mod moves;
 mod packages;
+mod parity;
 mod ports;
 mod program;
 mod registry;

@@ -4,10 +4,13 @@ use std::path::Path;
 
 use clap::Subcommand;
 use tec_core::code::Code;
+use tec_core::id::MachineId;
+use tec_core::port::{AttemptLog as _, AuditEvent};
 use tec_core::store::{AuditEntry, AuditVerdict, Store};
 use tec_support::exit::{CodedError, FAILED, OK};
 
-use super::word;
+use super::{coded as unavailable, word};
+use crate::attempt::attempt_table;
 use crate::output::{Output, table};
 use crate::state::open_existing;
 
@@ -20,6 +23,15 @@ pub(crate) enum AuditCommand {
         after: u64,
         /// At most this many.
         #[arg(long, default_value_t = 1000)]
+        limit: usize,
+    },
+    /// List the latest attempts to attest, newest first
+    Attempts {
+        /// Only attempts of this machine
+        #[arg(long)]
+        machine: Option<MachineId>,
+        /// Maximum number of attempts
+        #[arg(long, default_value_t = 100)]
         limit: usize,
     },
     /// Check that no event was changed, removed or put in between.
@@ -41,6 +53,12 @@ pub(crate) async fn audit(
                 table(["NO", "AT", "ACTION", "MACHINE", "SUBJECT"], &rows)
             })?;
         }
+        AuditCommand::Attempts { machine, limit } => {
+            let listed = store.latest(machine, limit).await;
+            let listed =
+                listed.map_err(unavailable(Code::StoreUnavailable, "list the attempts"))?;
+            output.print(&listed, |listed| attempt_table(listed))?;
+        }
         AuditCommand::Verify => {
             return verify(&store, output);
         }
@@ -53,9 +71,13 @@ fn value(entry: &AuditEntry) -> serde_json::Value {
 }
 
 fn row(entry: &AuditEntry) -> [String; 5] {
-    let event = &entry.event;
+    let [at, action, machine, subject] = cells(&entry.event);
+    [entry.sequence.to_string(), at, action, machine, subject]
+}
+
+/// An audit line for a table: time, action, machine, subject.
+pub(crate) fn cells(event: &AuditEvent) -> [String; 4] {
     [
-        entry.sequence.to_string(),
         event.at.to_string(),
         word(&event.action),
         event.machine.map_or_else(|| "-".to_owned(), |id| id.to_string()),

@@ -252,8 +252,10 @@ fn image_table(images: &[ApprovedImage]) -> String {
     table(["IMAGE", "STATE", "PCRS", "FROM"], &images.iter().map(row).collect::<Vec<_>>())
 }
 
-fn render(image: &ApprovedImage) -> String {
+/// An image with all measurements.
+pub(crate) fn render(image: &ApprovedImage) -> String {
     let mut text = format!("image {}  {}\n", image.name, image_state(image));
+    let _ = writeln!(text, "  from {}", image.reference);
     for pcr in &image.expected.pcrs {
         let _ = writeln!(text, "  PCR {:2} = {}", pcr.id, pcr.value);
         for event in &pcr.events {

@@ -13,7 +13,7 @@ use tec_core::flow::RegisterPorts;
 use tec_core::id::MachineId;
 use tec_core::machine::{Machine, MachineState, RegisteredBy};
 use tec_core::port::{
-    AkRegistry, AttemptLog, Clock as _, MachineRegistry, PortError, PortErrorKind,
+    AkRegistry, AttemptLog, Clock as _, ClockLog, MachineRegistry, PortErrorKind,
 };
 use tec_core::store::Store;
 use tec_support::exit::{CodedError, OK};
@@ -115,13 +115,11 @@ pub(crate) async fn machine(
         }
         MachineCommand::Readmit { id } => {
             // The store of a guard knows no machines, only how far their TPMs are.
-            flow::readmit_tpm(&*store, &SystemClock, id)
-                .await
-                .map_err(|error| not_readmitted(id, error))?;
-            say(output, "readmitted", false, &[id])?;
+            readmit(&*store, Code::StoreUnavailable, id, output).await?;
         }
         MachineCommand::RecoveryKey { id, identity } => {
-            recovery::print(&store, id, identity.as_deref(), output).await?;
+            recovery::print(&*store, Code::StoreUnavailable, id, identity.as_deref(), output)
+                .await?;
         }
         MachineCommand::Prune { older_than, dry_run } => {
             prune(&store, older_than, dry_run.dry_run, output).await?;
@@ -154,13 +152,27 @@ async fn find(store: &Store, id: MachineId) -> anyhow::Result<Machine> {
         })
 }
 
-fn not_readmitted(id: MachineId, error: PortError) -> anyhow::Error {
-    if error.kind() == PortErrorKind::NotFound {
-        let context = format!("no quote of machine {id} was accepted here");
-        return CodedError::new(Code::MachineUnknown, context).into();
+/// Readmits the TPM of a machine.
+pub(crate) async fn readmit(
+    clocks: &dyn ClockLog,
+    unavailable: Code,
+    id: MachineId,
+    output: Output,
+) -> anyhow::Result<()> {
+    match flow::readmit_tpm(clocks, &SystemClock, id).await {
+        Ok(()) => say(output, "readmitted", false, &[id]),
+        Err(error) if error.kind() == PortErrorKind::NotFound => Err(no_clock(id).into()),
+        Err(error) => {
+            let context = format!("readmit the TPM of machine {id}");
+            Err(coded(unavailable, context)(error).into())
+        }
     }
-    let context = format!("readmit the TPM of machine {id}");
-    coded(Code::StoreUnavailable, context)(error).into()
+}
+
+/// There is nothing to readmit.
+pub(crate) fn no_clock(id: MachineId) -> CodedError {
+    let context = format!("no quote of machine {id} was accepted here");
+    CodedError::new(Code::MachineUnknown, context)
 }
 
 fn machine_table(machines: &[Machine]) -> String {
@@ -243,7 +255,13 @@ async fn prune(
     say(output, "removed", dry_run, &ids)
 }
 
-fn say(output: Output, done: &str, dry_run: bool, ids: &[MachineId]) -> anyhow::Result<()> {
+/// Prints what was done to machines, or would be.
+pub(crate) fn say(
+    output: Output,
+    done: &str,
+    dry_run: bool,
+    ids: &[MachineId],
+) -> anyhow::Result<()> {
     let value = serde_json::json!({ "machines": ids, "action": done, "dry_run": dry_run });
     output.print(&value, |_| {
         let would = if dry_run { "would be " } else { "" };

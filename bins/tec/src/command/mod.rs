@@ -15,7 +15,7 @@ pub(crate) mod member;
 pub(crate) mod migrate;
 pub(crate) mod node;
 pub(crate) mod pcr;
-mod recovery;
+pub(crate) mod recovery;
 mod status;
 pub(crate) mod trustee;
 

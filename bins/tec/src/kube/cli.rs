@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand};
 use tec_core::endpoint::BaseUrl;
 use tec_core::id::{ImageName, MachineId};
 
+use super::audit::KubeAuditCommand;
 use crate::args::{DryRun, Printing};
 
 /// See and steer Trusted Execution Clusters on Kubernetes.
@@ -55,11 +56,14 @@ pub(crate) enum KubeCommand {
     /// The approved images.
     #[command(subcommand)]
     Image(KubeImageCommand),
-    /// Say why a machine got its key, or did not.
+    /// Explain why a machine got its key, or did not: its last attempt, or the attempt of an id.
     Explain {
-        /// Which machine.
-        machine: MachineId,
+        /// Machine id or attempt id
+        subject: String,
     },
+    /// Audit lines and attempts to attest.
+    #[command(subcommand)]
+    Audit(KubeAuditCommand),
     /// Ignition configs for installers and nodes.
     #[command(subcommand)]
     Ignition(KubeIgnitionCommand),
@@ -102,6 +106,23 @@ pub(crate) enum KubeMachineCommand {
         #[command(flatten)]
         dry_run: DryRun,
     },
+    /// Accept the next quote of its TPM as the first: after a deliberate reset of the TPM, such as
+    /// restoring a snapshot of a virtual machine. Any other copy of that TPM state may then come first.
+    Readmit {
+        /// Machine id
+        id: MachineId,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Print the recovery keys that a migration brought, the latest first: sealed, or opened with the
+    /// admin's key. Key brokers on Kubernetes accept no new ones.
+    RecoveryKey {
+        /// Machine id
+        id: MachineId,
+        /// Private key of the admin, a JWK. Without it the sealed keys are printed
+        #[arg(long, value_name = "FILE")]
+        identity: Option<PathBuf>,
+    },
     /// Remove it with the key of its disk, which then opens with a recovery key only.
     Remove {
         /// Which.
@@ -139,6 +160,12 @@ pub(crate) enum KubeAkCommand {
 pub(crate) enum KubeImageCommand {
     /// List them.
     List,
+    /// Show one: its measurements by component, which registers are pinned, what is missing, and which
+    /// machines booted it last.
+    Show {
+        /// Name of the approval
+        name: ImageName,
+    },
     /// Approve an image: the cluster computes what its boot measures.
     Approve {
         /// Name of the approval.

@@ -13,7 +13,7 @@ use tec_support::{SystemClock, SystemEntropy};
 
 use super::access::Cluster;
 use super::cli::KubeMachineCommand;
-use super::{cell, cells, ignition};
+use super::{cell, cells, ignition, release};
 use crate::args::DryRun;
 use crate::output::{Output, table};
 
@@ -36,6 +36,12 @@ pub(super) async fn machine(
             let change = json!({"spec": {"revokedAt": SystemClock.now().to_string()}});
             cluster.merge::<Machine>(&name, &change, dry_run).await?;
             say(output, "revoked", dry_run, id)?;
+        }
+        KubeMachineCommand::Readmit { id, dry_run } => {
+            release::readmit(cluster, id, dry_run, output).await?;
+        }
+        KubeMachineCommand::RecoveryKey { id, identity } => {
+            release::recovery_keys(cluster, id, identity.as_deref(), output).await?;
         }
         KubeMachineCommand::Remove { id, dry_run } => {
             let name = find(cluster, id).await?.name_any();
