@@ -122,7 +122,7 @@ impl Operator {
                 () = &mut shutdown => return,
             }
             self.health.set(true);
-            let rounds = async { futures::join!(sync::run(ctx), sweep::run(ctx)) };
+            let rounds = async { futures::join!(sync::run(ctx).boxed(), sweep::run(ctx).boxed()) };
             tokio::select! {
                 _ = rounds => {}
                 () = process(ctx, shutdown) => {}

@@ -5,12 +5,13 @@ use std::path::Path;
 use clap::Subcommand;
 use tec_core::code::Code;
 use tec_core::id::MachineId;
-use tec_core::port::{AttemptLog as _, AuditEvent};
+use tec_core::port::AttemptLog as _;
 use tec_core::store::{AuditEntry, AuditVerdict, Store};
 use tec_support::exit::{CodedError, FAILED, OK};
 
-use super::{coded as unavailable, word};
+use super::coded as unavailable;
 use crate::attempt::attempt_table;
+use crate::audit::cells;
 use crate::output::{Output, table};
 use crate::state::open_existing;
 
@@ -73,16 +74,6 @@ fn value(entry: &AuditEntry) -> serde_json::Value {
 fn row(entry: &AuditEntry) -> [String; 5] {
     let [at, action, machine, subject] = cells(&entry.event);
     [entry.sequence.to_string(), at, action, machine, subject]
-}
-
-/// An audit line for a table: time, action, machine, subject.
-pub(crate) fn cells(event: &AuditEvent) -> [String; 4] {
-    [
-        event.at.to_string(),
-        word(&event.action),
-        event.machine.map_or_else(|| "-".to_owned(), |id| id.to_string()),
-        event.subject.clone(),
-    ]
 }
 
 fn verify(store: &Store, output: Output) -> anyhow::Result<u8> {

@@ -12,17 +12,17 @@ use tec_core::flow;
 use tec_core::flow::RegisterPorts;
 use tec_core::id::MachineId;
 use tec_core::machine::{Machine, MachineState, RegisteredBy};
-use tec_core::port::{
-    AkRegistry, AttemptLog, Clock as _, ClockLog, MachineRegistry, PortErrorKind,
-};
+use tec_core::port::{AkRegistry, AttemptLog, Clock as _, MachineRegistry};
 use tec_core::store::Store;
 use tec_support::exit::{CodedError, OK};
 use tec_support::{SystemClock, SystemEntropy};
 
-use super::{coded, recovery, word};
+use super::{coded, word};
 use crate::args::DryRun;
 use crate::attempt::one_line;
+use crate::machine::{readmit, say};
 use crate::output::{Output, table};
+use crate::recovery;
 use crate::state::{Endpoints, open_existing};
 
 #[derive(Debug, Subcommand)]
@@ -152,29 +152,6 @@ async fn find(store: &Store, id: MachineId) -> anyhow::Result<Machine> {
         })
 }
 
-/// Readmits the TPM of a machine.
-pub(crate) async fn readmit(
-    clocks: &dyn ClockLog,
-    unavailable: Code,
-    id: MachineId,
-    output: Output,
-) -> anyhow::Result<()> {
-    match flow::readmit_tpm(clocks, &SystemClock, id).await {
-        Ok(()) => say(output, "readmitted", false, &[id]),
-        Err(error) if error.kind() == PortErrorKind::NotFound => Err(no_clock(id).into()),
-        Err(error) => {
-            let context = format!("readmit the TPM of machine {id}");
-            Err(coded(unavailable, context)(error).into())
-        }
-    }
-}
-
-/// There is nothing to readmit.
-pub(crate) fn no_clock(id: MachineId) -> CodedError {
-    let context = format!("no quote of machine {id} was accepted here");
-    CodedError::new(Code::MachineUnknown, context)
-}
-
 fn machine_table(machines: &[Machine]) -> String {
     let row = |machine: &Machine| {
         [
@@ -253,25 +230,4 @@ async fn prune(
     }
     let ids: Vec<_> = stray.iter().map(|machine| machine.id).collect();
     say(output, "removed", dry_run, &ids)
-}
-
-/// Prints what was done to machines, or would be.
-pub(crate) fn say(
-    output: Output,
-    done: &str,
-    dry_run: bool,
-    ids: &[MachineId],
-) -> anyhow::Result<()> {
-    let value = serde_json::json!({ "machines": ids, "action": done, "dry_run": dry_run });
-    output.print(&value, |_| {
-        let would = if dry_run { "would be " } else { "" };
-        match ids {
-            [] => format!("no machine {would}{done}"),
-            ids => ids
-                .iter()
-                .map(|id| format!("machine {id} {would}{done}"))
-                .collect::<Vec<_>>()
-                .join("\n"),
-        }
-    })
 }

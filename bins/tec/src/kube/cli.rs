@@ -6,7 +6,6 @@ use clap::{Args, Parser, Subcommand};
 use tec_core::endpoint::BaseUrl;
 use tec_core::id::{ImageName, MachineId};
 
-use super::audit::KubeAuditCommand;
 use crate::args::{DryRun, Printing};
 
 /// See and steer Trusted Execution Clusters on Kubernetes.
@@ -187,6 +186,32 @@ pub(crate) enum KubeImageCommand {
         name: ImageName,
         #[command(flatten)]
         dry_run: DryRun,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum KubeAuditCommand {
+    /// List audit lines, oldest first: those in annotations of objects, which stay with their object,
+    /// and those in Events, which the API server drops after an hour by default. They are records, not
+    /// a verified chain: an account that may write these objects can change them. Collect the logs of
+    /// the operator and the key broker to keep every line.
+    List {
+        /// Only lines about this machine
+        #[arg(long)]
+        machine: Option<MachineId>,
+        /// Maximum number of lines; the latest are shown
+        #[arg(long, default_value_t = 1000)]
+        limit: usize,
+    },
+    /// List the latest attempts to attest, newest first: the last 16 of each machine, from its
+    /// AttestationRecord. `kubectl tec explain` shows the checks of an attempt.
+    Attempts {
+        /// Only attempts of this machine
+        #[arg(long)]
+        machine: Option<MachineId>,
+        /// Maximum number of attempts
+        #[arg(long, default_value_t = 100)]
+        limit: usize,
     },
 }
 

@@ -14,7 +14,7 @@ use super::access::Cluster;
 use super::cli::KubeImageCommand;
 use super::{cell, cells, condition};
 use crate::args::DryRun;
-use crate::command::image::render;
+use crate::image::render;
 use crate::output::{Output, table};
 
 /// Seconds of an hour.

@@ -9,9 +9,8 @@ use tec_k8s::api::{CLOCK_OF, TpmClock};
 use super::access::Cluster;
 use super::of;
 use crate::args::DryRun;
-use crate::command::machine;
-use crate::command::recovery;
 use crate::output::Output;
+use crate::{machine, recovery};
 
 pub(super) async fn readmit(
     cluster: &Cluster,

@@ -1,4 +1,4 @@
-//! `tec machine recovery-key`.
+//! Recovery keys: printed by `tec machine recovery-key` and by `kubectl tec machine recovery-key`.
 
 use std::path::Path;
 
@@ -13,7 +13,6 @@ use tec_core::secret::SecretBytes;
 use tec_support::exit::CodedError;
 use tec_trustee::jwe::{EcPrivateKey, Jwe};
 
-use super::coded;
 use crate::output::Output;
 
 /// A key that a machine left.
@@ -42,9 +41,10 @@ pub(crate) async fn print(
     output: Output,
 ) -> anyhow::Result<()> {
     let identity = identity.map(read_identity).transpose()?;
-    let found = flow::escrowed(store, &id)
-        .await
-        .map_err(coded(unavailable, format!("look up the recovery keys of machine {id}")))?;
+    let found = flow::escrowed(store, &id).await.map_err(|error| {
+        let context = format!("look up the recovery keys of machine {id}");
+        CodedError::caused(error.code().unwrap_or(unavailable), context, error)
+    })?;
     if found.is_empty() {
         let message = format!("machine {id} left no recovery key");
         return Err(CodedError::new(Code::KeyMissing, message).into());
