@@ -158,9 +158,9 @@ codes! {
          of an emulated TPM runs in two places, or an older one was restored from a snapshot.",
         "Find out which machine is the right one: whoever has a copy of the TPM's state can obtain its \
          disk key. If a snapshot was restored, boot the node again; if it is refused still, run `tec \
-         machine readmit`, or on Kubernetes `kubectl delete tpmclock clock-<fingerprint>`. \
-         Otherwise clear the TPM, revoke the key with `tec ak revoke`, register the \
-         node again, and approve its new key with `tec ak approve`.";
+         machine readmit`, or on Kubernetes `kubectl tec machine readmit`. Otherwise clear the \
+         TPM, revoke the key with `tec ak revoke`, register the node again, and approve its new key with \
+         `tec ak approve`.";
     PcrMismatch = "TEC-A412", 401, "the boot is not one of an approved image",
         "A measured component is not the approved one: another kernel, boot loader, or an image whose \
          approval ended.",

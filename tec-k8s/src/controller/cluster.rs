@@ -74,6 +74,12 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
         said.push((ConditionKind::Paused, Reason::Resumed, String::new()));
     }
     warn_of_plain_http(ctx, &cluster).await;
+    if installed.is_ok()
+        && !is_said(&cluster, ConditionKind::Installed, Reason::InstallationCompleted)
+    {
+        ctx.event(&*cluster, Event::Installed, Event::Installed.help()).await;
+    }
+    warn_of_rollouts(ctx, &cluster).await;
     write(ctx, &cluster, said).await?;
     ctx.publish.notify_one();
     installed.map(|()| Next::After(LOOK_AGAIN))
@@ -278,6 +284,25 @@ fn audit_durable(cluster: &TrustedExecutionCluster) -> (ConditionKind, Reason, S
         ),
     };
     (ConditionKind::AuditDurable, reason, said)
+}
+
+fn is_said(cluster: &TrustedExecutionCluster, kind: ConditionKind, reason: Reason) -> bool {
+    let mut conditions = cluster.status.iter().flat_map(|status| &status.conditions);
+    conditions.any(|one| one.type_ == kind.as_str() && one.reason == reason.as_str())
+}
+
+/// A Deployment whose new pods did not become ready in time, reported once for each version of it.
+async fn warn_of_rollouts(ctx: &Context, cluster: &TrustedExecutionCluster) {
+    for deployment in ctx.caches.deployments.all() {
+        let Some(why) = broker::stuck_rollout(&deployment) else {
+            continue;
+        };
+        let version = format!("{:?} {:?}", deployment.uid(), deployment.metadata.generation);
+        let known = ctx.memory().stuck.insert(deployment.name_any(), version.clone());
+        if known.as_ref() != Some(&version) {
+            ctx.event(cluster, Event::UpgradeFailed, &why).await;
+        }
+    }
 }
 
 /// Plain HTTP is told once, when it begins.

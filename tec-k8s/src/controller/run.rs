@@ -97,6 +97,9 @@ impl Operator {
         }
         tracing::info!(identity = ctx.parts.identity, "leads");
         ctx.metrics.set(Metric::Leader, &[], 1);
+        for controller in Task::CONTROLLERS {
+            ctx.metrics.begin(Metric::Reconciliations, &[controller, "error"]);
+        }
         self.health.set(false);
         let ended = tokio::select! {
             () = leadership.hold(|| ctx.now()) => Err(OperatorError::LeadershipLost),
@@ -119,7 +122,7 @@ impl Operator {
                 () = &mut shutdown => return,
             }
             self.health.set(true);
-            let rounds = async { futures::join!(sync::run(ctx), sweep::run(ctx)) };
+            let rounds = async { futures::join!(sync::run(ctx).boxed(), sweep::run(ctx).boxed()) };
             tokio::select! {
                 _ = rounds => {}
                 () = process(ctx, shutdown) => {}

@@ -40,13 +40,13 @@ use tokio::task::JoinSet;
 use crate::guard::bind;
 
 const SHIM: &[u8] = b"shim";
-const KERNEL: &[u8] = b"kernel";
+pub(crate) const KERNEL: &[u8] = b"kernel";
 const KERNEL_FILE: &str = "usr/lib/modules/6.1/vmlinuz";
 /// More than a request has.
 const MAX_BODY: usize = 4 << 20;
 
 /// Boots a machine; its log tells what.
-fn boot(tpm: &SoftTpm, kernel: &[u8]) {
+pub(crate) fn boot(tpm: &SoftTpm, kernel: &[u8]) {
     let (pcr, mut log) = (PcrIndex::BOOT_MANAGER, EventLogBuilder::new());
     tpm.reboot();
     tpm.extend(pcr, &Sha256Digest::of([0; 4]));
@@ -122,7 +122,7 @@ impl Balancer {
     }
 }
 
-struct World {
+pub(crate) struct World {
     bench: Bench,
     registry: KubeRegistry,
     balancer: Balancer,
@@ -139,7 +139,7 @@ fn builtin() -> TrustedExecutionCluster {
 
 impl World {
     /// Machine 1 with the key of this TPM, an approved image, the operator and replicas at work.
-    async fn new(tpm: &SoftTpm, replicas: usize) -> Self {
+    pub(crate) async fn new(tpm: &SoftTpm, replicas: usize) -> Self {
         let mut bench = Bench::new().await.unwrap();
         bench.create(&builtin()).await.unwrap();
         let clock = Arc::new(SystemClock);
@@ -170,20 +170,35 @@ impl World {
     }
 
     /// What a node does at boot.
-    async fn fetch(&self, attester: &dyn Attester) -> Result<SecretBytes, Code> {
+    pub(crate) async fn fetch(&self, attester: &dyn Attester) -> Result<SecretBytes, Code> {
+        self.fetch_key_of(1, attester).await
+    }
+
+    /// The same for the disk key of a machine that may be another one.
+    pub(crate) async fn fetch_key_of(
+        &self,
+        number: u64,
+        attester: &dyn Attester,
+    ) -> Result<SecretBytes, Code> {
         let url = format!("http://{}", self.address).parse().unwrap();
         let endpoint = Endpoint::new(url, String::new());
         let deadlines = Deadlines::new(Duration::from_secs(20), Duration::from_secs(40));
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let entropy = Arc::new(SystemEntropy);
         let client = RcarClient::new(&[endpoint], deadlines, &provider, entropy).unwrap();
-        let path = ResourcePath::luks_root(&sample::machine_id(1));
+        let path = ResourcePath::luks_root(&sample::machine_id(number));
         let fetched = client.fetch(&path, attester).await;
         fetched.map_err(|error| error.code())
     }
 
+    /// Where the first replica serves metrics.
+    pub(crate) fn status(&self) -> String {
+        let replicas = self.balancer.replicas.lock().unwrap();
+        replicas[0].as_ref().unwrap().status.clone()
+    }
+
     /// The disk key that the operator made.
-    async fn disk_key(&self) -> SecretBytes {
+    pub(crate) async fn disk_key(&self) -> SecretBytes {
         let name = sample::machine_id(1).to_string();
         let secrets = self.bench.objects::<Secret>().unwrap();
         let mut made = None;

@@ -96,12 +96,12 @@ pub(crate) async fn broker(tpm: &SoftTpm) -> SocketAddr {
     address
 }
 
-struct World {
+pub(crate) struct World {
     bench: Bench,
     registry: KubeRegistry,
     guard: SocketAddr,
     upstream: SocketAddr,
-    pod: Pod,
+    pub(crate) pod: Pod,
 }
 
 /// A guard's process and its volume.
@@ -132,7 +132,7 @@ impl Pod {
 
 impl World {
     /// Machine 1 with the key of this TPM, operator and guard at work.
-    async fn new(tpm: &SoftTpm) -> Self {
+    pub(crate) async fn new(tpm: &SoftTpm) -> Self {
         let bench = Bench::at_work_on(&plain_cluster("cluster")).await.unwrap();
         let registry = KubeRegistry::new(bench.admin().unwrap(), &bench.namespace, clock());
         bind(&registry, sample::machine_id(1), tpm.public_key()).await;
@@ -160,19 +160,28 @@ impl World {
 
     /// What a node does at boot.
     async fn fetch(&self, attester: &dyn Attester) -> Result<SecretBytes, Code> {
+        self.fetch_key_of(1, attester).await
+    }
+
+    /// The same for the disk key of a machine that may be another one.
+    pub(crate) async fn fetch_key_of(
+        &self,
+        number: u64,
+        attester: &dyn Attester,
+    ) -> Result<SecretBytes, Code> {
         let url = format!("http://{}", self.guard).parse().unwrap();
         let endpoint = Endpoint::new(url, String::new());
         let deadlines = Deadlines::new(Duration::from_secs(10), Duration::from_secs(20));
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let entropy = Arc::new(SystemEntropy);
         let client = RcarClient::new(&[endpoint], deadlines, &provider, entropy).unwrap();
-        let path = ResourcePath::luks_root(&sample::machine_id(1));
+        let path = ResourcePath::luks_root(&sample::machine_id(number));
         let fetched = client.fetch(&path, attester).await;
         fetched.map_err(|error| error.code())
     }
 
     /// The key, as a node gets it: one whose key is not bound yet asks again.
-    async fn unlock(&self, attester: &dyn Attester) -> SecretBytes {
+    pub(crate) async fn unlock(&self, attester: &dyn Attester) -> SecretBytes {
         let mut key = None;
         let released = async || match self.fetch(attester).await {
             Err(Code::AkNotBound) => Ok(false),
@@ -202,7 +211,7 @@ impl World {
     }
 
     /// The guard's Events about the machine: reason and version of each, by reason.
-    async fn events(&self) -> Vec<(String, String)> {
+    pub(crate) async fn events(&self) -> Vec<(String, String)> {
         let params = ListParams::default()
             .fields(&format!("reportingController={ATTEMPT_REPORTER},regarding.kind=Machine"));
         let events = self.bench.objects::<Event>().unwrap().list(&params).await;
@@ -261,7 +270,7 @@ pub(crate) async fn metrics_address(program: &Guarded) -> SocketAddr {
 }
 
 /// The address in the line of its log with this message.
-async fn said(program: &Guarded, message: &str) -> SocketAddr {
+pub(crate) async fn said(program: &Guarded, message: &str) -> SocketAddr {
     let mut address = None;
     let ready = async || {
         let log = program.log()?;
@@ -306,7 +315,7 @@ impl Attester for Impostor {
 const KERNEL: Sha256Digest = Sha256Digest::new([0xab; 32]);
 const FILE: &str = "usr/lib/modules/6.12/vmlinuz";
 
-fn approved_boot() -> SoftTpm {
+pub(crate) fn approved_boot() -> SoftTpm {
     let tpm = SoftTpm::rsa(1);
     boot(&tpm, KERNEL);
     tpm

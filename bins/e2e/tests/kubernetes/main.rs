@@ -6,12 +6,14 @@
     reason = "a test's own tools may fail the test"
 )]
 
+mod alerts;
 mod bootstrap;
 mod broker;
 mod builtin;
 mod chaos;
 mod cluster;
 mod endorsement;
+mod events;
 mod faults;
 mod flood;
 mod garbage;
@@ -23,6 +25,7 @@ mod machines;
 mod migrate;
 mod moves;
 mod packages;
+mod parity;
 mod ports;
 mod program;
 mod registry;

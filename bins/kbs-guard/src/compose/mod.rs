@@ -22,6 +22,7 @@ use tec_core::port::{AkRegistry, AttemptLog, Clock, ClockLog, Entropy};
 use tec_core::store::Store;
 use tec_support::limit::{Limiter, limit};
 use tec_support::listen::Counts;
+use tec_support::tls::LiveCertificate;
 use tec_support::{SystemEntropy, listen};
 use tec_tpm::combine::MixedStates;
 use tec_tpm::verifier::ByTee;
@@ -124,9 +125,16 @@ async fn limit_sessions(
 }
 
 /// The guard's own metrics, those of its listeners, and readiness: 200 while the Trustee answers.
-pub fn metrics(guard: &Guard, connections: Vec<Arc<Counts>>) -> Router {
+pub fn metrics(
+    guard: &Guard,
+    connections: Vec<Arc<Counts>>,
+    certificate: Option<Arc<LiveCertificate>>,
+) -> Router {
     let (guard, probed) = (guard.clone(), guard.clone());
-    let all = async move || guard.metrics() + &listen::render(&connections);
+    let all = async move || {
+        let expiry = certificate.as_ref().map(|live| live.metrics()).unwrap_or_default();
+        guard.metrics() + &listen::render(&connections) + &expiry
+    };
     let readiness = async move || {
         if probed.is_ready().await { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
     };

@@ -12,17 +12,17 @@ use tec_core::flow;
 use tec_core::flow::RegisterPorts;
 use tec_core::id::MachineId;
 use tec_core::machine::{Machine, MachineChange, MachineState, RegisteredBy};
-use tec_core::port::{
-    AkRegistry, AttemptLog, Clock as _, MachineRegistry, PortError, PortErrorKind,
-};
+use tec_core::port::{AkRegistry, AttemptLog, Clock as _, MachineRegistry};
 use tec_core::store::Store;
 use tec_support::exit::{CodedError, OK};
 use tec_support::{SystemClock, SystemEntropy};
 
-use super::{coded, recovery, word};
+use super::{coded, word};
 use crate::args::DryRun;
 use crate::attempt::one_line;
+use crate::machine::{readmit, say};
 use crate::output::{Output, table};
+use crate::recovery;
 use crate::state::{Endpoints, open_existing};
 
 #[derive(Debug, Subcommand)]
@@ -151,13 +151,11 @@ pub(crate) async fn machine(
         }
         MachineCommand::Readmit { id } => {
             // The store of a guard knows no machines, only how far their TPMs are.
-            flow::readmit_tpm(&*store, &SystemClock, id)
-                .await
-                .map_err(|error| not_readmitted(id, error))?;
-            say(output, "readmitted", false, &[id])?;
+            readmit(&*store, Code::StoreUnavailable, id, output).await?;
         }
         MachineCommand::RecoveryKey { id, identity } => {
-            recovery::print(&store, id, identity.as_deref(), output).await?;
+            recovery::print(&*store, Code::StoreUnavailable, id, identity.as_deref(), output)
+                .await?;
         }
         MachineCommand::Prune { older_than, dry_run } => {
             prune(&store, older_than, dry_run.dry_run, output).await?;
@@ -209,15 +207,6 @@ async fn change(
         .await
         .map_err(coded(Code::StoreUnavailable, format!("change the state of machine {id}")))?;
     Ok(())
-}
-
-fn not_readmitted(id: MachineId, error: PortError) -> anyhow::Error {
-    if error.kind() == PortErrorKind::NotFound {
-        let context = format!("no quote of machine {id} was accepted here");
-        return CodedError::new(Code::MachineUnknown, context).into();
-    }
-    let context = format!("readmit the TPM of machine {id}");
-    coded(Code::StoreUnavailable, context)(error).into()
 }
 
 fn machine_table(machines: &[Machine]) -> String {
@@ -298,19 +287,4 @@ async fn prune(
     }
     let ids: Vec<_> = stray.iter().map(|machine| machine.id).collect();
     say(output, "removed", dry_run, &ids)
-}
-
-fn say(output: Output, done: &str, dry_run: bool, ids: &[MachineId]) -> anyhow::Result<()> {
-    let value = serde_json::json!({ "machines": ids, "action": done, "dry_run": dry_run });
-    output.print(&value, |_| {
-        let would = if dry_run { "would be " } else { "" };
-        match ids {
-            [] => format!("no machine {would}{done}"),
-            ids => ids
-                .iter()
-                .map(|id| format!("machine {id} {would}{done}"))
-                .collect::<Vec<_>>()
-                .join("\n"),
-        }
-    })
 }

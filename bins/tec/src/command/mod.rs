@@ -15,7 +15,6 @@ pub(crate) mod member;
 pub(crate) mod migrate;
 pub(crate) mod node;
 pub(crate) mod pcr;
-mod recovery;
 mod status;
 pub(crate) mod trustee;
 

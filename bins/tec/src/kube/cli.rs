@@ -55,11 +55,14 @@ pub(crate) enum KubeCommand {
     /// The approved images.
     #[command(subcommand)]
     Image(KubeImageCommand),
-    /// Say why a machine got its key, or did not.
+    /// Explain why a machine got its key, or did not: its last attempt, or the attempt of an id.
     Explain {
-        #[command(flatten)]
-        machine: MachineRef,
+        /// Id or name of the machine, or id of an attempt.
+        subject: String,
     },
+    /// Audit lines and attempts to attest.
+    #[command(subcommand)]
+    Audit(KubeAuditCommand),
     /// Ignition configs for installers and nodes.
     #[command(subcommand)]
     Ignition(KubeIgnitionCommand),
@@ -138,6 +141,23 @@ pub(crate) enum KubeMachineCommand {
         #[command(flatten)]
         dry_run: DryRun,
     },
+    /// Accept the next quote of its TPM as the first: after a deliberate reset of the TPM, such as
+    /// restoring a snapshot of a virtual machine. Any other copy of that TPM state may then come first.
+    Readmit {
+        #[command(flatten)]
+        machine: MachineRef,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Print the recovery keys that a migration brought, the latest first: sealed, or opened with the
+    /// admin's key. Key brokers on Kubernetes accept no new ones.
+    RecoveryKey {
+        #[command(flatten)]
+        machine: MachineRef,
+        /// Private key of the admin, a JWK. Without it the sealed keys are printed
+        #[arg(long, value_name = "FILE")]
+        identity: Option<PathBuf>,
+    },
     /// Remove a machine and its disk key. Only a recovery key opens the disk then.
     Remove {
         #[command(flatten)]
@@ -182,6 +202,12 @@ pub(crate) enum KubeAkCommand {
 pub(crate) enum KubeImageCommand {
     /// List them.
     List,
+    /// Show one: its measurements by component, which registers are pinned, what is missing, and which
+    /// machines booted it last.
+    Show {
+        /// Name of the approval
+        name: ImageName,
+    },
     /// Approve an image: the cluster computes what its boot measures.
     Approve {
         /// Name of the approval.
@@ -203,6 +229,32 @@ pub(crate) enum KubeImageCommand {
         name: ImageName,
         #[command(flatten)]
         dry_run: DryRun,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum KubeAuditCommand {
+    /// List audit lines, oldest first: those in annotations of objects, which stay with their object,
+    /// and those in Events, which the API server drops after an hour by default. They are records, not
+    /// a verified chain: an account that may write these objects can change them. Collect the logs of
+    /// the operator and the key broker to keep every line.
+    List {
+        /// Only lines about this machine
+        #[arg(long)]
+        machine: Option<MachineId>,
+        /// Maximum number of lines; the latest are shown
+        #[arg(long, default_value_t = 1000)]
+        limit: usize,
+    },
+    /// List the latest attempts to attest, newest first: the last 16 of each machine, from its
+    /// AttestationRecord. `kubectl tec explain` shows the checks of an attempt.
+    Attempts {
+        /// Only attempts of this machine
+        #[arg(long)]
+        machine: Option<MachineId>,
+        /// Maximum number of attempts
+        #[arg(long, default_value_t = 100)]
+        limit: usize,
     },
 }
 

@@ -4,17 +4,17 @@
 use serde::Serialize;
 use tec_core::attest::Attempt;
 use tec_core::code::Code;
-use tec_core::id::MachineId;
+use tec_core::id::{AttemptId, MachineId};
 use tec_core::machine::MachineState;
 use tec_core::port::{AttemptLog as _, PortErrorKind};
 use tec_k8s::api::{LastAttestation, Machine};
 use tec_k8s::client::AttemptRecords;
-use tec_support::exit::OK;
+use tec_support::exit::{CodedError, OK};
 
 use super::access::Cluster;
 use super::cli::MachineRef;
 use super::lookup::find;
-use super::of;
+use super::{failed, of};
 use crate::attempt::render as every_check;
 use crate::output::Output;
 
@@ -51,13 +51,31 @@ struct Explained {
 
 pub(super) async fn explain(
     cluster: &Cluster,
-    machine: &MachineRef,
+    subject: &str,
     output: Output,
 ) -> anyhow::Result<u8> {
-    let machine = find(cluster, machine).await?;
-    let attempt = recorded(cluster, machine.machine_id()?).await?;
-    output.print(&explanation(&machine, attempt), render)?;
+    match find(cluster, &MachineRef { machine: subject.to_owned() }).await {
+        Ok(machine) => {
+            let attempt = recorded(cluster, machine.machine_id()?).await?;
+            output.print(&explanation(&machine, attempt), render)?;
+        }
+        Err(error) if error.code == Code::ClusterMissing => {
+            output.print(&of_id(cluster, subject).await?, every_check)?;
+        }
+        Err(error) => return Err(error.into()),
+    }
     Ok(OK)
+}
+
+/// The attempt of an id, from all records.
+async fn of_id(cluster: &Cluster, subject: &str) -> anyhow::Result<Attempt> {
+    let missing = || {
+        let context = format!("no machine and no attempt {subject} in {}", cluster.namespace);
+        CodedError::new(Code::ClusterMissing, context)
+    };
+    let id: AttemptId = subject.parse().map_err(|_| missing())?;
+    let found = AttemptRecords::new(of(cluster)).find(&id).await;
+    Ok(found.map_err(failed("look up the attempt"))?.ok_or_else(missing)?)
 }
 
 /// The last attempt that the machine signed; anybody can make the others in its name. Who may not read

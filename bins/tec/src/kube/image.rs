@@ -1,10 +1,11 @@
 //! `kubectl tec image`.
 
 use kube::ResourceExt as _;
+use serde::Serialize;
 use serde_json::json;
 use tec_core::code::Code;
 use tec_core::id::ImageName;
-use tec_core::port::Clock as _;
+use tec_core::port::{Clock as _, chain};
 use tec_k8s::api::{ApprovedImage, ApprovedImageSpec, ConditionKind, Machine};
 use tec_support::SystemClock;
 use tec_support::exit::{CodedError, OK};
@@ -12,8 +13,9 @@ use tec_support::exit::{CodedError, OK};
 use super::access::Cluster;
 use super::cli::KubeImageCommand;
 use super::lookup::label;
-use super::{cell, cells};
+use super::{cell, cells, condition};
 use crate::args::DryRun;
+use crate::image::render;
 use crate::output::{Output, table};
 
 /// Seconds of an hour.
@@ -29,6 +31,7 @@ pub(super) async fn image(
             let images = cluster.list::<ApprovedImage>().await?;
             output.print(&images, |images| image_table(images))?;
         }
+        KubeImageCommand::Show { name } => show(cluster, &name, output).await?,
         KubeImageCommand::Approve { name, image, for_hours, pull_secret, dry_run } => {
             let mut spec = ApprovedImageSpec::default();
             spec.image = image;
@@ -45,6 +48,39 @@ pub(super) async fn image(
         }
     }
     Ok(OK)
+}
+
+#[derive(Serialize)]
+struct Shown {
+    image: ApprovedImage,
+    /// Machines that booted it last.
+    last_booted_by: Vec<String>,
+}
+
+async fn show(cluster: &Cluster, name: &ImageName, output: Output) -> anyhow::Result<()> {
+    let image = cluster.get::<ApprovedImage>(name.as_str()).await?;
+    let machines = cluster.list::<Machine>().await?;
+    let shown = Shown { image, last_booted_by: booted(&machines, name) };
+    output.print(&shown, detail)
+}
+
+fn detail(shown: &Shown) -> String {
+    let status = shown.image.status.clone().unwrap_or_default();
+    let mut text = match shown.image.to_core() {
+        Ok(image) => render(&image),
+        Err(error) => format!("image {}  {}\n", shown.image.name_any(), chain(&error)),
+    };
+    let pinned: Vec<_> = status.pinned_pcrs.iter().map(ToString::to_string).collect();
+    let pinned = if pinned.is_empty() { "none".to_owned() } else { pinned.join(", ") };
+    text += &format!("  pinned PCRs: {pinned}\n");
+    if let Some(committed) = condition(&status.conditions, ConditionKind::Committed.as_str()) {
+        let (is, reason) = (&committed.status, &committed.reason);
+        text += &format!("  Committed={is} {reason} {}\n", committed.message);
+    }
+    for id in &shown.last_booted_by {
+        text += &format!("  last booted by machine {id}\n");
+    }
+    text
 }
 
 async fn approve(

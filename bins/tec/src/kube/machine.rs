@@ -13,8 +13,8 @@ use tec_support::{SystemClock, SystemEntropy};
 
 use super::access::Cluster;
 use super::cli::{KubeMachineCommand, MachineRef};
-use super::lookup::{find, label, named};
-use super::{cell, cells, ignition};
+use super::lookup::{find, id_of, label, named};
+use super::{cell, cells, ignition, release};
 use crate::args::DryRun;
 use crate::output::{Output, table, word};
 
@@ -49,6 +49,14 @@ pub(super) async fn machine(
         }
         KubeMachineCommand::Revoke { machine, dry_run } => {
             change(cluster, &machine, (MachineState::Revoked, None), dry_run, output).await?;
+        }
+        KubeMachineCommand::Readmit { machine, dry_run } => {
+            let id = id_of(cluster, &machine).await?;
+            release::readmit(cluster, id, dry_run, output).await?;
+        }
+        KubeMachineCommand::RecoveryKey { machine, identity } => {
+            let id = id_of(cluster, &machine).await?;
+            release::recovery_keys(cluster, id, identity.as_deref(), output).await?;
         }
         KubeMachineCommand::Remove { machine, dry_run } => {
             let machine = find(cluster, &machine).await?;
