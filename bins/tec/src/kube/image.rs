@@ -1,5 +1,7 @@
 //! `kubectl tec image`.
 
+use std::fmt::Write as _;
+
 use kube::ResourceExt as _;
 use serde::Serialize;
 use serde_json::json;
@@ -72,13 +74,13 @@ fn detail(shown: &Shown) -> String {
     };
     let pinned: Vec<_> = status.pinned_pcrs.iter().map(ToString::to_string).collect();
     let pinned = if pinned.is_empty() { "none".to_owned() } else { pinned.join(", ") };
-    text += &format!("  pinned PCRs: {pinned}\n");
+    let _ = writeln!(text, "  pinned PCRs: {pinned}");
     if let Some(committed) = condition(&status.conditions, ConditionKind::Committed.as_str()) {
         let (is, reason) = (&committed.status, &committed.reason);
-        text += &format!("  Committed={is} {reason} {}\n", committed.message);
+        let _ = writeln!(text, "  Committed={is} {reason} {}", committed.message);
     }
     for id in &shown.last_booted_by {
-        text += &format!("  last booted by machine {id}\n");
+        let _ = writeln!(text, "  last booted by machine {id}");
     }
     text
 }
