@@ -120,7 +120,7 @@ codes! {
 
     RegisterNotReady = "TEC-R504", 503, "the service is not set up yet",
         "The TrustedExecutionCluster is missing or has no publicTrusteeAddr, or the CA of a server that \
-         nodes shall trust is not there, or the CA certificates of endorsement keys are not. Nothing was \
+         nodes shall trust is not there, or one of additionalTrustees is invalid, or the CA certificates of endorsement keys are not. Nothing was \
          registered.",
         "See the server's log for what is missing; nodes retry by themselves.";
 

@@ -5,14 +5,17 @@ use kube::{CustomResource, KubeSchema, ResourceExt as _};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use tec_core::boot::Pins;
+use tec_core::endpoint::Endpoint;
 
 use super::PAUSED;
 use super::condition::conditions_schema;
+use super::evidence::EvidenceSpec;
 use super::policy::{
     ApprovalPolicy, ApprovalSpec, BrokerKind, MachineOwnerKeysSpec, PublishSpec,
     REGISTRATION_TOKEN, RegistrationMode, RegistrationSpec, TargetStatus,
 };
-use super::rule::{immutable, only_to_false, set_at_creation, stays_set};
+use super::rule::{azure_needs_builtin, immutable, only_to_false, set_at_creation, stays_set};
+use super::trustee::{AdditionalTrustee, AdditionalTrusteeError, endpoints};
 
 /// Addresses, ports and certificates of the services that nodes talk to.
 ///
@@ -56,6 +59,7 @@ use super::rule::{immutable, only_to_false, set_at_creation, stays_set};
     validation = stays_set("attestationKeyRegisterPort"),
     validation = set_at_creation("attestationKeyRegisterPort"),
     validation = stays_set("dangerousPlainHttp"),
+    validation = azure_needs_builtin(),
 )]
 #[non_exhaustive]
 pub struct TrustedExecutionClusterSpec {
@@ -64,6 +68,12 @@ pub struct TrustedExecutionClusterSpec {
     #[schemars(with = "String")]
     #[x_kube(validation = immutable())]
     pub public_trustee_addr: Option<String>,
+
+    /// Further key brokers that nodes try after publicTrusteeAddr, in this order, such as that of the trust
+    /// anchor that trust moves to or from. New nodes get the list as it is when they register.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub additional_trustees: Vec<AdditionalTrustee>,
 
     /// Address at which nodes register their attestation key: host and optional port, no scheme.
     /// Without it nodes are not told to register one.
@@ -160,6 +170,11 @@ pub struct TrustedExecutionClusterSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "MachineOwnerKeysSpec")]
     pub machine_owner_keys: Option<MachineOwnerKeysSpec>,
+
+    /// Evidence that nodes may attest with. Quotes of TPMs if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "EvidenceSpec")]
+    pub evidence: Option<EvidenceSpec>,
 }
 
 impl TrustedExecutionCluster {
@@ -171,6 +186,14 @@ impl TrustedExecutionCluster {
     /// The key broker that releases disk keys.
     pub fn key_broker(&self) -> BrokerKind {
         self.spec.key_broker.unwrap_or_default()
+    }
+
+    /// The key brokers that nodes try, in this order, after that of the cluster.
+    ///
+    /// # Errors
+    /// An entry is invalid. Nodes are then given no address at all.
+    pub fn additional_trustees(&self) -> Result<Vec<Endpoint>, AdditionalTrusteeError> {
+        endpoints(self.spec.public_trustee_addr.as_deref(), &self.spec.additional_trustees)
     }
 
     /// Who may register machines.

@@ -70,6 +70,8 @@ pub enum Reason {
     AddressFound,
     /// The address is not there yet.
     NoAddressFound,
+    /// A further key broker in the list of the cluster object is invalid.
+    InvalidAdditionalTrustee,
     /// All servers that nodes reach speak TLS.
     TlsEverywhere,
     /// The cluster object asks for plain HTTP.
@@ -156,6 +158,7 @@ impl Reason {
             Self::Uninstalling => "Uninstalling",
             Self::AddressFound => "AddressFound",
             Self::NoAddressFound => "NoAddressFound",
+            Self::InvalidAdditionalTrustee => "InvalidAdditionalTrustee",
             Self::TlsEverywhere => "TlsEverywhere",
             Self::DangerousPlainHttp => "DangerousPlainHttp",
             Self::PlainHttpUndecided => "PlainHttpUndecided",

@@ -19,6 +19,7 @@ mod attestation_record;
 mod cluster;
 mod condition;
 mod convert;
+mod evidence;
 mod image;
 mod machine;
 mod policy;
@@ -27,6 +28,7 @@ mod rule;
 mod tests;
 mod tpm_clock;
 mod transport;
+mod trustee;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt as _;
@@ -39,6 +41,7 @@ pub use self::cluster::{
 };
 pub use self::condition::{ConditionKind, Reason, set_condition};
 pub use self::convert::ConvertError;
+pub use self::evidence::{EvidenceKind, EvidenceSpec, SnpSpec, TcbSpec};
 pub use self::image::{ApprovedImage, ApprovedImageSpec, ApprovedImageStatus};
 pub use self::machine::{BoundKey, LastAttestation, Machine, MachineSpec, MachineStatus};
 pub use self::policy::{
@@ -48,6 +51,7 @@ pub use self::policy::{
 };
 pub use self::tpm_clock::{CLOCK_OF, TpmClock, TpmClockSpec};
 pub use self::transport::{TlsServer, Transport};
+pub use self::trustee::{AdditionalTrustee, AdditionalTrusteeError};
 
 /// API group of all kinds.
 pub const GROUP: &str = "trusted-execution-clusters.io";

@@ -35,3 +35,35 @@ pub(super) fn roots_need_their_policy() -> Rule {
     Rule::new("!has(self.endorsementRootsConfigMap) || (has(self.policy) && self.policy == 'EndorsementKey')")
         .message("endorsementRootsConfigMap needs the policy EndorsementKey")
 }
+
+/// Nodes trust a CA, or someone says that they need none.
+pub(super) fn ca_or_plain_http() -> Rule {
+    Rule::new(
+        "has(self.certificateAuthority) != (has(self.dangerousPlainHttp) && self.dangerousPlainHttp)",
+    )
+    .message("Either certificateAuthority or dangerousPlainHttp: true is required")
+}
+
+/// Without it any software in a genuine guest could claim any TPM to be its own.
+pub(super) fn guests_are_named() -> Rule {
+    Rule::new(
+        "!('AzSnpVtpm' in self.kinds) || (has(self.snp) && \
+         ((has(self.snp.idKeys) && size(self.snp.idKeys) > 0) || \
+         (has(self.snp.measurements) && size(self.snp.measurements) > 0)))",
+    )
+    .message("AzSnpVtpm needs snp.idKeys or snp.measurements")
+}
+
+/// Demands that no evidence is held against would be mistaken for a check.
+pub(super) fn snp_needs_its_kind() -> Rule {
+    Rule::new("!has(self.snp) || 'AzSnpVtpm' in self.kinds").message("snp needs the kind AzSnpVtpm")
+}
+
+/// The policies that a Trustee gets know quotes of TPMs only.
+pub(super) fn azure_needs_builtin() -> Rule {
+    Rule::new(
+        "!has(self.evidence) || !('AzSnpVtpm' in self.evidence.kinds) || \
+         (has(self.keyBroker) && self.keyBroker == 'Builtin')",
+    )
+    .message("The evidence kind AzSnpVtpm needs keyBroker Builtin")
+}

@@ -191,10 +191,7 @@ async fn distrust_when_replaced(ctx: &Context) {
 }
 
 fn verdicts(ctx: &Context, cluster: &TrustedExecutionCluster, error: Option<&PortError>) -> Said {
-    let address = match cluster.spec.public_trustee_addr {
-        Some(_) => Reason::AddressFound,
-        None => Reason::NoAddressFound,
-    };
+    let (address, unknown) = address(cluster);
     let (installed, why) = match error {
         Some(error) => {
             let code = error.code().map(|code| format!("{code}: "));
@@ -221,18 +218,30 @@ fn verdicts(ctx: &Context, cluster: &TrustedExecutionCluster, error: Option<&Por
         (Reason::Progressing, format!("not available: {}", down.join(", ")))
     } else if !lagging.is_empty() {
         (Reason::Publishing, format!("not up to date: {}", lagging.join(", ")))
-    } else if address == Reason::NoAddressFound {
-        (Reason::NoAddressFound, "set spec.publicTrusteeAddr".to_owned())
+    } else if address != Reason::AddressFound {
+        (address, unknown.clone())
     } else {
         (Reason::AsDesired, String::new())
     };
     vec![
-        (ConditionKind::KnownTrusteeAddress, address, String::new()),
+        (ConditionKind::KnownTrusteeAddress, address, unknown),
         (ConditionKind::Installed, installed, why),
         (ConditionKind::Tls, tls, plain),
         audit_durable(cluster),
         (ConditionKind::Ready, ready, missing),
     ]
+}
+
+/// Whether nodes can be given the addresses of key brokers, and what to change where not.
+fn address(cluster: &TrustedExecutionCluster) -> (Reason, String) {
+    match (&cluster.spec.public_trustee_addr, cluster.additional_trustees()) {
+        (_, Err(error)) => {
+            let said = format!("no machine is registered: {}", chain(&error));
+            (Reason::InvalidAdditionalTrustee, said)
+        }
+        (None, Ok(_)) => (Reason::NoAddressFound, "set spec.publicTrusteeAddr".to_owned()),
+        (Some(_), Ok(_)) => (Reason::AddressFound, String::new()),
+    }
 }
 
 /// Whether every server speaks TLS, and what is to be done where one does not.

@@ -16,7 +16,7 @@ use super::pod::{Missing, pcrs_argument};
 use super::server::{Mounted, Server, Source, server};
 use super::trustee::PORT_NAME;
 use super::{Deploy, Object, RelatedImage, RenderError, TrusteeFiles, network};
-use crate::api::{BrokerKind, TlsServer, TrustedExecutionCluster};
+use crate::api::{BrokerKind, EvidenceSpec, TlsServer, TrustedExecutionCluster};
 
 /// Replicas of the broker, unless the cluster object says otherwise.
 const REPLICAS: i32 = 2;
@@ -91,15 +91,22 @@ pub fn key_broker(
         tls: cluster.tls_secret(TlsServer::KeyBroker),
         mounted: vec![(SIGNER, TRUSTEE_SIGNER), (SESSION, BROKER_SESSION)],
         replicas: cluster.spec.key_broker_replicas.unwrap_or(REPLICAS),
-        more: match deploy.pins {
-            Pins::Exactly(pinned) => Some(pcrs_argument(pinned.iter())),
-            Pins::Predicted => None,
-        },
+        more: arguments(cluster, deploy),
         // As Trustee and guard together have.
         resources: ("100m", "64Mi", "512Mi"),
         files: Some(Sha256Digest::of(&files.signer_certificate)),
     };
     server(cluster, deploy, &broker)
+}
+
+/// What is checked of a boot, and of what.
+fn arguments(cluster: &TrustedExecutionCluster, deploy: &Deploy) -> Vec<String> {
+    let pins = match deploy.pins {
+        Pins::Exactly(pinned) => Some(pcrs_argument(pinned.iter())),
+        Pins::Predicted => None,
+    };
+    let evidence = cluster.spec.evidence.iter().flat_map(EvidenceSpec::arguments);
+    pins.into_iter().chain(evidence).collect()
 }
 
 /// The Service at which nodes reach the key broker: the pods of this kind.

@@ -3,7 +3,7 @@
 use tec_core::endpoint::{BaseUrl, Endpoint, ParseBaseUrlError};
 use tec_core::ignition::ClevisPinGenerator;
 
-use crate::api::{TlsServer, TrustedExecutionCluster};
+use crate::api::{AdditionalTrusteeError, TlsServer, TrustedExecutionCluster};
 
 /// CA bundles, PEM: `ca.crt` of the Secrets that the cluster object names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,6 +40,9 @@ pub enum PinsError {
         #[source]
         source: ParseBaseUrlError,
     },
+    /// A further key broker is invalid.
+    #[error("nodes cannot be given the list of key brokers")]
+    AdditionalTrustee(#[from] AdditionalTrusteeError),
     /// A Secret is named, and its CA is not at hand.
     #[error("the Secret of {field} has no ca.crt")]
     NoAuthority {
@@ -51,7 +54,8 @@ pub enum PinsError {
 /// The generator of pins and Ignition configs of a cluster.
 ///
 /// # Errors
-/// There is no address, or it is malformed, or a Secret is named whose CA is missing.
+/// There is no address, or one is malformed, or a Secret is named whose CA is missing, or a further key
+/// broker is invalid.
 ///
 /// # Security
 /// A Secret, named or issued, means HTTPS with its CA; only `dangerousPlainHttp` means plain HTTP.
@@ -66,7 +70,8 @@ pub fn pins(
         (TlsServer::KeyBroker.field(), cluster.tls_secret(TlsServer::KeyBroker)),
         authorities.kbs.as_deref(),
     )?;
-    let pins = ClevisPinGenerator::new(kbs);
+    let more = cluster.additional_trustees()?;
+    let pins = more.into_iter().fold(ClevisPinGenerator::new(kbs), ClevisPinGenerator::also);
     let Some(address) = spec.public_attestation_key_register_addr.as_deref() else {
         return Ok(pins);
     };
@@ -101,7 +106,7 @@ mod tests {
     use tec_core::ignition::PinGenerator as _;
 
     use super::*;
-    use crate::api::TrustedExecutionClusterSpec;
+    use crate::api::{AdditionalTrustee, TrustedExecutionClusterSpec};
 
     fn with_secret() -> TrustedExecutionCluster {
         let spec = TrustedExecutionClusterSpec {
@@ -120,6 +125,21 @@ mod tests {
         assert_eq!(pin.servers[0].url.as_str(), "https://kbs.example.com:8080");
         assert_eq!(pin.servers[0].cert, "the CA");
         assert!(pin.attestation_key.is_none());
+    }
+
+    #[test]
+    fn further_key_brokers_come_after_that_of_the_cluster_or_nodes_get_none() {
+        let authorities = Authorities::new(Some("the CA".to_owned()), None);
+        let id = "7c9e6679-7425-40de-944b-e07fc1f90ae7".parse().unwrap();
+        let mut cluster = with_secret();
+        let other = AdditionalTrustee::dangerous_plain_http("b.example");
+        cluster.spec.additional_trustees = vec![other.clone()];
+        let pin = pins(&cluster, &authorities).unwrap().pin_config(&id);
+        let urls: Vec<_> = pin.servers.iter().map(|server| server.url.as_str()).collect();
+        assert_eq!(urls, ["https://kbs.example.com:8080", "http://b.example"]);
+        cluster.spec.additional_trustees.push(other);
+        let error = pins(&cluster, &authorities).unwrap_err();
+        assert!(matches!(error, PinsError::AdditionalTrustee(_)));
     }
 
     #[test]

@@ -88,8 +88,8 @@ pub(super) struct Server<'a> {
     /// Entries, each with its Secret.
     pub(super) mounted: Vec<(Mounted, &'a str)>,
     pub(super) replicas: i32,
-    /// A further argument.
-    pub(super) more: Option<String>,
+    /// Further arguments.
+    pub(super) more: Vec<String>,
     /// CPU and memory that are set aside, and the most memory.
     pub(super) resources: (&'static str, &'static str, &'static str),
     /// Over what it reads once, at its start.
@@ -106,7 +106,7 @@ impl Server<'_> {
             tls: None,
             mounted: Vec::new(),
             replicas: REPLICAS,
-            more: None,
+            more: Vec::new(),
             resources: ("50m", "32Mi", "128Mi"),
             files: None,
         }
@@ -131,7 +131,7 @@ pub fn register_server(
     let server = Server {
         tls: cluster.tls_secret(TlsServer::Registration),
         mounted: named(mounted),
-        more: shared_sources(deploy),
+        more: shared_sources(deploy).into_iter().collect(),
         ..Server::registration(component, image, REGISTER_SERVER_PORT)
     };
     let port = spec.register_server_port.unwrap_or_else(|| REGISTER_SERVER_PORT.into());
@@ -155,7 +155,7 @@ pub fn attestation_key_register(
             (CHALLENGES, cluster.endorsement().map(|_| CHALLENGE_KEY)),
             (EK_ROOTS, cluster.endorsement_roots()),
         ]),
-        more: shared_sources(deploy),
+        more: shared_sources(deploy).into_iter().collect(),
         ..Server::registration(Component::AttestationKeyRegister, image, port)
     };
     let port = spec.attestation_key_register_port.unwrap_or_else(|| port.into());

@@ -426,3 +426,34 @@ fn what_proves_endorsement_keys_is_mounted_only_where_it_counts() {
     });
     assert_eq!(volumes(roots), ["tls", "challenge-key", "ek-roots"]);
 }
+
+#[test]
+fn the_builtin_broker_accepts_the_evidence_of_the_cluster_object_and_tpm_quotes_otherwise() {
+    let arguments = |evidence: Option<serde_json::Value>| {
+        let mut owner = with_tls();
+        owner.spec.key_broker = Some(BrokerKind::Builtin);
+        owner.spec.evidence = evidence.map(|said| serde_json::from_value(said).unwrap());
+        let objects = cluster(&owner, &Deploy::default(), &builtin()).unwrap();
+        let text = yaml(&[named(&objects, "Deployment", "key-broker").clone()]);
+        let is_evidence = |line: &&str| line.contains("--evidence") || line.contains("--snp-");
+        let lines: Vec<_> = text.lines().filter(is_evidence).collect();
+        lines.join("\n").replace([' ', '"', '\''], "")
+    };
+    assert_eq!(arguments(None), "");
+    let azure = serde_json::json!({
+        "kinds": ["Tpm", "AzSnpVtpm"],
+        "snp": {
+            "idKeys": ["1d", "2d"], "measurements": ["3d"],
+            "minimumTcb": {"bootloader": 4, "tee": 0, "snp": 24, "microcode": 219},
+        },
+    });
+    let expected = [
+        "---evidence=tpm",
+        "---evidence=az-snp-vtpm",
+        "---snp-id-key=1d",
+        "---snp-id-key=2d",
+        "---snp-measurement=3d",
+        "---snp-minimum-tcb=4,0,24,219",
+    ];
+    assert_eq!(arguments(Some(azure)), expected.join("\n"));
+}

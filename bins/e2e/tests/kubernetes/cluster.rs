@@ -68,6 +68,27 @@ async fn an_address_that_comes_late_is_known() {
 }
 
 #[tokio::test]
+async fn a_further_key_broker_that_is_invalid_is_named() {
+    let mut bench = Bench::new().await.unwrap();
+    let mut object = cluster("cluster");
+    object.spec.public_trustee_addr = Some("kbs.example:8080".to_owned());
+    bench.create(&object).await.unwrap();
+    bench.start("one").unwrap();
+    says(&bench, "cluster", "KnownTrusteeAddress", "True AddressFound").await;
+    let list = async |address: &str| {
+        let trustee = json!({"address": address, "dangerousPlainHttp": true});
+        let patch = Patch::Merge(json!({"spec": {"additionalTrustees": [trustee]}}));
+        let clusters = bench.objects::<TrustedExecutionCluster>().unwrap();
+        clusters.patch("cluster", &PatchParams::default(), &patch).await.unwrap();
+    };
+    list("https://other.example").await;
+    says(&bench, "cluster", "KnownTrusteeAddress", "False InvalidAdditionalTrustee").await;
+    list("other.example").await;
+    says(&bench, "cluster", "KnownTrusteeAddress", "True AddressFound").await;
+    bench.stop().await.unwrap();
+}
+
+#[tokio::test]
 async fn children_that_somebody_deletes_or_changes_are_put_right() {
     let mut bench = Bench::at_work().await.unwrap();
     says(&bench, "cluster", "Installed", "True InstallationCompleted").await;

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::ListParams;
-use serde_json::Value;
+use kube::api::{ListParams, Patch, PatchParams};
+use serde_json::{Value, json};
 use tec_core::ak::AkRecord;
 use tec_core::endpoint::Endpoint;
 use tec_core::id::ImageName;
+use tec_core::ignition::PinConfig;
 use tec_core::image::{ApprovedImage, ExpectedPcr, ExpectedPcrs, ImageEvent};
 use tec_core::machine::{Machine as Known, RegisteredBy};
 use tec_core::pcr::PcrIndex;
@@ -24,7 +25,7 @@ use tec_e2e::process::Transcript;
 use tec_e2e::runbook::commands;
 use tec_e2e::settings::{Settings, own_program, picture};
 use tec_e2e::{load, wire};
-use tec_k8s::api::{AttestationKey, Machine};
+use tec_k8s::api::{AttestationKey, Machine, TrustedExecutionCluster};
 use tec_k8s::client::KubeRegistry;
 use tec_k8s::render::Component;
 use tec_support::SystemClock;
@@ -61,7 +62,8 @@ impl Side {
         let bench = Bench::alone().await.unwrap();
         let broker = Broker::start(1).await.unwrap();
         bench.create(&broker.admin_secret()).await.unwrap();
-        let object = open(plain_cluster("cluster"));
+        let mut object = open(plain_cluster("cluster"));
+        object.spec.public_trustee_addr = Some(address(&broker).to_owned());
         bench.create(&object).await.unwrap();
         let flags = ["--trustee-url", broker.url(), "--pcrs", "4"];
         let operator = bench.start_program("one", &flags).unwrap();
@@ -100,6 +102,39 @@ impl Side {
         SoftNode { tpm, machine: id, boot: vec![event().hash], servers: Vec::new() }
     }
 
+    /// Lets new nodes try the broker of the other side after this one.
+    async fn also(&self, other: &Self) {
+        let trustee = json!({"address": address(&other.broker), "dangerousPlainHttp": true});
+        let patch = Patch::Merge(json!({"spec": {"additionalTrustees": [trustee]}}));
+        let clusters = self.bench.objects::<TrustedExecutionCluster>().unwrap();
+        clusters.patch("cluster", &PatchParams::default(), &patch).await.unwrap();
+        within(LONG, "nodes get two key brokers", async || {
+            Ok(self.pin().await.is_some_and(|pin| pin.servers.len() == 2))
+        })
+        .await
+        .unwrap();
+    }
+
+    /// The pin that the registration server hands to a first boot.
+    async fn pin(&self) -> Option<PinConfig> {
+        let reply = wire::get("", &self.first_boot()).await.unwrap();
+        let pin = reply.body.pointer("/storage/luks/0/clevis/custom/config")?;
+        Some(PinConfig::parse(pin.as_str()?).unwrap())
+    }
+
+    /// A node that knows what the registration server handed it, and nothing else.
+    async fn first_boot_of(&self, number: u64) -> SoftNode {
+        let pin = self.pin().await.unwrap();
+        let (tpm, machine) = (SoftTpm::p256(number), pin.path.machine().unwrap());
+        let key = AkRecord::pending(tpm.public_key().clone(), machine, None, SystemClock.now());
+        self.bench.create(&AttestationKey::from_core(&key)).await.unwrap();
+        SoftNode { tpm, machine, boot: vec![event().hash], servers: pin.servers }
+    }
+
+    fn first_boot(&self) -> String {
+        format!("http://{}/ignition-clevis-pin-trustee", self.registration.address)
+    }
+
     /// Waits until so many machines have their keys in the broker.
     async fn publishes(&self, count: usize) {
         within(LONG, "all keys are published", async || {
@@ -114,8 +149,7 @@ impl Side {
 
     /// What the registration server says to a first boot.
     async fn answer(&self) -> String {
-        let url = format!("http://{}/ignition-clevis-pin-trustee", self.registration.address);
-        let reply = wire::get("", &url).await.unwrap();
+        let reply = wire::get("", &self.first_boot()).await.unwrap();
         if reply.status == 200 { "registered".to_owned() } else { reply.code() }
     }
 
@@ -129,6 +163,11 @@ impl Side {
         self.operator = None;
         self.broker.set_down(true);
     }
+}
+
+/// Host and port of a broker.
+fn address(broker: &Broker) -> &str {
+    broker.url().strip_prefix("http://").unwrap()
 }
 
 fn event() -> ImageEvent {
@@ -218,19 +257,22 @@ async fn no_boot_fails_while_trust_moves_from_cluster_to_cluster() {
     let (mut source, target) = sides.await;
     source.registry().put(&image()).await.unwrap();
     let count = nodes();
+    source.also(&target).await;
     let mut fleet = Vec::new();
     for number in 1..=count {
-        let node = source.register(number).await;
-        let servers = vec![source.kbs(), target.kbs()];
-        fleet.push(SoftNode { servers, ..node });
+        fleet.push(source.first_boot_of(number).await);
     }
+    let expected = [source.kbs(), target.kbs()];
+    assert!(fleet.iter().all(|node| node.servers == expected), "from the server, in this order");
+    let known = machines(&source).await;
     let size = fleet.len();
     source.publishes(size).await;
     let tool = Tool::new([source.flags("from"), target.flags("to")].concat(), None);
+    let first_machine = fleet[0].machine;
     let fleet = Fleet::start(fleet);
     fleet.go_on("before").unwrap();
     let planned = tool.must("plan");
-    assert_eq!(planned["copy"]["created"], count + 1, "{planned}");
+    assert_eq!(planned["copy"]["created"], known + 1, "{planned}");
     assert_eq!(tool.roles(), ["active", "active"], "a plan changes nothing");
 
     tool.despite_kills("apply").await;
@@ -269,7 +311,7 @@ async fn no_boot_fails_while_trust_moves_from_cluster_to_cluster() {
     tool.retire().await;
     assert_eq!(tool.roles(), ["retired", "active"]);
     source.says("TEC-M410").await;
-    let path = tec_core::id::ResourcePath::luks_root(&sample::machine_id(1));
+    let path = tec_core::id::ResourcePath::luks_root(&first_machine);
     assert!(!source.registry().exists(&path).await.unwrap(), "shredded");
     within(LONG, "the old broker is empty", async || Ok(source.broker.paths().await.is_empty()))
         .await
@@ -285,6 +327,12 @@ async fn no_boot_fails_while_trust_moves_from_cluster_to_cluster() {
     let by = fleet.end(&picture, "From cluster to cluster", &servers).unwrap();
     println!("no failed boot of {count} nodes: {by:?} by the cluster that answered");
     assert!(by.iter().all(|count| *count > 0), "both answered: {by:?}");
+}
+
+/// How many machines there are, with those that asked for a config and never came back.
+async fn machines(side: &Side) -> usize {
+    let machines = side.bench.objects::<Machine>().unwrap();
+    machines.list(&ListParams::default()).await.unwrap().items.len()
 }
 
 /// Every disk key goes with its machine of this cluster.

@@ -35,6 +35,56 @@ where
 }
 
 #[tokio::test]
+async fn further_key_brokers_come_and_go_and_each_has_its_ca_or_plain_http() {
+    let bench = Bench::new().await.unwrap();
+    let api = bench.objects::<TrustedExecutionCluster>().unwrap();
+    create(&api, "TrustedExecutionCluster", "list", &json!({})).await.unwrap();
+    let (ca, plain) = (
+        json!({"address": "a", "certificateAuthority": "PEM"}),
+        json!({"address": "b", "dangerousPlainHttp": true}),
+    );
+    for list in [json!([ca]), json!([ca, plain]), json!([plain]), Value::Null] {
+        change(&api, "list", &json!({"additionalTrustees": list})).await.unwrap();
+    }
+    let both = json!({"address": "a", "certificateAuthority": "PEM", "dangerousPlainHttp": true});
+    let neither = json!({"address": "a"});
+    let denied = json!({"address": "a", "dangerousPlainHttp": false});
+    for bad in [both, neither, denied] {
+        let list = json!({"additionalTrustees": [bad]});
+        let refused = change(&api, "list", &list).await.unwrap_err();
+        assert!(refused.contains("Either certificateAuthority"), "{refused}");
+    }
+    let many = json!({"additionalTrustees": vec![ca; 9]});
+    assert!(change(&api, "list", &many).await.unwrap_err().contains("Too many"));
+}
+
+#[tokio::test]
+async fn evidence_of_azure_needs_a_key_broker_that_checks_it_and_guests_that_are_named() {
+    let bench = Bench::new().await.unwrap();
+    let api = bench.objects::<TrustedExecutionCluster>().unwrap();
+    let guests = json!({"idKeys": ["1d".repeat(48)]});
+    let azure = json!({"kinds": ["Tpm", "AzSnpVtpm"], "snp": guests});
+    create(&api, "TrustedExecutionCluster", "trustee", &json!({})).await.unwrap();
+    let refused = change(&api, "trustee", &json!({"evidence": azure})).await.unwrap_err();
+    assert!(refused.contains("needs keyBroker Builtin"), "{refused}");
+    let spec = json!({"keyBroker": "Builtin", "evidence": azure});
+    change(&api, "trustee", &spec).await.unwrap();
+    let back = change(&api, "trustee", &json!({"keyBroker": "Trustee"})).await.unwrap_err();
+    assert!(back.contains("needs keyBroker Builtin"), "{back}");
+    for (bad, message) in [
+        (json!({"snp": null}), "needs snp.idKeys or snp.measurements"),
+        (json!({"snp": {"idKeys": []}}), "needs snp.idKeys or snp.measurements"),
+        (json!({"kinds": ["Tpm"]}), "snp needs the kind AzSnpVtpm"),
+        (json!({"kinds": []}), "at least 1 items"),
+        (json!({"snp": {"idKeys": ["1d"]}}), "should match"),
+        (json!({"kinds": ["Sample"]}), "Unsupported value"),
+    ] {
+        let refused = change(&api, "trustee", &json!({"evidence": bad})).await.unwrap_err();
+        assert!(refused.contains(message), "{bad}: {refused}");
+    }
+}
+
+#[tokio::test]
 async fn every_field_of_a_cluster_is_fixed_but_the_address_may_come_later() {
     let bench = Bench::new().await.unwrap();
     let api = bench.objects::<TrustedExecutionCluster>().unwrap();

@@ -125,6 +125,44 @@ async fn without_address_or_authority_nobody_is_registered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn nodes_get_all_key_brokers_in_order_and_none_if_one_is_invalid() {
+    let world = World::new("list").await;
+    let key = rcgen::KeyPair::generate().unwrap();
+    let authority = rcgen::CertificateParams::default().self_signed(&key).unwrap().pem();
+    let trustees = json!([
+        { "address": "c.example:1", "certificateAuthority": authority },
+        { "address": "b.example", "dangerousPlainHttp": true },
+    ]);
+    let spec = json!({ "publicTrusteeAddr": "kbs.example", "additionalTrustees": trustees });
+    world.cluster("c", &spec).await;
+    let server = world.server(Component::RegisterServer, &[]).await;
+    let servers = pin(&world.until(&server, StatusCode::OK).await)["servers"].clone();
+    let expected = json!([
+        { "url": "http://kbs.example", "cert": "" },
+        { "url": "https://c.example:1", "cert": authority },
+        { "url": "http://b.example", "cert": "" },
+    ]);
+    assert_eq!(servers, expected);
+    let clusters: Api<TrustedExecutionCluster> = world.api();
+    let list = async |trustees: Value| {
+        let patch = kube::api::Patch::Merge(json!({ "spec": { "additionalTrustees": trustees } }));
+        clusters.patch("c", &kube::api::PatchParams::default(), &patch).await.unwrap();
+    };
+    for bad in [
+        json!({ "address": "https://d.example", "dangerousPlainHttp": true }),
+        json!({ "address": "d.example", "certificateAuthority": "no certificate" }),
+        json!({ "address": "KBS.example", "dangerousPlainHttp": true }),
+    ] {
+        list(json!([bad])).await;
+        let refusal = world.until(&server, StatusCode::SERVICE_UNAVAILABLE).await;
+        assert_eq!(refusal["error"], "TEC-R504", "{bad}");
+        list(Value::Null).await;
+        let servers = pin(&world.until(&server, StatusCode::OK).await)["servers"].clone();
+        assert_eq!(servers, json!([{ "url": "http://kbs.example", "cert": "" }]));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_second_cluster_object_disturbs_nothing() {
     let world = World::new("two").await;
     world.cluster("z", &json!({ "publicTrusteeAddr": "first.example" })).await;

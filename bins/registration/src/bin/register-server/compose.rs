@@ -11,7 +11,7 @@ use tec_core::http::{RegisterService, RegisterServiceConfig};
 use tec_core::ignition::ClevisPinGenerator;
 use tec_core::port::UnclaimedLimit;
 use tec_core::secret::SecretBytes;
-use tec_k8s::api::{RegistrationMode, TlsServer, TrustedExecutionCluster};
+use tec_k8s::api::{AdditionalTrusteeError, RegistrationMode, TlsServer, TrustedExecutionCluster};
 use tec_k8s::client::KubeRegistry;
 use tec_k8s::server::owner_of;
 use tec_support::{SystemClock, SystemEntropy};
@@ -50,6 +50,8 @@ pub(crate) enum NotReady {
         #[source]
         source: ParseBaseUrlError,
     },
+    #[error("nodes cannot be given the list of key brokers")]
+    AdditionalTrustee(#[from] AdditionalTrusteeError),
     #[error("the CA of {server} is in the Secret {secret}, but no flag says where it is mounted")]
     NoFlag { server: &'static str, secret: String },
     #[error("cannot read {}", .file.display())]
@@ -68,6 +70,7 @@ pub(crate) enum NotReady {
 #[derive(Debug, PartialEq)]
 struct Setting {
     kbs: Endpoint,
+    more: Vec<Endpoint>,
     ak: Option<Endpoint>,
     token: Option<String>,
     cluster: Arc<TrustedExecutionCluster>,
@@ -136,7 +139,8 @@ impl Composer {
             None => self.registry.clone(),
         };
         let registry = Arc::new(registry);
-        let pins = ClevisPinGenerator::new(setting.kbs.clone());
+        let first = ClevisPinGenerator::new(setting.kbs.clone());
+        let pins = setting.more.iter().cloned().fold(first, ClevisPinGenerator::also);
         let pins = match &setting.ak {
             Some(ak) => pins.register_ak_at(ak.clone()),
             None => pins,
@@ -172,6 +176,7 @@ fn read(
     let address = spec.public_trustee_addr.as_deref().ok_or(NotReady::NoAddress)?;
     let secret = cluster.tls_secret(TlsServer::KeyBroker);
     let kbs = endpoint("the key broker", address, secret, files.kbs_ca.as_deref())?;
+    let more = cluster.additional_trustees()?;
     let ak = match spec.public_attestation_key_register_addr.as_deref() {
         Some(address) => {
             let secret = cluster.tls_secret(TlsServer::AttestationKeys);
@@ -184,7 +189,7 @@ fn read(
         RegistrationMode::Token => Some(token(files.token.as_deref())?),
         _ => None,
     };
-    Ok(Setting { kbs, ak, token, cluster: Arc::clone(cluster) })
+    Ok(Setting { kbs, more, ak, token, cluster: Arc::clone(cluster) })
 }
 
 /// A server that has a Secret speaks TLS, and nodes shall trust the CA in it; without its CA nobody

@@ -64,7 +64,7 @@ const FLAGS: [(&str, Form); 31] = [
     ("ak_addr", Field("/attestationKeyRegisterPort")),
     ("kbs_addr", Field("/trusteeKbsPort")),
     ("public_host", Field("/publicTrusteeAddr")),
-    ("also_kbs", Refused("give --public-host a name that you can move to another key broker")),
+    ("also_kbs", Field("/additionalTrustees")),
     ("root_device", Refused("nodes of a namespace have their root at /dev/disk/by-partlabel/root")),
     ("tls_cert", Carried),
     ("tls_key", Carried),
@@ -96,8 +96,8 @@ const FLAGS: [(&str, Form); 31] = [
     ("user_roles", Carried),
 ];
 
-const EVIDENCE: &str =
-    "remove it to accept quotes of TPMs, or run tec bootstrap init without --namespace";
+const EVIDENCE: &str = "remove it, then set spec.evidence of the cluster object (kubectl edit \
+                        trustedexecutioncluster cluster)";
 
 /// A flag that cannot be followed.
 #[derive(Debug, PartialEq, Eq)]
@@ -241,7 +241,6 @@ mod tests {
     fn what_has_no_place_in_a_namespace_is_refused_by_its_name() {
         let digest = "ab".repeat(48);
         for (flag, value) in [
-            ("--also-kbs", "https://b:8080"),
             ("--root-device", "/dev/vda4"),
             ("--register-rate", "7"),
             ("--kbs-rate", "7"),
@@ -255,7 +254,7 @@ mod tests {
             assert!(matches!(&refused, FlagError::NoPlace { flag: named, .. } if named == flag));
         }
         let count = FLAGS.iter().filter(|(_, form)| matches!(form, Refused(_))).count();
-        assert_eq!(count, 9, "each is tried above");
+        assert_eq!(count, 8, "each is tried above");
     }
 
     #[test]

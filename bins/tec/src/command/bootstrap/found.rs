@@ -27,11 +27,12 @@ use tec_core::ignition::{MergeSource, render_merge};
 use tec_core::migrate::{AnchorId, TrustAnchor as _};
 use tec_core::port::Entropy as _;
 use tec_k8s::api::{
-    ApprovedImage, ApprovedImageSpec, TrustedExecutionCluster, TrustedExecutionClusterSpec, crds,
+    AdditionalTrustee, ApprovedImage, ApprovedImageSpec, TrustedExecutionCluster,
+    TrustedExecutionClusterSpec, crds,
 };
 use tec_k8s::render;
-use tec_support::SystemEntropy;
 use tec_support::exit::OK;
+use tec_support::{SystemEntropy, endpoint};
 
 use self::operator::ROOTS;
 use super::InstallArgs;
@@ -131,6 +132,28 @@ fn address(args: &ServeArgs, port: u16) -> String {
         Ok(_) => format!("[{host}]:{port}"),
         Err(_) => format!("{host}:{port}"),
     }
+}
+
+/// The key brokers of `--also-kbs`. Nodes trust no certificate of them without a CA.
+fn additional_trustees(args: &ServeArgs) -> anyhow::Result<Vec<AdditionalTrustee>> {
+    let trustee = |text: &String| {
+        let endpoint = endpoint::parse(text).with_context(|| format!("--also-kbs {text:?}"))?;
+        let url = endpoint.url.as_str();
+        let address = url.split_once("://").map_or(url, |(_, address)| address);
+        if endpoint.url.is_tls() {
+            ensure!(
+                !endpoint.cert.is_empty(),
+                "--also-kbs {text} needs a CA file with --namespace: --also-kbs {text}=CA-FILE"
+            );
+            return Ok(AdditionalTrustee::new(address, endpoint.cert.as_str()));
+        }
+        ensure!(
+            args.dangerous_plain_http,
+            "--also-kbs {text} needs --dangerous-plain-http with --namespace"
+        );
+        Ok(AdditionalTrustee::dangerous_plain_http(address))
+    };
+    args.also_kbs.iter().map(trustee).collect()
 }
 
 /// What is to be set up.
@@ -256,6 +279,7 @@ impl Founding<'_> {
         let spec = json!({
             "publicTrusteeAddr": address(args, kbs),
             "publicAttestationKeyRegisterAddr": address(args, ak),
+            "additionalTrustees": additional_trustees(args)?,
             "trusteeKbsPort": kbs,
             "registerServerPort": register,
             "attestationKeyRegisterPort": ak,

@@ -76,6 +76,25 @@ fn a_server_with_a_secret_is_told_with_its_ca_or_not_at_all() {
 }
 
 #[test]
+fn all_key_brokers_are_handed_out_in_order_or_none_is() {
+    let trustees = |trustees: Value| {
+        cluster(&json!({
+            "publicTrusteeAddr": "kbs.example", "dangerousPlainHttp": true,
+            "registration": { "mode": "Open" }, "additionalTrustees": trustees,
+        }))
+    };
+    let (b, c) = (
+        json!({ "address": "b.example:1", "dangerousPlainHttp": true }),
+        json!({ "address": "https://c.example", "dangerousPlainHttp": true }),
+    );
+    let setting = read(Some(&trustees(json!([b]))), &Files::default()).unwrap();
+    let more: Vec<_> = setting.more.iter().map(|one| one.url.as_str()).collect();
+    assert_eq!(more, ["http://b.example:1"]);
+    let refused = read(Some(&trustees(json!([b, c]))), &Files::default());
+    assert!(matches!(refused, Err(NotReady::AdditionalTrustee(_))));
+}
+
+#[test]
 fn nothing_is_served_without_cluster_address_or_token() {
     let none = read(None, &Files::default());
     assert!(matches!(none, Err(NotReady::NoCluster)));
