@@ -66,7 +66,7 @@ enum Suite {
 
 use self::Suite::{Anchor, Audited, Images, Keys, Machines, Secrets};
 
-const TABLE: [(Defect, Suite); 27] = [
+const TABLE: [(Defect, Suite); 28] = [
     (Defect::ListIgnoresAfter, Machines),
     (Defect::ListBackwards, Machines),
     (Defect::ListIgnoresLimit, Machines),

@@ -205,7 +205,7 @@ pub struct LastAttestation {
 
 impl LastAttestation {
     /// As a merge patch that leaves nothing of an earlier attempt.
-    #[cfg(feature = "client")]
+    #[cfg(feature = "controller")]
     pub(crate) fn patch(&self) -> serde_json::Value {
         serde_json::json!({
             "at": self.at,

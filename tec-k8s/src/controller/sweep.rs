@@ -116,6 +116,8 @@ fn machine_state(machine: &Machine) -> &'static str {
         MachineState::Quarantined => "quarantined",
         MachineState::Unclaimed => "unclaimed",
         MachineState::Active => "active",
+        // A state that this version does not know of releases no key.
+        _ => "failing",
     }
 }
 

@@ -55,14 +55,19 @@ pub(super) async fn image(
 #[derive(Serialize)]
 struct Shown {
     image: ApprovedImage,
-    /// Machines that booted it last.
+    /// Ids of the machines that booted it last.
     last_booted_by: Vec<String>,
+    /// The same as people are shown them.
+    #[serde(skip)]
+    labels: Vec<String>,
 }
 
 async fn show(cluster: &Cluster, name: &ImageName, output: Output) -> anyhow::Result<()> {
     let image = cluster.get::<ApprovedImage>(name.as_str()).await?;
     let machines = cluster.list::<Machine>().await?;
-    let shown = Shown { image, last_booted_by: booted(&machines, name) };
+    let booted = booted(&machines, name);
+    let labels = booted.iter().map(|machine| label(machine)).collect();
+    let shown = Shown { image, last_booted_by: ids(&booted), labels };
     output.print(&shown, detail)
 }
 
@@ -79,8 +84,8 @@ fn detail(shown: &Shown) -> String {
         let (is, reason) = (&committed.status, &committed.reason);
         let _ = writeln!(text, "  Committed={is} {reason} {}", committed.message);
     }
-    for id in &shown.last_booted_by {
-        let _ = writeln!(text, "  last booted by machine {id}");
+    for machine in &shown.labels {
+        let _ = writeln!(text, "  last booted by machine {machine}");
     }
     text
 }
@@ -124,6 +129,10 @@ fn booted<'a>(machines: &'a [Machine], name: &ImageName) -> Vec<&'a Machine> {
     machines.iter().filter(booted_it).collect()
 }
 
+fn ids(machines: &[&Machine]) -> Vec<String> {
+    machines.iter().map(|machine| machine.spec.id.clone()).collect()
+}
+
 fn say(
     output: Output,
     done: &str,
@@ -131,12 +140,8 @@ fn say(
     name: &ImageName,
     machines: &[&Machine],
 ) -> anyhow::Result<()> {
-    let booted = machines
-        .iter()
-        .map(|machine| json!({"machine": machine.spec.id, "node_name": machine.spec.node_name}));
     let value = json!({
-        "image": name, "action": done, "dry_run": dry_run.dry_run,
-        "last_booted_by": booted.collect::<Vec<_>>(),
+        "image": name, "action": done, "dry_run": dry_run.dry_run, "last_booted_by": ids(machines),
     });
     let would = if dry_run.dry_run { "would be " } else { "" };
     output.print(&value, |_| {
