@@ -23,7 +23,7 @@ use tec_core::image::{ApprovedImage, ExpectedPcr, ExpectedPcrs, ImageEvent};
 use tec_core::luks::CompatLuksKey;
 use tec_core::machine::{Machine, RegisteredBy};
 use tec_core::pcr::PcrIndex;
-use tec_core::port::{Clock, EntropyRng, UnclaimedLimit};
+use tec_core::port::{Clock, EntropyRng, MachineRegistry, UnclaimedLimit};
 use tec_core::secret::SecretArray;
 use tec_core::store::Store;
 use tec_core::testing::{ManualClock, MemoryRegistry, SeededEntropy};
@@ -76,12 +76,15 @@ fn main() -> anyhow::Result<()> {
     })?;
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
     let store = Arc::new(Store::open(&directory.path().join("store"), &SeededEntropy::new(3))?);
-    let stored = LivePorts::of(store, clock());
-    bench.clients.block_on(enroll(&stored, &nodes))?;
+    let stored = LivePorts::of(store.clone(), clock());
+    bench.clients.block_on(enroll(&*store, &stored, &nodes))?;
     let registry = |client: Client| KubeRegistry::new(client, &namespace, clock());
-    bench.clients.block_on(enroll(&over(&registry(plane.admin()?)), &nodes))?;
+    bench.clients.block_on(async {
+        let objects = registry(plane.admin()?);
+        enroll(&objects, &over(&objects), &nodes).await
+    })?;
     let alone = bench.serve(1, Sessions::Own, async || Ok(stored.clone()))?;
-    let link = bench.clients.block_on(Link::new(plane.admin()?))?;
+    let link = bench.clients.block_on(async { Link::new(plane.admin()?).await })?;
     for (images, suffix) in [(Images::Watched, ""), (Images::Listed, "/unwatched")] {
         let replicas =
             async || Ok(images.of(over(&registry(plane.admin()?)), registry(plane.admin()?)));
@@ -98,8 +101,9 @@ fn main() -> anyhow::Result<()> {
         traffic(&suite, suffix, &link.take_traffic())?;
     }
 
-    let memory = LivePorts::of(Arc::new(MemoryRegistry::new()), clock());
-    bench.clients.block_on(enroll(&memory, &nodes))?;
+    let registry = Arc::new(MemoryRegistry::new());
+    let memory = LivePorts::of(registry.clone(), clock());
+    bench.clients.block_on(enroll(&*registry, &memory, &nodes))?;
     let shared = bench.serve(REPLICAS, Sessions::Shared, async || Ok(memory.clone()))?;
     let own = bench.serve(1, Sessions::Own, async || Ok(memory.clone()))?;
     let pairs = bench.pairs(&nodes, &shared, &own)?;
@@ -171,7 +175,6 @@ fn over(registry: &KubeRegistry) -> LivePorts {
         registry.clone(),
         registry.clone(),
         registry.clone(),
-        registry.clone(),
         registry,
         Arc::new(MemoryRegistry::new()),
         clock(),
@@ -233,12 +236,16 @@ fn cookie(answer: &reqwest::Response) -> anyhow::Result<String> {
 }
 
 /// Registers the machines, and approves images; they booted the last one.
-async fn enroll(ports: &LivePorts, nodes: &[Node]) -> anyhow::Result<()> {
+async fn enroll(
+    machines: &dyn MachineRegistry,
+    ports: &LivePorts,
+    nodes: &[Node],
+) -> anyhow::Result<()> {
     let now = ports.clock.now();
     for node in nodes {
         let fresh = Machine::unclaimed(node.id, RegisteredBy::Admin, now);
-        ports.machines.create(&fresh, UnclaimedLimit::Unlimited).await?;
-        let (machines, aks, audit) = (&*ports.machines, &*ports.aks, &*ports.audit);
+        machines.create(&fresh, UnclaimedLimit::Unlimited).await?;
+        let (aks, audit) = (&*ports.aks, &*ports.audit);
         let approval = AkPorts::new(machines, aks, &ManualMatcher, audit, &*ports.clock);
         let key = AkCandidate::from_admin(node.tpm.public_key(), None);
         let submission = AkSubmission::new(node.id, key);

@@ -146,7 +146,8 @@ pub struct Appraisal {
 ///
 /// # Security
 /// The first failing gate ends it. Without a state of live images that has all registers which they
-/// pin at once there is no [`Attested`].
+/// pin at once there is no [`Attested`]. A quarantined machine is looked at like any other, and is
+/// refused whatever it booted.
 pub fn appraise(
     id: AttemptId,
     at: Timestamp,
@@ -160,6 +161,21 @@ pub fn appraise(
         Err(error) => error.ak(),
     };
     let known = known.of(key.as_ref());
+    let mut appraisal = climb(id, at, (key, evidence), known, pins, states);
+    if known.machine.is_some_and(|machine| machine.state == MachineState::Quarantined) {
+        appraisal.quarantine();
+    }
+    appraisal
+}
+
+fn climb(
+    id: AttemptId,
+    at: Timestamp,
+    (key, evidence): (Option<Fingerprint>, &Result<VerifiedEvidence, VerifyError>),
+    known: Known<'_>,
+    pins: Pins,
+    states: &dyn BootStates,
+) -> Appraisal {
     let mut attempt = Attempt {
         id,
         at,
@@ -201,6 +217,17 @@ impl Appraisal {
         self.attempt.ladder.fail(gate, detail);
     }
 
+    /// Refuses the machine for its quarantine, with the code of that unless a gate before the registers
+    /// failed: who is not known to be this machine learns nothing of it.
+    fn quarantine(&mut self) {
+        self.attested = None;
+        let ladder = &mut self.attempt.ladder;
+        let is_it = ladder.first_failure().is_none_or(|step| step.gate == Gate::Pcrs);
+        if is_it {
+            ladder.fail_quarantined();
+        }
+    }
+
     fn refused(attempt: Attempt) -> Self {
         Self { attempt, attested: None }
     }
@@ -229,17 +256,15 @@ fn identity_gates(ladder: &mut Ladder, known: Known<'_>) -> Option<()> {
         ladder.fail(Gate::AkBound, "the key is not registered");
         return None;
     };
-    match known.machine {
-        Some(machine) if machine.state == MachineState::Revoked => {
-            ladder.fail(Gate::MachineKnown, format!("machine {} was revoked", machine.id));
-            return None;
-        }
-        Some(machine) => ladder.pass(Gate::MachineKnown, format!("machine {}", machine.id)),
-        None => {
-            ladder.fail(Gate::MachineKnown, format!("machine {} was removed", record.machine));
-            return None;
-        }
+    let Some(machine) = known.machine else {
+        ladder.fail(Gate::MachineKnown, format!("machine {} was removed", record.machine));
+        return None;
+    };
+    if let Some(why) = out_of_service(machine.state) {
+        ladder.fail(Gate::MachineKnown, format!("machine {} {why}", machine.id));
+        return None;
     }
+    ladder.pass(Gate::MachineKnown, format!("machine {}", machine.id));
     match record.state {
         AkState::Bound => {
             ladder.pass(Gate::AkBound, format!("key {}", record.fingerprint()));
@@ -253,6 +278,16 @@ fn identity_gates(ladder: &mut Ladder, known: Known<'_>) -> Option<()> {
             ladder.fail(Gate::AkBound, format!("key {} was revoked", record.fingerprint()));
             None
         }
+    }
+}
+
+/// Why a machine may not even attest.
+fn out_of_service(state: MachineState) -> Option<&'static str> {
+    match state {
+        // Unclaimed ones fail at the next gate, quarantined ones at the end.
+        MachineState::Unclaimed | MachineState::Active | MachineState::Quarantined => None,
+        MachineState::Revoked => Some("was revoked"),
+        MachineState::Retired => Some("was retired"),
     }
 }
 

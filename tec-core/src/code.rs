@@ -158,9 +158,9 @@ codes! {
          of an emulated TPM runs in two places, or an older one was restored from a snapshot.",
         "Find out which machine is the right one: whoever has a copy of the TPM's state can obtain its \
          disk key. If a snapshot was restored, boot the node again; if it is refused still, run `tec \
-         machine readmit`, or on Kubernetes `kubectl delete tpmclock clock-<fingerprint>`. \
-         Otherwise clear the TPM, revoke the key with `tec ak revoke`, register the \
-         node again, and approve its new key with `tec ak approve`.";
+         machine readmit`, or on Kubernetes `kubectl tec machine readmit`. Otherwise clear the \
+         TPM, revoke the key with `tec ak revoke`, register the node again, and approve its new key with \
+         `tec ak approve`.";
     PcrMismatch = "TEC-A412", 401, "the boot is not one of an approved image",
         "A measured component is not the approved one: another kernel, boot loader, or an image whose \
          approval ended.",
@@ -174,6 +174,10 @@ codes! {
     EscrowRefused = "TEC-K409", 409, "the recovery key is not kept",
         "The machine left 64 recovery keys already, or what it sent is no sealed key.",
         "Look at them with `tec machine recovery-key`. A machine that made them in error is removed and registered anew.";
+    MachineQuarantined = "TEC-A423", 401, "the machine is quarantined",
+        "An admin quarantined this machine: it may attest, but gets no disk key until it is released. Its key is kept.",
+        "Find out why (`tec audit` or `kubectl tec machine show`), then run `tec machine release <machine>` (on \
+         Kubernetes `kubectl tec machine release <machine>`), or retire or revoke the machine.";
     KeyMissing = "TEC-A414", 401, "there is no key at this path",
         "The machine attested well, but no key was stored for it, or it was removed.",
         "If the key was lost, restore the store from a backup; a new key cannot open the old disk.";

@@ -28,8 +28,54 @@ pub enum MachineState {
     Unclaimed,
     /// Bound to an attestation key; may attest.
     Active,
-    /// Taken back by an admin; attests no more.
+    /// Set aside by an admin until released: it may attest, but gets no disk key and binds no
+    /// attestation key.
+    Quarantined,
+    /// Revoked by an admin, for good; attests no more.
     Revoked,
+    /// Decommissioned in good order, for good; attests no more.
+    Retired,
+}
+
+impl MachineState {
+    /// Whether an attestation key may be bound to the machine.
+    pub fn takes_keys(self) -> bool {
+        match self {
+            Self::Unclaimed | Self::Active => true,
+            Self::Quarantined | Self::Revoked | Self::Retired => false,
+        }
+    }
+
+    /// Whether no admin can put the machine back into service.
+    pub fn is_final(self) -> bool {
+        match self {
+            Self::Unclaimed | Self::Active | Self::Quarantined => false,
+            Self::Revoked | Self::Retired => true,
+        }
+    }
+
+    /// How far the machine is out of service; greater is stricter. Unclaimed and active ones are in
+    /// service.
+    pub fn strictness(self) -> u8 {
+        match self {
+            Self::Unclaimed | Self::Active => 0,
+            Self::Quarantined => 1,
+            Self::Retired => 2,
+            Self::Revoked => 3,
+        }
+    }
+}
+
+/// A change of a machine's state by an admin, other than revocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "registries must handle every change")]
+pub enum MachineChange {
+    /// Set it aside until it is released.
+    Quarantine,
+    /// Lift the quarantine.
+    Release,
+    /// Decommission it, for good.
+    Retire,
 }
 
 /// The attestation key that a machine is bound to, or was bound to last. It outlives the key's
@@ -72,6 +118,21 @@ impl Machine {
     /// A machine that has just been registered.
     pub fn unclaimed(id: MachineId, registered_by: RegisteredBy, registered_at: Timestamp) -> Self {
         Self { id, registered_by, registered_at, state: MachineState::Unclaimed, binding: None }
+    }
+
+    /// The state after a change; `None` where the change is not allowed, since what is revoked or
+    /// retired stays so.
+    pub fn state_after(&self, change: MachineChange) -> Option<MachineState> {
+        use MachineChange::{Quarantine, Release, Retire};
+        use MachineState::{Active, Quarantined, Retired, Revoked, Unclaimed};
+        match (self.state, change) {
+            (Revoked, _) | (Retired, Quarantine | Release) => None,
+            (_, Retire) => Some(Retired),
+            (_, Quarantine) => Some(Quarantined),
+            (Quarantined, Release) if self.binding.is_some() => Some(Active),
+            (Quarantined, Release) => Some(Unclaimed),
+            (Unclaimed | Active, Release) => Some(self.state),
+        }
     }
 
     /// Whether an attestation key was ever bound to it.

@@ -17,11 +17,11 @@ use tec_core::image::{ApprovedImage, ExpectedPcr, ExpectedPcrs, ImageEvent};
 use tec_core::luks::{
     CompatLuksKey, LuksKeyGenerator, LuksResource, MockLuksKeyGenerator, content_key,
 };
-use tec_core::machine::MachineState;
+use tec_core::machine::{Machine, MachineState};
 use tec_core::pcr::{PcrIndex, PcrValues};
 use tec_core::port::{
-    AkRegistry, ImageRegistry, MachineRegistry, MockAkRegistry, MockImageRegistry,
-    MockMachineRegistry, MockSecretStore, PutOutcome, SecretStore, UnclaimedLimit,
+    AkRegistry, ImageRegistry, MachineRegistry, MockAkRegistry, MockImageRegistry, MockSecretStore,
+    PutOutcome, SecretStore, UnclaimedLimit,
 };
 use tec_core::secret::{SecretArray, SecretBytes};
 use tec_core::testing::{ManualClock, MemoryRegistry, SeededEntropy, sample};
@@ -54,6 +54,12 @@ fn image(kernel: &str) -> ApprovedImage {
     ApprovedImage::new("good".parse().unwrap(), "dir", expected, sample::time(1))
 }
 
+fn active(machine: u64) -> Machine {
+    let mut machine = sample::machine(machine);
+    machine.state = MachineState::Active;
+    machine
+}
+
 /// What the TPM with this key quotes after it booted the approved image.
 fn evidence(key: u64) -> VerifiedEvidence {
     let booted = Sha256Digest::ZERO.extended(&Sha256Digest::of("kernel"));
@@ -64,14 +70,13 @@ fn evidence(key: u64) -> VerifiedEvidence {
 /// The stores of an embedder; what is not wrong is the truth.
 struct Stores<'a> {
     truth: &'a MemoryRegistry,
-    machines: &'a dyn MachineRegistry,
     aks: &'a dyn AkRegistry,
     released_by: &'a dyn ImageRegistry,
 }
 
 impl<'a> Stores<'a> {
     fn right(truth: &'a MemoryRegistry) -> Self {
-        Self { truth, machines: truth, aks: truth, released_by: truth }
+        Self { truth, aks: truth, released_by: truth }
     }
 
     /// What the holder of `key` gets of the disk key of machine 1.
@@ -82,20 +87,12 @@ impl<'a> Stores<'a> {
             pins: PinnedPcrs::boot_manager().into(),
             states: &WholeImages,
         };
-        let ports = AdmitPorts::new(
-            self.machines,
-            self.aks,
-            Some(boots),
-            self.truth,
-            self.truth,
-            self.truth,
-            clock,
-        );
+        let ports =
+            AdmitPorts::new(self.aks, Some(boots), self.truth, self.truth, self.truth, clock);
         let admitted = flow::admit(ports, sample::attempt_id(1), &Ok(evidence(key))).await;
         let mut appraisal = admitted.unwrap().appraisal;
         let attested = appraisal.attested?;
         let ports = ReleasePorts::new(
-            self.machines,
             self.aks,
             self.released_by,
             &WholeImages,
@@ -125,7 +122,7 @@ async fn a_store_that_finds_one_key_for_every_fingerprint_releases_nothing_to_a_
     let found = AkRegistry::bound_to(&truth, &sample::machine_id(1)).await;
     let record = found.unwrap().unwrap();
     let mut aks = MockAkRegistry::new();
-    aks.expect_find().returning(move |_| Ok(Some(record.clone())));
+    aks.expect_find_with_machine().returning(move |_| Ok(Some((record.clone(), Some(active(1))))));
     let stores = Stores { aks: &aks, ..Stores::right(&truth) };
     assert!(stores.unlock(66).await.is_none());
     assert!(stores.unlock(1).await.is_some(), "its own key");
@@ -136,13 +133,11 @@ async fn a_store_that_finds_one_machine_for_every_id_releases_nothing_to_a_revok
     let truth = world().await;
     let (id, line) = (sample::machine_id(1), sample::line());
     MachineRegistry::revoke(&truth, &id, &line).await.unwrap();
-    let mut machines = MockMachineRegistry::new();
-    machines.expect_find().returning(|_| {
-        let mut other = sample::machine(2);
-        other.state = MachineState::Active;
-        Ok(Some(other))
-    });
-    let stores = Stores { machines: &machines, ..Stores::right(&truth) };
+    let found = AkRegistry::find(&truth, &sample::public_key(1).fingerprint()).await;
+    let record = found.unwrap().unwrap();
+    let mut aks = MockAkRegistry::new();
+    aks.expect_find_with_machine().returning(move |_| Ok(Some((record.clone(), Some(active(2))))));
+    let stores = Stores { aks: &aks, ..Stores::right(&truth) };
     assert!(stores.unlock(1).await.is_none());
 }
 

@@ -92,7 +92,7 @@ impl World {
     }
 
     fn release<'a>(&'a self, ports: &'a Ports) -> ReleasePorts<'a> {
-        ReleasePorts::new(ports, ports, ports, &WholeImages, ports, ports, &self.clock)
+        ReleasePorts::new(ports, ports, &WholeImages, ports, ports, &self.clock)
     }
 
     /// A machine that is registered, bound to `key` and provisioned.
@@ -133,15 +133,8 @@ impl World {
         boots: Option<Boots<'_>>,
         evidence: Result<VerifiedEvidence, VerifyError>,
     ) -> Result<Appraisal, PortError> {
-        let ports = AdmitPorts::new(
-            &*self.truth,
-            &*self.truth,
-            boots,
-            clocks,
-            &*self.truth,
-            &*self.truth,
-            &self.clock,
-        );
+        let ports =
+            AdmitPorts::new(&*self.truth, boots, clocks, &*self.truth, &*self.truth, &self.clock);
         let found = flow::admit(ports, sample::attempt_id(1), &evidence).await;
         found.map(|found| found.appraisal)
     }

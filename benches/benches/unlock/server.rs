@@ -136,7 +136,7 @@ impl Storage {
         tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).map(Self::Embedded)
     }
 
-    fn open(&self, what: &str) -> anyhow::Result<LivePorts> {
+    fn open(&self, what: &str) -> anyhow::Result<Side> {
         Ok(match self {
             Self::Memory => ports(Arc::new(MemoryRegistry::new())),
             Self::Embedded(dir) => {
@@ -147,7 +147,14 @@ impl Storage {
     }
 }
 
-fn ports<R>(registry: Arc<R>) -> LivePorts
+/// The stores of one of the two.
+#[derive(Clone)]
+struct Side {
+    machines: Arc<dyn MachineRegistry>,
+    ports: LivePorts,
+}
+
+fn ports<R>(registry: Arc<R>) -> Side
 where
     R: MachineRegistry
         + AkRegistry
@@ -158,16 +165,18 @@ where
         + ClockLog
         + 'static,
 {
-    LivePorts::of(registry, Arc::new(Stopwatch(Instant::now())))
+    let machines = registry.clone();
+    Side { machines, ports: LivePorts::of(registry, Arc::new(Stopwatch(Instant::now()))) }
 }
 
-async fn register(ports: &LivePorts, id: MachineId, key: PublicKey) -> anyhow::Result<()> {
+async fn register(side: &Side, id: MachineId, key: PublicKey) -> anyhow::Result<()> {
+    let Side { machines, ports } = side;
     let now = ports.clock.now();
     let fresh = tec_core::machine::Machine::unclaimed(id, RegisteredBy::Admin, now);
-    ports.machines.create(&fresh, UnclaimedLimit::Unlimited).await?;
+    machines.create(&fresh, UnclaimedLimit::Unlimited).await?;
     let key = AkCandidate::from_admin(key, None);
     let approval =
-        AkPorts::new(&*ports.machines, &*ports.aks, &ManualMatcher, &*ports.audit, &*ports.clock)
+        AkPorts::new(&**machines, &*ports.aks, &ManualMatcher, &*ports.audit, &*ports.clock)
             .with_claims(ClaimLimits::NONE);
     flow::approve(approval, AkSubmission::new(id, key)).await?;
     let entropy = SeededEntropy::new(2);
@@ -193,18 +202,19 @@ pub(crate) struct Server {
     pub(crate) kbs_tls: Endpoint,
     pub(crate) guard_tls: Endpoint,
     prepared: Arc<Prepared>,
-    ports: [LivePorts; 2],
+    sides: [Side; 2],
 }
 
 impl Server {
     pub(crate) async fn start(machine: &Machine, storage: &Storage) -> anyhow::Result<Self> {
         let behind = storage.open("kbs")?;
         let before = storage.open("guard")?;
-        for ports in [&behind, &before] {
-            register(ports, machine.id, machine.tpm.public_key()).await?;
-            approve(ports).await?;
+        for side in [&behind, &before] {
+            register(side, machine.id, machine.tpm.public_key()).await?;
+            approve(&side.ports).await?;
         }
-        let ports = [behind.clone(), before.clone()];
+        let sides = [behind.clone(), before.clone()];
+        let (behind, before) = (behind.ports, before.ports);
         let intent = PolicyIntent::new(PinnedPcrs::boot_manager(), [Tee::Tpm])?;
         let entropy = Arc::new(FewNonces::new());
         let nonces: Vec<String> = entropy.nonces.iter().map(|n| STANDARD.encode(n)).collect();
@@ -220,7 +230,6 @@ impl Server {
         let kbs = serve(broker.clone()).await?;
 
         let gatekeeper = Registries {
-            machines: before.machines,
             aks: before.aks,
             boots: None,
             clocks: before.clocks,
@@ -240,14 +249,14 @@ impl Server {
             kbs_tls: serve_tls(broker)?,
             guard_tls: serve_tls(guard)?,
             prepared: Arc::new(Prepared::new(machine, &nonces)?),
-            ports,
+            sides,
         })
     }
 
     /// Registers the machine with KBS and guard.
     pub(crate) async fn enroll(&self, machine: &Emulated) -> anyhow::Result<()> {
-        for ports in &self.ports {
-            register(ports, machine.id, machine.key.clone()).await?;
+        for side in &self.sides {
+            register(side, machine.id, machine.key.clone()).await?;
         }
         Ok(())
     }

@@ -75,7 +75,6 @@ impl World {
         let clock = Arc::new(ManualClock::new(Timestamp::from_unix_seconds(1000)));
         ready(register(&registry));
         let gatekeeper = Registries {
-            machines: registry.clone(),
             aks: registry.clone(),
             boots: None,
             clocks: registry.clone(),

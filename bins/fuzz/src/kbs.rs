@@ -115,7 +115,6 @@ impl World {
                 registry.clone(),
                 registry.clone(),
                 registry.clone(),
-                registry.clone(),
                 clock.clone(),
             );
             let backend = Arc::new(LiveBackend::new(ports, &intent()));

@@ -26,16 +26,13 @@ async fn run(args: Args) -> anyhow::Result<u8> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let (shutdown, signals) = Shutdown::on_signals()?;
     let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();
-    let transport = transport(&args, &clock, &shutdown, &mut tasks)?;
+    let (transport, certificate) = transport(&args, &clock, &shutdown, &mut tasks)?;
 
     let verifier = args.evidence.verifier(&clock)?;
     let store = compose::open(&args.state_dir)?;
     let known = if args.kubernetes {
         let api = ApiServer::of_this_pod(None).await?;
-        let (events, records) = (Arc::clone(&api.attempts), api.records.clone());
-        let (told, written) = (shutdown.clone(), shutdown.clone());
-        tasks.spawn(async move { told.until(events.run()).await });
-        tasks.spawn(async move { written.until(records.run()).await });
+        api.spawn(&mut tasks, &shutdown);
         Known::cluster(&api, args.pins.pins())
     } else {
         let keys = Keys::new(args.keys.clone(), Arc::clone(&store), Arc::clone(&clock));
@@ -57,7 +54,7 @@ async fn run(args: Args) -> anyhow::Result<u8> {
     tasks.spawn(server.run(listener, shutdown.clone()));
     if let Some(address) = args.metrics_addr {
         let own = Counts::new("metrics");
-        let metrics = compose::metrics(&guard, vec![connections, Arc::clone(&own)]);
+        let metrics = compose::metrics(&guard, vec![connections, Arc::clone(&own)], certificate);
         let listener = bind(address)?;
         let address = listener.local_addr()?;
         tracing::info!(%address, "metrics are served");
@@ -83,22 +80,23 @@ fn transport(
     clock: &Arc<dyn Clock>,
     shutdown: &Shutdown,
     tasks: &mut JoinSet<anyhow::Result<()>>,
-) -> anyhow::Result<Transport> {
+) -> anyhow::Result<(Transport, Option<Arc<LiveCertificate>>)> {
     let (Some(cert), Some(key)) = (&args.tls_cert, &args.tls_key) else {
         anyhow::ensure!(
             args.dangerous_plain_http,
             "name --tls-cert and --tls-key, or --dangerous-plain-http behind another proxy"
         );
         tracing::warn!("serving plain HTTP: anybody on the network path can read and drop");
-        return Ok(Transport::DangerousPlain);
+        return Ok((Transport::DangerousPlain, None));
     };
     let source = tls::Source::Files { cert: cert.clone(), key: key.clone() };
     let certificate = LiveCertificate::load(source, &**clock)?;
     let transport = Transport::Tls(certificate.server_config());
     let (clock, shutdown) = (Arc::clone(clock), shutdown.clone());
+    let kept = Arc::clone(&certificate);
     tasks.spawn(async move {
-        certificate.keep_fresh(clock, shutdown).await;
+        kept.keep_fresh(clock, shutdown).await;
         Ok(())
     });
-    Ok(transport)
+    Ok((transport, Some(certificate)))
 }

@@ -104,16 +104,13 @@ impl Front {
 }
 
 fn status(
-    (metrics, also): (&Arc<RequestMetrics>, Option<MoreMetrics>),
+    (metrics, also): (&Arc<RequestMetrics>, MoreMetrics),
     connections: [Arc<Counts>; 2],
     ready: Ready,
     shutdown: &Shutdown,
 ) -> Router {
     let (metrics, shutdown) = (Arc::clone(metrics), shutdown.clone());
-    let all = async move || {
-        let also = also.as_ref().map(|also| also()).unwrap_or_default();
-        metrics.render() + &listen::render(&connections) + &also
-    };
+    let all = async move || metrics.render() + &listen::render(&connections) + &also();
     let is_ready = async move || {
         if ready() && !shutdown.is_triggered() {
             StatusCode::OK
@@ -128,6 +125,17 @@ fn status(
         .route("/metrics", get(all))
 }
 
+/// The service's own metrics, and when its certificate expires.
+fn with_expiry(
+    also: Option<MoreMetrics>,
+    certificate: Option<Arc<LiveCertificate>>,
+) -> MoreMetrics {
+    Arc::new(move || {
+        let own = also.as_ref().map(|also| also()).unwrap_or_default();
+        own + &certificate.as_ref().map(|live| live.metrics()).unwrap_or_default()
+    })
+}
+
 /// Serves until a signal comes or a part dies. `tasks` end with `shutdown`.
 ///
 /// # Errors
@@ -140,7 +148,7 @@ pub async fn run(
     (shutdown, signals): (Shutdown, impl Future<Output = ()> + Send + 'static),
     mut tasks: JoinSet<anyhow::Result<()>>,
 ) -> anyhow::Result<u8> {
-    let transport = transport(args, &shutdown, &mut tasks)?;
+    let (transport, certificate) = transport(args, &shutdown, &mut tasks)?;
     let listener = bind(SocketAddr::new(args.bind, port))?;
     let address = listener.local_addr()?;
     let connections = Counts::new("public");
@@ -149,7 +157,8 @@ pub async fn run(
         let address = listener.local_addr()?;
         let counts = Counts::new("metrics");
         let both = [Arc::clone(&connections), Arc::clone(&counts)];
-        let counted = (&front.metrics, front.also.clone());
+        let also = with_expiry(front.also.clone(), certificate);
+        let counted = (&front.metrics, also);
         let status = status(counted, both, ready, &shutdown);
         let server = Server::new(Transport::DangerousPlain, status)
             .with_limits(Limits::probes())
@@ -177,7 +186,7 @@ fn transport(
     args: &FrontArgs,
     shutdown: &Shutdown,
     tasks: &mut JoinSet<anyhow::Result<()>>,
-) -> anyhow::Result<Transport> {
+) -> anyhow::Result<(Transport, Option<Arc<LiveCertificate>>)> {
     let (Some(cert), Some(key)) = (&args.cert_path, &args.key_path) else {
         if !args.dangerous_plain_http {
             let why = "start without a certificate: give --cert-path and --key-path, or \
@@ -185,18 +194,18 @@ fn transport(
             return Err(CodedError::new(Code::TlsMaterial, why).into());
         }
         tracing::warn!("serving plain HTTP: anybody on the network path can read and change it");
-        return Ok(Transport::DangerousPlain);
+        return Ok((Transport::DangerousPlain, None));
     };
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let source = tls::Source::Files { cert: cert.clone(), key: key.clone() };
     let certificate = LiveCertificate::load(source, &*clock)?;
     let transport = Transport::Tls(certificate.server_config());
-    let shutdown = shutdown.clone();
+    let (shutdown, kept) = (shutdown.clone(), Arc::clone(&certificate));
     tasks.spawn(async move {
-        certificate.keep_fresh(clock, shutdown).await;
+        kept.keep_fresh(clock, shutdown).await;
         Ok(())
     });
-    Ok(transport)
+    Ok((transport, Some(certificate)))
 }
 
 #[cfg(test)]
@@ -221,7 +230,7 @@ mod tests {
         let (_end, shutdown) = Shutdown::by_hand();
         let speaks = |words: &[&str]| {
             let args = Cli::parse_from(["server"].iter().chain(words)).front;
-            transport(&args, &shutdown, &mut JoinSet::new())
+            transport(&args, &shutdown, &mut JoinSet::new()).map(|(transport, _)| transport)
         };
         let refused = speaks(&[]).unwrap_err();
         let coded = refused.downcast_ref::<CodedError>().unwrap();
@@ -243,7 +252,7 @@ mod tests {
         let metrics = RequestMetrics::new(("a_total", "Requests."), ("a_seconds", "Time."));
         let seen = Arc::clone(&is_ready);
         let router = status(
-            (&metrics, None),
+            (&metrics, with_expiry(None, None)),
             [Counts::new("public"), Counts::new("metrics")],
             Arc::new(move || seen.load(Ordering::Relaxed)),
             &shutdown,

@@ -23,6 +23,8 @@ use tec_core::port::Clock;
 use tec_core::secret::SecretBytes;
 use tec_core::time::Timestamp;
 use time::OffsetDateTime;
+use x509_cert::Certificate;
+use x509_cert::der::Decode as _;
 
 use crate::exit::CodedError;
 use crate::files::write_private;
@@ -39,6 +41,7 @@ const SKEW_SECONDS: i64 = 3600;
 /// How often files are looked at.
 const POLL: Duration = Duration::from_secs(5);
 const DAY: i64 = 86_400;
+const EXPIRY: &str = "tec_tls_certificate_not_after_seconds";
 
 /// Where certificates come from.
 #[derive(Clone, Debug)]
@@ -95,6 +98,20 @@ impl LiveCertificate {
         let mut config = ServerConfig::builder().with_no_client_auth().with_cert_resolver(resolver);
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Arc::new(config)
+    }
+
+    /// When the served certificate expires, as a metric in the text format of Prometheus.
+    pub fn metrics(&self) -> String {
+        let current = Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner));
+        let leaf = current.cert.first().and_then(|leaf| Certificate::from_der(leaf).ok());
+        let Some(leaf) = leaf else {
+            return String::new();
+        };
+        let end = leaf.tbs_certificate().validity().not_after.to_unix_duration().as_secs();
+        format!(
+            "# HELP {EXPIRY} When the served certificate expires, in seconds since 1970.\n\
+             # TYPE {EXPIRY} gauge\n{EXPIRY} {end}\n"
+        )
     }
 
     /// Keeps the certificate fresh until shutdown. What cannot be read leaves the old one in place
@@ -374,6 +391,15 @@ mod tests {
         LiveCertificate::load(built_in(dir.path()), &At(NOW + 61 * DAY)).unwrap();
         assert_eq!(read("ca.pem"), ca);
         assert_ne!(read("tls.crt"), leaf);
+    }
+
+    #[test]
+    fn the_expiry_of_the_served_certificate_is_a_metric() {
+        let dir = tempfile::tempdir().unwrap();
+        let live = LiveCertificate::load(built_in(dir.path()), &At(NOW)).unwrap();
+        let line = format!("{EXPIRY} {}", NOW + LEAF_DAYS * DAY);
+        let text = live.metrics();
+        assert!(text.lines().any(|found| found == line), "{line} in {text}");
     }
 
     #[test]

@@ -7,14 +7,30 @@ use tec_core::boot::BootState;
 use tec_core::explain::{EventFinding, ExpectedComponent, PcrMismatch, RegisterStates, StepState};
 use tec_core::pcr::PcrIndex;
 
-/// One line for lists.
-pub(crate) fn one_line(attempt: &Attempt) -> String {
-    let verdict = match attempt.ladder.code {
+use crate::output::table;
+
+/// Attempts as a table.
+pub(crate) fn attempt_table(attempts: &[Attempt]) -> String {
+    let rows: Vec<_> = attempts.iter().map(row).collect();
+    table(["AT", "ATTEMPT", "MACHINE", "RESULT"], &rows)
+}
+
+fn row(attempt: &Attempt) -> [String; 4] {
+    let machine = attempt.machine.map_or_else(|| "-".to_owned(), |id| id.to_string());
+    [attempt.at.to_string(), attempt.id.to_string(), machine, verdict(attempt)]
+}
+
+fn verdict(attempt: &Attempt) -> String {
+    match attempt.ladder.code {
         Some(code) => format!("refused {code}"),
         None if attempt.ladder.is_released() => "released".to_owned(),
         None => "attested".to_owned(),
-    };
-    format!("attempt {} {} {verdict}", attempt.id, attempt.at)
+    }
+}
+
+/// One line for lists.
+pub(crate) fn one_line(attempt: &Attempt) -> String {
+    format!("attempt {} {} {}", attempt.id, attempt.at, verdict(attempt))
 }
 
 /// The whole ladder for people.

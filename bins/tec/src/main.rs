@@ -2,10 +2,14 @@
 
 mod args;
 mod attempt;
+mod audit;
 mod cli;
 mod command;
+mod image;
 mod kube;
+mod machine;
 mod output;
+mod recovery;
 mod reference;
 mod serve;
 mod state;

@@ -106,7 +106,6 @@ impl Anchor {
             store.clone(),
             store.clone(),
             store.clone(),
-            store.clone(),
             Arc::clone(&self.clock),
         );
         let intent = PolicyIntent::new(PinnedPcrs::boot_manager(), [Tee::Tpm])?;

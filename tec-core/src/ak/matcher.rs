@@ -8,7 +8,7 @@
 use std::fmt;
 
 use super::{AkRecord, AkState, Fingerprint, PublicKey, SourceNetwork};
-use crate::machine::{Machine, MachineState};
+use crate::machine::Machine;
 
 /// A key that asks to be bound.
 #[derive(Clone, Debug)]
@@ -72,7 +72,7 @@ pub enum AkReason {
     NeedsRebind,
     /// As many machines as may be were claimed by first use, so this one waits for an admin.
     Quarantined,
-    /// There is no such machine, or it was revoked.
+    /// There is no such machine, or it is not in service: quarantined, revoked or retired.
     MachineNotWaiting,
     /// The machine is bound to another key.
     MachineHasOtherKey,
@@ -95,7 +95,7 @@ impl fmt::Display for AkReason {
             Self::NeedsEkProof => "waits for proof by an endorsement key",
             Self::NeedsRebind => "the machine had another key before: waits for an admin",
             Self::Quarantined => "the limit of first use is reached: waits for an admin",
-            Self::MachineNotWaiting => "no such machine, or revoked",
+            Self::MachineNotWaiting => "no such machine in service",
             Self::MachineHasOtherKey => "the machine is bound to another key",
             Self::KeyHasOtherMachine => "the key is bound to another machine",
             Self::KeyRevoked => "the key was revoked",
@@ -148,7 +148,7 @@ fn common_rule(
     of_machine: Option<&AkRecord>,
     same_key: Option<&AkRecord>,
 ) -> Option<AkDecision> {
-    let Some(machine) = machine.filter(|m| m.state != MachineState::Revoked) else {
+    let Some(machine) = machine.filter(|machine| machine.state.takes_keys()) else {
         return Some(AkDecision::Reject(AkReason::MachineNotWaiting));
     };
     if let Some(known) = same_key {

@@ -175,6 +175,12 @@ impl Ladder {
         self.fail(Gate::NonceAndSignature, detail);
     }
 
+    /// The machine is quarantined: gate "release policy", with its own code, whatever failed before.
+    pub fn fail_quarantined(&mut self) {
+        self.code = Some(Code::MachineQuarantined);
+        self.fail(Gate::ReleasePolicy, "the machine is quarantined");
+    }
+
     /// The gate that ended the attempt.
     pub fn first_failure(&self) -> Option<&Step> {
         self.steps.iter().find(|step| step.state == StepState::Failed)

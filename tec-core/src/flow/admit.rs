@@ -1,8 +1,8 @@
 //! Admission: evidence is held against the registries, and what came of it is on record.
 //!
 //! ```text
-//! evidence ─ its key ─► AkRegistry ─► MachineRegistry ─┐
-//!                              ImageRegistry ──────────┴─► appraise ─► ClockLog ─► AttemptLog, AuditSink
+//! evidence ─ its key ─► AkRegistry (key and machine) ─┐
+//!                        ImageRegistry ───────────────┴─► appraise ─► ClockLog ─► AttemptLog, AuditSink
 //! ```
 
 use crate::ak::{AkRecord, AkState, Fingerprint};
@@ -10,22 +10,21 @@ use crate::attest::{
     Appraisal, Attempt, Known, PinnedPcrs, VerifiedEvidence, VerifyError, appraise,
 };
 use crate::boot::{BootStates, Pins, WholeImages};
-use crate::explain::Gate;
+use crate::code::Code;
+use crate::explain::{Gate, Ladder};
 use crate::id::{AttemptId, MachineId};
 use crate::image::ApprovedImage;
 use crate::machine::{Machine, MachineState};
 use crate::port::{
     AkRegistry, AttemptLog, AuditEvent, AuditSink, Clock, ClockLog, ClockOutcome, ImageRegistry,
-    MachineRegistry, PortError,
+    PortError,
 };
 
 /// What an admission needs.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct AdmitPorts<'a> {
-    /// The machines.
-    pub machines: &'a dyn MachineRegistry,
-    /// The keys that attest.
+    /// The keys that attest, and their machines.
     pub aks: &'a dyn AkRegistry,
     /// The boots that are approved; `None` where somebody else decides about the registers.
     pub boots: Option<Boots<'a>>,
@@ -42,7 +41,6 @@ pub struct AdmitPorts<'a> {
 impl<'a> AdmitPorts<'a> {
     /// These ports. `boots` is `None` only where somebody else decides about the registers.
     pub fn new(
-        machines: &'a dyn MachineRegistry,
         aks: &'a dyn AkRegistry,
         boots: Option<Boots<'a>>,
         clocks: &'a dyn ClockLog,
@@ -50,7 +48,7 @@ impl<'a> AdmitPorts<'a> {
         audit: &'a dyn AuditSink,
         clock: &'a dyn Clock,
     ) -> Self {
-        Self { machines, aks, boots, clocks, attempts, audit, clock }
+        Self { aks, boots, clocks, attempts, audit, clock }
     }
 }
 
@@ -118,14 +116,11 @@ pub async fn look(
         Ok(verified) => Some(verified.ak.fingerprint()),
         Err(error) => error.ak(),
     };
-    let ak = match &key {
-        Some(key) => ports.aks.find(key).await?,
+    let found = match &key {
+        Some(key) => ports.aks.find_with_machine(key).await?,
         None => None,
     };
-    let machine = match &ak {
-        Some(ak) => ports.machines.find(&ak.machine).await?,
-        None => None,
-    };
+    let (ak, machine) = found.map_or((None, None), |(ak, machine)| (Some(ak), machine));
     let images = match ports.boots {
         Some(boots) => boots.images.list().await?,
         None => Vec::new(),
@@ -187,7 +182,8 @@ fn leave_registers_out(attempt: &mut Attempt) {
     let ladder = &mut attempt.ladder;
     let failed = ladder.first_failure().map(|step| step.gate);
     if failed == Some(Gate::Pcrs) {
-        ladder.code = None;
+        // Another code says that more than the registers was refused.
+        ladder.code = ladder.code.filter(|code| *code != Gate::Pcrs.code());
         ladder.mismatch = None;
         ladder.skip(Gate::Pcrs, "left to the policies of the key broker");
     }
@@ -212,27 +208,59 @@ pub async fn record(
     }
 }
 
-/// Whether a machine that attested, and its key, were taken back since: the gate that closed, and
-/// why.
+/// A gate that closed after the machine attested.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Closed {
+    /// Which gate.
+    pub gate: Gate,
+    /// Code of the refusal.
+    pub code: Code,
+    /// What was seen there. For admins, never for the node.
+    pub why: String,
+}
+
+impl Closed {
+    /// A gate, with the code of its failures.
+    pub fn new(gate: Gate, why: impl Into<String>) -> Self {
+        Self { gate, code: gate.code(), why: why.into() }
+    }
+
+    /// Marks the gate as failed.
+    pub fn note(self, ladder: &mut Ladder) {
+        ladder.code.get_or_insert(self.code);
+        ladder.fail(self.gate, self.why);
+    }
+}
+
+/// Whether a machine that attested, or its key, was revoked or quarantined since.
 ///
 /// # Errors
 /// A registry failed.
 pub async fn taken_back(
-    (machines, aks): (&dyn MachineRegistry, &dyn AkRegistry),
+    aks: &dyn AkRegistry,
     machine: MachineId,
     ak: &Fingerprint,
-) -> Result<Option<(Gate, String)>, PortError> {
-    let found = machines.find(&machine).await?;
-    if found.is_none_or(|found| found.state != MachineState::Active || found.id != machine) {
-        let why = format!("machine {machine} was taken back");
-        return Ok(Some((Gate::MachineKnown, why)));
-    }
-    let found = aks.find(ak).await?;
-    let holds = |found: AkRecord| {
-        found.state == AkState::Bound && found.machine == machine && found.fingerprint() == *ak
+) -> Result<Option<Closed>, PortError> {
+    let Some((found, owner)) = aks.find_with_machine(ak).await? else {
+        // A revoked key stays known while its machine does.
+        let why = format!("machine {machine} or its key was removed");
+        return Ok(Some(Closed::new(Gate::MachineKnown, why)));
     };
-    if !found.is_some_and(holds) {
-        return Ok(Some((Gate::AkBound, format!("key {ak} was taken back"))));
+    let owner = owner.filter(|owner| owner.id == machine);
+    match owner.map(|owner| owner.state) {
+        Some(MachineState::Active) => {}
+        Some(MachineState::Quarantined) => {
+            let why = format!("machine {machine} is quarantined");
+            let code = Code::MachineQuarantined;
+            return Ok(Some(Closed { code, ..Closed::new(Gate::ReleasePolicy, why) }));
+        }
+        None | Some(MachineState::Unclaimed | MachineState::Revoked | MachineState::Retired) => {
+            let why = format!("machine {machine} was revoked or retired");
+            return Ok(Some(Closed::new(Gate::MachineKnown, why)));
+        }
     }
-    Ok(None)
+    let holds =
+        found.state == AkState::Bound && found.machine == machine && found.fingerprint() == *ak;
+    Ok((!holds).then(|| Closed::new(Gate::AkBound, format!("key {ak} was revoked"))))
 }

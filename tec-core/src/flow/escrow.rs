@@ -5,8 +5,7 @@ use crate::code::Code;
 use crate::flow::{ReleaseError, taken_back};
 use crate::id::{MachineId, ResourcePath};
 use crate::port::{
-    AkRegistry, AuditAction, AuditEvent, Clock, MachineRegistry, PortError, PortErrorKind,
-    PutOutcome, SecretStore,
+    AkRegistry, AuditAction, AuditEvent, Clock, PortError, PortErrorKind, PutOutcome, SecretStore,
 };
 use crate::secret::SecretBytes;
 
@@ -28,16 +27,16 @@ pub const MAX_ESCROW: usize = 8 * 1024;
 /// The server cannot open it and does not look at it. It is never released to anybody but who reads
 /// the store: the path of a recovery key is not that of a disk key.
 pub async fn escrow(
-    registries: (&dyn MachineRegistry, &dyn AkRegistry),
+    aks: &dyn AkRegistry,
     secrets: &dyn SecretStore,
     clock: &dyn Clock,
     attested: &Attested,
     sealed: &SecretBytes,
 ) -> Result<u32, ReleaseError> {
     let machine = attested.machine();
-    let closed = taken_back(registries, machine, &attested.ak()).await;
-    if let Some((gate, _)) = closed.map_err(ReleaseError::Port)? {
-        return Err(ReleaseError::Refused { code: gate.code() });
+    let closed = taken_back(aks, machine, &attested.ak()).await;
+    if let Some(closed) = closed.map_err(ReleaseError::Port)? {
+        return Err(ReleaseError::Refused { code: closed.code });
     }
     keep(secrets, clock, machine, sealed).await.map_err(ReleaseError::Port)
 }

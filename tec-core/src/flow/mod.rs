@@ -9,7 +9,7 @@ mod publish;
 mod register;
 mod release;
 
-pub use self::admit::{Admission, AdmitPorts, Boots, admit, look, record, taken_back};
+pub use self::admit::{Admission, AdmitPorts, Boots, Closed, admit, look, record, taken_back};
 pub use self::approve::{
     AkOutcome, AkPorts, AkSubmission, ApproveError, ClaimLimits, approve, revoke_ak,
 };
@@ -17,7 +17,7 @@ pub use self::escrow::{MAX_ESCROW, MAX_ESCROWS, escrow, escrowed};
 pub use self::provision::{ProvisionPorts, provision};
 pub use self::publish::{PublishError, publish_image, revoke_image};
 pub use self::register::{
-    RegisterError, RegisterPorts, Registration, readmit_tpm, register, register_by_admin,
-    remove_machine, revoke_machine,
+    RegisterError, RegisterPorts, Registration, change_machine, readmit_tpm, register,
+    register_by_admin, remove_machine, revoke_machine,
 };
 pub use self::release::{ReleaseError, ReleasePorts, release};

@@ -2,7 +2,7 @@
 
 use crate::id::{MachineId, ResourcePath};
 use crate::ignition::{PinGenerator, RenderError};
-use crate::machine::{Machine, RegisteredBy};
+use crate::machine::{Machine, MachineChange, RegisteredBy};
 use crate::port::{
     AuditAction, AuditEvent, AuditSink, Clock, ClockLog, Entropy, EntropyRng, MachineRegistry,
     PortError, SecretStore, UnclaimedLimit,
@@ -120,6 +120,26 @@ pub async fn revoke_machine(
 ) -> Result<(), PortError> {
     let line = AuditEvent::new(clock.now(), AuditAction::MachineRevoked, Some(id), "");
     machines.revoke(&id, &line).await
+}
+
+/// Quarantines, releases or retires a machine; `reason` goes into the audit log.
+///
+/// # Errors
+/// Kind `NotFound` when there is none, `Conflict` when it is revoked or retired.
+pub async fn change_machine(
+    machines: &dyn MachineRegistry,
+    clock: &dyn Clock,
+    id: MachineId,
+    change: MachineChange,
+    reason: &str,
+) -> Result<(), PortError> {
+    let action = match change {
+        MachineChange::Quarantine => AuditAction::MachineQuarantined,
+        MachineChange::Release => AuditAction::MachineReleased,
+        MachineChange::Retire => AuditAction::MachineRetired,
+    };
+    let line = AuditEvent::new(clock.now(), action, Some(id), reason);
+    machines.change(&id, change, &line).await
 }
 
 /// Forgets how far the TPM of a machine was, so that its next quote counts as the first: for a TPM

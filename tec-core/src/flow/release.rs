@@ -4,11 +4,10 @@ use crate::attest::{Attempt, Attested};
 use crate::boot::{BootState, BootStates, LiveImages};
 use crate::code::Code;
 use crate::explain::Gate;
-use crate::flow::taken_back;
+use crate::flow::{Closed, taken_back};
 use crate::id::ResourcePath;
 use crate::port::{
-    AkRegistry, AuditAction, AuditEvent, AuditSink, Clock, ImageRegistry, MachineRegistry,
-    PortError, SecretStore,
+    AkRegistry, AuditAction, AuditEvent, AuditSink, Clock, ImageRegistry, PortError, SecretStore,
 };
 use crate::secret::SecretBytes;
 
@@ -16,9 +15,7 @@ use crate::secret::SecretBytes;
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct ReleasePorts<'a> {
-    /// The machines.
-    pub machines: &'a dyn MachineRegistry,
-    /// The keys that attest.
+    /// The keys that attest, and their machines.
     pub aks: &'a dyn AkRegistry,
     /// The approved images.
     pub images: &'a dyn ImageRegistry,
@@ -35,7 +32,6 @@ pub struct ReleasePorts<'a> {
 impl<'a> ReleasePorts<'a> {
     /// These ports.
     pub fn new(
-        machines: &'a dyn MachineRegistry,
         aks: &'a dyn AkRegistry,
         images: &'a dyn ImageRegistry,
         states: &'a dyn BootStates,
@@ -43,7 +39,7 @@ impl<'a> ReleasePorts<'a> {
         audit: &'a dyn AuditSink,
         clock: &'a dyn Clock,
     ) -> Self {
-        Self { machines, aks, images, states, secrets, audit, clock }
+        Self { aks, images, states, secrets, audit, clock }
     }
 }
 
@@ -77,18 +73,19 @@ pub async fn release(
     attempt: &mut Attempt,
 ) -> Result<SecretBytes, ReleaseError> {
     let closed = closed_gate(ports, attested, path).await;
-    if let Some((gate, why)) = closed.map_err(ReleaseError::Port)? {
-        return refuse(ports, attempt, gate, why).await;
+    if let Some(closed) = closed.map_err(ReleaseError::Port)? {
+        return refuse(ports, attempt, closed).await;
     }
     let still = explained(ports, attested).await.map_err(ReleaseError::Port)?;
     let Some(booted) = still else {
         let why = format!("the approval of {} ended", attested.booted());
-        return refuse(ports, attempt, Gate::Pcrs, why).await;
+        return refuse(ports, attempt, Closed::new(Gate::Pcrs, why)).await;
     };
     attempt.explained_by(&booted);
     attempt.ladder.pass(Gate::ReleasePolicy, "its own path");
     let Some(secret) = ports.secrets.find(path).await.map_err(ReleaseError::Port)? else {
-        return refuse(ports, attempt, Gate::Key, format!("nothing at {path}")).await;
+        let closed = Closed::new(Gate::Key, format!("nothing at {path}"));
+        return refuse(ports, attempt, closed).await;
     };
     let event = AuditEvent::new(
         ports.clock.now(),
@@ -105,15 +102,13 @@ async fn closed_gate(
     ports: ReleasePorts<'_>,
     attested: &Attested,
     path: &ResourcePath,
-) -> Result<Option<(Gate, String)>, PortError> {
+) -> Result<Option<Closed>, PortError> {
     let own = attested.machine();
     if path.machine() != Some(own) {
-        return Ok(Some((
-            Gate::ReleasePolicy,
-            format!("machine {own} asked for {path}, which is not its own"),
-        )));
+        let why = format!("machine {own} asked for {path}, which is not its own");
+        return Ok(Some(Closed::new(Gate::ReleasePolicy, why)));
     }
-    taken_back((ports.machines, ports.aks), own, &attested.ak()).await
+    taken_back(ports.aks, own, &attested.ak()).await
 }
 
 /// What the quoted registers are in terms of the images that are live now. An image may have been
@@ -131,11 +126,10 @@ async fn explained(
 async fn refuse(
     ports: ReleasePorts<'_>,
     attempt: &mut Attempt,
-    gate: Gate,
-    why: String,
+    closed: Closed,
 ) -> Result<SecretBytes, ReleaseError> {
-    attempt.ladder.fail(gate, why);
-    let code = gate.code();
+    let code = closed.code;
+    closed.note(&mut attempt.ladder);
     let event = AuditEvent::key_refused(ports.clock.now(), attempt, code);
     ports.audit.append(&event).await.map_err(ReleaseError::Port)?;
     Err(ReleaseError::Refused { code })

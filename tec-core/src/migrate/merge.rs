@@ -69,7 +69,7 @@ impl<T> Merged<T> {
 /// keys that come, whatever machine they belong to.
 ///
 /// # Security
-/// States only go forward: what is revoked on either side is revoked afterwards. A disk key is
+/// States only go forward: what is quarantined, retired or revoked on either side is so afterwards. A disk key is
 /// written where there is none, and never replaced; recovery keys of both sides are kept.
 pub fn merge_machine(
     here: Option<&MachineUnit>,
@@ -128,11 +128,7 @@ fn copy_of(secret: &SecretBytes) -> SecretBytes {
 
 /// When and by whom a machine was registered is told, and decides nothing: what is here stays.
 fn merge_states(here: &Machine, comes: &Machine) -> Machine {
-    let rank = |state| match state {
-        MachineState::Unclaimed => 0,
-        MachineState::Active => 1,
-        MachineState::Revoked => 2,
-    };
+    let rank = |state: MachineState| (state.strictness(), state == MachineState::Active);
     let mut machine = here.clone();
     if rank(comes.state) > rank(here.state) {
         machine.state = comes.state;

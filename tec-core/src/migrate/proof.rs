@@ -11,7 +11,6 @@ use super::{MachineUnit, TrustAnchor, TrustUnit, UnitName};
 use crate::ak::AkState;
 use crate::digest::Sha256Digest;
 use crate::image::ApprovedImage;
-use crate::machine::MachineState;
 use crate::port::{PortError, PortErrorKind};
 use crate::secret::SecretBytes;
 use crate::time::Timestamp;
@@ -119,7 +118,7 @@ fn machine_parts(unit: &MachineUnit) -> Parts {
     let id = unit.machine.id.to_string().into_bytes();
     let mut parts = vec![b"machine".to_vec(), id];
     let mut states = vec![
-        i64::from(unit.machine.state == MachineState::Revoked),
+        unit.machine.state.strictness().into(),
         // One that was never bound takes the next key by first use.
         i64::from(unit.machine.was_bound()),
     ];

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{AnchorId, Epoch};
 use crate::code::Code;
+use crate::machine::MachineChange;
 use crate::port::{PortError, PortErrorKind};
 
 /// What an anchor is at the moment.
@@ -41,14 +42,24 @@ impl fmt::Display for Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Deed {
-    /// Register a machine, keep or bind an attestation key, make a disk key, approve an image.
+    /// Register a machine or lift its quarantine, keep or bind an attestation key, make a disk key, approve an image.
     Admit,
     /// Hand out a disk key.
     Release,
-    /// Revoke a machine, a key or an image.
+    /// Revoke a machine, a key or an image; quarantine or retire a machine.
     ShutOut,
     /// Remove a machine with its keys.
     Remove,
+}
+
+impl Deed {
+    /// What a change of a machine's state amounts to.
+    pub fn of(change: MachineChange) -> Self {
+        match change {
+            MachineChange::Release => Self::Admit,
+            MachineChange::Quarantine | MachineChange::Retire => Self::ShutOut,
+        }
+    }
 }
 
 impl fmt::Display for Deed {

@@ -15,7 +15,7 @@ use super::{AuditEvent, PortError};
 use crate::ak::{AkRecord, ApprovedAk, Fingerprint, SourceNetwork};
 use crate::id::{ImageName, MachineId, ResourcePath};
 use crate::image::ApprovedImage;
-use crate::machine::Machine;
+use crate::machine::{Machine, MachineChange};
 use crate::secret::SecretBytes;
 use crate::time::Timestamp;
 
@@ -51,7 +51,7 @@ pub enum BindOutcome {
     MachineTaken,
     /// The key is bound to another machine, or was revoked.
     KeyTaken,
-    /// There is no such machine, or it was revoked.
+    /// There is no such machine, or it is not in service: quarantined, revoked or retired.
     NoMachine,
 }
 
@@ -97,8 +97,8 @@ pub trait MachineRegistry: fmt::Debug + Send + Sync {
     /// reached.
     ///
     /// # Errors
-    /// `Denied` when as many machines as the limit are unclaimed; revoked ones do not count. Check and
-    /// insert are one step.
+    /// `Denied` when as many machines as the limit are unclaimed; machines that are not in service do not
+    /// count. Check and insert are one step.
     async fn create(
         &self,
         machine: &Machine,
@@ -119,11 +119,23 @@ pub trait MachineRegistry: fmt::Debug + Send + Sync {
     /// `NotFound` when there is none.
     async fn revoke(&self, id: &MachineId, line: &AuditEvent) -> Result<(), PortError>;
 
+    /// Quarantines, releases or retires a machine, see [`Machine::state_after`]. Repeating a change
+    /// succeeds and writes its line again. A revocation overrides all of them.
+    ///
+    /// # Errors
+    /// `NotFound` when there is none, `Conflict` when its state does not allow the change.
+    async fn change(
+        &self,
+        id: &MachineId,
+        change: MachineChange,
+        line: &AuditEvent,
+    ) -> Result<(), PortError>;
+
     /// Removes the machine and its attestation keys; a machine that is gone is fine.
     async fn remove(&self, id: &MachineId) -> Result<(), PortError>;
 
     /// Removes machines that registered themselves before `before` and are still unclaimed. Machines
-    /// that an admin added, that have a key, or that are revoked stay. Returns how many are removed.
+    /// that an admin added, that have a key, or that are not in service stay. Returns how many are removed.
     async fn expire_unclaimed(&self, before: Timestamp) -> Result<u64, PortError>;
 }
 
@@ -141,7 +153,7 @@ pub trait AkRegistry: fmt::Debug + Send + Sync {
     /// `record` is: submitting never binds.
     ///
     /// # Errors
-    /// `NotFound` when the machine is unknown or revoked. `Denied` when four keys of the machine wait,
+    /// `NotFound` when the machine is unknown or not in service. `Denied` when four keys of the machine wait,
     /// so that a stranger cannot fill the store; revoked keys do not wait. Check and insert are one step.
     async fn submit(
         &self,
@@ -157,6 +169,13 @@ pub trait AkRegistry: fmt::Debug + Send + Sync {
 
     /// Looks a key up by fingerprint.
     async fn find(&self, key: &Fingerprint) -> Result<Option<AkRecord>, PortError>;
+
+    /// Looks a key up with its machine, which is `None` where it is gone. Both are of one look, so
+    /// that a machine that was revoked before the call is returned as revoked.
+    async fn find_with_machine(
+        &self,
+        key: &Fingerprint,
+    ) -> Result<Option<(AkRecord, Option<Machine>)>, PortError>;
 
     /// The key that is bound to a machine.
     async fn bound_to(&self, machine: &MachineId) -> Result<Option<AkRecord>, PortError>;

@@ -89,6 +89,12 @@ pub enum AuditAction {
     MachineRegistered,
     /// A machine was revoked.
     MachineRevoked,
+    /// A machine was set aside until it is released.
+    MachineQuarantined,
+    /// The quarantine of a machine was lifted.
+    MachineReleased,
+    /// A machine was decommissioned.
+    MachineRetired,
     /// A machine was removed, with its keys.
     MachineRemoved,
     /// An attestation key was submitted and waits.

@@ -7,7 +7,7 @@ use super::error::{Failure, StoreError, some_row};
 use super::{Store, audit, authority, machine};
 use crate::ak::{AkRecord, AkState, ApprovedAk, Fingerprint, PublicKey, SourceNetwork};
 use crate::id::MachineId;
-use crate::machine::MachineState;
+use crate::machine::Machine;
 use crate::migrate::Deed;
 use crate::port::{
     AkRegistry, AuditEvent, BindOutcome, Claims, CreateOutcome, PortError, PortErrorKind,
@@ -44,6 +44,20 @@ impl AkRegistry for Store {
         self.readers
             .with(|db| find(db, key))
             .map_err(|error| error.during(format!("look up key {key}")))
+    }
+
+    async fn find_with_machine(
+        &self,
+        key: &Fingerprint,
+    ) -> Result<Option<(AkRecord, Option<Machine>)>, PortError> {
+        let both = |db: &Connection| {
+            let Some(ak) = find(db, key)? else { return Ok(None) };
+            let machine = machine::find(db, &ak.machine)?;
+            Ok(Some((ak, machine)))
+        };
+        self.readers.with(both).map_err(|error: StoreError| {
+            error.during(format!("look up key {key} with its machine"))
+        })
     }
 
     async fn bound_to(&self, machine: &MachineId) -> Result<Option<AkRecord>, PortError> {
@@ -129,7 +143,7 @@ fn bind(db: &Connection, mut record: AkRecord, line: &AuditEvent) -> Result<Bind
 
 fn is_live(db: &Connection, id: &MachineId) -> Result<bool, StoreError> {
     let machine = machine::find(db, id)?;
-    Ok(machine.is_some_and(|machine| machine.state != MachineState::Revoked))
+    Ok(machine.is_some_and(|machine| machine.state.takes_keys()))
 }
 
 /// Writes a record, whatever is there; also for what another anchor has.

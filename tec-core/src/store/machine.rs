@@ -7,7 +7,7 @@ use super::error::{Failure, StoreError, some_row};
 use super::{Store, attempt, audit, authority, clock};
 use crate::ak::AkRecord;
 use crate::id::MachineId;
-use crate::machine::{LastBinding, Machine, MachineState, RegisteredBy};
+use crate::machine::{LastBinding, Machine, MachineChange, MachineState, RegisteredBy};
 use crate::migrate::Deed;
 use crate::port::{
     AuditEvent, CreateOutcome, MachineRegistry, PortError, PortErrorKind, UnclaimedLimit,
@@ -49,13 +49,27 @@ impl MachineRegistry for Store {
         self.write(move |db| {
             authority::permit(db, Deed::ShutOut)?;
             let revoked = db
-                .prepare_cached("UPDATE machine SET state = 'revoked' WHERE id = ?1")?
+                .prepare_cached(
+                    "UPDATE machine SET state = 'revoked', out_of_service = NULL WHERE id = ?1",
+                )?
                 .execute((&text,))?;
             some_row(revoked)?;
             Ok(audit::append(db, &line)?)
         })
         .await
         .map_err(|failure| failure.during(format!("revoke machine {id}")))
+    }
+
+    async fn change(
+        &self,
+        id: &MachineId,
+        change: MachineChange,
+        line: &AuditEvent,
+    ) -> Result<(), PortError> {
+        let (machine, line) = (*id, line.clone());
+        self.write(move |db| change_state(db, &machine, change, &line))
+            .await
+            .map_err(|failure| failure.during(format!("change the state of machine {id}")))
     }
 
     async fn remove(&self, id: &MachineId) -> Result<(), PortError> {
@@ -96,19 +110,34 @@ fn create(
     Ok(CreateOutcome::Created)
 }
 
+fn change_state(
+    db: &Connection,
+    id: &MachineId,
+    change: MachineChange,
+    line: &AuditEvent,
+) -> Result<(), Failure> {
+    authority::permit(db, Deed::of(change))?;
+    let machine = find(db, id)?.ok_or(Failure::Refused(PortErrorKind::NotFound))?;
+    let state = machine.state_after(change).ok_or(Failure::Refused(PortErrorKind::Conflict))?;
+    put(db, &Machine { state, ..machine })?;
+    Ok(audit::append(db, line)?)
+}
+
 /// Writes a machine, or its state and binding where it is there; also for what another anchor has.
 pub(super) fn put(db: &Connection, machine: &Machine) -> Result<(), StoreError> {
     db.prepare_cached(
-        "INSERT INTO machine VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (id) DO UPDATE \
-         SET state = excluded.state, last_ak = excluded.last_ak, last_ek = excluded.last_ek",
+        "INSERT INTO machine VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (id) DO UPDATE \
+         SET state = excluded.state, last_ak = excluded.last_ak, last_ek = excluded.last_ek, \
+         out_of_service = excluded.out_of_service",
     )?
     .execute((
         machine.id.to_string(),
         registrar_text(machine.registered_by),
         machine.registered_at.unix_seconds(),
-        state_text(machine.state),
+        state_texts(machine.state).0,
         machine.binding.map(|last| last.ak.to_string()),
         machine.binding.and_then(|last| last.ek).map(|ek| ek.to_string()),
+        state_texts(machine.state).1,
     ))?;
     Ok(())
 }
@@ -189,8 +218,9 @@ fn decode(row: &Row<'_>) -> Result<Machine, StoreError> {
         .ok_or_else(|| StoreError::undecodable("registrar", registered_by))?;
     let registered_at = Timestamp::from_unix_seconds(registered_at);
     let mut machine = Machine::unclaimed(id, registered_by, registered_at);
-    machine.state =
-        state_of(&state).ok_or_else(|| StoreError::undecodable("machine state", state))?;
+    let out_of_service: Option<String> = row.get(6)?;
+    let read = state_of(&state, out_of_service.as_deref());
+    machine.state = read.ok_or_else(|| StoreError::undecodable("machine state", state))?;
     let (ak, ek): (Option<String>, Option<String>) = (row.get(4)?, row.get(5)?);
     let fingerprint =
         |text: String| text.parse().map_err(|error| StoreError::undecodable("fingerprint", error));
@@ -215,16 +245,20 @@ fn registrar(text: &str) -> Option<RegisteredBy> {
         .find(|by| registrar_text(*by) == text)
 }
 
-fn state_text(state: MachineState) -> &'static str {
+/// The columns `state` and `out_of_service`.
+fn state_texts(state: MachineState) -> (&'static str, Option<&'static str>) {
     match state {
-        MachineState::Unclaimed => "unclaimed",
-        MachineState::Active => "active",
-        MachineState::Revoked => "revoked",
+        MachineState::Unclaimed => ("unclaimed", None),
+        MachineState::Active => ("active", None),
+        MachineState::Quarantined => ("revoked", Some("quarantined")),
+        MachineState::Revoked => ("revoked", None),
+        MachineState::Retired => ("revoked", Some("retired")),
     }
 }
 
-fn state_of(text: &str) -> Option<MachineState> {
-    [MachineState::Unclaimed, MachineState::Active, MachineState::Revoked]
+fn state_of(state: &str, out_of_service: Option<&str>) -> Option<MachineState> {
+    use MachineState::{Active, Quarantined, Retired, Revoked, Unclaimed};
+    [Unclaimed, Active, Quarantined, Revoked, Retired]
         .into_iter()
-        .find(|state| state_text(*state) == text)
+        .find(|known| state_texts(*known) == (state, out_of_service))
 }

@@ -10,10 +10,15 @@ use super::error::StoreError;
 /// `application_id` of the file header: "TECs" (sqlite.org/fileformat2.html, section 1.3.17).
 const APPLICATION_ID: i64 = 0x5445_4373;
 /// `user_version` of the file header: the last of [`ADDED`].
-pub(super) const VERSION: i64 = 4;
+pub(super) const VERSION: i64 = 5;
 /// What each version added, from version 1 on.
-const ADDED: [(i64, &str); 4] =
-    [(1, TABLES), (2, TRUST_TABLES), (3, CLOCK_TABLES), (VERSION, BINDING_COLUMNS)];
+const ADDED: [(i64, &str); 5] = [
+    (1, TABLES),
+    (2, TRUST_TABLES),
+    (3, CLOCK_TABLES),
+    (4, BINDING_COLUMNS),
+    (VERSION, SERVICE_COLUMN),
+];
 /// Bytes of a page. Files are whole pages, see [`super::access::database_file`].
 pub(super) const PAGE: u64 = 4096;
 /// How long a statement waits for another process.
@@ -142,6 +147,13 @@ UPDATE machine SET last_ak =
     (SELECT fingerprint FROM ak WHERE ak.machine = machine.id AND ak.state = 'revoked'
      ORDER BY submitted_at DESC LIMIT 1)
     WHERE last_ak IS NULL AND state <> 'unclaimed';
+";
+
+/// Added by version 5: why a machine is out of service, other than by revocation. Its `state` is
+/// 'revoked' then, so that whatever looks at that column alone keeps it out.
+const SERVICE_COLUMN: &str = "
+ALTER TABLE machine ADD COLUMN out_of_service TEXT
+    CHECK (out_of_service IN ('quarantined', 'retired'));
 ";
 
 /// What lies at the path.

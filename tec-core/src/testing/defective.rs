@@ -10,7 +10,7 @@ use super::{MemoryRegistry, block_on};
 use crate::ak::{AkRecord, AkState, ApprovedAk, Fingerprint, SourceNetwork};
 use crate::id::{ImageName, MachineId, ResourcePath};
 use crate::image::ApprovedImage;
-use crate::machine::Machine;
+use crate::machine::{Machine, MachineChange, MachineState};
 use crate::migrate::{
     AdoptPage, Adopted, Authority, Epoch, SwapOutcome, Transition, TrustAnchor, TrustUnit, UnitName,
 };
@@ -30,6 +30,7 @@ enum Defect {
     CreateIgnoresLimit,
     CreateAlwaysCreates,
     RevokeForgets,
+    QuarantineForgets,
     RevokeOfUnknown,
     RemoveOnce,
     RemoveNothing,
@@ -39,6 +40,7 @@ enum Defect {
     BindReplaces,
     BindWithoutMachine,
     BoundToNobody,
+    MachineOfYesterday,
     AkRevokeForgets,
     AkListIgnoresMachine,
     ClaimsNothing,
@@ -64,7 +66,7 @@ enum Suite {
 
 use self::Suite::{Anchor, Audited, Images, Keys, Machines, Secrets};
 
-const TABLE: [(Defect, Suite); 26] = [
+const TABLE: [(Defect, Suite); 28] = [
     (Defect::ListIgnoresAfter, Machines),
     (Defect::ListBackwards, Machines),
     (Defect::ListIgnoresLimit, Machines),
@@ -72,6 +74,7 @@ const TABLE: [(Defect, Suite); 26] = [
     (Defect::CreateIgnoresLimit, Machines),
     (Defect::CreateAlwaysCreates, Machines),
     (Defect::RevokeForgets, Machines),
+    (Defect::QuarantineForgets, Machines),
     (Defect::RevokeOfUnknown, Machines),
     (Defect::RemoveOnce, Machines),
     (Defect::RemoveNothing, Keys),
@@ -81,6 +84,7 @@ const TABLE: [(Defect, Suite); 26] = [
     (Defect::BindReplaces, Keys),
     (Defect::BindWithoutMachine, Keys),
     (Defect::BoundToNobody, Keys),
+    (Defect::MachineOfYesterday, Keys),
     (Defect::AkRevokeForgets, Keys),
     (Defect::AkListIgnoresMachine, Keys),
     (Defect::ClaimsNothing, Keys),
@@ -159,6 +163,22 @@ impl MachineRegistry for Defective {
         }
     }
 
+    async fn change(
+        &self,
+        id: &MachineId,
+        change: MachineChange,
+        line: &AuditEvent,
+    ) -> Result<(), PortError> {
+        match (self.defect, change) {
+            (Some(Defect::QuarantineForgets), MachineChange::Quarantine)
+                if self.machine(id).await.is_some() =>
+            {
+                Ok(())
+            }
+            _ => self.inner.change(id, change, line).await,
+        }
+    }
+
     async fn remove(&self, id: &MachineId) -> Result<(), PortError> {
         match self.defect {
             Some(Defect::RemoveNothing) => Ok(()),
@@ -213,6 +233,20 @@ impl AkRegistry for Defective {
 
     async fn find(&self, key: &Fingerprint) -> Result<Option<AkRecord>, PortError> {
         AkRegistry::find(&self.inner, key).await
+    }
+
+    async fn find_with_machine(
+        &self,
+        key: &Fingerprint,
+    ) -> Result<Option<(AkRecord, Option<Machine>)>, PortError> {
+        let found = self.inner.find_with_machine(key).await?;
+        if !self.is(Defect::MachineOfYesterday) {
+            return Ok(found);
+        }
+        Ok(found.map(|(ak, machine)| {
+            let before = machine.map(|machine| Machine { state: MachineState::Active, ..machine });
+            (ak, before)
+        }))
     }
 
     async fn bound_to(&self, machine: &MachineId) -> Result<Option<AkRecord>, PortError> {

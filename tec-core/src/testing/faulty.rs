@@ -12,7 +12,7 @@ use crate::ak::{AkRecord, ApprovedAk, ClockReading, Fingerprint, SourceNetwork};
 use crate::attest::Attempt;
 use crate::id::{AttemptId, ImageName, MachineId, ResourcePath};
 use crate::image::ApprovedImage;
-use crate::machine::Machine;
+use crate::machine::{Machine, MachineChange};
 use crate::migrate::{
     AdoptPage, Adopted, Authority, Epoch, SwapOutcome, Transition, TrustAnchor, TrustUnit, UnitName,
 };
@@ -150,6 +150,7 @@ pass_through!(MachineRegistry {
     fn find(id: &MachineId) -> Option<Machine>;
     fn list(after: Option<MachineId>, limit: usize) -> Vec<Machine>;
     fn revoke(id: &MachineId, line: &AuditEvent) -> ();
+    fn change(id: &MachineId, change: MachineChange, line: &AuditEvent) -> ();
     fn remove(id: &MachineId) -> ();
     fn expire_unclaimed(before: Timestamp) -> u64;
 });
@@ -158,6 +159,7 @@ pass_through!(AkRegistry {
     fn submit(record: &AkRecord, line: &AuditEvent) -> CreateOutcome;
     fn bind(ak: &ApprovedAk, line: &AuditEvent) -> BindOutcome;
     fn find(key: &Fingerprint) -> Option<AkRecord>;
+    fn find_with_machine(key: &Fingerprint) -> Option<(AkRecord, Option<Machine>)>;
     fn bound_to(machine: &MachineId) -> Option<AkRecord>;
     fn list(machine: Option<MachineId>) -> Vec<AkRecord>;
     fn claims(source: &SourceNetwork) -> Claims;

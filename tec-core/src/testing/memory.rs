@@ -12,7 +12,7 @@ use crate::ak::{AkRecord, AkState, ApprovedAk, ClockReading, Fingerprint, Source
 use crate::attest::Attempt;
 use crate::id::{AttemptId, ImageName, MachineId, ResourcePath};
 use crate::image::ApprovedImage;
-use crate::machine::{LastBinding, Machine, MachineState, RegisteredBy};
+use crate::machine::{LastBinding, Machine, MachineChange, MachineState, RegisteredBy};
 use crate::migrate::{AnchorId, Authority, Deed, Epoch, UnitName};
 use crate::port::{
     AkRegistry, AttemptLog, AuditEvent, AuditSink, BindOutcome, Claims, ClockLog, ClockOutcome,
@@ -54,7 +54,7 @@ impl State {
     }
 
     fn is_live(&self, machine: &MachineId) -> bool {
-        self.machines.get(machine).is_some_and(|machine| machine.state != MachineState::Revoked)
+        self.machines.get(machine).is_some_and(|machine| machine.state.takes_keys())
     }
 
     fn unclaimed(&self) -> usize {
@@ -162,6 +162,22 @@ impl MachineRegistry for MemoryRegistry {
         Ok(())
     }
 
+    async fn change(
+        &self,
+        id: &MachineId,
+        change: MachineChange,
+        line: &AuditEvent,
+    ) -> Result<(), PortError> {
+        let mut state = self.state();
+        let refused = |kind| PortError::new(kind, format!("change the state of machine {id}"));
+        state.permit(Deed::of(change), format!("change the state of machine {id}"))?;
+        let machine = state.machines.get_mut(id).ok_or_else(|| refused(PortErrorKind::NotFound))?;
+        let after = machine.state_after(change);
+        machine.state = after.ok_or_else(|| refused(PortErrorKind::Conflict))?;
+        state.events.push(line.clone());
+        Ok(())
+    }
+
     async fn remove(&self, id: &MachineId) -> Result<(), PortError> {
         let mut state = self.state();
         state.permit(Deed::Remove, format!("remove machine {id}"))?;
@@ -249,6 +265,18 @@ impl AkRegistry for MemoryRegistry {
 
     async fn find(&self, key: &Fingerprint) -> Result<Option<AkRecord>, PortError> {
         Ok(self.state().aks.get(key).cloned())
+    }
+
+    async fn find_with_machine(
+        &self,
+        key: &Fingerprint,
+    ) -> Result<Option<(AkRecord, Option<Machine>)>, PortError> {
+        let state = self.state();
+        let found = state.aks.get(key).cloned();
+        Ok(found.map(|ak| {
+            let machine = state.machines.get(&ak.machine).cloned();
+            (ak, machine)
+        }))
     }
 
     async fn bound_to(&self, machine: &MachineId) -> Result<Option<AkRecord>, PortError> {

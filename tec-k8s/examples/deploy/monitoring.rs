@@ -67,7 +67,7 @@ fn rule(alert: &Alert) -> Value {
             "runbook_url": format!("{REPOSITORY}/blob/main/docs/runbooks/{}.md", alert.name),
             "summary": alert.summary,
         },
-        "expr": alert.expression,
+        "expr": alert.expression(),
         "labels": {"severity": alert.severity.as_str()},
     });
     if let Some(rule) = rule.as_object_mut() {

@@ -78,7 +78,7 @@ fn runbook(alert: &Alert) -> String {
         summary = alert.summary,
         severity = alert.severity.as_str(),
         hold = alert.hold,
-        expression = alert.expression,
+        expression = alert.expression(),
         impact = alert.impact,
         steps = steps.concat(),
     )

@@ -29,6 +29,8 @@ pub enum ConditionKind {
     KeyPublished,
     /// Machine: its last attempt to obtain its key went well.
     Attested,
+    /// Cluster: the operator changes nothing in its namespace.
+    Paused,
     /// Any kind: everything that it should lead to is done.
     Ready,
 }
@@ -46,6 +48,7 @@ impl ConditionKind {
             Self::AdminApproved => "AdminApproved",
             Self::KeyPublished => "KeyPublished",
             Self::Attested => "Attested",
+            Self::Paused => "Paused",
             Self::Ready => "Ready",
         }
     }
@@ -101,8 +104,16 @@ pub enum Reason {
     Rejected,
     /// The key was edited since it was bound.
     KeyChanged,
+    /// The annotation `trusted-execution-clusters.io/paused` says so.
+    PausedByAnnotation,
+    /// The annotation was removed.
+    Resumed,
     /// It was taken back.
     Revoked,
+    /// The machine gets no key until an admin releases it.
+    Quarantined,
+    /// The machine was decommissioned.
+    Retired,
     /// The object cannot be read: a field is malformed.
     Malformed,
     /// Another object has the same id, and is older.
@@ -164,7 +175,11 @@ impl Reason {
             Self::Waiting => "Waiting",
             Self::Rejected => "Rejected",
             Self::KeyChanged => "KeyChanged",
+            Self::PausedByAnnotation => "PausedByAnnotation",
+            Self::Resumed => "Resumed",
             Self::Revoked => "Revoked",
+            Self::Quarantined => "Quarantined",
+            Self::Retired => "Retired",
             Self::Malformed => "Malformed",
             Self::Duplicate => "Duplicate",
             Self::KeyLost => "KeyLost",
@@ -197,6 +212,7 @@ impl Reason {
             | Self::Published
             | Self::ApprovedByAdmin
             | Self::AttestationSucceeded
+            | Self::PausedByAnnotation
             | Self::AsDesired => "True",
             _ => "False",
         }

@@ -3,6 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema, ResourceExt as _};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use tec_core::ak::{AkRecord, Fingerprint};
 use tec_core::id::MachineId;
 use tec_core::machine;
@@ -39,16 +40,18 @@ const REGISTERED_AT: &str = "trusted-execution-clusters.io/registered-at";
     selectable = ".spec.id",
     selectable = ".spec.revokedAt",
     selectable = ".status.attestationKey.name",
-    printcolumn = r#"{"name":"Id","type":"string","jsonPath":".spec.id"}"#,
-    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status"}"#,
-    printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].reason"}"#,
+    printcolumn = r#"{"name":"Node","type":"string","jsonPath":".spec.nodeName"}"#,
+    printcolumn = r#"{"name":"State","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].reason"}"#,
+    printcolumn = r#"{"name":"Image","type":"string","jsonPath":".status.image"}"#,
+    printcolumn = r#"{"name":"Id","type":"string","jsonPath":".spec.id","priority":1}"#,
+    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status","priority":1}"#,
     printcolumn = r#"{"name":"Key","type":"string","jsonPath":".status.attestationKey.name","priority":1}"#,
-    printcolumn = r#"{"name":"Image","type":"string","jsonPath":".status.image","priority":1}"#,
     printcolumn = r#"{"name":"Attested","type":"date","jsonPath":".status.lastAttestation.at"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = stays_set("revokedAt"))]
+#[x_kube(validation = stays_set("retiredAt"))]
 #[non_exhaustive]
 pub struct MachineSpec {
     /// The id that the node was given in its Ignition config, a UUID.
@@ -61,6 +64,45 @@ pub struct MachineSpec {
     #[schemars(schema_with = "time_schema")]
     #[x_kube(validation = immutable())]
     pub revoked_at: Option<String>,
+
+    /// Name of the node that runs on the machine, as admins know it. It is shown, and commands find the
+    /// machine by it; nothing is decided on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(min = 1, max = 253))]
+    pub node_name: Option<String>,
+
+    /// When the machine was quarantined, RFC 3339. While this is set it may attest, but it gets no disk
+    /// key and binds no attestation key; remove it to release the machine. Its key is kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "time_schema")]
+    pub quarantined_at: Option<String>,
+
+    /// Why it was quarantined, for other admins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub quarantine_reason: Option<String>,
+
+    /// When the machine was decommissioned, RFC 3339; final. It attests no more; its key stays until
+    /// the object is deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "time_schema")]
+    #[x_kube(validation = immutable())]
+    pub retired_at: Option<String>,
+}
+
+impl MachineSpec {
+    /// Sets what puts a machine into this state, unless it is set; as a merge patch of the spec.
+    /// Empty for the states that follow from its attestation key.
+    pub fn patch_to(&self, state: MachineState, at: Timestamp) -> serde_json::Value {
+        let since = |known: &Option<String>| known.clone().unwrap_or_else(|| at.to_string());
+        match state {
+            MachineState::Revoked => json!({ "revokedAt": since(&self.revoked_at) }),
+            MachineState::Retired => json!({ "retiredAt": since(&self.retired_at) }),
+            MachineState::Quarantined => json!({ "quarantinedAt": since(&self.quarantined_at) }),
+            // A release. Nothing undoes the others.
+            _ => json!({ "quarantinedAt": null, "quarantineReason": null }),
+        }
+    }
 }
 
 /// The attestation key that a machine is bound to.
@@ -153,6 +195,25 @@ pub struct LastAttestation {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub code: Option<String>,
+
+    /// The approved image that it booted; several names, separated by commas, where a boot has parts of
+    /// several images or they cannot be told apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub image: Option<String>,
+}
+
+impl LastAttestation {
+    /// As a merge patch that leaves nothing of an earlier attempt.
+    #[cfg(feature = "controller")]
+    pub(crate) fn patch(&self) -> serde_json::Value {
+        serde_json::json!({
+            "at": self.at,
+            "attempt": self.attempt,
+            "code": self.code,
+            "image": self.image,
+        })
+    }
 }
 
 /// What is known of the machine.
@@ -192,7 +253,8 @@ pub struct MachineStatus {
     #[schemars(with = "LastAttestation")]
     pub last_attestation: Option<LastAttestation>,
 
-    /// The approved image that it booted last.
+    /// The approved image that it booted when it last obtained its key, as in `lastAttestation.image`. A
+    /// refused attempt leaves it as it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub image: Option<String>,
@@ -202,8 +264,12 @@ impl Machine {
     /// The object for a registered machine, named `machine-<id>` (trusted-cluster-operator).
     pub fn from_core(machine: &machine::Machine) -> Self {
         let mut spec = MachineSpec { id: machine.id.to_string(), ..MachineSpec::default() };
-        if machine.state == MachineState::Revoked {
-            spec.revoked_at = Some(machine.registered_at.to_string());
+        let since = Some(machine.registered_at.to_string());
+        match machine.state {
+            MachineState::Revoked => spec.revoked_at = since,
+            MachineState::Retired => spec.retired_at = since,
+            MachineState::Quarantined => spec.quarantined_at = since,
+            _ => {}
         }
         let mut object = Self::new(&Self::name_of(&machine.id), spec);
         stamp(&mut object, REGISTERED_AT, machine.registered_at);
@@ -271,6 +337,10 @@ impl Machine {
     pub fn state(&self) -> MachineState {
         if self.spec.revoked_at.is_some() {
             MachineState::Revoked
+        } else if self.spec.retired_at.is_some() {
+            MachineState::Retired
+        } else if self.spec.quarantined_at.is_some() {
+            MachineState::Quarantined
         } else if self.bound_key().is_some() {
             MachineState::Active
         } else {

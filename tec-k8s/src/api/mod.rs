@@ -62,6 +62,11 @@ pub const VERSION: &str = "v1alpha1";
 /// Field manager of everything that this project writes (trusted-cluster-operator).
 pub const FIELD_MANAGER: &str = "trusted-cluster-operator";
 
+/// Annotation of a TrustedExecutionCluster: while it is `true` the operator changes nothing in the
+/// namespace. Revocations and quarantines count at the guard and the built-in key broker all the same,
+/// which ask the API server; a Trustee is told of them when the pause ends.
+pub const PAUSED: &str = "trusted-execution-clusters.io/paused";
+
 /// Name of the ConfigMap with the record of authority of its namespace; see
 /// [`tec_core::migrate::Authority`].
 pub const AUTHORITY: &str = "trust-authority";

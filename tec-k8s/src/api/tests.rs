@@ -167,7 +167,12 @@ fn the_id_of_a_machine_never_changes() {
 #[test]
 fn a_machine_survives_the_way_there_and_back() {
     for registered_by in [RegisteredBy::FirstBoot, RegisteredBy::Admin, RegisteredBy::JoinService] {
-        for state in [MachineState::Unclaimed, MachineState::Revoked] {
+        for state in [
+            MachineState::Unclaimed,
+            MachineState::Quarantined,
+            MachineState::Revoked,
+            MachineState::Retired,
+        ] {
             let id = ID.parse().unwrap();
             let mut machine = machine::Machine::unclaimed(id, registered_by, created());
             machine.state = state;

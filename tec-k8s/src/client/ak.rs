@@ -8,7 +8,7 @@ use kube::{Resource as _, ResourceExt as _};
 use serde_json::json;
 use tec_core::ak::{AkRecord, AkState, ApprovedAk, Fingerprint, SourceNetwork};
 use tec_core::id::MachineId;
-use tec_core::machine::MachineState;
+use tec_core::machine::Machine;
 use tec_core::migrate::Deed;
 use tec_core::port::{
     AkRegistry, AuditEvent, BindOutcome, Claims, CreateOutcome, PortError, PortErrorKind,
@@ -106,8 +106,7 @@ impl KubeRegistry {
         let machine = self.machine_object(&ak.machine).await?;
         // After the machine was read: see the module about authority.
         self.permit(Deed::Admit, || format!("bind key {}", ak.fingerprint())).await?;
-        let Some(machine) = machine.filter(|machine| machine.state() != MachineState::Revoked)
-        else {
+        let Some(machine) = machine.filter(|machine| machine.state().takes_keys()) else {
             return Ok(Attempt::Done(BindOutcome::NoMachine));
         };
         let name = self.key_name(&ak.fingerprint());
@@ -230,14 +229,6 @@ impl KubeRegistry {
         }
         Ok(CreateOutcome::Created)
     }
-
-    async fn record(&self, object: &api::AttestationKey) -> Result<AkRecord, PortError> {
-        let machine = match object.machine_id() {
-            Ok(id) => self.machine_object(&id).await?,
-            Err(_) => None,
-        };
-        converted(object, machine.as_ref())
-    }
 }
 
 #[async_trait]
@@ -254,7 +245,7 @@ impl AkRegistry for KubeRegistry {
         let refused = |kind| PortError::new(kind, operation());
         self.permit_soon(Deed::Admit, operation).await?;
         let machine = self.machine_object(&record.machine).await?;
-        let machine = machine.filter(|machine| machine.state() != MachineState::Revoked);
+        let machine = machine.filter(|machine| machine.state().takes_keys());
         let Some(machine) = machine else {
             return Err(refused(PortErrorKind::NotFound));
         };
@@ -286,11 +277,27 @@ impl AkRegistry for KubeRegistry {
     }
 
     async fn find(&self, key: &Fingerprint) -> Result<Option<AkRecord>, PortError> {
+        let found = self.find_with_machine(key).await?;
+        Ok(found.map(|(record, _)| record))
+    }
+
+    async fn find_with_machine(
+        &self,
+        key: &Fingerprint,
+    ) -> Result<Option<(AkRecord, Option<Machine>)>, PortError> {
         let Some(object) = self.key_object(&self.key_name(key)).await? else {
             return Ok(None);
         };
-        let record = self.record(&object).await?;
-        Ok(Some(record).filter(|record| record.fingerprint() == *key))
+        let machine = match object.machine_id() {
+            Ok(id) => self.machine_object(&id).await?,
+            Err(_) => None,
+        };
+        let record = converted(&object, machine.as_ref())?;
+        if record.fingerprint() != *key {
+            return Ok(None);
+        }
+        let machine = machine.as_ref().map(super::machine::converted).transpose()?;
+        Ok(Some((record, machine)))
     }
 
     async fn bound_to(&self, machine: &MachineId) -> Result<Option<AkRecord>, PortError> {

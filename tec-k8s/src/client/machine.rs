@@ -7,7 +7,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Precon
 use kube::{Resource as _, ResourceExt as _};
 use serde_json::json;
 use tec_core::id::MachineId;
-use tec_core::machine::{Machine, MachineState, RegisteredBy};
+use tec_core::machine::{Machine, MachineChange, MachineState, RegisteredBy};
 use tec_core::migrate::Deed;
 use tec_core::port::{
     AuditEvent, CreateOutcome, MachineRegistry, PortError, PortErrorKind, UnclaimedLimit,
@@ -20,7 +20,7 @@ use crate::api;
 
 /// Objects in one answer of a list.
 const PAGE: u32 = 500;
-/// Machines that no key was bound to. An unset field is the empty text in a selector.
+/// Machines that no key was bound to and that were not revoked, quarantined and retired ones among them. An unset field is the empty text in a selector.
 const UNCLAIMED: &str = "status.attestationKey.name=,spec.revokedAt=";
 
 impl KubeRegistry {
@@ -63,7 +63,8 @@ impl KubeRegistry {
     }
 
     async fn unclaimed(&self) -> Result<BTreeSet<String>, PortError> {
-        let objects = self.machine_objects(Some(UNCLAIMED)).await?;
+        let mut objects = self.machine_objects(Some(UNCLAIMED)).await?;
+        objects.retain(|object| object.state() == MachineState::Unclaimed);
         Ok(objects.iter().map(kube::ResourceExt::name_any).collect())
     }
 
@@ -128,6 +129,7 @@ impl MachineRegistry for KubeRegistry {
         let operation = || format!("register machine {}", machine.id);
         self.permit_soon(Deed::Admit, operation).await?;
         let mut object = api::Machine::from_core(machine);
+        object.spec.node_name.clone_from(&self.node_name);
         self.complete(object.meta_mut(), None);
         let name = object.name_any();
         let place = match limit {
@@ -186,22 +188,27 @@ impl MachineRegistry for KubeRegistry {
     }
 
     async fn revoke(&self, id: &MachineId, line: &AuditEvent) -> Result<(), PortError> {
-        let operation = || format!("revoke machine {id}");
-        self.permit(Deed::ShutOut, operation).await?;
+        let operation = format!("revoke machine {id}");
+        self.permit(Deed::ShutOut, || operation.clone()).await?;
         let object = self.machine_object(id).await?;
-        let object = object.ok_or_else(|| PortError::new(PortErrorKind::NotFound, operation()))?;
-        let since = object.spec.revoked_at.clone();
-        let since = since.unwrap_or_else(|| line.at.to_string());
-        let patch = json!({
-            "metadata": {"annotations": {AUDIT: note(line)}},
-            "spec": {"revokedAt": since},
-        });
-        self.machines()
-            .patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch))
-            .await
-            .map_err(|error| port_error(operation(), error))?;
-        self.rooms.freed();
-        Ok(())
+        let object = object.ok_or_else(|| PortError::new(PortErrorKind::NotFound, &operation))?;
+        self.put_state(&object, MachineState::Revoked, line, operation).await
+    }
+
+    async fn change(
+        &self,
+        id: &MachineId,
+        change: MachineChange,
+        line: &AuditEvent,
+    ) -> Result<(), PortError> {
+        let operation = format!("change the state of machine {id}");
+        let refused = |kind| PortError::new(kind, &operation);
+        self.permit(Deed::of(change), || operation.clone()).await?;
+        let object = self.machine_object(id).await?;
+        let object = object.ok_or_else(|| refused(PortErrorKind::NotFound))?;
+        let state = converted(&object)?.state_after(change);
+        let state = state.ok_or_else(|| refused(PortErrorKind::Conflict))?;
+        self.put_state(&object, state, line, operation).await
     }
 
     async fn remove(&self, id: &MachineId) -> Result<(), PortError> {
@@ -219,6 +226,25 @@ impl MachineRegistry for KubeRegistry {
 }
 
 impl KubeRegistry {
+    async fn put_state(
+        &self,
+        object: &api::Machine,
+        state: MachineState,
+        line: &AuditEvent,
+        operation: String,
+    ) -> Result<(), PortError> {
+        let patch = json!({
+            "metadata": {"annotations": {AUDIT: note(line)}},
+            "spec": object.spec.patch_to(state, line.at),
+        });
+        self.machines()
+            .patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .map_err(|error| port_error(operation, error))?;
+        self.rooms.freed();
+        Ok(())
+    }
+
     pub(super) async fn remove_machine(&self, id: &MachineId) -> Result<(), PortError> {
         self.remove_keys_of(id).await?;
         while let Some(object) = self.machine_object(id).await? {
@@ -228,7 +254,7 @@ impl KubeRegistry {
     }
 }
 
-fn converted(object: &api::Machine) -> Result<Machine, PortError> {
+pub(super) fn converted(object: &api::Machine) -> Result<Machine, PortError> {
     let failed = |error| {
         PortError::new(PortErrorKind::Invalid, format!("read {}", object.name_any())).because(error)
     };

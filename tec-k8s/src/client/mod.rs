@@ -85,6 +85,7 @@ pub struct KubeRegistry {
     passes: Arc<Passes>,
     owner: Option<OwnerReference>,
     alias: Option<(Fingerprint, String)>,
+    node_name: Option<String>,
 }
 
 impl fmt::Debug for KubeRegistry {
@@ -105,6 +106,7 @@ impl KubeRegistry {
             passes: Arc::default(),
             owner: None,
             alias: None,
+            node_name: None,
         }
     }
 
@@ -112,6 +114,12 @@ impl KubeRegistry {
     #[must_use]
     pub fn owned_by(&self, owner: OwnerReference) -> Self {
         Self { owner: Some(owner), ..self.clone() }
+    }
+
+    /// The same registries, whose new machines have the name of this node.
+    #[must_use]
+    pub fn with_node_name(&self, name: impl Into<String>) -> Self {
+        Self { node_name: Some(name.into()), ..self.clone() }
     }
 
     /// The same registries, in which an attestation key has an object of another name than the one

@@ -20,7 +20,7 @@ use super::report::{Said, conditions};
 use super::sync::live_images;
 use super::{certificate, endorsement, token};
 use crate::api::{
-    BrokerKind, ConditionKind, FIELD_MANAGER, PinsKind, Reason, TlsServer, Transport,
+    BrokerKind, ConditionKind, FIELD_MANAGER, PAUSED, PinsKind, Reason, TlsServer, Transport,
     TrustedExecutionCluster,
 };
 use crate::client::port_error;
@@ -54,13 +54,32 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
         write(ctx, &cluster, said).await?;
         return Ok(Next::Wait);
     }
+    if cluster.is_paused() {
+        let message = format!("remove the annotation {PAUSED} to resume");
+        let said = vec![(ConditionKind::Paused, Reason::PausedByAnnotation, message)];
+        let known = cluster.status.as_ref().map(|status| &status.conditions);
+        let status = json!({ "conditions": conditions(ctx, &*cluster, known, &said)? });
+        let known = json!({ "conditions": known });
+        ctx.write_status(&*cluster, Some(&known), status).await?;
+        return Ok(Next::Wait);
+    }
     if let Err(error) = ctx.registry.remember_again().await {
         let error = chain(&error);
         tracing::warn!(error, "the cluster object does not remember the authority");
     }
     let installed = install(ctx, &cluster).await;
-    let said = verdicts(ctx, &cluster, installed.as_ref().err());
+    let mut said = verdicts(ctx, &cluster, installed.as_ref().err());
+    let mut known = cluster.status.iter().flat_map(|status| &status.conditions);
+    if known.any(|condition| condition.type_ == ConditionKind::Paused.as_str()) {
+        said.push((ConditionKind::Paused, Reason::Resumed, String::new()));
+    }
     warn_of_plain_http(ctx, &cluster).await;
+    if installed.is_ok()
+        && !is_said(&cluster, ConditionKind::Installed, Reason::InstallationCompleted)
+    {
+        ctx.event(&*cluster, Event::Installed, Event::Installed.help()).await;
+    }
+    warn_of_rollouts(ctx, &cluster).await;
     write(ctx, &cluster, said).await?;
     ctx.publish.notify_one();
     installed.map(|()| Next::After(LOOK_AGAIN))
@@ -69,7 +88,8 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
 /// What machines, keys and images are worth is said by the cluster object that counts.
 fn wake_if_another_counts(ctx: &Context) {
     let cluster = ctx.cluster();
-    let counts = cluster.map(|cluster| (cluster.uid(), cluster.metadata.generation));
+    let counts =
+        cluster.map(|cluster| (cluster.uid(), cluster.metadata.generation, cluster.is_paused()));
     let counts = format!("{counts:?}");
     let mut memory = ctx.memory();
     if memory.counting == counts {
@@ -273,6 +293,25 @@ fn audit_durable(cluster: &TrustedExecutionCluster) -> (ConditionKind, Reason, S
         ),
     };
     (ConditionKind::AuditDurable, reason, said)
+}
+
+fn is_said(cluster: &TrustedExecutionCluster, kind: ConditionKind, reason: Reason) -> bool {
+    let mut conditions = cluster.status.iter().flat_map(|status| &status.conditions);
+    conditions.any(|one| one.type_ == kind.as_str() && one.reason == reason.as_str())
+}
+
+/// A Deployment whose new pods did not become ready in time, reported once for each version of it.
+async fn warn_of_rollouts(ctx: &Context, cluster: &TrustedExecutionCluster) {
+    for deployment in ctx.caches.deployments.all() {
+        let Some(why) = broker::stuck_rollout(&deployment) else {
+            continue;
+        };
+        let version = format!("{:?} {:?}", deployment.uid(), deployment.metadata.generation);
+        let known = ctx.memory().stuck.insert(deployment.name_any(), version.clone());
+        if known.as_ref() != Some(&version) {
+            ctx.event(cluster, Event::UpgradeFailed, &why).await;
+        }
+    }
 }
 
 /// Plain HTTP is told once, when it begins.

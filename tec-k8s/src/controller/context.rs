@@ -38,6 +38,9 @@ pub(super) enum Task {
 }
 
 impl Task {
+    /// Names of all controllers.
+    pub(super) const CONTROLLERS: [&str; 4] = ["cluster", "machine", "attestation-key", "image"];
+
     /// Name of the controller, as metrics have it.
     pub(super) fn controller(&self) -> &'static str {
         match self {
@@ -100,6 +103,8 @@ pub(super) struct Memory {
     pub(super) targets: Vec<TargetStatus>,
     /// Versions of the child objects as they were applied last, by kind and name.
     pub(super) applied: BTreeMap<String, String>,
+    /// Versions of Deployments whose rollout is stuck, as they were reported.
+    pub(super) stuck: BTreeMap<String, String>,
     /// Since when the Trustee is available.
     pub(super) available_since: Option<String>,
 }
@@ -215,6 +220,11 @@ impl Context {
                 (cluster.creation_timestamp(), is_new, cluster.name_any())
             },
         )
+    }
+
+    /// Whether an admin asked the operator to change nothing.
+    pub(super) fn is_paused(&self) -> bool {
+        self.cluster().is_some_and(|cluster| cluster.is_paused())
     }
 
     /// Tells people. An Event that cannot be written is no reason to stop.

@@ -224,7 +224,7 @@ async fn commit(
     image: &ApprovedImage,
     expected: &ExpectedPcrs,
 ) -> Result<(), PortError> {
-    ctx.event(image, Event::ComputationCompleted, "").await;
+    ctx.event(image, Event::ComputationCompleted, Event::ComputationCompleted.help()).await;
     let news = json!({"pcrs": expected.pcrs, "firstSeen": ctx.now()});
     write(ctx, image, (Reason::ImageCommitted, ""), news).await
 }
@@ -235,6 +235,10 @@ async fn committed(
     image: &ApprovedImage,
     expected: &ExpectedPcrs,
 ) -> Result<(), PortError> {
+    // A Job wrote them.
+    if said(image, Reason::ImageCommitted).is_none() {
+        ctx.event(image, Event::ComputationCompleted, Event::ComputationCompleted.help()).await;
+    }
     let pins = ctx.parts.trust.pins();
     let pinned: Vec<_> =
         pins.of_expected(expected).into_iter().flat_map(PinnedPcrs::iter).collect();

@@ -101,6 +101,9 @@ async fn judge(ctx: &Context, key: &AttestationKey) -> Result<Verdict, PortError
         let message = "it was edited after it was bound; restore it, or revoke it";
         return Ok(Verdict::new(Reason::KeyChanged, Event::KeyChanged, message));
     }
+    if machine.state() == MachineState::Quarantined {
+        return discard_or_wait(ctx, key, "its machine is quarantined").await;
+    }
     decide(ctx, key, &machine, record).await
 }
 

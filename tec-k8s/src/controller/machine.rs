@@ -8,6 +8,7 @@ use tec_core::ak::{AkState, PublicKey};
 use tec_core::flow::{ProvisionPorts, provision};
 use tec_core::id::{MachineId, ResourcePath};
 use tec_core::luks::content_key;
+use tec_core::machine::MachineState;
 use tec_core::migrate::Deed;
 use tec_core::port::{PortError, PutOutcome, SecretStore as _};
 
@@ -49,9 +50,18 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
         return refuse(ctx, &machine, Reason::Duplicate, message).await;
     }
     ctx.memory().ids.insert(name.to_owned(), id);
-    if machine.spec.revoked_at.is_some() {
-        forget(ctx, name);
-        return refuse(ctx, &machine, Reason::Revoked, String::new()).await;
+    match machine.state() {
+        MachineState::Unclaimed | MachineState::Active => {}
+        MachineState::Quarantined => return quarantine(ctx, &machine, &id).await,
+        MachineState::Retired => {
+            forget(ctx, name);
+            return refuse(ctx, &machine, Reason::Retired, String::new()).await;
+        }
+        // Also a state that was not known when this was written.
+        _ => {
+            forget(ctx, name);
+            return refuse(ctx, &machine, Reason::Revoked, String::new()).await;
+        }
     }
     if !ctx.may(Deed::Release) {
         forget(ctx, name);
@@ -62,6 +72,19 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
         return Ok(Next::Again);
     }
     serve(ctx, &machine, &id).await
+}
+
+/// Trustees lose the key of a quarantined machine until it is released. If nobody but them has the key
+/// they keep it, and lose only the attestation key that it is released to.
+async fn quarantine(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<Next, PortError> {
+    let made = machine.status.as_ref().is_some_and(|status| status.key_secret.is_some());
+    if made && !ctx.registry.exists(&ResourcePath::luks_root(id)).await? {
+        keep(ctx, machine, id)?;
+    } else {
+        forget(ctx, &machine.name_any());
+    }
+    let message = machine.spec.quarantine_reason.clone().unwrap_or_default();
+    refuse(ctx, machine, Reason::Quarantined, message).await
 }
 
 /// What a machine that counts gets.
@@ -147,8 +170,12 @@ pub(super) fn keep(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<(
     Ok(())
 }
 
-/// The attestation key that is bound to the machine, if its object still says so.
+/// The attestation key that is bound to the machine, if its object still says so and the machine is in
+/// service.
 fn bound_key(ctx: &Context, machine: &Machine) -> Option<PublicKey> {
+    if !machine.state().takes_keys() {
+        return None;
+    }
     let object = ctx.caches.keys.get(&machine.bound_key()?.name)?;
     let record = object.to_core(Some(machine)).ok()?;
     let is_live = object.metadata.deletion_timestamp.is_none();
@@ -201,7 +228,10 @@ async fn write(
         "observedGeneration": machine.metadata.generation,
     });
     if let (Some(members), Some(news)) = (status.as_object_mut(), attempt) {
-        members.insert("lastAttestation".to_owned(), json!(news.last));
+        if let Some(image) = news.last.image.as_ref().filter(|_| news.last.code.is_none()) {
+            members.insert("image".to_owned(), json!(image));
+        }
+        members.insert("lastAttestation".to_owned(), news.last.patch());
     }
     if let (Some(members), Some(targets)) = (status.as_object_mut(), targets) {
         members.insert("publishedTo".to_owned(), json!(targets));

@@ -40,6 +40,21 @@ impl Metrics {
         *self.state().numbers.entry(series(metric, labels)).or_default() += 1.0;
     }
 
+    /// Makes a counter visible before it counts: Prometheus sees no growth in a series that begins
+    /// above zero.
+    pub(super) fn begin(&self, metric: Metric, labels: &[&str]) {
+        self.state().numbers.entry(series(metric, labels)).or_default();
+    }
+
+    /// Drops the series of a metric whose first label has none of these values.
+    pub(super) fn keep_only(&self, metric: Metric, first: &[&str]) {
+        let is_kept = |series: &Series| {
+            series.0 != metric.as_str()
+                || series.1.first().is_some_and(|value| first.contains(&value.as_str()))
+        };
+        self.state().numbers.retain(|series, _| is_kept(series));
+    }
+
     /// Sets a gauge.
     pub(super) fn set(&self, metric: Metric, labels: &[&str], value: usize) {
         // Numbers of objects are far below 2^32.
@@ -123,6 +138,19 @@ fn labels(metric: Metric, values: &[String], bound: Option<&str>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_gone_has_no_series_and_others_keep_theirs() {
+        let metrics = Metrics::default();
+        for target in ["trustee", "other"] {
+            metrics.set(Metric::TargetConverged, &[target], 0);
+        }
+        metrics.set(Metric::Leader, &[], 1);
+        metrics.keep_only(Metric::TargetConverged, &["trustee"]);
+        let text = metrics.render();
+        assert!(text.contains("{target=\"trustee\"} 0\n") && !text.contains("other"), "{text}");
+        assert!(text.contains("tec_operator_leader 1\n"), "{text}");
+    }
 
     #[test]
     fn the_text_form_has_help_type_labels_and_buckets() {

@@ -194,4 +194,16 @@ mod tests {
         assert_eq!(queue.next().await, "b");
         assert_eq!(queue.len(), 2);
     }
+
+    #[test]
+    fn an_object_that_fails_for_good_keeps_the_alert_firing() {
+        use crate::signal::{Alert, Condition};
+        let alert = Alert::ALL.iter().find(|alert| alert.name == "TecReconcileFails").unwrap();
+        let Some(Condition::Grows(_, _, than, minutes)) = alert.any_of.first() else {
+            panic!("{alert:?} is not about growth");
+        };
+        // The window may begin right after a try.
+        let tries = u64::from(*minutes) * 60 / DELAYS.1.as_secs() - 1;
+        assert!(tries > u64::from(*than), "{tries} tries in {minutes} minutes");
+    }
 }

@@ -97,6 +97,9 @@ impl Operator {
         }
         tracing::info!(identity = ctx.parts.identity, "leads");
         ctx.metrics.set(Metric::Leader, &[], 1);
+        for controller in Task::CONTROLLERS {
+            ctx.metrics.begin(Metric::Reconciliations, &[controller, "error"]);
+        }
         self.health.set(false);
         let ended = tokio::select! {
             () = leadership.hold(|| ctx.now()) => Err(OperatorError::LeadershipLost),
@@ -119,7 +122,7 @@ impl Operator {
                 () = &mut shutdown => return,
             }
             self.health.set(true);
-            let rounds = async { futures::join!(sync::run(ctx), sweep::run(ctx)) };
+            let rounds = async { futures::join!(sync::run(ctx).boxed(), sweep::run(ctx).boxed()) };
             tokio::select! {
                 _ = rounds => {}
                 () = process(ctx, shutdown) => {}
@@ -288,6 +291,11 @@ async fn process(ctx: &Context, shutdown: impl Future<Output = ()>) {
 }
 
 async fn look(ctx: &Context, task: Task) {
+    if ctx.is_paused() && !matches!(task, Task::Cluster(_)) {
+        // It counts as not looked at, and is looked at when the pause ends.
+        ctx.queue.done(&task, Next::Wait);
+        return;
+    }
     let begin = Instant::now();
     let outcome = match &task {
         Task::Cluster(name) => cluster::reconcile(ctx, name).await,

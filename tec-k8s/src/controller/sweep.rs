@@ -4,15 +4,17 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{Resource as _, ResourceExt as _};
 use serde_json::json;
 use tec_core::machine::MachineState;
 use tec_core::migrate::Deed;
 use tec_core::port::{PortError, chain};
+use tec_core::time::Timestamp;
 
 use super::context::Context;
-use crate::api::{ConditionKind, Reason};
-use crate::signal::Metric;
+use crate::api::{ApprovedImage, AttestationKey, ConditionKind, Machine, Reason};
+use crate::signal::{Event, Metric};
 
 /// How often it is looked.
 const EVERY: Duration = Duration::from_secs(30);
@@ -24,14 +26,20 @@ const FOREIGN_FINALIZER: &str = "trusted-execution-clusters.io/attestationkey-se
 /// Runs until it is dropped.
 pub(super) async fn run(ctx: &Context) {
     loop {
-        if let Err(error) = expire(ctx).await {
-            tracing::warn!(error = chain(&error), "unclaimed machines are not removed");
-        }
-        if let Err(error) = release(ctx).await {
-            tracing::warn!(error = chain(&error), "a finalizer stays");
+        if !ctx.is_paused() {
+            clean(ctx).await;
         }
         count(ctx);
         tokio::time::sleep(EVERY).await;
+    }
+}
+
+async fn clean(ctx: &Context) {
+    if let Err(error) = expire(ctx).await {
+        tracing::warn!(error = chain(&error), "unclaimed machines are not removed");
+    }
+    if let Err(error) = release(ctx).await {
+        tracing::warn!(error = chain(&error), "a finalizer stays");
     }
 }
 
@@ -44,7 +52,10 @@ async fn expire(ctx: &Context) -> Result<(), PortError> {
     let before = ctx.now().plus_seconds(-i64::from(ttl.unwrap_or(UNCLAIMED_TTL)));
     let mut removed = 0_u32;
     for machine in ctx.caches.machines.all() {
-        removed += u32::from(ctx.registry.expire_object(&machine, before).await?);
+        if ctx.registry.expire_object(&machine, before).await? {
+            removed += 1;
+            ctx.event(&*machine, Event::UnclaimedRemoved, Event::UnclaimedRemoved.help()).await;
+        }
     }
     if removed > 0 {
         tracing::info!(machines = removed, "machines without a key were removed");
@@ -70,38 +81,70 @@ async fn release(ctx: &Context) -> Result<(), PortError> {
 /// The numbers of things, by state.
 fn count(ctx: &Context) {
     let machines = ctx.caches.machines.all();
-    let in_state = |state| machines.iter().filter(|machine| machine.state() == state).count();
-    for (name, state) in [
-        ("active", MachineState::Active),
-        ("unclaimed", MachineState::Unclaimed),
-        ("revoked", MachineState::Revoked),
-    ] {
-        ctx.metrics.set(Metric::Machines, &[name], in_state(state));
-    }
+    let states: Vec<_> = machines.iter().map(|machine| machine_state(machine)).collect();
+    let names = ["active", "failing", "quarantined", "retired", "revoked", "unclaimed"];
+    set(ctx, Metric::Machines, &names, &states);
     let keys = ctx.caches.keys.all();
-    let with_reason = |reason: Reason| {
-        let is_it = |key: &crate::api::AttestationKey| {
-            let conditions = key.status.iter().flat_map(|status| &status.conditions);
-            conditions
-                .filter(|condition| condition.type_ == ConditionKind::Approved.as_str())
-                .any(|condition| condition.reason == reason.as_str())
-        };
-        keys.iter().filter(|key| is_it(key)).count()
-    };
-    let (bound, revoked) = (with_reason(Reason::MachineCreated), with_reason(Reason::Revoked));
-    for (name, count) in [
-        ("bound", bound),
-        ("revoked", revoked),
-        ("pending", keys.len().saturating_sub(bound + revoked)),
-    ] {
-        ctx.metrics.set(Metric::Keys, &[name], count);
-    }
-    ctx.metrics.set(Metric::Images, &["live"], live(ctx));
+    let states: Vec<_> = keys.iter().map(|key| key_state(key)).collect();
+    set(ctx, Metric::Keys, &["bound", "pending", "rejected", "revoked"], &states);
+    let (images, now) = (ctx.caches.images.all(), ctx.now());
+    let states: Vec<_> = images.iter().map(|image| image_state(image, now)).collect();
+    set(ctx, Metric::Images, &["live", "computing", "failed", "ended"], &states);
 }
 
-fn live(ctx: &Context) -> usize {
-    let now = ctx.now();
-    let all = ctx.caches.images.all();
-    let known = all.iter().filter_map(|image| image.to_core().ok());
-    known.filter(|image| !image.expected.pcrs.is_empty() && image.is_live(now)).count()
+/// Zero counts, too: an alert cannot look at a series that is not there.
+fn set(ctx: &Context, metric: Metric, names: &[&str], states: &[&str]) {
+    for name in names {
+        let count = states.iter().filter(|state| *state == name).count();
+        ctx.metrics.set(metric, &[name], count);
+    }
+}
+
+/// Whether a condition of this type has one of these reasons.
+fn says(conditions: Option<&Vec<Condition>>, kind: ConditionKind, reasons: &[Reason]) -> bool {
+    let mut said = conditions.into_iter().flatten().filter(|one| one.type_ == kind.as_str());
+    said.any(|one| reasons.iter().any(|reason| one.reason == reason.as_str()))
+}
+
+fn machine_state(machine: &Machine) -> &'static str {
+    let conditions = machine.status.as_ref().map(|status| &status.conditions);
+    let failures = [Reason::KeyLost, Reason::Duplicate, Reason::Malformed];
+    match machine.state() {
+        MachineState::Revoked => "revoked",
+        MachineState::Retired => "retired",
+        _ if says(conditions, ConditionKind::Ready, &failures) => "failing",
+        MachineState::Quarantined => "quarantined",
+        MachineState::Unclaimed => "unclaimed",
+        MachineState::Active => "active",
+        // A state that this version does not know of releases no key.
+        _ => "failing",
+    }
+}
+
+fn key_state(key: &AttestationKey) -> &'static str {
+    let conditions = key.status.as_ref().map(|status| &status.conditions);
+    let is = |reasons: &[Reason]| says(conditions, ConditionKind::Approved, reasons);
+    match () {
+        () if is(&[Reason::MachineCreated]) => "bound",
+        () if is(&[Reason::Revoked]) => "revoked",
+        // No decision can help these.
+        () if is(&[Reason::Rejected, Reason::Malformed, Reason::KeyChanged]) => "rejected",
+        () => "pending",
+    }
+}
+
+fn image_state(image: &ApprovedImage, now: Timestamp) -> &'static str {
+    let conditions = image.status.as_ref().map(|status| &status.conditions);
+    let is = |reasons: &[Reason]| says(conditions, ConditionKind::Committed, reasons);
+    let failures = [Reason::ComputationFailed, Reason::NoDigestGiven, Reason::Malformed];
+    if image.spec.revoked_at.is_some() || is(&[Reason::Expired]) {
+        return "ended";
+    }
+    match image.to_core() {
+        _ if is(&failures) => "failed",
+        Ok(known) if known.expected.pcrs.is_empty() => "computing",
+        Ok(known) if known.is_live(now) => "live",
+        Ok(_) => "ended",
+        Err(_) => "failed",
+    }
 }

@@ -10,7 +10,7 @@ use tec_core::port::{PortError, chain};
 use super::context::{Context, Task};
 use super::machine;
 use crate::api::TargetStatus;
-use crate::signal::Metric;
+use crate::signal::{Event, Metric};
 
 /// Changes that come together go out together.
 const GATHER: Duration = Duration::from_millis(100);
@@ -51,7 +51,7 @@ fn keep_unseen(ctx: &Context) {
     for name in &unseen {
         let kept = ctx.caches.machines.get(name).map(|machine| {
             let is_live =
-                machine.spec.revoked_at.is_none() && machine.metadata.deletion_timestamp.is_none();
+                !machine.state().is_final() && machine.metadata.deletion_timestamp.is_none();
             match machine.machine_id().ok().filter(|_| is_live) {
                 Some(id) => machine::keep(ctx, &machine, &id),
                 None => Ok(()),
@@ -64,6 +64,9 @@ fn keep_unseen(ctx: &Context) {
 }
 
 async fn round(ctx: &Context) -> Result<Option<Duration>, PortError> {
+    if ctx.is_paused() {
+        return Ok(None);
+    }
     // Revocations of keys and machines go out, whatever is wrong with images.
     let stated = ctx.parts.trust.set_images(live_images(ctx));
     let waiting = std::mem::take(&mut ctx.memory().unpublished);
@@ -74,6 +77,12 @@ async fn round(ctx: &Context) -> Result<Option<Duration>, PortError> {
         let converged = usize::from(target.converged);
         ctx.metrics.set(Metric::TargetConverged, &[&target.name], converged);
     }
+    // A Trustee that is no longer in the list is behind in nothing.
+    let names: Vec<_> = round.targets.iter().map(name_of).collect();
+    for metric in [Metric::TargetLag, Metric::TargetConverged] {
+        ctx.metrics.keep_only(metric, &names);
+    }
+    report(ctx, &round.targets).await;
     let mut memory = ctx.memory();
     let is_news = memory.targets != round.targets;
     let names = round.targets.iter().map(name_of);
@@ -94,6 +103,26 @@ async fn round(ctx: &Context) -> Result<Option<Duration>, PortError> {
         ctx.queue.wake(Task::Cluster(cluster.name_any()));
     }
     stated.map(|_| round.again)
+}
+
+/// Events for a Trustee that cannot be published to, and for one that can again.
+async fn report(ctx: &Context, targets: &[TargetStatus]) {
+    let known = ctx.memory().targets.clone();
+    for target in targets {
+        let before = known.iter().find(|known| known.name == target.name);
+        let failed = |target: &TargetStatus| target.message.is_some();
+        let had_failed = before.is_some_and(failed);
+        let (event, note) = match &target.message {
+            Some(why) if !had_failed => (Event::PublishFailed, format!("{}: {why}", target.name)),
+            None if had_failed && target.converged => {
+                (Event::TrusteeConverged, target.name.clone())
+            }
+            _ => continue,
+        };
+        if let Some(cluster) = ctx.cluster() {
+            ctx.event(&*cluster, event, &note).await;
+        }
+    }
 }
 
 fn name_of(target: &TargetStatus) -> &str {

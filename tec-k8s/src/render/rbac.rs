@@ -110,7 +110,8 @@ fn key_broker_rules() -> Vec<PolicyRule> {
     vec![
         rule(GROUP, &[MACHINES], &["get", "list"]),
         rule(GROUP, &[KEYS], &["get"]),
-        rule(GROUP, &[IMAGES, CLUSTERS], &["list"]),
+        rule(GROUP, &[CLUSTERS], &["list"]),
+        rule(GROUP, &[IMAGES], &["list", "watch"]),
         rule(GROUP, &[CLOCKS, RECORDS], &["create", "get", "update"]),
         named(rule("", &["configmaps"], &["get"]), AUTHORITY),
         rule("", &["secrets"], &["get"]),

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use kube::{Api, Client};
 use tec_core::ak::{AkRecord, ApprovedAk, Fingerprint, SourceNetwork};
 use tec_core::id::MachineId;
-use tec_core::machine::{Machine, MachineState};
+use tec_core::machine::{Machine, MachineChange, MachineState};
 use tec_core::port::{
     AkRegistry, AuditEvent, BindOutcome, Claims, CreateOutcome, MachineRegistry, PortError,
     PortErrorKind, UnclaimedLimit,
@@ -72,6 +72,15 @@ impl MachineRegistry for Intake {
         Self::refused("revoke a machine")
     }
 
+    async fn change(
+        &self,
+        _: &MachineId,
+        _: MachineChange,
+        _: &AuditEvent,
+    ) -> Result<(), PortError> {
+        Self::refused("change the state of a machine")
+    }
+
     async fn remove(&self, _: &MachineId) -> Result<(), PortError> {
         Self::refused("remove a machine")
     }
@@ -109,6 +118,13 @@ impl AkRegistry for Intake {
             return Ok(None);
         }
         AkRegistry::find(&self.registry, key).await
+    }
+
+    async fn find_with_machine(
+        &self,
+        _: &Fingerprint,
+    ) -> Result<Option<(AkRecord, Option<Machine>)>, PortError> {
+        Self::refused("look a key up for an attestation")
     }
 
     async fn bound_to(&self, machine: &MachineId) -> Result<Option<AkRecord>, PortError> {

@@ -1,5 +1,8 @@
 //! Alerts over the metrics, each with its runbook.
 
+use super::condition::{Aggregate, Comparison, Condition, Matcher, Selector};
+use super::metric::Metric;
+
 /// How soon somebody has to look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -28,8 +31,8 @@ pub struct Alert {
     pub name: &'static str,
     /// How soon somebody has to look.
     pub severity: Severity,
-    /// What is true while it fires, in PromQL.
-    pub expression: &'static str,
+    /// It fires while one of these holds.
+    pub any_of: &'static [Condition],
     /// How long that has to hold, as Prometheus writes it.
     pub hold: &'static str,
     /// What it says, as one sentence.
@@ -41,11 +44,17 @@ pub struct Alert {
 }
 
 impl Alert {
+    /// When it fires, in PromQL.
+    pub fn expression(&self) -> String {
+        let any_of: Vec<String> = self.any_of.iter().map(Condition::to_string).collect();
+        any_of.join(" or ")
+    }
+
     /// Every alert.
     pub const ALL: &'static [Self] = &[
         OPERATOR_DOWN,
         NO_LEADER,
-        TRUSTEE_DOWN,
+        KEY_BROKER_DOWN,
         TRUSTEE_BEHIND,
         REGISTRATION_DOWN,
         REGISTRATION_FAILS,
@@ -60,10 +69,28 @@ impl Alert {
     ];
 }
 
+const fn all(metric: Metric) -> Selector {
+    Selector { metric, labels: &[] }
+}
+
+const fn of(metric: Metric, labels: &'static [Matcher]) -> Selector {
+    Selector { metric, labels }
+}
+
+/// Requests that were refused with any code.
+const REFUSED: &[Matcher] = &[Matcher::IsNot("code", "ok")];
+/// A key was asked for that is not the machine's own.
+const DENIED: &[Matcher] = &[Matcher::Is("code", "TEC-A413")];
+
+/// Something is in this state.
+const fn any_in(metric: Metric, state: &'static [Matcher]) -> Condition {
+    Condition::Level(Aggregate::Max, of(metric, state), Comparison::More(0))
+}
+
 const OPERATOR_DOWN: Alert = Alert {
     name: "TecOperatorDown",
     severity: Severity::Critical,
-    expression: r#"absent(up{job="trusted-cluster-operator-metrics"} == 1)"#,
+    any_of: &[Condition::Down(&["trusted-cluster-operator-metrics"])],
     hold: "10m",
     summary: "No replica of the operator can be reached.",
     impact: "Nodes that are known boot as before. New machines get no key, and revocations and newly \
@@ -79,7 +106,7 @@ const OPERATOR_DOWN: Alert = Alert {
 const NO_LEADER: Alert = Alert {
     name: "TecNoLeader",
     severity: Severity::Critical,
-    expression: "sum(tec_operator_leader) < 1",
+    any_of: &[Condition::Level(Aggregate::Sum, all(Metric::Leader), Comparison::Less(1))],
     hold: "5m",
     summary: "Replicas of the operator run, and none of them leads.",
     impact: "As with TecOperatorDown.",
@@ -90,25 +117,31 @@ const NO_LEADER: Alert = Alert {
     ],
 };
 
-const TRUSTEE_DOWN: Alert = Alert {
-    name: "TecTrusteeDown",
+const KEY_BROKER_DOWN: Alert = Alert {
+    name: "TecKeyBrokerDown",
     severity: Severity::Critical,
-    expression: r#"absent(up{job="kbs-metrics"} == 1)"#,
+    any_of: &[Condition::Down(&["kbs-metrics", "key-broker-metrics"])],
     hold: "5m",
-    summary: "The Trustee of the cluster cannot be reached.",
+    summary: "No key broker of the cluster answers.",
     impact: "A node that boots gets no key from it, and waits, or asks the next server of its list.",
     steps: &[
-        "`kubectl get pods -l app=kbs` and `kubectl describe` show which container is not ready.",
-        "A pod that waits for a volume lacks a Secret: that of the certificate, `trustee-auth` or \
-         `trustee-token-signer`. The operator makes the latter two.",
-        "`kubectl logs deployment/trustee-deployment -c kbs` names a setting that it does not take.",
+        "`kubectl tec check` names the pods that do not run, and why.",
+        "A pod that waits for a volume lacks a Secret: the one of the certificate, \
+         `trustee-token-signer`, and `trustee-auth` (Trustee) or `key-broker-session` (built-in). The \
+         operator creates the latter ones.",
+        "`kubectl logs deployment/trustee-deployment -c kbs` or `kubectl logs deployment/key-broker` \
+         names a setting that the program does not accept.",
     ],
 };
 
 const TRUSTEE_BEHIND: Alert = Alert {
     name: "TecTrusteeBehind",
     severity: Severity::Critical,
-    expression: "min by (target) (tec_operator_target_converged) == 0",
+    any_of: &[Condition::Level(
+        Aggregate::MinBy("target"),
+        all(Metric::TargetConverged),
+        Comparison::Equal(0),
+    )],
     hold: "15m",
     summary: "A Trustee does not hold what it should.",
     impact: "Nodes that ask it may be refused, and, what is worse, what was revoked may still count \
@@ -123,9 +156,12 @@ const TRUSTEE_BEHIND: Alert = Alert {
 const REGISTRATION_DOWN: Alert = Alert {
     name: "TecRegistrationDown",
     severity: Severity::Warning,
-    expression: r#"absent(up{job=~"register-server-metrics|attestation-key-register-metrics"} == 1)"#,
+    any_of: &[
+        Condition::Down(&["register-server-metrics"]),
+        Condition::Down(&["attestation-key-register-metrics"]),
+    ],
     hold: "10m",
-    summary: "New nodes cannot register.",
+    summary: "New nodes cannot register: a registration server does not answer.",
     impact: "Nodes that are known boot as before; the first boot of a new one waits.",
     steps: &[
         "`kubectl tec check` names the Deployment.",
@@ -136,9 +172,17 @@ const REGISTRATION_DOWN: Alert = Alert {
 const REGISTRATION_FAILS: Alert = Alert {
     name: "TecRegistrationFails",
     severity: Severity::Warning,
-    expression: r#"sum(rate(tec_register_requests_total{code!="ok"}[15m])) + sum(rate(tec_ak_register_requests_total{code!="ok"}[15m])) > 0.5 * (sum(rate(tec_register_requests_total[15m])) + sum(rate(tec_ak_register_requests_total[15m])))"#,
+    any_of: &[
+        Condition::Share(
+            of(Metric::RegisterRequests, REFUSED),
+            all(Metric::RegisterRequests),
+            50,
+            15,
+        ),
+        Condition::Share(of(Metric::KeyRequests, REFUSED), all(Metric::KeyRequests), 50, 15),
+    ],
     hold: "15m",
-    summary: "More than half of the registrations are refused.",
+    summary: "A registration server refuses more than half of the requests.",
     impact: "The first boot of new nodes waits; or somebody tries out the endpoint.",
     steps: &[
         "Look at the label `code` of the two counters; docs/errors has a page for each code.",
@@ -150,7 +194,10 @@ const REGISTRATION_FAILS: Alert = Alert {
 const REFUSALS: Alert = Alert {
     name: "TecAttestationsRefused",
     severity: Severity::Warning,
-    expression: r#"sum(rate(tec_guard_attempts_total{code!="ok"}[30m])) > 0.1 * sum(rate(tec_guard_attempts_total[30m]))"#,
+    any_of: &[
+        Condition::Share(of(Metric::GuardAttempts, REFUSED), all(Metric::GuardAttempts), 10, 30),
+        Condition::Share(of(Metric::BrokerAttempts, REFUSED), all(Metric::BrokerAttempts), 10, 30),
+    ],
     hold: "15m",
     summary: "More than a tenth of the attempts to attest are refused.",
     impact: "The nodes concerned do not boot, and try again.",
@@ -165,7 +212,10 @@ const REFUSALS: Alert = Alert {
 const FOREIGN_KEY: Alert = Alert {
     name: "TecForeignKeyAsked",
     severity: Severity::Warning,
-    expression: r#"increase(tec_guard_attempts_total{code="TEC-A413"}[1h]) > 0"#,
+    any_of: &[
+        Condition::Grows(None, of(Metric::GuardAttempts, DENIED), 0, 60),
+        Condition::Grows(None, of(Metric::BrokerAttempts, DENIED), 0, 60),
+    ],
     hold: "0m",
     summary: "A machine asked for a key that is not its own.",
     impact: "It did not get it. A node whose disk was cloned does so, and so does an intruder.",
@@ -178,7 +228,11 @@ const FOREIGN_KEY: Alert = Alert {
 const NO_IMAGE: Alert = Alert {
     name: "TecNoApprovedImage",
     severity: Severity::Critical,
-    expression: r#"max(tec_operator_images{state="live"}) == 0"#,
+    any_of: &[Condition::Level(
+        Aggregate::Max,
+        of(Metric::Images, &[Matcher::Is("state", "live")]),
+        Comparison::Equal(0),
+    )],
     hold: "10m",
     summary: "No image is approved.",
     impact: "No node that boots gets its key.",
@@ -191,7 +245,7 @@ const NO_IMAGE: Alert = Alert {
 const IMAGE_FAILED: Alert = Alert {
     name: "TecImageFailed",
     severity: Severity::Warning,
-    expression: r#"max(tec_operator_images{state="failed"}) > 0"#,
+    any_of: &[any_in(Metric::Images, &[Matcher::Is("state", "failed")])],
     hold: "15m",
     summary: "What an approved image measures could not be computed.",
     impact: "Nodes that boot this image are refused.",
@@ -204,10 +258,11 @@ const IMAGE_FAILED: Alert = Alert {
 const MACHINE_FAILING: Alert = Alert {
     name: "TecMachineFailing",
     severity: Severity::Warning,
-    expression: r#"max(tec_operator_machines{state="failing"}) > 0"#,
+    any_of: &[any_in(Metric::Machines, &[Matcher::Is("state", "failing")])],
     hold: "15m",
-    summary: "A machine cannot be brought to what it should be.",
-    impact: "The machine may not boot: its key is lost, its id is another's, or a Trustee refuses it.",
+    summary: "A machine cannot be served.",
+    impact: "The machine may not boot: its disk key is lost, its id is in use by another machine, or the \
+             object is malformed.",
     steps: &[
         "`kubectl tec machine list` shows the reason.",
         "KeyLost: restore the Secret from a backup. Without one, the disk opens with its recovery key \
@@ -219,7 +274,7 @@ const MACHINE_FAILING: Alert = Alert {
 const KEYS_WAIT: Alert = Alert {
     name: "TecKeysWait",
     severity: Severity::Warning,
-    expression: r#"max(tec_operator_attestation_keys{state="pending"}) > 0"#,
+    any_of: &[any_in(Metric::Keys, &[Matcher::Is("state", "pending")])],
     hold: "1h",
     summary: "Attestation keys wait.",
     impact: "The nodes concerned wait in their first boot.",
@@ -233,7 +288,13 @@ const KEYS_WAIT: Alert = Alert {
 const RECONCILE_FAILS: Alert = Alert {
     name: "TecReconcileFails",
     severity: Severity::Warning,
-    expression: r#"sum by (controller) (rate(tec_operator_reconciliations_total{outcome="error"}[15m])) > 0.05"#,
+    // An object that fails for good is tried again after at most five minutes.
+    any_of: &[Condition::Grows(
+        Some("controller"),
+        of(Metric::Reconciliations, &[Matcher::Is("outcome", "error")]),
+        3,
+        30,
+    )],
     hold: "30m",
     summary: "A controller of the operator fails again and again.",
     impact: "Some objects are not brought to what they should be; the others are.",
@@ -246,7 +307,7 @@ const RECONCILE_FAILS: Alert = Alert {
 const CERTIFICATE_ENDS: Alert = Alert {
     name: "TecCertificateEnds",
     severity: Severity::Critical,
-    expression: "min by (job) (tec_tls_certificate_not_after_seconds) - time() < 7 * 86400",
+    any_of: &[Condition::Within(all(Metric::CertificateNotAfter), 7)],
     hold: "1h",
     summary: "A certificate that nodes check ends within a week.",
     impact: "Then no node can reach the server any more, and no disk is unlocked.",

@@ -72,12 +72,10 @@ events! {
         "An object of the cluster cannot be applied.";
     PlainHttp, Warning, "TrustedExecutionCluster", "operator",
         "Servers of the cluster speak plain HTTP: everyone on the network path reads disk keys.";
-    UpgradeCompleted, Normal, "TrustedExecutionCluster", "operator",
-        "The programs of the cluster run in the operator's version.";
     UpgradeFailed, Warning, "TrustedExecutionCluster", "operator",
-        "A new version did not become ready, and the old one runs on.";
+        "The new pods of a Deployment did not become ready in time.";
     TrusteeConverged, Normal, "TrustedExecutionCluster", "operator",
-        "A Trustee holds what it should again.";
+        "A Trustee that could not be published to holds what it should again.";
     PublishFailed, Warning, "TrustedExecutionCluster", "operator",
         "A Trustee could not be brought to what it should hold.";
     KeyCreated, Normal, "Machine", "operator",

@@ -74,11 +74,11 @@ metrics! {
     QueueDepth = "tec_operator_queue_depth", Gauge, ["controller"], "operator",
         "Objects that wait for their turn.";
     Machines = "tec_operator_machines", Gauge, ["state"], "operator",
-        "Machines by state: active, unclaimed, revoked or failing.";
+        "Machines by state: active, failing, quarantined, retired, revoked or unclaimed.";
     Keys = "tec_operator_attestation_keys", Gauge, ["state"], "operator",
-        "Attestation keys by state: bound, pending or revoked.";
+        "Attestation keys by state: bound, pending, rejected or revoked.";
     Images = "tec_operator_images", Gauge, ["state"], "operator",
-        "Approved images by state: live, computing, failed or ended.";
+        "Approved images by state: live, computing, failed or ended (revoked or expired).";
     TargetConverged = "tec_operator_target_converged", Gauge, ["target"], "operator",
         "1 where the Trustee of that name holds what it should.";
     TargetLag = "tec_operator_target_lag", Gauge, ["target"], "operator",
@@ -107,12 +107,22 @@ metrics! {
         "Requests to the built-in key broker by error code, ok for none.";
     BrokerSeconds = "tec_key_broker_request_duration_seconds", Histogram, [], "key-broker",
         "Time to answer a request to the built-in key broker.";
+    BrokerAttempts = "tec_kbs_attempts_total", Counter, ["code"], "key-broker",
+        "Attempts to attest or to obtain a resource, by error code, ok for none.";
+    BrokerOpened = "tec_kbs_opened_total", Counter, [], "key-broker",
+        "Sessions that began.";
+    BrokerReleases = "tec_kbs_releases_total", Counter, [], "key-broker",
+        "Resources released.";
+    BrokerRefusals = "tec_kbs_refusals_total", Counter, [], "key-broker",
+        "Requests refused.";
+    BrokerSessions = "tec_kbs_sessions", Gauge, [], "key-broker",
+        "Sessions in the table.";
     ConnectionsOpen = "tec_connections_open", Gauge, ["listener"], "all servers",
         "Connections that are open.";
     ConnectionsAccepted = "tec_connections_accepted_total", Counter, ["listener"], "all servers",
         "Connections that were accepted.";
     ConnectionsRefused = "tec_connections_refused_total", Counter, ["listener", "reason"], "all servers",
         "Connections refused or closed by the server, by reason.";
-    CertificateNotAfter = "tec_tls_certificate_not_after_seconds", Gauge, [], "all",
-        "When the certificate that is served ends, in seconds since 1970.";
+    CertificateNotAfter = "tec_tls_certificate_not_after_seconds", Gauge, [], "all servers",
+        "When the served certificate expires, in seconds since 1970.";
 }

@@ -12,11 +12,13 @@
 //! key, a path or an image: the number of series does not grow with the fleet.
 
 mod alert;
+mod condition;
 mod event;
 mod metric;
 #[cfg(test)]
 mod tests;
 
 pub use self::alert::{Alert, Severity};
+pub use self::condition::{Aggregate, Comparison, Condition, Matcher, Selector};
 pub use self::event::{Event, EventType};
 pub use self::metric::{Metric, MetricKind};

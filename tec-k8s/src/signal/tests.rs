@@ -23,29 +23,54 @@ fn names_follow_the_conventions_of_prometheus() {
     }
 }
 
-/// The metrics that an expression names.
-fn names(expression: &str) -> Vec<&str> {
-    expression
-        .split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
-        .filter(|word| word.starts_with("tec_"))
-        .collect()
+/// The selectors of an alert's conditions.
+fn selectors(alert: &Alert) -> Vec<Selector> {
+    let of = |condition: &Condition| match condition {
+        Condition::Down(_) => Vec::new(),
+        Condition::Level(_, of, _) | Condition::Grows(_, of, ..) | Condition::Within(of, _) => {
+            vec![*of]
+        }
+        Condition::Share(of, all, ..) => vec![*of, *all],
+    };
+    alert.any_of.iter().flat_map(of).collect()
 }
 
 #[test]
-fn alerts_look_only_at_metrics_that_exist() {
-    for alert in Alert::ALL {
-        for name in names(alert.expression) {
-            let found = Metric::ALL.iter().any(|metric| metric.as_str() == name);
-            assert!(found, "{}: {name}", alert.name);
+fn alerts_select_by_labels_that_the_metric_has() {
+    for selector in Alert::ALL.iter().flat_map(selectors) {
+        for matcher in selector.labels {
+            let (Matcher::Is(label, _) | Matcher::IsNot(label, _)) = matcher;
+            assert!(selector.metric.labels().contains(label), "{selector}");
         }
     }
 }
 
 #[test]
+fn conditions_are_written_in_promql() {
+    let expression = |name| {
+        let alert = Alert::ALL.iter().find(|alert| alert.name == name);
+        alert.unwrap().expression()
+    };
+    assert_eq!(
+        expression("TecKeyBrokerDown"),
+        r#"absent(up{job=~"kbs-metrics|key-broker-metrics"} == 1)"#
+    );
+    assert_eq!(
+        expression("TecReconcileFails"),
+        "sum by (controller) (increase(tec_operator_reconciliations_total{outcome=\"error\"}[30m])) > 3"
+    );
+    assert_eq!(
+        expression("TecTrusteeBehind"),
+        "min by (target) (tec_operator_target_converged) == 0"
+    );
+    assert_eq!(expression("TecImageFailed"), r#"max(tec_operator_images{state="failed"}) > 0"#);
+}
+
+#[test]
 fn alerts_name_codes_that_exist() {
     for alert in Alert::ALL {
-        let texts = alert.steps.iter().chain([&alert.expression]);
-        for text in texts {
+        let expression = alert.expression();
+        for text in alert.steps.iter().copied().chain([&*expression]) {
             for (at, _) in text.match_indices("TEC-") {
                 let code = &text[at..at + "TEC-A400".len()];
                 let found = tec_core::code::Code::ALL.iter().any(|known| known.as_str() == code);

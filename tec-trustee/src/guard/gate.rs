@@ -9,11 +9,11 @@ use tec_core::boot::{BootStates, Pins};
 use tec_core::code::Code;
 use tec_core::explain::Gate;
 use tec_core::flow;
-use tec_core::flow::{AdmitPorts, Boots, ReleaseError};
+use tec_core::flow::{AdmitPorts, Boots, Closed, ReleaseError};
 use tec_core::id::{AttemptId, ResourcePath};
 use tec_core::port::{
     AkRegistry, AttemptLog, AuditAction, AuditEvent, AuditSink, Clock, ClockLog, ImageRegistry,
-    MachineRegistry, PortError,
+    PortError,
 };
 
 /// What was found out about one piece of evidence.
@@ -100,9 +100,7 @@ pub struct ApprovedBoots {
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "a bundle of ports, built field by field")]
 pub struct Registries {
-    /// Machines.
-    pub machines: Arc<dyn MachineRegistry>,
-    /// Keys.
+    /// Keys, and their machines.
     pub aks: Arc<dyn AkRegistry>,
     /// Approved boots; `None` leaves the registers to the broker's policies alone.
     pub boots: Option<ApprovedBoots>,
@@ -124,7 +122,6 @@ impl Registries {
             states: &*boots.states,
         });
         AdmitPorts::new(
-            &*self.machines,
             &*self.aks,
             boots,
             &*self.clocks,
@@ -149,15 +146,15 @@ impl Registries {
         &self,
         passage: &Passage,
         path: &ResourcePath,
-    ) -> Result<Option<(Gate, String)>, PortError> {
+    ) -> Result<Option<Closed>, PortError> {
         let (Some(own), Some(key)) = (passage.record.machine, passage.record.ak) else {
-            return Ok(Some((Gate::AkBound, "no machine attested".to_owned())));
+            return Ok(Some(Closed::new(Gate::AkBound, "no machine attested")));
         };
         if path.machine().is_some_and(|machine| machine != own) {
             let why = format!("machine {own} asked for {path}, which is not its own");
-            return Ok(Some((Gate::ReleasePolicy, why)));
+            return Ok(Some(Closed::new(Gate::ReleasePolicy, why)));
         }
-        flow::taken_back((&*self.machines, &*self.aks), own, &key).await
+        flow::taken_back(&*self.aks, own, &key).await
     }
 }
 
@@ -182,14 +179,14 @@ impl Gatekeeper for Registries {
 
     async fn permit(&self, passage: &Passage, path: &ResourcePath) -> Result<(), ReleaseError> {
         let closed = self.closed(passage, path).await.map_err(ReleaseError::Port)?;
-        let Some((gate, why)) = closed else {
+        let Some(closed) = closed else {
             return Ok(());
         };
-        let code = gate.code();
+        let code = closed.code;
         let subject = format!("{code} attempt {}", passage.attempt());
         self.note(passage, AuditAction::KeyRefused, subject).await.map_err(ReleaseError::Port)?;
         let mut record = passage.record.clone();
-        record.ladder.fail(gate, why);
+        closed.note(&mut record.ladder);
         self.attempts.record(&record).await.map_err(ReleaseError::Port)?;
         Err(ReleaseError::Refused { code })
     }

@@ -162,7 +162,6 @@ async fn register(registry: &MemoryRegistry, number: u64) {
 
 fn registries(registry: &Arc<MemoryRegistry>, clock: &Arc<ManualClock>) -> Registries {
     Registries {
-        machines: Arc::clone(registry) as _,
         aks: Arc::clone(registry) as _,
         boots: None,
         clocks: Arc::clone(registry) as _,

@@ -23,7 +23,7 @@ use tec_core::machine::{Machine, MachineState};
 use tec_core::pcr::PcrIndex;
 use tec_core::port::{
     AkRegistry, AttemptLog, AuditEvent, AuditSink, Clock, ClockLog, ImageRegistry, KeyBroker,
-    MachineRegistry, PortError, SecretStore, chain,
+    PortError, SecretStore, chain,
 };
 use tec_core::secret::SecretBytes;
 
@@ -37,9 +37,7 @@ use crate::policy::{
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LivePorts {
-    /// The machines.
-    pub machines: Arc<dyn MachineRegistry>,
-    /// The keys that attest.
+    /// The keys that attest, and their machines.
     pub aks: Arc<dyn AkRegistry>,
     /// The approved images.
     pub images: Arc<dyn ImageRegistry>,
@@ -57,9 +55,7 @@ pub struct LivePorts {
 
 impl LivePorts {
     /// These ports.
-    #[expect(clippy::too_many_arguments, reason = "ports, each of a type of its own")]
     pub fn new(
-        machines: Arc<dyn MachineRegistry>,
         aks: Arc<dyn AkRegistry>,
         images: Arc<dyn ImageRegistry>,
         secrets: Arc<dyn SecretStore>,
@@ -68,23 +64,15 @@ impl LivePorts {
         attempts: Arc<dyn AttemptLog>,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        Self { machines, aks, images, secrets, audit, clocks, attempts, clock }
+        Self { aks, images, secrets, audit, clocks, attempts, clock }
     }
 
     /// One store for everything, such as `tec_core::store::Store`.
     pub fn of<S>(store: Arc<S>, clock: Arc<dyn Clock>) -> Self
     where
-        S: MachineRegistry
-            + AkRegistry
-            + ImageRegistry
-            + SecretStore
-            + AuditSink
-            + ClockLog
-            + AttemptLog
-            + 'static,
+        S: AkRegistry + ImageRegistry + SecretStore + AuditSink + ClockLog + AttemptLog + 'static,
     {
         Self {
-            machines: Arc::clone(&store) as _,
             aks: Arc::clone(&store) as _,
             images: Arc::clone(&store) as _,
             secrets: Arc::clone(&store) as _,
@@ -189,7 +177,6 @@ impl LiveBackend {
     fn admit_ports(&self) -> AdmitPorts<'_> {
         let boots = Boots { images: &*self.ports.images, pins: self.pins, states: &*self.states };
         AdmitPorts::new(
-            &*self.ports.machines,
             &*self.ports.aks,
             Some(boots),
             &*self.ports.clocks,
@@ -267,7 +254,6 @@ impl Backend for LiveBackend {
         } else {
             // For a path that is not its own the flow refuses, too, and says so better.
             let ports = ReleasePorts::new(
-                &*self.ports.machines,
                 &*self.ports.aks,
                 &*self.ports.images,
                 &*self.states,
@@ -294,8 +280,7 @@ impl Backend for LiveBackend {
             return Err(ReleaseError::Refused { code });
         };
         let ports = &self.ports;
-        let registries = (&*ports.machines, &*ports.aks);
-        flow::escrow(registries, &*ports.secrets, &*ports.clock, attested, sealed).await
+        flow::escrow(&*ports.aks, &*ports.secrets, &*ports.clock, attested, sealed).await
     }
 
     fn broker(&self) -> Option<&dyn KeyBroker> {

@@ -73,7 +73,9 @@ impl Metrics {
         );
         for (code, counter) in Code::ALL.iter().zip(&self.by_code) {
             let count = value(counter);
-            if count > 0 {
+            // Those of attempts from the start: Prometheus sees no growth in a series that begins
+            // above zero, and the first refusal may be what an alert is about.
+            if count > 0 || code.as_str().starts_with("TEC-A") {
                 // Writing to a string does not fail.
                 let _ = writeln!(text, "{name}_attempts_total{{code=\"{code}\"}} {count}");
             }
@@ -101,6 +103,8 @@ mod tests {
     #[test]
     fn outcomes_are_counted_by_code() {
         let metrics = Metrics::new("tec_guard");
+        let unseen = "tec_guard_attempts_total{code=\"TEC-A413\"} 0\n";
+        assert!(metrics.render(0).contains(unseen), "its first increase would not be seen");
         metrics.attempted(None);
         metrics.attempted(Some(Code::SelectionWrong));
         metrics.refused(Some(Code::SelectionWrong));

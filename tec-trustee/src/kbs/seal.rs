@@ -11,15 +11,16 @@
 //! Nothing is parsed before it is authenticated. The padding leaves of the length of the content,
 //! which is compressed, steps of 256 bytes.
 
-use std::io::{Read as _, Write as _};
+use std::fmt;
+use std::io::Read as _;
+use std::sync::{Mutex, PoisonError};
 
 use aes_gcm::aead::{Aead as _, Payload};
 use aes_gcm::{Aes256Gcm, KeyInit as _, Nonce};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use flate2::Compression;
 use flate2::read::DeflateDecoder;
-use flate2::write::DeflateEncoder;
+use flate2::{Compress, Compression, FlushCompress, Status};
 use hkdf::Hkdf;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -55,13 +56,24 @@ impl Place {
     }
 }
 
-/// The secret of all replicas.
-#[derive(Debug)]
-pub(super) struct Seal(SecretArray<32>);
+/// The secret of all replicas, and one compressor: its tables of 300 KiB are most of the cost of a
+/// blob where each one makes its own.
+pub(super) struct Seal {
+    secret: SecretArray<32>,
+    compressor: Mutex<Compress>,
+}
+
+impl fmt::Debug for Seal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Seal").finish_non_exhaustive()
+    }
+}
 
 impl Seal {
     pub(super) fn new(secret: SecretArray<32>) -> Self {
-        Self(secret)
+        // Without the header of zlib.
+        let compressor = Compress::new(Compression::default(), false);
+        Self { secret, compressor: Mutex::new(compressor) }
     }
 
     /// Seals content for a place, bound to `bound`; `None` where the content is too long.
@@ -74,7 +86,7 @@ impl Seal {
     ) -> Option<String> {
         let mut salt = [0; SALT];
         entropy.fill(&mut salt);
-        let packed = pack(content)?;
+        let packed = self.pack(content)?;
         let payload = Payload { msg: &packed, aad: bound };
         let sealed = self.cipher(place, &salt)?.encrypt(&Nonce::from(NONCE), payload).ok()?;
         let mut blob = salt.to_vec();
@@ -104,20 +116,23 @@ impl Seal {
 
     fn key(&self, place: Place, salt: &[u8; SALT]) -> Option<SecretArray<32>> {
         let mut key = zeroize::Zeroizing::new([0; 32]);
-        Hkdf::<Sha256>::new(Some(salt), self.0.expose("derive the key of a sealed session"))
+        Hkdf::<Sha256>::new(Some(salt), self.secret.expose("derive the key of a sealed session"))
             .expand(place.label(), key.as_mut_slice())
             .ok()?;
         Some(SecretArray::new(*key))
     }
-}
 
-fn pack(content: &impl Serialize) -> Option<Vec<u8>> {
-    let json = serde_json::to_vec(content).ok().filter(|json| json.len() <= MAX_CONTENT)?;
-    let mut packed = DeflateEncoder::new(Vec::new(), Compression::default());
-    packed.write_all(&json).ok()?;
-    let mut packed = packed.finish().ok()?;
-    packed.resize(packed.len().next_multiple_of(STEP), 0);
-    Some(packed)
+    fn pack(&self, content: &impl Serialize) -> Option<Vec<u8>> {
+        let json = serde_json::to_vec(content).ok().filter(|json| json.len() <= MAX_CONTENT)?;
+        // What cannot be compressed is stored in blocks of 64 KiB with 5 bytes each (RFC 1951, 3.2.4).
+        let mut packed = Vec::with_capacity(json.len() + STEP);
+        let mut compressor = self.compressor.lock().unwrap_or_else(PoisonError::into_inner);
+        compressor.reset();
+        let status = compressor.compress_vec(&json, &mut packed, FlushCompress::Finish).ok()?;
+        let is_whole = status == Status::StreamEnd;
+        packed.resize(packed.len().next_multiple_of(STEP), 0);
+        is_whole.then_some(packed)
+    }
 }
 
 /// The compressed stream says itself where it ends, so the padding is not looked at.
@@ -182,6 +197,18 @@ mod tests {
         let other = seal(1).seal(Place::Cookie, b"bound", &"a", &SeededEntropy::new(3)).unwrap();
         let same = text("a").bytes().zip(other.bytes()).filter(|(one, two)| one == two).count();
         assert!(same < other.len() / 8, "{same}");
+    }
+
+    #[test]
+    fn one_seal_packs_one_content_after_another_and_what_cannot_be_compressed() {
+        let seal = seal(1);
+        let mut noise = vec![0; 20_000];
+        SeededEntropy::new(5).fill(&mut noise);
+        for content in [noise.clone(), vec![7; 20_000], Vec::new(), noise] {
+            let content = base64::engine::general_purpose::STANDARD.encode(content);
+            let text = seal.seal(Place::Token, b"", &content, &SeededEntropy::new(2)).unwrap();
+            assert_eq!(seal.open(Place::Token, b"", &text), Some(content));
+        }
     }
 
     #[test]

@@ -22,6 +22,7 @@ mod memory_trust;
 mod operator;
 mod pki;
 mod program;
+mod prometheus;
 mod server;
 
 pub use self::account::rules;
@@ -33,4 +34,5 @@ pub use self::link::{Last, Link, Traffic};
 pub use self::memory_trust::{Labels, MemoryTrust, ShiftedClock};
 pub use self::operator::{Bench, cluster, eventually, open, plain_cluster, rights, within};
 pub use self::program::{start_operator, start_operator_with};
+pub use self::prometheus::Prometheus;
 pub use self::server::{Server, program};

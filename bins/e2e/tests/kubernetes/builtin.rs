@@ -139,7 +139,7 @@ pub(crate) fn builtin() -> TrustedExecutionCluster {
 
 impl World {
     /// Machine 1 with the key of this TPM, an approved image, the operator and replicas at work.
-    async fn new(tpm: &SoftTpm, replicas: usize) -> Self {
+    pub(crate) async fn new(tpm: &SoftTpm, replicas: usize) -> Self {
         Self::of(&builtin(), tpm, replicas).await
     }
 
@@ -179,13 +179,23 @@ impl World {
     }
 
     /// What a node does at boot.
-    async fn fetch(&self, attester: &dyn Attester) -> Result<SecretBytes, Code> {
-        self.try_fetch(attester).await.map_err(|error| error.code())
+    pub(crate) async fn fetch(&self, attester: &dyn Attester) -> Result<SecretBytes, Code> {
+        self.fetch_key_of(1, attester).await
+    }
+
+    /// The same for the disk key of a machine that may be another one.
+    pub(crate) async fn fetch_key_of(
+        &self,
+        number: u64,
+        attester: &dyn Attester,
+    ) -> Result<SecretBytes, Code> {
+        self.try_fetch(number, attester).await.map_err(|error| error.code())
     }
 
     /// The same with all that the broker said.
     pub(crate) async fn try_fetch(
         &self,
+        number: u64,
         attester: &dyn Attester,
     ) -> Result<SecretBytes, RcarError> {
         let url = format!("http://{}", self.address).parse().unwrap();
@@ -194,8 +204,14 @@ impl World {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let entropy = Arc::new(SystemEntropy);
         let client = RcarClient::new(&[endpoint], deadlines, &provider, entropy).unwrap();
-        let path = ResourcePath::luks_root(&sample::machine_id(1));
+        let path = ResourcePath::luks_root(&sample::machine_id(number));
         client.fetch(&path, attester).await
+    }
+
+    /// Where the first replica serves metrics.
+    pub(crate) fn status(&self) -> String {
+        let replicas = self.balancer.replicas.lock().unwrap();
+        replicas[0].as_ref().unwrap().status.clone()
     }
 
     /// The disk key that the operator made.
@@ -304,6 +320,27 @@ async fn explain(bench: &Bench) -> String {
     let output = tokio::task::spawn_blocking(move || plugin.output()).await.unwrap().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_quarantined_machine_gets_no_key_from_any_replica() {
+    let tpm = SoftTpm::rsa(1);
+    boot(&tpm, KERNEL);
+    let world = World::new(&tpm, 2).await;
+    world.disk_key().await;
+    world.fetch(&tpm).await.unwrap();
+    let machines = world.bench.objects::<Machine>().unwrap();
+    let name = Machine::name_of(&sample::machine_id(1));
+    let change = async |since: Option<String>| {
+        let patch = Patch::Merge(json!({"spec": {"quarantinedAt": since}}));
+        machines.patch(&name, &PatchParams::default(), &patch).await.unwrap();
+    };
+    change(Some(SystemClock.now().to_string())).await;
+    for _ in 0..2 {
+        assert_eq!(world.fetch(&tpm).await.unwrap_err(), Code::MachineQuarantined);
+    }
+    change(None).await;
+    world.fetch(&tpm).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -74,10 +74,10 @@ async fn a_key_broker_looks_at_reports_of_azure_only_where_the_cluster_object_na
         boot(machine.tpm(), KERNEL);
         let mut world = World::of(&cluster, machine.tpm(), 1).await;
         let key = world.disk_key().await;
-        let refused = world.try_fetch(&machine).await.unwrap_err();
+        let refused = world.try_fetch(1, &machine).await.unwrap_err();
         let RcarError::Denied { code, .. } = &refused else { panic!("{refused:?}") };
         assert_eq!(*code, why, "{refused:?}");
-        let released = world.try_fetch(machine.tpm()).await.unwrap();
+        let released = world.try_fetch(1, machine.tpm()).await.unwrap();
         assert!(released.ct_eq(&key), "quotes of plain TPMs are taken as before");
         world.bench.stop().await.unwrap();
     }

@@ -24,7 +24,7 @@ use tec_core::endpoint::Endpoint;
 use tec_core::flow::{AkOutcome, AkPorts, AkSubmission, ClaimLimits};
 use tec_core::id::{MachineId, ResourcePath};
 use tec_core::image::{ApprovedImage, ExpectedPcr, ExpectedPcrs, ImageEvent};
-use tec_core::machine::RegisteredBy;
+use tec_core::machine::{MachineChange, RegisteredBy};
 use tec_core::pcr::PcrIndex;
 use tec_core::port::{
     AkRegistry, AttemptLog as _, AttestationEvidence, Attester, AuditAction, AuditEvent, Clock,
@@ -49,6 +49,8 @@ use tec_trustee::policy::{
     PolicyIntent, ak_reference_name, ak_reference_value, pcr_reference_name,
 };
 use tec_trustee::token::TokenSigner;
+
+use super::standing;
 
 const DISK_KEY: &[u8] = b"the key of the disk";
 /// More than anybody would write down one by one.
@@ -94,12 +96,12 @@ pub(crate) async fn broker(tpm: &SoftTpm) -> SocketAddr {
     address
 }
 
-struct World {
+pub(crate) struct World {
     bench: Bench,
     registry: KubeRegistry,
     guard: SocketAddr,
     upstream: SocketAddr,
-    pod: Pod,
+    pub(crate) pod: Pod,
 }
 
 /// A guard's process and its volume.
@@ -130,7 +132,7 @@ impl Pod {
 
 impl World {
     /// Machine 1 with the key of this TPM, operator and guard at work.
-    async fn new(tpm: &SoftTpm) -> Self {
+    pub(crate) async fn new(tpm: &SoftTpm) -> Self {
         let bench = Bench::at_work_on(&plain_cluster("cluster")).await.unwrap();
         let registry = KubeRegistry::new(bench.admin().unwrap(), &bench.namespace, clock());
         bind(&registry, sample::machine_id(1), tpm.public_key()).await;
@@ -158,19 +160,28 @@ impl World {
 
     /// What a node does at boot.
     async fn fetch(&self, attester: &dyn Attester) -> Result<SecretBytes, Code> {
+        self.fetch_key_of(1, attester).await
+    }
+
+    /// The same for the disk key of a machine that may be another one.
+    pub(crate) async fn fetch_key_of(
+        &self,
+        number: u64,
+        attester: &dyn Attester,
+    ) -> Result<SecretBytes, Code> {
         let url = format!("http://{}", self.guard).parse().unwrap();
         let endpoint = Endpoint::new(url, String::new());
         let deadlines = Deadlines::new(Duration::from_secs(10), Duration::from_secs(20));
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let entropy = Arc::new(SystemEntropy);
         let client = RcarClient::new(&[endpoint], deadlines, &provider, entropy).unwrap();
-        let path = ResourcePath::luks_root(&sample::machine_id(1));
+        let path = ResourcePath::luks_root(&sample::machine_id(number));
         let fetched = client.fetch(&path, attester).await;
         fetched.map_err(|error| error.code())
     }
 
     /// The key, as a node gets it: one whose key is not bound yet asks again.
-    async fn unlock(&self, attester: &dyn Attester) -> SecretBytes {
+    pub(crate) async fn unlock(&self, attester: &dyn Attester) -> SecretBytes {
         let mut key = None;
         let released = async || match self.fetch(attester).await {
             Err(Code::AkNotBound) => Ok(false),
@@ -200,7 +211,7 @@ impl World {
     }
 
     /// The guard's Events about the machine: reason and version of each, by reason.
-    async fn events(&self) -> Vec<(String, String)> {
+    pub(crate) async fn events(&self) -> Vec<(String, String)> {
         let params = ListParams::default()
             .fields(&format!("reportingController={ATTEMPT_REPORTER},regarding.kind=Machine"));
         let events = self.bench.objects::<Event>().unwrap().list(&params).await;
@@ -259,7 +270,7 @@ pub(crate) async fn metrics_address(program: &Guarded) -> SocketAddr {
 }
 
 /// The address in the line of its log with this message.
-async fn said(program: &Guarded, message: &str) -> SocketAddr {
+pub(crate) async fn said(program: &Guarded, message: &str) -> SocketAddr {
     let mut address = None;
     let ready = async || {
         let log = program.log()?;
@@ -304,7 +315,7 @@ impl Attester for Impostor {
 const KERNEL: Sha256Digest = Sha256Digest::new([0xab; 32]);
 const FILE: &str = "usr/lib/modules/6.12/vmlinuz";
 
-fn approved_boot() -> SoftTpm {
+pub(crate) fn approved_boot() -> SoftTpm {
     let tpm = SoftTpm::rsa(1);
     boot(&tpm, KERNEL);
     tpm
@@ -333,8 +344,14 @@ async fn what_comes_of_an_attempt_stands_on_the_machine_and_a_flood_writes_it_on
     assert!(key.ct_eq(&SecretBytes::new(DISK_KEY.to_vec())));
     world.attested("True AttestationSucceeded").await;
     let status = world.machine().await.status.unwrap();
-    let last = status.last_attestation.unwrap();
+    let last = status.last_attestation.as_ref().unwrap();
     assert!(last.attempt.is_some() && last.code.is_none(), "{last:?}");
+    assert_eq!(status.image.as_deref(), Some("44.1"));
+    let dry = standing::plugin(&world.bench, &["image", "revoke", "44.1", "--dry-run"]).await;
+    let said: Value = serde_json::from_slice(&dry.stdout).unwrap();
+    let booted = &said["last_booted_by"][0];
+    assert_eq!(*booted, sample::machine_id(1).to_string(), "{said}");
+    world.fetch(&tpm).await.unwrap();
 
     // The disk key of a machine that booted something else stays where it is.
     tpm.reboot();
@@ -348,8 +365,9 @@ async fn what_comes_of_an_attempt_stands_on_the_machine_and_a_flood_writes_it_on
     assert_eq!(codes, [Code::PcrMismatch]);
     world.attested("False AttestationFailed").await;
     let status = world.machine().await.status.unwrap();
-    let code = status.last_attestation.unwrap().code;
+    let code = status.last_attestation.as_ref().unwrap().code.clone();
     assert_eq!(code.as_deref(), Some(codes[0].as_str()));
+    assert_eq!(status.image.as_deref(), Some("44.1"), "the last good boot stays");
     let events = world.events().await;
     let reasons: Vec<_> = events.iter().map(|(reason, _)| reason.as_str()).collect();
     assert_eq!(reasons, ["AttestationFailed", "AttestationSucceeded"]);
@@ -395,10 +413,31 @@ async fn a_revocation_counts_at_once() {
 }
 
 #[tokio::test]
+async fn a_quarantined_machine_attests_and_gets_no_key_until_it_is_released() {
+    let tpm = approved_boot();
+    let world = World::new(&tpm).await;
+    world.unlock(&tpm).await;
+    let machine = sample::machine_id(1);
+    let change = async |change| {
+        let machines: &dyn MachineRegistry = &world.registry;
+        flow::change_machine(machines, &SystemClock, machine, change, "test").await.unwrap();
+    };
+    change(MachineChange::Quarantine).await;
+    assert_eq!(world.fetch(&tpm).await.unwrap_err(), Code::MachineQuarantined);
+    world.attested("False AttestationFailed").await;
+    let status = world.machine().await.status.unwrap();
+    assert_eq!(status.last_attestation.unwrap().code.as_deref(), Some("TEC-A423"));
+    change(MachineChange::Release).await;
+    world.fetch(&tpm).await.unwrap();
+    change(MachineChange::Retire).await;
+    assert_eq!(world.fetch(&tpm).await.unwrap_err(), Code::MachineUnknown);
+}
+
+#[tokio::test]
 async fn an_impostor_gets_nothing_and_says_nothing_about_the_machine() {
     let tpm = approved_boot();
     let world = World::new(&tpm).await;
-    world.fetch(&tpm).await.unwrap();
+    world.unlock(&tpm).await;
     world.attested("True AttestationSucceeded").await;
     let impostor = Impostor { stranger: SoftTpm::rsa(2), named: tpm.public_key() };
     assert_eq!(world.fetch(&impostor).await.unwrap_err(), Code::QuoteInvalid);

@@ -6,12 +6,14 @@
     reason = "a test's own tools may fail the test"
 )]
 
+mod alerts;
 mod bootstrap;
 mod broker;
 mod builtin;
 mod chaos;
 mod cluster;
 mod endorsement;
+mod events;
 mod evidence;
 mod faults;
 mod flood;
@@ -24,6 +26,7 @@ mod machines;
 mod migrate;
 mod moves;
 mod packages;
+mod parity;
 mod ports;
 mod program;
 mod registry;
@@ -31,6 +34,7 @@ mod rights;
 mod rules;
 mod scale;
 mod servers;
+mod standing;
 mod targets;
 mod tls;
 mod trustee;

@@ -65,16 +65,16 @@ async fn apply_all(client: &Client, documents: &[Value]) {
     }
 }
 
-struct Plugin {
-    plane: ControlPlane,
-    namespace: String,
+pub(crate) struct Plugin {
+    pub(crate) plane: ControlPlane,
+    pub(crate) namespace: String,
     kubeconfig: PathBuf,
     link: PathBuf,
     _directory: tempfile::TempDir,
 }
 
 impl Plugin {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let plane = ControlPlane::start().await.unwrap();
         plane.install_resources().await.unwrap();
         let namespace = plane.namespace("plugin").await.unwrap();
@@ -90,25 +90,27 @@ impl Plugin {
         }
     }
 
-    fn run(&self, arguments: &[&str]) -> Output {
-        Command::new(&self.link)
-            .arg("--kubeconfig")
-            .arg(&self.kubeconfig)
-            .args(["--namespace", &self.namespace, "--output", "json"])
-            .args(arguments)
-            .output()
-            .unwrap()
+    /// The program, told to print in this form.
+    pub(crate) fn command(&self, output: &str) -> Command {
+        let mut command = Command::new(&self.link);
+        command.arg("--kubeconfig").arg(&self.kubeconfig);
+        command.args(["--namespace", &self.namespace, "--output", output]);
+        command
+    }
+
+    pub(crate) fn run(&self, arguments: &[&str]) -> Output {
+        self.command("json").args(arguments).output().unwrap()
     }
 
     /// Runs a command that succeeds, and reads what it printed.
-    fn json(&self, arguments: &[&str]) -> Value {
+    pub(crate) fn json(&self, arguments: &[&str]) -> Value {
         let output = self.run(arguments);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{arguments:?}: {stderr}");
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    fn api<K>(&self) -> Api<K>
+    pub(crate) fn api<K>(&self) -> Api<K>
     where
         K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
     {

@@ -45,10 +45,11 @@ const TRUSTEE: [Right; 3] = [
     ("create get update", TEC, "tpmclocks attestationrecords", None),
     ("create patch", "events.k8s.io", "events", None),
 ];
-const KEY_BROKER: [Right; 7] = [
+const KEY_BROKER: [Right; 8] = [
     ("get list", TEC, "machines", None),
     ("get", TEC, "attestationkeys", None),
-    ("list", TEC, "approvedimages trustedexecutionclusters", None),
+    ("list", TEC, "trustedexecutionclusters", None),
+    ("list watch", TEC, "approvedimages", None),
     ("create get update", TEC, "tpmclocks attestationrecords", None),
     ("get", "core", "configmaps", Some("trust-authority")),
     ("get", "core", "secrets", None),

@@ -142,6 +142,10 @@ async fn ids_and_images_never_change_and_what_is_revoked_stays_so() {
     change(&machines, "m", &since).await.unwrap();
     assert!(change(&machines, "m", &json!({"revokedAt": null})).await.is_err());
     change(&keys, "k", &since).await.unwrap();
+    change(&machines, "m", &json!({"quarantinedAt": "2026-01-01T00:00:00Z"})).await.unwrap();
+    change(&machines, "m", &json!({"quarantinedAt": null})).await.unwrap();
+    change(&machines, "m", &json!({"retiredAt": "2026-01-01T00:00:00Z"})).await.unwrap();
+    assert!(change(&machines, "m", &json!({"retiredAt": null})).await.is_err());
     assert!(change(&keys, "k", &json!({"revokedAt": null})).await.is_err());
     change(&images, "i", &since).await.unwrap();
     assert!(change(&images, "i", &json!({"revokedAt": null})).await.is_err());

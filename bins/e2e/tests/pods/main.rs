@@ -5,12 +5,14 @@ mod accounts;
 mod life;
 mod machine;
 mod page;
+mod signals;
 
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use tec_e2e::kube::Prometheus;
 use tec_e2e::packages::directory;
 use tec_e2e::pods::{BROKER, Charts, OPERATOR, Registry, SERVERS, charts_of_today, until};
 use tec_e2e::settings::cache;
@@ -41,7 +43,12 @@ fn the_charts_with_default_values_on_a_real_node() {
     life::a_drain_leaves_a_key_broker(&charts, &mut one);
     life::a_broken_key_broker_replaces_no_good_one(&charts, &mut one);
     life::an_api_server_that_was_away(&charts, &mut one);
+    let mut prometheus = Prometheus::default();
+    signals::scrape(&charts, &mut prometheus);
+    signals::nothing_fires(&prometheus);
     one.a_changed_kernel_is_refused_and_named(&charts);
+    signals::scrape(&charts, &mut prometheus);
+    signals::a_refusal_fires(&prometheus);
     accounts::no_account_may_do_what_it_must_not(&charts);
     life::an_uninstallation_keeps_machines(&charts, &mut one);
     charts.remove_everything().unwrap();

@@ -30,10 +30,7 @@ async fn run(args: &Args) -> anyhow::Result<u8> {
     let api = ApiServer::of_this_pod(args.front.namespace.clone()).await?;
     let kbs = key_broker(args, &api)?;
     let mut tasks = JoinSet::new();
-    let (events, stop) = (Arc::clone(&api.attempts), shutdown.clone());
-    tasks.spawn(async move { stop.until(events.run()).await });
-    let (records, stop) = (api.records.clone(), shutdown.clone());
-    tasks.spawn(async move { stop.until(records.run()).await });
+    api.spawn(&mut tasks, &shutdown);
     let (reachable, stop) = (api.reachable(), shutdown.clone());
     let ready = reachable.answer();
     tasks.spawn(async move { stop.until(reachable.follow()).await });

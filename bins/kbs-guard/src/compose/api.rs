@@ -10,8 +10,11 @@ use kube::Api;
 use tec_core::port::Clock;
 use tec_k8s::api::AUTHORITY;
 use tec_k8s::client::{AttemptEvents, AttemptRecords, KubeRegistry};
+use tec_k8s::server::WatchedImages;
 use tec_support::SystemClock;
 use tec_support::front::Ready;
+use tec_support::serve::Shutdown;
+use tokio::task::JoinSet;
 
 /// How often it is asked whether the API server answers.
 const ASK: Duration = Duration::from_secs(3);
@@ -22,8 +25,10 @@ const PATIENCE: Duration = Duration::from_secs(3);
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ApiServer {
-    /// Machines, keys, images, clocks, disk keys.
+    /// Machines, keys, clocks, disk keys.
     pub registry: Arc<KubeRegistry>,
+    /// Approved images, from memory while they are followed.
+    pub images: Arc<WatchedImages>,
     /// Attempts; those of strangers are written while it runs.
     pub records: AttemptRecords,
     /// The same, told as Events, too, while it runs.
@@ -43,7 +48,18 @@ impl ApiServer {
         let registry = KubeRegistry::new(client, namespace, clock);
         let records = AttemptRecords::new(registry.clone());
         let attempts = AttemptEvents::new(Arc::new(records.clone()), registry.clone());
-        Ok(Self { registry: Arc::new(registry), records, attempts: Arc::new(attempts) })
+        let images = Arc::new(WatchedImages::new(registry.clone()));
+        Ok(Self { registry: Arc::new(registry), images, records, attempts: Arc::new(attempts) })
+    }
+
+    /// Follows the images and writes attempts until the shutdown.
+    pub fn spawn(&self, tasks: &mut JoinSet<anyhow::Result<()>>, shutdown: &Shutdown) {
+        let (images, stop) = (Arc::clone(&self.images), shutdown.clone());
+        tasks.spawn(async move { stop.until(images.run()).await });
+        let (events, stop) = (Arc::clone(&self.attempts), shutdown.clone());
+        tasks.spawn(async move { stop.until(events.run()).await });
+        let (records, stop) = (self.records.clone(), shutdown.clone());
+        tasks.spawn(async move { stop.until(records.run()).await });
     }
 
     /// Whether it can be reached, asked again and again.

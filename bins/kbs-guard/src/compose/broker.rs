@@ -37,8 +37,7 @@ pub fn key_broker(args: &Args, api: &ApiServer) -> anyhow::Result<Kbs> {
     let registry = &api.registry;
     let ports = LivePorts::new(
         Arc::clone(registry) as _,
-        Arc::clone(registry) as _,
-        Arc::clone(registry) as _,
+        Arc::clone(&api.images) as _,
         Arc::clone(registry) as _,
         Arc::clone(registry) as _,
         Arc::clone(registry) as _,

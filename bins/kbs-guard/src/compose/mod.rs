@@ -18,10 +18,11 @@ use axum::routing::get;
 use http::uri::Authority;
 use tec_core::boot::Pins;
 use tec_core::http::ReplyStyle;
-use tec_core::port::{AkRegistry, AttemptLog, Clock, ClockLog, Entropy, MachineRegistry};
+use tec_core::port::{AkRegistry, AttemptLog, Clock, ClockLog, Entropy};
 use tec_core::store::Store;
 use tec_support::limit::{Limiter, limit};
 use tec_support::listen::Counts;
+use tec_support::tls::LiveCertificate;
 use tec_support::{SystemEntropy, listen};
 use tec_tpm::combine::MixedStates;
 use tec_tpm::verifier::ByTee;
@@ -44,7 +45,6 @@ pub fn open(dir: &Path) -> anyhow::Result<Arc<Store>> {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Known {
-    machines: Arc<dyn MachineRegistry>,
     aks: Arc<dyn AkRegistry>,
     boots: Option<ApprovedBoots>,
     attempts: Arc<dyn AttemptLog>,
@@ -55,7 +55,6 @@ impl Known {
     /// The store, which [`Keys`](crate::keys::Keys) keeps in step with directories.
     pub fn store(store: &Arc<Store>) -> Self {
         Self {
-            machines: Arc::clone(store) as _,
             aks: Arc::clone(store) as _,
             boots: None,
             attempts: Arc::clone(store) as _,
@@ -63,14 +62,14 @@ impl Known {
         }
     }
 
-    /// The objects of an API server. Each attempt asks, so a revocation counts at once. Clocks and
+    /// The objects of an API server. Each attempt asks for the machine and its key, so revoking one counts
+    /// immediately; revoking an image counts as soon as the watch delivers it. Clocks and
     /// attempts outlive the pod, whose directory may be a new one.
     pub fn cluster(api: &ApiServer, pins: Pins) -> Self {
         Self {
-            machines: Arc::clone(&api.registry) as _,
             aks: Arc::clone(&api.registry) as _,
             boots: Some(ApprovedBoots {
-                images: Arc::clone(&api.registry) as _,
+                images: Arc::clone(&api.images) as _,
                 pins,
                 states: Arc::new(MixedStates::default()),
             }),
@@ -91,7 +90,6 @@ pub fn guard(
     clock: Arc<dyn Clock>,
 ) -> Guard {
     let registries = Registries {
-        machines: known.machines,
         aks: known.aks,
         boots: known.boots,
         clocks: known.clocks,
@@ -127,9 +125,16 @@ async fn limit_sessions(
 }
 
 /// The guard's own metrics, those of its listeners, and readiness: 200 while the Trustee answers.
-pub fn metrics(guard: &Guard, connections: Vec<Arc<Counts>>) -> Router {
+pub fn metrics(
+    guard: &Guard,
+    connections: Vec<Arc<Counts>>,
+    certificate: Option<Arc<LiveCertificate>>,
+) -> Router {
     let (guard, probed) = (guard.clone(), guard.clone());
-    let all = async move || guard.metrics() + &listen::render(&connections);
+    let all = async move || {
+        let expiry = certificate.as_ref().map(|live| live.metrics()).unwrap_or_default();
+        guard.metrics() + &listen::render(&connections) + &expiry
+    };
     let readiness = async move || {
         if probed.is_ready().await { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
     };

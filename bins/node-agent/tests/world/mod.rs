@@ -205,7 +205,6 @@ fn router(registry: &Arc<MemoryRegistry>, matcher: impl AkMatcher + 'static) -> 
         registry.clone(),
         registry.clone(),
         registry.clone(),
-        registry.clone(),
         clock.clone(),
     );
     let intent = PolicyIntent::new(PinnedPcrs::boot_manager(), [Tee::Tpm]).unwrap();

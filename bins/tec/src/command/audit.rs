@@ -4,10 +4,14 @@ use std::path::Path;
 
 use clap::Subcommand;
 use tec_core::code::Code;
+use tec_core::id::MachineId;
+use tec_core::port::AttemptLog as _;
 use tec_core::store::{AuditEntry, AuditVerdict, Store};
 use tec_support::exit::{CodedError, FAILED, OK};
 
-use super::word;
+use super::coded as unavailable;
+use crate::attempt::attempt_table;
+use crate::audit::cells;
 use crate::output::{Output, table};
 use crate::state::open_existing;
 
@@ -20,6 +24,15 @@ pub(crate) enum AuditCommand {
         after: u64,
         /// At most this many.
         #[arg(long, default_value_t = 1000)]
+        limit: usize,
+    },
+    /// List the latest attempts to attest, newest first
+    Attempts {
+        /// Only attempts of this machine
+        #[arg(long)]
+        machine: Option<MachineId>,
+        /// Maximum number of attempts
+        #[arg(long, default_value_t = 100)]
         limit: usize,
     },
     /// Check that no event was changed, removed or put in between.
@@ -41,6 +54,12 @@ pub(crate) async fn audit(
                 table(["NO", "AT", "ACTION", "MACHINE", "SUBJECT"], &rows)
             })?;
         }
+        AuditCommand::Attempts { machine, limit } => {
+            let listed = store.latest(machine, limit).await;
+            let listed =
+                listed.map_err(unavailable(Code::StoreUnavailable, "list the attempts"))?;
+            output.print(&listed, |listed| attempt_table(listed))?;
+        }
         AuditCommand::Verify => {
             return verify(&store, output);
         }
@@ -53,14 +72,8 @@ fn value(entry: &AuditEntry) -> serde_json::Value {
 }
 
 fn row(entry: &AuditEntry) -> [String; 5] {
-    let event = &entry.event;
-    [
-        entry.sequence.to_string(),
-        event.at.to_string(),
-        word(&event.action),
-        event.machine.map_or_else(|| "-".to_owned(), |id| id.to_string()),
-        event.subject.clone(),
-    ]
+    let [at, action, machine, subject] = cells(&entry.event);
+    [entry.sequence.to_string(), at, action, machine, subject]
 }
 
 fn verify(store: &Store, output: Output) -> anyhow::Result<u8> {

@@ -26,6 +26,7 @@ use super::machine::all;
 use super::pcr::{ProofArgs, bundle};
 use super::{coded, input};
 use crate::args::DryRun;
+use crate::image::{image_state, render};
 use crate::output::{Output, table};
 use crate::state::{open, open_existing};
 
@@ -235,33 +236,12 @@ async fn find(store: &Store, name: &ImageName) -> anyhow::Result<ApprovedImage> 
         })
 }
 
-fn image_state(image: &ApprovedImage) -> String {
-    match (image.revoked_at, image.expires_at) {
-        (Some(at), _) => format!("revoked {at}"),
-        (None, Some(end)) if !image.is_live(SystemClock.now()) => format!("ended {end}"),
-        (None, Some(end)) => format!("until {end}"),
-        (None, None) => "approved".to_owned(),
-    }
-}
-
 fn image_table(images: &[ApprovedImage]) -> String {
     let row = |image: &ApprovedImage| {
         let pcrs: Vec<_> = image.expected.pcrs.iter().map(|pcr| pcr.id.to_string()).collect();
         [image.name.to_string(), image_state(image), pcrs.join(","), image.reference.clone()]
     };
     table(["IMAGE", "STATE", "PCRS", "FROM"], &images.iter().map(row).collect::<Vec<_>>())
-}
-
-fn render(image: &ApprovedImage) -> String {
-    let mut text = format!("image {}  {}\n", image.name, image_state(image));
-    for pcr in &image.expected.pcrs {
-        let _ = writeln!(text, "  PCR {:2} = {}", pcr.id, pcr.value);
-        for event in &pcr.events {
-            let file = event.source.as_deref().unwrap_or("");
-            let _ = writeln!(text, "    {}  {:15} {file}", event.hash, event.id);
-        }
-    }
-    text
 }
 
 /// Machines whose last good boot was of this image, or had parts of it: revoking it locks them out at

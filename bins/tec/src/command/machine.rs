@@ -11,18 +11,18 @@ use tec_core::code::Code;
 use tec_core::flow;
 use tec_core::flow::RegisterPorts;
 use tec_core::id::MachineId;
-use tec_core::machine::{Machine, MachineState, RegisteredBy};
-use tec_core::port::{
-    AkRegistry, AttemptLog, Clock as _, MachineRegistry, PortError, PortErrorKind,
-};
+use tec_core::machine::{Machine, MachineChange, MachineState, RegisteredBy};
+use tec_core::port::{AkRegistry, AttemptLog, Clock as _, MachineRegistry};
 use tec_core::store::Store;
 use tec_support::exit::{CodedError, OK};
 use tec_support::{SystemClock, SystemEntropy};
 
-use super::{coded, recovery, word};
+use super::{coded, word};
 use crate::args::DryRun;
 use crate::attempt::one_line;
+use crate::machine::{readmit, say};
 use crate::output::{Output, table};
+use crate::recovery;
 use crate::state::{Endpoints, open_existing};
 
 #[derive(Debug, Subcommand)]
@@ -39,6 +39,30 @@ pub(crate) enum MachineCommand {
         /// Its id; a random one if not given.
         #[arg(long)]
         id: Option<MachineId>,
+    },
+    /// Withhold the disk key from a machine until it is released.
+    Quarantine {
+        /// Id of the machine.
+        id: MachineId,
+        /// Reason, for the audit log.
+        #[arg(long, default_value = "")]
+        reason: String,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Lift the quarantine of a machine.
+    Release {
+        /// Id of the machine.
+        id: MachineId,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Decommission a machine, which cannot be undone. Its disk key is kept until it is removed.
+    Retire {
+        /// Id of the machine.
+        id: MachineId,
+        #[command(flatten)]
+        dry_run: DryRun,
     },
     /// Let it attest no more; its disk key stays.
     Revoke {
@@ -104,6 +128,18 @@ pub(crate) async fn machine(
             }
             say(output, "revoked", dry_run.dry_run, &[id])?;
         }
+        MachineCommand::Quarantine { id, reason, dry_run } => {
+            change(&store, id, MachineChange::Quarantine, &reason, dry_run).await?;
+            say(output, "quarantined", dry_run.dry_run, &[id])?;
+        }
+        MachineCommand::Release { id, dry_run } => {
+            change(&store, id, MachineChange::Release, "", dry_run).await?;
+            say(output, "released", dry_run.dry_run, &[id])?;
+        }
+        MachineCommand::Retire { id, dry_run } => {
+            change(&store, id, MachineChange::Retire, "", dry_run).await?;
+            say(output, "retired", dry_run.dry_run, &[id])?;
+        }
         MachineCommand::Remove { id, dry_run } => {
             find(&store, id).await?;
             if !dry_run.dry_run {
@@ -115,13 +151,11 @@ pub(crate) async fn machine(
         }
         MachineCommand::Readmit { id } => {
             // The store of a guard knows no machines, only how far their TPMs are.
-            flow::readmit_tpm(&*store, &SystemClock, id)
-                .await
-                .map_err(|error| not_readmitted(id, error))?;
-            say(output, "readmitted", false, &[id])?;
+            readmit(&*store, Code::StoreUnavailable, id, output).await?;
         }
         MachineCommand::RecoveryKey { id, identity } => {
-            recovery::print(&store, id, identity.as_deref(), output).await?;
+            recovery::print(&*store, Code::StoreUnavailable, id, identity.as_deref(), output)
+                .await?;
         }
         MachineCommand::Prune { older_than, dry_run } => {
             prune(&store, older_than, dry_run.dry_run, output).await?;
@@ -154,13 +188,25 @@ async fn find(store: &Store, id: MachineId) -> anyhow::Result<Machine> {
         })
 }
 
-fn not_readmitted(id: MachineId, error: PortError) -> anyhow::Error {
-    if error.kind() == PortErrorKind::NotFound {
-        let context = format!("no quote of machine {id} was accepted here");
-        return CodedError::new(Code::MachineUnknown, context).into();
+async fn change(
+    store: &Store,
+    id: MachineId,
+    change: MachineChange,
+    reason: &str,
+    dry_run: DryRun,
+) -> anyhow::Result<()> {
+    let machine = find(store, id).await?;
+    if machine.state_after(change).is_none() {
+        let context = format!("machine {id} is {} for good", word(&machine.state));
+        return Err(CodedError::new(Code::MachineUnknown, context).into());
     }
-    let context = format!("readmit the TPM of machine {id}");
-    coded(Code::StoreUnavailable, context)(error).into()
+    if dry_run.dry_run {
+        return Ok(());
+    }
+    flow::change_machine(store, &SystemClock, id, change, reason)
+        .await
+        .map_err(coded(Code::StoreUnavailable, format!("change the state of machine {id}")))?;
+    Ok(())
 }
 
 fn machine_table(machines: &[Machine]) -> String {
@@ -241,19 +287,4 @@ async fn prune(
     }
     let ids: Vec<_> = stray.iter().map(|machine| machine.id).collect();
     say(output, "removed", dry_run, &ids)
-}
-
-fn say(output: Output, done: &str, dry_run: bool, ids: &[MachineId]) -> anyhow::Result<()> {
-    let value = serde_json::json!({ "machines": ids, "action": done, "dry_run": dry_run });
-    output.print(&value, |_| {
-        let would = if dry_run { "would be " } else { "" };
-        match ids {
-            [] => format!("no machine {would}{done}"),
-            ids => ids
-                .iter()
-                .map(|id| format!("machine {id} {would}{done}"))
-                .collect::<Vec<_>>()
-                .join("\n"),
-        }
-    })
 }

@@ -15,7 +15,6 @@ pub(crate) mod member;
 pub(crate) mod migrate;
 pub(crate) mod node;
 pub(crate) mod pcr;
-mod recovery;
 mod status;
 pub(crate) mod trustee;
 
@@ -39,16 +38,10 @@ use tec_core::code::Code;
 use tec_core::port::PortError;
 use tec_support::exit::CodedError;
 
+use crate::output::word;
+
 /// Gives a port's error its code and says what was tried.
 fn coded(fallback: Code, context: impl Into<String>) -> impl FnOnce(PortError) -> CodedError {
     let context = context.into();
     move |error| CodedError::caused(error.code().unwrap_or(fallback), context, error)
-}
-
-/// An enum's name as it stands in JSON.
-fn word<T: serde::Serialize>(value: &T) -> String {
-    match serde_json::to_value(value) {
-        Ok(serde_json::Value::String(text)) => text,
-        _ => String::new(),
-    }
 }

@@ -36,7 +36,9 @@ struct Status {
 struct Counts {
     unclaimed: usize,
     active: usize,
+    quarantined: usize,
     revoked: usize,
+    retired: usize,
 }
 
 pub(crate) async fn status(state_dir: &Path, output: Output) -> anyhow::Result<u8> {
@@ -55,7 +57,9 @@ pub(crate) async fn status(state_dir: &Path, output: Output) -> anyhow::Result<u
         machines: Counts {
             unclaimed: count(MachineState::Unclaimed),
             active: count(MachineState::Active),
+            quarantined: count(MachineState::Quarantined),
             revoked: count(MachineState::Revoked),
+            retired: count(MachineState::Retired),
         },
         keys_waiting: keys.iter().filter(|key| key.state == AkState::Pending).count(),
         images_live: images.iter().filter(|image| image.is_live(now)).count(),
@@ -90,8 +94,8 @@ fn render(status: &Status) -> String {
     }
     let counts = &status.machines;
     lines.push(format!(
-        "machines      {} active, {} unclaimed, {} revoked",
-        counts.active, counts.unclaimed, counts.revoked
+        "machines      {} active, {} unclaimed, {} quarantined, {} revoked, {} retired",
+        counts.active, counts.unclaimed, counts.quarantined, counts.revoked, counts.retired
     ));
     lines.push(format!("images        {} approved", status.images_live));
     lines.extend(status.refusals.iter().map(one_line));

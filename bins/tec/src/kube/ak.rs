@@ -9,7 +9,8 @@ use tec_support::SystemClock;
 use tec_support::exit::OK;
 
 use super::access::Cluster;
-use super::cli::KubeAkCommand;
+use super::cli::{KubeAkCommand, MachineRef};
+use super::lookup::id_of;
 use super::{cell, cells};
 use crate::args::DryRun;
 use crate::output::{Output, table};
@@ -22,7 +23,10 @@ pub(super) async fn ak(
     match command {
         KubeAkCommand::List { machine } => {
             let mut keys = cluster.list::<AttestationKey>().await?;
-            let wanted = machine.map(|id| id.to_string());
+            let wanted = match machine {
+                Some(machine) => Some(id_of(cluster, &MachineRef { machine }).await?.to_string()),
+                None => None,
+            };
             keys.retain(|key| wanted.is_none() || key.spec.uuid == wanted);
             output.print(&keys, |keys| key_table(keys))?;
         }

@@ -55,11 +55,14 @@ pub(crate) enum KubeCommand {
     /// The approved images.
     #[command(subcommand)]
     Image(KubeImageCommand),
-    /// Say why a machine got its key, or did not.
+    /// Explain why a machine got its key, or did not: its last attempt, or the attempt of an id.
     Explain {
-        /// Which machine.
-        machine: MachineId,
+        /// Id or name of the machine, or id of an attempt.
+        subject: String,
     },
+    /// Audit lines and attempts to attest.
+    #[command(subcommand)]
+    Audit(KubeAuditCommand),
     /// Ignition configs for installers and nodes.
     #[command(subcommand)]
     Ignition(KubeIgnitionCommand),
@@ -80,44 +83,104 @@ pub(crate) enum KubeCommand {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum KubeMachineCommand {
-    /// List them.
+    /// List the machines.
     List,
-    /// Show one with its conditions.
+    /// Show a machine with its conditions.
     Show {
-        /// Which.
-        id: MachineId,
+        #[command(flatten)]
+        machine: MachineRef,
     },
-    /// Register one by hand, and print its Ignition config.
+    /// Register a machine manually, and print its Ignition config.
     Add {
-        /// Its id; a random one if not given.
+        /// Id of the machine (default: a random one).
         #[arg(long)]
         id: Option<MachineId>,
+        /// Name of the node that will run on it.
+        #[arg(long)]
+        node_name: Option<String>,
         #[command(flatten)]
         dry_run: DryRun,
     },
-    /// Let it attest no more; the key of its disk stays.
+    /// Set the name of the node that runs on a machine; commands accept it in place of the id.
+    Name {
+        #[command(flatten)]
+        machine: MachineRef,
+        /// The name, for example that of the Kubernetes Node.
+        node_name: String,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Withhold the disk key from a machine until it is released.
+    Quarantine {
+        #[command(flatten)]
+        machine: MachineRef,
+        /// Reason, shown to other admins.
+        #[arg(long)]
+        reason: Option<String>,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Lift the quarantine of a machine.
+    Release {
+        #[command(flatten)]
+        machine: MachineRef,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Decommission a machine, which cannot be undone. Its disk key is kept until it is removed.
+    Retire {
+        #[command(flatten)]
+        machine: MachineRef,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Revoke a machine that is not trusted any more, which cannot be undone. Its disk key is kept.
     Revoke {
-        /// Which.
-        id: MachineId,
+        #[command(flatten)]
+        machine: MachineRef,
         #[command(flatten)]
         dry_run: DryRun,
     },
-    /// Remove it with the key of its disk, which then opens with a recovery key only.
+    /// Accept the next quote of its TPM as the first: after a deliberate reset of the TPM, such as
+    /// restoring a snapshot of a virtual machine. Any other copy of that TPM state may then come first.
+    Readmit {
+        #[command(flatten)]
+        machine: MachineRef,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Print the recovery keys that a migration brought, the latest first: sealed, or opened with the
+    /// admin's key. Key brokers on Kubernetes accept no new ones.
+    RecoveryKey {
+        #[command(flatten)]
+        machine: MachineRef,
+        /// Private key of the admin, a JWK. Without it the sealed keys are printed
+        #[arg(long, value_name = "FILE")]
+        identity: Option<PathBuf>,
+    },
+    /// Remove a machine and its disk key. Only a recovery key opens the disk then.
     Remove {
-        /// Which.
-        id: MachineId,
+        #[command(flatten)]
+        machine: MachineRef,
         #[command(flatten)]
         dry_run: DryRun,
     },
+}
+
+/// A machine, as commands are given it.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct MachineRef {
+    /// Id of the machine, or name of its node.
+    pub(crate) machine: String,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum KubeAkCommand {
     /// List them.
     List {
-        /// Only those of this machine.
+        /// Only those of this machine: its id, or the name of its node.
         #[arg(long)]
-        machine: Option<MachineId>,
+        machine: Option<String>,
     },
     /// Approve a key that waits.
     Approve {
@@ -139,6 +202,12 @@ pub(crate) enum KubeAkCommand {
 pub(crate) enum KubeImageCommand {
     /// List them.
     List,
+    /// Show one: its measurements by component, which registers are pinned, what is missing, and which
+    /// machines booted it last.
+    Show {
+        /// Name of the approval
+        name: ImageName,
+    },
     /// Approve an image: the cluster computes what its boot measures.
     Approve {
         /// Name of the approval.
@@ -164,6 +233,32 @@ pub(crate) enum KubeImageCommand {
 }
 
 #[derive(Debug, Subcommand)]
+pub(crate) enum KubeAuditCommand {
+    /// List audit lines, oldest first: those in annotations of objects, which stay with their object,
+    /// and those in Events, which the API server drops after an hour by default. They are records, not
+    /// a verified chain: an account that may write these objects can change them. Collect the logs of
+    /// the operator and the key broker to keep every line.
+    List {
+        /// Only lines about this machine
+        #[arg(long)]
+        machine: Option<MachineId>,
+        /// Maximum number of lines; the latest are shown
+        #[arg(long, default_value_t = 1000)]
+        limit: usize,
+    },
+    /// List the latest attempts to attest, newest first: the last 16 of each machine, from its
+    /// AttestationRecord. `kubectl tec explain` shows the checks of an attempt.
+    Attempts {
+        /// Only attempts of this machine
+        #[arg(long)]
+        machine: Option<MachineId>,
+        /// Maximum number of attempts
+        #[arg(long, default_value_t = 100)]
+        limit: usize,
+    },
+}
+
+#[derive(Debug, Subcommand)]
 pub(crate) enum KubeIgnitionCommand {
     /// The merge directive for the installer's config.
     Merge {
@@ -179,7 +274,7 @@ pub(crate) enum KubeIgnitionCommand {
     },
     /// The config of a machine, as the registration server hands it out.
     Machine {
-        /// Which.
-        id: MachineId,
+        #[command(flatten)]
+        machine: MachineRef,
     },
 }

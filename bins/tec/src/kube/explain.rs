@@ -4,15 +4,17 @@
 use serde::Serialize;
 use tec_core::attest::Attempt;
 use tec_core::code::Code;
-use tec_core::id::MachineId;
+use tec_core::id::{AttemptId, MachineId};
+use tec_core::machine::MachineState;
 use tec_core::port::{AttemptLog as _, PortErrorKind};
 use tec_k8s::api::{LastAttestation, Machine};
 use tec_k8s::client::AttemptRecords;
-use tec_support::exit::OK;
+use tec_support::exit::{CodedError, OK};
 
 use super::access::Cluster;
-use super::machine::find;
-use super::of;
+use super::cli::MachineRef;
+use super::lookup::find;
+use super::{failed, of};
 use crate::attempt::render as every_check;
 use crate::output::Output;
 
@@ -35,6 +37,8 @@ enum Verdict {
     Refused,
     NeverSeen,
     Revoked,
+    Retired,
+    Quarantined,
 }
 
 #[derive(Debug, Serialize)]
@@ -47,13 +51,31 @@ struct Explained {
 
 pub(super) async fn explain(
     cluster: &Cluster,
-    id: MachineId,
+    subject: &str,
     output: Output,
 ) -> anyhow::Result<u8> {
-    let machine = find(cluster, id).await?;
-    let attempt = recorded(cluster, id).await?;
-    output.print(&explanation(&machine, attempt), render)?;
+    match find(cluster, &MachineRef { machine: subject.to_owned() }).await {
+        Ok(machine) => {
+            let attempt = recorded(cluster, machine.machine_id()?).await?;
+            output.print(&explanation(&machine, attempt), render)?;
+        }
+        Err(error) if error.code == Code::ClusterMissing => {
+            output.print(&of_id(cluster, subject).await?, every_check)?;
+        }
+        Err(error) => return Err(error.into()),
+    }
     Ok(OK)
+}
+
+/// The attempt of an id, from all records.
+async fn of_id(cluster: &Cluster, subject: &str) -> anyhow::Result<Attempt> {
+    let missing = || {
+        let context = format!("no machine and no attempt {subject} in {}", cluster.namespace);
+        CodedError::new(Code::ClusterMissing, context)
+    };
+    let id: AttemptId = subject.parse().map_err(|_| missing())?;
+    let found = AttemptRecords::new(of(cluster)).find(&id).await;
+    Ok(found.map_err(failed("look up the attempt"))?.ok_or_else(missing)?)
 }
 
 /// The last attempt that the machine signed; anybody can make the others in its name. Who may not read
@@ -83,11 +105,13 @@ fn explanation(machine: &Machine, attempt: Option<Attempt>) -> Explanation {
     // The record is written first, the status later; it stays when the record is removed.
     let last = attempt.as_ref().map(last_of).or(status.last_attestation);
     let code = last.as_ref().and_then(|last| last.code.as_deref());
-    let verdict = match (&machine.spec.revoked_at, &last, code) {
-        (Some(_), _, _) => Verdict::Revoked,
-        (None, None, _) => Verdict::NeverSeen,
-        (None, Some(_), None) => Verdict::Attested,
-        (None, Some(_), Some(_)) => Verdict::Refused,
+    let verdict = match (machine.state(), &last, code) {
+        (MachineState::Revoked, _, _) => Verdict::Revoked,
+        (MachineState::Retired, _, _) => Verdict::Retired,
+        (MachineState::Quarantined, _, _) => Verdict::Quarantined,
+        (_, None, _) => Verdict::NeverSeen,
+        (_, Some(_), None) => Verdict::Attested,
+        (_, Some(_), Some(_)) => Verdict::Refused,
     };
     let wrong = status.conditions.iter().filter(|c| c.status != "True");
     Explanation {
@@ -118,6 +142,10 @@ fn render(explanation: &Explanation) -> String {
             format!("machine {id} never sent evidence, so it did not reach the key broker")
         }
         Verdict::Revoked => format!("machine {id} is revoked, so it gets no key"),
+        Verdict::Retired => format!("machine {id} is retired, so it gets no key"),
+        Verdict::Quarantined => format!(
+            "machine {id} is quarantined, so it gets no key: kubectl tec machine release {id}"
+        ),
     }];
     let conditions = explanation.conditions.iter();
     lines.extend(

@@ -14,6 +14,7 @@ use tec_support::exit::OK;
 
 use super::access::Cluster;
 use super::cli::KubeIgnitionCommand;
+use super::lookup::id_of;
 use crate::output::Output;
 
 pub(super) async fn ignition(
@@ -25,7 +26,9 @@ pub(super) async fn ignition(
         KubeIgnitionCommand::Merge { url, ca, token_file } => {
             merge(cluster, url, ca.as_deref(), token_file.as_deref()).await?
         }
-        KubeIgnitionCommand::Machine { id } => of_machine(cluster, id).await?,
+        KubeIgnitionCommand::Machine { machine } => {
+            of_machine(cluster, id_of(cluster, &machine).await?).await?
+        }
     };
     // An Ignition config is JSON in either form of output.
     output.print(&config, ToString::to_string)?;

@@ -1,18 +1,23 @@
 //! `kubectl tec image`.
 
+use std::fmt::Write as _;
+
 use kube::ResourceExt as _;
+use serde::Serialize;
 use serde_json::json;
 use tec_core::code::Code;
 use tec_core::id::ImageName;
-use tec_core::port::Clock as _;
+use tec_core::port::{Clock as _, chain};
 use tec_k8s::api::{ApprovedImage, ApprovedImageSpec, ConditionKind, Machine};
 use tec_support::SystemClock;
 use tec_support::exit::{CodedError, OK};
 
 use super::access::Cluster;
 use super::cli::KubeImageCommand;
-use super::{cell, cells};
+use super::lookup::label;
+use super::{cell, cells, condition};
 use crate::args::DryRun;
+use crate::image::render;
 use crate::output::{Output, table};
 
 /// Seconds of an hour.
@@ -28,6 +33,7 @@ pub(super) async fn image(
             let images = cluster.list::<ApprovedImage>().await?;
             output.print(&images, |images| image_table(images))?;
         }
+        KubeImageCommand::Show { name } => show(cluster, &name, output).await?,
         KubeImageCommand::Approve { name, image, for_hours, pull_secret, dry_run } => {
             let mut spec = ApprovedImageSpec::default();
             spec.image = image;
@@ -44,6 +50,44 @@ pub(super) async fn image(
         }
     }
     Ok(OK)
+}
+
+#[derive(Serialize)]
+struct Shown {
+    image: ApprovedImage,
+    /// Ids of the machines that booted it last.
+    last_booted_by: Vec<String>,
+    /// The same as people are shown them.
+    #[serde(skip)]
+    labels: Vec<String>,
+}
+
+async fn show(cluster: &Cluster, name: &ImageName, output: Output) -> anyhow::Result<()> {
+    let image = cluster.get::<ApprovedImage>(name.as_str()).await?;
+    let machines = cluster.list::<Machine>().await?;
+    let booted = booted(&machines, name);
+    let labels = booted.iter().map(|machine| label(machine)).collect();
+    let shown = Shown { image, last_booted_by: ids(&booted), labels };
+    output.print(&shown, detail)
+}
+
+fn detail(shown: &Shown) -> String {
+    let status = shown.image.status.clone().unwrap_or_default();
+    let mut text = match shown.image.to_core() {
+        Ok(image) => render(&image),
+        Err(error) => format!("image {}  {}\n", shown.image.name_any(), chain(&error)),
+    };
+    let pinned: Vec<_> = status.pinned_pcrs.iter().map(ToString::to_string).collect();
+    let pinned = if pinned.is_empty() { "none".to_owned() } else { pinned.join(", ") };
+    let _ = writeln!(text, "  pinned PCRs: {pinned}");
+    if let Some(committed) = condition(&status.conditions, ConditionKind::Committed.as_str()) {
+        let (is, reason) = (&committed.status, &committed.reason);
+        let _ = writeln!(text, "  Committed={is} {reason} {}", committed.message);
+    }
+    for machine in &shown.labels {
+        let _ = writeln!(text, "  last booted by machine {machine}");
+    }
+    text
 }
 
 async fn approve(
@@ -69,20 +113,24 @@ async fn revoke(
     output: Output,
 ) -> anyhow::Result<()> {
     let change = json!({"spec": {"revokedAt": SystemClock.now().to_string()}});
+    // Read before, so that whoever asks sees what the revocation meets.
+    let machines = cluster.list::<Machine>().await?;
     let changed = cluster.merge::<ApprovedImage>(name.as_str(), &change, dry_run);
     changed.await?;
-    let machines = cluster.list::<Machine>().await?;
     say(output, "revoked", dry_run, name, &booted(&machines, name))
 }
 
-/// The machines that booted the image last.
-fn booted(machines: &[Machine], name: &ImageName) -> Vec<String> {
+/// The machines that last booted the image, or parts of it.
+fn booted<'a>(machines: &'a [Machine], name: &ImageName) -> Vec<&'a Machine> {
     let booted_it = |machine: &&Machine| {
         let image = machine.status.as_ref().and_then(|status| status.image.as_deref());
-        image == Some(name.as_str())
+        image.is_some_and(|images| images.split(", ").any(|image| image == name.as_str()))
     };
-    let machines = machines.iter().filter(booted_it);
-    machines.map(|machine| machine.spec.id.clone()).collect()
+    machines.iter().filter(booted_it).collect()
+}
+
+fn ids(machines: &[&Machine]) -> Vec<String> {
+    machines.iter().map(|machine| machine.spec.id.clone()).collect()
 }
 
 fn say(
@@ -90,15 +138,17 @@ fn say(
     done: &str,
     dry_run: DryRun,
     name: &ImageName,
-    machines: &[String],
+    machines: &[&Machine],
 ) -> anyhow::Result<()> {
     let value = json!({
-        "image": name, "action": done, "dry_run": dry_run.dry_run, "last_booted_by": machines,
+        "image": name, "action": done, "dry_run": dry_run.dry_run, "last_booted_by": ids(machines),
     });
     let would = if dry_run.dry_run { "would be " } else { "" };
     output.print(&value, |_| {
         let mut lines = vec![format!("image {name} {would}{done}")];
-        lines.extend(machines.iter().map(|id| format!("  last booted by machine {id}")));
+        lines.extend(
+            machines.iter().map(|machine| format!("  last booted by machine {}", label(machine))),
+        );
         lines.join("\n")
     })
 }

@@ -5,17 +5,18 @@ use serde_json::json;
 use tec_core::code::Code;
 use tec_core::id::MachineId;
 use tec_core::machine;
-use tec_core::machine::RegisteredBy;
+use tec_core::machine::{MachineState, RegisteredBy};
 use tec_core::port::{Clock as _, EntropyRng};
 use tec_k8s::api::{ConditionKind, Machine};
 use tec_support::exit::{CodedError, OK};
 use tec_support::{SystemClock, SystemEntropy};
 
 use super::access::Cluster;
-use super::cli::KubeMachineCommand;
-use super::{cell, cells, ignition};
+use super::cli::{KubeMachineCommand, MachineRef};
+use super::lookup::{find, id_of, label, named};
+use super::{cell, cells, ignition, release};
 use crate::args::DryRun;
-use crate::output::{Output, table};
+use crate::output::{Output, table, word};
 
 pub(super) async fn machine(
     cluster: &Cluster,
@@ -27,40 +28,102 @@ pub(super) async fn machine(
             let machines = cluster.list::<Machine>().await?;
             output.print(&machines, |machines| machine_table(machines))?;
         }
-        KubeMachineCommand::Show { id } => {
-            output.print(&find(cluster, id).await?, detail)?;
+        KubeMachineCommand::Show { machine } => {
+            output.print(&find(cluster, &machine).await?, detail)?;
         }
-        KubeMachineCommand::Add { id, dry_run } => add(cluster, id, dry_run, output).await?,
-        KubeMachineCommand::Revoke { id, dry_run } => {
-            let name = find(cluster, id).await?.name_any();
-            let change = json!({"spec": {"revokedAt": SystemClock.now().to_string()}});
-            cluster.merge::<Machine>(&name, &change, dry_run).await?;
-            say(output, "revoked", dry_run, id)?;
+        KubeMachineCommand::Add { id, node_name, dry_run } => {
+            add(cluster, id, node_name, dry_run, output).await?;
         }
-        KubeMachineCommand::Remove { id, dry_run } => {
-            let name = find(cluster, id).await?.name_any();
-            cluster.delete::<Machine>(&name, dry_run).await?;
-            say(output, "removed", dry_run, id)?;
+        KubeMachineCommand::Name { machine, node_name, dry_run } => {
+            name(cluster, &machine, &node_name, dry_run, output).await?;
+        }
+        KubeMachineCommand::Quarantine { machine, reason, dry_run } => {
+            let to = (MachineState::Quarantined, reason);
+            change(cluster, &machine, to, dry_run, output).await?;
+        }
+        KubeMachineCommand::Release { machine, dry_run } => {
+            change(cluster, &machine, (MachineState::Active, None), dry_run, output).await?;
+        }
+        KubeMachineCommand::Retire { machine, dry_run } => {
+            change(cluster, &machine, (MachineState::Retired, None), dry_run, output).await?;
+        }
+        KubeMachineCommand::Revoke { machine, dry_run } => {
+            change(cluster, &machine, (MachineState::Revoked, None), dry_run, output).await?;
+        }
+        KubeMachineCommand::Readmit { machine, dry_run } => {
+            let id = id_of(cluster, &machine).await?;
+            release::readmit(cluster, id, dry_run, output).await?;
+        }
+        KubeMachineCommand::RecoveryKey { machine, identity } => {
+            let id = id_of(cluster, &machine).await?;
+            release::recovery_keys(cluster, id, identity.as_deref(), output).await?;
+        }
+        KubeMachineCommand::Remove { machine, dry_run } => {
+            let machine = find(cluster, &machine).await?;
+            cluster.delete::<Machine>(&machine.name_any(), dry_run).await?;
+            say(output, "removed", dry_run, &machine)?;
         }
     }
     Ok(OK)
 }
 
-/// The object of a machine, whatever its name; admins name theirs as they like.
-pub(super) async fn find(cluster: &Cluster, id: MachineId) -> Result<Machine, CodedError> {
-    if let Some(machine) = cluster.find::<Machine>(&Machine::name_of(&id)).await? {
-        return Ok(machine);
+/// Puts a machine into a state, if the one that it is in allows it.
+async fn change(
+    cluster: &Cluster,
+    asked: &MachineRef,
+    (state, reason): (MachineState, Option<String>),
+    dry_run: DryRun,
+    output: Output,
+) -> anyhow::Result<()> {
+    let machine = find(cluster, asked).await?;
+    let now = machine.state();
+    let done = match state {
+        MachineState::Quarantined => "quarantined",
+        MachineState::Retired => "retired",
+        MachineState::Revoked => "revoked",
+        _ => "released",
+    };
+    if now.is_final() && state.strictness() < now.strictness() {
+        let context = format!("machine {} is {} for good", label(&machine), word(&now));
+        return Err(CodedError::new(Code::ClusterConflict, context).into());
     }
-    let found = cluster.list_where::<Machine>(&format!("spec.id={id}")).await?;
-    found.into_iter().next().ok_or_else(|| {
-        let context = format!("there is no machine {id} in {}", cluster.namespace);
-        CodedError::new(Code::ClusterMissing, context)
-    })
+    let mut spec = machine.spec.patch_to(state, SystemClock.now());
+    if let (Some(members), Some(reason)) = (spec.as_object_mut(), reason) {
+        members.insert("quarantineReason".to_owned(), json!(reason));
+    }
+    let patch = json!({ "spec": spec });
+    cluster.merge::<Machine>(&machine.name_any(), &patch, dry_run).await?;
+    say(output, done, dry_run, &machine)
+}
+
+async fn name(
+    cluster: &Cluster,
+    asked: &MachineRef,
+    node_name: &str,
+    dry_run: DryRun,
+    output: Output,
+) -> anyhow::Result<()> {
+    let machine = find(cluster, asked).await?;
+    free_name(cluster, node_name, &machine.spec.id).await?;
+    let patch = json!({"spec": {"nodeName": node_name}});
+    let renamed = cluster.merge::<Machine>(&machine.name_any(), &patch, dry_run).await?;
+    say(output, "named", dry_run, &renamed)
+}
+
+/// Whoever names two machines alike finds neither; an id is no name, since it would hide a machine.
+async fn free_name(cluster: &Cluster, name: &str, id: &str) -> Result<(), CodedError> {
+    let taken = named(cluster.list::<Machine>().await?, name);
+    if name.parse::<MachineId>().is_ok() || taken.iter().any(|other| other.spec.id != id) {
+        let context = format!("cannot name machine {id} {name}: another machine is found by that");
+        return Err(CodedError::new(Code::ClusterConflict, context));
+    }
+    Ok(())
 }
 
 async fn add(
     cluster: &Cluster,
     id: Option<MachineId>,
+    node_name: Option<String>,
     dry_run: DryRun,
     output: Output,
 ) -> anyhow::Result<()> {
@@ -68,7 +131,12 @@ async fn add(
     // Asked first: without an address there is no config, and so no machine.
     let ignition = ignition::of_machine(cluster, id).await?;
     let new = machine::Machine::unclaimed(id, RegisteredBy::Admin, SystemClock.now());
-    cluster.create(&Machine::from_core(&new), dry_run).await?;
+    if let Some(name) = &node_name {
+        free_name(cluster, name, &id.to_string()).await?;
+    }
+    let mut object = Machine::from_core(&new);
+    object.spec.node_name = node_name;
+    cluster.create(&object, dry_run).await?;
     let added = json!({"machine": id, "ignition": ignition, "dry_run": dry_run.dry_run});
     output.print(&added, |added| {
         let done = if dry_run.dry_run { "would be registered" } else { "registered" };
@@ -76,20 +144,26 @@ async fn add(
     })
 }
 
-fn say(output: Output, done: &str, dry_run: DryRun, id: MachineId) -> anyhow::Result<()> {
-    let value = json!({"machine": id, "action": done, "dry_run": dry_run.dry_run});
+fn say(output: Output, done: &str, dry_run: DryRun, machine: &Machine) -> anyhow::Result<()> {
+    let value = json!({
+        "machine": machine.spec.id,
+        "node_name": machine.spec.node_name,
+        "action": done,
+        "dry_run": dry_run.dry_run,
+    });
     let would = if dry_run.dry_run { "would be " } else { "" };
-    output.print(&value, |_| format!("machine {id} {would}{done}"))
+    output.print(&value, |_| format!("machine {} {would}{done}", label(machine)))
 }
 
 fn machine_table(machines: &[Machine]) -> String {
     let row = |machine: &Machine| {
         let status = machine.status.clone().unwrap_or_default();
-        let [ready, reason] = cells(&status.conditions, ConditionKind::Ready.as_str());
+        let [_, reason] = cells(&status.conditions, ConditionKind::Ready.as_str());
         let last = status.last_attestation.as_ref();
         [
             machine.spec.id.clone(),
-            ready,
+            cell(machine.spec.node_name.as_ref()),
+            word(&machine.state()),
             reason,
             cell(status.image.as_ref()),
             cell(last.map(|last| &last.at)),
@@ -97,17 +171,22 @@ fn machine_table(machines: &[Machine]) -> String {
         ]
     };
     let rows: Vec<_> = machines.iter().map(row).collect();
-    table(["MACHINE", "READY", "REASON", "IMAGE", "ATTESTED", "REFUSED"], &rows)
+    table(["MACHINE", "NODE", "STATE", "REASON", "IMAGE", "ATTESTED", "REFUSED"], &rows)
 }
 
 fn detail(machine: &Machine) -> String {
     let status = machine.status.clone().unwrap_or_default();
     let key = status.attestation_key.as_ref();
+    let spec = &machine.spec;
+    let since =
+        spec.revoked_at.as_ref().or(spec.retired_at.as_ref()).or(spec.quarantined_at.as_ref());
+    let since = since.map(|since| format!(" since {since}")).unwrap_or_default();
     let published = Some(status.published_to.join(", ")).filter(|list| !list.is_empty());
     let mut lines = vec![
         format!("machine    {}", machine.spec.id),
         format!("object     {}", machine.name_any()),
-        format!("revoked    {}", cell(machine.spec.revoked_at.as_ref())),
+        format!("node       {}", cell(machine.spec.node_name.as_ref())),
+        format!("state      {}{since}", word(&machine.state())),
         format!("bound key  {}", cell(key.map(|key| &key.name))),
         format!("disk key   {}", cell(status.key_secret.as_ref())),
         format!("published  {}", cell(published.as_ref())),

@@ -6,24 +6,29 @@
 
 pub(crate) mod access;
 mod ak;
+mod audit;
 mod bundle;
 mod check;
 pub(crate) mod cli;
 mod explain;
 pub(crate) mod ignition;
 mod image;
+mod lookup;
 mod machine;
 mod redact;
+mod release;
 mod status;
 
 use std::sync::Arc;
 
 use clap::CommandFactory as _;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use tec_core::code::Code;
 use tec_core::image::ApprovedImage;
+use tec_core::port::{PortError, PortErrorKind};
 use tec_k8s::client::KubeRegistry;
 use tec_support::SystemClock;
-use tec_support::exit::OK;
+use tec_support::exit::{CodedError, OK};
 
 use self::access::Cluster;
 use self::cli::{Access, KubeArgs, KubeCommand, Plugin};
@@ -46,7 +51,8 @@ pub(crate) async fn run(args: KubeArgs, output: Output) -> anyhow::Result<u8> {
         KubeCommand::Machine(command) => machine::machine(&cluster, command, output).await,
         KubeCommand::Ak(command) => ak::ak(&cluster, command, output).await,
         KubeCommand::Image(command) => image::image(&cluster, command, output).await,
-        KubeCommand::Explain { machine } => explain::explain(&cluster, machine, output).await,
+        KubeCommand::Explain { subject } => explain::explain(&cluster, &subject, output).await,
+        KubeCommand::Audit(command) => audit::audit(&cluster, command, output).await,
         KubeCommand::Ignition(command) => ignition::ignition(&cluster, command, output).await,
         KubeCommand::SupportBundle { file, dry_run } => {
             bundle::bundle(&cluster, &file, dry_run, output).await
@@ -63,6 +69,19 @@ pub(crate) async fn registry(access: &Access) -> anyhow::Result<KubeRegistry> {
 pub(crate) fn of(cluster: &Cluster) -> KubeRegistry {
     let clock = Arc::new(SystemClock);
     KubeRegistry::new(cluster.client.clone(), &cluster.namespace, clock)
+}
+
+/// Gives a port's error its code.
+fn failed(context: impl Into<String>) -> impl FnOnce(PortError) -> CodedError {
+    let context = context.into();
+    move |error| {
+        let fallback = match error.kind() {
+            PortErrorKind::Denied => Code::ClusterForbidden,
+            PortErrorKind::NotFound => Code::ClusterMissing,
+            _ => Code::ClusterUnreachable,
+        };
+        CodedError::caused(error.code().unwrap_or(fallback), context, error)
+    }
 }
 
 /// The approved images of a namespace, and a Trustee that does not hold what it should yet.

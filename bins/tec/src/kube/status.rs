@@ -36,7 +36,9 @@ struct ClusterStatus {
 struct Machines {
     active: usize,
     unclaimed: usize,
+    quarantined: usize,
     revoked: usize,
+    retired: usize,
     refused: usize,
 }
 
@@ -96,7 +98,9 @@ fn count(machines: &[Machine]) -> Machines {
     for machine in machines {
         match machine.state() {
             MachineState::Active => counts.active += 1,
+            MachineState::Quarantined => counts.quarantined += 1,
             MachineState::Revoked => counts.revoked += 1,
+            MachineState::Retired => counts.retired += 1,
             _ => counts.unclaimed += 1,
         }
         let last = machine.status.as_ref();
@@ -163,9 +167,10 @@ fn render(status: &Status) -> String {
             format!("trustee    {} {state}", target.name)
         }));
     }
-    let Machines { active, unclaimed, revoked, refused } = &status.machines;
+    let Machines { active, unclaimed, quarantined, revoked, retired, refused } = &status.machines;
     lines.push(format!(
-        "machines   {active} active, {unclaimed} unclaimed, {revoked} revoked, {refused} refused last"
+        "machines   {active} active, {unclaimed} unclaimed, {quarantined} quarantined, \
+         {revoked} revoked, {retired} retired, {refused} refused last"
     ));
     lines.push(format!("images     {} approved", status.images_live));
     lines.push(match status.needs_you.as_slice() {

@@ -162,7 +162,6 @@ fn kbs(
         store.clone(),
         store.clone(),
         store.clone(),
-        store.clone(),
         clock.clone(),
     );
     // Machines are updated part by part, and may boot at any moment in between.

@@ -40,6 +40,36 @@ fn a_tpm_is_readmitted_once_for_each_time_that_it_attested() {
 }
 
 #[test]
+fn a_machine_is_quarantined_released_and_retired_for_good() {
+    let dir = TempDir::new().unwrap();
+    let directory = dir.path().join("state");
+    let store = Store::open(&directory, &SystemEntropy).unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let machine = sample::machine(1);
+    let created = store.create(&machine, UnclaimedLimit::Unlimited);
+    runtime.block_on(created).unwrap();
+    drop(store);
+    let (state, id) = (str(&directory), machine.id.to_string());
+    let verb = |verb: &str| json(&["--state-dir", state, "machine", verb, &id]);
+    let stands = || verb("show")["machine"]["state"].as_str().unwrap().to_owned();
+    json(&["--state-dir", state, "machine", "quarantine", &id, "--dry-run"]);
+    assert_eq!(stands(), "unclaimed");
+    json(&["--state-dir", state, "machine", "quarantine", &id, "--reason", "odd logins"]);
+    assert_eq!(stands(), "quarantined");
+    verb("release");
+    assert_eq!(stands(), "unclaimed");
+    verb("retire");
+    assert_eq!(stands(), "retired");
+    for late in ["release", "quarantine"] {
+        refused(&["--state-dir", state, "machine", late, &id], 1, "error TEC-A403");
+    }
+    let audit = json(&["--state-dir", state, "audit", "list"]).to_string();
+    for told in ["machine-quarantined", "odd logins", "machine-released", "machine-retired"] {
+        assert!(audit.contains(told), "{told} in {audit}");
+    }
+}
+
+#[test]
 fn the_admin_says_which_form_the_disk_key_of_a_machine_has() {
     let dir = TempDir::new().unwrap();
     let directory = dir.path().join("state");

@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use tec_core::ak::{AkRecord, AkState, ApprovedAk, Fingerprint, SourceNetwork};
 use tec_core::id::MachineId;
-use tec_core::machine::{LastBinding, Machine, MachineState, RegisteredBy};
+use tec_core::machine::{LastBinding, Machine, MachineChange, MachineState, RegisteredBy};
 use tec_core::port::{
     AkRegistry, AuditEvent, AuditSink, BindOutcome, Claims, CreateOutcome, MachineRegistry,
     PortError, PortErrorKind, UnclaimedLimit,
@@ -34,7 +34,7 @@ struct State {
 impl State {
     fn machine(&mut self, id: &MachineId) -> Option<&mut Machine> {
         let machine = self.machines.get_mut(id)?;
-        (machine.state != MachineState::Revoked).then_some(machine)
+        machine.state.takes_keys().then_some(machine)
     }
 
     fn key(&self, key: &Fingerprint) -> Option<&AkRecord> {
@@ -84,7 +84,7 @@ impl FileStore {
     }
 
     /// Changes a copy; what failed, or could not be written, did not happen.
-    fn change<T>(
+    fn update<T>(
         &self,
         operation: &str,
         work: impl FnOnce(&mut State) -> Result<T, PortErrorKind>,
@@ -116,7 +116,7 @@ impl MachineRegistry for FileStore {
         machine: &Machine,
         limit: UnclaimedLimit,
     ) -> Result<CreateOutcome, PortError> {
-        self.change("register the machine", |state| {
+        self.update("register the machine", |state| {
             if state.machines.contains_key(&machine.id) {
                 return Ok(CreateOutcome::Existed);
             }
@@ -145,7 +145,7 @@ impl MachineRegistry for FileStore {
     }
 
     async fn revoke(&self, id: &MachineId, line: &AuditEvent) -> Result<(), PortError> {
-        self.change("revoke the machine", |state| {
+        self.update("revoke the machine", |state| {
             let machine = state.machines.get_mut(id).ok_or(PortErrorKind::NotFound)?;
             machine.state = MachineState::Revoked;
             state.audit.push(line.clone());
@@ -153,15 +153,29 @@ impl MachineRegistry for FileStore {
         })
     }
 
+    async fn change(
+        &self,
+        id: &MachineId,
+        change: MachineChange,
+        line: &AuditEvent,
+    ) -> Result<(), PortError> {
+        self.update("change the state of the machine", |state| {
+            let machine = state.machines.get_mut(id).ok_or(PortErrorKind::NotFound)?;
+            machine.state = machine.state_after(change).ok_or(PortErrorKind::Conflict)?;
+            state.audit.push(line.clone());
+            Ok(())
+        })
+    }
+
     async fn remove(&self, id: &MachineId) -> Result<(), PortError> {
-        self.change("remove the machine", |state| {
+        self.update("remove the machine", |state| {
             state.remove(id);
             Ok(())
         })
     }
 
     async fn expire_unclaimed(&self, before: Timestamp) -> Result<u64, PortError> {
-        self.change("remove machines that never came", |state| {
+        self.update("remove machines that never came", |state| {
             let strays = state.machines.values().filter(|machine| {
                 machine.state == MachineState::Unclaimed
                     && machine.registered_by == RegisteredBy::FirstBoot
@@ -181,7 +195,7 @@ impl AkRegistry for FileStore {
         record: &AkRecord,
         line: &AuditEvent,
     ) -> Result<CreateOutcome, PortError> {
-        self.change("keep the key until it is approved", |state| {
+        self.update("keep the key until it is approved", |state| {
             if state.key(&record.fingerprint()).is_some() {
                 return Ok(CreateOutcome::Existed);
             }
@@ -199,7 +213,7 @@ impl AkRegistry for FileStore {
     }
 
     async fn bind(&self, ak: &ApprovedAk, line: &AuditEvent) -> Result<BindOutcome, PortError> {
-        self.change("bind the key", |state| {
+        self.update("bind the key", |state| {
             let mut record = ak.record().clone();
             let key = record.fingerprint();
             if state.machine(&record.machine).is_none() {
@@ -235,6 +249,17 @@ impl AkRegistry for FileStore {
         Ok(self.read(|state| state.key(key).cloned()))
     }
 
+    async fn find_with_machine(
+        &self,
+        key: &Fingerprint,
+    ) -> Result<Option<(AkRecord, Option<Machine>)>, PortError> {
+        Ok(self.read(|state| {
+            let ak = state.key(key)?.clone();
+            let machine = state.machines.iter().find(|machine| machine.id == ak.machine);
+            Some((ak, machine.cloned()))
+        }))
+    }
+
     async fn bound_to(&self, machine: &MachineId) -> Result<Option<AkRecord>, PortError> {
         Ok(self.read(|state| state.bound_to(machine).cloned()))
     }
@@ -252,7 +277,7 @@ impl AkRegistry for FileStore {
     }
 
     async fn revoke(&self, key: &Fingerprint, line: &AuditEvent) -> Result<(), PortError> {
-        self.change("revoke the key", |state| {
+        self.update("revoke the key", |state| {
             let known = state.keys.iter_mut().find(|known| known.fingerprint() == *key);
             known.ok_or(PortErrorKind::NotFound)?.state = AkState::Revoked;
             state.audit.push(line.clone());
@@ -264,7 +289,7 @@ impl AkRegistry for FileStore {
 #[async_trait]
 impl AuditSink for FileStore {
     async fn append(&self, event: &AuditEvent) -> Result<(), PortError> {
-        self.change("write the audit log", |state| {
+        self.update("write the audit log", |state| {
             state.audit.push(event.clone());
             Ok(())
         })

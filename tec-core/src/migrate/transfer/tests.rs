@@ -69,6 +69,26 @@ fn what_was_written_is_read() {
 }
 
 #[test]
+fn a_quarantined_machine_stays_so_in_a_backup() {
+    use crate::machine::MachineState::{Quarantined, Retired, Revoked};
+    let (record, at, entropy) = (source(), sample::time(4), SeededEntropy::new(3));
+    let (signer, recipient) = (signer(), identity().recipient());
+    let ends = (&signer, recipient);
+    let mut writer = TransferWriter::begin(Vec::new(), (&record, at), ends, &entropy).unwrap();
+    for (number, state) in [(1, Quarantined), (2, Retired), (3, Revoked)] {
+        let machine = crate::machine::Machine { state, ..sample::machine(number) };
+        let unit = MachineUnit::new(machine, Vec::new(), Some(sample::secret(number)));
+        writer.part(&[TrustUnit::Machine(unit)], &[]).unwrap();
+    }
+    let (units, _) = read(&writer.finish().unwrap()).unwrap();
+    let states = units.iter().filter_map(|unit| match unit {
+        TrustUnit::Machine(unit) => Some(unit.machine.state),
+        TrustUnit::Image(_) => None,
+    });
+    assert_eq!(states.collect::<Vec<_>>(), [Quarantined, Retired, Revoked]);
+}
+
+#[test]
 fn equal_input_gives_equal_bytes_and_no_secret_in_plain_text() {
     let file = made();
     assert_eq!(file, made());

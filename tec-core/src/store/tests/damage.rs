@@ -113,16 +113,17 @@ async fn another_file_is_no_store() {
     assert_eq!(mode, "delete", "a file of somebody else is not touched");
 }
 
-/// Takes back what version 4 added.
+/// Takes back what versions 5 and 4 added.
+const AFTER_4: &str = "ALTER TABLE machine DROP COLUMN out_of_service;";
 const AFTER_3: &str = "DROP INDEX ak_claim; ALTER TABLE ak DROP COLUMN source; \
     ALTER TABLE machine DROP COLUMN last_ak; ALTER TABLE machine DROP COLUMN last_ek;";
 
 #[tokio::test]
 async fn a_newer_version_is_left_alone() {
     let place = closed_store().await;
-    place.raw().pragma_update(None, "user_version", 5).unwrap();
+    place.raw().pragma_update(None, "user_version", 6).unwrap();
     let error = place.try_open().unwrap_err();
-    assert!(matches!(error, StoreError::Newer { found: 5, known: 4 }), "{error:?}");
+    assert!(matches!(error, StoreError::Newer { found: 6, known: 5 }), "{error:?}");
     assert_eq!(error.code(), Code::StoreVersion);
     place.raw().pragma_update(None, "user_version", 0).unwrap();
     assert_corrupt(&place);
@@ -133,9 +134,10 @@ async fn a_store_of_an_older_version_is_opened_with_all_that_it_holds() {
     const AFTER_1: &str = "DROP TABLE authority; DROP TABLE adopted; DROP TABLE progress;";
     const AFTER_2: &str = "DROP TABLE tpm_clock;";
     for (version, added) in [
-        (1, [AFTER_3, AFTER_2, AFTER_1].concat()),
-        (2, [AFTER_3, AFTER_2].concat()),
-        (3, AFTER_3.to_owned()),
+        (1, [AFTER_4, AFTER_3, AFTER_2, AFTER_1].concat()),
+        (2, [AFTER_4, AFTER_3, AFTER_2].concat()),
+        (3, [AFTER_4, AFTER_3].concat()),
+        (4, AFTER_4.to_owned()),
     ] {
         let place = closed_store().await;
         let raw = place.raw();
@@ -172,7 +174,7 @@ async fn machines_of_an_older_version_remember_that_they_were_bound() {
     revoked.unwrap();
     drop(store);
     let raw = place.raw();
-    raw.execute_batch(AFTER_3).unwrap();
+    raw.execute_batch(&[AFTER_4, AFTER_3].concat()).unwrap();
     raw.pragma_update(None, "user_version", 3).unwrap();
     drop(raw);
     let store = place.open();

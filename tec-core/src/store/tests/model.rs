@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::Place;
-use crate::machine::{Machine, RegisteredBy};
+use crate::machine::{Machine, MachineChange, RegisteredBy};
 use crate::port::{
     AkRegistry, AttemptLog, AuditSink, ImageRegistry, MachineRegistry, PortError, PortErrorKind,
     SecretStore, UnclaimedLimit,
@@ -15,6 +15,7 @@ use crate::testing::{MemoryRegistry, sample};
 enum Step {
     Create(u64, RegisteredBy, i64, UnclaimedLimit),
     RevokeMachine(u64),
+    ChangeMachine(u64, MachineChange),
     RemoveMachine(u64),
     Expire(i64),
     Submit(u64, u64, Option<u64>),
@@ -35,9 +36,15 @@ fn step() -> impl Strategy<Value = Step> {
     let by = prop_oneof![3 => Just(RegisteredBy::FirstBoot), 1 => Just(RegisteredBy::Admin)];
     let limit =
         prop_oneof![Just(UnclaimedLimit::Unlimited), (0..5_u64).prop_map(UnclaimedLimit::AtMost)];
+    let change = prop_oneof![
+        2 => Just(MachineChange::Quarantine),
+        2 => Just(MachineChange::Release),
+        1 => Just(MachineChange::Retire),
+    ];
     prop_oneof![
         6 => (machine(), by, 0..10_i64, limit).prop_map(|(m, by, at, l)| Step::Create(m, by, at, l)),
         1 => machine().prop_map(Step::RevokeMachine),
+        3 => (machine(), change).prop_map(|(m, c)| Step::ChangeMachine(m, c)),
         1 => machine().prop_map(Step::RemoveMachine),
         1 => (0..10_i64).prop_map(Step::Expire),
         5 => (key(), machine(), prop::option::of(50..52_u64)).prop_map(|(k, m, e)| Step::Submit(k, m, e)),
@@ -77,6 +84,9 @@ async fn run(ports: &impl Ports, step: &Step) -> Answer {
         }
         Step::RevokeMachine(id) => {
             answer(MachineRegistry::revoke(ports, &sample::machine_id(id), &sample::line()).await)
+        }
+        Step::ChangeMachine(id, change) => {
+            answer(ports.change(&sample::machine_id(id), change, &sample::line()).await)
         }
         Step::RemoveMachine(id) => {
             answer(MachineRegistry::remove(ports, &sample::machine_id(id)).await)

@@ -1,6 +1,6 @@
 use super::{at_once, kind, ok};
 use crate::ak::{AkRecord, AkState, ApprovedAk, Fingerprint, SourceNetwork};
-use crate::machine::{LastBinding, MachineState};
+use crate::machine::{LastBinding, MachineChange, MachineState};
 use crate::port::{
     AkRegistry, BindOutcome, CreateOutcome, MachineRegistry, PortErrorKind, UnclaimedLimit,
 };
@@ -21,12 +21,14 @@ pub async fn ak_registry<R: MachineRegistry + AkRegistry>(make: impl AsyncFn() -
     first_key_of_a_machine_wins(&with_machines(&make).await).await;
     a_key_serves_one_machine(&with_machines(&make).await).await;
     bind_needs_a_machine_that_is_not_revoked(&with_machines(&make).await).await;
+    a_quarantined_machine_keeps_its_key_and_binds_no_other(&with_machines(&make).await).await;
     one_of_many_at_once_wins(&with_machines(&make).await).await;
     one_machine_of_many_at_once_wins(&with_machines(&make).await).await;
     a_revoked_key_stays_known_and_frees_the_machine(&with_machines(&make).await).await;
     a_machine_remembers_its_last_binding(&with_machines(&make).await).await;
     claims_are_bound_keys_with_a_source(&with_machines(&make).await).await;
     keys_go_with_their_machine(&with_machines(&make).await).await;
+    a_key_is_found_with_its_machine_as_it_is_now(&with_machines(&make).await).await;
     a_claimed_machine_does_not_expire(&with_machines(&make).await).await;
     list_tells_all_or_those_of_a_machine(&with_machines(&make).await).await;
 }
@@ -160,6 +162,32 @@ where
     assert_eq!(state_of(registry, 2).await, Some(MachineState::Revoked));
 }
 
+async fn a_quarantined_machine_keeps_its_key_and_binds_no_other<R>(registry: &R)
+where
+    R: MachineRegistry + AkRegistry,
+{
+    let line = &sample::line();
+    let change = async |number, change| {
+        ok(registry.change(&sample::machine_id(number), change, line).await);
+    };
+    ok(registry.bind(&sample::approved_ak(1, 1), line).await);
+    change(1, MachineChange::Quarantine).await;
+    change(2, MachineChange::Quarantine).await;
+    let outcome = ok(registry.bind(&sample::approved_ak(2, 2), line).await);
+    assert_eq!(outcome, BindOutcome::NoMachine);
+    let submitted = registry.submit(&sample::ak(2, 2), line).await;
+    assert_eq!(kind(submitted), PortErrorKind::NotFound);
+    assert_eq!(bound_key(registry, 1).await, Some(key(1)), "it may attest with its key");
+    change(1, MachineChange::Release).await;
+    change(2, MachineChange::Release).await;
+    assert_eq!(state_of(registry, 1).await, Some(MachineState::Active), "it was bound before");
+    let outcome = ok(registry.bind(&sample::approved_ak(2, 2), line).await);
+    assert_eq!(outcome, BindOutcome::Bound);
+    change(1, MachineChange::Retire).await;
+    let outcome = ok(registry.bind(&sample::approved_ak(3, 1), line).await);
+    assert_eq!(outcome, BindOutcome::NoMachine);
+}
+
 async fn one_of_many_at_once_wins(aks: &dyn AkRegistry) {
     let keys: Vec<_> = (1..=8).map(|number| sample::approved_ak(number, 1)).collect();
     let line = sample::line();
@@ -262,6 +290,25 @@ async fn keys_go_with_their_machine<R: MachineRegistry + AkRegistry>(registry: &
     ok(registry.expire_unclaimed(sample::time(1)).await);
     let left = ok(AkRegistry::find(registry, &key(3)).await);
     assert_eq!(left, None, "also when the machine expires");
+}
+
+async fn a_key_is_found_with_its_machine_as_it_is_now<R: MachineRegistry + AkRegistry>(
+    registry: &R,
+) {
+    ok(registry.bind(&sample::approved_ak(1, 1), &sample::line()).await);
+    ok(registry.submit(&sample::ak(2, 2), &sample::line()).await);
+    for (number, state) in [(1, MachineState::Active), (2, MachineState::Unclaimed)] {
+        let record = ok(AkRegistry::find(registry, &key(number)).await);
+        let machine = ok(MachineRegistry::find(registry, &sample::machine_id(number)).await);
+        let found = ok(registry.find_with_machine(&key(number)).await);
+        assert_eq!(machine.as_ref().map(|machine| machine.state), Some(state));
+        assert_eq!(found, record.map(|record| (record, machine)));
+    }
+    ok(MachineRegistry::revoke(registry, &sample::machine_id(1), &sample::line()).await);
+    let found = ok(registry.find_with_machine(&key(1)).await);
+    let state = found.and_then(|(_, machine)| machine).map(|machine| machine.state);
+    assert_eq!(state, Some(MachineState::Revoked));
+    assert_eq!(ok(registry.find_with_machine(&key(3)).await), None);
 }
 
 async fn a_claimed_machine_does_not_expire<R: MachineRegistry + AkRegistry>(registry: &R) {

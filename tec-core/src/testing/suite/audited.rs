@@ -1,6 +1,8 @@
 use super::{kind, ok};
+use crate::machine::MachineChange;
 use crate::port::{
-    AkRegistry, AuditEvent, ImageRegistry, MachineRegistry, SecretStore, UnclaimedLimit,
+    AkRegistry, AuditEvent, ImageRegistry, MachineRegistry, PortErrorKind, SecretStore,
+    UnclaimedLimit,
 };
 use crate::testing::sample;
 
@@ -70,8 +72,13 @@ pub async fn audited_changes<P: AuditedPorts>(
     for _ in 0..2 {
         ok(aks.revoke(&key.fingerprint(), &line()).await);
         ok(images.revoke(&sample::image_name(1), &line()).await);
+    }
+    ok(machines.change(&sample::machine_id(1), MachineChange::Quarantine, &line()).await);
+    for _ in 0..2 {
         ok(machines.revoke(&sample::machine_id(1), &line()).await);
     }
+    let late = machines.change(&sample::machine_id(1), MachineChange::Release, unused).await;
+    assert_eq!(kind(late), PortErrorKind::Conflict);
     assert_eq!(read(ports).await, lines);
 }
 

@@ -1,6 +1,6 @@
 use super::{at_once, kind, ok};
 use crate::id::MachineId;
-use crate::machine::{Machine, MachineState, RegisteredBy};
+use crate::machine::{Machine, MachineChange, MachineState, RegisteredBy};
 use crate::port::{CreateOutcome, MachineRegistry, PortErrorKind, UnclaimedLimit};
 use crate::testing::sample;
 
@@ -14,6 +14,7 @@ pub async fn machine_registry<R: MachineRegistry>(make: impl AsyncFn() -> R) {
     limit_holds_for_many_at_once(&make().await).await;
     list_pages_in_order(&make().await).await;
     revoke_marks_and_repeats(&make().await).await;
+    a_quarantine_is_lifted_and_what_is_final_stays(&make().await).await;
     remove_repeats(&make().await).await;
     only_strays_expire(&make().await).await;
 }
@@ -98,6 +99,48 @@ async fn revoke_marks_and_repeats(registry: &dyn MachineRegistry) {
     assert_eq!(ok(again), CreateOutcome::Existed, "registering does not undo a revocation");
     let state = ok(registry.find(&id).await).map(|machine| machine.state);
     assert_eq!(state, Some(MachineState::Revoked));
+}
+
+async fn a_quarantine_is_lifted_and_what_is_final_stays(registry: &dyn MachineRegistry) {
+    use MachineChange::{Quarantine, Release, Retire};
+    let line = &sample::line();
+    let (id, other) = (sample::machine_id(1), sample::machine_id(2));
+    let state = async |id| ok(registry.find(&id).await).map(|machine| machine.state);
+    for change in [Quarantine, Release, Retire] {
+        let refused = registry.change(&id, change, line).await;
+        assert_eq!(kind(refused), PortErrorKind::NotFound);
+    }
+    for number in [1, 2] {
+        ok(registry.create(&sample::machine(number), UnclaimedLimit::Unlimited).await);
+    }
+    for _ in 0..2 {
+        ok(registry.change(&id, Quarantine, line).await);
+        assert_eq!(state(id).await, Some(MachineState::Quarantined));
+    }
+    assert_eq!(ok(registry.expire_unclaimed(sample::time(i64::MAX / 2)).await), 1, "it stays");
+    let none = UnclaimedLimit::AtMost(1);
+    let made = registry.create(&sample::machine(2), none).await;
+    assert_eq!(ok(made), CreateOutcome::Created, "it is not unclaimed");
+    for _ in 0..2 {
+        ok(registry.change(&id, Release, line).await);
+        assert_eq!(state(id).await, Some(MachineState::Unclaimed));
+    }
+    ok(registry.change(&other, Quarantine, line).await);
+    for id in [id, other] {
+        for _ in 0..2 {
+            ok(registry.change(&id, Retire, line).await);
+            assert_eq!(state(id).await, Some(MachineState::Retired));
+        }
+    }
+    ok(registry.revoke(&other, line).await);
+    assert_eq!(state(other).await, Some(MachineState::Revoked), "a revocation overrides all");
+    for (id, change) in
+        [(id, Quarantine), (id, Release), (other, Quarantine), (other, Release), (other, Retire)]
+    {
+        assert_eq!(kind(registry.change(&id, change, line).await), PortErrorKind::Conflict);
+    }
+    assert_eq!(state(id).await, Some(MachineState::Retired));
+    assert_eq!(state(other).await, Some(MachineState::Revoked));
 }
 
 async fn remove_repeats(registry: &dyn MachineRegistry) {

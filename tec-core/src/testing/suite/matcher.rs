@@ -46,7 +46,9 @@ fn machines() -> Vec<Option<Machine>> {
         None,
         in_state(MachineState::Unclaimed),
         in_state(MachineState::Active),
+        in_state(MachineState::Quarantined),
         in_state(MachineState::Revoked),
+        in_state(MachineState::Retired),
         Some(bound_before(None)),
         Some(bound_before(Some(8))),
         Some(bound_before(Some(9))),
@@ -97,8 +99,8 @@ fn check(
         return;
     }
     assert!(
-        machine.is_some_and(|machine| machine.state != MachineState::Revoked),
-        "approved for a machine that is not there or was revoked: {told}"
+        machine.is_some_and(|machine| machine.state.takes_keys()),
+        "approved for a machine that is not there or not in service: {told}"
     );
     assert!(
         of_machine.is_none_or(|bound| bound.public == candidate.public),

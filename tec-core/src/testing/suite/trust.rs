@@ -2,7 +2,7 @@ use super::{kind, ok};
 use crate::ak::ApprovedAk;
 use crate::code::Code;
 use crate::id::ResourcePath;
-use crate::machine::{LastBinding, MachineState};
+use crate::machine::{LastBinding, MachineChange, MachineState};
 use crate::migrate::{
     AdoptPage, Adopted, Authority, Clash, Epoch, Role, SwapOutcome, Transition, TrustAnchor,
     TrustUnit, UnitName,
@@ -31,6 +31,7 @@ where
     what_contradicts_is_left_as_it_is(&make().await, &make().await).await;
     what_is_gone_at_the_other_goes_here(&make().await, &make().await).await;
     each_role_does_what_it_may(&make().await, &make().await).await;
+    what_is_out_of_service_stays_so(&make().await, &make().await).await;
     recovery_keys_go_with_their_machine(&make().await, &make().await).await;
 }
 
@@ -184,6 +185,41 @@ where
     ok(MachineRegistry::revoke(source, &sample::machine_id(1), &sample::line()).await);
     let later = ok(adopt(target, &pass, &all(source).await).await);
     assert_eq!(later.iter().filter(|one| **one == Adopted::Updated).count(), 1);
+}
+
+async fn what_is_out_of_service_stays_so<A>(source: &A, target: &A)
+where
+    A: TrustAnchor + MachineRegistry + AkRegistry + ImageRegistry + SecretStore,
+{
+    use MachineChange::{Quarantine, Release, Retire};
+    use MachineState::{Active, Quarantined, Retired, Revoked};
+    fill(source, 1..=4).await;
+    let line = &sample::line();
+    let change = async |number, change| {
+        ok(source.change(&sample::machine_id(number), change, line).await);
+    };
+    change(1, Quarantine).await;
+    change(2, Retire).await;
+    let (_, pass) = pair(source, target).await;
+    ok(adopt(target, &pass, &all(source).await).await);
+    let states = async || {
+        let machines = ok(MachineRegistry::list(target, None, 10).await);
+        machines.into_iter().map(|machine| machine.state).collect::<Vec<_>>()
+    };
+    assert_eq!(states().await, [Quarantined, Retired, Active, Active]);
+    assert_eq!(ok(crate::migrate::verify(source, target, &[1; 32]).await), []);
+    // So does what changes at the source while it is copied.
+    change(3, Quarantine).await;
+    change(4, Retire).await;
+    let differ = ok(crate::migrate::verify(source, target, &[2; 32]).await);
+    assert!(differ.len() == 2 && differ.iter().all(|one| one.difference.is_loss()), "{differ:?}");
+    ok(adopt(target, &pass, &all(source).await).await);
+    assert_eq!(states().await, [Quarantined, Retired, Quarantined, Retired]);
+    // A release is not copied: an admin lifts the quarantine at the target, too.
+    change(1, Release).await;
+    ok(MachineRegistry::revoke(source, &sample::machine_id(3), line).await);
+    ok(adopt(target, &pass, &all(source).await).await);
+    assert_eq!(states().await, [Quarantined, Retired, Revoked, Retired]);
 }
 
 async fn recovery_keys_go_with_their_machine<A>(source: &A, target: &A)

@@ -155,14 +155,15 @@ impl Enrollments for KubeEnrollments {
         self.swap(object, claim).await
     }
 
-    /// A machine that somebody revoked stays so, and its node gets nothing.
+    /// A machine that somebody quarantined, retired or revoked stays so, and its node gets nothing.
     async fn settle(&self, claim: &Claim, key: &PublicKey) -> Result<Settled, PortError> {
         let matcher = self.matcher().await?;
         let id = self.machine_id(claim).await?;
         let now = self.0.clock().now();
         let machine = Machine::unclaimed(id, RegisteredBy::JoinService, now);
         // The node proved its key; there is no number of such machines to keep low.
-        self.0.create(&machine, UnclaimedLimit::Unlimited).await?;
+        let named = self.0.with_node_name(claim.name.to_string());
+        named.create(&machine, UnclaimedLimit::Unlimited).await?;
         let candidate = AkCandidate::from_node(key.clone(), None);
         let ports = AkPorts::new(&self.0, &self.0, &*matcher, &self.0, &**self.0.clock())
             .with_claims(ClaimLimits::NONE);

@@ -46,7 +46,8 @@ pub trait Enrollments: fmt::Debug + Send + Sync {
     async fn add(&self, claim: &Claim) -> Result<CreateOutcome, PortError>;
 
     /// Registers the machine of a claim, and its key as the cluster's approval policy says; again
-    /// changes nothing. Kind `Denied` for a machine or a key that was revoked.
+    /// changes nothing. Kind `Denied` for a machine that is not in service or a key that was
+    /// revoked.
     async fn settle(&self, claim: &Claim, key: &PublicKey) -> Result<Settled, PortError>;
 }
 

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use tec_core::ak::{AkRecord, AkState, Fingerprint};
 use tec_core::id::{ImageName, MachineId, ResourcePath};
 use tec_core::image::ApprovedImage;
-use tec_core::machine::{Machine, MachineState};
+use tec_core::machine::Machine;
 use tec_core::migrate::{MachineUnit, TrustUnit, UnitName};
 use tec_core::port::PortError;
 use tec_core::secret::SecretBytes;
@@ -185,7 +185,7 @@ impl Snapshot {
     pub(super) fn lost_secret(&self) -> Option<MachineId> {
         let is_lost = |(id, here): &(&MachineId, &HereMachine)| {
             here.had_secret
-                && here.machine.state != MachineState::Revoked
+                && !here.machine.state.is_final()
                 && self.secrets.get(*id).is_none_or(is_empty)
         };
         self.machines.iter().find(is_lost).map(|(id, _)| *id)

@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use tec_core::ak::{AkRecord, AkState, Fingerprint, SourceNetwork};
 use tec_core::id::{ImageName, ResourcePath};
 use tec_core::image::ApprovedImage;
-use tec_core::machine::MachineState;
 use tec_core::migrate::{AdoptPage, MachineUnit, Merged, TrustUnit};
 use tec_core::port::{AuditAction, AuditEvent, PortError, PortErrorKind};
 
@@ -94,7 +93,7 @@ impl KubeRegistry {
         made.map_err(|error| port_error(format!("adopt {name}"), error))
     }
 
-    /// The machine that is here, revoked if that comes.
+    /// The machine that is here, out of service if that comes.
     async fn renew_machine(
         &self,
         unit: &MachineUnit,
@@ -102,9 +101,10 @@ impl KubeRegistry {
         page: &AdoptPage<'_>,
     ) -> Result<api::Machine, PortError> {
         let failed = |error| port_error(format!("adopt {}", here.name), error);
-        let is_news = here.machine.state != unit.machine.state;
-        if is_news && unit.machine.state == MachineState::Revoked {
-            let patch = json!({"spec": {"revokedAt": page.at.to_string()}});
+        let state = unit.machine.state;
+        if here.machine.state.strictness() < state.strictness() {
+            let spec = api::MachineSpec::default().patch_to(state, page.at);
+            let patch = json!({ "spec": spec });
             let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
             let revoked = self.machines().patch(&here.name, &params, &patch).await;
             return revoked.map_err(failed);

@@ -28,6 +28,7 @@ use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, Resource as _, ResourceExt as _};
 use serde_json::json;
 use tec_core::attest::Attempt;
+use tec_core::boot::BootState;
 use tec_core::code::Code;
 use tec_core::id::{AttemptId, MachineId};
 use tec_core::port::{AttemptLog, PortError, PortErrorKind, chain};
@@ -188,7 +189,11 @@ impl AttemptLog for AttemptEvents {
     async fn record(&self, attempt: &Attempt) -> Result<(), PortError> {
         self.log.record(attempt).await?;
         if let (Some(machine), Some(outcome)) = (attempt.machine, Outcome::of(attempt)) {
-            let line = Line { machine, outcome, attempt: attempt.id, at: attempt.at, count: 1 };
+            let images = attempt.booted.iter().flat_map(BootState::images);
+            let images: Vec<_> = images.map(ToString::to_string).collect();
+            let image = Some(images.join(", ")).filter(|images| !images.is_empty());
+            let (attempt, at) = (attempt.id, attempt.at);
+            let line = Line { machine, outcome, attempt, at, count: 1, image };
             if self.tally().add(line, Instant::now()) == News::Yes {
                 self.changed.notify_one();
             }
@@ -241,6 +246,7 @@ fn last(line: &Line) -> String {
             Outcome::Released => None,
             Outcome::Refused(code) => Some(code.to_string()),
         },
+        image: line.image.clone(),
     };
     json!(last).to_string()
 }

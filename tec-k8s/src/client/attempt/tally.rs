@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::{MOST_LINES, MOST_OF_NOBODY, Outcome, QUIET};
 
 /// One outcome of a machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Line {
     pub(super) machine: MachineId,
     pub(super) outcome: Outcome,
@@ -18,6 +18,8 @@ pub(super) struct Line {
     pub(super) at: Timestamp,
     /// How many did.
     pub(super) count: u64,
+    /// The images that the last one booted.
+    pub(super) image: Option<String>,
 }
 
 /// When there is something to tell.
@@ -40,6 +42,7 @@ struct Entry {
     attempt: AttemptId,
     at: Timestamp,
     count: u64,
+    image: Option<String>,
     /// How many of them were told.
     told: u64,
     /// Not told before.
@@ -60,7 +63,7 @@ impl Tally {
             if entry.attempt != line.attempt {
                 entry.count = entry.count.saturating_add(line.count);
             }
-            (entry.attempt, entry.at) = (line.attempt, line.at);
+            (entry.attempt, entry.at, entry.image) = (line.attempt, line.at, line.image);
             let is_news = was_told && entry.told < entry.count;
             return if is_news { News::Yes } else { News::No };
         }
@@ -77,9 +80,8 @@ impl Tally {
         if is_full(self) {
             return News::No;
         }
-        let entry =
-            Entry { attempt: line.attempt, at: line.at, count: line.count, told: 0, due: now };
-        self.0.insert(key, entry);
+        let Line { attempt, at, count, image, .. } = line;
+        self.0.insert(key, Entry { attempt, at, count, image, told: 0, due: now });
         News::Yes
     }
 
@@ -100,6 +102,7 @@ impl Tally {
                     attempt: entry.attempt,
                     at: entry.at,
                     count: entry.count,
+                    image: entry.image.clone(),
                 })
             }
         }
@@ -129,6 +132,7 @@ mod tests {
             attempt: sample::attempt_id(attempt),
             at: Timestamp::from_unix_seconds(1_700_000_000),
             count: 1,
+            image: None,
         };
         tally.add(line, now)
     }

@@ -1,6 +1,7 @@
 //! What happens at the same time: the broker holds its answer back while something else is done.
 
 use http_body_util::BodyExt as _;
+use tec_core::machine::MachineChange;
 
 use super::*;
 
@@ -78,6 +79,40 @@ async fn a_revocation_while_the_broker_looks_at_evidence_counts() {
         assert_eq!(error(&body).code(), Some(Code::MachineUnknown));
     }
     assert_eq!(world.forwarded("resource"), 0);
+}
+
+#[tokio::test]
+async fn a_quarantined_machine_attests_and_gets_no_key_until_it_is_released() {
+    let world = World::new().await;
+    let change = async |change| {
+        let machines: &dyn MachineRegistry = &*world.registry;
+        let machine = sample::machine_id(1);
+        machines.change(&machine, change, &sample::line()).await.unwrap();
+    };
+    let (id, ..) = world.attest(1).await;
+    change(MachineChange::Quarantine).await;
+    // A session from before opens nothing.
+    let (status, _, body) = world.get(1, &id).await;
+    assert_eq!(status, StatusCode::UNAUTHORIZED);
+    assert_eq!(error(&body).code(), Some(Code::MachineQuarantined));
+    let (_, status, body) = world.attest(1).await;
+    assert_eq!(status, StatusCode::UNAUTHORIZED);
+    assert_eq!(error(&body).code(), Some(Code::MachineQuarantined));
+    assert_eq!(world.forwarded("resource"), 0);
+    let attempts: &dyn AttemptLog = &*world.registry;
+    let latest = attempts.latest(Some(sample::machine_id(1)), 1).await.unwrap().remove(0);
+    assert_eq!(latest.ladder.code, Some(Code::MachineQuarantined));
+    let failed = latest.ladder.first_failure().unwrap().gate;
+    assert_eq!(failed, Gate::ReleasePolicy, "all that it proved is on record");
+    assert_eq!(world.attest(2).await.1, StatusCode::OK, "others get their keys");
+    change(MachineChange::Release).await;
+    let (id, status, _) = world.attest(1).await;
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(world.get(1, &id).await.0, StatusCode::OK);
+    change(MachineChange::Retire).await;
+    let (status, _, body) = world.get(1, &id).await;
+    assert_eq!(status, StatusCode::UNAUTHORIZED);
+    assert_eq!(error(&body).code(), Some(Code::MachineUnknown));
 }
 
 #[tokio::test]

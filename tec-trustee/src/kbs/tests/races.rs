@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use tec_core::attest::{VerifiedEvidence, VerifyError};
+use tec_core::machine::MachineChange;
 use tec_core::port::{EvidenceRequest, Verifier};
 use tokio::sync::Notify;
 
@@ -71,6 +72,29 @@ async fn a_revocation_while_evidence_is_verified_counts() {
     let token = answer.json()["token"].as_str().unwrap().to_owned();
     let answer = get(&own_path()).bearer(&token).of(&world.kbs).await;
     answer.is_error(401, &ErrorKind::PolicyDeny);
+}
+
+#[tokio::test]
+async fn a_quarantined_machine_gets_no_key_whatever_it_booted() {
+    let world = World::new().await;
+    let change = async |change| {
+        let machines: &dyn MachineRegistry = &*world.registry;
+        let machine = sample::machine_id(1);
+        machines.change(&machine, change, &sample::line()).await.unwrap();
+    };
+    let before = attest(&world).await;
+    change(MachineChange::Quarantine).await;
+    denied_after(&world, &before, Code::MachineQuarantined).await;
+    for image in [1, 2] {
+        let (cookie, answer) = attest_with(&world, &FakeAttester::new(1, image)).await;
+        denied_after(&world, &cookie, Code::MachineQuarantined).await;
+        let token = answer.json()["token"].as_str().unwrap().to_owned();
+        let answer = get(&own_path()).bearer(&token).of(&world.kbs).await;
+        answer.is_error(401, &ErrorKind::PolicyDeny);
+    }
+    change(MachineChange::Release).await;
+    let cookie = attest(&world).await;
+    assert_eq!(get(&own_path()).cookie(&cookie).of(&world.kbs).await.status, StatusCode::OK);
 }
 
 #[tokio::test]

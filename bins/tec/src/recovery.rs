@@ -1,4 +1,4 @@
-//! `tec machine recovery-key`.
+//! Recovery keys: printed by `tec machine recovery-key` and by `kubectl tec machine recovery-key`.
 
 use std::path::Path;
 
@@ -7,13 +7,12 @@ use serde::Serialize;
 use tec_core::code::Code;
 use tec_core::flow;
 use tec_core::id::MachineId;
+use tec_core::port::SecretStore;
 use tec_core::recovery::RecoveryKey;
 use tec_core::secret::SecretBytes;
-use tec_core::store::Store;
 use tec_support::exit::CodedError;
 use tec_trustee::jwe::{EcPrivateKey, Jwe};
 
-use super::coded;
 use crate::output::Output;
 
 /// A key that a machine left.
@@ -33,17 +32,19 @@ enum Content {
     Key(String),
 }
 
-pub(super) async fn print(
-    store: &Store,
+/// Prints the recovery keys of a machine.
+pub(crate) async fn print(
+    store: &dyn SecretStore,
+    unavailable: Code,
     id: MachineId,
     identity: Option<&Path>,
     output: Output,
 ) -> anyhow::Result<()> {
     let identity = identity.map(read_identity).transpose()?;
-    let found = flow::escrowed(store, &id).await.map_err(coded(
-        Code::StoreUnavailable,
-        format!("look up the recovery keys of machine {id}"),
-    ))?;
+    let found = flow::escrowed(store, &id).await.map_err(|error| {
+        let context = format!("look up the recovery keys of machine {id}");
+        CodedError::caused(error.code().unwrap_or(unavailable), context, error)
+    })?;
     if found.is_empty() {
         let message = format!("machine {id} left no recovery key");
         return Err(CodedError::new(Code::KeyMissing, message).into());
@@ -67,7 +68,7 @@ fn read_identity(path: &Path) -> anyhow::Result<EcPrivateKey> {
 
 fn read(number: u32, sealed: &SecretBytes, key: Option<&EcPrivateKey>) -> anyhow::Result<Left> {
     let jwe = sealed.expose("show it to the admin");
-    let jwe: Jwe = serde_json::from_slice(jwe).context("read a recovery key of the store")?;
+    let jwe: Jwe = serde_json::from_slice(jwe).context("read a recovery key")?;
     let content = match key {
         None => Content::Sealed(jwe),
         Some(key) => Content::Key(opened(number, &jwe, key)?),

@@ -1,0 +1,124 @@
+//! `kubectl tec` answers what `tec` answers: attempts by id, readmission, recovery keys, audit lines,
+//! images.
+
+use std::sync::Arc;
+
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+use tec_core::ak::{ClockReading, TpmClock as Reading};
+use tec_core::id::ResourcePath;
+use tec_core::machine::{Machine as Known, RegisteredBy};
+use tec_core::port::{
+    AttemptLog as _, AuditAction, AuditEvent, Clock as _, ClockLog as _, MachineRegistry,
+    SecretStore, UnclaimedLimit,
+};
+use tec_core::secret::SecretBytes;
+use tec_core::testing::sample;
+use tec_k8s::api::{ApprovedImage, ApprovedImageSpec, TpmClock};
+use tec_k8s::client::{AttemptRecords, KubeRegistry};
+use tec_support::SystemClock;
+
+use crate::packages::Plugin;
+
+/// A plugin, and the namespace as a registry, in which machine 1 is.
+async fn world() -> (Plugin, KubeRegistry, String) {
+    let plugin = Plugin::start().await;
+    let admin = plugin.plane.admin().unwrap();
+    let registry = KubeRegistry::new(admin, &plugin.namespace, Arc::new(SystemClock));
+    let id = sample::machine_id(1);
+    let machine = Known::unclaimed(id, RegisteredBy::Admin, SystemClock.now());
+    let machines: &dyn MachineRegistry = &registry;
+    machines.create(&machine, UnclaimedLimit::Unlimited).await.unwrap();
+    (plugin, registry, id.to_string())
+}
+
+fn text(plugin: &Plugin, arguments: &[&str]) -> String {
+    let output = plugin.command("text").args(arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_attempt_is_explained_by_its_id_and_listed() {
+    let (plugin, registry, machine) = world().await;
+    let attempt = sample::attempt(7, Some(1));
+    AttemptRecords::new(registry.clone()).record(&attempt).await.unwrap();
+    let id = attempt.id.to_string();
+    let explained = plugin.json(&["explain", &id]);
+    assert_eq!(explained, serde_json::to_value(&attempt).unwrap());
+    let listed = plugin.json(&["audit", "attempts", "--machine", &machine]);
+    assert_eq!(listed, json!([explained]));
+    let others = sample::machine_id(2).to_string();
+    assert_eq!(plugin.json(&["audit", "attempts", "--machine", &others]), json!([]));
+    let unknown = sample::attempt(8, None).id.to_string();
+    let refused = plugin.run(&["explain", &unknown]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("TEC-C404"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_readmitted_tpm_has_no_clock_and_a_line_says_so() {
+    let (plugin, registry, machine) = world().await;
+    let at = sample::time(1);
+    let clock: Reading = serde_json::from_value(json!({
+        "clock_ms": 5, "reset_count": 1, "restart_count": 0, "safe": true,
+    }))
+    .unwrap();
+    let reading = ClockReading::new(clock, at, at);
+    let key = sample::public_key(1).fingerprint();
+    registry.advance(&key, sample::machine_id(1), &reading).await.unwrap();
+    let clocks = plugin.api::<TpmClock>();
+    let count = async || clocks.list(&ListParams::default()).await.unwrap().items.len();
+    let planned = plugin.json(&["machine", "readmit", &machine, "--dry-run"]);
+    assert_eq!((planned["dry_run"].as_bool(), count().await), (Some(true), 1));
+    let done = plugin.json(&["machine", "readmit", &machine]);
+    assert_eq!((done["dry_run"].as_bool(), count().await), (Some(false), 0));
+    let again = plugin.run(&["machine", "readmit", &machine]);
+    assert_eq!(again.status.code(), Some(1));
+    let lines = plugin.json(&["audit", "list", "--machine", &machine]);
+    let last = lines.as_array().unwrap().last().unwrap().clone();
+    assert_eq!(last["action"], "tpm-readmitted", "{lines}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn recovery_keys_that_a_migration_brought_are_printed() {
+    let (plugin, registry, machine) = world().await;
+    let none = plugin.run(&["machine", "recovery-key", &machine]);
+    assert_eq!(none.status.code(), Some(1));
+    let sealed = json!({
+        "protected": "e30", "encrypted_key": "AA", "iv": "AA", "ciphertext": "AA", "tag": "AA",
+    });
+    let path = ResourcePath::recovery(&sample::machine_id(1), 1);
+    let action = AuditAction::RecoveryEscrowed;
+    let line =
+        AuditEvent::new(SystemClock.now(), action, Some(sample::machine_id(1)), path.as_str());
+    let secrets: &dyn SecretStore = &registry;
+    let bytes = SecretBytes::new(sealed.to_string().into_bytes());
+    secrets.put_new(&path, &bytes, &line).await.unwrap();
+    let printed = plugin.json(&["machine", "recovery-key", &machine]);
+    assert_eq!(printed[0]["number"], 1);
+    assert_eq!(printed[0]["sealed"]["ciphertext"], sealed["ciphertext"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_image_is_shown_with_components_pins_and_machines() {
+    let (plugin, _registry, machine) = world().await;
+    let mut spec = ApprovedImageSpec::default();
+    spec.image = format!("registry.example/os@sha256:{:064x}", 1);
+    let images = plugin.api::<ApprovedImage>();
+    images.create(&PostParams::default(), &ApprovedImage::new("44", spec)).await.unwrap();
+    let known = sample::image(1).expected.pcrs;
+    let status = |status: Value| Patch::Merge(json!({ "status": status }));
+    let params = PatchParams::default();
+    let pcrs = status(json!({"pcrs": known, "pinnedPcrs": [4]}));
+    images.patch_status("44", &params, &pcrs).await.unwrap();
+    let machines = plugin.api::<tec_k8s::api::Machine>();
+    let name = tec_k8s::api::Machine::name_of(&sample::machine_id(1));
+    machines.patch_status(&name, &params, &status(json!({"image": "44"}))).await.unwrap();
+    let shown = text(&plugin, &["image", "show", "44"]);
+    let component = &known[0].events[0].id;
+    for part in [component, "pinned PCRs: 4", &format!("last booted by machine {machine}")] {
+        assert!(shown.contains(part), "{part} in {shown}");
+    }
+    assert_eq!(plugin.json(&["image", "show", "44"])["last_booted_by"], json!([machine]));
+}

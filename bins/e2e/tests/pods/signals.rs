@@ -1,0 +1,50 @@
+//! What a Prometheus in the cluster would scrape of real pods, and which alerts it would fire.
+
+use tec_core::port::Clock as _;
+use tec_e2e::kube::Prometheus;
+use tec_e2e::pods::{BROKER, Charts, NAMESPACE, OPERATOR};
+use tec_support::SystemClock;
+
+/// Deployments, each with its Service for metrics that the ServiceMonitor selects.
+const SCRAPED: [&str; 4] = [OPERATOR, BROKER, "register-server", "attestation-key-register"];
+const DAY: i64 = 86_400;
+
+/// One scrape of every pod.
+pub(crate) fn scrape(charts: &Charts, prometheus: &mut Prometheus) {
+    let mut answers = Vec::new();
+    for name in SCRAPED {
+        let job = format!("{name}-metrics");
+        charts.kubectl(&["get", "service", &job]).unwrap();
+        let mut pods = charts.pods(name).unwrap();
+        pods.sort();
+        for pod in pods {
+            let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/http:{pod}:9090/proxy/metrics");
+            // A pod may be about to end.
+            answers.push((job.clone(), charts.kubectl(&["get", "--raw", &path]).ok()));
+        }
+    }
+    let answers: Vec<_> = answers.iter().map(|(job, text)| (&**job, text.as_deref())).collect();
+    prometheus.scrape(&answers);
+}
+
+/// No alert about programs, images or certificates fires while all of them work.
+pub(crate) fn nothing_fires(prometheus: &Prometheus) {
+    let now = SystemClock.now().unix_seconds();
+    for alert in [
+        "TecOperatorDown",
+        "TecKeyBrokerDown",
+        "TecRegistrationDown",
+        "TecNoLeader",
+        "TecNoApprovedImage",
+        "TecCertificateEnds",
+    ] {
+        assert!(!prometheus.fires(alert, now), "{alert}");
+    }
+    assert!(prometheus.fires("TecCertificateEnds", now + 85 * DAY), "no server tells its expiry");
+}
+
+/// A node was refused between the last scrapes.
+pub(crate) fn a_refusal_fires(prometheus: &Prometheus) {
+    let now = SystemClock.now().unix_seconds();
+    assert!(prometheus.fires("TecAttestationsRefused", now));
+}
