@@ -44,8 +44,7 @@ fn the_charts_with_default_values_on_a_real_node() {
     life::a_broken_key_broker_replaces_no_good_one(&charts, &mut one);
     life::an_api_server_that_was_away(&charts, &mut one);
     let mut prometheus = Prometheus::default();
-    signals::scrape(&charts, &mut prometheus);
-    signals::nothing_fires(&prometheus);
+    signals::nothing_fires(&charts, &mut prometheus);
     one.a_changed_kernel_is_refused_and_named(&charts);
     signals::scrape(&charts, &mut prometheus);
     signals::a_refusal_fires(&prometheus);
