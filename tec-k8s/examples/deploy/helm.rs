@@ -6,7 +6,7 @@
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use tec_k8s::api::crds;
-use tec_k8s::render::{Installation, Object, PodUser, operator, user_roles};
+use tec_k8s::render::{Component, Installation, Object, PodUser, operator, user_roles};
 
 use crate::{Files, REPOSITORY, VERSION, dashboard, monitoring, values, yaml};
 
@@ -97,12 +97,27 @@ fn operator_templates() -> Result<(String, String)> {
             _ => &mut programs,
         };
         file.push_str("---\n");
-        file.push_str(&text);
+        file.push_str(&kept(object, &text));
         if matches!(object, Object::ServiceAccount(_)) {
             file.push_str(PULL_SECRETS);
         }
     }
     Ok((accounts, programs))
+}
+
+/// The accounts and rights of servers stay when the chart is uninstalled. Their pods run on, and the
+/// tokens of an account that is deleted and created again are void until the kubelet renews them.
+fn kept(object: &Object, text: &str) -> String {
+    let ends_with_the_operator = [Component::Operator, Component::ComputePcrs]
+        .iter()
+        .any(|component| object.name().starts_with(component.service_account()));
+    match object.kind() {
+        "ServiceAccount" | "Role" | "RoleBinding" if !ends_with_the_operator => {
+            let kept = "metadata:\n  annotations:\n    helm.sh/resource-policy: keep\n";
+            text.replacen("metadata:\n", kept, 1)
+        }
+        _ => text.to_owned(),
+    }
 }
 
 /// Pods take the pull secrets of their account, also those that the operator deploys.

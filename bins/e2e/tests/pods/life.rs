@@ -72,9 +72,14 @@ pub(crate) fn an_uninstallation_keeps_machines(charts: &Charts, one: &mut One) {
     let machine = format!("machine/machine-{id}");
     let key = ["get", "secret", &id, "--output=jsonpath={.metadata.uid} {.data}"];
     let before = charts.kubectl(&key).unwrap();
+    let account = ["get", "serviceaccount", BROKER, "--output=jsonpath={.metadata.uid}"];
+    let account_before = charts.kubectl(&account).unwrap();
     charts.uninstall().unwrap();
     charts.kubectl(&["get", &machine]).unwrap();
     assert_eq!(charts.kubectl(&key).unwrap(), before);
+    // Another account of that name would make the tokens of running pods void.
+    assert_eq!(charts.kubectl(&account).unwrap(), account_before);
+    one.opens();
     charts.operator("install", &charts_of_today()).unwrap();
     all_available(charts, &ours());
     one.opens();

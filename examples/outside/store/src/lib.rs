@@ -255,8 +255,8 @@ impl AkRegistry for FileStore {
     ) -> Result<Option<(AkRecord, Option<Machine>)>, PortError> {
         Ok(self.read(|state| {
             let ak = state.key(key)?.clone();
-            let machine = state.machines.iter().find(|machine| machine.id == ak.machine);
-            Some((ak, machine.cloned()))
+            let machine = state.machines.get(&ak.machine).cloned();
+            Some((ak, machine))
         }))
     }
 
