@@ -13,7 +13,7 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, Role, RoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tec_e2e::packages::{directory, documents, helm, kustomize, whole_numbers};
 use tec_k8s::render::{Component, DEFAULT_NAMESPACE};
 
@@ -71,17 +71,38 @@ fn operator_of(overlay: &str) -> BTreeMap<String, Value> {
     by_name(documents)
 }
 
+/// What the chart deploys, without the mark of what stays when it is uninstalled, and the names of that.
+fn operator_of_the_chart(values: &str) -> (BTreeMap<String, Value>, Vec<String>) {
+    let mut chart = by_name(helm("tec-operator", DEFAULT_NAMESPACE, &[values]).unwrap());
+    let mut kept = Vec::new();
+    for (name, document) in &mut chart {
+        let metadata = document["metadata"].as_object_mut().unwrap();
+        if let Some(annotations) = metadata.remove("annotations") {
+            assert_eq!(annotations, json!({ "helm.sh/resource-policy": "keep" }), "{name}");
+            kept.push(name.clone());
+        }
+    }
+    (chart, kept)
+}
+
 #[test]
 fn the_chart_and_the_kustomize_base_are_the_same() {
-    let chart = helm("tec-operator", DEFAULT_NAMESPACE, &["--set=userRoles=false"]).unwrap();
-    assert_eq!(by_name(chart), operator_of("kustomize/base"));
+    let (chart, kept) = operator_of_the_chart("--set=userRoles=false");
+    assert_eq!(chart, operator_of("kustomize/base"));
+    let accounts = |names: Vec<&String>| -> Vec<String> {
+        let accounts = names.into_iter().filter_map(|name| name.strip_prefix("ServiceAccount "));
+        accounts.map(str::to_owned).collect()
+    };
+    // The operator and its Job end with the chart; every other account belongs to a server that runs on.
+    let mut of_servers = accounts(chart.keys().collect());
+    of_servers.retain(|name| !["trusted-cluster-operator", "compute-pcrs"].contains(&&**name));
+    assert_eq!(accounts(kept.iter().collect()), of_servers);
 }
 
 #[test]
 fn the_chart_for_openshift_and_the_overlay_are_the_same() {
-    let values = ["--set=userRoles=false,assignedPodUser=true"];
-    let chart = helm("tec-operator", DEFAULT_NAMESPACE, &values).unwrap();
-    assert_eq!(by_name(chart), operator_of("kustomize/openshift"));
+    let (chart, _) = operator_of_the_chart("--set=userRoles=false,assignedPodUser=true");
+    assert_eq!(chart, operator_of("kustomize/openshift"));
 }
 
 #[test]
