@@ -24,6 +24,8 @@ use tec_k8s::render::Component;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
+/// How long a server may take until it knows its cluster.
+const SETTLED: Duration = Duration::from_secs(30);
 /// Requests in flight at the same time.
 const CALLERS: u64 = 16;
 /// Requests of one round at least, so that its begin and end, with fewer in flight, count little.
@@ -87,6 +89,7 @@ impl World {
             "metadata": { "name": "c" },
             "spec": {
                 "publicTrusteeAddr": "kbs.example:8080",
+                "dangerousPlainHttp": true,
                 "registration": { "mode": "Open", "maxUnclaimed": 4_000_000 },
             },
         }))?;
@@ -146,10 +149,16 @@ impl World {
     /// Asks for a config until there is one.
     async fn settle(&self) -> anyhow::Result<()> {
         let url = self.config();
-        while self.http.get(&url).send().await?.status() != 200 {
+        let begin = Instant::now();
+        loop {
+            let answer = self.http.get(&url).send().await?;
+            if answer.status() == 200 {
+                return Ok(());
+            }
+            let answer = answer.text().await?;
+            anyhow::ensure!(begin.elapsed() < SETTLED, "no config after {SETTLED:?}: {answer}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        Ok(())
     }
 
     fn config(&self) -> String {

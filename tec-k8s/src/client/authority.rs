@@ -27,6 +27,7 @@ use tec_core::port::{AuditEvent, AuditSink as _, PortError, PortErrorKind, chain
 use tec_core::time::Timestamp;
 
 use super::error::{is_conflict, port_error};
+use super::fence::Fence;
 use super::{ATTEMPTS, AUDIT, KubeRegistry, note};
 use crate::api::AUTHORITY;
 
@@ -35,13 +36,16 @@ const RECORD: &str = "record";
 /// Seconds for which a look at the record is believed by the first of two looks.
 const FRESH: i64 = 1;
 
-/// What the last look at the record saw.
+/// What the last look at the record saw, and the looks that are under way.
 #[derive(Debug, Default)]
-pub(super) struct Seen(Mutex<Option<(Timestamp, Option<Authority>)>>);
+pub(super) struct Seen {
+    last: Mutex<Option<(Timestamp, Option<Authority>)>>,
+    fence: Fence<Option<Authority>>,
+}
 
 impl Seen {
     fn lock(&self) -> MutexGuard<'_, Option<(Timestamp, Option<Authority>)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -169,8 +173,13 @@ impl KubeRegistry {
         remembered.map_or_else(|| founded(object), Ok)
     }
 
-    /// The record as it is now, and nothing where there never was one.
+    /// The record as it is now, and nothing where there never was one. All who ask during a look share
+    /// the next one, so that a rush of machines costs few of them.
     async fn look(&self) -> Result<Option<Authority>, PortError> {
+        self.seen.fence.look(self.look_alone()).await
+    }
+
+    async fn look_alone(&self) -> Result<Option<Authority>, PortError> {
         let now = self.clock.now();
         let object = self.authorities().get_opt(AUTHORITY).await;
         let object = object.map_err(|error| port_error("read the record of authority", error))?;

@@ -29,6 +29,7 @@ mod audit;
 mod authority;
 mod clock;
 mod error;
+mod fence;
 mod image;
 mod machine;
 mod record;

@@ -10,7 +10,6 @@
 
 mod belonging;
 mod demand;
-mod fence;
 mod log;
 mod meet;
 mod pass;

@@ -5,8 +5,8 @@ use std::sync::{Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 use tec_core::migrate::{Authority, Epoch, UnitName};
 
-use super::fence::Fence;
 use super::snapshot::Snapshot;
+use crate::client::fence::Fence;
 
 /// A pass that goes on with the next page.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(in crate::client) struct Passes {
     pub(super) export: Mutex<Option<Walk>>,
     pub(super) weigh: Mutex<Option<Walk>>,
     pub(super) adopt: Mutex<Option<Walk>>,
-    pub(super) fence: Fence,
+    pub(super) fence: Fence<Authority>,
 }
 
 /// What was listed when the pass began, if this is how it goes on.

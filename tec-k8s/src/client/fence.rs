@@ -2,30 +2,35 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tec_core::migrate::Authority;
 use tec_core::port::PortError;
 use tokio::sync::Mutex;
 
 /// A look answers all who asked for one before it began, so that writes which are under way at the
 /// same time cost one look and not one each. A look that was under way already answers nobody new:
 /// the record may have changed behind it.
-#[derive(Debug, Default)]
-pub(super) struct Fence {
+#[derive(Debug)]
+pub(super) struct Fence<T> {
     /// Looks that began; grows only under the lock.
     begun: AtomicU64,
     /// The number of the last look that ended, and what it found.
-    found: Mutex<Option<(u64, Authority)>>,
+    found: Mutex<Option<(u64, T)>>,
 }
 
-impl Fence {
+impl<T> Default for Fence<T> {
+    fn default() -> Self {
+        Self { begun: AtomicU64::new(0), found: Mutex::new(None) }
+    }
+}
+
+impl<T: Copy> Fence<T> {
     /// The record, by a look that begins after this call.
     ///
     /// # Cancel safety
     /// The next who asks looks anew.
     pub(super) async fn look(
         &self,
-        look: impl Future<Output = Result<Authority, PortError>>,
-    ) -> Result<Authority, PortError> {
+        look: impl Future<Output = Result<T, PortError>>,
+    ) -> Result<T, PortError> {
         let before = self.begun.load(Ordering::SeqCst);
         let mut found = self.found.lock().await;
         if let Some((number, record)) = *found
@@ -43,6 +48,7 @@ impl Fence {
 #[cfg(test)]
 mod tests {
     use futures::FutureExt as _;
+    use tec_core::migrate::Authority;
     use tokio::sync::oneshot;
 
     use super::*;
