@@ -191,6 +191,18 @@ codes! {
     TlsMaterial = "TEC-T500", 503, "certificate or private key cannot be used",
         "The file is missing, is not PEM, or certificate and key do not belong together.",
         "Check the files; give both --tls-cert and --tls-key, or none for the built-in CA.";
+    CertManagerMissing = "TEC-T404", 404, "cert-manager is not installed",
+        "The cluster object names an issuer of cert-manager, and the API server does not know the kind Certificate of \
+         cert-manager.io/v1.",
+        "Install cert-manager. Without it, create the cluster object again without spec.certificateIssuer.";
+    CertificatePending = "TEC-T503", 503, "cert-manager did not issue a certificate yet",
+        "The issuer does not exist, is not ready, refuses a name, or hands out no ca.crt, which nodes pin.",
+        "`kubectl describe certificate` and `kubectl get certificaterequest` show why. Use an issuer that fills ca.crt.";
+    CaHeldBack = "TEC-T409", 409, "machines do not trust the next CA yet",
+        "The CA of the servers is being replaced, and some machines did not report that their disks trust the next \
+         one: they are off, run no node-agent refresh-ca, or have another implementation of the Clevis pin.",
+        "Switch them on, install the timer tec-refresh-ca or run `node-agent refresh-ca`, or retire those that are \
+         gone; see docs/how-to/replace-the-ca.md.";
     ImageUnreadable = "TEC-I400", 400, "the image cannot be read",
         "No shim, boot loader or kernel was found, or a file is corrupt.",
         "Give the root of the image's file tree; the error names the file and the offset.";

@@ -66,6 +66,7 @@ pub mod plan;
 pub mod port;
 pub mod recovery;
 pub mod reference;
+pub mod rollover;
 pub mod secret;
 #[cfg(feature = "service")]
 pub mod service;

@@ -34,6 +34,7 @@
 //! ```
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+pub mod authority;
 pub mod clevis;
 #[cfg(feature = "rcar")]
 pub mod client;

@@ -209,3 +209,37 @@ pub(crate) fn disguised(
         format!("default/{other}/root?resource-path=default/{own}/root"),
     ]
 }
+
+/// Tells one bundle, and keeps the last report of each machine.
+#[cfg(feature = "kbs")]
+#[derive(Debug, Default)]
+pub(crate) struct FakeAuthorities(
+    std::sync::Mutex<std::collections::BTreeMap<tec_core::id::MachineId, Reported>>,
+);
+
+#[cfg(feature = "kbs")]
+type Reported = std::collections::BTreeSet<tec_core::digest::Sha256Digest>;
+
+#[cfg(feature = "kbs")]
+impl FakeAuthorities {
+    pub(crate) fn reports(&self) -> Vec<(tec_core::id::MachineId, Reported)> {
+        self.0.lock().unwrap().clone().into_iter().collect()
+    }
+}
+
+#[cfg(feature = "kbs")]
+#[async_trait]
+impl crate::kbs::Authorities for FakeAuthorities {
+    fn bundle(&self) -> Result<String, PortError> {
+        Ok("PEM".to_owned())
+    }
+
+    async fn trusted_by(
+        &self,
+        machine: &tec_core::id::MachineId,
+        authorities: &Reported,
+    ) -> Result<(), PortError> {
+        self.0.lock().unwrap().insert(*machine, authorities.clone());
+        Ok(())
+    }
+}

@@ -33,7 +33,7 @@ async fn run(args: Args) -> anyhow::Result<u8> {
     let known = if args.kubernetes {
         let api = ApiServer::of_this_pod(None).await?;
         api.spawn(&mut tasks, &shutdown);
-        Known::cluster(&api, args.pins.pins())
+        Known::cluster(&api, args.pins.pins(), args.tls_ca.as_deref())
     } else {
         let keys = Keys::new(args.keys.clone(), Arc::clone(&store), Arc::clone(&clock));
         keys.sync().await?;

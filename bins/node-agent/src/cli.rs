@@ -11,6 +11,7 @@ use crate::next_boot::NextBootArgs;
 pub use crate::output::Output;
 use crate::rebind::RebindArgs;
 use crate::recovery::RecoveryCommand;
+use crate::refresh::RefreshArgs;
 use crate::settings::Flags;
 
 /// Names of the links that Clevis calls, and the command that each stands for.
@@ -52,6 +53,8 @@ pub enum Command {
     Attest(AttestArgs),
     /// Bind a disk to other servers, without touching passphrase, key slots or data
     Rebind(RebindArgs),
+    /// Update the CAs in the pin of a disk to those of its servers, and report them
+    RefreshCa(RefreshArgs),
     /// The key for the day when no server is left: 48 digits, kept by the servers for an admin
     #[command(subcommand)]
     Recovery(RecoveryCommand),

@@ -68,6 +68,14 @@ pub enum Failure {
     /// The header of the disk cannot be read or changed.
     #[error("use the header of the disk")]
     Disk(#[source] DiskError),
+    /// The CAs that a server hands out cannot be pinned.
+    #[error("use the CA certificates that {server} hands out: {reason}")]
+    Bundle {
+        /// Which server.
+        server: String,
+        /// What is wrong with them.
+        reason: &'static str,
+    },
     /// Nothing can be sealed to the admin's key.
     #[error("use the admin's key: {reason}")]
     AdminKey {
@@ -111,6 +119,7 @@ impl Failure {
             Self::Sealed { .. } | Self::Disk(DiskError::Sealed { .. }) => Code::NodeHeader,
             Self::Disk(_) => Code::NodeDisk,
             Self::Tpm { code, .. } | Self::Foretell { code, .. } => *code,
+            Self::Bundle { .. } => Code::TlsMaterial,
             Self::NoAk { .. } => Code::AkNotBound,
             Self::Register(error) => error.code(),
             Self::Fetch(error) => error.code(),

@@ -26,6 +26,7 @@ mod output;
 pub mod pin;
 pub mod rebind;
 pub mod recovery;
+pub mod refresh;
 pub mod register;
 pub mod report;
 pub mod settings;

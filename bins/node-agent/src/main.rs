@@ -10,7 +10,7 @@ use node_agent::recovery::RecoveryCommand;
 use node_agent::report::Report;
 use node_agent::settings::Flags;
 use node_agent::tpm::NodeTpm;
-use node_agent::{attest, cli, key, links, next_boot, pin, rebind, recovery, stream};
+use node_agent::{attest, cli, key, links, next_boot, pin, rebind, recovery, refresh, stream};
 use tec_core::code::Code;
 use tec_core::id::ResourcePath;
 use tec_core::pcr::PcrIndex;
@@ -95,6 +95,12 @@ async fn run(cli: Cli) -> Result<u8, Report> {
             let rebound = rebind::rebind(&cli.flags, &arguments, &entropy).await;
             rebound
                 .and_then(|rebound| stream::write_line(&rebound.render(arguments.output)))
+                .map_err(unnamed)
+        }
+        Command::RefreshCa(arguments) => {
+            let refreshed = refresh::refresh(&cli.flags, &arguments, &entropy).await;
+            refreshed
+                .and_then(|refreshed| stream::write_line(&refreshed.render(arguments.output)))
                 .map_err(unnamed)
         }
         Command::Recovery(command) => {

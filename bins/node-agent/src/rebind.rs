@@ -107,7 +107,7 @@ pub(crate) fn parsed(token: &Token) -> Result<SealedPassphrase, DiskError> {
 
 /// Writes the new token, reads it back, removes the others. May be run again after a crash at any
 /// point.
-fn move_token(
+pub(crate) fn move_token(
     header: &dyn Header,
     wanted: &HeaderConfig,
     key: &SecretArray<32>,

@@ -286,6 +286,19 @@ pub fn new_ca(now: Timestamp) -> anyhow::Result<Pair> {
     Ok(Pair::new(&certificate.context("sign the CA's certificate")?, &key))
 }
 
+/// When the first certificate of a PEM text expires.
+///
+/// # Errors
+/// `TEC-T500` when there is none.
+pub fn not_after(pem: &str) -> anyhow::Result<Timestamp> {
+    let unusable = || CodedError::new(Code::TlsMaterial, "read when a certificate expires");
+    let der = CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|_| unusable())?;
+    let certificate = Certificate::from_der(&der).map_err(|_| unusable())?;
+    let end = certificate.tbs_certificate().validity().not_after.to_unix_duration();
+    let end = i64::try_from(end.as_secs()).map_err(|_| unusable())?;
+    Ok(Timestamp::from_unix_seconds(end))
+}
+
 /// A certificate of a server with these names, signed by a CA, and when it should be renewed.
 ///
 /// # Errors
@@ -400,6 +413,28 @@ mod tests {
         let line = format!("{EXPIRY} {}", NOW + LEAF_DAYS * DAY);
         let text = live.metrics();
         assert!(text.lines().any(|found| found == line), "{line} in {text}");
+    }
+
+    #[test]
+    fn a_pinned_ca_that_expired_still_vouches_for_its_servers() {
+        use rustls::RootCertStore;
+        use rustls::client::WebPkiServerVerifier;
+        use rustls::client::danger::ServerCertVerifier as _;
+        use rustls::pki_types::{ServerName, UnixTime};
+
+        let ca = new_ca(Timestamp::from_unix_seconds(NOW - CA_DAYS * DAY - DAY)).unwrap();
+        assert!(not_after(&ca.chain).unwrap() < Timestamp::from_unix_seconds(NOW));
+        let names = ["localhost".to_owned()];
+        let (leaf, _) = issue(&ca, &names, Timestamp::from_unix_seconds(NOW)).unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(ca.chain.as_bytes()).unwrap()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider);
+        let leaf = CertificateDer::from_pem_slice(leaf.chain.as_bytes()).unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        let now = UnixTime::since_unix_epoch(Duration::from_secs(NOW.unsigned_abs()));
+        let verified = verifier.build().unwrap().verify_server_cert(&leaf, &[], &name, &[], now);
+        assert!(verified.is_ok(), "{verified:?}");
     }
 
     #[test]

@@ -21,8 +21,9 @@ pub(crate) struct Args {
 pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     let tools = tools::ensure()?;
     tools::ensure_kubernetes(&tools)?;
-    // With the command line, which they run, too.
-    let bin_dir = programs::build(root, &[&programs::OF_CLUSTERS[..], &["tec"]].concat())?;
+    // With the command line and the program of a node, which they run, too.
+    let bin_dir =
+        programs::build(root, &[&programs::OF_CLUSTERS[..], &["node-agent", "tec"]].concat())?;
     term::step("tests on a Kubernetes API server");
     let mut test = cargo(root);
     test.arg("test").args(programs::ALL);

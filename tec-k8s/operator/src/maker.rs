@@ -65,6 +65,10 @@ impl TrusteeMaker for Maker {
         Ok(CertificatePair { chain: made.chain, key: made.key })
     }
 
+    fn authority_ends(&self, certificate: &str) -> Option<Timestamp> {
+        tls::not_after(certificate).ok()
+    }
+
     fn certificate(
         &self,
         authority: &CertificatePair,

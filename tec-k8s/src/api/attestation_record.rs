@@ -92,6 +92,11 @@ impl AttestationRecord {
         format!("attempts-{whose}")
     }
 
+    /// The machine's id in the name of its record.
+    pub fn machine_of(name: &str) -> Option<&str> {
+        name.strip_prefix("attempts-").filter(|id| *id != "unknown")
+    }
+
     /// The record without attempts.
     pub fn empty(machine: Option<MachineId>) -> Self {
         let machine_id = machine.map(|id| id.to_string());

@@ -10,6 +10,7 @@ use tec_core::endpoint::Endpoint;
 use super::PAUSED;
 use super::condition::conditions_schema;
 use super::evidence::EvidenceSpec;
+use super::issuer::CertificateIssuer;
 use super::policy::{
     ApprovalPolicy, ApprovalSpec, BrokerKind, MachineOwnerKeysSpec, PublishSpec,
     REGISTRATION_TOKEN, RegistrationMode, RegistrationSpec, TargetStatus,
@@ -52,6 +53,8 @@ use super::trustee::{AdditionalTrustee, AdditionalTrusteeError, endpoints};
     validation = set_at_creation("registerServerSecret"),
     validation = stays_set("attestationKeyRegisterSecret"),
     validation = set_at_creation("attestationKeyRegisterSecret"),
+    validation = stays_set("certificateIssuer"),
+    validation = set_at_creation("certificateIssuer"),
     validation = stays_set("trusteeKbsPort"),
     validation = set_at_creation("trusteeKbsPort"),
     validation = stays_set("registerServerPort"),
@@ -118,6 +121,13 @@ pub struct TrustedExecutionClusterSpec {
     #[schemars(with = "String")]
     #[x_kube(validation = immutable())]
     pub attestation_key_register_secret: Option<String>,
+
+    /// Issuer of cert-manager for the servers whose Secret is not named (experimental). Without one the
+    /// operator issues their certificates itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "CertificateIssuer")]
+    #[x_kube(validation = immutable())]
+    pub certificate_issuer: Option<CertificateIssuer>,
 
     /// Port of the key broker's Service; 8080 where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -229,7 +239,7 @@ impl TrustedExecutionCluster {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct TrustedExecutionClusterStatus {
-    /// `Ready`, `Installed`, `TLS`, `AuditDurable` and `KnownTrusteeAddress`.
+    /// `Ready`, `Installed`, `TLS`, `CertificateAuthority`, `AuditDurable` and `KnownTrusteeAddress`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions_schema")]
     pub conditions: Vec<Condition>,

@@ -19,6 +19,8 @@ pub enum ConditionKind {
     Tls,
     /// Cluster: the audit chain of the guard outlives its pod.
     AuditDurable,
+    /// Cluster: the CA of its servers is current, or its replacement goes on.
+    CertificateAuthority,
     /// Image: its reference values are published.
     Committed,
     /// Attestation key: bound to its machine.
@@ -43,6 +45,7 @@ impl ConditionKind {
             Self::KnownTrusteeAddress => "KnownTrusteeAddress",
             Self::Tls => "TLS",
             Self::AuditDurable => "AuditDurable",
+            Self::CertificateAuthority => "CertificateAuthority",
             Self::Committed => "Committed",
             Self::Approved => "Approved",
             Self::AdminApproved => "AdminApproved",
@@ -84,6 +87,16 @@ pub enum Reason {
     NoVolumeClaim,
     /// The built-in key broker writes audit lines as Events, which expire.
     AuditInEvents,
+    /// One CA signs, and nodes are told no other.
+    AuthorityCurrent,
+    /// Two CAs are published, one of them in place of the other.
+    AuthorityRolling,
+    /// The next CA waits for machines that do not trust it yet.
+    AuthorityHeldBack,
+    /// cert-manager issues the certificates.
+    CertificatesManaged,
+    /// cert-manager did not issue a certificate yet.
+    CertificatesPending,
     /// Reference values are published.
     ImageCommitted,
     /// Measurements are being computed.
@@ -165,6 +178,11 @@ impl Reason {
             Self::VolumeClaimNamed => "VolumeClaimNamed",
             Self::NoVolumeClaim => "NoVolumeClaim",
             Self::AuditInEvents => "AuditInEvents",
+            Self::AuthorityCurrent => "AuthorityCurrent",
+            Self::AuthorityRolling => "AuthorityRolling",
+            Self::AuthorityHeldBack => "AuthorityHeldBack",
+            Self::CertificatesManaged => "CertificatesManaged",
+            Self::CertificatesPending => "CertificatesPending",
             Self::ImageCommitted => "ImageCommitted",
             Self::Computing => "Computing",
             Self::NoDigestGiven => "NoDigestGiven",
@@ -206,6 +224,9 @@ impl Reason {
             | Self::AddressFound
             | Self::TlsEverywhere
             | Self::VolumeClaimNamed
+            | Self::AuthorityCurrent
+            | Self::AuthorityRolling
+            | Self::CertificatesManaged
             | Self::ImageCommitted
             | Self::MachineCreated
             | Self::Attestable

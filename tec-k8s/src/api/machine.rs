@@ -258,6 +258,11 @@ pub struct MachineStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub image: Option<String>,
+
+    /// SHA-256 digests of the CAs that the pin of its disk trusts for the key broker, as it reported
+    /// while the CA was replaced. The next CA signs once every machine trusts it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub trusted_authorities: Vec<String>,
 }
 
 impl Machine {

@@ -21,6 +21,7 @@ mod condition;
 mod convert;
 mod evidence;
 mod image;
+mod issuer;
 mod machine;
 mod policy;
 mod rule;
@@ -43,6 +44,7 @@ pub use self::condition::{ConditionKind, Reason, set_condition};
 pub use self::convert::ConvertError;
 pub use self::evidence::{EvidenceKind, EvidenceSpec, SnpSpec, TcbSpec};
 pub use self::image::{ApprovedImage, ApprovedImageSpec, ApprovedImageStatus};
+pub use self::issuer::{CertificateIssuer, IssuerKind};
 pub use self::machine::{BoundKey, LastAttestation, Machine, MachineSpec, MachineStatus};
 pub use self::policy::{
     ApprovalPolicy, ApprovalSpec, BrokerKind, CHALLENGE_KEY, MachineOwnerKeysSpec, PublishMode,
@@ -66,6 +68,13 @@ pub const FIELD_MANAGER: &str = "trusted-cluster-operator";
 /// namespace. Revocations and quarantines count at the guard and the built-in key broker all the same,
 /// which ask the API server; a Trustee is told of them when the pause ends.
 pub const PAUSED: &str = "trusted-execution-clusters.io/paused";
+/// Annotation of a cluster object: the SHA-256 digest of the CA that is to be replaced. Once it was,
+/// the annotation has no effect.
+pub const REPLACE_CA: &str = "trusted-execution-clusters.io/replace-ca";
+/// Annotation of a cluster object: the SHA-256 digest of the next CA, which is to sign although machines
+/// do not trust it. They are locked out.
+pub const DANGEROUS_REPLACE_CA: &str =
+    "trusted-execution-clusters.io/dangerous-replace-ca-without-reports";
 
 /// Name of the ConfigMap with the record of authority of its namespace; see
 /// [`tec_core::migrate::Authority`].

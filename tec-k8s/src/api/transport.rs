@@ -28,6 +28,16 @@ impl TlsServer {
         }
     }
 
+    /// The Secret that cert-manager writes for it. Never the one that the operator issues, whose CA nodes
+    /// pin.
+    pub const fn managed_secret(self) -> &'static str {
+        match self {
+            Self::KeyBroker => "tec-kbs-managed-tls",
+            Self::Registration => "tec-register-server-managed-tls",
+            Self::AttestationKeys => "tec-attestation-key-register-managed-tls",
+        }
+    }
+
     /// The field of the cluster object that names another one.
     pub const fn field(self) -> &'static str {
         match self {
@@ -74,9 +84,13 @@ impl TrustedExecutionCluster {
     }
 
     /// The Secret with the certificate of a server: the one that the object names, or the one that
-    /// the operator issues; none where the server speaks plain HTTP.
+    /// cert-manager or the operator issues; none where the server speaks plain HTTP.
     pub fn tls_secret(&self, server: TlsServer) -> Option<&str> {
-        let issued = || (self.transport() == Transport::Tls).then(|| server.issued_secret());
+        let secret = match self.spec.certificate_issuer {
+            Some(_) => server.managed_secret(),
+            None => server.issued_secret(),
+        };
+        let issued = || (self.transport() == Transport::Tls).then_some(secret);
         self.named_secret(server).or_else(issued)
     }
 

@@ -55,7 +55,7 @@ pub use self::authority::record_of;
 pub use self::error::{is_conflict, port_error};
 #[cfg(feature = "server")]
 pub(crate) use self::image::image_of;
-pub use self::record::AttemptRecords;
+pub use self::record::{AttemptRecords, TRUSTED_AUTHORITIES, read_authorities};
 pub use self::remembered::remembered_of;
 use self::room::Rooms;
 pub use self::secret::SECRET_KEY;

@@ -82,7 +82,8 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
     warn_of_rollouts(ctx, &cluster).await;
     write(ctx, &cluster, said).await?;
     ctx.publish.notify_one();
-    installed.map(|()| Next::After(LOOK_AGAIN))
+    let again = ctx.memory().authority.as_ref().and_then(|spoken| spoken.again);
+    installed.map(|()| Next::After(again.unwrap_or(LOOK_AGAIN).min(LOOK_AGAIN)))
 }
 
 /// What machines, keys and images are worth is said by the cluster object that counts.
@@ -223,13 +224,16 @@ fn verdicts(ctx: &Context, cluster: &TrustedExecutionCluster, error: Option<&Por
     } else {
         (Reason::AsDesired, String::new())
     };
-    vec![
+    let authority = ctx.memory().authority.as_ref().map(|spoken| spoken.said.clone());
+    let mut said = vec![
         (ConditionKind::KnownTrusteeAddress, address, unknown),
         (ConditionKind::Installed, installed, why),
         (ConditionKind::Tls, tls, plain),
         audit_durable(cluster),
         (ConditionKind::Ready, ready, missing),
-    ]
+    ];
+    said.extend(authority);
+    said
 }
 
 /// Whether nodes can be given the addresses of key brokers, and what to change where not.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -22,8 +23,8 @@ use super::metrics::Metrics;
 use super::parts::Parts;
 use super::queue::Queue;
 use crate::api::{
-    AUTHORITY, ApprovedImage, AttestationKey, ConditionKind, FIELD_MANAGER, Machine, TargetStatus,
-    TrustedExecutionCluster,
+    AUTHORITY, ApprovedImage, AttestationKey, ConditionKind, FIELD_MANAGER, Machine, Reason,
+    TargetStatus, TrustedExecutionCluster,
 };
 use crate::client::{KubeRegistry, record_of, remembered_of};
 use crate::signal;
@@ -88,6 +89,14 @@ impl Caches {
     }
 }
 
+/// What is said of the CA.
+#[derive(Clone, Debug)]
+pub(super) struct Spoken {
+    pub(super) said: (ConditionKind, Reason, String),
+    /// When to look again although nothing happens.
+    pub(super) again: Option<Duration>,
+}
+
 /// What changes while the operator runs, beside the caches.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
@@ -105,6 +114,8 @@ pub(super) struct Memory {
     pub(super) applied: BTreeMap<String, String>,
     /// Versions of Deployments whose rollout is stuck, as they were reported.
     pub(super) stuck: BTreeMap<String, String>,
+    /// What is said of the CA, as of the last look.
+    pub(super) authority: Option<Spoken>,
     /// Since when the Trustee is available.
     pub(super) available_since: Option<String>,
 }

@@ -11,6 +11,7 @@ use tec_core::port::{EntropyRng, PortError, PortErrorKind};
 
 use super::context::Context;
 use super::report::owner_of;
+use super::trust::CertificatePair;
 use crate::api::{BrokerKind, PublishMode, TrustedExecutionCluster};
 use crate::client::port_error;
 use crate::render;
@@ -22,6 +23,11 @@ use crate::render::{
 /// Entries of the Secrets that others are told of.
 const ADMIN_PUBLIC: &str = "public.pub";
 const SIGNER_CERTIFICATE: &str = "tls.crt";
+
+/// Entries of a Secret with a certificate (Kubernetes, "TLS Secrets").
+pub(super) const CHAIN: &str = "tls.crt";
+pub(super) const KEY: &str = "tls.key";
+pub(super) const AUTHORITY: &str = "ca.crt";
 
 /// Bytes of the key that replicas share for sessions.
 const SESSION_KEY: usize = 32;
@@ -101,6 +107,16 @@ fn signer(ctx: &Context) -> Result<Entries, PortError> {
         (SIGNER_CERTIFICATE, signer.certificate.into_bytes()),
         ("ca.crt", signer.authority.into_bytes()),
     ]))
+}
+
+/// Entries of a certificate with its key, and of the CAs that vouch for it.
+pub(super) fn pair_entries(pair: &CertificatePair, authority: &str) -> Entries {
+    let key = pair.key.expose("the API server stores it").to_vec();
+    entries([
+        (CHAIN, pair.chain.clone().into_bytes()),
+        (KEY, key),
+        (AUTHORITY, authority.as_bytes().to_vec()),
+    ])
 }
 
 pub(super) fn entries<const N: usize>(entries: [(&str, Vec<u8>); N]) -> Entries {

@@ -22,6 +22,7 @@
 //! Every await may be the last.
 
 mod attempt;
+mod authority;
 mod broker;
 mod cache;
 mod certificate;
@@ -34,6 +35,7 @@ mod job;
 mod key;
 mod lease;
 mod machine;
+mod managed;
 mod metrics;
 mod parts;
 mod pinned;

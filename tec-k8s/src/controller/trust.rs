@@ -162,6 +162,9 @@ pub trait TrusteeMaker: fmt::Debug + Send + Sync {
     /// A new authority for certificates of servers. Nodes pin it, so it lives for years.
     fn authority(&self, now: Timestamp) -> Result<CertificatePair, PortError>;
 
+    /// When an authority expires; `None` where its certificate, PEM, cannot be read.
+    fn authority_ends(&self, certificate: &str) -> Option<Timestamp>;
+
     /// A certificate of a server with these names, and when to renew it: when a third of its life is
     /// left.
     fn certificate(

@@ -12,7 +12,7 @@ use super::meta::Owner;
 use super::name::{
     BROKER_SESSION, BROKER_SESSION_KEY, Component, KBS_PORT, KBS_SERVICE, TRUSTEE_SIGNER,
 };
-use super::pod::{Missing, pcrs_argument};
+use super::pod::{Missing, TLS_DIR, pcrs_argument};
 use super::server::{Mounted, Server, Source, server};
 use super::trustee::PORT_NAME;
 use super::{Deploy, Object, RelatedImage, RenderError, TrusteeFiles, network};
@@ -105,8 +105,10 @@ fn arguments(cluster: &TrustedExecutionCluster, deploy: &Deploy) -> Vec<String> 
         Pins::Exactly(pinned) => Some(pcrs_argument(pinned.iter())),
         Pins::Predicted => None,
     };
+    let ca = cluster.tls_secret(TlsServer::KeyBroker);
+    let ca = ca.map(|_| format!("--ca-path={TLS_DIR}/ca.crt"));
     let evidence = cluster.spec.evidence.iter().flat_map(EvidenceSpec::arguments);
-    pins.into_iter().chain(evidence).collect()
+    ca.into_iter().chain(pins).chain(evidence).collect()
 }
 
 /// The Service at which nodes reach the key broker: the pods of this kind.

@@ -72,6 +72,10 @@ impl Owner {
         })
     }
 
+    pub(super) fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
     /// Metadata of an object of a component.
     pub(super) fn metadata(&self, name: &str, component: Component) -> ObjectMeta {
         ObjectMeta {

@@ -18,6 +18,7 @@
 //! the pod starts: nothing falls back to plain HTTP.
 
 mod broker;
+mod certificate;
 mod installation;
 mod job;
 mod meta;
@@ -40,6 +41,8 @@ use tec_core::boot::Pins;
 use crate::api::{BrokerKind, TrustedExecutionCluster};
 
 pub use self::broker::{BrokerFiles, BuiltinFiles, broker_service, component_of, key_broker};
+pub(crate) use self::certificate::server_names;
+pub use self::certificate::{CERT_MANAGER, certificate_resource, certificates};
 pub use self::installation::Installation;
 pub use self::job::{DOCKER_CONFIG, job, job_name};
 pub use self::meta::RenderError;

@@ -6,6 +6,7 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role, RoleBinding, Rol
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::Object;
+use super::certificate::CERT_MANAGER;
 use super::installation::Installation;
 use super::meta::{labels, text_map};
 use super::name::Component;
@@ -126,6 +127,10 @@ fn operator_rules() -> Vec<PolicyRule> {
         rule(GROUP, &ALL, &OWN),
         rule(GROUP, &status, &STATUS),
         rule(GROUP, &finalizers, &["update"]),
+        // Where an issuer of cert-manager is named.
+        rule(CERT_MANAGER, &["certificates"], &["create", "get", "patch"]),
+        // What machines reported to trust.
+        rule(GROUP, &[RECORDS], &["list"]),
         rule("", &["configmaps", "services"], &OWN),
         // Rights cannot tell metadata from data, nor names that are not known beforehand; that no
         // other namespace's Secrets are in reach is what the Role sees to.

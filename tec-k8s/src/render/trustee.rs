@@ -254,6 +254,7 @@ fn guard(deploy: &Deploy, tls: Option<&str>) -> Container {
     if tls.is_some() {
         arguments.push(format!("--tls-cert={TLS_DIR}/tls.crt"));
         arguments.push(format!("--tls-key={TLS_DIR}/tls.key"));
+        arguments.push(format!("--tls-ca={TLS_DIR}/ca.crt"));
         mounts.push(pod::mount(TLS_VOLUME, TLS_DIR));
     } else {
         arguments.push("--dangerous-plain-http".to_owned());

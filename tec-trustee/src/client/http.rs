@@ -66,6 +66,11 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// Without a session.
+    pub(super) fn open(place: &'a str) -> Self {
+        Self { cookie: None, ..Self::get(place, "") }
+    }
+
     pub(super) fn get(place: &'a str, cookie: &'a str) -> Self {
         Self {
             method: Method::GET,

@@ -20,12 +20,14 @@ mod sample;
 mod tests;
 mod tls;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::crypto::CryptoProvider;
 use serde_json::Value;
+use tec_core::digest::Sha256Digest;
 use tec_core::endpoint::Endpoint;
 use tec_core::id::ResourcePath;
 use tec_core::port::{Attester, Entropy, EntropyRng};
@@ -37,6 +39,8 @@ use self::http::{Call, Server};
 pub use self::outcome::Outcome;
 pub use self::retry::RetryPolicy;
 pub use self::sample::SampleAttester;
+use crate::authority;
+use crate::authority::{Bundle, Recorded, Trusts};
 use crate::jwe::{Curve, EcPrivateKey, Jwe};
 use crate::report_data;
 use crate::report_data::HashAlgorithm;
@@ -157,6 +161,48 @@ impl RcarClient {
             let call = Call::put("escrow", sealed, &session.cookie);
             let (kept, _): (Escrowed, _) = server.call(call).await?;
             Ok(kept.number)
+        })
+        .await
+    }
+
+    /// The CA certificates, PEM, that nodes should trust for the first server that answers; `None`
+    /// where it hands out none, as Trustee does.
+    ///
+    /// # Errors
+    /// No server can be reached or trusted.
+    ///
+    /// # Security
+    /// As good as the connection: the answer vouches for whom the trusted CA vouches for.
+    pub async fn authorities(&self) -> Result<Option<String>, RcarError> {
+        let asked = self.round(|server| async {
+            let (bundle, _): (Bundle, _) = server.call(Call::open(authority::PLACE)).await?;
+            Ok(bundle.certificates)
+        });
+        match asked.await {
+            Ok(certificates) => Ok(Some(certificates)),
+            Err(RcarError::Denied { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Attests, and reports which CAs this machine's pin trusts for the first server that records it.
+    ///
+    /// # Errors
+    /// As [`fetch`](Self::fetch).
+    ///
+    /// # Cancel safety
+    /// The server may have recorded it. Reporting again is fine.
+    pub async fn report_trust(
+        &self,
+        sha256: &BTreeSet<Sha256Digest>,
+        attester: &dyn Attester,
+    ) -> Result<(), RcarError> {
+        let trusts = Trusts { sha256: sha256.clone() };
+        self.round(|server| async {
+            let (session, _) = self.handshake(server, attester).await?;
+            let call = Call::put(authority::PLACE, &trusts, &session.cookie);
+            let (Recorded {}, _) = server.call(call).await?;
+            Ok(())
         })
         .await
     }

@@ -17,12 +17,13 @@ use tec_core::time::Timestamp;
 use super::credentials::Named;
 use super::proxy::{Whole, unavailable};
 use super::{BrokerAnswer, Guard, Passage, credentials};
+use crate::authority::MAX_BODY;
 use crate::kbs::intake::{MAX_AUTH, announced};
 use crate::kbs::reply::{Refusal, Reply};
 use crate::kbs::resource::parse_path;
 use crate::kbs::session_id::SessionId;
 use crate::kbs::table::peer;
-use crate::kbs::{check, strict};
+use crate::kbs::{authority, check, strict};
 use crate::wire::{
     AttestRequest, AttestResponse, AuthRequest, Challenge, ErrorBody, ErrorKind, SESSION_COOKIE,
 };
@@ -190,6 +191,19 @@ impl Guard {
         self.0.metrics.released();
         tracing::info!(attempt = %passage.attempt(), resource = %path, "resource passed");
         Ok(answer)
+    }
+
+    /// `PUT authorities`: for sessions, and tokens, that came through this guard.
+    pub(super) async fn trusts(&self, request: Request<Body>) -> Reply {
+        let passage = self.identify(request.headers());
+        let machine = passage.and_then(|passage| passage.record().machine).ok_or_else(|| {
+            Refusal::new(&ErrorKind::TokenNotFound, "attestation token not found")
+        })?;
+        let (parts, body) = request.into_parts();
+        announced(&parts.headers, MAX_BODY)?;
+        let peer = peer(&parts.extensions);
+        let body = self.0.intake.receive(body, peer, MAX_BODY).await?;
+        authority::take(self.0.config.authorities.as_ref(), machine, &body.bytes).await
     }
 
     /// The attested session, by its cookie or by its token (KBS attestation protocol 0.4.0). A

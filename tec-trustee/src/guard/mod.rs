@@ -15,6 +15,7 @@
 //! POST attest ─ strict verifier ─ Gatekeeper::admit ─► Trustee     the token is remembered
 //! GET resource ─ session or its token ─ Gatekeeper::permit ─► Trustee
 //!      ◄─ body streams ─ Gatekeeper::settle, durable before the first byte ─┘
+//! authorities           answered here: CAs of this server, reports of what machines trust
 //! anything else ────► Trustee      admin API, health, metrics
 //! ```
 //!
@@ -55,10 +56,12 @@ pub use self::gate::{ApprovedBoots, BrokerAnswer, Gatekeeper, Passage, Registrie
 use self::proxy::Upstream;
 use self::route::Route;
 use self::session::Sessions;
+use crate::kbs::authority;
 use crate::kbs::intake::{BODY_TIMEOUT, Intake, WORK};
 use crate::kbs::metrics::Metrics;
 use crate::kbs::{
-    DEFAULT_MAX_PAYLOAD, DEFAULT_MAX_SESSIONS, DEFAULT_SESSION_SECONDS, DEFAULT_TOKEN_SECONDS,
+    Authorities, DEFAULT_MAX_PAYLOAD, DEFAULT_MAX_SESSIONS, DEFAULT_SESSION_SECONDS,
+    DEFAULT_TOKEN_SECONDS,
 };
 
 /// Bytes of all bodies, in either direction, that a guard holds at a time.
@@ -83,6 +86,7 @@ pub struct GuardConfig {
     max_sessions: usize,
     max_payload: usize,
     body_timeout: Duration,
+    authorities: Option<Arc<dyn Authorities>>,
 }
 
 impl GuardConfig {
@@ -105,6 +109,7 @@ impl GuardConfig {
             max_sessions: DEFAULT_MAX_SESSIONS,
             max_payload: DEFAULT_MAX_PAYLOAD,
             body_timeout: BODY_TIMEOUT,
+            authorities: None,
         }
     }
 
@@ -112,6 +117,13 @@ impl GuardConfig {
     #[must_use]
     pub fn with_tees(mut self, tees: impl IntoIterator<Item = Tee>) -> Self {
         self.tees = tees.into_iter().filter(|tee| *tee != Tee::Sample).collect();
+        self
+    }
+
+    /// Tells nodes which CAs to trust for this server, and takes their reports.
+    #[must_use]
+    pub fn with_authorities(mut self, authorities: Arc<dyn Authorities>) -> Self {
+        self.authorities = Some(authorities);
         self
     }
 
@@ -184,6 +196,8 @@ async fn serve(State(guard): State<Guard>, request: Request<Body>) -> Response<B
         Ok(Route::Auth) => guard.auth(request).await,
         Ok(Route::Attest) => guard.attest(request).await,
         Ok(Route::Resource(path)) => guard.resource(request, &path).await,
+        Ok(Route::Authorities) => authority::hand_out(guard.0.config.authorities.as_ref()),
+        Ok(Route::Trusts) => guard.trusts(request).await,
         Ok(Route::Other) => guard.0.upstream.stream(request).await,
         Err(refusal) => Err(refusal),
     };

@@ -5,6 +5,7 @@ use axum::http::header::CONTENT_ENCODING;
 use axum::http::{Method, Request};
 
 use super::proxy::connection_is_plain;
+use crate::authority::PLACE;
 use crate::kbs::reply::Refusal;
 use crate::wire::{BASE_PATH, ErrorKind};
 
@@ -17,6 +18,10 @@ pub(super) enum Route {
     Attest,
     /// A resource is asked for; what follows `resource/`.
     Resource(String),
+    /// Which CAs nodes should trust is asked for.
+    Authorities,
+    /// Which CAs a node trusts is reported.
+    Trusts,
     /// The admin API, health and metrics.
     Other,
 }
@@ -43,6 +48,8 @@ impl Route {
         match (request.method(), verb) {
             (&Method::POST, "auth") if rest == verb => decoded(request, Self::Auth),
             (&Method::POST, "attest") if rest == verb => decoded(request, Self::Attest),
+            (&Method::GET, PLACE) if rest == verb => Ok(Self::Authorities),
+            (&Method::PUT, PLACE) if rest == verb => decoded(request, Self::Trusts),
             (&Method::POST | &Method::DELETE, "resource")
             | (_, "attestation-policy" | "resource-policy" | "reference-value") => Ok(Self::Other),
             // Whatever method the Trustee might take for a GET.

@@ -3,6 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "the double's server ends with its test")]
 
 mod attacks;
+mod authorities;
 mod probes;
 mod races;
 

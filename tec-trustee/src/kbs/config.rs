@@ -10,7 +10,7 @@ use tec_core::secret::SecretArray;
 
 use super::intake::BODY_TIMEOUT;
 use super::sample::SampleVerifier;
-use super::{AdminAuth, Backend};
+use super::{AdminAuth, Authorities, Backend};
 use crate::token::{TokenSigner, TokenVerifier};
 
 /// Lifetime of a session in seconds (KBS attestation protocol 0.4.0).
@@ -39,6 +39,7 @@ pub struct KbsConfig {
     pub(super) max_payload: usize,
     pub(super) body_timeout: Duration,
     pub(super) shared: Option<SecretArray<32>>,
+    pub(super) authorities: Option<Arc<dyn Authorities>>,
 }
 
 impl KbsConfig {
@@ -66,6 +67,7 @@ impl KbsConfig {
             max_payload: DEFAULT_MAX_PAYLOAD,
             body_timeout: BODY_TIMEOUT,
             shared: None,
+            authorities: None,
         }
     }
 
@@ -130,6 +132,13 @@ impl KbsConfig {
     #[must_use]
     pub fn with_shared_sessions(mut self, key: SecretArray<32>) -> Self {
         self.shared = Some(key);
+        self
+    }
+
+    /// Tells nodes which CAs to trust for this server, and takes their reports.
+    #[must_use]
+    pub fn with_authorities(mut self, authorities: Arc<dyn Authorities>) -> Self {
+        self.authorities = Some(authorities);
         self
     }
 

@@ -10,6 +10,7 @@
 //! POST /kbs/v0/attest              Verifier ─► Backend::admit ─► attestation policy ─► token
 //! GET  /kbs/v0/resource/a/b/c      token ─► resource policy ─► Backend::release ─► JWE
 //! PUT  /kbs/v0/escrow              token ─► Backend::escrow: a sealed recovery key; ours alone
+//! GET  /kbs/v0/authorities         CAs of this server; PUT: those that a machine trusts; ours alone
 //! POST, DELETE …                   admin API, with a bearer token
 //! GET  /healthz
 //! GET  /metrics                    counters for Prometheus, none of them by machine
@@ -46,6 +47,7 @@
 
 mod admin;
 mod attest;
+pub(crate) mod authority;
 mod backend;
 pub(crate) mod budget;
 pub(crate) mod check;
@@ -78,8 +80,10 @@ use axum::extract::State;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, Request, Response};
+use tec_core::code::Code;
 
 pub use self::admin::{AdminAuth, AdminKeyError};
+pub use self::authority::Authorities;
 #[cfg(feature = "guard")]
 pub(crate) use self::backend::code_of;
 pub use self::backend::{Admission, Backend, PolicyDecision};
@@ -95,6 +99,7 @@ use self::reply::{Refusal, Reply};
 use self::session::Sessions;
 use self::shared::Shared;
 use self::table::peer;
+use crate::authority::{MAX_BODY, PLACE};
 use crate::policy::{AttestationPolicy, PolicyError, ResourcePolicy};
 use crate::wire::{BASE_PATH, ErrorKind};
 
@@ -212,6 +217,8 @@ impl Kbs {
                 self.resource(headers, tail, parts.uri.query().unwrap_or_default()).await
             }
             (&Method::PUT, "escrow", "") => self.escrow(&parts, body).await,
+            (&Method::GET, PLACE, "") => authority::hand_out(self.0.config.authorities.as_ref()),
+            (&Method::PUT, PLACE, "") => self.trusts(&parts, body).await,
             // Trustee asks for an attestation here, too, and has nothing for it.
             (&Method::PUT, "resource", _) => {
                 Err(Refusal::new(&ErrorKind::TokenNotFound, "attestation token not found"))
@@ -226,6 +233,19 @@ impl Kbs {
             }
             _ => Err(Refusal::new(&ErrorKind::PluginNotFound, "there is no such plugin")),
         }
+    }
+
+    /// `PUT authorities`: for attested machines, whose reports hold a replacement of the CA back.
+    async fn trusts(&self, parts: &Parts, body: Body) -> Reply {
+        let (_, admission) = self.authenticate(&parts.headers)?;
+        let Some(attested) = &admission.attested else {
+            let code = admission.refused.unwrap_or(Code::ReleaseDenied);
+            let attempt = Some(admission.attempt);
+            return Err(Refusal::with_code(&ErrorKind::PolicyDeny, code, attempt));
+        };
+        let body = self.receive(parts, body, MAX_BODY).await?;
+        let authorities = self.0.config.authorities.as_ref();
+        authority::take(authorities, attested.machine(), &body.bytes).await
     }
 
     /// A body of at most `max` bytes, which is not more than any body may have.

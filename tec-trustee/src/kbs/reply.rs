@@ -104,7 +104,7 @@ pub(super) fn metrics(text: String) -> Response<Body> {
 }
 
 /// 200 with JSON.
-pub(super) fn json(value: &impl Serialize) -> Reply {
+pub(crate) fn json(value: &impl Serialize) -> Reply {
     let body = serde_json::to_vec(value)
         .map_err(|_| Refusal::new(&ErrorKind::SerdeError, "the response cannot be written"))?;
     let mut response = empty(Some("application/json"));

@@ -2,6 +2,7 @@
 //! and one image, and a verifier that believes what the evidence says.
 
 mod admin;
+mod authorities;
 mod escrow;
 mod evidence;
 mod held;

@@ -24,13 +24,15 @@ const READ: &str = "get list watch";
 const OWN: &str = "create delete get list patch update watch";
 const STATUS: &str = "get patch update";
 
-const OPERATOR: [Right; 14] = [
+const OPERATOR: [Right; 16] = [
     (OWN, TEC, "trustedexecutionclusters machines approvedimages attestationkeys", None),
     (STATUS, TEC, "trustedexecutionclusters/status machines/status", None),
     (STATUS, TEC, "approvedimages/status attestationkeys/status", None),
     ("update", TEC, "trustedexecutionclusters/finalizers machines/finalizers", None),
     ("update", TEC, "approvedimages/finalizers attestationkeys/finalizers", None),
     (OWN, "core", "configmaps services secrets", None),
+    ("create get patch", "cert-manager.io", "certificates", None),
+    ("list", TEC, "attestationrecords", None),
     (READ, "core", "pods", None),
     (OWN, "apps", "deployments", None),
     (OWN, "batch", "jobs", None),

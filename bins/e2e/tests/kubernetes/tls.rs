@@ -24,7 +24,7 @@ const CA: &str = "trust-anchor-ca";
 const LEAVES: [&str; 3] =
     ["tec-kbs-tls", "tec-register-server-tls", "tec-attestation-key-register-tls"];
 
-fn object(spec: &Value) -> TrustedExecutionCluster {
+pub(crate) fn object(spec: &Value) -> TrustedExecutionCluster {
     serde_json::from_value(json!({
         "apiVersion": "trusted-execution-clusters.io/v1alpha1",
         "kind": "TrustedExecutionCluster", "metadata": {"name": "cluster"}, "spec": spec,
@@ -46,14 +46,14 @@ async fn cluster(bench: &Bench) -> TrustedExecutionCluster {
 }
 
 /// Status, reason and message of a condition of the cluster object.
-async fn condition(bench: &Bench, kind: &str) -> [String; 3] {
+pub(crate) async fn condition(bench: &Bench, kind: &str) -> [String; 3] {
     let status = cluster(bench).await.status.unwrap_or_default();
     let found = status.conditions.into_iter().find(|c| c.type_ == kind);
     let found = found.map(|c| [c.status, c.reason, c.message]);
     found.unwrap_or_default()
 }
 
-async fn until(bench: &Bench, kind: &str, status: &str, reason: &str) -> String {
+pub(crate) async fn until(bench: &Bench, kind: &str, status: &str, reason: &str) -> String {
     let mut seen = <[String; 3]>::default();
     let came = eventually(&format!("{kind} is {status} {reason}"), async || {
         seen = condition(bench, kind).await;
@@ -71,7 +71,7 @@ async fn patch(bench: &Bench, spec: &Value) -> Result<(), String> {
     patched.map(drop).map_err(|error| error.to_string())
 }
 
-async fn deployments(bench: &Bench) -> Vec<(String, PodSpec)> {
+pub(crate) async fn deployments(bench: &Bench) -> Vec<(String, PodSpec)> {
     let all = bench.objects::<Deployment>().unwrap();
     let all = all.list(&ListParams::default()).await.unwrap();
     let pod = |deployment: Deployment| {
@@ -86,13 +86,13 @@ async fn secret(bench: &Bench, name: &str) -> Option<Secret> {
     secrets.get_opt(name).await.unwrap()
 }
 
-async fn entry(bench: &Bench, name: &str, key: &str) -> Option<String> {
+pub(crate) async fn entry(bench: &Bench, name: &str, key: &str) -> Option<String> {
     let data = secret(bench, name).await?.data?;
     String::from_utf8(data.get(key)?.0.clone()).ok()
 }
 
 /// Flags of a pod's only container, with its Secrets as the kubelet mounts them.
-async fn mounted(bench: &Bench, pod: &PodSpec, directory: &Path) -> Vec<OsString> {
+pub(crate) async fn mounted(bench: &Bench, pod: &PodSpec, directory: &Path) -> Vec<OsString> {
     let container = &pod.containers[0];
     let mut flags = container.args.clone().unwrap();
     flags.retain(|flag| !flag.starts_with("--port=") && !flag.starts_with("--metrics-addr="));

@@ -25,6 +25,10 @@ pub struct Args {
     /// By default sessions belong to this process
     #[arg(long)]
     pub session_key: Option<PathBuf>,
+    /// CA certificates that nodes should trust for this server, PEM; read for each request. Nodes
+    /// learn them here and report to trust them
+    #[arg(long)]
+    pub ca_path: Option<PathBuf>,
     /// Which registers a boot must match.
     #[command(flatten)]
     pub pins: PinsArgs,

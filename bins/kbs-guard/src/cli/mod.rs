@@ -50,6 +50,10 @@ pub struct Args {
     /// Private key, PEM.
     #[arg(long, env = "KBS_GUARD_TLS_KEY", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
+    /// CA certificates that nodes should trust for this server, PEM; read for each request. Nodes
+    /// learn them here and report to trust them. Needs `--kubernetes`
+    #[arg(long, env = "KBS_GUARD_TLS_CA", requires = "kubernetes")]
+    pub tls_ca: Option<PathBuf>,
     /// Serve plain HTTP: anybody on the network path can read and drop.
     #[arg(long, conflicts_with = "tls_cert")]
     pub dangerous_plain_http: bool,

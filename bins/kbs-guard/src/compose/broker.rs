@@ -14,7 +14,7 @@ use tec_trustee::kbs::{Kbs, KbsConfig, LiveBackend, LivePorts};
 use tec_trustee::policy::PolicyIntent;
 use tec_trustee::token::TokenSigner;
 
-use super::ApiServer;
+use super::{ApiServer, authorities};
 use crate::cli::broker::Args;
 
 /// Largest key file.
@@ -56,6 +56,9 @@ pub fn key_broker(args: &Args, api: &ApiServer) -> anyhow::Result<Kbs> {
         config = config.with_shared_sessions(session_key(path)?);
     } else {
         tracing::warn!("sessions belong to this process: run no other replica");
+    }
+    if let Some(file) = &args.ca_path {
+        config = config.with_authorities(authorities(file, api));
     }
     Ok(Kbs::new(config))
 }

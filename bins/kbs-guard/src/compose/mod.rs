@@ -1,6 +1,7 @@
 //! The guard, its limits, its state; the key broker over an API server.
 
 mod api;
+mod authority;
 mod broker;
 
 use std::net::SocketAddr;
@@ -27,8 +28,10 @@ use tec_support::{SystemEntropy, listen};
 use tec_tpm::combine::MixedStates;
 use tec_tpm::verifier::ByTee;
 use tec_trustee::guard::{ApprovedBoots, Guard, GuardConfig, Registries};
+use tec_trustee::kbs::Authorities;
 
 pub use self::api::{ApiServer, Reachable};
+pub use self::authority::authorities;
 pub use self::broker::key_broker;
 
 /// Opens the state directory.
@@ -49,6 +52,7 @@ pub struct Known {
     boots: Option<ApprovedBoots>,
     attempts: Arc<dyn AttemptLog>,
     clocks: Arc<dyn ClockLog>,
+    authorities: Option<Arc<dyn Authorities>>,
 }
 
 impl Known {
@@ -59,13 +63,16 @@ impl Known {
             boots: None,
             attempts: Arc::clone(store) as _,
             clocks: Arc::clone(store) as _,
+            authorities: None,
         }
     }
 
     /// The objects of an API server. Each attempt asks for the machine and its key, so revoking one counts
     /// immediately; revoking an image counts as soon as the watch delivers it. Clocks and
     /// attempts outlive the pod, whose directory may be a new one.
-    pub fn cluster(api: &ApiServer, pins: Pins) -> Self {
+    ///
+    /// `ca` is the file with the CAs that nodes should trust for this server.
+    pub fn cluster(api: &ApiServer, pins: Pins, ca: Option<&Path>) -> Self {
         Self {
             aks: Arc::clone(&api.registry) as _,
             boots: Some(ApprovedBoots {
@@ -75,6 +82,7 @@ impl Known {
             }),
             attempts: Arc::clone(&api.attempts) as _,
             clocks: Arc::clone(&api.registry) as _,
+            authorities: ca.map(|ca| authorities(ca, api)),
         }
     }
 }
@@ -89,6 +97,7 @@ pub fn guard(
     store: &Arc<Store>,
     clock: Arc<dyn Clock>,
 ) -> Guard {
+    let authorities = known.authorities;
     let registries = Registries {
         aks: known.aks,
         boots: known.boots,
@@ -100,7 +109,10 @@ pub fn guard(
     let entropy: Arc<dyn Entropy> = Arc::new(SystemEntropy);
     let tees: Vec<_> = verifier.tees().collect();
     let (verifier, gatekeeper) = (Arc::new(verifier), Arc::new(registries));
-    let config = GuardConfig::new(upstream, verifier, gatekeeper, clock, entropy);
+    let mut config = GuardConfig::new(upstream, verifier, gatekeeper, clock, entropy);
+    if let Some(authorities) = authorities {
+        config = config.with_authorities(authorities);
+    }
     Guard::new(config.with_tees(tees))
 }
 

@@ -22,10 +22,15 @@ pub(crate) fn config_for(server: &str) -> PinConfig {
 
 /// The passphrase, sealed with the key for a server.
 pub(crate) fn sealed_for(server: &str) -> String {
+    sealed_for_ca(server, "")
+}
+
+fn sealed_for_ca(server: &str, authorities: &str) -> String {
     let passphrase = SecretBytes::new(PASSPHRASE.to_vec());
     let entropy = SeededEntropy::new(1);
     let mut rng = EntropyRng::new(&entropy);
-    let header = config_for(server).to_header();
+    let mut header = config_for(server).to_header();
+    authorities.clone_into(&mut header.servers[0].cert);
     clevis::seal(&header, &SecretArray::new(KEY), &passphrase, &mut rng).unwrap()
 }
 
@@ -65,6 +70,10 @@ impl Life {
 
 impl FakeHeader {
     pub(crate) fn bound_to(server: &str) -> Self {
+        Self::bound_to_ca(server, "")
+    }
+
+    pub(crate) fn bound_to_ca(server: &str, authorities: &str) -> Self {
         let header = Self {
             state: Mutex::new(State {
                 slots: BTreeMap::from([(1, PASSPHRASE.to_vec())]),
@@ -75,7 +84,7 @@ impl FakeHeader {
             life: Life::default(),
         };
         let slots = ["1".to_owned()];
-        header.add_token(&slots, &sealed_for(server)).unwrap();
+        header.add_token(&slots, &sealed_for_ca(server, authorities)).unwrap();
         header
     }
 

@@ -15,13 +15,15 @@
 mod bounded;
 mod strangers;
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use kube::api::{ListParams, PostParams};
-use kube::{Api, Resource as _};
+use kube::{Api, Resource as _, ResourceExt as _};
 use tec_core::attest::Attempt;
+use tec_core::digest::Sha256Digest;
 use tec_core::id::{AttemptId, MachineId};
 use tec_core::port::{AttemptLog, PortError, PortErrorKind, chain};
 use tokio::sync::Notify;
@@ -32,6 +34,9 @@ use super::error::{is_conflict, is_not_found, port_error};
 use super::{ATTEMPTS, KubeRegistry};
 use crate::api::AttestationRecord;
 
+/// Annotation of a record: the SHA-256 digests of the CAs that the machine's pin trusts, separated by
+/// commas.
+pub const TRUSTED_AUTHORITIES: &str = "trusted-execution-clusters.io/trusted-authorities";
 /// Attempts in a record; the contract of [`AttemptLog`].
 const MOST: usize = 16;
 /// Pause between two writes about strangers.
@@ -142,6 +147,25 @@ impl AttemptRecords {
         Ok(Some(record))
     }
 
+    /// Records which CAs the pin of an attested machine trusts, in place of what it reported before.
+    ///
+    /// # Errors
+    /// The API server's; `NotFound` where there is no such machine.
+    pub async fn trusted_by(
+        &self,
+        machine: &MachineId,
+        authorities: &BTreeSet<Sha256Digest>,
+    ) -> Result<(), PortError> {
+        let digests: Vec<_> = authorities.iter().map(ToString::to_string).collect();
+        let report = digests.join(",");
+        let annotate = |record: &mut AttestationRecord| {
+            record.annotations_mut().insert(TRUSTED_AUTHORITIES.to_owned(), report.clone());
+            Ok(())
+        };
+        let gone = || PortError::new(PortErrorKind::NotFound, format!("find machine {machine}"));
+        self.change(Some(*machine), annotate).await?.ok_or_else(gone)
+    }
+
     async fn write_strangers(&self) -> Result<(), PortError> {
         let merge = |record: &mut AttestationRecord| {
             let all = self.strangers().merged(record.attempts());
@@ -173,6 +197,11 @@ impl AttemptRecords {
             }
         }
     }
+}
+
+/// The digests of [`TRUSTED_AUTHORITIES`]; what is none is left out.
+pub fn read_authorities(report: &str) -> BTreeSet<Sha256Digest> {
+    report.split(',').filter_map(|digest| digest.parse().ok()).collect()
 }
 
 fn is_unequipped(error: &PortError) -> bool {

@@ -1,0 +1,207 @@
+//! `node-agent refresh-ca`: the CAs that a disk's pin trusts follow those of its servers.
+//!
+//! ```text
+//! pin ─ GET authorities, over TLS of a CA that the pin trusts ─► bundle ─ the server is trusted by
+//!   the bundle alone, and releases the key ─► token rewritten as by `rebind` ─► report
+//! ```
+//! A server's answer changes what is trusted for that server and for no other. The report comes last:
+//! once every machine reported the next CA, the old one stops signing.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use clap::Args;
+use serde_json::json;
+use tec_core::digest::Sha256Digest;
+use tec_core::endpoint::Endpoint;
+use tec_core::ignition::HeaderConfig;
+use tec_core::port::{Entropy, chain};
+use tec_core::rollover::fingerprints;
+use tec_core::secret::SecretArray;
+
+use crate::disk::{Cryptsetup, Header};
+use crate::failure::Failure;
+use crate::fetch::Stage;
+use crate::kbs::{client, fetch_error};
+use crate::output::Output;
+use crate::pin::released_key;
+use crate::rebind::{bound_token, move_token, parsed};
+use crate::settings::Flags;
+use crate::tpm::NodeTpm;
+
+/// Arguments of `refresh-ca`.
+#[derive(Args, Clone, Debug)]
+#[non_exhaustive]
+pub struct RefreshArgs {
+    /// The LUKS2 device, bound to servers already
+    pub device: PathBuf,
+    /// Form of the output
+    #[arg(long, value_enum, default_value_t = Output::Text)]
+    pub output: Output,
+}
+
+/// What became of the pin.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Refreshed {
+    /// Servers whose CAs changed.
+    pub changed: Vec<String>,
+    /// Servers that replace their CA and now know that this machine follows.
+    pub reported: Vec<String>,
+}
+
+impl Refreshed {
+    /// The output, without a final newline.
+    pub fn render(&self, output: Output) -> String {
+        match output {
+            Output::Json => {
+                json!({ "changed": self.changed, "reported": self.reported }).to_string()
+            }
+            Output::Text if self.changed.is_empty() => "the CAs in the pin are current".to_owned(),
+            Output::Text => format!("the pin has new CAs of {}", self.changed.join(", ")),
+        }
+    }
+}
+
+/// The key brokers of a pin.
+#[async_trait]
+trait Brokers: fmt::Debug + Send + Sync {
+    /// The CAs that this server hands out, trusted by those of `server`; `None` where it has no such
+    /// path.
+    async fn bundle(&self, server: &Endpoint) -> Result<Option<String>, Failure>;
+
+    /// The disk key, from servers that are trusted as `wanted` says.
+    async fn key(&self, wanted: &HeaderConfig) -> Result<SecretArray<32>, Failure>;
+
+    /// Reports what the pin trusts for this server.
+    async fn report(
+        &self,
+        server: &Endpoint,
+        trusts: &BTreeSet<Sha256Digest>,
+    ) -> Result<(), Failure>;
+}
+
+/// Brings the CAs in the pin to those that its servers hand out, and reports them.
+///
+/// # Errors
+/// `Disk`, `Tpm`, `Servers`, `Fetch`, `Resource`, `Bundle`. The disk opens as before.
+pub async fn refresh(
+    flags: &Flags,
+    args: &RefreshArgs,
+    entropy: &Arc<dyn Entropy>,
+) -> Result<Refreshed, Failure> {
+    let brokers = Remote { flags: flags.clone(), entropy: Arc::clone(entropy) };
+    follow(&Cryptsetup::new(&args.device), &brokers, &**entropy).await
+}
+
+/// May be run again after a crash at any point.
+async fn follow(
+    header: &dyn Header,
+    brokers: &dyn Brokers,
+    entropy: &dyn Entropy,
+) -> Result<Refreshed, Failure> {
+    let token = bound_token(header).map_err(Failure::Disk)?;
+    let config = parsed(&token).map_err(Failure::Disk)?.config().clone();
+    let (mut wanted, mut refreshed) = (config.clone(), Refreshed::default());
+    let (mut rolling, mut answered, mut failed) = (Vec::new(), false, None);
+    for server in &mut wanted.servers {
+        // Plain HTTP, or the roots of the platform: no CA to follow.
+        let Some(pinned) = fingerprints(&server.cert) else {
+            continue;
+        };
+        let learned = match learned(brokers, server).await {
+            Ok(learned) => learned,
+            Err(failure) => {
+                tracing::warn!(server = %server.url, error = chain(&failure), "no CAs learned");
+                failed = Some(failure);
+                continue;
+            }
+        };
+        answered = true;
+        let Some((bundle, authorities)) = learned else {
+            continue;
+        };
+        if authorities != pinned {
+            server.cert = bundle;
+            refreshed.changed.push(server.url.to_string());
+        }
+        // With a single CA no replacement waits for this machine.
+        if authorities.len() > 1 {
+            rolling.push((server.clone(), authorities));
+        }
+    }
+    if let Some(failure) = failed.filter(|_| !answered) {
+        return Err(failure);
+    }
+    // More than one token: an earlier try was cut off.
+    if wanted != config || header.tokens().map_err(Failure::Disk)?.len() > 1 {
+        let key = brokers.key(&wanted).await?;
+        move_token(header, &wanted, &key, entropy).map_err(Failure::Disk)?;
+    }
+    for (server, authorities) in rolling {
+        brokers.report(&server, &authorities).await?;
+        refreshed.reported.push(server.url.to_string());
+    }
+    Ok(refreshed)
+}
+
+/// The CAs of a server. It must be reached by trusting those alone, so that no pin is written that
+/// trusts nothing.
+async fn learned(
+    brokers: &dyn Brokers,
+    server: &Endpoint,
+) -> Result<Option<(String, BTreeSet<Sha256Digest>)>, Failure> {
+    let Some(bundle) = brokers.bundle(server).await? else {
+        return Ok(None);
+    };
+    let unusable = |reason| Failure::Bundle { server: server.url.to_string(), reason };
+    let authorities = fingerprints(&bundle)
+        .ok_or_else(|| unusable("it is not PEM with one to eight certificates"))?;
+    let by_these = Endpoint::new(server.url.clone(), bundle.clone());
+    let again = brokers.bundle(&by_these).await?;
+    if again.as_deref().and_then(fingerprints).as_ref() != Some(&authorities) {
+        return Err(unusable("its replicas disagree for now"));
+    }
+    Ok(Some((bundle, authorities)))
+}
+
+/// Over the network, with the TPM of this machine.
+#[derive(Debug)]
+struct Remote {
+    flags: Flags,
+    entropy: Arc<dyn Entropy>,
+}
+
+#[async_trait]
+impl Brokers for Remote {
+    async fn bundle(&self, server: &Endpoint) -> Result<Option<String>, Failure> {
+        let one = std::slice::from_ref(server);
+        let client = client(one, self.flags.timeout(), &self.entropy).map_err(Failure::Servers)?;
+        let bundle = client.authorities().await;
+        bundle.map_err(|error| Failure::Fetch(fetch_error(one, error)))
+    }
+
+    async fn key(&self, wanted: &HeaderConfig) -> Result<SecretArray<32>, Failure> {
+        let tpm = NodeTpm::open(&self.flags)?;
+        released_key(&self.flags, &tpm, wanted, Stage::LaterBoot, &self.entropy).await
+    }
+
+    async fn report(
+        &self,
+        server: &Endpoint,
+        trusts: &BTreeSet<Sha256Digest>,
+    ) -> Result<(), Failure> {
+        let one = std::slice::from_ref(server);
+        let client = client(one, self.flags.timeout(), &self.entropy).map_err(Failure::Servers)?;
+        let tpm = NodeTpm::open(&self.flags)?;
+        let attester = tpm.attester(self.flags.read_event_log());
+        let reported = client.report_trust(trusts, &attester).await;
+        reported.map_err(|error| Failure::Fetch(fetch_error(one, error)))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,333 @@
+//! The CA that signs certificates of servers, and its replacement.
+//!
+//! ```text
+//!   Secret trust-anchor-ca   tls.crt, tls.key     the CA that signs
+//!                            next.crt, next.key   the CA that will, while it is replaced
+//!                            previous.crt         the CA that did, until it is withdrawn
+//!                            ca.crt               all of these: what servers hand out to nodes
+//! ```
+//! Each step is one compare and swap of this Secret, so a crash leaves the state before or after it.
+//! What the steps are is decided in [`tec_core::rollover`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{ListParams, PostParams};
+use kube::{Api, ResourceExt as _};
+use serde_json::json;
+use tec_core::code::Code;
+use tec_core::digest::Sha256Digest;
+use tec_core::machine::MachineState;
+use tec_core::port::{PortError, PortErrorKind};
+use tec_core::rollover;
+use tec_core::rollover::{Asked, Pinned, Standing, Step, fingerprints};
+use tec_core::secret::SecretBytes;
+use tec_core::time::Timestamp;
+
+use super::context::{Context, Spoken};
+use super::files::{AUTHORITY, CHAIN, Entries, KEY, create, entries, find, pair_entries, text};
+use super::trust::CertificatePair;
+use crate::api::{
+    AttestationRecord, ConditionKind, DANGEROUS_REPLACE_CA, Machine, REPLACE_CA, Reason, TlsServer,
+    TrustedExecutionCluster,
+};
+use crate::client::{CA_SECRET, RENEW_AT, TRUSTED_AUTHORITIES, port_error, read_authorities};
+
+/// Further entries of the Secret.
+const NEXT: &str = "next.crt";
+const NEXT_KEY: &str = "next.key";
+const PREVIOUS: &str = "previous.crt";
+/// Annotation: since when every server hands out exactly what `ca.crt` holds, seconds since 1970.
+const PUBLISHED_AT: &str = "trusted-execution-clusters.io/published-at";
+/// Machines that a condition names.
+const NAMED: usize = 20;
+/// Records in one answer of a list.
+const PAGE: u32 = 500;
+/// While machines report, nothing else tells of it.
+const LOOK_AGAIN: Duration = Duration::from_mins(1);
+
+/// The CA, as far as certificates are concerned.
+#[derive(Debug)]
+pub(super) struct Authority {
+    /// Signs.
+    pub(super) pair: CertificatePair,
+    /// What nodes should trust, PEM; the CA that signs first.
+    pub(super) bundle: String,
+    secret: Secret,
+}
+
+/// The CA after the step that is due. One that is gone is not replaced while there are certificates of
+/// it: nodes pin it.
+pub(super) async fn stand(
+    ctx: &Context,
+    cluster: &TrustedExecutionCluster,
+    was_issued: bool,
+) -> Result<Authority, PortError> {
+    let authority = Authority::read(load(ctx, cluster, was_issued).await?)?;
+    let Some(standing) = authority.standing(ctx) else {
+        ctx.memory().authority = None;
+        return Ok(authority);
+    };
+    let asked = asked(cluster);
+    let machines = match standing.next {
+        // A key broker with a certificate from elsewhere: no disk pins this CA.
+        Some(next) if cluster.named_secret(TlsServer::KeyBroker).is_none() => {
+            pinned(ctx, &next).await?
+        }
+        _ => Vec::new(),
+    };
+    let all = machines.len();
+    let step = rollover::step(&standing, asked, machines, ctx.now());
+    let spoken = speak(ctx, cluster, &standing, &step, all);
+    let authority = match step {
+        Step::Create => authority.with_next(ctx).await?,
+        Step::Promote => {
+            if asked.dangerous_without_reports.is_some() {
+                tracing::warn!(
+                    "the next CA signs whether or not machines reported it, as demanded"
+                );
+            }
+            authority.promoted(ctx).await?
+        }
+        Step::Withdraw => authority.without_previous(ctx).await?,
+        Step::Stay | Step::Publish(_) | Step::Hold(_) => authority,
+    };
+    ctx.memory().authority = Some(spoken);
+    Ok(authority)
+}
+
+/// Notes that every server hands out the bundle, unless that is noted or nothing is replaced.
+pub(super) async fn note_published(ctx: &Context, authority: Authority) -> Result<(), PortError> {
+    let is_replaced = [NEXT, PREVIOUS].iter().any(|entry| authority.has(entry));
+    if !is_replaced || authority.secret.annotations().contains_key(PUBLISHED_AT) {
+        return Ok(());
+    }
+    let mut secret = authority.secret;
+    let now = ctx.now().unix_seconds().to_string();
+    secret.annotations_mut().insert(PUBLISHED_AT.to_owned(), now);
+    replace(ctx, &secret).await.map(drop)
+}
+
+async fn load(
+    ctx: &Context,
+    cluster: &TrustedExecutionCluster,
+    was_issued: bool,
+) -> Result<Secret, PortError> {
+    match find(ctx, CA_SECRET).await? {
+        Some(secret) => Ok(secret),
+        None if was_issued => {
+            let leaves = TlsServer::ALL.map(TlsServer::issued_secret).join(" ");
+            let why = format!(
+                "the Secret {CA_SECRET} is gone, and nodes pin the authority in it: restore it from a \
+                 backup, or, if no node pins it, kubectl delete secret {leaves}"
+            );
+            Err(PortError::new(PortErrorKind::Invalid, why))
+        }
+        None => {
+            let made = ctx.parts.maker.authority(ctx.now())?;
+            let data = pair_entries(&made, &made.chain);
+            create(ctx, cluster, CA_SECRET, &[(RENEW_AT, String::new())], data).await
+        }
+    }
+}
+
+async fn replace(ctx: &Context, secret: &Secret) -> Result<Secret, PortError> {
+    let secrets: Api<Secret> = ctx.objects();
+    // A compare and swap: the object carries the version that was read.
+    let replaced = secrets.replace(CA_SECRET, &PostParams::default(), secret).await;
+    replaced.map_err(|error| port_error(format!("change the Secret {CA_SECRET}"), error))
+}
+
+impl Authority {
+    fn read(secret: Secret) -> Result<Self, PortError> {
+        let chain = text(&secret, CHAIN)?;
+        let others = [NEXT, PREVIOUS].map(|entry| text(&secret, entry).unwrap_or_default());
+        let all = std::iter::once(&chain).chain(&others).map(|pem| pem.trim());
+        let all: Vec<_> = all.filter(|pem| !pem.is_empty()).collect();
+        let bundle = all.join("\n") + "\n";
+        let key = secret.data.as_ref().and_then(|data| data.get(KEY));
+        let key = key.map(|key| SecretBytes::new(key.0.clone()));
+        let key = key.ok_or_else(|| {
+            PortError::new(PortErrorKind::Invalid, format!("read {KEY} of the Secret {CA_SECRET}"))
+        })?;
+        Ok(Self { pair: CertificatePair { chain, key }, bundle, secret })
+    }
+
+    fn has(&self, entry: &str) -> bool {
+        self.secret.data.as_ref().is_some_and(|data| data.contains_key(entry))
+    }
+
+    fn digest(&self, entry: &str) -> Option<Sha256Digest> {
+        let found = fingerprints(&text(&self.secret, entry).ok()?)?;
+        found.first().copied().filter(|_| found.len() == 1)
+    }
+
+    /// `None` where someone put a chain of several certificates there, whose keeper they are.
+    fn standing(&self, ctx: &Context) -> Option<Standing> {
+        let published = self.secret.annotations().get(PUBLISHED_AT);
+        let published = published.and_then(|at| at.parse().ok());
+        Some(Standing {
+            current: self.digest(CHAIN)?,
+            ends: ctx.parts.maker.authority_ends(&self.pair.chain),
+            next: self.digest(NEXT),
+            previous: self.digest(PREVIOUS),
+            published: published.map(Timestamp::from_unix_seconds),
+        })
+    }
+
+    async fn with_next(self, ctx: &Context) -> Result<Self, PortError> {
+        let next = ctx.parts.maker.authority(ctx.now())?;
+        let key = next.key.expose("the API server stores it").to_vec();
+        let added = entries([(NEXT, next.chain.into_bytes()), (NEXT_KEY, key)]);
+        let changed = self.changed(ctx, |data| data.extend(added)).await?;
+        tracing::info!("the next CA was created");
+        Ok(changed)
+    }
+
+    async fn promoted(self, ctx: &Context) -> Result<Self, PortError> {
+        let promote = |data: &mut Entries| {
+            for (from, to) in [(CHAIN, PREVIOUS), (NEXT, CHAIN), (NEXT_KEY, KEY)] {
+                if let Some(moved) = data.remove(from) {
+                    data.insert(to.to_owned(), moved);
+                }
+            }
+        };
+        let changed = self.changed(ctx, promote).await?;
+        tracing::info!("the next CA signs certificates of servers");
+        Ok(changed)
+    }
+
+    async fn without_previous(self, ctx: &Context) -> Result<Self, PortError> {
+        let changed = self.changed(ctx, |data| drop(data.remove(PREVIOUS))).await?;
+        tracing::info!("the previous CA was withdrawn");
+        Ok(changed)
+    }
+
+    /// Other CAs, which are not published yet.
+    async fn changed(
+        mut self,
+        ctx: &Context,
+        change: impl FnOnce(&mut Entries),
+    ) -> Result<Self, PortError> {
+        change(self.secret.data.get_or_insert_default());
+        self.secret.annotations_mut().remove(PUBLISHED_AT);
+        let mut next = Self::read(self.secret)?;
+        let bundle = entries([(AUTHORITY, next.bundle.clone().into_bytes())]);
+        next.secret.data.get_or_insert_default().extend(bundle);
+        next.secret = replace(ctx, &next.secret).await?;
+        Ok(next)
+    }
+}
+
+fn asked(cluster: &TrustedExecutionCluster) -> Asked {
+    let named = |annotation| cluster.annotations().get(annotation)?.trim().parse().ok();
+    Asked { replace: named(REPLACE_CA), dangerous_without_reports: named(DANGEROUS_REPLACE_CA) }
+}
+
+/// What each machine with a disk reported. One that is not claimed has no disk yet, and is gone before
+/// the CA that it was told signs no more.
+async fn pinned(ctx: &Context, next: &Sha256Digest) -> Result<Vec<Pinned>, PortError> {
+    let mut machines = ctx.caches.machines.all();
+    machines.retain(|machine| {
+        matches!(machine.state(), MachineState::Active | MachineState::Quarantined)
+    });
+    let known = |machine: &Machine| -> BTreeSet<Sha256Digest> {
+        let trusts = machine.status.iter().flat_map(|status| &status.trusted_authorities);
+        trusts.filter_map(|digest| digest.parse().ok()).collect()
+    };
+    // Once all have reported, nothing is listed any more.
+    let reports = if machines.iter().all(|machine| known(machine).contains(next)) {
+        BTreeMap::new()
+    } else {
+        reports(ctx).await?
+    };
+    let mut pinned = Vec::new();
+    for machine in machines {
+        let known = known(&machine);
+        let report = reports.get(&machine.spec.id).filter(|report| **report != known);
+        if let Some(report) = report {
+            let status = json!({ "trustedAuthorities": report });
+            ctx.write_status(&*machine, None, status).await?;
+        }
+        let trusts = report.cloned().unwrap_or(known);
+        pinned.push(Pinned { machine: machine.name_any(), trusts });
+    }
+    Ok(pinned)
+}
+
+/// The reports of all machines, by id: the metadata of all records.
+async fn reports(ctx: &Context) -> Result<BTreeMap<String, BTreeSet<Sha256Digest>>, PortError> {
+    let records: Api<AttestationRecord> = ctx.objects();
+    let mut params = ListParams::default().limit(PAGE);
+    let mut all = BTreeMap::new();
+    loop {
+        let page = records.list_metadata(&params).await;
+        let page = page.map_err(|error| port_error("list what machines trust", error))?;
+        for record in &page.items {
+            let Some(report) = record.annotations().get(TRUSTED_AUTHORITIES) else {
+                continue;
+            };
+            if let Some(id) = AttestationRecord::machine_of(&record.name_any()) {
+                all.insert(id.to_owned(), read_authorities(report));
+            }
+        }
+        params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+        if params.continue_token.is_none() {
+            return Ok(all);
+        }
+    }
+}
+
+fn speak(
+    ctx: &Context,
+    cluster: &TrustedExecutionCluster,
+    standing: &Standing,
+    step: &Step,
+    all: usize,
+) -> Spoken {
+    let annotate = |annotation: &str, digest: &Sha256Digest| {
+        let name = cluster.name_any();
+        format!("kubectl annotate --overwrite trustedexecutioncluster {name} {annotation}={digest}")
+    };
+    let current = standing.current;
+    let (reason, message) = match step {
+        Step::Stay => {
+            let ends = standing.ends.map(|ends| format!(", expires {ends}")).unwrap_or_default();
+            let command = annotate(REPLACE_CA, &current);
+            (Reason::AuthorityCurrent, format!("SHA-256 {current}{ends}. To replace it: {command}"))
+        }
+        Step::Hold(missing) => {
+            let code = Code::CaHeldBack;
+            let named = missing.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>();
+            let more = missing.len().saturating_sub(NAMED);
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            let force = standing.next.map(|next| annotate(DANGEROUS_REPLACE_CA, &next));
+            let said = format!(
+                "{code}: {} of {all} machines do not trust the next CA yet: {}{more}. Run node-agent \
+                 refresh-ca on them, or retire them. To lock them out instead: {}",
+                missing.len(),
+                named.join(", "),
+                force.unwrap_or_default(),
+            );
+            (Reason::AuthorityHeldBack, said)
+        }
+        Step::Create | Step::Publish(_) if standing.previous.is_none() => {
+            let said = "nodes are told the current and the next CA; the current one signs";
+            (Reason::AuthorityRolling, said.to_owned())
+        }
+        _ => {
+            let said = "the next CA signs; nodes are told the previous one for another hour";
+            (Reason::AuthorityRolling, said.to_owned())
+        }
+    };
+    let again = match step {
+        Step::Stay => None,
+        Step::Publish(Some(then)) => {
+            let left = then.unix_seconds().saturating_sub(ctx.now().unix_seconds());
+            Some(Duration::from_secs(left.max(1).unsigned_abs()))
+        }
+        _ => Some(LOOK_AGAIN),
+    };
+    Spoken { said: (ConditionKind::CertificateAuthority, reason, message), again }
+}

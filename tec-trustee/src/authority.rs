@@ -1,0 +1,42 @@
+//! How nodes learn of another CA of the server that they pin, and report what they trust.
+//!
+//! ```text
+//! GET authorities ─► the CA certificates that nodes should trust for this server
+//!                    (over TLS that the pinned CA vouches for; the node rewrites its pin)
+//! PUT authorities ─► after an attestation: the CAs that the node's disk trusts by now
+//! ```
+//! Trustee has no such paths; the guard answers them itself. A node of another implementation asks
+//! for nothing and reports nothing, and so holds a replacement of the CA back
+//! ([`tec_core::rollover`]).
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+use tec_core::digest::Sha256Digest;
+
+/// Name of the path, below the base path.
+pub const PLACE: &str = "authorities";
+/// Largest body in bytes, in either direction.
+pub const MAX_BODY: usize = 64 * 1024;
+
+/// Reply to `GET authorities`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(clippy::exhaustive_structs, reason = "one bundle, nothing else")]
+pub struct Bundle {
+    /// PEM.
+    pub certificates: String,
+}
+
+/// Body of `PUT authorities`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(clippy::exhaustive_structs, reason = "one set, nothing else")]
+pub struct Trusts {
+    /// SHA-256 digests of the CA certificates, DER, that the pin trusts for this server.
+    pub sha256: BTreeSet<Sha256Digest>,
+}
+
+/// Reply to `PUT authorities`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(clippy::exhaustive_structs, reason = "nothing but that it was recorded")]
+pub struct Recorded {}
