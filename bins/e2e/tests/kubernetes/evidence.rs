@@ -17,7 +17,7 @@ use tec_e2e::kube::{Bench, eventually};
 use tec_k8s::api::TrustedExecutionCluster;
 use tec_support::evidence::{EvidenceArgs, EvidenceSort, guests};
 use tec_tpm::hcl::HclReport;
-use tec_tpm::snp::Report;
+use tec_tpm::snp::{Policy, Report};
 use tec_tpm::testing::SoftAzure;
 use tec_tpm::verifier::{AzSnpEvidence, AzSnpVtpmVerifier};
 use tec_trustee::client::RcarError;
@@ -52,14 +52,17 @@ struct Broker {
     evidence: EvidenceArgs,
 }
 
-/// What a key broker with these arguments makes of evidence that a virtual machine of Azure once gave. It
-/// was asked for another nonce than a running broker would choose.
-fn judge(arguments: &[String], recorded: &Value) -> Result<VerifiedEvidence, VerifyError> {
+/// Which guests a key broker with these arguments accepts.
+fn policy(arguments: &[String]) -> Policy {
     let flags = ["key-broker"].into_iter().chain(arguments.iter().map(String::as_str));
     let flags = Broker::try_parse_from(flags).unwrap().evidence;
     assert_eq!(flags.evidence, [EvidenceSort::Tpm, EvidenceSort::AzSnpVtpm]);
-    let (id_keys, measurements) = (&flags.snp_id_keys, &flags.snp_measurements);
-    let policy = guests(id_keys, measurements, flags.snp_minimum_tcb).unwrap();
+    guests(&flags.snp_id_keys, &flags.snp_measurements, flags.snp_minimum_tcb).unwrap()
+}
+
+/// Judges evidence that a virtual machine of Azure once gave, for a nonce that no running broker would
+/// choose.
+fn judge(policy: Policy, recorded: &Value) -> Result<VerifiedEvidence, VerifyError> {
     // 2026-01-01: the certificates of the recording are valid then.
     let clock = ManualClock::new(Timestamp::from_unix_seconds(1_767_225_600));
     AzSnpVtpmVerifier::new(Arc::new(clock), policy).verify_evidence(recorded, b"challenge", None)
@@ -115,7 +118,7 @@ async fn recorded_evidence_of_azure_passes_with_the_arguments_that_name_it_and_n
         .await
         .unwrap();
         last.clone_from(&now);
-        judge(&now, &recorded)
+        judge(policy(&now), &recorded)
     };
     let verified = judged(&accepting).await.unwrap();
     assert_eq!(verified.report_data, hex::encode("challenge"));
