@@ -1,6 +1,7 @@
 //! Flags that commands share.
 
 use clap::{Args, ValueEnum};
+use tec_core::id::MachineId;
 use tec_support::log::LogForm;
 
 /// What goes to stdout and stderr, and how.
@@ -24,6 +25,24 @@ pub(crate) enum OutputForm {
     Text,
     /// For programs.
     Json,
+}
+
+/// Limits a list to one machine of a store.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct OfMachine {
+    /// Only those of this machine
+    #[arg(long)]
+    pub(crate) machine: Option<MachineId>,
+}
+
+/// Selects attempts to attest, by a filter for the machine.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct AttemptArgs<F: Args> {
+    #[command(flatten)]
+    pub(crate) of: F,
+    /// Maximum number of attempts
+    #[arg(long, default_value_t = 100)]
+    pub(crate) limit: usize,
 }
 
 /// For commands that write.

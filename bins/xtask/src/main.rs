@@ -13,6 +13,7 @@ mod codegen;
 mod demo;
 mod e2e;
 mod fuzz;
+mod images;
 mod lanes;
 mod outside;
 mod pcr_live;
@@ -63,6 +64,8 @@ enum Verb {
     Codegen(codegen::Args),
     /// Check the invariants of docs/architecture.md that a program can check
     Arch(arch::Args),
+    /// Build the images of a release, for amd64 and arm64, and print their digests
+    Images(images::Args),
     /// Run the benchmarks and print the ratios to their baselines
     Bench(bench::Args),
     /// Run the fuzz targets on the stable toolchain
@@ -103,6 +106,7 @@ fn run(verb: Verb) -> Result<()> {
             }
             arch::run(&chosen)
         }
+        Verb::Images(args) => images::run(&root, &args),
         Verb::Bench(args) => bench::run(&root, &args),
         Verb::Fuzz(args) => fuzz::run(&root, &args),
         Verb::PcrLive(args) => pcr_live::run(&root, &args),

@@ -12,8 +12,8 @@ use crate::cargo::{Metadata, cargo};
 use crate::suites::Count;
 use crate::tools::{OpenSearch, Renew, Tools};
 use crate::{
-    bootstrap_demo, check, demo, fuzz, outside, pcr_live, process, programs, room, services,
-    suites, term, tools, vm,
+    bootstrap_demo, check, demo, fuzz, images, outside, pcr_live, process, programs, room,
+    services, suites, term, tools, vm,
 };
 
 #[derive(Debug, clap::Args)]
@@ -54,6 +54,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     let mut take = |name, work: &dyn Fn() -> Result<Count>| steps.push(timed(name, work));
     take("check", &|| one(check::run(root)));
     take("build", &|| one(programs::build_all(root).map(drop)));
+    take("static programs", &|| one(images::compile_for_tests(root)));
     take("tests", &|| tests(root, &tools));
     if opensearch.is_wanted() {
         take("opensearch", &|| opensearch_test(root, &tools));

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 
 use crate::cargo::{Metadata, cargo};
 use crate::tools::{Tools, targets};
-use crate::{lanes, pcr_live, process, programs, term, tools};
+use crate::{images, lanes, pcr_live, process, programs, term, tools};
 
 /// Where everything is kept, below the target directory.
 const ARTEFACTS: &str = "vm";
@@ -57,6 +57,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     }
     if scenes.iter().any(|scene| scene == CLUSTER) {
         tools::ensure_pods(&tools)?;
+        images::compile_for_tests(root)?;
     }
     play(root, &tools, &scenes, args.cuts)
 }

@@ -1,22 +1,12 @@
-//! The file that images are built from: one stage that compiles, one target for each program.
+//! The file that images are built from: one target per image, of programs that are compiled beforehand.
 
 use tec_k8s::render::RelatedImage;
 
 use crate::Files;
 
-/// As whom most programs run.
+/// User and group of most programs.
 const NOBODY: &str = "65532:65532";
-/// What the programs are built from.
-const PACKAGES: [&str; 7] = [
-    "operator",
-    "registration",
-    "compute-pcrs",
-    "kbs-guard",
-    "tec",
-    "bootstrapper",
-    "tec-services",
-];
-/// Program, its image, and as whom it runs.
+/// Program, its image, and its user.
 const PROGRAMS: [(&str, &str, &str); 8] = [
     ("operator", "trusted-cluster-operator", NOBODY),
     ("register-server", RelatedImage::RegistrationServer.image_name(), NOBODY),
@@ -33,61 +23,36 @@ const PROGRAMS: [(&str, &str, &str); 8] = [
 const SERVICES: [&str; 3] = ["services-bootstrap", "services-init", "services-broker"];
 
 pub(crate) fn files() -> Files {
-    Files::from([
-        ("Containerfile".to_owned(), containerfile()),
-        ("Containerfile.dockerignore".to_owned(), IGNORED.to_owned()),
-    ])
+    Files::from([("Containerfile".to_owned(), containerfile())])
 }
 
 fn containerfile() -> String {
     let mut text = HEAD.to_owned();
-    let packages = PACKAGES.map(|package| format!("--package {package}"));
-    text.push_str(&BUILD.replace("@PACKAGES@", &packages.join(" ")));
     for (program, image, user) in PROGRAMS {
         text.push_str(
             &TARGET.replace("@PROGRAM@", program).replace("@IMAGE@", image).replace("@USER@", user),
         );
     }
-    let paths = SERVICES.map(|program| format!("/src/target/release/{program}"));
-    text.push_str(
-        &SERVICES_TARGET.replace("@PROGRAMS@", &paths.join(" ")).replace("@USER@", NOBODY),
-    );
+    let programs = SERVICES.map(|program| format!("${{TARGETARCH}}/{program}")).join(" ");
+    text.push_str(&SERVICES_TARGET.replace("@PROGRAMS@", &programs).replace("@USER@", NOBODY));
     text
 }
 
-const HEAD: &str = "# Written by `cargo xtask codegen` from tec-k8s.
+const HEAD: &str = "# Written by `cargo xtask codegen` from tec-k8s. `cargo xtask images` compiles and builds.
 #
-#   podman build --file bins/operator/deploy/image/Containerfile \\
-#     --platform linux/amd64,linux/arm64 --target <image> --manifest <name> \\
-#     --source-date-epoch \"$(git log -1 --format=%ct)\" --rewrite-timestamp .
+# The context has the static programs of each architecture in a folder named after it, and
+# ca-certificates.crt. Nothing is fetched and nothing runs, so one machine builds for all architectures.
 #
-# Each platform compiles for itself, so that the C of SQLite and ring meets the right headers. The
-# toolchain of rust-toolchain.toml, the lock file, and paths that do not depend on the machine give
-# the same bytes each time. Name the images below by digest for a release.
-ARG RUST_IMAGE=docker.io/library/rust:1.95.0-alpine
-ARG BASE_IMAGE=gcr.io/distroless/static-debian12:nonroot
-# For the vault's container of tec-services.
+# The vault of tec-services is another project's program. Only that target, the last one, has a base
+# image; name it by digest for a release.
 ARG VAULT_IMAGE=docker.io/openbao/openbao:2.7.2
 ";
 
-/// Neither what was built here nor the history goes into the build.
-const IGNORED: &str = "# Written by `cargo xtask codegen` from tec-k8s.\n.git\ntarget\n";
-
-const BUILD: &str = r#"
-FROM ${RUST_IMAGE} AS build
-RUN apk add --no-cache musl-dev
-WORKDIR /src
-COPY . .
-# On Alpine the host's own target is musl, and static.
-ENV CARGO_INCREMENTAL=0 RUSTUP_TOOLCHAIN=1.95.0 \
-    RUSTFLAGS="-C target-feature=+crt-static --remap-path-prefix=/src=/tec --remap-path-prefix=/usr/local/cargo=/cargo"
-ARG TEC_REVISION
-RUN cargo build --locked --release @PACKAGES@
-"#;
-
 const TARGET: &str = r#"
-FROM ${BASE_IMAGE} AS @IMAGE@
-COPY --from=build /src/target/release/@PROGRAM@ /usr/bin/@PROGRAM@
+FROM scratch AS @IMAGE@
+ARG TARGETARCH
+COPY ca-certificates.crt /etc/ssl/certs/
+COPY ${TARGETARCH}/@PROGRAM@ /usr/bin/
 USER @USER@
 ENTRYPOINT ["/usr/bin/@PROGRAM@"]
 "#;
@@ -95,8 +60,10 @@ ENTRYPOINT ["/usr/bin/@PROGRAM@"]
 const SERVICES_TARGET: &str = r"
 FROM ${VAULT_IMAGE} AS vault
 
-FROM ${BASE_IMAGE} AS tec-services
-COPY --from=build @PROGRAMS@ /usr/bin/
-COPY --from=vault /bin/bao /usr/bin/bao
+FROM scratch AS tec-services
+ARG TARGETARCH
+COPY ca-certificates.crt /etc/ssl/certs/
+COPY @PROGRAMS@ /usr/bin/
+COPY --from=vault /bin/bao /usr/bin/
 USER @USER@
 ";

@@ -35,4 +35,4 @@ pub use self::memory_trust::{Labels, MemoryTrust, ShiftedClock};
 pub use self::operator::{Bench, cluster, eventually, open, plain_cluster, rights, within};
 pub use self::program::{start_operator, start_operator_with};
 pub use self::prometheus::Prometheus;
-pub use self::server::{Server, program};
+pub use self::server::{Server, program, static_program};

@@ -139,23 +139,42 @@ fn role(component: Component) -> anyhow::Result<Vec<PolicyRule>> {
     Ok(role.rules.unwrap_or_default())
 }
 
-/// A program of this workspace. A test lies in `target/<profile>/deps`, the programs one above.
+/// A program of this workspace.
 ///
 /// # Errors
 /// It is not built.
 pub fn program(name: &str) -> anyhow::Result<PathBuf> {
-    let directory = if let Some(directory) = std::env::var_os("TEC_BIN_DIR") {
-        PathBuf::from(directory)
-    } else {
-        let test = std::env::current_exe()?;
-        let above = test.parent().and_then(Path::parent);
-        above.context("this test lies outside a target directory")?.to_owned()
-    };
-    let program = directory.join(name);
+    let program = programs()?.join(name);
     anyhow::ensure!(
         program.is_file(),
         "{} is missing; `cargo xtask e2e` builds it",
         program.display()
     );
     Ok(program)
+}
+
+/// The same as a static program, for images.
+///
+/// # Errors
+/// It is not built.
+pub fn static_program(name: &str) -> anyhow::Result<PathBuf> {
+    let programs = programs()?;
+    let profile = programs.file_name().context("the programs have no folder")?;
+    let program = programs.with_file_name("x86_64-unknown-linux-musl").join(profile).join(name);
+    anyhow::ensure!(
+        program.is_file(),
+        "{} is missing; `cargo xtask test` builds it",
+        program.display()
+    );
+    Ok(program)
+}
+
+/// A test lies in `target/<profile>/deps`, the programs one above.
+fn programs() -> anyhow::Result<PathBuf> {
+    if let Some(directory) = std::env::var_os("TEC_BIN_DIR") {
+        return Ok(directory.into());
+    }
+    let test = std::env::current_exe()?;
+    let above = test.parent().and_then(Path::parent);
+    Ok(above.context("this test lies outside a target directory")?.to_owned())
 }

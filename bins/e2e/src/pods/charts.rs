@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tec_k8s::api::GROUP;
 use tec_k8s::render::{Installation, RelatedImage};
 
+use super::image::Release;
 use super::registry::Authority;
 use super::{ADDRESS, FOLDER, Image, Node, output, until};
 use crate::kube::program;
@@ -29,6 +30,15 @@ const PORTS: [(&str, u16, u16); 3] = [
     ("kbs-service", 8080, 30080),
     ("register-server", 8000, 30000),
     ("attestation-key-register", 8001, 30001),
+];
+/// What runs in the pods of both charts.
+const PROGRAMS: [&str; 6] = [
+    "operator",
+    "register-server",
+    "attestation-key-register",
+    "compute-pcrs",
+    "kbs-guard",
+    "key-broker",
 ];
 /// A Deployment is available by then.
 const AVAILABLE: Duration = Duration::from_mins(2);
@@ -53,23 +63,20 @@ impl Charts {
         let charts = Self { node, files: tempfile::tempdir()?, authority: Authority::new()? };
         charts.node.up()?;
         charts.node.enter()?;
-        charts.load_own(&Installation::default().image, "operator")?;
-        for (image, name) in [
-            (RelatedImage::RegistrationServer, "register-server"),
-            (RelatedImage::AttestationKeyRegister, "attestation-key-register"),
-            (RelatedImage::KbsGuard, "kbs-guard"),
-            (RelatedImage::KeyBroker, "key-broker"),
-            (RelatedImage::KeyBroker, "key-broker"),
-            (RelatedImage::ComputePcrs, "compute-pcrs"),
-        ] {
-            charts.load_own(&image.default_image(), name)?;
-        }
+        charts.load_release()?;
         Ok(charts)
     }
 
-    fn load_own(&self, tag: &str, name: &str) -> anyhow::Result<()> {
-        let image = Image::of(tag, program(name)?);
-        self.load(&image.with_file("etc/ssl/certs/ca-certificates.crt", self.authority.pem()))
+    /// From the Containerfile of a release. The authority of the registry stands in for public ones.
+    fn load_release(&self) -> anyhow::Result<()> {
+        let work = tempfile::tempdir_in(&self.node.dir)?;
+        let release = Release::new(work, &PROGRAMS, self.authority.pem())?;
+        let related = RelatedImage::ALL.into_iter().filter(|image| *image != RelatedImage::Trustee);
+        let ours = related.map(|image| (image.image_name(), image.default_image()));
+        for (target, tag) in ours.chain([(OPERATOR, Installation::default().image)]) {
+            self.node.import(&release.build(target, &tag)?)?;
+        }
+        Ok(())
     }
 
     /// Gives an image to the node.

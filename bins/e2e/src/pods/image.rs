@@ -1,5 +1,5 @@
-//! Images from programs of this machine, without a registry: an OCI layout in a tar file, as `ctr`
-//! imports it.
+//! Images without a registry: those of a release, from its own Containerfile, and single programs of this
+//! machine. buildah writes them as archives, which `ctr` imports.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -7,40 +7,64 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context as _;
-use serde_json::{Value, json};
-use tec_core::digest::Sha256Digest;
 
-/// User of programs that need no rights, as in the images of releases.
-const NOBODY: &str = "65532:65532";
+use super::output;
+use crate::kube::static_program;
+use crate::packages::directory;
 
-/// What becomes an image of one layer.
+/// Static programs run on this architecture alone.
+const ARCH: &str = "amd64";
+
+/// The images of a release, from static programs that were built for tests.
+#[derive(Debug)]
+pub(super) struct Release {
+    work: tempfile::TempDir,
+}
+
+impl Release {
+    /// What the Containerfile copies: these programs, and this authority in place of public ones.
+    pub(super) fn new(
+        work: tempfile::TempDir,
+        programs: &[&str],
+        ca: &str,
+    ) -> anyhow::Result<Self> {
+        let context = work.path().join("context");
+        fs::create_dir_all(context.join(ARCH))?;
+        fs::write(context.join("ca-certificates.crt"), ca)?;
+        for program in programs {
+            place(&static_program(program)?, &context.join(ARCH).join(program))?;
+        }
+        Ok(Self { work })
+    }
+
+    /// Builds a target; its archive.
+    pub(super) fn build(&self, target: &str, tag: &str) -> anyhow::Result<PathBuf> {
+        let containerfile = directory().join("image/Containerfile");
+        let platform = format!("linux/{ARCH}");
+        let words = ["--target", target, "--platform", &platform];
+        build(self.work.path(), &containerfile, &words, tag)
+    }
+}
+
+/// An image of one program.
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "every part is the caller's")]
 pub struct Image {
     /// Name and tag.
     pub tag: String,
-    /// Programs, which get into `/usr/bin`; the first one is what runs.
-    pub programs: Vec<PathBuf>,
+    /// The program; its libraries come with it.
+    pub program: PathBuf,
     /// Words after the program, before those of a pod.
     pub words: Vec<String>,
     /// User and group, by number.
     pub user: String,
-    /// Further files, by their path from the root.
-    pub files: Vec<(String, Vec<u8>)>,
 }
 
 impl Image {
-    /// An image of one program.
+    /// An image of one program, which runs as nobody.
     pub fn of(tag: impl Into<String>, program: impl Into<PathBuf>) -> Self {
-        let (programs, user) = (vec![program.into()], NOBODY.to_owned());
-        Self { tag: tag.into(), programs, words: Vec::new(), user, files: Vec::new() }
-    }
-
-    /// The same with another file, `etc/motd` for example.
-    #[must_use]
-    pub fn with_file(mut self, path: impl Into<String>, content: impl Into<Vec<u8>>) -> Self {
-        self.files.push((path.into(), content.into()));
-        self
+        let (tag, program) = (tag.into(), program.into());
+        Self { tag, program, words: Vec::new(), user: "65532:65532".to_owned() }
     }
 
     /// The same, as root.
@@ -49,76 +73,53 @@ impl Image {
         Self { user: "0:0".to_owned(), ..self }
     }
 
-    /// Writes the layout into a tar file below this folder, which is made for it.
-    pub(super) fn write(&self, work: &Path) -> anyhow::Result<PathBuf> {
-        let (root, layout) = (work.join("root"), work.join("layout"));
-        let blobs = layout.join("blobs/sha256");
-        fs::create_dir_all(&blobs)?;
-        self.fill(&root)?;
-        let layer = work.join("layer.tar");
-        tar(&root, &layer)?;
-        let content = fs::read(&layer)?;
-        let diff = Sha256Digest::of(&content);
-        let layer = blob(&blobs, "application/vnd.oci.image.layer.v1.tar", &content)?;
-        let config = blob_of(
-            &blobs,
-            "application/vnd.oci.image.config.v1+json",
-            &json!({
-                "architecture": "amd64",
-                "os": "linux",
-                "config": {"Entrypoint": self.entrypoint()?, "User": self.user},
-                "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{diff}")]},
-            }),
-        )?;
-        let kind = "application/vnd.oci.image.manifest.v1+json";
-        let manifest =
-            json!({"schemaVersion": 2, "mediaType": kind, "config": config, "layers": [layer]});
-        let mut manifest = blob_of(&blobs, kind, &manifest)?;
-        manifest["annotations"] = json!({"io.containerd.image.name": self.tag});
-        let index = json!({"schemaVersion": 2, "manifests": [manifest]});
-        fs::write(layout.join("index.json"), index.to_string())?;
-        fs::write(layout.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#)?;
-        let file = work.join("image.tar");
-        tar(&layout, &file)?;
-        Ok(file)
-    }
-
-    fn entrypoint(&self) -> anyhow::Result<Vec<String>> {
-        let first = self.programs.first().context("an image needs a program")?;
-        let first = format!("/usr/bin/{}", name(first)?);
-        Ok([first].into_iter().chain(self.words.iter().cloned()).collect())
-    }
-
-    /// The programs and the libraries that they load.
-    fn fill(&self, root: &Path) -> anyhow::Result<()> {
-        for folder in ["usr/bin", "etc", "tmp"] {
-            fs::create_dir_all(root.join(folder))?;
+    /// Builds it below this folder, which was made for it; its archive.
+    pub(super) fn build(&self, work: &Path) -> anyhow::Result<PathBuf> {
+        let name = self.program.file_name().and_then(|name| name.to_str());
+        let name = name.with_context(|| format!("no file name: {}", self.program.display()))?;
+        let entrypoint = [format!("/usr/bin/{name}")].into_iter().chain(self.words.iter().cloned());
+        let entrypoint: Vec<String> = entrypoint.collect();
+        let root = work.join("context/root");
+        fs::create_dir_all(root.join("usr/bin"))?;
+        place(&self.program, &root.join("usr/bin").join(name))?;
+        for library in libraries(&self.program)? {
+            let to = root.join(library.strip_prefix("/")?);
+            fs::create_dir_all(to.parent().unwrap_or(&root))?;
+            fs::copy(&library, to)?;
         }
-        fs::set_permissions(root.join("tmp"), fs::Permissions::from_mode(0o1777))?;
-        fs::write(root.join("etc/passwd"), "nonroot:x:65532:65532::/:/sbin/nologin\n")?;
-        for (path, content) in &self.files {
-            let place = root.join(path);
-            fs::create_dir_all(place.parent().unwrap_or(root))?;
-            fs::write(place, content)?;
-        }
-        for program in &self.programs {
-            let place = root.join("usr/bin").join(name(program)?);
-            fs::copy(program, &place).with_context(|| format!("copy {}", program.display()))?;
-            // Debugging information is most of a program that is built for tests.
-            let _ = Command::new("strip").arg(&place).output();
-            for library in libraries(program)? {
-                let place = root.join(library.strip_prefix("/")?);
-                fs::create_dir_all(place.parent().unwrap_or(root))?;
-                fs::copy(&library, place)?;
-            }
-        }
-        Ok(())
+        let containerfile = work.join("Containerfile");
+        let (user, entrypoint) = (&self.user, serde_json::to_string(&entrypoint)?);
+        let text = format!("FROM scratch\nCOPY root /\nUSER {user}\nENTRYPOINT {entrypoint}\n");
+        fs::write(&containerfile, text)?;
+        build(work, &containerfile, &[], &self.tag)
     }
 }
 
-fn name(program: &Path) -> anyhow::Result<&str> {
-    let name = program.file_name().and_then(|name| name.to_str());
-    name.with_context(|| format!("{} is no file with a name", program.display()))
+fn build(work: &Path, file: &Path, words: &[&str], tag: &str) -> anyhow::Result<PathBuf> {
+    let buildah = || {
+        let mut command = Command::new("buildah");
+        command.arg("--root").arg(work.join("storage")).arg("--runroot").arg(work.join("run"));
+        command.args(["--storage-driver", "vfs"]);
+        command
+    };
+    let mut build = buildah();
+    build.args(["build", "--quiet", "--timestamp", "0", "--tag", tag]).args(words);
+    output(build.arg("--file").arg(file).arg(work.join("context")))?;
+    let archive = work.join("image.tar");
+    if archive.exists() {
+        fs::remove_file(&archive)?;
+    }
+    let to = format!("docker-archive:{}:{tag}", archive.display());
+    output(buildah().args(["push", "--quiet", tag, &to]))?;
+    Ok(archive)
+}
+
+/// Debugging information is most of a program that is built for tests.
+fn place(program: &Path, to: &Path) -> anyhow::Result<()> {
+    fs::copy(program, to).with_context(|| format!("copy {}", program.display()))?;
+    fs::set_permissions(to, fs::Permissions::from_mode(0o755))?;
+    let _ = Command::new("strip").arg(to).output();
+    Ok(())
 }
 
 /// What the loader would load; nothing for static programs, about which ldd complains.
@@ -127,25 +128,4 @@ fn libraries(program: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let text = String::from_utf8_lossy(&output.stdout);
     let files = text.split_whitespace().filter(|word| word.starts_with('/'));
     Ok(files.filter(|file| !file.ends_with(':')).map(PathBuf::from).collect())
-}
-
-/// The same files give the same bytes.
-fn tar(folder: &Path, file: &Path) -> anyhow::Result<()> {
-    let mut tar = Command::new("tar");
-    tar.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mtime=@0"]);
-    let output = tar.arg("-C").arg(folder).arg("-cf").arg(file).arg(".").output()?;
-    let words = String::from_utf8_lossy(&output.stderr);
-    anyhow::ensure!(output.status.success(), "tar of {}: {words}", folder.display());
-    Ok(())
-}
-
-fn blob_of(blobs: &Path, kind: &str, value: &Value) -> anyhow::Result<Value> {
-    blob(blobs, kind, value.to_string().as_bytes())
-}
-
-/// Writes a blob, and describes it (OCI image specification 1.1, "OCI Content Descriptors").
-fn blob(blobs: &Path, kind: &str, content: &[u8]) -> anyhow::Result<Value> {
-    let digest = Sha256Digest::of(content).to_string();
-    fs::write(blobs.join(&digest), content)?;
-    Ok(json!({"mediaType": kind, "digest": format!("sha256:{digest}"), "size": content.len()}))
 }

@@ -251,9 +251,11 @@ impl Node {
     /// A program or one of its libraries is not there, or containerd does not take it.
     pub fn load(&self, image: &Image) -> anyhow::Result<()> {
         let work = tempfile::tempdir_in(&self.dir)?;
-        let file = image.write(work.path())?;
-        let done = output(self.ctr().args(["images", "import"]).arg(file));
-        done.map(drop).with_context(|| format!("load {}", image.tag))
+        self.import(&image.build(work.path())?)
+    }
+
+    fn import(&self, archive: &Path) -> anyhow::Result<()> {
+        output(self.ctr().args(["images", "import"]).arg(archive)).map(drop)
     }
 }
 

@@ -2,7 +2,6 @@
 //! it feeds through the admin API, and nodes with software TPMs that unlock there.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use kube::ResourceExt as _;
 use kube::api::{DeleteParams, Patch, PatchParams};
@@ -10,7 +9,6 @@ use serde_json::json;
 use tec_core::ak::AkRecord;
 use tec_core::code::Code;
 use tec_core::digest::Sha256Digest;
-use tec_core::endpoint::Endpoint;
 use tec_core::id::{MachineId, ResourcePath};
 use tec_core::image::{ExpectedPcr, ExpectedPcrs, ImageEvent};
 use tec_core::machine::{Machine as Known, RegisteredBy};
@@ -22,12 +20,14 @@ use tec_k8s::api::{
     ApprovedImage, ApprovedImageSpec, AttestationKey, Machine, PinsKind, TrustedExecutionCluster,
 };
 use tec_k8s::client::KubeRegistry;
-use tec_support::{SystemClock, SystemEntropy};
+use tec_support::SystemClock;
 use tec_tpm::ak::{AkAlgorithm, AkHandle};
 use tec_tpm::testing::Swtpm;
 use tec_tpm::tpm::AnyTpm as _;
 use tec_tpm::tss::{Tpm, TpmAttester};
-use tec_trustee::client::{Deadlines, RcarClient, RcarError};
+use tec_trustee::client::RcarError;
+
+use crate::fetch::fetch;
 
 /// What the boot extends registers with.
 const BOOT: [(PcrIndex, &str); 2] = [(PcrIndex::BOOT_MANAGER, "shim"), (PcrIndex::MOK, "MokList")];
@@ -83,13 +83,7 @@ impl Node {
         url: &str,
         whose: &MachineId,
     ) -> Result<Vec<u8>, RcarError> {
-        let endpoint = Endpoint::new(url.parse().unwrap(), String::new());
-        let deadlines = Deadlines::new(Duration::from_secs(10), Duration::from_secs(20));
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let entropy = Arc::new(SystemEntropy);
-        let client = RcarClient::new(&[endpoint], deadlines, &provider, entropy).unwrap();
-        let path = ResourcePath::luks_root(whose);
-        let key = client.fetch(&path, &self.attester()).await?;
+        let key = fetch(url, whose, &self.attester()).await?;
         Ok(key.expose("the test compares it").to_vec())
     }
 

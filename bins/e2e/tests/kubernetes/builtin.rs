@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
@@ -19,8 +18,6 @@ use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::json;
 use tec_core::code::Code;
 use tec_core::digest::Sha256Digest;
-use tec_core::endpoint::Endpoint;
-use tec_core::id::ResourcePath;
 use tec_core::image::{ApprovedImage, ExpectedPcr, ExpectedPcrs, ImageEvent};
 use tec_core::pcr::PcrIndex;
 use tec_core::port::{AttemptLog as _, Attester, Clock as _, ImageRegistry};
@@ -31,12 +28,13 @@ use tec_e2e::settings::own_program;
 use tec_k8s::api::{AttestationRecord, BrokerKind, Machine, TrustedExecutionCluster};
 use tec_k8s::client::{AttemptRecords, KubeRegistry};
 use tec_k8s::render::Component;
-use tec_support::{SystemClock, SystemEntropy};
+use tec_support::SystemClock;
 use tec_tpm::event_log::EventLogBuilder;
 use tec_tpm::testing::SoftTpm;
-use tec_trustee::client::{Deadlines, RcarClient, RcarError};
+use tec_trustee::client::RcarError;
 use tokio::task::JoinSet;
 
+use crate::fetch::fetch;
 use crate::guard::bind;
 
 const SHIM: &[u8] = b"shim";
@@ -198,14 +196,7 @@ impl World {
         number: u64,
         attester: &dyn Attester,
     ) -> Result<SecretBytes, RcarError> {
-        let url = format!("http://{}", self.address).parse().unwrap();
-        let endpoint = Endpoint::new(url, String::new());
-        let deadlines = Deadlines::new(Duration::from_secs(20), Duration::from_secs(40));
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let entropy = Arc::new(SystemEntropy);
-        let client = RcarClient::new(&[endpoint], deadlines, &provider, entropy).unwrap();
-        let path = ResourcePath::luks_root(&sample::machine_id(number));
-        client.fetch(&path, attester).await
+        fetch(&format!("http://{}", self.address), &sample::machine_id(number), attester).await
     }
 
     /// Where the first replica serves metrics.

@@ -1,13 +1,25 @@
 //! Evidence that the cluster object names, as the operator hands it to key brokers.
 
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use clap::Parser;
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
+use tec_core::attest::{VerifiedEvidence, VerifyError};
 use tec_core::code::Code;
+use tec_core::testing::ManualClock;
+use tec_core::time::Timestamp;
 use tec_e2e::kube::{Bench, eventually};
 use tec_k8s::api::TrustedExecutionCluster;
+use tec_support::evidence::{EvidenceArgs, EvidenceSort, guests};
+use tec_tpm::hcl::HclReport;
+use tec_tpm::snp::{Policy, Report};
 use tec_tpm::testing::SoftAzure;
+use tec_tpm::verifier::{AzSnpEvidence, AzSnpVtpmVerifier};
 use tec_trustee::client::RcarError;
 
 use crate::builtin::{KERNEL, World, boot, builtin};
@@ -31,6 +43,97 @@ async fn arguments(deployments: &Api<Deployment>, name: &str) -> anyhow::Result<
     let all = pod.containers.into_iter().flat_map(|container| container.args.unwrap_or_default());
     let is_evidence = |line: &String| line.starts_with("--evidence") || line.starts_with("--snp-");
     Ok(all.filter(is_evidence).collect())
+}
+
+/// The flags of a key broker that are about evidence.
+#[derive(Parser)]
+struct Broker {
+    #[command(flatten)]
+    evidence: EvidenceArgs,
+}
+
+/// Which guests a key broker with these arguments accepts.
+fn policy(arguments: &[String]) -> Policy {
+    let flags = ["key-broker"].into_iter().chain(arguments.iter().map(String::as_str));
+    let flags = Broker::try_parse_from(flags).unwrap().evidence;
+    assert_eq!(flags.evidence, [EvidenceSort::Tpm, EvidenceSort::AzSnpVtpm]);
+    guests(&flags.snp_id_keys, &flags.snp_measurements, flags.snp_minimum_tcb).unwrap()
+}
+
+/// Judges evidence that a virtual machine of Azure once gave, for a nonce that no running broker would
+/// choose.
+fn judge(policy: Policy, recorded: &Value) -> Result<VerifiedEvidence, VerifyError> {
+    // 2026-01-01: the certificates of the recording are valid then.
+    let clock = ManualClock::new(Timestamp::from_unix_seconds(1_767_225_600));
+    AzSnpVtpmVerifier::new(Arc::new(clock), policy).verify_evidence(recorded, b"challenge", None)
+}
+
+/// The same evidence as tec-tpm verifies, in its JSON form.
+fn recorded() -> Option<Value> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let path = own.join("../../../shared/fixtures/snp/trustee/evidence-v1.json");
+    let Ok(text) = std::fs::read(&path) else {
+        let _ = writeln!(std::io::stderr(), "NOT TESTED: no fixture at {}", path.display());
+        return None;
+    };
+    Some(serde_json::from_slice(&text).unwrap())
+}
+
+/// The guest and the host of the recording.
+fn accepting(recorded: &Value) -> Value {
+    let hcl = AzSnpEvidence::from_value(recorded).unwrap().hcl_report;
+    let report = Report::parse(HclReport::parse(&hcl).unwrap().hardware_report()).unwrap();
+    let tcb = report.reported_tcb;
+    json!({
+        "kinds": ["Tpm", "AzSnpVtpm"],
+        "snp": {
+            "idKeys": [hex::encode(report.id_key_digest)],
+            "measurements": [hex::encode(report.measurement)],
+            "minimumTcb": {
+                "bootloader": tcb.bootloader,
+                "tee": tcb.tee,
+                "snp": tcb.snp,
+                "microcode": tcb.microcode,
+            },
+        },
+    })
+}
+
+#[tokio::test]
+async fn recorded_evidence_of_azure_passes_with_the_arguments_that_name_it_and_no_others() {
+    let Some(recorded) = recorded() else { return };
+    let accepting = accepting(&recorded);
+    let mut bench = Bench::at_work_on(&builtin()).await.unwrap();
+    let deployments = bench.objects::<Deployment>().unwrap();
+    let clusters = bench.objects::<TrustedExecutionCluster>().unwrap();
+    let mut last = Vec::new();
+    let mut judged = async |evidence: &Value| {
+        let patch = Patch::Merge(json!({"spec": {"evidence": evidence}}));
+        clusters.patch("cluster", &PatchParams::default(), &patch).await.unwrap();
+        let mut now = Vec::new();
+        eventually("the key broker has other arguments", async || {
+            now = arguments(&deployments, "key-broker").await?;
+            Ok(now != last)
+        })
+        .await
+        .unwrap();
+        last.clone_from(&now);
+        judge(policy(&now), &recorded)
+    };
+    let verified = judged(&accepting).await.unwrap();
+    assert_eq!(verified.report_data, hex::encode("challenge"));
+    for (place, value, part) in [
+        ("/snp/idKeys/0", json!("1d".repeat(48)), "ID key"),
+        ("/snp/measurements/0", json!("3d".repeat(48)), "measurement"),
+        ("/snp/minimumTcb/microcode", json!(255), "microcode"),
+    ] {
+        let mut other = accepting.clone();
+        *other.pointer_mut(place).unwrap() = value;
+        let refused = judged(&other).await.unwrap_err();
+        let VerifyError::Hardware { findings, .. } = &refused else { panic!("{refused:?}") };
+        assert!(findings.contains(part), "{findings}");
+    }
+    bench.stop().await.unwrap();
 }
 
 #[tokio::test]

@@ -7,7 +7,6 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use base64::Engine as _;
@@ -20,7 +19,6 @@ use tec_core::ak::{AkCandidate, ManualMatcher, PublicKey};
 use tec_core::attest::{PinnedPcrs, Tee};
 use tec_core::code::Code;
 use tec_core::digest::Sha256Digest;
-use tec_core::endpoint::Endpoint;
 use tec_core::flow::{AkOutcome, AkPorts, AkSubmission, ClaimLimits};
 use tec_core::id::{MachineId, ResourcePath};
 use tec_core::image::{ApprovedImage, ExpectedPcr, ExpectedPcrs, ImageEvent};
@@ -43,7 +41,6 @@ use tec_support::{SystemClock, SystemEntropy};
 use tec_tpm::event_log::EventLogBuilder;
 use tec_tpm::testing::SoftTpm;
 use tec_tpm::verifier::TpmVerifier;
-use tec_trustee::client::{Deadlines, RcarClient};
 use tec_trustee::kbs::{Kbs, KbsConfig, MemoryBackend};
 use tec_trustee::policy::{
     PolicyIntent, ak_reference_name, ak_reference_value, pcr_reference_name,
@@ -51,6 +48,7 @@ use tec_trustee::policy::{
 use tec_trustee::token::TokenSigner;
 
 use super::standing;
+use crate::fetch::fetch;
 
 const DISK_KEY: &[u8] = br#"{"key_type":"oct","key":"0123456789abcdef0123456789abcdef"}"#;
 /// More than anybody would write down one by one.
@@ -173,14 +171,8 @@ impl World {
         number: u64,
         attester: &dyn Attester,
     ) -> Result<SecretBytes, Code> {
-        let url = format!("http://{}", self.guard).parse().unwrap();
-        let endpoint = Endpoint::new(url, String::new());
-        let deadlines = Deadlines::new(Duration::from_secs(10), Duration::from_secs(20));
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let entropy = Arc::new(SystemEntropy);
-        let client = RcarClient::new(&[endpoint], deadlines, &provider, entropy).unwrap();
-        let path = ResourcePath::luks_root(&sample::machine_id(number));
-        let fetched = client.fetch(&path, attester).await;
+        let url = format!("http://{}", self.guard);
+        let fetched = fetch(&url, &sample::machine_id(number), attester).await;
         fetched.map_err(|error| error.code())
     }
 

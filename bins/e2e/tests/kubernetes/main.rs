@@ -16,6 +16,7 @@ mod endorsement;
 mod events;
 mod evidence;
 mod faults;
+mod fetch;
 mod flood;
 mod garbage;
 mod guard;

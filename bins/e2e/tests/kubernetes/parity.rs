@@ -48,6 +48,14 @@ async fn an_attempt_is_explained_by_its_id_and_listed() {
     assert_eq!(explained, serde_json::to_value(&attempt).unwrap());
     let listed = plugin.json(&["audit", "attempts", "--machine", &machine]);
     assert_eq!(listed, json!([explained]));
+    plugin.json(&["machine", "name", &machine, "worker-1"]);
+    for name in [["audit", "attempts"], ["audit", "list"], ["ak", "list"]] {
+        let by = |machine: &str| plugin.json(&[&name[..], &["--machine", machine]].concat());
+        assert_eq!(by("worker-1"), by(&machine), "{name:?}");
+        let unknown = plugin.run(&[&name[..], &["--machine", "no-such-node"]].concat());
+        assert!(String::from_utf8_lossy(&unknown.stderr).contains("TEC-C404"), "{name:?}");
+    }
+    assert_eq!(plugin.json(&["audit", "attempts", "--machine", "worker-1"]), json!([explained]));
     let others = sample::machine_id(2).to_string();
     assert_eq!(plugin.json(&["audit", "attempts", "--machine", &others]), json!([]));
     let unknown = sample::attempt(8, None).id.to_string();
@@ -98,6 +106,8 @@ async fn recovery_keys_that_a_migration_brought_are_printed() {
     let printed = plugin.json(&["machine", "recovery-key", &machine]);
     assert_eq!(printed[0]["number"], 1);
     assert_eq!(printed[0]["sealed"]["ciphertext"], sealed["ciphertext"]);
+    let lines = plugin.json(&["audit", "list", "--machine", &machine]);
+    assert_eq!(lines[0]["action"], "recovery-escrowed", "{lines}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

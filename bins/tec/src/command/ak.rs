@@ -7,7 +7,6 @@ use tec_core::ak::{AkCandidate, AkRecord, Fingerprint, ManualMatcher};
 use tec_core::code::Code;
 use tec_core::flow;
 use tec_core::flow::{AkOutcome, AkPorts, AkSubmission, ClaimLimits, ProvisionPorts};
-use tec_core::id::MachineId;
 use tec_core::port::AkRegistry;
 use tec_core::store::Store;
 use tec_support::diskkey::DiskKeys;
@@ -15,18 +14,14 @@ use tec_support::exit::{CodedError, OK};
 use tec_support::{SystemClock, SystemEntropy};
 
 use super::{coded, word};
-use crate::args::DryRun;
+use crate::args::{DryRun, OfMachine};
 use crate::output::{Output, table};
 use crate::state::open_existing;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum AkCommand {
     /// List them.
-    List {
-        /// Only those of this machine.
-        #[arg(long)]
-        machine: Option<MachineId>,
-    },
+    List(OfMachine),
     /// Bind a key that waits to its machine.
     Approve {
         /// Which.
@@ -49,7 +44,7 @@ pub(crate) enum AkCommand {
 pub(crate) async fn ak(state_dir: &Path, command: AkCommand, output: Output) -> anyhow::Result<u8> {
     let store = open_existing(state_dir)?;
     match command {
-        AkCommand::List { machine } => {
+        AkCommand::List(OfMachine { machine }) => {
             let keys = AkRegistry::list(&*store, machine)
                 .await
                 .map_err(coded(Code::StoreUnavailable, "list the attestation keys"))?;

@@ -4,12 +4,12 @@ use std::path::Path;
 
 use clap::Subcommand;
 use tec_core::code::Code;
-use tec_core::id::MachineId;
 use tec_core::port::AttemptLog as _;
 use tec_core::store::{AuditEntry, AuditVerdict, Store};
 use tec_support::exit::{CodedError, FAILED, OK};
 
 use super::coded as unavailable;
+use crate::args::{AttemptArgs, OfMachine};
 use crate::attempt::attempt_table;
 use crate::audit::cells;
 use crate::output::{Output, table};
@@ -27,14 +27,7 @@ pub(crate) enum AuditCommand {
         limit: usize,
     },
     /// List the latest attempts to attest, newest first
-    Attempts {
-        /// Only attempts of this machine
-        #[arg(long)]
-        machine: Option<MachineId>,
-        /// Maximum number of attempts
-        #[arg(long, default_value_t = 100)]
-        limit: usize,
-    },
+    Attempts(AttemptArgs<OfMachine>),
     /// Check that no event was changed, removed or put in between.
     Verify,
 }
@@ -54,8 +47,8 @@ pub(crate) async fn audit(
                 table(["NO", "AT", "ACTION", "MACHINE", "SUBJECT"], &rows)
             })?;
         }
-        AuditCommand::Attempts { machine, limit } => {
-            let listed = store.latest(machine, limit).await;
+        AuditCommand::Attempts(args) => {
+            let listed = store.latest(args.of.machine, args.limit).await;
             let listed =
                 listed.map_err(unavailable(Code::StoreUnavailable, "list the attempts"))?;
             output.print(&listed, |listed| attempt_table(listed))?;

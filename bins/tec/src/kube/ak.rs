@@ -9,8 +9,8 @@ use tec_support::SystemClock;
 use tec_support::exit::OK;
 
 use super::access::Cluster;
-use super::cli::{KubeAkCommand, MachineRef};
-use super::lookup::id_of;
+use super::cli::KubeAkCommand;
+use super::lookup::wanted;
 use super::{cell, cells};
 use crate::args::DryRun;
 use crate::output::{Output, table};
@@ -21,12 +21,9 @@ pub(super) async fn ak(
     output: Output,
 ) -> anyhow::Result<u8> {
     match command {
-        KubeAkCommand::List { machine } => {
+        KubeAkCommand::List { of } => {
             let mut keys = cluster.list::<AttestationKey>().await?;
-            let wanted = match machine {
-                Some(machine) => Some(id_of(cluster, &MachineRef { machine }).await?.to_string()),
-                None => None,
-            };
+            let wanted = wanted(cluster, of).await?.map(|id| id.to_string());
             keys.retain(|key| wanted.is_none() || key.spec.uuid == wanted);
             output.print(&keys, |keys| key_table(keys))?;
         }

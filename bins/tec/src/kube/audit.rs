@@ -6,6 +6,7 @@ use tec_support::exit::OK;
 
 use super::access::Cluster;
 use super::cli::KubeAuditCommand;
+use super::lookup::wanted;
 use super::{failed, of};
 use crate::attempt::attempt_table;
 use crate::audit::cells;
@@ -17,7 +18,8 @@ pub(super) async fn audit(
     output: Output,
 ) -> anyhow::Result<u8> {
     match command {
-        KubeAuditCommand::List { machine, limit } => {
+        KubeAuditCommand::List { of: filter, limit } => {
+            let machine = wanted(cluster, filter).await?;
             let lines = of(cluster).audit_lines().await;
             let mut lines = lines.map_err(failed("read the audit lines"))?;
             lines.retain(|line| machine.is_none() || line.machine == machine);
@@ -27,9 +29,10 @@ pub(super) async fn audit(
                 table(["AT", "ACTION", "MACHINE", "SUBJECT"], &rows)
             })?;
         }
-        KubeAuditCommand::Attempts { machine, limit } => {
+        KubeAuditCommand::Attempts(args) => {
+            let machine = wanted(cluster, args.of).await?;
             let records = AttemptRecords::new(of(cluster));
-            let listed = records.latest(machine, limit).await;
+            let listed = records.latest(machine, args.limit).await;
             let listed = listed.map_err(failed("list the attempts"))?;
             output.print(&listed, |listed| attempt_table(listed))?;
         }

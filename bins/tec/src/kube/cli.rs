@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand};
 use tec_core::endpoint::BaseUrl;
 use tec_core::id::{ImageName, MachineId};
 
-use crate::args::{DryRun, Printing};
+use crate::args::{AttemptArgs, DryRun, Printing};
 
 /// See and steer Trusted Execution Clusters on Kubernetes.
 #[derive(Debug, Parser)]
@@ -174,13 +174,20 @@ pub(crate) struct MachineRef {
     pub(crate) machine: String,
 }
 
+/// Limits a list to one machine.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct MachineFilter {
+    /// Only those of this machine: its id, or the name of its node
+    #[arg(long)]
+    pub(crate) machine: Option<String>,
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum KubeAkCommand {
     /// List them.
     List {
-        /// Only those of this machine: its id, or the name of its node.
-        #[arg(long)]
-        machine: Option<String>,
+        #[command(flatten)]
+        of: MachineFilter,
     },
     /// Approve a key that waits.
     Approve {
@@ -239,23 +246,15 @@ pub(crate) enum KubeAuditCommand {
     /// a verified chain: an account that may write these objects can change them. Collect the logs of
     /// the operator and the key broker to keep every line.
     List {
-        /// Only lines about this machine
-        #[arg(long)]
-        machine: Option<MachineId>,
+        #[command(flatten)]
+        of: MachineFilter,
         /// Maximum number of lines; the latest are shown
         #[arg(long, default_value_t = 1000)]
         limit: usize,
     },
     /// List the latest attempts to attest, newest first: the last 16 of each machine, from its
     /// AttestationRecord. `kubectl tec explain` shows the checks of an attempt.
-    Attempts {
-        /// Only attempts of this machine
-        #[arg(long)]
-        machine: Option<MachineId>,
-        /// Maximum number of attempts
-        #[arg(long, default_value_t = 100)]
-        limit: usize,
-    },
+    Attempts(AttemptArgs<MachineFilter>),
 }
 
 #[derive(Debug, Subcommand)]

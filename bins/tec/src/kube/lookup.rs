@@ -6,7 +6,7 @@ use tec_k8s::api::Machine;
 use tec_support::exit::CodedError;
 
 use super::access::Cluster;
-use super::cli::MachineRef;
+use super::cli::{MachineFilter, MachineRef};
 
 /// The object of a machine by its id or the name of its node. Admins name objects as they like.
 pub(super) async fn find(cluster: &Cluster, asked: &MachineRef) -> Result<Machine, CodedError> {
@@ -36,6 +36,17 @@ pub(super) async fn id_of(cluster: &Cluster, asked: &MachineRef) -> anyhow::Resu
     match asked.machine.parse() {
         Ok(id) => Ok(id),
         Err(_) => Ok(find(cluster, asked).await?.machine_id()?),
+    }
+}
+
+/// The machine that a list is limited to, if any.
+pub(super) async fn wanted(
+    cluster: &Cluster,
+    filter: MachineFilter,
+) -> anyhow::Result<Option<MachineId>> {
+    match filter.machine {
+        Some(machine) => id_of(cluster, &MachineRef { machine }).await.map(Some),
+        None => Ok(None),
     }
 }
 

@@ -96,6 +96,13 @@ pub(super) const PODS: [Requirement; 7] = [
     program("runc", "runc"),
 ];
 
+/// What static programs and images of them need beside it.
+pub(super) const IMAGES: [Requirement; 2] =
+    [program("buildah", "buildah"), program("musl-tools", "musl-gcc")];
+
+/// What other architectures need beside it.
+pub(super) const CROSS: [Requirement; 1] = [program("clang", "clang")];
+
 /// What OpenSearch needs beside it.
 pub(super) const OPENSEARCH: [Requirement; 2] = [
     program("openjdk-17-jre-headless", super::JAVA),
@@ -104,12 +111,16 @@ pub(super) const OPENSEARCH: [Requirement; 2] = [
 
 /// Names of the programs that are looked for.
 pub(super) fn programs() -> impl Iterator<Item = &'static str> {
-    BASE.iter().chain(&MACHINES).chain(&NODES).chain(&KUBERNETES).chain(&PODS).filter_map(
-        |requirement| match requirement.probe {
+    BASE.iter()
+        .chain(&MACHINES)
+        .chain(&NODES)
+        .chain(&KUBERNETES)
+        .chain(&PODS)
+        .chain(&IMAGES)
+        .filter_map(|requirement| match requirement.probe {
             Probe::Program(name) => Some(name),
             Probe::PkgConfig(_) => None,
-        },
-    )
+        })
 }
 
 impl Requirement {

@@ -33,7 +33,7 @@ impl Archive {
 
     /// Another suite of Debian, from the machine's mirrors, with apt's own files in `dir`. The
     /// machine's configuration is not touched, and nobody has to be root.
-    pub(super) fn of_suite(apt: &mut Apt, dir: &Path, suite: &str) -> Result<Self> {
+    pub(super) fn of_suite(apt: &mut Apt, dir: &Path, suite: &str, arch: &str) -> Result<Self> {
         check_programs()?;
         let lines = sources(&Mirrors::find(apt)?, suite);
         for part in ["etc/preferences.d", "state/lists/partial", "cache/archives/partial"] {
@@ -51,7 +51,8 @@ impl Archive {
             format!("Dir::State={at}/state"),
             format!("Dir::State::Status={at}/state/status"),
             format!("Dir::Cache={at}/cache"),
-            "APT::Architecture=amd64".to_owned(),
+            format!("APT::Architecture={arch}"),
+            format!("APT::Architectures={arch}"),
             "Acquire::Languages=none".to_owned(),
         ];
         let archive = Self { options: options.into() };

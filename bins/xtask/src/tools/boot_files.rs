@@ -43,7 +43,7 @@ pub(super) fn ensure(tools: &Tools, apt: &mut Apt, suite: &str, renew: Renew) ->
         return Ok(());
     }
     let work = scratch(tools, &name)?;
-    let archive = Archive::of_suite(apt, &work.join("apt"), suite)?;
+    let archive = Archive::of_suite(apt, &work.join("apt"), suite, "amd64")?;
     let kept = work.join("kept");
     fs::create_dir_all(&kept).with_context(|| format!("cannot create {}", kept.display()))?;
     let mut packages = String::new();

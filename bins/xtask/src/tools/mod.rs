@@ -14,6 +14,7 @@
 //!     boot/<suite>/                  firmware and boot files of a suite of Debian
 //!     bin/ignition                   Ignition's engine, from its Go module
 //!     node/current/, update/         two kernels with the modules that virtual nodes load
+//!     musl-arm64/                    headers of musl, to compile C for arm64
 //!     opensearch/                    OpenSearch with its security plugin, from Maven Central
 //!     stamps/                        one file per finished tool
 //!     tmp/                           work in progress, never looked at by anybody else
@@ -29,6 +30,7 @@ mod go;
 mod images;
 mod kubernetes;
 mod maven;
+pub(crate) mod musl;
 mod node;
 mod packaged;
 mod pypi;
@@ -184,10 +186,27 @@ pub(crate) fn ensure_kubernetes(tools: &Tools) -> Result<()> {
 /// Sets up what a node with real pods takes beside [`ensure_kubernetes`].
 pub(crate) fn ensure_pods(tools: &Tools) -> Result<()> {
     ensure_kubernetes(tools)?;
+    ensure_images(tools, &[targets::Arch::Amd64])?;
     term::step("tools for pods");
     let _one_at_a_time = lock(&tools.cache)?;
     apt::ensure_packages(&mut apt::Apt::default(), &apt::PODS)?;
     go::ensure_coredns(tools)?;
+    term::success("all of them are in place");
+    Ok(())
+}
+
+/// Sets up what images of these architectures take: Rust for each of them, compilers and buildah.
+pub(crate) fn ensure_images(tools: &Tools, arches: &[targets::Arch]) -> Result<()> {
+    term::step("tools for images");
+    let _one_at_a_time = lock(&tools.cache)?;
+    let mut apt = apt::Apt::default();
+    apt::ensure_packages(&mut apt, &apt::IMAGES)?;
+    if arches.contains(&targets::Arch::Arm64) {
+        apt::ensure_packages(&mut apt, &apt::CROSS)?;
+        musl::ensure(tools, &mut apt)?;
+    }
+    let targets: Vec<&str> = arches.iter().map(|arch| arch.target()).collect();
+    targets::ensure(&workspace_root()?, &targets)?;
     term::success("all of them are in place");
     Ok(())
 }

@@ -46,7 +46,7 @@ pub(super) fn ensure(tools: &Tools, apt: &mut Apt) -> Result<()> {
         return Ok(());
     }
     let work = scratch(tools, NAME)?;
-    let archive = Archive::of_suite(apt, &work.join("apt"), SUITE)?;
+    let archive = Archive::of_suite(apt, &work.join("apt"), SUITE, "amd64")?;
     let mut found = Vec::new();
     for metapackage in KERNELS {
         found.extend(archive.kernels(metapackage)?);

@@ -10,8 +10,33 @@ use crate::{process, term};
 pub(crate) const WEBASSEMBLY: &str = "wasm32-unknown-unknown";
 /// What a program around it must build for: standard input and output, and hardly more.
 pub(crate) const WASI: &str = "wasm32-wasip1";
-/// What node-agent is built for that goes into an initramfs: Linux, without a library of it.
+/// What static programs are built for: those of images, and node-agent for an initramfs.
 pub(crate) const NODE: &str = "x86_64-unknown-linux-musl";
+
+/// An architecture, as images name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Arch {
+    Amd64,
+    Arm64,
+}
+
+impl Arch {
+    /// What images call it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Amd64 => "amd64",
+            Self::Arm64 => "arm64",
+        }
+    }
+
+    /// What Rust calls it, for static programs.
+    pub(crate) fn target(self) -> &'static str {
+        match self {
+            Self::Amd64 => NODE,
+            Self::Arm64 => "aarch64-unknown-linux-musl",
+        }
+    }
+}
 
 /// Installs the targets that the toolchain of the workspace lacks, with rustup.
 pub(crate) fn ensure(root: &Path, targets: &[&str]) -> Result<()> {

@@ -7,19 +7,22 @@
 //! What is kept goes with nothing: no object owns it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
 
+use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::api::events::v1::Event;
-use kube::api::{ObjectMeta, PostParams};
+use kube::api::{ListParams, ObjectMeta, PostParams};
 use kube::{Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
 use tec_core::digest::Sha256Digest;
 use tec_core::migrate::AnchorId;
 use tec_core::port::{AuditEvent, PortError};
 
-use super::snapshot::each;
+use super::snapshot::{PAGE, each};
 use crate::api;
 use crate::client::error::{is_conflict, port_error};
-use crate::client::{AUDIT, KubeRegistry};
+use crate::client::{AUDIT, KubeRegistry, is_terminating};
 
 /// Label of everything that is kept of an anchor; its value is the anchor.
 pub const AUDIT_OF: &str = "trusted-execution-clusters.io/audit-of";
@@ -38,22 +41,10 @@ impl KubeRegistry {
     /// The API server fails.
     pub async fn audit_lines(&self) -> Result<Vec<AuditEvent>, PortError> {
         let mut lines = BTreeSet::new();
-        each(self, |object: api::Machine| {
-            take(&mut lines, &object);
-        })
-        .await?;
-        each(self, |object: api::AttestationKey| {
-            take(&mut lines, &object);
-        })
-        .await?;
-        each(self, |object: api::ApprovedImage| {
-            take(&mut lines, &object);
-        })
-        .await?;
-        each(self, |object: Secret| {
-            take(&mut lines, &object);
-        })
-        .await?;
+        self.take_from::<api::Machine>(&mut lines).await?;
+        self.take_from::<api::AttestationKey>(&mut lines).await?;
+        self.take_from::<api::ApprovedImage>(&mut lines).await?;
+        self.take_from::<Secret>(&mut lines).await?;
         let record = self.authority_object().await?;
         take(&mut lines, &record);
         each(self, |event: Event| {
@@ -67,6 +58,28 @@ impl KubeRegistry {
         let mut parsed: Vec<AuditEvent> = parsed.collect();
         parsed.sort_by_key(|line| line.at);
         Ok(parsed)
+    }
+
+    /// Lines in annotations. Only metadata is read: no key leaves the API server for a list.
+    async fn take_from<K>(&self, lines: &mut BTreeSet<String>) -> Result<(), PortError>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+            + Clone
+            + DeserializeOwned
+            + Debug,
+    {
+        let mut params = ListParams::default().limit(PAGE);
+        loop {
+            let page = self.objects::<K>().list_metadata(&params).await;
+            let page =
+                page.map_err(|error| port_error(format!("list {}", K::plural(&())), error))?;
+            params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+            let live = page.items.iter().filter(|object| !is_terminating(*object));
+            live.for_each(|object| take(lines, object));
+            if params.continue_token.is_none() {
+                return Ok(());
+            }
+        }
     }
 
     /// Whether the log of an anchor is kept here, whole.

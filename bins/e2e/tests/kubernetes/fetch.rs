@@ -1,0 +1,24 @@
+//! What a node does at boot: it attests to a key broker and gets its disk key.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tec_core::endpoint::Endpoint;
+use tec_core::id::{MachineId, ResourcePath};
+use tec_core::port::Attester;
+use tec_core::secret::SecretBytes;
+use tec_support::SystemEntropy;
+use tec_trustee::client::{Deadlines, RcarClient, RcarError};
+
+/// The disk key of a machine, which may be another one than the attester's.
+pub(crate) async fn fetch(
+    url: &str,
+    whose: &MachineId,
+    attester: &dyn Attester,
+) -> Result<SecretBytes, RcarError> {
+    let endpoint = Endpoint::new(url.parse().unwrap(), String::new());
+    let deadlines = Deadlines::new(Duration::from_secs(20), Duration::from_secs(40));
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let client = RcarClient::new(&[endpoint], deadlines, &provider, Arc::new(SystemEntropy));
+    client.unwrap().fetch(&ResourcePath::luks_root(whose), attester).await
+}

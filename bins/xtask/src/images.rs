@@ -1,0 +1,297 @@
+//! `cargo xtask images`: the images of a release, from static programs, without any registry.
+//!
+//! ```text
+//!   cargo build ──► context/amd64, context/arm64 ──┐
+//!   root certificates ──► context/ca-certificates.crt ├─► buildah ─► <target>/images/<name>, an OCI layout
+//!   bins/operator/deploy/image/Containerfile ─────────┘              of all architectures
+//! ```
+//!
+//! The same commit, toolchain and buildah give the same digests, wherever the checkout is.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use crate::cargo::{Metadata, cargo};
+use crate::tools::targets::Arch;
+use crate::tools::{Tools, musl};
+use crate::{process, programs, term, tools};
+
+const CONTAINERFILE: &str = "bins/operator/deploy/image/Containerfile";
+/// Below the target directory.
+const FOLDER: &str = "images";
+/// Profile of what is distributed.
+const PROFILE: &str = "dist";
+/// The one image with a program of another project.
+const VAULT: &str = "tec-services";
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Architectures of the images
+    #[arg(long, value_delimiter = ',', default_value = "amd64,arm64")]
+    arch: Vec<Arch>,
+    /// Build only this image (default all); can be repeated
+    #[arg(long = "image", value_name = "NAME")]
+    images: Vec<String>,
+    /// Cargo profile of the programs; `dev` builds quickest
+    #[arg(long, value_name = "NAME", default_value = PROFILE)]
+    profile: String,
+    /// Base image of the vault in tec-services, by digest; without it tec-services is not built
+    #[arg(long, value_name = "REFERENCE")]
+    vault_image: Option<String>,
+}
+
+/// Compilers for it; those for this machine are found by themselves.
+fn compilers(arch: Arch, tools: &Tools, command: &mut Command) {
+    if arch == Arch::Amd64 {
+        return;
+    }
+    let flags = format!("-nostdlibinc -isystem {}", musl::headers(tools).display());
+    command
+        .env("CC_aarch64_unknown_linux_musl", "clang")
+        .env("CFLAGS_aarch64_unknown_linux_musl", flags)
+        .env("AR_aarch64_unknown_linux_musl", "ar")
+        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER", "rust-lld");
+}
+
+/// An image in the Containerfile.
+#[derive(Debug, PartialEq, Eq)]
+struct Image {
+    name: String,
+    programs: Vec<String>,
+}
+
+/// `cargo xtask images`.
+pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
+    let all = images(&fs::read_to_string(root.join(CONTAINERFILE))?);
+    let chosen = chosen(&all, args)?;
+    let tools = tools::locate()?;
+    tools::ensure_images(&tools, &args.arch)?;
+    let bins: Vec<&str> = chosen.iter().flat_map(|image| &image.programs).map(|p| &**p).collect();
+    let folder = Metadata::workspace(root)?.target_dir()?.join(FOLDER);
+    let context = folder.join("context");
+    fs::create_dir_all(&context)?;
+    fs::write(context.join("ca-certificates.crt"), root_certificates())?;
+    for &arch in &args.arch {
+        let built = compile(root, &tools, arch, &args.profile, &bins)?;
+        let into = context.join(arch.name());
+        fs::create_dir_all(&into)?;
+        for program in &bins {
+            fs::copy(built.join(program), into.join(program))
+                .with_context(|| format!("cannot copy {program} to {}", into.display()))?;
+        }
+    }
+    term::step("build the images");
+    let mut rows = Vec::new();
+    for image in &chosen {
+        let digest = assemble(root, &folder, &image.name, args)?;
+        rows.push(vec![image.name.clone(), digest]);
+    }
+    term::table(&["image", "digest"], &rows);
+    term::out(&format!("OCI layouts are in {}", folder.display()));
+    Ok(())
+}
+
+/// Builds the programs that the tests run in pods: static ones, as in a release.
+pub(crate) fn compile_for_tests(root: &Path) -> Result<()> {
+    let arch = Arch::Amd64;
+    compile(root, &tools::locate()?, arch, "dev", &programs::OF_CLUSTERS).map(drop)
+}
+
+fn chosen<'a>(all: &'a [Image], args: &Args) -> Result<Vec<&'a Image>> {
+    for name in &args.images {
+        ensure!(all.iter().any(|image| image.name == *name), "there is no image {name}");
+        ensure!(name != VAULT || args.vault_image.is_some(), "{VAULT} needs --vault-image");
+    }
+    let is_chosen = |image: &&Image| match args.images.as_slice() {
+        [] => image.name != VAULT || args.vault_image.is_some(),
+        names => names.contains(&image.name),
+    };
+    Ok(all.iter().filter(is_chosen).collect())
+}
+
+/// The images of a Containerfile, and the programs of this workspace in them.
+fn images(containerfile: &str) -> Vec<Image> {
+    let mut found: Vec<Image> = Vec::new();
+    for line in containerfile.lines() {
+        if let Some(name) = line.strip_prefix("FROM scratch AS ") {
+            found.push(Image { name: name.to_owned(), programs: Vec::new() });
+        }
+        let programs = line.split(' ').filter_map(|word| word.strip_prefix("${TARGETARCH}/"));
+        if let Some(image) = found.last_mut() {
+            image.programs.extend(programs.map(str::to_owned));
+        }
+    }
+    found
+}
+
+/// Builds static programs; where they are. Packages are always the same, since the features of one
+/// change the libraries of all.
+fn compile(
+    root: &Path,
+    tools: &Tools,
+    arch: Arch,
+    profile: &str,
+    bins: &[&str],
+) -> Result<PathBuf> {
+    term::step(&format!("build static programs for {}", arch.name()));
+    let metadata = Metadata::workspace(root)?;
+    let target_dir = metadata.target_dir()?;
+    let in_images = images(&fs::read_to_string(root.join(CONTAINERFILE))?);
+    let in_images: Vec<String> = in_images.into_iter().flat_map(|image| image.programs).collect();
+    let mut command = cargo(root);
+    command.args(["build", "--locked", "--profile", profile, "--target", arch.target()]);
+    for member in metadata.members() {
+        let name = member.text("name");
+        if metadata.binaries(name)?.iter().any(|program| in_images.contains(program)) {
+            command.args(["--package", name]);
+        }
+    }
+    command.args(bins.iter().flat_map(|program| ["--bin", program]));
+    command.env("CARGO_ENCODED_RUSTFLAGS", flags(root, &target_dir)?);
+    compilers(arch, tools, &mut command);
+    if profile == PROFILE {
+        let mut head = process::command("git");
+        let head = process::capture(head.current_dir(root).args(["rev-parse", "HEAD"]))?;
+        command.env("TEC_REVISION", head.trim());
+    }
+    process::run(&mut command)?;
+    let folder = if profile == "dev" { "debug" } else { profile };
+    Ok(target_dir.join(arch.target()).join(folder))
+}
+
+/// Paths of this machine do not get into programs. The last one that matches counts.
+fn flags(root: &Path, target_dir: &Path) -> Result<String> {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
+    let home = home.context("neither CARGO_HOME nor HOME is set")?;
+    let remap = |from: &Path, to| format!("--remap-path-prefix={}={to}", from.display());
+    Ok([
+        "-Ctarget-feature=+crt-static".to_owned(),
+        remap(&home, "/cargo"),
+        remap(root, "/tec"),
+        remap(target_dir, "/tec/target"),
+    ]
+    .join("\u{1f}"))
+}
+
+/// Builds one image for all architectures, and writes it as an OCI layout; its digest.
+fn assemble(root: &Path, folder: &Path, name: &str, args: &Args) -> Result<String> {
+    let layout = folder.join(name);
+    let storage = folder.join("storage");
+    for old in [&layout, &storage] {
+        if old.exists() {
+            fs::remove_dir_all(old).with_context(|| format!("cannot remove {}", old.display()))?;
+        }
+    }
+    let buildah = || {
+        let mut command = process::command("buildah");
+        command.arg("--root").arg(storage.join("root")).arg("--runroot").arg(storage.join("run"));
+        command.args(["--storage-driver", "vfs"]);
+        command
+    };
+    let platforms: Vec<_> = args.arch.iter().map(|arch| format!("linux/{}", arch.name())).collect();
+    let mut build = buildah();
+    // Neither the time nor the version of buildah gets into the image.
+    build.args(["build", "--quiet", "--timestamp", "0", "--identity-label=false"]);
+    build.args(["--platform", &platforms.join(","), "--manifest", name, "--target", name]);
+    if let Some(vault) = &args.vault_image {
+        build.arg("--build-arg").arg(format!("VAULT_IMAGE={vault}"));
+    }
+    build.arg("--file").arg(root.join(CONTAINERFILE)).arg(folder.join("context"));
+    process::capture(&mut build)?;
+    let to = format!("oci:{}", layout.display());
+    process::capture(buildah().args(["manifest", "push", "--all", "--quiet", name, &to]))?;
+    fs::remove_dir_all(&storage)?;
+    digest(&layout)
+}
+
+fn digest(layout: &Path) -> Result<String> {
+    let index = fs::read_to_string(layout.join("index.json"))?;
+    let index: serde_json::Value = serde_json::from_str(&index)?;
+    match index.pointer("/manifests/0/digest").and_then(serde_json::Value::as_str) {
+        Some(digest) => Ok(digest.to_owned()),
+        None => bail!("{} names no manifest", layout.display()),
+    }
+}
+
+/// Public authorities, as Mozilla lists them, PEM.
+fn root_certificates() -> String {
+    let mut text = String::new();
+    for certificate in webpki_root_certs::TLS_SERVER_ROOT_CERTS {
+        text.push_str("-----BEGIN CERTIFICATE-----\n");
+        let encoded = STANDARD.encode(certificate);
+        // RFC 7468, section 2: 64 characters in a line.
+        for line in encoded.as_bytes().chunks(64) {
+            text.push_str(&String::from_utf8_lossy(line));
+            text.push('\n');
+        }
+        text.push_str("-----END CERTIFICATE-----\n");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn containerfile() -> String {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        fs::read_to_string(root.join(CONTAINERFILE)).unwrap()
+    }
+
+    #[test]
+    fn only_the_vault_is_fetched_and_nothing_runs() {
+        let text = containerfile();
+        let lines_of = |word: &str| -> Vec<&str> {
+            let begin = format!("{word} ");
+            text.lines().filter_map(|line| line.strip_prefix(&begin)).collect()
+        };
+        let (bases, images) = (lines_of("FROM"), images(&text));
+        let (services, others) = bases.split_last().unwrap();
+        let (vault, others) = others.split_last().unwrap();
+        assert_eq!(*services, format!("scratch AS {VAULT}"), "last, so that no other needs a base");
+        assert_eq!(*vault, "${VAULT_IMAGE} AS vault");
+        assert!(others.iter().all(|base| base.starts_with("scratch AS ")), "{others:?}");
+        assert_eq!(images.len(), bases.len() - 1);
+        for word in ["RUN", "ADD"] {
+            assert_eq!(lines_of(word), Vec::<&str>::new());
+        }
+        for copied in lines_of("COPY") {
+            let from = copied.split(' ').find_map(|word| word.strip_prefix("--from="));
+            assert!(from.is_none_or(|from| from == "vault"), "{copied}");
+        }
+    }
+
+    #[test]
+    fn every_image_has_programs_and_a_user_by_number() {
+        let text = containerfile();
+        let images = images(&text);
+        assert!(images.iter().all(|image| !image.programs.is_empty()), "{images:?}");
+        let is_number = |part: &str| part.parse::<u32>().is_ok();
+        let users = text.lines().filter_map(|line| line.strip_prefix("USER "));
+        let numbers = users.filter(|user| user.split(':').all(is_number));
+        assert_eq!(numbers.count(), images.len());
+    }
+
+    #[test]
+    fn the_vault_is_fetched_only_where_it_is_named() {
+        let all = images(&containerfile());
+        let args = |images: &[&str], vault: Option<&str>| Args {
+            arch: vec![Arch::Amd64],
+            profile: PROFILE.to_owned(),
+            images: images.iter().map(|&name| name.to_owned()).collect(),
+            vault_image: vault.map(str::to_owned),
+        };
+        let default = chosen(&all, &args(&[], None)).unwrap();
+        assert!(default.iter().all(|image| image.name != VAULT));
+        assert!(chosen(&all, &args(&[VAULT], None)).is_err());
+        let with = chosen(&all, &args(&[], Some("vault.example/bao@sha256:00"))).unwrap();
+        assert_eq!(with.len(), default.len() + 1);
+        assert!(chosen(&all, &args(&["no-such-image"], None)).is_err());
+    }
+}
