@@ -35,6 +35,7 @@ mod rules;
 mod scale;
 mod servers;
 mod standing;
+mod swap;
 mod targets;
 mod tls;
 mod trustee;
