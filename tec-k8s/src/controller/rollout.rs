@@ -138,8 +138,8 @@ fn handed_over(
     }
     let owner = format!("k:{}", json!({ "uid": cluster.metadata.uid.as_ref()? }));
     let made_it = |entry: &ManagedFieldsEntry| {
-        let owners =
-            entry.fields_v1.as_ref().map(|fields| &fields.0["f:metadata"]["f:ownerReferences"]);
+        let fields = entry.fields_v1.as_ref().map(|fields| &fields.0);
+        let owners = fields.and_then(|fields| fields.get("f:metadata")?.get("f:ownerReferences"));
         is(entry, "Update") && owners.is_some_and(|owners| owners.get(&owner).is_some())
     };
     let entry = entries.iter_mut().find(|entry| made_it(entry))?;
