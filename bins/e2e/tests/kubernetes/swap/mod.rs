@@ -161,7 +161,7 @@ async fn world() -> Bench {
         assert_eq!(definitions.len(), 4, "run make manifests in {}", checkout.display());
         (definitions, read(checkout, "config/deploy"))
     } else {
-        eprintln!("NOT RUN with upstream's own CRDs and objects: UPSTREAM_OPERATOR_DIR is not set");
+        println!("NOT RUN with upstream's own CRDs and objects: UPSTREAM_OPERATOR_DIR is not set");
         (upstream::definitions(), Vec::new())
     };
     upstream::define(plane.admin().unwrap(), definitions).await;

@@ -219,24 +219,24 @@ fn children(owner: &Value) -> Vec<Value> {
         // Nobody owns it.
         data_of("ConfigMap", &json!({"name": "image-pcrs"}), &json!({"image-pcrs.json": "{}"})),
         data_of("Secret", &owned("trustee-auth"), &pair),
-        service(owned("kbs-service"), "kbs", ("kbs-port", 8080)),
-        service(owned("register-server"), "register-server", ("register-server-port", 8000)),
-        service(owned("attestation-key-register"), "attestation-key-register", ("http", 8001)),
-        deployment(owned("trustee-deployment"), "kbs", trustee()),
+        service(&owned("kbs-service"), "kbs", ("kbs-port", 8080)),
+        service(&owned("register-server"), "register-server", ("register-server-port", 8000)),
+        service(&owned("attestation-key-register"), "attestation-key-register", ("http", 8001)),
+        deployment(&owned("trustee-deployment"), "kbs", &trustee()),
         deployment(
-            owned("register-server"),
+            &owned("register-server"),
             "register-server",
-            server("register-server", 8000, "register-tls"),
+            &server("register-server", 8000, "register-tls"),
         ),
         deployment(
-            owned("attestation-key-register"),
+            &owned("attestation-key-register"),
             "attestation-key-register",
-            server("attestation-key-register", 8001, "keys-tls"),
+            &server("attestation-key-register", 8001, "keys-tls"),
         ),
     ]
 }
 
-fn service(metadata: Value, app: &str, (name, port): (&str, u16)) -> Value {
+fn service(metadata: &Value, app: &str, (name, port): (&str, u16)) -> Value {
     json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {
         "type": "ClusterIP", "selector": {"app": app},
         "ports": [{"name": name, "port": port, "targetPort": port, "protocol": "TCP"}],
@@ -244,7 +244,7 @@ fn service(metadata: Value, app: &str, (name, port): (&str, u16)) -> Value {
 }
 
 /// With the status of one that runs.
-fn deployment(metadata: Value, app: &str, pod: Value) -> Value {
+fn deployment(metadata: &Value, app: &str, pod: &Value) -> Value {
     json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata,
         "spec": {
