@@ -144,6 +144,7 @@ async fn is_upstreams(bench: &Bench, name: &str) -> bool {
 }
 
 /// Definitions and cluster object: of a checkout with `make manifests`, if there is one.
+#[expect(clippy::print_stdout, reason = "whoever reads the log must see what was left out")]
 async fn world() -> Bench {
     let plane = Arc::new(ControlPlane::start().await.unwrap());
     let checkout = std::env::var_os("UPSTREAM_OPERATOR_DIR");
