@@ -31,6 +31,8 @@ pub enum ConditionKind {
     KeyPublished,
     /// Machine: its last attempt to obtain its key went well.
     Attested,
+    /// Cluster: every Deployment runs the version that it should.
+    Upgrade,
     /// Cluster: the operator changes nothing in its namespace.
     Paused,
     /// Any kind: everything that it should lead to is done.
@@ -51,6 +53,7 @@ impl ConditionKind {
             Self::AdminApproved => "AdminApproved",
             Self::KeyPublished => "KeyPublished",
             Self::Attested => "Attested",
+            Self::Upgrade => "Upgrade",
             Self::Paused => "Paused",
             Self::Ready => "Ready",
         }
@@ -117,6 +120,12 @@ pub enum Reason {
     Rejected,
     /// The key was edited since it was bound.
     KeyChanged,
+    /// Every Deployment rolled out.
+    UpgradeComplete,
+    /// A Deployment rolls out; others wait for it.
+    UpgradeInProgress,
+    /// New pods of a Deployment did not become available in time; others wait for it.
+    UpgradeFailed,
     /// The annotation `trusted-execution-clusters.io/paused` says so.
     PausedByAnnotation,
     /// The annotation was removed.
@@ -193,6 +202,9 @@ impl Reason {
             Self::Waiting => "Waiting",
             Self::Rejected => "Rejected",
             Self::KeyChanged => "KeyChanged",
+            Self::UpgradeComplete => "Complete",
+            Self::UpgradeInProgress => "InProgress",
+            Self::UpgradeFailed => "Failed",
             Self::PausedByAnnotation => "PausedByAnnotation",
             Self::Resumed => "Resumed",
             Self::Revoked => "Revoked",
@@ -234,6 +246,7 @@ impl Reason {
             | Self::ApprovedByAdmin
             | Self::AttestationSucceeded
             | Self::PausedByAnnotation
+            | Self::UpgradeComplete
             | Self::AsDesired => "True",
             _ => "False",
         }

@@ -96,15 +96,6 @@ pub(super) fn available_since(deployment: &Deployment) -> Option<String> {
     Some(format!("{:?} {}", deployment.uid(), since.unwrap_or_default()))
 }
 
-/// Why the rollout of a Deployment is stuck (Kubernetes, Deployments, "Failed Deployment").
-pub(super) fn stuck_rollout(deployment: &Deployment) -> Option<String> {
-    let conditions = deployment.status.as_ref()?.conditions.as_ref()?;
-    let progress = conditions.iter().find(|one| one.type_ == "Progressing")?;
-    let is_stuck = progress.reason.as_deref() == Some("ProgressDeadlineExceeded");
-    let why = progress.message.as_deref().unwrap_or_default();
-    is_stuck.then(|| format!("{}: {why}", deployment.name_any()))
-}
-
 fn other(kind: BrokerKind) -> BrokerKind {
     match kind {
         BrokerKind::Trustee => BrokerKind::Builtin,

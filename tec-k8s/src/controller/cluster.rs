@@ -3,32 +3,28 @@
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::Deployment;
-use kube::api::{DynamicObject, Patch, PatchParams};
-use kube::core::{ApiResource, GroupVersionKind};
-use kube::{Api, ResourceExt as _};
+use kube::ResourceExt as _;
 use serde_json::json;
 use tec_core::boot::LiveImages;
-use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
 use tec_core::port::{PortError, chain};
 
 use super::broker;
 use super::broker::available_since;
+use super::child::apply;
 use super::context::{Context, Task};
 use super::queue::Next;
 use super::report::{Said, conditions};
+use super::rollout;
+use super::rollout::Rollout;
 use super::sync::live_images;
 use super::{certificate, endorsement, token};
 use crate::api::{
-    BrokerKind, ConditionKind, FIELD_MANAGER, PAUSED, PinsKind, Reason, TlsServer, Transport,
+    BrokerKind, ConditionKind, PAUSED, PinsKind, Reason, TlsServer, Transport,
     TrustedExecutionCluster,
 };
-use crate::client::port_error;
-use crate::render::{Object, TRUSTEE_DEPLOYMENT};
-use crate::signal::{Event, Metric};
-
-/// Name of the cluster's own Trustee in the status.
-pub(super) const OWN_TRUSTEE: &str = "trustee";
+use crate::render::Object;
+use crate::signal::Event;
 
 /// The signer of tokens ends some day, and no event tells of it.
 const LOOK_AGAIN: Duration = Duration::from_hours(6);
@@ -67,8 +63,9 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
         let error = chain(&error);
         tracing::warn!(error, "the cluster object does not remember the authority");
     }
-    let installed = install(ctx, &cluster).await;
-    let mut said = verdicts(ctx, &cluster, installed.as_ref().err());
+    let mut rollout = Rollout::default();
+    let installed = install(ctx, &cluster, &mut rollout).await;
+    let mut said = verdicts(ctx, &cluster, &rollout, installed.as_ref().err());
     let mut known = cluster.status.iter().flat_map(|status| &status.conditions);
     if known.any(|condition| condition.type_ == ConditionKind::Paused.as_str()) {
         said.push((ConditionKind::Paused, Reason::Resumed, String::new()));
@@ -79,7 +76,7 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
     {
         ctx.event(&*cluster, Event::Installed, Event::Installed.help()).await;
     }
-    warn_of_rollouts(ctx, &cluster).await;
+    rollout::warn_of_stuck(ctx, &cluster).await;
     write(ctx, &cluster, said).await?;
     ctx.publish.notify_one();
     let again = ctx.memory().authority.as_ref().and_then(|spoken| spoken.again);
@@ -108,7 +105,11 @@ fn wake_if_another_counts(ctx: &Context) {
     ctx.publish.notify_one();
 }
 
-async fn install(ctx: &Context, cluster: &TrustedExecutionCluster) -> Result<(), PortError> {
+async fn install(
+    ctx: &Context,
+    cluster: &TrustedExecutionCluster,
+    rollout: &mut Rollout,
+) -> Result<(), PortError> {
     token::ensure(ctx, cluster).await?;
     endorsement::ensure_key(ctx, cluster).await?;
     // Durable before anything serves with them, or tells nodes of them.
@@ -116,7 +117,11 @@ async fn install(ctx: &Context, cluster: &TrustedExecutionCluster) -> Result<(),
     let objects = broker::objects(ctx, cluster).await?;
     let mut first = None;
     for object in &objects {
-        if let Err(error) = apply(ctx, cluster, object).await {
+        let applied = match object {
+            Object::Deployment(wanted) => rollout.apply(ctx, cluster, wanted).await,
+            object => apply(ctx, cluster, object).await.map(drop),
+        };
+        if let Err(error) = applied {
             tracing::warn!(
                 object.kind = object.kind(),
                 object.name = object.name(),
@@ -138,60 +143,12 @@ async fn install(ctx: &Context, cluster: &TrustedExecutionCluster) -> Result<(),
     endorsement::check_roots(ctx, cluster).await
 }
 
-/// Applies one child. What others added stays; what they changed is put right.
-async fn apply(
+fn verdicts(
     ctx: &Context,
     cluster: &TrustedExecutionCluster,
-    object: &Object,
-) -> Result<(), PortError> {
-    let (group, version) =
-        object.api_version().split_once('/').unwrap_or_else(|| ("", object.api_version()));
-    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, object.kind()));
-    let api: Api<DynamicObject> =
-        Api::namespaced_with(ctx.client(), &ctx.parts.namespace, &resource);
-    let params = PatchParams::apply(FIELD_MANAGER).force();
-    let what = format!("{} {}", object.kind(), object.name());
-    let applied = api.patch(object.name(), &params, &Patch::Apply(object)).await;
-    let applied = applied.map_err(|error| port_error(format!("apply {what}"), error))?;
-    // A generation moves with the spec; objects without one have no status either.
-    let version = match applied.metadata.generation {
-        Some(generation) => format!("{:?} {generation}", applied.uid()),
-        None => applied.resource_version().unwrap_or_default(),
-    };
-    // What is wanted may change while the cluster object stays the same: that is no drift.
-    let wanted = serde_json::to_vec(object).map(Sha256Digest::of);
-    let same_wish = format!("{:?} {wanted:?} ", cluster.metadata.generation);
-    let cause = format!("{same_wish}{version}");
-    let known = ctx.memory().applied.insert(what.clone(), cause.clone());
-    if known.is_some_and(|known| known != cause && known.starts_with(&same_wish)) {
-        ctx.metrics.count(Metric::DriftRepairs, &[object.kind()]);
-        ctx.event(cluster, Event::DriftRepaired, &what).await;
-    }
-    if object.name() == TRUSTEE_DEPLOYMENT {
-        distrust_when_replaced(ctx).await;
-    }
-    Ok(())
-}
-
-/// A Trustee that became available anew may be another pod, which holds nothing.
-async fn distrust_when_replaced(ctx: &Context) {
-    let Some(deployment) = ctx.caches.deployments.get(TRUSTEE_DEPLOYMENT) else {
-        return;
-    };
-    let since = available_since(&deployment);
-    if since.is_none() {
-        ctx.memory().available_since = None;
-        return;
-    }
-    let is_new = ctx.memory().available_since != since;
-    if is_new {
-        ctx.memory().available_since = since;
-        ctx.parts.trust.distrust(OWN_TRUSTEE).await;
-        ctx.publish.notify_one();
-    }
-}
-
-fn verdicts(ctx: &Context, cluster: &TrustedExecutionCluster, error: Option<&PortError>) -> Said {
+    rollout: &Rollout,
+    error: Option<&PortError>,
+) -> Said {
     let (address, unknown) = address(cluster);
     let (installed, why) = match error {
         Some(error) => {
@@ -215,6 +172,8 @@ fn verdicts(ctx: &Context, cluster: &TrustedExecutionCluster, error: Option<&Por
         (Reason::ApplyFailed, why.clone())
     } else if tls == Reason::PlainHttpUndecided {
         (tls, plain.clone())
+    } else if let Some(waiting) = rollout.waiting() {
+        (Reason::Progressing, waiting)
     } else if !down.is_empty() {
         (Reason::Progressing, format!("not available: {}", down.join(", ")))
     } else if !lagging.is_empty() {
@@ -230,6 +189,7 @@ fn verdicts(ctx: &Context, cluster: &TrustedExecutionCluster, error: Option<&Por
         (ConditionKind::Installed, installed, why),
         (ConditionKind::Tls, tls, plain),
         audit_durable(cluster),
+        rollout.said(),
         (ConditionKind::Ready, ready, missing),
     ];
     said.extend(authority);
@@ -302,20 +262,6 @@ fn audit_durable(cluster: &TrustedExecutionCluster) -> (ConditionKind, Reason, S
 fn is_said(cluster: &TrustedExecutionCluster, kind: ConditionKind, reason: Reason) -> bool {
     let mut conditions = cluster.status.iter().flat_map(|status| &status.conditions);
     conditions.any(|one| one.type_ == kind.as_str() && one.reason == reason.as_str())
-}
-
-/// A Deployment whose new pods did not become ready in time, reported once for each version of it.
-async fn warn_of_rollouts(ctx: &Context, cluster: &TrustedExecutionCluster) {
-    for deployment in ctx.caches.deployments.all() {
-        let Some(why) = broker::stuck_rollout(&deployment) else {
-            continue;
-        };
-        let version = format!("{:?} {:?}", deployment.uid(), deployment.metadata.generation);
-        let known = ctx.memory().stuck.insert(deployment.name_any(), version.clone());
-        if known.as_ref() != Some(&version) {
-            ctx.event(cluster, Event::UpgradeFailed, &why).await;
-        }
-    }
 }
 
 /// Plain HTTP is told once, when it begins.

@@ -184,7 +184,7 @@ fn why(reason: AkReason) -> String {
 
 /// Whether the machine's disk key was made by an operator before this one, which noted no binding, or
 /// for another object of this id: its disk may be sealed, so that its next key is no first use.
-fn has_older_disk_key(ctx: &Context, machine: &Machine) -> bool {
+pub(super) fn has_older_disk_key(ctx: &Context, machine: &Machine) -> bool {
     let uid = machine.metadata.uid.as_deref();
     let is_of_it = |owners: &[OwnerReference]| {
         owners.is_empty() || owners.iter().any(|owner| Some(owner.uid.as_str()) == uid)

@@ -13,6 +13,7 @@ use tec_core::port::{PortError, chain};
 use tec_core::time::Timestamp;
 
 use super::context::Context;
+use super::key::has_older_disk_key;
 use crate::api::{ApprovedImage, AttestationKey, ConditionKind, Machine, Reason};
 use crate::signal::{Event, Metric};
 
@@ -52,6 +53,10 @@ async fn expire(ctx: &Context) -> Result<(), PortError> {
     let before = ctx.now().plus_seconds(-i64::from(ttl.unwrap_or(UNCLAIMED_TTL)));
     let mut removed = 0_u32;
     for machine in ctx.caches.machines.all() {
+        // A disk may be sealed with it: not every such node had an attestation key.
+        if has_older_disk_key(ctx, &machine) {
+            continue;
+        }
         if ctx.registry.expire_object(&machine, before).await? {
             removed += 1;
             ctx.event(&*machine, Event::UnclaimedRemoved, Event::UnclaimedRemoved.help()).await;

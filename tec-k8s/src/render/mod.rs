@@ -190,8 +190,9 @@ pub fn cluster(
         BrokerFiles::Builtin(files) => key_broker(cluster, deploy, files)?,
     };
     objects.push(broker_service(cluster, files.kind())?);
-    objects.extend(register_server(cluster, deploy)?);
     objects.extend(attestation_key_register(cluster, deploy)?);
+    // It tells nodes of the others.
+    objects.extend(register_server(cluster, deploy)?);
     for object in &mut objects {
         deploy.settings.apply(object);
     }

@@ -85,7 +85,11 @@ impl Bench {
         Arc::get_mut(&mut self.plane).context("others use this control plane")
     }
 
-    async fn on(plane: Arc<ControlPlane>) -> anyhow::Result<Self> {
+    /// A new namespace on this control plane, which has the custom resources or gets them later.
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub async fn on(plane: Arc<ControlPlane>) -> anyhow::Result<Self> {
         let namespace = plane.namespace("operator").await?;
         let account = Component::Operator.service_account();
         // The rights are those that the packages give, no more.

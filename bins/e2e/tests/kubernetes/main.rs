@@ -38,6 +38,7 @@ mod rules;
 mod scale;
 mod servers;
 mod standing;
+mod swap;
 mod targets;
 mod tls;
 mod trustee;
