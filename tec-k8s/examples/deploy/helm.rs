@@ -4,10 +4,14 @@
 //! confused with what stands there otherwise, and none may be left over.
 
 use anyhow::{Context as _, Result, ensure};
+use kube::api::ObjectMeta;
 use serde_json::{Value, json};
 use tec_k8s::api::crds;
-use tec_k8s::render::{Component, Installation, Object, PodUser, operator, user_roles};
+use tec_k8s::render::{
+    Component, Installation, Object, PodUser, definition_guard, operator, user_roles,
+};
 
+use crate::kustomize::GUARD;
 use crate::{Files, REPOSITORY, VERSION, dashboard, monitoring, values, yaml};
 
 const CRDS: &str = "tec-crds";
@@ -46,15 +50,24 @@ fn definitions() -> Result<Files> {
     let mut files = Files::new();
     let about = "Definitions of the custom resources of Trusted Execution Clusters";
     files.insert("Chart.yaml".to_owned(), about_chart(CRDS, about)?);
+    let (mut policy, mut binding) = definition_guard();
+    keep(&mut policy.metadata);
+    keep(&mut binding.metadata);
+    let guard = yaml::documents(&[serde_json::to_value(policy)?, serde_json::to_value(binding)?])?;
+    files.insert(format!("templates/{GUARD}"), guard);
     for mut crd in crds() {
-        let annotations = crd.metadata.annotations.get_or_insert_default();
-        annotations.insert("helm.sh/resource-policy".to_owned(), "keep".to_owned());
+        keep(&mut crd.metadata);
         let name = crd.metadata.name.clone().context("a CRD without name")?;
         let text = yaml::document(&crd)?;
         ensure!(!text.contains("{{"), "{name} would be read as a template");
         files.insert(format!("templates/{name}.yaml"), text);
     }
     Ok(files)
+}
+
+fn keep(metadata: &mut ObjectMeta) {
+    let annotations = metadata.annotations.get_or_insert_default();
+    annotations.insert("helm.sh/resource-policy".to_owned(), "keep".to_owned());
 }
 
 fn chart() -> Result<Files> {

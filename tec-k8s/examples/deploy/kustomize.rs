@@ -4,10 +4,14 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use tec_k8s::api::crds;
 use tec_k8s::render::{
-    Component, DEFAULT_NAMESPACE, Installation, Object, PodUser, namespace, operator, user_roles,
+    Component, DEFAULT_NAMESPACE, Installation, Object, PodUser, definition_guard, namespace,
+    operator, user_roles,
 };
 
 use crate::{Files, yaml};
+
+/// The file with what keeps the definitions.
+pub(crate) const GUARD: &str = "guard.yaml";
 
 pub(crate) fn files() -> Result<Files> {
     let mut files = Files::new();
@@ -18,6 +22,10 @@ pub(crate) fn files() -> Result<Files> {
         files.insert(format!("crds/{name}"), yaml::document(&crd)?);
         names.push(name);
     }
+    let (policy, binding) = definition_guard();
+    let guard = yaml::documents(&[serde_json::to_value(policy)?, serde_json::to_value(binding)?])?;
+    files.insert(format!("crds/{GUARD}"), guard);
+    names.push(GUARD.to_owned());
     files.insert("crds/kustomization.yaml".to_owned(), kustomization(&names)?);
 
     let objects = operator(&Installation::default());

@@ -147,7 +147,8 @@ pub(crate) const SETTINGS: [Setting; 14] = [
         name: "settings",
         default: "{}",
         about: "Pods and Services that the operator creates: replicas, log, nodeSelector, tolerations, affinity, \
-                resources by container, services by name (type, annotations, externalTrafficPolicy), egressPorts.",
+                resources by container, services by name (type, annotations, externalTrafficPolicy), egressPorts. \
+                Jobs that read images follow them, too (containers measure and compute-pcrs).",
         schema: deployed,
         place: Place::Json("--settings"),
     },

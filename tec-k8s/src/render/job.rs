@@ -136,6 +136,7 @@ fn template(
             }
         }
     }
+    deploy.settings.apply_to_pod(&mut spec);
     let access = ApiAccess::ByMount;
     let template = pod::template(Component::ComputePcrs, deploy.user, access, spec);
     PodTemplateSpec {
@@ -303,6 +304,26 @@ mod tests {
             let told = pod.containers[0].args.as_ref().unwrap();
             assert_eq!(told[..3], ["publish", "--approved-image", "fedora"]);
         }
+    }
+
+    #[test]
+    fn a_job_runs_where_pods_may_run_and_with_what_its_containers_may_take() {
+        let said = r#"{"nodeSelector": {"a": "b"}, "tolerations": [{"key": "infra"}],
+            "affinity": {"nodeAffinity": {}}, "resources": {
+                "measure": {"limits": {"memory": "2Gi"}},
+                "compute-pcrs": {"limits": {"memory": "1Gi"}}}}"#;
+        let deploy = Deploy { settings: said.parse().unwrap(), ..Deploy::default() };
+        let pod = job(&image(None), None, &deploy).spec.unwrap().template.spec.unwrap();
+        assert_eq!(pod.node_selector, Some(text_map([("a", "b")])));
+        assert_eq!(pod.tolerations.as_ref().unwrap()[0].key.as_deref(), Some("infra"));
+        assert!(pod.affinity.as_ref().unwrap().node_affinity.is_some());
+        let memory = |container: &Container| {
+            let limits = container.resources.clone().unwrap().limits.unwrap();
+            (container.name.clone(), limits["memory"].0.clone())
+        };
+        let of = |name: &str, memory: &str| (name.to_owned(), memory.to_owned());
+        assert_eq!(memory(reader(&pod)), of("measure", "2Gi"));
+        assert_eq!(memory(&pod.containers[0]), of("compute-pcrs", "1Gi"));
     }
 
     #[test]

@@ -19,6 +19,7 @@
 
 mod broker;
 mod certificate;
+mod definitions;
 mod installation;
 mod job;
 mod meta;
@@ -43,6 +44,7 @@ use crate::api::{BrokerKind, TrustedExecutionCluster};
 pub use self::broker::{BrokerFiles, BuiltinFiles, broker_service, component_of, key_broker};
 pub(crate) use self::certificate::server_names;
 pub use self::certificate::{CERT_MANAGER, certificate_resource, certificates};
+pub use self::definitions::{DANGEROUS_DELETE, definition_guard};
 pub use self::installation::Installation;
 pub use self::job::{DOCKER_CONFIG, job, job_name};
 pub use self::meta::RenderError;

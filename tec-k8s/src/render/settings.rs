@@ -141,7 +141,8 @@ impl Settings {
         }
     }
 
-    fn apply_to_pod(&self, pod: &mut PodSpec) {
+    /// Merges the settings into a pod: those of a Deployment or of a Job.
+    pub(super) fn apply_to_pod(&self, pod: &mut PodSpec) {
         if !self.node_selector.is_empty() {
             pod.node_selector.get_or_insert_default().extend(self.node_selector.clone());
         }
@@ -151,7 +152,7 @@ impl Settings {
         if self.affinity.is_some() {
             pod.affinity.clone_from(&self.affinity);
         }
-        for container in &mut pod.containers {
+        for container in pod.init_containers.iter_mut().flatten().chain(&mut pod.containers) {
             if let Some(resources) = self.resources.get(&container.name) {
                 container.resources = Some(resources.clone());
             }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use kube::config::AuthInfo;
 use kube::{Client, Config};
+use serde_json::json;
 use tec_core::port::Entropy as _;
 use tec_support::SystemEntropy;
 use tec_support::testing::free_port;
@@ -136,6 +137,27 @@ impl ControlPlane {
         ];
         let etcd = Path::new("etcd");
         self.etcd = Some(Guarded::start("etcd", etcd, arguments, &[], &self.logs)?);
+        Ok(())
+    }
+
+    /// Lets etcd refuse every write as it does when its disk quota is used up, or ends that.
+    ///
+    /// # Errors
+    /// etcd does not answer.
+    pub async fn fill_etcd(&self, is_full: bool) -> anyhow::Result<()> {
+        let [etcd, ..] = self.ports;
+        let ask = async |path: &str, body: serde_json::Value| {
+            let url = format!("http://127.0.0.1:{etcd}/v3/{path}");
+            let client = reqwest::Client::builder().no_proxy().build()?;
+            let answer =
+                client.post(url).body(body.to_string()).send().await?.error_for_status()?;
+            anyhow::Ok(serde_json::from_slice::<serde_json::Value>(&answer.bytes().await?)?)
+        };
+        let status = ask("maintenance/status", json!({})).await?;
+        let action = if is_full { "ACTIVATE" } else { "DEACTIVATE" };
+        let member = &status["header"]["member_id"];
+        let alarm = json!({"action": action, "memberID": member, "alarm": "NOSPACE"});
+        ask("maintenance/alarm", alarm).await?;
         Ok(())
     }
 

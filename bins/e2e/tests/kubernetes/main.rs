@@ -12,6 +12,7 @@ mod broker;
 mod builtin;
 mod chaos;
 mod cluster;
+mod damage;
 mod endorsement;
 mod events;
 mod evidence;

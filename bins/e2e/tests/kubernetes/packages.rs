@@ -49,13 +49,13 @@ async fn apply(client: &Client, document: &Value, mode: Mode) {
 /// Kinds whose plural is not the kind and an s.
 fn plural(resource: &ApiResource) -> ApiResource {
     let mut resource = resource.clone();
-    if resource.kind == "NetworkPolicy" {
-        "networkpolicies".clone_into(&mut resource.plural);
+    if let Some(kind) = resource.kind.strip_suffix("Policy") {
+        resource.plural = format!("{}policies", kind.to_lowercase());
     }
     resource
 }
 
-async fn apply_all(client: &Client, documents: &[Value]) {
+pub(crate) async fn apply_all(client: &Client, documents: &[Value]) {
     for document in documents {
         // What is in a namespace cannot even be tried before the namespace is there.
         if document["kind"] != "Namespace" && document["kind"] != "CustomResourceDefinition" {
