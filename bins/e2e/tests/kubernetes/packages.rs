@@ -33,7 +33,9 @@ async fn apply(client: &Client, document: &Value, mode: Mode) {
     let (group, version) = text("/apiVersion").unwrap().split_once('/').unwrap_or(("", "v1"));
     let kind = GroupVersionKind::gvk(group, version, text("/kind").unwrap());
     let resource = plural(&ApiResource::from_gvk(&kind));
-    let api: Api<DynamicObject> = match text("/metadata/namespace") {
+    // Kustomize gives these a namespace; kubectl and API server know that they have none.
+    let of_cluster = |_: &&str| !kind.kind.starts_with("ValidatingAdmissionPolicy");
+    let api: Api<DynamicObject> = match text("/metadata/namespace").filter(of_cluster) {
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
         None => Api::all_with(client.clone(), &resource),
     };
