@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail, ensure};
 use serde_json::{Value, json};
 use tec_k8s::api::GROUP;
-use tec_k8s::render::{Installation, RelatedImage};
+use tec_k8s::render::{DANGEROUS_DELETE, Installation, RelatedImage};
 
 use super::image::Release;
 use super::registry::Authority;
@@ -211,7 +211,12 @@ impl Charts {
         self.helm(&["uninstall", "tec-crds"])?;
         let all = self.everywhere(&["get", "crds", "--output=name"])?;
         let ours: Vec<&str> = all.lines().filter(|name| name.ends_with(GROUP)).collect();
+        self.everywhere(
+            &[&["annotate"][..], &ours, &[&format!("{DANGEROUS_DELETE}=yes")]].concat(),
+        )?;
         self.everywhere(&[&["delete"][..], &ours].concat())?;
+        let guards = "validatingadmissionpolicies,validatingadmissionpolicybindings";
+        self.everywhere(&["delete", guards, "definitions.trusted-execution-clusters.io"])?;
         self.everywhere(&["delete", "namespace", NAMESPACE]).map(drop)
     }
 
