@@ -32,6 +32,7 @@ mod error;
 mod fence;
 mod image;
 mod machine;
+mod pages;
 mod record;
 mod remembered;
 mod room;
@@ -55,6 +56,7 @@ pub use self::authority::record_of;
 pub use self::error::{is_conflict, port_error};
 #[cfg(feature = "server")]
 pub(crate) use self::image::image_of;
+pub(crate) use self::pages::metadata_pages;
 pub use self::record::{AttemptRecords, TRUSTED_AUTHORITIES, read_authorities};
 pub use self::remembered::remembered_of;
 use self::room::Rooms;

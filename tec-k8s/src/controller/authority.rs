@@ -10,10 +10,12 @@
 //! What the steps are is decided in [`tec_core::rollover`].
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
 use std::time::Duration;
 
+use futures::TryStreamExt as _;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{ListParams, PostParams};
+use kube::api::PostParams;
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 use tec_core::code::Code;
@@ -32,7 +34,9 @@ use crate::api::{
     AttestationRecord, ConditionKind, DANGEROUS_REPLACE_CA, Machine, REPLACE_CA, Reason, TlsServer,
     TrustedExecutionCluster,
 };
-use crate::client::{CA_SECRET, RENEW_AT, TRUSTED_AUTHORITIES, port_error, read_authorities};
+use crate::client::{
+    CA_SECRET, RENEW_AT, TRUSTED_AUTHORITIES, metadata_pages, port_error, read_authorities,
+};
 
 /// Further entries of the Secret.
 const NEXT: &str = "next.crt";
@@ -42,8 +46,6 @@ const PREVIOUS: &str = "previous.crt";
 const PUBLISHED_AT: &str = "trusted-execution-clusters.io/published-at";
 /// Machines that a condition names.
 const NAMED: usize = 20;
-/// Records in one answer of a list.
-const PAGE: u32 = 500;
 /// While machines report, nothing else tells of it.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
 
@@ -258,13 +260,10 @@ async fn pinned(ctx: &Context, next: &Sha256Digest) -> Result<Vec<Pinned>, PortE
 
 /// The reports of all machines, by id: the metadata of all records.
 async fn reports(ctx: &Context) -> Result<BTreeMap<String, BTreeSet<Sha256Digest>>, PortError> {
-    let records: Api<AttestationRecord> = ctx.objects();
-    let mut params = ListParams::default().limit(PAGE);
+    let mut pages = pin!(metadata_pages(ctx.objects::<AttestationRecord>()));
     let mut all = BTreeMap::new();
-    loop {
-        let page = records.list_metadata(&params).await;
-        let page = page.map_err(|error| port_error("list what machines trust", error))?;
-        for record in &page.items {
+    while let Some(page) = pages.try_next().await? {
+        for record in &page {
             let Some(report) = record.annotations().get(TRUSTED_AUTHORITIES) else {
                 continue;
             };
@@ -272,11 +271,8 @@ async fn reports(ctx: &Context) -> Result<BTreeMap<String, BTreeSet<Sha256Digest
                 all.insert(id.to_owned(), read_authorities(report));
             }
         }
-        params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
-        if params.continue_token.is_none() {
-            return Ok(all);
-        }
     }
+    Ok(all)
 }
 
 fn speak(

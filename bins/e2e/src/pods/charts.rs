@@ -6,9 +6,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
+use kube::ResourceExt as _;
 use serde_json::{Value, json};
 use tec_k8s::api::GROUP;
-use tec_k8s::render::{DANGEROUS_DELETE, Installation, RelatedImage};
+use tec_k8s::render::{DANGEROUS_DELETE, Installation, RelatedImage, definition_guard};
 
 use super::image::Release;
 use super::registry::Authority;
@@ -216,7 +217,7 @@ impl Charts {
         )?;
         self.everywhere(&[&["delete"][..], &ours].concat())?;
         let guards = "validatingadmissionpolicies,validatingadmissionpolicybindings";
-        self.everywhere(&["delete", guards, "definitions.trusted-execution-clusters.io"])?;
+        self.everywhere(&["delete", guards, &definition_guard().0.name_any()])?;
         self.everywhere(&["delete", "namespace", NAMESPACE]).map(drop)
     }
 

@@ -8,21 +8,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
+use std::pin::pin;
 
+use futures::TryStreamExt as _;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::api::events::v1::Event;
-use kube::api::{ListParams, ObjectMeta, PostParams};
+use kube::api::{ObjectMeta, PostParams};
 use kube::{Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tec_core::digest::Sha256Digest;
 use tec_core::migrate::AnchorId;
 use tec_core::port::{AuditEvent, PortError};
 
-use super::snapshot::{PAGE, each};
+use super::snapshot::each;
 use crate::api;
 use crate::client::error::{is_conflict, port_error};
-use crate::client::{AUDIT, KubeRegistry, is_terminating};
+use crate::client::{AUDIT, KubeRegistry, is_terminating, metadata_pages};
 
 /// Label of everything that is kept of an anchor; its value is the anchor.
 pub const AUDIT_OF: &str = "trusted-execution-clusters.io/audit-of";
@@ -68,18 +70,12 @@ impl KubeRegistry {
             + DeserializeOwned
             + Debug,
     {
-        let mut params = ListParams::default().limit(PAGE);
-        loop {
-            let page = self.objects::<K>().list_metadata(&params).await;
-            let page =
-                page.map_err(|error| port_error(format!("list {}", K::plural(&())), error))?;
-            params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
-            let live = page.items.iter().filter(|object| !is_terminating(*object));
+        let mut pages = pin!(metadata_pages(self.objects::<K>()));
+        while let Some(page) = pages.try_next().await? {
+            let live = page.iter().filter(|object| !is_terminating(*object));
             live.for_each(|object| take(lines, object));
-            if params.continue_token.is_none() {
-                return Ok(());
-            }
         }
+        Ok(())
     }
 
     /// Whether the log of an anchor is kept here, whole.

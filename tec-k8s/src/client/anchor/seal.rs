@@ -2,10 +2,11 @@
 //! was given up fails: it swaps a version of the object that is no longer there.
 
 use std::fmt::Debug;
+use std::pin::pin;
 
 use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::NamespaceResourceScope;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{Patch, PatchParams};
 use kube::{Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -14,11 +15,8 @@ use tec_core::port::PortError;
 
 use super::{AT_ONCE, SEALED};
 use crate::api;
-use crate::client::KubeRegistry;
 use crate::client::error::{is_not_found, port_error};
-
-/// Objects in one answer of a list.
-const PAGE: u32 = 500;
+use crate::client::{KubeRegistry, metadata_pages};
 
 impl KubeRegistry {
     /// Seals every machine and every image that is not sealed at the epoch at which this anchor gave
@@ -39,26 +37,20 @@ impl KubeRegistry {
             + DeserializeOwned
             + Debug,
     {
-        let mut params = ListParams::default().limit(PAGE);
-        loop {
-            let page = self.objects::<K>().list_metadata(&params).await;
-            let page =
-                page.map_err(|error| port_error(format!("list {}", K::plural(&())), error))?;
-            params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+        let mut pages = pin!(metadata_pages(self.objects::<K>()));
+        while let Some(page) = pages.try_next().await? {
             let open = |object: &kube::api::PartialObjectMeta<K>| {
                 object.annotations().get(SEALED).map(String::as_str) != Some(epoch)
             };
-            let open = page.items.into_iter().filter(open);
+            let open = page.into_iter().filter(open);
             let names = open.map(|object| Ok(object.name_any()));
             futures::stream::iter(names)
                 .map(|name| async { self.seal_one::<K>(name?, epoch).await })
                 .buffer_unordered(AT_ONCE)
                 .try_collect::<Vec<()>>()
                 .await?;
-            if params.continue_token.is_none() {
-                return Ok(());
-            }
         }
+        Ok(())
     }
 
     async fn seal_one<K>(&self, name: String, epoch: &str) -> Result<(), PortError>

@@ -24,7 +24,7 @@ use crate::client::secret::path_of;
 use crate::client::{KubeRegistry, SECRET_KEY, is_terminating};
 
 /// Objects in one answer of a list.
-pub(super) const PAGE: u32 = 500;
+const PAGE: u32 = 500;
 
 /// Whether an object came from another anchor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
