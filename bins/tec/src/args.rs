@@ -8,7 +8,7 @@ use tec_support::log::LogForm;
 #[derive(Debug, Args)]
 pub(crate) struct Printing {
     /// Form of what is printed on stdout.
-    #[arg(long, env = "TEC_OUTPUT", value_enum, default_value_t = OutputForm::Text, global = true)]
+    #[arg(long, short, env = "TEC_OUTPUT", value_enum, default_value_t = OutputForm::Text, global = true)]
     pub(crate) output: OutputForm,
     /// Which log lines go to stderr, for example `info` or `tec=debug`.
     #[arg(long, env = "TEC_LOG", default_value = "info", global = true)]

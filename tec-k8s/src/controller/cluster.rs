@@ -139,7 +139,9 @@ async fn install(
     broker::remove_other(ctx, cluster).await?;
     // The keys that Trustees are reached with are there now.
     let publish = cluster.spec.publish.clone().unwrap_or_default();
-    ctx.parts.trust.configure(cluster, &publish).await?;
+    let configured = ctx.parts.trust.configure(cluster, &publish).await;
+    ctx.memory().is_configured = true;
+    configured?;
     endorsement::check_roots(ctx, cluster).await
 }
 

@@ -106,6 +106,10 @@ pub(super) struct Memory {
     pub(super) counting: String,
     /// Machines that were there at the start and were not looked at yet.
     pub(super) unseen: BTreeSet<String>,
+    /// Whether it is known which Trustees there are.
+    pub(super) is_configured: bool,
+    /// Whether they were told of machines since the start.
+    pub(super) had_round: bool,
     /// Machines whose facts are on their way.
     pub(super) unpublished: BTreeSet<String>,
     /// The Trustees, as of the last round.

@@ -124,8 +124,17 @@ async fn serve(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<Next,
         ctx.publish.notify_one();
     }
     let published = ctx.parts.trust.published(id);
-    if !published.is_complete {
-        ctx.memory().unpublished.insert(machine.name_any());
+    let is_told = machine.status.as_ref().is_some_and(|status| !status.published_to.is_empty());
+    {
+        let mut memory = ctx.memory();
+        // Before the first round nobody knows what Trustees hold: what was said of it stays said.
+        let is_early = is_told && !memory.had_round;
+        if is_early || !published.is_complete {
+            memory.unpublished.insert(machine.name_any());
+        }
+        if is_early {
+            return Ok(Next::Wait);
+        }
     }
     tell(ctx, machine, ak.is_some(), &published).await?;
     Ok(Next::Wait)

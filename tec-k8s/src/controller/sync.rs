@@ -83,11 +83,13 @@ async fn round(ctx: &Context) -> Result<Option<Duration>, PortError> {
         ctx.metrics.keep_only(metric, &names);
     }
     report(ctx, &round.targets).await;
+    let is_alone = ctx.cluster().is_none();
     let mut memory = ctx.memory();
     let is_news = memory.targets != round.targets;
     let names = round.targets.iter().map(name_of);
     let is_other = !memory.targets.iter().map(name_of).eq(names);
     memory.targets = round.targets;
+    memory.had_round |= memory.is_configured || is_alone;
     drop(memory);
     for name in waiting {
         ctx.queue.wake(Task::Machine(name));

@@ -1,5 +1,4 @@
-//! What an event costs does not grow with
-//! the number of machines.
+//! What an event costs does not grow with the number of machines, and a restart writes to none.
 
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use kube::ResourceExt as _;
 use tec_core::machine::{Machine as Known, RegisteredBy};
 use tec_core::port::Clock as _;
 use tec_core::testing::sample;
-use tec_e2e::kube::{Bench, Link, Traffic, cluster, within};
+use tec_e2e::kube::{Bench, Broker, Link, Traffic, cluster, within};
 use tec_k8s::api::{AttestationKey, Machine};
 use tec_support::SystemClock;
 
@@ -87,4 +86,29 @@ async fn an_event_costs_as_much_with_a_thousand_machines_as_with_a_hundred() {
     assert_eq!(traffic.writes("secrets"), 0, "{traffic:?}");
     assert!(traffic.writes("machines/status") <= 2, "{traffic:?}");
     bench.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_writes_to_no_machine_that_trustees_know() {
+    let bench = Bench::alone().await.unwrap();
+    let broker = Broker::start(1).await.unwrap();
+    bench.create(&broker.admin_secret()).await.unwrap();
+    bench.create(&cluster("cluster")).await.unwrap();
+    let flags = ["--trustee-url", broker.url()];
+    let mut operator = bench.start_program("one", &flags).unwrap();
+    create(&bench, 0..SMALL / 10).await;
+    let versions = async || {
+        let names = (0..SMALL / 10).map(|number| Machine::name_of(&sample::machine_id(number)));
+        let machines = bench.objects::<Machine>().unwrap();
+        let machines = futures::stream::iter(names).then(|name| {
+            let machines = machines.clone();
+            async move { machines.get(&name).await.unwrap().resource_version() }
+        });
+        machines.collect::<Vec<_>>().await
+    };
+    let before = versions().await;
+    operator.kill();
+    let _again = bench.start_program("two", &flags).unwrap();
+    create(&bench, SMALL / 10..SMALL / 10 + 1).await;
+    assert_eq!(versions().await, before);
 }
