@@ -311,6 +311,15 @@ impl Machine {
         format!("machine-{id}")
     }
 
+    /// How people are shown the machine: the name of its node, if it has one, and its id. Commands of
+    /// `kubectl tec` accept either.
+    pub fn label(&self) -> String {
+        match &self.spec.node_name {
+            Some(name) => format!("{name} ({})", self.spec.id),
+            None => self.spec.id.clone(),
+        }
+    }
+
     /// The id, parsed.
     pub fn machine_id(&self) -> Result<MachineId, ConvertError> {
         self.spec

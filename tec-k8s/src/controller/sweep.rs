@@ -95,6 +95,17 @@ fn count(ctx: &Context) {
     let (images, now) = (ctx.caches.images.all(), ctx.now());
     let states: Vec<_> = images.iter().map(|image| image_state(image, now)).collect();
     set(ctx, Metric::Images, &["live", "computing", "failed", "ended"], &states);
+    next_ca(ctx);
+}
+
+/// Since when the next CA waits for machines; without a series while it does not.
+fn next_ca(ctx: &Context) {
+    let since = ctx.memory().authority.as_ref().and_then(|spoken| spoken.held_since);
+    let since = since.filter(|_| ctx.cluster().is_some());
+    match since.and_then(|since| usize::try_from(since.unix_seconds()).ok()) {
+        Some(since) => ctx.metrics.set(Metric::NextCaHeldSince, &[], since),
+        None => ctx.metrics.keep_only(Metric::NextCaHeldSince, &[]),
+    }
 }
 
 /// Zero counts, too: an alert cannot look at a series that is not there.

@@ -12,7 +12,7 @@ use tec_core::luks::CompatLuksKey;
 use tec_k8s::api::{
     RegistrationMode, RegistrationSpec, TrustedExecutionCluster, TrustedExecutionClusterSpec,
 };
-use tec_k8s::controller::{Health, Operator, Parts};
+use tec_k8s::controller::{Health, Metrics, Operator, Parts};
 use tec_k8s::render::{Component, Deploy, Installation};
 use tec_operator::Maker;
 use tec_support::SystemEntropy;
@@ -46,6 +46,7 @@ pub struct Bench {
     token: String,
     running: JoinSet<anyhow::Result<()>>,
     stops: Vec<oneshot::Sender<()>>,
+    metrics: Arc<Metrics>,
 }
 
 impl Bench {
@@ -104,6 +105,7 @@ impl Bench {
             token,
             running: JoinSet::new(),
             stops: Vec::new(),
+            metrics: Arc::default(),
         })
     }
 
@@ -154,6 +156,7 @@ impl Bench {
             .with_keys(Arc::new(CompatLuksKey)),
         );
         let health = operator.health();
+        self.metrics = operator.metrics();
         let (stop, stopped) = oneshot::channel();
         self.stops.push(stop);
         self.running.spawn(async move {
@@ -164,6 +167,11 @@ impl Bench {
             operator.run(shutdown).await.context("the operator ended")
         });
         Ok(health)
+    }
+
+    /// What the replica that was started last serves at /metrics.
+    pub fn metrics(&self) -> String {
+        self.metrics.render()
     }
 
     /// Asks all replicas to end, and waits for them.
