@@ -68,6 +68,11 @@ pub const FIELD_MANAGER: &str = "trusted-cluster-operator";
 /// namespace. Revocations and quarantines count at the guard and the built-in key broker all the same,
 /// which ask the API server; a Trustee is told of them when the pause ends.
 pub const PAUSED: &str = "trusted-execution-clusters.io/paused";
+
+/// Label by which a Kubernetes Node says on which machine it runs: the machine's id. It is shown, and
+/// nothing is decided on it, since a kubelet may label its own Node as it likes.
+pub const MACHINE_LABEL: &str = "trusted-execution-clusters.io/machine";
+
 /// Annotation of a cluster object: the SHA-256 digest of the CA that is to be replaced. Once it was,
 /// the annotation has no effect.
 pub const REPLACE_CA: &str = "trusted-execution-clusters.io/replace-ca";

@@ -228,8 +228,9 @@ async fn write(
         "observedGeneration": machine.metadata.generation,
     });
     if let (Some(members), Some(news)) = (status.as_object_mut(), attempt) {
-        if let Some(image) = news.last.image.as_ref().filter(|_| news.last.code.is_none()) {
-            members.insert("image".to_owned(), json!(image));
+        if let Some(boot) = news.boot {
+            members.insert("lastBoot".to_owned(), json!(boot.at));
+            members.extend(boot.image.map(|image| ("image".to_owned(), json!(image))));
         }
         members.insert("lastAttestation".to_owned(), news.last.patch());
     }
