@@ -32,7 +32,7 @@ use super::files::{AUTHORITY, CHAIN, Entries, KEY, create, entries, find, pair_e
 use super::trust::CertificatePair;
 use crate::api::{
     AttestationRecord, ConditionKind, DANGEROUS_REPLACE_CA, Machine, REPLACE_CA, Reason, TlsServer,
-    TrustedExecutionCluster,
+    TrustedExecutionCluster, is_paused,
 };
 use crate::client::{
     CA_SECRET, RENEW_AT, TRUSTED_AUTHORITIES, metadata_pages, port_error, read_authorities,
@@ -248,7 +248,7 @@ async fn pinned(ctx: &Context, next: &Sha256Digest) -> Result<Vec<Pinned>, PortE
     for machine in machines {
         let known = known(&machine);
         let report = reports.get(&machine.spec.id).filter(|report| **report != known);
-        if let Some(report) = report {
+        if let Some(report) = report.filter(|_| !is_paused(&*machine)) {
             let status = json!({ "trustedAuthorities": report });
             ctx.write_status(&*machine, None, status).await?;
         }

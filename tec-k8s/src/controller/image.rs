@@ -18,8 +18,8 @@ use super::job;
 use super::job::JobState;
 use super::pinned;
 use super::queue::Next;
-use super::report::{conditions, owner_of};
-use crate::api::{ApprovedImage, ConditionKind, Reason};
+use super::report::{conditions, owner_of, resumed};
+use crate::api::{ApprovedImage, ConditionKind, Reason, is_paused};
 use crate::client::{is_object_name, port_error};
 use crate::render::DOCKER_CONFIG;
 use crate::signal::Event;
@@ -46,6 +46,12 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
     let Some(image) = ctx.caches.images.get(name) else {
         return Ok(Next::Wait);
     };
+    if is_paused(&*image) {
+        // It counts as it is; what is revoked or has expired does not.
+        let known = image.status.as_ref().map(|status| &status.conditions);
+        ctx.say_paused(&*image, known).await?;
+        return Ok(until_expiry(&image, ctx.now()));
+    }
     if image.metadata.deletion_timestamp.is_some() {
         ctx.unclaim(&*image, FOREIGN_FINALIZER).await?;
         return Ok(Next::Wait);
@@ -271,8 +277,10 @@ async fn write(
     mut status: Value,
 ) -> Result<(), PortError> {
     let known = image.status.as_ref();
-    let said = vec![(ConditionKind::Committed, reason, message.to_owned())];
-    let conditions = conditions(ctx, image, known.map(|status| &status.conditions), &said)?;
+    let known_conditions = known.map(|status| &status.conditions);
+    let mut said = vec![(ConditionKind::Committed, reason, message.to_owned())];
+    said.extend(resumed(known_conditions));
+    let conditions = conditions(ctx, image, known_conditions, &said)?;
     if let Some(members) = status.as_object_mut() {
         members.insert("conditions".to_owned(), json!(conditions));
         members.insert("observedGeneration".to_owned(), json!(image.metadata.generation));

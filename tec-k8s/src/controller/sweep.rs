@@ -14,7 +14,7 @@ use tec_core::time::Timestamp;
 
 use super::context::Context;
 use super::key::has_older_disk_key;
-use crate::api::{ApprovedImage, AttestationKey, ConditionKind, Machine, Reason};
+use crate::api::{ApprovedImage, AttestationKey, ConditionKind, Machine, Reason, is_paused};
 use crate::signal::{Event, Metric};
 
 /// How often it is looked.
@@ -54,7 +54,7 @@ async fn expire(ctx: &Context) -> Result<(), PortError> {
     let mut removed = 0_u32;
     for machine in ctx.caches.machines.all() {
         // A disk may be sealed with it: not every such node had an attestation key.
-        if has_older_disk_key(ctx, &machine) {
+        if has_older_disk_key(ctx, &machine) || is_paused(&*machine) {
             continue;
         }
         if ctx.registry.expire_object(&machine, before).await? {
