@@ -43,6 +43,8 @@ pub struct Bench {
     pub labels: Arc<Labels>,
     /// The operator's clock.
     pub clock: ShiftedClock,
+    /// What replicas deploy that are started from now on.
+    pub deploy: Deploy,
     token: String,
     running: JoinSet<anyhow::Result<()>>,
     stops: Vec<oneshot::Sender<()>>,
@@ -102,6 +104,7 @@ impl Bench {
             trust: Arc::default(),
             labels: Arc::default(),
             clock: ShiftedClock::default(),
+            deploy: Deploy::default(),
             token,
             running: JoinSet::new(),
             stops: Vec::new(),
@@ -152,7 +155,7 @@ impl Bench {
                 Arc::new(self.clock.clone()),
                 Arc::new(SystemEntropy),
             )
-            .with_deploy(Deploy::default())
+            .with_deploy(self.deploy.clone())
             .with_keys(Arc::new(CompatLuksKey)),
         );
         let health = operator.health();
