@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, Parser, Subcommand};
 use tec_registry::RegistryArgs;
 use tec_support::image::ImageChoice;
+use tec_support::log::LogForm;
 
 /// Compute the PCR values of an image's boot before it boots.
 #[derive(Debug, Parser)]
@@ -13,15 +14,21 @@ pub(crate) struct Cli {
     /// Log more: -v for info, -vv for debug, -vvv for trace.
     #[arg(short, long, action = ArgAction::Count, global = true)]
     verbose: u8,
+    /// Log filter without -v, such as info or tec_registry=debug.
+    #[arg(long, env = "TEC_LOG", default_value = "warn", global = true)]
+    log: String,
+    /// Form of the log lines.
+    #[arg(long, env = "TEC_LOG_FORM", value_enum, default_value_t = LogForm::Text, global = true)]
+    pub(crate) log_form: LogForm,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
 impl Cli {
     /// Which log lines go to stderr.
-    pub(crate) fn log_filter(&self) -> &'static str {
+    pub(crate) fn log_filter(&self) -> &str {
         match self.verbose {
-            0 => "warn",
+            0 => &self.log,
             1 => "info",
             2 => "debug",
             _ => "trace",

@@ -16,7 +16,6 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use tec_support::exit;
-use tec_support::log::LogForm;
 
 use crate::cli::{Cli, Command};
 
@@ -25,7 +24,7 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli) -> anyhow::Result<u8> {
-    tec_support::log::start(cli.log_filter(), LogForm::Text)?;
+    tec_support::log::start(cli.log_filter(), cli.log_form)?;
     let printed = match &cli.command {
         Command::Job(args) => return job::told(job::run(args)),
         Command::Publish(args) => return job::told(publish::run(args)),

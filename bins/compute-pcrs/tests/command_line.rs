@@ -249,3 +249,16 @@ fn recorded_machines_have_what_all_prints() {
         }
     }
 }
+
+#[test]
+fn the_log_level_comes_from_the_environment_unless_a_flag_says_another() {
+    let image = debian("2.12");
+    let with = |filter: &str, flags: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_compute-pcrs"));
+        command.args(["pcr4", "--rootfs", text(image.path())]).args(flags);
+        command.env("TEC_LOG", filter).env("TEC_LOG_FORM", "json").output().unwrap()
+    };
+    assert!(with("debug", &[]).status.success());
+    assert!(!with("a=b=c", &[]).status.success(), "it is read");
+    assert!(with("a=b=c", &["-v"]).status.success());
+}

@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use tec_core::id::MachineId;
 
 use crate::attest::AttestArgs;
+use crate::machine::MachineArgs;
 use crate::next_boot::NextBootArgs;
 pub use crate::output::Output;
 use crate::rebind::RebindArgs;
@@ -61,6 +62,8 @@ pub enum Command {
     /// Predict what the next boot measures, and whether the disk will open by itself; if not, the exit
     /// code is 3
     NextBoot(Box<NextBootArgs>),
+    /// Print the machine's id, from the pins of its disks
+    Machine(MachineArgs),
     /// Print the registers of this boot as `tpm2_pcrread` does, for `tec node nextboot --pcr-values`
     Pcrs,
     /// The attestation key

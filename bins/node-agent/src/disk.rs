@@ -6,6 +6,7 @@
 mod cryptsetup;
 #[cfg(test)]
 pub(crate) mod fake;
+mod found;
 mod recovery;
 mod token;
 
@@ -15,6 +16,7 @@ use tec_core::secret::SecretBytes;
 use tec_trustee::clevis::ClevisError;
 
 pub use self::cryptsetup::Cryptsetup;
+pub use self::found::bound;
 pub use self::recovery::{RecoveryState, RecoveryToken, RecoveryView, SlotMark};
 pub use self::token::Token;
 
@@ -39,12 +41,24 @@ pub enum DiskError {
         /// What it said.
         message: String,
     },
+    /// The disks of the machine are unknown.
+    #[error("lsblk cannot list the disks: {reason}")]
+    List {
+        /// What it said.
+        reason: String,
+    },
     /// The metadata is not that of LUKS2.
     #[error("the header has no metadata of LUKS2")]
     Metadata(#[source] serde_json::Error),
     /// No token of the pin.
     #[error("the header has no token of the pin trustee")]
     NoToken,
+    /// Disks of other machines.
+    #[error("the disks are bound to keys of several machines: {ids}")]
+    Machines {
+        /// Which.
+        ids: String,
+    },
     /// Every place for a token or a key slot is taken.
     #[error("the header has no room for another token or key slot")]
     Full,

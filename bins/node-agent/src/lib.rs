@@ -21,6 +21,7 @@ pub mod fetch;
 pub mod kbs;
 pub mod key;
 pub mod links;
+pub mod machine;
 pub mod next_boot;
 mod output;
 pub mod pin;

@@ -10,7 +10,9 @@ use node_agent::recovery::RecoveryCommand;
 use node_agent::report::Report;
 use node_agent::settings::Flags;
 use node_agent::tpm::NodeTpm;
-use node_agent::{attest, cli, key, links, next_boot, pin, rebind, recovery, refresh, stream};
+use node_agent::{
+    attest, cli, key, links, machine, next_boot, pin, rebind, recovery, refresh, stream,
+};
 use tec_core::code::Code;
 use tec_core::id::ResourcePath;
 use tec_core::pcr::PcrIndex;
@@ -116,6 +118,10 @@ async fn run(cli: Cli) -> Result<u8, Report> {
             let (text, code) = next_boot::answer(&next, arguments.output);
             return stream::write_line(&text).map_err(unnamed).map(|()| code);
         }
+        Command::Machine(arguments) => machine::machine(&arguments)
+            .map_err(Failure::Disk)
+            .and_then(|id| stream::write_line(&id.to_string()))
+            .map_err(unnamed),
         Command::Pcrs => pcrs(&cli.flags).map_err(unnamed),
         Command::Ak { command, output } => ak(&cli.flags, command, output).await,
     };

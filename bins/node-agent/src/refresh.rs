@@ -1,13 +1,14 @@
-//! `node-agent refresh-ca`: the CAs that a disk's pin trusts follow those of its servers.
+//! `node-agent refresh-ca`: the CAs that the pins of all disks trust follow those of their servers.
 //!
 //! ```text
 //! pin ─ GET authorities, over TLS of a CA that the pin trusts ─► bundle ─ the server is trusted by
-//!   the bundle alone, and releases the key ─► token rewritten as by `rebind` ─► report
+//!   the bundle alone, and releases the key ─► token rewritten as by `rebind` ─► every disk ─► report
 //! ```
-//! A server's answer changes what is trusted for that server and for no other. The report comes last:
-//! once every machine reported the next CA, the old one stops signing.
+//! A server's answer changes what is trusted for that server and for no other. The report comes last,
+//! and only after every disk was refreshed: once every machine reported the next CA, the old one stops
+//! signing.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use tec_core::port::{Entropy, chain};
 use tec_core::rollover::fingerprints;
 use tec_core::secret::SecretArray;
 
+use crate::disk;
 use crate::disk::{Cryptsetup, Header};
 use crate::failure::Failure;
 use crate::fetch::Stage;
@@ -36,17 +38,19 @@ use crate::tpm::NodeTpm;
 #[derive(Args, Clone, Debug)]
 #[non_exhaustive]
 pub struct RefreshArgs {
-    /// The LUKS2 device, bound to servers already
-    pub device: PathBuf,
+    /// Further LUKS2 devices, such as files. Every block device that is bound to servers is refreshed
+    pub devices: Vec<PathBuf>,
     /// Form of the output
     #[arg(long, value_enum, default_value_t = Output::Text)]
     pub output: Output,
 }
 
-/// What became of the pin.
+/// What became of the pins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refreshed {
+    /// The disks.
+    pub disks: Vec<String>,
     /// Servers whose CAs changed.
     pub changed: Vec<String>,
     /// Servers that replace their CA and now know that this machine follows.
@@ -57,9 +61,11 @@ impl Refreshed {
     /// The output, without a final newline.
     pub fn render(&self, output: Output) -> String {
         match output {
-            Output::Json => {
-                json!({ "changed": self.changed, "reported": self.reported }).to_string()
-            }
+            Output::Json => json!({
+                "disks": self.disks, "changed": self.changed, "reported": self.reported,
+            })
+            .to_string(),
+            Output::Text if self.disks.is_empty() => "no disk is bound to key brokers".to_owned(),
             Output::Text if self.changed.is_empty() => "the CAs in the pin are current".to_owned(),
             Output::Text => format!("the pin has new CAs of {}", self.changed.join(", ")),
         }
@@ -84,54 +90,112 @@ trait Brokers: fmt::Debug + Send + Sync {
     ) -> Result<(), Failure>;
 }
 
-/// Brings the CAs in the pin to those that its servers hand out, and reports them.
+/// Updates the CAs in the pins of all disks to those that their servers hand out, and reports them.
 ///
 /// # Errors
-/// `Disk`, `Tpm`, `Servers`, `Fetch`, `Resource`, `Bundle`. The disk opens as before.
+/// `Disk`, `Tpm`, `Servers`, `Fetch`, `Resource`, `Bundle`. The disks open as before, and nothing was
+/// reported.
 pub async fn refresh(
     flags: &Flags,
     args: &RefreshArgs,
     entropy: &Arc<dyn Entropy>,
 ) -> Result<Refreshed, Failure> {
     let brokers = Remote { flags: flags.clone(), entropy: Arc::clone(entropy) };
-    follow(&Cryptsetup::new(&args.device), &brokers, &**entropy).await
+    let disks = disk::bound(&args.devices).map_err(Failure::Disk)?;
+    let named = |disk| (Cryptsetup::device(disk).display().to_string(), disk as &dyn Header);
+    let disks: Vec<_> = disks.iter().map(named).collect();
+    follow(&disks, &brokers, &**entropy).await
+}
+
+/// What a pin trusts for one server.
+#[derive(Debug)]
+struct Trust {
+    server: Endpoint,
+    authorities: BTreeSet<Sha256Digest>,
+    /// Whether the server said so now.
+    is_current: bool,
 }
 
 /// May be run again after a crash at any point.
 async fn follow(
-    header: &dyn Header,
+    disks: &[(String, &dyn Header)],
     brokers: &dyn Brokers,
     entropy: &dyn Entropy,
 ) -> Result<Refreshed, Failure> {
+    let (mut refreshed, mut trusts) = (Refreshed::default(), Vec::new());
+    let mut failed = None;
+    for (device, header) in disks {
+        match follow_one(*header, brokers, entropy, &mut refreshed.changed).await {
+            Ok(trusted) => trusts.extend(trusted),
+            Err(failure) => {
+                tracing::warn!(device, error = chain(&failure), "the pin was not refreshed");
+                failed = Some(failure);
+            }
+        }
+        refreshed.disks.push(device.clone());
+    }
+    // The server takes a report for all disks of the machine.
+    if let Some(failure) = failed {
+        return Err(failure);
+    }
+    for (server, authorities) in common(&trusts) {
+        brokers.report(server, &authorities).await?;
+        refreshed.reported.push(server.url.to_string());
+    }
+    Ok(refreshed)
+}
+
+/// What every pin trusts for a server that replaces its CA. With a single CA no replacement waits for
+/// this machine.
+fn common(trusts: &[Trust]) -> Vec<(&Endpoint, BTreeSet<Sha256Digest>)> {
+    let mut servers = BTreeMap::new();
+    for trust in trusts.iter().filter(|trust| trust.is_current) {
+        servers.entry(&trust.server.url).or_insert(&trust.server);
+    }
+    let of_all = |server: &Endpoint| {
+        let mut same = trusts.iter().filter(|trust| trust.server.url == server.url);
+        let first = same.next().map(|trust| trust.authorities.clone()).unwrap_or_default();
+        same.fold(first, |common, trust| &common & &trust.authorities)
+    };
+    let all = servers.into_values().map(|server| (server, of_all(server)));
+    all.filter(|(_, authorities)| authorities.len() > 1).collect()
+}
+
+/// Refreshes the pin of one disk.
+async fn follow_one(
+    header: &dyn Header,
+    brokers: &dyn Brokers,
+    entropy: &dyn Entropy,
+    changed: &mut Vec<String>,
+) -> Result<Vec<Trust>, Failure> {
     let token = bound_token(header).map_err(Failure::Disk)?;
     let config = parsed(&token).map_err(Failure::Disk)?.config().clone();
-    let (mut wanted, mut refreshed) = (config.clone(), Refreshed::default());
-    let (mut rolling, mut answered, mut failed) = (Vec::new(), false, None);
+    let (mut wanted, mut news) = (config.clone(), Vec::new());
+    let (mut trusts, mut answered, mut failed) = (Vec::new(), false, None);
     for server in &mut wanted.servers {
         // Plain HTTP, or the roots of the platform: no CA to follow.
         let Some(pinned) = fingerprints(&server.cert) else {
             continue;
         };
         let learned = match learned(brokers, server).await {
-            Ok(learned) => learned,
+            Ok(learned) => {
+                answered = true;
+                learned
+            }
             Err(failure) => {
                 tracing::warn!(server = %server.url, error = chain(&failure), "no CAs learned");
                 failed = Some(failure);
-                continue;
+                None
             }
         };
-        answered = true;
-        let Some((bundle, authorities)) = learned else {
-            continue;
-        };
+        let is_current = learned.is_some();
+        let (bundle, authorities) =
+            learned.unwrap_or_else(|| (server.cert.clone(), pinned.clone()));
         if authorities != pinned {
             server.cert = bundle;
-            refreshed.changed.push(server.url.to_string());
+            news.push(server.url.to_string());
         }
-        // With a single CA no replacement waits for this machine.
-        if authorities.len() > 1 {
-            rolling.push((server.clone(), authorities));
-        }
+        trusts.push(Trust { server: server.clone(), authorities, is_current });
     }
     if let Some(failure) = failed.filter(|_| !answered) {
         return Err(failure);
@@ -141,11 +205,10 @@ async fn follow(
         let key = brokers.key(&wanted).await?;
         move_token(header, &wanted, &key, entropy).map_err(Failure::Disk)?;
     }
-    for (server, authorities) in rolling {
-        brokers.report(&server, &authorities).await?;
-        refreshed.reported.push(server.url.to_string());
-    }
-    Ok(refreshed)
+    changed.extend(news);
+    changed.sort_unstable();
+    changed.dedup();
+    Ok(trusts)
 }
 
 /// The CAs of a server. It must be reached by trusting those alone, so that no pin is written that

@@ -210,3 +210,20 @@ fn the_dracut_module_installs_program_pin_drivers_and_the_wish_for_a_network() {
     let command_line = root.join("etc/cmdline.d/60clevis-pin-trustee.conf");
     assert_eq!(fs::read_to_string(command_line).unwrap(), " rd.neednet=1");
 }
+
+#[test]
+fn an_image_that_has_the_units_refreshes_the_pins_of_all_disks_by_itself() {
+    let units = deploy().join("systemd");
+    let wanted = fs::canonicalize(units.join("timers.target.wants/tec-refresh-ca.timer")).unwrap();
+    assert_eq!(wanted, fs::canonicalize(units.join("tec-refresh-ca.timer")).unwrap());
+    let service = fs::read_to_string(units.join("tec-refresh-ca.service")).unwrap();
+    let command =
+        service.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/bin/node-agent "));
+    // On a node without a bound disk there is nothing to do, and nothing fails.
+    let dir = tempfile::tempdir().unwrap();
+    script(&dir.path().join("lsblk"), "#!/bin/sh\necho '{\"blockdevices\": []}'\n");
+    let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", dir.path().display());
+    let words = command.unwrap().split_whitespace();
+    let said = run(Command::new(PROGRAM).args(words).env("PATH", path));
+    assert_eq!(said, "no disk is bound to key brokers\n");
+}

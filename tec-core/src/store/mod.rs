@@ -34,6 +34,7 @@ mod clock;
 mod error;
 mod image;
 mod machine;
+mod name;
 mod reader;
 mod schema;
 mod seal;

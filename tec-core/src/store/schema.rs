@@ -10,14 +10,15 @@ use super::error::StoreError;
 /// `application_id` of the file header: "TECs" (sqlite.org/fileformat2.html, section 1.3.17).
 const APPLICATION_ID: i64 = 0x5445_4373;
 /// `user_version` of the file header: the last of [`ADDED`].
-pub(super) const VERSION: i64 = 5;
+pub(super) const VERSION: i64 = 6;
 /// What each version added, from version 1 on.
-const ADDED: [(i64, &str); 5] = [
+const ADDED: [(i64, &str); 6] = [
     (1, TABLES),
     (2, TRUST_TABLES),
     (3, CLOCK_TABLES),
     (4, BINDING_COLUMNS),
-    (VERSION, SERVICE_COLUMN),
+    (5, SERVICE_COLUMN),
+    (VERSION, NAME_TABLE),
 ];
 /// Bytes of a page. Files are whole pages, see [`super::access::database_file`].
 pub(super) const PAGE: u64 = 4096;
@@ -154,6 +155,14 @@ UPDATE machine SET last_ak =
 const SERVICE_COLUMN: &str = "
 ALTER TABLE machine ADD COLUMN out_of_service TEXT
     CHECK (out_of_service IN ('quarantined', 'retired'));
+";
+
+/// Added by version 6: what people call a machine.
+const NAME_TABLE: &str = "
+CREATE TABLE machine_name (
+    machine TEXT PRIMARY KEY REFERENCES machine (id) ON DELETE CASCADE,
+    name TEXT NOT NULL UNIQUE
+) STRICT, WITHOUT ROWID;
 ";
 
 /// What lies at the path.

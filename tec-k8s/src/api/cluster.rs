@@ -1,15 +1,15 @@
 //! `TrustedExecutionCluster`: one per namespace, says where nodes reach the services.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::{CustomResource, KubeSchema, ResourceExt as _};
+use kube::{CustomResource, KubeSchema};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use tec_core::boot::Pins;
 use tec_core::endpoint::Endpoint;
 
-use super::PAUSED;
 use super::condition::conditions_schema;
 use super::evidence::EvidenceSpec;
+use super::is_paused;
 use super::issuer::CertificateIssuer;
 use super::policy::{
     ApprovalPolicy, ApprovalSpec, BrokerKind, MachineOwnerKeysSpec, PublishSpec,
@@ -190,7 +190,7 @@ pub struct TrustedExecutionClusterSpec {
 impl TrustedExecutionCluster {
     /// Whether an admin asked the operator to change nothing in the namespace.
     pub fn is_paused(&self) -> bool {
-        self.annotations().get(PAUSED).is_some_and(|value| value == "true")
+        is_paused(self)
     }
 
     /// The key broker that releases disk keys.

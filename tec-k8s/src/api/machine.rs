@@ -43,10 +43,12 @@ const REGISTERED_AT: &str = "trusted-execution-clusters.io/registered-at";
     printcolumn = r#"{"name":"Node","type":"string","jsonPath":".spec.nodeName"}"#,
     printcolumn = r#"{"name":"State","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].reason"}"#,
     printcolumn = r#"{"name":"Image","type":"string","jsonPath":".status.image"}"#,
+    printcolumn = r#"{"name":"Booted","type":"date","jsonPath":".status.lastBoot"}"#,
+    printcolumn = r#"{"name":"Refused","type":"string","jsonPath":".status.lastAttestation.code"}"#,
     printcolumn = r#"{"name":"Id","type":"string","jsonPath":".spec.id","priority":1}"#,
     printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status","priority":1}"#,
     printcolumn = r#"{"name":"Key","type":"string","jsonPath":".status.attestationKey.name","priority":1}"#,
-    printcolumn = r#"{"name":"Attested","type":"date","jsonPath":".status.lastAttestation.at"}"#,
+    printcolumn = r#"{"name":"Attested","type":"date","jsonPath":".status.lastAttestation.at","priority":1}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
@@ -259,6 +261,11 @@ pub struct MachineStatus {
     #[schemars(with = "String")]
     pub image: Option<String>,
 
+    /// When it last obtained its key, RFC 3339. A refused attempt leaves it as it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "time_schema")]
+    pub last_boot: Option<String>,
+
     /// SHA-256 digests of the CAs that the pin of its disk trusts for the key broker, as it reported
     /// while the CA was replaced. The next CA signs once every machine trusts it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -309,6 +316,15 @@ impl Machine {
     /// The name of the object that the registration server makes for a machine.
     pub fn name_of(id: &MachineId) -> String {
         format!("machine-{id}")
+    }
+
+    /// How people are shown the machine: the name of its node, if it has one, and its id. Commands of
+    /// `kubectl tec` accept either.
+    pub fn label(&self) -> String {
+        match &self.spec.node_name {
+            Some(name) => format!("{name} ({})", self.spec.id),
+            None => self.spec.id.clone(),
+        }
     }
 
     /// The id, parsed.

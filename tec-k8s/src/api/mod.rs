@@ -64,10 +64,15 @@ pub const VERSION: &str = "v1alpha1";
 /// Field manager of everything that this project writes (trusted-cluster-operator).
 pub const FIELD_MANAGER: &str = "trusted-cluster-operator";
 
-/// Annotation of a TrustedExecutionCluster: while it is `true` the operator changes nothing in the
-/// namespace. Revocations and quarantines count at the guard and the built-in key broker all the same,
+/// Annotation: while it is `true` on a TrustedExecutionCluster the operator changes nothing in the
+/// namespace; on a Machine or an ApprovedImage, nothing of that object. Revocations and quarantines count at the guard and the built-in key broker all the same,
 /// which ask the API server; a Trustee is told of them when the pause ends.
 pub const PAUSED: &str = "trusted-execution-clusters.io/paused";
+
+/// Label by which a Kubernetes Node says on which machine it runs: the machine's id. It is shown, and
+/// nothing is decided on it, since a kubelet may label its own Node as it likes.
+pub const MACHINE_LABEL: &str = "trusted-execution-clusters.io/machine";
+
 /// Annotation of a cluster object: the SHA-256 digest of the CA that is to be replaced. Once it was,
 /// the annotation has no effect.
 pub const REPLACE_CA: &str = "trusted-execution-clusters.io/replace-ca";
@@ -75,6 +80,11 @@ pub const REPLACE_CA: &str = "trusted-execution-clusters.io/replace-ca";
 /// do not trust it. They are locked out.
 pub const DANGEROUS_REPLACE_CA: &str =
     "trusted-execution-clusters.io/dangerous-replace-ca-without-reports";
+
+/// Whether an admin asked the operator to leave the object as it is.
+pub fn is_paused(object: &impl kube::ResourceExt) -> bool {
+    object.annotations().get(PAUSED).is_some_and(|value| value == "true")
+}
 
 /// Name of the ConfigMap with the record of authority of its namespace; see
 /// [`tec_core::migrate::Authority`].

@@ -328,3 +328,11 @@ fn the_definitions_are_namespaced_with_status_columns_and_no_nullable_fields() {
         assert!(!spec.to_string().contains("nullable"), "{name}: {spec}");
     }
 }
+
+#[test]
+fn people_see_of_a_machine_its_node_its_boot_and_its_last_refusal() {
+    let columns = Machine::crd().spec.versions[0].additional_printer_columns.clone().unwrap();
+    let short = columns.into_iter().filter(|column| column.priority.unwrap_or(0) == 0);
+    let names: Vec<_> = short.map(|column| column.name).collect();
+    assert_eq!(names, ["Node", "State", "Image", "Booted", "Refused", "Age"]);
+}

@@ -16,6 +16,8 @@ use crate::client::{ATTEMPT, ATTEMPT_REPORTER};
 #[derive(Debug)]
 pub(super) struct News {
     pub(super) last: LastAttestation,
+    /// The newest one that was not refused, which may be an earlier one.
+    pub(super) boot: Option<LastAttestation>,
     pub(super) said: (ConditionKind, Reason, String),
 }
 
@@ -41,12 +43,23 @@ pub(super) fn news(ctx: &Context, machine: &Machine) -> Option<News> {
         event.regarding.as_ref().and_then(|about| about.uid.as_ref()) == uid
     };
     let attempts = events.iter().filter(about_this).filter_map(|event| read(event));
-    let (at, last) = attempts.max_by_key(rank)?;
-    let known = machine.status.as_ref();
-    let known = known.and_then(|status| status.last_attestation.as_ref());
-    let is_later =
-        known.and_then(|known| known.at.parse().ok()).is_none_or(|known: Timestamp| known <= at);
-    (is_later && known != Some(&last)).then(|| News { said: said(&last), last })
+    let attempts: Vec<_> = attempts.collect();
+    let (at, last) = attempts.iter().max_by_key(|attempt| rank(attempt))?.clone();
+    let status = machine.status.as_ref();
+    let known = status.and_then(|status| status.last_attestation.as_ref());
+    if known == Some(&last) || !is_later(at, known.map(|known| &known.at)) {
+        return None;
+    }
+    let boots = attempts.into_iter().filter(|(_, attempt)| attempt.code.is_none());
+    let boot = boots.max_by_key(|(at, _)| *at);
+    let booted = status.and_then(|status| status.last_boot.as_ref());
+    let boot = boot.filter(|(at, _)| is_later(*at, booted)).map(|(_, boot)| boot);
+    Some(News { said: said(&last), last, boot })
+}
+
+/// Whether a time is not before the one that is known, if one is.
+fn is_later(at: Timestamp, known: Option<&String>) -> bool {
+    known.and_then(|known| known.parse().ok()).is_none_or(|known: Timestamp| known <= at)
 }
 
 /// Times are told in seconds. Of two attempts in one second the refused one counts, which nobody may

@@ -32,7 +32,7 @@ use super::files::{AUTHORITY, CHAIN, Entries, KEY, create, entries, find, pair_e
 use super::trust::CertificatePair;
 use crate::api::{
     AttestationRecord, ConditionKind, DANGEROUS_REPLACE_CA, Machine, REPLACE_CA, Reason, TlsServer,
-    TrustedExecutionCluster,
+    TrustedExecutionCluster, is_paused,
 };
 use crate::client::{
     CA_SECRET, RENEW_AT, TRUSTED_AUTHORITIES, metadata_pages, port_error, read_authorities,
@@ -248,12 +248,12 @@ async fn pinned(ctx: &Context, next: &Sha256Digest) -> Result<Vec<Pinned>, PortE
     for machine in machines {
         let known = known(&machine);
         let report = reports.get(&machine.spec.id).filter(|report| **report != known);
-        if let Some(report) = report {
+        if let Some(report) = report.filter(|_| !is_paused(&*machine)) {
             let status = json!({ "trustedAuthorities": report });
             ctx.write_status(&*machine, None, status).await?;
         }
         let trusts = report.cloned().unwrap_or(known);
-        pinned.push(Pinned { machine: machine.name_any(), trusts });
+        pinned.push(Pinned { machine: machine.label(), trusts });
     }
     Ok(pinned)
 }
@@ -301,7 +301,8 @@ fn speak(
             let force = standing.next.map(|next| annotate(DANGEROUS_REPLACE_CA, &next));
             let said = format!(
                 "{code}: {} of {all} machines do not trust the next CA yet: {}{more}. Run node-agent \
-                 refresh-ca on them, or retire them. To lock them out instead: {}",
+                 refresh-ca on each; if it is gone: kubectl tec machine retire <machine>. To lock them \
+                 out instead: {}",
                 missing.len(),
                 named.join(", "),
                 force.unwrap_or_default(),
@@ -325,5 +326,9 @@ fn speak(
         }
         _ => Some(LOOK_AGAIN),
     };
-    Spoken { said: (ConditionKind::CertificateAuthority, reason, message), again }
+    let held_since = match step {
+        Step::Hold(_) => standing.published.map(|since| since.plus_seconds(rollover::OVERLAP)),
+        _ => None,
+    };
+    Spoken { said: (ConditionKind::CertificateAuthority, reason, message), again, held_since }
 }

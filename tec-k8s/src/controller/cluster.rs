@@ -14,14 +14,13 @@ use super::broker::available_since;
 use super::child::apply;
 use super::context::{Context, Task};
 use super::queue::Next;
-use super::report::{Said, conditions};
+use super::report::{Said, conditions, resumed};
 use super::rollout;
 use super::rollout::Rollout;
 use super::sync::live_images;
 use super::{certificate, endorsement, token};
 use crate::api::{
-    BrokerKind, ConditionKind, PAUSED, PinsKind, Reason, TlsServer, Transport,
-    TrustedExecutionCluster,
+    BrokerKind, ConditionKind, PinsKind, Reason, TlsServer, Transport, TrustedExecutionCluster,
 };
 use crate::render::Object;
 use crate::signal::Event;
@@ -51,12 +50,8 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
         return Ok(Next::Wait);
     }
     if cluster.is_paused() {
-        let message = format!("remove the annotation {PAUSED} to resume");
-        let said = vec![(ConditionKind::Paused, Reason::PausedByAnnotation, message)];
         let known = cluster.status.as_ref().map(|status| &status.conditions);
-        let status = json!({ "conditions": conditions(ctx, &*cluster, known, &said)? });
-        let known = json!({ "conditions": known });
-        ctx.write_status(&*cluster, Some(&known), status).await?;
+        ctx.say_paused(&*cluster, known).await?;
         return Ok(Next::Wait);
     }
     if let Err(error) = ctx.registry.remember_again().await {
@@ -66,10 +61,7 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
     let mut rollout = Rollout::default();
     let installed = install(ctx, &cluster, &mut rollout).await;
     let mut said = verdicts(ctx, &cluster, &rollout, installed.as_ref().err());
-    let mut known = cluster.status.iter().flat_map(|status| &status.conditions);
-    if known.any(|condition| condition.type_ == ConditionKind::Paused.as_str()) {
-        said.push((ConditionKind::Paused, Reason::Resumed, String::new()));
-    }
+    said.extend(resumed(cluster.status.as_ref().map(|status| &status.conditions)));
     warn_of_plain_http(ctx, &cluster).await;
     if installed.is_ok()
         && !is_said(&cluster, ConditionKind::Installed, Reason::InstallationCompleted)

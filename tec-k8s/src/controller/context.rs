@@ -95,6 +95,8 @@ pub(super) struct Spoken {
     pub(super) said: (ConditionKind, Reason, String),
     /// When to look again although nothing happens.
     pub(super) again: Option<Duration>,
+    /// Since when the next CA waits for machines.
+    pub(super) held_since: Option<Timestamp>,
 }
 
 /// What changes while the operator runs, beside the caches.

@@ -18,15 +18,17 @@ use super::job;
 use super::job::JobState;
 use super::pinned;
 use super::queue::Next;
-use super::report::{conditions, owner_of};
-use crate::api::{ApprovedImage, ConditionKind, Reason};
+use super::report::{conditions, owner_of, resumed};
+use crate::api::{ApprovedImage, ConditionKind, Reason, is_paused};
 use crate::client::{is_object_name, port_error};
-use crate::render::DOCKER_CONFIG;
+use crate::render::{DOCKER_CONFIG, ImageAccess};
 use crate::signal::Event;
 
 /// Finalizer of the existing operator, which would block the deletion of its objects for good
 /// (trusted-cluster-operator).
 const FOREIGN_FINALIZER: &str = "finalizer.approved-image.trusted-execution-clusters.io";
+/// Entry of a Secret of type kubernetes.io/dockercfg.
+const DOCKER_CFG: &str = ".dockercfg";
 /// How often a Job that runs is looked at: whether its pod starts is said by the pod alone.
 const JOB_POLL: Duration = Duration::from_secs(10);
 /// How long an image rests whose Job failed.
@@ -46,6 +48,12 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
     let Some(image) = ctx.caches.images.get(name) else {
         return Ok(Next::Wait);
     };
+    if is_paused(&*image) {
+        // It counts as it is; what is revoked or has expired does not.
+        let known = image.status.as_ref().map(|status| &status.conditions);
+        ctx.say_paused(&*image, known).await?;
+        return Ok(until_expiry(&image, ctx.now()));
+    }
     if image.metadata.deletion_timestamp.is_some() {
         ctx.unclaim(&*image, FOREIGN_FINALIZER).await?;
         return Ok(Next::Wait);
@@ -214,9 +222,19 @@ async fn credentials(
     let Some(secret) = secret else {
         return Ok(Err(format!("the pull secret {name} is not there")));
     };
-    let entry = secret.data.and_then(|mut data| data.remove(DOCKER_CONFIG));
-    let entry = entry.map(|bytes| Some(SecretBytes::new(bytes.0)));
+    let mut data = secret.data.unwrap_or_default();
+    let mut entry = data.remove(DOCKER_CONFIG).map(|bytes| bytes.0);
+    if ctx.parts.deploy.image_access == ImageAccess::Volume {
+        // The kubelet takes the older type as well.
+        entry = entry.or_else(|| Some(modern(&data.remove(DOCKER_CFG)?.0)));
+    }
+    let entry = entry.map(|bytes| Some(SecretBytes::new(bytes)));
     Ok(entry.ok_or_else(|| format!("the pull secret {name} has no entry {DOCKER_CONFIG}")))
+}
+
+/// What has the older form in the newer one.
+fn modern(docker_cfg: &[u8]) -> Vec<u8> {
+    [&br#"{"auths":"#[..], docker_cfg, b"}"].concat()
 }
 
 async fn commit(
@@ -271,8 +289,10 @@ async fn write(
     mut status: Value,
 ) -> Result<(), PortError> {
     let known = image.status.as_ref();
-    let said = vec![(ConditionKind::Committed, reason, message.to_owned())];
-    let conditions = conditions(ctx, image, known.map(|status| &status.conditions), &said)?;
+    let known_conditions = known.map(|status| &status.conditions);
+    let mut said = vec![(ConditionKind::Committed, reason, message.to_owned())];
+    said.extend(resumed(known_conditions));
+    let conditions = conditions(ctx, image, known_conditions, &said)?;
     if let Some(members) = status.as_object_mut() {
         members.insert("conditions".to_owned(), json!(conditions));
         members.insert("observedGeneration".to_owned(), json!(image.metadata.generation));

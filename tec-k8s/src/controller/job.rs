@@ -2,7 +2,7 @@
 //! it.
 
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ContainerState, Pod};
+use k8s_openapi::api::core::v1::{ContainerState, LocalObjectReference, Pod};
 use kube::ResourceExt as _;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use tec_core::port::PortError;
@@ -95,12 +95,22 @@ async fn container_states(
 pub(super) async fn create(ctx: &Context, image: &ApprovedImage) -> Result<(), PortError> {
     let cluster = ctx.cluster();
     let keys = cluster.as_ref().and_then(|cluster| cluster.spec.machine_owner_keys.as_ref());
-    let job = render::job(image, keys, &ctx.parts.deploy);
+    let own = own_pull_secrets(ctx).await?;
+    let job = render::job(image, keys, &own, &ctx.parts.deploy);
     match ctx.objects::<Job>().create(&PostParams::default(), &job).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
         Err(error) => Err(port_error(format!("create the Job {}", job.name_any()), error)),
     }
+}
+
+/// The Secrets that the operator was pulled with: those that the packages give every account. None
+/// outside of a pod.
+async fn own_pull_secrets(ctx: &Context) -> Result<Vec<LocalObjectReference>, PortError> {
+    let name = &ctx.parts.identity;
+    let pod = ctx.objects::<Pod>().get_opt(name).await;
+    let pod = pod.map_err(|error| port_error(format!("look up the pod {name}"), error))?;
+    Ok(pod.and_then(|pod| pod.spec?.image_pull_secrets).unwrap_or_default())
 }
 
 /// Removes the Job of a reference, with its pods.

@@ -21,7 +21,9 @@ use tec_core::port::{Claims, PortError, PortErrorKind, chain};
 use super::context::Context;
 use super::queue::Next;
 use super::report::{conditions, owner_of};
-use crate::api::{ApprovalSpec, AttestationKey, ConditionKind, Machine, Reason, approval_matcher};
+use crate::api::{
+    ApprovalSpec, AttestationKey, ConditionKind, Machine, Reason, approval_matcher, is_paused,
+};
 use crate::client::{AUDIT, port_error};
 use crate::signal::Event;
 
@@ -103,6 +105,9 @@ async fn judge(ctx: &Context, key: &AttestationKey) -> Result<Verdict, PortError
     }
     if machine.state() == MachineState::Quarantined {
         return discard_or_wait(ctx, key, "its machine is quarantined").await;
+    }
+    if is_paused(&machine) {
+        return discard_or_wait(ctx, key, "its machine is paused").await;
     }
     decide(ctx, key, &machine, record).await
 }

@@ -15,9 +15,9 @@ use tec_core::port::{PortError, PutOutcome, SecretStore as _};
 use super::attempt;
 use super::context::Context;
 use super::queue::Next;
-use super::report::{Said, conditions, owner_of};
+use super::report::{Said, conditions, owner_of, resumed};
 use super::trust::Published;
-use crate::api::{ConditionKind, Machine, Reason};
+use crate::api::{ConditionKind, Machine, Reason, is_paused};
 use crate::signal::Event;
 
 /// Lets the operator take the key away from Trustees before the object is gone
@@ -34,6 +34,9 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
         forget(ctx, name);
         return Ok(Next::Wait);
     };
+    if is_paused(&*machine) {
+        return pause(ctx, &machine).await;
+    }
     if machine.metadata.deletion_timestamp.is_some() {
         return remove(ctx, &machine).await;
     }
@@ -72,6 +75,20 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
         return Ok(Next::Again);
     }
     serve(ctx, &machine, &id).await
+}
+
+/// Nothing is made, bound or removed. Trustees keep what they hold, also after a restart, when nothing is
+/// known of it; one that is taken out of service loses its attestation key all the same.
+async fn pause(ctx: &Context, machine: &Machine) -> Result<Next, PortError> {
+    if !ctx.may(Deed::Release) {
+        forget(ctx, &machine.name_any());
+    } else if let Some(id) = canonical_id(machine).ok().filter(|_| older(ctx, machine).is_none()) {
+        ctx.memory().ids.insert(machine.name_any(), id);
+        keep(ctx, machine, &id)?;
+    }
+    let known = machine.status.as_ref().map(|status| &status.conditions);
+    ctx.say_paused(machine, known).await?;
+    Ok(Next::Wait)
 }
 
 /// Trustees lose the key of a quarantined machine until it is released. If nobody but them has the key
@@ -232,13 +249,15 @@ async fn write(
     let known_conditions = known.map(|status| &status.conditions);
     let (mut said, attempt) = (said.clone(), attempt::news(ctx, machine));
     said.extend(attempt.iter().map(|news| news.said.clone()));
+    said.extend(resumed(known_conditions));
     let mut status = json!({
         "conditions": conditions(ctx, machine, known_conditions, &said)?,
         "observedGeneration": machine.metadata.generation,
     });
     if let (Some(members), Some(news)) = (status.as_object_mut(), attempt) {
-        if let Some(image) = news.last.image.as_ref().filter(|_| news.last.code.is_none()) {
-            members.insert("image".to_owned(), json!(image));
+        if let Some(boot) = news.boot {
+            members.insert("lastBoot".to_owned(), json!(boot.at));
+            members.extend(boot.image.map(|image| ("image".to_owned(), json!(image))));
         }
         members.insert("lastAttestation".to_owned(), news.last.patch());
     }

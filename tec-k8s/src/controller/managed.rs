@@ -61,7 +61,7 @@ pub(super) async fn request(
         (Reason::CertificatesPending, said, Some(LOOK_AGAIN))
     };
     let said = (ConditionKind::CertificateAuthority, reason, message);
-    ctx.memory().authority = Some(Spoken { said, again });
+    ctx.memory().authority = Some(Spoken { said, again, held_since: None });
     Ok(())
 }
 

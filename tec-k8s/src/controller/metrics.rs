@@ -57,7 +57,7 @@ impl Metrics {
 
     /// Sets a gauge.
     pub(super) fn set(&self, metric: Metric, labels: &[&str], value: usize) {
-        // Numbers of objects are far below 2^32.
+        // Numbers of objects, and seconds since 1970 until 2106, are below 2^32.
         let value = f64::from(u32::try_from(value).unwrap_or(u32::MAX));
         self.state().numbers.insert(series(metric, labels), value);
     }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tec_core::port::{PortError, PortErrorKind};
 
 use super::context::Context;
-use crate::api::{ConditionKind, Reason, set_condition};
+use crate::api::{ConditionKind, PAUSED, Reason, set_condition};
 use crate::client::port_error;
 
 /// What conditions shall say; what nobody here knows stays.
@@ -34,7 +34,31 @@ pub(super) fn conditions(
     Ok(conditions)
 }
 
+/// Said of an object that is paused no longer.
+pub(super) fn resumed(known: Option<&Vec<Condition>>) -> Option<(ConditionKind, Reason, String)> {
+    let mut known = known.into_iter().flatten();
+    known
+        .any(|condition| condition.type_ == ConditionKind::Paused.as_str())
+        .then(|| (ConditionKind::Paused, Reason::Resumed, String::new()))
+}
+
 impl Context {
+    /// Says that an object is paused, and nothing else.
+    pub(super) async fn say_paused<K>(
+        &self,
+        object: &K,
+        known: Option<&Vec<Condition>>,
+    ) -> Result<(), PortError>
+    where
+        K: Resource<Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
+        K::DynamicType: Default,
+    {
+        let message = format!("remove the annotation {PAUSED} to resume");
+        let said = vec![(ConditionKind::Paused, Reason::PausedByAnnotation, message)];
+        let status = json!({ "conditions": conditions(self, object, known, &said)? });
+        self.write_status(object, Some(&json!({ "conditions": known })), status).await
+    }
+
     /// Writes members of the status, unless they say it already; `known` is the status as it was
     /// read. A status that somebody else changed since is not overwritten.
     pub(super) async fn write_status<K>(

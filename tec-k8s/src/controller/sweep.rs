@@ -14,7 +14,7 @@ use tec_core::time::Timestamp;
 
 use super::context::Context;
 use super::key::has_older_disk_key;
-use crate::api::{ApprovedImage, AttestationKey, ConditionKind, Machine, Reason};
+use crate::api::{ApprovedImage, AttestationKey, ConditionKind, Machine, Reason, is_paused};
 use crate::signal::{Event, Metric};
 
 /// How often it is looked.
@@ -54,7 +54,7 @@ async fn expire(ctx: &Context) -> Result<(), PortError> {
     let mut removed = 0_u32;
     for machine in ctx.caches.machines.all() {
         // A disk may be sealed with it: not every such node had an attestation key.
-        if has_older_disk_key(ctx, &machine) {
+        if has_older_disk_key(ctx, &machine) || is_paused(&*machine) {
             continue;
         }
         if ctx.registry.expire_object(&machine, before).await? {
@@ -95,6 +95,17 @@ fn count(ctx: &Context) {
     let (images, now) = (ctx.caches.images.all(), ctx.now());
     let states: Vec<_> = images.iter().map(|image| image_state(image, now)).collect();
     set(ctx, Metric::Images, &["live", "computing", "failed", "ended"], &states);
+    next_ca(ctx);
+}
+
+/// Since when the next CA waits for machines; without a series while it does not.
+fn next_ca(ctx: &Context) {
+    let since = ctx.memory().authority.as_ref().and_then(|spoken| spoken.held_since);
+    let since = since.filter(|_| ctx.cluster().is_some());
+    match since.and_then(|since| usize::try_from(since.unix_seconds()).ok()) {
+        Some(since) => ctx.metrics.set(Metric::NextCaHeldSince, &[], since),
+        None => ctx.metrics.keep_only(Metric::NextCaHeldSince, &[]),
+    }
 }
 
 /// Zero counts, too: an alert cannot look at a series that is not there.

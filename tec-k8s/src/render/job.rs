@@ -64,7 +64,14 @@ pub fn job_name(reference: &str) -> String {
 
 /// The Job of an image. Its name follows from the reference alone, so objects of one image share
 /// it.
-pub fn job(image: &ApprovedImage, keys: Option<&MachineOwnerKeysSpec>, deploy: &Deploy) -> Job {
+///
+/// The kubelet pulls the program with `own` too: a pod that names a Secret gets none of its account.
+pub fn job(
+    image: &ApprovedImage,
+    keys: Option<&MachineOwnerKeysSpec>,
+    own: &[LocalObjectReference],
+    deploy: &Deploy,
+) -> Job {
     // The name of an object may be longer than a label.
     let label: String = image.name_any().chars().take(MAX_LABEL).collect();
     let labels = text_map([KIND_LABEL, (IMAGE_LABEL, label.trim_end_matches(['-', '.']))]);
@@ -81,7 +88,7 @@ pub fn job(image: &ApprovedImage, keys: Option<&MachineOwnerKeysSpec>, deploy: &
         spec: Some(JobSpec {
             active_deadline_seconds: Some(LONGEST_SECONDS),
             backoff_limit: Some(RETRIES),
-            template: template(image, keys, deploy, labels),
+            template: template(image, keys, own, deploy, labels),
             ..JobSpec::default()
         }),
         ..Job::default()
@@ -93,11 +100,13 @@ pub fn job(image: &ApprovedImage, keys: Option<&MachineOwnerKeysSpec>, deploy: &
 fn template(
     image: &ApprovedImage,
     keys: Option<&MachineOwnerKeysSpec>,
+    own: &[LocalObjectReference],
     deploy: &Deploy,
     labels: BTreeMap<String, String>,
 ) -> PodTemplateSpec {
     let container = |name: &str, arguments, mounts| Container {
         args: Some(arguments),
+        env: Some(vec![pod::variable(pod::LOG_FORM, "json")]),
         image: Some(deploy.images.of(RelatedImage::ComputePcrs).to_owned()),
         name: name.to_owned(),
         resources: Some(pod::resources("100m", "64Mi", "512Mi")),
@@ -122,8 +131,9 @@ fn template(
     match &deploy.image_access {
         ImageAccess::Volume => {
             spec.image_pull_secrets = secret.map(|name| {
-                let name = name.to_owned();
-                vec![LocalObjectReference { name }]
+                let image = LocalObjectReference { name: name.to_owned() };
+                let own = own.iter().filter(|secret| secret.name != name).cloned();
+                own.chain([image]).collect()
             });
             mount(&mut spec, image_volume(image), IMAGE_DIR);
         }
@@ -217,7 +227,7 @@ mod tests {
 
     fn pod_of(access: ImageAccess, pull_secret: Option<&str>) -> PodSpec {
         let deploy = Deploy { image_access: access, ..Deploy::default() };
-        let job = job(&image(pull_secret), None, &deploy);
+        let job = job(&image(pull_secret), None, &[], &deploy);
         job.spec.unwrap().template.spec.unwrap()
     }
 
@@ -227,7 +237,7 @@ mod tests {
             let keys = MachineOwnerKeysSpec { config_map: config_map.map(str::to_owned) };
             let access = ImageAccess::Registry(Vec::new());
             let deploy = Deploy { image_access: access, ..Deploy::default() };
-            job(&image(None), Some(&keys), &deploy).spec.unwrap().template.spec.unwrap()
+            job(&image(None), Some(&keys), &[], &deploy).spec.unwrap().template.spec.unwrap()
         };
         let none = pod_of(None);
         assert_eq!(arguments(&none), " --no-mok");
@@ -290,6 +300,22 @@ mod tests {
     }
 
     #[test]
+    fn a_mounted_image_with_a_secret_leaves_the_program_those_of_its_account() {
+        let named = |name: &str| LocalObjectReference { name: name.to_owned() };
+        let own = [named("ours"), named("registry-login")];
+        let secrets = |access, pull_secret| {
+            let deploy = Deploy { image_access: access, ..Deploy::default() };
+            let job = job(&image(pull_secret), None, &own, &deploy);
+            job.spec.unwrap().template.spec.unwrap().image_pull_secrets
+        };
+        let both = [named("ours"), named("registry-login")].to_vec();
+        assert_eq!(secrets(ImageAccess::Volume, Some("registry-login")), Some(both));
+        // The account's own are added to a pod that names none.
+        assert_eq!(secrets(ImageAccess::Volume, None), None);
+        assert_eq!(secrets(ImageAccess::default(), Some("registry-login")), None);
+    }
+
+    #[test]
     fn what_reads_an_image_has_no_token_and_what_has_one_reads_no_image() {
         for access in [ImageAccess::Volume, ImageAccess::default()] {
             let pod = pod_of(access, Some("registry-login"));
@@ -308,15 +334,19 @@ mod tests {
 
     #[test]
     fn a_job_runs_where_pods_may_run_and_with_what_its_containers_may_take() {
-        let said = r#"{"nodeSelector": {"a": "b"}, "tolerations": [{"key": "infra"}],
+        let said = r#"{"log": "debug", "nodeSelector": {"a": "b"}, "tolerations": [{"key": "infra"}],
             "affinity": {"nodeAffinity": {}}, "resources": {
                 "measure": {"limits": {"memory": "2Gi"}},
                 "compute-pcrs": {"limits": {"memory": "1Gi"}}}}"#;
         let deploy = Deploy { settings: said.parse().unwrap(), ..Deploy::default() };
-        let pod = job(&image(None), None, &deploy).spec.unwrap().template.spec.unwrap();
+        let pod = job(&image(None), None, &[], &deploy).spec.unwrap().template.spec.unwrap();
         assert_eq!(pod.node_selector, Some(text_map([("a", "b")])));
         assert_eq!(pod.tolerations.as_ref().unwrap()[0].key.as_deref(), Some("infra"));
         assert!(pod.affinity.as_ref().unwrap().node_affinity.is_some());
+        for container in [reader(&pod), &pod.containers[0]] {
+            let level = pod::variable("TEC_LOG", "debug");
+            assert!(container.env.as_ref().unwrap().contains(&level), "{container:?}");
+        }
         let memory = |container: &Container| {
             let limits = container.resources.clone().unwrap().limits.unwrap();
             (container.name.clone(), limits["memory"].0.clone())

@@ -66,6 +66,7 @@ impl Alert {
         KEYS_WAIT,
         RECONCILE_FAILS,
         CERTIFICATE_ENDS,
+        NEXT_CA_WAITS,
     ];
 }
 
@@ -315,5 +316,21 @@ const CERTIFICATE_ENDS: Alert = Alert {
         "Renew the Secret; cert-manager's own events say why it did not. Servers load it by \
          themselves, without a restart.",
         "Keep the CA: nodes pinned it when they were installed.",
+    ],
+};
+
+const NEXT_CA_WAITS: Alert = Alert {
+    name: "TecNextCaWaits",
+    severity: Severity::Warning,
+    any_of: &[Condition::Since(all(Metric::NextCaHeldSince), 7)],
+    hold: "1h",
+    summary: "The next CA has waited for machines for more than 7 days.",
+    impact: "None yet: the current CA keeps signing. Machines that do not trust the next CA will be \
+             locked out if an admin forces it.",
+    steps: &[
+        "`kubectl tec check` names the machines that do not trust the next CA (TEC-T409).",
+        "Switch each one on and run `node-agent refresh-ca` on it; install the timer `tec-refresh-ca`, \
+         so that it follows by itself.",
+        "Retire machines that are gone: `kubectl tec machine retire <machine>`.",
     ],
 };

@@ -65,6 +65,8 @@ pub enum Condition {
     Share(Selector, Selector, u32, u32),
     /// A time in seconds since 1970 is less than so many days away.
     Within(Selector, u32),
+    /// A time in seconds since 1970 is more than so many days ago.
+    Since(Selector, u32),
 }
 
 impl fmt::Display for Selector {
@@ -121,6 +123,7 @@ impl fmt::Display for Condition {
                 f,
                 "100 * sum(rate({of}[{minutes}m])) > {percent} * sum(rate({all}[{minutes}m]))"
             ),
+            Self::Since(of, days) => write!(f, "time() - max({of}) > {days} * 86400"),
             Self::Within(of, days) => write!(f, "min by (job) ({of}) - time() < {days} * 86400"),
         }
     }

@@ -85,6 +85,8 @@ metrics! {
         "Changes that the Trustee of that name does not have yet.";
     DriftRepairs = "tec_operator_drift_repairs_total", Counter, ["kind"], "operator",
         "Objects that somebody else changed or deleted, and that were put right.";
+    NextCaHeldSince = "tec_operator_next_ca_held_since_seconds", Gauge, [], "operator",
+        "Since when the next CA waits for machines, in seconds since 1970; absent while it does not.";
     RegisterRequests = "tec_register_requests_total", Counter, ["code"], "register-server",
         "Registrations by error code, ok for none.";
     RegisterSeconds = "tec_register_request_duration_seconds", Histogram, [], "register-server",

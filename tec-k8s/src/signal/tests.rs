@@ -27,9 +27,10 @@ fn names_follow_the_conventions_of_prometheus() {
 fn selectors(alert: &Alert) -> Vec<Selector> {
     let of = |condition: &Condition| match condition {
         Condition::Down(_) => Vec::new(),
-        Condition::Level(_, of, _) | Condition::Grows(_, of, ..) | Condition::Within(of, _) => {
-            vec![*of]
-        }
+        Condition::Level(_, of, _)
+        | Condition::Grows(_, of, ..)
+        | Condition::Since(of, _)
+        | Condition::Within(of, _) => vec![*of],
         Condition::Share(of, all, ..) => vec![*of, *all],
     };
     alert.any_of.iter().flat_map(of).collect()
@@ -62,6 +63,10 @@ fn conditions_are_written_in_promql() {
     assert_eq!(
         expression("TecTrusteeBehind"),
         "min by (target) (tec_operator_target_converged) == 0"
+    );
+    assert_eq!(
+        expression("TecNextCaWaits"),
+        "time() - max(tec_operator_next_ca_held_since_seconds) > 7 * 86400"
     );
     assert_eq!(expression("TecImageFailed"), r#"max(tec_operator_images{state="failed"}) > 0"#);
 }

@@ -12,7 +12,7 @@ use tec_core::luks::CompatLuksKey;
 use tec_k8s::api::{
     RegistrationMode, RegistrationSpec, TrustedExecutionCluster, TrustedExecutionClusterSpec,
 };
-use tec_k8s::controller::{Health, Operator, Parts};
+use tec_k8s::controller::{Health, Metrics, Operator, Parts};
 use tec_k8s::render::{Component, Deploy, Installation};
 use tec_operator::Maker;
 use tec_support::SystemEntropy;
@@ -43,9 +43,12 @@ pub struct Bench {
     pub labels: Arc<Labels>,
     /// The operator's clock.
     pub clock: ShiftedClock,
+    /// What replicas deploy that are started from now on.
+    pub deploy: Deploy,
     token: String,
     running: JoinSet<anyhow::Result<()>>,
     stops: Vec<oneshot::Sender<()>>,
+    metrics: Arc<Metrics>,
 }
 
 impl Bench {
@@ -101,9 +104,11 @@ impl Bench {
             trust: Arc::default(),
             labels: Arc::default(),
             clock: ShiftedClock::default(),
+            deploy: Deploy::default(),
             token,
             running: JoinSet::new(),
             stops: Vec::new(),
+            metrics: Arc::default(),
         })
     }
 
@@ -150,10 +155,11 @@ impl Bench {
                 Arc::new(self.clock.clone()),
                 Arc::new(SystemEntropy),
             )
-            .with_deploy(Deploy::default())
+            .with_deploy(self.deploy.clone())
             .with_keys(Arc::new(CompatLuksKey)),
         );
         let health = operator.health();
+        self.metrics = operator.metrics();
         let (stop, stopped) = oneshot::channel();
         self.stops.push(stop);
         self.running.spawn(async move {
@@ -164,6 +170,11 @@ impl Bench {
             operator.run(shutdown).await.context("the operator ended")
         });
         Ok(health)
+    }
+
+    /// What the replica that was started last serves at /metrics.
+    pub fn metrics(&self) -> String {
+        self.metrics.render()
     }
 
     /// Asks all replicas to end, and waits for them.

@@ -7,6 +7,9 @@ use tec_k8s::signal::{Aggregate, Alert, Comparison, Condition, Matcher, Selector
 
 type Labels = BTreeMap<String, String>;
 
+/// Seconds.
+const DAY: f64 = 86_400.0;
+
 #[derive(Debug)]
 struct Series {
     name: String,
@@ -57,12 +60,13 @@ impl Prometheus {
                 let sum = |of| self.growth(of).iter().map(|(_, value)| value).sum::<f64>();
                 100.0 * sum(of) > f64::from(*percent) * sum(all)
             }
+            Condition::Since(of, days) => {
+                let latest = self.selected(of).map(|series| series.value).reduce(f64::max);
+                latest.is_some_and(|latest| seconds(now) - latest > f64::from(*days) * DAY)
+            }
             Condition::Within(of, days) => {
-                let limit = f64::from(*days) * 86_400.0;
-                // Seconds since 1970 are far below 2^52.
-                #[expect(clippy::cast_precision_loss, reason = "see above")]
-                let now = now as f64;
-                self.selected(of).any(|series| series.value - now < limit)
+                let limit = f64::from(*days) * DAY;
+                self.selected(of).any(|series| series.value - seconds(now) < limit)
             }
         }
     }
@@ -114,6 +118,12 @@ impl Prometheus {
         }
         growth
     }
+}
+
+/// Seconds since 1970 are far below 2^52.
+#[expect(clippy::cast_precision_loss, reason = "see above")]
+fn seconds(time: i64) -> f64 {
+    time as f64
 }
 
 fn grouped(growth: Vec<(Labels, f64)>, by: Option<&str>) -> BTreeMap<Option<String>, f64> {

@@ -2,6 +2,7 @@
 //! measures.
 
 use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::ResourceExt as _;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::json;
@@ -9,8 +10,9 @@ use tec_core::digest::Sha256Digest;
 use tec_core::image::{ExpectedPcr, ExpectedPcrs, ImageEvent};
 use tec_core::pcr::PcrIndex;
 use tec_core::testing::sample;
-use tec_e2e::kube::{Bench, eventually};
-use tec_k8s::api::{ApprovedImage, ApprovedImageSpec};
+use tec_e2e::kube::{Bench, cluster, eventually};
+use tec_k8s::api::{ApprovedImage, ApprovedImageSpec, PAUSED};
+use tec_k8s::render::ImageAccess;
 
 fn reference(number: u64) -> String {
     format!("registry.example/os@sha256:{number:064x}")
@@ -181,5 +183,93 @@ async fn an_approval_ends_by_itself_and_when_it_is_taken_back() {
     images.patch("short", &PatchParams::default(), &touch).await.unwrap();
     published(&bench, &[]).await;
     committed(&bench, "short", "False Expired").await;
+    bench.stop().await.unwrap();
+}
+
+/// The kubelet pulls the image and the program with the Secrets of one pod, and adds those of its
+/// account only to a pod that names none.
+#[tokio::test]
+async fn a_mounted_image_takes_secrets_of_both_types_and_leaves_the_program_its_own() {
+    let mut bench = Bench::new().await.unwrap();
+    bench.deploy.image_access = ImageAccess::Volume;
+    let pod: Pod = serde_json::from_value(json!({
+        "metadata": {"name": "one"}, "spec": {
+            "containers": [{"name": "operator", "image": "ours.example/operator"}],
+            "imagePullSecrets": [{"name": "ours"}],
+        },
+    }))
+    .unwrap();
+    bench.create(&pod).await.unwrap();
+    for (name, entry, content) in
+        [("new", "dockerconfigjson", r#"{"auths":{}}"#), ("old", "dockercfg", "{}")]
+    {
+        let secret: Secret = serde_json::from_value(json!({
+            "metadata": {"name": name}, "type": format!("kubernetes.io/{entry}"),
+            "stringData": {format!(".{entry}"): content},
+        }))
+        .unwrap();
+        bench.create(&secret).await.unwrap();
+    }
+    bench.create(&cluster("cluster")).await.unwrap();
+    bench.start("one").unwrap();
+    for (number, secret) in [(1, "new"), (2, "old")] {
+        let mut object = image(secret, number);
+        object.spec.pull_secret = Some(secret.to_owned());
+        bench.create(&object).await.unwrap();
+        committed(&bench, secret, "False Computing").await;
+    }
+    let secrets = |job: Job| {
+        let label = job.metadata.labels.unwrap().remove("approved-image").unwrap();
+        let pod = job.spec.unwrap().template.spec.unwrap();
+        let named = pod.image_pull_secrets.unwrap_or_default().into_iter();
+        (label, named.map(|secret| secret.name).collect::<Vec<_>>())
+    };
+    let mut named: Vec<_> = jobs(&bench).await.into_iter().map(secrets).collect();
+    named.sort();
+    let both = |secret: &str| (secret.to_owned(), vec!["ours".to_owned(), secret.to_owned()]);
+    assert_eq!(named, [both("new"), both("old")]);
+    bench.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_image_that_is_paused_gets_no_job_until_the_pause_ends_and_counts_as_it_is() {
+    let mut bench = Bench::at_work().await.unwrap();
+    let images = bench.objects::<ApprovedImage>().unwrap();
+    let params = PatchParams::default();
+    let pause = async |name: &str, value: Option<&str>| {
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {PAUSED: value}}}));
+        images.patch(name, &params, &patch).await.unwrap();
+    };
+    let says = async |name: &str, wanted: &str| {
+        eventually(&format!("{name} is paused: {wanted}"), async || {
+            let status = images.get(name).await?.status.unwrap_or_default();
+            let mut paused = status.conditions.iter().filter(|c| c.type_ == "Paused");
+            Ok(paused.any(|condition| condition.status == wanted))
+        })
+        .await
+        .unwrap();
+    };
+    let mut paused = image("paused", 1);
+    paused.metadata.annotations = Some([(PAUSED.to_owned(), "true".to_owned())].into());
+    bench.create(&paused).await.unwrap();
+    says("paused", "True").await;
+    // Another one is looked at later, and gets its Job.
+    bench.create(&image("other", 2)).await.unwrap();
+    committed(&bench, "other", "False Computing").await;
+    assert_eq!(jobs(&bench).await.len(), 1);
+    pause("paused", None).await;
+    says("paused", "False").await;
+    committed(&bench, "paused", "False Computing").await;
+    assert_eq!(jobs(&bench).await.len(), 2);
+
+    label(&bench, 3);
+    bench.create(&image("live", 3)).await.unwrap();
+    published(&bench, &["live"]).await;
+    pause("live", Some("true")).await;
+    says("live", "True").await;
+    assert_eq!(bench.trust.images(), ["live"]);
+    let revoked = Patch::Merge(json!({"spec": {"revokedAt": "2026-11-24T00:00:00Z"}}));
+    images.patch("live", &params, &revoked).await.unwrap();
+    published(&bench, &[]).await;
     bench.stop().await.unwrap();
 }

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tec_core::ak::{ClockReading, TpmClock as Reading};
@@ -14,7 +16,7 @@ use tec_core::port::{
 };
 use tec_core::secret::SecretBytes;
 use tec_core::testing::sample;
-use tec_k8s::api::{ApprovedImage, ApprovedImageSpec, TpmClock};
+use tec_k8s::api::{ApprovedImage, ApprovedImageSpec, MACHINE_LABEL, TpmClock};
 use tec_k8s::client::{AttemptRecords, KubeRegistry};
 use tec_support::SystemClock;
 
@@ -131,4 +133,38 @@ async fn an_image_is_shown_with_components_pins_and_machines() {
         assert!(shown.contains(part), "{part} in {shown}");
     }
     assert_eq!(plugin.json(&["image", "show", "44"])["last_booted_by"], json!([machine]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_names_its_machine_for_people_and_no_command_takes_its_word() {
+    let (plugin, _registry, machine) = world().await;
+    let nodes: Api<Node> = Api::all(plugin.plane.admin().unwrap());
+    let claim = async |name: &str| {
+        let node = json!({"metadata": {"name": name, "labels": {MACHINE_LABEL: machine}}});
+        let node: Node = serde_json::from_value(node).unwrap();
+        nodes.create(&PostParams::default(), &node).await.unwrap();
+    };
+    claim("worker-1").await;
+    let booted = json!({"lastBoot": "2026-11-24T01:00:00Z", "lastAttestation": {
+        "at": "2026-11-24T02:00:00Z", "code": "TEC-A412",
+    }});
+    let machines = plugin.api::<tec_k8s::api::Machine>();
+    let name = tec_k8s::api::Machine::name_of(&sample::machine_id(1));
+    let patch = Patch::Merge(json!({ "status": booted }));
+    machines.patch_status(&name, &PatchParams::default(), &patch).await.unwrap();
+    for part in ["(worker-1)", "2026-11-24T01:00:00Z", "2026-11-24T02:00:00Z", "TEC-A412"] {
+        let listed = text(&plugin, &["machine", "list"]);
+        assert!(listed.contains(part), "{part} in {listed}");
+    }
+    assert!(text(&plugin, &["machine", "show", &machine]).contains("(worker-1)"));
+    // A kubelet says what it likes of its own Node.
+    for verb in ["show", "release", "revoke"] {
+        let refused = plugin.run(&["machine", verb, "worker-1"]);
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("TEC-C404"), "{verb}");
+    }
+    claim("worker-2").await;
+    assert!(text(&plugin, &["machine", "list"]).contains("(2 Nodes claim it)"));
+    plugin.json(&["machine", "name", &machine, "worker-9"]);
+    let listed = text(&plugin, &["machine", "list"]);
+    assert!(listed.contains("worker-9") && !listed.contains('('), "{listed}");
 }

@@ -2,6 +2,7 @@
 //! holds it back.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::{fs, io::Write as _};
@@ -17,7 +18,7 @@ use tec_core::pcr::PcrIndex;
 use tec_core::port::{Clock as _, ImageRegistry};
 use tec_core::rollover::{OVERLAP, fingerprints};
 use tec_core::testing::sample;
-use tec_e2e::kube::{Bench, Guarded, Server, eventually, program, rights};
+use tec_e2e::kube::{Bench, Guarded, Prometheus, Server, eventually, program, rights};
 use tec_k8s::api::{DANGEROUS_REPLACE_CA, Machine, REPLACE_CA, TrustedExecutionCluster};
 use tec_k8s::client::KubeRegistry;
 use tec_k8s::render::Component;
@@ -28,6 +29,7 @@ use tec_tpm::tss::Tpm;
 
 use crate::guard;
 use crate::guard::bind;
+use crate::standing;
 use crate::tls::{condition, deployments, entry, mounted, object, until};
 
 const CA: &str = "trust-anchor-ca";
@@ -100,7 +102,10 @@ async fn begin(bench: &Bench) -> Sha256Digest {
     fingerprints(&next).unwrap().pop_first().unwrap()
 }
 
-/// A machine with a disk that Clevis bound to the key broker.
+/// Disks of a node; the second one is found by itself.
+const DISKS: [&str; 2] = ["disk", "data"];
+
+/// A machine with disks that Clevis bound to the key broker.
 struct Node {
     tpm: Swtpm,
     directory: tempfile::TempDir,
@@ -114,6 +119,7 @@ impl Node {
         tpm.pcr_extend(PcrIndex::BOOT_MANAGER, &Sha256Digest::of("kernel")).unwrap();
         drop(tpm);
         fs::write(node.path("no-event-log"), "").unwrap();
+        node.list_disks();
         let directory = node.directory.path().as_os_str();
         good(&node.run(&agent(), &["install-links".as_ref(), directory], b""));
         node
@@ -129,9 +135,23 @@ impl Node {
         PublicKey::from_pem(shown["public_key"].as_str().unwrap()).unwrap()
     }
 
-    fn bind_disk(&self, url: &str, bundle: &str) {
-        let disk = self.path("disk");
-        fs::File::create(&disk).unwrap().set_len(20 << 20).unwrap();
+    /// What `lsblk` says on a machine with such a disk.
+    fn list_disks(&self) {
+        let device = json!({"path": self.path(DISKS[1]), "fstype": "crypto_LUKS", "fsver": "2"});
+        let script = format!("#!/bin/sh\necho '{}'\n", json!({ "blockdevices": [device] }));
+        let lsblk = self.path("lsblk");
+        fs::write(&lsblk, script).unwrap();
+        fs::set_permissions(&lsblk, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    fn bind_disks(&self, url: &str, bundle: &str) {
+        for disk in DISKS {
+            self.bind_disk(&self.path(disk), url, bundle);
+        }
+    }
+
+    fn bind_disk(&self, disk: &Path, url: &str, bundle: &str) {
+        fs::File::create(disk).unwrap().set_len(20 << 20).unwrap();
         let format = "luksFormat --type luks2 --batch-mode --pbkdf pbkdf2 \
                       --pbkdf-force-iterations 1000 --key-file -";
         self.words("cryptsetup", format, &[disk.as_os_str()]);
@@ -149,17 +169,21 @@ impl Node {
         good(&self.run(Path::new(program), &[&words, last].concat(), PASSPHRASE));
     }
 
-    /// What the timer runs.
-    fn refresh(&self) -> Value {
-        let disk = self.path("disk");
+    /// What the timer runs; the servers with changes and those with a report.
+    fn refresh(&self) -> [Value; 2] {
+        let disk = self.path(DISKS[0]);
         let words = ["--rounds", "3", "refresh-ca", "--output", "json"].map(OsStr::new);
         let output = self.run(&agent(), &[&words[..], &[disk.as_os_str()]].concat(), b"");
-        serde_json::from_slice(&good(&output)).unwrap()
+        let refreshed: Value = serde_json::from_slice(&good(&output)).unwrap();
+        ["changed", "reported"].map(|member| refreshed[member].clone())
     }
 
     /// What the initramfs does.
     fn unlocks(&self) -> bool {
-        let disk = self.path("disk");
+        DISKS.iter().all(|disk| self.unlocks_one(&self.path(disk)))
+    }
+
+    fn unlocks_one(&self, disk: &Path) -> bool {
         let words = ["luks", "pass", "-s", "1", "-d"].map(OsStr::new);
         let words = [&words[..], &[disk.as_os_str()]].concat();
         let pass = self.run(Path::new("clevis"), &words, b"");
@@ -287,9 +311,11 @@ async fn a_node_follows(broker: &str) {
     let volumes = tempfile::tempdir().unwrap();
     let front = Front::start(&bench, &node, volumes.path()).await;
     let first = entry(&bench, CA, "tls.crt").await.unwrap();
-    node.bind_disk(&front.url(), &first);
+    node.bind_disks(&front.url(), &first);
     assert!(node.unlocks());
-    assert_eq!(node.refresh(), json!({"changed": [], "reported": []}), "nothing is replaced");
+    assert_eq!(node.refresh(), [json!([]), json!([])], "nothing is replaced");
+    let named = good(&node.run(&agent(), &["machine".as_ref()], b""));
+    assert_eq!(named, format!("{}\n", sample::machine_id(1)).into_bytes());
 
     // While it did not report, the CA that it trusts signs.
     let next = begin(&bench).await;
@@ -300,7 +326,7 @@ async fn a_node_follows(broker: &str) {
     assert!(node.unlocks() && front.is_trusted_by(&first).await);
 
     // The timer of the node, and no hand of anybody.
-    assert_eq!(node.refresh(), json!({"changed": [front.url()], "reported": [front.url()]}));
+    assert_eq!(node.refresh(), [json!([front.url()]), json!([front.url()])]);
     assert!(node.unlocks());
     annotate(&bench, "example.com/look", "again").await;
     eventually("the next CA signs", async || Ok(ca(&bench).await == next)).await.unwrap();
@@ -317,7 +343,7 @@ async fn a_node_follows(broker: &str) {
     until(&bench, CONDITION, "True", "AuthorityCurrent").await;
     assert_eq!((told(&bench, CA).await, told(&bench, LEAF).await), (1, 1));
     renewed(&bench, &front, volumes.path(), &second).await;
-    assert_eq!(node.refresh()["changed"], json!([front.url()]));
+    assert_eq!(node.refresh()[0], json!([front.url()]));
     assert!(node.unlocks(), "with the next CA alone");
 }
 
@@ -348,9 +374,15 @@ async fn a_machine_that_never_reports_holds_the_next_ca_back_until_it_is_retired
     let next = begin(&bench).await;
     let_time_pass(&bench).await;
     let said = until(&bench, CONDITION, "False", "AuthorityHeldBack").await;
-    let name = Machine::name_of(&sample::machine_id(7));
-    assert!(said.contains(&name) && said.contains("TEC-T409"), "{said}");
+    let (id, name) = (sample::machine_id(7).to_string(), Machine::name_of(&sample::machine_id(7)));
+    assert!(said.contains(&id) && said.contains("TEC-T409"), "{said}");
     assert_eq!(ca(&bench).await, first, "it signs on");
+    let checked = standing::plugin(&bench, &["check"]).await.stdout;
+    let checked: Value = serde_json::from_slice(&checked).unwrap();
+    let mut checks = checked["checks"].as_array().unwrap().iter();
+    let shown = checks.find(|check| check["id"] == "certificate-authority").unwrap();
+    assert!(shown["outcome"] == "warning" && shown["message"].as_str().unwrap().contains(&said));
+    alerts_within_a_week(&bench, true).await;
 
     let patch = Patch::Merge(json!({"spec": {"retiredAt": "2026-11-24T00:00:00Z"}}));
     let machines = bench.objects::<Machine>().unwrap();
@@ -358,6 +390,20 @@ async fn a_machine_that_never_reports_holds_the_next_ca_back_until_it_is_retired
     annotate(&bench, "example.com/look", "again").await;
     eventually("the next CA signs", async || Ok(ca(&bench).await == next)).await.unwrap();
     assert_eq!(entry(&bench, CA, "next.key").await, None);
+    alerts_within_a_week(&bench, false).await;
+}
+
+/// Whether the alert about a CA that waits would fire, not now but in a week.
+async fn alerts_within_a_week(bench: &Bench, expected: bool) {
+    let now = SystemClock.now().unix_seconds();
+    eventually(&format!("the alert: {expected}"), async || {
+        let mut prometheus = Prometheus::default();
+        prometheus.scrape(&[("trusted-cluster-operator-metrics", Some(&bench.metrics()))]);
+        assert!(!prometheus.fires("TecNextCaWaits", now));
+        Ok(prometheus.fires("TecNextCaWaits", now + 7 * 86_400 + 120) == expected)
+    })
+    .await
+    .unwrap();
 }
 
 #[tokio::test]

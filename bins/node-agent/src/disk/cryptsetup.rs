@@ -1,7 +1,7 @@
 //! The program `cryptsetup`, version 2.4 or later.
 
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use tec_core::secret::SecretBytes;
@@ -22,6 +22,11 @@ impl Cryptsetup {
     /// Of this device.
     pub fn new(device: impl Into<PathBuf>) -> Self {
         Self { device: device.into() }
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Path {
+        &self.device
     }
 
     fn metadata(&self) -> Result<Vec<u8>, DiskError> {

@@ -77,7 +77,15 @@ impl Brokers for Server {
 }
 
 async fn run(header: &FakeHeader, server: &Server) -> Result<Refreshed, Failure> {
-    follow(header, server, &SeededEntropy::new(3)).await
+    run_all(&[header], server).await
+}
+
+async fn run_all(headers: &[&FakeHeader], server: &Server) -> Result<Refreshed, Failure> {
+    let mut disks: Vec<(String, &dyn Header)> = Vec::new();
+    for (number, header) in headers.iter().enumerate() {
+        disks.push((format!("disk-{number}"), *header));
+    }
+    follow(&disks, server, &SeededEntropy::new(3)).await
 }
 
 /// What each token that opens the disk trusts.
@@ -108,7 +116,55 @@ async fn the_pin_follows_from_one_ca_over_both_to_the_next_one() {
     assert_eq!(run(&header, &alone).await.unwrap().changed, [URL]);
     assert_eq!(opening(&header), [trusts(&[2])]);
     assert!(alone.reports.lock().unwrap().is_empty(), "nothing waits for this machine");
-    assert_eq!(run(&header, &alone).await.unwrap(), Refreshed::default());
+    assert_eq!(run(&header, &alone).await.unwrap(), nothing());
+}
+
+/// Nothing is new to the only disk.
+fn nothing() -> Refreshed {
+    Refreshed { disks: vec!["disk-0".to_owned()], ..Refreshed::default() }
+}
+
+#[tokio::test]
+async fn nothing_is_reported_before_every_disk_of_the_machine_was_refreshed() {
+    for last in [false, true] {
+        let disks = [(); 2].map(|()| FakeHeader::bound_to_ca(URL, &pem(&[1])));
+        let server = Server::new(1, &[1, 2]);
+        disks[usize::from(last)].life.set(Some(1));
+        assert!(matches!(run_all(&disks.each_ref(), &server).await, Err(Failure::Disk(_))));
+        assert_eq!(opening(&disks[usize::from(!last)]), [trusts(&[1, 2])], "the other one goes on");
+        assert_eq!(opening(&disks[usize::from(last)]), [trusts(&[1])]);
+        assert!(server.reports.lock().unwrap().is_empty());
+
+        let refreshed = run_all(&disks.each_ref(), &server).await.unwrap();
+        assert_eq!((refreshed.changed, refreshed.reported), (vec![URL.into()], vec![URL.into()]));
+        assert_eq!(*server.reports.lock().unwrap(), [trusts(&[1, 2])], "one for both");
+    }
+}
+
+/// What a pin trusts for [`URL`], as the server said now or as it was before.
+fn trust(authorities: &[u8], is_current: bool) -> Trust {
+    let server = Endpoint::new(URL.parse().unwrap(), pem(authorities));
+    Trust { server, authorities: trusts(authorities), is_current }
+}
+
+#[test]
+fn only_what_all_pins_trust_is_reported() {
+    let report = |pins: &[Trust]| {
+        let common = common(pins);
+        common.into_iter().map(|(_, authorities)| authorities).collect::<Vec<_>>()
+    };
+    let both = || trust(&[1, 2], true);
+    assert_eq!(report(&[both(), both()]), [trusts(&[1, 2])]);
+    assert_eq!(report(&[trust(&[3, 2, 1], true), both()]), [trusts(&[1, 2])]);
+    assert!(report(&[both(), trust(&[1], false)]).is_empty(), "one did not follow");
+    assert!(report(&[trust(&[1, 2], false)]).is_empty(), "nobody asks");
+}
+
+#[tokio::test]
+async fn a_machine_without_a_bound_disk_has_nothing_to_refresh() {
+    let refreshed = run_all(&[], &Server::new(1, &[1, 2])).await.unwrap();
+    assert_eq!(refreshed, Refreshed::default());
+    assert_eq!(refreshed.render(Output::Text), "no disk is bound to key brokers");
 }
 
 #[tokio::test]
@@ -163,6 +219,6 @@ async fn garbage_and_a_server_without_the_path_change_nothing() {
         assert!(matches!(run(&header, &server).await, Err(Failure::Bundle { .. })), "{garbage}");
     }
     let plain = Server { hands_out: None, ..Server::new(1, &[1]) };
-    assert_eq!(run(&header, &plain).await.unwrap(), Refreshed::default());
+    assert_eq!(run(&header, &plain).await.unwrap(), nothing());
     assert_eq!(opening(&header), [trusts(&[1])]);
 }

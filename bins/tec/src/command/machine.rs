@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
+use clap::builder::NonEmptyStringValueParser;
 use serde::Serialize;
 use tec_core::ak::AkRecord;
 use tec_core::attest::Attempt;
@@ -12,8 +13,8 @@ use tec_core::flow;
 use tec_core::flow::RegisterPorts;
 use tec_core::id::MachineId;
 use tec_core::machine::{Machine, MachineChange, MachineState, RegisteredBy};
-use tec_core::port::{AkRegistry, AttemptLog, Clock as _, MachineRegistry};
-use tec_core::store::Store;
+use tec_core::port::{AkRegistry, AttemptLog, Clock as _, MachineRegistry, PortErrorKind};
+use tec_core::store::{Store, StoreError};
 use tec_support::exit::{CodedError, OK};
 use tec_support::{SystemClock, SystemEntropy};
 
@@ -39,6 +40,16 @@ pub(crate) enum MachineCommand {
         /// Its id; a random one if not given.
         #[arg(long)]
         id: Option<MachineId>,
+    },
+    /// Set the name that people know a machine by; lists show it.
+    Name {
+        /// Id of the machine.
+        id: MachineId,
+        /// The name, for example that of its Kubernetes Node.
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
+        name: String,
+        #[command(flatten)]
+        dry_run: DryRun,
     },
     /// Withhold the disk key from a machine until it is released.
     Quarantine {
@@ -114,11 +125,18 @@ pub(crate) async fn machine(
     let store = open_existing(state_dir)?;
     match command {
         MachineCommand::List => {
-            let machines = all(&store).await?;
+            let machines = named(&store, all(&store).await?)?;
             output.print(&machines, |machines| machine_table(machines))?;
         }
         MachineCommand::Show { id } => show(&store, id, output).await?,
         MachineCommand::Add { id } => add(state_dir, &store, id, output).await?,
+        MachineCommand::Name { id, name, dry_run } => {
+            find(&store, id).await?;
+            if !dry_run.dry_run {
+                set_name(&store, id, &name).await?;
+            }
+            say(output, "named", dry_run.dry_run, &[id])?;
+        }
         MachineCommand::Revoke { id, dry_run } => {
             find(&store, id).await?;
             if !dry_run.dry_run {
@@ -188,6 +206,18 @@ async fn find(store: &Store, id: MachineId) -> anyhow::Result<Machine> {
         })
 }
 
+async fn set_name(store: &Store, id: MachineId, name: &str) -> anyhow::Result<()> {
+    match store.name_machine(&id, name).await {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == PortErrorKind::Conflict => {
+            anyhow::bail!("cannot name machine {id} {name}: another machine has that name")
+        }
+        Err(error) => {
+            Err(coded(Code::StoreUnavailable, format!("name machine {id}"))(error).into())
+        }
+    }
+}
+
 async fn change(
     store: &Store,
     id: MachineId,
@@ -209,29 +239,57 @@ async fn change(
     Ok(())
 }
 
-fn machine_table(machines: &[Machine]) -> String {
-    let row = |machine: &Machine| {
+/// A machine with its name.
+#[derive(Serialize)]
+struct Named {
+    #[serde(flatten)]
+    machine: Machine,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+}
+
+fn named(store: &Store, machines: Vec<Machine>) -> anyhow::Result<Vec<Named>> {
+    let mut names = store.machine_names().map_err(unnamed)?;
+    let named = machines.into_iter().map(|machine| {
+        let name = names.remove(&machine.id);
+        Named { machine, name }
+    });
+    Ok(named.collect())
+}
+
+fn unnamed(error: StoreError) -> CodedError {
+    CodedError::caused(error.code(), "list the names of machines", error)
+}
+
+fn machine_table(machines: &[Named]) -> String {
+    let row = |Named { machine, name }: &Named| {
         [
             machine.id.to_string(),
+            name.clone().unwrap_or_else(|| "-".to_owned()),
             word(&machine.state),
             word(&machine.registered_by),
             machine.registered_at.to_string(),
         ]
     };
-    table(["MACHINE", "STATE", "BY", "REGISTERED"], &machines.iter().map(row).collect::<Vec<_>>())
+    table(
+        ["MACHINE", "NAME", "STATE", "BY", "REGISTERED"],
+        &machines.iter().map(row).collect::<Vec<_>>(),
+    )
 }
 
 #[derive(Serialize)]
 struct Shown {
-    machine: Machine,
+    machine: Named,
     keys: Vec<AkRecord>,
     attempts: Vec<Attempt>,
 }
 
 async fn show(store: &Store, id: MachineId, output: Output) -> anyhow::Result<()> {
     let unavailable = || coded(Code::StoreUnavailable, format!("look up machine {id}"));
+    let machine = find(store, id).await?;
+    let name = store.machine_names().map_err(unnamed)?.remove(&id);
     let shown = Shown {
-        machine: find(store, id).await?,
+        machine: Named { machine, name },
         keys: AkRegistry::list(store, Some(id)).await.map_err(unavailable())?,
         attempts: store.latest(Some(id), 5).await.map_err(unavailable())?,
     };

@@ -185,8 +185,13 @@ fn cluster_object(facts: &Facts) -> Vec<Check> {
             ("cluster-ready", ConditionKind::Ready, Outcome::Failed),
             ("tls", ConditionKind::Tls, Outcome::Warning),
             ("trustee-address", ConditionKind::KnownTrusteeAddress, Outcome::Failed),
+            ("certificate-authority", ConditionKind::CertificateAuthority, Outcome::Warning),
         ] {
             let found = condition(conditions.unwrap_or_default(), kind.as_str());
+            // Absent where the admin brings the certificates.
+            if found.is_none() && kind == ConditionKind::CertificateAuthority {
+                continue;
+            }
             let is_so = found.is_some_and(|condition| condition.status == "True");
             let why = found.map_or_else(
                 || "nobody has looked at it yet".to_owned(),

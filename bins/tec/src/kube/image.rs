@@ -14,7 +14,6 @@ use tec_support::exit::{CodedError, OK};
 
 use super::access::Cluster;
 use super::cli::KubeImageCommand;
-use super::lookup::label;
 use super::{cell, cells, condition};
 use crate::args::DryRun;
 use crate::image::render;
@@ -66,7 +65,7 @@ async fn show(cluster: &Cluster, name: &ImageName, output: Output) -> anyhow::Re
     let image = cluster.get::<ApprovedImage>(name.as_str()).await?;
     let machines = cluster.list::<Machine>().await?;
     let booted = booted(&machines, name);
-    let labels = booted.iter().map(|machine| label(machine)).collect();
+    let labels = booted.iter().map(|machine| machine.label()).collect();
     let shown = Shown { image, last_booted_by: ids(&booted), labels };
     output.print(&shown, detail)
 }
@@ -147,7 +146,7 @@ fn say(
     output.print(&value, |_| {
         let mut lines = vec![format!("image {name} {would}{done}")];
         lines.extend(
-            machines.iter().map(|machine| format!("  last booted by machine {}", label(machine))),
+            machines.iter().map(|machine| format!("  last booted by machine {}", machine.label())),
         );
         lines.join("\n")
     })

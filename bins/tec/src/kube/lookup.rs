@@ -55,11 +55,3 @@ pub(super) fn named(mut machines: Vec<Machine>, name: &str) -> Vec<Machine> {
     machines.retain(|machine| machine.spec.node_name.as_deref() == Some(name));
     machines
 }
-
-/// How a machine is shown: its node's name and its id.
-pub(super) fn label(machine: &Machine) -> String {
-    match &machine.spec.node_name {
-        Some(name) => format!("{name} ({})", machine.spec.id),
-        None => machine.spec.id.clone(),
-    }
-}

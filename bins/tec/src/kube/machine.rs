@@ -13,7 +13,8 @@ use tec_support::{SystemClock, SystemEntropy};
 
 use super::access::Cluster;
 use super::cli::{KubeMachineCommand, MachineRef};
-use super::lookup::{find, id_of, label, named};
+use super::lookup::{find, id_of, named};
+use super::nodes::Nodes;
 use super::{cell, cells, ignition, release};
 use crate::args::DryRun;
 use crate::output::{Output, table, word};
@@ -26,10 +27,12 @@ pub(super) async fn machine(
     match command {
         KubeMachineCommand::List => {
             let machines = cluster.list::<Machine>().await?;
-            output.print(&machines, |machines| machine_table(machines))?;
+            let nodes = Nodes::list(cluster).await;
+            output.print(&machines, |machines| machine_table(machines, &nodes))?;
         }
         KubeMachineCommand::Show { machine } => {
-            output.print(&find(cluster, &machine).await?, detail)?;
+            let nodes = Nodes::list(cluster).await;
+            output.print(&find(cluster, &machine).await?, |machine| detail(machine, &nodes))?;
         }
         KubeMachineCommand::Add { id, node_name, dry_run } => {
             add(cluster, id, node_name, dry_run, output).await?;
@@ -84,7 +87,7 @@ async fn change(
         _ => "released",
     };
     if now.is_final() && state.strictness() < now.strictness() {
-        let context = format!("machine {} is {} for good", label(&machine), word(&now));
+        let context = format!("machine {} is {} for good", machine.label(), word(&now));
         return Err(CodedError::new(Code::ClusterConflict, context).into());
     }
     let mut spec = machine.spec.patch_to(state, SystemClock.now());
@@ -152,29 +155,31 @@ fn say(output: Output, done: &str, dry_run: DryRun, machine: &Machine) -> anyhow
         "dry_run": dry_run.dry_run,
     });
     let would = if dry_run.dry_run { "would be " } else { "" };
-    output.print(&value, |_| format!("machine {} {would}{done}", label(machine)))
+    output.print(&value, |_| format!("machine {} {would}{done}", machine.label()))
 }
 
-fn machine_table(machines: &[Machine]) -> String {
+fn machine_table(machines: &[Machine], nodes: &Nodes) -> String {
     let row = |machine: &Machine| {
         let status = machine.status.clone().unwrap_or_default();
         let [_, reason] = cells(&status.conditions, ConditionKind::Ready.as_str());
         let last = status.last_attestation.as_ref();
         [
             machine.spec.id.clone(),
-            cell(machine.spec.node_name.as_ref()),
+            nodes.name_of(machine),
             word(&machine.state()),
             reason,
             cell(status.image.as_ref()),
+            cell(status.last_boot.as_ref()),
             cell(last.map(|last| &last.at)),
             cell(last.and_then(|last| last.code.as_ref())),
         ]
     };
     let rows: Vec<_> = machines.iter().map(row).collect();
-    table(["MACHINE", "NODE", "STATE", "REASON", "IMAGE", "ATTESTED", "REFUSED"], &rows)
+    let header = ["MACHINE", "NODE", "STATE", "REASON", "IMAGE", "BOOTED", "ATTESTED", "REFUSED"];
+    table(header, &rows)
 }
 
-fn detail(machine: &Machine) -> String {
+fn detail(machine: &Machine, nodes: &Nodes) -> String {
     let status = machine.status.clone().unwrap_or_default();
     let key = status.attestation_key.as_ref();
     let spec = &machine.spec;
@@ -185,12 +190,14 @@ fn detail(machine: &Machine) -> String {
     let mut lines = vec![
         format!("machine    {}", machine.spec.id),
         format!("object     {}", machine.name_any()),
-        format!("node       {}", cell(machine.spec.node_name.as_ref())),
+        format!("node       {}", nodes.name_of(machine)),
         format!("state      {}{since}", word(&machine.state())),
         format!("bound key  {}", cell(key.map(|key| &key.name))),
         format!("disk key   {}", cell(status.key_secret.as_ref())),
         format!("published  {}", cell(published.as_ref())),
         format!("image      {}", cell(status.image.as_ref())),
+        format!("booted     {}", cell(status.last_boot.as_ref())),
+        format!("attested   {}", cell(status.last_attestation.as_ref().map(|last| &last.at))),
     ];
     lines.extend(status.conditions.iter().map(|condition| {
         let (kind, is, reason) = (&condition.type_, &condition.status, &condition.reason);

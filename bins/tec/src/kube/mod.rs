@@ -15,6 +15,7 @@ pub(crate) mod ignition;
 mod image;
 mod lookup;
 mod machine;
+mod nodes;
 mod redact;
 mod release;
 mod status;

@@ -5,7 +5,8 @@ use kube::ResourceExt as _;
 use serde::Serialize;
 use tec_core::machine::MachineState;
 use tec_k8s::api::{
-    ApprovedImage, AttestationKey, ConditionKind, Machine, TargetStatus, TrustedExecutionCluster,
+    ApprovedImage, AttestationKey, ConditionKind, Machine, Reason, TargetStatus,
+    TrustedExecutionCluster,
 };
 use tec_support::exit::{NOT_READY, OK};
 
@@ -29,6 +30,7 @@ struct ClusterStatus {
     address: Option<String>,
     ready: bool,
     reason: String,
+    ca_held_back: bool,
     targets: Vec<TargetStatus>,
 }
 
@@ -89,6 +91,8 @@ fn cluster_status(object: &TrustedExecutionCluster) -> ClusterStatus {
             || "no operator has looked at it yet".to_owned(),
             |condition| format!("{}: {}", condition.reason, condition.message),
         ),
+        ca_held_back: condition(&status.conditions, ConditionKind::CertificateAuthority.as_str())
+            .is_some_and(|condition| condition.reason == Reason::AuthorityHeldBack.as_str()),
         targets: status.targets,
     }
 }
@@ -134,6 +138,9 @@ fn needs_you(status: &Status) -> Vec<String> {
             list.push(format!("the cluster is not ready ({}), see kubectl tec check", only.reason));
         }
         _ => list.push("there are several cluster objects: remove all but one".to_owned()),
+    }
+    if status.clusters.iter().any(|cluster| cluster.ca_held_back) {
+        list.push("the next CA waits for machines: kubectl tec check".to_owned());
     }
     let targets = status.clusters.iter().flat_map(|cluster| &cluster.targets);
     list.extend(targets.filter(|target| !target.converged).map(|target| {
@@ -198,6 +205,18 @@ mod tests {
         let object = TrustedExecutionCluster::new("a", TrustedExecutionClusterSpec::default());
         let status = report("ns", &[object.clone(), object], &[], &[], &[]);
         assert!(status.needs_you[0].contains("several"), "{status:?}");
+    }
+
+    #[test]
+    fn a_ca_that_waits_for_machines_needs_somebody() {
+        let mut object = TrustedExecutionCluster::new("a", TrustedExecutionClusterSpec::default());
+        let held = serde_json::json!({ "conditions": [{
+            "type": "CertificateAuthority", "status": "False", "reason": "AuthorityHeldBack",
+            "message": "", "lastTransitionTime": "2026-11-24T00:00:00Z",
+        }] });
+        object.status = Some(serde_json::from_value(held).unwrap());
+        let status = report("ns", &[object], &[], &[], &[]);
+        assert!(status.needs_you.iter().any(|one| one.contains("next CA")), "{status:?}");
     }
 
     #[test]

@@ -70,6 +70,38 @@ fn a_machine_is_quarantined_released_and_retired_for_good() {
 }
 
 #[test]
+fn a_machine_has_a_name_that_no_other_one_has_until_it_is_removed() {
+    let dir = TempDir::new().unwrap();
+    let directory = dir.path().join("state");
+    let store = Store::open(&directory, &SystemEntropy).unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    for number in [1, 2] {
+        let machine = sample::machine(number);
+        let created = store.create(&machine, UnclaimedLimit::Unlimited);
+        runtime.block_on(created).unwrap();
+    }
+    drop(store);
+    let state = str(&directory);
+    let ids = [1, 2].map(|number| sample::machine_id(number).to_string());
+    let run = |words: &[&str]| json(&[&["--state-dir", state, "machine"], words].concat());
+    let name = |id: &str| run(&["show", id])["machine"]["name"].clone();
+    run(&["name", &ids[0], "worker-1", "--dry-run"]);
+    assert_eq!(name(&ids[0]), serde_json::Value::Null);
+    run(&["name", &ids[0], "old"]);
+    run(&["name", &ids[0], "worker-1"]);
+    assert_eq!(name(&ids[0]), "worker-1");
+    let listed = run(&["list"]);
+    let names: Vec<_> = listed.as_array().unwrap().iter().map(|one| &one["name"]).collect();
+    assert!(names.contains(&&"worker-1".into()) && listed[0]["id"].is_string(), "{listed}");
+    let taken = ["--state-dir", state, "machine", "name", &ids[1], "worker-1"];
+    refused(&taken, 1, "cannot name machine");
+    run(&["name", &ids[1], "old"]);
+    run(&["remove", &ids[0]]);
+    run(&["name", &ids[1], "worker-1"]);
+    assert_eq!(name(&ids[1]), "worker-1");
+}
+
+#[test]
 fn the_admin_says_which_form_the_disk_key_of_a_machine_has() {
     let dir = TempDir::new().unwrap();
     let directory = dir.path().join("state");

@@ -113,17 +113,18 @@ async fn another_file_is_no_store() {
     assert_eq!(mode, "delete", "a file of somebody else is not touched");
 }
 
-/// Takes back what versions 5 and 4 added.
-const AFTER_4: &str = "ALTER TABLE machine DROP COLUMN out_of_service;";
+/// Takes back what versions 6, 5 and 4 added.
+const AFTER_5: &str = "DROP TABLE machine_name;";
+const AFTER_4: &str = "DROP TABLE machine_name; ALTER TABLE machine DROP COLUMN out_of_service;";
 const AFTER_3: &str = "DROP INDEX ak_claim; ALTER TABLE ak DROP COLUMN source; \
     ALTER TABLE machine DROP COLUMN last_ak; ALTER TABLE machine DROP COLUMN last_ek;";
 
 #[tokio::test]
 async fn a_newer_version_is_left_alone() {
     let place = closed_store().await;
-    place.raw().pragma_update(None, "user_version", 6).unwrap();
+    place.raw().pragma_update(None, "user_version", 7).unwrap();
     let error = place.try_open().unwrap_err();
-    assert!(matches!(error, StoreError::Newer { found: 6, known: 5 }), "{error:?}");
+    assert!(matches!(error, StoreError::Newer { found: 7, known: 6 }), "{error:?}");
     assert_eq!(error.code(), Code::StoreVersion);
     place.raw().pragma_update(None, "user_version", 0).unwrap();
     assert_corrupt(&place);
@@ -138,6 +139,7 @@ async fn a_store_of_an_older_version_is_opened_with_all_that_it_holds() {
         (2, [AFTER_4, AFTER_3, AFTER_2].concat()),
         (3, [AFTER_4, AFTER_3].concat()),
         (4, AFTER_4.to_owned()),
+        (5, AFTER_5.to_owned()),
     ] {
         let place = closed_store().await;
         let raw = place.raw();

@@ -56,6 +56,33 @@ fn what_a_user_may_not_see_is_no_failure() {
     assert_eq!(outcome_of(&facts, "leader"), Outcome::Unknown);
 }
 
+/// A cluster object with a condition about its CA.
+fn with_ca(status: &str, reason: &str, message: &str) -> TrustedExecutionCluster {
+    let mut object = TrustedExecutionCluster::new("tec", TrustedExecutionClusterSpec::default());
+    let condition = serde_json::json!({
+        "type": "CertificateAuthority", "status": status, "reason": reason, "message": message,
+        "lastTransitionTime": "2026-11-24T00:00:00Z",
+    });
+    let status = serde_json::json!({ "conditions": [condition] });
+    object.status = Some(serde_json::from_value(status).unwrap());
+    object
+}
+
+#[test]
+fn a_ca_that_waits_for_machines_is_a_warning_that_names_them_and_the_commands() {
+    let said = "TEC-T409: 1 of 2 machines: worker-1 (id). kubectl tec machine retire <machine>";
+    let mut facts = Facts::default();
+    facts.clusters.push(with_ca("False", "AuthorityHeldBack", said));
+    assert_eq!(outcome_of(&facts, "certificate-authority"), Outcome::Warning);
+    let report = Report { namespace: "ns".to_owned(), ok: true, checks: checks(&facts) };
+    assert!(render(&report).contains(said));
+    facts.clusters = vec![with_ca("True", "AuthorityCurrent", "")];
+    assert_eq!(outcome_of(&facts, "certificate-authority"), Outcome::Ok);
+    let brought = TrustedExecutionCluster::new("tec", TrustedExecutionClusterSpec::default());
+    facts.clusters = vec![brought];
+    assert!(checks(&facts).iter().all(|check| check.id != "certificate-authority"));
+}
+
 #[test]
 fn every_check_has_its_heading_on_the_page() {
     let page = include_str!("../../../../../docs/how-to/check-an-installation.md");
@@ -65,8 +92,7 @@ fn every_check_has_its_heading_on_the_page() {
     }
     facts.definitions.insert("machines".to_owned(), Seen::Missing);
     facts.secrets.insert("tls".to_owned(), Seen::Missing);
-    let object = TrustedExecutionCluster::new("tec", TrustedExecutionClusterSpec::default());
-    facts.clusters.push(object);
+    facts.clusters.push(with_ca("True", "AuthorityCurrent", ""));
     for check in checks(&facts) {
         let heading = format!("\n## {}\n", check.id);
         assert!(page.contains(&heading), "{}", check.id);

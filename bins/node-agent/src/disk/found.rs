@@ -1,0 +1,81 @@
+//! The disks of this machine, as `lsblk` lists them.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde::Deserialize;
+
+use super::{Cryptsetup, DiskError, Header as _};
+
+/// Columns of lsblk(8).
+const COLUMNS: &str = "PATH,FSTYPE,FSVER";
+/// What it calls a LUKS header.
+const LUKS: &str = "crypto_LUKS";
+
+#[derive(Deserialize)]
+struct Listing {
+    blockdevices: Vec<Listed>,
+}
+
+#[derive(Deserialize)]
+struct Listed {
+    path: PathBuf,
+    fstype: Option<String>,
+    fsver: Option<String>,
+}
+
+/// The given devices, and every LUKS2 device of the machine with a token of the pin.
+///
+/// # Errors
+/// [`DiskError`], also for a header that cannot be read: it may have a token.
+pub fn bound(given: &[PathBuf]) -> Result<Vec<Cryptsetup>, DiskError> {
+    let canonical = |path: &PathBuf| fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+    let mut devices: Vec<PathBuf> = given.iter().map(canonical).collect();
+    for device in listed()?.iter().map(canonical) {
+        if !devices.contains(&device) && !Cryptsetup::new(&device).tokens()?.is_empty() {
+            devices.push(device);
+        }
+    }
+    Ok(devices.into_iter().map(Cryptsetup::new).collect())
+}
+
+/// LUKS2 devices.
+fn listed() -> Result<Vec<PathBuf>, DiskError> {
+    let failed = |reason: String| DiskError::List { reason };
+    let mut command = Command::new("lsblk");
+    let command = command.args(["--json", "--list", "--output", COLUMNS]).env("LC_ALL", "C");
+    let output = command.output().map_err(|error| failed(error.to_string()))?;
+    if !output.status.success() {
+        return Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
+    }
+    parse(&output.stdout).map_err(|error| failed(error.to_string()))
+}
+
+/// The pin knows LUKS2 alone. A version that is not told may be 2.
+fn parse(listing: &[u8]) -> Result<Vec<PathBuf>, serde_json::Error> {
+    let listing: Listing = serde_json::from_slice(listing)?;
+    let mut devices = listing.blockdevices;
+    devices.retain(|device| {
+        device.fstype.as_deref() == Some(LUKS) && device.fsver.as_deref() != Some("1")
+    });
+    Ok(devices.into_iter().map(|device| device.path).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn luks2_devices_are_taken_and_others_left() {
+        let listing = br#"{"blockdevices": [
+            {"path": "/dev/vda", "fstype": null, "fsver": null},
+            {"path": "/dev/vda1", "fstype": "ext4", "fsver": "1.0"},
+            {"path": "/dev/vda2", "fstype": "crypto_LUKS", "fsver": "1"},
+            {"path": "/dev/vda3", "fstype": "crypto_LUKS", "fsver": "2"},
+            {"path": "/dev/vdb", "fstype": "crypto_LUKS", "fsver": null}]}"#;
+        let expected = ["/dev/vda3", "/dev/vdb"].map(PathBuf::from);
+        assert_eq!(parse(listing).unwrap(), expected);
+        assert!(parse(b"NAME").is_err());
+    }
+}
