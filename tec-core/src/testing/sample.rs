@@ -101,6 +101,16 @@ pub fn secret(number: u64) -> SecretBytes {
     SecretBytes::new(Sha256Digest::of(number.to_le_bytes()).as_bytes().to_vec())
 }
 
+/// A recovery key, sealed to an admin as far as a store can tell: text, as every JWE is.
+pub fn sealed(number: u64) -> SecretBytes {
+    SecretBytes::new(format!("{{\"ciphertext\":\"{number}\"}}").into_bytes())
+}
+
+/// Path of a recovery key of the first machine.
+pub fn recovery_path(number: u32) -> ResourcePath {
+    ResourcePath::recovery(&machine_id(1), number)
+}
+
 /// An audit event that names its number.
 pub fn audit_event(number: u64) -> AuditEvent {
     AuditEvent::new(

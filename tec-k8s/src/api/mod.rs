@@ -24,6 +24,7 @@ mod image;
 mod issuer;
 mod machine;
 mod policy;
+mod recovery_key;
 mod rule;
 #[cfg(test)]
 mod tests;
@@ -51,6 +52,7 @@ pub use self::policy::{
     PublishSpec, PublishTarget, REGISTRATION_TOKEN, RegistrationMode, RegistrationSpec,
     TargetStatus,
 };
+pub use self::recovery_key::{RecoveryKey, RecoveryKeySpec};
 pub use self::tpm_clock::{CLOCK_OF, TpmClock, TpmClockSpec};
 pub use self::transport::{TlsServer, Transport};
 pub use self::trustee::{AdditionalTrustee, AdditionalTrusteeError};
@@ -99,5 +101,6 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
         AttestationKey::crd(),
         TpmClock::crd(),
         AttestationRecord::crd(),
+        RecoveryKey::crd(),
     ]
 }

@@ -110,6 +110,20 @@ fn the_address_may_be_added_later_and_never_changed() {
 }
 
 #[test]
+fn a_recovery_key_has_one_name_and_never_changes() {
+    let id: tec_core::id::MachineId = ID.parse().unwrap();
+    let first = RecoveryKey::of(id, 1, "{}");
+    validate_cel(&first).unwrap();
+    validate_cel_update(&first, &first).unwrap();
+    let mut other = RecoveryKey::of(id, 2, "{}");
+    other.metadata.name.clone_from(&first.metadata.name);
+    let refused = validate_cel(&other).unwrap_err();
+    assert!(refused.to_string().contains("recovery-<machine>-<number>"), "{refused}");
+    let refused = validate_cel_update(&RecoveryKey::of(id, 1, "[]"), &first).unwrap_err();
+    assert!(refused.to_string().contains("Value is immutable"), "{refused}");
+}
+
+#[test]
 fn the_key_broker_is_trustee_unless_said_and_can_be_changed_at_any_time() {
     let absent = cluster(&json!({}));
     assert_eq!(absent.key_broker(), BrokerKind::Trustee);
@@ -317,9 +331,10 @@ fn the_definitions_are_namespaced_with_status_columns_and_no_nullable_fields() {
         assert_eq!((crd.spec.group.as_str(), crd.spec.scope.as_str()), (GROUP, "Namespaced"));
         let version = crd.spec.versions.first().unwrap();
         assert_eq!(version.name, VERSION);
-        // The clock of a TPM and the attempts of a machine are one value of one sort of writer.
+        // Each of these is one value of one sort of writer.
         let status = version.subresources.as_ref().and_then(|all| all.status.as_ref());
-        let is_plain = ["TpmClock", "AttestationRecord"].contains(&crd.spec.names.kind.as_str());
+        let is_plain = ["TpmClock", "AttestationRecord", "RecoveryKey"]
+            .contains(&crd.spec.names.kind.as_str());
         assert!(is_plain || status.is_some(), "{name}");
         assert!(version.additional_printer_columns.as_ref().unwrap().len() >= 2, "{name}");
         let schema = serde_json::to_value(version.schema.as_ref().unwrap()).unwrap();

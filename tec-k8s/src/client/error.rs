@@ -53,6 +53,15 @@ pub(super) fn is_not_found(error: &Error) -> bool {
     matches!(error, Error::Api(status) if status.code == 404)
 }
 
+/// The object that was asked for, if there is one. The client alone takes a kind that the cluster does not
+/// serve for a failure.
+pub(super) fn if_found<T>(found: Result<Option<T>, Error>) -> Result<Option<T>, Error> {
+    match found {
+        Err(error) if is_not_found(&error) => Ok(None),
+        found => found,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use kube::core::Status;

@@ -7,6 +7,7 @@
 //!   AkRegistry::bind      status of the Machine      compare and swap of the resource version
 //!   ImageRegistry         ApprovedImage              the object's name
 //!   SecretStore           Secret <id>, entry `root`  created, immutable, never overwritten
+//!                         RecoveryKey recovery-<id>-<n>  the same; of recovery keys
 //!   AuditSink             Event                      -
 //!   AttemptLog            AttestationRecord attempts-<id>  compare and swap; see [`AttemptRecords`]
 //!   ClockLog              TpmClock clock-<hash>     compare and swap of the resource version
@@ -34,6 +35,7 @@ mod image;
 mod machine;
 mod pages;
 mod record;
+mod recovery;
 mod remembered;
 mod room;
 mod secret;

@@ -1,23 +1,26 @@
-//! Disk keys as Secrets, and the recovery keys that machines left.
+//! Disk keys as Secrets, and the recovery keys that machines left as [`RecoveryKey`]s.
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 
 use async_trait::async_trait;
-use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::{ByteString, NamespaceResourceScope};
 use kube::api::{DeleteParams, ObjectMeta, PostParams, Preconditions};
-use kube::{Api, Resource as _, ResourceExt as _};
+use kube::{Api, Resource};
+use serde::de::DeserializeOwned;
 use tec_core::id::ResourcePath;
 use tec_core::migrate::Deed;
 use tec_core::port::{AuditEvent, PortError, PortErrorKind, PutOutcome, SecretStore};
 use tec_core::secret::SecretBytes;
 
-use super::KubeRegistry;
-use super::error::{is_conflict, is_not_found, port_error};
+use super::error::{if_found, is_conflict, is_not_found, port_error};
+use super::{KubeRegistry, is_terminating};
+use crate::api::RecoveryKey;
 
 /// The entry of the Secret that holds the key (trusted-cluster-operator).
 pub const SECRET_KEY: &str = "root";
-/// The Secret of a recovery key is named `recovery-<machine>-<number>`.
+/// How the name of a recovery key begins.
 const RECOVERY: &str = "recovery-";
 
 impl KubeRegistry {
@@ -25,13 +28,27 @@ impl KubeRegistry {
         self.objects()
     }
 
-    /// Makes the Secret; `None` when it exists.
-    pub(super) async fn create_secret(
+    /// Creates the object of a path; its metadata, or `None` where there is one.
+    pub(super) async fn create_at(
+        &self,
+        path: &ResourcePath,
+        key: &SecretBytes,
+        line: &AuditEvent,
+    ) -> Result<Option<ObjectMeta>, PortError> {
+        match path.recovery_of() {
+            // An earlier version may have left this number in a Secret.
+            Some(_) if self.has::<Secret>(path).await? => Ok(None),
+            Some(of) => self.create_recovery_key(of, key, line).await,
+            None => self.create_secret(path, key, line).await,
+        }
+    }
+
+    async fn create_secret(
         &self,
         path: &ResourcePath,
         secret: &SecretBytes,
         line: &AuditEvent,
-    ) -> Result<Option<Secret>, PortError> {
+    ) -> Result<Option<ObjectMeta>, PortError> {
         let mut metadata = ObjectMeta { name: Some(name(path)?), ..ObjectMeta::default() };
         self.complete(&mut metadata, Some(line));
         let bytes = secret.expose("the API server stores it").to_vec();
@@ -43,14 +60,25 @@ impl KubeRegistry {
             ..Secret::default()
         };
         match self.secrets().create(&PostParams::default(), &object).await {
-            Ok(made) => Ok(Some(made)),
+            Ok(made) => Ok(Some(made.metadata)),
             Err(error) if is_conflict(&error) => Ok(None),
             Err(error) => Err(port_error(format!("store {path}"), error)),
         }
     }
 
-    /// Removes the Secret of a path: that of this UID, where one is given.
-    pub(super) async fn delete_secret(
+    /// Removes what lies at a path: the object of this UID, where one is given.
+    pub(super) async fn delete_at(
+        &self,
+        path: &ResourcePath,
+        uid: Option<String>,
+    ) -> Result<(), PortError> {
+        if path.recovery_of().is_some() {
+            self.delete::<RecoveryKey>(path, uid.clone()).await?;
+        }
+        self.delete::<Secret>(path, uid).await
+    }
+
+    async fn delete<K: Stored>(
         &self,
         path: &ResourcePath,
         uid: Option<String>,
@@ -59,19 +87,36 @@ impl KubeRegistry {
             preconditions: uid.map(|uid| Preconditions { resource_version: None, uid: Some(uid) }),
             ..DeleteParams::default()
         };
-        match self.secrets().delete(&name(path)?, &params).await {
+        match self.objects::<K>().delete(&name(path)?, &params).await {
             Ok(_) => Ok(()),
             Err(error) if is_not_found(&error) || is_conflict(&error) => Ok(()),
             Err(error) => Err(port_error(format!("remove {path}"), error)),
         }
     }
+
+    /// Asks for metadata only.
+    async fn has<K: Stored>(&self, path: &ResourcePath) -> Result<bool, PortError> {
+        let found = self.objects::<K>().get_metadata_opt(&name(path)?).await;
+        let found =
+            if_found(found).map_err(|error| port_error(format!("look for {path}"), error))?;
+        Ok(found.is_some_and(|object| !is_terminating(&object)))
+    }
 }
 
-/// The Secret of a path. Only the keys of machines have one: a disk key is named like the machine's
-/// id, so that no path reaches a Secret of somebody else.
+/// A kind that keys are stored as.
+trait Stored:
+    Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned
+{
+}
+
+impl Stored for Secret {}
+impl Stored for RecoveryKey {}
+
+/// The name of what lies at a path. Only the keys of machines have one: a disk key is named like the
+/// machine's id, so that no path reaches a Secret of somebody else.
 fn name(path: &ResourcePath) -> Result<String, PortError> {
     if let Some((machine, number)) = path.recovery_of() {
-        return Ok(format!("{RECOVERY}{machine}-{number}"));
+        return Ok(RecoveryKey::name_of(&machine, number));
     }
     let machine = path.machine().ok_or_else(|| {
         let why = format!("{path} is not the path of a disk key or of a recovery key");
@@ -80,17 +125,17 @@ fn name(path: &ResourcePath) -> Result<String, PortError> {
     Ok(machine.to_string())
 }
 
-/// The path whose key a Secret of this name holds, if it is named like one.
-pub(super) fn path_of(secret: &str) -> Option<ResourcePath> {
-    let path = match secret.strip_prefix(RECOVERY) {
+/// The path whose key an object of this name holds, if it is named like one.
+pub(super) fn path_of(object: &str) -> Option<ResourcePath> {
+    let path = match object.strip_prefix(RECOVERY) {
         Some(rest) => {
             let (machine, number) = rest.rsplit_once('-')?;
             ResourcePath::recovery(&machine.parse().ok()?, number.parse().ok()?)
         }
-        None => ResourcePath::luks_root(&secret.parse().ok()?),
+        None => ResourcePath::luks_root(&object.parse().ok()?),
     };
     // Parsing takes other spellings of an id, too.
-    name(&path).is_ok_and(|name| name == secret).then_some(path)
+    name(&path).is_ok_and(|name| name == object).then_some(path)
 }
 
 #[async_trait]
@@ -103,12 +148,16 @@ impl SecretStore for KubeRegistry {
     ) -> Result<PutOutcome, PortError> {
         let operation = || format!("store {path}");
         self.permit(Deed::Admit, operation).await?;
-        let made = self.create_secret(path, secret, line).await?;
+        let made = self.create_at(path, secret, line).await?;
         if let Err(late) = self.permit(Deed::Admit, operation).await {
             // Only where the record says no. One that cannot be read says nothing, and others may
             // have been told meanwhile that there is a key.
             if let Some(made) = made.filter(|_| late.code().is_some()) {
-                self.delete_secret(path, made.uid()).await?;
+                match self.delete_at(path, made.uid).await {
+                    // A key broker may not remove what it created; nobody was told of it.
+                    Err(error) if error.kind() == PortErrorKind::Denied => {}
+                    removed => removed?,
+                }
             }
             return Err(late);
         }
@@ -121,22 +170,27 @@ impl SecretStore for KubeRegistry {
     async fn find(&self, path: &ResourcePath) -> Result<Option<SecretBytes>, PortError> {
         let operation = || format!("read {path}");
         self.permit_soon(Deed::Release, operation).await?;
-        let found = self.secrets().get_opt(&name(path)?).await;
-        let found = found.map_err(|error| port_error(operation(), error))?;
+        let (name, failed) = (name(path)?, |error| port_error(operation(), error));
+        if path.recovery_of().is_some() {
+            let found = self.recovery_keys().get_opt(&name).await;
+            if let Some(found) = if_found(found).map_err(failed)? {
+                return Ok(Some(SecretBytes::new(found.spec.sealed.into_bytes())));
+            }
+        }
+        let found = self.secrets().get_opt(&name).await.map_err(failed)?;
         let entry = found.and_then(|secret| secret.data?.remove(SECRET_KEY));
         Ok(entry.map(|bytes| SecretBytes::new(bytes.0)))
     }
 
-    /// Asks for the Secret's metadata only.
     async fn exists(&self, path: &ResourcePath) -> Result<bool, PortError> {
-        let found = self.secrets().get_metadata_opt(&name(path)?).await;
-        let found = found.map_err(|error| port_error(format!("look for {path}"), error))?;
-        Ok(found.is_some_and(|object| object.meta().deletion_timestamp.is_none()))
+        let is_recovery = path.recovery_of().is_some();
+        Ok((is_recovery && self.has::<RecoveryKey>(path).await?)
+            || self.has::<Secret>(path).await?)
     }
 
     async fn remove(&self, path: &ResourcePath) -> Result<(), PortError> {
         self.permit(Deed::Remove, || format!("remove {path}")).await?;
-        self.delete_secret(path, None).await
+        self.delete_at(path, None).await
     }
 }
 
@@ -147,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_key_of_a_machine_has_its_own_secret_and_no_other_secret_is_a_key() {
+    fn each_key_of_a_machine_has_its_own_name_and_no_other_object_is_a_key() {
         let id = sample::machine_id(1);
         for path in [
             ResourcePath::luks_root(&id),

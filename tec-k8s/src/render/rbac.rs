@@ -25,6 +25,7 @@ const IMAGES: &str = "approvedimages";
 const KEYS: &str = "attestationkeys";
 const CLOCKS: &str = "tpmclocks";
 const RECORDS: &str = "attestationrecords";
+const RECOVERY_KEYS: &str = "recoverykeys";
 const ALL: [&str; 4] = [CLUSTERS, MACHINES, IMAGES, KEYS];
 
 /// Accounts, Roles and bindings of all components.
@@ -103,10 +104,10 @@ pub(super) fn rules(component: Component) -> Vec<PolicyRule> {
     }
 }
 
-/// The built-in key broker reads what it decides from, for each request, and keeps clocks and attempts.
-/// Like the guard it can bind no key and approve nothing. Rights cannot tell the Secrets of disk keys
-/// from others of the namespace; it may list none, and create none, which could be a token of another
-/// account.
+/// The built-in key broker reads what it decides from, for each request, and keeps clocks and attempts,
+/// and recovery keys, which it can neither change nor remove. Like the guard it can bind no key and
+/// approve nothing. Rights cannot tell the Secrets of disk keys from others of the namespace; it may list
+/// none, and create none, which could be a token of another account.
 fn key_broker_rules() -> Vec<PolicyRule> {
     vec![
         rule(GROUP, &[MACHINES], &["get", "list"]),
@@ -114,6 +115,7 @@ fn key_broker_rules() -> Vec<PolicyRule> {
         rule(GROUP, &[CLUSTERS], &["list"]),
         rule(GROUP, &[IMAGES], &["list", "watch"]),
         rule(GROUP, &[CLOCKS, RECORDS], &["create", "get", "update"]),
+        rule(GROUP, &[RECOVERY_KEYS], &["create", "get"]),
         named(rule("", &["configmaps"], &["get"]), AUTHORITY),
         rule("", &["secrets"], &["get"]),
         events(),
@@ -190,6 +192,8 @@ pub fn user_roles() -> Vec<Object> {
         .flat_map(|(kind, plural)| {
             [user_role(kind, plural, "admin", &OWN), user_role(kind, plural, "viewer", &READ)]
         })
+        // Like Secrets, recovery keys are for admins only, sealed as they are.
+        .chain([user_role("recoverykey", RECOVERY_KEYS, "admin", &OWN)])
         .collect()
 }
 

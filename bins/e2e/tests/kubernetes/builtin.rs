@@ -196,7 +196,12 @@ impl World {
         number: u64,
         attester: &dyn Attester,
     ) -> Result<SecretBytes, RcarError> {
-        fetch(&format!("http://{}", self.address), &sample::machine_id(number), attester).await
+        fetch(&self.url(), &sample::machine_id(number), attester).await
+    }
+
+    /// Where nodes reach a replica.
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
     }
 
     /// Where the first replica serves metrics.

@@ -1,16 +1,20 @@
 //! What an admin or a full disk can do to the cluster itself: definitions that go, and an etcd that takes
 //! nothing any more.
 
+use std::sync::Arc;
+
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::json;
 use tec_core::machine::{Machine as Known, RegisteredBy};
-use tec_core::port::Clock as _;
+use tec_core::migrate::TrustAnchor as _;
+use tec_core::port::{Clock as _, SecretStore};
 use tec_core::testing::sample;
 use tec_e2e::kube::{Bench, ControlPlane, cluster, eventually};
 use tec_e2e::packages::kustomize;
 use tec_k8s::api::{ApprovedImage, ApprovedImageSpec, Machine};
+use tec_k8s::client::KubeRegistry;
 use tec_k8s::render::DANGEROUS_DELETE;
 use tec_support::SystemClock;
 
@@ -18,6 +22,7 @@ use crate::packages::apply_all;
 
 const IMAGES: &str = "approvedimages.trusted-execution-clusters.io";
 const MACHINES: &str = "machines.trusted-execution-clusters.io";
+const RECOVERY_KEYS: &str = "recoverykeys.trusted-execution-clusters.io";
 
 fn definitions(client: &Client) -> Api<CustomResourceDefinition> {
     Api::all(client.clone())
@@ -70,6 +75,29 @@ async fn a_definition_is_deleted_only_after_somebody_said_that_it_is_dangerous()
     definitions.delete(MACHINES, &DeleteParams::default()).await.unwrap();
 }
 
+async fn remove_definition(bench: &Bench, name: &str) {
+    let definitions = definitions(&bench.admin().unwrap());
+    definitions.delete(name, &DeleteParams::default()).await.unwrap();
+    eventually("the definition is gone", async || Ok(definitions.get_opt(name).await?.is_none()))
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_cluster_of_an_earlier_version_without_recovery_keys_is_exported() {
+    let bench = Bench::alone().await.unwrap();
+    bench.create(&machine(1)).await.unwrap();
+    remove_definition(&bench, RECOVERY_KEYS).await;
+    let clock = Arc::new(SystemClock);
+    let registry = KubeRegistry::new(bench.admin().unwrap(), &bench.namespace, clock);
+    assert_eq!(registry.export(None, usize::MAX).await.unwrap().len(), 1);
+    registry.audit_lines().await.unwrap();
+    let secrets: &dyn SecretStore = &registry;
+    let path = sample::recovery_path(1);
+    assert!(secrets.find(&path).await.unwrap().is_none() && !secrets.exists(&path).await.unwrap());
+    secrets.remove(&path).await.unwrap();
+}
+
 #[tokio::test]
 async fn the_operator_goes_on_when_a_definition_is_back() {
     let mut bench = Bench::alone().await.unwrap();
@@ -80,11 +108,7 @@ async fn the_operator_goes_on_when_a_definition_is_back() {
     has_key(&bench, 1).await;
     eventually("it may boot", async || Ok(bench.trust.images() == ["image-1"])).await.unwrap();
     let key = bench.trust.key(&sample::machine_id(1));
-    let definitions = definitions(&bench.admin().unwrap());
-    definitions.delete(IMAGES, &DeleteParams::default()).await.unwrap();
-    eventually("the definition is gone", async || Ok(definitions.get_opt(IMAGES).await?.is_none()))
-        .await
-        .unwrap();
+    remove_definition(&bench, IMAGES).await;
     // With its definition went the approval of the image.
     eventually("nothing may boot", async || Ok(bench.trust.images().is_empty())).await.unwrap();
     bench.plane.install_resources().await.unwrap();

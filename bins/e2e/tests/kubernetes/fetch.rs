@@ -16,9 +16,13 @@ pub(crate) async fn fetch(
     whose: &MachineId,
     attester: &dyn Attester,
 ) -> Result<SecretBytes, RcarError> {
+    client(url).fetch(&ResourcePath::luks_root(whose), attester).await
+}
+
+/// A node's client of one key broker.
+pub(crate) fn client(url: &str) -> RcarClient {
     let endpoint = Endpoint::new(url.parse().unwrap(), String::new());
     let deadlines = Deadlines::new(Duration::from_secs(20), Duration::from_secs(40));
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let client = RcarClient::new(&[endpoint], deadlines, &provider, Arc::new(SystemEntropy));
-    client.unwrap().fetch(&ResourcePath::luks_root(whose), attester).await
+    RcarClient::new(&[endpoint], deadlines, &provider, Arc::new(SystemEntropy)).unwrap()
 }

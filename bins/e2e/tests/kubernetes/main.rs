@@ -32,6 +32,7 @@ mod packages;
 mod parity;
 mod ports;
 mod program;
+mod recovery;
 mod registry;
 mod rights;
 mod rollover;

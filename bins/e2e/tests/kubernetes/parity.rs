@@ -91,7 +91,7 @@ async fn a_readmitted_tpm_has_no_clock_and_a_line_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn recovery_keys_that_a_migration_brought_are_printed() {
+async fn recovery_keys_of_a_machine_are_printed_and_their_audit_lines_listed() {
     let (plugin, registry, machine) = world().await;
     let none = plugin.run(&["machine", "recovery-key", &machine]);
     assert_eq!(none.status.code(), Some(1));

@@ -33,8 +33,8 @@ impl Suite {
     }
 }
 
-/// A log of attempts of two machines that are there.
-async fn records(suite: &Suite) -> AttemptRecords {
+/// Registries in which two machines are.
+async fn with_machines(suite: &Suite) -> KubeRegistry {
     let registry = suite.registry().await;
     for number in [1, 2] {
         let id = sample::machine_id(number);
@@ -42,7 +42,12 @@ async fn records(suite: &Suite) -> AttemptRecords {
         let machines: &dyn MachineRegistry = &registry;
         machines.create(&machine, UnclaimedLimit::Unlimited).await.unwrap();
     }
-    AttemptRecords::new(registry)
+    registry
+}
+
+/// A log of attempts of two machines that are there.
+async fn records(suite: &Suite) -> AttemptRecords {
+    AttemptRecords::new(with_machines(suite).await)
 }
 
 #[tokio::test]
@@ -72,6 +77,6 @@ async fn the_registries_over_an_api_server_conform() {
     testing::ak_registry(make).await;
     testing::image_registry(make).await;
     testing::clock_log(make).await;
-    testing::secret_store(make).await;
+    testing::secret_store(async || with_machines(&suite).await).await;
     testing::trust_anchor(make).await;
 }

@@ -47,11 +47,12 @@ const TRUSTEE: [Right; 3] = [
     ("create get update", TEC, "tpmclocks attestationrecords", None),
     ("create patch", "events.k8s.io", "events", None),
 ];
-const KEY_BROKER: [Right; 8] = [
+const KEY_BROKER: [Right; 9] = [
     ("get list", TEC, "machines", None),
     ("get", TEC, "attestationkeys", None),
     ("list", TEC, "trustedexecutionclusters", None),
     ("list watch", TEC, "approvedimages", None),
+    ("create get", TEC, "recoverykeys", None),
     ("create get update", TEC, "tpmclocks attestationrecords", None),
     ("get", "core", "configmaps", Some("trust-authority")),
     ("get", "core", "secrets", None),
@@ -75,10 +76,13 @@ const COMPUTE_PCRS: [Right; 2] =
     [("get", TEC, "approvedimages", None), (STATUS, TEC, "approvedimages/status", None)];
 
 /// What would be worth an attack, and nobody may: verb, group, resource, namespace.
-const NOBODY: [[&str; 4]; 15] = [
+const NOBODY: [[&str; 4]; 18] = [
     ["get", "", "secrets", "kube-system"],
     ["list", "", "secrets", "default"],
     ["get", TEC, "machines", "default"],
+    ["list", TEC, "recoverykeys", NAMESPACE],
+    ["patch", TEC, "recoverykeys", NAMESPACE],
+    ["delete", TEC, "recoverykeys", NAMESPACE],
     ["create", "", "pods", NAMESPACE],
     ["create", "", "pods/exec", NAMESPACE],
     ["get", "", "pods/log", NAMESPACE],

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   auth ─ attest ─ resource ─► Kbs ─ LiveBackend ─► Machines, AttestationKeys, ApprovedImages,
-//!                                                    TpmClocks, AttestationRecords, Secrets
+//!                                                    TpmClocks, AttestationRecords, Secrets,
+//!                                                    RecoveryKeys
 //! ```
 //! It keeps nothing. Replicas with the same session key continue each other's sessions.
 

@@ -149,8 +149,8 @@ pub(crate) enum KubeMachineCommand {
         #[command(flatten)]
         dry_run: DryRun,
     },
-    /// Print the recovery keys that a migration brought, the latest first: sealed, or opened with the
-    /// admin's key. Key brokers on Kubernetes accept no new ones.
+    /// Print the recovery keys of a machine, latest first: sealed, or opened with the admin's key. The
+    /// built-in key broker accepts them from nodes; Trustee keeps none.
     RecoveryKey {
         #[command(flatten)]
         machine: MachineRef,

@@ -228,9 +228,9 @@ where
 {
     fill(source, 1..=2).await;
     let line = &sample::line();
-    let path = |number| ResourcePath::recovery(&sample::machine_id(1), number);
+    let path = sample::recovery_path;
     for number in 1..=2 {
-        let key = sample::secret(60 + u64::from(number));
+        let key = sample::sealed(60 + u64::from(number));
         ok(source.put_new(&path(number), &key, line).await);
     }
     let (_, pass) = pair(source, target).await;
@@ -240,7 +240,7 @@ where
     let differ = async || ok(crate::migrate::verify(source, target, &[1; 32]).await);
     assert_eq!(differ().await, [], "the recovery keys are the same");
     // One that was left later is missed, until it comes, too.
-    ok(source.put_new(&path(3), &sample::secret(63), line).await);
+    ok(source.put_new(&path(3), &sample::sealed(63), line).await);
     let lost = differ().await;
     assert!(lost.iter().any(|mismatch| mismatch.difference.is_loss()));
     let adopted = ok(adopt(target, &pass, &all(source).await).await);
@@ -315,6 +315,7 @@ where
     A: TrustAnchor + MachineRegistry + AkRegistry + ImageRegistry + SecretStore,
 {
     fill(source, 1..=2).await;
+    ok(source.put_new(&sample::recovery_path(1), &sample::sealed(1), &sample::line()).await);
     let (_, standby) = pair(source, target).await;
     approves_nothing(target, Code::AnchorStandsBy).await;
     let early = MachineRegistry::revoke(target, &sample::machine_id(1), &sample::line()).await;
@@ -341,7 +342,7 @@ where
     approves_nothing(source, Code::AnchorReplaced).await;
     let refused = SecretStore::find(source, &sample::secret_path(1)).await;
     assert_eq!(code(refused), Some(Code::AnchorReplaced));
-    assert_eq!(ok(source.shred(&sample::line()).await), 2);
+    assert_eq!(ok(source.shred(&sample::line()).await), 3);
     assert_eq!(ok(source.shred(&sample::line()).await), 0);
 }
 

@@ -24,6 +24,7 @@ use tec_core::port::{AuditEvent, PortError};
 use super::snapshot::each;
 use crate::api;
 use crate::client::error::{is_conflict, port_error};
+use crate::client::recovery::none_if_unknown;
 use crate::client::{AUDIT, KubeRegistry, is_terminating, metadata_pages};
 
 /// Label of everything that is kept of an anchor; its value is the anchor.
@@ -47,6 +48,7 @@ impl KubeRegistry {
         self.take_from::<api::AttestationKey>(&mut lines).await?;
         self.take_from::<api::ApprovedImage>(&mut lines).await?;
         self.take_from::<Secret>(&mut lines).await?;
+        none_if_unknown(self.take_from::<api::RecoveryKey>(&mut lines).await)?;
         let record = self.authority_object().await?;
         take(&mut lines, &record);
         each(self, |event: Event| {

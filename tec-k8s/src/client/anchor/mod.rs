@@ -96,7 +96,7 @@ impl KubeRegistry {
                     self.remove_machine(id).await?;
                     let disk = ResourcePath::luks_root(id);
                     for path in [vec![disk], snapshot.recovery_paths(id)].concat() {
-                        self.delete_secret(&path, None).await?;
+                        self.delete_at(&path, None).await?;
                     }
                 }
                 UnitName::Image(image) => self.delete_image(image).await?,
@@ -139,7 +139,7 @@ impl KubeRegistry {
 
     async fn shred_secrets(&self, paths: Vec<ResourcePath>) -> Result<(), PortError> {
         futures::stream::iter(paths.into_iter().map(Ok))
-            .try_for_each_concurrent(AT_ONCE, async |path| self.delete_secret(&path, None).await)
+            .try_for_each_concurrent(AT_ONCE, async |path| self.delete_at(&path, None).await)
             .await
     }
 }

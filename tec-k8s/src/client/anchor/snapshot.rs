@@ -20,6 +20,7 @@ use tec_core::secret::SecretBytes;
 use super::ADOPTED;
 use crate::api;
 use crate::client::error::port_error;
+use crate::client::recovery::none_if_unknown;
 use crate::client::secret::path_of;
 use crate::client::{KubeRegistry, SECRET_KEY, is_terminating};
 
@@ -97,6 +98,8 @@ impl Snapshot {
             }
         }
         each(registry, |object: Secret| snapshot.keep_secret(object)).await?;
+        let recovery = each(registry, |object: api::RecoveryKey| snapshot.keep_recovery(object));
+        none_if_unknown(recovery.await)?;
         each(registry, |object: api::ApprovedImage| {
             if let Ok(image) = object.to_core() {
                 let origin = origin(&object);
@@ -135,6 +138,15 @@ impl Snapshot {
             self.escrows.entry(id).or_default().insert(number, bytes);
         } else if let Some(id) = path.machine() {
             self.secrets.insert(id, bytes);
+        }
+    }
+
+    /// After the Secrets, which it comes before where both have its number.
+    fn keep_recovery(&mut self, object: api::RecoveryKey) {
+        let path = path_of(&object.name_any());
+        if let Some((id, number)) = path.and_then(|path| path.recovery_of()) {
+            let sealed = SecretBytes::new(object.spec.sealed.into_bytes());
+            self.escrows.entry(id).or_default().insert(number, sealed);
         }
     }
 

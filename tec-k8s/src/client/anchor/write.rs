@@ -69,7 +69,7 @@ impl KubeRegistry {
         let recovery = recovery.map(|(number, key)| (ResourcePath::recovery(&id, *number), key));
         let secret = async {
             for (path, key) in disk.chain(recovery) {
-                if owned.create_secret(&path, key, &line).await?.is_none() {
+                if owned.create_at(&path, key, &line).await?.is_none() {
                     return Err(faster(&path.to_string()));
                 }
             }

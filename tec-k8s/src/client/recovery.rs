@@ -1,0 +1,55 @@
+//! Recovery keys that machines left, as objects of a kind of their own: a key broker may create these,
+//! and no Secret, which could be a token of another account.
+//!
+//! Earlier versions created Secrets of the same name. Those still count.
+
+use kube::api::{ObjectMeta, PostParams};
+use kube::{Api, Resource as _};
+use tec_core::id::MachineId;
+use tec_core::port::{AuditEvent, PortError, PortErrorKind};
+use tec_core::secret::SecretBytes;
+
+use super::KubeRegistry;
+use super::error::{is_conflict, port_error};
+use crate::api::RecoveryKey;
+
+impl KubeRegistry {
+    pub(super) fn recovery_keys(&self) -> Api<RecoveryKey> {
+        self.objects()
+    }
+
+    /// Creates the object, which its machine owns; `None` when it exists.
+    pub(super) async fn create_recovery_key(
+        &self,
+        (machine, number): (MachineId, u32),
+        sealed: &SecretBytes,
+        line: &AuditEvent,
+    ) -> Result<Option<ObjectMeta>, PortError> {
+        let operation = || format!("store recovery key {number} of machine {machine}");
+        let text = std::str::from_utf8(sealed.expose("the API server stores it"));
+        let text = text
+            .map_err(|error| PortError::new(PortErrorKind::Invalid, operation()).because(error))?;
+        let mut object = RecoveryKey::of(machine, number, text);
+        self.complete(&mut object.metadata, Some(line));
+        if self.owner.is_none() {
+            let owner = self.machine_object(&machine).await?;
+            // Without an owner it would outlive the machine, for the next one of this id.
+            let gone = || PortError::new(PortErrorKind::NotFound, operation());
+            let owner = owner.ok_or_else(gone)?.owner_ref(&());
+            object.metadata.owner_references = owner.map(|owner| vec![owner]);
+        }
+        match self.recovery_keys().create(&PostParams::default(), &object).await {
+            Ok(created) => Ok(Some(created.metadata)),
+            Err(error) if is_conflict(&error) => Ok(None),
+            Err(error) => Err(port_error(operation(), error)),
+        }
+    }
+}
+
+/// Of a list of recovery keys: a cluster of an earlier version does not serve the kind.
+pub(super) fn none_if_unknown(listed: Result<(), PortError>) -> Result<(), PortError> {
+    match listed {
+        Err(error) if error.kind() == PortErrorKind::NotFound => Ok(()),
+        listed => listed,
+    }
+}
