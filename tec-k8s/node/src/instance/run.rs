@@ -93,6 +93,7 @@ async fn settled(settings: &Settings, node: &Node) -> anyhow::Result<Option<u8>>
                 );
                 return Ok(Some(exit::NOT_READY));
             }
+            node.keeps_state_on_disk(settings).await?;
         }
         Standing::Begun => tracing::warn!("an earlier attempt of this boot is taken up again"),
     }
