@@ -53,18 +53,21 @@ impl LuksDisk {
     /// There is no such device, or it cannot be read.
     pub async fn content(&self) -> Result<Content, PortError> {
         let operation = "look what is on the state disk";
+        if !self.device.exists() {
+            let missing = format!("find the state disk {}", self.device.display());
+            return Err(PortError::new(PortErrorKind::NotFound, missing));
+        }
         let mut arguments = words(&["--probe", "--output", "export"]);
         arguments.push(self.device.clone().into());
         let call = Call { program: "blkid", arguments, input: None, limit: PROBE_LIMIT };
         let printed = match self.programs.run(call).await {
             Ok(printed) => String::from_utf8_lossy(&printed).into_owned(),
-            Err(error) if error.status() == Some(NOTHING) && self.device.exists() => {
-                return Ok(Content::Blank);
-            }
+            Err(error) if error.status() == Some(NOTHING) => return Ok(Content::Blank),
             Err(error) => return Err(error.during(operation)),
         };
         let value = |name: &str| {
-            let of_name = |line: &str| line.strip_prefix(name)?.strip_prefix('=').map(str::to_owned);
+            let of_name =
+                |line: &str| line.strip_prefix(name)?.strip_prefix('=').map(str::to_owned);
             printed.lines().find_map(of_name)
         };
         match value("TYPE").or_else(|| value("PTTYPE")) {

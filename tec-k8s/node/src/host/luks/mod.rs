@@ -18,8 +18,8 @@ use tec_core::port::{PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
 use tempfile::TempDir;
 
-use self::header::check;
 pub use self::blank::Content;
+use self::header::check;
 pub use self::header::{HeaderError, Integrity};
 pub use self::mounted::lies_on;
 use super::directory::{blocking, write_whole};

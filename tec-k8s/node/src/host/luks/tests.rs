@@ -187,5 +187,6 @@ async fn what_others_put_on_a_disk_is_named_and_a_disk_that_is_not_there_is_an_e
     assert!(made.unwrap().success());
     assert_eq!(disk.content().await.unwrap(), Content::Foreign("ext2".to_owned()));
     fs::remove_file(image).unwrap();
-    assert!(disk.content().await.is_err());
+    let missing = disk.content().await.unwrap_err();
+    assert_eq!(missing.kind(), PortErrorKind::NotFound);
 }
