@@ -77,5 +77,5 @@ async fn prepare(settings: &Settings, node: &Node, erase: Erase) -> anyhow::Resu
 async fn make(settings: &Settings, node: &Node) -> anyhow::Result<()> {
     let device = settings.disk.device.display();
     tracing::info!(%device, "the state disk is made; each sector is written once");
-    Ok(node.disk.dangerous_format(&SystemEntropy, &settings.disk.header_file).await?)
+    Ok(node.disk.dangerous_make(&SystemEntropy, &settings.disk.header_file).await?)
 }

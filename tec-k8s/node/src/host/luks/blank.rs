@@ -23,6 +23,9 @@ const PROBE_LIMIT: Duration = Duration::from_mins(1);
 const WIPE_LIMIT: Duration = Duration::from_hours(48);
 /// Bytes of the passphrase: as many as of the keys that take its place.
 const PASSPHRASE: usize = 32;
+/// The disk is mapped to this until it has a file system.
+const NAME: &str = "tec-new-state";
+const SCRATCH_MAPPING: &str = "/dev/mapper/tec-new-state";
 /// For root alone, and not to be changed.
 const KEY_MODE: u32 = 0o400;
 
@@ -90,21 +93,41 @@ impl LuksDisk {
         Ok(slots.keyslots.len())
     }
 
-    /// Makes a state disk with a volume key and a passphrase that nobody had before, and puts the
-    /// passphrase and the checked header where systemd looks for them. Whatever was there is lost.
+    /// Makes a state disk with a volume key and a passphrase that nobody had before, and a file system
+    /// on it. Leaves the checked header and the passphrase where systemd looks for them. Whatever was
+    /// there is lost.
     ///
     /// Progress goes to the standard output of this process: every sector is written.
     ///
     /// # Crash safety
-    /// The label says from the first write that the disk is nobody's, until a cluster has a key.
+    /// The label says from the first write that the disk is nobody's, until a cluster has a key; the
+    /// passphrase is written last.
     ///
     /// # Errors
-    /// `cryptsetup` fails: the disk is too small, or read-only.
-    pub async fn dangerous_format(
+    /// The disk is too small, read-only, or in use.
+    pub async fn dangerous_make(
         &self,
         entropy: &dyn Entropy,
         header_file: &Path,
     ) -> Result<(), PortError> {
+        // A process of this boot may have died with it.
+        if Path::new(SCRATCH_MAPPING).exists() {
+            self.close().await?;
+        }
+        let passphrase = self.dangerous_format(entropy, header_file).await?;
+        self.open(&passphrase, header_file).await?;
+        let made = self.make_file_system().await;
+        self.close().await?;
+        made?;
+        self.keep_passphrase(&passphrase)
+    }
+
+    /// Writes a header, and an integrity tag for each sector.
+    pub(super) async fn dangerous_format(
+        &self,
+        entropy: &dyn Entropy,
+        header_file: &Path,
+    ) -> Result<SecretBytes, PortError> {
         let mut passphrase = zeroize::Zeroizing::new(vec![0; PASSPHRASE]);
         entropy.fill(&mut passphrase);
         let passphrase = SecretBytes::new(passphrase.to_vec());
@@ -124,12 +147,32 @@ impl LuksDisk {
         let made = self.programs.run_shown(call).await;
         made.map_err(|error| error.during("make the state disk"))?;
         self.pin_header(&passphrase, header_file).await?;
-        let kept = write_whole(
-            &self.initial_key,
-            passphrase.expose("systemd opens the disk with it"),
-            KEY_MODE,
-        );
-        kept.map_err(|error| {
+        Ok(passphrase)
+    }
+
+    async fn open(&self, key: &SecretBytes, header_file: &Path) -> Result<(), PortError> {
+        let mut arguments = words(&["open", "--type", "luks2", "--key-file", "-", "--header"]);
+        arguments.extend([header_file.into(), self.device.clone().into(), NAME.into()]);
+        let opened = self.cryptsetup(arguments, Some(key)).await;
+        opened.map(drop).map_err(|error| error.during("open the new state disk"))
+    }
+
+    /// systemd would not: for its rules of udev a mapped disk is not ready before it has one.
+    async fn make_file_system(&self) -> Result<(), PortError> {
+        let arguments = words(&["-q", SCRATCH_MAPPING]);
+        let call = Call { program: "mkfs.ext4", arguments, input: None, limit: PROBE_LIMIT * 10 };
+        let made = self.programs.run(call).await;
+        made.map(drop).map_err(|error| error.during("make the file system of the state disk"))
+    }
+
+    async fn close(&self) -> Result<(), PortError> {
+        let closed = self.cryptsetup(words(&["close", NAME]), None).await;
+        closed.map(drop).map_err(|error| error.during("close the new state disk"))
+    }
+
+    pub(super) fn keep_passphrase(&self, passphrase: &SecretBytes) -> Result<(), PortError> {
+        let content = passphrase.expose("systemd opens the disk with it");
+        write_whole(&self.initial_key, content, KEY_MODE).map_err(|error| {
             let operation = format!("write {}", self.initial_key.display());
             PortError::new(PortErrorKind::Unavailable, operation).because(error)
         })
