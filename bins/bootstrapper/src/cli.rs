@@ -26,6 +26,14 @@ pub(crate) enum Command {
     /// Serve Init and try to join until the node is a member; then start the kubelet and end.
     /// Exit status 3: the state disk has to be recovered first.
     Run,
+    /// Make a blank disk the state disk of this node, with a fresh key, and mount it.
+    ///
+    /// Does nothing where a cluster may have a key of the disk. Comes before `recover` and `run`.
+    Prepare {
+        /// Erase whatever is on the disk, of a cluster or of others.
+        #[arg(long)]
+        dangerous_erase: bool,
+    },
     /// Open the state disk of a node that booted again, by a rejoin ticket or a Recover call.
     Recover,
     /// Print the fingerprint of the attestation key, made now if there is none.

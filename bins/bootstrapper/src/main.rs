@@ -7,8 +7,9 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use tec_node::instance::node::Attestation;
+use tec_node::instance::prepare::Erase;
 use tec_node::instance::settings::Settings;
-use tec_node::instance::{recover, run};
+use tec_node::instance::{prepare, recover, run};
 use tec_support::program::Settings as _;
 use tec_support::{exit, program};
 
@@ -24,6 +25,10 @@ async fn start(args: &Args) -> anyhow::Result<u8> {
     let stop = program::stopped()?;
     match args.command {
         Command::Run => run::run(&settings, stop).await,
+        Command::Prepare { dangerous_erase } => {
+            let erase = if dangerous_erase { Erase::Everything } else { Erase::Nothing };
+            prepare::run(&settings, erase, stop).await
+        }
         Command::Recover => recover::run(&settings, stop).await,
         Command::Key => {
             let attestation = Attestation::open(&settings.tpm)?;

@@ -180,6 +180,7 @@ impl Machine {
              [disk]\ndevice = '{dir}/disk'\nkey_file = '{dir}/state.key'\n\
              header_file = '{dir}/state.header'\nunits = ['state.mount']\n\
              dangerous_without_integrity = true\n\
+             dangerous_state_elsewhere = true\n\
              [join_services]\nattestation_keys = [{}]\ndangerous_any_measurements = true\n\
              [programs]\nkubeadm = ['/bin/sh', '{dir}/kubeadm.sh', '{dir}/root']\n\
              systemctl = ['/bin/sh', '{dir}/systemctl.sh', '{dir}/root']\n",

@@ -28,7 +28,7 @@ pub use self::kubeadm::{
     EtcdTls, ExternalEtcd, Kubeadm, KubeadmPaths, KubeadmSettings, KubeletIdentity, KubeletKey,
     start_kubelet,
 };
-pub use self::luks::{HeaderError, Integrity, LuksDisk};
+pub use self::luks::{Content, HeaderError, Integrity, LuksDisk, lies_on};
 pub use self::metadata::{
     AwsMetadata, AzureCertificates, AzureMetadata, FileMetadata, GcpMetadata, MetadataError,
     QemuMetadata,

@@ -89,6 +89,11 @@ pub trait Programs: fmt::Debug + Send + Sync {
     /// # Cancel safety
     /// A dropped run kills the program.
     async fn run(&self, call: Call<'_>) -> Result<Vec<u8>, ProgramError>;
+
+    /// Runs one whose output is for people: it goes where that of this process goes, as it comes.
+    async fn run_shown(&self, call: Call<'_>) -> Result<(), ProgramError> {
+        self.run(call).await.map(drop)
+    }
 }
 
 /// The programs of this host; some may be named by other paths, or be wrapped in a command.
@@ -124,6 +129,16 @@ impl HostPrograms {
 #[async_trait]
 impl Programs for HostPrograms {
     async fn run(&self, call: Call<'_>) -> Result<Vec<u8>, ProgramError> {
+        self.run_to(call, Stdio::piped()).await
+    }
+
+    async fn run_shown(&self, call: Call<'_>) -> Result<(), ProgramError> {
+        self.run_to(call, Stdio::inherit()).await.map(drop)
+    }
+}
+
+impl HostPrograms {
+    async fn run_to(&self, call: Call<'_>, stdout: Stdio) -> Result<Vec<u8>, ProgramError> {
         let program = call.program.to_owned();
         let limit = call.limit;
         let mut command = self.command(call.program);
@@ -131,7 +146,7 @@ impl Programs for HostPrograms {
             .args(&call.arguments)
             .env("LC_ALL", "C")
             .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
+            .stdout(stdout)
             .stderr(Stdio::piped())
             .kill_on_drop(true);
         let work = async {

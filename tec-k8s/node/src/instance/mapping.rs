@@ -53,6 +53,21 @@ impl SystemdMapping {
     }
 }
 
+/// Starts what maps and mounts the state disk.
+pub(super) async fn start(programs: &dyn Programs, units: &[String]) -> Result<(), PortError> {
+    for unit in units {
+        let call = Call {
+            program: "systemctl",
+            arguments: vec![OsString::from("start"), unit.into()],
+            input: None,
+            limit: LIMIT,
+        };
+        let started = programs.run(call).await;
+        started.map_err(|error| error.during("start what maps the state disk"))?;
+    }
+    Ok(())
+}
+
 fn write(path: &Path, content: &[u8]) -> Result<(), PortError> {
     write_whole(path, content, KEY_MODE).map_err(|error| {
         let operation = format!("write {}", path.display());
@@ -67,16 +82,7 @@ impl MappedDisk for SystemdMapping {
         self.disk.pin_header(key, &self.header_file).await?;
         write(&self.recovering, &[])?;
         write(&self.key_file, content)?;
-        for unit in &self.units {
-            let call = Call {
-                program: "systemctl",
-                arguments: vec![OsString::from("start"), unit.into()],
-                input: None,
-                limit: LIMIT,
-            };
-            let started = self.programs.run(call).await;
-            started.map_err(|error| error.during("start what maps the state disk"))?;
-        }
+        start(&*self.programs, &self.units).await?;
         let state = self.state.read_state()?;
         state.ok_or_else(|| {
             PortError::new(PortErrorKind::NotFound, "find node_state.json on the state disk")

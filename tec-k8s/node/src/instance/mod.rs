@@ -13,6 +13,7 @@ pub mod keys;
 pub mod mapping;
 pub mod node;
 pub mod pause;
+pub mod prepare;
 pub mod recover;
 pub mod run;
 pub mod secret;

@@ -6,17 +6,19 @@ use std::sync::Arc;
 
 use crate::host::{
     AwsMetadata, AzureCertificates, AzureMetadata, FileMetadata, GcpMetadata, HostPrograms,
-    KubeadmPaths, LuksDisk, Programs, QemuMetadata, StateDirectory,
+    KubeadmPaths, LuksDisk, Programs, QemuMetadata, StateDirectory, lies_on,
 };
 use anyhow::Context as _;
 use rustls::crypto::CryptoProvider;
 use tec_core::ak::{Fingerprint, PublicKey};
+use tec_core::code::Code;
 use tec_core::node::journal::Phase;
 use tec_core::node::lock::{BootstrapMarker, MarkerState, NodeLock};
 use tec_core::node::metadata::MetadataSource;
 use tec_core::node::port::{KeyServices, NodeStore as _, StateDisk as _};
 use tec_core::port::{Attester, Clock, Entropy, PortError, PortErrorKind};
 use tec_core::system::{SystemClock, SystemEntropy};
+use tec_support::exit::CodedError;
 use tec_tpm::ak::{AkAlgorithm, AkHandle};
 use tec_tpm::atls::{
     AzureInfo, ChannelBinding, Endpoint, EndpointBuilder, Issuer, LiveMeasurements, Measurements,
@@ -188,6 +190,27 @@ impl Node {
     /// The header cannot be read, or is refused.
     pub async fn has_new_disk(&self) -> Result<bool, PortError> {
         Ok(!self.recovering().exists() && self.disk.is_new().await?)
+    }
+
+    /// That journal and state would lie on the state disk, which alone is encrypted.
+    ///
+    /// # Errors
+    /// They would not, or the disk's header is refused.
+    pub async fn keeps_state_on_disk(&self, settings: &Settings) -> anyhow::Result<()> {
+        if settings.disk.dangerous_state_elsewhere {
+            tracing::warn!("the state of this node may lie on a disk that is not encrypted");
+            return Ok(());
+        }
+        let directory = &settings.state_directory;
+        if lies_on(directory, &self.disk.id().await?)? {
+            return Ok(());
+        }
+        let (shown, device) = (directory.display(), settings.disk.device.display());
+        let context = format!(
+            "{shown} is not on {device}; `systemctl status {}` says what kept it from being mounted",
+            settings.disk.units.join(" ")
+        );
+        Err(CodedError::new(Code::BootstrapNotPrepared, context).into())
     }
 
     /// In memory: there when recovery may have replaced the first passphrase in this boot.

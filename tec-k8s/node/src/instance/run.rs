@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::host::{Kubeadm, KubeadmSettings, KubeletIdentity, start_kubelet};
+use crate::host::{Content, Kubeadm, KubeadmSettings, KubeletIdentity, start_kubelet};
 use crate::rpc::generated::init::api_server::ApiServer;
 use crate::rpc::{InitService, InitServicePorts, OlderMasterSecret, TicketClient};
 use anyhow::Context as _;
@@ -88,11 +88,18 @@ async fn settled(settings: &Settings, node: &Node) -> anyhow::Result<Option<u8>>
         }
         Standing::New => {
             if !node.has_new_disk().await? {
-                tracing::error!(
-                    "the state disk belongs to a cluster: it has to be recovered first"
-                );
+                match node.disk.content().await? {
+                    Content::Encrypted => tracing::error!(
+                        "the state disk belongs to a cluster: it has to be recovered first"
+                    ),
+                    content => tracing::error!(
+                        ?content,
+                        "the state disk is not made yet: `bootstrapper prepare` makes it"
+                    ),
+                }
                 return Ok(Some(exit::NOT_READY));
             }
+            node.keeps_state_on_disk(settings).await?;
         }
         Standing::Begun => tracing::warn!("an earlier attempt of this boot is taken up again"),
     }

@@ -163,6 +163,8 @@ pub struct Disk {
     pub units: Vec<String>,
     /// Take a disk whose sectors are not authenticated.
     pub dangerous_without_integrity: bool,
+    /// Take a state directory that does not lie on the state disk.
+    pub dangerous_state_elsewhere: bool,
 }
 
 impl Default for Disk {
@@ -176,6 +178,7 @@ impl Default for Disk {
                 "run-state.mount".to_owned(),
             ],
             dangerous_without_integrity: false,
+            dangerous_state_elsewhere: false,
         }
     }
 }
@@ -237,6 +240,7 @@ mod tests {
         assert_eq!(settings.join_port, 30090);
         assert!(!settings.join_services.dangerous_any_attestation_key);
         assert!(!settings.disk.dangerous_without_integrity);
+        assert!(!settings.disk.dangerous_state_elsewhere);
         assert!(!settings.accept_older_master_secret);
     }
 

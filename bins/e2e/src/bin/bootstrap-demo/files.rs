@@ -48,6 +48,7 @@ pub(crate) fn write_node(
          [disk]\ndevice = '{dir}/disk'\nkey_file = '{dir}/state.key'\n\
          header_file = '{dir}/state.header'\nunits = ['state.mount']\n\
          dangerous_without_integrity = true\n\
+         dangerous_state_elsewhere = true\n\
          [join_services]\nattestation_keys = [{keys}]\ndangerous_any_measurements = true\n\
          [kubernetes]\nexternal_etcd = ['http://{GATEWAY}:2379']\n\
          ignored_preflight_errors = ['all']\n\

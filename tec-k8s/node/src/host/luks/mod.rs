@@ -1,6 +1,8 @@
 //! The state disk as a LUKS2 header, through the program `cryptsetup`.
 
+mod blank;
 mod header;
+mod mounted;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -16,8 +18,10 @@ use tec_core::port::{PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
 use tempfile::TempDir;
 
+pub use self::blank::Content;
 use self::header::check;
 pub use self::header::{HeaderError, Integrity};
+pub use self::mounted::lies_on;
 use super::directory::{blocking, write_whole};
 use super::program::{Call, ProgramError, Programs};
 
@@ -225,6 +229,7 @@ impl StateDisk for LuksDisk {
                 return Err(PortError::new(PortErrorKind::Internal, operation));
             }
         }
+        self.mark_claimed().await?;
         let Some(initial) = initial.filter(|initial| !initial.ct_eq(key)) else {
             return Ok(());
         };

@@ -1,10 +1,12 @@
 //! Headers of real files; `cryptsetup` must be installed.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
 use tec_core::node::derive::ClusterId;
 use tec_core::node::lock::{LockOutcome, NodeLock};
+use tec_core::system::SystemEntropy;
 use tec_core::testing::MemoryNode;
 
 use super::super::program::HostPrograms;
@@ -140,4 +142,53 @@ async fn no_copy_of_a_header_stays_and_no_key_is_in_a_file_or_an_error() {
     fs::remove_file(directory.path().join("disk")).unwrap();
     let error = disk.opens_with(&key).await.unwrap_err();
     assert!(!tec_core::port::chain(&error).contains("canary"));
+}
+
+#[tokio::test]
+async fn a_disk_is_made_of_a_blank_one_and_is_nobodys_until_a_cluster_has_a_key() {
+    let directory = &tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    fs::File::create(at("disk")).unwrap().set_len(SIZE).unwrap();
+    let disk = || {
+        let programs = Arc::new(HostPrograms::new());
+        LuksDisk::new(at("disk"), at("key"), at("scratch"), programs).dangerous_without_integrity()
+    };
+    let disk = disk();
+    assert_eq!(disk.content().await.unwrap(), Content::Blank);
+    let passphrase = disk.dangerous_format(&SystemEntropy, &at("header")).await.unwrap();
+    assert_eq!(disk.content().await.unwrap(), Content::Unclaimed);
+    disk.keep_passphrase(&passphrase).unwrap();
+    assert!(disk.is_new().await.unwrap());
+    let mode = fs::metadata(at("key")).unwrap().permissions().mode();
+    assert_eq!((mode & 0o777, fs::read(at("key")).unwrap().len()), (0o400, 32));
+    assert!(at("header").exists());
+
+    // The memory of that boot is gone.
+    fs::rename(at("key"), at("lost")).unwrap();
+    assert_eq!(disk.content().await.unwrap(), Content::Unclaimed);
+    fs::rename(at("lost"), at("key")).unwrap();
+
+    // The power goes off between the cluster's key and the label.
+    let key = SecretBytes::new(vec![7; 32]);
+    let initial = SecretBytes::new(fs::read(at("key")).unwrap());
+    disk.add(&initial, &key).await.unwrap();
+    assert_eq!(disk.content().await.unwrap(), Content::Encrypted);
+    disk.rekey(&locked().await, &key).await.unwrap();
+    assert_eq!(disk.content().await.unwrap(), Content::Encrypted);
+    assert!(!disk.is_new().await.unwrap());
+    disk.dangerous_format(&SystemEntropy, &at("header")).await.unwrap();
+    assert!(!disk.opens_with(&key).await.unwrap());
+}
+
+#[tokio::test]
+async fn what_others_put_on_a_disk_is_named_and_a_disk_that_is_not_there_is_an_error() {
+    let Fixture { directory, disk } = &good();
+    assert_eq!(disk.content().await.unwrap(), Content::Encrypted);
+    let image = directory.path().join("disk");
+    let made = Command::new("mke2fs").args(["-q", "-F"]).arg(&image).status();
+    assert!(made.unwrap().success());
+    assert_eq!(disk.content().await.unwrap(), Content::Foreign("ext2".to_owned()));
+    fs::remove_file(image).unwrap();
+    let missing = disk.content().await.unwrap_err();
+    assert_eq!(missing.kind(), PortErrorKind::NotFound);
 }

@@ -1,0 +1,188 @@
+//! A disk that nobody opened yet: what lies on it, and how it is made a state disk.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Deserialize;
+use tec_core::port::{Entropy, PortError, PortErrorKind};
+use tec_core::secret::SecretBytes;
+
+use super::{CRYPTSETUP, LuksDisk, words};
+use crate::host::directory::write_whole;
+use crate::host::luks::Integrity;
+use crate::host::program::Call;
+
+/// Label of a disk whose only passphrase is in the memory of the boot that made it.
+const UNCLAIMED: &str = "tec-unclaimed";
+/// Label of a disk that a cluster has a key of.
+const CLAIMED: &str = "tec-state";
+/// Exit status of `blkid --probe` that found nothing (blkid(8), "EXIT STATUS").
+const NOTHING: i32 = 2;
+const PROBE_LIMIT: Duration = Duration::from_mins(1);
+/// Every sector is written once, for its integrity tag.
+const WIPE_LIMIT: Duration = Duration::from_hours(48);
+/// Bytes of the passphrase: as many as of the keys that take its place.
+const PASSPHRASE: usize = 32;
+/// The disk is mapped to this until it has a file system.
+const NAME: &str = "tec-new-state";
+const SCRATCH_MAPPING: &str = "/dev/mapper/tec-new-state";
+/// For root alone, and not to be changed.
+const KEY_MODE: u32 = 0o400;
+
+/// What lies on a disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "callers must decide for each")]
+pub enum Content {
+    /// Nothing that blkid(8) knows.
+    Blank,
+    /// A state disk whose passphrase was lost with the boot that made it, before a cluster had a key:
+    /// nobody can open it any more.
+    Unclaimed,
+    /// A LUKS disk that somebody may have the key of.
+    Encrypted,
+    /// Something else, by its name.
+    Foreign(String),
+}
+
+#[derive(Deserialize)]
+struct Slots {
+    keyslots: serde_json::Map<String, serde_json::Value>,
+}
+
+impl LuksDisk {
+    /// Looks at the disk, and changes nothing.
+    ///
+    /// # Errors
+    /// There is no such device, or it cannot be read.
+    pub async fn content(&self) -> Result<Content, PortError> {
+        let operation = "look what is on the state disk";
+        if !self.device.exists() {
+            let missing = format!("find the state disk {}", self.device.display());
+            return Err(PortError::new(PortErrorKind::NotFound, missing));
+        }
+        let mut arguments = words(&["--probe", "--output", "export"]);
+        arguments.push(self.device.clone().into());
+        let call = Call { program: "blkid", arguments, input: None, limit: PROBE_LIMIT };
+        let printed = match self.programs.run(call).await {
+            Ok(printed) => String::from_utf8_lossy(&printed).into_owned(),
+            Err(error) if error.status() == Some(NOTHING) => return Ok(Content::Blank),
+            Err(error) => return Err(error.during(operation)),
+        };
+        let value = |name: &str| {
+            let of_name =
+                |line: &str| line.strip_prefix(name)?.strip_prefix('=').map(str::to_owned);
+            printed.lines().find_map(of_name)
+        };
+        match value("TYPE").or_else(|| value("PTTYPE")) {
+            Some(kind) if kind == "crypto_LUKS" => {}
+            Some(kind) => return Ok(Content::Foreign(kind)),
+            None => return Ok(Content::Blank),
+        }
+        // With a second key, of a cluster, the power went off before the label was changed.
+        let is_unclaimed = value("LABEL").as_deref() == Some(UNCLAIMED) && self.slots().await? < 2;
+        Ok(if is_unclaimed { Content::Unclaimed } else { Content::Encrypted })
+    }
+
+    async fn slots(&self) -> Result<usize, PortError> {
+        let operation = "count the keys of the state disk";
+        let mut dump = words(&["luksDump", "--dump-json-metadata"]);
+        dump.push(self.device.clone().into());
+        let json = self.cryptsetup(dump, None).await.map_err(|error| error.during(operation))?;
+        let slots: Slots = serde_json::from_slice(&json)
+            .map_err(|error| PortError::new(PortErrorKind::Invalid, operation).because(error))?;
+        Ok(slots.keyslots.len())
+    }
+
+    /// Makes a state disk with a volume key and a passphrase that nobody had before, and a file system
+    /// on it. Leaves the checked header and the passphrase where systemd looks for them. Whatever was
+    /// there is lost.
+    ///
+    /// Progress goes to the standard output of this process: every sector is written.
+    ///
+    /// # Crash safety
+    /// The label says from the first write that the disk is nobody's, until a cluster has a key; the
+    /// passphrase is written last.
+    ///
+    /// # Errors
+    /// The disk is too small, read-only, or in use.
+    pub async fn dangerous_make(
+        &self,
+        entropy: &dyn Entropy,
+        header_file: &Path,
+    ) -> Result<(), PortError> {
+        // A process of this boot may have died with it.
+        if Path::new(SCRATCH_MAPPING).exists() {
+            self.close().await?;
+        }
+        let passphrase = self.dangerous_format(entropy, header_file).await?;
+        self.open(&passphrase, header_file).await?;
+        let made = self.make_file_system().await;
+        self.close().await?;
+        made?;
+        self.keep_passphrase(&passphrase)
+    }
+
+    /// Writes a header, and an integrity tag for each sector.
+    pub(super) async fn dangerous_format(
+        &self,
+        entropy: &dyn Entropy,
+        header_file: &Path,
+    ) -> Result<SecretBytes, PortError> {
+        let mut passphrase = zeroize::Zeroizing::new(vec![0; PASSPHRASE]);
+        entropy.fill(&mut passphrase);
+        let passphrase = SecretBytes::new(passphrase.to_vec());
+        // The parameters that `check` demands of a header.
+        let mut arguments = words(&["luksFormat", "--batch-mode", "--type", "luks2"]);
+        arguments.extend(words(&["--cipher", "aes-xts-plain64", "--key-size", "512"]));
+        arguments.extend(words(&["--sector-size", "4096", "--pbkdf", "argon2id"]));
+        arguments.extend(words(&["--hash", "sha256", "--label", UNCLAIMED]));
+        if self.integrity == Integrity::Required {
+            arguments.extend(words(&["--integrity", "hmac-sha256"]));
+            arguments.extend(words(&["--progress-frequency", "5"]));
+        }
+        arguments.extend(words(&["--key-file", "-"]));
+        arguments.push(self.device.clone().into());
+        let input = Some(&passphrase);
+        let call = Call { program: CRYPTSETUP, arguments, input, limit: WIPE_LIMIT };
+        let made = self.programs.run_shown(call).await;
+        made.map_err(|error| error.during("make the state disk"))?;
+        self.pin_header(&passphrase, header_file).await?;
+        Ok(passphrase)
+    }
+
+    async fn open(&self, key: &SecretBytes, header_file: &Path) -> Result<(), PortError> {
+        let mut arguments = words(&["open", "--type", "luks2", "--key-file", "-", "--header"]);
+        arguments.extend([header_file.into(), self.device.clone().into(), NAME.into()]);
+        let opened = self.cryptsetup(arguments, Some(key)).await;
+        opened.map(drop).map_err(|error| error.during("open the new state disk"))
+    }
+
+    /// systemd would not: for its rules of udev a mapped disk is not ready before it has one.
+    async fn make_file_system(&self) -> Result<(), PortError> {
+        let arguments = words(&["-q", SCRATCH_MAPPING]);
+        let call = Call { program: "mkfs.ext4", arguments, input: None, limit: PROBE_LIMIT * 10 };
+        let made = self.programs.run(call).await;
+        made.map(drop).map_err(|error| error.during("make the file system of the state disk"))
+    }
+
+    async fn close(&self) -> Result<(), PortError> {
+        let closed = self.cryptsetup(words(&["close", NAME]), None).await;
+        closed.map(drop).map_err(|error| error.during("close the new state disk"))
+    }
+
+    pub(super) fn keep_passphrase(&self, passphrase: &SecretBytes) -> Result<(), PortError> {
+        let content = passphrase.expose("systemd opens the disk with it");
+        write_whole(&self.initial_key, content, KEY_MODE).map_err(|error| {
+            let operation = format!("write {}", self.initial_key.display());
+            PortError::new(PortErrorKind::Unavailable, operation).because(error)
+        })
+    }
+
+    /// Says on the disk that a cluster has a key of it.
+    pub(super) async fn mark_claimed(&self) -> Result<(), PortError> {
+        let mut arguments = words(&["config", "--label", CLAIMED]);
+        arguments.push(self.device.clone().into());
+        let marked = self.cryptsetup(arguments, None).await;
+        marked.map(drop).map_err(|error| error.during("mark the state disk as claimed"))
+    }
+}

@@ -1,0 +1,81 @@
+//! `bootstrapper prepare`: a blank disk becomes the state disk of this boot.
+
+use tec_core::code::Code;
+use tec_core::node::port::StateDisk as _;
+use tec_core::system::SystemEntropy;
+use tec_support::exit;
+use tec_support::exit::CodedError;
+
+use crate::host::Content;
+use crate::instance::mapping;
+use crate::instance::node::{Node, Standing};
+use crate::instance::settings::Settings;
+
+/// What of a disk may be lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "all or nothing")]
+pub enum Erase {
+    /// Nothing that anybody may need.
+    Nothing,
+    /// All that is on it.
+    Everything,
+}
+
+/// Makes and mounts the state disk, unless a cluster may have a key of it, or `stop` comes first. The
+/// exit code.
+///
+/// # Errors
+/// Something else is on the disk, or it cannot be made or mounted.
+pub async fn run(
+    settings: &Settings,
+    erase: Erase,
+    stop: impl Future<Output = ()>,
+) -> anyhow::Result<u8> {
+    let node = Node::open(settings)?;
+    if node.standing().await? != Standing::New || node.recovering().exists() {
+        tracing::info!("this boot has its state disk already");
+        return Ok(exit::OK);
+    }
+    let _held = node.hold()?;
+    tokio::select! {
+        done = prepare(settings, &node, erase) => done,
+        () = stop => Ok(exit::FAILED),
+    }
+}
+
+async fn prepare(settings: &Settings, node: &Node, erase: Erase) -> anyhow::Result<u8> {
+    let disk = &settings.disk;
+    let content = node.disk.content().await?;
+    // An earlier process of this boot may have made it, and died.
+    let is_made = content == Content::Unclaimed && node.disk.is_new().await?;
+    match content {
+        _ if is_made => {}
+        Content::Blank | Content::Unclaimed => make(settings, node).await?,
+        Content::Encrypted | Content::Foreign(_) if erase == Erase::Everything => {
+            tracing::warn!(device = %disk.device.display(), "what is on the disk is erased");
+            make(settings, node).await?;
+        }
+        Content::Encrypted => {
+            tracing::info!("a cluster may have a key of the state disk; it stays as it is");
+            return Ok(exit::OK);
+        }
+        Content::Foreign(kind) => {
+            let device = disk.device.display();
+            let context = format!(
+                "{device} holds {kind}, which is not erased; name another disk in the settings, or \
+                 erase it with `bootstrapper prepare --dangerous-erase`"
+            );
+            return Err(CodedError::new(Code::BootstrapNotPrepared, context).into());
+        }
+    }
+    mapping::start(&*node.programs, &disk.units).await?;
+    node.keeps_state_on_disk(settings).await?;
+    tracing::info!("the state disk is made and mounted");
+    Ok(exit::OK)
+}
+
+async fn make(settings: &Settings, node: &Node) -> anyhow::Result<()> {
+    let device = settings.disk.device.display();
+    tracing::info!(%device, "the state disk is made; each sector is written once");
+    Ok(node.disk.dangerous_make(&SystemEntropy, &settings.disk.header_file).await?)
+}
