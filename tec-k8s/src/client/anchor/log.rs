@@ -21,9 +21,9 @@ use tec_core::digest::Sha256Digest;
 use tec_core::migrate::AnchorId;
 use tec_core::port::{AuditEvent, PortError};
 
-use super::snapshot::each;
 use crate::api;
 use crate::client::error::{is_conflict, port_error};
+use crate::client::pages::{each, whole_pages};
 use crate::client::{AUDIT, KubeRegistry, is_terminating, metadata_pages};
 
 /// Label of everything that is kept of an anchor; its value is the anchor.
@@ -49,7 +49,7 @@ impl KubeRegistry {
         self.take_from::<Secret>(&mut lines).await?;
         let record = self.authority_object().await?;
         take(&mut lines, &record);
-        each(self, |event: Event| {
+        each(self.objects(), whole_pages(), |event: Event| {
             if event.name_any().starts_with("tec-audit-") {
                 lines.extend(event.note);
             }
