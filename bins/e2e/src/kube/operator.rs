@@ -43,6 +43,8 @@ pub struct Bench {
     pub labels: Arc<Labels>,
     /// The operator's clock.
     pub clock: ShiftedClock,
+    /// What the operator deploys.
+    pub deploy: Deploy,
     token: String,
     running: JoinSet<anyhow::Result<()>>,
     stops: Vec<oneshot::Sender<()>>,
@@ -101,6 +103,7 @@ impl Bench {
             trust: Arc::default(),
             labels: Arc::default(),
             clock: ShiftedClock::default(),
+            deploy: Deploy::default(),
             token,
             running: JoinSet::new(),
             stops: Vec::new(),
@@ -139,20 +142,35 @@ impl Bench {
     /// # Errors
     /// Never yet.
     pub fn start_over(&mut self, identity: &str, client: Client) -> anyhow::Result<Health> {
-        let operator = Operator::new(
-            Parts::new(
-                client,
-                self.namespace.clone(),
-                identity.to_owned(),
-                Arc::clone(&self.trust) as _,
-                Arc::clone(&self.labels) as _,
-                Arc::new(Maker::new(Arc::new(Generation::V0_21))),
-                Arc::new(self.clock.clone()),
-                Arc::new(SystemEntropy),
-            )
-            .with_deploy(Deploy::default())
-            .with_keys(Arc::new(CompatLuksKey)),
-        );
+        Ok(self.start_of(self.parts(identity, client)))
+    }
+
+    /// Starts a replica that compares its clock with the API server's, as the program does.
+    ///
+    /// # Errors
+    /// There is no client.
+    pub fn start_comparing(&mut self, identity: &str) -> anyhow::Result<Health> {
+        let parts = self.parts(identity, self.client()?);
+        Ok(self.start_of(parts.with_server_clock()))
+    }
+
+    fn parts(&self, identity: &str, client: Client) -> Parts {
+        Parts::new(
+            client,
+            self.namespace.clone(),
+            identity.to_owned(),
+            Arc::clone(&self.trust) as _,
+            Arc::clone(&self.labels) as _,
+            Arc::new(Maker::new(Arc::new(Generation::V0_21))),
+            Arc::new(self.clock.clone()),
+            Arc::new(SystemEntropy),
+        )
+        .with_deploy(self.deploy.clone())
+        .with_keys(Arc::new(CompatLuksKey))
+    }
+
+    fn start_of(&mut self, parts: Parts) -> Health {
+        let operator = Operator::new(parts);
         let health = operator.health();
         let (stop, stopped) = oneshot::channel();
         self.stops.push(stop);
@@ -163,7 +181,7 @@ impl Bench {
             };
             operator.run(shutdown).await.context("the operator ended")
         });
-        Ok(health)
+        health
     }
 
     /// Asks all replicas to end, and waits for them.

@@ -38,6 +38,7 @@ mod rollover;
 mod rules;
 mod scale;
 mod servers;
+mod skew;
 mod standing;
 mod swap;
 mod targets;
