@@ -28,6 +28,7 @@ mod machines;
 mod managed;
 mod migrate;
 mod moves;
+mod outage;
 mod packages;
 mod parity;
 mod ports;
