@@ -45,4 +45,5 @@ mod swap;
 mod targets;
 mod tls;
 mod trustee;
+mod upgrade;
 mod volumes;
