@@ -20,6 +20,8 @@ use crate::builtin::{KERNEL, World, boot, builtin};
 const SECONDS: u64 = 60;
 /// Whatever waited goes on by then: leases run out within 15 s, watches are tried again within 30 s.
 const SOON: Duration = Duration::from_mins(1);
+/// What nodes ask is answered by then, also while the API server hangs.
+const TOLD: Duration = Duration::from_secs(45);
 const REGISTER: &str = "/ignition-clevis-pin-trustee";
 const KEYS: &str = "/register-ak";
 
@@ -58,8 +60,9 @@ impl Node {
 
     /// Nodes are told a code, and no process is one that a kubelet would restart.
     async fn is_told_to_wait(&self, world: &World, tpm: &SoftTpm) {
-        let (registered, kept, fetched) =
-            tokio::join!(self.register(), self.submit(), world.fetch(tpm));
+        let all = async { tokio::join!(self.register(), self.submit(), world.fetch(tpm)) };
+        let told = tokio::time::timeout(TOLD, all).await;
+        let (registered, kept, fetched) = told.unwrap();
         for (status, told) in [&registered, &kept] {
             assert_eq!(*status, StatusCode::SERVICE_UNAVAILABLE, "{told}");
             assert!(told.to_string().contains("TEC-R503"), "{told}");
