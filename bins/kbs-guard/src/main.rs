@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Parser as _;
@@ -17,6 +18,9 @@ use tec_support::serve::{Shutdown, Transport, bind};
 use tec_support::tls::LiveCertificate;
 use tec_support::{SystemClock, exit, program, tls};
 use tokio::task::JoinSet;
+
+/// The clocks are compared by then, if the API server answers.
+const COMPARED: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -36,6 +40,8 @@ async fn run(args: Args) -> anyhow::Result<u8> {
     let known = if args.kubernetes {
         let api = ApiServer::of_this_pod(None).await?;
         api.spawn(&mut tasks, &shutdown);
+        // The gate is closed until then. An API server that is away holds up nobody but nodes.
+        let _ = tokio::time::timeout(COMPARED, api.clock.compared()).await;
         let server_clock = api.clock.clone();
         gate = Arc::new(move || server_clock.refusal());
         Known::cluster(&api, args.pins.pins(), args.tls_ca.as_deref())

@@ -95,6 +95,12 @@ impl ServerClock {
         self.clock.now().plus_seconds(behind.saturating_neg())
     }
 
+    /// Waits for the first comparison.
+    pub async fn compared(&self) {
+        // The sender lives as long as this value.
+        let _ = self.ahead.subscribe().wait_for(Option::is_some).await;
+    }
+
     /// Sees when the clocks begin or cease to agree, or differ by another amount.
     pub fn subscribe(&self) -> watch::Receiver<Option<i64>> {
         self.ahead.subscribe()

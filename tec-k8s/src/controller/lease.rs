@@ -46,7 +46,7 @@ impl Leadership {
                     tracing::warn!(error = chain(&error), "the lease cannot be read");
                 }
                 Err(_) => {
-                    tracing::warn!("the lease cannot be read: the API server does not answer")
+                    tracing::warn!("the lease cannot be read: the API server does not answer");
                 }
             }
             tokio::time::sleep(RENEW).await;

@@ -160,8 +160,7 @@ async fn synced(ctx: &Context) {
 /// Waits until the clocks were compared, if they are.
 async fn compared(ctx: &Context) {
     if let Some(clock) = &ctx.parts.server_clock {
-        // The sender lives as long as the clock.
-        let _ = clock.subscribe().wait_for(Option::is_some).await;
+        clock.compared().await;
     }
 }
 
