@@ -288,6 +288,12 @@ codes! {
     ClusterUnreachable = "TEC-C503", 503, "the API server of the cluster does not answer",
         "The kubeconfig names another cluster, the network is down, or the API server has a fault.",
         "Try `kubectl get --raw /readyz` with the same context.";
+    ClockSkewed = "TEC-C425", 503, "the server's clock is wrong",
+        "The clock of the host that runs the server differs from the API server's by more than 30 seconds. Servers \
+         register no node and release no key; the operator issues and renews no certificate, removes no unclaimed \
+         machine, and publishes only images that are approved by both clocks. Revocations still take effect.",
+        "The server's log and the condition `Ready` of the cluster object say by how much. Find out which of the two \
+         hosts is wrong (`chronyc tracking` on both) and synchronize its clock; everything resumes by itself.";
     NodeTpm = "TEC-N500", 503, "the TPM cannot be used",
         "There is no TPM, it is busy, or the resource manager is missing.",
         "Check /dev/tpmrm0, or name another TPM with --tcti.";

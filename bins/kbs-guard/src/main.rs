@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Parser as _;
@@ -9,12 +10,17 @@ use kbs_guard::cli::Args;
 use kbs_guard::compose;
 use kbs_guard::compose::{ApiServer, Known};
 use kbs_guard::keys::Keys;
+use tec_core::http::ReplyStyle;
 use tec_core::port::Clock;
+use tec_support::front::{Gate, gated};
 use tec_support::listen::{Counts, Limits, Server};
 use tec_support::serve::{Shutdown, Transport, bind};
 use tec_support::tls::LiveCertificate;
 use tec_support::{SystemClock, exit, program, tls};
 use tokio::task::JoinSet;
+
+/// The clocks are compared by then, if the API server answers.
+const COMPARED: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -30,9 +36,14 @@ async fn run(args: Args) -> anyhow::Result<u8> {
 
     let verifier = args.evidence.verifier(&clock)?;
     let store = compose::open(&args.state_dir)?;
+    let mut gate: Gate = Arc::new(|| None);
     let known = if args.kubernetes {
         let api = ApiServer::of_this_pod(None).await?;
         api.spawn(&mut tasks, &shutdown);
+        // The gate is closed until then. An API server that is away holds up nobody but nodes.
+        let _ = tokio::time::timeout(COMPARED, api.clock.compared()).await;
+        let server_clock = api.clock.clone();
+        gate = Arc::new(move || server_clock.refusal());
         Known::cluster(&api, args.pins.pins(), args.tls_ca.as_deref())
     } else {
         let keys = Keys::new(args.keys.clone(), Arc::clone(&store), Arc::clone(&clock));
@@ -48,7 +59,7 @@ async fn run(args: Args) -> anyhow::Result<u8> {
 
     let listener = bind(args.listen)?;
     let address = listener.local_addr()?;
-    let public = compose::public(&guard, args.auth_rate);
+    let public = gated(compose::public(&guard, args.auth_rate), gate, ReplyStyle::KeyBroker);
     let connections = Counts::new("public");
     let server = Server::new(transport, public).counted_by(&connections);
     tasks.spawn(server.run(listener, shutdown.clone()));

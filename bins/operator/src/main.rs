@@ -78,6 +78,7 @@ fn parts(args: &Args, client: Client) -> anyhow::Result<Parts> {
         clock,
         entropy,
     )
+    .with_server_clock()
     .with_deploy(args.deploy()?)
     .with_keys(args.disk_keys.generator()))
 }

@@ -1,7 +1,7 @@
 //! A server that nodes reach, as a pod: the public port, and a port for probes and metrics.
 //!
 //! ```text
-//!   0.0.0.0:PORT     TLS with live reload ─► rate limit ─► counted ─► the service
+//!   0.0.0.0:PORT     TLS with live reload ─► counted ─► rate limit ─► gate, deadline ─► the service
 //!   --metrics-addr   /metrics /livez /healthz /readyz, in plain HTTP
 //! ```
 
@@ -10,15 +10,18 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use axum::Router;
+use axum::extract::{Request, State};
 use axum::http::StatusCode;
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use clap::Args;
 use tec_core::code::Code;
-use tec_core::http::ReplyStyle;
+use tec_core::http::{ReplyStyle, refusal};
 use tec_core::port::Clock;
 use tokio::task::JoinSet;
 
@@ -31,6 +34,10 @@ use crate::serve::{Shutdown, Transport, bind};
 use crate::shared::{Network, SharedSources};
 use crate::tls::LiveCertificate;
 use crate::{SystemClock, listen, tls};
+
+/// Longest time in which a request is answered, its body included: an API server that hangs must not
+/// hold up a node that could ask another server.
+const ANSWER: Duration = Duration::from_secs(30);
 
 /// Flags of such a server; those for TLS are the ones of the existing programs
 /// (trusted-cluster-operator).
@@ -78,12 +85,17 @@ pub struct Front {
     pub style: ReplyStyle,
     /// What is counted.
     pub metrics: Arc<RequestMetrics>,
+    /// Why nobody is served at the moment, if so.
+    pub gate: Gate,
     /// Further metrics, in the text format of Prometheus.
     pub also: Option<MoreMetrics>,
 }
 
 /// Metrics that a part of the service counts itself.
 pub type MoreMetrics = Arc<dyn Fn() -> String + Send + Sync>;
+
+/// The code that refuses every request, while there is one.
+pub type Gate = Arc<dyn Fn() -> Option<Code> + Send + Sync>;
 
 /// Whether the server shall get requests.
 pub type Ready = Arc<dyn Fn() -> bool + Send + Sync>;
@@ -97,10 +109,39 @@ impl fmt::Debug for Front {
 impl Front {
     fn public(self, rate: NonZeroU32, shared: SharedSources) -> Router {
         let limiter = Arc::new(Limiter::new(rate, self.style).shared_by(shared));
-        self.service
+        gated(self.service.layer(from_fn_with_state(self.style, in_time)), self.gate, self.style)
             .layer(from_fn_with_state(limiter, limit))
             .layer(from_fn_with_state(self.metrics, count))
     }
+}
+
+/// The service, behind a gate.
+pub fn gated(service: Router, gate: Gate, style: ReplyStyle) -> Router {
+    service.layer(from_fn_with_state((gate, style), admit))
+}
+
+async fn admit(
+    State((gate, style)): State<(Gate, ReplyStyle)>,
+    request: Request,
+    next: Next,
+) -> Response {
+    match gate() {
+        Some(code) => refusal(style, code).into_response(),
+        None => next.run(request).await,
+    }
+}
+
+/// Answers in time, whatever the service waits for.
+async fn in_time(State(style): State<ReplyStyle>, request: Request, next: Next) -> Response {
+    let late = match style {
+        ReplyStyle::KeyBroker => Code::StoreUnavailable,
+        _ => Code::RegisterUnavailable,
+    };
+    let answer = tokio::time::timeout(ANSWER, next.run(request)).await;
+    answer.unwrap_or_else(|_| {
+        tracing::warn!(code = %late, "a request was not answered in time");
+        refusal(style, late).into_response()
+    })
 }
 
 fn status(
@@ -152,6 +193,8 @@ pub async fn run(
     let listener = bind(SocketAddr::new(args.bind, port))?;
     let address = listener.local_addr()?;
     let connections = Counts::new("public");
+    let gate = Arc::clone(&front.gate);
+    let ready: Ready = Arc::new(move || ready() && gate().is_none());
     if let Some(address) = args.metrics_addr {
         let listener = bind(address)?;
         let address = listener.local_addr()?;
@@ -238,6 +281,36 @@ mod tests {
         assert!(coded.context.contains("--dangerous-plain-http"));
         let named = speaks(&["--dangerous-plain-http"]).unwrap();
         assert!(matches!(named, Transport::DangerousPlain));
+    }
+
+    fn front(service: Router, gate: Gate) -> Router {
+        let metrics = RequestMetrics::new(("a_total", "Requests."), ("a_seconds", "Time."));
+        let style = ReplyStyle::Registration;
+        let front = Front { service, style, metrics, gate, also: None };
+        let peer =
+            axum::extract::connect_info::MockConnectInfo(SocketAddr::from(([127, 0, 0, 1], 1)));
+        front.public(NonZeroU32::new(1000).unwrap(), SharedSources::default()).layer(peer)
+    }
+
+    #[tokio::test]
+    async fn a_closed_gate_refuses_with_its_code_and_an_open_one_does_not() {
+        let code = Arc::new(std::sync::Mutex::new(Some(Code::ClockSkewed)));
+        let seen = Arc::clone(&code);
+        let service = Router::new().fallback(async || StatusCode::OK);
+        let router = front(service, Arc::new(move || *seen.lock().unwrap()));
+        let request = || Request::get("/").body(Body::empty()).unwrap();
+        let refused = router.clone().oneshot(request()).await.unwrap();
+        assert_eq!(refused.extensions().get(), Some(&Code::ClockSkewed));
+        assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+        *code.lock().unwrap() = None;
+        assert_eq!(ask(&router, "/").await, StatusCode::OK);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_service_that_waits_for_ever_is_answered_for() {
+        let service = Router::new().fallback(async || std::future::pending::<StatusCode>().await);
+        let router = front(service, Arc::new(|| None));
+        assert_eq!(ask(&router, "/").await, StatusCode::SERVICE_UNAVAILABLE);
     }
 
     async fn ask(router: &Router, path: &str) -> StatusCode {

@@ -162,6 +162,8 @@ pub enum Reason {
     Expired,
     /// A child object cannot be applied.
     ApplyFailed,
+    /// The operator's clock differs from the API server's.
+    ClockSkewed,
     /// The machine proved what it booted, and got its key.
     AttestationSucceeded,
     /// The machine did not prove what it booted.
@@ -223,6 +225,7 @@ impl Reason {
             Self::Progressing => "Progressing",
             Self::Expired => "Expired",
             Self::ApplyFailed => "ApplyFailed",
+            Self::ClockSkewed => "ClockSkewed",
             Self::AttestationSucceeded => "AttestationSucceeded",
             Self::AttestationFailed => "AttestationFailed",
             Self::ResourcePolicyDenied => "ResourcePolicyDenied",

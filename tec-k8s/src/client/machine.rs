@@ -15,11 +15,10 @@ use tec_core::port::{
 use tec_core::time::Timestamp;
 
 use super::error::{is_conflict, is_not_found, port_error};
+use super::pages::{each, whole_pages};
 use super::{AUDIT, KubeRegistry, is_terminating, note};
 use crate::api;
 
-/// Objects in one answer of a list.
-const PAGE: u32 = 500;
 /// Machines that no key was bound to and that were not revoked, quarantined and retired ones among them. An unset field is the empty text in a selector.
 const UNCLAIMED: &str = "status.attestationKey.name=,spec.revokedAt=";
 
@@ -43,23 +42,16 @@ impl KubeRegistry {
         Ok(others.into_iter().min_by_key(|object| (object.creation_timestamp(), object.name_any())))
     }
 
-    /// Every machine object that a selector of fields chooses, page by page.
+    /// Every machine object that a selector of fields chooses and that is not being removed.
     pub(super) async fn machine_objects(
         &self,
         fields: Option<&str>,
     ) -> Result<Vec<api::Machine>, PortError> {
-        let mut params = ListParams::default().limit(PAGE);
-        params.field_selector = fields.map(str::to_owned);
+        let field_selector = fields.map(str::to_owned);
+        let params = ListParams { field_selector, ..whole_pages() };
         let mut all = Vec::new();
-        loop {
-            let page = self.machines().list(&params).await;
-            let page = page.map_err(|error| port_error("list the machines", error))?;
-            params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
-            all.extend(page.items);
-            if params.continue_token.is_none() {
-                return Ok(all);
-            }
-        }
+        each(self.machines(), params, |machine| all.push(machine)).await?;
+        Ok(all)
     }
 
     async fn unclaimed(&self) -> Result<BTreeSet<String>, PortError> {
@@ -178,8 +170,8 @@ impl MachineRegistry for KubeRegistry {
         limit: usize,
     ) -> Result<Vec<Machine>, PortError> {
         let objects = self.machine_objects(None).await?;
-        let live = objects.iter().filter(|object| !is_terminating(*object));
-        let mut machines: Vec<Machine> = live.filter_map(|object| object.to_core().ok()).collect();
+        let known = objects.iter().filter_map(|object| object.to_core().ok());
+        let mut machines: Vec<Machine> = known.collect();
         machines.retain(|machine| after.is_none_or(|after| machine.id > after));
         machines.sort_by_key(|machine| machine.id);
         machines.dedup_by_key(|machine| machine.id);

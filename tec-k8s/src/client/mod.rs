@@ -39,6 +39,7 @@ mod recovery;
 mod remembered;
 mod room;
 mod secret;
+mod server_clock;
 
 use std::fmt;
 use std::sync::Arc;
@@ -63,6 +64,7 @@ pub use self::record::{AttemptRecords, TRUSTED_AUTHORITIES, read_authorities};
 pub use self::remembered::remembered_of;
 use self::room::Rooms;
 pub use self::secret::SECRET_KEY;
+pub use self::server_clock::ServerClock;
 use crate::api;
 
 /// The last audit line about an object, JSON.

@@ -1,4 +1,4 @@
-//! The metadata of all objects of a kind.
+//! All objects of a kind, or their metadata.
 
 use std::fmt::Debug;
 
@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use tec_core::port::PortError;
 
 use super::error::port_error;
+use super::is_terminating;
 
 /// Objects in one answer of a list.
 const PAGE: u32 = 500;
@@ -20,8 +21,7 @@ pub(crate) fn metadata_pages<K>(
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
-    let first = Some(ListParams::default().limit(PAGE));
-    try_unfold((objects, first), async |(objects, params)| {
+    try_unfold((objects, Some(whole_pages())), async |(objects, params)| {
         let Some(mut params) = params else { return Ok(None) };
         let page = objects.list_metadata(&params).await;
         let page = page.map_err(|error| port_error(format!("list {}", K::plural(&())), error))?;
@@ -29,4 +29,29 @@ where
         let next = params.continue_token.is_some().then_some(params);
         Ok(Some((page.items, (objects, next))))
     })
+}
+
+/// Everything, in pages of objects that are not large.
+pub(super) fn whole_pages() -> ListParams {
+    ListParams::default().limit(PAGE)
+}
+
+/// Hands over every object that these parameters choose and that is not being removed, page by page.
+pub(super) async fn each<K>(
+    objects: Api<K>,
+    mut params: ListParams,
+    mut take: impl FnMut(K),
+) -> Result<(), PortError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    loop {
+        let page = objects.list(&params).await;
+        let page = page.map_err(|error| port_error(format!("list {}", K::plural(&())), error))?;
+        params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+        page.items.into_iter().filter(|object| !is_terminating(object)).for_each(&mut take);
+        if params.continue_token.is_none() {
+            return Ok(());
+        }
+    }
 }

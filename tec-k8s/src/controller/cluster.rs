@@ -6,13 +6,14 @@ use k8s_openapi::api::apps::v1::Deployment;
 use kube::ResourceExt as _;
 use serde_json::json;
 use tec_core::boot::LiveImages;
+use tec_core::code::Code;
 use tec_core::pcr::PcrIndex;
 use tec_core::port::{PortError, chain};
 
 use super::broker;
 use super::broker::available_since;
 use super::child::apply;
-use super::context::{Context, Task};
+use super::context::Context;
 use super::queue::Next;
 use super::report::{Said, conditions, resumed};
 use super::rollout;
@@ -87,14 +88,7 @@ fn wake_if_another_counts(ctx: &Context) {
     }
     memory.counting = counts;
     drop(memory);
-    let caches = &ctx.caches;
-    let machines = caches.machines.all().into_iter().map(|object| Task::Machine(object.name_any()));
-    let keys = caches.keys.all().into_iter().map(|object| Task::Key(object.name_any()));
-    let images = caches.images.all().into_iter().map(|object| Task::Image(object.name_any()));
-    for task in machines.chain(keys).chain(images) {
-        ctx.queue.wake(task);
-    }
-    ctx.publish.notify_one();
+    ctx.wake_all();
 }
 
 async fn install(
@@ -102,6 +96,11 @@ async fn install(
     cluster: &TrustedExecutionCluster,
     rollout: &mut Rollout,
 ) -> Result<(), PortError> {
+    if let Err(skew) = ctx.clock_agrees() {
+        // Certificates of a wrong clock would be refused, and good ones replaced. Revocations go out.
+        configure(ctx, cluster).await?;
+        return Err(skew);
+    }
     token::ensure(ctx, cluster).await?;
     endorsement::ensure_key(ctx, cluster).await?;
     // Durable before anything serves with them, or tells nodes of them.
@@ -130,11 +129,15 @@ async fn install(
     }
     broker::remove_other(ctx, cluster).await?;
     // The keys that Trustees are reached with are there now.
+    configure(ctx, cluster).await?;
+    endorsement::check_roots(ctx, cluster).await
+}
+
+async fn configure(ctx: &Context, cluster: &TrustedExecutionCluster) -> Result<(), PortError> {
     let publish = cluster.spec.publish.clone().unwrap_or_default();
     let configured = ctx.parts.trust.configure(cluster, &publish).await;
     ctx.memory().is_configured = true;
-    configured?;
-    endorsement::check_roots(ctx, cluster).await
+    configured
 }
 
 fn verdicts(
@@ -162,8 +165,9 @@ fn verdicts(
         .map(|target| target.name.clone())
         .collect();
     let (tls, plain) = tls(cluster);
-    let (ready, missing) = if error.is_some() {
-        (Reason::ApplyFailed, why.clone())
+    let (ready, missing) = if let Some(error) = error {
+        let is_clock = error.code() == Some(Code::ClockSkewed);
+        (if is_clock { Reason::ClockSkewed } else { Reason::ApplyFailed }, why.clone())
     } else if tls == Reason::PlainHttpUndecided {
         (tls, plain.clone())
     } else if let Some(waiting) = rollout.waiting() {
@@ -183,9 +187,10 @@ fn verdicts(
         (ConditionKind::Installed, installed, why),
         (ConditionKind::Tls, tls, plain),
         audit_durable(cluster),
-        rollout.said(),
         (ConditionKind::Ready, ready, missing),
     ];
+    // After an error some Deployments may not have been looked at.
+    said.extend((error.is_none() || rollout.waiting().is_some()).then(|| rollout.said()));
     said.extend(authority);
     said
 }
@@ -278,7 +283,7 @@ async fn write(
     let targets = ctx.memory().targets.clone();
     let pins = ctx.parts.trust.pins();
     let images = live_images(ctx);
-    let pinned = pins.shared(&LiveImages::at(&images, ctx.now()));
+    let pinned = pins.shared(&LiveImages::at(&images, ctx.latest()));
     let pinned: Vec<PcrIndex> = pinned.iter().collect();
     let status = json!({
         "conditions": conditions(ctx, cluster, known.map(|status| &status.conditions), &said)?,

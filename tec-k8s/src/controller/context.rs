@@ -26,7 +26,7 @@ use crate::api::{
     AUTHORITY, ApprovedImage, AttestationKey, ConditionKind, FIELD_MANAGER, Machine, Reason,
     TargetStatus, TrustedExecutionCluster,
 };
-use crate::client::{KubeRegistry, record_of, remembered_of};
+use crate::client::{KubeRegistry, ServerClock, record_of, remembered_of};
 use crate::signal;
 
 /// An object to look at, by name.
@@ -178,6 +178,26 @@ impl Context {
 
     pub(super) fn now(&self) -> Timestamp {
         self.parts.clock.now()
+    }
+
+    /// Whether something may be decided by this clock.
+    pub(super) fn clock_agrees(&self) -> Result<(), PortError> {
+        self.parts.server_clock.as_ref().map_or(Ok(()), ServerClock::check)
+    }
+
+    /// Time by which approvals expire.
+    pub(super) fn latest(&self) -> Timestamp {
+        self.parts.server_clock.as_ref().map_or_else(|| self.now(), ServerClock::latest)
+    }
+
+    /// Looks at every machine, key and image, and publishes again.
+    pub(super) fn wake_all(&self) {
+        let caches = &self.caches;
+        let machines = caches.machines.all().into_iter().map(|it| Task::Machine(it.name_any()));
+        let keys = caches.keys.all().into_iter().map(|it| Task::Key(it.name_any()));
+        let images = caches.images.all().into_iter().map(|it| Task::Image(it.name_any()));
+        machines.chain(keys).chain(images).for_each(|task| self.queue.wake(task));
+        self.publish.notify_one();
     }
 
     /// Never held across an await.

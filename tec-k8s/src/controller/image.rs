@@ -62,7 +62,7 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
     if ctx.claim(&*image, owner, &[], None).await? {
         return Ok(Next::Wait);
     }
-    if let Some((reason, message)) = ended(&image, ctx.now()) {
+    if let Some((reason, message)) = ended(&image, ctx.latest()) {
         job::remove(ctx, &image.spec.image).await?;
         say(ctx, &image, reason, &message).await?;
         return Ok(Next::Wait);

@@ -39,11 +39,14 @@ impl Leadership {
     /// Waits until this replica leads.
     pub(super) async fn acquire(&mut self, now: impl Fn() -> Timestamp) {
         loop {
-            match self.attempt(now()).await {
-                Ok(true) => return,
-                Ok(false) => {}
-                Err(error) => {
+            match tokio::time::timeout(GIVE_UP, self.attempt(now())).await {
+                Ok(Ok(true)) => return,
+                Ok(Ok(false)) => {}
+                Ok(Err(error)) => {
                     tracing::warn!(error = chain(&error), "the lease cannot be read");
+                }
+                Err(_) => {
+                    tracing::warn!("the lease cannot be read: the API server does not answer");
                 }
             }
             tokio::time::sleep(RENEW).await;
@@ -151,5 +154,34 @@ fn taken(answer: Result<Lease, kube::Error>) -> Result<bool, PortError> {
         Ok(_) => Ok(true),
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
         Err(error) => Err(port_error("take the lease", error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use http::{Request, Response};
+    use kube::Client;
+    use kube::client::Body;
+    use tower::service_fn;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_replica_that_waits_asks_again_although_the_api_server_never_answers() {
+        let asked = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&asked);
+        let service = service_fn(move |_: Request<Body>| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            std::future::pending::<Result<Response<Body>, Infallible>>()
+        });
+        let leases = Api::namespaced(Client::new(service, "n"), "n");
+        let mut leadership = Leadership::new(leases, "one".to_owned());
+        let waits = leadership.acquire(|| Timestamp::EPOCH);
+        assert!(tokio::time::timeout(Duration::from_mins(1), waits).await.is_err());
+        assert!(asked.load(Ordering::SeqCst) >= 4);
     }
 }

@@ -7,6 +7,7 @@ use tec_core::luks::{CompatLuksKey, LuksKeyGenerator};
 use tec_core::port::{Clock, Entropy};
 
 use super::trust::{LabelReader, Trust, TrusteeMaker};
+use crate::client::ServerClock;
 use crate::render::Deploy;
 
 /// What the program brings.
@@ -31,6 +32,8 @@ pub struct Parts {
     pub keys: Arc<dyn LuksKeyGenerator>,
     /// Time.
     pub clock: Arc<dyn Clock>,
+    /// The API server's clock, if it has to agree.
+    pub server_clock: Option<ServerClock>,
     /// Randomness.
     pub entropy: Arc<dyn Entropy>,
 }
@@ -59,8 +62,16 @@ impl Parts {
             maker,
             keys: Arc::new(CompatLuksKey),
             clock,
+            server_clock: None,
             entropy,
         }
+    }
+
+    /// Decides nothing by a clock that differs from the API server's.
+    #[must_use]
+    pub fn with_server_clock(self) -> Self {
+        let clock = ServerClock::new(self.client.clone(), Arc::clone(&self.clock));
+        Self { server_clock: Some(clock), ..self }
     }
 
     /// Deploys these images.

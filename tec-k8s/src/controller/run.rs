@@ -147,12 +147,20 @@ async fn synced(ctx: &Context) {
         caches.deployments.synced(),
         caches.secrets.synced(),
         caches.authority.synced(),
+        compared(ctx),
     );
     let names = ctx.caches.machines.all();
     let names = names.iter().map(|machine| machine.name_any());
     ctx.memory().unseen.extend(names);
     for machine in ctx.caches.machines.all() {
         ctx.queue.wake(Task::Machine(machine.name_any()));
+    }
+}
+
+/// Waits until the clocks were compared, if they are.
+async fn compared(ctx: &Context) {
+    if let Some(clock) = &ctx.parts.server_clock {
+        clock.compared().await;
     }
 }
 
@@ -167,7 +175,7 @@ async fn follow(ctx: &Context) {
         watcher::Config::default().labels(&format!("app.kubernetes.io/managed-by={FIELD_MANAGER}"));
     let caches = &ctx.caches;
     let any = watcher::Config::default;
-    let watches: [BoxFuture<'_, ()>; 12] = [
+    let watches: [BoxFuture<'_, ()>; 13] = [
         caches
             .clusters
             .follow(watcher(ctx.objects(), any()), |cluster| {
@@ -227,6 +235,7 @@ async fn follow(ctx: &Context) {
             .boxed(),
         attempt::follow(ctx).boxed(),
         authority(ctx),
+        clock(ctx, wake_cluster).boxed(),
         child::<ConfigMap>(ctx, &ours, &wake_cluster),
         child::<Service>(ctx, &ours, &wake_cluster),
         child::<NetworkPolicy>(ctx, &ours, &wake_cluster),
@@ -237,20 +246,23 @@ async fn follow(ctx: &Context) {
 /// Follows the record of authority. When it changes, so may everything that is published.
 fn authority(ctx: &Context) -> BoxFuture<'_, ()> {
     let one = watcher::Config::default().fields(&format!("metadata.name={AUTHORITY}"));
-    let changed = |_: &ConfigMap| {
-        for machine in ctx.caches.machines.all() {
-            ctx.queue.wake(Task::Machine(machine.name_any()));
-        }
-        for key in ctx.caches.keys.all() {
-            ctx.queue.wake(Task::Key(key.name_any()));
-        }
-        for image in ctx.caches.images.all() {
-            ctx.queue.wake(Task::Image(image.name_any()));
-        }
-        ctx.publish.notify_one();
-    };
     let events = watcher(ctx.objects::<ConfigMap>(), one);
-    ctx.caches.authority.follow(events, changed).boxed()
+    ctx.caches.authority.follow(events, |_| ctx.wake_all()).boxed()
+}
+
+/// Compares the clocks, and looks at everything again when they begin or cease to agree.
+async fn clock(ctx: &Context, wake_cluster: impl Fn()) {
+    let Some(clock) = &ctx.parts.server_clock else {
+        return futures::future::pending().await;
+    };
+    let mut changes = clock.subscribe();
+    let wake = async {
+        while changes.changed().await.is_ok() {
+            wake_cluster();
+            ctx.wake_all();
+        }
+    };
+    futures::join!(clock.follow(), wake);
 }
 
 /// Follows children of which only it matters that something happened to them.

@@ -27,7 +27,7 @@ const FOREIGN_FINALIZER: &str = "trusted-execution-clusters.io/attestationkey-se
 /// Runs until it is dropped.
 pub(super) async fn run(ctx: &Context) {
     loop {
-        if !ctx.is_paused() {
+        if !ctx.is_paused() && ctx.clock_agrees().is_ok() {
             clean(ctx).await;
         }
         count(ctx);
@@ -92,7 +92,7 @@ fn count(ctx: &Context) {
     let keys = ctx.caches.keys.all();
     let states: Vec<_> = keys.iter().map(|key| key_state(key)).collect();
     set(ctx, Metric::Keys, &["bound", "pending", "rejected", "revoked"], &states);
-    let (images, now) = (ctx.caches.images.all(), ctx.now());
+    let (images, now) = (ctx.caches.images.all(), ctx.latest());
     let states: Vec<_> = images.iter().map(|image| image_state(image, now)).collect();
     set(ctx, Metric::Images, &["live", "computing", "failed", "ended"], &states);
     next_ca(ctx);

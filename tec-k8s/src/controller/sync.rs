@@ -137,7 +137,7 @@ pub(super) fn live_images(ctx: &Context) -> Vec<ApprovedImage> {
     if ctx.cluster().is_none() || !ctx.may(Deed::Release) {
         return Vec::new();
     }
-    let now = ctx.now();
+    let now = ctx.latest();
     let all = ctx.caches.images.all();
     let present = all.iter().filter(|image| image.metadata.deletion_timestamp.is_none());
     let known =

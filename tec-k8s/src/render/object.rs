@@ -1,5 +1,8 @@
 //! Objects of the kinds that are deployed.
 
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Service, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
@@ -55,6 +58,8 @@ objects!(
     Deployment,
     PodDisruptionBudget,
     NetworkPolicy,
+    ValidatingAdmissionPolicy,
+    ValidatingAdmissionPolicyBinding,
 );
 
 impl Object {

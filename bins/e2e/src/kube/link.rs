@@ -5,6 +5,7 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context as _;
@@ -15,8 +16,12 @@ use axum::response::{IntoResponse as _, Response};
 use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _};
 use http::StatusCode;
-use http::header::{ACCEPT, AUTHORIZATION, HOST};
+use http::header::{ACCEPT, AUTHORIZATION, DATE, HOST};
+use k8s_openapi::jiff;
+use k8s_openapi::jiff::fmt::rfc2822::DateTimePrinter;
 use kube::{Client, Config};
+use tec_core::port::Clock as _;
+use tec_support::SystemClock;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -109,6 +114,8 @@ struct Shared {
     allowance: Mutex<Allowance>,
     traffic: Mutex<Traffic>,
     fate: watch::Sender<Fate>,
+    /// Seconds that the API server's clock seems to be ahead.
+    ahead: AtomicI64,
 }
 
 impl Shared {
@@ -152,6 +159,7 @@ impl Link {
             allowance: Mutex::default(),
             traffic: Mutex::default(),
             fate: watch::Sender::default(),
+            ahead: AtomicI64::new(0),
         });
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let url = format!("http://{}", listener.local_addr()?);
@@ -180,6 +188,11 @@ impl Link {
     /// Breaks off what is under way, and lets nothing pass, or mends it.
     pub fn set_cut(&self, is_cut: bool) {
         self.shared.fate.send_modify(|fate| fate.is_cut = is_cut);
+    }
+
+    /// Lets the API server tell a time that is so many seconds ahead of this host's.
+    pub fn set_clock(&self, ahead: i64) {
+        self.shared.ahead.store(ahead, Ordering::Relaxed);
     }
 
     /// Lets so many more requests pass, and cuts then.
@@ -231,7 +244,11 @@ async fn pass(shared: Arc<Shared>, request: Request) -> anyhow::Result<Response>
     parts.headers.remove(HOST);
     let request = http::Request::from_parts(parts, body.to_vec().into());
     let answer = shared.client.send(request).await?;
-    let (parts, body) = answer.into_parts();
+    let (mut parts, body) = answer.into_parts();
+    let told = SystemClock.now().plus_seconds(shared.ahead.load(Ordering::Relaxed));
+    let told = jiff::Timestamp::from_second(told.unix_seconds())?;
+    let told = DateTimePrinter::new().timestamp_to_rfc9110_string(&told)?;
+    parts.headers.insert(DATE, told.parse()?);
     let fate = shared.fate.subscribe();
     let pieces = Body::new(body).into_data_stream().map(move |piece| {
         let bytes = piece?;

@@ -144,20 +144,35 @@ impl Bench {
     /// # Errors
     /// Never yet.
     pub fn start_over(&mut self, identity: &str, client: Client) -> anyhow::Result<Health> {
-        let operator = Operator::new(
-            Parts::new(
-                client,
-                self.namespace.clone(),
-                identity.to_owned(),
-                Arc::clone(&self.trust) as _,
-                Arc::clone(&self.labels) as _,
-                Arc::new(Maker::new(Arc::new(Generation::V0_21))),
-                Arc::new(self.clock.clone()),
-                Arc::new(SystemEntropy),
-            )
-            .with_deploy(self.deploy.clone())
-            .with_keys(Arc::new(CompatLuksKey)),
-        );
+        Ok(self.start_of(self.parts(identity, client)))
+    }
+
+    /// Starts a replica that compares its clock with the API server's, as the program does.
+    ///
+    /// # Errors
+    /// There is no client.
+    pub fn start_comparing(&mut self, identity: &str) -> anyhow::Result<Health> {
+        let parts = self.parts(identity, self.client()?);
+        Ok(self.start_of(parts.with_server_clock()))
+    }
+
+    fn parts(&self, identity: &str, client: Client) -> Parts {
+        Parts::new(
+            client,
+            self.namespace.clone(),
+            identity.to_owned(),
+            Arc::clone(&self.trust) as _,
+            Arc::clone(&self.labels) as _,
+            Arc::new(Maker::new(Arc::new(Generation::V0_21))),
+            Arc::new(self.clock.clone()),
+            Arc::new(SystemEntropy),
+        )
+        .with_deploy(self.deploy.clone())
+        .with_keys(Arc::new(CompatLuksKey))
+    }
+
+    fn start_of(&mut self, parts: Parts) -> Health {
+        let operator = Operator::new(parts);
         let health = operator.health();
         self.metrics = operator.metrics();
         let (stop, stopped) = oneshot::channel();
@@ -169,7 +184,7 @@ impl Bench {
             };
             operator.run(shutdown).await.context("the operator ended")
         });
-        Ok(health)
+        health
     }
 
     /// What the replica that was started last serves at /metrics.

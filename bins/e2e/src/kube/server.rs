@@ -39,8 +39,21 @@ impl Server {
         namespace: &str,
         flags: &[&OsStr],
     ) -> anyhow::Result<Self> {
-        let name = component.service_account();
         let kubeconfig = plane.component(component, namespace).await?;
+        Self::start_with(plane, component, (namespace, &kubeconfig), flags).await
+    }
+
+    /// The same with another configuration file for the API server.
+    ///
+    /// # Errors
+    /// It is not built, or does not become ready; the error has its log.
+    pub async fn start_with(
+        plane: &ControlPlane,
+        component: Component,
+        (namespace, kubeconfig): (&str, &Path),
+        flags: &[&OsStr],
+    ) -> anyhow::Result<Self> {
+        let name = component.service_account();
         let mut arguments: Vec<&OsStr> = [
             "--bind=127.0.0.1",
             "--port=0",

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, ServiceAccount};
-use kube::api::{ListParams, PostParams};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::Value;
 use tec_e2e::kube::{Broker, ControlPlane, Guarded, program, start_operator_with, within};
@@ -17,6 +18,7 @@ use tec_e2e::process::Transcript;
 use tec_e2e::runbook::commands;
 use tec_e2e::settings::{Settings, own_program};
 use tec_k8s::api::{ApprovedImage, TrustedExecutionCluster};
+use tec_k8s::render::DANGEROUS_DELETE;
 use tec_support::exit::{FAILED, NOT_READY, OK};
 use tec_support::testing::free_port;
 use tempfile::TempDir;
@@ -229,7 +231,22 @@ async fn clusters_to_be_share_a_cluster_and_nothing_else() {
     let (code, report) = two.bootstrap("check", &["--ignition", config.to_str().unwrap()]);
     assert!([FAILED, NOT_READY].contains(&code), "{report}");
     assert_eq!(report["images"][0]["ok"], false, "{report}");
+    definitions_are_kept(&world).await;
     run_page(&world);
+}
+
+/// Nobody deletes a definition by accident, and with it what all namespaces hold.
+async fn definitions_are_kept(world: &World) {
+    let all: Api<CustomResourceDefinition> = Api::all(world.plane.admin().unwrap());
+    let attempt = DeleteParams { dry_run: true, ..DeleteParams::default() };
+    for crd in tec_k8s::api::crds() {
+        within(LONG, "it is kept", async || {
+            let refused = all.delete(&crd.name_any(), &attempt).await.err();
+            Ok(refused.is_some_and(|error| error.to_string().contains(DANGEROUS_DELETE)))
+        })
+        .await
+        .unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

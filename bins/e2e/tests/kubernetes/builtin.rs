@@ -147,7 +147,16 @@ impl World {
         tpm: &SoftTpm,
         replicas: usize,
     ) -> Self {
-        let mut bench = Bench::new().await.unwrap();
+        Self::on(Bench::new().await.unwrap(), cluster, tpm, replicas).await
+    }
+
+    /// The same on this bench.
+    pub(crate) async fn on(
+        mut bench: Bench,
+        cluster: &TrustedExecutionCluster,
+        tpm: &SoftTpm,
+        replicas: usize,
+    ) -> Self {
         bench.create(cluster).await.unwrap();
         let clock = Arc::new(SystemClock);
         let registry = KubeRegistry::new(bench.admin().unwrap(), &bench.namespace, clock);
@@ -226,7 +235,7 @@ impl World {
 }
 
 /// What the Deployment hands to the broker, with the Secrets as files.
-async fn flags(bench: &Bench, mounted: &Path) -> Vec<OsString> {
+pub(crate) async fn flags(bench: &Bench, mounted: &Path) -> Vec<OsString> {
     let deployments = bench.objects::<Deployment>().unwrap();
     let mut found = None;
     eventually("the Deployment is there", async || {

@@ -4,17 +4,21 @@ use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use clap::Parser;
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::Api;
-use kube::api::{Patch, PatchParams};
+use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
-use tec_core::attest::{VerifiedEvidence, VerifyError};
+use tec_core::attest::{Tee, VerifiedEvidence, VerifyError};
 use tec_core::code::Code;
-use tec_core::testing::ManualClock;
+use tec_core::port::{AttestationEvidence, Attester, PortError};
+use tec_core::testing::{ManualClock, sample};
 use tec_core::time::Timestamp;
 use tec_e2e::kube::{Bench, eventually};
-use tec_k8s::api::TrustedExecutionCluster;
+use tec_k8s::api::{AttestationRecord, TrustedExecutionCluster};
+use tec_k8s::client::KubeRegistry;
+use tec_support::SystemClock;
 use tec_support::evidence::{EvidenceArgs, EvidenceSort, guests};
 use tec_tpm::hcl::HclReport;
 use tec_tpm::snp::{Policy, Report};
@@ -23,6 +27,7 @@ use tec_tpm::verifier::{AzSnpEvidence, AzSnpVtpmVerifier};
 use tec_trustee::client::RcarError;
 
 use crate::builtin::{KERNEL, World, boot, builtin};
+use crate::guard::bind;
 
 /// Guests with either of two ID keys, on hosts that are recent enough, beside plain TPMs.
 fn azure() -> Value {
@@ -184,4 +189,49 @@ async fn a_key_broker_looks_at_reports_of_azure_only_where_the_cluster_object_na
         assert!(released.ct_eq(&key), "quotes of plain TPMs are taken as before");
         world.bench.stop().await.unwrap();
     }
+}
+
+/// Shows the recording whatever it is asked.
+#[derive(Debug)]
+struct Replay(Value);
+
+#[async_trait]
+impl Attester for Replay {
+    fn tee(&self) -> Tee {
+        Tee::AzSnpVtpm
+    }
+
+    async fn attest(&self, _: &[u8; 48]) -> Result<AttestationEvidence, PortError> {
+        Ok(AttestationEvidence::new(self.tee(), self.0.clone()))
+    }
+}
+
+/// A running broker can accept no recording: the quote must be over its own nonce. Nor can it accept
+/// what a test makes: the report must chain to AMD's roots, and there is no flag for others. So what it
+/// would accept is shown with its arguments and a nonce of the recording, above.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_recording_of_a_guest_that_is_accepted_is_refused_by_a_running_key_broker_as_a_replay() {
+    let Some(recorded) = recorded() else { return };
+    let mut named = builtin();
+    named.spec.evidence = Some(serde_json::from_value(accepting(&recorded)).unwrap());
+    let machine = SoftAzure::new(1);
+    boot(machine.tpm(), KERNEL);
+    let mut world = World::of(&named, machine.tpm(), 1).await;
+    let hcl = AzSnpEvidence::from_value(&recorded).unwrap().hcl_report;
+    let key = HclReport::parse(&hcl).unwrap().runtime_data().unwrap().ak;
+    let (client, clock) = (world.bench.admin().unwrap(), Arc::new(SystemClock));
+    let registry = KubeRegistry::new(client, &world.bench.namespace, clock);
+    bind(&registry, sample::machine_id(2), key).await;
+    let refused = world.fetch_key_of(2, &Replay(recorded)).await.unwrap_err();
+    assert_eq!(refused, Code::QuoteInvalid);
+    let records = world.bench.objects::<AttestationRecord>().unwrap();
+    let mut written = String::new();
+    let told = eventually("the attempt is written", async || {
+        let all = records.list(&ListParams::default()).await?;
+        written = serde_json::to_string(&all.items)?;
+        Ok(written.contains("another nonce"))
+    });
+    let told = told.await;
+    assert!(told.is_ok(), "{written}");
+    world.bench.stop().await.unwrap();
 }

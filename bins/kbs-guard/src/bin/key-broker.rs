@@ -36,11 +36,13 @@ async fn run(args: &Args) -> anyhow::Result<u8> {
     let ready = reachable.answer();
     tasks.spawn(async move { stop.until(reachable.follow()).await });
 
+    let clock = api.clock.clone();
     let name = |metric: Metric| (metric.as_str(), metric.help());
     let served = Front {
         service: kbs.router(),
         style: ReplyStyle::KeyBroker,
         metrics: RequestMetrics::new(name(Metric::BrokerRequests), name(Metric::BrokerSeconds)),
+        gate: Arc::new(move || clock.refusal()),
         also: Some(Arc::new(move || kbs.metrics())),
     };
     front::run(&args.front, args.port, served, ready, (shutdown, signals), tasks).await

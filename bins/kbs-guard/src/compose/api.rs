@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use tec_core::port::Clock;
 use tec_k8s::api::AUTHORITY;
-use tec_k8s::client::{AttemptEvents, AttemptRecords, KubeRegistry};
+use tec_k8s::client::{AttemptEvents, AttemptRecords, KubeRegistry, ServerClock};
 use tec_k8s::server::WatchedImages;
 use tec_support::SystemClock;
 use tec_support::front::Ready;
@@ -33,6 +33,8 @@ pub struct ApiServer {
     pub records: AttemptRecords,
     /// The same, told as Events, too, while it runs.
     pub attempts: Arc<AttemptEvents>,
+    /// Its clock, compared with this host's.
+    pub clock: ServerClock,
 }
 
 impl ApiServer {
@@ -45,17 +47,21 @@ impl ApiServer {
         let client = kube::Client::try_default().await.context("find the API server")?;
         let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let server_clock = ServerClock::new(client.clone(), Arc::clone(&clock));
         let registry = KubeRegistry::new(client, namespace, clock);
         let records = AttemptRecords::new(registry.clone());
         let attempts = AttemptEvents::new(Arc::new(records.clone()), registry.clone());
         let images = Arc::new(WatchedImages::new(registry.clone()));
-        Ok(Self { registry: Arc::new(registry), images, records, attempts: Arc::new(attempts) })
+        let (registry, attempts) = (Arc::new(registry), Arc::new(attempts));
+        Ok(Self { registry, images, records, attempts, clock: server_clock })
     }
 
-    /// Follows the images and writes attempts until the shutdown.
+    /// Follows the images, compares the clocks and writes attempts until the shutdown.
     pub fn spawn(&self, tasks: &mut JoinSet<anyhow::Result<()>>, shutdown: &Shutdown) {
         let (images, stop) = (Arc::clone(&self.images), shutdown.clone());
         tasks.spawn(async move { stop.until(images.run()).await });
+        let (clock, stop) = (self.clock.clone(), shutdown.clone());
+        tasks.spawn(async move { stop.until(clock.follow()).await });
         let (events, stop) = (Arc::clone(&self.attempts), shutdown.clone());
         tasks.spawn(async move { stop.until(events.run()).await });
         let (records, stop) = (self.records.clone(), shutdown.clone());

@@ -21,9 +21,9 @@ use tec_core::digest::Sha256Digest;
 use tec_core::migrate::AnchorId;
 use tec_core::port::{AuditEvent, PortError};
 
-use super::snapshot::each;
 use crate::api;
 use crate::client::error::{is_conflict, port_error};
+use crate::client::pages::{each, whole_pages};
 use crate::client::recovery::none_if_unknown;
 use crate::client::{AUDIT, KubeRegistry, is_terminating, metadata_pages};
 
@@ -51,7 +51,7 @@ impl KubeRegistry {
         none_if_unknown(self.take_from::<api::RecoveryKey>(&mut lines).await)?;
         let record = self.authority_object().await?;
         take(&mut lines, &record);
-        each(self, |event: Event| {
+        each(self.objects(), whole_pages(), |event: Event| {
             if event.name_any().starts_with("tec-audit-") {
                 lines.extend(event.note);
             }

@@ -1,14 +1,10 @@
 //! Everything that a namespace trusts, as one pass of lists found it.
 
 use std::collections::BTreeMap;
-use std::fmt::Debug;
 use std::ops::Bound;
 
-use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::ListParams;
 use kube::{Resource, ResourceExt as _};
-use serde::de::DeserializeOwned;
 use tec_core::ak::{AkRecord, AkState, Fingerprint};
 use tec_core::id::{ImageName, MachineId, ResourcePath};
 use tec_core::image::ApprovedImage;
@@ -19,13 +15,10 @@ use tec_core::secret::SecretBytes;
 
 use super::ADOPTED;
 use crate::api;
-use crate::client::error::port_error;
+use crate::client::pages::{each, whole_pages};
 use crate::client::recovery::none_if_unknown;
 use crate::client::secret::path_of;
-use crate::client::{KubeRegistry, SECRET_KEY, is_terminating};
-
-/// Objects in one answer of a list.
-const PAGE: u32 = 500;
+use crate::client::{KubeRegistry, SECRET_KEY};
 
 /// Whether an object came from another anchor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,11 +66,11 @@ impl Snapshot {
         let mut snapshot = Self::default();
         // The objects of the machines are needed until the keys are known.
         let mut objects: BTreeMap<MachineId, api::Machine> = BTreeMap::new();
-        each(registry, |object: api::Machine| {
+        each(registry.objects(), whole_pages(), |object: api::Machine| {
             keep_machine(&mut objects, object);
         })
         .await?;
-        each(registry, |object: api::AttestationKey| {
+        each(registry.objects(), whole_pages(), |object: api::AttestationKey| {
             let machine = object.machine_id().ok();
             let machine = machine.and_then(|id| objects.get(&id));
             if let Ok(record) = object.to_core(machine) {
@@ -97,10 +90,13 @@ impl Snapshot {
                 snapshot.machines.insert(id, here);
             }
         }
-        each(registry, |object: Secret| snapshot.keep_secret(object)).await?;
-        let recovery = each(registry, |object: api::RecoveryKey| snapshot.keep_recovery(object));
+        each(registry.objects(), whole_pages(), |object: Secret| snapshot.keep_secret(object))
+            .await?;
+        let recovery = each(registry.objects(), whole_pages(), |object: api::RecoveryKey| {
+            snapshot.keep_recovery(object);
+        });
         none_if_unknown(recovery.await)?;
-        each(registry, |object: api::ApprovedImage| {
+        each(registry.objects(), whole_pages(), |object: api::ApprovedImage| {
             if let Ok(image) = object.to_core() {
                 let origin = origin(&object);
                 snapshot.images.insert(image.name.clone(), (image, origin));
@@ -265,27 +261,4 @@ fn keep_machine(objects: &mut BTreeMap<MachineId, api::Machine>, mut object: api
 
 fn is_empty(secret: &SecretBytes) -> bool {
     secret.expose("see whether it is one").is_empty()
-}
-
-/// Hands over every object of a kind that is not being removed, page by page.
-pub(super) async fn each<K>(
-    registry: &KubeRegistry,
-    mut take: impl FnMut(K),
-) -> Result<(), PortError>
-where
-    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
-        + Clone
-        + DeserializeOwned
-        + Debug,
-{
-    let mut params = ListParams::default().limit(PAGE);
-    loop {
-        let page = registry.objects::<K>().list(&params).await;
-        let page = page.map_err(|error| port_error(format!("list {}", K::plural(&())), error))?;
-        params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
-        page.items.into_iter().filter(|object| !is_terminating(object)).for_each(&mut take);
-        if params.continue_token.is_none() {
-            return Ok(());
-        }
-    }
 }

@@ -31,6 +31,7 @@ use tokio::sync::Notify;
 use self::bounded::{bounded, fitted};
 use self::strangers::Strangers;
 use super::error::{is_conflict, is_not_found, port_error};
+use super::pages::each;
 use super::{ATTEMPTS, KubeRegistry};
 use crate::api::AttestationRecord;
 
@@ -184,18 +185,14 @@ impl AttemptRecords {
 
     /// The attempts of every machine: a list over all records.
     async fn of_all_machines(&self) -> Result<Vec<Attempt>, PortError> {
-        let mut params = ListParams::default().limit(PAGE);
         let mut all = Vec::new();
-        loop {
-            let page = self.records().list(&params).await;
-            let page = page.map_err(|error| port_error("list the attempts", error))?;
-            let of_machines = page.items.iter().filter(|record| record.spec.machine.is_some());
-            all.extend(of_machines.flat_map(AttestationRecord::attempts));
-            params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
-            if params.continue_token.is_none() {
-                return Ok(all);
+        each(self.records(), ListParams::default().limit(PAGE), |record: AttestationRecord| {
+            if record.spec.machine.is_some() {
+                all.extend(record.attempts());
             }
-        }
+        })
+        .await?;
+        Ok(all)
     }
 }
 

@@ -81,7 +81,7 @@ async fn deployment(bench: &Bench, name: &str) -> Deployment {
 }
 
 /// What the controller of Deployments says when all pods of the present version run.
-async fn roll_out(bench: &Bench, name: &str) {
+pub(crate) async fn roll_out(bench: &Bench, name: &str) {
     let live = deployment(bench, name).await;
     let pods = live.spec.unwrap().replicas.unwrap();
     let status = json!({"status": running(live.metadata.generation.unwrap(), pods)});

@@ -20,12 +20,13 @@ use axum::extract::Request;
 use clap::Parser as _;
 use kube::Client;
 use tec_core::http::ReplyStyle;
+use tec_k8s::client::ServerClock;
 use tec_k8s::server::{ClusterView, Known};
 use tec_k8s::signal::Metric;
 use tec_support::front::Front;
 use tec_support::metrics::RequestMetrics;
 use tec_support::serve::Shutdown;
-use tec_support::{exit, front, program};
+use tec_support::{SystemClock, exit, front, program};
 use tokio::task::JoinSet;
 
 use crate::cli::Args;
@@ -45,7 +46,10 @@ async fn run(args: &Args) -> anyhow::Result<u8> {
     let known = Arc::new(Known::default());
     let composer = Composer::new(client.clone(), &namespace, Arc::clone(&known), args.files());
     let composer = Arc::new(composer);
+    let server_clock = ServerClock::new(client.clone(), Arc::new(SystemClock));
     let mut tasks = JoinSet::new();
+    let (compared, stop) = (server_clock.clone(), shutdown.clone());
+    tasks.spawn(async move { stop.until(compared.follow()).await });
     follow(&mut tasks, &shutdown, &client, &namespace, &view, &known);
     let (composed, changes, stop) = (Arc::clone(&composer), view.subscribe(), shutdown.clone());
     tasks.spawn(async move { stop.until(composed.follow(changes)).await });
@@ -59,6 +63,7 @@ async fn run(args: &Args) -> anyhow::Result<u8> {
         service: Router::new().fallback(respond),
         style: ReplyStyle::AttestationKey,
         metrics: RequestMetrics::new(name(Metric::KeyRequests), name(Metric::KeySeconds)),
+        gate: Arc::new(move || server_clock.refusal()),
         also: None,
     };
     let ready = Arc::new(move || view.is_synced() && known.is_synced());

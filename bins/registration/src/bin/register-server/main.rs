@@ -21,7 +21,7 @@ use axum::extract::Request;
 use clap::Parser as _;
 use kube::Client;
 use tec_core::http::ReplyStyle;
-use tec_k8s::client::KubeRegistry;
+use tec_k8s::client::{KubeRegistry, ServerClock};
 use tec_k8s::server::ClusterView;
 use tec_k8s::signal::Metric;
 use tec_support::front::Front;
@@ -44,8 +44,11 @@ async fn run(args: &Args) -> anyhow::Result<u8> {
     let namespace = args.front.namespace.clone();
     let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
     let registry = KubeRegistry::new(client.clone(), &namespace, Arc::new(SystemClock));
+    let server_clock = ServerClock::new(client.clone(), Arc::new(SystemClock));
     let (shutdown, signals) = Shutdown::on_signals()?;
     let mut tasks = JoinSet::new();
+    let (compared, stop) = (server_clock.clone(), shutdown.clone());
+    tasks.spawn(async move { stop.until(compared.follow()).await });
     let view = Arc::new(ClusterView::default());
     let slot = Arc::new(Slot::default());
     let composer = Composer::new(registry, args.files(), Arc::clone(&slot));
@@ -63,6 +66,7 @@ async fn run(args: &Args) -> anyhow::Result<u8> {
         service: Router::new().fallback(respond),
         style: ReplyStyle::Registration,
         metrics: RequestMetrics::new(name(Metric::RegisterRequests), name(Metric::RegisterSeconds)),
+        gate: Arc::new(move || server_clock.refusal()),
         also: None,
     };
     let ready = Arc::new(move || view.is_synced());

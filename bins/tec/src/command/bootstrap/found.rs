@@ -216,7 +216,9 @@ impl Founding<'_> {
                 .with_context(|| format!("{name} is not served"))?
                 .map_err(coded(format!("look at {name}")))?;
         }
-        Ok(())
+        let (policy, binding) = render::definition_guard();
+        self.ensure(&policy.into()).await?;
+        self.ensure(&binding.into()).await
     }
 
     /// The token that nodes show: the one that is there, else that of the file, else a new one.
