@@ -6,6 +6,7 @@
     reason = "only JSON values are indexed, and a member that is missing is null"
 )]
 
+pub mod admin;
 pub mod anchor;
 pub mod firmware;
 pub mod fleet;

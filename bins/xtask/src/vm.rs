@@ -13,20 +13,31 @@ use crate::{images, lanes, pcr_live, process, programs, term, tools};
 /// Where everything is kept, below the target directory.
 const ARTEFACTS: &str = "vm";
 /// The programs on the host, and those in the machines.
-const PROGRAMS: [&str; 2] = ["tec", "vm"];
+const PROGRAMS: [&str; 3] = ["bootstrapper", "tec", "vm"];
 const GUEST: &str = "tec-node";
 const AGENT: &str = "node-agent";
 /// Profile of what goes into an initramfs.
 const AGENT_PROFILE: &str = "node";
 /// All scenes; those that take longest begin first.
-const SCENES: [&str; 9] =
-    ["adversary", "update", "recovery", "fleet", "migration", "operator", CLUSTER, "cuts", SHORT];
+const SCENES: [&str; 10] = [
+    "adversary",
+    "update",
+    "recovery",
+    BOOTSTRAP,
+    "fleet",
+    "migration",
+    "operator",
+    CLUSTER,
+    "cuts",
+    SHORT,
+];
 /// The scenes that need the programs of Kubernetes, and ours for clusters.
 const WITH_OPERATOR: [&str; 3] = ["migration", "operator", CLUSTER];
 /// The scene on a node with real pods.
 const CLUSTER: &str = "cluster";
 /// What CI plays.
 const SHORT: &str = "short";
+const BOOTSTRAP: &str = "bootstrap";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -64,7 +75,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
 
 /// What `cargo xtask test` plays.
 pub(crate) fn check(root: &Path, tools: &Tools) -> Result<()> {
-    play(root, tools, &[SHORT.to_owned()], 0)
+    play(root, tools, &[SHORT.to_owned(), BOOTSTRAP.to_owned()], 0)
 }
 
 fn play(root: &Path, tools: &Tools, scenes: &[String], cuts: u32) -> Result<()> {

@@ -40,6 +40,14 @@ impl Initramfs {
         self
     }
 
+    /// Takes a file or a link away again.
+    #[must_use]
+    pub fn without(mut self, path: &str) -> Self {
+        self.files.remove(path);
+        self.links.remove(path);
+        self
+    }
+
     /// Adds an empty directory, and those above it.
     #[must_use]
     pub fn with_directory(mut self, path: &str) -> Self {

@@ -45,6 +45,7 @@ pub struct Machine {
     disk: PathBuf,
     tpm: VirtualTpm,
     ignition: Option<PathBuf>,
+    forwards: Vec<(u16, u16)>,
 }
 
 /// A machine that is switched on. Dropping it cuts the power.
@@ -76,7 +77,15 @@ impl Machine {
             disk: disk.to_owned(),
             tpm,
             ignition: None,
+            forwards: Vec::new(),
         }
+    }
+
+    /// Leads ports of this host's loopback address to ports of a node.
+    #[must_use]
+    pub fn with_forwards(mut self, forwards: &[(u16, u16)]) -> Self {
+        self.forwards = forwards.to_vec();
+        self
     }
 
     /// Adds what a node has: a network card behind which the host is 10.0.2.2, a config for
@@ -161,13 +170,20 @@ impl Machine {
         match &self.ignition {
             None => qemu.args(["-m", MEMORY_MIB]),
             Some(config) => qemu
-                .args(["-m", NODE_MEMORY_MIB, "-netdev", "user,id=net"])
+                .args(["-m", NODE_MEMORY_MIB, "-netdev", &self.network()])
                 // Without a ROM, whose firmware would try to start from the network.
                 .args(["-device", "virtio-net-pci,netdev=net,romfile="])
                 .arg("-fw_cfg")
                 .arg(format!("name={IGNITION},file={}", config.display())),
         };
         qemu
+    }
+
+    fn network(&self) -> String {
+        let forwards = self.forwards.iter();
+        let forwards =
+            forwards.map(|(host, node)| format!(",hostfwd=tcp:127.0.0.1:{host}-:{node}"));
+        "user,id=net".to_owned() + &forwards.collect::<String>()
     }
 }
 

@@ -124,7 +124,7 @@ const KERNELS: [&str; 2] = ["current", "update"];
 /// An initial file system, and how it becomes a file.
 #[derive(Clone, Debug)]
 pub struct InitialSystem {
-    files: Initramfs,
+    pub(super) files: Initramfs,
 }
 
 impl InitialSystem {

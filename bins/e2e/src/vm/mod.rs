@@ -19,6 +19,7 @@ mod boot;
 mod cluster;
 mod image;
 mod initial;
+mod member;
 mod node;
 mod programs;
 mod scenes;

@@ -1,7 +1,7 @@
 //! A node: a disk, variables, a TPM, and what is done to them between boots.
 
 use std::fs::File;
-use std::io::{Read as _, Seek as _, SeekFrom};
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
@@ -27,6 +27,7 @@ pub struct Node {
     directory: PathBuf,
     firmware: PathBuf,
     ignition: PathBuf,
+    forwards: Vec<(u16, u16)>,
     boots: u32,
 }
 
@@ -51,6 +52,7 @@ impl Node {
             directory,
             firmware: boot.join(CODE),
             ignition: ignition.to_owned(),
+            forwards: Vec::new(),
             boots: 0,
         };
         fs::copy(boot.join(VARIABLES), node.variables()).context("copy the variables")?;
@@ -58,6 +60,11 @@ impl Node {
         disk::write_with_root(&node.disk())?;
         node.install(image)?;
         Ok(node)
+    }
+
+    /// Leads ports of this host to ports of the node, from the next boot on.
+    pub(super) fn forward(&mut self, forwards: &[(u16, u16)]) {
+        self.forwards = forwards.to_vec();
     }
 
     /// Image of the disk.
@@ -111,7 +118,7 @@ impl Node {
         fs::create_dir_all(&logs).with_context(|| format!("create {}", logs.display()))?;
         let tpm = VirtualTpm::found(&self.tpm());
         let machine = Machine::new(&logs, &self.firmware, &self.variables(), &self.disk(), tpm);
-        let machine = machine.as_node(&self.ignition);
+        let machine = machine.as_node(&self.ignition).with_forwards(&self.forwards);
         Ok((machine.power_on()?, machine.console()))
     }
 
@@ -124,6 +131,16 @@ impl Node {
         let copied = copy_root(&self.disk(), &path);
         copied.with_context(|| format!("copy the root of {}", self.disk().display()))?;
         Ok(path)
+    }
+
+    /// Puts something on the root's partition.
+    ///
+    /// # Errors
+    /// The disk cannot be written.
+    pub(super) fn write_root(&self, content: &[u8]) -> anyhow::Result<()> {
+        let mut disk = File::options().write(true).open(self.disk())?;
+        disk.seek(SeekFrom::Start(disk::offset_of_root()))?;
+        disk.write_all(content).context("write the root")
     }
 
     /// Frees the room that its parts take; the logs stay.

@@ -57,4 +57,6 @@ pub enum Scene {
     Recovery,
     /// Trust moves from a laptop into a cluster, and the laptop is switched off
     Migration,
+    /// The state disk of a node that is bootstrapped: made, re-keyed by Init, recovered; power cuts
+    Bootstrap,
 }

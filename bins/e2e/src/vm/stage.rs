@@ -97,6 +97,7 @@ impl Stage {
                 Scene::Cluster => self.cluster()?,
                 Scene::Recovery => self.recovery()?,
                 Scene::Migration => self.migration()?,
+                Scene::Bootstrap => self.bootstrap()?,
             }
         }
         self.story.scene('z', "Afterwards");

@@ -21,16 +21,19 @@ const SUITE: &str = "trixie";
 pub(super) const SUITES: [&str; 2] = [SUITE, "bookworm"];
 const NAME: &str = "node-kernels";
 /// Raised when other modules are wanted, so that old directories are made anew.
-const LAYOUT: &str = "1";
+const LAYOUT: &str = "2";
 /// Metapackages, each of whose versions depends on one kernel; the second is for times when the
 /// suite holds one version of the first only.
 const KERNELS: [&str; 2] = ["linux-image-amd64", "linux-image-cloud-amd64"];
-/// Disk, network, Ignition's config of QEMU, disk encryption, and the file system of the root.
-const MODULES: [&str; 8] = [
+/// Disk, network, Ignition's config of QEMU, disk encryption with integrity, and the file system of the
+/// root.
+const MODULES: [&str; 10] = [
     "virtio_blk",
     "virtio_net",
     "qemu_fw_cfg",
     "dm_crypt",
+    "dm_integrity",
+    "authenc",
     "algif_skcipher",
     "xts",
     "aesni_intel",

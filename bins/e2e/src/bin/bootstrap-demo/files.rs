@@ -5,17 +5,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use tec_core::digest::Sha256Digest;
+use tec_e2e::admin::{INIT_SECRET, VERSION};
 
 use crate::host::Host;
 use crate::network::GATEWAY;
 
-/// Key of 32 bytes 40..5f, salt 60..7f (Constellation).
-pub(crate) const KMS: &str = "kms://cluster-kms?key=QEFCQ0RFRkdISUpLTE1OT1BRUlNUVVZXWFlaW1xdXl8=\
-                              &salt=YGFiY2RlZmdoaWprbG1ub3BxcnN0dXZ3eHl6e3x9fn8=";
-/// The key, as the URI has it.
-pub(crate) const MASTER_KEY: &str = "QEFCQ0RFRkdISUpLTE1OT1BRUlNUVVZXWFlaW1xdXl8";
-pub(crate) const INIT_SECRET: &[u8] = b"the secret of the demo";
-pub(crate) const VERSION: &str = "v1.34.3";
 pub(crate) const NAMESPACE: &str = "trusted-execution-clusters";
 /// Address of the first control plane, where the API server is.
 pub(crate) const API_SERVER: &str = "10.99.0.1";

@@ -10,7 +10,6 @@
 //! Static pods run as processes (`host-stub`), since a machine of tests has no container runtime;
 //! everything else is as on a node.
 
-mod admin;
 mod files;
 mod host;
 mod intruder;

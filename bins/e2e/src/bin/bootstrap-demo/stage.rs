@@ -4,9 +4,9 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::admin::Admin;
 use crate::host::{Host, Process, pause};
 use crate::{Args, files};
+use tec_e2e::admin::Admin;
 
 const ADMIN: &str = "/etc/kubernetes/admin.conf";
 const LIMIT: Duration = Duration::from_mins(4);

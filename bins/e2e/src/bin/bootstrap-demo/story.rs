@@ -8,12 +8,13 @@ use std::time::Instant;
 use anyhow::Context as _;
 use serde_json::Value;
 
-use crate::admin::Admin;
 use crate::files::NAMESPACE;
 use crate::host::Host;
 use crate::network::{GATEWAY, Network};
 use crate::stage::{Stage, ended, until};
 use crate::{Args, files, intruder};
+use tec_e2e::admin;
+use tec_e2e::admin::Admin;
 
 /// Namespace and account of the join service, as its manifest says.
 const JOIN_SERVICE: &str = "tec-join-service";
@@ -90,7 +91,7 @@ fn acts(stage: &Stage<'_>, base: &Path) -> anyhow::Result<()> {
     drop(service);
     stage.boot(&mut first)?;
     let process = stage.bootstrapper(&first, "recover")?;
-    stage.admin.recover(&first, &first_key)?;
+    stage.admin.recover(&first.address, &first_key)?;
     ended(&first, process, 0)?;
     let process = stage.bootstrapper(&first, "run")?;
     ended(&first, process, 0)?;
@@ -103,7 +104,7 @@ fn acts(stage: &Stage<'_>, base: &Path) -> anyhow::Result<()> {
 
 /// Whatever the programs logged: neither the master key nor the init secret.
 fn check_logs(base: &Path) -> anyhow::Result<()> {
-    let secrets = [files::MASTER_KEY.as_bytes().to_vec(), files::INIT_SECRET.to_vec()];
+    let secrets = [admin::MASTER_KEY.as_bytes().to_vec(), admin::INIT_SECRET.to_vec()];
     let mut logs = 0;
     for directory in ["admin", "n1", "n2", "n3"] {
         for entry in fs::read_dir(base.join(directory))? {
@@ -122,7 +123,7 @@ fn check_logs(base: &Path) -> anyhow::Result<()> {
 
 fn init(stage: &Stage<'_>, first: &Host, key: &str) -> anyhow::Result<()> {
     let process = stage.bootstrapper(first, "run")?;
-    let id = stage.admin.init(first, key)?;
+    let id = stage.admin.init(&first.address, key)?;
     ended(first, process, 0)?;
     stage.say(&format!(
         "tec init made cluster {id} of n1: kubeadm init, disk re-keyed, PCR 15 extended"

@@ -1,6 +1,7 @@
 //! The scenes of virtual nodes.
 
 mod adversary;
+mod bootstrap;
 mod cluster;
 mod cuts;
 mod dbx;

@@ -1,4 +1,4 @@
-//! The admin: runs `tec` beside the hosts.
+//! The admin of nodes that are bootstrapped: runs `tec init` and `tec recover` with files on a desk.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,20 +7,31 @@ use std::process::Command;
 use anyhow::Context as _;
 use serde_json::Value;
 
-use crate::files::{INIT_SECRET, KMS, VERSION};
-use crate::host::Host;
-
+/// Key of 32 bytes 40..5f, salt 60..7f (Constellation).
+pub const KMS: &str = "kms://cluster-kms?key=QEFCQ0RFRkdISUpLTE1OT1BRUlNUVVZXWFlaW1xdXl8=\
+                       &salt=YGFiY2RlZmdoaWprbG1ub3BxcnN0dXZ3eHl6e3x9fn8=";
+/// The key, as the URI has it.
+pub const MASTER_KEY: &str = "QEFCQ0RFRkdISUpLTE1OT1BRUlNUVVZXWFlaW1xdXl8";
+/// What nodes have the hash of.
+pub const INIT_SECRET: &[u8] = b"the secret of the demo";
+/// Version of Kubernetes.
+pub const VERSION: &str = "v1.34.3";
 /// Seconds until a node must answer.
-const WAIT: &str = "60";
+const WAIT: &str = "240";
 
 /// A desk with files of secrets, and the program.
-pub(crate) struct Admin {
+#[derive(Debug)]
+pub struct Admin {
     program: PathBuf,
     desk: PathBuf,
 }
 
 impl Admin {
-    pub(crate) fn new(program: PathBuf, base: &Path) -> anyhow::Result<Self> {
+    /// Sets up a desk in a new directory below `base`.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn new(program: PathBuf, base: &Path) -> anyhow::Result<Self> {
         let desk = base.join("admin");
         fs::create_dir(&desk)?;
         fs::write(desk.join("kms-uri"), KMS)?;
@@ -42,9 +53,10 @@ impl Admin {
             .context("run tec")?;
         anyhow::ensure!(
             output.status.success(),
-            "tec {} ended with {}; see {}",
+            "tec {} ended with {}: {}; see {}",
             arguments.join(" "),
             output.status,
+            String::from_utf8_lossy(&output.stdout).trim(),
             self.desk.join("tec.log").display()
         );
         Ok(serde_json::from_slice(&output.stdout)?)
@@ -54,10 +66,22 @@ impl Admin {
         self.desk.join(name).display().to_string()
     }
 
-    /// Makes a cluster of a host; its id.
-    pub(crate) fn init(&self, host: &Host, key: &str) -> anyhow::Result<String> {
+    /// The same with another master secret.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn with_master_key(self, key: &str) -> anyhow::Result<Self> {
+        fs::write(self.desk.join("kms-uri"), KMS.replace(MASTER_KEY, key))?;
+        Ok(self)
+    }
+
+    /// Makes a cluster of a node; its id.
+    ///
+    /// # Errors
+    /// The node refuses, or does not answer.
+    pub fn init(&self, address: &str, key: &str) -> anyhow::Result<String> {
         let (secret, kubeconfig) = (self.path("init-secret"), self.path("admin.conf"));
-        let init = ["init", &host.address, "--kubernetes-version", VERSION];
+        let init = ["init", address, "--kubernetes-version", VERSION];
         let files = ["--init-secret-file", &secret, "--kubeconfig", &kubeconfig];
         let checked = self.run(&[&init[..], &files, &["--dry-run"]].concat(), key)?;
         let made = self.run(&[&init[..], &files].concat(), key)?;
@@ -67,10 +91,13 @@ impl Admin {
         id(&made).context("the cluster has no id")
     }
 
-    /// Opens the disk of a host, after a try of the keys.
-    pub(crate) fn recover(&self, host: &Host, key: &str) -> anyhow::Result<()> {
+    /// Opens the disk of a node, after a try of the keys.
+    ///
+    /// # Errors
+    /// The keys do not open it, or the node does not answer.
+    pub fn recover(&self, address: &str, key: &str) -> anyhow::Result<()> {
         for more in [&["--check"][..], &[]] {
-            let all = [&["recover", &host.address][..], more].concat();
+            let all = [&["recover", address][..], more].concat();
             self.run(&all, key)?;
         }
         Ok(())

@@ -1,0 +1,183 @@
+//! The state disk of a node that is bootstrapped, under a real systemd and the kernel's dm-crypt and
+//! dm-integrity.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use tec_core::port::Entropy as _;
+use tec_core::testing::SeededEntropy;
+use tec_support::testing::free_port;
+
+use crate::admin::Admin;
+use crate::qemu::{Running, must};
+use crate::vm::image::Image;
+use crate::vm::node::Node;
+use crate::vm::stage::Stage;
+use crate::vm::table;
+use crate::volume;
+
+/// Ports of Init and Recover on a node.
+const PORTS: [u16; 2] = [9000, 9999];
+/// Key derivation and firmware are slow where nothing has hardware's help.
+const LIMIT: Duration = Duration::from_mins(10);
+const SERVED: &str = "Init is served";
+const MADE: &str = "the state disk is made and mounted";
+const MEMBER: &str = "the node is a member";
+/// Another master key than the cluster has.
+const OTHER_KEY: &str = "YGFiY2RlZmdoaWprbG1ub3BxcnN0dXZ3eHl6e3x9fn8";
+
+/// A node, and where its services are on this host.
+struct Member {
+    node: Node,
+    init: String,
+    recover: String,
+}
+
+impl Member {
+    /// Switches it on, and waits for a line on its console, which is returned.
+    fn boot_until(&mut self, text: &str) -> anyhow::Result<(Running, String)> {
+        let (mut running, console) = self.node.power_on()?;
+        running.wait_for_console(text, LIMIT)?;
+        let console = fs::read(console).context("read the console")?;
+        Ok((running, String::from_utf8_lossy(&console).into_owned()))
+    }
+}
+
+impl Stage {
+    /// First boot, Init, a boot that is recovered, power cuts of the first boot, and a disk of
+    /// somebody else.
+    pub(in crate::vm) fn bootstrap(&mut self) -> anyhow::Result<()> {
+        self.story.scene('j', "The state disk of a node that is bootstrapped");
+        let mut story = std::mem::take(&mut self.story);
+        let image = story.works("an image with systemd as process 1", || self.member_image())?;
+        let admin = Admin::new(self.settings.bin_dir.join("tec"), &self.settings.artefacts)?;
+        let mut one = self.member("member", &image)?;
+        let begin = Instant::now();
+        let (running, console) = story.works(
+            "first boot: the blank disk is made with integrity, and mounted; Init is served",
+            || one.boot_until(SERVED),
+        )?;
+        let whole = begin.elapsed();
+        ensure!(console.contains(MADE), "the disk was not made: {console}");
+        let key = key_of(&console)?;
+        let id = story.works("tec init: the disk gets the key of the cluster", || {
+            admin.init(&one.init, &key)
+        })?;
+        running.cut();
+        let dump = self.state_disk(&one)?;
+        for part in ["tec-state", "hmac(sha256)", "4096 [bytes]", "argon2id"] {
+            ensure!(dump.contains(part), "{part} is missing: {dump}");
+        }
+        story.shows("what cryptsetup says of it", &dump);
+        let (mut running, _) = story
+            .works("the power fails; the next boot waits for keys", || {
+                one.boot_until("Recover is served")
+            })?;
+        story.works("keys of another cluster are refused, and it waits on", || {
+            let place = self.settings.artefacts.join("other");
+            fs::create_dir_all(&place)?;
+            let other = Admin::new(self.settings.bin_dir.join("tec"), &place)?;
+            let refused = other.with_master_key(OTHER_KEY)?.recover(&one.recover, &key);
+            let refused = refused.err().context("another key opened the disk")?;
+            ensure!(refused.to_string().contains("TEC-B412"), "{refused:#}");
+            Ok(())
+        })?;
+        story.works("tec recover: the disk is open, and the node a member again", || {
+            admin.recover(&one.recover, &key)?;
+            running.wait_for_console(MEMBER, LIMIT)
+        })?;
+        running.cut();
+        story.shows("the cluster", &id);
+        let rows = (1..=self.settings.cuts)
+            .map(|number| {
+                let what =
+                    format!("power cut {number} of a first boot: the next boot makes the disk");
+                story.works(&what, || self.cut_member(&image, number, whole))
+            })
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        if !rows.is_empty() {
+            story.shows("without hands", &table::render(&["machine", "cut after", "disk"], &rows));
+        }
+        story.works("a disk of somebody else is named, and stays as it is", || {
+            self.foreign(&image)
+        })?;
+        self.story = story;
+        Ok(())
+    }
+
+    fn member_image(&self) -> anyhow::Result<Image> {
+        let system = self.initial.of_member(&self.settings, &self.settings.artefacts)?;
+        let file = self.settings.artefacts.join("member.img");
+        system.write(&file)?;
+        self.image("member", |parts| parts.initial = file)
+    }
+
+    fn member(&self, name: &str, image: &Image) -> anyhow::Result<Member> {
+        let mut node = self.node(name, image)?;
+        let [init, recover] = [free_port()?, free_port()?];
+        node.forward(&[(init, PORTS[0]), (recover, PORTS[1])]);
+        let at = |port| format!("127.0.0.1:{port}");
+        Ok(Member { node, init: at(init), recover: at(recover) })
+    }
+
+    fn state_disk(&self, member: &Member) -> anyhow::Result<String> {
+        let mut dump = volume::command("cryptsetup");
+        self.logs.must(dump.arg("luksDump").arg(member.node.root()?))
+    }
+
+    /// A machine that loses its power at a random moment of its first boot.
+    fn cut_member(
+        &self,
+        image: &Image,
+        number: u32,
+        whole: Duration,
+    ) -> anyhow::Result<Vec<String>> {
+        let name = format!("member-cut-{number}");
+        let mut member = self.member(&name, image)?;
+        let mut random = [0; 2];
+        SeededEntropy::new(self.settings.seed + u64::from(number)).fill(&mut random);
+        let moment = whole * u32::from(u16::from_le_bytes(random)) / u32::from(u16::MAX);
+        let (running, _) = member.node.power_on()?;
+        #[expect(clippy::disallowed_methods, reason = "the moment is what is tested")]
+        std::thread::sleep(moment);
+        running.cut();
+        let before = match self.state_disk(&member) {
+            Ok(dump) if dump.contains("tec-unclaimed") => "nobody's",
+            Ok(dump) => anyhow::bail!("{name} has a disk that says: {dump}"),
+            Err(_) => "blank",
+        };
+        let (running, console) = member.boot_until(SERVED)?;
+        ensure!(console.contains(MADE), "{name} did not make its disk: {console}");
+        running.cut();
+        member.node.discard()?;
+        Ok(vec![name, format!("{:.1} s", moment.as_secs_f64()), before.to_owned()])
+    }
+
+    fn foreign(&self, image: &Image) -> anyhow::Result<()> {
+        let mut member = self.member("foreign", image)?;
+        let root = self.settings.artefacts.join("foreign.ext4");
+        format(&root)?;
+        let content = fs::read(&root)?;
+        member.node.write_root(&content)?;
+        let (running, console) = member.boot_until("TEC-B424")?;
+        ensure!(console.contains("holds ext4"), "it is not named: {console}");
+        running.cut();
+        ensure!(fs::read(member.node.root()?)? == content, "the disk was written to");
+        Ok(())
+    }
+}
+
+/// The attestation key's fingerprint, which the machine prints before anything else.
+fn key_of(console: &str) -> anyhow::Result<String> {
+    let is_key = |line: &&str| line.len() == 64 && line.chars().all(|c| c.is_ascii_hexdigit());
+    let key = console.lines().map(str::trim).find(is_key);
+    Ok(key.context("the console shows no key")?.to_owned())
+}
+
+fn format(file: &Path) -> anyhow::Result<()> {
+    fs::File::create(file)?.set_len(crate::qemu::disk::ROOT)?;
+    must(Command::new("mke2fs").args(["-q", "-t", "ext4", "-F"]).arg(file))
+}
