@@ -25,7 +25,7 @@ fn main() -> ExitCode {
 }
 
 async fn run(args: &Args) -> anyhow::Result<u8> {
-    let client = Client::try_default().await.context("find the API server")?;
+    let client = tec_k8s::client::connect().await.context("find the API server")?;
     let operator = Operator::new(parts(args, client)?);
     let (shutdown, signals) = Shutdown::on_signals()?;
     let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();

@@ -29,6 +29,7 @@ mod attempt;
 mod audit;
 mod authority;
 mod clock;
+mod connect;
 mod error;
 mod fence;
 mod image;
@@ -56,6 +57,7 @@ pub use self::anchor::{AUDIT_OF, CA_SECRET, ISSUED_FOR, RENEW_AT};
 pub use self::attempt::{ATTEMPT, ATTEMPT_REPORTER, AttemptEvents};
 use self::authority::Seen;
 pub use self::authority::record_of;
+pub use self::connect::connect;
 pub use self::error::{is_conflict, port_error};
 #[cfg(feature = "server")]
 pub(crate) use self::image::image_of;

@@ -19,7 +19,6 @@ use anyhow::Context as _;
 use axum::Router;
 use axum::extract::Request;
 use clap::Parser as _;
-use kube::Client;
 use tec_core::http::ReplyStyle;
 use tec_k8s::client::{KubeRegistry, ServerClock};
 use tec_k8s::server::ClusterView;
@@ -40,7 +39,7 @@ fn main() -> ExitCode {
 }
 
 async fn run(args: &Args) -> anyhow::Result<u8> {
-    let client = Client::try_default().await.context("find the API server")?;
+    let client = tec_k8s::client::connect().await.context("find the API server")?;
     let namespace = args.front.namespace.clone();
     let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
     let registry = KubeRegistry::new(client.clone(), &namespace, Arc::new(SystemClock));
