@@ -136,7 +136,9 @@ async fn install(
 async fn configure(ctx: &Context, cluster: &TrustedExecutionCluster) -> Result<(), PortError> {
     let publish = cluster.spec.publish.clone().unwrap_or_default();
     let configured = ctx.parts.trust.configure(cluster, &publish).await;
-    ctx.memory().is_configured = true;
+    // One that cannot be read at the moment says nothing of the others.
+    let is_known = configured.as_ref().err().is_none_or(|error| !error.is_retryable());
+    ctx.memory().is_configured |= is_known;
     configured
 }
 

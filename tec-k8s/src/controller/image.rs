@@ -52,7 +52,7 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
         // It counts as it is; what is revoked or has expired does not.
         let known = image.status.as_ref().map(|status| &status.conditions);
         ctx.say_paused(&*image, known).await?;
-        return Ok(until_expiry(&image, ctx.now()));
+        return Ok(until_expiry(&image, ctx.latest()));
     }
     if image.metadata.deletion_timestamp.is_some() {
         ctx.unclaim(&*image, FOREIGN_FINALIZER).await?;
@@ -78,7 +78,7 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
     if !measured.pcrs.is_empty() {
         job::remove(ctx, &image.spec.image).await?;
         committed(ctx, &image, &measured).await?;
-        return Ok(until_expiry(&image, ctx.now()));
+        return Ok(until_expiry(&image, ctx.latest()));
     }
     if !ctx.may(Deed::Admit) {
         say(ctx, &image, Reason::NoAuthority, &ctx.role()).await?;

@@ -197,9 +197,9 @@ pub(super) fn keep(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<(
 }
 
 /// The attestation key that is bound to the machine, if its object still says so and the machine is in
-/// service.
+/// service and stays.
 fn bound_key(ctx: &Context, machine: &Machine) -> Option<PublicKey> {
-    if !machine.state().takes_keys() {
+    if !machine.state().takes_keys() || machine.metadata.deletion_timestamp.is_some() {
         return None;
     }
     let object = ctx.caches.keys.get(&machine.bound_key()?.name)?;

@@ -1,7 +1,7 @@
 //! The disks of this machine, as `lsblk` lists them.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde::Deserialize;
@@ -25,19 +25,24 @@ struct Listed {
     fsver: Option<String>,
 }
 
-/// The given devices, and every LUKS2 device of the machine with a token of the pin.
+/// The given devices, and every LUKS2 device of the machine with a token of the pin. One whose header
+/// cannot be read may have a token: it is among them, and fails where it is used.
 ///
 /// # Errors
-/// [`DiskError`], also for a header that cannot be read: it may have a token.
+/// [`DiskError`], where the devices cannot be listed.
 pub fn bound(given: &[PathBuf]) -> Result<Vec<Cryptsetup>, DiskError> {
     let canonical = |path: &PathBuf| fs::canonicalize(path).unwrap_or_else(|_| path.clone());
     let mut devices: Vec<PathBuf> = given.iter().map(canonical).collect();
     for device in listed()?.iter().map(canonical) {
-        if !devices.contains(&device) && !Cryptsetup::new(&device).tokens()?.is_empty() {
+        if !devices.contains(&device) && !has_no_token(&device) {
             devices.push(device);
         }
     }
     Ok(devices.into_iter().map(Cryptsetup::new).collect())
+}
+
+fn has_no_token(device: &Path) -> bool {
+    Cryptsetup::new(device).tokens().is_ok_and(|tokens| tokens.is_empty())
 }
 
 /// LUKS2 devices.

@@ -1,6 +1,7 @@
 //! `bootstrapper prepare`: a blank disk becomes the state disk of this boot.
 
 use tec_core::code::Code;
+use tec_core::node::derive::DiskId;
 use tec_core::node::port::StateDisk as _;
 use tec_core::system::SystemEntropy;
 use tec_support::exit;
@@ -47,13 +48,14 @@ async fn prepare(settings: &Settings, node: &Node, erase: Erase) -> anyhow::Resu
     let disk = &settings.disk;
     let content = node.disk.content().await?;
     // An earlier process of this boot may have made it, and died.
-    let is_made = content == Content::Unclaimed && node.disk.is_new().await?;
+    let is_made = matches!(content, Content::Unclaimed(_)) && node.disk.is_new().await?;
     match content {
         _ if is_made => {}
-        Content::Blank | Content::Unclaimed => make(settings, node).await?,
+        Content::Blank => make(settings, node, None).await?,
+        Content::Unclaimed(id) => make(settings, node, id).await?,
         Content::Encrypted | Content::Foreign(_) if erase == Erase::Everything => {
             tracing::warn!(device = %disk.device.display(), "what is on the disk is erased");
-            make(settings, node).await?;
+            make(settings, node, None).await?;
         }
         Content::Encrypted => {
             tracing::info!("a cluster may have a key of the state disk; it stays as it is");
@@ -74,8 +76,8 @@ async fn prepare(settings: &Settings, node: &Node, erase: Erase) -> anyhow::Resu
     Ok(exit::OK)
 }
 
-async fn make(settings: &Settings, node: &Node) -> anyhow::Result<()> {
+async fn make(settings: &Settings, node: &Node, id: Option<DiskId>) -> anyhow::Result<()> {
     let device = settings.disk.device.display();
     tracing::info!(%device, "the state disk is made; each sector is written once");
-    Ok(node.disk.dangerous_make(&SystemEntropy, &settings.disk.header_file).await?)
+    Ok(node.disk.dangerous_make(&SystemEntropy, &settings.disk.header_file, id).await?)
 }

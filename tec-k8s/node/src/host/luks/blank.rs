@@ -1,14 +1,17 @@
 //! A disk that nobody opened yet: what lies on it, and how it is made a state disk.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::path::Path;
 use std::time::Duration;
 
 use serde::Deserialize;
+use tec_core::node::derive::DiskId;
 use tec_core::port::{Entropy, PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
 
 use super::{CRYPTSETUP, LuksDisk, words};
-use crate::host::directory::write_whole;
+use crate::host::directory::{blocking, write_whole};
 use crate::host::luks::Integrity;
 use crate::host::program::Call;
 
@@ -18,6 +21,11 @@ const UNCLAIMED: &str = "tec-unclaimed";
 const CLAIMED: &str = "tec-state";
 /// Exit status of `blkid --probe` that found nothing (blkid(8), "EXIT STATUS").
 const NOTHING: i32 = 2;
+/// Where headers of LUKS2 begin: at the start, and the second one at up to 4 MiB (LUKS2 On-Disk Format
+/// Specification 1.1.3, 2.1).
+const HEADERS: u64 = (4 << 20) + 4096;
+const BLOCK: usize = 4096;
+const MAGICS: [&[u8]; 2] = [b"LUKS\xba\xbe", b"SKUL\xba\xbe"];
 const PROBE_LIMIT: Duration = Duration::from_mins(1);
 /// Every sector is written once, for its integrity tag.
 const WIPE_LIMIT: Duration = Duration::from_hours(48);
@@ -36,8 +44,8 @@ pub enum Content {
     /// Nothing that blkid(8) knows.
     Blank,
     /// A state disk whose passphrase was lost with the boot that made it, before a cluster had a key:
-    /// nobody can open it any more.
-    Unclaimed,
+    /// nobody can open it any more. With its id, if that can be read.
+    Unclaimed(Option<DiskId>),
     /// A LUKS disk that somebody may have the key of.
     Encrypted,
     /// Something else, by its name.
@@ -65,7 +73,8 @@ impl LuksDisk {
         let call = Call { program: "blkid", arguments, input: None, limit: PROBE_LIMIT };
         let printed = match self.programs.run(call).await {
             Ok(printed) => String::from_utf8_lossy(&printed).into_owned(),
-            Err(error) if error.status() == Some(NOTHING) => return Ok(Content::Blank),
+            // The status of a device that cannot be read, too; that is looked at below.
+            Err(error) if error.status() == Some(NOTHING) => String::new(),
             Err(error) => return Err(error.during(operation)),
         };
         let value = |name: &str| {
@@ -76,11 +85,29 @@ impl LuksDisk {
         match value("TYPE").or_else(|| value("PTTYPE")) {
             Some(kind) if kind == "crypto_LUKS" => {}
             Some(kind) => return Ok(Content::Foreign(kind)),
+            None if self.has_header().await? => return Ok(Content::Encrypted),
             None => return Ok(Content::Blank),
         }
         // With a second key, of a cluster, the power went off before the label was changed.
         let is_unclaimed = value("LABEL").as_deref() == Some(UNCLAIMED) && self.slots().await? < 2;
-        Ok(if is_unclaimed { Content::Unclaimed } else { Content::Encrypted })
+        if is_unclaimed {
+            return Ok(Content::Unclaimed(value("UUID").and_then(|uuid| uuid.parse().ok())));
+        }
+        Ok(Content::Encrypted)
+    }
+
+    /// Whether there is a LUKS header anywhere that one may be, read by this process: a probe that
+    /// failed must not pass for a blank disk.
+    async fn has_header(&self) -> Result<bool, PortError> {
+        let device = self.device.clone();
+        let read = blocking(move || {
+            let mut begin = Vec::new();
+            File::open(device)?.take(HEADERS).read_to_end(&mut begin)?;
+            Ok(begin.chunks(BLOCK).any(|block| MAGICS.iter().any(|magic| block.starts_with(magic))))
+        });
+        read.await.map_err(|error| {
+            PortError::new(PortErrorKind::Unavailable, "read the state disk").because(error)
+        })
     }
 
     async fn slots(&self) -> Result<usize, PortError> {
@@ -97,6 +124,8 @@ impl LuksDisk {
     /// on it. Leaves the checked header and the passphrase where systemd looks for them. Whatever was
     /// there is lost.
     ///
+    /// With `id` it keeps that id: a join service may have seen it before the power failed.
+    ///
     /// Progress goes to the standard output of this process: every sector is written.
     ///
     /// # Crash safety
@@ -109,12 +138,13 @@ impl LuksDisk {
         &self,
         entropy: &dyn Entropy,
         header_file: &Path,
+        id: Option<DiskId>,
     ) -> Result<(), PortError> {
         // A process of this boot may have died with it.
         if Path::new(SCRATCH_MAPPING).exists() {
             self.close().await?;
         }
-        let passphrase = self.dangerous_format(entropy, header_file).await?;
+        let passphrase = self.dangerous_format(entropy, header_file, id).await?;
         self.open(&passphrase, header_file).await?;
         let made = self.make_file_system().await;
         self.close().await?;
@@ -127,6 +157,7 @@ impl LuksDisk {
         &self,
         entropy: &dyn Entropy,
         header_file: &Path,
+        id: Option<DiskId>,
     ) -> Result<SecretBytes, PortError> {
         let mut passphrase = zeroize::Zeroizing::new(vec![0; PASSPHRASE]);
         entropy.fill(&mut passphrase);
@@ -136,6 +167,9 @@ impl LuksDisk {
         arguments.extend(words(&["--cipher", "aes-xts-plain64", "--key-size", "512"]));
         arguments.extend(words(&["--sector-size", "4096", "--pbkdf", "argon2id"]));
         arguments.extend(words(&["--hash", "sha256", "--label", UNCLAIMED]));
+        if let Some(id) = id {
+            arguments.extend(words(&["--uuid", &id.to_string()]));
+        }
         if self.integrity == Integrity::Required {
             arguments.extend(words(&["--integrity", "hmac-sha256"]));
             arguments.extend(words(&["--progress-frequency", "5"]));

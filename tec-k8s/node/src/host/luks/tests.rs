@@ -1,7 +1,7 @@
 //! Headers of real files; `cryptsetup` must be installed.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::process::Command;
 
 use tec_core::node::derive::ClusterId;
@@ -155,8 +155,12 @@ async fn a_disk_is_made_of_a_blank_one_and_is_nobodys_until_a_cluster_has_a_key(
     };
     let disk = disk();
     assert_eq!(disk.content().await.unwrap(), Content::Blank);
-    let passphrase = disk.dangerous_format(&SystemEntropy, &at("header")).await.unwrap();
-    assert_eq!(disk.content().await.unwrap(), Content::Unclaimed);
+    let made = disk.dangerous_format(&SystemEntropy, &at("header"), None).await.unwrap();
+    let id = disk.id().await.unwrap();
+    let unclaimed = Content::Unclaimed(Some(id));
+    assert_eq!(disk.content().await.unwrap(), unclaimed);
+    let passphrase = disk.dangerous_format(&SystemEntropy, &at("header"), Some(id)).await.unwrap();
+    assert!(!passphrase.ct_eq(&made));
     disk.keep_passphrase(&passphrase).unwrap();
     assert!(disk.is_new().await.unwrap());
     let mode = fs::metadata(at("key")).unwrap().permissions().mode();
@@ -165,7 +169,7 @@ async fn a_disk_is_made_of_a_blank_one_and_is_nobodys_until_a_cluster_has_a_key(
 
     // The memory of that boot is gone.
     fs::rename(at("key"), at("lost")).unwrap();
-    assert_eq!(disk.content().await.unwrap(), Content::Unclaimed);
+    assert_eq!(disk.content().await.unwrap(), unclaimed);
     fs::rename(at("lost"), at("key")).unwrap();
 
     // The power goes off between the cluster's key and the label.
@@ -176,7 +180,7 @@ async fn a_disk_is_made_of_a_blank_one_and_is_nobodys_until_a_cluster_has_a_key(
     disk.rekey(&locked().await, &key).await.unwrap();
     assert_eq!(disk.content().await.unwrap(), Content::Encrypted);
     assert!(!disk.is_new().await.unwrap());
-    disk.dangerous_format(&SystemEntropy, &at("header")).await.unwrap();
+    disk.dangerous_format(&SystemEntropy, &at("header"), None).await.unwrap();
     assert!(!disk.opens_with(&key).await.unwrap());
 }
 
@@ -191,4 +195,22 @@ async fn what_others_put_on_a_disk_is_named_and_a_disk_that_is_not_there_is_an_e
     fs::remove_file(image).unwrap();
     let missing = disk.content().await.unwrap_err();
     assert_eq!(missing.kind(), PortErrorKind::NotFound);
+}
+
+#[tokio::test]
+async fn a_probe_that_fails_does_not_make_a_disk_with_a_header_blank() {
+    let Fixture { directory, .. } = &good();
+    let at = |name: &str| directory.path().join(name);
+    let nothing = ["/bin/sh", "-c", "exit 2"].map(Into::into).to_vec();
+    let programs = Arc::new(HostPrograms::new().with("blkid", nothing));
+    let disk = LuksDisk::new(at("disk"), at("key"), at("scratch"), programs);
+    assert_eq!(disk.content().await.unwrap(), Content::Encrypted);
+    // The second header stands for the first one.
+    let file = fs::File::options().write(true).open(at("disk")).unwrap();
+    file.write_all_at(&[0; 4096], 0).unwrap();
+    assert_eq!(disk.content().await.unwrap(), Content::Encrypted);
+    // A directory cannot be read.
+    fs::remove_file(at("disk")).unwrap();
+    fs::create_dir(at("disk")).unwrap();
+    assert!(disk.content().await.is_err());
 }
