@@ -5,6 +5,9 @@
 //! Clevis, cryptsetup and node-agent, and talk to a real `tec serve` on this host. The programs
 //! come from the packages of the host, the kernels from Debian.
 //!
+//! The scene `bootstrap` boots another initial file system, of a node that is bootstrapped: systemd, the
+//! units of `bootstrapper`, and programs that stand in for kubeadm and the kubelet.
+//!
 //! *What it is not*: a distribution. What one does around Ignition and Clevis is in
 //! `tec_guest::node`, as little of it as goes.
 //!

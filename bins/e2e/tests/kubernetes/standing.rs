@@ -348,6 +348,12 @@ async fn a_machine_that_is_paused_stays_as_it_is_and_is_taken_out_of_service_all
     assert!(bench.trust.ak(&id(1)).is_some());
 
     // What is withdrawn is withdrawn.
+    pause_machine(&bench, 4, Some("true")).await;
+    let machines = bench.objects::<Machine>().unwrap();
+    let params = kube::api::DeleteParams::default();
+    machines.delete(&Machine::name_of(&id(4)), &params).await.unwrap();
+    eventually("nobody gets its key", async || Ok(bench.trust.ak(&id(4)).is_none())).await.unwrap();
+    assert!(bench.trust.key(&id(4)).is_some());
     done(&bench, &["machine", "quarantine", &id(1).to_string()]).await;
     eventually("nobody gets its key", async || Ok(bench.trust.ak(&id(1)).is_none())).await.unwrap();
     assert_eq!(bench.trust.key(&id(1)), Some(key));

@@ -72,6 +72,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_device_whose_header_cannot_be_read_may_have_a_token() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(!has_no_token(file.path()));
+    }
+
+    #[test]
     fn luks2_devices_are_taken_and_others_left() {
         let listing = br#"{"blockdevices": [
             {"path": "/dev/vda", "fstype": null, "fsver": null},

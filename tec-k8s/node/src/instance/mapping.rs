@@ -1,7 +1,7 @@
 //! The state disk is mapped by systemd: it gets the key in a file, as it expects it.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use tec_core::secret::SecretBytes;
 
 use crate::instance::settings::Disk;
 
-/// For root alone, and not to be changed (Constellation).
-const KEY_MODE: u32 = 0o400;
+/// For root alone.
+const MARK_MODE: u32 = 0o400;
 /// Argon2id, and a check of the file system.
 const LIMIT: Duration = Duration::from_mins(5);
 
@@ -25,7 +25,6 @@ pub struct SystemdMapping {
     disk: Arc<LuksDisk>,
     header_file: PathBuf,
     recovering: PathBuf,
-    key_file: PathBuf,
     units: Vec<String>,
     state: StateDirectory,
     programs: Arc<dyn Programs>,
@@ -45,7 +44,6 @@ impl SystemdMapping {
             disk,
             header_file: settings.header_file.clone(),
             recovering,
-            key_file: settings.key_file.clone(),
             units: settings.units.clone(),
             state,
             programs,
@@ -68,20 +66,15 @@ pub(super) async fn start(programs: &dyn Programs, units: &[String]) -> Result<(
     Ok(())
 }
 
-fn write(path: &Path, content: &[u8]) -> Result<(), PortError> {
-    write_whole(path, content, KEY_MODE).map_err(|error| {
-        let operation = format!("write {}", path.display());
-        PortError::new(PortErrorKind::Unavailable, operation).because(error)
-    })
-}
-
 #[async_trait]
 impl MappedDisk for SystemdMapping {
     async fn map(&self, key: &SecretBytes) -> Result<NodeState, PortError> {
-        let content = key.expose("systemd opens the disk with it");
         self.disk.pin_header(key, &self.header_file).await?;
-        write(&self.recovering, &[])?;
-        write(&self.key_file, content)?;
+        write_whole(&self.recovering, &[], MARK_MODE).map_err(|error| {
+            let operation = format!("write {}", self.recovering.display());
+            PortError::new(PortErrorKind::Unavailable, operation).because(error)
+        })?;
+        self.disk.hand_over(key)?;
         start(&*self.programs, &self.units).await?;
         let state = self.state.read_state()?;
         state.ok_or_else(|| {

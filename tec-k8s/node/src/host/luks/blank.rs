@@ -27,6 +27,7 @@ const HEADERS: u64 = (4 << 20) + 4096;
 const BLOCK: usize = 4096;
 const MAGICS: [&[u8]; 2] = [b"LUKS\xba\xbe", b"SKUL\xba\xbe"];
 const PROBE_LIMIT: Duration = Duration::from_mins(1);
+const FILE_SYSTEM_LIMIT: Duration = Duration::from_mins(10);
 /// Every sector is written once, for its integrity tag.
 const WIPE_LIMIT: Duration = Duration::from_hours(48);
 /// Bytes of the passphrase: as many as of the keys that take its place.
@@ -34,14 +35,14 @@ const PASSPHRASE: usize = 32;
 /// The disk is mapped to this until it has a file system.
 const NAME: &str = "tec-new-state";
 const SCRATCH_MAPPING: &str = "/dev/mapper/tec-new-state";
-/// For root alone, and not to be changed.
+/// For root alone, and not to be changed (Constellation).
 const KEY_MODE: u32 = 0o400;
 
 /// What lies on a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers must decide for each")]
 pub enum Content {
-    /// Nothing that blkid(8) knows.
+    /// Nothing that blkid(8) knows, and no header of LUKS anywhere.
     Blank,
     /// A state disk whose passphrase was lost with the boot that made it, before a cluster had a key:
     /// nobody can open it any more. With its id, if that can be read.
@@ -149,7 +150,7 @@ impl LuksDisk {
         let made = self.make_file_system().await;
         self.close().await?;
         made?;
-        self.keep_passphrase(&passphrase)
+        self.hand_over(&passphrase)
     }
 
     /// Writes a header, and an integrity tag for each sector.
@@ -194,7 +195,7 @@ impl LuksDisk {
     /// systemd would not: for its rules of udev a mapped disk is not ready before it has one.
     async fn make_file_system(&self) -> Result<(), PortError> {
         let arguments = words(&["-q", SCRATCH_MAPPING]);
-        let call = Call { program: "mkfs.ext4", arguments, input: None, limit: PROBE_LIMIT * 10 };
+        let call = Call { program: "mkfs.ext4", arguments, input: None, limit: FILE_SYSTEM_LIMIT };
         let made = self.programs.run(call).await;
         made.map(drop).map_err(|error| error.during("make the file system of the state disk"))
     }
@@ -204,8 +205,12 @@ impl LuksDisk {
         closed.map(drop).map_err(|error| error.during("close the new state disk"))
     }
 
-    pub(super) fn keep_passphrase(&self, passphrase: &SecretBytes) -> Result<(), PortError> {
-        let content = passphrase.expose("systemd opens the disk with it");
+    /// Puts a key where systemd looks for it.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn hand_over(&self, key: &SecretBytes) -> Result<(), PortError> {
+        let content = key.expose("systemd opens the disk with it");
         write_whole(&self.initial_key, content, KEY_MODE).map_err(|error| {
             let operation = format!("write {}", self.initial_key.display());
             PortError::new(PortErrorKind::Unavailable, operation).because(error)

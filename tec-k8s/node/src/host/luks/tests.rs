@@ -161,7 +161,7 @@ async fn a_disk_is_made_of_a_blank_one_and_is_nobodys_until_a_cluster_has_a_key(
     assert_eq!(disk.content().await.unwrap(), unclaimed);
     let passphrase = disk.dangerous_format(&SystemEntropy, &at("header"), Some(id)).await.unwrap();
     assert!(!passphrase.ct_eq(&made));
-    disk.keep_passphrase(&passphrase).unwrap();
+    disk.hand_over(&passphrase).unwrap();
     assert!(disk.is_new().await.unwrap());
     let mode = fs::metadata(at("key")).unwrap().permissions().mode();
     assert_eq!((mode & 0o777, fs::read(at("key")).unwrap().len()), (0o400, 32));
