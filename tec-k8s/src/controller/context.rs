@@ -15,6 +15,7 @@ use kube::{Api, Client, Resource, ResourceExt as _};
 use tec_core::id::MachineId;
 use tec_core::migrate::{Authority, Deed, Role};
 use tec_core::port::{Clock, Entropy, PortError};
+use tec_core::secret::SecretBytes;
 use tec_core::time::Timestamp;
 use tokio::sync::Notify;
 
@@ -108,6 +109,8 @@ pub(super) struct Memory {
     pub(super) counting: String,
     /// Machines that were there at the start and were not looked at yet.
     pub(super) unseen: BTreeSet<String>,
+    /// Disk keys that were read at the start, until their machines are looked at.
+    pub(super) read_ahead: BTreeMap<MachineId, SecretBytes>,
     /// Whether it is known which Trustees there are.
     pub(super) is_configured: bool,
     /// Whether they were told of machines since the start.

@@ -118,7 +118,11 @@ async fn serve(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<Next,
     let path = ResourcePath::luks_root(id);
     let mut key = None;
     if !ctx.parts.trust.knows_key(id) {
-        key = ctx.registry.find(&path).await?;
+        let ahead = ctx.memory().read_ahead.remove(id);
+        key = match ahead {
+            Some(key) => Some(key),
+            None => ctx.registry.find(&path).await?,
+        };
         match &key {
             None => return lost(ctx, machine, id).await,
             Some(secret) if content_key(secret).is_err() => {

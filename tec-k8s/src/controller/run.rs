@@ -1,5 +1,6 @@
 //! Putting it together: leadership, watches, the queue, and an orderly end.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::ResourceExt as _;
 use kube::api::PartialObjectMeta;
 use kube::runtime::watcher;
+use tec_core::id::MachineId;
 use tec_core::port::{PortError, PortErrorKind, chain};
 use tokio::time::Instant;
 
@@ -149,12 +151,33 @@ async fn synced(ctx: &Context) {
         caches.authority.synced(),
         compared(ctx),
     );
+    read_ahead(ctx).await;
     let names = ctx.caches.machines.all();
     let names = names.iter().map(|machine| machine.name_any());
     ctx.memory().unseen.extend(names);
     for machine in ctx.caches.machines.all() {
         ctx.queue.wake(Task::Machine(machine.name_any()));
     }
+}
+
+/// Reads the disk keys of all machines that have one. A key that is not among them is read when its
+/// machine is looked at.
+async fn read_ahead(ctx: &Context) {
+    let has_key = |id: &MachineId| {
+        let machines = ctx.caches.machines.indexed(&id.to_string());
+        let mut statuses = machines.iter().filter_map(|machine| machine.status.as_ref());
+        statuses.any(|status| status.key_secret.is_some())
+    };
+    let mut keys = BTreeMap::new();
+    let read = ctx.registry.each_disk_key(|id, key| {
+        if has_key(&id) {
+            keys.insert(id, key);
+        }
+    });
+    if let Err(error) = read.await {
+        tracing::warn!(error = chain(&error), "disk keys are read one by one");
+    }
+    ctx.memory().read_ahead = keys;
 }
 
 /// Waits until the clocks were compared, if they are.

@@ -29,6 +29,7 @@ pub(super) async fn run(ctx: &Context) {
     if tokio::time::timeout(LONGEST_START, seen_all).await.is_err() {
         keep_unseen(ctx);
     }
+    ctx.memory().read_ahead.clear();
     loop {
         let again = match round(ctx).await {
             Ok(again) => again,
