@@ -12,6 +12,9 @@ use tempfile::TempDir;
 /// The program's place in an image, and here.
 const INSTALLED: &str = "/usr/bin/bootstrapper";
 const BUILT: &str = env!("CARGO_BIN_EXE_bootstrapper");
+/// Tenths of what `systemd-analyze security` calls exposure, from 0 to 10; without any setting a
+/// service has 9.6. The network, root and devices, which they need, are half of what is left.
+const EXPOSURE: &str = "53";
 const UNITS: [&str; 2] = ["tec-bootstrapper.service", "tec-recover.service"];
 
 fn unit(name: &str) -> String {
@@ -85,6 +88,21 @@ fn a_unit_is_started_again_unless_its_command_line_is_wrong() {
         let command = service["ExecStart"].strip_prefix(INSTALLED).unwrap().trim();
         let help = Command::new(BUILT).args([command, "--help"]).output();
         assert!(help.unwrap().status.success(), "{command}");
+    }
+}
+
+#[test]
+fn the_exposure_of_the_units_stays_below_a_bound() {
+    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy");
+    let exposed = |bound: &str, name: &str| {
+        let mut analyze = Command::new("systemd-analyze");
+        analyze.args(["security", "--no-pager", "--offline=true", "--threshold", bound]);
+        analyze.arg(deploy.join(name)).output().unwrap()
+    };
+    for name in UNITS {
+        let output = exposed(EXPOSURE, name);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        assert!(!exposed("0", name).status.success(), "no bound is ever exceeded");
     }
 }
 

@@ -13,13 +13,14 @@ use crate::{images, lanes, pcr_live, process, programs, term, tools};
 /// Where everything is kept, below the target directory.
 const ARTEFACTS: &str = "vm";
 /// The programs on the host, and those in the machines.
-const PROGRAMS: [&str; 3] = ["bootstrapper", "tec", "vm"];
+const PROGRAMS: [&str; 4] = ["bootstrapper", "join-service", "tec", "vm"];
 const GUEST: &str = "tec-node";
 const AGENT: &str = "node-agent";
 /// Profile of what goes into an initramfs.
 const AGENT_PROFILE: &str = "node";
 /// All scenes; those that take longest begin first.
-const SCENES: [&str; 10] = [
+const SCENES: [&str; 11] = [
+    JOIN,
     "adversary",
     "update",
     "recovery",
@@ -32,12 +33,13 @@ const SCENES: [&str; 10] = [
     SHORT,
 ];
 /// The scenes that need the programs of Kubernetes, and ours for clusters.
-const WITH_OPERATOR: [&str; 3] = ["migration", "operator", CLUSTER];
+const WITH_OPERATOR: [&str; 4] = ["migration", "operator", CLUSTER, JOIN];
 /// The scene on a node with real pods.
 const CLUSTER: &str = "cluster";
 /// What CI plays.
 const SHORT: &str = "short";
 const BOOTSTRAP: &str = "bootstrap";
+const JOIN: &str = "join";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -47,7 +49,7 @@ pub(crate) struct Args {
     /// Play every scene, as many at once as there are processors
     #[arg(long, conflicts_with = "scenes")]
     all: bool,
-    /// How many machines lose their power during the first boot
+    /// How many machines lose their power, in scenes where they do
     #[arg(long, default_value_t = 3)]
     cuts: u32,
 }

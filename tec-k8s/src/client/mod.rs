@@ -30,6 +30,8 @@ mod audit;
 mod authority;
 mod clock;
 mod connect;
+#[cfg(feature = "controller")]
+mod disk_keys;
 mod error;
 mod fence;
 mod image;

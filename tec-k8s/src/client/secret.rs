@@ -9,20 +9,17 @@ use k8s_openapi::{ByteString, NamespaceResourceScope};
 use kube::api::{DeleteParams, ObjectMeta, PostParams, Preconditions};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
-use tec_core::id::{MachineId, ResourcePath};
+use tec_core::id::ResourcePath;
 use tec_core::migrate::Deed;
 use tec_core::port::{AuditEvent, PortError, PortErrorKind, PutOutcome, SecretStore};
 use tec_core::secret::SecretBytes;
 
 use super::error::{if_found, is_conflict, is_not_found, port_error};
-use super::pages::{each, whole_pages};
 use super::{KubeRegistry, is_terminating};
 use crate::api::RecoveryKey;
 
 /// The entry of the Secret that holds the key (trusted-cluster-operator).
 pub const SECRET_KEY: &str = "root";
-/// Disk keys are Secrets of this type; the releases of Helm, which are large, are not.
-const ONLY_OPAQUE: &str = "type=Opaque";
 /// How the name of a recovery key begins.
 const RECOVERY: &str = "recovery-";
 
@@ -44,22 +41,6 @@ impl KubeRegistry {
             Some(of) => self.create_recovery_key(of, key, line).await,
             None => self.create_secret(path, key, line).await,
         }
-    }
-
-    /// Hands over every disk key, in pages: for whoever needs all of them, a thousandth of the requests.
-    pub(crate) async fn each_disk_key(
-        &self,
-        mut take: impl FnMut(MachineId, SecretBytes),
-    ) -> Result<(), PortError> {
-        self.permit_soon(Deed::Release, || "read all disk keys".to_owned()).await?;
-        each(self.secrets(), whole_pages().fields(ONLY_OPAQUE), |secret| {
-            let id = secret.metadata.name.as_deref().and_then(disk_key_of);
-            let key = secret.data.and_then(|mut entries| entries.remove(SECRET_KEY));
-            if let Some((id, key)) = id.zip(key) {
-                take(id, SecretBytes::new(key.0));
-            }
-        })
-        .await
     }
 
     async fn create_secret(
@@ -155,11 +136,6 @@ pub(super) fn path_of(object: &str) -> Option<ResourcePath> {
     };
     // Parsing takes other spellings of an id, too.
     name(&path).is_ok_and(|name| name == object).then_some(path)
-}
-
-/// The machine whose disk key a Secret of this name holds.
-fn disk_key_of(object: &str) -> Option<MachineId> {
-    path_of(object).filter(|path| path.recovery_of().is_none())?.machine()
 }
 
 #[async_trait]

@@ -28,11 +28,16 @@ use sha2::Sha256;
 use tec_core::port::Entropy;
 use tec_core::secret::SecretArray;
 
+use super::shared::MAX_COOKIE;
+
 const SALT: usize = 32;
+const TAG: usize = 16;
 /// The key of a blob is used once, so its nonce may be fixed.
 const NONCE: [u8; 12] = [0; 12];
 /// Length of what is sealed is a multiple of this.
 const STEP: usize = 256;
+/// Content up to this length is not compressed: that would cost more than all the rest.
+const SHORT: usize = 512;
 /// Longest content, before it is compressed.
 const MAX_CONTENT: usize = 64 * 1024;
 /// Longest blob that is looked at, in characters.
@@ -54,13 +59,23 @@ impl Place {
             Self::Token => b"tec kbs session token v1",
         }
     }
+
+    /// Bytes that it may have, with salt, tag and padding, before more work is put into making it
+    /// shorter.
+    fn room(self) -> usize {
+        match self {
+            Self::Cookie => MAX_COOKIE / 4 * 3,
+            Self::Token => MAX_CONTENT,
+        }
+    }
 }
 
-/// The secret of all replicas, and one compressor: its tables of 300 KiB are most of the cost of a
+/// The secret of all replicas, and two compressors: their tables of 300 KiB are most of the cost of a
 /// blob where each one makes its own.
 pub(super) struct Seal {
     secret: SecretArray<32>,
-    compressor: Mutex<Compress>,
+    fast: Mutex<Compress>,
+    thorough: Mutex<Compress>,
 }
 
 impl fmt::Debug for Seal {
@@ -71,9 +86,10 @@ impl fmt::Debug for Seal {
 
 impl Seal {
     pub(super) fn new(secret: SecretArray<32>) -> Self {
-        // Without the header of zlib. Faster levels do not fit the largest evidence into a cookie.
-        let compressor = Compress::new(Compression::default(), false);
-        Self { secret, compressor: Mutex::new(compressor) }
+        // Without the header of zlib.
+        let compressor = |level| Mutex::new(Compress::new(level, false));
+        let [fast, thorough] = [Compression::fast(), Compression::default()].map(compressor);
+        Self { secret, fast, thorough }
     }
 
     /// Seals content for a place, bound to `bound`; `None` where the content is too long.
@@ -86,7 +102,7 @@ impl Seal {
     ) -> Option<String> {
         let mut salt = [0; SALT];
         entropy.fill(&mut salt);
-        let packed = self.pack(content)?;
+        let packed = self.pack(content, place.room())?;
         let payload = Payload { msg: &packed, aad: bound };
         let sealed = self.cipher(place, &salt)?.encrypt(&Nonce::from(NONCE), payload).ok()?;
         let mut blob = salt.to_vec();
@@ -122,17 +138,42 @@ impl Seal {
         Some(SecretArray::new(*key))
     }
 
-    fn pack(&self, content: &impl Serialize) -> Option<Vec<u8>> {
+    fn pack(&self, content: &impl Serialize, room: usize) -> Option<Vec<u8>> {
         let json = serde_json::to_vec(content).ok().filter(|json| json.len() <= MAX_CONTENT)?;
-        // What cannot be compressed is stored in blocks of 64 KiB with 5 bytes each (RFC 1951, 3.2.4).
-        let mut packed = Vec::with_capacity(json.len() + STEP);
-        let mut compressor = self.compressor.lock().unwrap_or_else(PoisonError::into_inner);
-        compressor.reset();
-        let status = compressor.compress_vec(&json, &mut packed, FlushCompress::Finish).ok()?;
-        let is_whole = status == Status::StreamEnd;
-        packed.resize(packed.len().next_multiple_of(STEP), 0);
-        is_whole.then_some(packed)
+        if json.len() <= SHORT {
+            return stored(&json);
+        }
+        let packed = compressed(&self.fast, &json)?;
+        if packed.len() + SALT + TAG <= room {
+            return Some(packed);
+        }
+        compressed(&self.thorough, &json)
     }
+}
+
+/// A stream of one block that is not compressed (RFC 1951, 3.2.4).
+fn stored(json: &[u8]) -> Option<Vec<u8>> {
+    const LAST: u8 = 1;
+    let length = u16::try_from(json.len()).ok()?;
+    let mut packed = vec![LAST];
+    packed.extend(length.to_le_bytes());
+    packed.extend((!length).to_le_bytes());
+    packed.extend(json);
+    Some(padded(packed))
+}
+
+fn compressed(compressor: &Mutex<Compress>, json: &[u8]) -> Option<Vec<u8>> {
+    // What cannot be compressed is stored in blocks of 64 KiB with 5 bytes each (RFC 1951, 3.2.4).
+    let mut packed = Vec::with_capacity(json.len() + STEP);
+    let mut compressor = compressor.lock().unwrap_or_else(PoisonError::into_inner);
+    compressor.reset();
+    let status = compressor.compress_vec(json, &mut packed, FlushCompress::Finish).ok()?;
+    (status == Status::StreamEnd).then(|| padded(packed))
+}
+
+fn padded(mut packed: Vec<u8>) -> Vec<u8> {
+    packed.resize(packed.len().next_multiple_of(STEP), 0);
+    packed
 }
 
 /// The compressed stream says itself where it ends, so the padding is not looked at.
@@ -204,7 +245,7 @@ mod tests {
         let seal = seal(1);
         let mut noise = vec![0; 20_000];
         SeededEntropy::new(5).fill(&mut noise);
-        for content in [noise.clone(), vec![7; 20_000], Vec::new(), noise] {
+        for content in [noise.clone(), vec![7; 20_000], Vec::new(), vec![7; 300], noise] {
             let content = base64::engine::general_purpose::STANDARD.encode(content);
             let text = seal.seal(Place::Token, b"", &content, &SeededEntropy::new(2)).unwrap();
             assert_eq!(seal.open(Place::Token, b"", &text), Some(content));

@@ -43,7 +43,7 @@ use super::session_id::SessionId;
 const CLAIM: &str = "tec.session";
 /// Longest value of a cookie. Name, value and attributes have 4096 bytes in every client (RFC 6265,
 /// section 6.1).
-const MAX_COOKIE: usize = 3900;
+pub(super) const MAX_COOKIE: usize = 3900;
 /// How far the clock of the replica that opened a session may be ahead; as for tokens.
 const SKEW_SECONDS: i64 = 60;
 

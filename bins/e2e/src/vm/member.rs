@@ -1,5 +1,6 @@
 //! The initial file system of a node that is bootstrapped: systemd as process 1, the units and the
-//! lines of crypttab(5) and fstab(5) that are deployed with `bootstrapper`, as they are.
+//! lines of crypttab(5) and fstab(5) that are deployed with `bootstrapper`, as they are. What differs from
+//! node to node comes from the firmware, see [`Cloud`](super::cloud::Cloud).
 //!
 //! *What it is not*: a node of Kubernetes. Programs stand in for kubeadm and the kubelet.
 
@@ -7,17 +8,15 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use serde_json::json;
-use tec_core::digest::Sha256Digest;
-
 use super::initial::InitialSystem;
 use super::programs;
 use super::settings::Settings;
-use crate::admin::INIT_SECRET;
 use crate::qemu::must;
 
 /// Beside those of every node: what maps the state disk, and what stands in for a kubelet.
 const PROGRAMS: [&str; 2] = ["chmod", "sleep"];
+/// Ours.
+const OWN: [&str; 2] = ["bootstrapper", "join-service"];
 /// Programs and units of systemd that map a disk.
 const FILES: [&str; 9] = [
     "/usr/lib/systemd/systemd-cryptsetup",
@@ -40,15 +39,15 @@ const NOT: [&str; 7] = [
     "usr/lib/systemd/system/node.service",
     "usr/lib/udev/rules.d/99-xx-unformatted.rules",
 ];
-const TEXTS: [(&str, &str); 11] = [
+/// The units that are deployed.
+pub(super) const UNITS: [(&str, &str); 2] = [
+    ("tec-recover.service", include_str!("../../../bootstrapper/deploy/tec-recover.service")),
     (
-        "usr/lib/systemd/system/tec-recover.service",
-        include_str!("../../../bootstrapper/deploy/tec-recover.service"),
-    ),
-    (
-        "usr/lib/systemd/system/tec-bootstrapper.service",
+        "tec-bootstrapper.service",
         include_str!("../../../bootstrapper/deploy/tec-bootstrapper.service"),
     ),
+];
+const TEXTS: [(&str, &str); 10] = [
     ("etc/fstab", include_str!("../../../bootstrapper/deploy/fstab")),
     (
         "etc/systemd/system/tec-recover.service.d/console.conf",
@@ -61,6 +60,10 @@ const TEXTS: [(&str, &str); 11] = [
     ("usr/lib/systemd/system/default.target", include_str!("units/member/default.target")),
     ("usr/lib/systemd/system/kubelet.service", include_str!("units/member/kubelet.service")),
     ("usr/lib/systemd/system/member.service", include_str!("units/member/member.service")),
+    (
+        "usr/lib/systemd/system/join-service.service",
+        include_str!("units/member/join-service.service"),
+    ),
     ("usr/libexec/member", include_str!("units/member/member")),
     ("usr/bin/kubeadm", include_str!("units/member/kubeadm")),
     ("etc/os-release", "ID=tec-member\nVERSION_ID=1\n"),
@@ -68,7 +71,7 @@ const TEXTS: [(&str, &str); 11] = [
 const CRYPTTAB: &str = include_str!("../../../bootstrapper/deploy/crypttab");
 /// The device of the deployed line, and the partition that nodes of this host have.
 const DEVICE: &str = "/dev/disk/by-partlabel/state";
-const PARTITION: &str = "/dev/disk/by-partlabel/root";
+pub(super) const PARTITION: &str = "/dev/disk/by-partlabel/root";
 /// Certificates that HTTP clients begin with.
 const ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
 
@@ -89,27 +92,20 @@ impl InitialSystem {
         for file in FILES {
             files = programs::add(files, Path::new(file), file.trim_start_matches('/'))?;
         }
-        let bare = work.join("bootstrapper");
-        let mut strip = Command::new("strip");
-        must(strip.arg("-o").arg(&bare).arg(settings.bin_dir.join("bootstrapper")))?;
-        files = programs::add(files, &bare, "usr/bin/bootstrapper")?;
+        for name in OWN {
+            let bare = work.join(name);
+            let mut strip = Command::new("strip");
+            must(strip.arg("-o").arg(&bare).arg(settings.bin_dir.join(name)))?;
+            files = programs::add(files, &bare, &format!("usr/bin/{name}"))?;
+        }
+        for (name, text) in UNITS {
+            files = files.with(&format!("usr/lib/systemd/system/{name}"), text);
+        }
         for (place, text) in TEXTS {
             files = files.with(place, text);
         }
-        let node = json!({"Name": "member", "Role": "ControlPlane", "VPCIP": "10.0.2.15"});
-        let metadata = json!({
-            "self": node, "peers": [], "endpoint": "10.0.2.15",
-            "initSecretHash": format!("sha256:{}", Sha256Digest::of(INIT_SECRET)),
-        });
-        let configuration = format!(
-            "[metadata]\nkind = 'file'\npath = '/etc/tec/metadata.json'\n\
-             [disk]\ndevice = '{PARTITION}'\n\
-             [join_services]\nattestation_keys = []\ndangerous_any_measurements = true\n"
-        );
         let (certificate, key) = authority(work)?;
         files = files
-            .with("etc/tec/bootstrapper.toml", configuration)
-            .with("etc/tec/metadata.json", metadata.to_string())
             .with("etc/crypttab", CRYPTTAB.replace(DEVICE, PARTITION))
             .with("usr/share/member/ca.crt", certificate)
             .with("usr/share/member/ca.key", key)

@@ -6,7 +6,8 @@
 //! come from the packages of the host, the kernels from Debian.
 //!
 //! The scene `bootstrap` boots another initial file system, of a node that is bootstrapped: systemd, the
-//! units of `bootstrapper`, and programs that stand in for kubeadm and the kubelet.
+//! units of `bootstrapper`, and programs that stand in for kubeadm and the kubelet. The scene `join` adds a
+//! second machine, and a join service over a real API server.
 //!
 //! *What it is not*: a distribution. What one does around Ignition and Clevis is in
 //! `tec_guest::node`, as little of it as goes.
@@ -19,6 +20,7 @@
 //! ```
 
 mod boot;
+mod cloud;
 mod cluster;
 mod image;
 mod initial;

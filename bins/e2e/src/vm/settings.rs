@@ -12,7 +12,7 @@ pub struct Settings {
     /// Scenes to play, in order
     #[arg(long = "scene", value_enum, required = true)]
     pub scenes: Vec<Scene>,
-    /// How many machines lose their power in the scene `cuts`
+    /// How many machines lose their power in the scenes `cuts`, `bootstrap` and `join`
     #[arg(long, default_value_t = 3)]
     pub cuts: u32,
     /// Where the random moments of the power cuts begin
@@ -59,4 +59,6 @@ pub enum Scene {
     Migration,
     /// The state disk of a node that is bootstrapped: made, re-keyed by Init, recovered; power cuts
     Bootstrap,
+    /// A second machine joins it by attested TLS; power cuts until it is a member
+    Join,
 }

@@ -98,6 +98,7 @@ impl Stage {
                 Scene::Recovery => self.recovery()?,
                 Scene::Migration => self.migration()?,
                 Scene::Bootstrap => self.bootstrap()?,
+                Scene::Join => self.join()?,
             }
         }
         self.story.scene('z', "Afterwards");

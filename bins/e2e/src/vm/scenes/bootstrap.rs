@@ -13,20 +13,22 @@ use tec_support::testing::free_port;
 
 use crate::admin::Admin;
 use crate::qemu::{Running, must};
+use crate::vm::cloud::Cloud;
 use crate::vm::image::Image;
+use crate::vm::member::UNITS;
 use crate::vm::node::Node;
 use crate::vm::stage::Stage;
 use crate::vm::table;
 use crate::volume;
 
 /// Ports of Init and Recover on a node.
-const PORTS: [u16; 2] = [9000, 9999];
+pub(super) const PORTS: [u16; 2] = [9000, 9999];
 /// Key derivation and firmware are slow where nothing has hardware's help.
 const LIMIT: Duration = Duration::from_mins(10);
-const BEGUN: &str = "each sector is written once";
-const SERVED: &str = "Init is served";
-const MADE: &str = "the state disk is made and mounted";
-const MEMBER: &str = "the node is a member";
+pub(super) const BEGUN: &str = "each sector is written once";
+pub(super) const SERVED: &str = "Init is served";
+pub(super) const MADE: &str = "the state disk is made and mounted";
+pub(super) const MEMBER: &str = "the node is a member";
 /// Another master key than the cluster has.
 const OTHER_KEY: &str = "YGFiY2RlZmdoaWprbG1ub3BxcnN0dXZ3eHl6e3x9fn8";
 
@@ -37,25 +39,21 @@ struct Member {
     recover: String,
 }
 
-impl Member {
-    /// Switches it on, and waits for a line on its console, which is returned.
-    fn boot_until(&mut self, text: &str) -> anyhow::Result<(Running, String)> {
-        let (mut running, console) = self.node.power_on()?;
+/// Switches a node on, and waits for lines on its console, in their order; what it shows, and how long
+/// it took from the first of these to the last.
+pub(super) fn boot_until(
+    node: &mut Node,
+    texts: &[&str],
+) -> anyhow::Result<(Running, String, Duration)> {
+    let (mut running, console) = node.power_on()?;
+    let mut begin = None;
+    for text in texts {
         running.wait_for_console(text, LIMIT)?;
-        let console = fs::read(console).context("read the console")?;
-        Ok((running, String::from_utf8_lossy(&console).into_owned()))
+        begin = begin.or_else(|| Some(Instant::now()));
     }
-
-    /// The first boot, and how long it took from the first write to the disk.
-    fn first_boot(&mut self) -> anyhow::Result<(Running, String, Duration)> {
-        let (mut running, console) = self.node.power_on()?;
-        running.wait_for_console(BEGUN, LIMIT)?;
-        let begin = Instant::now();
-        running.wait_for_console(SERVED, LIMIT)?;
-        let took = begin.elapsed();
-        let console = fs::read(console).context("read the console")?;
-        Ok((running, String::from_utf8_lossy(&console).into_owned(), took))
-    }
+    let console = fs::read(console).context("read the console")?;
+    let took = begin.map(|begin| begin.elapsed()).unwrap_or_default();
+    Ok((running, String::from_utf8_lossy(&console).into_owned(), took))
 }
 
 impl Stage {
@@ -66,10 +64,10 @@ impl Stage {
         let mut story = std::mem::take(&mut self.story);
         let image = story.works("an image with systemd as process 1", || self.member_image())?;
         let admin = Admin::new(self.settings.bin_dir.join("tec"), &self.settings.artefacts)?;
-        let mut one = self.member("member", &image)?;
+        let mut one = self.plane("member", &image)?;
         let (running, console, whole) = story.works(
             "first boot: the blank disk is made with integrity, and mounted; Init is served",
-            || one.first_boot(),
+            || boot_until(&mut one.node, &[BEGUN, SERVED]),
         )?;
         ensure!(console.contains(MADE), "the disk was not made: {console}");
         let key = key_of(&console)?;
@@ -77,14 +75,14 @@ impl Stage {
             admin.init(&one.init, &key)
         })?;
         running.cut();
-        let dump = self.state_disk(&one)?;
+        let dump = self.state_disk(&one.node)?;
         for part in ["tec-state", "hmac(sha256)", "4096 [bytes]", "argon2id"] {
             ensure!(dump.contains(part), "{part} is missing: {dump}");
         }
         story.shows("what cryptsetup says of it", &dump);
-        let (mut running, _) = story
+        let (mut running, ..) = story
             .works("the power fails; the next boot waits for keys", || {
-                one.boot_until("Recover is served")
+                boot_until(&mut one.node, &["Recover is served"])
             })?;
         story.works("keys of another cluster are refused, and it waits on", || {
             let place = self.settings.artefacts.join("other");
@@ -111,6 +109,7 @@ impl Stage {
         if !rows.is_empty() {
             story.shows("without hands", &table::render(&["machine", "cut after", "disk"], &rows));
         }
+        story.shows("systemd-analyze security", &self.exposures()?);
         story.works("a disk of somebody else is named, and stays as it is", || {
             self.foreign(&image)
         })?;
@@ -118,24 +117,40 @@ impl Stage {
         Ok(())
     }
 
-    fn member_image(&self) -> anyhow::Result<Image> {
+    pub(super) fn member_image(&self) -> anyhow::Result<Image> {
         let system = self.initial.of_member(&self.settings, &self.settings.artefacts)?;
         let file = self.settings.artefacts.join("member.img");
         system.write(&file)?;
         self.image("member", |parts| parts.initial = file)
     }
 
-    fn member(&self, name: &str, image: &Image) -> anyhow::Result<Member> {
-        let mut node = self.node(name, image)?;
+    /// A machine with a blank disk that is told this, and ports of this host that lead to some of its.
+    pub(super) fn member(
+        &self,
+        name: &str,
+        image: &Image,
+        cloud: &Cloud,
+        forwards: &[(u16, u16)],
+    ) -> anyhow::Result<Node> {
+        let script = self.settings.artefacts.join(format!("{name}.cloud"));
+        cloud.write(&script)?;
+        let mut node = Node::new(&self.settings, name, image, &script)?;
+        node.forward(forwards);
+        Ok(node)
+    }
+
+    /// A control plane that waits for Init.
+    fn plane(&self, name: &str, image: &Image) -> anyhow::Result<Member> {
         let [init, recover] = [free_port()?, free_port()?];
-        node.forward(&[(init, PORTS[0]), (recover, PORTS[1])]);
+        let forwards = [(init, PORTS[0]), (recover, PORTS[1])];
+        let node = self.member(name, image, &Cloud::of_plane(), &forwards)?;
         let at = |port| format!("127.0.0.1:{port}");
         Ok(Member { node, init: at(init), recover: at(recover) })
     }
 
-    fn state_disk(&self, member: &Member) -> anyhow::Result<String> {
+    pub(super) fn state_disk(&self, node: &Node) -> anyhow::Result<String> {
         let mut dump = volume::command("cryptsetup");
-        self.logs.must(dump.arg("luksDump").arg(member.node.root()?))
+        self.logs.must(dump.arg("luksDump").arg(node.root()?))
     }
 
     /// A machine that loses its power at a random moment between the first write to its disk and Init.
@@ -146,34 +161,53 @@ impl Stage {
         whole: Duration,
     ) -> anyhow::Result<Vec<String>> {
         let name = format!("member-cut-{number}");
-        let mut member = self.member(&name, image)?;
-        let mut random = [0; 2];
-        SeededEntropy::new(self.settings.seed + u64::from(number)).fill(&mut random);
-        let moment = whole * u32::from(u16::from_le_bytes(random)) / u32::from(u16::MAX);
+        let mut member = self.plane(&name, image)?;
+        let moment = self.moment(number, whole);
         let (mut running, _) = member.node.power_on()?;
         running.wait_for_console(BEGUN, LIMIT)?;
         #[expect(clippy::disallowed_methods, reason = "the moment is what is tested")]
         std::thread::sleep(moment);
         running.cut();
-        let before = match self.state_disk(&member) {
+        let before = match self.state_disk(&member.node) {
             Ok(dump) if dump.contains("tec-unclaimed") => "nobody's",
             Ok(dump) => anyhow::bail!("{name} has a disk that says: {dump}"),
             Err(_) => "blank",
         };
-        let (running, console) = member.boot_until(SERVED)?;
+        let (running, console, _) = boot_until(&mut member.node, &[SERVED])?;
         ensure!(console.contains(MADE), "{name} did not make its disk: {console}");
         running.cut();
         member.node.discard()?;
         Ok(vec![name, format!("{:.1} s", moment.as_secs_f64()), before.to_owned()])
     }
 
+    /// What systemd says of how far each of the deployed units is shut in.
+    fn exposures(&self) -> anyhow::Result<String> {
+        let mut lines = Vec::new();
+        for (name, text) in UNITS {
+            let unit = self.settings.artefacts.join(name);
+            fs::write(&unit, text)?;
+            let mut analyze = volume::command("systemd-analyze");
+            analyze.args(["security", "--no-pager", "--offline=true"]).arg(unit);
+            let said = self.logs.must(&mut analyze)?;
+            lines.extend(said.lines().last().map(str::to_owned));
+        }
+        Ok(lines.join("\n"))
+    }
+
+    /// A random moment within this time; the same one for the same seed.
+    pub(super) fn moment(&self, number: u32, whole: Duration) -> Duration {
+        let mut random = [0; 2];
+        SeededEntropy::new(self.settings.seed + u64::from(number)).fill(&mut random);
+        whole * u32::from(u16::from_le_bytes(random)) / u32::from(u16::MAX)
+    }
+
     fn foreign(&self, image: &Image) -> anyhow::Result<()> {
-        let mut member = self.member("foreign", image)?;
+        let mut member = self.plane("foreign", image)?;
         let root = self.settings.artefacts.join("foreign.ext4");
         format(&root)?;
         let content = fs::read(&root)?;
         member.node.write_root(&content)?;
-        let (running, console) = member.boot_until("TEC-B424")?;
+        let (running, console, _) = boot_until(&mut member.node, &["TEC-B424"])?;
         ensure!(console.contains("holds ext4"), "it is not named: {console}");
         running.cut();
         ensure!(fs::read(member.node.root()?)? == content, "the disk was written to");
@@ -182,7 +216,7 @@ impl Stage {
 }
 
 /// The attestation key's fingerprint, which the machine prints before anything else.
-fn key_of(console: &str) -> anyhow::Result<String> {
+pub(super) fn key_of(console: &str) -> anyhow::Result<String> {
     let is_key = |line: &&str| line.len() == 64 && line.chars().all(|c| c.is_ascii_hexdigit());
     let key = console.lines().map(str::trim).find(is_key);
     Ok(key.context("the console shows no key")?.to_owned())

@@ -6,6 +6,7 @@ mod cluster;
 mod cuts;
 mod dbx;
 mod fleet;
+mod join;
 mod migration;
 mod operator;
 mod recovery;

@@ -1,0 +1,93 @@
+//! What a cloud tells a node that is bootstrapped: its metadata and settings, as a script that the
+//! firmware hands to the node.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context as _;
+use serde_json::{Value, json};
+use tec_core::digest::Sha256Digest;
+
+use super::member::PARTITION;
+use crate::admin::INIT_SECRET;
+
+/// Address of every node in its own network.
+const ADDRESS: &str = "10.0.2.15";
+/// Ends the text of a file in the script.
+const END: &str = "END_OF_FILE";
+
+/// Files for one node.
+#[derive(Debug)]
+pub(super) struct Cloud {
+    files: Vec<(String, String)>,
+    /// What is started beside.
+    services: Vec<&'static str>,
+}
+
+impl Cloud {
+    /// A control plane that waits for Init, and has no peer.
+    pub(super) fn of_plane() -> Self {
+        Self::new("plane", "ControlPlane", ADDRESS, &json!([]), "")
+    }
+
+    /// A worker that finds the join service with this key at a port of the host.
+    pub(super) fn of_worker(name: &str, host: &str, port: u16, key: &str) -> Self {
+        let peers = json!([{"Name": "plane", "Role": "ControlPlane", "VPCIP": host}]);
+        let settings = format!("join_port = {port}\n");
+        let mut cloud = Self::new(name, "Worker", host, &peers, &settings);
+        cloud.trust(key);
+        cloud
+    }
+
+    fn new(name: &str, role: &str, endpoint: &str, peers: &Value, settings: &str) -> Self {
+        let metadata = json!({
+            "self": {"Name": name, "Role": role, "VPCIP": ADDRESS},
+            "peers": peers, "endpoint": endpoint,
+            "initSecretHash": format!("sha256:{}", Sha256Digest::of(INIT_SECRET)),
+        });
+        let settings = format!(
+            "{settings}[metadata]\nkind = 'file'\npath = '/etc/tec/metadata.json'\n\
+             [disk]\ndevice = '{PARTITION}'\n\
+             [join_services]\ndangerous_any_measurements = true\nattestation_keys = []\n"
+        );
+        let cloud = Self { files: Vec::new(), services: Vec::new() };
+        cloud.with("metadata.json", &metadata.to_string()).with("bootstrapper.toml", &settings)
+    }
+
+    fn trust(&mut self, key: &str) {
+        for (name, text) in &mut self.files {
+            if name == "bootstrapper.toml" {
+                *text = text.replace("_keys = []", &format!("_keys = ['{key}']"));
+            }
+        }
+    }
+
+    /// One more file in /etc/tec.
+    #[must_use]
+    pub(super) fn with(mut self, name: &str, text: &str) -> Self {
+        self.files.push((name.to_owned(), text.to_owned()));
+        self
+    }
+
+    /// A unit that is started, too.
+    #[must_use]
+    pub(super) fn with_service(mut self, name: &'static str) -> Self {
+        self.services.push(name);
+        self
+    }
+
+    /// Writes the script.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub(super) fn write(&self, path: &Path) -> anyhow::Result<()> {
+        let mut script = "mkdir -p /etc/tec\n".to_owned();
+        for (name, text) in &self.files {
+            script += &format!("cat > /etc/tec/{name} <<'{END}'\n{text}\n{END}\n");
+        }
+        for name in &self.services {
+            script += &format!("systemctl start --no-block {name}\n");
+        }
+        fs::write(path, script).with_context(|| format!("write {}", path.display()))
+    }
+}
