@@ -104,11 +104,11 @@ impl InitialSystem {
         for (place, text) in TEXTS {
             files = files.with(place, text);
         }
-        let (certificate, key) = authority(work)?;
+        for (name, content) in authority(work)? {
+            files = files.with(&format!("usr/share/member/{name}"), content);
+        }
         files = files
             .with("etc/crypttab", CRYPTTAB.replace(DEVICE, PARTITION))
-            .with("usr/share/member/ca.crt", certificate)
-            .with("usr/share/member/ca.key", key)
             .with(ROOTS.trim_start_matches('/'), fs::read(ROOTS)?)
             .with_link(
                 "etc/systemd/system/network-online.target.wants/member.service",
@@ -118,19 +118,23 @@ impl InitialSystem {
     }
 }
 
-/// A CA as kubeadm makes one: certificate and key, in the form that it writes.
-fn authority(work: &Path) -> anyhow::Result<(Vec<u8>, Vec<u8>)> {
+/// Files as kubeadm makes them: certificate and key of a CA, in the form that it writes, and what says
+/// which addresses the API server has.
+fn authority(work: &Path) -> anyhow::Result<[(&'static str, Vec<u8>); 3]> {
     let at = |name: &str| work.join(name);
-    let mut make = Command::new("openssl");
-    make.args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"])
-        .args(["-subj", "/CN=kubernetes", "-addext", "keyUsage=keyCertSign,digitalSignature"])
-        .arg("-out")
-        .arg(at("ca.crt"))
-        .arg("-keyout")
-        .arg(at("ca.pkcs8"));
-    must(&mut make)?;
+    let make = |name: &str, key: &str, more: &[&str]| {
+        let mut make = Command::new("openssl");
+        make.args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]).args(more);
+        must(make.arg("-out").arg(at(name)).arg("-keyout").arg(at(key)))
+    };
+    let usage = ["-addext", "keyUsage=keyCertSign,digitalSignature"];
+    make("ca.crt", "ca.pkcs8", &[&["-subj", "/CN=kubernetes"], &usage[..]].concat())?;
+    let names = ["-addext", "subjectAltName=IP:10.0.2.2"];
+    let server = [&["-subj", "/CN=kube-apiserver"], &names[..]].concat();
+    make("apiserver.crt", "apiserver.key", &server)?;
     let mut convert = Command::new("openssl");
     convert.args(["rsa", "-traditional", "-in"]).arg(at("ca.pkcs8"));
     must(convert.arg("-out").arg(at("ca.key")))?;
-    Ok((fs::read(at("ca.crt"))?, fs::read(at("ca.key"))?))
+    let read = |name: &'static str| anyhow::Ok((name, fs::read(at(name))?));
+    Ok([read("ca.crt")?, read("ca.key")?, read("apiserver.crt")?])
 }
