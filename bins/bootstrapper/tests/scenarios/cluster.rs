@@ -18,19 +18,21 @@ use tec_core::node::ticket::{CaPin, Component, NodeName, PkiFile};
 use tec_core::node::uri::{KmsUri, StorageUri};
 use tec_core::port::{CreateOutcome, PortError};
 use tec_core::secret::SecretBytes;
+use tec_node::admission::nodes::Nodes;
 use tec_node::host::KubeadmPaths;
 use tec_node::instance::authority::Authority;
 use tec_node::instance::cleaner::Cleaner;
 use tec_node::instance::node::endpoint;
 use tec_node::instance::transport;
 use tec_node::instance::transport::Bounds;
+use tec_node::instance::trust::Trust;
 use tec_node::rpc::generated::join::api_server::ApiServer;
 use tec_node::rpc::{
-    ClusterFacts, ControlPlaneTurns, Enrollments, JoinService, JoinServicePorts, NodeStanding,
-    Settled,
+    ClusterFacts, ControlPlaneTurns, Endorsements, Enrollments, JoinService, JoinServicePorts,
+    NodeStanding, Settled,
 };
 use tec_support::{SystemClock, SystemEntropy};
-use tec_tpm::atls::{LiveMeasurements, PinnedAks, VtpmValidator};
+use tec_tpm::atls::{LiveMeasurements, VtpmValidator};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use x509_cert::Certificate;
@@ -54,7 +56,12 @@ impl Enrollments for Members {
         Ok(CreateOutcome::Created)
     }
 
-    async fn settle(&self, _claim: &Claim, _key: &PublicKey) -> Result<Settled, PortError> {
+    async fn settle(
+        &self,
+        _claim: &Claim,
+        _key: &PublicKey,
+        _ek: Option<Fingerprint>,
+    ) -> Result<Settled, PortError> {
         Ok(Settled::Bound)
     }
 }
@@ -120,6 +127,13 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// On the machine of a control plane; takes `nodes`, of which `planes` may be control planes.
     pub(crate) async fn start(on: &Machine, nodes: &[Fingerprint], planes: &[Fingerprint]) -> Self {
+        let nodes = nodes.iter().copied().collect();
+        Self::taking(on, &Trust { attestation_keys: nodes, ..Trust::default() }, planes).await
+    }
+
+    /// The same, of nodes that these settings take, whatever they booted.
+    pub(crate) async fn taking(on: &Machine, nodes: &Trust, planes: &[Fingerprint]) -> Self {
+        let nodes = Arc::new(Nodes::new(nodes, Arc::new(SystemClock)).unwrap());
         let authority =
             Authority::new(on.path("ca"), Arc::new(SystemClock), Arc::new(SystemEntropy));
         let registered = Arc::<AtomicBool>::default();
@@ -142,14 +156,16 @@ impl Cluster {
             signer: Arc::new(authority),
             facts,
         });
+        let (clock, entropy) = (Arc::new(SystemClock), Arc::new(SystemEntropy));
+        let policy = Arc::clone(&nodes) as Arc<_>;
+        let service = service.with_endorsements(Endorsements::new(policy, clock, entropy));
         let attestation = on.attestation();
         // What its own init did, unless a test did it.
         if attestation.marker.read().await.unwrap() == MarkerState::Unset {
             attestation.marker.set(&cluster).await.unwrap();
         }
-        let trust = Arc::new(PinnedAks::new(nodes.iter().copied()));
         let live: Arc<LiveMeasurements> = Arc::default();
-        let validator = VtpmValidator::new(attestation.variant, trust, live);
+        let validator = VtpmValidator::new(attestation.variant, nodes, live);
         let server = endpoint()
             .with_issuer(attestation.issuer.clone())
             .with_validator(Arc::new(validator))

@@ -11,6 +11,7 @@
 mod admin;
 mod azure;
 mod cluster;
+mod endorse;
 mod init;
 mod join;
 mod keys;

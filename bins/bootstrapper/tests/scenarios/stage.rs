@@ -90,9 +90,17 @@ pub(crate) struct Machine {
 impl Machine {
     /// A machine that was never started.
     pub(crate) fn new(name: &str, role: &str) -> Self {
+        Self::with_tpm(Swtpm::start().unwrap(), name, role)
+    }
+
+    /// Its TPM has an endorsement key certificate of a maker of its own.
+    pub(crate) fn manufactured(name: &str, role: &str) -> Self {
+        Self::with_tpm(Swtpm::manufacture().unwrap(), name, role)
+    }
+
+    fn with_tpm(swtpm: Swtpm, name: &str, role: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let ports = [free_port().unwrap(), free_port().unwrap()];
-        let swtpm = Swtpm::start().unwrap();
         let machine = Self {
             ak: attestation(&swtpm).ak,
             swtpm,
@@ -249,6 +257,14 @@ impl Machine {
         let unused = Expectation { expected: Sha256Digest::ZERO, severity: Severity::Enforce };
         let client = self.client(Measurements::default().with(PcrIndex::CLUSTER, unused));
         transport::dial(&client, address).await.unwrap()
+    }
+
+    /// The CA certificates of its TPM's maker, in a file.
+    pub(crate) fn maker(&self) -> PathBuf {
+        let ca = self.swtpm.ca().unwrap();
+        let path = self.path("maker.pem");
+        fs::write(&path, ca.root_pem.clone() + &ca.issuer_pem).unwrap();
+        path
     }
 
     /// How its programs were called.

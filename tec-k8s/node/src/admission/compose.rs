@@ -12,7 +12,7 @@ use crate::instance::founder::Founder;
 use crate::instance::node::{Attestation, endpoint, measurements};
 use crate::instance::pause::JitteredPause;
 use crate::member::{KubeEnrollments, KubeTurns};
-use crate::rpc::{Enrollments, JoinService, JoinServicePorts, Settled};
+use crate::rpc::{Endorsements, Enrollments, JoinService, JoinServicePorts, Settled};
 use anyhow::Context as _;
 use kube::Client;
 use tec_core::node::grant::ControlPlanes;
@@ -26,6 +26,7 @@ use tec_tpm::atls::{Endpoint, LiveMeasurements, VtpmValidator};
 
 use crate::admission::facts;
 use crate::admission::facts::Facts;
+use crate::admission::nodes::Nodes;
 use crate::admission::settings::Settings;
 use crate::admission::signer::Signer;
 
@@ -43,6 +44,7 @@ pub async fn service(
     settings: &Settings,
     client: Client,
     attestation: &Attestation,
+    nodes: Arc<Nodes>,
 ) -> anyhow::Result<(JoinService, Arc<dyn DataKeys>)> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let entropy: Arc<dyn Entropy> = Arc::new(SystemEntropy);
@@ -62,6 +64,7 @@ pub async fn service(
     };
     let reserved = facts::api_server_addresses(&settings.pki)?;
     let authority = Authority::new(&settings.pki, Arc::clone(&clock), Arc::clone(&entropy));
+    let endorsements = Endorsements::new(nodes, Arc::clone(&clock), entropy);
     let keys = keys(settings, attestation).await?;
     let service = JoinService::new(JoinServicePorts {
         keys: Arc::clone(&keys),
@@ -72,7 +75,7 @@ pub async fn service(
         signer: Arc::new(Signer::new(authority.reserving(reserved), client.clone())),
         facts: Arc::new(Facts::new(client, settings)),
     });
-    Ok((service, keys))
+    Ok((service.with_endorsements(endorsements), keys))
 }
 
 /// Makes the node that this service runs on a member like all others, which asked for a ticket.
@@ -86,7 +89,7 @@ async fn enroll(
         enrollments.list().await?.contains(claim),
         "the claim of this node could not be recorded, or another node has its name or disk"
     );
-    let settled = enrollments.settle(claim, key).await;
+    let settled = enrollments.settle(claim, key, None).await;
     let settled = settled.context("register the machine of this node")?;
     if settled != Settled::Bound {
         tracing::warn!(?settled, machine.id = %claim.machine_id(), "the key of this node is not approved");
@@ -150,11 +153,11 @@ fn uri<T>(path: &Path, parse: impl Fn(&str) -> Result<T, UriError>) -> anyhow::R
 pub fn server(
     settings: &Settings,
     attestation: Attestation,
+    nodes: Arc<Nodes>,
     live: Arc<LiveMeasurements>,
 ) -> anyhow::Result<Endpoint> {
     tracing::info!(ak.fingerprint = %attestation.ak, "this service proves itself with this key");
-    let trust = settings.nodes.keys();
-    let validator = VtpmValidator::new(attestation.variant, trust, live);
+    let validator = VtpmValidator::new(attestation.variant, nodes, live);
     Ok(endpoint()
         .with_issuer(attestation.issuer)
         .with_validator(Arc::new(validator))
@@ -211,7 +214,7 @@ mod tests {
     use std::sync::Mutex;
 
     use async_trait::async_trait;
-    use tec_core::ak::PublicKey;
+    use tec_core::ak::{Fingerprint, PublicKey};
     use tec_core::node::derive::DataKeyId;
     use tec_core::node::grant::Claim;
     use tec_core::node::state::Role;
@@ -242,7 +245,12 @@ mod tests {
             Ok(CreateOutcome::Created)
         }
 
-        async fn settle(&self, _claim: &Claim, key: &PublicKey) -> Result<Settled, PortError> {
+        async fn settle(
+            &self,
+            _claim: &Claim,
+            key: &PublicKey,
+            _ek: Option<Fingerprint>,
+        ) -> Result<Settled, PortError> {
             self.machines.lock().unwrap().push(key.clone());
             Ok(Settled::Bound)
         }

@@ -91,6 +91,17 @@ mod tests {
         assert!(settings.control_planes.is_empty() && !settings.dangerous_any_control_plane);
         let trust = &settings.nodes;
         assert!(trust.attestation_keys.is_empty() && !trust.dangerous_any_attestation_key);
+        assert!(!trust.takes_endorsement_keys());
         assert!(Settings::parse(&format!("{text}\nunknown = 1")).is_err());
+    }
+
+    #[test]
+    fn endorsement_keys_say_nothing_about_what_their_machine_booted() {
+        let text = "api_server = '10.0.0.1:6443'\nnamespace = 'tec'\n\
+                    components = '/c'\n[nodes]\nendorsement_roots = '/r'";
+        assert!(Settings::parse(text).is_err());
+        assert!(Settings::parse(&format!("{text}\nmeasurements = '/m'")).is_ok());
+        let any = "dangerous_any_attestation_key = true\ndangerous_any_measurements = true";
+        assert!(Settings::parse(&format!("{text}\n{any}")).is_err());
     }
 }

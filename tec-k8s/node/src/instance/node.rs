@@ -28,9 +28,11 @@ use tec_tpm::direct::Tpm;
 use tec_tpm::tpm::{AnyTpm as _, TpmAttester, TpmMarker};
 
 use crate::instance::azure::AzureSource;
+use crate::instance::endorser::TpmEndorser;
 use crate::instance::keys;
 use crate::instance::settings::{Metadata, Settings, TpmSettings};
 use crate::instance::trust::Trust;
+use crate::rpc::Endorser;
 
 /// An open TPM that proves what this machine is.
 #[derive(Clone, Debug)]
@@ -42,6 +44,8 @@ pub struct Attestation {
     pub issuer: Arc<dyn Issuer>,
     /// Proves the machine to Trustees.
     pub attester: Arc<dyn Attester>,
+    /// Proves the attestation key by the endorsement key.
+    pub endorser: Arc<dyn Endorser>,
     /// PCR 15.
     pub marker: Arc<dyn BootstrapMarker>,
     /// The attestation key.
@@ -83,6 +87,7 @@ impl Attestation {
             variant,
             issuer: Arc::new(issuer),
             attester,
+            endorser: Arc::new(TpmEndorser::new(Arc::clone(&tpm) as _, handle)),
             marker: Arc::new(TpmMarker::new(tpm)),
             ak: ak.key.public().fingerprint(),
             key: ak.key.public().clone(),

@@ -213,7 +213,8 @@ async fn join(settings: &Settings, node: &Node, parts: &Parts) -> anyhow::Result
     let discovery = Discovery::new(Arc::clone(&node.metadata), endpoint, settings.join_port);
     let request = parts.identity.key().request.clone();
     let disk = node.disk.id().await?;
-    let tickets = TicketClient::new(Arc::new(discovery), disk, parts.this.role, request);
+    let tickets = TicketClient::new(Arc::new(discovery), disk, parts.this.role, request)
+        .with_endorser(Arc::clone(&node.attestation.endorser));
     let kept = KeptTickets {
         file: TicketFile::new(&settings.state_directory),
         source: &tickets,

@@ -222,6 +222,11 @@ impl Settings {
 impl program::Settings for Settings {
     fn check(&self) -> anyhow::Result<()> {
         self.listed_key_services()?;
+        anyhow::ensure!(
+            !self.join_services.takes_endorsement_keys(),
+            "endorsement_keys and endorsement_roots mean nothing in [join_services]: a join service does \
+             not prove its endorsement key; list its attestation key"
+        );
         self.join_services.check()
     }
 }
@@ -253,6 +258,7 @@ mod tests {
             "[disk]\nintegrity = true",
             "[metadata]\nkind = 'cloud'",
             "[join_services]\nattestation_keys = ['00']",
+            "[join_services]\nendorsement_roots = '/r'\ndangerous_any_measurements = true",
             "[join_services]\nsnp_id_keys = ['00']",
             "[join_services]\nsnp_minimum_tcb = '4,0,24,219'",
         ] {

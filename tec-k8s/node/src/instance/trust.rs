@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use tec_core::ak::Fingerprint;
+use tec_core::port::Clock;
 use tec_core::system::SystemClock;
-use tec_support::evidence;
+use tec_support::{ek, evidence};
 use tec_tpm::atls::{AkTrust, AnyAk, AzureSnpAk, ChannelBinding, EveryTrust, PinnedAks};
+use tec_tpm::ek::CredentialIssuer;
 use tec_tpm::snp::{Policy, Tcb};
 
 /// What the other end has to prove. Without keys it is refused.
@@ -20,6 +22,12 @@ pub struct Trust {
     pub measurements: Option<PathBuf>,
     /// Fingerprints of attestation keys.
     pub attestation_keys: BTreeSet<Fingerprint>,
+    /// Only of a join service: fingerprints of endorsement keys. A node whose attestation key is not listed
+    /// proves it by one of them.
+    pub endorsement_keys: BTreeSet<Fingerprint>,
+    /// Only of a join service: file of CA certificates, PEM. An endorsement key that one of them vouches for
+    /// is taken, too.
+    pub endorsement_roots: Option<PathBuf>,
     /// With `azure-sev-snp`, take keys that a genuine processor vouches for, of guests with one of
     /// these ID keys: SHA-384, hexadecimal.
     pub snp_id_keys: Vec<GuestDigest>,
@@ -57,6 +65,10 @@ impl Trust {
             "attestation_keys means nothing beside dangerous_any_attestation_key"
         );
         anyhow::ensure!(
+            !self.takes_endorsement_keys() || !self.dangerous_any_attestation_key,
+            "endorsement_keys and endorsement_roots mean nothing beside dangerous_any_attestation_key"
+        );
+        anyhow::ensure!(
             self.guests().is_none() || !self.dangerous_any_attestation_key,
             "snp_id_keys and snp_measurements mean nothing beside dangerous_any_attestation_key"
         );
@@ -66,6 +78,7 @@ impl Trust {
         );
         let takes_keys = self.dangerous_any_attestation_key
             || !self.attestation_keys.is_empty()
+            || self.takes_endorsement_keys()
             || self.guests().is_some();
         anyhow::ensure!(
             !takes_keys || self.measurements.is_some() || self.dangerous_any_measurements,
@@ -78,21 +91,43 @@ impl Trust {
         Ok(())
     }
 
+    /// Whether endorsement keys may vouch for attestation keys.
+    pub fn takes_endorsement_keys(&self) -> bool {
+        !self.endorsement_keys.is_empty() || self.endorsement_roots.is_some()
+    }
+
+    /// Challenges the endorsement keys that may vouch for attestation keys; `None` where none may.
+    ///
+    /// # Errors
+    /// The file of the roots cannot be read, or has a certificate that is not acceptable.
+    pub fn endorsements(&self, clock: Arc<dyn Clock>) -> anyhow::Result<Option<CredentialIssuer>> {
+        let listed = self.endorsement_keys.iter().copied();
+        Ok(match &self.endorsement_roots {
+            Some(path) => {
+                let roots = CredentialIssuer::with_roots(ek::roots(path)?, clock);
+                Some(roots.with_listed(listed))
+            }
+            None if self.endorsement_keys.is_empty() => None,
+            None => Some(CredentialIssuer::new().with_listed(listed)),
+        })
+    }
+
+    /// What of the trust in a key is judged before its endorsement key is: the platform alone.
+    ///
+    /// # Security
+    /// Whoever takes peers by this must ask them for the proof of an endorsement key, and until then do
+    /// nothing for them.
+    pub fn keys_before_endorsement(&self) -> Arc<dyn AkTrust> {
+        self.warn();
+        match self.guests() {
+            Some(policy) => Arc::new(AzureSnpAk::new(Arc::new(SystemClock), policy)),
+            None => Arc::new(AnyAk),
+        }
+    }
+
     /// Which keys are trusted. What is dangerous about these settings is logged.
     pub fn keys(&self) -> Arc<dyn AkTrust> {
-        if self.dangerous_any_measurements {
-            tracing::warn!("a trusted attestation key is taken whatever its machine booted");
-        }
-        if self.dangerous_unbound_evidence {
-            tracing::warn!(
-                "evidence is taken that whoever stole the key of a certificate can relay"
-            );
-        }
-        if self.guests().is_some() && self.snp_minimum_tcb.is_none() {
-            tracing::warn!(
-                "SNP hosts with any firmware are accepted, however old: set snp_minimum_tcb"
-            );
-        }
+        self.warn();
         if self.dangerous_any_attestation_key {
             tracing::warn!("any attestation key is taken for a trusted one");
             return Arc::new(AnyAk);
@@ -107,6 +142,22 @@ impl Trust {
                 Arc::new(EveryTrust::new([genuine as Arc<dyn AkTrust>, Arc::new(pinned)]))
             }
             None => Arc::new(pinned),
+        }
+    }
+
+    fn warn(&self) {
+        if self.dangerous_any_measurements {
+            tracing::warn!("a trusted attestation key is taken whatever its machine booted");
+        }
+        if self.dangerous_unbound_evidence {
+            tracing::warn!(
+                "evidence is taken that whoever stole the key of a certificate can relay"
+            );
+        }
+        if self.guests().is_some() && self.snp_minimum_tcb.is_none() {
+            tracing::warn!(
+                "SNP hosts with any firmware are accepted, however old: set snp_minimum_tcb"
+            );
         }
     }
 

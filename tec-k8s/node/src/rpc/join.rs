@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tec_core::ak::PublicKey;
+use tec_core::ak::{Fingerprint, PublicKey};
 use tec_core::node::derive::{DataKeyId, DiskId, MeasurementSalt, MeasurementSecret};
 use tec_core::node::grant::{Claim, ControlPlanes, GrantError, Granted, grant, grant_rejoin};
 use tec_core::node::lock::MarkerState;
@@ -17,8 +17,10 @@ use tonic::{Code, Request, Response, Status};
 
 use super::caller::{Caller, refusal};
 use super::convert::TicketRequest;
+use super::endorse::Endorsements;
 use super::generated::join::api_server::Api;
 use super::generated::join::{
+    ChallengeEndorsementKeyRequest, ChallengeEndorsementKeyResponse, EndorsementProof,
     IssueJoinTicketRequest, IssueJoinTicketResponse, IssueRejoinTicketRequest,
     IssueRejoinTicketResponse,
 };
@@ -32,7 +34,7 @@ pub enum Settled {
     Bound,
     /// It waits for an admin.
     AwaitsApproval,
-    /// The policy asks for the proof of an endorsement key, which joins do not carry.
+    /// The policy asks for the proof of an endorsement key.
     NeedsEndorsementKey,
 }
 
@@ -46,9 +48,14 @@ pub trait Enrollments: fmt::Debug + Send + Sync {
     async fn add(&self, claim: &Claim) -> Result<CreateOutcome, PortError>;
 
     /// Registers the machine of a claim, and its key as the cluster's approval policy says; again
-    /// changes nothing. Kind `Denied` for a machine that is not in service or a key that was
-    /// revoked.
-    async fn settle(&self, claim: &Claim, key: &PublicKey) -> Result<Settled, PortError>;
+    /// changes nothing. `ek` is the endorsement key that the node proved. Kind `Denied` for a machine
+    /// that is not in service or a key that was revoked.
+    async fn settle(
+        &self,
+        claim: &Claim,
+        key: &PublicKey,
+        ek: Option<Fingerprint>,
+    ) -> Result<Settled, PortError>;
 }
 
 /// Signs kubelet certificates.
@@ -132,7 +139,7 @@ enum Admission {
 
 /// Serves tickets to attested nodes.
 #[derive(Clone, Debug)]
-pub struct JoinService(JoinServicePorts);
+pub struct JoinService(JoinServicePorts, Option<Arc<Endorsements>>);
 
 /// Length of both keys.
 const KEY: usize = 32;
@@ -140,7 +147,24 @@ const KEY: usize = 32;
 impl JoinService {
     /// Over these ports.
     pub fn new(ports: JoinServicePorts) -> Self {
-        Self(ports)
+        Self(ports, None)
+    }
+
+    /// Takes endorsement keys as proof of attestation keys, and asks for that where their policy does.
+    #[must_use]
+    pub fn with_endorsements(self, endorsements: Endorsements) -> Self {
+        Self(self.0, Some(Arc::new(endorsements)))
+    }
+
+    /// The endorsement key that the caller proved. Comes before all that costs more than a signature.
+    fn proven(
+        &self,
+        caller: &Caller,
+        disk: DiskId,
+        proof: Option<EndorsementProof>,
+    ) -> Result<Option<Fingerprint>, Status> {
+        let endorsements = self.1.as_ref();
+        endorsements.map_or(Ok(None), |endorsements| endorsements.proven(caller, disk, proof))
     }
 
     /// A machine without a cluster, or one of ours whose join was cut off. What else its measurements
@@ -175,9 +199,14 @@ impl JoinService {
     }
 
     /// The claim is recorded when its key is bound, and before anything is handed out.
-    async fn admit(&self, claim: &Claim, key: &PublicKey) -> Result<Admission, Status> {
+    async fn admit(
+        &self,
+        claim: &Claim,
+        key: &PublicKey,
+        ek: Option<Fingerprint>,
+    ) -> Result<Admission, Status> {
         let (granted, admission) = self.judge(claim).await?;
-        let settled = self.0.enrollments.settle(claim, key).await;
+        let settled = self.0.enrollments.settle(claim, key, ek).await;
         ensure_bound(claim, settled.map_err(|error| unsettled(&error))?)?;
         match granted {
             Granted::Again => Ok(admission),
@@ -285,8 +314,7 @@ fn ensure_bound(claim: &Claim, settled: Settled) -> Result<(), Status> {
         ),
         Settled::NeedsEndorsementKey => (
             Reason::NeedsEndorsementKey,
-            "the approval policy EndorsementKey needs a proof that joins do not carry; set the policy \
-             of the TrustedExecutionCluster to Manual"
+            "the approval policy EndorsementKey needs a proof by the endorsement key of the TPM"
                 .to_owned(),
         ),
     };
@@ -314,7 +342,10 @@ impl Api for JoinService {
     ) -> Result<Response<IssueJoinTicketResponse>, Status> {
         let caller = Caller::of(&request)?;
         let ak = caller.ak();
-        let request = convert::ticket_request(request.into_inner())?;
+        let mut message = request.into_inner();
+        let proof = message.endorsement.take();
+        let request = convert::ticket_request(message)?;
+        let ek = self.proven(&caller, request.disk, proof)?;
         let name = self.0.signer.name(&request.csr);
         let claim = Claim {
             ak,
@@ -323,7 +354,7 @@ impl Api for JoinService {
             disk: request.disk,
         };
         self.ensure_not_elsewhere(&caller).await?;
-        let admission = self.admit(&claim, caller.key()).await?;
+        let admission = self.admit(&claim, caller.key(), ek).await?;
         if claim.role == Role::ControlPlane {
             let turn = self.0.turns.take(&claim.name).await;
             let sentence = "another control plane is joining";
@@ -341,7 +372,9 @@ impl Api for JoinService {
     ) -> Result<Response<IssueRejoinTicketResponse>, Status> {
         const WHY: &str = "hand it to a member over an attested connection";
         let caller = Caller::of(&request)?;
-        let disk = convert::disk_id(&request.into_inner().disk_uuid)?;
+        let message = request.into_inner();
+        let disk = convert::disk_id(&message.disk_uuid)?;
+        let ek = self.proven(&caller, disk, message.endorsement)?;
         // Its disk is open: whoever still asks for the key wants it for something else.
         if caller.marker() != MarkerState::Unset {
             return Err(elsewhere(&caller, "this machine was not booted again"));
@@ -351,7 +384,7 @@ impl Api for JoinService {
         let claim = grant_rejoin(caller.ak(), disk, &known).map_err(|error| {
             Reason::NotAdmitted.status(Code::PermissionDenied, error.to_string())
         })?;
-        let settled = self.0.enrollments.settle(claim, caller.key()).await;
+        let settled = self.0.enrollments.settle(claim, caller.key(), ek).await;
         ensure_bound(claim, settled.map_err(|error| unsettled(&error))?)?;
         let secret = self.measurement_secret().await.map_err(failed)?;
         let key = self.disk_key(disk).await.map_err(failed)?;
@@ -359,5 +392,17 @@ impl Api for JoinService {
             state_disk_key: key.expose(WHY).to_vec(),
             measurement_secret: secret.expose(WHY).to_vec(),
         }))
+    }
+
+    async fn challenge_endorsement_key(
+        &self,
+        request: Request<ChallengeEndorsementKeyRequest>,
+    ) -> Result<Response<ChallengeEndorsementKeyResponse>, Status> {
+        let caller = Caller::of(&request)?;
+        let Some(endorsements) = &self.1 else {
+            let sentence = "this service takes no endorsement keys";
+            return Err(Reason::EndorsementKey.status(Code::Unimplemented, sentence));
+        };
+        endorsements.challenge(&caller, request.into_inner()).map(Response::new)
     }
 }

@@ -256,7 +256,12 @@ impl Enrollments for Enrolled {
         Ok(CreateOutcome::Created)
     }
 
-    async fn settle(&self, claim: &Claim, key: &PublicKey) -> Result<Settled, PortError> {
+    async fn settle(
+        &self,
+        claim: &Claim,
+        key: &PublicKey,
+        _ek: Option<Fingerprint>,
+    ) -> Result<Settled, PortError> {
         assert_eq!(claim.ak, key.fingerprint());
         Ok(self.1)
     }
