@@ -60,10 +60,7 @@ impl Attestation {
     /// # Errors
     /// The settings are wrong, or the TPM does not answer.
     pub fn open(settings: &TpmSettings) -> anyhow::Result<Self> {
-        let name = &settings.variant;
-        let variant = Variant::of_name(name);
-        let variant = variant.with_context(|| format!("{name:?} is no sort of evidence"))?;
-        anyhow::ensure!(variant != Variant::Dummy, "a node without evidence can join no cluster");
+        let variant = variant(&settings.variant)?;
         let handle = match &settings.ak_handle {
             Some(handle) => handle.parse()?,
             // Evidence is about the paravisor's key, and no other.
@@ -93,6 +90,16 @@ impl Attestation {
             key: ak.key.public().clone(),
         })
     }
+}
+
+/// The type of evidence with this name.
+fn variant(name: &str) -> anyhow::Result<Variant> {
+    let usable = || Variant::ALL.iter().copied().filter(|one| *one != Variant::Dummy);
+    usable().find(|one| one.as_str() == name).with_context(|| {
+        let names: Vec<&str> = usable().map(Variant::as_str).collect();
+        let names = names.join(", ");
+        format!("cannot verify evidence of the type {name:?}: set tpm.variant to one of {names}")
+    })
 }
 
 /// An endpoint of this program's provider, clock and entropy.
