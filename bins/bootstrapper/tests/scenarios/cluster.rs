@@ -2,7 +2,7 @@
 //! and turns in memory.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -18,21 +18,16 @@ use tec_core::node::ticket::{CaPin, Component, NodeName, PkiFile};
 use tec_core::node::uri::{KmsUri, StorageUri};
 use tec_core::port::{CreateOutcome, PortError};
 use tec_core::secret::SecretBytes;
-use tec_node::admission::nodes::Nodes;
+use tec_node::admission::live::LiveService;
 use tec_node::host::KubeadmPaths;
 use tec_node::instance::authority::Authority;
 use tec_node::instance::cleaner::Cleaner;
-use tec_node::instance::node::endpoint;
 use tec_node::instance::transport;
 use tec_node::instance::transport::Bounds;
-use tec_node::instance::trust::Trust;
-use tec_node::rpc::generated::join::api_server::ApiServer;
 use tec_node::rpc::{
-    ClusterFacts, ControlPlaneTurns, Endorsements, Enrollments, JoinService, JoinServicePorts,
-    NodeStanding, Settled,
+    ClusterFacts, ControlPlaneTurns, Enrollments, JoinServicePorts, NodeStanding, Settled,
 };
 use tec_support::{SystemClock, SystemEntropy};
-use tec_tpm::atls::{LiveMeasurements, VtpmValidator};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use x509_cert::Certificate;
@@ -40,6 +35,8 @@ use x509_cert::der::{DecodePem as _, Encode as _};
 
 use crate::stage::{KMS, Machine};
 
+/// What machines booted does not matter here.
+pub(crate) const ANYTHING: &str = "dangerous_any_measurements = true\n";
 pub(crate) const SALT: [u8; 32] = [0x20; 32];
 
 #[derive(Debug, Default)]
@@ -120,6 +117,8 @@ pub(crate) struct Cluster {
     /// Whether the nodes that join have their objects.
     pub(crate) registered: Arc<AtomicBool>,
     pub(crate) ak: Fingerprint,
+    config: PathBuf,
+    live: Arc<LiveService>,
     serving: JoinHandle<()>,
     cleaner: Cleaner,
 }
@@ -127,13 +126,14 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// On the machine of a control plane; takes `nodes`, of which `planes` may be control planes.
     pub(crate) async fn start(on: &Machine, nodes: &[Fingerprint], planes: &[Fingerprint]) -> Self {
-        let nodes = nodes.iter().copied().collect();
-        Self::taking(on, &Trust { attestation_keys: nodes, ..Trust::default() }, planes).await
+        let keys = format!("{ANYTHING}attestation_keys = {}\n", list(nodes));
+        Self::taking(on, &keys, planes).await
     }
 
-    /// The same, of nodes that these settings take, whatever they booted.
-    pub(crate) async fn taking(on: &Machine, nodes: &Trust, planes: &[Fingerprint]) -> Self {
-        let nodes = Arc::new(Nodes::new(nodes, Arc::new(SystemClock)).unwrap());
+    /// The same, of nodes that these settings take.
+    pub(crate) async fn taking(on: &Machine, nodes: &str, planes: &[Fingerprint]) -> Self {
+        let config = on.path("join-service.toml");
+        write_settings(&config, nodes, planes);
         let authority =
             Authority::new(on.path("ca"), Arc::new(SystemClock), Arc::new(SystemEntropy));
         let registered = Arc::<AtomicBool>::default();
@@ -147,49 +147,70 @@ impl Cluster {
         let secret = MeasurementSecret::from_data_key(&secret.unwrap()).unwrap();
         let salt = MeasurementSalt::new(SALT);
         let cluster = secret.cluster_id(&salt);
-        let service = JoinService::new(JoinServicePorts {
+        let ports = JoinServicePorts {
             keys: keys.into(),
             salt,
             enrollments: Arc::new(Members::default()),
-            control_planes: ControlPlanes::Listed(planes.iter().copied().collect()),
+            control_planes: ControlPlanes::Closed,
             turns: Arc::clone(&facts) as Arc<_>,
             signer: Arc::new(authority),
             facts,
-        });
-        let (clock, entropy) = (Arc::new(SystemClock), Arc::new(SystemEntropy));
-        let policy = Arc::clone(&nodes) as Arc<_>;
-        let service = service.with_endorsements(Endorsements::new(policy, clock, entropy));
+        };
         let attestation = on.attestation();
         // What its own init did, unless a test did it.
         if attestation.marker.read().await.unwrap() == MarkerState::Unset {
             attestation.marker.set(&cluster).await.unwrap();
         }
-        let live: Arc<LiveMeasurements> = Arc::default();
-        let validator = VtpmValidator::new(attestation.variant, nodes, live);
-        let server = endpoint()
-            .with_issuer(attestation.issuer.clone())
-            .with_validator(Arc::new(validator))
-            .build()
-            .unwrap();
+        let ak = attestation.ak;
+        let live = Arc::new(LiveService::open(&config, ports, attestation).unwrap());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let cleaner = Cleaner::new();
-        let service = ApiServer::new(service);
-        let serving = transport::serve(server, listener, service, Bounds::SMALL, cleaner.stop());
+        let (stop, current) = (cleaner.stop(), Arc::clone(&live));
+        let serving = async move {
+            transport::serve_current(listener, || current.current(), Bounds::SMALL, stop).await;
+        };
         Self {
             port,
             registered,
-            ak: attestation.ak,
+            ak,
+            config,
+            live,
             // The runtime of the test ends it at the latest.
             serving: spawned(serving),
             cleaner,
         }
     }
 
+    /// Writes other settings, and lets the service look at its files.
+    pub(crate) fn change(&self, nodes: &str, planes: &[Fingerprint]) {
+        write_settings(&self.config, nodes, planes);
+        self.look();
+    }
+
+    /// Lets the service look at its files.
+    pub(crate) fn look(&self) {
+        self.live.look();
+    }
+
     pub(crate) async fn stop(self) {
         self.cleaner.clean();
         self.serving.await.unwrap();
     }
+}
+
+fn list(keys: &[Fingerprint]) -> String {
+    let keys: Vec<String> = keys.iter().map(|key| format!("'{key}'")).collect();
+    format!("[{}]", keys.join(", "))
+}
+
+fn write_settings(config: &Path, nodes: &str, planes: &[Fingerprint]) {
+    let text = format!(
+        "api_server = '127.0.0.1:6443'\nnamespace = 'tec'\ncomponents = '/components.json'\n\
+         control_planes = {}\n[nodes]\n{nodes}",
+        list(planes)
+    );
+    fs::write(config, text).unwrap();
 }
 
 #[expect(clippy::disallowed_methods, reason = "a test's server runs beside the test")]

@@ -1,8 +1,7 @@
 //! Nodes whose attestation key nobody listed: a genuine TPM vouches for them, or they stay out.
 
-use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,13 +11,12 @@ use rcgen::{
 };
 use tec_core::ak::{Credential, EkOffer, Fingerprint};
 use tec_core::digest::Sha256Digest;
-use tec_core::port::{Clock as _, PortErrorKind};
+use tec_core::port::{Clock as _, PortError, PortErrorKind};
 use tec_node::host::KubeletIdentity as _;
 use tec_node::instance::authority::Authority;
 use tec_node::instance::identity::Identity;
 use tec_node::instance::node::{Attestation, endpoint};
 use tec_node::instance::transport;
-use tec_node::instance::trust::Trust;
 use tec_node::rpc::generated::join::api_client::ApiClient;
 use tec_node::rpc::generated::join::{
     ChallengeEndorsementKeyRequest, EndorsementProof, IssueJoinTicketRequest,
@@ -30,14 +28,18 @@ use time::OffsetDateTime;
 use tonic::Status;
 use tonic::transport::Channel;
 
-use crate::cluster::Cluster;
+use crate::cluster::{ANYTHING, Cluster};
 use crate::recover::ended;
 use crate::stage::Machine;
 
 const DISK: &str = "00000000-0000-0000-0000-0000000000aa";
 
-fn of_makers(roots: PathBuf) -> Trust {
-    Trust { endorsement_roots: Some(roots), ..Trust::default() }
+fn of_makers(roots: &Path) -> String {
+    format!("{ANYTHING}endorsement_roots = '{}'\n", roots.display())
+}
+
+fn listed(ek: Fingerprint) -> String {
+    format!("{ANYTHING}endorsement_keys = ['{ek}']\n")
 }
 
 async fn ek_of(machine: &Machine) -> Fingerprint {
@@ -49,13 +51,11 @@ async fn a_node_that_nobody_listed_joins_and_boots_again_by_its_endorsement_key(
     let plane = Machine::new("plane-0", "ControlPlane");
     for by in ["maker", "list"] {
         let mut machine = Machine::manufactured("node-1", "Worker");
-        let trust = if by == "maker" {
-            of_makers(machine.maker())
-        } else {
-            let listed = BTreeSet::from([ek_of(&machine).await]);
-            Trust { endorsement_keys: listed, ..Trust::default() }
+        let taken = match by {
+            "maker" => of_makers(&machine.maker()),
+            _ => listed(ek_of(&machine).await),
         };
-        let cluster = Cluster::taking(&plane, &trust, &[]).await;
+        let cluster = Cluster::taking(&plane, &taken, &[]).await;
         machine.write_metadata("node-1", "Worker", &["127.0.0.1"]);
         machine.write_settings_with(&[cluster.ak], cluster.port);
         let log = ended(machine.start("run")).await;
@@ -80,7 +80,7 @@ async fn a_foreign_endorsement_key_is_refused_and_its_node_logs_why() {
         (Machine::new("node-3", "Worker"), "without a certificate"),
     ] {
         let ek = ek_of(&machine).await;
-        let cluster = Cluster::taking(&plane, &of_makers(ours.maker()), &[]).await;
+        let cluster = Cluster::taking(&plane, &of_makers(&ours.maker()), &[]).await;
         machine.write_metadata("node-2", "Worker", &["127.0.0.1"]);
         machine.write_settings_with(&[cluster.ak], cluster.port);
         let program = machine.start("run").serving();
@@ -102,6 +102,10 @@ async fn a_foreign_endorsement_key_is_refused_and_its_node_logs_why() {
 
 /// A connection that this attestation key proves.
 async fn connect(cluster: &Cluster, attestation: &Attestation) -> Channel {
+    reach(cluster, attestation).await.unwrap()
+}
+
+async fn reach(cluster: &Cluster, attestation: &Attestation) -> Result<Channel, PortError> {
     let trust = Arc::new(PinnedAks::new([cluster.ak]));
     let validator = VtpmValidator::new(Variant::QemuVtpm, trust, Arc::default());
     let end = endpoint()
@@ -109,7 +113,7 @@ async fn connect(cluster: &Cluster, attestation: &Attestation) -> Channel {
         .with_validator(Arc::new(validator))
         .build()
         .unwrap();
-    transport::dial(&end, &format!("127.0.0.1:{}", cluster.port)).await.unwrap()
+    transport::dial(&end, &format!("127.0.0.1:{}", cluster.port)).await
 }
 
 /// A challenge to this TPM: what comes back with the answer, and what the TPM has to open.
@@ -150,7 +154,7 @@ async fn a_genuine_endorsement_key_vouches_for_no_key_of_another_machine() {
     let plane = Machine::new("plane-0", "ControlPlane");
     let genuine = Machine::manufactured("node-1", "Worker");
     let stranger = Machine::new("node-2", "Worker");
-    let cluster = Cluster::taking(&plane, &of_makers(genuine.maker()), &[]).await;
+    let cluster = Cluster::taking(&plane, &of_makers(&genuine.maker()), &[]).await;
     let (accomplice, intruder) = (genuine.attestation(), stranger.attestation());
     let channel = connect(&cluster, &intruder).await;
     let [shown, own] =
@@ -177,7 +181,7 @@ async fn an_answer_that_another_node_replays_is_refused() {
     let plane = Machine::new("plane-0", "ControlPlane");
     let genuine = Machine::manufactured("node-1", "Worker");
     let stranger = Machine::new("node-2", "Worker");
-    let cluster = Cluster::taking(&plane, &of_makers(genuine.maker()), &[]).await;
+    let cluster = Cluster::taking(&plane, &of_makers(&genuine.maker()), &[]).await;
     let (genuine, intruder) = (genuine.attestation(), stranger.attestation());
     let channel = connect(&cluster, &genuine).await;
     let offer = genuine.endorser.offer().await.unwrap();
@@ -225,17 +229,95 @@ async fn an_endorsement_key_whose_certificate_expired_vouches_for_nobody_unless_
     let attestation = machine.attestation();
     let TpmOffer { ek, ak_area } = attestation.endorser.offer().await.unwrap();
     let (certificate, roots) = expired(&machine, &ek);
-    let listed = BTreeSet::from([ek.public.fingerprint()]);
+    let by_name = listed(ek.public.fingerprint());
     let offer = TpmOffer { ek: EkOffer::new(ek.public, Some(certificate)), ak_area };
 
-    let cluster = Cluster::taking(&plane, &of_makers(roots.clone()), &[]).await;
+    let cluster = Cluster::taking(&plane, &of_makers(&roots), &[]).await;
     let channel = connect(&cluster, &attestation).await;
     assert_refused(challenge(&channel, offer.clone()).await, "was valid until");
-    cluster.stop().await;
-
-    let trust = Trust { endorsement_keys: listed, ..of_makers(roots) };
-    let cluster = Cluster::taking(&plane, &trust, &[]).await;
+    cluster.change(&by_name, &[]);
     let channel = connect(&cluster, &attestation).await;
     challenge(&channel, offer).await.unwrap();
     cluster.stop().await;
+}
+
+/// Connects and asks for a ticket.
+async fn asks(cluster: &Cluster, attestation: &Attestation) -> Result<(), Option<Reason>> {
+    let Ok(channel) = reach(cluster, attestation).await else { return Err(None) };
+    ticket(&channel, None).await.map_err(|status| Reason::of(&status))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changed_settings_count_for_the_next_connection_and_broken_ones_change_nothing() {
+    let plane = Machine::new("plane-0", "ControlPlane");
+    let machine = Machine::new("node-1", "Worker");
+    let attestation = machine.attestation();
+    let cluster = Cluster::start(&plane, &[], &[]).await;
+    assert_eq!(asks(&cluster, &attestation).await, Err(None));
+
+    let key = format!("attestation_keys = ['{}']\n", machine.ak);
+    let listed = format!("{ANYTHING}{key}");
+    cluster.change(&listed, &[]);
+    assert_eq!(asks(&cluster, &attestation).await, Ok(()));
+    // The key is taken all the same, and is nothing to be a control plane with.
+    for broken in ["attestation_keys = ['00']", "unknown = 1", &key] {
+        cluster.change(broken, &[machine.ak]);
+        assert_eq!(asks(&cluster, &attestation).await, Ok(()), "{broken}");
+    }
+
+    // Files that the settings name are followed, too.
+    let measurements = machine.path("measurements.json");
+    let write = |value: Sha256Digest| fs::write(&measurements, format!(r#"{{"4": "{value}"}}"#));
+    write(Sha256Digest::ZERO).unwrap();
+    let measured = format!("{key}measurements = '{}'\n", measurements.display());
+    cluster.change(&measured, &[]);
+    assert_eq!(asks(&cluster, &attestation).await, Ok(()));
+    write(Sha256Digest::of("another boot manager")).unwrap();
+    cluster.look();
+    assert_eq!(asks(&cluster, &attestation).await, Err(None));
+    fs::write(&measurements, "{}").unwrap();
+    cluster.look();
+    assert_eq!(asks(&cluster, &attestation).await, Err(None), "no measurements are none");
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn roots_that_change_refuse_the_machines_of_a_maker_from_then_on() {
+    let plane = Machine::new("plane-0", "ControlPlane");
+    let machine = Machine::manufactured("node-1", "Worker");
+    let other = Machine::manufactured("node-2", "Worker");
+    let attestation = machine.attestation();
+    let offer = attestation.endorser.offer().await.unwrap();
+    let roots = machine.maker();
+    let cluster = Cluster::taking(&plane, &of_makers(&roots), &[]).await;
+    let channel = connect(&cluster, &attestation).await;
+    challenge(&channel, offer.clone()).await.unwrap();
+    fs::copy(other.maker(), &roots).unwrap();
+    cluster.look();
+    let channel = connect(&cluster, &attestation).await;
+    assert_refused(challenge(&channel, offer).await, "no trusted root vouches");
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stranger_whose_connection_waits_for_other_settings_still_has_to_prove_its_key() {
+    let plane = Machine::new("plane-0", "ControlPlane");
+    let stranger = Machine::new("node-1", "Worker");
+    let attestation = stranger.attestation();
+    // The handshake lets every key pass, since the calls ask for the endorsement key.
+    let cluster = Cluster::taking(&plane, &of_makers(&plane_roots(&plane)), &[]).await;
+    let channel = connect(&cluster, &attestation).await;
+    // Now they do not ask any more, and the handshake is strict.
+    cluster.change(ANYTHING, &[]);
+    let refused = ticket(&channel, None).await.unwrap_err();
+    assert_eq!(Reason::of(&refused), Some(Reason::NeedsEndorsementKey));
+    assert_eq!(asks(&cluster, &attestation).await, Err(None));
+    cluster.stop().await;
+}
+
+/// The roots of some maker.
+fn plane_roots(plane: &Machine) -> PathBuf {
+    let path = plane.path("roots.pem");
+    fs::copy(plane.path("ca/ca.crt"), &path).unwrap();
+    path
 }

@@ -12,6 +12,7 @@
 
 pub mod compose;
 pub mod facts;
+pub mod live;
 pub mod nodes;
 pub mod settings;
 pub mod signer;

@@ -8,13 +8,14 @@ use crate::instance::settings::TpmSettings;
 use crate::instance::trust::Trust;
 use serde::Deserialize;
 use tec_core::ak::Fingerprint;
+use tec_core::node::grant::ControlPlanes;
 use tec_support::program;
 
 /// Port inside the pod (Constellation).
 const PORT: u16 = 9090;
 
 /// All settings.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[expect(clippy::exhaustive_structs, reason = "a file of settings, read whole")]
 pub struct Settings {
@@ -51,6 +52,28 @@ pub struct Settings {
     /// Any node may be a control plane: each then can have the keys of the cluster's CA.
     #[serde(default)]
     pub dangerous_any_control_plane: bool,
+}
+
+impl Settings {
+    /// Which nodes may be control planes. That all may is logged.
+    pub(super) fn control_planes(&self) -> ControlPlanes {
+        if self.dangerous_any_control_plane {
+            tracing::warn!("any node that attests may have the keys of the cluster's CA");
+            ControlPlanes::DangerousAny
+        } else {
+            ControlPlanes::Listed(self.control_planes.clone())
+        }
+    }
+
+    /// What counts only at the start of the program.
+    pub(super) fn fixed(&self) -> Self {
+        Self {
+            nodes: Trust::default(),
+            control_planes: BTreeSet::new(),
+            dangerous_any_control_plane: false,
+            ..self.clone()
+        }
+    }
 }
 
 fn listen() -> SocketAddr {

@@ -117,7 +117,7 @@ impl Default for Metadata {
 }
 
 /// The TPM.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, default)]
 #[expect(clippy::exhaustive_structs, reason = "a file of settings, read whole")]
 pub struct TpmSettings {

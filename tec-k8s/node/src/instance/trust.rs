@@ -14,7 +14,7 @@ use tec_tpm::ek::CredentialIssuer;
 use tec_tpm::snp::{Policy, Tcb};
 
 /// What the other end has to prove. Without keys it is refused.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, default)]
 #[expect(clippy::exhaustive_structs, reason = "a file of settings, read whole")]
 pub struct Trust {
@@ -170,7 +170,7 @@ impl Trust {
 }
 
 /// SHA-384 of a guest, or of the key that signed for it.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(try_from = "String")]
 #[non_exhaustive]
 pub struct GuestDigest([u8; 48]);
@@ -187,7 +187,7 @@ impl TryFrom<String> for GuestDigest {
 }
 
 /// Oldest firmware of a host.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(try_from = "String")]
 #[non_exhaustive]
 pub struct MinimumTcb(Tcb);
