@@ -342,6 +342,11 @@ codes! {
         "The message and the log of the join service give the reason and the fingerprint of the endorsement key. If \
          the machine is yours, add the fingerprint to endorsement_keys in join-service.toml; the join service reads \
          the file again by itself.";
+    BootstrapPlaneTicket = "TEC-B408", 403, "the ticket of the control plane is refused",
+        "The ticket expired, is for another node or cluster, or control_plane_signers of join-service.toml does not \
+         list the key that signed it.",
+        "The message says which. Make another one with `tec ticket control-plane`, and give it to the node as the \
+         file of control_plane_ticket in bootstrapper.toml.";
     BootstrapActivated = "TEC-B409", 409, "the node is in a cluster, or about to be",
         "Another Init runs or ran, or the node has joined.",
         "To take up an Init whose answer was lost, send the very same one again, with --cluster \

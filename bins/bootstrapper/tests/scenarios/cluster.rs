@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use tec_core::ak::{Fingerprint, PublicKey};
 use tec_core::digest::Sha256Digest;
-use tec_core::node::derive::{DataKeyId, MeasurementSalt, MeasurementSecret};
+use tec_core::node::derive::{ClusterId, DataKeyId, MeasurementSalt, MeasurementSecret};
 use tec_core::node::grant::{Claim, ControlPlanes};
 use tec_core::node::lock::MarkerState;
 use tec_core::node::port::{DerivedKeys, KeyServices as _};
@@ -117,6 +117,7 @@ pub(crate) struct Cluster {
     /// Whether the nodes that join have their objects.
     pub(crate) registered: Arc<AtomicBool>,
     pub(crate) ak: Fingerprint,
+    pub(crate) id: ClusterId,
     config: PathBuf,
     live: Arc<LiveService>,
     serving: JoinHandle<()>,
@@ -174,6 +175,7 @@ impl Cluster {
             port,
             registered,
             ak,
+            id: cluster,
             config,
             live,
             // The runtime of the test ends it at the latest.
@@ -204,10 +206,12 @@ fn list(keys: &[Fingerprint]) -> String {
     format!("[{}]", keys.join(", "))
 }
 
+/// What stands before `[nodes]`, if that is there, is of the service itself.
 fn write_settings(config: &Path, nodes: &str, planes: &[Fingerprint]) {
+    let table = if nodes.contains("[nodes]") { "" } else { "[nodes]\n" };
     let text = format!(
         "api_server = '127.0.0.1:6443'\nnamespace = 'tec'\ncomponents = '/components.json'\n\
-         control_planes = {}\n[nodes]\n{nodes}",
+         control_planes = {}\n{table}{nodes}",
         list(planes)
     );
     fs::write(config, text).unwrap();

@@ -101,7 +101,7 @@ async fn a_foreign_endorsement_key_is_refused_and_its_node_logs_why() {
 }
 
 /// A connection that this attestation key proves.
-async fn connect(cluster: &Cluster, attestation: &Attestation) -> Channel {
+pub(crate) async fn connect(cluster: &Cluster, attestation: &Attestation) -> Channel {
     reach(cluster, attestation).await.unwrap()
 }
 
@@ -117,7 +117,10 @@ async fn reach(cluster: &Cluster, attestation: &Attestation) -> Result<Channel, 
 }
 
 /// A challenge to this TPM: what comes back with the answer, and what the TPM has to open.
-async fn challenge(channel: &Channel, offer: TpmOffer) -> Result<(Vec<u8>, Credential), Status> {
+pub(crate) async fn challenge(
+    channel: &Channel,
+    offer: TpmOffer,
+) -> Result<(Vec<u8>, Credential), Status> {
     let request = ChallengeEndorsementKeyRequest {
         disk_uuid: DISK.to_owned(),
         endorsement_key: offer.ek.public.as_der().to_vec(),
@@ -130,16 +133,28 @@ async fn challenge(channel: &Channel, offer: TpmOffer) -> Result<(Vec<u8>, Crede
 }
 
 async fn ticket(channel: &Channel, proof: Option<EndorsementProof>) -> Result<(), Status> {
+    ask(channel, IssueJoinTicketRequest { endorsement: proof, ..Default::default() }).await
+}
+
+/// Asks for a ticket with what is said of the name and the disk.
+pub(crate) async fn ask(channel: &Channel, request: IssueJoinTicketRequest) -> Result<(), Status> {
     let authority = Authority::new("", Arc::new(SystemClock), Arc::new(SystemEntropy));
     let name = "node-1".parse().unwrap();
     let identity = Identity::generate(&name, [127, 0, 0, 99].into(), authority).unwrap();
     let request = IssueJoinTicketRequest {
         disk_uuid: DISK.to_owned(),
         certificate_request: identity.key().request.clone(),
-        is_control_plane: false,
-        endorsement: proof,
+        ..request
     };
     ApiClient::new(channel.clone()).issue_join_ticket(request).await.map(drop)
+}
+
+/// What a node does that is asked for its endorsement key.
+pub(crate) async fn prove(channel: &Channel, attestation: &Attestation) -> EndorsementProof {
+    let offer = attestation.endorser.offer().await.unwrap();
+    let (id, credential) = challenge(channel, offer).await.unwrap();
+    let secret = attestation.endorser.activate(&credential).await.unwrap();
+    EndorsementProof { challenge: id, secret: secret.expose("test").to_vec() }
 }
 
 fn assert_refused<T>(answer: Result<T, Status>, why: &str) {
@@ -184,10 +199,7 @@ async fn an_answer_that_another_node_replays_is_refused() {
     let cluster = Cluster::taking(&plane, &of_makers(&genuine.maker()), &[]).await;
     let (genuine, intruder) = (genuine.attestation(), stranger.attestation());
     let channel = connect(&cluster, &genuine).await;
-    let offer = genuine.endorser.offer().await.unwrap();
-    let (id, credential) = challenge(&channel, offer).await.unwrap();
-    let secret = genuine.endorser.activate(&credential).await.unwrap();
-    let proof = EndorsementProof { challenge: id, secret: secret.expose("test").to_vec() };
+    let proof = prove(&channel, &genuine).await;
 
     let replayed = ticket(&connect(&cluster, &intruder).await, Some(proof.clone())).await;
     assert_refused(replayed, "that of another node");

@@ -15,5 +15,6 @@ mod endorse;
 mod init;
 mod join;
 mod keys;
+mod plane;
 mod recover;
 mod stage;

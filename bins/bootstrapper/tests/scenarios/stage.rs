@@ -202,9 +202,14 @@ impl Machine {
 
     /// Lists key services for Recover.
     pub(crate) fn list_key_services(&self, places: &[&str]) {
+        self.add_setting(&format!("recovery_key_services = {places:?}"));
+    }
+
+    /// Adds a line before the first table.
+    pub(crate) fn add_setting(&self, line: &str) {
         let path = self.path("settings.toml");
         let settings = fs::read_to_string(&path).unwrap();
-        fs::write(path, format!("recovery_key_services = {places:?}\n{settings}")).unwrap();
+        fs::write(path, format!("{line}\n{settings}")).unwrap();
     }
 
     /// Starts the program, and waits until it serves.

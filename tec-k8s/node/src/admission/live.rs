@@ -20,6 +20,7 @@ use tec_support::program::Settings as _;
 use tec_tpm::atls::{Endpoint, LiveMeasurements, Measurements, VtpmValidator};
 
 use crate::admission::nodes::Nodes;
+use crate::admission::plane::AdminTickets;
 use crate::admission::settings::Settings;
 use crate::instance::node::{Attestation, endpoint, measurements};
 use crate::rpc::generated::join::api_server::ApiServer;
@@ -154,6 +155,8 @@ fn generation(
         .build()?;
     let control_planes = settings.control_planes();
     let service = JoinService::new(JoinServicePorts { control_planes, ..ports.clone() });
+    let admins = AdminTickets::new(settings.control_plane_signers.clone(), Arc::clone(&clock));
     let endorsements = Endorsements::new(nodes, clock, Arc::new(SystemEntropy));
-    Ok(Generation { endpoint, api: ApiServer::new(service.with_endorsements(endorsements)) })
+    let service = service.with_endorsements(endorsements).with_plane_tickets(Arc::new(admins));
+    Ok(Generation { endpoint, api: ApiServer::new(service) })
 }

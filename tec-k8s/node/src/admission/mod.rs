@@ -14,5 +14,6 @@ pub mod compose;
 pub mod facts;
 pub mod live;
 pub mod nodes;
+pub mod plane;
 pub mod settings;
 pub mod signer;

@@ -46,9 +46,12 @@ pub struct Settings {
     /// What nodes have to prove.
     #[serde(default)]
     pub nodes: Trust,
-    /// Attestation keys that may be control planes.
+    /// Attestation keys, and endorsement keys of nodes that prove them, that may be control planes.
     #[serde(default)]
     pub control_planes: BTreeSet<Fingerprint>,
+    /// Keys of admins whose tickets let a node be a control plane.
+    #[serde(default)]
+    pub control_plane_signers: BTreeSet<Fingerprint>,
     /// Any node may be a control plane: each then can have the keys of the cluster's CA.
     #[serde(default)]
     pub dangerous_any_control_plane: bool,
@@ -70,6 +73,7 @@ impl Settings {
         Self {
             nodes: Trust::default(),
             control_planes: BTreeSet::new(),
+            control_plane_signers: BTreeSet::new(),
             dangerous_any_control_plane: false,
             ..self.clone()
         }

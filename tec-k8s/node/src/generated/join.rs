@@ -13,6 +13,9 @@ pub struct IssueJoinTicketRequest {
     /// Not a field of the older implementation.
     #[prost(message, optional, tag = "100")]
     pub endorsement: ::core::option::Option<EndorsementProof>,
+    /// An admin lets the node be a control plane; not a field of the older implementation.
+    #[prost(string, tag = "101")]
+    pub control_plane_ticket: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 #[prost(skip_debug)]

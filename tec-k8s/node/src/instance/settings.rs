@@ -49,6 +49,8 @@ pub struct Settings {
     pub disk: Disk,
     /// What join services have to prove.
     pub join_services: Trust,
+    /// File with the ticket with which an admin lets this node be a control plane.
+    pub control_plane_ticket: Option<PathBuf>,
     /// What clusters are like.
     pub kubernetes: Kubernetes,
     /// Serve clients of Init, too, that send the master secret in the place that it had before
@@ -71,6 +73,7 @@ impl Default for Settings {
             tpm: TpmSettings::default(),
             disk: Disk::default(),
             join_services: Trust::default(),
+            control_plane_ticket: None,
             kubernetes: Kubernetes::default(),
             accept_older_master_secret: false,
             programs: BTreeMap::new(),

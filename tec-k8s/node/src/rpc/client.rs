@@ -105,12 +105,19 @@ pub struct TicketClient {
     role: Role,
     csr: Vec<u8>,
     endorser: Option<Arc<dyn Endorser>>,
+    control_plane_ticket: String,
 }
 
 impl TicketClient {
     /// For this node; `csr` is PKCS #10 in DER.
     pub fn new(dial: Arc<dyn Dial>, disk: DiskId, role: Role, csr: Vec<u8>) -> Self {
-        Self { dial, disk, role, csr, endorser: None }
+        Self { dial, disk, role, csr, endorser: None, control_plane_ticket: String::new() }
+    }
+
+    /// Shows the ticket with which an admin lets this node be a control plane.
+    #[must_use]
+    pub fn with_control_plane_ticket(self, ticket: String) -> Self {
+        Self { control_plane_ticket: ticket, ..self }
     }
 
     /// Proves the attestation key to services that ask for that.
@@ -129,6 +136,7 @@ impl TicketClient {
             certificate_request: self.csr.clone(),
             is_control_plane: self.role == Role::ControlPlane,
             endorsement,
+            control_plane_ticket: self.control_plane_ticket.clone(),
         });
         request.set_timeout(CALL_LIMIT);
         ApiClient::new(channel.clone()).issue_join_ticket(request).await

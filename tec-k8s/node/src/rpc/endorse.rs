@@ -125,11 +125,11 @@ impl Endorsements {
     }
 }
 
-fn demanded(caller: &Caller) -> Status {
+pub(super) fn demanded(caller: &Caller) -> Status {
     let ak = caller.ak();
     tracing::debug!(ak.fingerprint = %ak, "an endorsement key has to vouch for a node");
     let sentence = format!(
-        "attestation_keys does not list {ak}: the endorsement key of its TPM has to vouch for it"
+        "the settings do not list attestation key {ak}: the endorsement key of its TPM has to vouch for it"
     );
     Reason::NeedsEndorsementKey.status(tonic::Code::FailedPrecondition, sentence)
 }

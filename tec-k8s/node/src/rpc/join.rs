@@ -24,7 +24,11 @@ use super::generated::join::{
     IssueJoinTicketRequest, IssueJoinTicketResponse, IssueRejoinTicketRequest,
     IssueRejoinTicketResponse,
 };
-use super::{Reason, convert};
+use super::plane::PlaneTickets;
+use super::refuse::{
+    certificate_refused, denied, elsewhere, joined, no_ticket, unsettled, unusable,
+};
+use super::{Reason, convert, plane};
 
 /// How the key of a claim stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,9 +141,17 @@ enum Admission {
     Turn,
 }
 
+/// A request, and what its caller proved.
+struct Asked<'c> {
+    claim: Claim,
+    caller: &'c Caller,
+    ek: Option<Fingerprint>,
+    plane_ticket: String,
+}
+
 /// Serves tickets to attested nodes.
 #[derive(Clone, Debug)]
-pub struct JoinService(JoinServicePorts, Option<Arc<Endorsements>>);
+pub struct JoinService(JoinServicePorts, Option<Arc<Endorsements>>, Option<Arc<dyn PlaneTickets>>);
 
 /// Length of both keys.
 const KEY: usize = 32;
@@ -147,13 +159,33 @@ const KEY: usize = 32;
 impl JoinService {
     /// Over these ports.
     pub fn new(ports: JoinServicePorts) -> Self {
-        Self(ports, None)
+        Self(ports, None, None)
     }
 
     /// Takes endorsement keys as proof of attestation keys, and asks for that where their policy does.
     #[must_use]
     pub fn with_endorsements(self, endorsements: Endorsements) -> Self {
-        Self(self.0, Some(Arc::new(endorsements)))
+        Self(self.0, Some(Arc::new(endorsements)), self.2)
+    }
+
+    /// Lets nodes with such tickets be control planes, beside those that are listed.
+    #[must_use]
+    pub fn with_plane_tickets(self, tickets: Arc<dyn PlaneTickets>) -> Self {
+        Self(self.0, self.1, Some(tickets))
+    }
+
+    /// Who may be a control plane, as far as this request goes: a ticket counts where the list does not.
+    async fn control_planes(&self, asked: &Asked<'_>) -> Result<ControlPlanes, Status> {
+        let listed = plane::by_list(&self.0.control_planes, asked.caller, asked.ek);
+        let Some(tickets) = self.2.as_ref().filter(|_| !asked.plane_ticket.is_empty()) else {
+            return Ok(listed);
+        };
+        if plane::is_listed(&listed, asked.caller) {
+            return Ok(listed);
+        }
+        let secret = self.measurement_secret().await.map_err(|error| no_ticket(&error))?;
+        let judged = tickets.node(&asked.plane_ticket, &secret.cluster_id(&self.0.salt));
+        plane::by_ticket(judged, asked.caller, asked.ek)
     }
 
     /// The endorsement key that the caller proved. Comes before all that costs more than a signature.
@@ -183,9 +215,15 @@ impl JoinService {
 
     /// What a claim may have. A node whose object exists has its certificate, and gets no second one:
     /// whoever took it over later could spend it elsewhere.
-    async fn judge(&self, claim: &Claim) -> Result<(Granted, Admission), Status> {
+    async fn judge(&self, asked: &Asked<'_>) -> Result<(Granted, Admission), Status> {
+        let claim = &asked.claim;
         let known = self.0.enrollments.list().await.map_err(|error| unusable(&error))?;
-        let granted = grant(claim, &known, &self.0.control_planes);
+        // What a member was once allowed, it need not prove again.
+        let planes = match claim.role {
+            Role::ControlPlane if !known.contains(claim) => self.control_planes(asked).await?,
+            _ => ControlPlanes::Closed,
+        };
+        let granted = grant(claim, &known, &planes);
         let granted = granted.map_err(|error| denied(claim, error))?;
         let standing = self.0.facts.node(&claim.name).await.map_err(|error| unusable(&error))?;
         let admission = match (granted, standing, claim.role) {
@@ -199,14 +237,10 @@ impl JoinService {
     }
 
     /// The claim is recorded when its key is bound, and before anything is handed out.
-    async fn admit(
-        &self,
-        claim: &Claim,
-        key: &PublicKey,
-        ek: Option<Fingerprint>,
-    ) -> Result<Admission, Status> {
-        let (granted, admission) = self.judge(claim).await?;
-        let settled = self.0.enrollments.settle(claim, key, ek).await;
+    async fn admit(&self, asked: &Asked<'_>) -> Result<Admission, Status> {
+        let (granted, admission) = self.judge(asked).await?;
+        let Asked { claim, caller, ek, .. } = asked;
+        let settled = self.0.enrollments.settle(claim, caller.key(), *ek).await;
         ensure_bound(claim, settled.map_err(|error| unsettled(&error))?)?;
         match granted {
             Granted::Again => Ok(admission),
@@ -271,39 +305,6 @@ impl JoinService {
     }
 }
 
-fn denied(claim: &Claim, error: GrantError) -> Status {
-    tracing::warn!(
-        node = %claim.name, ak.fingerprint = %claim.ak, reason = %error, "a node was refused"
-    );
-    Reason::NotAdmitted.status(Code::PermissionDenied, error.to_string())
-}
-
-fn joined(claim: &Claim) -> Status {
-    tracing::warn!(
-        node = %claim.name, ak.fingerprint = %claim.ak, "a member asked for a second ticket"
-    );
-    let sentence = format!(
-        "node {0} is a member already and gets no second ticket; to let its machine join again, run \
-         kubectl delete node {0}",
-        claim.name
-    );
-    Reason::AlreadyMember.status(Code::AlreadyExists, sentence)
-}
-
-fn elsewhere(caller: &Caller, sentence: &'static str) -> Status {
-    tracing::warn!(ak.fingerprint = %caller.ak(), reason = sentence, "a node was refused");
-    Reason::NotAdmitted.status(Code::PermissionDenied, sentence)
-}
-
-fn certificate_refused(error: &PortError) -> Status {
-    let sentence = "the certificate request is refused";
-    refusal(Reason::CertificateRequest, sentence, error)
-}
-
-fn unusable(error: &PortError) -> Status {
-    refusal(Reason::Registry, "the enrollments cannot be used", error)
-}
-
 fn ensure_bound(claim: &Claim, settled: Settled) -> Result<(), Status> {
     let machine = claim.machine_id();
     let (reason, sentence) = match settled {
@@ -322,18 +323,6 @@ fn ensure_bound(claim: &Claim, settled: Settled) -> Result<(), Status> {
     Err(reason.status(Code::FailedPrecondition, sentence))
 }
 
-fn unsettled(error: &PortError) -> Status {
-    let reason = match error.kind() {
-        PortErrorKind::Denied => Reason::NotAdmitted,
-        _ => Reason::Registry,
-    };
-    refusal(reason, "the member cannot be registered", error)
-}
-
-fn no_ticket(error: &PortError) -> Status {
-    refusal(Reason::Ticket, "the ticket cannot be made", error)
-}
-
 #[async_trait]
 impl Api for JoinService {
     async fn issue_join_ticket(
@@ -344,6 +333,7 @@ impl Api for JoinService {
         let ak = caller.ak();
         let mut message = request.into_inner();
         let proof = message.endorsement.take();
+        let plane_ticket = std::mem::take(&mut message.control_plane_ticket);
         let request = convert::ticket_request(message)?;
         let ek = self.proven(&caller, request.disk, proof)?;
         let name = self.0.signer.name(&request.csr);
@@ -354,7 +344,9 @@ impl Api for JoinService {
             disk: request.disk,
         };
         self.ensure_not_elsewhere(&caller).await?;
-        let admission = self.admit(&claim, caller.key(), ek).await?;
+        let asked = Asked { claim, caller: &caller, ek, plane_ticket };
+        let admission = self.admit(&asked).await?;
+        let claim = asked.claim;
         if claim.role == Role::ControlPlane {
             let turn = self.0.turns.take(&claim.name).await;
             let sentence = "another control plane is joining";

@@ -19,8 +19,10 @@ mod convert;
 mod endorse;
 mod init;
 mod join;
+mod plane;
 mod reason;
 mod recover;
+mod refuse;
 mod watch;
 
 use std::time::Duration;
@@ -41,6 +43,7 @@ pub use self::join::{
     ClusterFacts, ControlPlaneTurns, Enrollments, JoinService, JoinServicePorts, KubeletSigner,
     NodeStanding, Settled,
 };
+pub use self::plane::PlaneTickets;
 pub use self::reason::Reason;
 pub use self::recover::{RecoverService, RecoveredKeys};
 pub use self::watch::{Progress, Watcher};

@@ -67,6 +67,8 @@ reasons! {
     NeedsEndorsementKey = "needs-endorsement-key";
     /// The node's endorsement key is refused, or not proven.
     EndorsementKey = "endorsement-key";
+    /// The node's ticket of a control plane is refused.
+    ControlPlaneTicket = "control-plane-ticket";
     /// The node's object exists: it has its certificate.
     AlreadyMember = "already-member";
     /// Another node was admitted, or joins, at the same time.
