@@ -275,11 +275,11 @@ mod tests {
         let ignored = format!(
             "[join_services]\ndangerous_any_attestation_key = true\n\
              dangerous_any_measurements = true\nsnp_id_keys = ['{}']",
-            "0".repeat(96)
+            "1".repeat(96)
         );
         assert!(Settings::parse(&ignored).is_err());
         let floor = |minimum: &str| {
-            let key = "0".repeat(96);
+            let key = "1".repeat(96);
             format!(
                 "[join_services]\ndangerous_any_measurements = true\nsnp_id_keys = ['{key}']\n\
                  snp_minimum_tcb = '{minimum}'"
@@ -287,6 +287,13 @@ mod tests {
         };
         assert!(Settings::parse(&floor("4,0,24,219")).is_ok());
         assert!(Settings::parse(&floor("4,0,24")).is_err());
+        let owner = |line: &str| Settings::parse(&format!("{}\n{line}", floor("4,0,24,219")));
+        assert!(owner(&format!("snp_host_data = ['{}']", "2".repeat(64))).is_ok());
+        assert!(owner(&format!("snp_author_keys = ['{}']", "2".repeat(96))).is_ok());
+        // What a guest has that nobody signed for.
+        assert!(owner(&format!("snp_author_keys = ['{}']", "0".repeat(96))).is_err());
+        let host_data = format!("[join_services]\nsnp_host_data = ['{}']", "2".repeat(64));
+        assert!(Settings::parse(&host_data).is_err());
         let unmeasured = format!("[join_services]\nattestation_keys = ['{}']", "0".repeat(64));
         assert!(Settings::parse(&unmeasured).is_err());
         let demanded = unmeasured + "\ndangerous_any_measurements = true";

@@ -33,6 +33,10 @@ pub struct Trust {
     pub snp_id_keys: Vec<GuestDigest>,
     /// The same, of guests with one of these measurements.
     pub snp_measurements: Vec<GuestDigest>,
+    /// With either of them, the key that certified the ID key must be one of these: SHA-384, hexadecimal.
+    pub snp_author_keys: Vec<GuestDigest>,
+    /// With either of them, what the host provided at launch must be one of these: 32 bytes, hexadecimal.
+    pub snp_host_data: Vec<HostData>,
     /// With either of them, the oldest firmware of the guests' hosts: boot loader, TEE, SNP and
     /// microcode, separated by commas.
     pub snp_minimum_tcb: Option<MinimumTcb>,
@@ -73,8 +77,12 @@ impl Trust {
             "snp_id_keys and snp_measurements mean nothing beside dangerous_any_attestation_key"
         );
         anyhow::ensure!(
-            self.guests().is_some() || self.snp_minimum_tcb.is_none(),
-            "snp_minimum_tcb means nothing without snp_id_keys or snp_measurements"
+            self.guests().is_some()
+                || (self.snp_minimum_tcb.is_none()
+                    && self.snp_author_keys.is_empty()
+                    && self.snp_host_data.is_empty()),
+            "snp_minimum_tcb, snp_author_keys and snp_host_data mean nothing without snp_id_keys or \
+             snp_measurements"
         );
         let takes_keys = self.dangerous_any_attestation_key
             || !self.attestation_keys.is_empty()
@@ -165,7 +173,14 @@ impl Trust {
         let bytes = |all: &[GuestDigest]| all.iter().map(|one| one.0).collect::<Vec<_>>();
         let (id_keys, measurements) = (bytes(&self.snp_id_keys), bytes(&self.snp_measurements));
         let minimum = self.snp_minimum_tcb.map(|minimum| minimum.0);
-        evidence::guests(&id_keys, &measurements, minimum)
+        let mut policy = evidence::guests(&id_keys, &measurements, minimum)?;
+        if !self.snp_author_keys.is_empty() {
+            policy = policy.with_author_keys(bytes(&self.snp_author_keys));
+        }
+        if !self.snp_host_data.is_empty() {
+            policy = policy.with_host_data(self.snp_host_data.iter().map(|one| one.0));
+        }
+        Some(policy)
     }
 }
 
@@ -182,7 +197,27 @@ impl TryFrom<String> for GuestDigest {
         let mut digest = [0; 48];
         hex::decode_to_slice(text, &mut digest)
             .map_err(|_| "a SHA-384 digest has 96 hexadecimal digits")?;
+        if digest == [0; 48] {
+            return Err("a digest of zeros is that of every guest without an ID block");
+        }
         Ok(Self(digest))
+    }
+}
+
+/// What a host provides to a guest at launch.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(try_from = "String")]
+#[non_exhaustive]
+pub struct HostData([u8; 32]);
+
+impl TryFrom<String> for HostData {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let mut data = [0; 32];
+        hex::decode_to_slice(text, &mut data)
+            .map_err(|_| "host data have 64 hexadecimal digits")?;
+        Ok(Self(data))
     }
 }
 
