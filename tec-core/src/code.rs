@@ -336,6 +336,17 @@ codes! {
          list. Nobody was asked.",
         "Add the URI of the message, which has no credentials, to recovery_key_services, or recover with the master \
          secret: keys that are derived from it ask nobody.";
+    BootstrapEndorsement = "TEC-B407", 403, "the node's endorsement key is refused",
+        "The certificate of the node's endorsement key expired or leads to none of endorsement_roots, the key is not \
+         in endorsement_keys, or the node did not prove that its attestation key is in the same TPM.",
+        "The message and the log of the join service give the reason and the fingerprint of the endorsement key. If \
+         the machine is yours, add the fingerprint to endorsement_keys in join-service.toml; the join service reads \
+         the file again by itself.";
+    BootstrapPlaneTicket = "TEC-B408", 403, "the ticket of the control plane is refused",
+        "The ticket expired, is for another node or cluster, or control_plane_signers of join-service.toml does not \
+         list the key that signed it.",
+        "The message says which. Make another one with `tec ticket control-plane`, and give it to the node as the \
+         file of control_plane_ticket in bootstrapper.toml.";
     BootstrapActivated = "TEC-B409", 409, "the node is in a cluster, or about to be",
         "Another Init runs or ran, or the node has joined.",
         "To take up an Init whose answer was lost, send the very same one again, with --cluster \

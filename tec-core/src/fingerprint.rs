@@ -24,7 +24,6 @@ impl Fingerprint {
     }
 
     /// These 32 bytes.
-    #[cfg(feature = "http")]
     pub(crate) fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }

@@ -44,6 +44,7 @@
 pub mod ak;
 pub mod attest;
 pub mod boot;
+pub mod challenge;
 pub mod code;
 pub mod digest;
 pub mod endpoint;

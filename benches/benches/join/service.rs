@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use tec_core::ak::PublicKey;
+use tec_core::ak::{Fingerprint, PublicKey};
 use tec_core::digest::Sha256Digest;
 use tec_core::node::derive::{ClusterId, DataKeyId, MeasurementSalt, MeasurementSecret};
 use tec_core::node::grant::{Claim, ControlPlanes};
@@ -49,7 +49,12 @@ impl Enrollments for Members {
         Ok(CreateOutcome::Created)
     }
 
-    async fn settle(&self, _claim: &Claim, _key: &PublicKey) -> Result<Settled, PortError> {
+    async fn settle(
+        &self,
+        _claim: &Claim,
+        _key: &PublicKey,
+        _ek: Option<Fingerprint>,
+    ) -> Result<Settled, PortError> {
         Ok(Settled::Bound)
     }
 }

@@ -38,4 +38,6 @@ pub(crate) enum Command {
     Recover,
     /// Print the fingerprint of the attestation key, made now if there is none.
     Key,
+    /// Print the fingerprint of the endorsement key of the TPM.
+    EndorsementKey,
 }

@@ -35,5 +35,10 @@ async fn start(args: &Args) -> anyhow::Result<u8> {
             writeln!(std::io::stdout(), "{}", attestation.ak)?;
             Ok(exit::OK)
         }
+        Command::EndorsementKey => {
+            let offer = Attestation::open(&settings.tpm)?.endorser.offer().await?;
+            writeln!(std::io::stdout(), "{}", offer.ek.public.fingerprint())?;
+            Ok(exit::OK)
+        }
     }
 }

@@ -10,24 +10,33 @@ use tec_core::port::Clock;
 use tec_core::secret::SecretArray;
 use tec_tpm::ek::{CredentialIssuer, TrustStore};
 
-use crate::tls;
+use crate::pem;
 
 /// Issues challenges to any endorsement key, or, with a file of CA certificates in PEM, only to keys whose
 /// certificate chains to one of them. The log says why a key is refused.
 ///
 /// # Errors
-/// The file cannot be read, or has no certificate, or one that is not acceptable.
-pub fn issuer(roots: Option<&Path>, clock: Arc<dyn Clock>) -> anyhow::Result<Arc<dyn TpmObjects>> {
-    let Some(path) = roots else {
-        return Ok(Arc::new(Logged(CredentialIssuer::new())));
+/// As [`roots`].
+pub fn issuer(file: Option<&Path>, clock: Arc<dyn Clock>) -> anyhow::Result<Arc<dyn TpmObjects>> {
+    let issuer = match file {
+        Some(path) => CredentialIssuer::with_roots(roots(path)?, clock),
+        None => CredentialIssuer::new(),
     };
+    Ok(Arc::new(Logged(issuer)))
+}
+
+/// The CA certificates in a PEM file; each of them is trusted as a root.
+///
+/// # Errors
+/// The file cannot be read, or has no certificate, or one that is not acceptable.
+pub fn roots(path: &Path) -> anyhow::Result<TrustStore> {
     let mut store = TrustStore::new();
-    let certificates = tls::certificates(path)?;
+    let certificates = pem::certificates(path)?;
     anyhow::ensure!(!certificates.is_empty(), "{} has no certificate", path.display());
     for der in certificates {
         store.add_root(&der).with_context(|| format!("use a root in {}", path.display()))?;
     }
-    Ok(Arc::new(Logged(CredentialIssuer::with_roots(store, clock))))
+    Ok(store)
 }
 
 #[derive(Debug)]

@@ -29,6 +29,8 @@ pub mod log;
 pub mod metrics;
 #[cfg(feature = "images")]
 pub mod nextboot;
+#[cfg(any(feature = "ek", feature = "server"))]
+pub mod pem;
 pub mod pins;
 #[cfg(feature = "program")]
 pub mod program;

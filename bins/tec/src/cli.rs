@@ -19,6 +19,7 @@ use crate::command::member::{InitArgs, JoinArgs, RecoverArgs, VerifyArgs};
 use crate::command::migrate::MigrateCommand;
 use crate::command::node::NodeCommand;
 use crate::command::pcr::PcrCommand;
+use crate::command::ticket::TicketCommand;
 use crate::command::trustee::TrusteeCommand;
 use crate::kube::cli::KubeArgs;
 use crate::serve::args::ServeArgs;
@@ -82,6 +83,9 @@ pub(crate) enum Command {
     Recover(Box<RecoverArgs>),
     /// Look at what a node proves, check by check.
     Verify(Box<VerifyArgs>),
+    /// What an admin signs for nodes of a cluster.
+    #[command(subcommand)]
+    Ticket(TicketCommand),
     /// Back the trust of this anchor up, in one sealed file.
     #[command(subcommand)]
     Backup(BackupCommand),

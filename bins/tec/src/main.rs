@@ -87,6 +87,7 @@ fn run(cli: Cli) -> anyhow::Result<u8> {
             Command::Join(args) => command::member::join(args, output).await,
             Command::Recover(args) => command::member::recover(*args, output).await,
             Command::Verify(args) => command::member::verify(*args, output).await,
+            Command::Ticket(command) => command::ticket(command, output),
             Command::Backup(command) => command::backup(&cli.state_dir, command, output).await,
             Command::Restore(args) => command::restore(&cli.state_dir, args, output).await,
             Command::Migrate(command) => command::migrate(&cli.state_dir, command, output).await,

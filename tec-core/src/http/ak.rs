@@ -7,16 +7,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use http::{Method, Request, Response, StatusCode};
 use http_body::Body;
 use serde::Deserialize;
 
-use super::challenge::{Challenge, ChallengeKey};
 use super::reply::{ReplyBody, ReplyStyle, code_of, is_json, json, read_body, refusal};
 use crate::ak::{
     AkCandidate, AkMatcher, AkReason, EkOffer, Fingerprint, PublicKey, SourceNetwork, TpmObjects,
 };
+use crate::challenge::{Challenge, ChallengeKey};
 use crate::code::Code;
 use crate::flow::{
     AkOutcome, AkPorts, AkSubmission, ClaimLimits, ProvisionPorts, approve, provision,
@@ -302,7 +302,7 @@ impl AkService {
         let credential = credential.map_err(|_| Code::RegisterEkRefused)?;
         let body = serde_json::json!({
             "status": "challenge",
-            "challenge": id,
+            "challenge": URL_SAFE_NO_PAD.encode(&id),
             "id_object": STANDARD.encode(credential.id_object),
             "encrypted_secret": STANDARD.encode(credential.encrypted_secret),
         });
@@ -315,7 +315,7 @@ impl AkService {
         source: Option<SourceNetwork>,
     ) -> Result<Response<ReplyBody>, Code> {
         let wire: ProofWire = serde_json::from_slice(body).map_err(|_| Code::RegisterMalformed)?;
-        let id = Challenge::id_of(&wire.challenge).ok_or(Code::RegisterMalformed)?;
+        let id = URL_SAFE_NO_PAD.decode(&wire.challenge).map_err(|_| Code::RegisterMalformed)?;
         let mut answer = [0; 32];
         let length = STANDARD
             .decode_slice(&wire.secret, &mut answer)

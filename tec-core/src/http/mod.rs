@@ -10,14 +10,13 @@
 //! Rate limits and TLS belong to the server around it.
 
 mod ak;
-mod challenge;
 mod register;
 mod reply;
 
 pub use self::ak::{AkService, AkServiceConfig, parse_ak_request};
-pub use self::challenge::ChallengeKey;
 pub use self::register::{RegisterService, RegisterServiceConfig};
 pub use self::reply::{ReplyBody, ReplyStyle, refusal};
+pub use crate::challenge::ChallengeKey;
 
 /// Most bytes of a request's body.
 pub const MAX_BODY: usize = 64 * 1024;

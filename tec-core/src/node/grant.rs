@@ -31,19 +31,23 @@ pub struct Claim {
 const MACHINE: &[u8] = b"tec-member-machine/1\0";
 
 impl Claim {
-    /// The id of the member's machine: the first 16 bytes of SHA-256 over a label, the UUID of the disk
-    /// and the fingerprint of the key, as a UUID of version 8 (RFC 9562, section 5.8). It is nobody
-    /// else's: the ids that registration gives are random, of version 4.
+    /// The id of the member's machine.
     pub fn machine_id(&self) -> MachineId {
-        let disk = self.disk.to_string();
-        let digest =
-            Sha256Digest::of([MACHINE, disk.as_bytes(), b"\0", self.ak.as_bytes()].concat());
-        let mut bytes = [0; 16];
-        for (to, from) in bytes.iter_mut().zip(digest.as_bytes()) {
-            *to = *from;
-        }
-        uuid::Builder::from_custom_bytes(bytes).into_uuid().into()
+        member_machine(self.disk, &self.ak)
     }
+}
+
+/// The id of the machine with this disk and attestation key: the first 16 bytes of SHA-256 over a label, the
+/// UUID of the disk and the fingerprint of the key, as a UUID of version 8 (RFC 9562, section 5.8). It is
+/// nobody else's: the ids that registration gives are random, of version 4.
+pub fn member_machine(disk: DiskId, ak: &Fingerprint) -> MachineId {
+    let disk = disk.to_string();
+    let digest = Sha256Digest::of([MACHINE, disk.as_bytes(), b"\0", ak.as_bytes()].concat());
+    let mut bytes = [0; 16];
+    for (to, from) in bytes.iter_mut().zip(digest.as_bytes()) {
+        *to = *from;
+    }
+    uuid::Builder::from_custom_bytes(bytes).into_uuid().into()
 }
 
 /// Why a claim is refused.

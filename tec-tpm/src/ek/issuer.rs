@@ -1,9 +1,10 @@
 //! The port of a registration service, over the pieces of this crate.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rand_core::CryptoRng;
-use tec_core::ak::{Credential, EkOffer, PublicKey, TpmObjectError, TpmObjects};
+use tec_core::ak::{Credential, EkOffer, Fingerprint, PublicKey, TpmObjectError, TpmObjects};
 use tec_core::port::{Clock, chain};
 use tec_core::secret::SecretArray;
 
@@ -20,6 +21,12 @@ pub enum IssuerError {
     /// The attestation key is not acceptable.
     #[error("the attestation key is not acceptable")]
     Ak(#[source] AkError),
+    /// The endorsement key is not one of those that are allowed, and no root is trusted.
+    #[error("the endorsement key {ek} is not on the list")]
+    NotListed {
+        /// Its fingerprint.
+        ek: Fingerprint,
+    },
     /// A certificate is needed and did not come.
     #[error("the endorsement key came without a certificate")]
     NoCertificate,
@@ -39,11 +46,13 @@ pub enum IssuerError {
 
 /// Issues challenges to endorsement keys.
 ///
-/// Without roots ([`new`](Self::new)) any endorsement key is challenged; then it is for the
-/// `AkMatcher` to know which ones are wanted. With roots a certificate is needed, too.
+/// By default ([`new`](Self::new)) any endorsement key is challenged; then it is for the `AkMatcher` to
+/// know which ones are wanted. With roots, only keys that a root vouches for; with a list, only those on
+/// it; with both, a key needs one of the two.
 #[derive(Clone, Debug, Default)]
 pub struct CredentialIssuer {
-    trust: Option<(TrustStore, Arc<dyn Clock>)>,
+    roots: Option<(TrustStore, Arc<dyn Clock>)>,
+    listed: Option<BTreeSet<Fingerprint>>,
 }
 
 impl CredentialIssuer {
@@ -52,21 +61,34 @@ impl CredentialIssuer {
         Self::default()
     }
 
-    /// Challenges only endorsement keys whose certificate leads to a root of `store`.
+    /// Challenges endorsement keys whose certificate leads to a root of `store`.
     #[must_use]
     pub fn with_roots(store: TrustStore, clock: Arc<dyn Clock>) -> Self {
-        Self { trust: Some((store, clock)) }
+        Self { roots: Some((store, clock)), listed: None }
+    }
+
+    /// Challenges these endorsement keys, too, without a look at their certificates; without roots, no
+    /// others.
+    #[must_use]
+    pub fn with_listed(self, eks: impl IntoIterator<Item = Fingerprint>) -> Self {
+        Self { listed: Some(eks.into_iter().collect()), ..self }
     }
 
     fn check_ek(&self, offer: &EkOffer) -> Result<(), IssuerError> {
+        let ek = offer.public.fingerprint();
+        match (&self.listed, &self.roots) {
+            (Some(listed), _) if listed.contains(&ek) => return Ok(()),
+            (Some(_), None) => return Err(IssuerError::NotListed { ek }),
+            _ => {}
+        }
         let Some(der) = &offer.certificate else {
-            return if self.trust.is_some() { Err(IssuerError::NoCertificate) } else { Ok(()) };
+            return if self.roots.is_some() { Err(IssuerError::NoCertificate) } else { Ok(()) };
         };
         let certificate = EkCertificate::from_nv(der).map_err(IssuerError::Certificate)?;
         if *certificate.public() != offer.public {
             return Err(IssuerError::OtherKey);
         }
-        if let Some((store, clock)) = &self.trust {
+        if let Some((store, clock)) = &self.roots {
             verify_ek_certificate(&certificate, store, clock.now()).map_err(IssuerError::Chain)?;
         }
         Ok(())

@@ -18,6 +18,7 @@
 //! | Trustee, message | [`ReferenceValues::to_message`] | [`ReferenceValues::read_message`] |
 //! | `systemd-pcrlock` | [`pcrlock`], [`pcrlock_of_log`] | [`read_pcrlock`] |
 //! | `tpm2_pcrread` | [`pcrread`] | [`read_pcrread`] |
+//! | `measurements.json` of nodes and join services | [`measurements`] | `atls::Measurements` |
 //!
 //! # Example
 //! ```
@@ -38,6 +39,7 @@ mod bundle;
 mod difference;
 mod fleet;
 mod label;
+mod measurements;
 mod next_boot;
 mod pcrlock;
 mod pcrread;
@@ -53,6 +55,7 @@ pub use self::bundle::{
 pub use self::difference::{ComponentDiff, ExpectedDiff, difference, difference_text};
 pub use self::fleet::{FleetReport, JointReport, RegisterReport, UndeterminedReport, ValueReport};
 pub use self::label::{label, read_label, register};
+pub use self::measurements::measurements;
 pub use self::next_boot::{Accepted, CurrentBoot, NextBoot, NextRegister, Verdict};
 pub use self::pcrlock::{pcrlock, pcrlock_of_log, read_pcrlock};
 pub use self::pcrread::{pcrread, read_pcrread};

@@ -1,5 +1,7 @@
 //! The checks. Each adds what it finds, and none stops the others.
 
+use std::collections::BTreeSet;
+
 use p384::ecdsa::Signature;
 use p384::ecdsa::signature::hazmat::PrehashVerifier as _;
 use tec_core::time::Timestamp;
@@ -160,12 +162,20 @@ impl Findings {
                 }));
             }
         }
-        let is_listed = |list: &Option<std::collections::BTreeSet<_>>, digest| {
-            list.as_ref().is_none_or(|list| list.contains(digest))
-        };
-        self.add_if(!is_listed(&policy.measurements, &report.measurement), Finding::Measurement);
-        self.add_if(!is_listed(&policy.id_keys, &report.id_key_digest), Finding::IdKey);
+        self.add_if(
+            !is_listed(policy.measurements.as_ref(), &report.measurement),
+            Finding::Measurement,
+        );
+        self.add_if(!is_listed(policy.id_keys.as_ref(), &report.id_key_digest), Finding::IdKey);
+        let author = &report.author_key_digest;
+        self.add_if(!is_listed(policy.author_keys.as_ref(), author), Finding::AuthorKey);
+        self.add_if(!is_listed(policy.host_data.as_ref(), &report.host_data), Finding::HostData);
     }
+}
+
+/// Whether a list that somebody demands has this.
+fn is_listed<T: Ord>(list: Option<&BTreeSet<T>>, found: &T) -> bool {
+    list.is_none_or(|list| list.contains(found))
 }
 
 /// Whether `id` of a certificate is the chip id of a report.

@@ -156,6 +156,12 @@ pub enum Finding {
     /// The ID key is not on the list.
     #[error("the ID key is not an accepted one")]
     IdKey,
+    /// The author key is not on the list.
+    #[error("the author key is not an accepted one")]
+    AuthorKey,
+    /// The host data are not on the list.
+    #[error("the host data are not accepted ones")]
+    HostData,
 }
 
 /// A report was refused, with all that is wrong with it.

@@ -15,6 +15,8 @@ pub struct Policy {
     pub(super) minimum_tcb: BTreeMap<Product, Tcb>,
     pub(super) measurements: Option<BTreeSet<[u8; 48]>>,
     pub(super) id_keys: Option<BTreeSet<[u8; 48]>>,
+    pub(super) author_keys: Option<BTreeSet<[u8; 48]>>,
+    pub(super) host_data: Option<BTreeSet<[u8; 32]>>,
     pub(super) forbidden: GuestPolicy,
     pub(super) required: GuestPolicy,
 }
@@ -26,6 +28,8 @@ impl Policy {
             minimum_tcb: BTreeMap::new(),
             measurements: None,
             id_keys: None,
+            author_keys: None,
+            host_data: None,
             forbidden: GuestPolicy::DEBUG.union(GuestPolicy::MIGRATE_MA),
             required: GuestPolicy::default(),
         }
@@ -72,6 +76,24 @@ impl Policy {
     #[must_use]
     pub fn with_id_keys(mut self, allowed: impl IntoIterator<Item = [u8; 48]>) -> Self {
         self.id_keys = Some(allowed.into_iter().collect());
+        self
+    }
+
+    /// The key that certified the guest's ID key must be one of these, by SHA-384; none passes an empty list.
+    #[must_use]
+    pub fn with_author_keys(mut self, allowed: impl IntoIterator<Item = [u8; 48]>) -> Self {
+        self.author_keys = Some(allowed.into_iter().collect());
+        self
+    }
+
+    /// What the host provided at launch must be one of these; none passes an empty list.
+    ///
+    /// # Security
+    /// The host chooses it: it tells owners apart only where the measurement depends on it, or where the host is
+    /// trusted with that.
+    #[must_use]
+    pub fn with_host_data(mut self, allowed: impl IntoIterator<Item = [u8; 32]>) -> Self {
+        self.host_data = Some(allowed.into_iter().collect());
         self
     }
 

@@ -355,6 +355,10 @@ fn a_policy_demands_what_it_says() {
     assert_eq!(found(&both), []);
     let neither = Policy::new().with_measurements([[1; 48]]).with_id_keys([]);
     assert_eq!(found(&neither), [Finding::Measurement, Finding::IdKey]);
+    let owned = Policy::new().with_author_keys([[0xa0; 48]]).with_host_data([[0x0d; 32]]);
+    assert_eq!(found(&owned), []);
+    let of_others = Policy::new().with_author_keys([[0; 48]]).with_host_data([[0; 32]]);
+    assert_eq!(found(&of_others), [Finding::AuthorKey, Finding::HostData]);
 
     let guest = Policy::new().forbidding(GuestPolicy::SMT).requiring(GuestPolicy::SINGLE_SOCKET);
     assert_eq!(

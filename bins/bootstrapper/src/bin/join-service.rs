@@ -7,12 +7,11 @@ use anyhow::Context as _;
 use clap::Parser;
 use kube::Client;
 use tec_node::admission::compose;
-use tec_node::admission::compose::Followed;
+use tec_node::admission::live::LiveService;
 use tec_node::admission::settings::Settings;
 use tec_node::instance::node::Attestation;
 use tec_node::instance::transport;
 use tec_node::instance::transport::Bounds;
-use tec_node::rpc::generated::join::api_server::ApiServer;
 use tec_support::program::{LogArgs, Settings as _};
 use tec_support::{exit, program};
 use tokio::net::TcpListener;
@@ -40,19 +39,17 @@ async fn run(args: &Args) -> anyhow::Result<u8> {
     let stopped = program::stopped()?;
     let client = Client::try_default().await.context("find the API server")?;
     let attestation = Attestation::open(&settings.tpm)?;
-    let (service, keys) = compose::service(settings, client, &attestation).await?;
-    let followed = Followed::open(settings.nodes.measurements.as_deref())?;
-    let endpoint = compose::server(settings, attestation, followed.live())?;
+    let (ports, keys) = compose::ports(settings, client, &attestation).await?;
+    let service = LiveService::open(&args.config, ports, attestation)?;
     let listener = TcpListener::bind(settings.listen).await;
     let listener = listener.with_context(|| format!("listen on {}", settings.listen))?;
     tracing::info!(address = %listener.local_addr()?, "tickets are served");
     let (sender, stop) = watch::channel(false);
-    let server = ApiServer::new(service);
-    let serving = transport::serve(endpoint, listener, server, Bounds::SMALL, stop);
+    let serving = transport::serve_current(listener, || service.current(), Bounds::SMALL, stop);
     let ending = async {
         tokio::select! {
             () = stopped => {}
-            () = followed.follow() => {}
+            () = service.follow() => {}
             () = compose::keep(&*keys) => {}
         }
         let _ = sender.send(true);

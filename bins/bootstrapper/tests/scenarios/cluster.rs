@@ -2,14 +2,14 @@
 //! and turns in memory.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use tec_core::ak::{Fingerprint, PublicKey};
 use tec_core::digest::Sha256Digest;
-use tec_core::node::derive::{DataKeyId, MeasurementSalt, MeasurementSecret};
+use tec_core::node::derive::{ClusterId, DataKeyId, MeasurementSalt, MeasurementSecret};
 use tec_core::node::grant::{Claim, ControlPlanes};
 use tec_core::node::lock::MarkerState;
 use tec_core::node::port::{DerivedKeys, KeyServices as _};
@@ -18,19 +18,16 @@ use tec_core::node::ticket::{CaPin, Component, NodeName, PkiFile};
 use tec_core::node::uri::{KmsUri, StorageUri};
 use tec_core::port::{CreateOutcome, PortError};
 use tec_core::secret::SecretBytes;
+use tec_node::admission::live::LiveService;
 use tec_node::host::KubeadmPaths;
 use tec_node::instance::authority::Authority;
 use tec_node::instance::cleaner::Cleaner;
-use tec_node::instance::node::endpoint;
 use tec_node::instance::transport;
 use tec_node::instance::transport::Bounds;
-use tec_node::rpc::generated::join::api_server::ApiServer;
 use tec_node::rpc::{
-    ClusterFacts, ControlPlaneTurns, Enrollments, JoinService, JoinServicePorts, NodeStanding,
-    Settled,
+    ClusterFacts, ControlPlaneTurns, Enrollments, JoinServicePorts, NodeStanding, Settled,
 };
 use tec_support::{SystemClock, SystemEntropy};
-use tec_tpm::atls::{LiveMeasurements, PinnedAks, VtpmValidator};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use x509_cert::Certificate;
@@ -38,6 +35,8 @@ use x509_cert::der::{DecodePem as _, Encode as _};
 
 use crate::stage::{KMS, Machine};
 
+/// What machines booted does not matter here.
+pub(crate) const ANYTHING: &str = "dangerous_any_measurements = true\n";
 pub(crate) const SALT: [u8; 32] = [0x20; 32];
 
 #[derive(Debug, Default)]
@@ -54,7 +53,12 @@ impl Enrollments for Members {
         Ok(CreateOutcome::Created)
     }
 
-    async fn settle(&self, _claim: &Claim, _key: &PublicKey) -> Result<Settled, PortError> {
+    async fn settle(
+        &self,
+        _claim: &Claim,
+        _key: &PublicKey,
+        _ek: Option<Fingerprint>,
+    ) -> Result<Settled, PortError> {
         Ok(Settled::Bound)
     }
 }
@@ -113,6 +117,9 @@ pub(crate) struct Cluster {
     /// Whether the nodes that join have their objects.
     pub(crate) registered: Arc<AtomicBool>,
     pub(crate) ak: Fingerprint,
+    pub(crate) id: ClusterId,
+    config: PathBuf,
+    live: Arc<LiveService>,
     serving: JoinHandle<()>,
     cleaner: Cleaner,
 }
@@ -120,6 +127,14 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// On the machine of a control plane; takes `nodes`, of which `planes` may be control planes.
     pub(crate) async fn start(on: &Machine, nodes: &[Fingerprint], planes: &[Fingerprint]) -> Self {
+        let keys = format!("{ANYTHING}attestation_keys = {}\n", list(nodes));
+        Self::taking(on, &keys, planes).await
+    }
+
+    /// The same, of nodes that these settings take.
+    pub(crate) async fn taking(on: &Machine, nodes: &str, planes: &[Fingerprint]) -> Self {
+        let config = on.path("join-service.toml");
+        write_settings(&config, nodes, planes);
         let authority =
             Authority::new(on.path("ca"), Arc::new(SystemClock), Arc::new(SystemEntropy));
         let registered = Arc::<AtomicBool>::default();
@@ -133,47 +148,73 @@ impl Cluster {
         let secret = MeasurementSecret::from_data_key(&secret.unwrap()).unwrap();
         let salt = MeasurementSalt::new(SALT);
         let cluster = secret.cluster_id(&salt);
-        let service = JoinService::new(JoinServicePorts {
+        let ports = JoinServicePorts {
             keys: keys.into(),
             salt,
             enrollments: Arc::new(Members::default()),
-            control_planes: ControlPlanes::Listed(planes.iter().copied().collect()),
+            control_planes: ControlPlanes::Closed,
             turns: Arc::clone(&facts) as Arc<_>,
             signer: Arc::new(authority),
             facts,
-        });
+        };
         let attestation = on.attestation();
         // What its own init did, unless a test did it.
         if attestation.marker.read().await.unwrap() == MarkerState::Unset {
             attestation.marker.set(&cluster).await.unwrap();
         }
-        let trust = Arc::new(PinnedAks::new(nodes.iter().copied()));
-        let live: Arc<LiveMeasurements> = Arc::default();
-        let validator = VtpmValidator::new(attestation.variant, trust, live);
-        let server = endpoint()
-            .with_issuer(attestation.issuer.clone())
-            .with_validator(Arc::new(validator))
-            .build()
-            .unwrap();
+        let ak = attestation.ak;
+        let live = Arc::new(LiveService::open(&config, ports, attestation).unwrap());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let cleaner = Cleaner::new();
-        let service = ApiServer::new(service);
-        let serving = transport::serve(server, listener, service, Bounds::SMALL, cleaner.stop());
+        let (stop, current) = (cleaner.stop(), Arc::clone(&live));
+        let serving = async move {
+            transport::serve_current(listener, || current.current(), Bounds::SMALL, stop).await;
+        };
         Self {
             port,
             registered,
-            ak: attestation.ak,
+            ak,
+            id: cluster,
+            config,
+            live,
             // The runtime of the test ends it at the latest.
             serving: spawned(serving),
             cleaner,
         }
     }
 
+    /// Writes other settings, and lets the service look at its files.
+    pub(crate) fn change(&self, nodes: &str, planes: &[Fingerprint]) {
+        write_settings(&self.config, nodes, planes);
+        self.look();
+    }
+
+    /// Lets the service look at its files.
+    pub(crate) fn look(&self) {
+        self.live.look();
+    }
+
     pub(crate) async fn stop(self) {
         self.cleaner.clean();
         self.serving.await.unwrap();
     }
+}
+
+fn list(keys: &[Fingerprint]) -> String {
+    let keys: Vec<String> = keys.iter().map(|key| format!("'{key}'")).collect();
+    format!("[{}]", keys.join(", "))
+}
+
+/// What stands before `[nodes]`, if that is there, is of the service itself.
+fn write_settings(config: &Path, nodes: &str, planes: &[Fingerprint]) {
+    let table = if nodes.contains("[nodes]") { "" } else { "[nodes]\n" };
+    let text = format!(
+        "api_server = '127.0.0.1:6443'\nnamespace = 'tec'\ncomponents = '/components.json'\n\
+         control_planes = {}\n{table}{nodes}",
+        list(planes)
+    );
+    fs::write(config, text).unwrap();
 }
 
 #[expect(clippy::disallowed_methods, reason = "a test's server runs beside the test")]

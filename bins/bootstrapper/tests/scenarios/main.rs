@@ -11,8 +11,10 @@
 mod admin;
 mod azure;
 mod cluster;
+mod endorse;
 mod init;
 mod join;
 mod keys;
+mod plane;
 mod recover;
 mod stage;

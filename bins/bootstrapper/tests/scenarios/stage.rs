@@ -90,9 +90,17 @@ pub(crate) struct Machine {
 impl Machine {
     /// A machine that was never started.
     pub(crate) fn new(name: &str, role: &str) -> Self {
+        Self::with_tpm(Swtpm::start().unwrap(), name, role)
+    }
+
+    /// Its TPM has an endorsement key certificate of a maker of its own.
+    pub(crate) fn manufactured(name: &str, role: &str) -> Self {
+        Self::with_tpm(Swtpm::manufacture().unwrap(), name, role)
+    }
+
+    fn with_tpm(swtpm: Swtpm, name: &str, role: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let ports = [free_port().unwrap(), free_port().unwrap()];
-        let swtpm = Swtpm::start().unwrap();
         let machine = Self {
             ak: attestation(&swtpm).ak,
             swtpm,
@@ -194,9 +202,14 @@ impl Machine {
 
     /// Lists key services for Recover.
     pub(crate) fn list_key_services(&self, places: &[&str]) {
+        self.add_setting(&format!("recovery_key_services = {places:?}"));
+    }
+
+    /// Adds a line before the first table.
+    pub(crate) fn add_setting(&self, line: &str) {
         let path = self.path("settings.toml");
         let settings = fs::read_to_string(&path).unwrap();
-        fs::write(path, format!("recovery_key_services = {places:?}\n{settings}")).unwrap();
+        fs::write(path, format!("{line}\n{settings}")).unwrap();
     }
 
     /// Starts the program, and waits until it serves.
@@ -249,6 +262,14 @@ impl Machine {
         let unused = Expectation { expected: Sha256Digest::ZERO, severity: Severity::Enforce };
         let client = self.client(Measurements::default().with(PcrIndex::CLUSTER, unused));
         transport::dial(&client, address).await.unwrap()
+    }
+
+    /// The CA certificates of its TPM's maker, in a file.
+    pub(crate) fn maker(&self) -> PathBuf {
+        let ca = self.swtpm.ca().unwrap();
+        let path = self.path("maker.pem");
+        fs::write(&path, ca.root_pem.clone() + &ca.issuer_pem).unwrap();
+        path
     }
 
     /// How its programs were called.

@@ -16,6 +16,7 @@ pub(crate) mod migrate;
 pub(crate) mod node;
 pub(crate) mod pcr;
 mod status;
+pub(crate) mod ticket;
 pub(crate) mod trustee;
 
 pub(crate) use self::ak::ak;
@@ -32,6 +33,7 @@ pub(crate) use self::migrate::migrate;
 pub(crate) use self::node::node;
 pub(crate) use self::pcr::pcr;
 pub(crate) use self::status::status;
+pub(crate) use self::ticket::ticket;
 pub(crate) use self::trustee::trustee;
 
 use tec_core::code::Code;

@@ -117,6 +117,8 @@ fn the_forms_of_others_are_printed_as_they_are() {
     assert!(form("pcrlock").contains("\"records\""));
     assert!(form("trustee-config-map").contains("tpm_pcr4"));
     assert!(form("trustee-message").contains("payload"));
+    let measurements: Value = serde_json::from_str(&form("measurements")).unwrap();
+    assert_eq!(measurements["4"], label["pcrs"][0]["value"]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The parts of the service, put together by the settings.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use crate::host::StateDirectory;
 use crate::instance::authority::Authority;
 use crate::instance::founder;
 use crate::instance::founder::Founder;
-use crate::instance::node::{Attestation, endpoint, measurements};
+use crate::instance::node::Attestation;
 use crate::instance::pause::JitteredPause;
 use crate::member::{KubeEnrollments, KubeTurns};
-use crate::rpc::{Enrollments, JoinService, JoinServicePorts, Settled};
+use crate::rpc::{Enrollments, JoinServicePorts, Settled};
 use anyhow::Context as _;
 use kube::Client;
 use tec_core::node::grant::ControlPlanes;
@@ -22,7 +22,6 @@ use tec_core::port::{Clock, Entropy, PortErrorKind, chain};
 use tec_core::secret::SecretBytes;
 use tec_core::system::{SystemClock, SystemEntropy};
 use tec_k8s::client::KubeRegistry;
-use tec_tpm::atls::{Endpoint, LiveMeasurements, VtpmValidator};
 
 use crate::admission::facts;
 use crate::admission::facts::Facts;
@@ -31,19 +30,17 @@ use crate::admission::signer::Signer;
 
 /// Before a key service that was away is asked again, the first time.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
-/// How often the file of measurements is looked at.
-const POLL: Duration = Duration::from_secs(5);
 
-/// The service over an API server, and its keys, which [`keep`] keeps. The control plane that it runs on is enrolled by what it wrote
-/// down when it was bootstrapped.
+/// What the service acts on, over an API server, and its keys, which [`keep`] keeps. The control plane that it
+/// runs on is enrolled by what it wrote down when it was bootstrapped.
 ///
 /// # Errors
 /// A file cannot be read, or the API server not be asked.
-pub async fn service(
+pub async fn ports(
     settings: &Settings,
     client: Client,
     attestation: &Attestation,
-) -> anyhow::Result<(JoinService, Arc<dyn DataKeys>)> {
+) -> anyhow::Result<(JoinServicePorts, Arc<dyn DataKeys>)> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let entropy: Arc<dyn Entropy> = Arc::new(SystemEntropy);
     let namespace = &settings.namespace;
@@ -54,25 +51,20 @@ pub async fn service(
     }
     let state = StateDirectory::new(&settings.state_directory).read_state()?;
     let state = state.context("this node has no state: it is not a member of a cluster")?;
-    let control_planes = if settings.dangerous_any_control_plane {
-        tracing::warn!("any node that attests may have the keys of the cluster's CA");
-        ControlPlanes::DangerousAny
-    } else {
-        ControlPlanes::Listed(settings.control_planes.clone())
-    };
     let reserved = facts::api_server_addresses(&settings.pki)?;
-    let authority = Authority::new(&settings.pki, Arc::clone(&clock), Arc::clone(&entropy));
+    let authority = Authority::new(&settings.pki, Arc::clone(&clock), entropy);
     let keys = keys(settings, attestation).await?;
-    let service = JoinService::new(JoinServicePorts {
+    let ports = JoinServicePorts {
         keys: Arc::clone(&keys),
         salt: state.measurement_salt,
         enrollments,
-        control_planes,
+        // Those of the settings, as they are then.
+        control_planes: ControlPlanes::Closed,
         turns: Arc::new(KubeTurns::new(client.clone(), Arc::clone(&clock))),
         signer: Arc::new(Signer::new(authority.reserving(reserved), client.clone())),
         facts: Arc::new(Facts::new(client, settings)),
-    });
-    Ok((service, keys))
+    };
+    Ok((ports, keys))
 }
 
 /// Makes the node that this service runs on a member like all others, which asked for a ticket.
@@ -86,7 +78,7 @@ async fn enroll(
         enrollments.list().await?.contains(claim),
         "the claim of this node could not be recorded, or another node has its name or disk"
     );
-    let settled = enrollments.settle(claim, key).await;
+    let settled = enrollments.settle(claim, key, None).await;
     let settled = settled.context("register the machine of this node")?;
     if settled != Settled::Bound {
         tracing::warn!(?settled, machine.id = %claim.machine_id(), "the key of this node is not approved");
@@ -143,75 +135,12 @@ fn uri<T>(path: &Path, parse: impl Fn(&str) -> Result<T, UriError>) -> anyhow::R
     parse(text).with_context(what)
 }
 
-/// The end that nodes judge, and that judges them by `live`.
-///
-/// # Errors
-/// The provider of cryptography gives no key.
-pub fn server(
-    settings: &Settings,
-    attestation: Attestation,
-    live: Arc<LiveMeasurements>,
-) -> anyhow::Result<Endpoint> {
-    tracing::info!(ak.fingerprint = %attestation.ak, "this service proves itself with this key");
-    let trust = settings.nodes.keys();
-    let validator = VtpmValidator::new(attestation.variant, trust, live);
-    Ok(endpoint()
-        .with_issuer(attestation.issuer)
-        .with_validator(Arc::new(validator))
-        .with_channel_binding(settings.nodes.binding())
-        .build()?)
-}
-
-/// Measurements that follow their file.
-#[derive(Debug)]
-pub struct Followed {
-    path: Option<PathBuf>,
-    live: Arc<LiveMeasurements>,
-}
-
-impl Followed {
-    /// Those of the file, if there is one.
-    ///
-    /// # Errors
-    /// It cannot be read.
-    pub fn open(path: Option<&Path>) -> anyhow::Result<Self> {
-        let first = path.map(measurements).transpose()?.unwrap_or_default();
-        Ok(Self { path: path.map(Path::to_owned), live: Arc::new(LiveMeasurements::new(first)) })
-    }
-
-    /// Those that count now.
-    pub fn live(&self) -> Arc<LiveMeasurements> {
-        Arc::clone(&self.live)
-    }
-
-    /// Takes what the file says whenever it changes; a file that cannot be taken changes nothing.
-    pub async fn follow(&self) {
-        let Some(path) = &self.path else {
-            return std::future::pending().await;
-        };
-        loop {
-            tokio::time::sleep(POLL).await;
-            match measurements(path) {
-                Ok(new) if new != *self.live.current() => {
-                    tracing::info!("the measurements have changed");
-                    self.live.replace(new);
-                }
-                Ok(_) => {}
-                Err(error) => tracing::warn!(
-                    error = format!("{error:#}"),
-                    "the measurements stay as they were"
-                ),
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
 
     use async_trait::async_trait;
-    use tec_core::ak::PublicKey;
+    use tec_core::ak::{Fingerprint, PublicKey};
     use tec_core::node::derive::DataKeyId;
     use tec_core::node::grant::Claim;
     use tec_core::node::state::Role;
@@ -242,7 +171,12 @@ mod tests {
             Ok(CreateOutcome::Created)
         }
 
-        async fn settle(&self, _claim: &Claim, key: &PublicKey) -> Result<Settled, PortError> {
+        async fn settle(
+            &self,
+            _claim: &Claim,
+            key: &PublicKey,
+            _ek: Option<Fingerprint>,
+        ) -> Result<Settled, PortError> {
             self.machines.lock().unwrap().push(key.clone());
             Ok(Settled::Bound)
         }

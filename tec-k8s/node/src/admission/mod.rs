@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!   node ─ attested TLS, both ends ─► measurements, attestation key ─► grant: name, role, disk
+//!          endorsement key, if the attestation key is not listed  ─┘
 //!                                        │                               bound to that key
 //!   ConfigMap tec-members, Machine, AttestationKey, Lease, Secret ◄──────┤
 //!   /etc/kubernetes/pki, master secret, components ────────────────────► ticket
@@ -11,5 +12,8 @@
 
 pub mod compose;
 pub mod facts;
+pub mod live;
+pub mod nodes;
+pub mod plane;
 pub mod settings;
 pub mod signer;

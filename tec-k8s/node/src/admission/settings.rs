@@ -8,13 +8,14 @@ use crate::instance::settings::TpmSettings;
 use crate::instance::trust::Trust;
 use serde::Deserialize;
 use tec_core::ak::Fingerprint;
+use tec_core::node::grant::ControlPlanes;
 use tec_support::program;
 
 /// Port inside the pod (Constellation).
 const PORT: u16 = 9090;
 
 /// All settings.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[expect(clippy::exhaustive_structs, reason = "a file of settings, read whole")]
 pub struct Settings {
@@ -45,12 +46,38 @@ pub struct Settings {
     /// What nodes have to prove.
     #[serde(default)]
     pub nodes: Trust,
-    /// Attestation keys that may be control planes.
+    /// Attestation keys, and endorsement keys of nodes that prove them, that may be control planes.
     #[serde(default)]
     pub control_planes: BTreeSet<Fingerprint>,
+    /// Keys of admins whose tickets let a node be a control plane.
+    #[serde(default)]
+    pub control_plane_signers: BTreeSet<Fingerprint>,
     /// Any node may be a control plane: each then can have the keys of the cluster's CA.
     #[serde(default)]
     pub dangerous_any_control_plane: bool,
+}
+
+impl Settings {
+    /// Which nodes may be control planes. That all may is logged.
+    pub(super) fn control_planes(&self) -> ControlPlanes {
+        if self.dangerous_any_control_plane {
+            tracing::warn!("any node that attests may have the keys of the cluster's CA");
+            ControlPlanes::DangerousAny
+        } else {
+            ControlPlanes::Listed(self.control_planes.clone())
+        }
+    }
+
+    /// What counts only at the start of the program.
+    pub(super) fn fixed(&self) -> Self {
+        Self {
+            nodes: Trust::default(),
+            control_planes: BTreeSet::new(),
+            control_plane_signers: BTreeSet::new(),
+            dangerous_any_control_plane: false,
+            ..self.clone()
+        }
+    }
 }
 
 fn listen() -> SocketAddr {
@@ -91,6 +118,17 @@ mod tests {
         assert!(settings.control_planes.is_empty() && !settings.dangerous_any_control_plane);
         let trust = &settings.nodes;
         assert!(trust.attestation_keys.is_empty() && !trust.dangerous_any_attestation_key);
+        assert!(!trust.takes_endorsement_keys());
         assert!(Settings::parse(&format!("{text}\nunknown = 1")).is_err());
+    }
+
+    #[test]
+    fn endorsement_keys_say_nothing_about_what_their_machine_booted() {
+        let text = "api_server = '10.0.0.1:6443'\nnamespace = 'tec'\n\
+                    components = '/c'\n[nodes]\nendorsement_roots = '/r'";
+        assert!(Settings::parse(text).is_err());
+        assert!(Settings::parse(&format!("{text}\nmeasurements = '/m'")).is_ok());
+        let any = "dangerous_any_attestation_key = true\ndangerous_any_measurements = true";
+        assert!(Settings::parse(&format!("{text}\n{any}")).is_err());
     }
 }

@@ -10,6 +10,12 @@ pub struct IssueJoinTicketRequest {
     pub certificate_request: ::prost::alloc::vec::Vec<u8>,
     #[prost(bool, tag = "3")]
     pub is_control_plane: bool,
+    /// Not a field of the older implementation.
+    #[prost(message, optional, tag = "100")]
+    pub endorsement: ::core::option::Option<EndorsementProof>,
+    /// An admin lets the node be a control plane; not a field of the older implementation.
+    #[prost(string, tag = "101")]
+    pub control_plane_ticket: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 #[prost(skip_debug)]
@@ -64,6 +70,9 @@ pub struct KubernetesComponent {
 pub struct IssueRejoinTicketRequest {
     #[prost(string, tag = "1")]
     pub disk_uuid: ::prost::alloc::string::String,
+    /// Not a field of the older implementation.
+    #[prost(message, optional, tag = "100")]
+    pub endorsement: ::core::option::Option<EndorsementProof>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 #[prost(skip_debug)]
@@ -72,6 +81,43 @@ pub struct IssueRejoinTicketResponse {
     pub state_disk_key: ::prost::alloc::vec::Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
     pub measurement_secret: ::prost::alloc::vec::Vec<u8>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[prost(skip_debug)]
+pub struct ChallengeEndorsementKeyRequest {
+    #[prost(string, tag = "1")]
+    pub disk_uuid: ::prost::alloc::string::String,
+    /// Endorsement key: SubjectPublicKeyInfo, DER.
+    #[prost(bytes = "vec", tag = "2")]
+    pub endorsement_key: ::prost::alloc::vec::Vec<u8>,
+    /// Its certificate, DER; empty if the TPM has none.
+    #[prost(bytes = "vec", tag = "3")]
+    pub certificate: ::prost::alloc::vec::Vec<u8>,
+    /// TPM2B_PUBLIC of the attestation key.
+    #[prost(bytes = "vec", tag = "4")]
+    pub attestation_key: ::prost::alloc::vec::Vec<u8>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[prost(skip_debug)]
+pub struct ChallengeEndorsementKeyResponse {
+    /// Comes back with the answer.
+    #[prost(bytes = "vec", tag = "1")]
+    pub challenge: ::prost::alloc::vec::Vec<u8>,
+    /// TPM2B_ID_OBJECT.
+    #[prost(bytes = "vec", tag = "2")]
+    pub id_object: ::prost::alloc::vec::Vec<u8>,
+    /// TPM2B_ENCRYPTED_SECRET.
+    #[prost(bytes = "vec", tag = "3")]
+    pub encrypted_secret: ::prost::alloc::vec::Vec<u8>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[prost(skip_debug)]
+pub struct EndorsementProof {
+    #[prost(bytes = "vec", tag = "1")]
+    pub challenge: ::prost::alloc::vec::Vec<u8>,
+    /// What TPM2_ActivateCredential returned.
+    #[prost(bytes = "vec", tag = "2")]
+    pub secret: ::prost::alloc::vec::Vec<u8>,
 }
 /// Generated client implementations.
 pub mod api_client {
@@ -200,6 +246,32 @@ pub mod api_client {
                 .insert(GrpcMethod::new("join.API", "IssueRejoinTicket"));
             self.inner.unary(req, path, codec).await
         }
+        /// Challenges the TPM of the caller. Both tickets take the answer, from nodes whose attestation key
+        /// no setting lists.
+        pub async fn challenge_endorsement_key(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ChallengeEndorsementKeyRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ChallengeEndorsementKeyResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/join.API/ChallengeEndorsementKey",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("join.API", "ChallengeEndorsementKey"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -229,6 +301,15 @@ pub mod api_server {
             request: tonic::Request<super::IssueRejoinTicketRequest>,
         ) -> std::result::Result<
             tonic::Response<super::IssueRejoinTicketResponse>,
+            tonic::Status,
+        >;
+        /// Challenges the TPM of the caller. Both tickets take the answer, from nodes whose attestation key
+        /// no setting lists.
+        async fn challenge_endorsement_key(
+            &self,
+            request: tonic::Request<super::ChallengeEndorsementKeyRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ChallengeEndorsementKeyResponse>,
             tonic::Status,
         >;
     }
@@ -383,6 +464,53 @@ pub mod api_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = IssueRejoinTicketSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/join.API/ChallengeEndorsementKey" => {
+                    #[allow(non_camel_case_types)]
+                    struct ChallengeEndorsementKeySvc<T: Api>(pub Arc<T>);
+                    impl<
+                        T: Api,
+                    > tonic::server::UnaryService<super::ChallengeEndorsementKeyRequest>
+                    for ChallengeEndorsementKeySvc<T> {
+                        type Response = super::ChallengeEndorsementKeyResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                super::ChallengeEndorsementKeyRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Api>::challenge_endorsement_key(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ChallengeEndorsementKeySvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -5,6 +5,7 @@ pub mod azure;
 pub mod cleaner;
 pub mod components;
 pub mod discover;
+pub mod endorser;
 pub mod founder;
 pub mod gate;
 pub mod identity;

@@ -28,9 +28,11 @@ use tec_tpm::direct::Tpm;
 use tec_tpm::tpm::{AnyTpm as _, TpmAttester, TpmMarker};
 
 use crate::instance::azure::AzureSource;
+use crate::instance::endorser::TpmEndorser;
 use crate::instance::keys;
 use crate::instance::settings::{Metadata, Settings, TpmSettings};
 use crate::instance::trust::Trust;
+use crate::rpc::Endorser;
 
 /// An open TPM that proves what this machine is.
 #[derive(Clone, Debug)]
@@ -42,6 +44,8 @@ pub struct Attestation {
     pub issuer: Arc<dyn Issuer>,
     /// Proves the machine to Trustees.
     pub attester: Arc<dyn Attester>,
+    /// Proves the attestation key by the endorsement key.
+    pub endorser: Arc<dyn Endorser>,
     /// PCR 15.
     pub marker: Arc<dyn BootstrapMarker>,
     /// The attestation key.
@@ -56,10 +60,7 @@ impl Attestation {
     /// # Errors
     /// The settings are wrong, or the TPM does not answer.
     pub fn open(settings: &TpmSettings) -> anyhow::Result<Self> {
-        let name = &settings.variant;
-        let variant = Variant::of_name(name);
-        let variant = variant.with_context(|| format!("{name:?} is no sort of evidence"))?;
-        anyhow::ensure!(variant != Variant::Dummy, "a node without evidence can join no cluster");
+        let variant = variant(&settings.variant)?;
         let handle = match &settings.ak_handle {
             Some(handle) => handle.parse()?,
             // Evidence is about the paravisor's key, and no other.
@@ -83,11 +84,22 @@ impl Attestation {
             variant,
             issuer: Arc::new(issuer),
             attester,
+            endorser: Arc::new(TpmEndorser::new(Arc::clone(&tpm) as _, handle)),
             marker: Arc::new(TpmMarker::new(tpm)),
             ak: ak.key.public().fingerprint(),
             key: ak.key.public().clone(),
         })
     }
+}
+
+/// The type of evidence with this name.
+fn variant(name: &str) -> anyhow::Result<Variant> {
+    let usable = || Variant::ALL.iter().copied().filter(|one| *one != Variant::Dummy);
+    usable().find(|one| one.as_str() == name).with_context(|| {
+        let names: Vec<&str> = usable().map(Variant::as_str).collect();
+        let names = names.join(", ");
+        format!("cannot verify evidence of the type {name:?}: set tpm.variant to one of {names}")
+    })
 }
 
 /// An endpoint of this program's provider, clock and entropy.

@@ -164,5 +164,6 @@ async fn rejoin(
 async fn rejoin_client(settings: &Settings, node: &Node) -> anyhow::Result<RejoinClient> {
     let endpoint = node.client(&settings.join_services)?;
     let discovery = Discovery::new(Arc::clone(&node.metadata), endpoint, settings.join_port);
-    Ok(RejoinClient::new(Arc::new(discovery), node.disk.id().await?))
+    let client = RejoinClient::new(Arc::new(discovery), node.disk.id().await?);
+    Ok(client.with_endorser(Arc::clone(&node.attestation.endorser)))
 }

@@ -15,7 +15,7 @@ use tec_core::node::port::{Pause, StateDisk as _};
 use tec_core::node::state::Role;
 use tec_core::port::{PortError, chain};
 use tec_core::system::{SystemClock, SystemEntropy};
-use tec_support::exit;
+use tec_support::{exit, input};
 use tokio::net::TcpListener;
 
 use crate::instance::authority::Authority;
@@ -34,6 +34,8 @@ use crate::instance::transport::Bounds;
 
 /// First wait between attempts of any sort.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
+/// Largest file with a ticket of a control plane.
+const MAX_TICKET: u64 = 4096;
 
 /// Runs until the node is a member, or `stop`. The exit code.
 ///
@@ -213,7 +215,9 @@ async fn join(settings: &Settings, node: &Node, parts: &Parts) -> anyhow::Result
     let discovery = Discovery::new(Arc::clone(&node.metadata), endpoint, settings.join_port);
     let request = parts.identity.key().request.clone();
     let disk = node.disk.id().await?;
-    let tickets = TicketClient::new(Arc::new(discovery), disk, parts.this.role, request);
+    let tickets = TicketClient::new(Arc::new(discovery), disk, parts.this.role, request)
+        .with_endorser(Arc::clone(&node.attestation.endorser))
+        .with_control_plane_ticket(control_plane_ticket(settings)?);
     let kept = KeptTickets {
         file: TicketFile::new(&settings.state_directory),
         source: &tickets,
@@ -234,6 +238,13 @@ async fn join(settings: &Settings, node: &Node, parts: &Parts) -> anyhow::Result
         kept.file.remove()?;
     }
     Ok(joined)
+}
+
+fn control_plane_ticket(settings: &Settings) -> anyhow::Result<String> {
+    match &settings.control_plane_ticket {
+        Some(path) => input::text(path, MAX_TICKET),
+        None => Ok(String::new()),
+    }
 }
 
 fn kubeadm_settings(api_server: String, from: &Kubernetes) -> KubeadmSettings {

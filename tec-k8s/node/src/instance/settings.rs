@@ -49,6 +49,8 @@ pub struct Settings {
     pub disk: Disk,
     /// What join services have to prove.
     pub join_services: Trust,
+    /// File with the ticket with which an admin lets this node be a control plane.
+    pub control_plane_ticket: Option<PathBuf>,
     /// What clusters are like.
     pub kubernetes: Kubernetes,
     /// Serve clients of Init, too, that send the master secret in the place that it had before
@@ -71,6 +73,7 @@ impl Default for Settings {
             tpm: TpmSettings::default(),
             disk: Disk::default(),
             join_services: Trust::default(),
+            control_plane_ticket: None,
             kubernetes: Kubernetes::default(),
             accept_older_master_secret: false,
             programs: BTreeMap::new(),
@@ -117,7 +120,7 @@ impl Default for Metadata {
 }
 
 /// The TPM.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, default)]
 #[expect(clippy::exhaustive_structs, reason = "a file of settings, read whole")]
 pub struct TpmSettings {
@@ -222,6 +225,11 @@ impl Settings {
 impl program::Settings for Settings {
     fn check(&self) -> anyhow::Result<()> {
         self.listed_key_services()?;
+        anyhow::ensure!(
+            !self.join_services.takes_endorsement_keys(),
+            "endorsement_keys and endorsement_roots mean nothing in [join_services]: a join service does \
+             not prove its endorsement key; list its attestation key"
+        );
         self.join_services.check()
     }
 }
@@ -253,6 +261,7 @@ mod tests {
             "[disk]\nintegrity = true",
             "[metadata]\nkind = 'cloud'",
             "[join_services]\nattestation_keys = ['00']",
+            "[join_services]\nendorsement_roots = '/r'\ndangerous_any_measurements = true",
             "[join_services]\nsnp_id_keys = ['00']",
             "[join_services]\nsnp_minimum_tcb = '4,0,24,219'",
         ] {
@@ -266,11 +275,11 @@ mod tests {
         let ignored = format!(
             "[join_services]\ndangerous_any_attestation_key = true\n\
              dangerous_any_measurements = true\nsnp_id_keys = ['{}']",
-            "0".repeat(96)
+            "1".repeat(96)
         );
         assert!(Settings::parse(&ignored).is_err());
         let floor = |minimum: &str| {
-            let key = "0".repeat(96);
+            let key = "1".repeat(96);
             format!(
                 "[join_services]\ndangerous_any_measurements = true\nsnp_id_keys = ['{key}']\n\
                  snp_minimum_tcb = '{minimum}'"
@@ -278,6 +287,13 @@ mod tests {
         };
         assert!(Settings::parse(&floor("4,0,24,219")).is_ok());
         assert!(Settings::parse(&floor("4,0,24")).is_err());
+        let owner = |line: &str| Settings::parse(&format!("{}\n{line}", floor("4,0,24,219")));
+        assert!(owner(&format!("snp_host_data = ['{}']", "2".repeat(64))).is_ok());
+        assert!(owner(&format!("snp_author_keys = ['{}']", "2".repeat(96))).is_ok());
+        // What a guest has that nobody signed for.
+        assert!(owner(&format!("snp_author_keys = ['{}']", "0".repeat(96))).is_err());
+        let host_data = format!("[join_services]\nsnp_host_data = ['{}']", "2".repeat(64));
+        assert!(Settings::parse(&host_data).is_err());
         let unmeasured = format!("[join_services]\nattestation_keys = ['{}']", "0".repeat(64));
         assert!(Settings::parse(&unmeasured).is_err());
         let demanded = unmeasured + "\ndangerous_any_measurements = true";

@@ -87,6 +87,26 @@ pub async fn serve<S>(
     listener: TcpListener,
     service: S,
     bounds: Bounds,
+    stop: watch::Receiver<bool>,
+) where
+    S: Service<Message, Response = Response<Body>, Error = Infallible>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+    S::Future: Send,
+{
+    serve_current(listener, || (endpoint.clone(), service.clone()), bounds, stop).await;
+}
+
+/// The same, where what judges a connection and answers its calls may be another one for the next.
+///
+/// # Cancel safety
+/// Dropping the future closes all connections.
+pub async fn serve_current<S>(
+    listener: TcpListener,
+    current: impl Fn() -> (Endpoint, S),
+    bounds: Bounds,
     mut stop: watch::Receiver<bool>,
 ) where
     S: Service<Message, Response = Response<Body>, Error = Infallible>
@@ -99,7 +119,7 @@ pub async fn serve<S>(
     let places = Places::new(MAX_CONNECTIONS, MAX_OF_A_NETWORK, Counts::new("transport"));
     let stopped = stop.clone();
     accept(listener, places, told(&mut stop), |stream, _, place| {
-        let (endpoint, service) = (endpoint.clone(), service.clone());
+        let (endpoint, service) = current();
         let stop = stopped.clone();
         async move {
             tokio::select! {

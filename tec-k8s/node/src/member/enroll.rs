@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::{ListParams, ObjectMeta, PostParams};
 use serde::{Deserialize, Serialize};
-use tec_core::ak::{AkCandidate, AkMatcher, AkReason, PublicKey};
+use tec_core::ak::{AkCandidate, AkMatcher, AkReason, Fingerprint, PublicKey};
 use tec_core::flow::{AkOutcome, AkPorts, AkSubmission, ClaimLimits, approve};
 use tec_core::id::MachineId;
 use tec_core::machine::{Machine, RegisteredBy};
@@ -156,7 +156,12 @@ impl Enrollments for KubeEnrollments {
     }
 
     /// A machine that somebody quarantined, retired or revoked stays so, and its node gets nothing.
-    async fn settle(&self, claim: &Claim, key: &PublicKey) -> Result<Settled, PortError> {
+    async fn settle(
+        &self,
+        claim: &Claim,
+        key: &PublicKey,
+        ek: Option<Fingerprint>,
+    ) -> Result<Settled, PortError> {
         let matcher = self.matcher().await?;
         let id = self.machine_id(claim).await?;
         let now = self.0.clock().now();
@@ -164,7 +169,7 @@ impl Enrollments for KubeEnrollments {
         // The node proved its key; there is no number of such machines to keep low.
         let named = self.0.with_node_name(claim.name.to_string());
         named.create(&machine, UnclaimedLimit::Unlimited).await?;
-        let candidate = AkCandidate::from_node(key.clone(), None);
+        let candidate = AkCandidate::from_node(key.clone(), ek);
         let ports = AkPorts::new(&self.0, &self.0, &*matcher, &self.0, &**self.0.clock())
             .with_claims(ClaimLimits::NONE);
         let operation = format!("bind the key of node {} to machine {id}", claim.name);

@@ -15,13 +15,15 @@ use tec_core::node::state::Role;
 use tec_core::node::ticket::{JoinTicket, RejoinTicket};
 use tec_core::port::{PortError, PortErrorKind};
 use tonic::transport::Channel;
+use tonic::{Request, Response, Status};
 
-use super::convert;
+use super::endorse::{Endorser, prove};
 use super::generated::join::api_client::ApiClient;
-use super::generated::join::{IssueJoinTicketRequest, IssueRejoinTicketRequest};
-
-/// A call may take this long; a certificate and a token are made meanwhile.
-const CALL_LIMIT: Duration = Duration::from_secs(30);
+use super::generated::join::{
+    EndorsementProof, IssueJoinTicketRequest, IssueJoinTicketResponse, IssueRejoinTicketRequest,
+    IssueRejoinTicketResponse,
+};
+use super::{CALL_LIMIT, Reason, convert};
 
 /// A service that has not answered by then is not waited for before the next is asked.
 const STAGGER: Duration = Duration::from_secs(3);
@@ -85,6 +87,16 @@ pub trait Dial: fmt::Debug + Send + Sync {
     async fn dial(&self, address: &str) -> Result<Reached, PortError>;
 }
 
+/// Who proves our attestation key, if the service asks for that.
+fn asked_to_prove<'e, T>(
+    answer: &Result<T, Status>,
+    endorser: Option<&'e Arc<dyn Endorser>>,
+) -> Option<&'e dyn Endorser> {
+    let status = answer.as_ref().err()?;
+    let is_asked = Reason::of(status) == Some(Reason::NeedsEndorsementKey);
+    endorser.filter(|_| is_asked).map(|one| &**one)
+}
+
 /// Asks join services for a ticket.
 #[derive(Clone, Debug)]
 pub struct TicketClient {
@@ -92,28 +104,53 @@ pub struct TicketClient {
     disk: DiskId,
     role: Role,
     csr: Vec<u8>,
+    endorser: Option<Arc<dyn Endorser>>,
+    control_plane_ticket: String,
 }
 
 impl TicketClient {
     /// For this node; `csr` is PKCS #10 in DER.
     pub fn new(dial: Arc<dyn Dial>, disk: DiskId, role: Role, csr: Vec<u8>) -> Self {
-        Self { dial, disk, role, csr }
+        Self { dial, disk, role, csr, endorser: None, control_plane_ticket: String::new() }
+    }
+
+    /// Shows the ticket with which an admin lets this node be a control plane.
+    #[must_use]
+    pub fn with_control_plane_ticket(self, ticket: String) -> Self {
+        Self { control_plane_ticket: ticket, ..self }
+    }
+
+    /// Proves the attestation key to services that ask for that.
+    #[must_use]
+    pub fn with_endorser(self, endorser: Arc<dyn Endorser>) -> Self {
+        Self { endorser: Some(endorser), ..self }
+    }
+
+    async fn call(
+        &self,
+        channel: &Channel,
+        endorsement: Option<EndorsementProof>,
+    ) -> Result<Response<IssueJoinTicketResponse>, Status> {
+        let mut request = Request::new(IssueJoinTicketRequest {
+            disk_uuid: self.disk.to_string(),
+            certificate_request: self.csr.clone(),
+            is_control_plane: self.role == Role::ControlPlane,
+            endorsement,
+            control_plane_ticket: self.control_plane_ticket.clone(),
+        });
+        request.set_timeout(CALL_LIMIT);
+        ApiClient::new(channel.clone()).issue_join_ticket(request).await
     }
 
     async fn ask(&self, address: &str) -> Result<JoinTicket, PortError> {
         let failed = |kind| PortError::new(kind, format!("ask {address} for a ticket"));
         let Reached { channel, marker } = self.dial.dial(address).await?;
-        let mut client = ApiClient::new(channel);
-        let mut request = tonic::Request::new(IssueJoinTicketRequest {
-            disk_uuid: self.disk.to_string(),
-            certificate_request: self.csr.clone(),
-            is_control_plane: self.role == Role::ControlPlane,
-        });
-        request.set_timeout(CALL_LIMIT);
-        let answer = client
-            .issue_join_ticket(request)
-            .await
-            .map_err(|status| failed(PortErrorKind::Unavailable).because(status))?;
+        let mut answer = self.call(&channel, None).await;
+        if let Some(endorser) = asked_to_prove(&answer, self.endorser.as_ref()) {
+            let proof = prove(endorser, channel.clone(), self.disk).await?;
+            answer = self.call(&channel, Some(proof)).await;
+        }
+        let answer = answer.map_err(|status| failed(PortErrorKind::Unavailable).because(status))?;
         let ticket = convert::ticket(answer.into_inner())
             .map_err(|error| failed(PortErrorKind::Unavailable).because(error))?;
         let cluster = ticket.cluster();
@@ -138,12 +175,30 @@ impl TicketSource for TicketClient {
 pub struct RejoinClient {
     dial: Arc<dyn Dial>,
     disk: DiskId,
+    endorser: Option<Arc<dyn Endorser>>,
 }
 
 impl RejoinClient {
     /// For the node with this disk.
     pub fn new(dial: Arc<dyn Dial>, disk: DiskId) -> Self {
-        Self { dial, disk }
+        Self { dial, disk, endorser: None }
+    }
+
+    /// Proves the attestation key to services that ask for that.
+    #[must_use]
+    pub fn with_endorser(self, endorser: Arc<dyn Endorser>) -> Self {
+        Self { endorser: Some(endorser), ..self }
+    }
+
+    async fn call(
+        &self,
+        channel: &Channel,
+        endorsement: Option<EndorsementProof>,
+    ) -> Result<Response<IssueRejoinTicketResponse>, Status> {
+        let message = IssueRejoinTicketRequest { disk_uuid: self.disk.to_string(), endorsement };
+        let mut request = Request::new(message);
+        request.set_timeout(CALL_LIMIT);
+        ApiClient::new(channel.clone()).issue_rejoin_ticket(request).await
     }
 
     async fn ask(&self, address: &str) -> Result<RejoinTicket, PortError> {
@@ -152,14 +207,12 @@ impl RejoinClient {
         if marker == MarkerState::Unset {
             return Err(failed(PortErrorKind::Denied).because(Newcomer));
         }
-        let mut client = ApiClient::new(channel);
-        let mut request =
-            tonic::Request::new(IssueRejoinTicketRequest { disk_uuid: self.disk.to_string() });
-        request.set_timeout(CALL_LIMIT);
-        let answer = client
-            .issue_rejoin_ticket(request)
-            .await
-            .map_err(|status| failed(PortErrorKind::Unavailable).because(status))?;
+        let mut answer = self.call(&channel, None).await;
+        if let Some(endorser) = asked_to_prove(&answer, self.endorser.as_ref()) {
+            let proof = prove(endorser, channel.clone(), self.disk).await?;
+            answer = self.call(&channel, Some(proof)).await;
+        }
+        let answer = answer.map_err(|status| failed(PortErrorKind::Unavailable).because(status))?;
         convert::rejoin_ticket(answer.into_inner())
             .map_err(|error| failed(PortErrorKind::Unavailable).because(error))
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tec_core::ak::PublicKey;
+use tec_core::ak::{Fingerprint, PublicKey};
 use tec_core::node::derive::{DataKeyId, DiskId, MeasurementSalt, MeasurementSecret};
 use tec_core::node::grant::{Claim, ControlPlanes, GrantError, Granted, grant, grant_rejoin};
 use tec_core::node::lock::MarkerState;
@@ -17,12 +17,18 @@ use tonic::{Code, Request, Response, Status};
 
 use super::caller::{Caller, refusal};
 use super::convert::TicketRequest;
+use super::endorse::Endorsements;
 use super::generated::join::api_server::Api;
 use super::generated::join::{
+    ChallengeEndorsementKeyRequest, ChallengeEndorsementKeyResponse, EndorsementProof,
     IssueJoinTicketRequest, IssueJoinTicketResponse, IssueRejoinTicketRequest,
     IssueRejoinTicketResponse,
 };
-use super::{Reason, convert};
+use super::plane::PlaneTickets;
+use super::refuse::{
+    certificate_refused, denied, elsewhere, joined, no_ticket, unsettled, unusable,
+};
+use super::{Reason, convert, plane};
 
 /// How the key of a claim stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +38,7 @@ pub enum Settled {
     Bound,
     /// It waits for an admin.
     AwaitsApproval,
-    /// The policy asks for the proof of an endorsement key, which joins do not carry.
+    /// The policy asks for the proof of an endorsement key.
     NeedsEndorsementKey,
 }
 
@@ -46,9 +52,14 @@ pub trait Enrollments: fmt::Debug + Send + Sync {
     async fn add(&self, claim: &Claim) -> Result<CreateOutcome, PortError>;
 
     /// Registers the machine of a claim, and its key as the cluster's approval policy says; again
-    /// changes nothing. Kind `Denied` for a machine that is not in service or a key that was
-    /// revoked.
-    async fn settle(&self, claim: &Claim, key: &PublicKey) -> Result<Settled, PortError>;
+    /// changes nothing. `ek` is the endorsement key that the node proved. Kind `Denied` for a machine
+    /// that is not in service or a key that was revoked.
+    async fn settle(
+        &self,
+        claim: &Claim,
+        key: &PublicKey,
+        ek: Option<Fingerprint>,
+    ) -> Result<Settled, PortError>;
 }
 
 /// Signs kubelet certificates.
@@ -130,9 +141,17 @@ enum Admission {
     Turn,
 }
 
+/// A request, and what its caller proved.
+struct Asked<'c> {
+    claim: Claim,
+    caller: &'c Caller,
+    ek: Option<Fingerprint>,
+    plane_ticket: String,
+}
+
 /// Serves tickets to attested nodes.
 #[derive(Clone, Debug)]
-pub struct JoinService(JoinServicePorts);
+pub struct JoinService(JoinServicePorts, Option<Arc<Endorsements>>, Option<Arc<dyn PlaneTickets>>);
 
 /// Length of both keys.
 const KEY: usize = 32;
@@ -140,7 +159,44 @@ const KEY: usize = 32;
 impl JoinService {
     /// Over these ports.
     pub fn new(ports: JoinServicePorts) -> Self {
-        Self(ports)
+        Self(ports, None, None)
+    }
+
+    /// Takes endorsement keys as proof of attestation keys, and asks for that where their policy does.
+    #[must_use]
+    pub fn with_endorsements(self, endorsements: Endorsements) -> Self {
+        Self(self.0, Some(Arc::new(endorsements)), self.2)
+    }
+
+    /// Lets nodes with such tickets be control planes, beside those that are listed.
+    #[must_use]
+    pub fn with_plane_tickets(self, tickets: Arc<dyn PlaneTickets>) -> Self {
+        Self(self.0, self.1, Some(tickets))
+    }
+
+    /// Who may be a control plane, as far as this request goes: a ticket counts where the list does not.
+    async fn control_planes(&self, asked: &Asked<'_>) -> Result<ControlPlanes, Status> {
+        let listed = plane::by_list(&self.0.control_planes, asked.caller, asked.ek);
+        let Some(tickets) = self.2.as_ref().filter(|_| !asked.plane_ticket.is_empty()) else {
+            return Ok(listed);
+        };
+        if plane::is_listed(&listed, asked.caller) {
+            return Ok(listed);
+        }
+        let secret = self.measurement_secret().await.map_err(|error| no_ticket(&error))?;
+        let judged = tickets.node(&asked.plane_ticket, &secret.cluster_id(&self.0.salt));
+        plane::by_ticket(judged, asked.caller, asked.ek)
+    }
+
+    /// The endorsement key that the caller proved. Comes before all that costs more than a signature.
+    fn proven(
+        &self,
+        caller: &Caller,
+        disk: DiskId,
+        proof: Option<EndorsementProof>,
+    ) -> Result<Option<Fingerprint>, Status> {
+        let endorsements = self.1.as_ref();
+        endorsements.map_or(Ok(None), |endorsements| endorsements.proven(caller, disk, proof))
     }
 
     /// A machine without a cluster, or one of ours whose join was cut off. What else its measurements
@@ -159,9 +215,15 @@ impl JoinService {
 
     /// What a claim may have. A node whose object exists has its certificate, and gets no second one:
     /// whoever took it over later could spend it elsewhere.
-    async fn judge(&self, claim: &Claim) -> Result<(Granted, Admission), Status> {
+    async fn judge(&self, asked: &Asked<'_>) -> Result<(Granted, Admission), Status> {
+        let claim = &asked.claim;
         let known = self.0.enrollments.list().await.map_err(|error| unusable(&error))?;
-        let granted = grant(claim, &known, &self.0.control_planes);
+        // What a member was once allowed, it need not prove again.
+        let planes = match claim.role {
+            Role::ControlPlane if !known.contains(claim) => self.control_planes(asked).await?,
+            _ => ControlPlanes::Closed,
+        };
+        let granted = grant(claim, &known, &planes);
         let granted = granted.map_err(|error| denied(claim, error))?;
         let standing = self.0.facts.node(&claim.name).await.map_err(|error| unusable(&error))?;
         let admission = match (granted, standing, claim.role) {
@@ -175,9 +237,10 @@ impl JoinService {
     }
 
     /// The claim is recorded when its key is bound, and before anything is handed out.
-    async fn admit(&self, claim: &Claim, key: &PublicKey) -> Result<Admission, Status> {
-        let (granted, admission) = self.judge(claim).await?;
-        let settled = self.0.enrollments.settle(claim, key).await;
+    async fn admit(&self, asked: &Asked<'_>) -> Result<Admission, Status> {
+        let (granted, admission) = self.judge(asked).await?;
+        let Asked { claim, caller, ek, .. } = asked;
+        let settled = self.0.enrollments.settle(claim, caller.key(), *ek).await;
         ensure_bound(claim, settled.map_err(|error| unsettled(&error))?)?;
         match granted {
             Granted::Again => Ok(admission),
@@ -242,39 +305,6 @@ impl JoinService {
     }
 }
 
-fn denied(claim: &Claim, error: GrantError) -> Status {
-    tracing::warn!(
-        node = %claim.name, ak.fingerprint = %claim.ak, reason = %error, "a node was refused"
-    );
-    Reason::NotAdmitted.status(Code::PermissionDenied, error.to_string())
-}
-
-fn joined(claim: &Claim) -> Status {
-    tracing::warn!(
-        node = %claim.name, ak.fingerprint = %claim.ak, "a member asked for a second ticket"
-    );
-    let sentence = format!(
-        "node {0} is a member already and gets no second ticket; to let its machine join again, run \
-         kubectl delete node {0}",
-        claim.name
-    );
-    Reason::AlreadyMember.status(Code::AlreadyExists, sentence)
-}
-
-fn elsewhere(caller: &Caller, sentence: &'static str) -> Status {
-    tracing::warn!(ak.fingerprint = %caller.ak(), reason = sentence, "a node was refused");
-    Reason::NotAdmitted.status(Code::PermissionDenied, sentence)
-}
-
-fn certificate_refused(error: &PortError) -> Status {
-    let sentence = "the certificate request is refused";
-    refusal(Reason::CertificateRequest, sentence, error)
-}
-
-fn unusable(error: &PortError) -> Status {
-    refusal(Reason::Registry, "the enrollments cannot be used", error)
-}
-
 fn ensure_bound(claim: &Claim, settled: Settled) -> Result<(), Status> {
     let machine = claim.machine_id();
     let (reason, sentence) = match settled {
@@ -285,25 +315,12 @@ fn ensure_bound(claim: &Claim, settled: Settled) -> Result<(), Status> {
         ),
         Settled::NeedsEndorsementKey => (
             Reason::NeedsEndorsementKey,
-            "the approval policy EndorsementKey needs a proof that joins do not carry; set the policy \
-             of the TrustedExecutionCluster to Manual"
+            "the approval policy EndorsementKey needs a proof by the endorsement key of the TPM"
                 .to_owned(),
         ),
     };
     tracing::warn!(node = %claim.name, ak.fingerprint = %claim.ak, %reason, "a node was refused");
     Err(reason.status(Code::FailedPrecondition, sentence))
-}
-
-fn unsettled(error: &PortError) -> Status {
-    let reason = match error.kind() {
-        PortErrorKind::Denied => Reason::NotAdmitted,
-        _ => Reason::Registry,
-    };
-    refusal(reason, "the member cannot be registered", error)
-}
-
-fn no_ticket(error: &PortError) -> Status {
-    refusal(Reason::Ticket, "the ticket cannot be made", error)
 }
 
 #[async_trait]
@@ -314,7 +331,11 @@ impl Api for JoinService {
     ) -> Result<Response<IssueJoinTicketResponse>, Status> {
         let caller = Caller::of(&request)?;
         let ak = caller.ak();
-        let request = convert::ticket_request(request.into_inner())?;
+        let mut message = request.into_inner();
+        let proof = message.endorsement.take();
+        let plane_ticket = std::mem::take(&mut message.control_plane_ticket);
+        let request = convert::ticket_request(message)?;
+        let ek = self.proven(&caller, request.disk, proof)?;
         let name = self.0.signer.name(&request.csr);
         let claim = Claim {
             ak,
@@ -323,7 +344,9 @@ impl Api for JoinService {
             disk: request.disk,
         };
         self.ensure_not_elsewhere(&caller).await?;
-        let admission = self.admit(&claim, caller.key()).await?;
+        let asked = Asked { claim, caller: &caller, ek, plane_ticket };
+        let admission = self.admit(&asked).await?;
+        let claim = asked.claim;
         if claim.role == Role::ControlPlane {
             let turn = self.0.turns.take(&claim.name).await;
             let sentence = "another control plane is joining";
@@ -341,7 +364,9 @@ impl Api for JoinService {
     ) -> Result<Response<IssueRejoinTicketResponse>, Status> {
         const WHY: &str = "hand it to a member over an attested connection";
         let caller = Caller::of(&request)?;
-        let disk = convert::disk_id(&request.into_inner().disk_uuid)?;
+        let message = request.into_inner();
+        let disk = convert::disk_id(&message.disk_uuid)?;
+        let ek = self.proven(&caller, disk, message.endorsement)?;
         // Its disk is open: whoever still asks for the key wants it for something else.
         if caller.marker() != MarkerState::Unset {
             return Err(elsewhere(&caller, "this machine was not booted again"));
@@ -351,7 +376,7 @@ impl Api for JoinService {
         let claim = grant_rejoin(caller.ak(), disk, &known).map_err(|error| {
             Reason::NotAdmitted.status(Code::PermissionDenied, error.to_string())
         })?;
-        let settled = self.0.enrollments.settle(claim, caller.key()).await;
+        let settled = self.0.enrollments.settle(claim, caller.key(), ek).await;
         ensure_bound(claim, settled.map_err(|error| unsettled(&error))?)?;
         let secret = self.measurement_secret().await.map_err(failed)?;
         let key = self.disk_key(disk).await.map_err(failed)?;
@@ -359,5 +384,17 @@ impl Api for JoinService {
             state_disk_key: key.expose(WHY).to_vec(),
             measurement_secret: secret.expose(WHY).to_vec(),
         }))
+    }
+
+    async fn challenge_endorsement_key(
+        &self,
+        request: Request<ChallengeEndorsementKeyRequest>,
+    ) -> Result<Response<ChallengeEndorsementKeyResponse>, Status> {
+        let caller = Caller::of(&request)?;
+        let Some(endorsements) = &self.1 else {
+            let sentence = "this service takes no endorsement keys";
+            return Err(Reason::EndorsementKey.status(Code::Unimplemented, sentence));
+        };
+        endorsements.challenge(&caller, request.into_inner()).map(Response::new)
     }
 }

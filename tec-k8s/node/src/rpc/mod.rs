@@ -3,7 +3,8 @@
 //! ```text
 //!  CLI ── Init ───────────► InitService ──── drive_init ──► ports of tec_core::node
 //!  CLI ── Recover ────────► RecoverService ─ tries the key on the disk, then hands it on
-//!  node, TicketClient ────► JoinService ──── grant ──► keys, token, certificate, files
+//!  node, TicketClient ────► JoinService ──── grant ──► keys, certificate, files
+//!        Endorser ────────► Endorsements, where no setting lists the attestation key
 //! ```
 //!
 //! *What it is not*: a transport. Connections come attested from elsewhere, with a [`Caller`] among
@@ -15,11 +16,16 @@
 mod caller;
 mod client;
 mod convert;
+mod endorse;
 mod init;
 mod join;
+mod plane;
 mod reason;
 mod recover;
+mod refuse;
 mod watch;
+
+use std::time::Duration;
 
 /// Messages and services.
 pub mod generated {
@@ -29,6 +35,7 @@ pub mod generated {
 pub use self::caller::Caller;
 pub use self::client::{Dial, Reached, RejoinClient, TicketClient};
 pub use self::convert::{OlderMasterSecret, ticket_from_bytes, ticket_to_bytes};
+pub use self::endorse::{EndorsementPolicy, Endorsements, Endorser, TpmOffer};
 pub use self::init::{
     AdmittedInit, InitService, InitServicePorts, NodeLog, SecretCheck, derived_cluster,
 };
@@ -36,9 +43,13 @@ pub use self::join::{
     ClusterFacts, ControlPlaneTurns, Enrollments, JoinService, JoinServicePorts, KubeletSigner,
     NodeStanding, Settled,
 };
+pub use self::plane::PlaneTickets;
 pub use self::reason::Reason;
 pub use self::recover::{RecoverService, RecoveredKeys};
 pub use self::watch::{Progress, Watcher};
+
+/// A call to a join service may take this long; a certificate is made meanwhile.
+const CALL_LIMIT: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests;

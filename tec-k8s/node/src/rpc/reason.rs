@@ -63,8 +63,12 @@ reasons! {
     NotAdmitted = "not-admitted";
     /// The node's key waits for an admin's approval.
     AwaitsApproval = "awaits-approval";
-    /// The approval policy asks for the proof of an endorsement key.
+    /// An endorsement key has to vouch for the node: the settings or the approval policy ask for it.
     NeedsEndorsementKey = "needs-endorsement-key";
+    /// The node's endorsement key is refused, or not proven.
+    EndorsementKey = "endorsement-key";
+    /// The node's ticket of a control plane is refused.
+    ControlPlaneTicket = "control-plane-ticket";
     /// The node's object exists: it has its certificate.
     AlreadyMember = "already-member";
     /// Another node was admitted, or joins, at the same time.

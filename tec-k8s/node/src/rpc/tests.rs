@@ -256,7 +256,12 @@ impl Enrollments for Enrolled {
         Ok(CreateOutcome::Created)
     }
 
-    async fn settle(&self, claim: &Claim, key: &PublicKey) -> Result<Settled, PortError> {
+    async fn settle(
+        &self,
+        claim: &Claim,
+        key: &PublicKey,
+        _ek: Option<Fingerprint>,
+    ) -> Result<Settled, PortError> {
         assert_eq!(claim.ak, key.fingerprint());
         Ok(self.1)
     }
@@ -373,6 +378,7 @@ fn ticket_request(name: &str, disk: &str, is_control_plane: bool) -> IssueJoinTi
         disk_uuid: disk.to_owned(),
         certificate_request: name.into(),
         is_control_plane,
+        ..IssueJoinTicketRequest::default()
     }
 }
 
@@ -454,7 +460,7 @@ async fn a_node_gets_its_ticket_again_until_its_object_exists_and_then_no_more()
         assert_eq!(Reason::of(&refused), Some(Reason::AlreadyMember));
     }
     // What a boot needs it gets always.
-    let rejoin = IssueRejoinTicketRequest { disk_uuid: DISK.to_owned() };
+    let rejoin = IssueRejoinTicketRequest { disk_uuid: DISK.to_owned(), endorsement: None };
     let rejoined = service.issue_rejoin_ticket(from(2, rejoin)).await.unwrap();
     assert_eq!(rejoined.into_inner().state_disk_key, first.state_disk_key);
     // The admin deleted the node.
@@ -522,7 +528,7 @@ async fn a_machine_of_another_cluster_gets_no_ticket_and_one_of_ours_goes_on() {
     ask(MarkerState::Unset, 3).await.unwrap();
 
     for marker in [ours, others] {
-        let request = IssueRejoinTicketRequest { disk_uuid: DISK.to_owned() };
+        let request = IssueRejoinTicketRequest { disk_uuid: DISK.to_owned(), endorsement: None };
         let refused = service.issue_rejoin_ticket(marked(marker, 2, request)).await;
         assert_eq!(refusal_of(refused).code(), Code::PermissionDenied);
     }
@@ -533,7 +539,8 @@ async fn a_member_gets_the_key_of_its_own_disk_again_and_no_other() {
     let service = join_service().await;
     let first = service.issue_join_ticket(from(2, ticket_request("w-1", DISK, false)));
     let first = first.await.unwrap().into_inner();
-    let request = |disk: &str| IssueRejoinTicketRequest { disk_uuid: disk.to_owned() };
+    let request =
+        |disk: &str| IssueRejoinTicketRequest { disk_uuid: disk.to_owned(), endorsement: None };
     // The case of the id makes no other key.
     let again = service.issue_rejoin_ticket(from(2, request(&DISK.to_lowercase())));
     let again = again.await.unwrap().into_inner();

@@ -214,7 +214,7 @@ fn endpoint(
 
 fn certificate(file: &Path) -> Result<String, NotReady> {
     let pem = text(file)?;
-    let is_whole = tec_support::tls::certificates(file).is_ok_and(|found| !found.is_empty());
+    let is_whole = tec_support::pem::certificates(file).is_ok_and(|found| !found.is_empty());
     if !is_whole {
         return Err(NotReady::NoCertificate { file: file.to_owned() });
     }

@@ -147,7 +147,7 @@ impl TrustArgs {
 }
 
 /// A cluster by its id.
-pub(super) fn cluster_id(text: &str) -> Result<ClusterId, String> {
+pub(crate) fn cluster_id(text: &str) -> Result<ClusterId, String> {
     let mut id = [0; 32];
     hex::decode_to_slice(text, &mut id)
         .map_err(|_| "the id of a cluster has 64 hexadecimal digits".to_owned())?;

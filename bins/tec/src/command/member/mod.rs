@@ -17,6 +17,7 @@ mod recover;
 mod request;
 mod verify;
 
+pub(crate) use self::args::cluster_id;
 pub(crate) use self::init::{InitArgs, init};
 pub(crate) use self::join::{JoinArgs, join};
 pub(crate) use self::recover::{RecoverArgs, recover};

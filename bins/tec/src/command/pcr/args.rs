@@ -87,6 +87,8 @@ pub(crate) enum Form {
     Pcrlock,
     /// As tpm2_pcrread prints values; of one image only.
     Tpm2Tools,
+    /// measurements.json of nodes and join services, without PCR 15; of one image only.
+    Measurements,
     /// The list of reference values in Trustee's ConfigMap.
     TrusteeConfigMap,
     /// The message with reference values that Trustee takes.

@@ -108,7 +108,7 @@ fn fleet(
         Form::TrusteeConfigMap | Form::TrusteeMessage => {
             reference_values(&ReferenceValues::of_fleet(combined), args)
         }
-        Form::Label | Form::Pcrlock | Form::Tpm2Tools => {
+        Form::Label | Form::Pcrlock | Form::Tpm2Tools | Form::Measurements => {
             anyhow::bail!("this form holds one value per register, a fleet has several")
         }
     }
@@ -122,6 +122,7 @@ fn grouping(separate_loaders: bool, independent_mok: bool) -> Grouping {
 
 fn one_image(prediction: &Prediction, args: FormArgs, output: Output) -> anyhow::Result<()> {
     let expected = &prediction.expected();
+    let values = || expected.pcrs.iter().map(|pcr| (pcr.id, pcr.value)).collect();
     match args.form {
         Form::Report => {
             let report = PredictionReport::new(prediction, boot::remedy);
@@ -129,10 +130,8 @@ fn one_image(prediction: &Prediction, args: FormArgs, output: Output) -> anyhow:
         }
         Form::Label => raw(&form::label(expected)?),
         Form::Pcrlock => raw(&form::pcrlock(expected)?),
-        Form::Tpm2Tools => {
-            let values = expected.pcrs.iter().map(|pcr| (pcr.id, pcr.value));
-            raw(&form::pcrread(&values.collect()))
-        }
+        Form::Tpm2Tools => raw(&form::pcrread(&values())),
+        Form::Measurements => raw(&form::measurements(&values())?),
         Form::TrusteeConfigMap | Form::TrusteeMessage => {
             reference_values(&ReferenceValues::of_image(expected), args)
         }

@@ -8,12 +8,11 @@
 //! # Security
 //! The id holds no secret and needs no seal: who changes it needs the secret of the changed id, which the
 //! server only tells to the TPM that the id names. An answer may be sent again until it expires. That is
-//! harmless: it binds the same key to the same machine, by compare and swap, and never one that was revoked.
+//! harmless: registration binds the same key to the same machine, by compare and swap, and never one that was
+//! revoked. The join service takes an answer only from the node that attests with that very key.
 
 use std::fmt;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hkdf::Hkdf;
 use sha2::Sha256;
 use uuid::Uuid;
@@ -60,22 +59,26 @@ impl fmt::Debug for ChallengeKey {
     }
 }
 
-/// What a TPM is asked to prove.
+/// What a TPM is asked to prove: that one TPM has both keys.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Challenge {
-    pub(super) machine: MachineId,
-    pub(super) ek: Fingerprint,
-    pub(super) public: PublicKey,
+#[expect(clippy::exhaustive_structs, reason = "the id of a challenge is these three")]
+pub struct Challenge {
+    /// Machine that it is for.
+    pub machine: MachineId,
+    /// Endorsement key.
+    pub ek: Fingerprint,
+    /// Attestation key.
+    pub public: PublicKey,
 }
 
 impl Challenge {
-    /// The id that the node sends back, and the secret for its TPM.
-    pub(super) fn issue(
+    /// The id that the node sends back, and the secret for its TPM. `None` never happens.
+    pub fn issue(
         &self,
         key: &ChallengeKey,
         now: Timestamp,
         entropy: &dyn Entropy,
-    ) -> Option<(String, SecretArray<32>)> {
+    ) -> Option<(Vec<u8>, SecretArray<32>)> {
         let mut salt = [0; SALT];
         entropy.fill(&mut salt);
         let id = [
@@ -86,11 +89,12 @@ impl Challenge {
             self.public.as_der(),
         ]
         .concat();
-        Some((URL_SAFE_NO_PAD.encode(&id), key.secret(&id)?))
+        let secret = key.secret(&id)?;
+        Some((id, secret))
     }
 
     /// What was proven, if the answer is right and in time.
-    pub(super) fn check(
+    pub fn check(
         key: &ChallengeKey,
         id: &[u8],
         answer: &SecretArray<32>,
@@ -109,11 +113,6 @@ impl Challenge {
             ek: Fingerprint::from_bytes(*ek),
             public: PublicKey::from_der(public).ok()?,
         })
-    }
-
-    /// The bytes of an id.
-    pub(super) fn id_of(text: &str) -> Option<Vec<u8>> {
-        URL_SAFE_NO_PAD.decode(text).ok()
     }
 }
 
@@ -138,7 +137,6 @@ mod tests {
     fn an_answer_counts_at_every_server_with_the_key_until_it_expires() {
         let now = sample::time(0);
         let (id, secret) = challenge().issue(&key(1), now, &SeededEntropy::new(1)).unwrap();
-        let id = Challenge::id_of(&id).unwrap();
         let check = |key, seconds| Challenge::check(&key, &id, &secret, now.plus_seconds(seconds));
         assert_eq!(check(key(1), ANSWER_SECONDS - 1), Some(challenge()));
         assert_eq!(check(key(1), ANSWER_SECONDS), None);
@@ -149,7 +147,6 @@ mod tests {
     fn an_id_that_was_changed_anywhere_has_another_secret() {
         let now = sample::time(0);
         let (id, secret) = challenge().issue(&key(1), now, &SeededEntropy::new(1)).unwrap();
-        let id = Challenge::id_of(&id).unwrap();
         for place in 0..id.len() {
             let mut changed = id.clone();
             changed[place] ^= 1;
