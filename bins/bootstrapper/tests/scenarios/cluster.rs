@@ -16,7 +16,7 @@ use tec_core::node::port::{DerivedKeys, KeyServices as _};
 use tec_core::node::state::Role;
 use tec_core::node::ticket::{CaPin, Component, NodeName, PkiFile};
 use tec_core::node::uri::{KmsUri, StorageUri};
-use tec_core::port::{CreateOutcome, PortError};
+use tec_core::port::{Clock, CreateOutcome, PortError};
 use tec_core::secret::SecretBytes;
 use tec_node::host::KubeadmPaths;
 use tec_node::instance::authority::Authority;
@@ -120,8 +120,17 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// On the machine of a control plane; takes `nodes`, of which `planes` may be control planes.
     pub(crate) async fn start(on: &Machine, nodes: &[Fingerprint], planes: &[Fingerprint]) -> Self {
-        let authority =
-            Authority::new(on.path("ca"), Arc::new(SystemClock), Arc::new(SystemEntropy));
+        Self::start_at(Arc::new(SystemClock), on, nodes, planes).await
+    }
+
+    /// The same, with a clock of its own for the certificates of members.
+    pub(crate) async fn start_at(
+        clock: Arc<dyn Clock>,
+        on: &Machine,
+        nodes: &[Fingerprint],
+        planes: &[Fingerprint],
+    ) -> Self {
+        let authority = Authority::new(on.path("ca"), clock, Arc::new(SystemEntropy));
         let registered = Arc::<AtomicBool>::default();
         let facts = Arc::new(Facts {
             ca: fs::read(on.path("ca/ca.crt")).unwrap(),

@@ -3,8 +3,10 @@
 pub mod authority;
 pub mod azure;
 pub mod cleaner;
+mod clock;
 pub mod components;
 pub mod discover;
+mod finding;
 pub mod founder;
 pub mod gate;
 pub mod identity;

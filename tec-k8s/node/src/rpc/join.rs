@@ -246,7 +246,11 @@ fn denied(claim: &Claim, error: GrantError) -> Status {
     tracing::warn!(
         node = %claim.name, ak.fingerprint = %claim.ak, reason = %error, "a node was refused"
     );
-    Reason::NotAdmitted.status(Code::PermissionDenied, error.to_string())
+    let reason = match error {
+        GrantError::NameTaken => Reason::NameTaken,
+        _ => Reason::NotAdmitted,
+    };
+    reason.status(Code::PermissionDenied, error.to_string())
 }
 
 fn joined(claim: &Claim) -> Status {

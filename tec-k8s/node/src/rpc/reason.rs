@@ -61,6 +61,8 @@ reasons! {
     CertificateRequest = "certificate-request";
     /// The node may not have what it asks for.
     NotAdmitted = "not-admitted";
+    /// Another node has the name that it asks for.
+    NameTaken = "name-taken";
     /// The node's key waits for an admin's approval.
     AwaitsApproval = "awaits-approval";
     /// The approval policy asks for the proof of an endorsement key.

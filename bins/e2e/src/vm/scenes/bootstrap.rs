@@ -25,6 +25,8 @@ const PORTS: [u16; 2] = [9000, 9999];
 const LIMIT: Duration = Duration::from_mins(10);
 const BEGUN: &str = "each sector is written once";
 const SERVED: &str = "Init is served";
+const CLOSED: &str = "closing a mapping that an interrupted cryptsetup left";
+const KILLER: &str = include_str!("../units/member/killer.service");
 const MADE: &str = "the state disk is made and mounted";
 const MEMBER: &str = "the node is a member";
 /// Another master key than the cluster has.
@@ -111,6 +113,9 @@ impl Stage {
         if !rows.is_empty() {
             story.shows("without hands", &table::render(&["machine", "cut after", "disk"], &rows));
         }
+        story.works("cryptsetup is killed during the wipe; the next try makes the disk", || {
+            self.killed_wipe()
+        })?;
         story.works("a disk of somebody else is named, and stays as it is", || {
             self.foreign(&image)
         })?;
@@ -167,13 +172,31 @@ impl Stage {
         Ok(vec![name, format!("{:.1} s", moment.as_secs_f64()), before.to_owned()])
     }
 
+    /// What a killed cryptsetup leaves mapped would keep the disk busy until the next boot.
+    fn killed_wipe(&self) -> anyhow::Result<()> {
+        let mut system = self.initial.of_member(&self.settings, &self.settings.artefacts)?;
+        system.files = system.files.with("etc/systemd/system/killer.service", KILLER).with_link(
+            "etc/systemd/system/network-online.target.wants/killer.service",
+            "/etc/systemd/system/killer.service",
+        );
+        let file = self.settings.artefacts.join("killed.img");
+        system.write(&file)?;
+        let image = self.image("killed", |parts| parts.initial = file)?;
+        let mut member = self.member("killed", &image)?;
+        let (running, console) = member.boot_until(SERVED)?;
+        ensure!(console.contains(CLOSED), "nothing was left over: {console}");
+        ensure!(console.contains(MADE), "the disk was not made: {console}");
+        running.cut();
+        member.node.discard()
+    }
+
     fn foreign(&self, image: &Image) -> anyhow::Result<()> {
         let mut member = self.member("foreign", image)?;
         let root = self.settings.artefacts.join("foreign.ext4");
         format(&root)?;
         let content = fs::read(&root)?;
         member.node.write_root(&content)?;
-        let (running, console) = member.boot_until("TEC-B424")?;
+        let (running, console) = member.boot_until("TEC-B415")?;
         ensure!(console.contains("holds ext4"), "it is not named: {console}");
         running.cut();
         ensure!(fs::read(member.node.root()?)? == content, "the disk was written to");
