@@ -331,6 +331,14 @@ codes! {
         "The node has another attestation key or other measurements than expected, is in a cluster \
          already, or somebody on the network path answers in its place.",
         "Look at it with `tec verify`, which lists every check. Send it nothing before that passes.";
+    BootstrapNoDisk = "TEC-B404", 404, "the state disk is missing",
+        "The device that [disk] of bootstrapper.toml names does not exist: the disk is not attached, its partition has \
+         another label, or udev has not found it yet.",
+        "Attach the disk, or set device to a path that `lsblk -o PATH,PARTLABEL` shows. The unit tries again every \
+         five seconds.";
+    BootstrapReadOnly = "TEC-B405", 405, "the state disk is read-only",
+        "The disk is attached read-only, or the kernel stopped writing to its file system after an I/O error.",
+        "Attach the disk writable. If `journalctl -k` shows I/O errors, replace the disk.";
     BootstrapUnlisted = "TEC-B406", 406, "the node does not list the key service",
         "Recover names a key service or a store that recovery_key_services of the node's bootstrapper.toml does not \
          list. Nobody was asked.",
@@ -351,18 +359,50 @@ codes! {
         "Another Init runs or ran, or the node has joined.",
         "To take up an Init whose answer was lost, send the very same one again, with --cluster \
          where its keys are not those of a master secret.";
+    BootstrapNameTaken = "TEC-B410", 409, "the name belongs to another node",
+        "A member of the cluster has this name and another attestation key: two instances have the same name, or the \
+         machine was replaced.",
+        "Give the instance another name. If it replaces a member, remove that member from the cluster first.";
     BootstrapWrongKey = "TEC-B412", 412, "the keys do not open the disk",
         "They are those of another cluster, or the disk is that of another machine.",
         "Check the key service; `tec recover --check` tries keys without recovering.";
+    BootstrapSmallDisk = "TEC-B413", 413, "the state disk is too small",
+        "The disk has no room for the LUKS2 header, the integrity tags and a file system.",
+        "Attach a disk of 64 MiB or more; etcd and the container images of a node need several GiB.";
+    BootstrapForeignDisk = "TEC-B415", 415, "the state disk holds data of someone else",
+        "The disk has a file system, a partition table, or a LUKS header that this boot did not write. Whoever formatted \
+         a LUKS disk may know its volume key, which a new passphrase does not change.",
+        "Set device to another disk, or erase this one with `bootstrapper prepare --dangerous-erase`.";
+    BootstrapHeader = "TEC-B422", 422, "the header of the state disk is refused",
+        "The header is damaged, or names a cipher, key derivation, sector size or integrity that `bootstrapper prepare` \
+         does not write.",
+        "Look at it with `cryptsetup luksDump` and restore it from a backup. If the data is not needed, erase the disk \
+         with `bootstrapper prepare --dangerous-erase`.";
+    BootstrapLocked = "TEC-B423", 423, "the state disk must be recovered first",
+        "A cluster has the key of the disk, and this boot does not.",
+        "`tec-recover.service` asks the join services for the key; if none of them gives it, run `tec recover`.";
     BootstrapNotPrepared = "TEC-B424", 424, "the node cannot be prepared",
         "Its disk, a component, or the preflight of kubeadm is not as it must be; nothing was changed.",
         "The node's log says what; `tec init` prints it. The same command may be given again.";
+    BootstrapClock = "TEC-B425", 425, "the clock of the node is wrong",
+        "The clock is earlier than this release, or outside the validity of a certificate that the cluster has just \
+         issued: an empty battery, or no time server.",
+        "Compare `date -u` on the node with another machine, and set the clock or the time server; the node continues \
+         by itself.";
     BootstrapKeyService = "TEC-B502", 502, "the node cannot use the key service",
         "The service does not answer, refuses the node, or the node was not built with it.",
         "The node's log says why. Nothing was changed.";
     BootstrapUnreachable = "TEC-B503", 503, "the node does not answer",
         "It is not up yet, its bootstrapper has ended since it is a member, or a firewall is between.",
         "Init is served on port 9000 until the node is a member, Recover on port 9999 until its disk is open.";
+    BootstrapMetadata = "TEC-B504", 504, "the platform does not say what this instance is",
+        "The metadata service does not answer, or its answer has no valid name, role, address, API server or hash of \
+         the init secret.",
+        "The message names the member. Check the tags of the instance and [metadata] of bootstrapper.toml; the node asks \
+         again by itself.";
+    BootstrapStateFull = "TEC-B507", 507, "the state disk is full",
+        "The file system, or the quota, of the state directory has less than 16 MiB left.",
+        "Free space below the state directory, or attach a larger disk.";
     BootstrapDefect = "TEC-B500", 500, "the node failed in a way that it does not explain",
         "It is of another version, or has a defect.",
         "Its log says more.";

@@ -35,7 +35,7 @@ fn marker(tpm: &Arc<Tpm>) -> Arc<Counting> {
     Arc::new(Counting(TpmMarker::new(Arc::clone(tpm)), AtomicUsize::new(0)))
 }
 
-/// The cluster whose marker the contract states, appendix A.
+/// A cluster with known secrets.
 fn cluster() -> ClusterId {
     let from = |first: u8| std::array::from_fn(|at| first + u8::try_from(at).unwrap());
     // HKDF of master key 40..5f with salt 60..7f, "key-measurementSecret".

@@ -119,7 +119,7 @@ impl World {
                 let error: ErrorBody = serde_json::from_slice(&body).expect("an error body");
                 assert!(!error.kind.is_empty());
             }
-            other => panic!("the contract knows no status {other}"),
+            other => panic!("no documented status: {other}"),
         }
         (status, body)
     }

@@ -48,7 +48,7 @@ const MAX_SESSIONS: usize = 4;
 /// Largest body of a request, so that the limit can be met.
 const MAX_PAYLOAD: usize = 8192;
 
-/// Every request is answered as the contract says, and a disk key leaves only for the machine that
+/// Every request is answered as docs/reference/trustee.md says, and a disk key leaves only for the machine that
 /// attested, to its path, encrypted for its session key, and noted in the audit log. The first byte
 /// of an input chooses the backend.
 pub(crate) fn kbs(data: &[u8]) {
@@ -180,7 +180,7 @@ impl Reply {
             200 => return,
             405 | 413 => assert!(self.body.is_empty()),
             401 | 404 | 503 => {}
-            other => panic!("the contract knows no status {other}"),
+            other => panic!("no documented status: {other}"),
         }
         if !self.body.is_empty() {
             let error: ErrorBody = serde_json::from_slice(&self.body).expect("an error body");

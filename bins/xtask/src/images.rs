@@ -26,6 +26,8 @@ const CONTAINERFILE: &str = "bins/operator/deploy/image/Containerfile";
 const FOLDER: &str = "images";
 /// Profile of what is distributed.
 const PROFILE: &str = "dist";
+/// What the documentation says that programs of images have.
+const FEATURES: &str = "bootstrapper/aws";
 /// The one image with a program of another project.
 const VAULT: &str = "tec-services";
 
@@ -151,6 +153,7 @@ fn compile(
             command.args(["--package", name]);
         }
     }
+    command.args(["--features", FEATURES]);
     command.args(bins.iter().flat_map(|program| ["--bin", program]));
     command.env("CARGO_ENCODED_RUSTFLAGS", flags(root, &target_dir)?);
     compilers(arch, tools, &mut command);

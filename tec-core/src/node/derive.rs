@@ -299,7 +299,7 @@ mod tests {
         hex::encode(secret.expose("compare with the vector"))
     }
 
-    // Vectors of the contract, appendix A.
+    // Fixed: a release that derived others would open no disk of an earlier one.
     #[test]
     fn ids_and_keys_are_the_recorded_ones() {
         let secret = MeasurementSecret::new(from(0x00));

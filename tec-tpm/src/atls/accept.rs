@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use rustls::ServerConfig;
-use rustls::crypto::CryptoProvider;
 use rustls::server::Acceptor;
 use rustls::sign::CertifiedKey;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -11,7 +10,6 @@ use tokio_rustls::{LazyConfigAcceptor, StartHandshake, TlsStream};
 
 use super::config::OneCertificate;
 use super::inner::Inner;
-use super::named::Wire;
 use super::verify::PeerVerifier;
 use super::{AtlsError, AtlsStream, AttestedPeer, ChannelBinding, Endpoint, Nonce, bind, config};
 
@@ -39,24 +37,16 @@ async fn accept<IO>(inner: &Arc<Inner>, io: IO) -> Result<AtlsStream<IO>, AtlsEr
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
-    let (wire, named) = match inner.binding {
-        ChannelBinding::Required => (Wire::plain(io), None),
-        ChannelBinding::WherePeerCan | ChannelBinding::OlderServers => {
-            Wire::hello(io).await.map_err(AtlsError::Handshake)?
-        }
-    };
     let start =
-        LazyConfigAcceptor::new(Acceptor::default(), wire).await.map_err(AtlsError::Handshake)?;
+        LazyConfigAcceptor::new(Acceptor::default(), io).await.map_err(AtlsError::Handshake)?;
     let hello = start.client_hello();
-    let (tls, peer) = if let Some(nonce) = named {
-        by_certificate(inner, start, &inner.naming, Some(nonce)).await?
-    } else if inner.binding == ChannelBinding::Required || bind::is_offered(&hello) {
+    let (tls, peer) = if inner.binding == ChannelBinding::Required || bind::is_offered(&hello) {
         let mut tls = finish(start, Arc::clone(&inner.bound.server)).await?;
         let peer = bind::exchange(inner, &mut tls).await?;
         (tls, peer)
     } else {
         let nonce = hello.alpn().and_then(Nonce::from_alpn);
-        by_certificate(inner, start, &inner.provider, nonce).await?
+        by_certificate(inner, start, nonce).await?
     };
     Ok(AtlsStream::new(tls, peer))
 }
@@ -76,7 +66,6 @@ where
 async fn by_certificate<IO>(
     inner: &Arc<Inner>,
     start: StartHandshake<IO>,
-    provider: &Arc<CryptoProvider>,
     nonce: Option<Nonce>,
 ) -> Result<(TlsStream<IO>, Option<AttestedPeer>), AtlsError>
 where
@@ -86,7 +75,7 @@ where
     let verifier = PeerVerifier::judging(Arc::clone(inner), inner.nonce(), true);
     let judges = !inner.validators.is_empty();
     let config = config::server(
-        provider,
+        &inner.provider,
         judges.then(|| Arc::clone(&verifier)),
         Arc::new(OneCertificate(Arc::new(identity))),
         bind::unbound(),

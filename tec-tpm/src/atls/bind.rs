@@ -38,10 +38,6 @@ pub enum ChannelBinding {
     /// Peers that cannot prove themselves with a document in their certificate. Whoever stole the
     /// key of that can relay it.
     WherePeerCan,
-    /// As a client, for servers that know the client's nonce as server name only: it is sent so, and
-    /// documents are in certificates. Others may refuse such a name. As a server, the same as
-    /// [`Self::WherePeerCan`].
-    OlderServers,
 }
 
 /// What goes on over a connection whose ends send evidence over it.

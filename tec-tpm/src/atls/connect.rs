@@ -12,11 +12,8 @@ use tokio::runtime::Handle;
 use tokio_rustls::{TlsConnector, TlsStream};
 
 use super::inner::Inner;
-use super::named::Wire;
 use super::verify::PeerVerifier;
-use super::{
-    AtlsError, AtlsStream, AttestedPeer, ChannelBinding, Endpoint, Nonce, bind, config, named,
-};
+use super::{AtlsError, AtlsStream, AttestedPeer, ChannelBinding, Endpoint, Nonce, bind, config};
 
 impl Endpoint {
     /// Connects over `io`, judges the server, then proves itself to it where there is an issuer.
@@ -63,7 +60,7 @@ where
     let (tls, peer) = match inner.binding {
         ChannelBinding::Required => {
             let config = Arc::clone(&inner.bound.client);
-            let mut tls = finish(config, unnamed(), Wire::plain(io)).await?;
+            let mut tls = finish(config, io).await?;
             let peer = bind::exchange(inner, &mut tls).await?;
             (tls, peer)
         }
@@ -71,20 +68,15 @@ where
             let protocols = [bind::bound(), bind::unbound()].concat();
             with_nonce(inner, io, protocols).await?
         }
-        ChannelBinding::OlderServers => with_nonce(inner, io, bind::unbound()).await?,
     };
     Ok(AtlsStream::new(tls, peer))
 }
 
-async fn finish<IO>(
-    config: Arc<ClientConfig>,
-    name: ServerName<'static>,
-    io: IO,
-) -> Result<TlsStream<IO>, AtlsError>
+async fn finish<IO>(config: Arc<ClientConfig>, io: IO) -> Result<TlsStream<IO>, AtlsError>
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
-    let stream = TlsConnector::from(config).connect(name, io).await;
+    let stream = TlsConnector::from(config).connect(unnamed(), io).await;
     stream.map(TlsStream::Client).map_err(AtlsError::handshake)
 }
 
@@ -93,7 +85,7 @@ pub(super) async fn with_nonce<IO>(
     inner: &Arc<Inner>,
     io: IO,
     mut protocols: Vec<Vec<u8>>,
-) -> Result<(TlsStream<Wire<IO>>, Option<AttestedPeer>), AtlsError>
+) -> Result<(TlsStream<IO>, Option<AttestedPeer>), AtlsError>
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
@@ -102,23 +94,14 @@ where
     let identity = Arc::new(Identity::new(Arc::clone(inner), Arc::clone(&verifier)));
     protocols.push(nonce.to_alpn());
     let attests = inner.issuer.is_some();
-    let names = inner.binding == ChannelBinding::OlderServers;
-    let provider = if names { &inner.naming } else { &inner.provider };
-    let mut config = config::client(
-        provider,
+    let config = config::client(
+        &inner.provider,
         Arc::clone(&verifier),
         attests.then(|| Arc::clone(&identity) as Arc<_>),
         protocols,
     )
     .map_err(AtlsError::Setup)?;
-    config.enable_sni = names;
-    let (name, wire) = if names {
-        let name = named::host_name(&nonce).ok_or(AtlsError::NoNonce)?;
-        (ServerName::DnsName(name), Wire::restoring(io))
-    } else {
-        (unnamed(), Wire::plain(io))
-    };
-    let stream = finish(Arc::new(config), name, wire).await;
+    let stream = finish(Arc::new(config), io).await;
     if let Ok(mut tls) = stream {
         if bind::is_agreed(&tls) {
             let peer = bind::exchange(inner, &mut tls).await?;

@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 
 use super::identity::LeafKey;
 use super::inner::{BoundConfigs, Inner};
-use super::{ChannelBinding, Issuer, Validator, certificate, config, named};
+use super::{ChannelBinding, Issuer, Validator, certificate, config};
 
 /// A handshake may take this long, document included: discrete TPMs take seconds for a quote.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(30);
@@ -119,7 +119,6 @@ impl EndpointBuilder {
             LeafKey::generate(&*self.entropy, &self.provider).map_err(EndpointError::Provider)?;
         let bound = self.bound(&key).map_err(EndpointError::Provider)?;
         Ok(Endpoint(Arc::new(Inner {
-            naming: named::provider(&self.provider),
             provider: self.provider,
             clock: self.clock,
             entropy: self.entropy,

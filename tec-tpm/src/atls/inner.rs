@@ -35,8 +35,6 @@ pub(super) struct Inner {
     pub(super) issuing: Semaphore,
     pub(super) turns: Arc<Semaphore>,
     pub(super) bound: BoundConfigs,
-    /// For transcripts with a nonce as server name.
-    pub(super) naming: Arc<CryptoProvider>,
 }
 
 impl Inner {

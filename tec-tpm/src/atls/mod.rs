@@ -21,9 +21,7 @@
 //!  document binds that key and our nonce ◄────────────  CertificateRequest, authority CN=<nonce>
 //!  certificate with our document ─────────────────────►  binds our key and the server's nonce
 //! ```
-//! User data of such a document is SHA-256 over the SubjectPublicKeyInfo. Older clients send their
-//! nonce as the server name, in base64; they are understood, too, and
-//! [`ChannelBinding::OlderServers`] is for servers that know no other way.
+//! User data of such a document is SHA-256 over the SubjectPublicKeyInfo.
 //!
 //! *What it is not*: it picks no provider of cryptography, starts no task, and opens no socket. It
 //! speaks TLS 1.3 only.
@@ -80,7 +78,6 @@ mod identity;
 mod inner;
 mod issue;
 mod measurement;
-mod named;
 mod nonce;
 mod peer;
 mod service;

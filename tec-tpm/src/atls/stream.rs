@@ -10,17 +10,16 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::TlsStream;
 
 use super::AttestedPeer;
-use super::named::Wire;
 
 /// A connection after its handshake.
 #[derive(Debug)]
 pub struct AtlsStream<IO> {
-    tls: TlsStream<Wire<IO>>,
+    tls: TlsStream<IO>,
     peer: Option<Arc<AttestedPeer>>,
 }
 
 impl<IO> AtlsStream<IO> {
-    pub(super) fn new(tls: TlsStream<Wire<IO>>, peer: Option<AttestedPeer>) -> Self {
+    pub(super) fn new(tls: TlsStream<IO>, peer: Option<AttestedPeer>) -> Self {
         Self { tls, peer: peer.map(Arc::new) }
     }
 
@@ -31,7 +30,7 @@ impl<IO> AtlsStream<IO> {
 
     /// The transport under it.
     pub fn transport(&self) -> &IO {
-        self.tls.get_ref().0.transport()
+        self.tls.get_ref().0
     }
 }
 

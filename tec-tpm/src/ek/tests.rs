@@ -114,7 +114,7 @@ impl tec_core::port::Clock for At {
     }
 }
 
-/// Endorsement key, issuer and root of a real boot in an emulator, if the fixtures are there.
+/// Endorsement key, issuer and root of a real boot in an emulator.
 struct Fixture {
     folder: PathBuf,
     ek: Vec<u8>,
@@ -122,25 +122,20 @@ struct Fixture {
     root: Vec<u8>,
 }
 
-fn fixture() -> Option<Fixture> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/fixtures/qemu");
-    let folder = root.join("bookworm-sb-on/quote");
-    if !folder.is_dir() {
-        println!("SKIPPED: no fixtures at {}", folder.display());
-        return None;
-    }
+fn fixture() -> Fixture {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/boots/bookworm-sb-on/quote");
     let pem = |name: &str| {
         let text = fs::read(folder.join(name)).unwrap();
         // The file may hold more than one certificate; the first is meant.
         let (_, der) = pem_rfc7468::decode_vec(&first_block(&text)).unwrap();
         der
     };
-    Some(Fixture {
+    Fixture {
         ek: fs::read(folder.join("ek-rsa.crt.der")).unwrap(),
         issuer: pem("ek-issuer.pem"),
         root: pem("ek-root.pem"),
         folder: folder.clone(),
-    })
+    }
 }
 
 fn first_block(text: &[u8]) -> Vec<u8> {
@@ -171,7 +166,7 @@ impl Fixture {
 
 #[test]
 fn a_real_certificate_is_for_the_key_and_leads_to_its_root() {
-    let Some(fixture) = fixture() else { return };
+    let fixture = fixture();
     let certificate = fixture.certificate();
     let area = fs::read(fixture.folder.join("ek-rsa.pub.tpm2b")).unwrap();
     assert_eq!(certificate.public(), EndorsementKey::from_tpm2b(&area).unwrap().public());
@@ -184,7 +179,7 @@ fn a_real_certificate_is_for_the_key_and_leads_to_its_root() {
 
 #[test]
 fn a_chain_with_a_gap_or_out_of_time_is_refused() {
-    let Some(fixture) = fixture() else { return };
+    let fixture = fixture();
     let certificate = fixture.certificate();
     let verify =
         |store: &TrustStore, now| verify_ek_certificate(&certificate, store, now).map(|_| ());
@@ -214,7 +209,7 @@ fn a_chain_with_a_gap_or_out_of_time_is_refused() {
 
 #[test]
 fn a_certificate_that_its_issuer_did_not_sign_is_refused() {
-    let Some(fixture) = fixture() else { return };
+    let fixture = fixture();
     // The last byte belongs to the signature.
     let mut forged = fixture.ek.clone();
     *forged.last_mut().unwrap() ^= 1;
@@ -227,13 +222,13 @@ fn a_certificate_that_its_issuer_did_not_sign_is_refused() {
 
 #[test]
 fn a_ca_is_no_endorsement_key_and_an_endorsement_key_no_ca() {
-    let Some(fixture) = fixture() else { return };
+    let fixture = fixture();
     assert!(matches!(EkCertificate::from_der(&fixture.issuer), Err(CertificateError::IsCa)));
 }
 
 #[test]
 fn with_roots_only_vouched_keys_are_challenged() {
-    let Some(fixture) = fixture() else { return };
+    let fixture = fixture();
     let tpm = SoftTpm::p256(1);
     let clock = std::sync::Arc::new(At(fixture.now()));
     let issuer = CredentialIssuer::with_roots(fixture.store(), clock.clone());
@@ -259,7 +254,7 @@ fn oversized_and_truncated_certificates_are_refused() {
         EkCertificate::from_der(&vec![0; 20_000]),
         Err(CertificateError::TooLarge { length: 20_000 })
     ));
-    let Some(fixture) = fixture() else { return };
+    let fixture = fixture();
     for cut in 0..fixture.ek.len() {
         assert!(matches!(
             EkCertificate::from_der(&fixture.ek[..cut]),

@@ -275,14 +275,11 @@ fn ecdsa_numbers_without_leading_zeros_verify() {
     assert!(quote.verify(&tpm.public_key(), &nonce).is_ok());
 }
 
-/// Folders with quotes of real boots, if the shared fixtures are there.
+/// Folders with quotes of real boots.
 fn fixture_quotes() -> Vec<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/fixtures/qemu");
-    let Ok(cases) = fs::read_dir(&root) else {
-        println!("SKIPPED: no fixtures at {}", root.display());
-        return Vec::new();
-    };
-    let mut quotes: Vec<_> = cases
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/boots");
+    let mut quotes: Vec<_> = fs::read_dir(&root)
+        .unwrap()
         .map(|case| case.unwrap().path().join("quote"))
         .filter(|quote| quote.is_dir())
         .collect();

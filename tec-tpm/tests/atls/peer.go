@@ -1,7 +1,6 @@
 // A peer of attested TLS in another language: documents of the dummy variant, both roles, both ends
-// attested; a server may also have a quote. Says `ping`, answers `pong`. Older peers have the client's
-// nonce as server name. Usage: peer client <address> | peer older-client <address> | peer server |
-// peer older-server
+// attested; a server may also have a quote. Says `ping`, answers `pong`. A named client has its nonce as
+// server name, which is refused. Usage: peer client <address> | peer named-client <address> | peer server
 package main
 
 import (
@@ -110,11 +109,8 @@ func clientConfig() *tls.Config {
 	}
 }
 
-// offered is the client's nonce: among the protocols, or, at an older server, its name for us.
+// offered is the client's nonce, among the protocols.
 func offered(hello *tls.ClientHelloInfo) ([]byte, error) {
-	if older() {
-		return base64.StdEncoding.DecodeString(hello.ServerName)
-	}
 	for _, offered := range hello.SupportedProtos {
 		if text, ok := strings.CutPrefix(offered, tokenPrefix); ok {
 			return hex.DecodeString(text)
@@ -149,12 +145,10 @@ func hear(from io.Reader, want string) {
 	}
 }
 
-func older() bool { return strings.HasPrefix(os.Args[1], "older-") }
-
 func main() {
 	if strings.HasSuffix(os.Args[1], "client") {
 		config := clientConfig()
-		if older() { // its nonce is the server name, in base64
+		if os.Args[1] == "named-client" { // its nonce is the server name, in base64
 			token := config.NextProtos[1][len(tokenPrefix):]
 			config.ServerName = base64.StdEncoding.EncodeToString(try(hex.DecodeString(token)))
 			config.NextProtos = []string{"h2"}

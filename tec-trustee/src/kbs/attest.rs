@@ -76,7 +76,7 @@ impl Kbs {
         Ok(reply::with_session(response, &cookie, self.0.sessions.end(now), now))
     }
 
-    /// `POST attest`, in the order of the contract. Evidence is read in whole only for a session
+    /// `POST attest`, in the order of docs/reference/trustee.md. Evidence is read in whole only for a session
     /// that exists; others are read as far as it takes to answer them.
     pub(super) async fn attest(&self, parts: &Parts, body: Body) -> Reply {
         let now = self.0.config.clock.now();

@@ -91,7 +91,7 @@ impl Prepared {
     }
 }
 
-/// Whether this is a public key with the members of the contract (1.2) and no others: it is kept
+/// Whether this is a public key with the members of the KBS attestation protocol and no others: it is kept
 /// with the session and stands in the token.
 fn is_session_key(jwk: &Value) -> bool {
     let Some(members) = jwk.as_object() else {

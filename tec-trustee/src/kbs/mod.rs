@@ -176,8 +176,8 @@ impl Kbs {
 
     /// All endpoints, for a server of the caller's.
     ///
-    /// One handler takes everything, since the rules for unknown paths and methods are those of the
-    /// contract and not those of a router.
+    /// One handler takes everything, since the rules for unknown paths and methods are those of
+    /// docs/reference/trustee.md and not those of a router.
     pub fn router(&self) -> Router {
         Router::new().fallback(serve).with_state(self.clone())
     }

@@ -599,7 +599,7 @@ async fn policies_pushed_over_the_admin_api_bind_a_machine_to_its_key() {
 }
 
 #[tokio::test]
-async fn the_admin_api_answers_as_the_contract_says() {
+async fn the_admin_api_answers_as_documented() {
     let (kbs, token) = fed_kbs().await;
     let ask = |ask: Ask| ask.bearer(&token).of(&kbs);
     let answer = ask(get("reference-value/tpm_pcr4")).await;

@@ -16,7 +16,7 @@ use tec_core::node::port::{DerivedKeys, KeyServices as _};
 use tec_core::node::state::Role;
 use tec_core::node::ticket::{CaPin, Component, NodeName, PkiFile};
 use tec_core::node::uri::{KmsUri, StorageUri};
-use tec_core::port::{CreateOutcome, PortError};
+use tec_core::port::{Clock, CreateOutcome, PortError};
 use tec_core::secret::SecretBytes;
 use tec_node::admission::live::LiveService;
 use tec_node::host::KubeadmPaths;
@@ -127,16 +127,34 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// On the machine of a control plane; takes `nodes`, of which `planes` may be control planes.
     pub(crate) async fn start(on: &Machine, nodes: &[Fingerprint], planes: &[Fingerprint]) -> Self {
+        Self::start_at(Arc::new(SystemClock), on, nodes, planes).await
+    }
+
+    /// The same, with a clock of its own for the certificates of members.
+    pub(crate) async fn start_at(
+        clock: Arc<dyn Clock>,
+        on: &Machine,
+        nodes: &[Fingerprint],
+        planes: &[Fingerprint],
+    ) -> Self {
         let keys = format!("{ANYTHING}attestation_keys = {}\n", list(nodes));
-        Self::taking(on, &keys, planes).await
+        Self::judging(clock, on, &keys, planes).await
     }
 
     /// The same, of nodes that these settings take.
     pub(crate) async fn taking(on: &Machine, nodes: &str, planes: &[Fingerprint]) -> Self {
+        Self::judging(Arc::new(SystemClock), on, nodes, planes).await
+    }
+
+    async fn judging(
+        clock: Arc<dyn Clock>,
+        on: &Machine,
+        nodes: &str,
+        planes: &[Fingerprint],
+    ) -> Self {
         let config = on.path("join-service.toml");
         write_settings(&config, nodes, planes);
-        let authority =
-            Authority::new(on.path("ca"), Arc::new(SystemClock), Arc::new(SystemEntropy));
+        let authority = Authority::new(on.path("ca"), clock, Arc::new(SystemEntropy));
         let registered = Arc::<AtomicBool>::default();
         let facts = Arc::new(Facts {
             ca: fs::read(on.path("ca/ca.crt")).unwrap(),

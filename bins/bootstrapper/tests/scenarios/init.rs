@@ -1,4 +1,4 @@
-//! Init: scenarios 1, 2, 4 and 11.
+//! Init: once, again, raced, and after a crash.
 
 use std::fs;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Join: scenario 5, and 3 with the program itself.
+//! Join: tickets, refusals, and joins that were cut off.
 
 use std::fs;
 use std::sync::atomic::Ordering;

@@ -1,6 +1,6 @@
 //! Scenarios of init, join and recovery, with the program itself: a real TPM implementation, real
 //! LUKS headers, attested connections. kubeadm and systemctl are scripts that write down how they
-//! were called; `swtpm`, `tpm2-tools`, `cryptsetup` and `openssl` must be installed. Key services
+//! were called; `swtpm`, `tpm2-tools`, `cryptsetup` `util-linux` and `openssl` must be installed. Key services
 //! come from the cache of `cargo xtask tools`.
 #![expect(
     clippy::unwrap_used,
@@ -10,6 +10,7 @@
 
 mod admin;
 mod azure;
+mod bad_input;
 mod cluster;
 mod endorse;
 mod init;

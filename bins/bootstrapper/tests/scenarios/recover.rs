@@ -1,4 +1,4 @@
-//! After a boot: scenarios 6 and 7.
+//! After a boot: rejoin and Recover.
 
 use std::fs;
 use std::time::Duration;

@@ -27,6 +27,7 @@ use tec_tpm::tpm::AnyTpm as _;
 use tempfile::TempDir;
 use tonic::transport::Channel;
 
+const BUILT: &str = env!("CARGO_BIN_EXE_bootstrapper");
 /// Room for a header of LUKS2.
 const DISK: u64 = 17 * 1024 * 1024;
 /// Master key 40..5f, salt 60..7f (Constellation).
@@ -187,6 +188,7 @@ impl Machine {
              [tpm]\ntcti = '{}'\n\
              [disk]\ndevice = '{dir}/disk'\nkey_file = '{dir}/state.key'\n\
              header_file = '{dir}/state.header'\nunits = ['state.mount']\n\
+             dangerous_formatted_elsewhere = true\n\
              dangerous_without_integrity = true\n\
              dangerous_state_elsewhere = true\n\
              [join_services]\nattestation_keys = [{}]\ndangerous_any_measurements = true\n\
@@ -207,14 +209,26 @@ impl Machine {
 
     /// Adds a line before the first table.
     pub(crate) fn add_setting(&self, line: &str) {
+        self.change_settings(|text| format!("{line}\n{text}"));
+    }
+
+    pub(crate) fn change_settings(&self, change: impl FnOnce(&str) -> String) {
         let path = self.path("settings.toml");
         let settings = fs::read_to_string(&path).unwrap();
-        fs::write(path, format!("{line}\n{settings}")).unwrap();
+        fs::write(path, change(&settings)).unwrap();
     }
 
     /// Starts the program, and waits until it serves.
     pub(crate) fn start(&self, command: &str) -> Program {
         Program::start(&self.path("settings.toml"), command)
+    }
+
+    /// Starts the program where `script` changed what is mounted, and nobody else sees it.
+    pub(crate) fn start_after(&self, script: &str, command: &str) -> Program {
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--map-root-user", "--mount", "/bin/sh", "-euc"]);
+        unshare.arg(format!("{script}\nexec \"$0\" \"$@\"")).arg(BUILT);
+        Program::spawn(unshare, &self.path("settings.toml"), command)
     }
 
     /// Runs the program to its end.
@@ -349,7 +363,11 @@ pub(crate) struct Program {
 
 impl Program {
     fn start(settings: &Path, command: &str) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_bootstrapper"))
+        Self::spawn(Command::new(BUILT), settings, command)
+    }
+
+    fn spawn(mut program: Command, settings: &Path, command: &str) -> Self {
+        let mut child = program
             .args(["--log", "debug,h2=info", "--config"])
             .arg(settings)
             .arg(command)

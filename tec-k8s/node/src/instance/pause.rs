@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tec_core::node::port::Pause;
-use tec_core::port::{Entropy, PortError, chain};
+use tec_core::port::{Entropy, PortError};
+
+use crate::instance::finding::describe;
 
 /// Most doublings that count; the first wait becomes half a minute by then (Constellation).
 const MAX_DOUBLINGS: u32 = 5;
@@ -39,7 +41,7 @@ impl Pause for JitteredPause {
     }
 
     fn failed(&self, step: &dyn fmt::Debug, error: &PortError) {
-        tracing::warn!(?step, error = chain(error), "a step failed");
+        tracing::warn!(?step, error = describe(error), "a step failed");
     }
 
     async fn pause(&self, doublings: u32) {

@@ -8,9 +8,9 @@ use tec_support::exit;
 use tec_support::exit::CodedError;
 
 use crate::host::Content;
-use crate::instance::mapping;
 use crate::instance::node::{Node, Standing};
 use crate::instance::settings::Settings;
+use crate::instance::{finding, mapping};
 
 /// What of a disk may be lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +32,14 @@ pub async fn run(
     erase: Erase,
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<u8> {
+    have_disk(settings, erase, stop).await.map_err(finding::coded)
+}
+
+async fn have_disk(
+    settings: &Settings,
+    erase: Erase,
+    stop: impl Future<Output = ()>,
+) -> anyhow::Result<u8> {
     let node = Node::open(settings)?;
     if node.standing().await? != Standing::New || node.recovering().exists() {
         tracing::info!("this boot has its state disk already");
@@ -46,9 +54,12 @@ pub async fn run(
 
 async fn prepare(settings: &Settings, node: &Node, erase: Erase) -> anyhow::Result<u8> {
     let disk = &settings.disk;
+    node.disk.check_device().await?;
     let content = node.disk.content().await?;
     // An earlier process of this boot may have made it, and died.
-    let is_made = matches!(content, Content::Unclaimed(_)) && node.disk.is_new().await?;
+    let is_made = matches!(content, Content::Unclaimed(_))
+        && node.disk.is_made_here()?
+        && node.disk.is_new().await?;
     match content {
         _ if is_made => {}
         Content::Blank => make(settings, node, None).await?,
@@ -58,6 +69,9 @@ async fn prepare(settings: &Settings, node: &Node, erase: Erase) -> anyhow::Resu
             make(settings, node, None).await?;
         }
         Content::Encrypted => {
+            // No key will open one whose header is refused.
+            node.disk.id().await?;
+            node.has_new_disk().await?;
             tracing::info!("a cluster may have a key of the state disk; it stays as it is");
             return Ok(exit::OK);
         }
@@ -67,7 +81,7 @@ async fn prepare(settings: &Settings, node: &Node, erase: Erase) -> anyhow::Resu
                 "{device} holds {kind}, which is not erased; name another disk in the settings, or \
                  erase it with `bootstrapper prepare --dangerous-erase`"
             );
-            return Err(CodedError::new(Code::BootstrapNotPrepared, context).into());
+            return Err(CodedError::new(Code::BootstrapForeignDisk, context).into());
         }
     }
     mapping::start(&*node.programs, &disk.units).await?;

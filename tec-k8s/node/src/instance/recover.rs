@@ -19,6 +19,7 @@ use tokio::sync::mpsc;
 
 use crate::instance::cleaner::Cleaner;
 use crate::instance::discover::Discovery;
+use crate::instance::finding;
 use crate::instance::mapping::SystemdMapping;
 use crate::instance::node::{Node, Standing};
 use crate::instance::pause::JitteredPause;
@@ -36,11 +37,16 @@ type Offer = (KeySource, OfferedKeys);
 /// # Errors
 /// The node is not as the settings say, or its marker is that of another cluster.
 pub async fn run(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow::Result<u8> {
+    open_disk(settings, stop).await.map_err(finding::coded)
+}
+
+async fn open_disk(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow::Result<u8> {
     let node = Node::open(settings)?;
     if node.standing().await? != Standing::New {
         tracing::info!("the node was recovered already");
         return Ok(exit::OK);
     }
+    node.disk.check_device().await?;
     if node.has_new_disk().await? {
         tracing::info!("the state disk is new; there is nothing to recover");
         return Ok(exit::OK);

@@ -1,5 +1,6 @@
 //! `bootstrapper run`: init or join, whichever wins, then the kubelet.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,20 +8,26 @@ use crate::host::{Content, Kubeadm, KubeadmSettings, KubeletIdentity, start_kube
 use crate::rpc::generated::init::api_server::ApiServer;
 use crate::rpc::{InitService, InitServicePorts, OlderMasterSecret, TicketClient};
 use anyhow::Context as _;
+use tec_core::code::Code;
 use tec_core::node::drive::{JoinPorts, drive_join};
 use tec_core::node::grant::Claim;
 use tec_core::node::join::JoinOutcome;
-use tec_core::node::metadata::Instance;
+use tec_core::node::metadata::{Instance, MetadataSource};
 use tec_core::node::port::{Pause, StateDisk as _};
 use tec_core::node::state::Role;
-use tec_core::port::{PortError, chain};
+use tec_core::node::ticket::NodeName;
+use tec_core::port::{PortError, PortErrorKind};
 use tec_core::system::{SystemClock, SystemEntropy};
+use tec_support::exit::CodedError;
 use tec_support::{exit, input};
 use tokio::net::TcpListener;
 
 use crate::instance::authority::Authority;
 use crate::instance::cleaner::Cleaner;
+use crate::instance::clock;
 use crate::instance::discover::Discovery;
+use crate::instance::finding;
+use crate::instance::finding::describe;
 use crate::instance::founder::Founder;
 use crate::instance::gate::InitGate;
 use crate::instance::identity::Identity;
@@ -42,6 +49,10 @@ const MAX_TICKET: u64 = 4096;
 /// # Errors
 /// The node cannot be bootstrapped as it is.
 pub async fn run(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow::Result<u8> {
+    become_node(settings, stop).await.map_err(finding::coded)
+}
+
+async fn become_node(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow::Result<u8> {
     let node = Node::open(settings)?;
     if let Some(code) = settled(settings, &node).await? {
         return Ok(code);
@@ -59,6 +70,10 @@ pub async fn run(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow:
 /// # Errors
 /// The node cannot join as it is.
 pub async fn run_join(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow::Result<u8> {
+    become_member(settings, stop).await.map_err(finding::coded)
+}
+
+async fn become_member(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow::Result<u8> {
     let node = Node::open(settings)?;
     if let Some(code) = settled(settings, &node).await? {
         return Ok(code);
@@ -89,9 +104,14 @@ async fn settled(settings: &Settings, node: &Node) -> anyhow::Result<Option<u8>>
             return Ok(Some(exit::OK));
         }
         Standing::New => {
+            clock::check(&SystemClock)?;
+            node.disk.check_device().await?;
             if !node.has_new_disk().await? {
+                let locked = Code::BootstrapLocked;
                 match node.disk.content().await? {
                     Content::Encrypted => tracing::error!(
+                        code = %locked,
+                        fix = locked.fix(),
                         "the state disk belongs to a cluster: it has to be recovered first"
                     ),
                     content => tracing::error!(
@@ -127,7 +147,7 @@ impl Parts {
         let identity = Identity::open(&key, &this.name, this.address, authority);
         let identity: Arc<dyn KubeletIdentity> =
             Arc::new(identity.context("make the kubelet's key")?);
-        let api_server = patiently(&*pause, || node.metadata.api_server()).await;
+        let api_server = patiently(&*pause, || api_server(&*node.metadata)).await;
         let kubeadm = Kubeadm::new(
             kubeadm_settings(api_server, &settings.kubernetes),
             node.paths.clone(),
@@ -177,11 +197,22 @@ async fn patiently<T>(pause: &dyn Pause, ask: impl AsyncFn() -> Result<T, PortEr
     loop {
         match ask().await {
             Ok(answer) => return answer,
-            Err(error) => tracing::warn!(error = chain(&error), "no metadata yet"),
+            Err(error) => tracing::warn!(error = describe(&error), "no metadata yet"),
         }
         pause.pause(doublings).await;
         doublings += 1;
     }
+}
+
+/// kubeadm makes URLs and certificates of what the platform says here.
+async fn api_server(metadata: &dyn MetadataSource) -> Result<String, PortError> {
+    let name = metadata.api_server().await?;
+    if name.parse::<IpAddr>().is_ok() || NodeName::of_instance(&name).is_ok() {
+        return Ok(name);
+    }
+    let operation =
+        format!("take {name:?} for the API server: it is no host name and no IP address");
+    Err(PortError::new(PortErrorKind::Unavailable, operation).with_code(Code::BootstrapMetadata))
 }
 
 async fn gate(
@@ -191,7 +222,10 @@ async fn gate(
     cleaner: &Cleaner,
 ) -> anyhow::Result<InitGate> {
     let hash = patiently(&*parts.pause, || node.metadata.init_secret_hash()).await;
-    let hash: InitSecretHash = hash.parse()?;
+    let hash = hash.parse::<InitSecretHash>().map_err(|error| {
+        let context = "take the hash of the init secret from the metadata";
+        CodedError::caused(Code::BootstrapMetadata, context, error)
+    })?;
     let ports = InitServicePorts {
         secret: Arc::new(hash),
         lock: Arc::clone(&node.lock),
@@ -223,6 +257,7 @@ async fn join(settings: &Settings, node: &Node, parts: &Parts) -> anyhow::Result
         source: &tickets,
         joiner: &*parts.kubeadm,
         role: parts.this.role,
+        clock: &SystemClock,
     };
     let ports = JoinPorts {
         lock: &node.lock,

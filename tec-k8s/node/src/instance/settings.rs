@@ -164,6 +164,8 @@ pub struct Disk {
     pub header_file: PathBuf,
     /// Units that map and mount it, in this order.
     pub units: Vec<String>,
+    /// Take a disk that `bootstrapper prepare` of this boot did not format, if `key_file` opens it.
+    pub dangerous_formatted_elsewhere: bool,
     /// Take a disk whose sectors are not authenticated.
     pub dangerous_without_integrity: bool,
     /// Take a state directory that does not lie on the state disk.
@@ -180,6 +182,7 @@ impl Default for Disk {
                 "systemd-cryptsetup@state.service".to_owned(),
                 "run-state.mount".to_owned(),
             ],
+            dangerous_formatted_elsewhere: false,
             dangerous_without_integrity: false,
             dangerous_state_elsewhere: false,
         }
@@ -249,6 +252,7 @@ mod tests {
         assert!(!settings.join_services.dangerous_any_attestation_key);
         assert!(!settings.disk.dangerous_without_integrity);
         assert!(!settings.disk.dangerous_state_elsewhere);
+        assert!(!settings.disk.dangerous_formatted_elsewhere);
         assert!(!settings.accept_older_master_secret);
     }
 

@@ -61,6 +61,8 @@ reasons! {
     CertificateRequest = "certificate-request";
     /// The node may not have what it asks for.
     NotAdmitted = "not-admitted";
+    /// Another node has the name that it asks for.
+    NameTaken = "name-taken";
     /// The node's key waits for an admin's approval.
     AwaitsApproval = "awaits-approval";
     /// An endorsement key has to vouch for the node: the settings or the approval policy ask for it.

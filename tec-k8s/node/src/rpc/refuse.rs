@@ -11,7 +11,11 @@ pub(super) fn denied(claim: &Claim, error: GrantError) -> Status {
     tracing::warn!(
         node = %claim.name, ak.fingerprint = %claim.ak, reason = %error, "a node was refused"
     );
-    Reason::NotAdmitted.status(Code::PermissionDenied, error.to_string())
+    let reason = match error {
+        GrantError::NameTaken => Reason::NameTaken,
+        _ => Reason::NotAdmitted,
+    };
+    reason.status(Code::PermissionDenied, error.to_string())
 }
 
 pub(super) fn joined(claim: &Claim) -> Status {

@@ -490,7 +490,7 @@ async fn a_node_that_somebody_else_made_a_member_is_not_impersonated() {
     let service = join_service().await;
     let request = from(2, ticket_request("by-hand", DISK, false));
     let refused = refusal_of(service.issue_join_ticket(request).await);
-    assert_eq!(Reason::of(&refused), Some(Reason::NotAdmitted));
+    assert_eq!(Reason::of(&refused), Some(Reason::NameTaken));
     // Nothing is kept of the claim: the same machine may have another name.
     let request = from(2, ticket_request("w-1", DISK, false));
     service.issue_join_ticket(request).await.unwrap();

@@ -1,4 +1,4 @@
-//! Every malformed request of the contract, with its status and its body to the byte.
+//! Every malformed request of docs/reference/trustee.md, with its status and its body to the byte.
 
 use super::*;
 

@@ -130,7 +130,7 @@ impl KeyBroker for AdminApi {
         self.delete(&format!("resource/{path}")).await.map_err(|error| error.of(path))
     }
 
-    /// No version of the contract lists resources.
+    /// No version of the admin API lists resources (docs/reference/trustee.md).
     async fn list(&self) -> Result<Option<Vec<ResourcePath>>, PortError> {
         Ok(None)
     }

@@ -1,11 +1,11 @@
 //! Key services and stores, each on a real server where there is one: OpenBao, the KBS of this
-//! project with a TPM, and moto for AWS (feature `cloud`).
+//! project with a TPM, and moto for AWS (feature `aws`).
 
 pub(crate) mod openbao;
 mod server;
 mod trustee;
 
-#[cfg(feature = "cloud")]
+#[cfg(feature = "aws")]
 mod aws;
 
 use std::sync::Arc;
@@ -39,7 +39,7 @@ fn text<'v>(answer: &'v serde_json::Value, pointer: &str) -> &'v str {
 }
 
 /// Every byte escaped, as queries and forms take any text.
-#[cfg(feature = "cloud")]
+#[cfg(feature = "aws")]
 fn escaped(text: &str) -> String {
     let mut escaped = String::new();
     for byte in text.bytes() {

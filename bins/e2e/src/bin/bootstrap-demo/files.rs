@@ -41,6 +41,7 @@ pub(crate) fn write_node(
          [tpm]\ntcti = 'swtpm:host=127.0.0.1,port=2321'\n\
          [disk]\ndevice = '{dir}/disk'\nkey_file = '{dir}/state.key'\n\
          header_file = '{dir}/state.header'\nunits = ['state.mount']\n\
+         dangerous_formatted_elsewhere = true\n\
          dangerous_without_integrity = true\n\
          dangerous_state_elsewhere = true\n\
          [join_services]\nattestation_keys = [{keys}]\ndangerous_any_measurements = true\n\

@@ -21,7 +21,7 @@ const MAX_SECRET: u64 = 64 * 1024;
 /// Where the cluster's keys are. Files, as the arguments of a process are no secret.
 #[derive(Debug, Args)]
 pub(super) struct KeyArgs {
-    /// File with the URI of the key service, `kms://…`.
+    /// File with the URI of the key service, `kms://…` (experimental for Azure and Google Cloud).
     #[arg(
         long,
         value_name = "FILE",

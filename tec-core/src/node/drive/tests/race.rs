@@ -1,4 +1,4 @@
-//! Scenario 3 of the contract (8.5): an Init and a ticket at the same time, a thousand times.
+//! An Init and a ticket at the same time, a thousand times.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -16,8 +16,8 @@ use tec_core::port::{PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
 use zeroize::{ZeroizeOnDrop, Zeroizing};
 
+use super::bucket;
 use super::http::{CallError, ask, client};
-use super::object;
 
 /// Where it is.
 const BASE: &str = "https://cloudkms.googleapis.com";
@@ -53,7 +53,7 @@ impl GcpKms {
     /// Where a test serves it.
     pub(super) fn at(key: &GcpKey, base: &str) -> Result<Self, PortError> {
         // Credentials are the same for all services; the client for buckets finds and renews them.
-        let google = object::google(&key.credentials_path, object::NO_BUCKET)?;
+        let google = bucket::google(&key.credentials_path, bucket::NO_BUCKET)?;
         let google = google.build().map_err(|error| {
             PortError::new(PortErrorKind::Invalid, "read the credentials of Google Cloud")
                 .because(error)

@@ -1,25 +1,25 @@
-//! Wrapped keys as objects of a bucket: S3 and servers that speak it, Azure Blob Storage, Google
-//! Cloud Storage.
+//! Wrapped keys as objects of a bucket: S3 and servers that speak it; with the feature
+//! `experimental-clouds` Azure Blob Storage and Google Cloud Storage, too.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-use std::{fmt, fs, io};
 
 use async_trait::async_trait;
 use object_store::aws::AmazonS3Builder;
-use object_store::azure::MicrosoftAzureBuilder;
-use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::path::Path;
 use object_store::{
     BackoffConfig, ClientOptions, Error, ObjectStore, ObjectStoreExt as _, PutMode, RetryConfig,
 };
 use tec_core::node::derive::DataKeyId;
 use tec_core::node::envelope::WrappedKeys;
-use tec_core::node::uri::{AzureBlobs, AzureConnection, GcpBucket, S3Bucket, StorageUri};
+use tec_core::node::uri::{S3Bucket, StorageUri};
 use tec_core::port::{CreateOutcome, PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
 
 use super::aws::ensure_signable;
+#[cfg(feature = "experimental-clouds")]
+use super::bucket;
 use super::{KeyServiceError, refused};
 
 /// A connection with its TLS handshake.
@@ -31,10 +31,6 @@ const RETRY_LIMIT: Duration = Duration::from_secs(20);
 const ATTEMPTS: usize = 3;
 /// Largest wrapped key.
 const MAX_OBJECT: u64 = 16 * 1024;
-/// Largest file with credentials.
-const MAX_CREDENTIALS: u64 = 64 * 1024;
-/// For clients that the API wants a bucket of, and that never ask for it.
-pub(super) const NO_BUCKET: &str = "none";
 
 /// A bucket. Its credentials are not part of `Debug`.
 pub(super) struct ObjectKeys {
@@ -49,13 +45,13 @@ impl fmt::Debug for ObjectKeys {
 }
 
 /// Credentials as text, for the crate that keeps them.
-fn text(secret: &SecretBytes) -> Result<String, PortError> {
+pub(super) fn text(secret: &SecretBytes) -> Result<String, PortError> {
     let text = std::str::from_utf8(secret.expose("authenticate to the bucket"));
     let malformed = |_| PortError::new(PortErrorKind::Invalid, "take the secret of a bucket");
     text.map(str::to_owned).map_err(malformed)
 }
 
-fn retry() -> RetryConfig {
+pub(super) fn retry() -> RetryConfig {
     RetryConfig {
         backoff: BackoffConfig::default(),
         max_retries: ATTEMPTS,
@@ -63,7 +59,7 @@ fn retry() -> RetryConfig {
     }
 }
 
-fn options() -> ClientOptions {
+pub(super) fn options() -> ClientOptions {
     ClientOptions::new().with_connect_timeout(CONNECT_LIMIT).with_timeout(REQUEST_LIMIT)
 }
 
@@ -88,68 +84,7 @@ fn s3(from: &S3Bucket) -> Result<Arc<dyn ObjectStore>, PortError> {
     Ok(Arc::new(built.build().map_err(unusable)?))
 }
 
-fn azure(from: &AzureBlobs) -> Result<Arc<dyn ObjectStore>, PortError> {
-    let built = MicrosoftAzureBuilder::new()
-        .with_account(&from.account)
-        .with_container_name(&from.container)
-        .with_client_secret_authorization(
-            &from.client_id,
-            text(&from.client_secret)?,
-            &from.tenant_id,
-        )
-        .with_client_options(options())
-        .with_retry(retry());
-    Ok(Arc::new(built.build().map_err(unusable)?))
-}
-
-/// An account with its key: its own domain, or a server that speaks as Azure does.
-fn azure_account(from: &AzureConnection) -> Result<Arc<dyn ObjectStore>, PortError> {
-    // The URI admits it for the own machine only.
-    let is_plain = from.endpoint.starts_with("http://");
-    let built = MicrosoftAzureBuilder::new()
-        .with_account(&from.account)
-        .with_container_name(&from.container)
-        .with_access_key(text(&from.key)?)
-        .with_endpoint(from.endpoint.clone())
-        .with_client_options(options().with_allow_http(is_plain))
-        .with_retry(retry());
-    Ok(Arc::new(built.build().map_err(unusable)?))
-}
-
-fn gcp(from: &GcpBucket) -> Result<Arc<dyn ObjectStore>, PortError> {
-    let built = google(&from.credentials_path, &from.bucket)?;
-    Ok(Arc::new(built.build().map_err(unusable)?))
-}
-
-/// A client with the credentials of this file.
-pub(super) fn google(
-    credentials_path: &str,
-    bucket: &str,
-) -> Result<GoogleCloudStorageBuilder, PortError> {
-    Ok(GoogleCloudStorageBuilder::new()
-        .with_service_account_key(credentials(credentials_path)?)
-        .with_bucket_name(bucket)
-        .with_client_options(options())
-        .with_retry(retry()))
-}
-
-/// Callers that proved nothing name the file: what is none, such as a terminal, or has no length,
-/// such as a log of the kernel, would keep the thread for ever.
-fn credentials(path: &str) -> Result<String, PortError> {
-    let read = || -> io::Result<String> {
-        let found = fs::metadata(path)?;
-        if !found.is_file() || !(1..=MAX_CREDENTIALS).contains(&found.len()) {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        fs::read_to_string(path)
-    };
-    read().map_err(|error| {
-        let operation = "read the credentials of Google Cloud";
-        PortError::new(PortErrorKind::Invalid, operation).because(error)
-    })
-}
-
-fn unusable(error: Error) -> PortError {
+pub(super) fn unusable(error: Error) -> PortError {
     PortError::new(PortErrorKind::Invalid, "use the bucket as the URI says").because(error)
 }
 
@@ -166,9 +101,12 @@ impl ObjectKeys {
     pub(super) fn new(storage: &StorageUri) -> Result<Self, PortError> {
         let (kind, store) = match storage {
             StorageUri::S3(bucket) => ("s3", s3(bucket)?),
-            StorageUri::Azure(blobs) => ("azure", azure(blobs)?),
-            StorageUri::AzureConnection(account) => ("azure", azure_account(account)?),
-            StorageUri::Gcp(bucket) => ("gcp", gcp(bucket)?),
+            #[cfg(feature = "experimental-clouds")]
+            StorageUri::Azure(blobs) => ("azure", bucket::azure(blobs)?),
+            #[cfg(feature = "experimental-clouds")]
+            StorageUri::AzureConnection(account) => ("azure", bucket::azure_account(account)?),
+            #[cfg(feature = "experimental-clouds")]
+            StorageUri::Gcp(bucket) => ("gcp", bucket::gcp(bucket)?),
             _ => return Err(refused(KeyServiceError::Unknown)),
         };
         Ok(Self { kind, store })

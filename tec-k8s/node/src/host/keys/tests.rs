@@ -122,7 +122,7 @@ async fn a_cloud_is_not_asked_with_the_identity_of_the_machine() {
     }
 }
 
-#[cfg(feature = "cloud")]
+#[cfg(feature = "experimental-clouds")]
 mod cloud {
     use base64::Engine as _;
     use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};

@@ -2,10 +2,12 @@
 
 use std::fs::File;
 use std::io::Read as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+use std::{fs, io};
 
 use serde::Deserialize;
+use tec_core::digest::Sha256Digest;
 use tec_core::node::derive::DiskId;
 use tec_core::port::{Entropy, PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
@@ -34,7 +36,8 @@ const WIPE_LIMIT: Duration = Duration::from_hours(48);
 const PASSPHRASE: usize = 32;
 /// The disk is mapped to this until it has a file system.
 const NAME: &str = "tec-new-state";
-const SCRATCH_MAPPING: &str = "/dev/mapper/tec-new-state";
+/// In memory, with the digest of the passphrase of the disk that this boot made.
+const MADE: &str = "made";
 /// For root alone, and not to be changed (Constellation).
 const KEY_MODE: u32 = 0o400;
 
@@ -66,8 +69,7 @@ impl LuksDisk {
     pub async fn content(&self) -> Result<Content, PortError> {
         let operation = "look what is on the state disk";
         if !self.device.exists() {
-            let missing = format!("find the state disk {}", self.device.display());
-            return Err(PortError::new(PortErrorKind::NotFound, missing));
+            return Err(self.missing());
         }
         let mut arguments = words(&["--probe", "--output", "export"]);
         arguments.push(self.device.clone().into());
@@ -131,26 +133,38 @@ impl LuksDisk {
     ///
     /// # Crash safety
     /// The label says from the first write that the disk is nobody's, until a cluster has a key; the
-    /// passphrase is written last.
+    /// passphrase is written last. A mapping that a killed cryptsetup left is closed by the next call.
     ///
     /// # Errors
-    /// The disk is too small, read-only, or in use.
+    /// The disk is missing, too small, read-only, or in use, or the wipe was interrupted.
     pub async fn dangerous_make(
         &self,
         entropy: &dyn Entropy,
         header_file: &Path,
         id: Option<DiskId>,
     ) -> Result<(), PortError> {
+        self.check_device().await?;
+        self.check_size().await?;
         // A process of this boot may have died with it.
-        if Path::new(SCRATCH_MAPPING).exists() {
-            self.close().await?;
+        if self.mapping().exists() {
+            self.close(NAME).await?;
         }
+        self.close_leftovers().await?;
         let passphrase = self.dangerous_format(entropy, header_file, id).await?;
         self.open(&passphrase, header_file).await?;
-        let made = self.make_file_system().await;
-        self.close().await?;
+        let made = self.fill().await;
+        self.close(NAME).await?;
         made?;
-        self.hand_over(&passphrase)
+        self.hand_over_made(&passphrase)
+    }
+
+    async fn fill(&self) -> Result<(), PortError> {
+        self.check_wiped().await?;
+        self.make_file_system().await
+    }
+
+    pub(super) fn mapping(&self) -> PathBuf {
+        self.mapper.join(NAME)
     }
 
     /// Writes a header, and an integrity tag for each sector.
@@ -194,15 +208,49 @@ impl LuksDisk {
 
     /// systemd would not: for its rules of udev a mapped disk is not ready before it has one.
     async fn make_file_system(&self) -> Result<(), PortError> {
-        let arguments = words(&["-q", SCRATCH_MAPPING]);
+        let mut arguments = words(&["-q"]);
+        arguments.push(self.mapping().into());
         let call = Call { program: "mkfs.ext4", arguments, input: None, limit: FILE_SYSTEM_LIMIT };
         let made = self.programs.run(call).await;
         made.map(drop).map_err(|error| error.during("make the file system of the state disk"))
     }
 
-    async fn close(&self) -> Result<(), PortError> {
-        let closed = self.cryptsetup(words(&["close", NAME]), None).await;
-        closed.map(drop).map_err(|error| error.during("close the new state disk"))
+    pub(super) async fn close(&self, name: &str) -> Result<(), PortError> {
+        let closed = self.cryptsetup(words(&["close", name]), None).await;
+        closed.map(drop).map_err(|error| error.during("close a mapping of the new state disk"))
+    }
+
+    /// The digest comes first: a passphrase without it is one of others.
+    pub(super) fn hand_over_made(&self, passphrase: &SecretBytes) -> Result<(), PortError> {
+        let made = self.scratch.join(MADE);
+        write_whole(&made, digest(passphrase).as_bytes(), KEY_MODE).map_err(|error| {
+            let operation = format!("write {}", made.display());
+            PortError::new(PortErrorKind::Unavailable, operation).because(error)
+        })?;
+        self.hand_over(passphrase)
+    }
+
+    /// Whether the first passphrase is the one that [`dangerous_make`](Self::dangerous_make) drew in
+    /// this boot.
+    ///
+    /// # Security
+    /// Whoever formatted a disk may know its volume key, and another passphrase does not change that.
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub fn is_made_here(&self) -> Result<bool, PortError> {
+        let Some(passphrase) = self.initial_passphrase()? else {
+            return Ok(false);
+        };
+        let made = self.scratch.join(MADE);
+        match fs::read(&made) {
+            Ok(kept) => Ok(kept == digest(&passphrase).into_bytes()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => {
+                let operation = format!("read {}", made.display());
+                Err(PortError::new(PortErrorKind::Unavailable, operation).because(error))
+            }
+        }
     }
 
     /// Puts a key where systemd looks for it.
@@ -224,4 +272,9 @@ impl LuksDisk {
         let marked = self.cryptsetup(arguments, None).await;
         marked.map(drop).map_err(|error| error.during("mark the state disk as claimed"))
     }
+}
+
+/// Of 32 random bytes, which it does not betray.
+fn digest(passphrase: &SecretBytes) -> String {
+    Sha256Digest::of(passphrase.expose("tell it from the passphrases of others")).to_string()
 }

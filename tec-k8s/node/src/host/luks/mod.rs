@@ -1,6 +1,7 @@
 //! The state disk as a LUKS2 header, through the program `cryptsetup`.
 
 mod blank;
+mod device;
 mod header;
 mod mounted;
 
@@ -11,6 +12,7 @@ use std::time::Duration;
 use std::{fs, io};
 
 use async_trait::async_trait;
+use tec_core::code::Code;
 use tec_core::node::derive::DiskId;
 use tec_core::node::lock::LockedNode;
 use tec_core::node::port::StateDisk;
@@ -26,6 +28,8 @@ use super::directory::{blocking, write_whole};
 use super::program::{Call, ProgramError, Programs};
 
 const CRYPTSETUP: &str = "cryptsetup";
+/// Where mappings are.
+const MAPPER: &str = "/dev/mapper";
 /// Exit status for a passphrase that opens nothing (cryptsetup(8), "RETURN CODES").
 const NO_PERMISSION: i32 = 2;
 /// Argon2id is made to take seconds, on slow machines some more.
@@ -42,6 +46,7 @@ pub struct LuksDisk {
     initial_key: PathBuf,
     scratch: PathBuf,
     integrity: Integrity,
+    mapper: PathBuf,
     programs: Arc<dyn Programs>,
 }
 
@@ -71,6 +76,7 @@ impl LuksDisk {
             initial_key: initial_key.into(),
             scratch: scratch.into(),
             integrity: Integrity::Required,
+            mapper: MAPPER.into(),
             programs,
         }
     }
@@ -137,14 +143,20 @@ impl LuksDisk {
         let mut backup = words(&["luksHeaderBackup", "--batch-mode", "--header-backup-file"]);
         backup.extend([copy.path().into(), self.device.clone().into()]);
         let made = self.cryptsetup(backup, None).await;
-        made.map_err(|error| error.during(operation))?;
+        made.map_err(|error| match error.status() {
+            Some(_) if !self.device.exists() => self.missing(),
+            Some(_) => error.during(operation).with_code(Code::BootstrapHeader),
+            None => error.during(operation),
+        })?;
         let mut dump = words(&["luksDump", "--dump-json-metadata"]);
         dump.push(copy.path().into());
         let json = self.cryptsetup(dump, None).await;
         let json = json.map_err(|error| error.during("read the header of the state disk"))?;
         check(&json, self.integrity).map_err(|error| {
             let operation = "take the header of the state disk";
-            PortError::new(PortErrorKind::Invalid, operation).because(error)
+            PortError::new(PortErrorKind::Invalid, operation)
+                .with_code(Code::BootstrapHeader)
+                .because(error)
         })?;
         Ok(copy)
     }

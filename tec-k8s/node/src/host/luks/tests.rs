@@ -214,3 +214,84 @@ async fn a_probe_that_fails_does_not_make_a_disk_with_a_header_blank() {
     fs::create_dir(at("disk")).unwrap();
     assert!(disk.content().await.is_err());
 }
+
+/// Maps by copies of `mapping`, since not every kernel has a device mapper.
+const CRYPTSETUP_OF_FILES: &str = r#"
+set -eu
+mapper=$1; shift
+case " $* " in
+*" close "*) rm -r "$mapper/$2";;
+*" --test-passphrase "*) exec cryptsetup "$@";;
+*" open "*) mkdir -p "$mapper"; cp -r "$mapper/../mapping" "$mapper/tec-new-state";;
+*) exec cryptsetup "$@";;
+esac
+"#;
+
+/// A blank disk, as large as it has to be, and what will stand for its mapping.
+fn blank() -> Fixture {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    fs::File::create(at("disk")).unwrap().set_len(64 << 20).unwrap();
+    fs::File::create(at("mapping")).unwrap().set_len(16 << 20).unwrap();
+    let cryptsetup = ["/bin/sh", "-c", CRYPTSETUP_OF_FILES, "sh"].map(PathBuf::from);
+    let cryptsetup = cryptsetup.into_iter().chain([at("mapper")]).collect();
+    let programs = Arc::new(HostPrograms::new().with("cryptsetup", cryptsetup));
+    let disk = LuksDisk::new(at("disk"), at("key"), at("scratch"), programs);
+    let mut disk = disk.dangerous_without_integrity();
+    disk.mapper = at("mapper");
+    Fixture { directory, disk }
+}
+
+#[tokio::test]
+async fn a_disk_that_this_boot_made_is_told_from_one_that_others_formatted() {
+    let Fixture { directory, disk } = &blank();
+    let at = |name: &str| directory.path().join(name);
+    assert!(!disk.is_made_here().unwrap());
+    disk.dangerous_make(&SystemEntropy, &at("header"), None).await.unwrap();
+    assert!(disk.is_made_here().unwrap());
+    assert!(disk.is_new().await.unwrap());
+    let made = fs::read(at("key")).unwrap();
+    for others in [INITIAL, b""] {
+        fs::rename(at("key"), at("moved")).unwrap();
+        fs::write(at("key"), others).unwrap();
+        assert!(!disk.is_made_here().unwrap());
+        fs::rename(at("moved"), at("key")).unwrap();
+    }
+    assert_eq!(fs::read(at("key")).unwrap(), made);
+    // Another boot: what is in memory is gone, wherever the key comes from then.
+    fs::remove_dir_all(at("scratch")).unwrap();
+    assert!(!disk.is_made_here().unwrap());
+    let Fixture { disk, .. } = &good();
+    assert!(disk.is_new().await.unwrap() && !disk.is_made_here().unwrap());
+}
+
+#[tokio::test]
+async fn what_a_killed_cryptsetup_left_mapped_is_closed_before_the_disk_is_made_again() {
+    let Fixture { directory, disk } = &blank();
+    let mapper = directory.path().join("mapper");
+    let left = mapper.join(format!("temporary-cryptsetup-{}", std::process::id()));
+    fs::create_dir(&mapper).unwrap();
+    fs::write(&left, "").unwrap();
+    fs::write(mapper.join("tec-new-state"), "").unwrap();
+    disk.dangerous_make(&SystemEntropy, &directory.path().join("header"), None).await.unwrap();
+    assert_eq!(fs::read_dir(mapper).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn a_disk_whose_wipe_was_interrupted_gets_no_key() {
+    let Fixture { directory, disk } = &blank();
+    let at = |name: &str| directory.path().join(name);
+    // A sector without a valid tag: the read fails.
+    fs::remove_file(at("mapping")).unwrap();
+    fs::create_dir(at("mapping")).unwrap();
+    let made = disk.dangerous_make(&SystemEntropy, &at("header"), None).await;
+    assert_eq!(made.unwrap_err().kind(), PortErrorKind::Unavailable);
+    assert!(!at("key").exists() && !at("mapper/tec-new-state").exists());
+    assert!(!disk.is_made_here().unwrap());
+    // The next try begins anew.
+    fs::remove_dir(at("mapping")).unwrap();
+    fs::File::create(at("mapping")).unwrap().set_len(16 << 20).unwrap();
+    assert!(matches!(disk.content().await.unwrap(), Content::Unclaimed(Some(_))));
+    disk.dangerous_make(&SystemEntropy, &at("header"), None).await.unwrap();
+    assert!(disk.is_made_here().unwrap());
+}

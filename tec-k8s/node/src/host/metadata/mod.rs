@@ -11,6 +11,7 @@ mod tag;
 use std::net::IpAddr;
 
 use serde::Deserialize;
+use tec_core::code::Code;
 use tec_core::node::metadata::Instance;
 use tec_core::node::state::Role;
 use tec_core::node::ticket::NodeName;
@@ -45,7 +46,9 @@ pub enum MetadataError {
 impl MetadataError {
     fn during(self, operation: &'static str) -> PortError {
         // All of it may be different with the next call: instances are set up while they boot.
-        PortError::new(PortErrorKind::Unavailable, operation).because(self)
+        PortError::new(PortErrorKind::Unavailable, operation)
+            .with_code(Code::BootstrapMetadata)
+            .because(self)
     }
 }
 
@@ -71,11 +74,13 @@ impl Record {
             Some(2) => Some(Role::Worker),
             _ => None,
         });
-        let address: Result<IpAddr, _> = self.address.parse();
+        let address: Option<IpAddr> = self.address.parse().ok();
+        // The node's certificate would be for every address, or for a group.
+        let address = address.filter(|one| !one.is_unspecified() && !one.is_multicast());
         Ok(Instance {
             name: NodeName::of_instance(&self.name).map_err(|_| MetadataError::Member("Name"))?,
             role: role.ok_or(MetadataError::Member("Role"))?,
-            address: address.map_err(|_| MetadataError::Member("VPCIP"))?,
+            address: address.ok_or(MetadataError::Member("VPCIP"))?,
             provider_id: self.provider_id.clone(),
         })
     }

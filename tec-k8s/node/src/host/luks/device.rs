@@ -1,0 +1,166 @@
+//! The device below a state disk: whether it can be one, and what a killed cryptsetup left on it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::Path;
+use std::{fs, io};
+
+use rustix::fs::{major, minor};
+use tec_core::code::Code;
+use tec_core::port::{PortError, PortErrorKind};
+
+use super::LuksDisk;
+use crate::host::directory::blocking;
+
+/// Header of LUKS2 (16 MiB), integrity tags and a file system.
+const SMALLEST: u64 = 64 * MIB;
+const MIB: u64 = 1024 * 1024;
+/// Where the last sector of a state disk begins, from its end.
+const LAST_SECTOR: i64 = -4096;
+/// `cryptsetup luksFormat` maps the disk to this and its process id while it writes the integrity tags.
+const WIPING: &str = "temporary-cryptsetup-";
+
+impl LuksDisk {
+    /// Checks that the device is there and can be written to.
+    ///
+    /// # Errors
+    /// It is missing (TEC-B404) or read-only (TEC-B405).
+    pub async fn check_device(&self) -> Result<(), PortError> {
+        let device = self.device.clone();
+        let shown = self.device.display();
+        match blocking(move || is_writable(&device)).await {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                let operation = format!("write to the state disk {shown}: it is read-only");
+                Err(PortError::new(PortErrorKind::Unavailable, operation)
+                    .with_code(Code::BootstrapReadOnly))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(self.missing()),
+            Err(error) => {
+                let operation = format!("open the state disk {shown}");
+                Err(PortError::new(PortErrorKind::Unavailable, operation).because(error))
+            }
+        }
+    }
+
+    pub(super) fn missing(&self) -> PortError {
+        let operation = format!("find the state disk {}", self.device.display());
+        PortError::new(PortErrorKind::NotFound, operation).with_code(Code::BootstrapNoDisk)
+    }
+
+    /// Checks that there is room for a state disk.
+    pub(super) async fn check_size(&self) -> Result<(), PortError> {
+        let device = self.device.clone();
+        let size = blocking(move || File::open(device)?.seek(SeekFrom::End(0))).await;
+        let size = size.map_err(|error| {
+            PortError::new(PortErrorKind::Unavailable, "read the size of the state disk")
+                .because(error)
+        })?;
+        if size >= SMALLEST {
+            return Ok(());
+        }
+        let operation = format!(
+            "make a state disk of {}: it has {} MiB, at least {} are needed",
+            self.device.display(),
+            size / MIB,
+            SMALLEST / MIB
+        );
+        Err(PortError::new(PortErrorKind::Invalid, operation).with_code(Code::BootstrapSmallDisk))
+    }
+
+    /// Closes what a killed cryptsetup left mapped: the disk would be in use until the next boot.
+    pub(super) async fn close_leftovers(&self) -> Result<(), PortError> {
+        let mapper = self.mapper.clone();
+        let left = blocking(move || leftovers(&mapper)).await.map_err(|error| {
+            let operation = "look for mappings that an interrupted cryptsetup left";
+            PortError::new(PortErrorKind::Unavailable, operation).because(error)
+        })?;
+        for name in left {
+            tracing::warn!(name, "closing a mapping that an interrupted cryptsetup left");
+            self.close(&name).await?;
+        }
+        Ok(())
+    }
+
+    /// Checks that the wipe came to the end of the disk. It goes from the first sector to the last, and
+    /// cryptsetup reports success when a signal stops it; a sector without a valid tag cannot be read.
+    pub(super) async fn check_wiped(&self) -> Result<(), PortError> {
+        let mapping = self.mapping();
+        blocking(move || read_last_sector(&mapping)).await.map_err(|error| {
+            let operation = "read the last sector of the new state disk: the wipe was interrupted";
+            PortError::new(PortErrorKind::Unavailable, operation).because(error)
+        })
+    }
+}
+
+fn is_writable(device: &Path) -> io::Result<bool> {
+    let found = fs::metadata(device)?;
+    if found.file_type().is_block_device() {
+        let number = found.rdev();
+        let flag = format!("/sys/dev/block/{}:{}/ro", major(number), minor(number));
+        if fs::read_to_string(flag).is_ok_and(|flag| flag.trim() == "1") {
+            return Ok(false);
+        }
+    }
+    match OpenOptions::new().write(true).open(device) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// The integrity layer of each, `…_dif`, is closed with it.
+fn leftovers(mapper: &Path) -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(mapper) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        let process = name.strip_prefix(WIPING).and_then(|id| id.parse::<u32>().ok());
+        if process.is_some_and(|id| !is_cryptsetup(id)) {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+fn is_cryptsetup(process: u32) -> bool {
+    let name = fs::read_to_string(format!("/proc/{process}/comm"));
+    name.is_ok_and(|name| name.trim() == "cryptsetup")
+}
+
+fn read_last_sector(mapping: &Path) -> io::Result<()> {
+    let mut file = File::open(mapping)?;
+    file.seek(SeekFrom::End(LAST_SECTOR))?;
+    file.read_exact(&mut [0; 4096])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn mappings_of_cryptsetup_are_left_over_once_its_process_is_gone() {
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join("cryptsetup");
+        fs::copy("/bin/sleep", &program).unwrap();
+        let mut running = Command::new(&program).arg("600").spawn().unwrap();
+        let mapper = directory.path().join("mapper");
+        assert_eq!(leftovers(&mapper).unwrap(), [""; 0]);
+        fs::create_dir(&mapper).unwrap();
+        let (live, dead) =
+            (format!("{WIPING}{}", running.id()), format!("{WIPING}{}", std::process::id()));
+        for name in ["control", "state", &live, &dead, &format!("{dead}_dif")] {
+            fs::write(mapper.join(name), "").unwrap();
+        }
+        let left = leftovers(&mapper);
+        running.kill().unwrap();
+        running.wait().unwrap();
+        assert_eq!(left.unwrap(), [dead]);
+    }
+}
