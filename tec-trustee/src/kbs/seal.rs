@@ -28,12 +28,13 @@ use sha2::Sha256;
 use tec_core::port::Entropy;
 use tec_core::secret::SecretArray;
 
-use super::shared::MAX_COOKIE;
-
 const SALT: usize = 32;
 const TAG: usize = 16;
 /// The key of a blob is used once, so its nonce may be fixed.
 const NONCE: [u8; 12] = [0; 12];
+/// Longest value of a cookie. Name, value and attributes have 4096 bytes in every client (RFC 6265,
+/// section 6.1).
+pub(super) const MAX_COOKIE: usize = 3900;
 /// Length of what is sealed is a multiple of this.
 const STEP: usize = 256;
 /// Content up to this length is not compressed: that would cost more than all the rest.

@@ -36,14 +36,11 @@ use tec_core::secret::SecretArray;
 use tec_core::time::Timestamp;
 
 use super::Admission;
-use super::seal::{Place, Seal};
+use super::seal::{MAX_COOKIE, Place, Seal};
 use super::session_id::SessionId;
 
 /// The claim of a token that holds its blob.
 const CLAIM: &str = "tec.session";
-/// Longest value of a cookie. Name, value and attributes have 4096 bytes in every client (RFC 6265,
-/// section 6.1).
-pub(super) const MAX_COOKIE: usize = 3900;
 /// How far the clock of the replica that opened a session may be ahead; as for tokens.
 const SKEW_SECONDS: i64 = 60;
 

@@ -9,7 +9,7 @@ use object_store::gcp::GoogleCloudStorageBuilder;
 use tec_core::node::uri::{AzureBlobs, AzureConnection, GcpBucket};
 use tec_core::port::{PortError, PortErrorKind};
 
-use super::object::{options, retry, text, unusable};
+use super::connect::{options, retry, text, unusable};
 
 /// Largest file with credentials.
 const MAX_CREDENTIALS: u64 = 64 * 1024;

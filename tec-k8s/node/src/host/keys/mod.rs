@@ -17,6 +17,8 @@ mod aws;
 mod azure;
 #[cfg(feature = "experimental-clouds")]
 mod bucket;
+#[cfg(feature = "aws")]
+mod connect;
 mod file;
 #[cfg(feature = "experimental-clouds")]
 mod gcp;

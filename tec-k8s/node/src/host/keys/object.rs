@@ -3,32 +3,22 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use object_store::aws::AmazonS3Builder;
 use object_store::path::Path;
-use object_store::{
-    BackoffConfig, ClientOptions, Error, ObjectStore, ObjectStoreExt as _, PutMode, RetryConfig,
-};
+use object_store::{Error, ObjectStore, ObjectStoreExt as _, PutMode};
 use tec_core::node::derive::DataKeyId;
 use tec_core::node::envelope::WrappedKeys;
 use tec_core::node::uri::{S3Bucket, StorageUri};
 use tec_core::port::{CreateOutcome, PortError, PortErrorKind};
-use tec_core::secret::SecretBytes;
 
 use super::aws::ensure_signable;
 #[cfg(feature = "experimental-clouds")]
 use super::bucket;
+use super::connect::{options, retry, text, unusable};
 use super::{KeyServiceError, refused};
 
-/// A connection with its TLS handshake.
-const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-/// One request.
-const REQUEST_LIMIT: Duration = Duration::from_secs(20);
-/// All attempts at one request; who waits for them waits for a ticket.
-const RETRY_LIMIT: Duration = Duration::from_secs(20);
-const ATTEMPTS: usize = 3;
 /// Largest wrapped key.
 const MAX_OBJECT: u64 = 16 * 1024;
 
@@ -42,25 +32,6 @@ impl fmt::Debug for ObjectKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("ObjectKeys").field(&self.kind).finish()
     }
-}
-
-/// Credentials as text, for the crate that keeps them.
-pub(super) fn text(secret: &SecretBytes) -> Result<String, PortError> {
-    let text = std::str::from_utf8(secret.expose("authenticate to the bucket"));
-    let malformed = |_| PortError::new(PortErrorKind::Invalid, "take the secret of a bucket");
-    text.map(str::to_owned).map_err(malformed)
-}
-
-pub(super) fn retry() -> RetryConfig {
-    RetryConfig {
-        backoff: BackoffConfig::default(),
-        max_retries: ATTEMPTS,
-        retry_timeout: RETRY_LIMIT,
-    }
-}
-
-pub(super) fn options() -> ClientOptions {
-    ClientOptions::new().with_connect_timeout(CONNECT_LIMIT).with_timeout(REQUEST_LIMIT)
 }
 
 fn s3(from: &S3Bucket) -> Result<Arc<dyn ObjectStore>, PortError> {
@@ -82,10 +53,6 @@ fn s3(from: &S3Bucket) -> Result<Arc<dyn ObjectStore>, PortError> {
     }
     let built = builder.with_client_options(options).with_retry(retry());
     Ok(Arc::new(built.build().map_err(unusable)?))
-}
-
-pub(super) fn unusable(error: Error) -> PortError {
-    PortError::new(PortErrorKind::Invalid, "use the bucket as the URI says").because(error)
 }
 
 fn failed(operation: &str, id: &DataKeyId, error: Error) -> PortError {
