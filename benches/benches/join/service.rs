@@ -52,6 +52,10 @@ impl Enrollments for Members {
     async fn settle(&self, _claim: &Claim, _key: &PublicKey) -> Result<Settled, PortError> {
         Ok(Settled::Bound)
     }
+
+    async fn is_in_service(&self, claim: &Claim) -> Result<bool, PortError> {
+        Ok(self.list().await?.contains(claim))
+    }
 }
 
 #[derive(Debug)]

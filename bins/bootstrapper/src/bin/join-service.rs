@@ -18,7 +18,7 @@ use tec_support::{exit, program};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-/// Admits attested nodes to a cluster.
+/// Admits attested nodes to a cluster, and approves serving certificates of their kubelets.
 #[derive(Debug, Parser)]
 #[command(name = "join-service", version)]
 struct Args {
@@ -40,20 +40,21 @@ async fn run(args: &Args) -> anyhow::Result<u8> {
     let stopped = program::stopped()?;
     let client = Client::try_default().await.context("find the API server")?;
     let attestation = Attestation::open(&settings.tpm)?;
-    let (service, keys) = compose::service(settings, client, &attestation).await?;
+    let parts = compose::parts(settings, client, &attestation).await?;
     let followed = Followed::open(settings.nodes.measurements.as_deref())?;
     let endpoint = compose::server(settings, attestation, followed.live())?;
     let listener = TcpListener::bind(settings.listen).await;
     let listener = listener.with_context(|| format!("listen on {}", settings.listen))?;
     tracing::info!(address = %listener.local_addr()?, "tickets are served");
     let (sender, stop) = watch::channel(false);
-    let server = ApiServer::new(service);
+    let server = ApiServer::new(parts.service);
     let serving = transport::serve(endpoint, listener, server, Bounds::SMALL, stop);
     let ending = async {
         tokio::select! {
             () = stopped => {}
             () = followed.follow() => {}
-            () = compose::keep(&*keys) => {}
+            () = compose::keep(&*parts.keys) => {}
+            () = parts.renewals.run() => {}
         }
         let _ = sender.send(true);
     };

@@ -57,6 +57,10 @@ impl Enrollments for Members {
     async fn settle(&self, _claim: &Claim, _key: &PublicKey) -> Result<Settled, PortError> {
         Ok(Settled::Bound)
     }
+
+    async fn is_in_service(&self, claim: &Claim) -> Result<bool, PortError> {
+        Ok(self.list().await?.contains(claim))
+    }
 }
 
 /// What the machine of the control plane has; all other nodes are registered when a test says so.

@@ -26,6 +26,7 @@ use tec_tpm::atls::{Endpoint, LiveMeasurements, VtpmValidator};
 
 use crate::admission::facts;
 use crate::admission::facts::Facts;
+use crate::admission::renewal::Renewals;
 use crate::admission::settings::Settings;
 use crate::admission::signer::Signer;
 
@@ -34,16 +35,28 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// How often the file of measurements is looked at.
 const POLL: Duration = Duration::from_secs(5);
 
-/// The service over an API server, and its keys, which [`keep`] keeps. The control plane that it runs on is enrolled by what it wrote
-/// down when it was bootstrapped.
+/// The parts of the program over an API server.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_structs, reason = "the program runs all of them")]
+pub struct Parts {
+    /// Serves tickets.
+    pub service: JoinService,
+    /// Its keys, which [`keep`] keeps.
+    pub keys: Arc<dyn DataKeys>,
+    /// Answers kubelets that need another serving certificate.
+    pub renewals: Renewals,
+}
+
+/// The parts over an API server. The control plane that they run on is enrolled by what it wrote down
+/// when it was bootstrapped.
 ///
 /// # Errors
 /// A file cannot be read, or the API server not be asked.
-pub async fn service(
+pub async fn parts(
     settings: &Settings,
     client: Client,
     attestation: &Attestation,
-) -> anyhow::Result<(JoinService, Arc<dyn DataKeys>)> {
+) -> anyhow::Result<Parts> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let entropy: Arc<dyn Entropy> = Arc::new(SystemEntropy);
     let namespace = &settings.namespace;
@@ -60,7 +73,8 @@ pub async fn service(
     } else {
         ControlPlanes::Listed(settings.control_planes.clone())
     };
-    let reserved = facts::api_server_addresses(&settings.pki)?;
+    let reserved = facts::api_server_names(&settings.pki)?;
+    let renewals = Renewals::new(client.clone(), Arc::clone(&enrollments), reserved.clone());
     let authority = Authority::new(&settings.pki, Arc::clone(&clock), Arc::clone(&entropy));
     let keys = keys(settings, attestation).await?;
     let service = JoinService::new(JoinServicePorts {
@@ -69,10 +83,10 @@ pub async fn service(
         enrollments,
         control_planes,
         turns: Arc::new(KubeTurns::new(client.clone(), Arc::clone(&clock))),
-        signer: Arc::new(Signer::new(authority.reserving(reserved), client.clone())),
+        signer: Arc::new(Signer::new(authority.reserving(reserved.addresses), client.clone())),
         facts: Arc::new(Facts::new(client, settings)),
     });
-    Ok((service, keys))
+    Ok(Parts { service, keys, renewals })
 }
 
 /// Makes the node that this service runs on a member like all others, which asked for a ticket.
@@ -245,6 +259,10 @@ mod tests {
         async fn settle(&self, _claim: &Claim, key: &PublicKey) -> Result<Settled, PortError> {
             self.machines.lock().unwrap().push(key.clone());
             Ok(Settled::Bound)
+        }
+
+        async fn is_in_service(&self, claim: &Claim) -> Result<bool, PortError> {
+            Ok(self.list().await?.contains(claim))
         }
     }
 

@@ -49,6 +49,9 @@ pub trait Enrollments: fmt::Debug + Send + Sync {
     /// changes nothing. Kind `Denied` for a machine that is not in service or a key that was
     /// revoked.
     async fn settle(&self, claim: &Claim, key: &PublicKey) -> Result<Settled, PortError>;
+
+    /// Whether the machine of a claim is in service, with the key of the claim bound to it.
+    async fn is_in_service(&self, claim: &Claim) -> Result<bool, PortError>;
 }
 
 /// Signs kubelet certificates.
