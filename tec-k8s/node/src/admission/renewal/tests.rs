@@ -146,10 +146,13 @@ async fn members_in_service_get_certificates_for_their_own_name_and_address() {
     }
 }
 
+/// User, subject, names, usages, and why not.
+type Case<'a> = (&'a str, &'a str, &'a [&'a str], &'a [&'a str], Refusal);
+
 #[tokio::test]
 async fn requests_for_anything_else_are_denied_with_a_reason() {
     let own = ["w-1", "10.0.0.3"];
-    let cases: [(&str, &str, &[&str], &[&str], Refusal); 13] = [
+    let cases: [Case<'_>; 13] = [
         ("w-1", "c-1", &["c-1", "10.0.0.9"], &USAGES, Refusal::Subject),
         ("w-1", "w-1", &own, &["server auth", "client auth"], Refusal::Usages),
         ("w-9", "w-9", &["w-9", "10.0.0.9"], &USAGES, Refusal::Unknown),
