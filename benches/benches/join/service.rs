@@ -57,6 +57,10 @@ impl Enrollments for Members {
     ) -> Result<Settled, PortError> {
         Ok(Settled::Bound)
     }
+
+    async fn is_in_service(&self, claim: &Claim) -> Result<bool, PortError> {
+        Ok(self.list().await?.contains(claim))
+    }
 }
 
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! The admin of nodes that are bootstrapped: runs `tec init` and `tec recover` with files on a desk.
+//! The admin of nodes that are bootstrapped: runs `tec` with files on a desk.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -100,6 +100,20 @@ impl Admin {
             let all = [&["recover", address][..], more].concat();
             self.run(&all, key)?;
         }
+        Ok(())
+    }
+
+    /// `tec kube`, as the admin of the cluster that this desk made.
+    ///
+    /// # Errors
+    /// It fails; the error has what it said.
+    pub fn kube(&self, arguments: &[&str]) -> anyhow::Result<()> {
+        let mut tec = Command::new(&self.program);
+        tec.args(["kube", "--kubeconfig", &self.path("admin.conf")]).args(arguments);
+        let output = tec.output().context("run tec")?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        let what = arguments.join(" ");
+        anyhow::ensure!(output.status.success(), "tec kube {what}: {}", said.trim());
         Ok(())
     }
 }

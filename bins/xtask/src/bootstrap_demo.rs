@@ -1,20 +1,24 @@
-//! `cargo xtask bootstrap-demo`: a cluster made by real kubeadm in namespaces of this machine.
+//! `cargo xtask bootstrap-demo`: a cluster of real kubelets in namespaces of this machine.
 
 use std::path::Path;
 
 use anyhow::Result;
 
 use crate::tools::Tools;
-use crate::{process, programs, term, tools};
+use crate::tools::etcd;
+use crate::{images, process, programs, term, tools};
 
 /// The programs on the hosts, the one that plays them, and the admin's.
-const PROGRAMS: [&str; 5] = ["bootstrap-demo", "bootstrapper", "host-stub", "join-service", "tec"];
+const PROGRAMS: [&str; 3] = ["bootstrap-demo", "bootstrapper", "tec"];
+/// The program that runs in a pod, and so is a static one.
+pub(crate) const IN_A_POD: &str = "join-service";
 
 /// Tools, build, play.
 pub(crate) fn run(root: &Path) -> Result<()> {
     let tools = tools::ensure()?;
-    tools::ensure_kubernetes(&tools)?;
+    tools::ensure_pods(&tools)?;
     programs::build(root, &PROGRAMS)?;
+    images::compile_for_tests(root, &[IN_A_POD])?;
     play(root, &tools)
 }
 
@@ -26,8 +30,12 @@ pub(crate) fn play(root: &Path, tools: &Tools) -> Result<()> {
     demo.current_dir(root)
         .arg("--bin-dir")
         .arg(&bin_dir)
+        .arg("--join-service")
+        .arg(images::for_tests(root)?.join(IN_A_POD))
         .arg("--kubernetes")
         .arg(tools.cache.join("bin"))
+        .arg("--etcd")
+        .arg(etcd::program(tools))
         .arg("--crds")
         .arg(root.join("tec-k8s/crds"))
         .arg("--manifest")

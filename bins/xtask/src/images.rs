@@ -19,7 +19,7 @@ use base64::engine::general_purpose::STANDARD;
 use crate::cargo::{Metadata, cargo};
 use crate::tools::targets::Arch;
 use crate::tools::{Tools, musl};
-use crate::{process, programs, term, tools};
+use crate::{process, term, tools};
 
 const CONTAINERFILE: &str = "bins/operator/deploy/image/Containerfile";
 /// Below the target directory.
@@ -98,10 +98,14 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Builds the programs that the tests run in pods: static ones, as in a release.
-pub(crate) fn compile_for_tests(root: &Path) -> Result<()> {
-    let arch = Arch::Amd64;
-    compile(root, &tools::locate()?, arch, "dev", &programs::OF_CLUSTERS).map(drop)
+/// Builds the programs that the tests run in pods: static ones, as in a release; where they are.
+pub(crate) fn compile_for_tests(root: &Path, programs: &[&str]) -> Result<PathBuf> {
+    compile(root, &tools::locate()?, Arch::Amd64, "dev", programs)
+}
+
+/// Where [`compile_for_tests`] puts programs.
+pub(crate) fn for_tests(root: &Path) -> Result<PathBuf> {
+    Ok(Metadata::workspace(root)?.target_dir()?.join(Arch::Amd64.target()).join("debug"))
 }
 
 fn chosen<'a>(all: &'a [Image], args: &Args) -> Result<Vec<&'a Image>> {

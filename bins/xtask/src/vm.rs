@@ -70,7 +70,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     }
     if scenes.iter().any(|scene| scene == CLUSTER) {
         tools::ensure_pods(&tools)?;
-        images::compile_for_tests(root)?;
+        images::compile_for_tests(root, &programs::OF_CLUSTERS)?;
     }
     play(root, &tools, &scenes, args.cuts)
 }

@@ -17,7 +17,7 @@ use tec_support::{exit, program};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-/// Admits attested nodes to a cluster.
+/// Admits attested nodes to a cluster, and approves serving certificates of their kubelets.
 #[derive(Debug, Parser)]
 #[command(name = "join-service", version)]
 struct Args {
@@ -39,7 +39,8 @@ async fn run(args: &Args) -> anyhow::Result<u8> {
     let stopped = program::stopped()?;
     let client = Client::try_default().await.context("find the API server")?;
     let attestation = Attestation::open(&settings.tpm)?;
-    let (ports, keys) = compose::ports(settings, client, &attestation).await?;
+    let compose::Parts { ports, keys, renewals } =
+        compose::parts(settings, client, &attestation).await?;
     let service = LiveService::open(&args.config, ports, attestation)?;
     let listener = TcpListener::bind(settings.listen).await;
     let listener = listener.with_context(|| format!("listen on {}", settings.listen))?;
@@ -51,6 +52,7 @@ async fn run(args: &Args) -> anyhow::Result<u8> {
             () = stopped => {}
             () = service.follow() => {}
             () = compose::keep(&*keys) => {}
+            () = renewals.run() => {}
         }
         let _ = sender.send(true);
     };

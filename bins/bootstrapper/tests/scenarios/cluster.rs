@@ -61,6 +61,10 @@ impl Enrollments for Members {
     ) -> Result<Settled, PortError> {
         Ok(Settled::Bound)
     }
+
+    async fn is_in_service(&self, claim: &Claim) -> Result<bool, PortError> {
+        Ok(self.list().await?.contains(claim))
+    }
 }
 
 /// What the machine of the control plane has; all other nodes are registered when a test says so.

@@ -1,12 +1,13 @@
-//! Images without a registry: those of a release, from its own Containerfile, and single programs of this
-//! machine. buildah writes them as archives, which `ctr` imports.
+//! Images without a registry: those of a release, which buildah builds from its own Containerfile, and
+//! programs of this machine. They are archives, which `ctr` imports.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context as _;
+use serde_json::{Value, json};
 
 use super::output;
 use crate::kube::static_program;
@@ -46,14 +47,20 @@ impl Release {
     }
 }
 
-/// An image of one program.
+/// An image of a program.
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "every part is the caller's")]
 pub struct Image {
     /// Name and tag.
     pub tag: String,
-    /// The program; its libraries come with it.
+    /// The program that it runs; its libraries come with it.
     pub program: PathBuf,
+    /// Folder of the programs, below the root of the image.
+    pub folder: PathBuf,
+    /// Further programs in the same folder.
+    pub beside: Vec<PathBuf>,
+    /// Further names of the program, in the same folder.
+    pub links: Vec<String>,
     /// Words after the program, before those of a pod.
     pub words: Vec<String>,
     /// User and group, by number.
@@ -63,8 +70,15 @@ pub struct Image {
 impl Image {
     /// An image of one program, which runs as nobody.
     pub fn of(tag: impl Into<String>, program: impl Into<PathBuf>) -> Self {
-        let (tag, program) = (tag.into(), program.into());
-        Self { tag, program, words: Vec::new(), user: "65532:65532".to_owned() }
+        Self {
+            tag: tag.into(),
+            program: program.into(),
+            folder: "usr/bin".into(),
+            beside: Vec::new(),
+            links: Vec::new(),
+            words: Vec::new(),
+            user: "65532:65532".to_owned(),
+        }
     }
 
     /// The same, as root.
@@ -73,26 +87,71 @@ impl Image {
         Self { user: "0:0".to_owned(), ..self }
     }
 
-    /// Builds it below this folder, which was made for it; its archive.
-    pub(super) fn build(&self, work: &Path) -> anyhow::Result<PathBuf> {
-        let name = self.program.file_name().and_then(|name| name.to_str());
-        let name = name.with_context(|| format!("no file name: {}", self.program.display()))?;
-        let entrypoint = [format!("/usr/bin/{name}")].into_iter().chain(self.words.iter().cloned());
-        let entrypoint: Vec<String> = entrypoint.collect();
-        let root = work.join("context/root");
-        fs::create_dir_all(root.join("usr/bin"))?;
-        place(&self.program, &root.join("usr/bin").join(name))?;
-        for library in libraries(&self.program)? {
-            let to = root.join(library.strip_prefix("/")?);
-            fs::create_dir_all(to.parent().unwrap_or(&root))?;
-            fs::copy(&library, to)?;
-        }
-        let containerfile = work.join("Containerfile");
-        let (user, entrypoint) = (&self.user, serde_json::to_string(&entrypoint)?);
-        let text = format!("FROM scratch\nCOPY root /\nUSER {user}\nENTRYPOINT {entrypoint}\n");
-        fs::write(&containerfile, text)?;
-        build(work, &containerfile, &[], &self.tag)
+    /// The same, with a further program.
+    #[must_use]
+    pub fn with(mut self, program: impl Into<PathBuf>) -> Self {
+        self.beside.push(program.into());
+        self
     }
+
+    /// Builds it below this folder, which was made for it; its archive.
+    ///
+    /// # Errors
+    /// A program or one of its libraries is not there.
+    pub fn build(&self, work: &Path) -> anyhow::Result<PathBuf> {
+        let root = work.join("root");
+        let folder = root.join(&self.folder);
+        fs::create_dir_all(&folder)?;
+        for program in std::iter::once(&self.program).chain(&self.beside) {
+            place(program, &folder.join(name(program)?))?;
+            for library in libraries(program)? {
+                let to = root.join(library.strip_prefix("/")?);
+                fs::create_dir_all(to.parent().unwrap_or(&root))?;
+                fs::copy(&library, to)?;
+            }
+        }
+        let name = name(&self.program)?;
+        for link in &self.links {
+            symlink(name, folder.join(link))?;
+        }
+        let program = Path::new("/").join(&self.folder).join(name);
+        let entrypoint: Vec<String> = std::iter::once(program.display().to_string())
+            .chain(self.words.iter().cloned())
+            .collect();
+        archive(work, &self.tag, &json!({"User": self.user, "Entrypoint": entrypoint}))
+    }
+}
+
+/// The archive of an image with one layer, of the folder `root` (Docker Image Specification v1.2).
+fn archive(work: &Path, tag: &str, config: &Value) -> anyhow::Result<PathBuf> {
+    let tar = || {
+        let mut tar = Command::new("tar");
+        tar.args(["--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner"]);
+        tar
+    };
+    let layer = work.join("layer.tar");
+    output(tar().arg("-cf").arg(&layer).arg("-C").arg(work.join("root")).arg("."))?;
+    let digest = output(Command::new("sha256sum").arg(&layer))?;
+    let digest = digest.split(' ').next().unwrap_or_default();
+    let config = json!({
+        "architecture": ARCH, "os": "linux", "config": config,
+        "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{digest}")]},
+    });
+    let manifest = json!([
+        {"Config": "config.json", "RepoTags": [tag], "Layers": ["layer.tar"]},
+    ]);
+    fs::write(work.join("config.json"), config.to_string())?;
+    fs::write(work.join("manifest.json"), manifest.to_string())?;
+    let (archive, files) = (work.join("image.tar"), ["manifest.json", "config.json", "layer.tar"]);
+    output(tar().arg("-cf").arg(&archive).arg("-C").arg(work).args(files))?;
+    fs::remove_file(layer)?;
+    fs::remove_dir_all(work.join("root"))?;
+    Ok(archive)
+}
+
+fn name(program: &Path) -> anyhow::Result<&str> {
+    let name = program.file_name().and_then(|name| name.to_str());
+    name.with_context(|| format!("no file name: {}", program.display()))
 }
 
 fn build(work: &Path, file: &Path, words: &[&str], tag: &str) -> anyhow::Result<PathBuf> {

@@ -15,6 +15,7 @@
 //!     bin/ignition                   Ignition's engine, from its Go module
 //!     node/current/, update/         two kernels with the modules that virtual nodes load
 //!     musl-arm64/                    headers of musl, to compile C for arm64
+//!     etcd/etcd                      etcd as kubeadm wants it, from its Go module
 //!     opensearch/                    OpenSearch with its security plugin, from Maven Central
 //!     stamps/                        one file per finished tool
 //!     tmp/                           work in progress, never looked at by anybody else
@@ -26,6 +27,7 @@
 mod apt;
 mod archive;
 mod boot_files;
+pub(crate) mod etcd;
 mod go;
 mod images;
 mod kubernetes;
@@ -191,6 +193,7 @@ pub(crate) fn ensure_pods(tools: &Tools) -> Result<()> {
     let _one_at_a_time = lock(&tools.cache)?;
     apt::ensure_packages(&mut apt::Apt::default(), &apt::PODS)?;
     go::ensure_coredns(tools)?;
+    etcd::ensure(tools)?;
     term::success("all of them are in place");
     Ok(())
 }
@@ -278,6 +281,7 @@ pub(crate) fn run(args: &Args, suites: &BTreeSet<&str>) -> Result<()> {
         ("opensearch", Some(tools.cache.join(maven::PLACE))),
         ("kernels of nodes", Some(tools.cache.join("node"))),
         ("kube-apiserver", Some(tools.cache.join("bin/kube-apiserver"))),
+        ("etcd", Some(etcd::program(&tools))),
     ]
     .into_iter()
     .chain(pypi::programs().map(|(program, place)| (program, Some(tools.cache.join(place)))))

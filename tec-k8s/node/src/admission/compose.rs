@@ -25,22 +25,35 @@ use tec_k8s::client::KubeRegistry;
 
 use crate::admission::facts;
 use crate::admission::facts::Facts;
+use crate::admission::renewal::Renewals;
 use crate::admission::settings::Settings;
 use crate::admission::signer::Signer;
 
 /// Before a key service that was away is asked again, the first time.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 
-/// What the service acts on, over an API server, and its keys, which [`keep`] keeps. The control plane that it
-/// runs on is enrolled by what it wrote down when it was bootstrapped.
+/// The parts of the program over an API server.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_structs, reason = "the program runs all of them")]
+pub struct Parts {
+    /// What the service acts on.
+    pub ports: JoinServicePorts,
+    /// Its keys, which [`keep`] keeps.
+    pub keys: Arc<dyn DataKeys>,
+    /// Answers kubelets that need another serving certificate.
+    pub renewals: Renewals,
+}
+
+/// The parts over an API server. The control plane that they run on is enrolled by what it wrote down
+/// when it was bootstrapped.
 ///
 /// # Errors
 /// A file cannot be read, or the API server not be asked.
-pub async fn ports(
+pub async fn parts(
     settings: &Settings,
     client: Client,
     attestation: &Attestation,
-) -> anyhow::Result<(JoinServicePorts, Arc<dyn DataKeys>)> {
+) -> anyhow::Result<Parts> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let entropy: Arc<dyn Entropy> = Arc::new(SystemEntropy);
     let namespace = &settings.namespace;
@@ -51,7 +64,8 @@ pub async fn ports(
     }
     let state = StateDirectory::new(&settings.state_directory).read_state()?;
     let state = state.context("this node has no state: it is not a member of a cluster")?;
-    let reserved = facts::api_server_addresses(&settings.pki)?;
+    let reserved = facts::api_server_names(&settings.pki)?;
+    let renewals = Renewals::new(client.clone(), Arc::clone(&enrollments), reserved.clone());
     let authority = Authority::new(&settings.pki, Arc::clone(&clock), entropy);
     let keys = keys(settings, attestation).await?;
     let ports = JoinServicePorts {
@@ -61,10 +75,10 @@ pub async fn ports(
         // Those of the settings, as they are then.
         control_planes: ControlPlanes::Closed,
         turns: Arc::new(KubeTurns::new(client.clone(), Arc::clone(&clock))),
-        signer: Arc::new(Signer::new(authority.reserving(reserved), client.clone())),
+        signer: Arc::new(Signer::new(authority.reserving(reserved.addresses), client.clone())),
         facts: Arc::new(Facts::new(client, settings)),
     };
-    Ok((ports, keys))
+    Ok(Parts { ports, keys, renewals })
 }
 
 /// Makes the node that this service runs on a member like all others, which asked for a ticket.
@@ -179,6 +193,10 @@ mod tests {
         ) -> Result<Settled, PortError> {
             self.machines.lock().unwrap().push(key.clone());
             Ok(Settled::Bound)
+        }
+
+        async fn is_in_service(&self, claim: &Claim) -> Result<bool, PortError> {
+            Ok(self.list().await?.contains(claim))
         }
     }
 

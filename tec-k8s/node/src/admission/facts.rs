@@ -50,26 +50,46 @@ fn failed(operation: impl Into<String>) -> PortError {
     PortError::new(PortErrorKind::Internal, operation)
 }
 
-/// Addresses of the API server, by its certificate: its own, that of its service, the load
-/// balancer's.
+/// What the API server is called by its certificate: its own names and addresses, those of its
+/// service, the load balancer's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "a certificate has these two")]
+pub struct ApiServerNames {
+    /// Addresses.
+    pub addresses: BTreeSet<IpAddr>,
+    /// Names of DNS.
+    pub names: BTreeSet<String>,
+}
+
+/// Names of the API server of this control plane.
 ///
 /// # Errors
 /// There is no certificate, or it has no alternative names.
-pub fn api_server_addresses(pki: &Path) -> Result<BTreeSet<IpAddr>, PortError> {
+pub fn api_server_names(pki: &Path) -> Result<ApiServerNames, PortError> {
     let malformed = || failed("take the certificate of the API server");
     let pem = fs::read(pki.join("apiserver.crt"));
     let pem = pem.map_err(|error| malformed().because(error))?;
     let certificate = Certificate::from_pem(pem).map_err(|error| malformed().because(error))?;
     let names = certificate.tbs_certificate().get_extension::<SubjectAltName>();
     let (_, names) = names.map_err(|error| malformed().because(error))?.ok_or_else(malformed)?;
-    let address = |name: &GeneralName| match name {
-        GeneralName::IpAddress(bytes) => match bytes.as_bytes() {
-            [a, b, c, d] => Some(IpAddr::from([*a, *b, *c, *d])),
-            other => <[u8; 16]>::try_from(other).ok().map(IpAddr::from),
-        },
-        _ => None,
-    };
-    Ok(names.0.iter().filter_map(address).collect())
+    let mut found = ApiServerNames::default();
+    for name in &names.0 {
+        match name {
+            GeneralName::IpAddress(bytes) => found.addresses.extend(address(bytes.as_bytes())),
+            GeneralName::DnsName(name) => {
+                found.names.insert(name.as_str().to_ascii_lowercase());
+            }
+            _ => {}
+        }
+    }
+    Ok(found)
+}
+
+fn address(bytes: &[u8]) -> Option<IpAddr> {
+    match bytes {
+        [a, b, c, d] => Some(IpAddr::from([*a, *b, *c, *d])),
+        other => <[u8; 16]>::try_from(other).ok().map(IpAddr::from),
+    }
 }
 
 impl Facts {

@@ -7,6 +7,8 @@
 //!                                        │                               bound to that key
 //!   ConfigMap tec-members, Machine, AttestationKey, Lease, Secret ◄──────┤
 //!   /etc/kubernetes/pki, master secret, components ────────────────────► ticket
+//!   kubelet of a member ─ CertificateSigningRequest ─► renewal: the name and address that it joined
+//!                                                      with, and a machine that is still in service
 //! ```
 //! It runs on control planes and keeps nothing by itself, so that any number may run.
 
@@ -15,5 +17,6 @@ pub mod facts;
 pub mod live;
 pub mod nodes;
 pub mod plane;
+pub mod renewal;
 pub mod settings;
 pub mod signer;

@@ -11,8 +11,8 @@ use tec_core::ak::Fingerprint;
 use tec_core::node::grant::ControlPlanes;
 use tec_support::program;
 
-/// Port inside the pod (Constellation).
-const PORT: u16 = 9090;
+/// Port on control planes, where nodes look for it (Constellation). The pod has the network of its host.
+const PORT: u16 = 30090;
 
 /// All settings.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
@@ -113,7 +113,7 @@ mod tests {
         let text = "api_server = '10.0.0.1:6443'\nnamespace = 'tec'\n\
                     components = '/c'";
         let settings = Settings::parse(text).unwrap();
-        assert_eq!(settings.listen.port(), 9090);
+        assert_eq!(settings.listen.port(), 30090);
         assert_eq!(settings.kms_uri, kms_uri());
         assert!(settings.control_planes.is_empty() && !settings.dangerous_any_control_plane);
         let trust = &settings.nodes;

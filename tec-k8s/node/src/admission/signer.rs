@@ -32,18 +32,21 @@ impl Signer {
     pub fn new(authority: Authority, client: Client) -> Self {
         Self { authority, nodes: Api::all(client) }
     }
+}
 
-    /// Addresses of all nodes but this one.
-    async fn taken(&self, node: &NodeName) -> Result<BTreeSet<IpAddr>, PortError> {
-        let nodes = self.nodes.list(&ListParams::default()).await;
-        let nodes = nodes.map_err(|error| {
-            PortError::new(PortErrorKind::Unavailable, "list the nodes").because(error)
-        })?;
-        let others = nodes.iter().filter(|one| one.name_any() != node.as_str());
-        let addresses = others.filter_map(|one| one.status.as_ref()?.addresses.as_ref()).flatten();
-        // Names of hosts are among them, too.
-        Ok(addresses.filter_map(|one| one.address.parse().ok()).collect())
-    }
+/// Addresses of all nodes but this one.
+pub(super) async fn taken(
+    nodes: &Api<Node>,
+    node: &NodeName,
+) -> Result<BTreeSet<IpAddr>, PortError> {
+    let nodes = nodes.list(&ListParams::default()).await;
+    let nodes = nodes.map_err(|error| {
+        PortError::new(PortErrorKind::Unavailable, "list the nodes").because(error)
+    })?;
+    let others = nodes.iter().filter(|one| one.name_any() != node.as_str());
+    let addresses = others.filter_map(|one| one.status.as_ref()?.addresses.as_ref()).flatten();
+    // Names of hosts are among them, too.
+    Ok(addresses.filter_map(|one| one.address.parse::<IpAddr>().ok()).collect())
 }
 
 #[async_trait]
@@ -54,7 +57,7 @@ impl KubeletSigner for Signer {
 
     async fn sign(&self, csr: &[u8]) -> Result<String, PortError> {
         let node = self.authority.name(csr)?;
-        let taken = self.taken(&node).await?;
+        let taken = taken(&self.nodes, &node).await?;
         self.authority.clone().reserving(taken).sign(csr).await
     }
 }

@@ -25,8 +25,8 @@ pub use self::directory::{StateDirectory, write_whole};
 pub use self::http::HttpError;
 pub use self::keys::{CallError, KeyBackends, KeyServiceError};
 pub use self::kubeadm::{
-    EtcdTls, ExternalEtcd, Kubeadm, KubeadmPaths, KubeadmSettings, KubeletIdentity, KubeletKey,
-    start_kubelet,
+    ClusterDns, ClusterNetwork, EtcdTls, ExternalEtcd, Kubeadm, KubeadmPaths, KubeadmSettings,
+    KubeletIdentity, KubeletKey, start_kubelet,
 };
 pub use self::luks::{Content, HeaderError, Integrity, LuksDisk, lies_on};
 pub use self::metadata::{

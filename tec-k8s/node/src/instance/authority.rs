@@ -177,6 +177,19 @@ fn ca_key(pem: &SecretBytes) -> Result<KeyPair, AuthorityError> {
 pub fn node_request(
     der: &[u8],
 ) -> Result<(NodeName, CertificateSigningRequestParams), AuthorityError> {
+    let (name, request) = named_request(der)?;
+    let is_address = |one: &SanType| matches!(one, SanType::IpAddress(_));
+    let names = &request.params.subject_alt_names;
+    if names.len() > 1 || !names.iter().all(is_address) {
+        return Err(AuthorityError::Refused("alternative names are not one address"));
+    }
+    Ok((name, request))
+}
+
+/// The node that a request is for by its subject, whatever it wants to be called besides.
+pub(crate) fn named_request(
+    der: &[u8],
+) -> Result<(NodeName, CertificateSigningRequestParams), AuthorityError> {
     let request = CertificateSigningRequestParams::from_der(&der.into());
     let request = request.map_err(AuthorityError::Request)?;
     let subject = &request.params.distinguished_name;
@@ -190,11 +203,6 @@ pub fn node_request(
         .and_then(|name| name.strip_prefix(PREFIX))
         .and_then(|name| name.parse::<NodeName>().ok())
         .ok_or(AuthorityError::Refused("name is not that of a node"))?;
-    let is_address = |one: &SanType| matches!(one, SanType::IpAddress(_));
-    let names = &request.params.subject_alt_names;
-    if names.len() > 1 || !names.iter().all(is_address) {
-        return Err(AuthorityError::Refused("alternative names are not one address"));
-    }
     Ok((name, request))
 }
 

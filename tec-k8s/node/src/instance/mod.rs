@@ -14,6 +14,7 @@ pub mod identity;
 pub mod kept;
 pub mod keys;
 pub mod mapping;
+pub mod network;
 pub mod node;
 pub mod pause;
 pub mod prepare;

@@ -32,6 +32,7 @@ use crate::instance::founder::Founder;
 use crate::instance::gate::InitGate;
 use crate::instance::identity::Identity;
 use crate::instance::kept::{KeptTickets, TicketFile};
+use crate::instance::network::Manifest;
 use crate::instance::node::{Node, Standing};
 use crate::instance::pause::JitteredPause;
 use crate::instance::secret::InitSecretHash;
@@ -148,13 +149,16 @@ impl Parts {
         let identity: Arc<dyn KubeletIdentity> =
             Arc::new(identity.context("make the kubelet's key")?);
         let api_server = patiently(&*pause, || api_server(&*node.metadata)).await;
-        let kubeadm = Kubeadm::new(
-            kubeadm_settings(api_server, &settings.kubernetes),
+        let mut kubeadm = Kubeadm::new(
+            kubeadm_settings(api_server, &settings.kubernetes)?,
             node.paths.clone(),
             this.clone(),
             Arc::clone(&identity),
             Arc::clone(&node.programs),
         )?;
+        if let Some(path) = &settings.kubernetes.network {
+            kubeadm = kubeadm.with_network(Arc::new(Manifest::read(path)?));
+        }
         Ok(Self { pause, this, identity, kubeadm: Arc::new(kubeadm) })
     }
 }
@@ -282,7 +286,7 @@ fn control_plane_ticket(settings: &Settings) -> anyhow::Result<String> {
     }
 }
 
-fn kubeadm_settings(api_server: String, from: &Kubernetes) -> KubeadmSettings {
+fn kubeadm_settings(api_server: String, from: &Kubernetes) -> anyhow::Result<KubeadmSettings> {
     let mut settings = KubeadmSettings::new(api_server);
     let take = |to: &mut String, from: &Option<String>| {
         if let Some(from) = from {
@@ -291,7 +295,13 @@ fn kubeadm_settings(api_server: String, from: &Kubernetes) -> KubeadmSettings {
     };
     take(&mut settings.cluster_name, &from.cluster_name);
     take(&mut settings.service_subnet, &from.service_subnet);
+    take(&mut settings.pod_subnet, &from.pod_subnet);
     take(&mut settings.cri_socket, &from.cri_socket);
+    settings.dns = from.dns;
+    if let Some(path) = &from.kube_proxy {
+        let read = std::fs::read_to_string(path);
+        settings.kube_proxy = read.with_context(|| format!("read {}", path.display()))?;
+    }
     settings.cloud_provider.clone_from(&from.cloud_provider);
     settings.certificate_names.clone_from(&from.certificate_names);
     settings.ignored_preflight_errors.clone_from(&from.ignored_preflight_errors);
@@ -299,7 +309,7 @@ fn kubeadm_settings(api_server: String, from: &Kubernetes) -> KubeadmSettings {
         settings.external_etcd =
             Some(crate::host::ExternalEtcd { endpoints: from.external_etcd.clone(), tls: None });
     }
-    settings
+    Ok(settings)
 }
 
 /// The first node asked no join service; the one that runs on it takes its claim from here. It is

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use tec_core::node::uri::ListedPlaces;
 use tec_support::program;
 
+use crate::host::ClusterDns;
 use crate::instance::trust::Trust;
 
 /// Port of Init (Constellation).
@@ -200,6 +201,14 @@ pub struct Kubernetes {
     pub certificate_names: Vec<String>,
     /// Subnet of services.
     pub service_subnet: Option<String>,
+    /// Subnet of pods; empty where the network plugin has its own.
+    pub pod_subnet: Option<String>,
+    /// Who serves DNS to pods.
+    pub dns: ClusterDns,
+    /// File with a `KubeProxyConfiguration`, in place of the default one.
+    pub kube_proxy: Option<PathBuf>,
+    /// File with the objects of the network of pods, YAML; applied to a cluster that was just made.
+    pub network: Option<PathBuf>,
     /// Socket of the container runtime.
     pub cri_socket: Option<String>,
     /// `external` with a cloud's controllers.
@@ -254,6 +263,8 @@ mod tests {
         assert!(!settings.disk.dangerous_state_elsewhere);
         assert!(!settings.disk.dangerous_formatted_elsewhere);
         assert!(!settings.accept_older_master_secret);
+        assert_eq!(settings.kubernetes.dns, ClusterDns::CoreDns);
+        assert!(settings.kubernetes.network.is_none());
     }
 
     #[test]
@@ -263,6 +274,7 @@ mod tests {
             "recovery_key_services = ['https://bao']",
             "recovery_key_services = ['kms://openbao?url=https://bao&token=t']",
             "[disk]\nintegrity = true",
+            "[kubernetes]\ndns = 'bind'",
             "[metadata]\nkind = 'cloud'",
             "[join_services]\nattestation_keys = ['00']",
             "[join_services]\nendorsement_roots = '/r'\ndangerous_any_measurements = true",

@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 use tec_core::ak::{AkCandidate, AkMatcher, AkReason, Fingerprint, PublicKey};
 use tec_core::flow::{AkOutcome, AkPorts, AkSubmission, ClaimLimits, approve};
 use tec_core::id::MachineId;
-use tec_core::machine::{Machine, RegisteredBy};
+use tec_core::machine::{Machine, MachineState, RegisteredBy};
 use tec_core::node::derive::DiskId;
 use tec_core::node::grant::Claim;
 use tec_core::node::state::Role;
 use tec_core::port::{
-    AkRegistry, CreateOutcome, MachineRegistry as _, PortError, PortErrorKind, UnclaimedLimit,
+    AkRegistry, CreateOutcome, MachineRegistry, PortError, PortErrorKind, UnclaimedLimit,
 };
 
 use crate::rpc::{Enrollments, Settled};
@@ -182,5 +182,13 @@ impl Enrollments for KubeEnrollments {
             AkOutcome::Waiting(_) | AkOutcome::AlreadyWaiting(_) => Ok(Settled::AwaitsApproval),
             AkOutcome::Rejected(_) => Err(PortError::new(PortErrorKind::Denied, operation)),
         }
+    }
+
+    async fn is_in_service(&self, claim: &Claim) -> Result<bool, PortError> {
+        let id = self.machine_id(claim).await?;
+        let machine = MachineRegistry::find(&self.0, &id).await?;
+        let is_active = machine.is_some_and(|machine| machine.state == MachineState::Active);
+        let bound = AkRegistry::bound_to(&self.0, &id).await?;
+        Ok(is_active && bound.is_some_and(|record| record.fingerprint() == claim.ak))
     }
 }

@@ -60,6 +60,9 @@ pub trait Enrollments: fmt::Debug + Send + Sync {
         key: &PublicKey,
         ek: Option<Fingerprint>,
     ) -> Result<Settled, PortError>;
+
+    /// Whether the machine of a claim is in service, with the key of the claim bound to it.
+    async fn is_in_service(&self, claim: &Claim) -> Result<bool, PortError>;
 }
 
 /// Signs kubelet certificates.

@@ -265,6 +265,10 @@ impl Enrollments for Enrolled {
         assert_eq!(claim.ak, key.fingerprint());
         Ok(self.1)
     }
+
+    async fn is_in_service(&self, claim: &Claim) -> Result<bool, PortError> {
+        Ok(self.list().await?.contains(claim))
+    }
 }
 
 /// Requests are just names here.

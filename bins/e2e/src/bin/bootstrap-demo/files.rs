@@ -1,19 +1,21 @@
 //! Files that the programs of a host read.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::json;
 use tec_core::digest::Sha256Digest;
 use tec_e2e::admin::{INIT_SECRET, VERSION};
 
-use crate::host::Host;
-use crate::network::GATEWAY;
+use crate::host::{Host, TPM_PORT};
 
 pub(crate) const NAMESPACE: &str = "trusted-execution-clusters";
-/// Address of the first control plane, where the API server is.
-pub(crate) const API_SERVER: &str = "10.99.0.1";
-pub(crate) const JOIN_PORT: u16 = 30090;
+/// Address of the control plane, where the API server is.
+pub(crate) const API_SERVER: &str = "198.51.100.1";
+const NETWORK: &str = include_str!("network.yaml");
+/// Limits of connection tracking are those of the machine, and no network namespace may change them.
+const KUBE_PROXY: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\n\
+    kind: KubeProxyConfiguration\nmode: nftables\nconntrack: {maxPerCore: 0, min: 0}\n";
 
 fn record(name: &str, role: &str, address: &str) -> serde_json::Value {
     json!({"Name": name, "Role": role, "VPCIP": address})
@@ -24,7 +26,6 @@ pub(crate) fn write_node(
     host: &Host,
     role: &str,
     join_service: Option<&str>,
-    (stub, kubeadm): (&Path, &Path),
 ) -> anyhow::Result<()> {
     let metadata = json!({
         "self": record(&host.name, role, &host.address),
@@ -33,49 +34,44 @@ pub(crate) fn write_node(
         "initSecretHash": format!("sha256:{}", Sha256Digest::of(INIT_SECRET)),
     });
     fs::write(host.path("metadata.json"), metadata.to_string())?;
+    fs::write(host.path("network.yaml"), NETWORK)?;
+    fs::write(host.path("kube-proxy.yaml"), KUBE_PROXY)?;
     let keys = join_service.map(|key| format!("'{key}'")).unwrap_or_default();
-    let (dir, stub, kubeadm) = (host.dir.display(), stub.display(), kubeadm.display());
+    let dir = host.dir.display();
     let settings = format!(
-        "state_directory = '/run/state/constellation'\njoin_port = {JOIN_PORT}\n\
-         [metadata]\nkind = 'file'\npath = '{dir}/metadata.json'\n\
-         [tpm]\ntcti = 'swtpm:host=127.0.0.1,port=2321'\n\
+        "[metadata]\nkind = 'file'\npath = '{dir}/metadata.json'\n\
+         [tpm]\ntcti = 'swtpm:host=127.0.0.1,port={TPM_PORT}'\n\
          [disk]\ndevice = '{dir}/disk'\nkey_file = '{dir}/state.key'\n\
          header_file = '{dir}/state.header'\nunits = ['state.mount']\n\
          dangerous_formatted_elsewhere = true\n\
          dangerous_without_integrity = true\n\
          dangerous_state_elsewhere = true\n\
          [join_services]\nattestation_keys = [{keys}]\ndangerous_any_measurements = true\n\
-         [kubernetes]\nexternal_etcd = ['http://{GATEWAY}:2379']\n\
-         ignored_preflight_errors = ['all']\n\
-         [programs]\nsystemctl = ['{stub}', 'systemctl']\n\
-         kubeadm = ['{stub}', 'kubeadm', '{kubeadm}']\n"
+         [kubernetes]\nnetwork = '{dir}/network.yaml'\nkube_proxy = '{dir}/kube-proxy.yaml'\n"
     );
     Ok(fs::write(host.path("bootstrapper.toml"), settings)?)
 }
 
-/// What the join service on this host reads: it takes these nodes.
-pub(crate) fn write_join_service(
-    host: &Host,
-    nodes: &[&str],
-    control_planes: &[&str],
-) -> anyhow::Result<()> {
-    let list = |keys: &[&str]| {
-        let keys: Vec<String> = keys.iter().map(|key| format!("'{key}'")).collect();
-        keys.join(", ")
-    };
-    let dir = host.dir.display();
-    let components = json!({"kubernetesVersion": VERSION, "components": []});
-    fs::write(host.path("components.json"), components.to_string())?;
+/// What the join service reads, as the ConfigMap of its manifest: it takes these nodes.
+pub(crate) fn write_join_service(host: &Host, nodes: &[&str]) -> anyhow::Result<PathBuf> {
+    let keys: Vec<String> = nodes.iter().map(|key| format!("'{key}'")).collect();
     let settings = format!(
-        "listen = '0.0.0.0:{JOIN_PORT}'\napi_server = '{API_SERVER}:6443'\n\
-         namespace = '{NAMESPACE}'\nstorage_uri = '/run/state/tec/storage-uri'\n\
-         components = '{dir}/components.json'\ncontrol_planes = [{}]\n\
-         [tpm]\ntcti = 'swtpm:host=127.0.0.1,port=2321'\n\
+        "api_server = '{API_SERVER}:6443'\nnamespace = '{NAMESPACE}'\n\
+         storage_uri = '/run/state/tec/storage-uri'\ncomponents = '/etc/tec/components.json'\n\
+         [tpm]\ntcti = 'swtpm:host=127.0.0.1,port={TPM_PORT}'\n\
          [nodes]\nattestation_keys = [{}]\ndangerous_any_measurements = true\n",
-        list(control_planes),
-        list(nodes),
+        keys.join(", "),
     );
-    Ok(fs::write(host.path("join-service.toml"), settings)?)
+    let components = json!({"kubernetesVersion": VERSION, "components": []});
+    let map = json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "tec-join-service", "namespace": "tec-join-service"},
+        "data": {"join-service.toml": settings, "components.json": components.to_string()},
+    });
+    let path = host.path("join-service.json");
+    fs::write(&path, map.to_string())?;
+    Ok(path)
 }
 
 /// The cluster object, whose approval policy the join service keeps to.
@@ -89,19 +85,4 @@ pub(crate) fn write_cluster(host: &Host) -> anyhow::Result<PathBuf> {
     let path = host.path("cluster.json");
     fs::write(&path, cluster.to_string())?;
     Ok(path)
-}
-
-/// How the join service reaches the API server: with the token of its account.
-pub(crate) fn write_kubeconfig(host: &Host, token: &str) -> anyhow::Result<()> {
-    let server = format!("https://{API_SERVER}:6443");
-    let ca = "/etc/kubernetes/pki/ca.crt";
-    let config = json!({
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "c", "cluster": {"server": server, "certificate-authority": ca}}],
-        "users": [{"name": "u", "user": {"token": token}}],
-        "contexts": [{"name": "d", "context": {"cluster": "c", "user": "u"}}],
-        "current-context": "d",
-    });
-    Ok(fs::write(host.path("join-service.kubeconfig"), config.to_string())?)
 }

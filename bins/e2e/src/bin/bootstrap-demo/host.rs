@@ -1,4 +1,4 @@
-//! A host: namespaces, a TPM, a disk, and processes.
+//! A host: namespaces, a TPM, a disk, a container runtime and a kubelet.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,13 @@ use crate::network::{BRIDGE, GATEWAY, ip, run};
 
 /// Room for a header of LUKS2.
 const DISK: u64 = 17 * 1024 * 1024;
-/// Ports of swtpm, each in the network of its host.
-const TPM_PORT: u16 = 2321;
+/// Port of swtpm, in the network of its host.
+pub(crate) const TPM_PORT: u16 = 2321;
 const PROCESS_LIMIT: Duration = Duration::from_mins(5);
 const STEP: Duration = Duration::from_millis(50);
+const BOOT: &str = include_str!("boot.sh");
+const SYSTEMCTL: &str = include_str!("systemctl.sh");
+const CONTAINERD: &str = include_str!("containerd.toml");
 
 /// A process that ends with this value.
 #[derive(Debug)]
@@ -46,37 +49,45 @@ pub(crate) fn pause() {
     thread::sleep(STEP);
 }
 
+/// What runs of a host between two boots.
+#[derive(Debug)]
+struct Running {
+    /// The first one ends process 1 of the host, and with it every other one, when it is dropped.
+    processes: Vec<Process>,
+    /// Process 1, as the machine counts.
+    init: String,
+}
+
 /// A host; gone when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) name: String,
     pub(crate) address: String,
     pub(crate) dir: PathBuf,
-    namespace: String,
-    keeper: Process,
-    tpm: Option<Process>,
-    kubelet: Option<Process>,
+    number: u8,
+    running: Option<Running>,
 }
 
 impl Host {
-    /// The host of this number, with a new TPM and a new disk.
-    pub(crate) fn create(base: &Path, number: u8) -> anyhow::Result<Self> {
+    /// The host of this number, with a new TPM and a new disk; its files are in this folder.
+    pub(crate) fn create(base: &Path, number: u8, folder: &str) -> anyhow::Result<Self> {
         let name = format!("n{number}");
-        let namespace = format!("tec-{name}");
-        let address = format!("10.99.0.{number}");
-        let dir = base.join(&name);
-        for part in ["etc", "lib", "log"] {
-            for sort in ["upper", "work"] {
-                fs::create_dir_all(dir.join(part).join(sort))?;
-            }
+        let (address, dir) = (format!("198.51.100.{number}"), base.join(folder));
+        for part in ["run", "tpm", "kubelet.d"] {
+            fs::create_dir_all(dir.join(part))?;
         }
-        fs::create_dir_all(dir.join("run"))?;
-        fs::create_dir_all(dir.join("tpm"))?;
-        connect(&namespace, number, &address)?;
-        let keeper = keeper(&namespace, &dir)?;
-        let mut host = Self { name, address, dir, namespace, keeper, tpm: None, kubelet: None };
+        for (file, text) in [
+            ("boot.sh", BOOT.to_owned()),
+            ("systemctl", SYSTEMCTL.to_owned()),
+            ("containerd.toml", CONTAINERD.to_owned()),
+            ("kubelet.d/10-host.conf", kubelet(&name)),
+        ] {
+            fs::write(dir.join(file), text)?;
+        }
+        executable(&dir.join("systemctl"))?;
+        let mut host = Self { name, address, dir, number, running: None };
         host.format()?;
-        host.start_tpm()?;
+        host.boot()?;
         Ok(host)
     }
 
@@ -84,13 +95,18 @@ impl Host {
         self.dir.join(name)
     }
 
+    fn namespace(&self) -> String {
+        format!("tec-{}", self.name)
+    }
+
     /// A command inside the host; what it says goes to a file of this name.
     fn command(&self, log: &str, program: &Path) -> anyhow::Result<Command> {
         let log =
             File::options().create(true).append(true).open(self.path(&format!("{log}.log")))?;
+        let init = &self.running.as_ref().context("the host is off")?.init;
         let mut command = Command::new("nsenter");
         command
-            .args(["-t", &self.keeper.0.id().to_string(), "-m", "-n", "--"])
+            .args(["--target", init, "--mount", "--net", "--pid", "--"])
             .arg(program)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
@@ -134,6 +150,13 @@ impl Host {
         Ok(String::from_utf8_lossy(&output.stderr).into_owned())
     }
 
+    /// Gives an image to the container runtime, which pulls none.
+    pub(crate) fn load(&self, archive: &Path) -> anyhow::Result<()> {
+        let archive = archive.display().to_string();
+        let import = ["--namespace", "k8s.io", "images", "import", &archive];
+        self.output(Path::new("ctr"), &import).map(drop)
+    }
+
     fn format(&self) -> anyhow::Result<()> {
         let (disk, key) = (self.path("disk"), self.path("state.key"));
         File::create(&disk)?.set_len(DISK)?;
@@ -147,7 +170,37 @@ impl Host {
         run("cryptsetup", &arguments).map(drop)
     }
 
-    fn start_tpm(&mut self) -> anyhow::Result<()> {
+    fn boot(&mut self) -> anyhow::Result<()> {
+        connect(&self.namespace(), self.number, &self.address)?;
+        let ready = self.path("ready");
+        let _ = fs::remove_file(&ready);
+        let log = File::create(self.path("boot.log"))?;
+        let started = Command::new("nsenter")
+            .arg(format!("--net=/run/netns/{}", self.namespace()))
+            .args(["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"])
+            .args(["--propagation", "private", "sh"])
+            .arg(self.path("boot.sh"))
+            .env("BASE", &self.dir)
+            .env("NAME", &self.name)
+            .env("GATEWAY", GATEWAY)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn();
+        let namespaces = Process(started.context("make namespaces")?);
+        await_file(&ready)?;
+        let parent = namespaces.0.id();
+        let children = format!("/proc/{parent}/task/{parent}/children");
+        let init = fs::read_to_string(&children).context("find process 1 of the host")?;
+        let init = init.trim().to_owned();
+        self.running = Some(Running { processes: vec![namespaces], init });
+        let tpm = self.start_tpm()?;
+        self.running.as_mut().context("the host is off")?.processes.push(tpm);
+        let socket = self.path("run/containerd/containerd.sock");
+        await_file(&socket)
+    }
+
+    fn start_tpm(&self) -> anyhow::Result<Process> {
         let state = format!("dir={}", self.path("tpm").display());
         let pid = self.path("tpm.pid");
         let _ = fs::remove_file(&pid);
@@ -170,78 +223,68 @@ impl Host {
             "--pid",
             &pid_file,
         ];
-        self.tpm = Some(self.spawn("swtpm", Path::new("swtpm"), &arguments)?);
-        await_file(&pid)
+        let tpm = self.spawn("swtpm", Path::new("swtpm"), &arguments)?;
+        await_file(&pid)?;
+        Ok(tpm)
     }
 
-    /// What stands for the kubelet begins to wait until it is wanted.
-    pub(crate) fn start_kubelet(&mut self, stub: &Path, programs: &Path) -> anyhow::Result<()> {
-        let programs = programs.display().to_string();
-        let arguments = ["kubelet", "--node", &self.name, "--programs", &programs];
-        self.kubelet = Some(self.spawn("kubelet", stub, &arguments)?);
-        Ok(())
+    /// Everything of the host ends at once, as when its power fails.
+    fn end(&mut self) {
+        if let Some(Running { processes, init }) = self.running.take() {
+            drop(processes);
+            gone(&init);
+        }
+        let _ = ip(&format!("netns del {}", self.namespace()));
+        remove_cgroups(&self.namespace());
     }
 
-    /// Ends every process of the host but the one that keeps its namespaces: static pods outlive
-    /// what stands for their kubelet.
-    fn end_all(&mut self) -> anyhow::Result<()> {
-        self.kubelet = None;
-        self.tpm = None;
-        let keeper = self.keeper.0.id().to_string();
-        let listed = run("ip", &["netns", "pids", &self.namespace])?;
-        for pid in String::from_utf8(listed)?.split_whitespace() {
-            if pid != keeper {
-                // It may have ended meanwhile.
-                let _ = run("kill", &["-9", pid]);
+    /// The host boots again: its network and the TPM's registers are new, and of memory only the
+    /// mount of the state disk is kept.
+    pub(crate) fn reboot(&mut self) -> anyhow::Result<()> {
+        self.end();
+        for entry in fs::read_dir(self.path("run"))? {
+            let entry = entry?;
+            if entry.file_name() == "state" {
+                continue;
+            }
+            let path = entry.path();
+            if entry.file_type()?.is_dir() {
+                fs::remove_dir_all(path)?;
+            } else {
+                fs::remove_file(path)?;
             }
         }
-        Ok(())
-    }
-
-    /// The host boots again: processes are gone, the TPM's registers are new, and of memory only
-    /// the mount of the state disk is kept.
-    pub(crate) fn reboot(&mut self) -> anyhow::Result<()> {
-        self.end_all()?;
-        let _ = fs::remove_file(self.path("run/kubelet-wanted"));
-        let _ = fs::remove_dir_all(self.path("run/tec-bootstrapper"));
-        self.start_tpm()
+        self.boot()
     }
 }
 
-/// Namespaces of a process that sleeps.
-fn keeper(namespace: &str, dir: &Path) -> anyhow::Result<Process> {
-    let base = dir.display();
-    let overlay = |part: &str, over: &str| {
-        format!(
-            "mount -t overlay tec -o lowerdir={over},upperdir={base}/{part}/upper,\
-             workdir={base}/{part}/work {over}\n"
-        )
-    };
-    let script = format!(
-        "set -e\n{}{}{}mount --bind {base}/run /run\n\
-         mkdir -p /etc/kubernetes/manifests /var/lib/kubelet\n: > {base}/ready\n\
-         exec sleep infinity\n",
-        overlay("etc", "/etc"),
-        overlay("lib", "/var/lib"),
-        overlay("log", "/var/log"),
-    );
-    let log = File::create(dir.join("namespaces.log"))?;
-    let started = Command::new("ip")
-        .args(["netns", "exec", namespace, "unshare", "-m", "--propagation", "private"])
-        .args(["sh", "-c", &script])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(log)
-        .spawn();
-    let keeper = Process(started.context("make namespaces")?);
-    await_file(&dir.join("ready"))?;
-    Ok(keeper)
+/// What differs between this machine and a node: who keeps its cgroups, and its disk, which is that of
+/// whoever runs the demo, full as it may be.
+fn kubelet(name: &str) -> String {
+    format!(
+        "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
+         cgroupDriver: cgroupfs\ncgroupRoot: /tec-{name}\nfailCgroupV1: false\n\
+         evictionHard: {{memory.available: 100Mi, nodefs.available: 0%, \
+         nodefs.inodesFree: 0%, imagefs.available: 0%}}\nimageGCHighThresholdPercent: 100\n"
+    )
+}
+
+fn executable(path: &Path) -> anyhow::Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    Ok(fs::set_permissions(path, fs::Permissions::from_mode(0o755))?)
 }
 
 fn connect(namespace: &str, number: u8, address: &str) -> anyhow::Result<()> {
+    // What a run that was killed left behind.
+    let left = run("ip", &["netns", "pids", namespace]).unwrap_or_default();
+    for pid in String::from_utf8_lossy(&left).split_whitespace() {
+        let _ = run("kill", &["-9", pid]);
+    }
     let _ = ip(&format!("netns del {namespace}"));
     ip(&format!("netns add {namespace}"))?;
     let veth = format!("tec-v{number}");
+    // Its other end may outlive a namespace that is being removed.
+    let _ = ip(&format!("link del {veth}"));
     ip(&format!("link add {veth} type veth peer name eth0 netns {namespace}"))?;
     ip(&format!("link set {veth} master {BRIDGE} up"))?;
     ip(&format!("-n {namespace} addr add {address}/24 dev eth0"))?;
@@ -250,11 +293,43 @@ fn connect(namespace: &str, number: u8, address: &str) -> anyhow::Result<()> {
     ip(&format!("-n {namespace} route add default via {GATEWAY}"))
 }
 
+/// Waits for the end of a process, which that of all others in its namespace comes before.
+fn gone(pid: &str) {
+    let begin = Instant::now();
+    // The state comes after the name, which is in parentheses (proc_pid_stat(5)).
+    let runs = || {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        Some(!stat.rsplit_once(") ")?.1.starts_with('Z'))
+    };
+    while runs() == Some(true) && begin.elapsed() < Duration::from_secs(10) {
+        pause();
+    }
+}
+
+/// Those of a host whose processes are ending, the innermost first.
+fn remove_cgroups(name: &str) {
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(10) {
+        let hierarchies = fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten();
+        let ours = hierarchies.map(|one| one.path().join(name));
+        let ours = ours.chain([Path::new("/sys/fs/cgroup").join(name)]);
+        let left: Vec<_> = ours.filter(|path| path.is_dir()).collect();
+        if left.is_empty() {
+            return;
+        }
+        for path in left {
+            let path = path.display().to_string();
+            let _ = run("find", &[&path, "-depth", "-type", "d", "-exec", "rmdir", "{}", "+"]);
+        }
+        pause();
+    }
+}
+
 fn await_file(path: &Path) -> anyhow::Result<()> {
     let begin = Instant::now();
     while !path.exists() {
         anyhow::ensure!(
-            begin.elapsed() < Duration::from_secs(20),
+            begin.elapsed() < Duration::from_secs(30),
             "{} does not come",
             path.display()
         );
@@ -265,7 +340,6 @@ fn await_file(path: &Path) -> anyhow::Result<()> {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        let _ = self.end_all();
-        let _ = ip(&format!("netns del {}", self.namespace));
+        self.end();
     }
 }

@@ -2,17 +2,20 @@
 
 use std::path::Path;
 
-use anyhow::Context as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
+use crate::files::API_SERVER;
 use crate::host::Host;
 use crate::stage::{Stage, until};
 
-/// Kubeconfigs on a worker.
-const CONFIGS: [&str; 2] =
-    ["/var/lib/kubelet/pki/bootstrap-kubelet.conf", "/etc/kubernetes/kubelet.conf"];
+/// The kubeconfig of a worker's kubelet, and one with the certificate that its join brought.
+const KUBELET: &str = "/etc/kubernetes/kubelet.conf";
+const JOINED: &str = "joined.conf";
+/// Signers of certificates of kubelets, and what they let a key be used for.
+const CLIENT: (&str, &str) = ("kubernetes.io/kube-apiserver-client-kubelet", "client auth");
+const SERVER: (&str, &str) = ("kubernetes.io/kubelet-serving", "server auth");
 /// Whose names certificates are asked for, in which groups.
 const NAMES: [(&str, &str); 4] = [
     ("system:node:n1", "system:nodes"),
@@ -32,39 +35,27 @@ const DENIED: [&[&str]; 8] = [
     &["label", "node", "n1", "x=y"],
 ];
 
+/// A request for a certificate.
+struct Asking<'a> {
+    request: &'a str,
+    name: &'a str,
+    group: &'a str,
+    /// Address of a server.
+    address: &'a str,
+    signer: (&'a str, &'a str),
+}
+
 /// Nothing that the worker has leads to another identity, and nothing in the cluster would give one
 /// to whoever has a bootstrap token.
 pub(crate) fn check(stage: &Stage<'_>, worker: &Host, first: &Host) -> anyhow::Result<()> {
-    let kubectl = stage.args.kubernetes.join("kubectl");
-    let mut asked = Vec::new();
-    for (number, config) in CONFIGS.iter().enumerate() {
-        for arguments in DENIED {
-            let call = [&["--kubeconfig", config], arguments].concat();
-            let why = worker.refusal(&kubectl, &call)?;
-            // Anything else would be a call that did not reach the authorizer.
-            let what = arguments.join(" ");
-            anyhow::ensure!(why.contains(" is forbidden: "), "{config}: {what}: {why}");
-        }
-        for (at, (name, group)) in NAMES.iter().enumerate() {
-            let request = format!("intruder-{number}-{at}");
-            // Being refused at once is as good.
-            if request_certificate(worker, &kubectl, config, &request, name, group).is_ok() {
-                asked.push((request, *name));
-            }
-        }
-        // The controller approves what a node may have: its own name, once more.
-        let own = format!("intruder-{number}-own");
-        let name = format!("system:node:{}", worker.name);
-        request_certificate(worker, &kubectl, config, &own, &name, "system:nodes")?;
-        until("the node's own certificate", || {
-            certificate(stage, first, &own).is_ok_and(|found| found.is_some())
-        })?;
+    let joined = worker.path(JOINED);
+    std::fs::write(&joined, kubeconfig().to_string())?;
+    let joined = joined.display().to_string();
+    for (number, config) in [KUBELET, joined.as_str()].into_iter().enumerate() {
+        denied(stage, worker, config)?;
+        names(stage, worker, first, (number, config))?;
     }
-    // It has looked at all that came before by now.
-    for (request, name) in asked {
-        let found = certificate(stage, first, &request)?;
-        anyhow::ensure!(found.is_none(), "a worker got a certificate for {name}");
-    }
+    server(stage, worker, first)?;
     for binding in ["kubeadm:node-autoapprove-bootstrap", "kubeadm:kubelet-bootstrap"] {
         let found = stage.kubectl(first, &["get", "clusterrolebinding", binding]);
         anyhow::ensure!(found.is_err(), "{binding} is bound");
@@ -74,32 +65,112 @@ pub(crate) fn check(stage: &Stage<'_>, worker: &Host, first: &Host) -> anyhow::R
     for text in ["bootstrap.kubernetes.io/token", "kms-uri"] {
         anyhow::ensure!(!secrets.contains(text), "a Secret has {text}");
     }
-    stage.say("root on the worker tried every call, and became nobody else")
+    stage.say("root on a worker tried every call, and became nobody else")
+}
+
+fn denied(stage: &Stage<'_>, worker: &Host, config: &str) -> anyhow::Result<()> {
+    let kubectl = stage.args.kubernetes.join("kubectl");
+    for arguments in DENIED {
+        let call = [&["--kubeconfig", config], arguments].concat();
+        let why = worker.refusal(&kubectl, &call)?;
+        // Anything else would be a call that did not reach the authorizer.
+        let what = arguments.join(" ");
+        anyhow::ensure!(why.contains(" is forbidden: "), "{config}: {what}: {why}");
+    }
+    Ok(())
+}
+
+/// A worker gets no client certificate but one for its own name.
+fn names(
+    stage: &Stage<'_>,
+    worker: &Host,
+    first: &Host,
+    (number, config): (usize, &str),
+) -> anyhow::Result<()> {
+    let mut asked = Vec::new();
+    for (at, (name, group)) in NAMES.iter().enumerate() {
+        let request = format!("intruder-{number}-{at}");
+        let asking = Asking { request: &request, name, group, address: "", signer: CLIENT };
+        // Being refused at once is as good.
+        if request_certificate(stage, worker, config, &asking).is_ok() {
+            asked.push((request, *name));
+        }
+    }
+    // The controller approves what a node may have: its own name, once more.
+    let (request, group) = (format!("intruder-{number}-own"), "system:nodes");
+    let name = format!("system:node:{}", worker.name);
+    let asking = Asking { request: &request, name: &name, group, address: "", signer: CLIENT };
+    request_certificate(stage, worker, config, &asking)?;
+    until("the node's own certificate", || {
+        certificate(stage, first, &request).is_ok_and(|found| found.is_some())
+    })?;
+    // It has looked at all that came before by now.
+    for (request, name) in asked {
+        let found = certificate(stage, first, &request)?;
+        anyhow::ensure!(found.is_none(), "a worker got a certificate for {name}");
+    }
+    Ok(())
+}
+
+/// The join service denies a serving certificate for the address of the API server.
+fn server(stage: &Stage<'_>, worker: &Host, first: &Host) -> anyhow::Result<()> {
+    let (request, group) = ("intruder-server", "system:nodes");
+    let name = format!("system:node:{}", worker.name);
+    let address = API_SERVER;
+    let asking = Asking { request, name: &name, group, address, signer: SERVER };
+    request_certificate(stage, worker, KUBELET, &asking)?;
+    let denied = || -> anyhow::Result<bool> {
+        let found = stage.json(first, &["csr", request])?;
+        let condition = found.pointer("/status/conditions/0/type").and_then(Value::as_str);
+        anyhow::ensure!(condition != Some("Approved"), "a worker may be the API server");
+        Ok(condition == Some("Denied"))
+    };
+    until("a refusal", || denied().unwrap_or(true))?;
+    anyhow::ensure!(denied()?, "the request is open");
+    Ok(())
+}
+
+fn kubeconfig() -> Value {
+    let pair = |name: &str| format!("/run/state/kubelet/pki/kubelet-client-{name}.pem");
+    let user = json!({"client-certificate": pair("crt"), "client-key": pair("key")});
+    let server = format!("https://{API_SERVER}:6443");
+    let ca = "/etc/kubernetes/pki/ca.crt";
+    json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": server, "certificate-authority": ca}}],
+        "users": [{"name": "u", "user": user}],
+        "contexts": [{"name": "d", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "d",
+    })
 }
 
 fn request_certificate(
+    stage: &Stage<'_>,
     worker: &Host,
-    kubectl: &Path,
     config: &str,
-    request: &str,
-    name: &str,
-    group: &str,
+    asking: &Asking<'_>,
 ) -> anyhow::Result<()> {
     let (key, csr) = (worker.path("intruder.key"), worker.path("intruder.csr"));
     let (key, csr) = (key.display().to_string(), csr.display().to_string());
-    let subject = format!("/O={group}/CN={name}");
+    let subject = format!("/O={}/CN={}", asking.group, asking.name);
     let curve = "ec_paramgen_curve:P-256";
-    let arguments = ["req", "-new", "-newkey", "ec", "-pkeyopt", curve, "-nodes"];
-    let files = ["-subj", &subject, "-keyout", &key, "-out", &csr];
-    worker.output(Path::new("openssl"), &[&arguments[..], &files].concat())?;
+    let mut arguments = vec!["req", "-new", "-newkey", "ec", "-pkeyopt", curve, "-nodes"];
+    arguments.extend(["-subj", &subject, "-keyout", &key, "-out", &csr]);
+    let address = format!("subjectAltName=IP:{}", asking.address);
+    if !asking.address.is_empty() {
+        arguments.extend(["-addext", &address]);
+    }
+    worker.output(Path::new("openssl"), &arguments)?;
+    let (signer, usage) = asking.signer;
     let object = json!({
         "apiVersion": "certificates.k8s.io/v1",
         "kind": "CertificateSigningRequest",
-        "metadata": {"name": request},
+        "metadata": {"name": asking.request},
         "spec": {
             "request": STANDARD.encode(std::fs::read(&csr)?),
-            "signerName": "kubernetes.io/kube-apiserver-client-kubelet",
-            "usages": ["digital signature", "client auth"],
+            "signerName": signer,
+            "usages": ["digital signature", usage],
         },
     });
     let file = worker.path("intruder.json");
@@ -107,13 +178,12 @@ fn request_certificate(
     let file = file.display().to_string();
     let create = ["create", "--validate=false", "-f", &file];
     let call = [&["--kubeconfig", config], &create[..]].concat();
-    worker.output(kubectl, &call).map(drop)
+    worker.output(&stage.args.kubernetes.join("kubectl"), &call).map(drop)
 }
 
 /// What was signed for a request, if anything was.
 fn certificate(stage: &Stage<'_>, first: &Host, request: &str) -> anyhow::Result<Option<String>> {
-    let found = stage.kubectl(first, &["get", "csr", request, "-o", "json"])?;
-    let found: Value = serde_json::from_str(&found).context("read a request")?;
+    let found = stage.json(first, &["csr", request])?;
     let signed = found.pointer("/status/certificate").and_then(Value::as_str);
     Ok(signed.map(str::to_owned))
 }

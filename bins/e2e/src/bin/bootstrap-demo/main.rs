@@ -1,17 +1,21 @@
-//! `bootstrap-demo`: one init and two joins with real kubeadm, then two boots; in network and mount
-//! namespaces of this machine, as root. See `cargo xtask bootstrap-demo`.
+//! `bootstrap-demo`: a cluster of three nodes from `tec init` to renewed certificates, with real
+//! kubeadm, kubelets and pods, in namespaces of this machine, as root. See `cargo xtask bootstrap-demo`.
 //!
 //! ```text
-//!   bridge 10.99.0.254 ── etcd, tec as the admin
-//!     ├─ tec-n1 10.99.0.1  swtpm, bootstrapper: Init ─► kubeadm init; join-service
-//!     ├─ tec-n2 10.99.0.2  swtpm, bootstrapper: ticket ─► kubeadm join, a control plane
-//!     └─ tec-n3 10.99.0.3  swtpm, bootstrapper: ticket ─► kubeadm join, a worker
+//!   bridge 198.51.100.254 ── tec as the admin
+//!     ├─ tec-n1 198.51.100.1  swtpm, containerd, kubelet; bootstrapper: Init ─► kubeadm init, etcd as a
+//!     │                    static pod, add-ons, network; join-service as a pod
+//!     ├─ tec-n2 198.51.100.2  the same programs; bootstrapper: ticket ─► kubeadm join, a worker
+//!     └─ tec-n3 198.51.100.3  another worker, which is removed and comes back as a new machine
 //! ```
-//! Static pods run as processes (`host-stub`), since a machine of tests has no container runtime;
-//! everything else is as on a node.
+//! What stands in for something else: swtpm for the TPM, a file for the state disk (this machine maps
+//! no devices), and a script for systemd.
 
+mod certificates;
+mod cluster;
 mod files;
 mod host;
+mod images;
 mod intruder;
 mod network;
 mod stage;
@@ -23,16 +27,22 @@ use std::process::ExitCode;
 use clap::Parser;
 use tec_support::exit;
 
-/// Plays the bootstrap of a cluster, with real kubeadm.
+/// Plays the life of a bootstrapped cluster on real kubelets.
 #[derive(Debug, Parser)]
 #[command(name = "bootstrap-demo", version)]
 struct Args {
-    /// Directory with bootstrapper, join-service, host-stub and tec.
+    /// Directory with bootstrapper and tec.
     #[arg(long)]
     bin_dir: PathBuf,
-    /// Directory with the programs of Kubernetes.
+    /// Static join-service, for its image.
+    #[arg(long)]
+    join_service: PathBuf,
+    /// Directory with the programs of Kubernetes, and CoreDNS.
     #[arg(long)]
     kubernetes: PathBuf,
+    /// etcd of the version that kubeadm wants.
+    #[arg(long)]
+    etcd: PathBuf,
     /// Directory with the custom resources.
     #[arg(long)]
     crds: PathBuf,

@@ -11,7 +11,7 @@ const LOCK: &str = "/run/tec-bootstrap-demo.lock";
 /// Name of the bridge.
 pub(crate) const BRIDGE: &str = "tec-b0";
 /// Address of this machine on it, and of whatever is no node.
-pub(crate) const GATEWAY: &str = "10.99.0.254";
+pub(crate) const GATEWAY: &str = "198.51.100.254";
 
 /// Runs a program to its end.
 pub(crate) fn run(program: &str, arguments: &[&str]) -> anyhow::Result<Vec<u8>> {

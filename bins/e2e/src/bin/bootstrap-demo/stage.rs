@@ -1,15 +1,19 @@
 //! The hosts, and what is done to them.
 
+use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::host::{Host, Process, pause};
-use crate::{Args, files};
+use anyhow::Context as _;
+use serde_json::Value;
 use tec_e2e::admin::Admin;
 
+use crate::Args;
+use crate::host::{Host, Process, pause};
+
 const ADMIN: &str = "/etc/kubernetes/admin.conf";
-const LIMIT: Duration = Duration::from_mins(4);
+const LIMIT: Duration = Duration::from_mins(3);
 /// Exit status for a disk that has to be recovered first.
 const NOT_READY: i32 = 3;
 
@@ -25,7 +29,7 @@ impl Stage<'_> {
         Ok(writeln!(std::io::stdout(), "{seconds:>4} s  {what}")?)
     }
 
-    pub(crate) fn program(&self, name: &str) -> PathBuf {
+    fn program(&self, name: &str) -> PathBuf {
         self.args.bin_dir.join(name)
     }
 
@@ -35,46 +39,64 @@ impl Stage<'_> {
         host.output(&self.args.kubernetes.join("kubectl"), &all)
     }
 
+    /// Objects of a kind, or one object, as JSON.
+    pub(crate) fn json(&self, host: &Host, arguments: &[&str]) -> anyhow::Result<Value> {
+        let text = self.kubectl(host, &[&["get"][..], arguments, &["-o", "json"]].concat())?;
+        serde_json::from_str(&text).with_context(|| format!("read {}", arguments.join(" ")))
+    }
+
+    /// The same, one by one.
+    pub(crate) fn items(&self, host: &Host, arguments: &[&str]) -> anyhow::Result<Vec<Value>> {
+        let json = self.json(host, arguments)?;
+        let items = json.get("items").and_then(Value::as_array);
+        Ok(items.cloned().unwrap_or_default())
+    }
+
+    pub(crate) fn apply(&self, host: &Host, file: &Path) -> anyhow::Result<()> {
+        let file = file.display().to_string();
+        self.kubectl(host, &["apply", "-f", &file]).map(drop)
+    }
+
     pub(crate) fn bootstrapper(&self, host: &Host, command: &str) -> anyhow::Result<Process> {
         let settings = host.path("bootstrapper.toml").display().to_string();
         let arguments = ["--config", &settings, command];
         host.spawn("bootstrapper", &self.program("bootstrapper"), &arguments)
     }
 
-    /// Makes a host whose settings name the key of the join service; its own key.
-    pub(crate) fn host(
-        &self,
-        base: &Path,
-        number: u8,
-        role: &str,
-        join_service: Option<&str>,
-    ) -> anyhow::Result<(Host, String)> {
-        let mut host = Host::create(base, number)?;
-        let stub = self.program("host-stub");
-        let kubeadm = self.args.kubernetes.join("kubeadm");
-        files::write_node(&host, role, join_service, (&stub, &kubeadm))?;
-        host.start_kubelet(&stub, &self.args.kubernetes)?;
+    /// The attestation key of a host, by its settings.
+    pub(crate) fn key(&self, host: &Host) -> anyhow::Result<String> {
         let settings = host.path("bootstrapper.toml").display().to_string();
         let program = self.program("bootstrapper");
         let key = host.output(&program, &["--config", &settings, "key"])?;
-        Ok((host, key.trim().to_owned()))
-    }
-
-    pub(crate) fn join_service(&self, host: &Host) -> anyhow::Result<Process> {
-        let settings = host.path("join-service.toml").display().to_string();
-        let kubeconfig = host.path("join-service.kubeconfig");
-        let kubeconfig = format!("KUBECONFIG={}", kubeconfig.display());
-        let program = self.program("join-service").display().to_string();
-        let arguments = [&*kubeconfig, &program, "--config", &settings];
-        host.spawn("join-service", Path::new("env"), &arguments)
+        Ok(key.trim().to_owned())
     }
 
     pub(crate) fn boot(&self, host: &mut Host) -> anyhow::Result<()> {
         host.reboot()?;
-        host.start_kubelet(&self.program("host-stub"), &self.args.kubernetes)?;
         let early = self.bootstrapper(host, "run")?;
         ended(host, early, NOT_READY)
     }
+
+    /// Waits until these nodes are there and ready, and no others.
+    pub(crate) fn nodes_are_ready(&self, first: &Host, names: &[&str]) -> anyhow::Result<()> {
+        let names: BTreeSet<String> = names.iter().map(ToString::to_string).collect();
+        until(&format!("{names:?}, ready"), || {
+            self.items(first, &["nodes"]).is_ok_and(|nodes| {
+                let ready: BTreeSet<String> = nodes.iter().filter_map(name_if_ready).collect();
+                ready == names && nodes.len() == names.len()
+            })
+        })
+    }
+}
+
+fn name_if_ready(node: &Value) -> Option<String> {
+    let conditions = node.pointer("/status/conditions")?.as_array()?;
+    let is = |condition: &Value, member: &str, text: &str| {
+        condition.get(member).and_then(Value::as_str) == Some(text)
+    };
+    let ready = conditions.iter().any(|one| is(one, "type", "Ready") && is(one, "status", "True"));
+    let name = node.pointer("/metadata/name")?.as_str()?;
+    ready.then(|| name.to_owned())
 }
 
 pub(crate) fn ended(host: &Host, process: Process, expected: i32) -> anyhow::Result<()> {
@@ -91,8 +113,10 @@ pub(crate) fn ended(host: &Host, process: Process, expected: i32) -> anyhow::Res
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) -> anyhow::Result<()> {
     let begin = Instant::now();
     while !is_so() {
-        anyhow::ensure!(begin.elapsed() < LIMIT, "{what} does not come");
-        pause();
+        anyhow::ensure!(begin.elapsed() < LIMIT, "{what}: not within {} s", LIMIT.as_secs());
+        for _ in 0..10 {
+            pause();
+        }
     }
     Ok(())
 }

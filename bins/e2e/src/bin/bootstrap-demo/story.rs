@@ -2,49 +2,20 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::thread;
 use std::time::Instant;
 
-use anyhow::Context as _;
-use serde_json::Value;
-
-use crate::files::NAMESPACE;
-use crate::host::Host;
-use crate::network::{GATEWAY, Network};
-use crate::stage::{Stage, ended, until};
-use crate::{Args, files, intruder};
 use tec_e2e::admin;
 use tec_e2e::admin::Admin;
 
-/// Namespace and account of the join service, as its manifest says.
-const JOIN_SERVICE: &str = "tec-join-service";
+use crate::certificates::Certificates;
+use crate::host::Host;
+use crate::images::Images;
+use crate::network::Network;
+use crate::stage::{Stage, ended};
+use crate::{Args, certificates, cluster, files, intruder};
 
-/// etcd on the bridge.
-fn etcd(base: &Path) -> anyhow::Result<EtcdProcess> {
-    let log = fs::File::create(base.join("etcd.log"))?;
-    let url = format!("http://{GATEWAY}:2379");
-    let peer = format!("http://{GATEWAY}:2380");
-    let started = Command::new("etcd")
-        .arg("--data-dir")
-        .arg(base.join("etcd"))
-        .args(["--listen-client-urls", &url, "--advertise-client-urls", &url])
-        .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
-        .args(["--initial-cluster", &format!("default={peer}")])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(log)
-        .spawn();
-    Ok(EtcdProcess(started.context("start etcd")?))
-}
-
-struct EtcdProcess(std::process::Child);
-
-impl Drop for EtcdProcess {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+const ALL: [&str; 3] = ["n1", "n2", "n3"];
 
 /// Plays it all.
 pub(crate) fn play(args: &Args) -> anyhow::Result<()> {
@@ -64,49 +35,143 @@ pub(crate) fn play(args: &Args) -> anyhow::Result<()> {
 
 fn acts(stage: &Stage<'_>, base: &Path) -> anyhow::Result<()> {
     let _network = Network::create()?;
-    let _etcd = etcd(base)?;
-    let (mut first, first_key) = stage.host(base, 1, "ControlPlane", None)?;
-    stage.say("three hosts come up: namespaces, swtpm, a LUKS2 disk each")?;
-    let (second, second_key) = stage.host(base, 2, "ControlPlane", Some(&first_key))?;
-    let (mut third, third_key) = stage.host(base, 3, "Worker", Some(&first_key))?;
+    let images = Images::build(stage.args, base)?;
+    stage.say("images of Kubernetes, etcd, CoreDNS and the join service are built")?;
+    let [mut first, second, third] = hosts(&images, base)?;
+    stage.say("3 hosts are up: namespaces, swtpm, a LUKS2 disk, containerd with its images")?;
+    files::write_node(&first, "ControlPlane", None)?;
+    let first_key = stage.key(&first)?;
+    let [second_key, third_key] = [&second, &third].map(|host| worker(stage, host, &first_key));
+    let (second_key, third_key) = (second_key?, third_key?);
 
     init(stage, &first, &first_key)?;
-    files::write_join_service(&first, &[&second_key, &third_key], &[&second_key])?;
-    let service = stage.join_service(&first)?;
-    for (host, what) in [(&second, "a control plane"), (&third, "a worker")] {
-        let process = stage.bootstrapper(host, "run")?;
-        ended(host, process, 0)?;
-        stage.say(&format!("{} joined as {what}", host.name))?;
-    }
-    check_members(stage, &first)?;
-    intruder::check(stage, &third, &first)?;
+    cluster::deploy(stage, &first, &[&second_key, &third_key])?;
+    stage.say("the join service runs as a pod, with the network of its host")?;
+    join(stage, &first, &[&second, &third])?;
+    stage.nodes_are_ready(&first, &ALL)?;
+    cluster::machines_are_bound(stage, &first, 3)?;
+    stage.say("3 nodes are Ready; the operator's registry has all 3, bound")?;
+    let certificates = Certificates::first(&second)?;
+    cluster::services_work(stage, &first, &ALL)?;
+    stage
+        .say("DNS resolves a Service, and a pod on each node reaches those on all 3 through it")?;
+    intruder::check(stage, &second, &first)?;
 
-    stage.boot(&mut third)?;
-    let process = stage.bootstrapper(&third, "recover")?;
-    ended(&third, process, 0)?;
-    let process = stage.bootstrapper(&third, "run")?;
-    ended(&third, process, 0)?;
-    stage.say("the worker booted again and was opened by a rejoin ticket")?;
+    cluster::remove(stage, &first, "n3", &third_key)?;
+    drop(third);
+    stage.nodes_are_ready(&first, &["n1", "n2"])?;
+    stage.say("n3 was removed: Node deleted, key revoked, name free")?;
+    let mut third = reinstall(stage, base, &images, (&first_key, &second_key, &first))?;
+    stage.nodes_are_ready(&first, &ALL)?;
+    cluster::services_work(stage, &first, &ALL)?;
+    stage.say("n3 joined again as a new machine, and serves")?;
 
-    drop(service);
-    stage.boot(&mut first)?;
-    let process = stage.bootstrapper(&first, "recover")?;
-    stage.admin.recover(&first.address, &first_key)?;
-    ended(&first, process, 0)?;
-    let process = stage.bootstrapper(&first, "run")?;
-    ended(&first, process, 0)?;
-    until("the API server", || stage.kubectl(&first, &["get", "--raw=/readyz"]).is_ok())?;
-    stage.say("the first control plane booted again and was opened by a Recover call")?;
-    check_members(stage, &first)?;
+    worker_boots(stage, &mut third)?;
+    certificates.are_renewed(&second)?;
+    let approved = certificates::approved(stage, &first)?;
+    stage.say(&format!(
+        "the kubelet of n2 renewed both certificates; {approved} serving certificates approved"
+    ))?;
+    control_plane_boots(stage, &mut first, &first_key)?;
+    cluster::services_work(stage, &first, &ALL)?;
     check_logs(base)?;
-    stage.say("all three are members, and no log has a secret")
+    stage.say("all 3 nodes serve again, and no log has a secret")
+}
+
+/// Three hosts at once: each waits for its disk more than it works.
+fn hosts(images: &Images, base: &Path) -> anyhow::Result<[Host; 3]> {
+    let create = |number: u8| -> anyhow::Result<Host> {
+        let host = Host::create(base, number, &format!("n{number}"))?;
+        if number == 1 {
+            images.load_control_plane(&host)?;
+        } else {
+            images.load_worker(&host)?;
+        }
+        Ok(host)
+    };
+    thread::scope(|scope| {
+        let hosts = [1, 2, 3].map(|number| scope.spawn(move || create(number)));
+        let [one, two, three] = hosts
+            .map(|host| host.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a host panicked"))));
+        Ok([one?, two?, three?])
+    })
+}
+
+/// Writes the settings of a worker; its key.
+fn worker(stage: &Stage<'_>, host: &Host, join_service: &str) -> anyhow::Result<String> {
+    files::write_node(host, "Worker", Some(join_service))?;
+    stage.key(host)
+}
+
+fn init(stage: &Stage<'_>, first: &Host, key: &str) -> anyhow::Result<()> {
+    let process = stage.bootstrapper(first, "run")?;
+    let id = stage.admin.init(&first.address, key)?;
+    ended(first, process, 0)?;
+    stage.say(&format!(
+        "tec init made cluster {id} of n1: kubeadm's preflight passed and init ran, the disk was \
+         re-keyed, PCR 15 extended"
+    ))?;
+    certificates::live_short(first)?;
+    stage.nodes_are_ready(first, &["n1"])?;
+    let etcd = stage.json(first, &["pod", "etcd-n1", "-n", "kube-system"])?;
+    let phase = etcd.pointer("/status/phase").and_then(serde_json::Value::as_str);
+    anyhow::ensure!(phase == Some("Running"), "etcd is {phase:?}");
+    stage.say("n1 is Ready: etcd is a static pod, the network came with init")
+}
+
+fn join(stage: &Stage<'_>, first: &Host, hosts: &[&Host]) -> anyhow::Result<()> {
+    let began = Instant::now();
+    let run = |host: &&Host| stage.bootstrapper(host, "run");
+    let processes = hosts.iter().map(run).collect::<anyhow::Result<Vec<_>>>()?;
+    for (host, process) in hosts.iter().zip(processes) {
+        ended(host, process, 0)?;
+    }
+    let names: Vec<&str> = hosts.iter().map(|host| host.name.as_str()).collect();
+    let seconds = began.elapsed().as_secs();
+    stage.kubectl(first, &["get", "nodes", "-o", "wide"])?;
+    stage.say(&format!("joined by attested TLS in {seconds} s: {}", names.join(", ")))
+}
+
+/// A new machine, with another TPM and another disk, takes the name and the address of n3.
+fn reinstall(
+    stage: &Stage<'_>,
+    base: &Path,
+    images: &Images,
+    (first_key, second_key, first): (&str, &str, &Host),
+) -> anyhow::Result<Host> {
+    let host = Host::create(base, 3, "n3-new")?;
+    images.load_worker(&host)?;
+    let key = worker(stage, &host, first_key)?;
+    cluster::admit(stage, first, &[second_key, &key])?;
+    join(stage, first, &[&host])?;
+    Ok(host)
+}
+
+fn worker_boots(stage: &Stage<'_>, third: &mut Host) -> anyhow::Result<()> {
+    stage.boot(third)?;
+    let process = stage.bootstrapper(third, "recover")?;
+    ended(third, process, 0)?;
+    let process = stage.bootstrapper(third, "run")?;
+    ended(third, process, 0)?;
+    stage.say("a worker booted again and was opened by a rejoin ticket")
+}
+
+fn control_plane_boots(stage: &Stage<'_>, first: &mut Host, first_key: &str) -> anyhow::Result<()> {
+    stage.boot(first)?;
+    let process = stage.bootstrapper(first, "recover")?;
+    stage.admin.recover(&first.address, first_key)?;
+    ended(first, process, 0)?;
+    let process = stage.bootstrapper(first, "run")?;
+    ended(first, process, 0)?;
+    stage.nodes_are_ready(first, &ALL)?;
+    stage.say("the control plane booted again and was opened by a Recover call")
 }
 
 /// Whatever the programs logged: neither the master key nor the init secret.
 fn check_logs(base: &Path) -> anyhow::Result<()> {
     let secrets = [admin::MASTER_KEY.as_bytes().to_vec(), admin::INIT_SECRET.to_vec()];
     let mut logs = 0;
-    for directory in ["admin", "n1", "n2", "n3"] {
+    for directory in ["admin", "n1", "n2", "n3", "n3-new"] {
         for entry in fs::read_dir(base.join(directory))? {
             let path = entry?.path();
             if path.extension().is_some_and(|extension| extension == "log") {
@@ -117,61 +182,6 @@ fn check_logs(base: &Path) -> anyhow::Result<()> {
             }
         }
     }
-    anyhow::ensure!(logs >= 8, "only {logs} logs were found");
-    Ok(())
-}
-
-fn init(stage: &Stage<'_>, first: &Host, key: &str) -> anyhow::Result<()> {
-    let process = stage.bootstrapper(first, "run")?;
-    let id = stage.admin.init(&first.address, key)?;
-    ended(first, process, 0)?;
-    stage.say(&format!(
-        "tec init made cluster {id} of n1: kubeadm init, disk re-keyed, PCR 15 extended"
-    ))?;
-    let crds = stage.args.crds.display().to_string();
-    stage.kubectl(first, &["apply", "-f", &crds])?;
-    stage.kubectl(first, &["create", "namespace", NAMESPACE])?;
-    // Without an approval policy no key is bound.
-    let cluster = files::write_cluster(first)?.display().to_string();
-    stage.kubectl(first, &["apply", "-f", &cluster])?;
-    // The service runs with the rights of its manifest, and no others.
-    let manifest = stage.args.manifest.display().to_string();
-    stage.kubectl(first, &["apply", "-f", &manifest])?;
-    let account = ["create", "token", JOIN_SERVICE, "-n", JOIN_SERVICE];
-    let token = stage.kubectl(first, &account)?;
-    files::write_kubeconfig(first, token.trim())
-}
-
-/// What stands for a kubelet makes its Node after kubeadm has ended.
-fn check_members(stage: &Stage<'_>, first: &Host) -> anyhow::Result<()> {
-    until("the members", || members_are_there(stage, first).is_ok())?;
-    stage.say("3 nodes, 2 control planes; the operator's registry has all 3, bound")
-}
-
-/// Three nodes, two of them control planes; a machine with a bound key for each; a pod
-/// of the join service for each control plane.
-fn members_are_there(stage: &Stage<'_>, first: &Host) -> anyhow::Result<()> {
-    let items = |kind: &str, namespace: &[&str]| -> anyhow::Result<Vec<Value>> {
-        let mut arguments = vec!["get", kind, "-o", "json"];
-        arguments.extend(namespace);
-        let json: Value = serde_json::from_str(&stage.kubectl(first, &arguments)?)?;
-        let items = json.get("items").and_then(Value::as_array);
-        Ok(items.cloned().unwrap_or_default())
-    };
-    let nodes = items("nodes", &[])?;
-    let mark = "/metadata/labels/node-role.kubernetes.io~1control-plane";
-    let planes = nodes.iter().filter(|node| node.pointer(mark).is_some()).count();
-    anyhow::ensure!(
-        (nodes.len(), planes) == (3, 2),
-        "there are {} nodes, {planes} of them control planes",
-        nodes.len()
-    );
-    let machines = items("machines", &["-n", NAMESPACE])?;
-    let bound = |machine: &&Value| machine.pointer("/status/attestationKey/name").is_some();
-    let bound = machines.iter().filter(bound).count();
-    anyhow::ensure!(bound == 3, "{bound} machines have a bound key, not 3");
-    // Here nothing runs them, but admission let them in, with the TPM's device.
-    let pods = items("pods", &["-n", JOIN_SERVICE])?.len();
-    anyhow::ensure!(pods == 2, "the join service has {pods} pods, not 2");
+    anyhow::ensure!(logs >= 20, "only {logs} logs were found");
     Ok(())
 }

@@ -19,7 +19,7 @@ use crate::vm::stage::{HOST, Stage};
 use crate::vm::table;
 
 /// Port of the join service on a control plane.
-const TICKETS: u16 = 9090;
+const TICKETS: u16 = 30090;
 
 /// The API server of the cluster, on this host.
 struct Cluster {

@@ -39,9 +39,9 @@ pub(crate) struct InitArgs {
     /// Version of Kubernetes and what the node installs, JSON: the file of the join service.
     #[arg(long, value_name = "FILE", conflicts_with = "kubernetes_version")]
     components: Option<PathBuf>,
-    /// Keep kube-proxy.
+    /// Cluster without kube-proxy, for a network that replaces it.
     #[arg(long)]
-    keep_proxy: bool,
+    without_kube_proxy: bool,
     /// File of mode 0600 that the admin's kubeconfig is written to.
     #[arg(long, value_name = "FILE")]
     kubeconfig: PathBuf,
@@ -123,6 +123,6 @@ fn read(args: &InitArgs) -> anyhow::Result<Request> {
         init_secret: secret_line(&args.init_secret_file)?,
         kubernetes_version,
         components,
-        keep_proxy: args.keep_proxy,
+        keep_proxy: !args.without_kube_proxy,
     })
 }

@@ -16,7 +16,7 @@ use tec_core::node::ticket::JoinTicket;
 use tec_core::secret::SecretBytes;
 use zeroize::Zeroizing;
 
-use super::{KubeadmPaths, KubeadmSettings};
+use super::{ClusterDns, KubeadmPaths, KubeadmSettings};
 
 /// Version of kubeadm's own kinds (kubeadm Configuration v1beta4).
 const KUBEADM: &str = "kubeadm.k8s.io/v1beta4";
@@ -109,6 +109,14 @@ fn api_server(paths: &KubeadmPaths, settings: &KubeadmSettings, this: &Instance)
     })
 }
 
+/// With a subnet of pods, the controller manager gives each node a part of it.
+fn networking(settings: &KubeadmSettings) -> Value {
+    match settings.pod_subnet.as_str() {
+        "" => json!({"serviceSubnet": settings.service_subnet}),
+        pods => json!({"serviceSubnet": settings.service_subnet, "podSubnet": pods}),
+    }
+}
+
 fn cluster(
     version: &str,
     paths: &KubeadmPaths,
@@ -131,7 +139,7 @@ fn cluster(
             ("terminated-pod-gc-threshold", "1000".to_owned()),
         ])},
         "scheduler": {"extraArgs": arguments([("profiling", "false".to_owned())])},
-        "networking": {"serviceSubnet": settings.service_subnet},
+        "networking": networking(settings),
     });
     if let (Some(etcd), Some(object)) = (&settings.external_etcd, cluster.as_object_mut()) {
         let mut external = json!({"endpoints": etcd.endpoints});
@@ -145,14 +153,15 @@ fn cluster(
     cluster
 }
 
-fn kubelet(paths: &KubeadmPaths) -> Value {
+/// The kubelet asks the cluster for each serving certificate but the first, which its node brings
+/// along; the join service approves.
+fn kubelet() -> Value {
     json!({
         "apiVersion": KUBELET,
         "kind": "KubeletConfiguration",
         "protectKernelDefaults": true,
         "volumePluginDir": VOLUME_PLUGINS,
-        "tlsCertFile": text(&paths.kubelet_certificate()),
-        "tlsPrivateKeyFile": text(&paths.kubelet_key()),
+        "serverTLSBootstrap": true,
         "tlsCipherSuites": AEAD_CIPHERS,
     })
 }
@@ -175,22 +184,25 @@ pub(super) fn init(
         "localAPIEndpoint": {"advertiseAddress": this.address.to_string(), "bindPort": API_PORT},
         "nodeRegistration": registration(settings, this),
     });
-    documents(&[init, cluster(version, paths, settings, this), kubelet(paths)])
+    let ours = documents(&[init, cluster(version, paths, settings, this), kubelet()]);
+    format!("{ours}---\n{}\n", settings.kube_proxy.trim_end())
 }
 
-/// What `kubeadm init` leaves out: preflight and certificates were done before; what replaces
-/// kube-proxy and DNS is deployed by whoever asked for the cluster.
+/// The phases that `kubeadm init` leaves out: preflight and certificates, which came before, and
+/// the add-ons that the admin replaces.
 ///
 /// # Security
 /// The phase `bootstrap-token` would bind the holders of bootstrap tokens to the automatic approval
 /// of any node's certificate.
-pub(super) fn skipped(proxy: KubeProxy) -> &'static str {
-    match proxy {
-        KubeProxy::Kept => "preflight,certs,bootstrap-token,show-join-command,addon/coredns",
-        KubeProxy::Replaced => {
-            "preflight,certs,bootstrap-token,show-join-command,addon/coredns,addon/kube-proxy"
-        }
+pub(super) fn skipped(proxy: KubeProxy, dns: ClusterDns) -> String {
+    let mut phases = vec!["preflight", "certs", "bootstrap-token", "show-join-command"];
+    if dns == ClusterDns::None {
+        phases.push("addon/coredns");
     }
+    if proxy == KubeProxy::Replaced {
+        phases.push("addon/kube-proxy");
+    }
+    phases.join(",")
 }
 
 /// What kubeadm is to do with the configuration.
@@ -290,7 +302,7 @@ mod tests {
     fn init_has_the_values_of_constellation() {
         let settings = KubeadmSettings::new("api.example.org");
         let text = init("v1.34.3", &KubeadmPaths::host(), &settings, &instance(Role::ControlPlane));
-        let [init, cluster, kubelet] = &parsed(&text)[..] else {
+        let [init, cluster, kubelet, proxy] = &parsed(&text)[..] else {
             panic!("{text}");
         };
         assert_eq!(init["nodeRegistration"]["name"], "node-1");
@@ -316,6 +328,28 @@ mod tests {
         assert!(!text.contains("cloud-provider"), "{text}");
         assert_eq!(cluster.get("etcd"), None);
         assert_eq!(kubelet["protectKernelDefaults"], true);
+        assert_eq!(proxy["mode"], "nftables");
+    }
+
+    #[test]
+    fn pods_have_a_subnet_unless_the_network_plugin_has_its_own() {
+        let mut settings = KubeadmSettings::new("api.example.org");
+        let this = instance(Role::ControlPlane);
+        let networking = |settings: &KubeadmSettings| {
+            let all = parsed(&init("v1.34.3", &KubeadmPaths::host(), settings, &this));
+            all[1]["networking"].clone()
+        };
+        assert_eq!(networking(&settings)["podSubnet"], "10.244.0.0/16");
+        settings.pod_subnet.clear();
+        assert_eq!(networking(&settings).get("podSubnet"), None);
+    }
+
+    #[test]
+    fn kubelets_get_their_serving_certificates_from_the_cluster() {
+        // With a file the kubelet would serve that one for good, past its end.
+        let kubelet = kubelet();
+        assert_eq!(kubelet["serverTLSBootstrap"], true);
+        assert_eq!(kubelet.get("tlsCertFile"), None);
     }
 
     #[test]
@@ -374,9 +408,21 @@ mod tests {
     #[test]
     fn no_cluster_approves_certificates_for_bootstrap_tokens() {
         for proxy in [KubeProxy::Kept, KubeProxy::Replaced] {
-            let mut phases = skipped(proxy).split(',');
-            assert!(phases.any(|phase| phase == "bootstrap-token"));
+            let phases = skipped(proxy, ClusterDns::CoreDns);
+            assert!(phases.split(',').any(|phase| phase == "bootstrap-token"));
         }
+    }
+
+    #[test]
+    fn add_ons_run_unless_the_admin_replaces_them() {
+        let add_ons = |proxy, dns| {
+            let phases = skipped(proxy, dns);
+            let all = phases.split(',').filter_map(|phase| phase.strip_prefix("addon/"));
+            all.map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert!(add_ons(KubeProxy::Kept, ClusterDns::CoreDns).is_empty());
+        assert_eq!(add_ons(KubeProxy::Kept, ClusterDns::None), ["coredns"]);
+        assert_eq!(add_ons(KubeProxy::Replaced, ClusterDns::CoreDns), ["kube-proxy"]);
     }
 
     /// kubeadm itself reads what we write; it must be installed.

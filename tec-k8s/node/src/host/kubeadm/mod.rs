@@ -4,9 +4,11 @@ mod component;
 mod config;
 mod identity;
 mod paths;
+mod serving;
 mod settings;
 
 use std::ffi::OsString;
+use std::fmt;
 use std::fs;
 use std::io::Write as _;
 use std::path::Path;
@@ -31,7 +33,7 @@ use self::config::Attempt;
 
 pub use self::identity::{KubeletIdentity, KubeletKey};
 pub use self::paths::KubeadmPaths;
-pub use self::settings::{EtcdTls, ExternalEtcd, KubeadmSettings};
+pub use self::settings::{ClusterDns, EtcdTls, ExternalEtcd, KubeadmSettings};
 
 const KUBEADM: &str = "kubeadm";
 const SYSTEMCTL: &str = "systemctl";
@@ -59,7 +61,19 @@ pub struct Kubeadm {
     this: Instance,
     identity: Arc<dyn KubeletIdentity>,
     programs: Arc<dyn Programs>,
+    network: Option<Arc<dyn ClusterNetwork>>,
     client: reqwest::Client,
+}
+
+/// Deploys the network of pods of a cluster that was just made.
+#[async_trait]
+pub trait ClusterNetwork: fmt::Debug + Send + Sync {
+    /// Creates or updates what it consists of, as the admin of this kubeconfig; again changes
+    /// nothing.
+    ///
+    /// # Errors
+    /// The API server does not answer, or refuses.
+    async fn apply(&self, kubeconfig: &SecretBytes) -> Result<(), PortError>;
 }
 
 fn unavailable(operation: impl Into<String>, error: std::io::Error) -> PortError {
@@ -86,7 +100,13 @@ impl Kubeadm {
             .map_err(|error| {
                 PortError::new(PortErrorKind::Internal, "make an HTTP client").because(error)
             })?;
-        Ok(Self { settings, paths, this, identity, programs, client })
+        Ok(Self { settings, paths, this, identity, programs, network: None, client })
+    }
+
+    /// The same; a cluster that it makes gets this network.
+    #[must_use]
+    pub fn with_network(self, network: Arc<dyn ClusterNetwork>) -> Self {
+        Self { network: Some(network), ..self }
     }
 
     /// Starts the kubelet, now and at each boot.
@@ -163,6 +183,7 @@ impl Kubeadm {
     fn write_kubelet_pair(&self, certificate: &str) -> Result<(), PortError> {
         let key = self.identity.key().private.expose("the kubelet serves with it");
         write(&self.paths.kubelet_key(), key, PRIVATE)?;
+        serving::place(&self.paths.kubelet_own_pki(), certificate, key)?;
         write(&self.paths.kubelet_certificate(), certificate.as_bytes(), PUBLIC)
     }
 
@@ -268,6 +289,7 @@ pub async fn start_kubelet(programs: &dyn Programs) -> Result<(), PortError> {
 #[async_trait]
 impl ClusterInitializer for Kubeadm {
     async fn prepare(&self, request: &InitRequest) -> Result<(), PortError> {
+        self.settings.leave_out(self.this.address)?;
         self.fetch(&request.components).await?;
         if self.is_begun() {
             return Ok(());
@@ -301,10 +323,15 @@ impl ClusterInitializer for Kubeadm {
         let certificate = self.identity.certify(&self.paths.pki())?;
         self.write_kubelet_pair(&certificate)?;
         self.start_kubelet().await?;
-        let skipped = format!("--skip-phases={}", config::skipped(request.proxy));
+        let skipped = config::skipped(request.proxy, self.settings.dns);
+        let skipped = format!("--skip-phases={skipped}");
         // kubeadm would print a token of a day's life.
         let init = ["init", "--skip-token-print", &skipped];
-        self.run(&kubeadm, "make the cluster", &init, config, INIT_LIMIT).await
+        self.run(&kubeadm, "make the cluster", &init, config, INIT_LIMIT).await?;
+        match &self.network {
+            Some(network) => network.apply(&self.kubeconfig().await?).await,
+            None => Ok(()),
+        }
     }
 
     async fn kubeconfig(&self) -> Result<SecretBytes, PortError> {

@@ -60,6 +60,11 @@ impl KubeadmPaths {
         self.kubelet_pki().join("kubelet-client-key.pem")
     }
 
+    /// Where the kubelet keeps certificates that the cluster gave it.
+    pub(super) fn kubelet_own_pki(&self) -> PathBuf {
+        self.of_host("/var/lib/kubelet/pki")
+    }
+
     /// Where the state disk is mounted.
     pub fn state(&self) -> PathBuf {
         self.of_host("/run/state")

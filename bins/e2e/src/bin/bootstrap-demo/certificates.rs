@@ -1,0 +1,77 @@
+//! Certificates of kubelets that live for minutes, so that they are renewed while somebody watches.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::host::Host;
+use crate::stage::{Stage, until};
+
+const CONTROLLERS: &str = "/etc/kubernetes/manifests/kube-controller-manager.yaml";
+/// A kubelet renews at 70 to 90 per cent of a certificate's life, five minutes of which are before it
+/// was signed (Kubernetes, controller manager): here after 80 to 190 seconds.
+const LIFETIME: &str = "    - --cluster-signing-duration=4m";
+const PKI: &str = "/var/lib/kubelet/pki";
+/// The client certificate, and the serving certificate.
+const PAIRS: [&str; 2] = ["kubelet-client", "kubelet-server"];
+
+/// Certificates that the cluster signs from now on live for minutes.
+pub(crate) fn live_short(first: &Host) -> anyhow::Result<()> {
+    let edit = format!("/^    - kube-controller-manager$/a\\\n{LIFETIME}");
+    // Not in place: the kubelet would run a file beside it, too.
+    let edit = format!("sed '{edit}' {CONTROLLERS} > /etc/kubernetes/edited");
+    let put = format!("{edit} && mv /etc/kubernetes/edited {CONTROLLERS}");
+    first.output(Path::new("sh"), &["-c", &put]).map(drop)
+}
+
+/// The file that a kubelet uses now.
+fn current(host: &Host, pair: &str) -> anyhow::Result<String> {
+    let link = format!("{PKI}/{pair}-current.pem");
+    Ok(host.output(Path::new("readlink"), &[&link])?.trim().to_owned())
+}
+
+/// The certificates of a kubelet at some time.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Certificates([String; 2]);
+
+impl Certificates {
+    /// Those that the cluster gave it, once it has.
+    pub(crate) fn first(host: &Host) -> anyhow::Result<Self> {
+        until(&format!("a serving certificate of {}", host.name), || {
+            let current = current(host, PAIRS[1]);
+            current.is_ok_and(|file| !file.ends_with("-first.pem"))
+        })?;
+        Self::now(host)
+    }
+
+    fn now(host: &Host) -> anyhow::Result<Self> {
+        let [client, server] = PAIRS;
+        Ok(Self([current(host, client)?, current(host, server)?]))
+    }
+
+    /// Waits until both are others.
+    pub(crate) fn are_renewed(&self, host: &Host) -> anyhow::Result<()> {
+        until(&format!("new certificates of {}", host.name), || {
+            Self::now(host).is_ok_and(|now| now.0.iter().zip(&self.0).all(|(new, old)| new != old))
+        })
+    }
+}
+
+/// How many requests of kubelets for serving certificates were approved; none is open or denied.
+pub(crate) fn approved(stage: &Stage<'_>, first: &Host) -> anyhow::Result<usize> {
+    let requests = stage.items(first, &["csr"])?;
+    let serving = requests.iter().filter(|one| {
+        let text = |path: &str| one.pointer(path).and_then(Value::as_str).unwrap_or_default();
+        // As kubelets name theirs.
+        text("/metadata/name").starts_with("csr-")
+            && text("/spec/signerName") == "kubernetes.io/kubelet-serving"
+    });
+    let mut approved = 0;
+    for request in serving {
+        let condition = request.pointer("/status/conditions/0/type").and_then(Value::as_str);
+        let node = request.pointer("/spec/username").and_then(Value::as_str);
+        anyhow::ensure!(condition == Some("Approved"), "a request of {node:?}: {condition:?}");
+        approved += 1;
+    }
+    Ok(approved)
+}

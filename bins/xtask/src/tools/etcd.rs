@@ -1,0 +1,46 @@
+//! etcd in the version that kubeadm wants, from its Go module: that of the distribution is older.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+
+use super::{Tools, is_stamped, remove_dir, scratch, stamp};
+use crate::{process, term};
+
+const NAME: &str = "etcd";
+/// `kubeadm config images list` has it.
+const VERSION: &str = "v3.6.5";
+/// Its module replaces others by directories of its own repository, so `go install` refuses it; as
+/// a dependency it builds.
+const MODULE: &str = "go.etcd.io/etcd/server/v3";
+
+/// Where it is, or would be: not among the programs that others find by PATH.
+pub(crate) fn program(tools: &Tools) -> PathBuf {
+    tools.cache.join(NAME).join(NAME)
+}
+
+/// Builds it unless it is there.
+pub(super) fn ensure(tools: &Tools) -> Result<()> {
+    let place = program(tools);
+    if is_stamped(tools, NAME, VERSION) && place.is_file() {
+        return Ok(());
+    }
+    term::note(&format!("go build of etcd {VERSION} (about a minute on two cores)"));
+    let dir = scratch(tools, NAME)?;
+    let file = dir.join("go.mod");
+    let module = format!("module tec-etcd\n\ngo 1.24.0\n\nrequire {MODULE} {VERSION}\n");
+    fs::write(&file, module).with_context(|| format!("cannot write {}", file.display()))?;
+    let mut build = process::command("go");
+    build
+        .current_dir(&dir)
+        .args(["build", "-mod=mod", "-trimpath", "-ldflags", "-s -w", "-o", NAME, MODULE])
+        .env("CGO_ENABLED", "0");
+    process::capture(&mut build).context("cannot build etcd; it needs a recent Go")?;
+    let folder = tools.cache.join(NAME);
+    fs::create_dir_all(&folder)
+        .and_then(|()| fs::rename(dir.join(NAME), &place))
+        .with_context(|| format!("cannot move etcd to {}", place.display()))?;
+    stamp(tools, NAME, VERSION)?;
+    remove_dir(&dir)
+}
