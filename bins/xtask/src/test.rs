@@ -15,6 +15,9 @@ use crate::{
     services, suites, term, tools, vm,
 };
 
+/// Where tests look for recorded boots, from the root of the repository.
+const FIXTURES: &str = "../shared/fixtures";
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// How long each fuzz target runs
@@ -77,8 +80,12 @@ fn timed(name: &'static str, work: &dyn Fn() -> Result<Count>) -> Step {
 fn tests(root: &Path, tools: &Tools) -> Result<Count> {
     term::step("tests");
     let bin_dir = programs::directory(root)?;
+    let has_fixtures = has_fixtures(root);
     let prepare = |command: &mut Command| {
         command.env("TEC_BIN_DIR", &bin_dir);
+        if !has_fixtures {
+            command.env("TEC_WITHOUT_FIXTURES", "1");
+        }
         tools.environment(command)
     };
     let mut count = suites::run_all(root, &prepare)?;
@@ -89,6 +96,15 @@ fn tests(root: &Path, tools: &Tools) -> Result<Count> {
     prepare(&mut documented)?;
     count.add(suites::counted(&mut documented)?);
     Ok(count)
+}
+
+/// Whether recorded boots and evidence lie beside the repository, which has none of the large ones.
+fn has_fixtures(root: &Path) -> bool {
+    let is_there = root.join(FIXTURES).is_dir();
+    if !is_there {
+        term::failure(&format!("NOT RUN: what needs recorded boots, since there is no {FIXTURES}"));
+    }
+    is_there
 }
 
 /// Tests that only run when they are asked for; what is missing then fails them.

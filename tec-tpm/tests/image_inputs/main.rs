@@ -4,7 +4,6 @@
     clippy::unwrap_used,
     clippy::indexing_slicing,
     clippy::panic,
-    clippy::print_stdout,
     reason = "all of this is test code, its helper functions too"
 )]
 

@@ -81,13 +81,14 @@ impl Cloud {
     /// # Errors
     /// The file cannot be written.
     pub(super) fn write(&self, path: &Path) -> anyhow::Result<()> {
-        let mut script = "mkdir -p /etc/tec\n".to_owned();
-        for (name, text) in &self.files {
-            script += &format!("cat > /etc/tec/{name} <<'{END}'\n{text}\n{END}\n");
-        }
-        for name in &self.services {
-            script += &format!("systemctl start --no-block {name}\n");
-        }
+        let file = |(name, text): &(String, String)| {
+            format!("cat > /etc/tec/{name} <<'{END}'\n{text}\n{END}\n")
+        };
+        let start = |name: &&str| format!("systemctl start --no-block {name}\n");
+        let make = "mkdir -p /etc/tec\n".to_owned();
+        let files = self.files.iter().map(file);
+        let script: String =
+            [make].into_iter().chain(files).chain(self.services.iter().map(start)).collect();
         fs::write(path, script).with_context(|| format!("write {}", path.display()))
     }
 }
