@@ -12,6 +12,14 @@ use super::secret::{SECRET_KEY, path_of};
 /// Disk keys are Secrets of this type; the releases of Helm, which are large, are not.
 const ONLY_OPAQUE: &str = "type=Opaque";
 
+/// A disk key as it was read.
+#[derive(Debug)]
+pub(crate) struct ReadKey {
+    pub(crate) key: SecretBytes,
+    /// Version of the Secret.
+    pub(crate) version: Option<String>,
+}
+
 impl KubeRegistry {
     /// Hands over every disk key, in pages: far fewer requests than one for each.
     ///
@@ -20,14 +28,15 @@ impl KubeRegistry {
     /// handed over already.
     pub(crate) async fn each_disk_key(
         &self,
-        mut take: impl FnMut(MachineId, SecretBytes),
+        mut take: impl FnMut(MachineId, ReadKey),
     ) -> Result<(), PortError> {
         self.permit_soon(Deed::Release, || "read all disk keys".to_owned()).await?;
         each(self.secrets(), whole_pages().fields(ONLY_OPAQUE), |secret| {
             let id = secret.metadata.name.as_deref().and_then(machine_of);
+            let version = secret.metadata.resource_version;
             let key = secret.data.and_then(|mut entries| entries.remove(SECRET_KEY));
             if let Some((id, key)) = id.zip(key) {
-                take(id, SecretBytes::new(key.0));
+                take(id, ReadKey { key: SecretBytes::new(key.0), version });
             }
         })
         .await

@@ -60,6 +60,8 @@ pub use self::attempt::{ATTEMPT, ATTEMPT_REPORTER, AttemptEvents};
 use self::authority::Seen;
 pub use self::authority::record_of;
 pub use self::connect::connect;
+#[cfg(feature = "controller")]
+pub(crate) use self::disk_keys::ReadKey;
 pub use self::error::{is_conflict, port_error};
 #[cfg(feature = "server")]
 pub(crate) use self::image::image_of;

@@ -15,7 +15,6 @@ use kube::{Api, Client, Resource, ResourceExt as _};
 use tec_core::id::MachineId;
 use tec_core::migrate::{Authority, Deed, Role};
 use tec_core::port::{Clock, Entropy, PortError};
-use tec_core::secret::SecretBytes;
 use tec_core::time::Timestamp;
 use tokio::sync::Notify;
 
@@ -27,7 +26,7 @@ use crate::api::{
     AUTHORITY, ApprovedImage, AttestationKey, ConditionKind, FIELD_MANAGER, Machine, Reason,
     TargetStatus, TrustedExecutionCluster,
 };
-use crate::client::{KubeRegistry, ServerClock, record_of, remembered_of};
+use crate::client::{KubeRegistry, ReadKey, ServerClock, record_of, remembered_of};
 use crate::signal;
 
 /// An object to look at, by name.
@@ -110,7 +109,7 @@ pub(super) struct Memory {
     /// Machines that were there at the start and were not looked at yet.
     pub(super) unseen: BTreeSet<String>,
     /// Disk keys that were read at the start, until their machines are looked at.
-    pub(super) read_ahead: BTreeMap<MachineId, SecretBytes>,
+    pub(super) read_ahead: BTreeMap<MachineId, ReadKey>,
     /// Whether it is known which Trustees there are.
     pub(super) is_configured: bool,
     /// Whether they were told of machines since the start.

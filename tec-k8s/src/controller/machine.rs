@@ -11,6 +11,7 @@ use tec_core::luks::content_key;
 use tec_core::machine::MachineState;
 use tec_core::migrate::Deed;
 use tec_core::port::{PortError, PutOutcome, SecretStore as _};
+use tec_core::secret::SecretBytes;
 
 use super::attempt;
 use super::context::Context;
@@ -118,8 +119,7 @@ async fn serve(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<Next,
     let path = ResourcePath::luks_root(id);
     let mut key = None;
     if !ctx.parts.trust.knows_key(id) {
-        let ahead = ctx.memory().read_ahead.remove(id);
-        key = match ahead {
+        key = match read_ahead(ctx, id) {
             Some(key) => Some(key),
             None => ctx.registry.find(&path).await?,
         };
@@ -159,6 +159,13 @@ async fn serve(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<Next,
     }
     tell(ctx, machine, ak.is_some(), &published).await?;
     Ok(Next::Wait)
+}
+
+/// The key that was read at the start, if its Secret is still the same one.
+fn read_ahead(ctx: &Context, id: &MachineId) -> Option<SecretBytes> {
+    let read = ctx.memory().read_ahead.remove(id)?;
+    let secret = ctx.caches.secrets.get(&id.to_string())?;
+    (read.version.is_some() && secret.metadata.resource_version == read.version).then_some(read.key)
 }
 
 /// Makes the disk key, unless there is one, and notes that there is.

@@ -7,8 +7,8 @@
 //!                                        │                               bound to that key
 //!   ConfigMap tec-members, Machine, AttestationKey, Lease, Secret ◄──────┤
 //!   /etc/kubernetes/pki, master secret, components ────────────────────► ticket
-//!   kubelet of a member ─ CertificateSigningRequest ─► renewal: the name and address that it joined
-//!                                                      with, and a machine that is still in service
+//!   kubelet of a member ─ CertificateSigningRequest ─► renewal: the name that it joined with,
+//!                         an address that no other Node has, and a machine that is still in service
 //! ```
 //! It runs on control planes and keeps nothing by itself, so that any number may run.
 

@@ -102,10 +102,25 @@ impl Renewals {
         let found = self.requests.list(&ListParams::default().fields(REQUESTS)).await;
         let found = found.map_err(|error| port_error("list the requests of kubelets", error))?;
         for request in found.items.iter().filter(|one| is_open(one)) {
-            let verdict = self.judge(&request.spec).await?;
-            self.answer(request, verdict).await?;
+            // One that cannot be judged now keeps no other waiting.
+            if let Err(error) = self.consider(request).await {
+                let name = request.name_any();
+                tracing::warn!(
+                    request = name,
+                    error = chain(&error),
+                    "the request of a kubelet waits"
+                );
+            }
         }
         Ok(())
+    }
+
+    async fn consider(&self, request: &CertificateSigningRequest) -> Result<(), PortError> {
+        match self.judge(&request.spec).await? {
+            // It came by somebody else, who may have an approver of their own.
+            Err(Refusal::Unknown) => Ok(()),
+            verdict => self.answer(request, verdict).await,
+        }
     }
 
     async fn judge(

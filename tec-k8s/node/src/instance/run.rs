@@ -18,8 +18,8 @@ use tec_core::node::state::Role;
 use tec_core::node::ticket::NodeName;
 use tec_core::port::{PortError, PortErrorKind};
 use tec_core::system::{SystemClock, SystemEntropy};
+use tec_support::exit;
 use tec_support::exit::CodedError;
-use tec_support::{exit, input};
 use tokio::net::TcpListener;
 
 use crate::instance::authority::Authority;
@@ -42,8 +42,6 @@ use crate::instance::transport::Bounds;
 
 /// First wait between attempts of any sort.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
-/// Largest file with a ticket of a control plane.
-const MAX_TICKET: u64 = 4096;
 
 /// Runs until the node is a member, or `stop`. The exit code.
 ///
@@ -255,7 +253,7 @@ async fn join(settings: &Settings, node: &Node, parts: &Parts) -> anyhow::Result
     let disk = node.disk.id().await?;
     let tickets = TicketClient::new(Arc::new(discovery), disk, parts.this.role, request)
         .with_endorser(Arc::clone(&node.attestation.endorser))
-        .with_control_plane_ticket(control_plane_ticket(settings)?);
+        .with_control_plane_ticket(settings.control_plane_ticket.clone());
     let kept = KeptTickets {
         file: TicketFile::new(&settings.state_directory),
         source: &tickets,
@@ -277,13 +275,6 @@ async fn join(settings: &Settings, node: &Node, parts: &Parts) -> anyhow::Result
         kept.file.remove()?;
     }
     Ok(joined)
-}
-
-fn control_plane_ticket(settings: &Settings) -> anyhow::Result<String> {
-    match &settings.control_plane_ticket {
-        Some(path) => input::text(path, MAX_TICKET),
-        None => Ok(String::new()),
-    }
 }
 
 fn kubeadm_settings(api_server: String, from: &Kubernetes) -> anyhow::Result<KubeadmSettings> {

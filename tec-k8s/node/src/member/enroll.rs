@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::{ListParams, ObjectMeta, PostParams};
 use serde::{Deserialize, Serialize};
-use tec_core::ak::{AkCandidate, AkMatcher, AkReason, Fingerprint, PublicKey};
+use tec_core::ak::{AkCandidate, AkMatcher, AkReason, AkState, Fingerprint, PublicKey};
 use tec_core::flow::{AkOutcome, AkPorts, AkSubmission, ClaimLimits, approve};
 use tec_core::id::MachineId;
 use tec_core::machine::{Machine, MachineState, RegisteredBy};
@@ -137,6 +137,31 @@ fn older_id(disk: DiskId) -> Result<MachineId, PortError> {
     })
 }
 
+/// A TPM can have any number of attestation keys: that one of them was revoked, or that its machine is
+/// out of service, is meant for the TPM.
+async fn ensure_not_refused(
+    aks: &dyn AkRegistry,
+    machines: &dyn MachineRegistry,
+    ek: Fingerprint,
+    ak: &Fingerprint,
+) -> Result<(), PortError> {
+    let keys = aks.list(None).await?;
+    let others = keys.iter().filter(|one| one.ek == Some(ek) && one.fingerprint() != *ak);
+    for other in others {
+        let machine = machines.find(&other.machine).await?;
+        let is_out = machine.is_some_and(|machine| !machine.state.takes_keys());
+        if other.state == AkState::Revoked || is_out {
+            let key = other.fingerprint();
+            let operation = format!(
+                "admit the TPM of attestation key {key}, which was revoked or whose machine is out \
+                 of service; delete its AttestationKey to admit the TPM again"
+            );
+            return Err(PortError::new(PortErrorKind::Denied, operation));
+        }
+    }
+    Ok(())
+}
+
 #[async_trait]
 impl Enrollments for KubeEnrollments {
     async fn list(&self) -> Result<Vec<Claim>, PortError> {
@@ -163,6 +188,9 @@ impl Enrollments for KubeEnrollments {
         ek: Option<Fingerprint>,
     ) -> Result<Settled, PortError> {
         let matcher = self.matcher().await?;
+        if let Some(ek) = ek {
+            ensure_not_refused(&self.0, &self.0, ek, &claim.ak).await?;
+        }
         let id = self.machine_id(claim).await?;
         let now = self.0.clock().now();
         let machine = Machine::unclaimed(id, RegisteredBy::JoinService, now);
@@ -190,5 +218,39 @@ impl Enrollments for KubeEnrollments {
         let is_active = machine.is_some_and(|machine| machine.state == MachineState::Active);
         let bound = AkRegistry::bound_to(&self.0, &id).await?;
         Ok(is_active && bound.is_some_and(|record| record.fingerprint() == claim.ak))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tec_core::testing::{MemoryRegistry, sample};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn another_key_of_a_tpm_that_was_revoked_or_taken_out_of_service_is_refused() {
+        let registry = MemoryRegistry::new();
+        let (aks, machines): (&dyn AkRegistry, &dyn MachineRegistry) = (&registry, &registry);
+        let ek = |number| sample::public_key(100 + number).fingerprint();
+        for number in 1..=3 {
+            let mut record = sample::ak(number, number);
+            record.ek = Some(ek(number));
+            machines.create(&sample::machine(number), UnclaimedLimit::Unlimited).await.unwrap();
+            aks.submit(&record, &sample::line()).await.unwrap();
+        }
+        let other = sample::public_key(9).fingerprint();
+        let refused = async |number| ensure_not_refused(aks, machines, ek(number), &other).await;
+        for number in 1..=3 {
+            refused(number).await.unwrap();
+        }
+        let line = sample::line();
+        aks.revoke(&sample::public_key(1).fingerprint(), &line).await.unwrap();
+        machines.revoke(&sample::machine_id(2), &line).await.unwrap();
+        for number in [1, 2] {
+            assert_eq!(refused(number).await.unwrap_err().kind(), PortErrorKind::Denied);
+        }
+        refused(3).await.unwrap();
+        let own = sample::public_key(1).fingerprint();
+        ensure_not_refused(aks, machines, ek(1), &own).await.unwrap();
     }
 }

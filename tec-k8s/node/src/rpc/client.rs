@@ -1,6 +1,7 @@
 //! The node's side of the join service.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -105,19 +106,31 @@ pub struct TicketClient {
     role: Role,
     csr: Vec<u8>,
     endorser: Option<Arc<dyn Endorser>>,
-    control_plane_ticket: String,
+    control_plane_ticket: Option<PathBuf>,
 }
 
 impl TicketClient {
     /// For this node; `csr` is PKCS #10 in DER.
     pub fn new(dial: Arc<dyn Dial>, disk: DiskId, role: Role, csr: Vec<u8>) -> Self {
-        Self { dial, disk, role, csr, endorser: None, control_plane_ticket: String::new() }
+        Self { dial, disk, role, csr, endorser: None, control_plane_ticket: None }
     }
 
-    /// Shows the ticket with which an admin lets this node be a control plane.
+    /// Shows the ticket with which an admin lets this node be a control plane: what the file has when a
+    /// service is asked.
     #[must_use]
-    pub fn with_control_plane_ticket(self, ticket: String) -> Self {
+    pub fn with_control_plane_ticket(self, ticket: Option<PathBuf>) -> Self {
         Self { control_plane_ticket: ticket, ..self }
+    }
+
+    async fn plane_ticket(&self) -> String {
+        let Some(path) = &self.control_plane_ticket else {
+            return String::new();
+        };
+        tokio::fs::read_to_string(path).await.unwrap_or_else(|error| {
+            let path = path.display();
+            tracing::warn!(%path, %error, "the ticket of a control plane cannot be read");
+            String::new()
+        })
     }
 
     /// Proves the attestation key to services that ask for that.
@@ -136,7 +149,7 @@ impl TicketClient {
             certificate_request: self.csr.clone(),
             is_control_plane: self.role == Role::ControlPlane,
             endorsement,
-            control_plane_ticket: self.control_plane_ticket.clone(),
+            control_plane_ticket: self.plane_ticket().await,
         });
         request.set_timeout(CALL_LIMIT);
         ApiClient::new(channel.clone()).issue_join_ticket(request).await

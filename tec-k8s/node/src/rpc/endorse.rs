@@ -60,6 +60,11 @@ impl Endorsements {
         Self { policy, key: ChallengeKey::random(&*entropy), clock, entropy }
     }
 
+    /// Whether an endorsement key can be proven at all.
+    pub(super) fn can_be_proven(&self) -> bool {
+        self.policy.issuer().is_some()
+    }
+
     /// A challenge for the TPM of the caller.
     pub(super) fn challenge(
         &self,
@@ -129,7 +134,7 @@ pub(super) fn demanded(caller: &Caller) -> Status {
     let ak = caller.ak();
     tracing::debug!(ak.fingerprint = %ak, "an endorsement key has to vouch for a node");
     let sentence = format!(
-        "the settings do not list attestation key {ak}: the endorsement key of its TPM has to vouch for it"
+        "the settings do not list attestation key {ak} for this: the endorsement key of its TPM has to vouch for it"
     );
     Reason::NeedsEndorsementKey.status(tonic::Code::FailedPrecondition, sentence)
 }

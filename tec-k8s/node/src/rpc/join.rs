@@ -17,7 +17,7 @@ use tonic::{Code, Request, Response, Status};
 
 use super::caller::{Caller, refusal};
 use super::convert::TicketRequest;
-use super::endorse::Endorsements;
+use super::endorse::{Endorsements, demanded};
 use super::generated::join::api_server::Api;
 use super::generated::join::{
     ChallengeEndorsementKeyRequest, ChallengeEndorsementKeyResponse, EndorsementProof,
@@ -180,12 +180,20 @@ impl JoinService {
     /// Who may be a control plane, as far as this request goes: a ticket counts where the list does not.
     async fn control_planes(&self, asked: &Asked<'_>) -> Result<ControlPlanes, Status> {
         let listed = plane::by_list(&self.0.control_planes, asked.caller, asked.ek);
-        let Some(tickets) = self.2.as_ref().filter(|_| !asked.plane_ticket.is_empty()) else {
-            return Ok(listed);
-        };
         if plane::is_listed(&listed, asked.caller) {
             return Ok(listed);
         }
+        let Some(tickets) = self.2.as_ref().filter(|_| !asked.plane_ticket.is_empty()) else {
+            let may_prove =
+                self.1.as_ref().is_some_and(|endorsements| endorsements.can_be_proven());
+            // The list may name its endorsement key.
+            return match (listed, asked.ek) {
+                (ControlPlanes::Listed(keys), None) if may_prove && !keys.is_empty() => {
+                    Err(demanded(asked.caller))
+                }
+                (listed, _) => Ok(listed),
+            };
+        };
         let secret = self.measurement_secret().await.map_err(|error| no_ticket(&error))?;
         let judged = tickets.node(&asked.plane_ticket, &secret.cluster_id(&self.0.salt));
         plane::by_ticket(judged, asked.caller, asked.ek)
@@ -228,6 +236,10 @@ impl JoinService {
         };
         let granted = grant(claim, &known, &planes);
         let granted = granted.map_err(|error| denied(claim, error))?;
+        // A machine that joined is known by the key that it joined with, until it boots again.
+        if matches!(granted, Granted::New) && asked.caller.marker() != MarkerState::Unset {
+            return Err(elsewhere(asked.caller, "this machine joined with another key"));
+        }
         let standing = self.0.facts.node(&claim.name).await.map_err(|error| unusable(&error))?;
         let admission = match (granted, standing, claim.role) {
             (_, NodeStanding::Absent, _) => Admission::Whole,

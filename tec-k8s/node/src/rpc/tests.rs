@@ -528,6 +528,9 @@ async fn a_machine_of_another_cluster_gets_no_ticket_and_one_of_ours_goes_on() {
         assert_eq!(refused.code(), Code::PermissionDenied);
         assert_eq!(Reason::of(&refused), Some(Reason::NotAdmitted));
     }
+    // A member whose TPM made another key.
+    let refused = refusal_of(ask(ours, 3).await);
+    assert_eq!(Reason::of(&refused), Some(Reason::NotAdmitted));
     // Nothing was recorded of the stranger.
     ask(MarkerState::Unset, 3).await.unwrap();
 

@@ -127,9 +127,10 @@ fn leftovers(mapper: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
+/// Whoever works with its library: cryptsetup, integritysetup, systemd-cryptsetup, cut to 15 characters.
 fn is_cryptsetup(process: u32) -> bool {
     let name = fs::read_to_string(format!("/proc/{process}/comm"));
-    name.is_ok_and(|name| name.trim() == "cryptsetup")
+    name.is_ok_and(|name| name.contains("crypt") || name.contains("setup"))
 }
 
 fn read_last_sector(mapping: &Path) -> io::Result<()> {
