@@ -107,13 +107,12 @@ async fn a_ticket_or_a_list_may_name_the_endorsement_key_that_a_node_proves() {
         let proof = prove(&channel, attestation).await;
         ask(&channel, IssueJoinTicketRequest { endorsement: Some(proof), ..request(text) }).await
     };
+    let unlisted = with_proof(&intruder, "").await.unwrap_err();
+    assert_eq!(Reason::of(&unlisted), Some(Reason::NotAdmitted));
     assert_refused(with_proof(&intruder, &text).await, "for another node");
     with_proof(&attestation, &text).await.unwrap();
     // Whoever is a member needs no ticket to get its own again.
     with_proof(&attestation, "").await.unwrap();
-
-    let unlisted = with_proof(&intruder, "").await.unwrap_err();
-    assert_eq!(Reason::of(&unlisted), Some(Reason::NotAdmitted));
     cluster.stop().await;
     let cluster = Cluster::taking(&plane, &settings, &[another]).await;
     let channel = connect(&cluster, &intruder).await;

@@ -29,8 +29,6 @@ pub(super) const BEGUN: &str = "each sector is written once";
 pub(super) const SERVED: &str = "Init is served";
 pub(super) const MADE: &str = "the state disk is made and mounted";
 pub(super) const MEMBER: &str = "the node is a member";
-const CLOSED: &str = "closing a mapping that an interrupted cryptsetup left";
-const KILLER: &str = include_str!("../units/member/killer.service");
 /// Another master key than the cluster has.
 const OTHER_KEY: &str = "YGFiY2RlZmdoaWprbG1ub3BxcnN0dXZ3eHl6e3x9fn8";
 
@@ -111,9 +109,6 @@ impl Stage {
         if !rows.is_empty() {
             story.shows("without hands", &table::render(&["machine", "cut after", "disk"], &rows));
         }
-        story.works("cryptsetup is killed during the wipe; the next try makes the disk", || {
-            self.killed_wipe()
-        })?;
         story.shows("systemd-analyze security", &self.exposures()?);
         story.works("a disk of somebody else is named, and stays as it is", || {
             self.foreign(&image)
@@ -204,24 +199,6 @@ impl Stage {
         let mut random = [0; 2];
         SeededEntropy::new(self.settings.seed + u64::from(number)).fill(&mut random);
         whole * u32::from(u16::from_le_bytes(random)) / u32::from(u16::MAX)
-    }
-
-    /// What a killed cryptsetup leaves mapped would keep the disk busy until the next boot.
-    fn killed_wipe(&self) -> anyhow::Result<()> {
-        let mut system = self.initial.of_member(&self.settings, &self.settings.artefacts)?;
-        system.files = system.files.with("etc/systemd/system/killer.service", KILLER).with_link(
-            "etc/systemd/system/network-online.target.wants/killer.service",
-            "/etc/systemd/system/killer.service",
-        );
-        let file = self.settings.artefacts.join("killed.img");
-        system.write(&file)?;
-        let image = self.image("killed", |parts| parts.initial = file)?;
-        let mut member = self.plane("killed", &image)?;
-        let (running, console, _) = boot_until(&mut member.node, &[SERVED])?;
-        ensure!(console.contains(CLOSED), "nothing was left over: {console}");
-        ensure!(console.contains(MADE), "the disk was not made: {console}");
-        running.cut();
-        member.node.discard()
     }
 
     fn foreign(&self, image: &Image) -> anyhow::Result<()> {

@@ -151,6 +151,11 @@ mod tests {
         let program = directory.path().join("cryptsetup");
         fs::copy("/bin/sleep", &program).unwrap();
         let mut running = Command::new(&program).arg("600").spawn().unwrap();
+        // A process has its name some moments after it was started.
+        let begin = std::time::Instant::now();
+        while !is_cryptsetup(running.id()) && begin.elapsed().as_secs() < 60 {
+            std::thread::yield_now();
+        }
         let mapper = directory.path().join("mapper");
         assert_eq!(leftovers(&mapper).unwrap(), [""; 0]);
         fs::create_dir(&mapper).unwrap();
