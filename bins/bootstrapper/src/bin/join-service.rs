@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::Parser;
@@ -39,8 +40,8 @@ async fn run(args: &Args) -> anyhow::Result<u8> {
     let stopped = program::stopped()?;
     let client = Client::try_default().await.context("find the API server")?;
     let attestation = Attestation::open(&settings.tpm)?;
-    let compose::Parts { ports, keys, renewals } =
-        compose::parts(settings, client, &attestation).await?;
+    let compose::Parts { ports, renewals } = compose::parts(settings, client, &attestation).await?;
+    let keys = Arc::clone(&ports.keys);
     let service = LiveService::open(&args.config, ports, attestation)?;
     let listener = TcpListener::bind(settings.listen).await;
     let listener = listener.with_context(|| format!("listen on {}", settings.listen))?;

@@ -27,19 +27,23 @@ pub(super) struct Cloud {
 impl Cloud {
     /// A control plane that waits for Init, and has no peer.
     pub(super) fn of_plane() -> Self {
-        Self::new("plane", "ControlPlane", ADDRESS, &json!([]), "")
+        Self::new("plane", "ControlPlane", ADDRESS, &json!([]), ["", ""])
     }
 
     /// A worker that finds the join service with this key at a port of the host.
     pub(super) fn of_worker(name: &str, host: &str, port: u16, key: &str) -> Self {
         let peers = json!([{"Name": "plane", "Role": "ControlPlane", "VPCIP": host}]);
-        let settings = format!("join_port = {port}\n");
-        let mut cloud = Self::new(name, "Worker", host, &peers, &settings);
-        cloud.trust(key);
-        cloud
+        let (settings, key) = (format!("join_port = {port}\n"), format!("'{key}'"));
+        Self::new(name, "Worker", host, &peers, [&settings, &key])
     }
 
-    fn new(name: &str, role: &str, endpoint: &str, peers: &Value, settings: &str) -> Self {
+    fn new(
+        name: &str,
+        role: &str,
+        endpoint: &str,
+        peers: &Value,
+        [settings, keys]: [&str; 2],
+    ) -> Self {
         let metadata = json!({
             "self": {"Name": name, "Role": role, "VPCIP": ADDRESS},
             "peers": peers, "endpoint": endpoint,
@@ -48,18 +52,10 @@ impl Cloud {
         let settings = format!(
             "{settings}[metadata]\nkind = 'file'\npath = '/etc/tec/metadata.json'\n\
              [disk]\ndevice = '{PARTITION}'\n\
-             [join_services]\ndangerous_any_measurements = true\nattestation_keys = []\n"
+             [join_services]\ndangerous_any_measurements = true\nattestation_keys = [{keys}]\n"
         );
         let cloud = Self { files: Vec::new(), services: Vec::new() };
         cloud.with("metadata.json", &metadata.to_string()).with("bootstrapper.toml", &settings)
-    }
-
-    fn trust(&mut self, key: &str) {
-        for (name, text) in &mut self.files {
-            if name == "bootstrapper.toml" {
-                *text = text.replace("_keys = []", &format!("_keys = ['{key}']"));
-            }
-        }
     }
 
     /// One more file in /etc/tec.

@@ -36,10 +36,8 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 #[expect(clippy::exhaustive_structs, reason = "the program runs all of them")]
 pub struct Parts {
-    /// What the service acts on.
+    /// What the service acts on; its keys are those that [`keep`] keeps.
     pub ports: JoinServicePorts,
-    /// Its keys, which [`keep`] keeps.
-    pub keys: Arc<dyn DataKeys>,
     /// Answers kubelets that need another serving certificate.
     pub renewals: Renewals,
 }
@@ -69,7 +67,7 @@ pub async fn parts(
     let authority = Authority::new(&settings.pki, Arc::clone(&clock), entropy);
     let keys = keys(settings, attestation).await?;
     let ports = JoinServicePorts {
-        keys: Arc::clone(&keys),
+        keys,
         salt: state.measurement_salt,
         enrollments,
         // Those of the settings, as they are then.
@@ -78,7 +76,7 @@ pub async fn parts(
         signer: Arc::new(Signer::new(authority.reserving(reserved.addresses), client.clone())),
         facts: Arc::new(Facts::new(client, settings)),
     };
-    Ok(Parts { ports, keys, renewals })
+    Ok(Parts { ports, renewals })
 }
 
 /// Makes the node that this service runs on a member like all others, which asked for a ticket.

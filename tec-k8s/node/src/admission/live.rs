@@ -93,8 +93,9 @@ impl LiveService {
 
     /// Looks at the files once. What cannot be taken changes nothing, and is logged once.
     pub fn look(&self) {
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        // Read before the lock, which every new connection takes.
         let now = content(&self.config);
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if now == current.seen {
             return;
         }

@@ -15,6 +15,7 @@ use tec_core::node::port::TicketSource;
 use tec_core::node::state::Role;
 use tec_core::node::ticket::{JoinTicket, RejoinTicket};
 use tec_core::port::{PortError, PortErrorKind};
+use tokio::io::AsyncReadExt as _;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
@@ -98,6 +99,9 @@ fn asked_to_prove<'e, T>(
     endorser.filter(|_| is_asked).map(|one| &**one)
 }
 
+/// No file with the ticket of a control plane is read any further.
+const MAX_TICKET: u64 = 4096;
+
 /// Asks join services for a ticket.
 #[derive(Clone, Debug)]
 pub struct TicketClient {
@@ -126,7 +130,13 @@ impl TicketClient {
         let Some(path) = &self.control_plane_ticket else {
             return String::new();
         };
-        tokio::fs::read_to_string(path).await.unwrap_or_else(|error| {
+        let read = async {
+            let mut text = String::new();
+            let file = tokio::fs::File::open(path).await?;
+            file.take(MAX_TICKET).read_to_string(&mut text).await?;
+            std::io::Result::Ok(text)
+        };
+        read.await.unwrap_or_else(|error| {
             let path = path.display();
             tracing::warn!(%path, %error, "the ticket of a control plane cannot be read");
             String::new()
