@@ -163,11 +163,14 @@ async fn synced(ctx: &Context) {
 /// Reads the disk keys of all machines that have one. A key that is not among them is read when its
 /// machine is looked at.
 async fn read_ahead(ctx: &Context) {
-    let has_key = |id: &MachineId| {
-        let machines = ctx.caches.machines.indexed(&id.to_string());
-        let mut statuses = machines.iter().filter_map(|machine| machine.status.as_ref());
-        statuses.any(|status| status.key_secret.is_some())
+    let is_keyed = |machine: &Arc<Machine>| {
+        machine.status.as_ref().is_some_and(|status| status.key_secret.is_some())
     };
+    if !ctx.caches.machines.all().iter().any(is_keyed) {
+        return;
+    }
+    let has_key =
+        |id: &MachineId| ctx.caches.machines.indexed(&id.to_string()).iter().any(is_keyed);
     let mut keys = BTreeMap::new();
     let read = ctx.registry.each_disk_key(|id, key| {
         if has_key(&id) {
