@@ -25,7 +25,7 @@ use super::metrics::Metrics;
 use super::parts::Parts;
 use super::queue::Next;
 use super::{attempt, cluster, image, key, machine, sweep, sync};
-use crate::api::{AUTHORITY, FIELD_MANAGER};
+use crate::api::{AUTHORITY, FIELD_MANAGER, Machine};
 use crate::signal::Metric;
 
 /// Objects that are looked at at the same time.
