@@ -6,6 +6,9 @@
 
 use std::fmt;
 
+/// Where the pages are.
+const PAGES: &str = "https://github.com/trusted-execution-clusters/tec/blob/main/docs/errors/";
+
 macro_rules! codes {
     ($($name:ident = $text:literal, $status:literal, $title:literal, $cause:literal, $fix:literal;)*) => {
         /// An error code. Families: R register, A attest, K key, P policy, T TLS, I image,
@@ -23,6 +26,11 @@ macro_rules! codes {
             /// The code as it is printed.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $text),* }
+            }
+
+            /// Address of its page.
+            pub fn url(self) -> String {
+                format!("{PAGES}{self}.md")
             }
 
             /// HTTP status that goes with it.
@@ -141,6 +149,10 @@ codes! {
     MachineUnknown = "TEC-A403", 401, "the machine is not known",
         "The machine was never registered, was removed, or was revoked.",
         "See `tec machine list`; register the machine again if it is yours.";
+    NoAttempt = "TEC-A410", 404, "no boot is recorded",
+        "No evidence was sent to this server: the node has not booted since it registered, or does not reach \
+         the key broker.",
+        "Start the node. If it is up, compare the address in its Clevis pin with `tec status`, and read its console.";
     AkNotBound = "TEC-A404", 401, "the attestation key is not bound to this machine",
         "The key that signed is unknown, waits for approval, was revoked, or belongs to another machine.",
         "See `tec ak list`; approve with `tec ak approve`, or register the node again.";
@@ -263,15 +275,24 @@ codes! {
     StoreFull = "TEC-S507", 503, "the disk is full",
         "The store could not write; nothing of the request was kept.",
         "Free space on the disk of the state directory. The server resumes by itself.";
-    StoreAccess = "TEC-S403", 503, "the state directory has the wrong owner or mode",
-        "Files with keys must belong to the user of the server and be closed to all others.",
-        "chown it to the server's user; chmod 700 the directory and 600 its files.";
+    StoreAccess = "TEC-S403", 503, "the state directory is not accessible to this user, or open to others",
+        "Files with keys belong to the user of the server and are closed to all others.",
+        "Run the command as the user of the server. If the mode is wrong, chmod 700 the directory and 600 its files.";
     StoreVersion = "TEC-S505", 503, "the store was written by a newer version",
         "The schema version in the file is higher than this program knows.",
         "Use the newer program; stores are not downgraded.";
     StoreUnavailable = "TEC-S503", 503, "the store cannot be used now",
         "The database is locked by another process, or the writer stopped.",
         "Check for a second server on the same state directory.";
+    SettingsConflict = "TEC-S409", 409, "a flag contradicts the settings of the state directory",
+        "`tec bootstrap init` wrote the settings to tec.toml, and nodes keep what they were given then.",
+        "Leave the flag out. To change a setting, edit tec.toml, then start the server.";
+    SettingsMalformed = "TEC-S422", 422, "the settings of the state directory are malformed",
+        "tec.toml is not TOML, or a key in it is not the long name of a flag of `tec serve`.",
+        "Correct the line that the message names; `tec serve --help` lists the flags.";
+    ServerRunning = "TEC-S410", 409, "a server runs on this state directory already",
+        "Another `tec serve` holds the lock of the state directory.",
+        "Stop the other server first, or give this one a --state-dir of its own.";
 
     ClusterForbidden = "TEC-C403", 403, "the cluster does not allow this",
         "The user of the kubeconfig has no right to it, or the credentials ended.",

@@ -3,7 +3,7 @@
 //! ```text
 //! TEC-A412 the boot is not one of an approved image
 //! attempt 1f6f3c5e-0d5b-4b3c-9a55-3f1f3b8b8f2e
-//! see: tec explain 1f6f3c5e-0d5b-4b3c-9a55-3f1f3b8b8f2e, docs/errors/TEC-A412.md
+//! see: tec explain 1f6f3c5e-0d5b-4b3c-9a55-3f1f3b8b8f2e, https://github.com/trusted-execution-clusters/tec/blob/main/docs/errors/TEC-A412.md
 //! ```
 
 use std::fmt;
@@ -78,7 +78,7 @@ impl fmt::Display for Report {
             (None, Some(machine)) => write!(f, "see: tec explain {machine}, ")?,
             (None, None) => write!(f, "see: ")?,
         }
-        write!(f, "docs/errors/{code}.md")
+        f.write_str(&code.url())
     }
 }
 
@@ -96,7 +96,7 @@ mod tests {
         assert_eq!(
             report.to_string(),
             format!(
-                "TEC-A412 {}\nattempt {ID}\nsee: tec explain {ID}, docs/errors/TEC-A412.md",
+                "TEC-A412 {}\nattempt {ID}\nsee: tec explain {ID}, https://github.com/trusted-execution-clusters/tec/blob/main/docs/errors/TEC-A412.md",
                 Code::PcrMismatch.title()
             )
         );
@@ -110,7 +110,12 @@ mod tests {
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.len(), 3);
         assert_eq!(lines[1], "tried https://kbs: refused");
-        assert_eq!(lines[2], format!("see: tec explain {ID}, docs/errors/TEC-A401.md"));
+        assert_eq!(
+            lines[2],
+            format!(
+                "see: tec explain {ID}, https://github.com/trusted-execution-clusters/tec/blob/main/docs/errors/TEC-A401.md"
+            )
+        );
     }
 
     #[test]
@@ -123,6 +128,6 @@ mod tests {
         assert!(lines[1].len() <= MAX_CAUSE);
         let empty = Report::new(Code::NodeTpm, " \n").to_string();
         assert_eq!(empty.lines().count(), 3);
-        assert!(empty.ends_with("see: docs/errors/TEC-N500.md"));
+        assert!(empty.ends_with("see: https://github.com/trusted-execution-clusters/tec/blob/main/docs/errors/TEC-N500.md"));
     }
 }

@@ -47,7 +47,12 @@ fn the_first_boot_seals_and_later_boots_of_the_same_image_open() {
     assert_eq!(String::from_utf8_lossy(&output.stderr).lines().count(), 3);
     assert_eq!(lines[0], format!("TEC-A412 {}", Code::PcrMismatch.title()));
     let attempt = lines[1].strip_prefix("attempt ").unwrap();
-    assert_eq!(lines[2], format!("see: tec explain {attempt}, docs/errors/TEC-A412.md"));
+    assert_eq!(
+        lines[2],
+        format!(
+            "see: tec explain {attempt}, https://github.com/trusted-execution-clusters/tec/blob/main/docs/errors/TEC-A412.md"
+        )
+    );
     let id = attempt.parse().unwrap();
     let found = AttemptLog::find(&*world.registry, &id);
     let found = world.runtime.block_on(found).unwrap().unwrap();
@@ -193,7 +198,12 @@ fn a_cleared_tpm_is_told_as_such_and_gets_no_new_key() {
     let lines = refused(&world.decrypt(&other, &sealed));
     assert!(lines[0].starts_with("TEC-A404 "), "{lines:?}");
     assert!(lines[1].contains("at 0x81010002"), "{lines:?}");
-    assert_eq!(lines[2], format!("see: tec explain {machine}, docs/errors/TEC-A404.md"));
+    assert_eq!(
+        lines[2],
+        format!(
+            "see: tec explain {machine}, https://github.com/trusted-execution-clusters/tec/blob/main/docs/errors/TEC-A404.md"
+        )
+    );
     let shown = refused(&world.agent(&other, &["ak", "show"]));
     assert!(shown[1].contains("node-agent ak create"), "{shown:?}");
 }

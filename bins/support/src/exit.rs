@@ -78,9 +78,10 @@ fn print_error(error: &anyhow::Error) {
     let _ = match coded {
         Some(CodedError { code, .. }) => writeln!(
             stderr,
-            "{on}error{off} {code}: {text}\n  cause: {}\n  fix:   {}\n  more:  docs/errors/{code}.md",
+            "{on}error{off} {code}: {text}\n  cause: {}\n  fix:   {}\n  more:  {}",
             code.cause(),
-            code.fix()
+            code.fix(),
+            code.url()
         ),
         None => writeln!(stderr, "{on}error{off}: {text}"),
     };

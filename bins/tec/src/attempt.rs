@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use tec_core::attest::Attempt;
 use tec_core::boot::BootState;
+use tec_core::code::Code;
 use tec_core::explain::{EventFinding, ExpectedComponent, PcrMismatch, RegisterStates, StepState};
 use tec_core::pcr::PcrIndex;
 
@@ -60,19 +61,24 @@ pub(crate) fn render(attempt: &Attempt) -> String {
         text += &render_mismatch(mismatch);
     }
     if let Some(code) = attempt.ladder.code {
-        let _ = write!(
-            text,
-            "{code} {}\n  cause: {}\n  fix:   {}\n  more:  docs/errors/{code}.md",
-            code.title(),
-            code.cause(),
-            code.fix()
-        );
+        text += &page(code);
     }
     text
 }
 
 fn detail(state: StepState, detail: &str) -> &str {
     if state == StepState::NotReached { "not reached" } else { detail }
+}
+
+/// What is known of a code without looking at anything.
+pub(crate) fn page(code: Code) -> String {
+    format!(
+        "{code} {}\n  cause: {}\n  fix:   {}\n  more:  {}",
+        code.title(),
+        code.cause(),
+        code.fix(),
+        code.url()
+    )
 }
 
 /// Which registers depend on which part, and which images have it.

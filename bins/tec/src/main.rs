@@ -12,6 +12,7 @@ mod output;
 mod recovery;
 mod reference;
 mod serve;
+mod settings;
 mod state;
 
 use std::path::PathBuf;
@@ -38,7 +39,7 @@ fn main() -> ExitCode {
     tec_support::exit::finish(if is_plugin {
         run_plugin(Plugin::parse())
     } else {
-        run(Cli::parse())
+        settings::command_line().and_then(run)
     })
 }
 

@@ -1,12 +1,15 @@
 //! The state directory: the store, and what the running server wrote about itself.
 
 use std::collections::BTreeSet;
+use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
+use tec_core::code::Code;
 use tec_core::endpoint::{BaseUrl, Endpoint};
 use tec_core::ignition::ClevisPinGenerator;
 use tec_core::migrate::belonging::Demands;
@@ -18,6 +21,14 @@ use tec_support::files::write_private;
 
 /// File in which a server says where it listens.
 const ENDPOINTS: &str = "endpoints.json";
+
+/// The file of the store.
+const DATABASE: &str = "tec.db";
+
+/// File that a running server locks.
+const LOCK: &str = "serve.lock";
+const LOCK_TRIES: u32 = 10;
+const LOCK_PAUSE: Duration = Duration::from_millis(100);
 
 /// File in which a server says whom it lets in.
 const SAID: &str = "demands.json";
@@ -36,13 +47,49 @@ pub(crate) fn open(directory: &Path) -> anyhow::Result<Arc<Store>> {
 
 /// Opens the store of a server that was started before: commands that only look must not make one.
 pub(crate) fn open_existing(directory: &Path) -> anyhow::Result<Arc<Store>> {
-    if !directory.exists() {
+    // A directory that is closed to this user is no directory without a store.
+    if let Ok(false) = directory.join(DATABASE).try_exists() {
         anyhow::bail!(
-            "there is no state directory {}; start `tec serve`, or give --state-dir",
+            "{} is no state directory: there is no {DATABASE} (choose another with --state-dir, or create \
+             one with `tec bootstrap init --public-host HOST`)",
             directory.display()
         );
     }
     open(directory)
+}
+
+/// The lock of a server that runs; ends with the process.
+#[derive(Debug)]
+pub(crate) struct Running(#[expect(dead_code, reason = "held, not read")] File);
+
+impl Running {
+    /// Says that a server runs on a state directory.
+    ///
+    /// # Errors
+    /// Another one does.
+    pub(crate) async fn mark(directory: &Path) -> anyhow::Result<Self> {
+        let path = directory.join(LOCK);
+        let file =
+            File::create(&path).with_context(|| format!("cannot open {}", path.display()))?;
+        for _ in 0..LOCK_TRIES {
+            match file.try_lock() {
+                Ok(()) => return Ok(Self(file)),
+                // A command that looks holds it for a moment.
+                Err(TryLockError::WouldBlock) => tokio::time::sleep(LOCK_PAUSE).await,
+                Err(TryLockError::Error(error)) => {
+                    return Err(error).with_context(|| format!("cannot lock {}", path.display()));
+                }
+            }
+        }
+        let context = format!("a server runs on {} already", directory.display());
+        Err(CodedError::new(Code::ServerRunning, context).into())
+    }
+
+    /// Whether a server runs on a state directory.
+    pub(crate) fn is(directory: &Path) -> bool {
+        let file = File::open(directory.join(LOCK));
+        file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    }
 }
 
 /// Where nodes reach a server, and what they are told.

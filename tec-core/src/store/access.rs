@@ -32,7 +32,13 @@ pub(super) fn check(dir: &Path) -> Result<(), StoreError> {
     }
     let metadata = fs::metadata(dir).map_err(|error| StoreError::file("look at", dir, error))?;
     if !metadata.is_dir() {
-        return Err(wrong(dir, "is not a directory", "name the state directory".to_owned()));
+        return Err(wrong(dir, "is not a directory", "choose another with --state-dir".to_owned()));
+    }
+    let (owner, user) = (metadata.uid(), rustix::process::geteuid().as_raw());
+    if owner != user {
+        // Taking the directory over would lock its server out.
+        let found = format!("belongs to user {owner}, and this command runs as user {user}");
+        return Err(wrong(dir, &found, format!("run it as that user, with sudo -u '#{owner}'")));
     }
     check_owner_and_mode(dir, &metadata, DIRECTORY_MODE)?;
     FILES.iter().try_for_each(|name| check_file(&dir.join(name)))

@@ -18,7 +18,7 @@ type Cause = Box<dyn Error + Send + Sync>;
 #[non_exhaustive]
 pub enum StoreError {
     /// The state directory or a file in it has the wrong owner, mode or type.
-    #[error("{} {found}; fix: {fix}", path.display())]
+    #[error("{} {found} ({fix})", path.display())]
     Access {
         /// Directory or file.
         path: PathBuf,
@@ -131,6 +131,11 @@ impl StoreError {
     pub(super) fn file(operation: &'static str, path: &Path, source: io::Error) -> Self {
         if source.kind() == io::ErrorKind::StorageFull {
             return Self::Full { operation, source: source.into() };
+        }
+        if source.kind() == io::ErrorKind::PermissionDenied {
+            let found = format!("is closed to this user (cannot {operation} it)");
+            let fix = "run the command as the user of the server".to_owned();
+            return Self::Access { path: path.to_owned(), found, fix };
         }
         Self::File { operation, path: path.to_owned(), source }
     }

@@ -35,8 +35,15 @@ pub fn predict(
     banks: Banks,
 ) -> anyhow::Result<Prediction> {
     let image = chain.choice.open(path).map_err(|error| {
-        let tried = format!("open {}", path.display());
-        CodedError::caused(error.code(), tried, error)
+        let path = path.display();
+        if is_reference(&path.to_string()) {
+            let tried = format!(
+                "{path} is an image in a registry, and a path is needed (copy it first: skopeo copy \
+                 docker://{path} oci:image; on Kubernetes: kubectl tec image approve)"
+            );
+            return CodedError::new(Code::ImageUnreadable, tried);
+        }
+        CodedError::caused(error.code(), format!("cannot open {path}"), error)
     })?;
     let predictor = chosen(predictor_of(&image), chain).with_banks(banks);
     let predicted = predictor.predict(&Shown::new(&image), machine);
@@ -44,6 +51,16 @@ pub fn predict(
         let tried = format!("predict the boot of {}", path.display());
         CodedError::caused(Code::ImageUnreadable, tried, error)
     })?)
+}
+
+/// Whether a path that cannot be opened looks like `registry.example/name:tag` or `…@sha256:…`.
+fn is_reference(path: &str) -> bool {
+    let Some((registry, rest)) = path.split_once('/') else {
+        return false;
+    };
+    (registry.contains('.') || registry.contains(':'))
+        && !registry.starts_with('.')
+        && rest.contains(':')
 }
 
 /// The predictor that follows what the flags say.

@@ -2,22 +2,25 @@
 
 use std::path::Path;
 
+use anyhow::Context as _;
 use clap::Args;
+use serde::Serialize;
 use tec_core::attest::Attempt;
 use tec_core::code::Code;
 use tec_core::id::{AttemptId, MachineId};
-use tec_core::port::AttemptLog;
+use tec_core::port::{AttemptLog, MachineRegistry};
 use tec_core::store::Store;
 use tec_support::exit::{CodedError, OK};
 
 use super::coded;
-use crate::attempt::render;
+use crate::attempt::{page, render};
 use crate::output::Output;
 use crate::state::open_existing;
 
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
-    /// Machine id or attempt id; without it, the last attempt of all.
+    /// Id or name of a machine, id of an attempt, or an error code, which needs no server (default:
+    /// the latest attempt)
     pub(crate) subject: Option<String>,
 }
 
@@ -26,6 +29,10 @@ pub(crate) async fn explain(
     args: ExplainArgs,
     output: Output,
 ) -> anyhow::Result<u8> {
+    if let Some(code) = args.subject.as_deref().and_then(|text| text.parse::<Code>().ok()) {
+        output.print(&Page::of(code), |_| page(code))?;
+        return Ok(OK);
+    }
     let store = open_existing(state_dir)?;
     let attempt = find(&store, args.subject.as_deref()).await?;
     output.print(&attempt, render)?;
@@ -40,20 +47,47 @@ async fn find(store: &Store, subject: Option<&str>) -> anyhow::Result<Attempt> {
     {
         return Ok(attempt);
     }
-    let machine = subject
-        .map(|text| {
-            text.parse::<MachineId>().map_err(|error| {
-                CodedError::caused(Code::MachineUnknown, format!("explain {text:?}"), error)
-            })
-        })
-        .transpose()?;
+    let machine = subject.map(|text| machine(store, text)).transpose()?;
+    if let Some(id) = &machine
+        && MachineRegistry::find(store, id).await.map_err(unavailable())?.is_none()
+    {
+        let context = format!("no machine and no attempt has the id {id}");
+        return Err(CodedError::new(Code::MachineUnknown, context).into());
+    }
     let latest = store.latest(machine, 1).await.map_err(unavailable())?;
     latest.into_iter().next().ok_or_else(|| {
-        let whose = subject.map_or_else(|| "no machine".to_owned(), |text| format!("{text} never"));
-        CodedError::new(
-            Code::ServerUnreachable,
-            format!("{whose} sent evidence to this server, so the node did not reach it"),
-        )
-        .into()
+        let whose =
+            subject.map_or_else(|| "any machine".to_owned(), |text| format!("machine {text}"));
+        CodedError::new(Code::NoAttempt, format!("no boot of {whose} is recorded")).into()
     })
+}
+
+/// The machine of an id or a name.
+fn machine(store: &Store, text: &str) -> anyhow::Result<MachineId> {
+    if let Ok(id) = text.parse() {
+        return Ok(id);
+    }
+    let named = store.machine_names()?.into_iter().find(|(_, name)| name == text);
+    named.map(|(id, _)| id).with_context(|| {
+        format!(
+            "cannot explain {text:?}: it is not the id or name of a machine, the id of an attempt, or an \
+             error code (list machines with `tec machine list`)"
+        )
+    })
+}
+
+/// A code without an attempt.
+#[derive(Serialize)]
+struct Page {
+    code: Code,
+    title: &'static str,
+    cause: &'static str,
+    fix: &'static str,
+    more: String,
+}
+
+impl Page {
+    fn of(code: Code) -> Self {
+        Self { code, title: code.title(), cause: code.cause(), fix: code.fix(), more: code.url() }
+    }
 }

@@ -15,7 +15,7 @@ use super::coded;
 use super::machine::all;
 use crate::attempt::one_line;
 use crate::output::Output;
-use crate::state::{Endpoints, open_existing};
+use crate::state::{Endpoints, Running, open_existing};
 
 /// How many refusals are shown.
 const REFUSALS: usize = 5;
@@ -24,6 +24,8 @@ const LOOK_BACK: usize = 200;
 
 #[derive(Serialize)]
 struct Status {
+    /// Whether `tec serve` runs on the state directory.
+    running: bool,
     endpoints: Option<Endpoints>,
     machines: Counts,
     keys_waiting: usize,
@@ -53,6 +55,7 @@ pub(crate) async fn status(state_dir: &Path, output: Output) -> anyhow::Result<u
     refusals.retain(|attempt| attempt.ladder.code.is_some());
     refusals.truncate(REFUSALS);
     let mut status = Status {
+        running: Running::is(state_dir),
         endpoints: Endpoints::read(state_dir).ok(),
         machines: Counts {
             unclaimed: count(MachineState::Unclaimed),
@@ -68,11 +71,14 @@ pub(crate) async fn status(state_dir: &Path, output: Output) -> anyhow::Result<u
     };
     status.needs_you = needs_you(&status);
     output.print(&status, render)?;
-    Ok(if status.images_live == 0 { NOT_READY } else { OK })
+    Ok(if status.images_live == 0 || !status.running { NOT_READY } else { OK })
 }
 
 fn needs_you(status: &Status) -> Vec<String> {
     let mut list = Vec::new();
+    if !status.running {
+        list.push("the server is stopped, so no node registers or unlocks: tec serve".to_owned());
+    }
     if status.images_live == 0 {
         list.push("no image is approved, so no node gets a key: tec image approve".to_owned());
     }
@@ -86,7 +92,8 @@ fn needs_you(status: &Status) -> Vec<String> {
 }
 
 fn render(status: &Status) -> String {
-    let mut lines = Vec::new();
+    let mut lines =
+        vec![format!("server        {}", if status.running { "running" } else { "stopped" })];
     if let Some(endpoints) = &status.endpoints {
         lines.push(format!("registration  {}", endpoints.register));
         lines.push(format!("AK            {}", endpoints.ak));

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use k8s_openapi::NamespaceResourceScope;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -196,7 +196,12 @@ async fn config(access: &Access) -> anyhow::Result<Config> {
         let config = Config::from_kubeconfig(&options).await;
         return config.context("use that context of the kubeconfig");
     }
-    Config::infer().await.context("find a kubeconfig, or the service account of a pod")
+    Config::infer().await.map_err(|error| {
+        // Where no pod runs, only the file is of interest, and its error holds its own causes.
+        let why = std::error::Error::source(&error)
+            .map_or_else(|| error.to_string(), ToString::to_string);
+        anyhow!("cannot reach a cluster: {why} (set KUBECONFIG, or pass --kubeconfig FILE)")
+    })
 }
 
 /// Gives an error of the API server its code.

@@ -15,6 +15,7 @@ use super::access::Cluster;
 use super::cli::MachineRef;
 use super::lookup::find;
 use super::{failed, of};
+use crate::attempt::page;
 use crate::attempt::render as every_check;
 use crate::output::Output;
 
@@ -153,10 +154,8 @@ fn render(explanation: &Explanation) -> String {
     );
     if let Some(attempt) = &explanation.attempt {
         lines.push(every_check(attempt));
-    } else if let Some(Explained { code, title, cause, fix }) = &explanation.code {
-        lines.push(format!(
-            "{code} {title}\n  cause: {cause}\n  fix:   {fix}\n  more:  docs/errors/{code}.md"
-        ));
+    } else if let Some(explained) = &explanation.code {
+        lines.push(page(explained.code));
     }
     lines.join("\n")
 }

@@ -1,6 +1,6 @@
 //! The flags of `tec serve`.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
@@ -11,6 +11,9 @@ use tec_support::diskkey::DiskKeys;
 use tec_support::evidence::EvidenceArgs;
 use tec_support::pins::parse_pcr;
 
+const REGISTER_PORT: u16 = 8000;
+const AK_PORT: u16 = 8001;
+const KBS_PORT: u16 = 8080;
 /// Default of `--unclaimed-seconds`.
 const UNCLAIMED_SECONDS: u32 = 3600;
 /// Default of `--unclaimed-seconds` with manual approval.
@@ -18,18 +21,20 @@ const UNCLAIMED_MANUAL_SECONDS: u32 = 7 * 24 * 3600;
 
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// Address of the registration server.
-    #[arg(long, env = "TEC_REGISTER_ADDR", default_value = "0.0.0.0:8000")]
-    pub(crate) register_addr: SocketAddr,
-    /// Address of the attestation-key registration server.
-    #[arg(long, env = "TEC_AK_ADDR", default_value = "0.0.0.0:8001")]
-    pub(crate) ak_addr: SocketAddr,
-    /// Address of the key broker.
-    #[arg(long, env = "TEC_KBS_ADDR", default_value = "0.0.0.0:8080")]
-    pub(crate) kbs_addr: SocketAddr,
-    /// Name or address under which nodes reach this host; also goes into the certificate.
-    #[arg(long, env = "TEC_PUBLIC_HOST", default_value = "localhost")]
-    pub(crate) public_host: String,
+    /// Listening address of the registration server (default port 8000, on all interfaces if
+    /// --public-host is set, else on 127.0.0.1)
+    #[arg(long, env = "TEC_REGISTER_ADDR", value_name = "ADDRESS:PORT")]
+    pub(crate) register_addr: Option<SocketAddr>,
+    /// Listening address of the attestation-key registration server (default port 8001, as above)
+    #[arg(long, env = "TEC_AK_ADDR", value_name = "ADDRESS:PORT")]
+    pub(crate) ak_addr: Option<SocketAddr>,
+    /// Listening address of the key broker (default port 8080, as above)
+    #[arg(long, env = "TEC_KBS_ADDR", value_name = "ADDRESS:PORT")]
+    pub(crate) kbs_addr: Option<SocketAddr>,
+    /// DNS name or IP address at which nodes reach this host, also put into the certificate
+    /// (default localhost, which serves this machine only)
+    #[arg(long, env = "TEC_PUBLIC_HOST", value_name = "HOST")]
+    pub(crate) public_host: Option<String>,
     /// Further KBS servers that nodes try after this one, `URL` or `URL=CA-FILE`.
     #[arg(long, value_name = "URL[=CA-FILE]")]
     pub(crate) also_kbs: Vec<String>,
@@ -104,6 +109,26 @@ pub(crate) struct ServeArgs {
 }
 
 impl ServeArgs {
+    /// Where the registration server, the attestation-key registration server and the key broker listen.
+    pub(crate) fn addresses(&self) -> [SocketAddr; 3] {
+        let everywhere = match self.public_host {
+            Some(_) => Ipv4Addr::UNSPECIFIED,
+            None => Ipv4Addr::LOCALHOST,
+        };
+        let or_port =
+            |given: Option<SocketAddr>, port| given.unwrap_or_else(|| (everywhere, port).into());
+        [
+            or_port(self.register_addr, REGISTER_PORT),
+            or_port(self.ak_addr, AK_PORT),
+            or_port(self.kbs_addr, KBS_PORT),
+        ]
+    }
+
+    /// Name or address at which nodes reach this host.
+    pub(crate) fn public_host(&self) -> &str {
+        self.public_host.as_deref().unwrap_or("localhost")
+    }
+
     /// How long a machine may wait for its key to be bound.
     pub(crate) fn unclaimed_seconds(&self) -> i64 {
         let default = match self.ak_approval {

@@ -25,7 +25,7 @@ use tec_support::{SystemClock, endpoint, tls};
 use tokio::task::JoinSet;
 
 use self::args::{Approval, ServeArgs};
-use crate::state::{Endpoints, Said, open};
+use crate::state::{Endpoints, Running, Said, open};
 
 /// How often machines that nobody claimed are removed.
 const EXPIRE_EVERY: Duration = Duration::from_mins(5);
@@ -34,14 +34,14 @@ pub(crate) async fn run(state_dir: &Path, args: ServeArgs) -> anyhow::Result<u8>
     // Another provider may be installed by a program that embeds this; that one is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let store = open(state_dir)?;
+    let _running = Running::mark(state_dir).await?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let (shutdown, signals) = Shutdown::on_signals()?;
     let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();
 
     let (transport, ca) = transport(state_dir, &args, &clock, &shutdown, &mut tasks)?;
-    let register = bind(args.register_addr)?;
-    let ak = bind(args.ak_addr)?;
-    let kbs = bind(args.kbs_addr)?;
+    let [register, ak, kbs] = args.addresses();
+    let (register, ak, kbs) = (bind(register)?, bind(ak)?, bind(kbs)?);
     let port = |listener: &std::net::TcpListener| anyhow::Ok(listener.local_addr()?.port());
     let ports = [port(&register)?, port(&ak)?, port(&kbs)?];
     let endpoints = endpoints(&args, ports, ca)?;
@@ -64,6 +64,11 @@ pub(crate) async fn run(state_dir: &Path, args: ServeArgs) -> anyhow::Result<u8>
         kbs = ?endpoints.kbs.first().map(|kbs| kbs.url.as_str()),
         "ready"
     );
+    if args.public_host.is_none() {
+        tracing::warn!(
+            "nodes are sent to localhost, so only this machine can be one (set --public-host)"
+        );
+    }
     tasks.spawn(async {
         signals.await;
         Ok(())
@@ -123,9 +128,9 @@ fn said(args: &ServeArgs) -> anyhow::Result<Said> {
 fn endpoints(args: &ServeArgs, ports: [u16; 3], ca: String) -> anyhow::Result<Endpoints> {
     let scheme = if args.dangerous_plain_http { "http" } else { "https" };
     let url = |port: u16| -> anyhow::Result<BaseUrl> {
-        format!("{scheme}://{}:{port}", bracketed(&args.public_host))
+        format!("{scheme}://{}:{port}", bracketed(args.public_host()))
             .parse()
-            .with_context(|| format!("--public-host {:?}", args.public_host))
+            .with_context(|| format!("--public-host {:?}", args.public_host()))
     };
     let [register, ak, kbs] = ports;
     Ok(Endpoints {
@@ -178,8 +183,8 @@ fn certificate(state_dir: &Path, args: &ServeArgs) -> (tls::Source, std::path::P
 }
 
 fn names(args: &ServeArgs) -> Vec<String> {
-    let mut names = vec![args.public_host.clone()];
-    let addresses = [args.register_addr, args.ak_addr, args.kbs_addr];
+    let mut names = vec![args.public_host().to_owned()];
+    let addresses = args.addresses();
     let concrete = |address: &&SocketAddr| !address.ip().is_unspecified();
     names.extend(addresses.iter().filter(concrete).map(|address| address.ip().to_string()));
     names.push("localhost".to_owned());

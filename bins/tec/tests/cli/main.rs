@@ -12,6 +12,7 @@ mod eventlog;
 mod forms;
 mod image;
 mod machine;
+mod mistakes;
 mod node;
 mod pcr;
 mod recovery;

@@ -181,7 +181,7 @@ fn the_store_of_the_server_judges() {
     assert_eq!(judge(&new), accepted);
     assert_eq!(judge(&staged_by("2.14", "old")), accepted, "between them");
     let nowhere = ["--state-dir", str(files.path()), "--approved"];
-    refused(&old.nextboot(&nowhere), 1, "error TEC-S");
+    refused(&old.nextboot(&nowhere), 1, "is no state directory");
 }
 
 #[test]

@@ -8,17 +8,26 @@ use serde_json::Value;
 use tec_k8s::render::RelatedImage;
 
 use self::Form::{Carried, Field, Refused};
+use crate::settings::Settings;
 
 /// Name of the operator's own image.
 pub(super) const OPERATOR: &str = "operator";
 
-/// The ids of the flags that were given, on the command line or in the environment.
+/// The flags that were given, on the command line or in the environment.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Given(Vec<String>);
+pub(crate) struct Given {
+    ids: Vec<String>,
+    settings: Settings,
+}
 
 impl Given {
     pub(super) fn has(&self, id: &str) -> bool {
-        self.0.iter().any(|given| given == id)
+        self.ids.iter().any(|given| given == id)
+    }
+
+    /// Those of `tec serve`.
+    pub(super) fn into_settings(self) -> Settings {
+        self.settings
     }
 }
 
@@ -29,7 +38,8 @@ impl FromArgMatches for Given {
             source.is_some_and(|source| source != ValueSource::DefaultValue)
         };
         let ids = FLAGS.iter().map(|(id, _)| *id).filter(|id| matches.try_contains_id(id).is_ok());
-        Ok(Self(ids.filter(is_given).map(str::to_owned).collect()))
+        let ids = ids.filter(is_given).map(str::to_owned).collect();
+        Ok(Self { ids, settings: Settings::given(matches) })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -233,7 +243,7 @@ mod tests {
             let long = argument.get_long().unwrap();
             assert_eq!(typed(argument.get_id().as_str()), format!("--{long}"));
         }
-        let names = given(&["--public-host", "h", "--pull-secret", "p"]).0;
+        let names = given(&["--public-host", "h", "--pull-secret", "p"]).ids;
         assert_eq!(names, ["public_host", "pull_secret"], "nothing that was not given");
     }
 

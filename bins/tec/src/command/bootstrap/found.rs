@@ -79,7 +79,7 @@ pub(crate) async fn found(
 ) -> anyhow::Result<u8> {
     flags::check(wanted.given)?;
     let args = wanted.args;
-    let addresses = [args.register_addr, args.ak_addr, args.kbs_addr];
+    let addresses = args.addresses();
     let fixed = addresses.iter().all(|address| address.port() != 0);
     ensure!(fixed, "nodes keep these addresses for good: name three ports");
     let roots = operator::roots(args)?;
@@ -101,7 +101,7 @@ pub(crate) async fn found(
         );
     }
     let approved = founding.images(images).await?;
-    let port = args.register_addr.port();
+    let port = args.addresses()[0].port();
     let mut source = MergeSource::new(Endpoint::new(url(args, port)?, ca));
     source.token = token;
     let Founding { cluster, made, .. } = founding;
@@ -123,11 +123,11 @@ fn url(args: &ServeArgs, port: u16) -> anyhow::Result<BaseUrl> {
     let scheme = if args.dangerous_plain_http { "http" } else { "https" };
     format!("{scheme}://{}", address(args, port))
         .parse()
-        .with_context(|| format!("--public-host {:?}", args.public_host))
+        .with_context(|| format!("--public-host {:?}", args.public_host()))
 }
 
 fn address(args: &ServeArgs, port: u16) -> String {
-    let host = &args.public_host;
+    let host = args.public_host();
     match host.parse::<std::net::Ipv6Addr>() {
         Ok(_) => format!("[{host}]:{port}"),
         Err(_) => format!("{host}:{port}"),
@@ -268,8 +268,7 @@ impl Founding<'_> {
 
     fn spec(&self) -> anyhow::Result<TrustedExecutionClusterSpec> {
         let args = self.args;
-        let [kbs, register, ak] =
-            [args.kbs_addr, args.register_addr, args.ak_addr].map(|address| address.port());
+        let [register, ak, kbs] = args.addresses().map(|address| address.port());
         let policy = match args.ak_approval {
             Approval::Tofu => "FirstUse",
             Approval::Ek => "EndorsementKey",

@@ -115,7 +115,7 @@ pub(crate) async fn bootstrap(
                 let wanted = found::Wanted { args: &serve, given: &given, install: &install };
                 found::found(&access, wanted, &images, output).await
             }
-            None => init(state_dir, &serve, &images, output).await,
+            None => init(state_dir, &serve, given.into_settings(), &images, output).await,
         },
         BootstrapCommand::Check(args) => check(state_dir, &args, output).await,
     }

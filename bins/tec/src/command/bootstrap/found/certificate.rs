@@ -76,7 +76,7 @@ impl Founding<'_> {
         }
         let namespace = &self.cluster.namespace;
         let names = [
-            self.args.public_host.clone(),
+            self.args.public_host().to_owned(),
             service.to_owned(),
             format!("{service}.{namespace}.svc"),
             "localhost".to_owned(),

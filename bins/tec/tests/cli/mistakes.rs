@@ -1,0 +1,158 @@
+//! What people get wrong, and what they are told.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::world::{json, refused, said, str, tec, text};
+
+const MACHINE: &str = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
+
+/// A state directory as `tec bootstrap init` leaves it, in a directory that goes with the test.
+fn founded(flags: &[&str]) -> (TempDir, String) {
+    let directory = TempDir::new().unwrap();
+    let state = str(&directory.path().join("state")).to_owned();
+    let start = ["--state-dir", &state, "bootstrap", "init"];
+    text(&[&start, flags].concat());
+    (directory, state)
+}
+
+/// Three addresses that are free.
+fn addresses() -> [String; 3] {
+    let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    listeners.map(|listener| listener.local_addr().unwrap().to_string())
+}
+
+/// A server that ends with the test.
+struct Server(Child);
+
+impl Server {
+    fn start(state_dir: &str) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tec"));
+        command.args(["--state-dir", state_dir, "serve"]).stderr(Stdio::null());
+        Self(command.spawn().unwrap())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn the_server_needs_no_flag_again_and_status_knows_whether_it_runs() {
+    let [register, ak, kbs] = addresses();
+    let flags = [
+        "--public-host",
+        "node.example",
+        "--register-addr",
+        &register,
+        "--ak-addr",
+        &ak,
+        "--kbs-addr",
+        &kbs,
+    ];
+    let (_directory, state) = founded(&flags);
+    let state = state.as_str();
+    let status = || {
+        let output = tec(&["--state-dir", state, "-o", "json", "status"]);
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()
+    };
+    assert_eq!(status()["running"], false);
+    let server = Server::start(state);
+    let begin = Instant::now();
+    while status()["running"] != true {
+        assert!(begin.elapsed() < Duration::from_secs(30));
+    }
+    while std::net::TcpStream::connect(&kbs).is_err() {
+        assert!(begin.elapsed() < Duration::from_secs(30));
+    }
+    let (_, port) = kbs.rsplit_once(':').unwrap();
+    let url = &status()["endpoints"]["kbs"][0]["url"];
+    assert_eq!(*url, format!("https://node.example:{port}"));
+    refused(&["--state-dir", state, "serve"], 1, "TEC-S410");
+    drop(server);
+    let needs = status()["needs_you"].to_string();
+    assert!(needs.contains("the server is stopped"), "{needs}");
+    let other = ["--state-dir", state, "serve", "--public-host", "other.example"];
+    refused(&other, 1, "--public-host other.example differs from public-host = \"node.example\"");
+}
+
+#[test]
+fn a_command_that_looks_makes_no_store() {
+    let empty = TempDir::new().unwrap();
+    for command in [&["status"][..], &["machine", "list"], &["explain"]] {
+        let words = [&["--state-dir", str(empty.path())], command].concat();
+        refused(&words, 1, "is no state directory: there is no tec.db");
+    }
+    assert_eq!(fs::read_dir(empty.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn another_user_is_not_told_to_take_the_directory_over() {
+    if !rustix::process::geteuid().is_root() {
+        return; // Only root can become somebody else.
+    }
+    let (directory, state) = founded(&[]);
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_tec"))
+        .args(["--state-dir", &state, "status"])
+        .uid(65_534)
+        .output()
+        .unwrap();
+    let said = said(&output);
+    assert!(said.contains("TEC-S403"), "{said}");
+    assert!(said.contains("as the user of the server"), "{said}");
+    assert!(!said.contains("chown"), "{said}");
+}
+
+#[test]
+fn what_cannot_be_explained_is_said_to_be_that() {
+    let (_directory, state) = founded(&[]);
+    let explain = |subject| ["--state-dir", &state, "explain", subject];
+    refused(&explain("worker-7"), 1, "is not the id or name of a machine");
+    refused(&explain(MACHINE), 1, "TEC-A403");
+    let add = ["--state-dir", &state, "machine", "add", "--id", MACHINE];
+    text(&add);
+    refused(&explain(MACHINE), 1, "TEC-A410");
+    let name = ["--state-dir", &state, "machine", "name", MACHINE, "worker-7"];
+    text(&name);
+    refused(&explain("worker-7"), 1, "no boot of machine worker-7 is recorded");
+}
+
+#[test]
+fn a_code_is_explained_without_a_server() {
+    let page = text(&["--state-dir", "/nowhere", "explain", "TEC-A412"]);
+    assert!(page.starts_with("TEC-A412 "), "{page}");
+    assert!(page.contains("https://") && page.trim_end().ends_with("TEC-A412.md"), "{page}");
+    let page = json(&["--state-dir", "/nowhere", "explain", "TEC-A412"]);
+    assert_eq!(page["code"], "TEC-A412");
+}
+
+#[test]
+fn a_reference_is_told_from_a_path() {
+    let directory = TempDir::new().unwrap();
+    let approve = ["--state-dir", str(directory.path()), "image", "approve", "os"];
+    let reference = [&approve[..], &["registry.example/os:1"]].concat();
+    refused(&reference, 1, "is an image in a registry, and a path is needed");
+    refused(&[&approve[..], &["./os:1"]].concat(), 1, "cannot open ./os:1");
+}
+
+#[test]
+fn a_kubeconfig_that_is_missing_is_named_once() {
+    let output = Command::new(env!("CARGO_BIN_EXE_tec"))
+        .args(["kube", "status"])
+        .env("KUBECONFIG", "/nowhere/config")
+        .output()
+        .unwrap();
+    let said = said(&output);
+    assert_eq!(said.matches("/nowhere/config").count(), 1, "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+}
