@@ -39,8 +39,14 @@ fn main() -> ExitCode {
     tec_support::exit::finish(if is_plugin {
         run_plugin(Plugin::parse())
     } else {
-        settings::command_line().and_then(run)
+        command_line().and_then(run)
     })
+}
+
+/// Reads the command line, with the settings of the state directory.
+fn command_line() -> anyhow::Result<Cli> {
+    let further = settings::further_words(&Cli::command().get_matches())?;
+    Ok(Cli::parse_from(std::env::args_os().chain(further)))
 }
 
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {

@@ -10,13 +10,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, Args as _, Command, CommandFactory as _, Parser as _};
+use clap::{Arg, ArgAction, ArgMatches, Args as _, Command};
 use tec_core::code::Code;
 use tec_support::exit::CodedError;
 use tec_support::files::write_private;
 use toml::{Table, Value};
 
-use crate::cli::Cli;
 use crate::serve::args::ServeArgs;
 
 const FILE: &str = "tec.toml";
@@ -25,14 +24,11 @@ const HEAD: &str = "# Flags of `tec serve`, written by `tec bootstrap init`. A r
 /// Flags whose value is a path, which must not depend on where the server starts.
 const PATHS: [&str; 5] = ["tls-cert", "tls-key", "tls-ca", "ek-roots", "registration-token-file"];
 
-/// Reads the command line, and adds the settings of the state directory to a command that takes them.
-pub(crate) fn command_line() -> anyhow::Result<Cli> {
-    let matches = Cli::command().get_matches();
-    let further = further_words(&matches)?;
-    Ok(Cli::parse_from(std::env::args_os().chain(further)))
-}
-
-fn further_words(matches: &ArgMatches) -> anyhow::Result<Vec<OsString>> {
+/// The words that the settings of the state directory add to a command line that takes them.
+///
+/// # Errors
+/// The settings are malformed, or the command line contradicts them.
+pub(crate) fn further_words(matches: &ArgMatches) -> anyhow::Result<Vec<OsString>> {
     match taking_settings(matches) {
         Some(command) => {
             Settings::read(state_dir(command))?.words_beside(&Settings::given(command))
@@ -193,9 +189,11 @@ fn values(value: Value) -> Option<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory as _;
     use tempfile::TempDir;
 
     use super::*;
+    use crate::cli::Cli;
 
     /// What `tec serve` is given on a command line with these words, in a directory.
     fn serve(directory: &Path, words: &[&str]) -> anyhow::Result<Vec<OsString>> {
