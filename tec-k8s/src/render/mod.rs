@@ -42,6 +42,7 @@ use tec_core::boot::Pins;
 use crate::api::{BrokerKind, TrustedExecutionCluster};
 
 pub use self::broker::{BrokerFiles, BuiltinFiles, broker_service, component_of, key_broker};
+#[cfg(feature = "controller")]
 pub(crate) use self::certificate::server_names;
 pub use self::certificate::{CERT_MANAGER, certificate_resource, certificates};
 pub use self::definitions::{DANGEROUS_DELETE, definition_guard};

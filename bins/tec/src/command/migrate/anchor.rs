@@ -13,7 +13,7 @@ use tec_support::exit::CodedError;
 use super::super::coded;
 use crate::kube;
 use crate::kube::cli::Access;
-use crate::state::open_existing;
+use crate::state::{open, open_existing};
 
 /// The flags that name a namespace at one end. Clap takes names of flags as literals only.
 macro_rules! namespace_flags {
@@ -73,7 +73,7 @@ impl FromArgs {
     pub(super) async fn open(&self, state_dir: &Path) -> anyhow::Result<Anchor> {
         match self.namespace.namespace {
             Some(_) => self.namespace.open().await,
-            None => Anchor::open(state_dir),
+            None => Ok(Anchor::Store(open_existing(state_dir)?, state_dir.to_owned())),
         }
     }
 }
@@ -111,7 +111,9 @@ pub(super) enum Anchor {
 
 impl Anchor {
     fn open(directory: &Path) -> anyhow::Result<Self> {
-        Ok(Self::Store(open_existing(directory)?, directory.to_owned()))
+        // An anchor that trust moves to may have nothing yet, but the directory is its admin's to make.
+        anyhow::ensure!(directory.is_dir(), "there is no directory {}", directory.display());
+        Ok(Self::Store(open(directory)?, directory.to_owned()))
     }
 
     pub(super) fn port(&self) -> &dyn TrustAnchor {
