@@ -102,7 +102,7 @@ impl Stage {
             ("--nats", format!("{}/nats", cluster.platform)),
             ("--opensearch", format!("{}/opensearch", cluster.platform)),
             ("--collectors", format!("{}/collector", cluster.platform)),
-            ("--tracers", format!("{}/fluent-bit", cluster.platform)),
+            ("--tracers", format!("{}/tracer", cluster.platform)),
             ("--viewers", format!("{}/dashboards", cluster.platform)),
             ("--component-namespaces", cluster.apps.clone()),
         ]
