@@ -26,8 +26,22 @@ fn the_chart_with_default_values_and_a_component_that_publishes() {
     }
     assert!(begin.elapsed() < UP, "the pods were ready after {:?}", begin.elapsed());
     nothing_was_restarted(&platform, PLATFORM);
+    an_admin_is_shown_a_password(&platform);
     component(&platform);
     a_vault_that_dies_comes_back_and_components_get_identities_again(&platform);
+}
+
+/// In one command, and nobody else has it: the vault's key-value store is the only place.
+fn an_admin_is_shown_a_password(platform: &Platform) {
+    let exec = ["--namespace", PLATFORM, "exec", "vault-0", "--container=controller", "--"];
+    let show = |user| {
+        let command = [&exec[..], &["services-bootstrap", "password", user]].concat();
+        platform.kubectl(&command)
+    };
+    let [admin, viewer] = ["admin", "viewer"].map(|user| show(user).unwrap());
+    assert_eq!([admin.trim_end().len(), viewer.trim_end().len()], [64, 64]);
+    assert_ne!(admin, viewer);
+    show("nobody").unwrap_err();
 }
 
 fn component(platform: &Platform) {
