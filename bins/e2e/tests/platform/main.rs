@@ -2,6 +2,8 @@
 //! run one after another.
 #![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 
+mod raft;
+
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -31,17 +33,28 @@ fn the_chart_with_default_values_and_a_component_that_publishes() {
     a_vault_that_dies_comes_back_and_components_get_identities_again(&platform);
 }
 
-/// In one command, and nobody else has it: the vault's key-value store is the only place.
+/// The password of a user of OpenSearch, as an admin asks for it.
+fn password(platform: &Platform, pod: &str, user: &str) -> anyhow::Result<String> {
+    let exec = ["--namespace", PLATFORM, "exec", pod, "--container=controller", "--"];
+    platform.kubectl(&[&exec[..], &["services-bootstrap", "password", user]].concat())
+}
+
 fn an_admin_is_shown_a_password(platform: &Platform) {
-    let exec = ["--namespace", PLATFORM, "exec", "vault-0", "--container=controller", "--"];
-    let show = |user| {
-        let command = [&exec[..], &["services-bootstrap", "password", user]].concat();
-        platform.kubectl(&command)
-    };
+    let show = |user| password(platform, "vault-0", user);
     let [admin, viewer] = ["admin", "viewer"].map(|user| show(user).unwrap());
     assert_eq!([admin.trim_end().len(), viewer.trim_end().len()], [64, 64]);
     assert_ne!(admin, viewer);
     show("nobody").unwrap_err();
+}
+
+#[test]
+fn three_pods_of_the_vault_with_certificates_of_the_chart() {
+    let _one_node = NODE.lock().unwrap_or_else(PoisonError::into_inner);
+    let platform = Platform::begin().unwrap();
+    platform.install(&["vault.replicas=3"]).unwrap();
+    platform.ready(PLATFORM, "statefulset/nats", SOON).unwrap();
+    raft::each_pod_is_killed_and_the_others_serve_what_it_knew(&platform);
+    component(&platform);
 }
 
 fn component(platform: &Platform) {
