@@ -43,6 +43,7 @@ func main() {
 		Factories: parts,
 		ConfigProviderSettings: otelcol.ConfigProviderSettings{ResolverSettings: confmap.ResolverSettings{
 			ProviderFactories: []confmap.ProviderFactory{fileprovider.NewFactory()},
+			DefaultScheme:     "file",
 		}},
 	}
 	if err := otelcol.NewCommand(settings).Execute(); err != nil {
