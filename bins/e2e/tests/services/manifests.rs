@@ -76,7 +76,7 @@ fn controller(set: &StatefulSet) -> Serve {
     let pod = set.spec.as_ref().unwrap().template.spec.as_ref().unwrap();
     let mut containers = pod.containers.iter();
     let container = containers.find(|container| container.name == "controller");
-    let line = container.unwrap().args.clone().unwrap();
+    let line = container.unwrap().command.clone().unwrap();
     let of_pod = ["--pod=vault-0", "--namespace=platform"].map(str::to_owned);
     let args = Args::try_parse_from(line.into_iter().chain(of_pod)).unwrap();
     let serve = match args.command {

@@ -1,7 +1,5 @@
 //! Shows an admin the password of a user of OpenSearch.
 
-use std::io::Write as _;
-
 use anyhow::Context as _;
 use tec_core::secret::SecretBytes;
 use tec_core::service::caller::Role;
