@@ -4,6 +4,7 @@
 
 mod raft;
 
+use std::io::Write as _;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -26,11 +27,19 @@ fn the_chart_with_default_values_and_a_component_that_publishes() {
     for set in ["statefulset/vault", "statefulset/nats"] {
         platform.ready(PLATFORM, set, UP).unwrap();
     }
-    assert!(begin.elapsed() < UP, "the pods were ready after {:?}", begin.elapsed());
+    let took = begin.elapsed();
+    assert!(took < UP, "the pods were ready after {took:?}");
+    tell(&format!("all pods ready after {:.1} s", took.as_secs_f32()));
     nothing_was_restarted(&platform, PLATFORM);
     an_admin_is_shown_a_password(&platform);
     component(&platform);
     a_vault_that_dies_comes_back_and_components_get_identities_again(&platform);
+}
+
+/// Past the capture of tests that pass.
+fn tell(line: &str) {
+    let mut aloud = std::io::stderr();
+    writeln!(aloud, "{line}").unwrap();
 }
 
 /// The password of a user of OpenSearch, as an admin asks for it.

@@ -1,11 +1,10 @@
 //! Three pods of the vault with the chart's own certificates, each killed in turn.
 
-use std::io::Write as _;
 use std::time::Instant;
 
 use tec_e2e::pods::{PLATFORM, Platform, until};
 
-use crate::{SOON, password};
+use crate::{SOON, password, tell};
 
 const PODS: [&str; 3] = ["vault-0", "vault-1", "vault-2"];
 
@@ -26,9 +25,6 @@ pub(crate) fn each_pod_is_killed_and_the_others_serve_what_it_knew(platform: &Pl
         platform.ready(PLATFORM, "statefulset/vault", SOON).unwrap();
         assert_eq!(password(platform, killed, "admin").unwrap(), before);
         let back = begin.elapsed().as_secs_f32();
-        let told = format!("{killed} killed: {other} served after {served:.1} s, back {back:.1} s");
-        // Past the capture of tests that pass.
-        let mut aloud = std::io::stderr();
-        writeln!(aloud, "{told}").unwrap();
+        tell(&format!("{killed} killed: {other} served after {served:.1} s, back {back:.1} s"));
     }
 }
