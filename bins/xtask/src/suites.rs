@@ -12,7 +12,7 @@ use crate::{lanes, process, programs, term};
 
 /// Those that play clusters, nodes and platforms: they take longest, and measure whether something
 /// happens in time. They run one after another, while the others run beside them.
-const SCENES: [&str; 4] = ["kubernetes", "pods", "scenarios", "services"];
+const SCENES: [&str; 5] = ["kubernetes", "platform", "pods", "scenarios", "services"];
 
 /// Checks that passed, and checks that failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -23,18 +23,13 @@ pub struct TlsFiles {
     pub ca: String,
 }
 
-/// A file name that would end its place in a configuration.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} cannot be written into a configuration")]
-pub struct TextError(String);
-
 /// Where a collector listens for OTLP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "OTLP has these two protocols")]
 pub struct Listen {
     /// For tracers.
     pub grpc: SocketAddr,
-    /// For fluent-bit, and for our own programs.
+    /// For our own programs, and for whoever sends over HTTP.
     pub http: SocketAddr,
 }
 
@@ -78,32 +73,6 @@ pub fn collector(listen: &Listen, tls: &TlsFiles, opensearch: &str, login_file: 
 fn pipeline() -> Value {
     json!({"receivers": ["otlp"], "processors": ["memory_limiter", "batch"],
            "exporters": ["opensearch"]})
-}
-
-/// The output section of fluent-bit: OTLP, since its own forward protocol is sent without TLS.
-///
-/// # Errors
-/// [`TextError`] if a path or the host has white space at an edge, or a line break.
-pub fn fluent_bit(host: &str, port: u16, tls: &TlsFiles) -> Result<String, TextError> {
-    let (cert, key, ca) = (word(&tls.cert)?, word(&tls.key)?, word(&tls.ca)?);
-    let host = word(host)?;
-    Ok(format!(
-        "[OUTPUT]\n    name                 opentelemetry\n    match                *\n    \
-         host                 {host}\n    port                 {port}\n    \
-         logs_uri             /v1/logs\n    tls                  on\n    \
-         tls.verify           on\n    tls.verify_hostname  on\n    \
-         tls.ca_file          {ca}\n    tls.crt_file         {cert}\n    \
-         tls.key_file         {key}\n"
-    ))
-}
-
-fn word(text: &str) -> Result<&str, TextError> {
-    let is_bad = |c: char| c.is_control() || c.is_whitespace() || c == '$';
-    if text.is_empty() || text.chars().any(is_bad) {
-        Err(TextError(text.to_owned()))
-    } else {
-        Ok(text)
-    }
 }
 
 /// The environment of a tracer, by the names of the OpenTelemetry specification (OTLP exporter).
@@ -230,15 +199,6 @@ mod tests {
         let auth = &value["extensions"]["bearertokenauth/opensearch"];
         assert_eq!(auth["filename"], "/tls/login");
         assert_eq!(auth["scheme"], "Basic");
-    }
-
-    #[test]
-    fn a_forwarder_verifies_the_collector_and_its_file_cannot_be_broken_out_of() {
-        let text = fluent_bit("collector.platform.svc", 4318, &files()).unwrap();
-        assert!(text.contains("tls.verify           on"));
-        let mut hostile = files();
-        hostile.ca = "/tls/ca.crt\n    tls.verify off".to_owned();
-        assert!(fluent_bit("collector", 4318, &hostile).is_err());
     }
 
     #[test]

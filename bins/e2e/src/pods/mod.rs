@@ -16,6 +16,7 @@ mod charts;
 mod config;
 mod daemon;
 mod image;
+mod platform;
 mod registry;
 
 use std::collections::BTreeSet;
@@ -32,6 +33,7 @@ use self::config::NODE;
 pub use self::daemon::until;
 use self::daemon::{NETWORK, inside, pause, runs, start, stop};
 pub use self::image::Image;
+pub use self::platform::{APPS, PLATFORM, Platform};
 pub use self::registry::Registry;
 
 /// What keeps the namespaces of a pod; the name that kubeadm gives it.

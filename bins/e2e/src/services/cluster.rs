@@ -103,7 +103,7 @@ impl Cluster {
         let controller_token =
             plane.account_token(&platform, "controller", &controller_rules()).await?;
         may_look_at_pods(&plane, &apps, &platform).await?;
-        for name in ["nats", "opensearch", "collector", "fluent-bit", "dashboards"] {
+        for name in ["nats", "opensearch", "collector", "tracer", "dashboards"] {
             plane.account_token(&platform, name, &[]).await?;
         }
         let reviews = Link::new(plane.client(&reviewer)?).await?;

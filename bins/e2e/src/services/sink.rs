@@ -1,6 +1,5 @@
-//! A collector that only keeps what it is sent: OTLP over HTTP in JSON, with mutual TLS.
+//! Keeps what it is sent, for tests of those who send: OTLP over HTTP in JSON, with mutual TLS.
 
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -40,14 +39,6 @@ impl Sink {
     /// # Errors
     /// It cannot be used, or there is no port.
     pub fn start(tls: &TlsMaterial) -> anyhow::Result<Self> {
-        Self::start_at(([127, 0, 0, 1], 0).into(), tls)
-    }
-
-    /// The same at an address that was chosen before.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start).
-    pub fn start_at(listen: SocketAddr, tls: &TlsMaterial) -> anyhow::Result<Self> {
         let verifier = WebPkiClientVerifier::builder(Arc::new(roots(&tls.authorities)?)).build()?;
         let chain = CertificateDer::pem_slice_iter(tls.certificate_chain.as_bytes());
         let key = PrivateKeyDer::from_pem_slice(&tls.private_key)?;
@@ -56,7 +47,7 @@ impl Sink {
             .with_single_cert(chain.collect::<Result<_, _>>()?, key)?;
         let lines = Lines::default();
         let router = Router::new().route(LOGS, post(take)).with_state(Arc::clone(&lines));
-        let listener = serve::bind(listen)?;
+        let listener = serve::bind(([127, 0, 0, 1], 0).into())?;
         let address = listener.local_addr()?.to_string();
         let (shutdown, signals) = Shutdown::on_signals()?;
         let mut server = JoinSet::new();

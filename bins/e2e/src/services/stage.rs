@@ -102,7 +102,7 @@ impl Stage {
             ("--nats", format!("{}/nats", cluster.platform)),
             ("--opensearch", format!("{}/opensearch", cluster.platform)),
             ("--collectors", format!("{}/collector", cluster.platform)),
-            ("--tracers", format!("{}/fluent-bit", cluster.platform)),
+            ("--tracers", format!("{}/tracer", cluster.platform)),
             ("--viewers", format!("{}/dashboards", cluster.platform)),
             ("--component-namespaces", cluster.apps.clone()),
         ]
@@ -124,7 +124,7 @@ impl Stage {
         let args = Args::try_parse_from(line.into_iter().chain(flags))?;
         match args.command {
             Action::Serve(serve) => compose::controller(&serve),
-            Action::RunVault { .. } => anyhow::bail!("this is no controller"),
+            _ => anyhow::bail!("this is no controller"),
         }
     }
 

@@ -31,6 +31,7 @@ async fn the_chart_is_taken_and_its_controller_may_do_what_the_tests_let_it_do()
     let mut helm = Command::new(tool("bin/helm").unwrap());
     helm.args(["install", "services", "--namespace", &namespace])
         .args(["--set", &format!("componentNamespaces={{{apps}}}")])
+        .args(["--set", "telemetry.enabled=true"])
         .arg(chart())
         .env("KUBECONFIG", cluster.plane.admin_kubeconfig().unwrap());
     logs.must(&mut helm).unwrap();
@@ -75,12 +76,12 @@ fn controller(set: &StatefulSet) -> Serve {
     let pod = set.spec.as_ref().unwrap().template.spec.as_ref().unwrap();
     let mut containers = pod.containers.iter();
     let container = containers.find(|container| container.name == "controller");
-    let line = container.unwrap().args.clone().unwrap();
+    let line = container.unwrap().command.clone().unwrap();
     let of_pod = ["--pod=vault-0", "--namespace=platform"].map(str::to_owned);
     let args = Args::try_parse_from(line.into_iter().chain(of_pod)).unwrap();
     let serve = match args.command {
         Action::Serve(serve) => Some(*serve),
-        Action::RunVault { .. } => None,
+        _ => None,
     };
     serve.unwrap()
 }
@@ -139,7 +140,7 @@ async fn the_chart_has_one_pod_of_the_vault_or_several_that_share_its_storage() 
     assert_eq!(flags.password_seconds, 90 * 24 * 3600);
     is_taken(&config, "http").await;
 
-    let values = ["vault.replicas=3", "vault.tlsSecret=vault-tls"];
+    let values = ["vault.replicas=3"];
     let (config, set) = configuration(&cluster, "several", &values).await;
     assert_eq!(config.matches("retry_join").count(), 3);
     assert!(!config.contains("tls_disable"));

@@ -36,7 +36,7 @@ async fn ask(
 async fn collectors_get_a_password_and_senders_do_not() {
     let platform = Platform::new(&[]).await.unwrap();
     let collector = platform.stage.cluster.account("collector").unwrap();
-    let sender = platform.stage.cluster.account("fluent-bit").unwrap();
+    let sender = platform.stage.cluster.account("tracer").unwrap();
     let answer = ask(&platform, &collector, TelemetryKind::Collector).await.unwrap();
     assert_eq!(answer.opensearch_password.len(), 64);
     let answer = ask(&platform, &sender, TelemetryKind::Sender).await.unwrap();
@@ -50,7 +50,7 @@ async fn a_sink_takes_logs_with_a_certificate_for_it_and_refuses_all_others() {
     let platform = Platform::new(&[]).await.unwrap();
     let cluster = &platform.stage.cluster;
     let collector = cluster.account("collector").unwrap();
-    let sender = cluster.account("fluent-bit").unwrap();
+    let sender = cluster.account("tracer").unwrap();
     let collector = ask(&platform, &collector, TelemetryKind::Collector).await.unwrap();
     let sender = ask(&platform, &sender, TelemetryKind::Sender).await.unwrap();
     let (collector, sender) = (collector.tls.unwrap(), sender.tls.unwrap());
@@ -65,7 +65,7 @@ async fn a_sink_takes_logs_with_a_certificate_for_it_and_refuses_all_others() {
     let server = sink.send(Some(&collector), &sender.authorities, "wrong usage").await;
     assert!(server.is_err());
     let stranger = Arc::new(Platform::new(&[]).await.unwrap());
-    let account = stranger.stage.cluster.account("fluent-bit").unwrap();
+    let account = stranger.stage.cluster.account("tracer").unwrap();
     let foreign = ask(&stranger, &account, TelemetryKind::Sender).await.unwrap();
     let foreign = foreign.tls.unwrap();
     let other = sink.send(Some(&foreign), &sender.authorities, "wrong authority").await;

@@ -8,7 +8,7 @@ use clap::Parser as _;
 use tec_services::bootstrap::cli::{Action, Args};
 use tec_services::bootstrap::controller::{Controller, RoundError};
 use tec_services::bootstrap::disk::Volume;
-use tec_services::bootstrap::{compose, export, guard};
+use tec_services::bootstrap::{compose, export, guard, show};
 use tec_support::exit::CodedError;
 use tec_support::serve::{Shutdown, Transport};
 use tec_support::{exit, program, serve};
@@ -27,6 +27,12 @@ async fn run(action: Action) -> anyhow::Result<u8> {
         Ok(exit::OK)
     });
     match action {
+        Action::Password(args) => {
+            tasks.spawn(async move {
+                show::run(&args, &mut std::io::stdout()).await?;
+                Ok(exit::OK)
+            });
+        }
         Action::RunVault { volume, storage, command } => {
             let volume = Volume::new(volume);
             tasks.spawn(async move {

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 use tec_core::service::caller::Account;
+use tec_core::service::vault::OPENSEARCH_USERS;
 use tec_support::program::LogArgs;
 
 /// Brings a vault up from nothing, and serves those who bootstrap from it.
@@ -28,6 +29,8 @@ pub struct Args {
 pub enum Action {
     /// The controller: beside the vault, in its pod
     Serve(Box<Serve>),
+    /// Print the password of a user of OpenSearch, for an admin who may exec into this container
+    Password(Password),
     /// Run the vault, and empty its storage when the controller asks for it
     RunVault {
         /// Directory that the controller shares with the vault.
@@ -40,6 +43,21 @@ pub enum Action {
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
     },
+}
+
+/// Flags of the password's reader; defaults are those of the controller.
+#[derive(Clone, Debug, clap::Args)]
+#[expect(clippy::exhaustive_structs, reason = "a command line, built field by field")]
+pub struct Password {
+    /// Name of the user.
+    #[arg(value_parser = clap::builder::PossibleValuesParser::new(OPENSEARCH_USERS))]
+    pub user: String,
+    /// Socket of the vault.
+    #[arg(long, env = "TEC_VAULT_SOCKET", default_value = "/run/vault/vault.sock")]
+    pub vault_socket: PathBuf,
+    /// Token for the vault, with the audience of this platform.
+    #[arg(long, env = "TEC_TOKEN", default_value = "/var/run/secrets/tec/token")]
+    pub token: PathBuf,
 }
 
 /// Flags of the controller.

@@ -27,7 +27,7 @@ use crate::bootstrap::sealing::Sealing;
 
 /// Longer than the ten seconds that the vault gives the API server, and short enough for an answer to a
 /// caller that waits fifteen.
-const VAULT_DEADLINE: Duration = Duration::from_secs(12);
+pub(crate) const VAULT_DEADLINE: Duration = Duration::from_secs(12);
 const KUBERNETES_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The controller that these flags describe.

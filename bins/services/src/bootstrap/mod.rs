@@ -18,3 +18,4 @@ pub mod health;
 pub mod passwords;
 pub mod peers;
 pub mod sealing;
+pub mod show;

@@ -21,6 +21,9 @@ pub struct Args {
     /// Where the runtime connects.
     #[arg(long, env = "TEC_LISTEN", default_value = "127.0.0.1:9443")]
     pub listen: SocketAddr,
+    /// Where probes (/livez, /readyz) are served, in plain HTTP: a kubelet has no authority of ours.
+    #[arg(long, env = "TEC_HEALTH_LISTEN")]
+    pub health_listen: Option<SocketAddr>,
     /// Directory that the runtime reads the authorities from.
     #[arg(long, env = "TEC_OUT", default_value = "/shared")]
     pub out: PathBuf,

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::http::StatusCode;
+use axum::routing::get;
 use futures::{Stream, StreamExt as _};
 use tec_k8s::service::broker::broker_server::{Broker, BrokerServer, SERVICE_NAME};
 use tec_k8s::service::broker::{Message, PublishRequest, PublishResponse, SubscribeRequest};
@@ -28,6 +30,18 @@ pub fn router(bus: Arc<Bus>) -> (HealthReporter, Router) {
         .add_service(health)
         .into_axum_router();
     (reporter, routes)
+}
+
+/// `/livez`, and `/readyz`: whether messages can be handed over.
+pub fn probes(bus: Arc<Bus>) -> Router {
+    let readiness = async move || {
+        if bus.is_connected().await {
+            (StatusCode::OK, "ready")
+        } else {
+            (StatusCode::SERVICE_UNAVAILABLE, "NATS is not connected")
+        }
+    };
+    Router::new().route("/livez", get(async || "alive")).route("/readyz", get(readiness))
 }
 
 /// Tells whether messages can be handed over, of the whole server and of its one service, for as long as

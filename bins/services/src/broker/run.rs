@@ -1,5 +1,6 @@
 //! From flags to a broker that runs.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,14 +40,34 @@ pub async fn run(args: &Args, clock: Arc<dyn Clock>, shutdown: Shutdown) -> anyh
     tracing::info!(name = %grant.name, listen = %args.listen, "connected to NATS");
     let transport = Transport::Tls(identity.certificate().server_config());
     let (health, router) = face::router(Arc::clone(&bus));
+    let probes = probes(args.health_listen, &bus, shutdown.clone())?;
     let server = serve::serve(listener, transport, router, shutdown);
     tokio::select! {
         served = server => served,
+        served = probes => served,
         () = bus.keep(&*clock) => Ok(()),
         () = exported => Ok(()),
         () = share(&args.out, grants) => Ok(()),
         () = face::tell(&bus, &health) => Ok(()),
     }
+}
+
+/// Serves probes where that is asked for; without it, never ends.
+fn probes(
+    listen: Option<SocketAddr>,
+    bus: &Arc<Bus>,
+    shutdown: Shutdown,
+) -> anyhow::Result<impl Future<Output = anyhow::Result<()>>> {
+    let router = face::probes(Arc::clone(bus));
+    let listener = listen.map(serve::bind).transpose()?;
+    Ok(async move {
+        match listener {
+            Some(listener) => {
+                serve::serve(listener, Transport::DangerousPlain, router, shutdown).await
+            }
+            None => std::future::pending().await,
+        }
+    })
 }
 
 /// Sends the log to the collector, with the certificate of the moment; without one, never ends. Lines

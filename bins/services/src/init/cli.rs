@@ -107,14 +107,11 @@ pub enum Service {
         #[arg(long, env = "TEC_OPENSEARCH_URL")]
         opensearch: String,
     },
-    /// A sender of telemetry: certificate, the output of fluent-bit, the environment of a tracer
+    /// A sender of telemetry: certificate, and the environment of a tracer
     Sender {
         /// Host of the collector.
         #[arg(long, env = "TEC_COLLECTOR_HOST")]
         host: String,
-        /// Port of the collector.
-        #[arg(long, env = "TEC_COLLECTOR_PORT", default_value = "4318")]
-        port: u16,
         /// Port of the collector for tracers.
         #[arg(long, env = "TEC_COLLECTOR_GRPC", default_value = "4317")]
         grpc_port: u16,

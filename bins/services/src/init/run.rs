@@ -1,9 +1,11 @@
 //! What each service needs.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use tec_core::port::Clock;
 use tec_core::secret::SecretBytes;
@@ -50,11 +52,18 @@ pub async fn keep(args: &Args, reload: Option<&Path>, clock: &dyn Clock) -> anyh
     }
 }
 
+/// A service that does not run reads the new files when it starts.
 fn hang_up(file: &Path) -> anyhow::Result<()> {
-    let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
+    let text = match std::fs::read_to_string(file) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        read => read.with_context(|| format!("read {}", file.display()))?,
+    };
     let pid = text.trim().parse().ok().and_then(Pid::from_raw);
     let pid = pid.with_context(|| format!("{} has no process id", file.display()))?;
-    kill_process(pid, Signal::HUP).with_context(|| format!("tell process {text}"))
+    match kill_process(pid, Signal::HUP) {
+        Err(Errno::SRCH) => Ok(()),
+        told => told.with_context(|| format!("tell process {text}")),
+    }
 }
 
 async fn ask(args: &Args) -> anyhow::Result<Output> {
@@ -75,13 +84,11 @@ async fn ask(args: &Args) -> anyhow::Result<Output> {
             output.file("collector.yaml", text);
             output
         }
-        Service::Sender { host, port, grpc_port } => {
+        Service::Sender { host, grpc_port } => {
             let own = OwnKey::generate()?;
             let answer = telemetry(args, TelemetryKind::Sender, Some(&own)).await?;
             let mut output = Output::default();
             output.tls("", own.complete(answer.tls)?);
-            let text = telemetry::fluent_bit(host, *port, &tls_files(args))?;
-            output.file("fluent-bit-output.conf", text);
             let endpoint = Endpoint { host: host.clone(), port: *grpc_port };
             let variables = telemetry::tracer(&endpoint, &tls_files(args));
             let lines = variables.iter().map(|(name, value)| format!("{name}={value}\n"));
@@ -217,4 +224,22 @@ async fn telemetry(
         async move { client.bootstrap_telemetry(request).await }
     });
     Ok(answer.await?.into_inner())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_that_does_not_run_yet_or_ended_needs_not_be_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("nats.pid");
+        hang_up(&file).unwrap();
+        let mut ended = std::process::Command::new("true").spawn().unwrap();
+        ended.wait().unwrap();
+        std::fs::write(&file, ended.id().to_string()).unwrap();
+        hang_up(&file).unwrap();
+        std::fs::write(&file, "none").unwrap();
+        hang_up(&file).unwrap_err();
+    }
 }

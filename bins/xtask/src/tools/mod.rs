@@ -16,6 +16,7 @@
 //!     node/current/, update/         two kernels with the modules that virtual nodes load
 //!     musl-arm64/                    headers of musl, to compile C for arm64
 //!     etcd/etcd                      etcd as kubeadm wants it, from its Go module
+//!     bin/otelcol                    the OpenTelemetry Collector, from its Go modules
 //!     opensearch/                    OpenSearch with its security plugin, from Maven Central
 //!     stamps/                        one file per finished tool
 //!     tmp/                           work in progress, never looked at by anybody else
@@ -27,6 +28,7 @@
 mod apt;
 mod archive;
 mod boot_files;
+mod collector;
 pub(crate) mod etcd;
 mod go;
 mod images;
@@ -253,12 +255,12 @@ impl OpenSearch {
     }
 }
 
-/// Sets up OpenSearch, with Java for it.
+/// Sets up OpenSearch, with Java for it, and the collector that writes to it.
 fn ensure_opensearch(tools: &Tools) -> Result<()> {
     term::step("OpenSearch");
     apt::ensure_packages(&mut apt::Apt::default(), &apt::OPENSEARCH)?;
     maven::ensure(tools)?;
-    Ok(())
+    collector::ensure(tools)
 }
 
 /// `cargo xtask tools`.

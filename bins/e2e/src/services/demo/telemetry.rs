@@ -5,18 +5,18 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::kube::eventually;
+use crate::kube::{Guarded, eventually};
+use crate::packages::tool;
 use anyhow::Context as _;
 use http::Method;
 use serde_json::json;
 use tec_core::secret::SecretBytes;
 use tec_k8s::service::Http;
-use tec_k8s::service::client::TlsMaterial;
 
 use super::{Story, init};
 use crate::services::opensearch::{OpenSearch, Place, ask};
-use crate::services::sink::Sink;
 use crate::services::stage::Stage;
+use tec_support::testing::free_address;
 
 /// What a broker says when it has come up.
 const LINE: &str = "connected to NATS";
@@ -40,45 +40,42 @@ pub(super) async fn play(
     story.say("OpenSearch: its security plugin took all ten files")?;
 
     let url = format!("https://{}", node.address());
-    let flags = ["collector", "--opensearch", &url];
+    let (grpc, http) = (free_address()?.to_string(), listen.to_string());
+    let flags = ["collector", "--opensearch", &url, "--listen", &grpc, "--listen-http", &http];
     let collector = init(stage, "collector", controller, &flags).await?;
-    let sink = Sink::start_at(listen, &mounted(&collector)?)?;
-    let has_line = async || Ok(sink.received().iter().any(|line| line == LINE));
-    eventually("a log line of the broker", has_line).await?;
-    forward(&api, &password(&collector)?, &sink.received()).await?;
-    story.say("collector: took the broker's log over OTLP with mutual TLS, and wrote it")?;
+    let config = format!("--config={}", collector.join("collector.yaml").display());
+    let program = tool("bin/otelcol")?;
+    let _process = Guarded::start("otelcol", &program, [config], &[], &stage.logs)?;
+    may_not_read(&api, &password(&collector)?).await?;
+    story.say("OpenTelemetry Collector: started with the configuration of services-init")?;
 
     let viewer = init(stage, "dashboards", controller, &["viewer"]).await?;
-    read(&api, &password(&viewer)?).await?;
+    let viewer = password(&viewer)?;
+    let has_line = async || is_there(&api, &viewer).await;
+    eventually("the broker's line in OpenSearch", has_line).await?;
+    may_not_write(&api, &viewer).await?;
     story.say("viewer: found the log line, and was refused when it tried to write one")
 }
 
-/// What a collector's exporter does.
-async fn forward(api: &Http, password: &SecretBytes, lines: &[String]) -> anyhow::Result<()> {
-    let path = format!("{INDEX}/_doc?refresh=true");
-    let user = Some(("telemetry", password));
-    for line in lines {
-        let body = json!({"body": line}).to_string();
-        let written = ask(api, Method::POST, &path, user, Some(&body)).await?;
-        anyhow::ensure!(written.status == 201, "{}: {}", written.status, written.body);
-    }
+async fn may_not_read(api: &Http, password: &SecretBytes) -> anyhow::Result<()> {
     let path = format!("{INDEX}/_search");
-    let look = ask(api, Method::GET, &path, user, None).await?;
+    let look = ask(api, Method::GET, &path, Some(("telemetry", password)), None).await?;
     anyhow::ensure!(look.status == 403, "the collector may read: {}", look.body);
     Ok(())
 }
 
 /// What a person does.
-async fn read(api: &Http, password: &SecretBytes) -> anyhow::Result<()> {
-    let user = Some(("viewer", password));
-    let path = format!("{INDEX}/_search?q=NATS");
-    let found = ask(api, Method::GET, &path, user, None).await?;
+async fn is_there(api: &Http, password: &SecretBytes) -> anyhow::Result<bool> {
+    let path = format!("{INDEX}/_search?q=body:NATS");
+    let found = ask(api, Method::GET, &path, Some(("viewer", password)), None).await?;
     let hits = found.body["hits"]["hits"].as_array();
-    let is_there = hits.is_some_and(|hits| hits.iter().any(|hit| hit["_source"]["body"] == LINE));
-    anyhow::ensure!(is_there, "{}: {}", found.status, found.body);
+    Ok(hits.is_some_and(|hits| hits.iter().any(|hit| hit["_source"]["body"] == LINE)))
+}
+
+async fn may_not_write(api: &Http, password: &SecretBytes) -> anyhow::Result<()> {
     let path = format!("{INDEX}/_doc");
     let body = json!({"body": "forged"}).to_string();
-    let refused = ask(api, Method::POST, &path, user, Some(&body)).await?;
+    let refused = ask(api, Method::POST, &path, Some(("viewer", password)), Some(&body)).await?;
     anyhow::ensure!(refused.status == 403, "the viewer may write: {}", refused.body);
     Ok(())
 }
@@ -87,18 +84,4 @@ fn password(volume: &Path) -> anyhow::Result<SecretBytes> {
     let path = volume.join("password");
     let bytes = std::fs::read(&path).with_context(|| format!("read {}", path.display()))?;
     Ok(SecretBytes::new(bytes))
-}
-
-/// The certificate that an init container left.
-fn mounted(volume: &Path) -> anyhow::Result<TlsMaterial> {
-    let text = |name: &str| {
-        let path = volume.join(name);
-        std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
-    };
-    Ok(TlsMaterial {
-        certificate_chain: text("tls.crt")?,
-        private_key: text("tls.key")?.into_bytes(),
-        authorities: text("ca.crt")?,
-        ..TlsMaterial::default()
-    })
 }

@@ -20,7 +20,7 @@ pub(super) fn platform() -> Platform {
         nats: vec!["platform/nats".parse().unwrap()],
         opensearch: vec!["platform/opensearch".parse().unwrap()],
         collectors: vec!["platform/collector".parse().unwrap()],
-        tracers: vec!["platform/fluent-bit".parse().unwrap()],
+        tracers: vec!["platform/tracer".parse().unwrap()],
         viewers: vec!["platform/dashboards".parse().unwrap()],
         component_namespaces: vec!["apps".to_owned()],
         certificate_life: std::time::Duration::from_hours(24),

@@ -1,0 +1,147 @@
+//! The chart of the services on a node, as an administrator installs it, with the images that it names.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use serde_json::json;
+
+use super::{FOLDER, Image, Node, output};
+use crate::kube::program;
+use crate::packages::tool;
+use crate::settings::cache;
+
+/// Namespace of the chart.
+pub const PLATFORM: &str = "platform";
+/// Namespace of components.
+pub const APPS: &str = "apps";
+const REPOSITORY: &str = "quay.io/trusted-execution-clusters";
+/// What the chart's claims are bound to; a node of ours provisions nothing.
+const VOLUMES: [&str; 5] = ["vault-0", "vault-1", "vault-2", "nats-0", "opensearch-0"];
+
+/// A node with our images and, once it is installed, our chart.
+#[derive(Debug)]
+pub struct Platform {
+    node: Node,
+}
+
+impl Platform {
+    /// A new node with images, volumes and namespaces that enforce the Pod Security Standard "restricted";
+    /// the calling thread is in its network from now on.
+    ///
+    /// # Errors
+    /// A tool or a program is missing, or the node does not become ready.
+    pub fn begin() -> anyhow::Result<Self> {
+        let kubernetes = tool("bin/kubelet")?.parent().context("no folder of tools")?.to_owned();
+        let platform = Self { node: Node::at(cache()?.join(FOLDER), kubernetes) };
+        platform.node.up()?;
+        platform.node.enter()?;
+        platform.load()?;
+        for namespace in [PLATFORM, APPS] {
+            platform.kubectl(&["create", "namespace", namespace])?;
+            let enforce = "pod-security.kubernetes.io/enforce=restricted";
+            platform.kubectl(&["label", "namespace", namespace, enforce])?;
+        }
+        VOLUMES.iter().try_for_each(|name| platform.volume(name))?;
+        Ok(platform)
+    }
+
+    fn load(&self) -> anyhow::Result<()> {
+        let image = |name: &str, program| Image::of(format!("{REPOSITORY}/{name}:v0.1.0"), program);
+        let services = image("tec-services", program("services-bootstrap")?)
+            .with(program("services-init")?)
+            .with(program("services-broker")?)
+            .with(tool("bin/bao")?);
+        self.node.load(&services)?;
+        self.node.load(&image("tec-nats", tool("bin/nats-server")?))?;
+        self.node.load(&image("tec-example-component", program("examples/component")?))
+    }
+
+    /// Gives an image of the chart to the node.
+    ///
+    /// # Errors
+    /// A program is missing, or containerd does not take it.
+    pub fn load_image(&self, image: &Image) -> anyhow::Result<()> {
+        self.node.load(image)
+    }
+
+    fn volume(&self, name: &str) -> anyhow::Result<()> {
+        let place = self.node.dir.join("volumes").join(name);
+        std::fs::create_dir_all(&place)?;
+        let here = json!({"key": "kubernetes.io/hostname", "operator": "In", "values": ["n1"]});
+        let volume = json!({
+            "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},
+            "spec": {
+                "capacity": {"storage": "10Gi"}, "accessModes": ["ReadWriteOnce"],
+                "claimRef": {"namespace": PLATFORM, "name": format!("data-{name}")},
+                "local": {"path": place},
+                "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}},
+            },
+        });
+        let file = self.node.dir.join(format!("volume-{name}.json"));
+        std::fs::write(&file, volume.to_string())?;
+        self.apply(PLATFORM, &file)
+    }
+
+    /// kubectl, for whichever namespace it is told.
+    ///
+    /// # Errors
+    /// It fails; the error has what it said.
+    pub fn kubectl(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        self.node.kubectl(arguments)
+    }
+
+    /// Applies a file in a namespace.
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub fn apply(&self, namespace: &str, file: &Path) -> anyhow::Result<()> {
+        let file = file.to_str().context("the path of the file is not UTF-8")?;
+        self.kubectl(&["--namespace", namespace, "apply", "--filename", file]).map(drop)
+    }
+
+    /// `helm install` with default values, or with others in their place.
+    ///
+    /// # Errors
+    /// Helm refuses.
+    pub fn install(&self, values: &[&str]) -> anyhow::Result<()> {
+        let mut helm = self.node.command(tool("bin/helm")?);
+        helm.args(["install", "services", "--namespace", PLATFORM]).arg(chart());
+        output(helm.args(values.iter().flat_map(|value| ["--set", value]))).map(drop)
+    }
+
+    /// Waits until all pods of a StatefulSet or Deployment are ready.
+    ///
+    /// # Errors
+    /// They are not in time; the error shows pods and Events.
+    pub fn ready(&self, namespace: &str, object: &str, limit: Duration) -> anyhow::Result<()> {
+        let limit = format!("--timeout={}s", limit.as_secs());
+        let status = ["--namespace", namespace, "rollout", "status", object, &limit];
+        self.kubectl(&status).map(drop).with_context(|| {
+            let all = ["--namespace", namespace, "get", "pods,events", "--output=wide"];
+            self.kubectl(&all).unwrap_or_default()
+        })
+    }
+
+    /// Copies the authorities to the components, as an administrator does.
+    ///
+    /// # Errors
+    /// They are not published, or the API server refuses.
+    pub fn share_authorities(&self) -> anyhow::Result<()> {
+        let template = "--output=jsonpath={.data.ca\\.crt}";
+        let name = "services-bootstrap-ca";
+        let ca = self.kubectl(&["--namespace", PLATFORM, "get", "configmap", name, template])?;
+        let ca = format!("--from-literal=ca.crt={ca}");
+        self.kubectl(&["--namespace", APPS, "create", "configmap", name, &ca]).map(drop)
+    }
+}
+
+impl Drop for Platform {
+    fn drop(&mut self) {
+        self.node.down();
+    }
+}
+
+fn chart() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../services/deploy/helm/tec-services")
+}

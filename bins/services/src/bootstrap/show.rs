@@ -1,0 +1,34 @@
+//! Shows an admin the password of a user of OpenSearch.
+
+use anyhow::Context as _;
+use tec_core::secret::SecretBytes;
+use tec_core::service::caller::Role;
+use tec_core::service::vault::password::Stored;
+use tec_core::service::vault::{call, password};
+use tec_k8s::service::{Http, Target, Vault};
+
+use crate::bootstrap::cli::Password;
+use crate::bootstrap::compose::VAULT_DEADLINE;
+
+/// Writes the password to `out`, and nothing else. The vault's audit log has the read.
+///
+/// # Errors
+/// The vault is sealed or not set up yet, or refuses the controller's own token.
+pub async fn run(args: &Password, out: &mut (dyn std::io::Write + Send)) -> anyhow::Result<()> {
+    let stored = read(args).await?;
+    out.write_all(stored.password.expose("an admin asked for it"))?;
+    Ok(writeln!(out)?)
+}
+
+async fn read(args: &Password) -> anyhow::Result<Stored> {
+    let vault = Vault::new(Http::new(Target::Unix(args.vault_socket.clone()), VAULT_DEADLINE));
+    let file = &args.token;
+    let token = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let token = SecretBytes::new(token.trim_ascii().to_vec());
+    let answer = vault.call(&call::log_in(Role::Controller, &token)).await?;
+    let login = call::logged_in(&answer);
+    let login = login.with_context(|| format!("the vault refused the login: {}", answer.status))?;
+    let answer = vault.call(&password::read(&args.user).by(&login.token)).await?;
+    anyhow::ensure!(answer.status == 200, "the vault answered {}", answer.status);
+    Ok(Stored::from_answer(&answer)?)
+}

@@ -1,0 +1,42 @@
+//! The OpenTelemetry Collector, of the parts that our configuration names: from the Go modules that
+//! `go.sum` beside its source pins.
+
+use std::fs;
+
+use anyhow::{Context as _, Result};
+
+use super::{Tools, is_stamped, remove_dir, scratch, stamp};
+use crate::{process, term};
+
+const NAME: &str = "otelcol";
+const SOURCE: [(&str, &str); 3] = [
+    ("main.go", include_str!("../../../services/collector/main.go")),
+    ("go.mod", include_str!("../../../services/collector/go.mod")),
+    ("go.sum", include_str!("../../../services/collector/go.sum")),
+];
+
+/// Builds it unless it is there.
+pub(super) fn ensure(tools: &Tools) -> Result<()> {
+    let place = tools.cache.join("bin").join(NAME);
+    let wanted = SOURCE.map(|(_, text)| text).concat();
+    if is_stamped(tools, NAME, &wanted) && place.is_file() {
+        return Ok(());
+    }
+    term::note("go build of the OpenTelemetry Collector (about two minutes on two cores)");
+    let dir = scratch(tools, NAME)?;
+    for (name, text) in SOURCE {
+        let file = dir.join(name);
+        fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    let mut build = process::command("go");
+    build
+        .current_dir(&dir)
+        // What go.sum does not name is refused.
+        .args(["build", "-mod=readonly", "-trimpath", "-ldflags", "-s -w", "-o", NAME, "."])
+        .env("CGO_ENABLED", "0");
+    process::capture(&mut build).context("cannot build the collector; it needs a recent Go")?;
+    fs::rename(dir.join(NAME), &place)
+        .with_context(|| format!("cannot move {NAME} to {}", place.display()))?;
+    stamp(tools, NAME, &wanted)?;
+    remove_dir(&dir)
+}
