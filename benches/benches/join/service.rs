@@ -49,6 +49,14 @@ impl Enrollments for Members {
         Ok(CreateOutcome::Created)
     }
 
+    async fn was_removed(&self, _name: &NodeName) -> Result<bool, PortError> {
+        Ok(false)
+    }
+
+    async fn readdress(&self, _claim: &Claim) -> Result<(), PortError> {
+        Ok(())
+    }
+
     async fn settle(
         &self,
         _claim: &Claim,

@@ -4,6 +4,7 @@
 //! counts for good (trust on first use), and none of the three can be claimed by another key: a
 //! worker that is taken over gets neither the keys of the control plane nor those of another disk.
 
+use core::net::IpAddr;
 use std::collections::BTreeSet;
 
 use super::derive::DiskId;
@@ -15,7 +16,7 @@ use crate::id::MachineId;
 
 /// What a node claims, and the key that proved it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "a claim is these four")]
+#[expect(clippy::exhaustive_structs, reason = "a claim is these five")]
 pub struct Claim {
     /// Attestation key.
     pub ak: Fingerprint,
@@ -25,12 +26,20 @@ pub struct Claim {
     pub role: Role,
     /// State disk.
     pub disk: DiskId,
+    /// Addresses that its serving certificates may have; none where an earlier version recorded the claim.
+    pub addresses: BTreeSet<IpAddr>,
 }
 
 /// Label of a member's machine.
 const MACHINE: &[u8] = b"tec-member-machine/1\0";
 
 impl Claim {
+    /// Whether the other one is of the same member: addresses may change, the rest counts for good.
+    pub fn is_of_same_member(&self, other: &Self) -> bool {
+        let of = |one: &Self| (one.ak, one.role, one.disk);
+        of(self) == of(other) && self.name == other.name
+    }
+
     /// The id of the member's machine.
     pub fn machine_id(&self) -> MachineId {
         member_machine(self.disk, &self.ak)
@@ -97,7 +106,11 @@ pub fn grant(
     control_planes: &ControlPlanes,
 ) -> Result<Granted, GrantError> {
     if let Some(before) = granted.iter().find(|one| one.ak == claim.ak) {
-        return if before == claim { Ok(Granted::Again) } else { Err(GrantError::KeyKnown) };
+        return if before.is_of_same_member(claim) {
+            Ok(Granted::Again)
+        } else {
+            Err(GrantError::KeyKnown)
+        };
     }
     if granted.iter().any(|one| one.name == claim.name) {
         return Err(GrantError::NameTaken);
@@ -150,6 +163,7 @@ mod tests {
             name: name.parse().unwrap(),
             role,
             disk: format!("00000000-0000-0000-0000-0000000000{disk:02x}").parse().unwrap(),
+            addresses: BTreeSet::new(),
         }
     }
 
@@ -159,6 +173,8 @@ mod tests {
         let known = [first.clone()];
         let judge = |claim: &Claim| grant(claim, &known, &ControlPlanes::DangerousAny);
         assert_eq!(judge(&first), Ok(Granted::Again));
+        let moved = Claim { addresses: BTreeSet::from([[10, 0, 0, 1].into()]), ..first.clone() };
+        assert_eq!(judge(&moved), Ok(Granted::Again));
         for other in [
             claim(1, "w-2", Role::Worker, 1),
             claim(1, "w-1", Role::ControlPlane, 1),

@@ -26,6 +26,7 @@ mod install;
 mod job;
 mod machines;
 mod managed;
+mod members;
 mod migrate;
 mod moves;
 mod outage;

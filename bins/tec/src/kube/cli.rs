@@ -1,11 +1,14 @@
 //! The command line of `kubectl tec`, which is `tec kube`, too.
 
+pub(crate) mod member;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use tec_core::endpoint::BaseUrl;
 use tec_core::id::{ImageName, MachineId};
 
+use self::member::MemberCommand;
 use crate::args::{AttemptArgs, DryRun, Printing};
 
 /// See and steer Trusted Execution Clusters on Kubernetes.
@@ -49,6 +52,9 @@ pub(crate) enum KubeCommand {
     /// The machines.
     #[command(subcommand)]
     Machine(KubeMachineCommand),
+    /// Nodes that joined through the join service: list, remove, replace.
+    #[command(subcommand)]
+    Member(MemberCommand),
     /// The attestation keys.
     #[command(subcommand)]
     Ak(KubeAkCommand),

@@ -15,6 +15,7 @@ pub(crate) mod ignition;
 mod image;
 mod lookup;
 mod machine;
+mod member;
 mod nodes;
 mod redact;
 mod release;
@@ -50,6 +51,7 @@ pub(crate) async fn run(args: KubeArgs, output: Output) -> anyhow::Result<u8> {
         KubeCommand::Status => status::status(&cluster, output).await,
         KubeCommand::Check => check::check(&cluster, output).await,
         KubeCommand::Machine(command) => machine::machine(&cluster, command, output).await,
+        KubeCommand::Member(command) => member::member(&cluster, command, output).await,
         KubeCommand::Ak(command) => ak::ak(&cluster, command, output).await,
         KubeCommand::Image(command) => image::image(&cluster, command, output).await,
         KubeCommand::Explain { subject } => explain::explain(&cluster, &subject, output).await,

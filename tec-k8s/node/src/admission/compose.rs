@@ -87,7 +87,7 @@ async fn enroll(
     // `Existed` is fine when it is this claim: of an earlier start, or of a join.
     enrollments.add(claim).await?;
     anyhow::ensure!(
-        enrollments.list().await?.contains(claim),
+        enrollments.list().await?.iter().any(|one| one.is_of_same_member(claim)),
         "the claim of this node could not be recorded, or another node has its name or disk"
     );
     let settled = enrollments.settle(claim, key, None).await;
@@ -149,6 +149,7 @@ fn uri<T>(path: &Path, parse: impl Fn(&str) -> Result<T, UriError>) -> anyhow::R
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::sync::Mutex;
 
     use async_trait::async_trait;
@@ -156,6 +157,7 @@ mod tests {
     use tec_core::node::derive::DataKeyId;
     use tec_core::node::grant::Claim;
     use tec_core::node::state::Role;
+    use tec_core::node::ticket::NodeName;
     use tec_core::port::{CreateOutcome, PortError};
     use tec_core::testing::sample;
     use tokio::time::Instant;
@@ -183,6 +185,14 @@ mod tests {
             Ok(CreateOutcome::Created)
         }
 
+        async fn was_removed(&self, _name: &NodeName) -> Result<bool, PortError> {
+            unreachable!("nobody left")
+        }
+
+        async fn readdress(&self, _claim: &Claim) -> Result<(), PortError> {
+            unreachable!("nobody joins")
+        }
+
         async fn settle(
             &self,
             _claim: &Claim,
@@ -207,6 +217,7 @@ mod tests {
                 name: "plane-0".parse().unwrap(),
                 role: Role::ControlPlane,
                 disk: "00000000-0000-0000-0000-0000000000aa".parse().unwrap(),
+                addresses: BTreeSet::new(),
             },
             key: sample::public_key(number),
         };

@@ -1,10 +1,10 @@
-//! Serving certificates that kubelets ask for after their join: which requests are approved.
+//! Certificates that kubelets ask for after their join: which requests are approved.
 //!
 //! The API server authenticated the kubelet by the client certificate that a join gave it. What is
-//! left to check is what a join checks: a member has this name and its machine is in service, and the
-//! certificate would be for no other server. The controller manager signs what is approved.
+//! left to check is what a join checks: a member has this name and its machine is in service, and a
+//! serving certificate would be for no other server. The controller manager signs what is approved.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -25,14 +25,18 @@ use tec_core::port::{PortError, chain};
 use tec_k8s::client::{is_conflict, port_error};
 
 use super::facts::ApiServerNames;
-use super::signer::taken;
+use super::signer::{addresses, taken};
 use crate::instance::authority::{ORGANIZATION, PREFIX, named_request};
 use crate::rpc::Enrollments;
 
-/// Requests for serving certificates of kubelets (Kubernetes, "Certificate Signing Requests").
-const REQUESTS: &str = "spec.signerName=kubernetes.io/kubelet-serving";
-/// What the signer lets a server use its key for.
+/// Signers of certificates of kubelets (Kubernetes, "Certificate Signing Requests").
+const SERVING: &str = "kubernetes.io/kubelet-serving";
+const CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+/// What they let a kubelet use its key for.
 const USAGES: [&str; 3] = ["digital signature", "key encipherment", "server auth"];
+const CLIENT_USAGES: [&str; 3] = ["digital signature", "key encipherment", "client auth"];
+/// Requests of one answer; kubectl asks for as many.
+const PAGE: u32 = 500;
 /// PEM label (RFC 7468, section 7).
 const LABEL: &str = "CERTIFICATE REQUEST";
 /// Names of Services have this label (Kubernetes, "DNS for Services and Pods").
@@ -47,21 +51,36 @@ pub enum Refusal {
     /// Malformed, or not for the node whose kubelet made it.
     #[error("the request is not one of a node for itself")]
     Subject,
-    /// More than a server needs.
-    #[error("the usages are not those of a server")]
+    /// More than a certificate of this signer needs.
+    #[error("the usages are not those of the signer")]
     Usages,
     /// Nobody joined under this name.
     #[error("no member has this name")]
     Unknown,
+    /// The member of this name was removed.
+    #[error("the member of this name was removed")]
+    Removed,
     /// An admin revoked the machine or its key, or set it aside.
     #[error("the machine of this member is not in service")]
     NotInService,
     /// A name of another server, or one that only Services and the API server have.
     #[error("a name is not the node's own")]
     Name,
-    /// An address of another server, or more than one.
+    /// An address of another server, none, or more than one of a member whose addresses are not known.
     #[error("the address is that of an API server or another node, or not one")]
     Address,
+    /// An address that the node did not join with.
+    #[error(
+        "{0} is not an address that the node joined with; if it is the node's, run kubectl tec member \
+         addresses <node> <all its addresses>"
+    )]
+    OtherAddress(IpAddr),
+}
+
+/// What one pass goes by.
+struct Look {
+    claims: Vec<Claim>,
+    addresses: BTreeMap<String, BTreeSet<IpAddr>>,
 }
 
 /// Approves and denies requests.
@@ -99,11 +118,15 @@ impl Renewals {
     }
 
     async fn answer_all(&self) -> Result<(), PortError> {
-        let found = self.requests.list(&ListParams::default().fields(REQUESTS)).await;
-        let found = found.map_err(|error| port_error("list the requests of kubelets", error))?;
-        for request in found.items.iter().filter(|one| is_open(one)) {
+        let open = [self.open(SERVING).await?, self.open(CLIENT).await?].concat();
+        if open.is_empty() {
+            return Ok(());
+        }
+        let look =
+            Look { claims: self.members.list().await?, addresses: addresses(&self.nodes).await? };
+        for request in &open {
             // One that cannot be judged now keeps no other waiting.
-            if let Err(error) = self.consider(request).await {
+            if let Err(error) = self.consider(request, &look).await {
                 let name = request.name_any();
                 tracing::warn!(
                     request = name,
@@ -115,8 +138,28 @@ impl Renewals {
         Ok(())
     }
 
-    async fn consider(&self, request: &CertificateSigningRequest) -> Result<(), PortError> {
-        match self.judge(&request.spec).await? {
+    /// Requests for this signer that nobody answered yet.
+    async fn open(&self, signer: &str) -> Result<Vec<CertificateSigningRequest>, PortError> {
+        let fields = format!("spec.signerName={signer}");
+        let mut query = ListParams::default().fields(&fields).limit(PAGE);
+        let mut open = Vec::new();
+        loop {
+            let page = self.requests.list(&query).await;
+            let page = page.map_err(|error| port_error("list the requests of kubelets", error))?;
+            open.extend(page.items.into_iter().filter(is_open));
+            match page.metadata.continue_.filter(|next| !next.is_empty()) {
+                Some(next) => query = query.continue_token(&next),
+                None => return Ok(open),
+            }
+        }
+    }
+
+    async fn consider(
+        &self,
+        request: &CertificateSigningRequest,
+        look: &Look,
+    ) -> Result<(), PortError> {
+        match self.judge(&request.spec, look).await? {
             // It came by somebody else, who may have an approver of their own.
             Err(Refusal::Unknown) => Ok(()),
             verdict => self.answer(request, verdict).await,
@@ -126,20 +169,25 @@ impl Renewals {
     async fn judge(
         &self,
         spec: &CertificateSigningRequestSpec,
+        look: &Look,
     ) -> Result<Result<(), Refusal>, PortError> {
         let (name, names) = match asked(spec) {
             Ok(asked) => asked,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        let claims = self.members.list().await?;
-        let Some(claim) = claims.iter().find(|one| one.name == name) else {
-            return Ok(Err(Refusal::Unknown));
+        let Some(claim) = look.claims.iter().find(|one| one.name == name) else {
+            // A request that stays open would be judged again when another node has the name.
+            let was_removed = self.members.was_removed(&name).await?;
+            return Ok(Err(if was_removed { Refusal::Removed } else { Refusal::Unknown }));
         };
+        // Asked for each: an admin may revoke it at any time.
         if !self.members.is_in_service(claim).await? {
             return Ok(Err(Refusal::NotInService));
         }
-        let taken = taken(&self.nodes, &name).await?;
-        Ok(are_own(&names, claim, &taken, &self.reserved))
+        if spec.signer_name == CLIENT {
+            return Ok(if names.is_empty() { Ok(()) } else { Err(Refusal::Name) });
+        }
+        Ok(are_own(&names, claim, &taken(&look.addresses, &name), &self.reserved))
     }
 
     async fn answer(
@@ -161,7 +209,7 @@ impl Renewals {
         let params = PatchParams::default();
         match self.requests.patch_approval(&name, &params, &Patch::Merge(patch)).await {
             Ok(_) if verdict.is_ok() => {
-                tracing::info!(request = name, node, "a kubelet may have its serving certificate");
+                tracing::info!(request = name, node, "a kubelet may have its certificate");
             }
             Ok(_) => tracing::warn!(request = name, node, message, "a kubelet is refused"),
             // Another control plane was faster.
@@ -189,7 +237,8 @@ fn asked(spec: &CertificateSigningRequestSpec) -> Result<(NodeName, Vec<SanType>
         return Err(Refusal::Subject);
     }
     let usages = spec.usages.as_deref().unwrap_or_default();
-    if usages.iter().any(|usage| !USAGES.contains(&usage.as_str())) {
+    let allowed = if spec.signer_name == CLIENT { CLIENT_USAGES } else { USAGES };
+    if usages.iter().any(|usage| !allowed.contains(&usage.as_str())) {
         return Err(Refusal::Usages);
     }
     Ok((name, request.params.subject_alt_names))
@@ -214,6 +263,9 @@ fn are_own(
                 if of(taken) || (is_worker && of(&reserved.addresses)) {
                     return Err(Refusal::Address);
                 }
+                if !claim.addresses.is_empty() && !of(&claim.addresses) {
+                    return Err(Refusal::OtherAddress(address));
+                }
             }
             SanType::DnsName(name) => {
                 let name = name.as_str();
@@ -226,7 +278,9 @@ fn are_own(
             _ => return Err(Refusal::Name),
         }
     }
-    if addresses == 1 { Ok(()) } else { Err(Refusal::Address) }
+    // Members of earlier versions have no addresses on record, and so only one.
+    let most = claim.addresses.len().max(1);
+    if (1..=most).contains(&addresses) { Ok(()) } else { Err(Refusal::Address) }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Certificates of kubelets, and none for an address of another node.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
@@ -12,6 +12,9 @@ use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt as _};
 use tec_core::node::ticket::NodeName;
 use tec_core::port::{PortError, PortErrorKind};
+
+/// Nodes of one answer; kubectl asks for as many.
+const PAGE: u32 = 500;
 
 /// Signs as an [`Authority`] does. All nodes have certificates of the same CA: whoever had one for the
 /// address of another node could be its kubelet, or, on a control plane, its API server.
@@ -34,30 +37,45 @@ impl Signer {
     }
 }
 
-/// Addresses of all nodes but this one.
-pub(super) async fn taken(
+/// Addresses of all nodes, page by page.
+pub(super) async fn addresses(
     nodes: &Api<Node>,
-    node: &NodeName,
-) -> Result<BTreeSet<IpAddr>, PortError> {
-    let nodes = nodes.list(&ListParams::default()).await;
-    let nodes = nodes.map_err(|error| {
-        PortError::new(PortErrorKind::Unavailable, "list the nodes").because(error)
-    })?;
-    let others = nodes.iter().filter(|one| one.name_any() != node.as_str());
-    let addresses = others.filter_map(|one| one.status.as_ref()?.addresses.as_ref()).flatten();
+) -> Result<BTreeMap<String, BTreeSet<IpAddr>>, PortError> {
+    let mut query = ListParams::default().limit(PAGE);
+    let mut found = BTreeMap::new();
+    loop {
+        let page = nodes.list(&query).await.map_err(|error| {
+            PortError::new(PortErrorKind::Unavailable, "list the nodes").because(error)
+        })?;
+        found.extend(page.items.iter().map(|node| (node.name_any(), addresses_of(node))));
+        match page.metadata.continue_.filter(|next| !next.is_empty()) {
+            Some(next) => query = query.continue_token(&next),
+            None => return Ok(found),
+        }
+    }
+}
+
+fn addresses_of(node: &Node) -> BTreeSet<IpAddr> {
+    let all = node.status.as_ref().and_then(|status| status.addresses.as_ref());
     // Names of hosts are among them, too.
-    Ok(addresses.filter_map(|one| one.address.parse::<IpAddr>().ok()).collect())
+    all.into_iter().flatten().filter_map(|one| one.address.parse().ok()).collect()
+}
+
+/// Addresses of all nodes but this one.
+pub(super) fn taken(all: &BTreeMap<String, BTreeSet<IpAddr>>, node: &NodeName) -> BTreeSet<IpAddr> {
+    let others = all.iter().filter(|(name, _)| name.as_str() != node.as_str());
+    others.flat_map(|(_, addresses)| addresses).copied().collect()
 }
 
 #[async_trait]
 impl KubeletSigner for Signer {
-    fn name(&self, csr: &[u8]) -> Result<NodeName, PortError> {
-        self.authority.name(csr)
+    fn named(&self, csr: &[u8]) -> Result<(NodeName, BTreeSet<IpAddr>), PortError> {
+        self.authority.named(csr)
     }
 
     async fn sign(&self, csr: &[u8]) -> Result<String, PortError> {
-        let node = self.authority.name(csr)?;
-        let taken = taken(&self.nodes, &node).await?;
+        let (node, _) = self.authority.named(csr)?;
+        let taken = taken(&addresses(&self.nodes).await?, &node);
         self.authority.clone().reserving(taken).sign(csr).await
     }
 }

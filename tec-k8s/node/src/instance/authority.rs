@@ -216,8 +216,15 @@ fn text<'s>(subject: &'s DistinguishedName, sort: &DnType) -> Option<&'s str> {
 
 #[async_trait]
 impl KubeletSigner for Authority {
-    fn name(&self, csr: &[u8]) -> Result<NodeName, PortError> {
-        self.admitted(csr).map(|(name, _)| name).map_err(|error| {
+    fn named(&self, csr: &[u8]) -> Result<(NodeName, BTreeSet<IpAddr>), PortError> {
+        let named = self.admitted(csr).map(|(name, request)| {
+            let addresses = request.params.subject_alt_names.iter().filter_map(|one| match one {
+                SanType::IpAddress(address) => Some(*address),
+                _ => None,
+            });
+            (name, addresses.collect())
+        });
+        named.map_err(|error| {
             PortError::new(PortErrorKind::Invalid, "read a kubelet's request").because(error)
         })
     }

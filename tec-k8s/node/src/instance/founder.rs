@@ -1,5 +1,7 @@
 //! What a control plane claims, on its own state disk: its join service admits it by that.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::path::Path;
 use std::{fs, io};
 
@@ -22,6 +24,9 @@ struct Record {
     name: String,
     role: Role,
     disk: DiskId,
+    /// Earlier versions wrote none.
+    #[serde(default)]
+    addresses: BTreeSet<IpAddr>,
 }
 
 /// A claim, and the key that it is of.
@@ -44,6 +49,7 @@ pub fn write(directory: &Path, Founder { claim, key }: &Founder) -> anyhow::Resu
         name: claim.name.to_string(),
         role: claim.role,
         disk: claim.disk,
+        addresses: claim.addresses.clone(),
     };
     let json = serde_json::to_vec(&record)?;
     write_whole(&directory.join(FILE), &json, MODE).context("write the node's claim")
@@ -65,6 +71,7 @@ pub fn read(directory: &Path) -> anyhow::Result<Option<Founder>> {
         name: record.name.parse()?,
         role: record.role,
         disk: record.disk,
+        addresses: record.addresses,
     };
     Ok(Some(Founder { claim, key }))
 }
@@ -86,6 +93,7 @@ mod tests {
                 name: "plane-0".parse().unwrap(),
                 role: Role::ControlPlane,
                 disk: "00000000-0000-0000-0000-0000000000aa".parse().unwrap(),
+                addresses: BTreeSet::from([[10, 0, 0, 1].into()]),
             },
             key,
         };

@@ -315,6 +315,7 @@ async fn note_founder(settings: &Settings, node: &Node, this: &Instance) -> anyh
         name: this.name.clone(),
         role: this.role,
         disk: node.disk.id().await?,
+        addresses: [this.address].into(),
     };
     let founder = Founder { claim, key: node.attestation.key.clone() };
     crate::instance::founder::write(&settings.state_directory, &founder)

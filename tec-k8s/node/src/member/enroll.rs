@@ -1,67 +1,33 @@
 //! Claims in one object, so that a compare and swap is over all of them.
 
-use std::collections::BTreeMap;
-
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::{ListParams, ObjectMeta, PostParams};
-use serde::{Deserialize, Serialize};
-use tec_core::ak::{AkCandidate, AkMatcher, AkReason, AkState, Fingerprint, PublicKey};
+use tec_core::ak::{
+    AkCandidate, AkDecision, AkMatcher, AkReason, AkRecord, AkState, Fingerprint, PublicKey,
+};
 use tec_core::flow::{AkOutcome, AkPorts, AkSubmission, ClaimLimits, approve};
 use tec_core::id::MachineId;
 use tec_core::machine::{Machine, MachineState, RegisteredBy};
 use tec_core::node::derive::DiskId;
 use tec_core::node::grant::Claim;
-use tec_core::node::state::Role;
+use tec_core::node::ticket::NodeName;
 use tec_core::port::{
     AkRegistry, CreateOutcome, MachineRegistry, PortError, PortErrorKind, UnclaimedLimit,
 };
 
+use super::roll::{NAME, Roll};
 use crate::rpc::{Enrollments, Settled};
 use tec_k8s::api::{TrustedExecutionCluster, approval_matcher};
 use tec_k8s::client::{KubeRegistry, is_conflict, port_error};
 
-/// The object. 1 MiB of it (etcd's limit for a request) is room for about five thousand members.
-const NAME: &str = "tec-members";
-
-/// A claim under the fingerprint of its key.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Record {
-    name: String,
-    role: Role,
-    disk: DiskId,
-}
+/// Somebody else may change the members at the same time so often.
+const ATTEMPTS: usize = 16;
 
 /// Members in the namespace of a registry, whose machines they are.
 #[derive(Clone, Debug)]
 pub struct KubeEnrollments(KubeRegistry);
-
-fn malformed(key: &str) -> PortError {
-    let operation = format!("read the claim {key} of {NAME}");
-    PortError::new(PortErrorKind::Internal, operation)
-}
-
-fn read((key, json): (&String, &String)) -> Result<Claim, PortError> {
-    let record: Record =
-        serde_json::from_str(json).map_err(|error| malformed(key).because(error))?;
-    Ok(Claim {
-        ak: key.parse().map_err(|error| malformed(key).because(error))?,
-        name: record.name.parse().map_err(|error| malformed(key).because(error))?,
-        role: record.role,
-        disk: record.disk,
-    })
-}
-
-fn written(claim: &Claim) -> Result<String, PortError> {
-    let record = Record { name: claim.name.to_string(), role: claim.role, disk: claim.disk };
-    serde_json::to_string(&record).map_err(|error| malformed(&claim.ak.to_string()).because(error))
-}
-
-fn claims(object: &ConfigMap) -> Result<Vec<Claim>, PortError> {
-    object.data.iter().flatten().map(read).collect()
-}
 
 impl KubeEnrollments {
     /// In the namespace of this registry.
@@ -86,7 +52,10 @@ impl KubeEnrollments {
     }
 
     /// The machine of a claim; that of the disk's id where an earlier version bound this very key to it.
-    async fn machine_id(&self, claim: &Claim) -> Result<MachineId, PortError> {
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub async fn machine_id(&self, claim: &Claim) -> Result<MachineId, PortError> {
         let older = older_id(claim.disk)?;
         let bound = AkRegistry::bound_to(&self.0, &older).await?;
         let is_ours = bound.is_some_and(|record| record.fingerprint() == claim.ak);
@@ -102,30 +71,91 @@ impl KubeEnrollments {
         found.map_err(|error| port_error("read the members", error))
     }
 
-    /// Writes what was read, with one more; `Existed` when somebody else was faster.
+    /// Everyone who is a member, and who was.
+    ///
+    /// # Errors
+    /// The API server refuses, or somebody wrote what is no claim.
+    pub async fn roll(&self) -> Result<Roll, PortError> {
+        self.object().await?.as_ref().map_or_else(|| Ok(Roll::default()), Roll::of)
+    }
+
+    /// Ends a membership: name and key are free for another claim, and the disk is nobody's for good.
+    /// Again changes nothing.
+    ///
+    /// # Errors
+    /// As [`Self::roll`].
+    pub async fn remove(&self, claim: &Claim) -> Result<(), PortError> {
+        let now = self.0.clock().now();
+        self.change(&claim.name, |roll| roll.remove(claim, now)).await
+    }
+
+    async fn change(&self, name: &NodeName, change: impl Fn(&mut Roll)) -> Result<(), PortError> {
+        for _ in 0..ATTEMPTS {
+            let object = self.object().await?;
+            let mut roll = object.as_ref().map_or_else(|| Ok(Roll::default()), Roll::of)?;
+            let before = roll.clone();
+            change(&mut roll);
+            let is_done = roll == before;
+            if is_done || self.swap(object, &roll, name).await? == CreateOutcome::Created {
+                return Ok(());
+            }
+        }
+        let operation = format!("change the member {name}: others change members all the time");
+        Err(PortError::new(PortErrorKind::Unavailable, operation))
+    }
+
+    /// Writes what was read and changed; `Existed` when somebody else was faster.
     async fn swap(
         &self,
         object: Option<ConfigMap>,
-        claim: &Claim,
+        roll: &Roll,
+        name: &NodeName,
     ) -> Result<CreateOutcome, PortError> {
-        let line = (claim.ak.to_string(), written(claim)?);
+        let data = Some(roll.lines()?);
         let params = PostParams::default();
-        let swapped = if let Some(mut object) = object {
-            object.data.get_or_insert_default().extend([line]);
-            self.objects().replace(NAME, &params, &object).await
+        let swapped = if let Some(object) = object {
+            self.objects().replace(NAME, &params, &ConfigMap { data, ..object }).await
         } else {
-            let object = ConfigMap {
-                metadata: ObjectMeta { name: Some(NAME.to_owned()), ..ObjectMeta::default() },
-                data: Some(BTreeMap::from([line])),
-                ..ConfigMap::default()
-            };
+            let metadata = ObjectMeta { name: Some(NAME.to_owned()), ..ObjectMeta::default() };
+            let object = ConfigMap { metadata, data, ..ConfigMap::default() };
             self.objects().create(&params, &object).await
         };
         match swapped {
             Ok(_) => Ok(CreateOutcome::Created),
             Err(error) if is_conflict(&error) => Ok(CreateOutcome::Existed),
-            Err(error) => Err(port_error(format!("enroll node {}", claim.name), error)),
+            Err(error) => Err(port_error(format!("write the claim of node {name}"), error)),
         }
+    }
+
+    /// Registers the machine of a claim unless it is there. A node that would only leave a Machine
+    /// behind gets none: there may be any number of disks, and of keys in one TPM.
+    async fn register(
+        &self,
+        claim: &Claim,
+        candidate: &AkCandidate,
+        matcher: &dyn AkMatcher,
+        others: &[(AkRecord, Option<Machine>)],
+    ) -> Result<Option<Settled>, PortError> {
+        let id = self.machine_id(claim).await?;
+        if MachineRegistry::find(&self.0, &id).await?.is_some() {
+            return Ok(None);
+        }
+        ensure_no_other_machine(others)?;
+        let known = AkRegistry::find(&self.0, &claim.ak).await?;
+        let machine = Machine::unclaimed(id, RegisteredBy::JoinService, self.0.clock().now());
+        match matcher.decide(candidate, Some(&machine), None, known.as_ref()) {
+            AkDecision::Wait(AkReason::NeedsEkProof) => {
+                return Ok(Some(Settled::NeedsEndorsementKey));
+            }
+            AkDecision::Reject(reason) => {
+                let operation = format!("bind the key of node {}: {reason:?}", claim.name);
+                return Err(PortError::new(PortErrorKind::Denied, operation));
+            }
+            _ => {}
+        }
+        let named = self.0.with_node_name(claim.name.to_string());
+        named.create(&machine, UnclaimedLimit::Unlimited).await?;
+        Ok(None)
     }
 }
 
@@ -137,47 +167,79 @@ fn older_id(disk: DiskId) -> Result<MachineId, PortError> {
     })
 }
 
-/// A TPM can have any number of attestation keys: that one of them was revoked, or that its machine is
-/// out of service, is meant for the TPM.
-async fn ensure_not_refused(
+/// Other attestation keys of a TPM, with their machines where these still exist.
+async fn others(
     aks: &dyn AkRegistry,
     machines: &dyn MachineRegistry,
     ek: Fingerprint,
     ak: &Fingerprint,
-) -> Result<(), PortError> {
-    let keys = aks.list(None).await?;
-    let others = keys.iter().filter(|one| one.ek == Some(ek) && one.fingerprint() != *ak);
-    for other in others {
-        let machine = machines.find(&other.machine).await?;
-        let is_out = machine.is_some_and(|machine| !machine.state.takes_keys());
-        if other.state == AkState::Revoked || is_out {
-            let key = other.fingerprint();
-            let operation = format!(
-                "admit the TPM of attestation key {key}, which was revoked or whose machine is out \
-                 of service; delete its AttestationKey to admit the TPM again"
-            );
-            return Err(PortError::new(PortErrorKind::Denied, operation));
-        }
+) -> Result<Vec<(AkRecord, Option<Machine>)>, PortError> {
+    let mut keys = aks.list(None).await?;
+    keys.retain(|one| one.ek == Some(ek) && one.fingerprint() != *ak);
+    let mut others = Vec::new();
+    for key in keys {
+        let machine = machines.find(&key.machine).await?;
+        others.push((key, machine));
     }
-    Ok(())
+    Ok(others)
+}
+
+/// A TPM can have any number of attestation keys: that one of them was revoked, or that its machine is
+/// out of service, is meant for the TPM.
+fn ensure_not_refused(others: &[(AkRecord, Option<Machine>)]) -> Result<(), PortError> {
+    let is_out = |machine: &Machine| !machine.state.takes_keys();
+    let refused = others.iter().find(|(key, machine)| {
+        key.state == AkState::Revoked || machine.as_ref().is_some_and(is_out)
+    });
+    let Some((key, _)) = refused else { return Ok(()) };
+    let operation = format!(
+        "admit the TPM of attestation key {}, which was revoked or whose machine is out of service; \
+         delete its AttestationKey to admit the TPM again",
+        key.fingerprint()
+    );
+    Err(PortError::new(PortErrorKind::Denied, operation))
+}
+
+/// A TPM is one machine, whichever of its keys it shows.
+fn ensure_no_other_machine(others: &[(AkRecord, Option<Machine>)]) -> Result<(), PortError> {
+    let Some(machine) = others.iter().find_map(|(_, machine)| machine.as_ref()) else {
+        return Ok(());
+    };
+    let operation = format!(
+        "admit the TPM of machine {0} as another machine; run kubectl tec member replace, or kubectl \
+         tec machine remove {0} if it never joined",
+        machine.id
+    );
+    Err(PortError::new(PortErrorKind::Denied, operation))
 }
 
 #[async_trait]
 impl Enrollments for KubeEnrollments {
     async fn list(&self) -> Result<Vec<Claim>, PortError> {
-        let object = self.object().await?;
-        object.as_ref().map_or_else(|| Ok(Vec::new()), claims)
+        Ok(self.roll().await?.claims)
     }
 
     async fn add(&self, claim: &Claim) -> Result<CreateOutcome, PortError> {
         let object = self.object().await?;
-        let known = object.as_ref().map_or_else(|| Ok(Vec::new()), claims)?;
-        let collides =
-            |one: &Claim| one.ak == claim.ak || one.name == claim.name || one.disk == claim.disk;
-        if known.iter().any(collides) {
+        let mut roll = object.as_ref().map_or_else(|| Ok(Roll::default()), Roll::of)?;
+        if roll.refuses(claim) {
             return Ok(CreateOutcome::Existed);
         }
-        self.swap(object, claim).await
+        roll.claims.push(claim.clone());
+        self.swap(object, &roll, &claim.name).await
+    }
+
+    async fn was_removed(&self, name: &NodeName) -> Result<bool, PortError> {
+        Ok(self.roll().await?.removed.iter().any(|one| one.name == *name))
+    }
+
+    async fn readdress(&self, claim: &Claim) -> Result<(), PortError> {
+        let change = |roll: &mut Roll| {
+            for one in roll.claims.iter_mut().filter(|one| one.is_of_same_member(claim)) {
+                one.addresses.clone_from(&claim.addresses);
+            }
+        };
+        self.change(&claim.name, change).await
     }
 
     /// A machine that somebody quarantined, retired or revoked stays so, and its node gets nothing.
@@ -187,17 +249,20 @@ impl Enrollments for KubeEnrollments {
         key: &PublicKey,
         ek: Option<Fingerprint>,
     ) -> Result<Settled, PortError> {
+        if self.roll().await?.has_removed(claim.disk) {
+            return Ok(Settled::DiskRetired);
+        }
         let matcher = self.matcher().await?;
-        if let Some(ek) = ek {
-            ensure_not_refused(&self.0, &self.0, ek, &claim.ak).await?;
+        let others = match ek {
+            Some(ek) => others(&self.0, &self.0, ek, &claim.ak).await?,
+            None => Vec::new(),
+        };
+        ensure_not_refused(&others)?;
+        let candidate = AkCandidate::from_node(key.clone(), ek);
+        if let Some(settled) = self.register(claim, &candidate, &*matcher, &others).await? {
+            return Ok(settled);
         }
         let id = self.machine_id(claim).await?;
-        let now = self.0.clock().now();
-        let machine = Machine::unclaimed(id, RegisteredBy::JoinService, now);
-        // The node proved its key; there is no number of such machines to keep low.
-        let named = self.0.with_node_name(claim.name.to_string());
-        named.create(&machine, UnclaimedLimit::Unlimited).await?;
-        let candidate = AkCandidate::from_node(key.clone(), ek);
         let ports = AkPorts::new(&self.0, &self.0, &*matcher, &self.0, &**self.0.clock())
             .with_claims(ClaimLimits::NONE);
         let operation = format!("bind the key of node {} to machine {id}", claim.name);
@@ -227,30 +292,54 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test]
-    async fn another_key_of_a_tpm_that_was_revoked_or_taken_out_of_service_is_refused() {
+    fn ek(number: u64) -> Fingerprint {
+        sample::public_key(100 + number).fingerprint()
+    }
+
+    /// Three machines, each with a key of a TPM of its own that waits.
+    async fn registry() -> MemoryRegistry {
         let registry = MemoryRegistry::new();
-        let (aks, machines): (&dyn AkRegistry, &dyn MachineRegistry) = (&registry, &registry);
-        let ek = |number| sample::public_key(100 + number).fingerprint();
         for number in 1..=3 {
             let mut record = sample::ak(number, number);
             record.ek = Some(ek(number));
-            machines.create(&sample::machine(number), UnclaimedLimit::Unlimited).await.unwrap();
-            aks.submit(&record, &sample::line()).await.unwrap();
+            let machine = sample::machine(number);
+            let limit = UnclaimedLimit::Unlimited;
+            MachineRegistry::create(&registry, &machine, limit).await.unwrap();
+            registry.submit(&record, &sample::line()).await.unwrap();
         }
-        let other = sample::public_key(9).fingerprint();
-        let refused = async |number| ensure_not_refused(aks, machines, ek(number), &other).await;
-        for number in 1..=3 {
-            refused(number).await.unwrap();
-        }
-        let line = sample::line();
-        aks.revoke(&sample::public_key(1).fingerprint(), &line).await.unwrap();
-        machines.revoke(&sample::machine_id(2), &line).await.unwrap();
+        registry
+    }
+
+    /// Whether a key of a TPM is refused: any, and one of a new machine.
+    async fn refusals(registry: &MemoryRegistry, ek: Fingerprint, key: u64) -> (bool, bool) {
+        let ak = sample::public_key(key).fingerprint();
+        let others = others(registry, registry, ek, &ak).await.unwrap();
+        let is_denied = |judged: Result<(), PortError>| {
+            judged.is_err_and(|error| error.kind() == PortErrorKind::Denied)
+        };
+        (is_denied(ensure_not_refused(&others)), is_denied(ensure_no_other_machine(&others)))
+    }
+
+    #[tokio::test]
+    async fn another_key_of_a_tpm_that_was_revoked_or_taken_out_of_service_is_refused() {
+        let (registry, line) = (registry().await, sample::line());
+        let key = sample::public_key(1).fingerprint();
+        AkRegistry::revoke(&registry, &key, &line).await.unwrap();
+        MachineRegistry::revoke(&registry, &sample::machine_id(2), &line).await.unwrap();
         for number in [1, 2] {
-            assert_eq!(refused(number).await.unwrap_err().kind(), PortErrorKind::Denied);
+            assert!(refusals(&registry, ek(number), 9).await.0);
         }
-        refused(3).await.unwrap();
-        let own = sample::public_key(1).fingerprint();
-        ensure_not_refused(aks, machines, ek(1), &own).await.unwrap();
+        assert!(!refusals(&registry, ek(1), 1).await.0, "its key is judged by its record");
+    }
+
+    #[tokio::test]
+    async fn a_tpm_is_one_machine_whichever_of_its_keys_it_shows() {
+        let registry = registry().await;
+        assert_eq!(refusals(&registry, ek(3), 9).await, (false, true));
+        assert_eq!(refusals(&registry, ek(3), 3).await, (false, false));
+        assert_eq!(refusals(&registry, ek(9), 9).await, (false, false));
+        MachineRegistry::remove(&registry, &sample::machine_id(3)).await.unwrap();
+        let after = refusals(&registry, ek(3), 9).await;
+        assert_eq!(after, (false, false), "it may come back when that is gone");
     }
 }

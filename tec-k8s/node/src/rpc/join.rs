@@ -1,6 +1,8 @@
 //! The join service: who is admitted, and what admitted nodes get.
 
+use std::collections::BTreeSet;
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -40,6 +42,8 @@ pub enum Settled {
     AwaitsApproval,
     /// The policy asks for the proof of an endorsement key.
     NeedsEndorsementKey,
+    /// It cannot be: the disk is that of a member that was removed, and has its key.
+    DiskRetired,
 }
 
 /// What nodes claimed, for good.
@@ -50,6 +54,12 @@ pub trait Enrollments: fmt::Debug + Send + Sync {
 
     /// Records a claim unless one with its key, name or disk is there; one step with the check.
     async fn add(&self, claim: &Claim) -> Result<CreateOutcome, PortError>;
+
+    /// Whether a member of this name was removed.
+    async fn was_removed(&self, name: &NodeName) -> Result<bool, PortError>;
+
+    /// Replaces the addresses of a claim that is there.
+    async fn readdress(&self, claim: &Claim) -> Result<(), PortError>;
 
     /// Registers the machine of a claim, and its key as the cluster's approval policy says; again
     /// changes nothing. `ek` is the endorsement key that the node proved. Kind `Denied` for a machine
@@ -69,8 +79,8 @@ pub trait Enrollments: fmt::Debug + Send + Sync {
 #[async_trait]
 pub trait KubeletSigner: fmt::Debug + Send + Sync {
     /// The node that a request (PKCS #10, DER) is for: signed by its own key, of the organization
-    /// `system:nodes` and the name `system:node:<name>`. Kind `Invalid` otherwise.
-    fn name(&self, csr: &[u8]) -> Result<NodeName, PortError>;
+    /// `system:nodes` and the name `system:node:<name>`; and its addresses. Kind `Invalid` otherwise.
+    fn named(&self, csr: &[u8]) -> Result<(NodeName, BTreeSet<IpAddr>), PortError>;
 
     /// A certificate for it, PEM.
     async fn sign(&self, csr: &[u8]) -> Result<String, PortError>;
@@ -231,7 +241,9 @@ impl JoinService {
         let known = self.0.enrollments.list().await.map_err(|error| unusable(&error))?;
         // What a member was once allowed, it need not prove again.
         let planes = match claim.role {
-            Role::ControlPlane if !known.contains(claim) => self.control_planes(asked).await?,
+            Role::ControlPlane if !known.iter().any(|one| one.is_of_same_member(claim)) => {
+                self.control_planes(asked).await?
+            }
             _ => ControlPlanes::Closed,
         };
         let granted = grant(claim, &known, &planes);
@@ -258,6 +270,11 @@ impl JoinService {
         let settled = self.0.enrollments.settle(claim, caller.key(), *ek).await;
         ensure_bound(claim, settled.map_err(|error| unsettled(&error))?)?;
         match granted {
+            // Its certificate is for the address that it has now.
+            Granted::Again if admission == Admission::Whole => {
+                let readdressed = self.0.enrollments.readdress(claim).await;
+                readdressed.map(|()| admission).map_err(|error| unusable(&error))
+            }
             Granted::Again => Ok(admission),
             Granted::New => {
                 match self.0.enrollments.add(claim).await.map_err(|error| unusable(&error))? {
@@ -333,6 +350,14 @@ fn ensure_bound(claim: &Claim, settled: Settled) -> Result<(), Status> {
             "the approval policy EndorsementKey needs a proof by the endorsement key of the TPM"
                 .to_owned(),
         ),
+        Settled::DiskRetired => (
+            Reason::NotAdmitted,
+            format!(
+                "disk {} is that of a member that was removed; run bootstrapper prepare \
+                 --dangerous-erase",
+                claim.disk
+            ),
+        ),
     };
     tracing::warn!(node = %claim.name, ak.fingerprint = %claim.ak, %reason, "a node was refused");
     Err(reason.status(Code::FailedPrecondition, sentence))
@@ -351,13 +376,9 @@ impl Api for JoinService {
         let plane_ticket = std::mem::take(&mut message.control_plane_ticket);
         let request = convert::ticket_request(message)?;
         let ek = self.proven(&caller, request.disk, proof)?;
-        let name = self.0.signer.name(&request.csr);
-        let claim = Claim {
-            ak,
-            name: name.map_err(|error| certificate_refused(&error))?,
-            role: request.role,
-            disk: request.disk,
-        };
+        let named = self.0.signer.named(&request.csr);
+        let (name, addresses) = named.map_err(|error| certificate_refused(&error))?;
+        let claim = Claim { ak, name, role: request.role, disk: request.disk, addresses };
         self.ensure_not_elsewhere(&caller).await?;
         let asked = Asked { claim, caller: &caller, ek, plane_ticket };
         let admission = self.admit(&asked).await?;

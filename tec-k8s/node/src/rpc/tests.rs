@@ -1,5 +1,7 @@
 //! The services, called without a transport.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -256,6 +258,14 @@ impl Enrollments for Enrolled {
         Ok(CreateOutcome::Created)
     }
 
+    async fn was_removed(&self, _name: &NodeName) -> Result<bool, PortError> {
+        Ok(false)
+    }
+
+    async fn readdress(&self, _claim: &Claim) -> Result<(), PortError> {
+        Ok(())
+    }
+
     async fn settle(
         &self,
         claim: &Claim,
@@ -279,10 +289,10 @@ struct Cluster {
 
 #[async_trait]
 impl KubeletSigner for Cluster {
-    fn name(&self, csr: &[u8]) -> Result<NodeName, PortError> {
+    fn named(&self, csr: &[u8]) -> Result<(NodeName, BTreeSet<IpAddr>), PortError> {
         std::str::from_utf8(csr)
             .ok()
-            .and_then(|name| name.parse().ok())
+            .and_then(|name| Some((name.parse().ok()?, BTreeSet::new())))
             .ok_or_else(|| PortError::new(PortErrorKind::Invalid, "read a request"))
     }
 
@@ -421,6 +431,7 @@ async fn a_node_whose_key_is_not_approved_gets_nothing_and_its_claim_does_not_co
     for (settled, reason) in [
         (Settled::AwaitsApproval, Reason::AwaitsApproval),
         (Settled::NeedsEndorsementKey, Reason::NeedsEndorsementKey),
+        (Settled::DiskRetired, Reason::NotAdmitted),
     ] {
         let service = settled_join_service(Cluster::default(), settled).await;
         // The second one claims the same name and disk: nothing was recorded of the first.

@@ -57,18 +57,34 @@ impl Certificates {
     }
 }
 
-/// How many requests of kubelets for serving certificates were approved; none is open or denied.
-pub(crate) fn approved(stage: &Stage<'_>, first: &Host) -> anyhow::Result<usize> {
-    let requests = stage.items(first, &["csr"])?;
-    let serving = requests.iter().filter(|one| {
+/// Requests of kubelets for serving certificates.
+fn serving(stage: &Stage<'_>, first: &Host) -> anyhow::Result<Vec<Value>> {
+    let mut requests = stage.items(first, &["csr"])?;
+    requests.retain(|one| {
         let text = |path: &str| one.pointer(path).and_then(Value::as_str).unwrap_or_default();
-        // As kubelets name theirs.
+        // As kubelets name theirs; n3 may have asked after it was removed.
         text("/metadata/name").starts_with("csr-")
+            && !text("/status/conditions/0/message").contains("was removed")
             && text("/spec/signerName") == "kubernetes.io/kubelet-serving"
     });
+    Ok(requests)
+}
+
+fn answer(request: &Value) -> Option<&str> {
+    request.pointer("/status/conditions/0/type").and_then(Value::as_str)
+}
+
+/// How many requests of kubelets for serving certificates were approved; none stays open or is denied.
+pub(crate) fn approved(stage: &Stage<'_>, first: &Host) -> anyhow::Result<usize> {
+    let mut requests = Vec::new();
+    // Kubelets ask at any time, and are answered every five seconds.
+    until("answers to kubelets", || {
+        requests = serving(stage, first).unwrap_or_default();
+        !requests.is_empty() && requests.iter().all(|one| answer(one).is_some())
+    })?;
     let mut approved = 0;
-    for request in serving {
-        let condition = request.pointer("/status/conditions/0/type").and_then(Value::as_str);
+    for request in &requests {
+        let condition = answer(request);
         let node = request.pointer("/spec/username").and_then(Value::as_str);
         anyhow::ensure!(condition == Some("Approved"), "a request of {node:?}: {condition:?}");
         approved += 1;

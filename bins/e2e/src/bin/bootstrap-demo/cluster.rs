@@ -90,11 +90,10 @@ fn node_of(pod: &Value) -> Option<&str> {
     pod.pointer("/spec/nodeName")?.as_str()
 }
 
-/// A node leaves: its Node is deleted, its key revoked, its claim of name and disk removed.
-pub(crate) fn remove(stage: &Stage<'_>, first: &Host, node: &str, key: &str) -> anyhow::Result<()> {
-    stage.kubectl(first, &["delete", "node", node])?;
-    stage.admin.kube(&["--namespace", NAMESPACE, "machine", "revoke", node])?;
-    let claim = format!(r#"[{{"op": "remove", "path": "/data/{key}"}}]"#);
-    let patch = ["patch", "configmap", "tec-members", "-n", NAMESPACE, "--type=json", "-p", &claim];
-    stage.kubectl(first, &patch).map(drop)
+/// A node leaves by command, once it was shown what would happen.
+pub(crate) fn remove(stage: &Stage<'_>, first: &Host, node: &str) -> anyhow::Result<()> {
+    let remove = ["--namespace", NAMESPACE, "member", "remove", node, "--drain"];
+    stage.admin.kube(&[&remove[..], &["--dry-run"]].concat())?;
+    stage.json(first, &["node", node]).context("a dry run removed the Node")?;
+    stage.admin.kube(&[&remove[..], &["--yes"]].concat())
 }

@@ -96,7 +96,7 @@ fn names(
             asked.push((request, *name));
         }
     }
-    // The controller approves what a node may have: its own name, once more.
+    // The join service approves what a node may have: its own name, once more.
     let (request, group) = (format!("intruder-{number}-own"), "system:nodes");
     let name = format!("system:node:{}", worker.name);
     let asking = Asking { request: &request, name: &name, group, address: "", signer: CLIENT };
@@ -127,6 +127,38 @@ fn server(stage: &Stage<'_>, worker: &Host, first: &Host) -> anyhow::Result<()> 
     };
     until("a refusal", || denied().unwrap_or(true))?;
     anyhow::ensure!(denied()?, "the request is open");
+    Ok(())
+}
+
+/// A node that was removed still has certificates that the API server takes. It registers no Node by
+/// them, and gets no others.
+pub(crate) fn is_out(
+    stage: &Stage<'_>,
+    removed: &Host,
+    (other, first): (&Host, &Host),
+) -> anyhow::Result<()> {
+    let node = removed.path("node.json");
+    let object = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": removed.name}});
+    std::fs::write(&node, object.to_string())?;
+    let node = node.display().to_string();
+    let create = ["--kubeconfig", KUBELET, "create", "--validate=false", "-f", &node];
+    let why = removed.refusal(&stage.args.kubernetes.join("kubectl"), &create)?;
+    anyhow::ensure!(why.contains("no member is named"), "a removed node registers: {why}");
+    let own = |host: &Host, request: &str, config| {
+        let (name, group) = (format!("system:node:{}", host.name), "system:nodes");
+        let asking = Asking { request, name: &name, group, address: "", signer: CLIENT };
+        request_certificate(stage, host, config, &asking)
+    };
+    own(removed, "removed", KUBELET)?;
+    own(other, "member", KUBELET)?;
+    // One that stays open would be approved when another node has the name.
+    for (request, expected) in [("removed", "Denied"), ("member", "Approved")] {
+        until(&format!("an answer to {request}"), || {
+            stage.json(first, &["csr", request]).is_ok_and(|found| {
+                found.pointer("/status/conditions/0/type") == Some(&json!(expected))
+            })
+        })?;
+    }
     Ok(())
 }
 

@@ -57,10 +57,14 @@ fn acts(stage: &Stage<'_>, base: &Path) -> anyhow::Result<()> {
         .say("DNS resolves a Service, and a pod on each node reaches those on all 3 through it")?;
     intruder::check(stage, &second, &first)?;
 
-    cluster::remove(stage, &first, "n3", &third_key)?;
+    cluster::remove(stage, &first, "n3")?;
+    intruder::is_out(stage, &third, (&second, &first))?;
     drop(third);
     stage.nodes_are_ready(&first, &["n1", "n2"])?;
-    stage.say("n3 was removed: Node deleted, key revoked, name free")?;
+    stage.say(
+        "kubectl tec member remove: n3 drained, key revoked, Node deleted; its kubelet registers no \
+         Node and gets no certificate",
+    )?;
     let mut third = reinstall(stage, base, &images, (&first_key, &second_key, &first))?;
     stage.nodes_are_ready(&first, &ALL)?;
     cluster::services_work(stage, &first, &ALL)?;

@@ -74,7 +74,7 @@ fn no_node_gets_a_certificate_for_an_address_of_an_api_server() {
         let own = authority("".as_ref());
         let identity = Identity::generate(&name, address.parse().unwrap(), own).unwrap();
         let request = &crate::host::KubeletIdentity::key(&identity).request;
-        assert_eq!(strict.name(request).is_ok(), is_signed);
+        assert_eq!(strict.named(request).is_ok(), is_signed);
         assert_eq!(strict.certify(request).is_ok(), is_signed);
     }
 }

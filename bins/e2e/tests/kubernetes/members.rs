@@ -1,0 +1,175 @@
+//! Members that the join service admits, and those whose membership ends.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::api::{ListParams, ObjectMeta, PostParams};
+use serde_json::{Value, json};
+use tec_core::ak::Fingerprint;
+use tec_core::node::grant::Claim;
+use tec_core::node::state::Role;
+use tec_core::port::{CreateOutcome, PortErrorKind};
+use tec_core::testing::sample;
+use tec_e2e::kube::{Bench, cluster};
+use tec_e2e::settings::own_program;
+use tec_k8s::api::Machine;
+use tec_k8s::client::KubeRegistry;
+use tec_node::member::KubeEnrollments;
+use tec_node::rpc::{Enrollments as _, Settled};
+use tec_support::SystemClock;
+
+struct World {
+    bench: Bench,
+    members: KubeEnrollments,
+}
+
+/// Of this attestation key, name and disk.
+fn claim(key: u64, name: &str, disk: u8) -> Claim {
+    Claim {
+        ak: sample::public_key(key).fingerprint(),
+        name: name.parse().unwrap(),
+        role: Role::Worker,
+        disk: format!("00000000-0000-0000-0000-0000000000{disk:02x}").parse().unwrap(),
+        addresses: BTreeSet::from([[10, 0, 0, disk].into()]),
+    }
+}
+
+fn ek(number: u64) -> Fingerprint {
+    sample::public_key(100 + number).fingerprint()
+}
+
+impl World {
+    async fn new(policy: &Value) -> Self {
+        let bench = Bench::new().await.unwrap();
+        let mut object = cluster("cluster");
+        object.spec.approval = Some(serde_json::from_value(policy.clone()).unwrap());
+        bench.create(&object).await.unwrap();
+        let clock = Arc::new(SystemClock);
+        let registry = KubeRegistry::new(bench.admin().unwrap(), &bench.namespace, clock);
+        Self { bench, members: KubeEnrollments::new(registry) }
+    }
+
+    /// What a claim of a key comes to; the kind of a refusal.
+    async fn settle(
+        &self,
+        key: u64,
+        claim: &Claim,
+        ek: Option<Fingerprint>,
+    ) -> Result<Settled, PortErrorKind> {
+        let settled = self.members.settle(claim, &sample::public_key(key), ek).await;
+        settled.map_err(|error| error.kind())
+    }
+
+    async fn machines(&self) -> usize {
+        let machines = self.bench.objects::<Machine>().unwrap();
+        machines.list(&ListParams::default()).await.unwrap().items.len()
+    }
+
+    /// A node joins, and its kubelet registers.
+    async fn join(&self, key: u64, claim: &Claim, ek: Option<Fingerprint>) {
+        assert_eq!(self.settle(key, claim, ek).await, Ok(Settled::Bound));
+        assert_eq!(self.members.add(claim).await.unwrap(), CreateOutcome::Created);
+        let name = Some(claim.name.to_string());
+        let metadata = ObjectMeta { name, ..ObjectMeta::default() };
+        let node = Node { metadata, ..Node::default() };
+        self.nodes().create(&PostParams::default(), &node).await.unwrap();
+    }
+
+    fn nodes(&self) -> Api<Node> {
+        Api::all(self.bench.admin().unwrap())
+    }
+
+    async fn has_node(&self, name: &str) -> bool {
+        self.nodes().get_opt(name).await.unwrap().is_some()
+    }
+
+    /// `kubectl tec member`: whether it worked, and what it said.
+    fn member(&self, words: &[&str]) -> (bool, String) {
+        let mut command = Command::new(own_program("tec").unwrap());
+        let kubeconfig = self.bench.plane.admin_kubeconfig().unwrap();
+        command.args(["kube", "--namespace", &self.bench.namespace, "--kubeconfig"]);
+        let ran = command.arg(kubeconfig).arg("member").args(words).output().unwrap();
+        let said = [ran.stdout, ran.stderr].concat();
+        (ran.status.success(), String::from_utf8_lossy(&said).into_owned())
+    }
+}
+
+#[tokio::test]
+async fn a_tpm_leaves_one_machine_until_it_is_approved_and_none_if_it_cannot_be() {
+    let world = World::new(&json!({"policy": "Manual"})).await;
+    let first = claim(1, "tpm-1", 1);
+    for _ in 0..2 {
+        assert_eq!(world.settle(1, &first, Some(ek(1))).await, Ok(Settled::AwaitsApproval));
+    }
+    let denied = Err(PortErrorKind::Denied);
+    assert_eq!(world.settle(2, &claim(2, "tpm-1", 2), Some(ek(1))).await, denied, "another key");
+    assert_eq!(world.settle(1, &claim(1, "tpm-1", 3), Some(ek(1))).await, denied, "another disk");
+    assert_eq!(world.settle(1, &claim(1, "tpm-1", 4), None).await, denied, "without proof");
+    assert_eq!(world.machines().await, 1);
+
+    let world = World::new(&json!({"policy": "EndorsementKey", "endorsementKeys": []})).await;
+    let unproven = world.settle(1, &first, None).await;
+    assert_eq!(unproven, Ok(Settled::NeedsEndorsementKey));
+    assert_eq!(world.machines().await, 0);
+}
+
+#[tokio::test]
+async fn a_removed_member_is_out_and_its_name_is_free() {
+    let world = World::new(&json!({"policy": "FirstUse"})).await;
+    let (name, gone) = ("member-1", claim(1, "member-1", 1));
+    world.join(1, &gone, Some(ek(1))).await;
+    assert!(!world.member(&["remove", name]).0, "nobody is there to ask");
+    let (ok, said) = world.member(&["remove", name, "--dry-run"]);
+    assert!(ok && said.contains("delete Node member-1"), "{said}");
+    assert!(world.has_node(name).await);
+    assert!(world.members.is_in_service(&gone).await.unwrap());
+
+    for _ in 0..2 {
+        let (ok, said) = world.member(&["remove", name, "--yes"]);
+        assert!(ok, "a removal that is repeated changes nothing: {said}");
+    }
+    assert!(!world.has_node(name).await);
+    assert!(!world.members.is_in_service(&gone).await.unwrap());
+    assert_eq!(world.settle(1, &gone, Some(ek(1))).await, Ok(Settled::DiskRetired));
+    let denied = Err(PortErrorKind::Denied);
+    assert_eq!(
+        world.settle(1, &claim(1, name, 2), Some(ek(1))).await,
+        denied,
+        "the key was revoked"
+    );
+    assert_eq!(world.settle(2, &claim(2, name, 2), Some(ek(1))).await, denied, "so was the TPM");
+    let thief = claim(3, name, 1);
+    assert_eq!(world.settle(3, &thief, Some(ek(3))).await, Ok(Settled::DiskRetired));
+    assert_eq!(world.members.add(&thief).await.unwrap(), CreateOutcome::Existed);
+
+    world.join(3, &claim(3, name, 3), Some(ek(3))).await;
+    let (ok, said) = world.member(&["list"]);
+    let lines: Vec<_> = said.lines().filter(|line| line.starts_with(name)).collect();
+    assert!(ok && lines.len() == 2, "{said}");
+    assert!(lines.iter().any(|line| line.contains(" removed ")), "{said}");
+    world.nodes().delete(name, &kube::api::DeleteParams::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_replaced_node_joins_with_its_key_and_a_new_disk() {
+    let world = World::new(&json!({"policy": "FirstUse"})).await;
+    let name = "member-2";
+    world.join(1, &claim(1, name, 1), Some(ek(1))).await;
+    let reinstalled = claim(1, name, 2);
+    let before = world.settle(1, &reinstalled, Some(ek(1))).await;
+    assert_eq!(before, Err(PortErrorKind::Denied), "nobody said that it may");
+    let (ok, said) = world.member(&["replace", name, "--tpm", "same", "--yes"]);
+    assert!(ok, "{said}");
+    assert_eq!(world.machines().await, 0);
+    assert_eq!(world.settle(1, &claim(1, name, 1), Some(ek(1))).await, Ok(Settled::DiskRetired));
+    world.join(1, &reinstalled, Some(ek(1))).await;
+
+    let (ok, said) = world.member(&["addresses", name, "10.0.0.2", "fd00::2"]);
+    assert!(ok, "{said}");
+    let claims = world.members.list().await.unwrap();
+    assert_eq!(claims[0].addresses, ["10.0.0.2", "fd00::2"].map(|one| one.parse().unwrap()).into());
+    world.nodes().delete(name, &kube::api::DeleteParams::default()).await.unwrap();
+}

@@ -1,0 +1,67 @@
+//! `kubectl tec member`, as a command line.
+
+use std::net::IpAddr;
+
+use clap::{Args, Subcommand, ValueEnum};
+use tec_core::node::ticket::NodeName;
+
+use crate::args::DryRun;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum MemberCommand {
+    /// List members, and those that were removed.
+    List,
+    /// Remove a member for good: its key is revoked, its Node deleted, its name free again. Nobody gets
+    /// the key of its disk any more.
+    Remove {
+        #[command(flatten)]
+        leave: LeaveArgs,
+    },
+    /// Let a node join again with a new disk, under the same name or another one: its membership ends,
+    /// and nobody gets the key of its old disk any more.
+    Replace {
+        /// Whether the node comes back with the same TPM, whose key is then forgotten and may join
+        /// again, or with a new one, and the old key is revoked.
+        #[arg(long, value_enum)]
+        tpm: Tpm,
+        #[command(flatten)]
+        leave: LeaveArgs,
+    },
+    /// Set the addresses that serving certificates of a member may have (default: the address that it
+    /// joined with): for nodes with two stacks, with another address, or named by a cloud provider.
+    Addresses {
+        /// Name of the node.
+        name: NodeName,
+        /// All its addresses.
+        #[arg(required = true)]
+        addresses: Vec<IpAddr>,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+}
+
+/// The TPM that a replaced node comes back with.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Tpm {
+    /// The one that it has.
+    Same,
+    /// Another one.
+    New,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LeaveArgs {
+    /// Name of the node.
+    pub(crate) name: NodeName,
+    /// Cordon the node and evict its pods first.
+    #[arg(long)]
+    pub(crate) drain: bool,
+    /// Seconds until all pods must be gone.
+    #[arg(long, default_value_t = 300, requires = "drain")]
+    pub(crate) drain_timeout: u64,
+    /// Do not ask.
+    #[arg(long)]
+    pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) dry_run: DryRun,
+}
