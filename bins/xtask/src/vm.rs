@@ -49,9 +49,19 @@ pub(crate) struct Args {
     /// Play every scene, as many at once as there are processors
     #[arg(long, conflicts_with = "scenes")]
     all: bool,
+    #[command(flatten)]
+    power: Power,
+}
+
+/// Power cuts, in scenes that have some.
+#[derive(Clone, Copy, Debug, clap::Args)]
+struct Power {
     /// How many machines lose their power, in scenes where they do
     #[arg(long, default_value_t = 3)]
     cuts: u32,
+    /// Where the random moments of the power cuts begin
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
 }
 
 /// Tools, build, scenes.
@@ -72,19 +82,19 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
         tools::ensure_pods(&tools)?;
         images::compile_for_tests(root, &programs::OF_CLUSTERS)?;
     }
-    play(root, &tools, &scenes, args.cuts)
+    play(root, &tools, &scenes, args.power)
 }
 
 /// What `cargo xtask test` plays.
 pub(crate) fn check(root: &Path, tools: &Tools) -> Result<()> {
-    play(root, tools, &[SHORT.to_owned(), BOOTSTRAP.to_owned()], 0)
+    play(root, tools, &[SHORT.to_owned(), BOOTSTRAP.to_owned()], Power { cuts: 0, seed: 1 })
 }
 
-fn play(root: &Path, tools: &Tools, scenes: &[String], cuts: u32) -> Result<()> {
+fn play(root: &Path, tools: &Tools, scenes: &[String], power: Power) -> Result<()> {
     build(root)?;
     term::step("nodes in virtual machines");
     let target = Metadata::workspace(root)?.target_dir()?;
-    let command = |scene: &str| command(&target, tools, scene, cuts);
+    let command = |scene: &str| command(&target, tools, scene, power);
     if let [scene] = scenes {
         return process::run(&mut command(scene)?);
     }
@@ -115,7 +125,7 @@ fn at_once(
     Ok(ended?.into_iter().flatten().collect())
 }
 
-fn command(target: &Path, tools: &Tools, scene: &str, cuts: u32) -> Result<Command> {
+fn command(target: &Path, tools: &Tools, scene: &str, power: Power) -> Result<Command> {
     let mut vm = process::command(target.join("debug/vm"));
     vm.arg("--node")
         .arg(target.join(pcr_live::PROFILE).join(GUEST))
@@ -123,7 +133,8 @@ fn command(target: &Path, tools: &Tools, scene: &str, cuts: u32) -> Result<Comma
         .arg(target.join(targets::NODE).join(AGENT_PROFILE).join(AGENT))
         .arg("--artefacts")
         .arg(target.join(ARTEFACTS).join(scene))
-        .args(["--cuts", &cuts.to_string(), "--scene", scene])
+        .args(["--cuts", &power.cuts.to_string(), "--seed", &power.seed.to_string()])
+        .args(["--scene", scene])
         .env("TEC_BIN_DIR", target.join("debug"));
     tools.environment(&mut vm)?;
     Ok(vm)

@@ -4,31 +4,23 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use tec_core::port::Entropy as _;
-use tec_core::testing::SeededEntropy;
 use tec_support::testing::free_port;
 
+use super::console::{LIMIT, MADE, MEMBER, SERVED, UP, boot_until};
+use super::power::Phase;
 use crate::admin::Admin;
-use crate::qemu::{Running, must};
+use crate::qemu::must;
 use crate::vm::cloud::Cloud;
 use crate::vm::image::Image;
 use crate::vm::member::UNITS;
 use crate::vm::node::Node;
 use crate::vm::stage::Stage;
-use crate::vm::table;
 use crate::volume;
 
 /// Ports of Init and Recover on a node.
 pub(super) const PORTS: [u16; 2] = [9000, 9999];
-/// Key derivation and firmware are slow where nothing has hardware's help.
-const LIMIT: Duration = Duration::from_mins(10);
-pub(super) const BEGUN: &str = "each sector is written once";
-pub(super) const SERVED: &str = "Init is served";
-pub(super) const MADE: &str = "the state disk is made and mounted";
-pub(super) const MEMBER: &str = "the node is a member";
 /// Another master key than the cluster has.
 const OTHER_KEY: &str = "YGFiY2RlZmdoaWprbG1ub3BxcnN0dXZ3eHl6e3x9fn8";
 
@@ -37,23 +29,6 @@ struct Member {
     node: Node,
     init: String,
     recover: String,
-}
-
-/// Switches a node on, and waits for lines on its console, in their order; what it shows, and how long
-/// it took from the first of these to the last.
-pub(super) fn boot_until(
-    node: &mut Node,
-    texts: &[&str],
-) -> anyhow::Result<(Running, String, Duration)> {
-    let (mut running, console) = node.power_on()?;
-    let mut begin = None;
-    for text in texts {
-        running.wait_for_console(text, LIMIT)?;
-        begin = begin.or_else(|| Some(Instant::now()));
-    }
-    let console = fs::read(console).context("read the console")?;
-    let took = begin.map(|begin| begin.elapsed()).unwrap_or_default();
-    Ok((running, String::from_utf8_lossy(&console).into_owned(), took))
 }
 
 impl Stage {
@@ -67,7 +42,7 @@ impl Stage {
         let mut one = self.plane("member", &image)?;
         let (running, console, whole) = story.works(
             "first boot: the blank disk is made with integrity, and mounted; Init is served",
-            || boot_until(&mut one.node, &[BEGUN, SERVED]),
+            || boot_until(&mut one.node, &[UP, SERVED]),
         )?;
         ensure!(console.contains(MADE), "the disk was not made: {console}");
         let key = key_of(&console)?;
@@ -99,16 +74,9 @@ impl Stage {
         })?;
         running.cut();
         story.shows("the cluster", &id);
-        let rows = (1..=self.settings.cuts)
-            .map(|number| {
-                let what =
-                    format!("power cut {number} of a first boot: the next boot makes the disk");
-                story.works(&what, || self.cut_member(&image, number, whole))
-            })
-            .collect::<anyhow::Result<Vec<_>>>()?;
-        if !rows.is_empty() {
-            story.shows("without hands", &table::render(&["machine", "cut after", "disk"], &rows));
-        }
+        let machine = |number| Ok(self.plane(&format!("member-cut-{number}"), &image)?.node);
+        let phase = Phase { name: "first boot", end: SERVED, whole, machine: &machine };
+        self.cut_power(&mut story, &phase)?;
         story.shows("systemd-analyze security", &self.exposures()?);
         story.works("a disk of somebody else is named, and stays as it is", || {
             self.foreign(&image)
@@ -153,33 +121,6 @@ impl Stage {
         self.logs.must(dump.arg("luksDump").arg(node.root()?))
     }
 
-    /// A machine that loses its power at a random moment between the first write to its disk and Init.
-    fn cut_member(
-        &self,
-        image: &Image,
-        number: u32,
-        whole: Duration,
-    ) -> anyhow::Result<Vec<String>> {
-        let name = format!("member-cut-{number}");
-        let mut member = self.plane(&name, image)?;
-        let moment = self.moment(number, whole);
-        let (mut running, _) = member.node.power_on()?;
-        running.wait_for_console(BEGUN, LIMIT)?;
-        #[expect(clippy::disallowed_methods, reason = "the moment is what is tested")]
-        std::thread::sleep(moment);
-        running.cut();
-        let before = match self.state_disk(&member.node) {
-            Ok(dump) if dump.contains("tec-unclaimed") => "nobody's",
-            Ok(dump) => anyhow::bail!("{name} has a disk that says: {dump}"),
-            Err(_) => "blank",
-        };
-        let (running, console, _) = boot_until(&mut member.node, &[SERVED])?;
-        ensure!(console.contains(MADE), "{name} did not make its disk: {console}");
-        running.cut();
-        member.node.discard()?;
-        Ok(vec![name, format!("{:.1} s", moment.as_secs_f64()), before.to_owned()])
-    }
-
     /// What systemd says of how far each of the deployed units is shut in.
     fn exposures(&self) -> anyhow::Result<String> {
         let mut lines = Vec::new();
@@ -192,13 +133,6 @@ impl Stage {
             lines.extend(said.lines().last().map(str::to_owned));
         }
         Ok(lines.join("\n"))
-    }
-
-    /// A random moment within this time; the same one for the same seed.
-    pub(super) fn moment(&self, number: u32, whole: Duration) -> Duration {
-        let mut random = [0; 2];
-        SeededEntropy::new(self.settings.seed + u64::from(number)).fill(&mut random);
-        whole * u32::from(u16::from_le_bytes(random)) / u32::from(u16::MAX)
     }
 
     fn foreign(&self, image: &Image) -> anyhow::Result<()> {

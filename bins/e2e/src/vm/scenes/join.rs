@@ -6,17 +6,19 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::{Value, json};
 use tec_support::testing::free_port;
 use tokio::runtime::Runtime;
 
-use super::bootstrap::{BEGUN, MADE, MEMBER, PORTS, SERVED, boot_until, key_of};
+use super::bootstrap::{PORTS, key_of};
+use super::console::{MADE, MEMBER, SERVED, UP, boot_until};
+use super::power::Phase;
 use crate::admin::{Admin, VERSION};
 use crate::kube::{Bench, open, plain_cluster};
 use crate::vm::cloud::Cloud;
 use crate::vm::image::Image;
 use crate::vm::stage::{HOST, Stage};
-use crate::vm::table;
 
 /// Port of the join service on a control plane.
 const TICKETS: u16 = 30090;
@@ -55,7 +57,7 @@ impl Stage {
         })?;
         let whole = story.works("a second machine makes its disk and joins", || {
             let mut worker = self.worker("worker", &image, &way)?;
-            let (running, console, whole) = boot_until(&mut worker, &[BEGUN, MEMBER])?;
+            let (running, console, whole) = boot_until(&mut worker, &[UP, MEMBER])?;
             ensure!(console.contains(MADE), "the disk was not made: {console}");
             running.cut();
             let (running, console, _) = boot_until(&mut worker, &[MEMBER])?;
@@ -63,19 +65,16 @@ impl Stage {
             running.cut();
             Ok(whole)
         })?;
-        let rows = (1..=self.settings.cuts)
-            .map(|number| {
-                let what = format!("power cut {number}: a member without hands");
-                story.works(&what, || self.cut_worker(&image, &way, number, whole))
-            })
-            .collect::<anyhow::Result<Vec<_>>>()?;
-        if !rows.is_empty() {
-            let heads = ["machine", "cut after", "disk", "next boot"];
-            story.shows(
-                "power cuts between the first write and the end of the join",
-                &table::render(&heads, &rows),
-            );
-        }
+        let machine = |number| self.worker(&cut_worker(number), &image, &way);
+        let phase = Phase { name: "join", end: MEMBER, whole, machine: &machine };
+        self.cut_power(&mut story, &phase)?;
+        story.works("the cluster has each of them as a member, once", || {
+            let cut = (1..=self.settings.cuts).map(cut_worker);
+            let expected = ["worker".to_owned()].into_iter().chain(cut).collect::<Vec<_>>();
+            let members = cluster.members()?;
+            ensure!(members == expected, "these are members: {members:?}");
+            Ok(())
+        })?;
         running.cut();
         self.story = story;
         Ok(())
@@ -85,37 +84,10 @@ impl Stage {
         let cloud = Cloud::of_worker(name, HOST, way.port, &way.key);
         self.member(name, image, &cloud, &[])
     }
+}
 
-    /// A worker that loses its power at a random moment between the first write to its disk and the
-    /// end of its join.
-    fn cut_worker(
-        &self,
-        image: &Image,
-        way: &Way,
-        number: u32,
-        whole: Duration,
-    ) -> anyhow::Result<Vec<String>> {
-        let name = format!("worker-cut-{number}");
-        let mut worker = self.worker(&name, image, way)?;
-        let moment = self.moment(number, whole);
-        let (mut running, _) = worker.power_on()?;
-        running.wait_for_console(BEGUN, Duration::from_mins(10))?;
-        #[expect(clippy::disallowed_methods, reason = "the moment is what is tested")]
-        std::thread::sleep(moment);
-        running.cut();
-        let before = match self.state_disk(&worker) {
-            Ok(dump) if dump.contains("tec-unclaimed") => "nobody's",
-            Ok(dump) if dump.contains("tec-state") => "the cluster's",
-            Ok(dump) => anyhow::bail!("{name} has a disk that says: {dump}"),
-            Err(_) => "blank",
-        };
-        let (running, console, _) = boot_until(&mut worker, &[MEMBER])?;
-        running.cut();
-        let after = if console.contains(MADE) { "makes it" } else { "opens it" };
-        worker.discard()?;
-        let moment = format!("{:.1} s", moment.as_secs_f64());
-        Ok(vec![name, moment, before.to_owned(), after.to_owned()])
-    }
+fn cut_worker(number: u32) -> String {
+    format!("worker-cut-{number:02}")
 }
 
 impl Cluster {
@@ -145,6 +117,19 @@ impl Cluster {
             .with("components.json", &components.to_string())
             .with("kubeconfig", &self.kubeconfig()?.to_string());
         Ok(cloud.with_service("join-service.service"))
+    }
+
+    /// Names of those whom the join service let in, sorted.
+    fn members(&self) -> anyhow::Result<Vec<String>> {
+        let members = self.bench.objects::<ConfigMap>()?;
+        let claims = self.runtime.block_on(members.get("tec-members"))?.data.unwrap_or_default();
+        let name = |claim: &String| {
+            let claim: Value = serde_json::from_str(claim)?;
+            Ok(claim["name"].as_str().context("a member has no name")?.to_owned())
+        };
+        let mut names = claims.values().map(name).collect::<anyhow::Result<Vec<_>>>()?;
+        names.sort();
+        Ok(names)
     }
 
     /// As of a machine, which has another address for this host.

@@ -3,12 +3,14 @@
 mod adversary;
 mod bootstrap;
 mod cluster;
+mod console;
 mod cuts;
 mod dbx;
 mod fleet;
 mod join;
 mod migration;
 mod operator;
+mod power;
 mod recovery;
 mod short;
 mod update;

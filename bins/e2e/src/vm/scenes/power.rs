@@ -1,0 +1,130 @@
+//! The power fails once, at a random moment; the machine must reach the same end without hands.
+
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use tec_core::port::Entropy as _;
+use tec_core::testing::SeededEntropy;
+
+use super::console::{LIMIT, MADE, UP, boot_until};
+use crate::story::Story;
+use crate::vm::node::Node;
+use crate::vm::stage::Stage;
+use crate::vm::table;
+
+const HEADING: [&str; 7] =
+    ["cut", "phase", "after", "last on the console", "disk", "next boot", "recovered in"];
+/// Characters of a console's line that the table shows.
+const SHOWN: usize = 48;
+
+/// What is interrupted.
+pub(super) struct Phase<'p> {
+    pub(super) name: &'p str,
+    /// What the console shows at its end.
+    pub(super) end: &'p str,
+    /// From the first program of the node to its end.
+    pub(super) whole: Duration,
+    /// Makes a machine that was never on.
+    pub(super) machine: &'p dyn Fn(u32) -> anyhow::Result<Node>,
+}
+
+impl Stage {
+    /// As many machines as the settings say lose their power once, and are switched on again. Shows
+    /// what each came to.
+    pub(super) fn cut_power(&self, story: &mut Story, phase: &Phase<'_>) -> anyhow::Result<()> {
+        let count = self.settings.cuts;
+        let rows = (1..=count)
+            .map(|number| {
+                let moment = moment(self.settings.seed, number, count, phase.whole);
+                let what = format!("power cut {number} of the {}: recovered", phase.name);
+                story.works(&what, || self.cut_once(phase, number, moment))
+            })
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        if !rows.is_empty() {
+            let what = format!("power cuts of the {}, seed {}", phase.name, self.settings.seed);
+            story.shows(&what, &table::render(&HEADING, &rows));
+        }
+        Ok(())
+    }
+
+    fn cut_once(
+        &self,
+        phase: &Phase<'_>,
+        number: u32,
+        moment: Duration,
+    ) -> anyhow::Result<Vec<String>> {
+        let mut machine = (phase.machine)(number)?;
+        let (mut running, console) = machine.power_on()?;
+        running.wait_for_console(UP, LIMIT)?;
+        #[expect(clippy::disallowed_methods, reason = "the moment is what is tested")]
+        std::thread::sleep(moment);
+        running.cut();
+        let last = last_line(&String::from_utf8_lossy(&std::fs::read(console)?));
+        let disk = self.owner(&machine)?;
+        let begin = Instant::now();
+        let (running, console, _) = boot_until(&mut machine, &[phase.end])?;
+        let took = begin.elapsed();
+        running.cut();
+        machine.discard()?;
+        // What a cluster has a key of must be kept, and everything else be made.
+        let is_made = console.contains(MADE);
+        ensure!(is_made == (disk != CLAIMED), "the disk was {disk}: {console}");
+        let next = if is_made { "makes the disk" } else { "opens the disk" };
+        let seconds = |time: Duration| format!("{:.1} s", time.as_secs_f64());
+        let [number, name] = [number.to_string(), phase.name.to_owned()];
+        let [moment, took] = [moment, took].map(seconds);
+        Ok(vec![number, name, moment, last, disk.to_owned(), next.to_owned(), took])
+    }
+
+    /// Whose the state disk of a machine is that is off.
+    fn owner(&self, machine: &Node) -> anyhow::Result<&'static str> {
+        Ok(match self.state_disk(machine) {
+            Ok(dump) if dump.contains("tec-unclaimed") => "nobody's",
+            Ok(dump) if dump.contains("tec-state") => CLAIMED,
+            Ok(dump) => anyhow::bail!("{} has a disk that says: {dump}", machine.name),
+            Err(_) => "blank",
+        })
+    }
+}
+
+const CLAIMED: &str = "the cluster's";
+
+/// A random moment of a phase; the same one for the same seed. Each cut has its own part of the phase,
+/// so that no part is left out.
+fn moment(seed: u64, number: u32, count: u32, whole: Duration) -> Duration {
+    let mut random = [0; 2];
+    SeededEntropy::new(seed + u64::from(number)).fill(&mut random);
+    let within = f64::from(u16::from_le_bytes(random)) / f64::from(u16::MAX);
+    whole.mul_f64((f64::from(number - 1) + within) / f64::from(count))
+}
+
+/// Without time and module, which fill a table's column.
+fn last_line(console: &str) -> String {
+    let mut lines = console.split(['\n', '\r']).map(str::trim);
+    let last = lines.rfind(|line| !line.is_empty()).unwrap_or_default();
+    let bare = last.split_once("tec_node::").map_or(last, |(_, text)| text);
+    bare.chars().filter(|c| !c.is_control()).take(SHOWN).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_part_of_a_phase_has_one_cut_and_a_seed_repeats_them() {
+        let whole = Duration::from_secs(40);
+        let moments = |seed| (1..=10).map(move |number| moment(seed, number, 10, whole));
+        for (part, moment) in moments(7).enumerate() {
+            assert_eq!(moment.as_millis() / 4000, part as u128);
+        }
+        assert!(moments(7).eq(moments(7)));
+        assert!(moments(7).ne(moments(8)));
+    }
+
+    #[test]
+    fn the_last_line_of_a_console_is_what_a_person_would_read() {
+        let console = "BdsDxe\r\n2026-11-25T16:41:06Z  INFO tec_node::instance::run: Init\r\n\r\n";
+        assert_eq!(last_line(console), "instance::run: Init");
+        assert_eq!(last_line("Progress: 1%\rProgress: 20%\r"), "Progress: 20%");
+    }
+}
