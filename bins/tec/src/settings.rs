@@ -71,7 +71,8 @@ impl Settings {
         let flag = |arg: &Arg| {
             let name = arg.get_long()?.to_owned();
             let raw = matches.get_raw(arg.get_id().as_str()).into_iter().flatten();
-            let values = raw.map(|value| absolute(&name, &value.to_string_lossy())).collect();
+            let values = raw.map(|value| absolute(&name, &value.to_string_lossy()));
+            let values = values.filter(|_| !takes_no_value(&name)).collect();
             Some((name, values))
         };
         let flags = command.get_arguments().filter(is_given).filter_map(flag).collect();
@@ -101,8 +102,8 @@ impl Settings {
             if !known.any(|arg| arg.get_long() == Some(&name)) {
                 return Err(malformed(format!("{name} is not a flag of tec serve")));
             }
-            let values =
-                values(value).ok_or_else(|| malformed(format!("{name} has no such form")))?;
+            let values = values_of(&name, value)
+                .ok_or_else(|| malformed(format!("{name} has no such form")))?;
             Ok((name, values))
         };
         let flags = table.into_iter().map(flag).collect::<Result<_, CodedError>>()?;
@@ -174,11 +175,18 @@ fn setting(name: &str, mut values: Vec<String>) -> Value {
     }
 }
 
+/// What a flag is given. Only `true` turns on what takes no value: anything else might mean "off".
+fn values_of(name: &str, value: Value) -> Option<Vec<String>> {
+    match value {
+        Value::Boolean(true) => takes_no_value(name).then(Vec::new),
+        value => values(value).filter(|_| !takes_no_value(name)),
+    }
+}
+
 fn values(value: Value) -> Option<Vec<String>> {
     match value {
         Value::String(text) => Some(vec![text]),
         Value::Integer(number) => Some(vec![number.to_string()]),
-        Value::Boolean(true) => Some(vec!["true".to_owned()]),
         Value::Array(list) => {
             let each = list.into_iter().map(values).collect::<Option<Vec<_>>>()?;
             Some(each.concat())
@@ -238,6 +246,8 @@ mod tests {
         assert!(text.contains("--public-host other differs from public-host = \"h\""), "{text}");
     }
 
+    const OFF: &str = "dangerous-plain-http = \"false\"";
+
     #[test]
     fn people_may_write_numbers_and_lists_and_no_other_names() {
         let directory = TempDir::new().unwrap();
@@ -245,7 +255,15 @@ mod tests {
         std::fs::write(&file, "pcrs = [4, \"7\"]\nkbs-rate = 9\n").unwrap();
         let words = serve(directory.path(), &[]).unwrap();
         assert_eq!(words, ["--kbs-rate=9", "--pcrs=4", "--pcrs=7"]);
-        for wrong in ["public-hots = \"h\"", "kbs-rate = 1.5", "kbs-rate", "kbs-rate = false"] {
+        for wrong in [
+            "public-hots = \"h\"",
+            "kbs-rate = 1.5",
+            "kbs-rate",
+            "kbs-rate = false",
+            OFF,
+            "dangerous-plain-http = 0",
+            "dangerous-plain-http = []",
+        ] {
             std::fs::write(&file, wrong).unwrap();
             let error = serve(directory.path(), &[]).unwrap_err();
             let code = error.downcast_ref::<CodedError>().map(|error| error.code);

@@ -133,8 +133,9 @@ impl StoreError {
             return Self::Full { operation, source: source.into() };
         }
         if source.kind() == io::ErrorKind::PermissionDenied {
-            let found = format!("is closed to this user (cannot {operation} it)");
-            let fix = "run the command as the user of the server".to_owned();
+            let user = rustix::process::geteuid().as_raw();
+            let found = format!("is closed to user {user} (cannot {operation} it)");
+            let fix = format!("compare owner and mode: ls -ld {}", path.display());
             return Self::Access { path: path.to_owned(), found, fix };
         }
         Self::File { operation, path: path.to_owned(), source }
