@@ -141,8 +141,8 @@ impl Stage {
         format(&root)?;
         let content = fs::read(&root)?;
         member.node.write_root(&content)?;
-        let (running, console, _) = boot_until(&mut member.node, &["TEC-B415"])?;
-        ensure!(console.contains("holds ext4"), "it is not named: {console}");
+        let (running, console, _) = boot_until(&mut member.node, &["holds ext4"])?;
+        ensure!(console.contains("TEC-B415"), "it has no code: {console}");
         running.cut();
         ensure!(fs::read(member.node.root()?)? == content, "the disk was written to");
         Ok(())

@@ -70,7 +70,8 @@ impl Stage {
         self.cut_power(&mut story, &phase)?;
         story.works("the cluster has each of them as a member, once", || {
             let cut = (1..=self.settings.cuts).map(cut_worker);
-            let expected = ["worker".to_owned()].into_iter().chain(cut).collect::<Vec<_>>();
+            let expected =
+                ["plane", "worker"].map(str::to_owned).into_iter().chain(cut).collect::<Vec<_>>();
             let members = cluster.members()?;
             ensure!(members == expected, "these are members: {members:?}");
             Ok(())
@@ -121,6 +122,7 @@ impl Cluster {
 
     /// Names of those whom the join service let in, sorted.
     fn members(&self) -> anyhow::Result<Vec<String>> {
+        let _entered = self.runtime.enter();
         let members = self.bench.objects::<ConfigMap>()?;
         let claims = self.runtime.block_on(members.get("tec-members"))?.data.unwrap_or_default();
         let name = |claim: &String| {

@@ -98,12 +98,20 @@ fn moment(seed: u64, number: u32, count: u32, whole: Duration) -> Duration {
     whole.mul_f64((f64::from(number - 1) + within) / f64::from(count))
 }
 
-/// Without time and module, which fill a table's column.
+/// Without colors, time and crate: a table's column is narrow.
 fn last_line(console: &str) -> String {
-    let mut lines = console.split(['\n', '\r']).map(str::trim);
-    let last = lines.rfind(|line| !line.is_empty()).unwrap_or_default();
-    let bare = last.split_once("tec_node::").map_or(last, |(_, text)| text);
-    bare.chars().filter(|c| !c.is_control()).take(SHOWN).collect()
+    let mut lines = console.split(['\n', '\r']).map(without_colors);
+    let last = lines.rfind(|line| !line.trim().is_empty()).unwrap_or_default();
+    let bare = last.split_once("tec_node::").map_or(last.as_str(), |(_, text)| text);
+    bare.trim().chars().filter(|c| !c.is_control()).take(SHOWN).collect()
+}
+
+/// Without the sequences that choose a color (ECMA-48, SGR).
+fn without_colors(line: &str) -> String {
+    let mut parts = line.split("\u{1b}[");
+    let first = parts.next().unwrap_or_default();
+    let rest = parts.map(|part| part.split_once('m').map_or(part, |(_, text)| text));
+    [first].into_iter().chain(rest).collect()
 }
 
 #[cfg(test)]
@@ -123,7 +131,8 @@ mod tests {
 
     #[test]
     fn the_last_line_of_a_console_is_what_a_person_would_read() {
-        let console = "BdsDxe\r\n2026-11-25T16:41:06Z  INFO tec_node::instance::run: Init\r\n\r\n";
+        let console =
+            "BdsDxe\r\n\u{1b}[2m16:41\u{1b}[0m tec_node::instance::run\u{1b}[0m: Init\r\n\r\n";
         assert_eq!(last_line(console), "instance::run: Init");
         assert_eq!(last_line("Progress: 1%\rProgress: 20%\r"), "Progress: 20%");
     }
