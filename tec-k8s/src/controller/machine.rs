@@ -176,13 +176,13 @@ async fn make_key(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<()
     };
     let ports = ProvisionPorts::new(&registry, &*ctx.parts.keys, ctx.clock(), ctx.entropy());
     let outcome = provision(ports, *id).await?;
-    let status = json!({ "keySecret": id.to_string() });
-    ctx.write_status(machine, None, status).await?;
+    // First: the status may have to be written again, and then the key is there already.
     if outcome == PutOutcome::Stored {
         tracing::info!(machine.id = %id, "the disk key was made");
         ctx.event(machine, Event::KeyCreated, "").await;
     }
-    Ok(())
+    let status = json!({ "keySecret": id.to_string() });
+    ctx.write_status(machine, None, status).await
 }
 
 /// The Secret is gone. What Trustees hold stays; no other key is made, since the disk knows only
