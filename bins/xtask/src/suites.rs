@@ -11,8 +11,10 @@ use crate::cargo::cargo;
 use crate::{lanes, process, programs, term};
 
 /// Those that play clusters, nodes and platforms: they take longest, and measure whether something
-/// happens in time. They run one after another, while the others run beside them.
-const SCENES: [&str; 5] = ["kubernetes", "platform", "pods", "scenarios", "services"];
+/// happens in time. These run one after another, while all others run beside them;
+const CLUSTERS: [&str; 3] = ["kubernetes", "pods", "platform"];
+/// these come last of the others, so that both lanes end at about the same time.
+const LAST: [&str; 2] = ["scenarios", "services"];
 
 /// Checks that passed, and checks that failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,8 +60,9 @@ pub(crate) fn run_all(
     root: &Path,
     prepare: &(dyn Fn(&mut Command) -> Result<()> + Sync),
 ) -> Result<Count> {
-    let is_scene = |suite: &Suite| SCENES.contains(&suite.name.as_str());
-    let lanes: (Vec<_>, Vec<_>) = build(root)?.into_iter().partition(is_scene);
+    let is_cluster = |suite: &Suite| CLUSTERS.contains(&suite.name.as_str());
+    let mut lanes: (Vec<_>, Vec<_>) = build(root)?.into_iter().partition(is_cluster);
+    lanes.1.sort_by_key(|suite| LAST.contains(&suite.name.as_str()));
     let run = |suite: &Suite| {
         let mut command = process::command(&suite.program);
         command.current_dir(&suite.dir);
