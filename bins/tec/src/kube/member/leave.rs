@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Node;
-use kube::Api;
-use kube::api::DeleteParams;
+use kube::api::{DeleteParams, PartialObjectMeta, Preconditions};
+use kube::{Api, ResourceExt as _};
 use serde_json::json;
 use tec_core::flow;
 use tec_core::id::MachineId;
@@ -151,9 +151,14 @@ impl Leaving {
         if self.fate == Fate::Removed {
             self.revoke(&registry).await?;
         }
+        let nodes: Api<Node> = Api::all(cluster.client.clone());
+        let node = nodes.get_metadata_opt(claim.name.as_str()).await;
+        let node = node.map_err(coded(format!("look up Node {}", claim.name)))?;
         let what = || format!("end the membership of {}", claim.name);
         members.remove(claim).await.map_err(failed(what()))?;
-        delete_node(cluster, claim.name.as_str()).await?;
+        if let Some(node) = node {
+            delete_node(&nodes, &node).await?;
+        }
         if self.fate == Fate::Reinstalled {
             let removed =
                 flow::remove_machine(&registry, &registry, &registry, &SystemClock, *machine).await;
@@ -183,10 +188,13 @@ impl Leaving {
     }
 }
 
-async fn delete_node(cluster: &Cluster, name: &str) -> anyhow::Result<()> {
-    let nodes: Api<Node> = Api::all(cluster.client.clone());
-    match nodes.delete(name, &DeleteParams::default()).await {
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+/// Only this one: its name is free already, and another node may have it.
+async fn delete_node(nodes: &Api<Node>, node: &PartialObjectMeta<Node>) -> anyhow::Result<()> {
+    let name = node.name_any();
+    let this = Preconditions { uid: node.uid(), resource_version: None };
+    let params = DeleteParams { preconditions: Some(this), ..DeleteParams::default() };
+    match nodes.delete(&name, &params).await {
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
         deleted => Ok(deleted.map(drop).map_err(coded(format!("delete Node {name}")))?),
     }
 }
