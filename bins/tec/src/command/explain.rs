@@ -48,18 +48,18 @@ async fn find(store: &Store, subject: Option<&str>) -> anyhow::Result<Attempt> {
         return Ok(attempt);
     }
     let machine = subject.map(|text| machine(store, text)).transpose()?;
+    // Of a machine that is unknown or was removed there may be attempts.
+    if let Some(attempt) = store.latest(machine, 1).await.map_err(unavailable())?.pop() {
+        return Ok(attempt);
+    }
     if let Some(id) = &machine
         && MachineRegistry::find(store, id).await.map_err(unavailable())?.is_none()
     {
         let context = format!("no machine and no attempt has the id {id}");
         return Err(CodedError::new(Code::MachineUnknown, context).into());
     }
-    let latest = store.latest(machine, 1).await.map_err(unavailable())?;
-    latest.into_iter().next().ok_or_else(|| {
-        let whose =
-            subject.map_or_else(|| "any machine".to_owned(), |text| format!("machine {text}"));
-        CodedError::new(Code::NoAttempt, format!("no boot of {whose} is recorded")).into()
-    })
+    let whose = subject.map_or_else(|| "any machine".to_owned(), |text| format!("machine {text}"));
+    Err(CodedError::new(Code::NoAttempt, format!("no boot of {whose} is recorded")).into())
 }
 
 /// The machine of an id or a name.
