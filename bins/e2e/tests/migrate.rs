@@ -75,7 +75,8 @@ impl World {
 
     fn migrate(&self, verb: &str) -> Value {
         let to = self.inside();
-        let words = ["migrate", verb, "--to", to.to_str().unwrap()];
+        let mut words = vec!["migrate", verb, "--to", to.to_str().unwrap()];
+        words.extend((verb == "retire").then_some("--yes"));
         self.source.tec(&words).unwrap()
     }
 

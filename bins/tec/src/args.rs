@@ -58,7 +58,7 @@ pub(crate) enum OutputForm {
 /// Trust anchor that a command works on.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct AnchorArgs {
-    /// Work on this state directory of `tec serve`.
+    /// State directory of `tec serve`.
     #[arg(
         long,
         env = "TEC_STATE_DIR",

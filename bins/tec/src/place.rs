@@ -1,7 +1,8 @@
 //! Which flags and commands need a state directory, and which a Kubernetes cluster.
 
-use clap::ArgMatches;
 use clap::parser::ValueSource;
+use clap::{ArgMatches, Args as _, Command};
+use tec_support::boot::{ChainArgs, MachineArgs};
 
 /// Commands and flags of a state directory only. Without flags, the command as a whole.
 const DIRECTORY: [(&str, &[&str]); 9] = [
@@ -11,7 +12,7 @@ const DIRECTORY: [(&str, &[&str]); 9] = [
     ("audit verify", &[]),
     ("audit list", &["follow"]),
     ("ak approve", &["disk_keys"]),
-    ("image approve", &["pcrs", "bundle", "ChainArgs", "MachineArgs", "ImageChoice"]),
+    ("image approve", &["pcrs", "bundle"]),
     ("node nextboot", &["approved"]),
     ("pcr", &["approved"]),
 ];
@@ -36,7 +37,16 @@ pub(crate) fn misplaced(matches: &ArgMatches, on_cluster: bool) -> Option<String
         (&CLUSTER, "works on a Kubernetes cluster only (use `kubectl tec`, or pass --namespace)")
     };
     let found = table.iter().find_map(|(path, flags)| offence(matches, path, flags));
+    let found = found.or_else(|| on_cluster.then(|| boot_flag(matches)).flatten());
     found.map(|what| format!("{what} {hint}"))
+}
+
+/// A flag of `tec image approve` that describes what boots: on a cluster a Job finds out.
+fn boot_flag(matches: &ArgMatches) -> Option<String> {
+    let matches = matches.subcommand_matches("image")?.subcommand_matches("approve")?;
+    let flags = MachineArgs::augment_args(ChainArgs::augment_args(Command::new("approve")));
+    let flags = flags.get_arguments().map(|flag| flag.get_id().as_str());
+    given(matches, flags)
 }
 
 /// The command or the flag, if it was given.
@@ -48,24 +58,23 @@ fn offence(matches: &ArgMatches, path: &str, flags: &[&str]) -> Option<String> {
     if flags.is_empty() {
         return Some(format!("`tec {path}`"));
     }
-    let is_given = |matches: &ArgMatches, id: &str| {
-        matches.try_contains_id(id).is_ok_and(|present| present)
-            // Groups have no source.
-            && matches.value_source(id).is_none_or(|source| source == ValueSource::CommandLine)
-    };
     let mut at = Some(at);
     while let Some(matches) = at {
-        if let Some(id) = flags.iter().find(|id| is_given(matches, id)) {
-            let what = if id.chars().any(char::is_uppercase) {
-                format!("a flag of `tec {path}` that describes the boot chain")
-            } else {
-                format!("--{}", id.replace('_', "-"))
-            };
-            return Some(what);
+        if let Some(flag) = given(matches, flags.iter().copied()) {
+            return Some(flag);
         }
         at = matches.subcommand().map(|(_, below)| below);
     }
     None
+}
+
+/// The first of these that the command line has.
+fn given<'a>(matches: &ArgMatches, mut flags: impl Iterator<Item = &'a str>) -> Option<String> {
+    let is_given = |id: &&str| {
+        matches.try_contains_id(id).is_ok_and(|present| present)
+            && matches.value_source(id) == Some(ValueSource::CommandLine)
+    };
+    flags.find(is_given).map(|id| format!("--{}", id.replace('_', "-")))
 }
 
 #[cfg(test)]
@@ -87,8 +96,8 @@ mod tests {
             ("audit list --follow", true, "--follow"),
             ("ak approve a --disk-keys random256", true, "--disk-keys"),
             ("image approve a --pcrs f", true, "--pcrs"),
-            ("image approve a r --kernel k", true, "boot chain"),
-            ("image approve a r --no-mok", true, "boot chain"),
+            ("image approve a r --kernel k", true, "--kernel"),
+            ("image approve a r --no-mok", true, "--no-mok"),
             ("pcr identify --approved --log-file f", true, "--approved"),
             ("member list", false, "`tec member`"),
             ("check", false, "`tec check`"),

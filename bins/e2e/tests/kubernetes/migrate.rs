@@ -208,7 +208,7 @@ impl Tool {
         let mut command = Command::new(&self.program);
         command.args(["--output=json", "--log=warn", "--state-dir"]);
         command.arg(&self.state_dir).args(["migrate", verb]);
-        command.args(&self.way);
+        command.args(&self.way).args((verb == "retire").then_some("--yes"));
         command
     }
 

@@ -134,6 +134,8 @@ fn the_admin_says_which_form_the_disk_key_of_a_machine_has() {
     }
 }
 
+const OTHER: &str = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
+
 #[test]
 fn lists_come_in_every_form_and_audit_lines_newest_first() {
     let dir = TempDir::new().unwrap();
@@ -141,12 +143,19 @@ fn lists_come_in_every_form_and_audit_lines_newest_first() {
     let store = Store::open(&directory, &SystemEntropy).unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     for number in [1, 2] {
-        let created = store.create(&sample::machine(number), UnclaimedLimit::Unlimited);
+        let mut machine = sample::machine(number);
+        if number == 2 {
+            machine.id = OTHER.parse().unwrap();
+        }
+        let created = store.create(&machine, UnclaimedLimit::Unlimited);
         runtime.block_on(created).unwrap();
     }
     drop(store);
     let state = str(&directory);
-    let words = |words: &[&'static str]| [&["--state-dir", state], words].concat();
+    let words = |more: &[&'static str]| -> Vec<&str> {
+        let start = ["--state-dir", state];
+        start.iter().chain(more).copied().collect()
+    };
     let id = sample::machine_id(1).to_string();
     let names = text(&words(&["-o", "name", "machine", "list"]));
     assert_eq!(names.lines().count(), 2);
