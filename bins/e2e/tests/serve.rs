@@ -109,7 +109,6 @@ fn paired_flags_need_each_other_and_usage_errors_exit_with_2() {
         &["--tls-key", "x"],
         &["--dangerous-plain-http", "--tls-cert", "x", "--tls-key", "y", "--tls-ca", "z"],
         &["--pcrs", "4,24"],
-        &["--pin-pcr", "4", "--pin-pcr", "24"],
         &["--register-rate", "0"],
     ] {
         assert_eq!(bench.serve(flags).status.code(), Some(2), "{flags:?}");
