@@ -292,8 +292,15 @@ fn the_page_moves_trust_over_an_air_gap_and_never_to_two_anchors() {
     let refused = world.runtime.block_on(register(&world.source, 900));
     assert_eq!(refused.err().unwrap(), "TEC-M503");
     world.runtime.block_on(register(&world.target, 901)).unwrap();
-    let restore =
-        ["restore", "--identity", &identity, "--signer", signer.as_str().unwrap(), &at("last.tec")];
+    let restore = [
+        "backup",
+        "restore",
+        "--identity",
+        &identity,
+        "--signer",
+        signer.as_str().unwrap(),
+        &at("last.tec"),
+    ];
     let again = format!("{:#}", world.target.tec(&restore).unwrap_err());
     assert!(again.contains("TEC-M425"), "{again}");
 }
@@ -353,7 +360,7 @@ fn a_backup_restored_elsewhere_opens_the_disk_after_the_server_is_lost() {
     let signer = made["signer"].as_str().unwrap().to_owned();
     let (identity, gone) = (at("identity"), "--dangerous-source-is-gone");
     let restore = |file: &str, more: &[&str]| {
-        let words = ["restore", "--identity", &identity, "--signer", &signer, file];
+        let words = ["backup", "restore", "--identity", &identity, "--signer", &signer, file];
         world.target.tec(&[&words, more].concat())
     };
     world.source.kill().unwrap();

@@ -225,7 +225,7 @@ fn a_machine_added_by_hand_gets_the_same_config_again() {
     let would = anchor.tec(&["machine", "remove", id, "--dry-run"]).unwrap();
     assert_eq!(would["dry_run"], true);
     assert_eq!(anchor.tec(&["machine", "list"]).unwrap().as_array().map(Vec::len), Some(1));
-    anchor.tec(&["machine", "remove", id]).unwrap();
+    anchor.tec(&["machine", "remove", id, "--yes"]).unwrap();
     assert_eq!(anchor.tec(&["machine", "list"]).unwrap(), Value::Array(Vec::new()));
 }
 

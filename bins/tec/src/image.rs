@@ -1,7 +1,8 @@
-//! Approved images, for people: printed by `tec image` and by `kubectl tec image`.
+//! Approved images, for people.
 
 use std::fmt::Write as _;
 
+use tec_core::id::ImageName;
 use tec_core::image::ApprovedImage;
 use tec_core::port::Clock as _;
 use tec_support::SystemClock;
@@ -10,7 +11,7 @@ use tec_support::SystemClock;
 pub(crate) fn image_state(image: &ApprovedImage) -> String {
     match (image.revoked_at, image.expires_at) {
         (Some(at), _) => format!("revoked {at}"),
-        (None, Some(end)) if !image.is_live(SystemClock.now()) => format!("ended {end}"),
+        (None, Some(end)) if !image.is_live(SystemClock.now()) => format!("expired {end}"),
         (None, Some(end)) => format!("until {end}"),
         (None, None) => "approved".to_owned(),
     }
@@ -28,4 +29,11 @@ pub(crate) fn render(image: &ApprovedImage) -> String {
         }
     }
     text
+}
+
+/// What it means that the last image is revoked.
+pub(crate) fn last_image(name: &ImageName) -> String {
+    format!(
+        "Image {name} is the last approved image: without it no machine gets its disk key at its next boot."
+    )
 }

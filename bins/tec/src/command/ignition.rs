@@ -5,42 +5,45 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use clap::Subcommand;
 use tec_core::endpoint::{BaseUrl, Endpoint};
-use tec_core::id::MachineId;
 use tec_core::ignition::{MergeSource, PinGenerator as _, render_merge};
 use tec_support::exit::OK;
 
+use super::machine::id_of;
+use crate::args::MachineRef;
 use crate::output::Output;
-use crate::state::Endpoints;
+use crate::state::{Endpoints, open_existing};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum IgnitionCommand {
-    /// The merge directive for the installer's config.
+    /// Print the merge directive for the config of the installer.
     Merge {
-        /// Registration server, if not the one that runs on this state directory.
-        #[arg(long, requires = "ca")]
-        url: Option<BaseUrl>,
-        /// CA bundle of that server.
-        #[arg(long, requires = "url")]
-        ca: Option<PathBuf>,
-        /// File with the registration token.
+        /// URL of the registration server (default: the server of the state directory; required on
+        /// Kubernetes).
         #[arg(long)]
+        url: Option<BaseUrl>,
+        /// CA bundle of that server (default on Kubernetes: that of its Secret).
+        #[arg(long, value_name = "FILE", requires = "url")]
+        ca: Option<PathBuf>,
+        /// File with the registration token (default on Kubernetes: that of its Secret).
+        #[arg(long, value_name = "FILE")]
         token_file: Option<PathBuf>,
     },
-    /// The config of a machine, as the registration server would hand it out.
+    /// Print the config of a machine, as the registration server serves it.
     Machine {
-        /// Which.
-        id: MachineId,
+        #[command(flatten)]
+        machine: MachineRef,
     },
 }
 
 pub(crate) async fn ignition(
     state_dir: &Path,
     command: IgnitionCommand,
-    output: Output,
+    output: &Output,
 ) -> anyhow::Result<u8> {
     let bytes = match command {
         IgnitionCommand::Merge { url, ca, token_file } => {
-            let service = if let (Some(url), Some(ca)) = (url, ca) {
+            let service = if let Some(url) = url {
+                let ca = ca.context("--url needs --ca, the CA bundle of that server")?;
                 Endpoint::new(url, tec_support::tls::ca_pem(&ca)?)
             } else {
                 let own = Endpoints::read(state_dir)?;
@@ -54,8 +57,13 @@ pub(crate) async fn ignition(
             }
             render_merge(&source)?
         }
-        IgnitionCommand::Machine { id } => {
-            Endpoints::read(state_dir)?.pins()?.render_ignition(&id)?
+        IgnitionCommand::Machine { machine } => {
+            let pins = Endpoints::read(state_dir)?.pins()?;
+            let id = match machine.machine.parse() {
+                Ok(id) => id,
+                Err(_) => id_of(&*open_existing(state_dir)?, &machine).await?,
+            };
+            pins.render_ignition(&id)?
         }
     };
     // An Ignition config is JSON in either form of output.

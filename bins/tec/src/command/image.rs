@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
@@ -25,16 +26,17 @@ use tec_tpm::output::{PredictionReport, UnpredictableRegisters, unpredictable_te
 use super::machine::all;
 use super::pcr::{ProofArgs, bundle};
 use super::{coded, input};
-use crate::args::DryRun;
-use crate::image::{image_state, render};
-use crate::output::{Output, table};
+use crate::args::{Consent, DryRun, Watch};
+use crate::consent::consented;
+use crate::image::{image_state, last_image, render};
+use crate::output::{Output, Table};
 use crate::state::{open, open_existing};
 
 #[derive(Debug, Args)]
 #[group(id = "origin", required = true, multiple = false)]
 pub(crate) struct Origin {
-    /// The image: directory, raw disk, FAT file system, tar stream, OCI layout or unified kernel
-    /// image; - for the standard input.
+    /// Image: directory, raw disk, FAT file system, tar stream, OCI layout, unified kernel image, or -
+    /// for standard input; on Kubernetes a reference with its digest, `registry/name@sha256:…`.
     #[arg(group = "origin")]
     pub(crate) image: Option<PathBuf>,
     /// File with computed values, as in the label `org.coreos.pcrs`.
@@ -58,39 +60,56 @@ pub(crate) struct Origin {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ImageCommand {
-    /// Approve an image: compute what its boot measures, and let such boots have keys.
-    Approve {
-        /// Name of the approval.
-        name: ImageName,
-        #[command(flatten)]
-        origin: Origin,
-        #[command(flatten)]
-        proof: ProofArgs,
-        /// Let the approval end after this many hours.
-        #[arg(long, value_name = "HOURS")]
-        for_hours: Option<u32>,
-        #[command(flatten)]
-        dry_run: DryRun,
-        // Last, since their headings go on below them.
-        #[command(flatten)]
-        chain: Box<ChainArgs>,
-        #[command(flatten)]
-        machine: Box<MachineArgs>,
-    },
-    /// List them.
-    List,
-    /// Show one with all measurements.
+    /// Approve an image: predict its PCR values, and release keys to machines that boot it.
+    Approve(Box<ApproveArgs>),
+    /// List images.
+    List(Watch),
+    /// Show an image with its measurements.
     Show {
-        /// Which.
+        /// Name of the image.
         name: ImageName,
     },
-    /// Take an approval back; with --dry-run, list the machines that last booted it.
+    /// Revoke the approval of an image; with --dry-run, list the machines that last booted it.
     Revoke {
-        /// Which.
+        /// Name of the image.
         name: ImageName,
         #[command(flatten)]
-        dry_run: DryRun,
+        consent: Consent,
     },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ApproveArgs {
+    /// Name of the approval.
+    pub(crate) name: ImageName,
+    #[command(flatten)]
+    pub(crate) origin: Origin,
+    #[command(flatten)]
+    proof: ProofArgs,
+    /// Lifetime of the approval, such as 72h (default: until it is revoked).
+    #[arg(long = "for", value_name = "DURATION", value_parser = humantime::parse_duration)]
+    lifetime: Option<Duration>,
+    /// Secret with the credentials of the registry, on Kubernetes.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) pull_secret: Option<String>,
+    #[command(flatten)]
+    pub(crate) dry_run: DryRun,
+    // Last, since their headings go on below them.
+    #[command(flatten)]
+    chain: ChainArgs,
+    #[command(flatten)]
+    machine: MachineArgs,
+}
+
+impl ApproveArgs {
+    /// When the approval expires.
+    pub(crate) fn expires_at(&self) -> Option<Timestamp> {
+        let after = |lifetime: Duration| {
+            let seconds = i64::try_from(lifetime.as_secs()).unwrap_or(i64::MAX);
+            SystemClock.now().plus_seconds(seconds)
+        };
+        self.lifetime.map(after)
+    }
 }
 
 /// Largest file of computed values that is read.
@@ -99,40 +118,45 @@ const MAX_PCRS_FILE: u64 = 4 << 20;
 pub(crate) async fn image(
     state_dir: &Path,
     command: ImageCommand,
-    output: Output,
+    output: &Output,
 ) -> anyhow::Result<u8> {
     match command {
-        ImageCommand::Approve { name, origin, proof, chain, machine, for_hours, dry_run } => {
-            let values = values(&origin, &proof, &chain, &machine)?;
-            let now = SystemClock.now();
-            let chosen = for_hours.map(|hours| now.plus_seconds(i64::from(hours) * 3600));
-            let mut image = ApprovedImage::new(name, values.reference, values.expected, now);
-            image.expires_at = [chosen, values.expires_at].into_iter().flatten().min();
-            if !dry_run.dry_run {
-                let store = open(state_dir)?;
-                flow::publish_image(&*store, &*store, &image).await?;
-            }
-            let approval = Approval { image, unpredictable: values.unpredictable };
-            output.print(&approval, |approval| {
-                render(&approval.image) + &unpredictable_text(&approval.unpredictable)
-            })?;
-        }
-        ImageCommand::List => {
+        ImageCommand::Approve(args) => approve(state_dir, *args, output).await?,
+        ImageCommand::List(_) => {
             let store = open_existing(state_dir)?;
-            let images = ImageRegistry::list(&*store)
-                .await
-                .map_err(coded(Code::StoreUnavailable, "list the images"))?;
-            output.print(&images, |images| image_table(images))?;
+            let images = list(&store).await?;
+            output.table(&images, &image_table(&images))?;
         }
         ImageCommand::Show { name } => {
             let image = find(&*open_existing(state_dir)?, &name).await?;
             output.print(&image, render)?;
         }
-        ImageCommand::Revoke { name, dry_run } => {
-            revoke(&*open_existing(state_dir)?, &name, dry_run.dry_run, output).await?;
+        ImageCommand::Revoke { name, consent } => {
+            revoke(&*open_existing(state_dir)?, &name, consent, output).await?;
         }
     }
     Ok(OK)
+}
+
+async fn approve(state_dir: &Path, args: ApproveArgs, output: &Output) -> anyhow::Result<()> {
+    let values = values(&args.origin, &args.proof, &args.chain, &args.machine)?;
+    let chosen = args.expires_at();
+    let now = SystemClock.now();
+    let mut image = ApprovedImage::new(args.name, values.reference, values.expected, now);
+    image.expires_at = [chosen, values.expires_at].into_iter().flatten().min();
+    if !args.dry_run.dry_run {
+        let store = open(state_dir)?;
+        flow::publish_image(&*store, &*store, &image).await?;
+    }
+    let approval = Approval { image, unpredictable: values.unpredictable };
+    output.print(&approval, |approval| {
+        render(&approval.image) + &unpredictable_text(&approval.unpredictable)
+    })
+}
+
+async fn list(store: &Store) -> anyhow::Result<Vec<ApprovedImage>> {
+    let images = ImageRegistry::list(store).await;
+    Ok(images.map_err(coded(Code::StoreUnavailable, "list the images"))?)
 }
 
 /// Approves an image that needs no further words.
@@ -236,12 +260,12 @@ async fn find(store: &Store, name: &ImageName) -> anyhow::Result<ApprovedImage> 
         })
 }
 
-fn image_table(images: &[ApprovedImage]) -> String {
+fn image_table(images: &[ApprovedImage]) -> Table {
     let row = |image: &ApprovedImage| {
         let pcrs: Vec<_> = image.expected.pcrs.iter().map(|pcr| pcr.id.to_string()).collect();
-        [image.name.to_string(), image_state(image), pcrs.join(","), image.reference.clone()]
+        vec![image.name.to_string(), image_state(image), pcrs.join(","), image.reference.clone()]
     };
-    table(["IMAGE", "STATE", "PCRS", "FROM"], &images.iter().map(row).collect::<Vec<_>>())
+    Table::new(&["IMAGE", "STATE", "PCRS", "FROM"], images.iter().map(row))
 }
 
 /// Machines whose last good boot was of this image, or had parts of it: revoking it locks them out at
@@ -270,12 +294,20 @@ struct OnImage {
 async fn revoke(
     store: &Store,
     name: &ImageName,
-    dry_run: bool,
-    output: Output,
+    consent: Consent,
+    output: &Output,
 ) -> anyhow::Result<()> {
-    find(store, name).await?;
+    let image = find(store, name).await?;
     let machines = on_image(store, name).await?;
-    if !dry_run {
+    let now = SystemClock.now();
+    let is_last = list(store).await?.iter().all(|other| other.name == *name || !other.is_live(now));
+    let dry_run = consent.dry_run.dry_run;
+    let go = if is_last && image.is_live(now) {
+        consented(&[last_image(name)], consent)?
+    } else {
+        !dry_run
+    };
+    if go {
         flow::revoke_image(store, &SystemClock, name)
             .await
             .map_err(coded(Code::StoreUnavailable, format!("revoke image {name}")))?;

@@ -47,7 +47,7 @@ pub(crate) enum TicketCommand {
     },
 }
 
-pub(crate) fn ticket(command: TicketCommand, output: Output) -> anyhow::Result<u8> {
+pub(crate) fn ticket(command: TicketCommand, output: &Output) -> anyhow::Result<u8> {
     match command {
         TicketCommand::Key { file } => create(&file, output),
         TicketCommand::ControlPlane { key, node, cluster, until } => {
@@ -62,7 +62,7 @@ pub(crate) fn ticket(command: TicketCommand, output: Output) -> anyhow::Result<u
     }
 }
 
-fn create(file: &Path, output: Output) -> anyhow::Result<u8> {
+fn create(file: &Path, output: &Output) -> anyhow::Result<u8> {
     let key = AdminKey::generate(&SystemEntropy);
     let pem = key.to_pem()?;
     create_private(file, pem.expose("the admin keeps it"))

@@ -59,7 +59,7 @@ pub(super) async fn bundle(
     cluster: &Cluster,
     file: &Path,
     dry_run: DryRun,
-    output: Output,
+    output: &Output,
 ) -> anyhow::Result<u8> {
     let manifest = collect(cluster).await?;
     if !dry_run.dry_run {

@@ -67,7 +67,7 @@ struct Made {
     kubeconfig: Option<PathBuf>,
 }
 
-pub(crate) async fn init(args: InitArgs, output: Output) -> anyhow::Result<u8> {
+pub(crate) async fn init(args: InitArgs, output: &Output) -> anyhow::Result<u8> {
     let request = read(&args)?;
     if !args.dry_run.dry_run {
         ensure_writable(&args.kubeconfig)?;

@@ -100,7 +100,7 @@ pub(crate) struct Way {
 pub(crate) async fn migrate(
     state_dir: &Path,
     command: MigrateCommand,
-    output: Output,
+    output: &Output,
 ) -> anyhow::Result<u8> {
     let (goal, way, dry_run) = match command {
         MigrateCommand::Plan(way) => {
@@ -221,12 +221,12 @@ impl Pair {
     }
 }
 
-async fn status(pair: &Pair, output: Output) -> anyhow::Result<u8> {
+async fn status(pair: &Pair, output: &Output) -> anyhow::Result<u8> {
     output.print(&pair.records().await?, Records::text)?;
     Ok(OK)
 }
 
-async fn plan(pair: &Pair, output: Output) -> anyhow::Result<u8> {
+async fn plan(pair: &Pair, output: &Output) -> anyhow::Result<u8> {
     let copy = migrate::compare(pair.source.port(), pair.target.port()).await;
     let copy = copy.map_err(coded(pair.target.unavailable(), "compare both anchors"))?;
     let luggage = pair.luggage().await?;
@@ -253,7 +253,7 @@ impl Ended {
         self.outcome == MigrateOutcome::Reached
     }
 
-    fn tell(self, pair: &Pair, goal: Goal, output: Output) -> anyhow::Result<u8> {
+    fn tell(self, pair: &Pair, goal: Goal, output: &Output) -> anyhow::Result<u8> {
         output.print(&self.done, Done::text)?;
         let unavailable = pair.target.unavailable();
         let code = ended(self.outcome, &self.done, (self.error, unavailable))?;

@@ -83,7 +83,7 @@ struct Signed<'b> {
     expected: &'b ExpectedPcrs,
 }
 
-pub(super) fn bundle(command: BundleCommand, output: Output) -> anyhow::Result<()> {
+pub(super) fn bundle(command: BundleCommand, output: &Output) -> anyhow::Result<()> {
     match command {
         BundleCommand::Sign { pcrs, image, key, expires, bundle, signature } => {
             let signed = ReferenceBundle::new(image, end(expires), input::label(&pcrs)?);
@@ -141,7 +141,7 @@ fn write(file: &Path, text: &str) -> anyhow::Result<()> {
     fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
-fn print(bundle: &ReferenceBundle, key: Fingerprint, output: Output) -> anyhow::Result<()> {
+fn print(bundle: &ReferenceBundle, key: Fingerprint, output: &Output) -> anyhow::Result<()> {
     let signed = Signed {
         image: &bundle.image,
         expires_at: bundle.expires_at,

@@ -28,7 +28,7 @@ use crate::output::Output;
 pub(super) async fn member(
     cluster: &Cluster,
     command: MemberCommand,
-    output: Output,
+    output: &Output,
 ) -> anyhow::Result<u8> {
     let members = KubeEnrollments::new(super::of(cluster));
     let roll = members.roll().await.map_err(failed("read the members"))?;
