@@ -1,4 +1,4 @@
-//! The commands of the admin, `tec init`, `join`, `recover` and `verify`, as processes beside ours.
+//! The commands of the admin, `tec node init`, `join`, `recover` and `verify`, as processes beside ours.
 
 use std::fs;
 use std::path::{Path, PathBuf};

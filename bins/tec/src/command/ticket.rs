@@ -38,7 +38,7 @@ pub(crate) enum TicketCommand {
         /// Fingerprint of the attestation key or the endorsement key of the node.
         #[arg(long, value_name = "FINGERPRINT")]
         node: Fingerprint,
-        /// Id of the cluster, as `tec init` prints it.
+        /// Id of the cluster, as `tec node init` prints it.
         #[arg(long, value_name = "ID", value_parser = cluster_id)]
         cluster: ClusterId,
         /// Time at which the ticket expires, RFC 3339.

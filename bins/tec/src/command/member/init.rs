@@ -1,4 +1,4 @@
-//! `tec init`: makes the first node of a cluster.
+//! `tec node init`: makes the first node of a cluster.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

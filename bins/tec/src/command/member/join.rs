@@ -1,4 +1,4 @@
-//! `tec join`: on a node, makes it a member of the cluster whose join services its platform names.
+//! `tec node join`: on a node, makes it a member of the cluster whose join services its platform names.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! `tec recover`: opens the disks of nodes that booted again and whose cluster cannot.
+//! `tec node recover`: opens the disks of nodes that booted again and whose cluster cannot.
 
 use std::time::Duration;
 

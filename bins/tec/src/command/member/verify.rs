@@ -1,4 +1,4 @@
-//! `tec verify`: what a node proves, check by check.
+//! `tec node verify`: what a node proves, check by check.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
