@@ -1,5 +1,10 @@
 //! Machines, for `tec machine` on a state directory and on a cluster.
 
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Subcommand;
+use clap::builder::NonEmptyStringValueParser;
 use tec_core::code::Code;
 use tec_core::flow;
 use tec_core::id::MachineId;
@@ -7,8 +12,105 @@ use tec_core::port::{ClockLog, PortErrorKind};
 use tec_support::SystemClock;
 use tec_support::exit::CodedError;
 
-use crate::args::DryRun;
+use crate::args::{Consent, DryRun, MachineRef, Watch};
 use crate::output::Output;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum MachineCommand {
+    /// List machines.
+    List(Watch),
+    /// Show a machine with its keys, conditions and last attempts.
+    Show {
+        #[command(flatten)]
+        machine: MachineRef,
+    },
+    /// Register a machine manually, and print its Ignition config.
+    Add {
+        /// Id of the machine (default: a random one).
+        #[arg(long)]
+        id: Option<MachineId>,
+        /// Name of the machine, such as that of its Kubernetes Node.
+        #[arg(long, value_parser = NonEmptyStringValueParser::new())]
+        name: Option<String>,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Name a machine; commands accept the name in place of the id.
+    Name {
+        #[command(flatten)]
+        machine: MachineRef,
+        /// Name, such as that of its Kubernetes Node.
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
+        name: String,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Withhold the disk key of a machine until it is released.
+    Quarantine {
+        #[command(flatten)]
+        machine: MachineRef,
+        /// Reason, shown to other admins.
+        #[arg(long)]
+        reason: Option<String>,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Lift the quarantine of a machine.
+    Release {
+        #[command(flatten)]
+        machine: MachineRef,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Decommission a machine for good; its disk key is kept until it is removed.
+    Retire {
+        #[command(flatten)]
+        machine: MachineRef,
+        #[command(flatten)]
+        consent: Consent,
+    },
+    /// Revoke a machine that is no longer trusted, for good; its disk key is kept.
+    Revoke {
+        #[command(flatten)]
+        machine: MachineRef,
+        #[command(flatten)]
+        consent: Consent,
+    },
+    /// Remove a machine and its disk key; only a recovery key opens the disk afterwards.
+    Remove {
+        #[command(flatten)]
+        machine: MachineRef,
+        #[command(flatten)]
+        consent: Consent,
+    },
+    /// Accept the next quote of the TPM as its first.
+    ///
+    /// For a TPM that was reset deliberately, for example by restoring a snapshot of a virtual machine.
+    /// Any other copy of that TPM state may then come first.
+    Readmit {
+        #[command(flatten)]
+        machine: MachineRef,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Print the recovery keys of a machine, latest first.
+    RecoveryKey {
+        #[command(flatten)]
+        machine: MachineRef,
+        /// Private key of the admin, a JWK (default: print the sealed keys, for `jose jwe dec`).
+        #[arg(long, value_name = "FILE")]
+        identity: Option<PathBuf>,
+    },
+    /// Remove machines that registered but never got an attestation key.
+    Prune {
+        /// Minimum age.
+        #[arg(long, value_name = "DURATION", default_value = "1h")]
+        #[arg(value_parser = humantime::parse_duration)]
+        older_than: Duration,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+}
 
 /// Fewest digits of an id or a fingerprint that stand for it.
 pub(crate) const PREFIX: usize = 4;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use crate::ak::AkCommand;
 use crate::cli::Command;
-use crate::command::ak::AkCommand;
-use crate::command::image::ImageCommand;
-use crate::command::machine::MachineCommand;
+use crate::image::ImageCommand;
+use crate::machine::MachineCommand;
 
 /// How often the answer is asked for.
 pub(crate) const EVERY: Duration = Duration::from_secs(2);

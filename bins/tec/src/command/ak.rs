@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use clap::Subcommand;
 use tec_core::ak::{AkCandidate, AkRecord, Fingerprint, ManualMatcher};
 use tec_core::code::Code;
 use tec_core::flow;
@@ -15,38 +14,10 @@ use tec_support::{SystemClock, SystemEntropy};
 
 use super::machine::wanted;
 use super::{coded, word};
-use crate::args::{DryRun, MachineFilter, Watch};
+use crate::ak::AkCommand;
 use crate::machine::PREFIX;
 use crate::output::{Output, Table};
 use crate::state::open_existing;
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum AkCommand {
-    /// List attestation keys.
-    List {
-        #[command(flatten)]
-        of: MachineFilter,
-        #[command(flatten)]
-        watch: Watch,
-    },
-    /// Approve a key that waits.
-    Approve {
-        /// Fingerprint of the key or its first digits; on Kubernetes the name of the object.
-        key: String,
-        /// Form of the machine's disk key, if it has none yet (default compatible).
-        #[arg(long, env = "TEC_DISK_KEYS", value_enum)]
-        disk_keys: Option<DiskKeys>,
-        #[command(flatten)]
-        dry_run: DryRun,
-    },
-    /// Revoke a key; the machine may then register another one.
-    Revoke {
-        /// Fingerprint of the key or its first digits; on Kubernetes the name of the object.
-        key: String,
-        #[command(flatten)]
-        dry_run: DryRun,
-    },
-}
 
 pub(crate) async fn ak(
     state_dir: &Path,

@@ -11,8 +11,7 @@ use tec_support::exit::{CodedError, FAILED, OK};
 use super::coded as unavailable;
 use super::machine::wanted;
 use crate::attempt::attempt_table;
-pub(crate) use crate::audit::AuditCommand;
-use crate::audit::{LineArgs, Wanted, cells};
+use crate::audit::{AuditCommand, LineArgs, Wanted, cells};
 use crate::output::{Output, Table, raw};
 use crate::state::open_existing;
 

@@ -1,39 +1,16 @@
 //! `tec ignition`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Context as _;
-use clap::Subcommand;
-use tec_core::endpoint::{BaseUrl, Endpoint};
+use tec_core::endpoint::Endpoint;
 use tec_core::ignition::{MergeSource, PinGenerator as _, render_merge};
 use tec_support::exit::OK;
 
 use super::machine::id_of;
-use crate::args::MachineRef;
+use crate::ignition::IgnitionCommand;
 use crate::output::Output;
 use crate::state::{Endpoints, open_existing};
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum IgnitionCommand {
-    /// Print the merge directive for the config of the installer.
-    Merge {
-        /// URL of the registration server (default: the server of the state directory; required on
-        /// Kubernetes).
-        #[arg(long)]
-        url: Option<BaseUrl>,
-        /// CA bundle of that server (default on Kubernetes: that of its Secret).
-        #[arg(long, value_name = "FILE", requires = "url")]
-        ca: Option<PathBuf>,
-        /// File with the registration token (default on Kubernetes: that of its Secret).
-        #[arg(long, value_name = "FILE")]
-        token_file: Option<PathBuf>,
-    },
-    /// Print the config of a machine, as the registration server serves it.
-    Machine {
-        #[command(flatten)]
-        machine: MachineRef,
-    },
-}
 
 pub(crate) async fn ignition(
     state_dir: &Path,

@@ -2,11 +2,9 @@
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
 
 use anyhow::Context as _;
-use clap::{Args, Subcommand};
 use serde::Serialize;
 use tec_core::boot::BootState;
 use tec_core::code::Code;
@@ -24,93 +22,13 @@ use tec_tpm::compute::Banks;
 use tec_tpm::output::{PredictionReport, UnpredictableRegisters, unpredictable_text};
 
 use super::machine::all;
-use super::pcr::{ProofArgs, bundle};
+use super::pcr::bundle;
 use super::{coded, input};
-use crate::args::{Consent, DryRun, Watch};
+use crate::args::Consent;
 use crate::consent::consented;
-use crate::image::{image_state, last_image, render};
+use crate::image::{ApproveArgs, ImageCommand, Origin, ProofArgs, image_state, last_image, render};
 use crate::output::{Output, Table};
 use crate::state::{open, open_existing};
-
-#[derive(Debug, Args)]
-#[group(id = "origin", required = true, multiple = false)]
-pub(crate) struct Origin {
-    /// Image: directory, raw disk, FAT file system, tar stream, OCI layout, unified kernel image, or -
-    /// for standard input; on Kubernetes a reference with its digest, `registry/name@sha256:…`.
-    #[arg(group = "origin")]
-    pub(crate) image: Option<PathBuf>,
-    /// File with computed values, as in the label `org.coreos.pcrs`.
-    #[arg(
-        long,
-        value_name = "FILE",
-        group = "origin",
-        conflicts_with_all = ["ChainArgs", "ImageChoice", "MachineArgs"]
-    )]
-    pub(crate) pcrs: Option<PathBuf>,
-    /// Signed bundle of values, as `tec pcr bundle sign` writes it.
-    #[arg(
-        long,
-        value_name = "FILE",
-        group = "origin",
-        requires_all = ["signature", "keys"],
-        conflicts_with_all = ["ChainArgs", "ImageChoice", "MachineArgs"]
-    )]
-    pub(crate) bundle: Option<PathBuf>,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum ImageCommand {
-    /// Approve an image: predict its PCR values, and release keys to machines that boot it.
-    Approve(Box<ApproveArgs>),
-    /// List images.
-    List(Watch),
-    /// Show an image with its measurements.
-    Show {
-        /// Name of the image.
-        name: ImageName,
-    },
-    /// Revoke the approval of an image; with --dry-run, list the machines that last booted it.
-    Revoke {
-        /// Name of the image.
-        name: ImageName,
-        #[command(flatten)]
-        consent: Consent,
-    },
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct ApproveArgs {
-    /// Name of the approval.
-    pub(crate) name: ImageName,
-    #[command(flatten)]
-    pub(crate) origin: Origin,
-    #[command(flatten)]
-    proof: ProofArgs,
-    /// Lifetime of the approval, such as 72h (default: until it is revoked).
-    #[arg(long = "for", value_name = "DURATION", value_parser = humantime::parse_duration)]
-    lifetime: Option<Duration>,
-    /// Secret with the credentials of the registry, on Kubernetes.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) pull_secret: Option<String>,
-    #[command(flatten)]
-    pub(crate) dry_run: DryRun,
-    // Last, since their headings go on below them.
-    #[command(flatten)]
-    chain: ChainArgs,
-    #[command(flatten)]
-    machine: MachineArgs,
-}
-
-impl ApproveArgs {
-    /// When the approval expires.
-    pub(crate) fn expires_at(&self) -> Option<Timestamp> {
-        let after = |lifetime: Duration| {
-            let seconds = i64::try_from(lifetime.as_secs()).unwrap_or(i64::MAX);
-            SystemClock.now().plus_seconds(seconds)
-        };
-        self.lifetime.map(after)
-    }
-}
 
 /// Largest file of computed values that is read.
 const MAX_PCRS_FILE: u64 = 4 << 20;

@@ -1,11 +1,9 @@
 //! `tec machine`.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use clap::Subcommand;
-use clap::builder::NonEmptyStringValueParser;
 use serde::Serialize;
 use tec_core::ak::AkRecord;
 use tec_core::attest::Attempt;
@@ -20,110 +18,13 @@ use tec_support::exit::{CodedError, OK};
 use tec_support::{SystemClock, SystemEntropy};
 
 use super::{coded, word};
-use crate::args::{Consent, DryRun, MachineFilter, MachineRef, Watch};
+use crate::args::{Consent, DryRun, MachineFilter, MachineRef};
 use crate::attempt::one_line;
 use crate::consent::consented;
-use crate::machine::{Final, meant, readmit, say};
+use crate::machine::{Final, MachineCommand, meant, readmit, say};
 use crate::output::{Output, Table};
 use crate::recovery;
 use crate::state::{Endpoints, open_existing};
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum MachineCommand {
-    /// List machines.
-    List(Watch),
-    /// Show a machine with its keys, conditions and last attempts.
-    Show {
-        #[command(flatten)]
-        machine: MachineRef,
-    },
-    /// Register a machine manually, and print its Ignition config.
-    Add {
-        /// Id of the machine (default: a random one).
-        #[arg(long)]
-        id: Option<MachineId>,
-        /// Name of the machine, such as that of its Kubernetes Node.
-        #[arg(long, value_parser = NonEmptyStringValueParser::new())]
-        name: Option<String>,
-        #[command(flatten)]
-        dry_run: DryRun,
-    },
-    /// Name a machine; commands accept the name in place of the id.
-    Name {
-        #[command(flatten)]
-        machine: MachineRef,
-        /// Name, such as that of its Kubernetes Node.
-        #[arg(value_parser = NonEmptyStringValueParser::new())]
-        name: String,
-        #[command(flatten)]
-        dry_run: DryRun,
-    },
-    /// Withhold the disk key of a machine until it is released.
-    Quarantine {
-        #[command(flatten)]
-        machine: MachineRef,
-        /// Reason, shown to other admins.
-        #[arg(long)]
-        reason: Option<String>,
-        #[command(flatten)]
-        dry_run: DryRun,
-    },
-    /// Lift the quarantine of a machine.
-    Release {
-        #[command(flatten)]
-        machine: MachineRef,
-        #[command(flatten)]
-        dry_run: DryRun,
-    },
-    /// Decommission a machine for good; its disk key is kept until it is removed.
-    Retire {
-        #[command(flatten)]
-        machine: MachineRef,
-        #[command(flatten)]
-        consent: Consent,
-    },
-    /// Revoke a machine that is no longer trusted, for good; its disk key is kept.
-    Revoke {
-        #[command(flatten)]
-        machine: MachineRef,
-        #[command(flatten)]
-        consent: Consent,
-    },
-    /// Remove a machine and its disk key; only a recovery key opens the disk afterwards.
-    Remove {
-        #[command(flatten)]
-        machine: MachineRef,
-        #[command(flatten)]
-        consent: Consent,
-    },
-    /// Accept the next quote of the TPM as its first.
-    ///
-    /// For a TPM that was reset deliberately, for example by restoring a snapshot of a virtual machine.
-    /// Any other copy of that TPM state may then come first.
-    Readmit {
-        #[command(flatten)]
-        machine: MachineRef,
-        #[command(flatten)]
-        dry_run: DryRun,
-    },
-    /// Print the recovery keys of a machine, latest first.
-    RecoveryKey {
-        #[command(flatten)]
-        machine: MachineRef,
-        /// Private key of the admin, a JWK (default: print the sealed keys, for `jose jwe dec`).
-        #[arg(long, value_name = "FILE")]
-        identity: Option<PathBuf>,
-    },
-    /// Remove machines that registered but never got an attestation key.
-    Prune {
-        /// Minimum age.
-        #[arg(long, value_name = "DURATION", default_value = "1h")]
-        #[arg(value_parser = humantime::parse_duration)]
-        older_than: Duration,
-        #[command(flatten)]
-        dry_run: DryRun,
-    },
-}
 
 /// Machines are read in pages of this size.
 const PAGE: usize = 1000;

@@ -11,11 +11,11 @@ use tec_support::exit::OK;
 use super::access::Cluster;
 use super::lookup::wanted;
 use super::{cell, cells};
+use crate::ak::AkCommand;
 use crate::args::DryRun;
-use crate::command::ak::AkCommand;
 use crate::output::{Output, Table};
 
-pub(super) async fn ak(
+pub(crate) async fn ak(
     cluster: &Cluster,
     command: AkCommand,
     output: &Output,

@@ -11,7 +11,7 @@ use crate::attempt::attempt_table;
 use crate::audit::{AuditCommand, Wanted, cells};
 use crate::output::{Output, Table};
 
-pub(super) async fn audit(
+pub(crate) async fn audit(
     cluster: &Cluster,
     command: AuditCommand,
     output: &Output,

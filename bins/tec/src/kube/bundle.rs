@@ -55,7 +55,7 @@ struct Manifest {
     left_out: &'static str,
 }
 
-pub(super) async fn bundle(
+pub(crate) async fn bundle(
     cluster: &Cluster,
     file: &Path,
     dry_run: DryRun,

@@ -50,7 +50,7 @@ struct Explained {
     fix: &'static str,
 }
 
-pub(super) async fn explain(
+pub(crate) async fn explain(
     cluster: &Cluster,
     subject: Option<&str>,
     output: &Output,

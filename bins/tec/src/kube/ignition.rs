@@ -14,10 +14,10 @@ use tec_support::exit::OK;
 
 use super::access::Cluster;
 use super::lookup::id_of;
-use crate::command::ignition::IgnitionCommand;
+use crate::ignition::IgnitionCommand;
 use crate::output::Output;
 
-pub(super) async fn ignition(
+pub(crate) async fn ignition(
     cluster: &Cluster,
     command: IgnitionCommand,
     output: &Output,

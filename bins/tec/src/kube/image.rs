@@ -16,12 +16,11 @@ use tec_support::exit::{CodedError, OK};
 use super::access::Cluster;
 use super::{cell, cells, condition};
 use crate::args::{Consent, DryRun};
-use crate::command::image::ImageCommand;
 use crate::consent::consented;
-use crate::image::{last_image, render};
+use crate::image::{ImageCommand, last_image, render};
 use crate::output::{Output, Table};
 
-pub(super) async fn image(
+pub(crate) async fn image(
     cluster: &Cluster,
     command: ImageCommand,
     output: &Output,

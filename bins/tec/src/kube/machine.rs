@@ -16,12 +16,11 @@ use super::lookup::{find, id_of, named};
 use super::nodes::Nodes;
 use super::{cell, cells, ignition, release};
 use crate::args::{Consent, DryRun, MachineRef};
-use crate::command::machine::MachineCommand;
 use crate::consent::consented;
-use crate::machine::Final;
+use crate::machine::{Final, MachineCommand};
 use crate::output::{Output, Table, word};
 
-pub(super) async fn machine(
+pub(crate) async fn machine(
     cluster: &Cluster,
     command: MachineCommand,
     output: &Output,

@@ -5,21 +5,21 @@
 //! ```
 
 pub(crate) mod access;
-mod ak;
-mod audit;
-mod bundle;
-mod check;
+pub(crate) mod ak;
+pub(crate) mod audit;
+pub(crate) mod bundle;
+pub(crate) mod check;
 pub(crate) mod cli;
-mod explain;
+pub(crate) mod explain;
 pub(crate) mod ignition;
-mod image;
+pub(crate) mod image;
 mod lookup;
-mod machine;
-mod member;
+pub(crate) mod machine;
+pub(crate) mod member;
 mod nodes;
 mod redact;
 mod release;
-mod status;
+pub(crate) mod status;
 
 use std::sync::Arc;
 
@@ -33,32 +33,9 @@ use tec_support::exit::CodedError;
 
 use self::access::Cluster;
 use crate::args::Access;
-use crate::cli::Command;
-use crate::output::Output;
 
 /// Field manager of what people change with this program.
 const FIELD_MANAGER: &str = "kubectl-tec";
-
-/// Runs one command.
-pub(crate) async fn run(access: &Access, command: Command, output: &Output) -> anyhow::Result<u8> {
-    let cluster = Cluster::connect(access).await?;
-    match command {
-        Command::Status(_) => status::status(&cluster, output).await,
-        Command::Check => check::check(&cluster, output).await,
-        Command::Machine(command) => machine::machine(&cluster, command, output).await,
-        Command::Member(command) => member::member(&cluster, command, output).await,
-        Command::Ak(command) => ak::ak(&cluster, command, output).await,
-        Command::Image(command) => image::image(&cluster, command, output).await,
-        Command::Explain(args) => explain::explain(&cluster, args.subject.as_deref(), output).await,
-        Command::Audit(command) => audit::audit(&cluster, command, output).await,
-        Command::Ignition(command) => ignition::ignition(&cluster, command, output).await,
-        Command::SupportBundle { file, dry_run } => {
-            bundle::bundle(&cluster, &file, dry_run, output).await
-        }
-        // `main` runs what needs no anchor, and `place::misplaced` refuses the rest.
-        _ => anyhow::bail!("this command needs a state directory"),
-    }
-}
 
 /// A namespace as a trust anchor.
 pub(crate) async fn registry(access: &Access) -> anyhow::Result<KubeRegistry> {

@@ -23,7 +23,6 @@ use tec_tpm::output::{FleetReport, PredictionReport, ReferenceValues};
 
 pub(crate) use self::args::PcrCommand;
 use self::args::{Form, FormArgs};
-pub(crate) use self::bundle::ProofArgs;
 use super::input;
 use super::input::log_bytes;
 use crate::output::{Output, raw};

@@ -25,7 +25,7 @@ use super::cli::member::{MemberCommand, Tpm};
 use super::failed;
 use crate::output::Output;
 
-pub(super) async fn member(
+pub(crate) async fn member(
     cluster: &Cluster,
     command: MemberCommand,
     output: &Output,
