@@ -259,7 +259,7 @@ fn the_page_moves_trust_back_and_forth_and_retires_the_old_anchor() {
     let node = world.soft_node(1);
     run_page(&world, "Move", &[]);
     assert_eq!(world.migrate("status")["target"]["role"], "active");
-    run_page(&world, "Back", &[]);
+    run_page(&world, "Roll back", &[]);
     assert_eq!(world.migrate("status")["target"]["role"], "active");
     run_page(&world, "Retire", &[]);
     assert_eq!(world.migrate("status")["source"]["role"], "retired");
@@ -285,7 +285,7 @@ fn the_page_moves_trust_over_an_air_gap_and_never_to_two_anchors() {
         ("taker.json", &at("taker.json")),
         ("identity.key", &identity),
     ];
-    run_page(&world, "Over an air gap", &names);
+    run_page(&world, "Move over an air gap", &names);
     let status = world.migrate("status");
     assert_eq!(status["source"]["role"], "serve-only");
     assert_eq!(status["target"]["role"], "active");
