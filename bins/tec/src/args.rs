@@ -62,7 +62,7 @@ pub(crate) struct AnchorArgs {
     #[arg(
         long,
         env = "TEC_STATE_DIR",
-        hide_env_values = true,
+        hide_env = true,
         default_value = "/var/lib/tec",
         value_name = "DIR"
     )]

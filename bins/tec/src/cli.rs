@@ -130,7 +130,7 @@ pub(crate) fn command(is_plugin: bool) -> clap::Command {
     let command = Cli::command();
     let mut groups = String::new();
     for (heading, names) in GROUPS {
-        let _ = writeln!(groups, "\n{heading}:");
+        let _ = writeln!(groups, "{heading}:");
         for name in names {
             let about = command.find_subcommand(name).and_then(clap::Command::get_about);
             let about = about.map(ToString::to_string).unwrap_or_default();
@@ -138,7 +138,7 @@ pub(crate) fn command(is_plugin: bool) -> clap::Command {
         }
     }
     let template =
-        format!("{{about}}\n\n{{usage-heading}} {{usage}}\n{groups}\nOptions:\n{{options}}");
+        format!("{{about}}\n\n{{usage-heading}} {{usage}}\n\n{groups}\nOptions:\n{{options}}");
     let command = command.help_template(template);
     if is_plugin { command.name(PLUGIN).bin_name("kubectl tec") } else { command }
 }

@@ -137,7 +137,7 @@ fn a_refusal_is_told_against_the_nearest_mix() {
     let closest = told.closest.as_ref().unwrap().to_string();
     assert_eq!(closest, "bootloader of new + kernel of old");
     assert_eq!((told.pcr, told.others.len()), (PCR14, 0));
-    assert_eq!(told.summary(), "PCR 14: Pcr14MokList (keys new) differs");
+    assert_eq!(told.summary(), "PCR 14: machine owner keys (keys new) differs");
 }
 
 #[test]
@@ -147,13 +147,13 @@ fn a_pair_that_cannot_occur_is_refused_and_told_as_such() {
     let told = explain(chain, &images, 10).unwrap_err();
     assert_eq!(
         told.summary(),
-        "PCR 14: Pcr14MokList (keys new) differs; PCR 4 of bootloader of new + kernel of old, PCR \
+        "PCR 14: machine owner keys (keys new) differs; PCR 4 of bootloader of new + kernel of old, PCR \
          14 of old do not occur together"
     );
     // shim and GRUB are updated as one.
     let chain = Chain { grub: "old", ..of("new") };
     let told = explain(chain, &images, 10).unwrap_err();
-    assert_eq!(told.summary(), "PCR 4: Pcr4Grub (grub new) differs");
+    assert_eq!(told.summary(), "PCR 4: GRUB (grub new) differs");
     assert_eq!(told.events[1].known_as[0].image.as_str(), "old");
 }
 
