@@ -227,7 +227,8 @@ fn machines(suite: &Suite, runtime: &Runtime, world: &World) -> anyhow::Result<(
         |times| storm(runtime, times, create_one),
     )?;
     report_p99(suite, "kube_registration/machine_p99", &ours, &bare)?;
-    let config = runtime.block_on(async { world.http.get(world.config()).send().await?.text().await })?;
+    let config =
+        runtime.block_on(async { world.http.get(world.config()).send().await?.text().await })?;
     let (objects, hops) = (world.objects(&world.as_register), Tally::default());
     let entropy = Arc::new(SeededEntropy::new(2));
     let url = runtime.block_on(hop(StatusCode::OK, config, move || {

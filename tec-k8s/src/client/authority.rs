@@ -183,7 +183,8 @@ impl KubeRegistry {
         let now = self.clock.now();
         let read = async {
             let object = self.authorities().get_opt(AUTHORITY).await;
-            let object = object.map_err(|error| port_error("read the record of authority", error))?;
+            let object =
+                object.map_err(|error| port_error("read the record of authority", error))?;
             Ok::<_, PortError>(object.as_ref().map(record_of).transpose()?.flatten())
         };
         // Side by side, where the last look found no record. What gives up is remembered before it counts,

@@ -214,8 +214,13 @@ impl Node {
     }
 
     fn names_are_served(&self) -> anyhow::Result<()> {
-        let rollout =
-            ["rollout", "status", "--namespace=kube-system", "deployment/coredns", "--timeout=120s"];
+        let rollout = [
+            "rollout",
+            "status",
+            "--namespace=kube-system",
+            "deployment/coredns",
+            "--timeout=120s",
+        ];
         let served = self.kubectl(&rollout);
         for name in DAEMONS {
             let is_up = runs(&self.dir, name);

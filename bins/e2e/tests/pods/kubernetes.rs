@@ -62,7 +62,8 @@ fn an_upgrade_of_kubernetes_rewrites_no_key_and_every_disk_opens() {
     charts.kubectl(&["delete", "pods", "--all", "--grace-period=1"]).unwrap();
     all_available(&charts, &ours());
     one.opens();
-    writeln!(std::io::stderr(), "{} and {} to {api_server}: {kept:#?}", version.0, version.1).unwrap();
+    writeln!(std::io::stderr(), "{} and {} to {api_server}: {kept:#?}", version.0, version.1)
+        .unwrap();
 }
 
 /// Of the API server, and of the kubelet.
