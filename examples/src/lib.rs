@@ -1,9 +1,9 @@
 //! The examples are the binaries of this package; the library only lets rustdoc compile and run
-//! the code of the README.
+//! the code of the page on libraries.
 
-/// The README.
+/// The page on libraries.
 #[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
+#[doc = include_str!("../../docs/reference/libraries.md")]
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Readme;
+pub struct Libraries;

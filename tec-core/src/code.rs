@@ -351,7 +351,7 @@ codes! {
     BootstrapUntrusted = "TEC-B403", 403, "the node's evidence is refused",
         "The node has another attestation key or other measurements than expected, is in a cluster \
          already, or somebody on the network path answers in its place.",
-        "Look at it with `tec verify`, which lists every check. Send it nothing before that passes.";
+        "Look at it with `tec node verify`, which lists every check. Send it nothing before that passes.";
     BootstrapNoDisk = "TEC-B404", 404, "the state disk is missing",
         "The device that [disk] of bootstrapper.toml names does not exist: the disk is not attached, its partition has \
          another label, or udev has not found it yet.",
@@ -386,7 +386,7 @@ codes! {
         "Give the instance another name. If it replaces a member, remove that member from the cluster first.";
     BootstrapWrongKey = "TEC-B412", 412, "the keys do not open the disk",
         "They are those of another cluster, or the disk is that of another machine.",
-        "Check the key service; `tec recover --check` tries keys without recovering.";
+        "Check the key service; `tec node recover --check` tries keys without recovering.";
     BootstrapSmallDisk = "TEC-B413", 413, "the state disk is too small",
         "The disk has no room for the LUKS2 header, the integrity tags and a file system.",
         "Attach a disk of 64 MiB or more; etcd and the container images of a node need several GiB.";
@@ -401,10 +401,10 @@ codes! {
          with `bootstrapper prepare --dangerous-erase`.";
     BootstrapLocked = "TEC-B423", 423, "the state disk must be recovered first",
         "A cluster has the key of the disk, and this boot does not.",
-        "`tec-recover.service` asks the join services for the key; if none of them gives it, run `tec recover`.";
+        "`tec-recover.service` asks the join services for the key; if none of them gives it, run `tec node recover`.";
     BootstrapNotPrepared = "TEC-B424", 424, "the node cannot be prepared",
         "Its disk, a component, or the preflight of kubeadm is not as it must be; nothing was changed.",
-        "The node's log says what; `tec init` prints it. The same command may be given again.";
+        "The node's log says what; `tec node init` prints it. The same command may be given again.";
     BootstrapClock = "TEC-B425", 425, "the clock of the node is wrong",
         "The clock is earlier than this release, or outside the validity of a certificate that the cluster has just \
          issued: an empty battery, or no time server.",

@@ -330,7 +330,7 @@ async fn a_changed_kernel_is_refused_and_named() {
     assert_eq!(differing.len(), 1);
     assert_eq!(differing[0].component, "Pcr4Vmlinuz");
     assert_eq!(differing[0].file.as_deref(), Some("boot/Pcr4Vmlinuz"));
-    assert!(mismatch.summary().contains("Pcr4Vmlinuz"));
+    assert!(mismatch.summary().contains("kernel (boot/Pcr4Vmlinuz)"));
 }
 
 #[tokio::test]

@@ -81,7 +81,7 @@ impl Admin {
     /// The node refuses, or does not answer.
     pub fn init(&self, address: &str, key: &str) -> anyhow::Result<String> {
         let (secret, kubeconfig) = (self.path("init-secret"), self.path("admin.conf"));
-        let init = ["init", address, "--kubernetes-version", VERSION];
+        let init = ["node", "init", address, "--kubernetes-version", VERSION];
         let files = ["--init-secret-file", &secret, "--kubeconfig", &kubeconfig];
         let checked = self.run(&[&init[..], &files, &["--dry-run"]].concat(), key)?;
         let made = self.run(&[&init[..], &files].concat(), key)?;
@@ -97,23 +97,23 @@ impl Admin {
     /// The keys do not open it, or the node does not answer.
     pub fn recover(&self, address: &str, key: &str) -> anyhow::Result<()> {
         for more in [&["--check"][..], &[]] {
-            let all = [&["recover", address][..], more].concat();
+            let all = [&["node", "recover", address][..], more].concat();
             self.run(&all, key)?;
         }
         Ok(())
     }
 
-    /// `tec kube`, as the admin of the cluster that this desk made.
+    /// `tec` on the cluster, as the admin of the cluster that this desk made.
     ///
     /// # Errors
     /// It fails; the error has what it said.
     pub fn kube(&self, arguments: &[&str]) -> anyhow::Result<()> {
         let mut tec = Command::new(&self.program);
-        tec.args(["kube", "--kubeconfig", &self.path("admin.conf")]).args(arguments);
+        tec.args(["--kubeconfig", &self.path("admin.conf")]).args(arguments);
         let output = tec.output().context("run tec")?;
         let said = String::from_utf8_lossy(&output.stderr);
         let what = arguments.join(" ");
-        anyhow::ensure!(output.status.success(), "tec kube {what}: {}", said.trim());
+        anyhow::ensure!(output.status.success(), "tec {what}: {}", said.trim());
         Ok(())
     }
 }

@@ -43,7 +43,14 @@ pub fn write(path: &Path, story: &Story, anchor: &Anchor) -> anyhow::Result<()> 
     );
     html += &timeline(story);
     html += &refusals(story);
-    html += &releases(&anchor.tec(&["audit", "list"])?);
+    html += &releases(&anchor.tec(&[
+        "audit",
+        "list",
+        "--action",
+        "key-released",
+        "--limit",
+        "1000",
+    ])?);
     html += &pcr_table(&images);
     for scene in &story.scenes {
         html += &scene_table(scene);
@@ -140,11 +147,8 @@ fn releases(entries: &Value) -> String {
     let mut html = String::from(
         "<h2>Keys that were released, and to which boots</h2><table><tr><th>At<th>Machine<th>What",
     );
-    for entry in entries.as_array().into_iter().flatten() {
+    for entry in entries.as_array().into_iter().flatten().rev() {
         let event = &entry["event"];
-        if event["action"] != "key-released" {
-            continue;
-        }
         let text = |key: &str| escape(event[key].as_str().unwrap_or(""));
         let _ = write!(
             html,

@@ -75,7 +75,8 @@ impl World {
 
     fn migrate(&self, verb: &str) -> Value {
         let to = self.inside();
-        let words = ["migrate", verb, "--to", to.to_str().unwrap()];
+        let mut words = vec!["migrate", verb, "--to", to.to_str().unwrap()];
+        words.extend((verb == "retire").then_some("--yes"));
         self.source.tec(&words).unwrap()
     }
 
@@ -258,7 +259,7 @@ fn the_page_moves_trust_back_and_forth_and_retires_the_old_anchor() {
     let node = world.soft_node(1);
     run_page(&world, "Move", &[]);
     assert_eq!(world.migrate("status")["target"]["role"], "active");
-    run_page(&world, "Back", &[]);
+    run_page(&world, "Roll back", &[]);
     assert_eq!(world.migrate("status")["target"]["role"], "active");
     run_page(&world, "Retire", &[]);
     assert_eq!(world.migrate("status")["source"]["role"], "retired");
@@ -284,7 +285,7 @@ fn the_page_moves_trust_over_an_air_gap_and_never_to_two_anchors() {
         ("taker.json", &at("taker.json")),
         ("identity.key", &identity),
     ];
-    run_page(&world, "Over an air gap", &names);
+    run_page(&world, "Move over an air gap", &names);
     let status = world.migrate("status");
     assert_eq!(status["source"]["role"], "serve-only");
     assert_eq!(status["target"]["role"], "active");
@@ -292,8 +293,15 @@ fn the_page_moves_trust_over_an_air_gap_and_never_to_two_anchors() {
     let refused = world.runtime.block_on(register(&world.source, 900));
     assert_eq!(refused.err().unwrap(), "TEC-M503");
     world.runtime.block_on(register(&world.target, 901)).unwrap();
-    let restore =
-        ["restore", "--identity", &identity, "--signer", signer.as_str().unwrap(), &at("last.tec")];
+    let restore = [
+        "backup",
+        "restore",
+        "--identity",
+        &identity,
+        "--signer",
+        signer.as_str().unwrap(),
+        &at("last.tec"),
+    ];
     let again = format!("{:#}", world.target.tec(&restore).unwrap_err());
     assert!(again.contains("TEC-M425"), "{again}");
 }
@@ -353,7 +361,7 @@ fn a_backup_restored_elsewhere_opens_the_disk_after_the_server_is_lost() {
     let signer = made["signer"].as_str().unwrap().to_owned();
     let (identity, gone) = (at("identity"), "--dangerous-source-is-gone");
     let restore = |file: &str, more: &[&str]| {
-        let words = ["restore", "--identity", &identity, "--signer", &signer, file];
+        let words = ["backup", "restore", "--identity", &identity, "--signer", &signer, file];
         world.target.tec(&[&words, more].concat())
     };
     world.source.kill().unwrap();

@@ -23,7 +23,7 @@ fn functions(folder: &Path, found: &mut BTreeSet<String>) {
 #[test]
 fn each_property_of_the_operator_is_shown_by_tests_that_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let page = fs::read_to_string(root.join("docs/reference/operator-properties.md")).unwrap();
+    let page = fs::read_to_string(root.join("docs/contributing/operator-properties.md")).unwrap();
     let mut known = BTreeSet::new();
     for folder in ["tec-core", "tec-k8s", "tec-tpm", "tec-trustee", "bins"] {
         functions(&root.join(folder), &mut known);

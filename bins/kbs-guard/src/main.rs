@@ -44,7 +44,7 @@ async fn run(args: Args) -> anyhow::Result<u8> {
         let _ = tokio::time::timeout(COMPARED, api.clock.compared()).await;
         let server_clock = api.clock.clone();
         gate = Arc::new(move || server_clock.refusal());
-        Known::cluster(&api, args.pins.pins(), args.tls_ca.as_deref())
+        Known::cluster(&api, args.pins.pins()?, args.tls_ca.as_deref())
     } else {
         let keys = Keys::new(args.keys.clone(), Arc::clone(&store), Arc::clone(&clock));
         keys.sync().await?;

@@ -108,7 +108,7 @@ impl Args {
         let variable =
             |name: &str| std::env::var_os(name).and_then(|value| value.into_string().ok());
         let mut deploy = Deploy::new(Images::from_variables(variable));
-        deploy.pins = self.pins.pins();
+        deploy.pins = self.pins.pins()?;
         if self.assigned_pod_user {
             deploy.user = PodUser::Assigned;
         }
@@ -149,7 +149,8 @@ mod tests {
 
     #[test]
     fn the_guard_pins_what_the_operator_pins() {
-        let pins = |more: &[&str]| (args(more).pins.pins(), args(more).deploy().unwrap().pins);
+        let pins =
+            |more: &[&str]| (args(more).pins.pins().unwrap(), args(more).deploy().unwrap().pins);
         assert_eq!(pins(&[]), (Pins::Predicted, Pins::Predicted));
         let (operator, guard) = pins(&["--pcrs", "4,14"]);
         assert!(operator == guard && operator != Pins::Predicted);

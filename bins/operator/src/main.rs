@@ -63,7 +63,7 @@ fn parts(args: &Args, client: Client) -> anyhow::Result<Parts> {
         client.clone(),
         &args.namespace,
         args.generation,
-        args.pins.pins(),
+        args.pins.pins()?,
         Arc::clone(&clock),
         Arc::clone(&entropy),
     )?

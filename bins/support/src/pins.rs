@@ -3,29 +3,68 @@
 use clap::Args;
 use tec_core::attest::PinnedPcrs;
 use tec_core::boot::Pins;
-use tec_core::pcr::PcrIndex;
+use tec_core::pcr::{PcrIndex, PcrSet};
 
 /// The registers of a server that judges boots.
 #[derive(Clone, Debug, Default, Args)]
 #[non_exhaustive]
 pub struct PinsArgs {
-    /// Registers that the boot of every approved image must match, separated by commas. Default: for
-    /// each image those of PCR 4, 8, 9, 11, 12, 13 and 14 that its prediction states
+    /// PCRs that the boot of every approved image must match, separated by commas (default predicted:
+    /// for each image those of PCR 4, 8, 9, 11, 12, 13 and 14 that its prediction states).
     #[arg(
         long,
         env = "TEC_PCRS",
         value_name = "LIST",
         value_delimiter = ',',
-        value_parser = parse_pcr
+        value_parser = parse_pin
     )]
-    pub pcrs: Vec<PcrIndex>,
+    pub pcrs: Vec<Pin>,
+}
+
+/// One word of the flag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "callers must handle every word")]
+pub enum Pin {
+    /// What the prediction of each image states.
+    Predicted,
+    /// One register, of every image.
+    Pcr(PcrIndex),
 }
 
 impl PinsArgs {
-    /// What the flag says.
-    pub fn pins(&self) -> Pins {
-        PinnedPcrs::new(self.pcrs.iter().copied().collect()).map_or(Pins::Predicted, Pins::Exactly)
+    /// What the flag says; `None` where it says nothing.
+    ///
+    /// # Errors
+    /// It says both.
+    pub fn given(&self) -> anyhow::Result<Option<Pins>> {
+        let listed: PcrSet = self.listed().collect();
+        let is_predicted = self.pcrs.contains(&Pin::Predicted);
+        match (is_predicted, PinnedPcrs::new(listed)) {
+            (true, Err(_)) => Ok(Some(Pins::Predicted)),
+            (true, Ok(_)) => anyhow::bail!("--pcrs takes `predicted` or a list of PCRs, not both"),
+            (false, listed) => Ok(listed.ok().map(Pins::Exactly)),
+        }
     }
+
+    /// The same, with the default.
+    ///
+    /// # Errors
+    /// It says both.
+    pub fn pins(&self) -> anyhow::Result<Pins> {
+        Ok(self.given()?.unwrap_or_default())
+    }
+
+    /// The registers that are listed.
+    pub fn listed(&self) -> impl Iterator<Item = PcrIndex> {
+        self.pcrs.iter().filter_map(|pin| match pin {
+            Pin::Pcr(index) => Some(*index),
+            Pin::Predicted => None,
+        })
+    }
+}
+
+fn parse_pin(text: &str) -> Result<Pin, String> {
+    if text == "predicted" { Ok(Pin::Predicted) } else { parse_pcr(text).map(Pin::Pcr) }
 }
 
 /// Reads the number of a register.
@@ -53,11 +92,13 @@ mod tests {
     fn without_the_flag_the_prediction_of_each_image_decides() {
         let pins = |more: &[&str]| {
             let parsed = Program::try_parse_from([&["program"], more].concat());
-            parsed.map(|program| program.pins.pins())
+            parsed.map(|program| program.pins.pins().ok())
         };
-        assert_eq!(pins(&[]).unwrap(), Pins::Predicted);
+        assert_eq!(pins(&[]).unwrap(), Some(Pins::Predicted));
+        assert_eq!(pins(&["--pcrs", "predicted"]).unwrap(), Some(Pins::Predicted));
+        assert_eq!(pins(&["--pcrs", "predicted,7"]).unwrap(), None, "neither is dropped");
         let both = PinnedPcrs::new([PcrIndex::BOOT_MANAGER, PcrIndex::MOK].into_iter().collect());
-        assert_eq!(pins(&["--pcrs", "14,4"]).unwrap(), Pins::Exactly(both.unwrap()));
+        assert_eq!(pins(&["--pcrs", "14,4"]).unwrap(), Some(Pins::Exactly(both.unwrap())));
         assert!(pins(&["--pcrs", "24"]).is_err());
         assert!(pins(&["--pcrs", ""]).is_err());
     }

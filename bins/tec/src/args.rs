@@ -1,54 +1,135 @@
 //! Flags that commands share.
 
+use std::path::PathBuf;
+
 use clap::{Args, ValueEnum};
-use tec_core::id::MachineId;
 use tec_support::log::LogForm;
 
 /// What goes to stdout and stderr, and how.
 #[derive(Debug, Args)]
 pub(crate) struct Printing {
-    /// Form of what is printed on stdout.
-    #[arg(long, short, env = "TEC_OUTPUT", value_enum, default_value_t = OutputForm::Text, global = true)]
+    /// Output format: table, wide, json, yaml, name.
+    #[arg(
+        long,
+        short,
+        env = "TEC_OUTPUT",
+        hide_env = true,
+        value_enum,
+        value_name = "FORMAT",
+        global = true
+    )]
+    #[arg(default_value_t = OutputForm::Table, hide_possible_values = true)]
     pub(crate) output: OutputForm,
-    /// Which log lines go to stderr, for example `info` or `tec=debug`.
-    #[arg(long, env = "TEC_LOG", default_value = "info", global = true)]
+    /// Log level on stderr, such as info or tec=debug.
+    #[arg(
+        long,
+        env = "TEC_LOG",
+        hide_env = true,
+        default_value = "info",
+        value_name = "LEVEL",
+        global = true
+    )]
     pub(crate) log: String,
-    /// Form of the log lines.
-    #[arg(long, env = "TEC_LOG_FORM", value_enum, default_value_t = LogForm::Text, global = true)]
+    /// Log format: text, json.
+    #[arg(
+        long,
+        env = "TEC_LOG_FORM",
+        hide_env = true,
+        value_enum,
+        value_name = "FORMAT",
+        global = true
+    )]
+    #[arg(default_value_t = LogForm::Text, hide_possible_values = true)]
     pub(crate) log_form: LogForm,
 }
 
-/// Form of what is printed.
+/// Format of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OutputForm {
-    /// For people.
-    Text,
-    /// For programs.
+    Table,
+    /// A table with all columns.
+    Wide,
     Json,
+    Yaml,
+    /// The first column of a table, without a header.
+    Name,
 }
 
-/// Limits a list to one machine of a store.
-#[derive(Clone, Copy, Debug, Args)]
-pub(crate) struct OfMachine {
-    /// Only those of this machine
-    #[arg(long)]
-    pub(crate) machine: Option<MachineId>,
-}
-
-/// Selects attempts to attest, by a filter for the machine.
-#[derive(Clone, Copy, Debug, Args)]
-pub(crate) struct AttemptArgs<F: Args> {
+/// Trust anchor that a command works on.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct AnchorArgs {
+    /// State directory of `tec serve`.
+    #[arg(
+        long,
+        env = "TEC_STATE_DIR",
+        hide_env_values = true,
+        default_value = "/var/lib/tec",
+        value_name = "DIR"
+    )]
+    #[arg(global = true)]
+    pub(crate) state_dir: PathBuf,
     #[command(flatten)]
-    pub(crate) of: F,
-    /// Maximum number of attempts
-    #[arg(long, default_value_t = 100)]
-    pub(crate) limit: usize,
+    pub(crate) access: Access,
+}
+
+/// A namespace of a Kubernetes cluster, named as for kubectl.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct Access {
+    /// Work on a Kubernetes cluster, in this namespace.
+    #[arg(long, short, global = true)]
+    pub(crate) namespace: Option<String>,
+    /// Work on a Kubernetes cluster, through this context of the kubeconfig.
+    #[arg(long, global = true)]
+    pub(crate) context: Option<String>,
+    /// Work on a Kubernetes cluster, with this kubeconfig.
+    #[arg(long, value_name = "FILE", global = true)]
+    pub(crate) kubeconfig: Option<PathBuf>,
+}
+
+impl Access {
+    /// Whether any of the flags is given.
+    pub(crate) fn is_given(&self) -> bool {
+        self.namespace.is_some() || self.context.is_some() || self.kubeconfig.is_some()
+    }
+}
+
+/// A machine.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct MachineRef {
+    /// Id or name of the machine, or the first digits of its id.
+    pub(crate) machine: String,
+}
+
+/// Limits a list to one machine.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct MachineFilter {
+    /// Only entries of this machine: id, first digits of the id, or name.
+    #[arg(long)]
+    pub(crate) machine: Option<String>,
 }
 
 /// For commands that write.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct DryRun {
-    /// Say what would happen, and change nothing.
+    /// Print what would happen, and change nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
+}
+
+/// For commands whose effect cannot be undone.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Consent {
+    /// Do not ask for confirmation.
+    #[arg(long, short)]
+    pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) dry_run: DryRun,
+}
+
+/// For commands that can be repeated.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Watch {
+    /// Print again when something changes, until interrupted.
+    #[arg(long, short)]
+    pub(crate) watch: bool,
 }

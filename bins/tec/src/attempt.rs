@@ -1,24 +1,25 @@
-//! An attempt to attest, for people: printed by `tec explain` and by `kubectl tec explain`.
+//! An attempt to attest, for people: printed by `tec explain`.
 
 use std::fmt::Write as _;
 
 use tec_core::attest::Attempt;
 use tec_core::boot::BootState;
 use tec_core::code::Code;
-use tec_core::explain::{EventFinding, ExpectedComponent, PcrMismatch, RegisterStates, StepState};
+use tec_core::explain::{
+    EventFinding, ExpectedComponent, PcrMismatch, RegisterStates, StepState, component_name,
+};
 use tec_core::pcr::PcrIndex;
 
-use crate::output::table;
+use crate::output::Table;
 
 /// Attempts as a table.
-pub(crate) fn attempt_table(attempts: &[Attempt]) -> String {
-    let rows: Vec<_> = attempts.iter().map(row).collect();
-    table(["AT", "ATTEMPT", "MACHINE", "RESULT"], &rows)
+pub(crate) fn attempt_table(attempts: &[Attempt]) -> Table {
+    Table::new(&["ATTEMPT", "AT", "MACHINE", "RESULT"], attempts.iter().map(row))
 }
 
-fn row(attempt: &Attempt) -> [String; 4] {
+fn row(attempt: &Attempt) -> Vec<String> {
     let machine = attempt.machine.map_or_else(|| "-".to_owned(), |id| id.to_string());
-    [attempt.at.to_string(), attempt.id.to_string(), machine, verdict(attempt)]
+    vec![attempt.id.to_string(), attempt.at.to_string(), machine, verdict(attempt)]
 }
 
 fn verdict(attempt: &Attempt) -> String {
@@ -112,11 +113,11 @@ fn render_mismatch(mismatch: &PcrMismatch) -> String {
         let _ = writeln!(text, "  PCR {pcr} alone: {}", states.join("; "));
     }
     if let Some(trouble) = &mismatch.trouble {
-        let _ = writeln!(text, "  not known: {trouble}");
+        let _ = writeln!(text, "  unknown: {trouble}");
     }
     text += &render_findings(&mismatch.events, &mismatch.missing);
     for other in &mismatch.others {
-        let _ = writeln!(text, "  differing, too: PCR {} = {}", other.pcr, other.quoted);
+        let _ = writeln!(text, "  also differs: PCR {} = {}", other.pcr, other.quoted);
         text += &render_findings(&other.events, &other.missing);
     }
     text
@@ -126,7 +127,7 @@ fn render_findings(events: &[EventFinding], missing: &[ExpectedComponent]) -> St
     let mut text: String = events.iter().map(render_event).collect();
     for missing in missing {
         let file = missing.file.as_deref().unwrap_or("-");
-        let _ = writeln!(text, "    missing: {} ({file})", missing.component);
+        let _ = writeln!(text, "    missing: {} ({file})", component_name(&missing.component));
     }
     text
 }
@@ -137,13 +138,13 @@ fn render_event(finding: &EventFinding) -> String {
         .known_as
         .iter()
         .map(|known| {
-            let ended = if known.live { "" } else { ", approval ended" };
-            format!("{} of {}{ended}", known.component, known.image)
+            let ended = if known.live { "" } else { ", no longer approved" };
+            format!("{} of {}{ended}", component_name(&known.component), known.image)
         })
         .collect();
-    let known = if known.is_empty() { "of no image".to_owned() } else { known.join("; ") };
+    let known = if known.is_empty() { "in no image".to_owned() } else { known.join("; ") };
     let said = event.detail.as_deref().unwrap_or("");
-    let besides = if finding.surplus { ", besides" } else { "" };
+    let besides = if finding.surplus { ", in addition" } else { "" };
     let mut text =
         format!("    event {:3}  {}  {said}  = {known}{besides}\n", event.number, event.kind);
     if let Some(expected) = &finding.expected {
@@ -151,7 +152,9 @@ fn render_event(finding: &EventFinding) -> String {
         let _ = writeln!(
             text,
             "      differs: {} ({file})\n        expected {}\n        measured {}",
-            expected.component, expected.digest, event.digest
+            component_name(&expected.component),
+            expected.digest,
+            event.digest
         );
     }
     text

@@ -1,36 +1,38 @@
-//! The command line.
+//! The command line: one tree for `tec` and for `kubectl tec`.
 
+use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
-use crate::args::Printing;
-use crate::command::ak::AkCommand;
+use crate::ak::AkCommand;
+use crate::args::{AnchorArgs, DryRun, Printing, Watch};
+use crate::audit::AuditCommand;
 use crate::command::attest::AttestArgs;
-use crate::command::audit::AuditCommand;
-use crate::command::backup::{BackupCommand, RestoreArgs};
+use crate::command::backup::BackupCommand;
 use crate::command::bootstrap::BootstrapCommand;
 use crate::command::eventlog::EventlogCommand;
 use crate::command::explain::ExplainArgs;
-use crate::command::ignition::IgnitionCommand;
-use crate::command::image::ImageCommand;
-use crate::command::machine::MachineCommand;
-use crate::command::member::{InitArgs, JoinArgs, RecoverArgs, VerifyArgs};
 use crate::command::migrate::MigrateCommand;
 use crate::command::node::NodeCommand;
 use crate::command::pcr::PcrCommand;
 use crate::command::ticket::TicketCommand;
 use crate::command::trustee::TrusteeCommand;
-use crate::kube::cli::KubeArgs;
+use crate::ignition::IgnitionCommand;
+use crate::image::ImageCommand;
+use crate::kube::cli::member::MemberCommand;
+use crate::machine::MachineCommand;
 use crate::serve::args::ServeArgs;
 
-/// Keys only for nodes that prove what they booted.
+/// Name under which kubectl finds the program.
+pub(crate) const PLUGIN: &str = "kubectl-tec";
+
+/// Release disk keys only to nodes that prove what they booted.
 #[derive(Debug, Parser)]
 #[command(name = "tec", version = crate::VERSION, propagate_version = true, arg_required_else_help = true)]
 pub(crate) struct Cli {
-    /// Directory with the store, the seal key and the built-in CA.
-    #[arg(long, env = "TEC_STATE_DIR", default_value = "/var/lib/tec", global = true)]
-    pub(crate) state_dir: PathBuf,
+    #[command(flatten)]
+    pub(crate) anchor: AnchorArgs,
     #[command(flatten)]
     pub(crate) printing: Printing,
     #[command(subcommand)]
@@ -39,70 +41,128 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run registration, attestation-key registration and key broker in one process.
+    /// Run the registration servers and the key broker in one process.
     Serve(Box<ServeArgs>),
-    /// The registered machines.
+    /// Show servers, counts, recent refusals and what needs you; exit code 3 if not ready.
+    Status(Watch),
+    /// Explain why a machine got its key or was refused.
+    Explain(ExplainArgs),
+    /// List, register, quarantine, revoke and remove machines.
     #[command(subcommand)]
     Machine(MachineCommand),
-    /// The attestation keys.
+    /// List, approve and revoke attestation keys.
     #[command(subcommand)]
     Ak(AkCommand),
-    /// The approved images.
-    #[command(subcommand)]
-    Image(ImageCommand),
-    /// PCR values: compute, combine, identify, compare.
-    #[command(subcommand)]
-    Pcr(PcrCommand),
-    /// Event logs: show, replay, verify, compare.
-    #[command(subcommand)]
-    Eventlog(EventlogCommand),
-    /// What the next boot of a node will measure.
-    #[command(subcommand)]
-    Node(NodeCommand),
-    /// Ignition configs for installers and nodes.
-    #[command(subcommand)]
-    Ignition(IgnitionCommand),
-    /// Configuration, policies and token signer of a Trustee.
-    #[command(subcommand)]
-    Trustee(TrusteeCommand),
-    /// Attest to a key broker by hand, and show what it found, or fetch a resource.
-    Attest(Box<AttestArgs>),
-    /// Say why a machine got its key, or did not.
-    Explain(ExplainArgs),
-    /// The audit log.
+    /// Show the audit log and attestation attempts.
     #[command(subcommand)]
     Audit(AuditCommand),
-    /// Set a trust anchor up for a cluster that does not exist yet, and look at it as a node does.
+    /// Approve, list and revoke images.
+    #[command(subcommand)]
+    Image(ImageCommand),
+    /// Compute, combine, identify and compare PCR values.
+    #[command(subcommand)]
+    Pcr(PcrCommand),
+    /// Show, verify and compare TPM event logs.
+    #[command(subcommand)]
+    Eventlog(EventlogCommand),
+    /// Set up a trust anchor for a new cluster, and check it as a node would.
     #[command(subcommand)]
     Bootstrap(BootstrapCommand),
-    /// Make the first node of a cluster, once it has proved itself.
-    Init(Box<InitArgs>),
-    /// On a node: join the cluster whose join services the platform names.
-    Join(JoinArgs),
-    /// Open the disks of nodes that booted again, where their cluster cannot.
-    Recover(Box<RecoverArgs>),
-    /// Look at what a node proves, check by check.
-    Verify(Box<VerifyArgs>),
-    /// What an admin signs for nodes of a cluster.
+    /// Print Ignition configs for the installer and for nodes.
+    #[command(subcommand)]
+    Ignition(IgnitionCommand),
+    /// Initialize, join, recover and verify nodes, and predict their next boot.
+    #[command(subcommand)]
+    Node(NodeCommand),
+    /// List, remove and replace members of a cluster.
+    #[command(subcommand)]
+    Member(MemberCommand),
+    /// Sign tickets for control-plane nodes.
     #[command(subcommand)]
     Ticket(TicketCommand),
-    /// Back the trust of this anchor up, in one sealed file.
+    /// Create and restore sealed backups.
     #[command(subcommand)]
     Backup(BackupCommand),
-    /// Restore a backup.
-    Restore(RestoreArgs),
-    /// Move the trust of an anchor to another one.
+    /// Move trust to another anchor.
     #[command(subcommand)]
     Migrate(MigrateCommand),
-    /// Servers, counts, and what needs a person.
-    Status,
-    /// A cluster on Kubernetes; the same as `kubectl tec`.
-    Kube(KubeArgs),
-    /// Print a completion script.
+    /// Check an installation on Kubernetes; exit code 1 if a check fails.
+    Check,
+    /// Write configuration, policies and token signers for Trustee, and test policies.
+    #[command(subcommand)]
+    Trustee(TrusteeCommand),
+    /// Attest to a key broker and print the result, or fetch a resource.
+    Attest(Box<AttestArgs>),
+    /// Collect diagnostics for support; secrets are redacted.
+    SupportBundle {
+        /// Archive to write.
+        #[arg(long, value_name = "FILE", default_value = "tec-support.tar.gz")]
+        file: PathBuf,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Print a completion script for a shell.
     Completion {
-        /// For which shell.
+        /// Shell.
         shell: clap_complete::Shell,
     },
-    /// Print the reference of all commands, as Markdown.
+    /// Print the reference of all commands as Markdown.
+    #[command(hide = true)]
     Reference,
+}
+
+/// Headings of the help, each with its commands.
+const GROUPS: [(&str, &[&str]); 4] = [
+    ("Everyday", &["serve", "status", "explain", "machine", "ak", "audit"]),
+    ("Images and PCRs", &["image", "pcr", "eventlog"]),
+    (
+        "Cluster life cycle",
+        &["bootstrap", "ignition", "node", "member", "ticket", "backup", "migrate", "check"],
+    ),
+    ("Advanced", &["trustee", "attest", "support-bundle", "completion"]),
+];
+
+/// Columns of the names in the help.
+const NAMES: usize = 16;
+
+/// The command as it is called, with its commands in groups.
+pub(crate) fn command(is_plugin: bool) -> clap::Command {
+    let command = Cli::command();
+    let mut groups = String::new();
+    for (heading, names) in GROUPS {
+        let _ = writeln!(groups, "\n{heading}:");
+        for name in names {
+            let about = command.find_subcommand(name).and_then(clap::Command::get_about);
+            let about = about.map(ToString::to_string).unwrap_or_default();
+            let _ = writeln!(groups, "  {name:NAMES$}{about}");
+        }
+    }
+    let template =
+        format!("{{about}}\n\n{{usage-heading}} {{usage}}\n{groups}\nOptions:\n{{options}}");
+    let command = command.help_template(template);
+    if is_plugin { command.name(PLUGIN).bin_name("kubectl tec") } else { command }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_command_is_in_one_group_and_the_help_fits_a_screen() {
+        let mut command = command(false);
+        let grouped: Vec<_> = GROUPS.iter().flat_map(|(_, names)| *names).copied().collect();
+        let names: BTreeSet<_> = grouped.iter().copied().collect();
+        assert_eq!(names.len(), grouped.len());
+        let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
+        let shown: BTreeSet<_> = shown.map(clap::Command::get_name).collect();
+        assert_eq!(shown, names);
+        let help = command.render_help().to_string();
+        assert!(help.lines().count() <= 40, "{help}");
+        assert!(help.lines().all(|line| line.chars().count() <= 100), "{help}");
+        let is_short = |arg: &clap::Arg| arg.get_long_help().is_none();
+        assert!(command.get_arguments().all(is_short) && command.get_long_about().is_none());
+        command.debug_assert();
+    }
 }

@@ -1,16 +1,119 @@
-//! Approved images, for people: printed by `tec image` and by `kubectl tec image`.
+//! Approved images, for people.
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
 
+use clap::{Args, Subcommand};
+use tec_core::id::ImageName;
 use tec_core::image::ApprovedImage;
 use tec_core::port::Clock as _;
+use tec_core::time::Timestamp;
 use tec_support::SystemClock;
+use tec_support::boot::{ChainArgs, MachineArgs};
+use tec_tpm::output::ImageReference;
+
+use crate::args::{Consent, DryRun, Watch};
+
+#[derive(Debug, Args)]
+#[group(id = "origin", required = true, multiple = false)]
+pub(crate) struct Origin {
+    /// Image: directory, raw disk, FAT file system, tar stream, OCI layout, unified kernel image, or -
+    /// for standard input; on Kubernetes a reference with its digest, `registry/name@sha256:…`.
+    #[arg(group = "origin")]
+    pub(crate) image: Option<PathBuf>,
+    /// File with computed values, as in the label `org.coreos.pcrs`.
+    #[arg(
+        long,
+        value_name = "FILE",
+        group = "origin",
+        conflicts_with_all = ["ChainArgs", "ImageChoice", "MachineArgs"]
+    )]
+    pub(crate) pcrs: Option<PathBuf>,
+    /// Signed bundle of values, as `tec pcr bundle sign` writes it.
+    #[arg(
+        long,
+        value_name = "FILE",
+        group = "origin",
+        requires_all = ["signature", "keys"],
+        conflicts_with_all = ["ChainArgs", "ImageChoice", "MachineArgs"]
+    )]
+    pub(crate) bundle: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ImageCommand {
+    /// Approve an image: predict its PCR values, and release keys to machines that boot it.
+    Approve(Box<ApproveArgs>),
+    /// List images.
+    List(Watch),
+    /// Show an image with its measurements.
+    Show {
+        /// Name of the image.
+        name: ImageName,
+    },
+    /// Revoke the approval of an image; with --dry-run, list the machines that last booted it.
+    Revoke {
+        /// Name of the image.
+        name: ImageName,
+        #[command(flatten)]
+        consent: Consent,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ApproveArgs {
+    /// Name of the approval.
+    pub(crate) name: ImageName,
+    #[command(flatten)]
+    pub(crate) origin: Origin,
+    #[command(flatten)]
+    pub(crate) proof: ProofArgs,
+    /// Lifetime of the approval, such as 72h (default: until it is revoked).
+    #[arg(long = "for", value_name = "DURATION", value_parser = humantime::parse_duration)]
+    lifetime: Option<Duration>,
+    /// Secret with the credentials of the registry, on Kubernetes.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) pull_secret: Option<String>,
+    #[command(flatten)]
+    pub(crate) dry_run: DryRun,
+    // Last, since their headings go on below them.
+    #[command(flatten)]
+    pub(crate) chain: ChainArgs,
+    #[command(flatten)]
+    pub(crate) machine: MachineArgs,
+}
+
+impl ApproveArgs {
+    /// When the approval expires.
+    pub(crate) fn expires_at(&self) -> Option<Timestamp> {
+        let after = |lifetime: Duration| {
+            let seconds = i64::try_from(lifetime.as_secs()).unwrap_or(i64::MAX);
+            SystemClock.now().plus_seconds(seconds)
+        };
+        self.lifetime.map(after)
+    }
+}
+
+/// What proves a bundle.
+#[derive(Debug, Args)]
+pub(crate) struct ProofArgs {
+    /// The signature of the bundle.
+    #[arg(long, value_name = "FILE", requires = "bundle")]
+    pub(crate) signature: Option<PathBuf>,
+    /// Public key that may have signed it, PEM; may be given several times.
+    #[arg(long = "key", value_name = "FILE", requires = "bundle")]
+    pub(crate) keys: Vec<PathBuf>,
+    /// Digest of the image that the bundle must be about: sha256:…
+    #[arg(long, value_name = "DIGEST", requires = "bundle")]
+    pub(crate) image_digest: Option<ImageReference>,
+}
 
 /// Whether it is approved, and until when.
 pub(crate) fn image_state(image: &ApprovedImage) -> String {
     match (image.revoked_at, image.expires_at) {
         (Some(at), _) => format!("revoked {at}"),
-        (None, Some(end)) if !image.is_live(SystemClock.now()) => format!("ended {end}"),
+        (None, Some(end)) if !image.is_live(SystemClock.now()) => format!("expired {end}"),
         (None, Some(end)) => format!("until {end}"),
         (None, None) => "approved".to_owned(),
     }
@@ -28,4 +131,11 @@ pub(crate) fn render(image: &ApprovedImage) -> String {
         }
     }
     text
+}
+
+/// What it means that the last image is revoked.
+pub(crate) fn last_image(name: &ImageName) -> String {
+    format!(
+        "Image {name} is the last approved image: without it no machine gets its disk key at its next boot."
+    )
 }

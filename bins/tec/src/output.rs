@@ -1,36 +1,72 @@
-//! What commands print: data on stdout, as text for people or JSON for programs.
+//! What commands print: data on stdout, for people or for programs.
 
+use std::fmt;
 use std::io::Write as _;
+use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 
 use crate::args::OutputForm;
 
-/// Prints results.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Output(OutputForm);
+/// Prints results; the same one only once in a row.
+#[derive(Debug)]
+pub(crate) struct Output {
+    form: OutputForm,
+    last: Mutex<Option<String>>,
+}
 
 impl Output {
     pub(crate) fn new(form: OutputForm) -> Self {
-        Self(form)
+        Self { form, last: Mutex::new(None) }
     }
 
-    /// Prints `value` as JSON, or the text made of it.
+    /// Prints `value` for programs, or its text for people.
     pub(crate) fn print<T: Serialize + ?Sized>(
-        self,
+        &self,
         value: &T,
         text: impl FnOnce(&T) -> String,
     ) -> anyhow::Result<()> {
-        let printed = match self.0 {
+        self.raw(match self.form {
             OutputForm::Json => serde_json::to_string_pretty(value)?,
-            OutputForm::Text => text(value),
-        };
-        raw(&printed)
+            OutputForm::Yaml => yaml(value)?,
+            OutputForm::Name => anyhow::bail!("-o name is for lists (use -o table, json or yaml)"),
+            OutputForm::Table | OutputForm::Wide => text(value),
+        })
     }
+
+    /// Prints a list.
+    pub(crate) fn table<T: Serialize + ?Sized>(
+        &self,
+        value: &T,
+        table: &Table,
+    ) -> anyhow::Result<()> {
+        match self.form {
+            OutputForm::Name => self.raw(table.names()),
+            OutputForm::Wide => self.raw(table.lines(usize::MAX)),
+            _ => self.print(value, |_| table.to_string()),
+        }
+    }
+
+    fn raw(&self, printed: String) -> anyhow::Result<()> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.as_ref() != Some(&printed) {
+            raw(&printed)?;
+            *last = Some(printed);
+        }
+        Ok(())
+    }
+}
+
+/// By way of JSON, so that both have the same members.
+fn yaml<T: Serialize + ?Sized>(value: &T) -> anyhow::Result<String> {
+    Ok(serde_saphyr::to_string(&serde_json::to_value(value)?)?)
 }
 
 /// Prints what has a form of its own, whatever `--output` says.
 pub(crate) fn raw(printed: &str) -> anyhow::Result<()> {
+    if printed.is_empty() {
+        return Ok(());
+    }
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "{}", printed.trim_end())?;
     stdout.flush()?;
@@ -61,14 +97,51 @@ impl Check {
     }
 }
 
-/// Lines up rows under a head; an empty table says so.
-pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
-    if rows.is_empty() {
-        return "none".to_owned();
+/// Rows under a header. The first column names each row.
+#[derive(Debug)]
+pub(crate) struct Table {
+    head: Vec<&'static str>,
+    rows: Vec<Vec<String>>,
+    /// Columns that `-o table` shows.
+    narrow: usize,
+}
+
+impl Table {
+    pub(crate) fn new(head: &[&'static str], rows: impl Iterator<Item = Vec<String>>) -> Self {
+        Self { head: head.to_vec(), rows: rows.collect(), narrow: head.len() }
     }
-    let head = std::iter::once(head.to_vec());
-    let rows = rows.iter().map(|row| row.iter().map(String::as_str).collect());
-    tec_support::table::lines(head.chain(rows)).join("\n")
+
+    /// With the columns behind these for `-o wide` only.
+    pub(crate) fn narrow(mut self, columns: usize) -> Self {
+        self.narrow = columns;
+        self
+    }
+
+    fn names(&self) -> String {
+        let names: Vec<_> = self.rows.iter().filter_map(|row| row.first().cloned()).collect();
+        names.join("\n")
+    }
+
+    fn lines(&self, columns: usize) -> String {
+        if self.rows.is_empty() {
+            return "none".to_owned();
+        }
+        let head = std::iter::once(self.head.iter().copied().take(columns).collect());
+        let rows = self.rows.iter();
+        let rows = rows.map(|row| row.iter().map(String::as_str).take(columns).collect());
+        tec_support::table::lines(head.chain(rows)).join("\n")
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.lines(self.narrow))
+    }
+}
+
+/// Lines up rows under a header; an empty table says so.
+pub(crate) fn table<const N: usize>(head: [&'static str; N], rows: &[[String; N]]) -> String {
+    Table::new(&head, rows.iter().map(|row| row.to_vec())).to_string()
 }
 
 /// An enum's name as it stands in JSON.
@@ -88,5 +161,10 @@ mod tests {
         let rows = [["abc".to_owned(), "1".to_owned()], ["d".to_owned(), "22".to_owned()]];
         assert_eq!(table(["A", "N"], &rows), "A    N\nabc  1\nd    22");
         assert_eq!(table(["A"], &[]), "none");
+        let rows = rows.iter().map(|row| row.to_vec());
+        let both = Table::new(&["A", "N"], rows).narrow(1);
+        assert_eq!(both.to_string(), "A\nabc\nd");
+        assert_eq!(both.lines(usize::MAX), "A    N\nabc  1\nd    22");
+        assert_eq!(both.names(), "abc\nd");
     }
 }

@@ -38,7 +38,7 @@ pub(crate) async fn print(
     unavailable: Code,
     id: MachineId,
     identity: Option<&Path>,
-    output: Output,
+    output: &Output,
 ) -> anyhow::Result<()> {
     let identity = identity.map(read_identity).transpose()?;
     let found = flow::escrowed(store, &id).await.map_err(|error| {

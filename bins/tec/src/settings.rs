@@ -41,10 +41,7 @@ pub(crate) fn further_words(matches: &ArgMatches) -> anyhow::Result<Vec<OsString
 fn taking_settings(matches: &ArgMatches) -> Option<&ArgMatches> {
     match matches.subcommand()? {
         ("serve", serve) => Some(serve),
-        ("bootstrap", bootstrap) => {
-            let init = bootstrap.subcommand_matches("init")?;
-            (!init.contains_id("namespace")).then_some(init)
-        }
+        ("bootstrap", bootstrap) => bootstrap.subcommand_matches("init"),
         _ => None,
     }
 }

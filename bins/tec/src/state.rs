@@ -133,6 +133,7 @@ impl Endpoints {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Said {
     pub(crate) demands: Demands,
+    /// Empty where the prediction of each image decides.
     pub(crate) pcrs: BTreeSet<PcrIndex>,
 }
 

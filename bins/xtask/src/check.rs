@@ -1,5 +1,5 @@
 //! `cargo xtask check`: what needs no running program. Formatting, lints, documentation,
-//! architecture, WebAssembly, generated files, and the supply chain where cargo-deny is installed.
+//! architecture, WebAssembly, generated files, words, and the supply chain where cargo-deny is installed.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 
 use crate::cargo::cargo;
 use crate::tools::targets;
-use crate::{arch, codegen, process, programs, term};
+use crate::{arch, codegen, process, programs, term, words};
 
 /// Libraries whose smallest feature set must build by itself. That of tec-core and tec-tpm does for
 /// [WebAssembly](webassembly).
@@ -36,6 +36,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     doc.args(["doc", "--quiet", "--no-deps"]).args(programs::ALL);
     process::run(doc.env("RUSTDOCFLAGS", "--deny warnings"))?;
     codegen::check(root)?;
+    words::check(root)?;
     deny(root)
 }
 

@@ -11,6 +11,7 @@ mod check;
 mod cluster;
 mod codegen;
 mod demo;
+mod docs;
 mod e2e;
 mod fuzz;
 mod images;
@@ -26,6 +27,7 @@ mod term;
 mod test;
 mod tools;
 mod vm;
+mod words;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -66,6 +68,8 @@ enum Verb {
     Arch(arch::Args),
     /// Build the images of a release, for amd64 and arm64, and print their digests
     Images(images::Args),
+    /// Build the documentation site in target/docs and check its links
+    Docs,
     /// Run the benchmarks and print the ratios to their baselines
     Bench(bench::Args),
     /// Run the fuzz targets on the stable toolchain
@@ -107,6 +111,7 @@ fn run(verb: Verb) -> Result<()> {
             arch::run(&chosen)
         }
         Verb::Images(args) => images::run(&root, &args),
+        Verb::Docs => docs::run(&root),
         Verb::Bench(args) => bench::run(&root, &args),
         Verb::Fuzz(args) => fuzz::run(&root, &args),
         Verb::PcrLive(args) => pcr_live::run(&root, &args),

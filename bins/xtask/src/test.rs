@@ -11,7 +11,7 @@ use crate::cargo::{Metadata, cargo};
 use crate::suites::Count;
 use crate::tools::{OpenSearch, Renew, Tools};
 use crate::{
-    bootstrap_demo, check, demo, fuzz, images, outside, pcr_live, process, programs, room,
+    bootstrap_demo, check, demo, docs, fuzz, images, outside, pcr_live, process, programs, room,
     services, suites, term, tools, vm,
 };
 
@@ -42,12 +42,14 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     tools::ensure_machines(&tools, &pcr_live::default_suites(), Renew::IfMissing)?;
     tools::ensure_nodes(&tools)?;
     tools::ensure_pods(&tools)?;
+    tools::ensure_docs(&tools)?;
     let opensearch = OpenSearch::from(args.opensearch);
     tools::ensure_services(&tools, opensearch)?;
     let mut steps = vec![Step { name: "tools", took: begin.elapsed(), count: Count::PASSED }];
     let one = |result: Result<()>| result.map(|()| Count::PASSED);
     let mut take = |name, work: &dyn Fn() -> Result<Count>| steps.push(timed(name, work));
     take("check", &|| one(check::run(root)));
+    take("documentation site", &|| one(docs::run(root)));
     take("build", &|| one(programs::build_all(root).map(drop)));
     let in_pods = [&programs::OF_CLUSTERS[..], &[bootstrap_demo::IN_A_POD]].concat();
     take("static programs", &|| one(images::compile_for_tests(root, &in_pods).map(drop)));

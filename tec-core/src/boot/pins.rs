@@ -74,13 +74,13 @@ impl Pins {
             let both = all.iter().filter(|pcr| pinned.contains(*pcr)).collect();
             PinnedPcrs::new(both).unwrap_or(all)
         });
-        all.unwrap_or_else(|| self.of_none())
+        all.unwrap_or_else(|| self.of_policies())
     }
 
     /// The registers that any live image pins; PCR 4 where there is none.
     pub fn any(self, live: &LiveImages<'_>) -> PinnedPcrs {
         let all: PcrSet = self.each(live).flat_map(PinnedPcrs::iter).collect();
-        PinnedPcrs::new(all).unwrap_or_else(|_| self.of_none())
+        PinnedPcrs::new(all).unwrap_or_else(|_| self.of_policies())
     }
 
     /// The states of live images that all quoted registers fit which these images pin: those that
@@ -183,7 +183,9 @@ impl Pins {
         live.iter().filter_map(move |image| self.of(image))
     }
 
-    fn of_none(self) -> PinnedPcrs {
+    /// The registers that a policy can demand that is written once, whatever images follow: a boot of
+    /// any image that is admitted matches them. PCR 4, unless the registers are the same for all.
+    pub fn of_policies(self) -> PinnedPcrs {
         match self {
             Self::Exactly(pinned) => pinned,
             Self::Predicted => PinnedPcrs::boot_manager(),

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::component::component_name;
 use crate::boot::BootState;
 use crate::digest::Sha256Digest;
 use crate::evidence::LoggedEvent;
@@ -128,7 +129,9 @@ impl PcrMismatch {
     pub fn summary(&self) -> String {
         let pcr = self.pcr;
         if let Some(ended) = &self.ended {
-            return format!("PCR {pcr} is that of an image whose approval ended: {ended}");
+            return format!(
+                "PCR {pcr} is that of an image whose approval expired or was revoked: {ended}"
+            );
         }
         let others = self.others.iter();
         let others = others.map(|other| differing(other.pcr, &other.events, &other.missing));
@@ -150,8 +153,8 @@ impl PcrMismatch {
 /// What of a register differs.
 fn differing(pcr: PcrIndex, events: &[EventFinding], missing: &[ExpectedComponent]) -> String {
     let named = |component: &ExpectedComponent| match &component.file {
-        Some(file) => format!("{} ({file})", component.component),
-        None => component.component.clone(),
+        Some(file) => format!("{} ({file})", component_name(&component.component)),
+        None => component_name(&component.component).into_owned(),
     };
     let replaced = |finding: &EventFinding| finding.expected.as_ref().map(named);
     let mut others: Vec<_> = events.iter().filter_map(replaced).collect();
@@ -161,7 +164,9 @@ fn differing(pcr: PcrIndex, events: &[EventFinding], missing: &[ExpectedComponen
     match (others.as_slice(), first.and_then(EventFinding::ended_image)) {
         ([], _) => {}
         ([component, ..], Some(image)) => {
-            return format!("PCR {pcr}: {component} is that of {image}, whose approval ended");
+            return format!(
+                "PCR {pcr}: {component} is that of {image}, whose approval expired or was revoked"
+            );
         }
         ([component], None) => return format!("PCR {pcr}: {component} differs"),
         (several, None) => return format!("PCR {pcr}: {} differ", several.join(", ")),
@@ -171,8 +176,10 @@ fn differing(pcr: PcrIndex, events: &[EventFinding], missing: &[ExpectedComponen
     }
     let surplus = events.iter().find(|finding| finding.surplus);
     match surplus.map(|surplus| surplus.known_as.first()) {
-        Some(Some(known)) => format!("PCR {pcr}: {} was measured besides", known.component),
-        Some(None) => format!("PCR {pcr}: a component that no image has was measured"),
+        Some(Some(known)) => {
+            format!("PCR {pcr}: {} was measured in addition", component_name(&known.component))
+        }
+        Some(None) => format!("PCR {pcr}: a component that is in no image was measured"),
         None => format!("PCR {pcr} does not match any approved image"),
     }
 }

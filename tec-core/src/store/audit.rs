@@ -46,7 +46,14 @@ pub enum AuditVerdict {
 impl Store {
     /// At most `limit` lines of the audit log with numbers greater than `after`, in order.
     pub fn audit_events(&self, after: u64, limit: usize) -> Result<Vec<AuditEntry>, StoreError> {
-        self.readers.with(|db| entries(db, after, limit))
+        const FORWARD: &str = "SELECT * FROM audit WHERE seq > ?1 ORDER BY seq LIMIT ?2";
+        self.readers.with(|db| entries(db, FORWARD, after, limit))
+    }
+
+    /// At most `limit` lines of the audit log with numbers below `before`, the latest first.
+    pub fn audit_latest(&self, before: u64, limit: usize) -> Result<Vec<AuditEntry>, StoreError> {
+        const BACKWARD: &str = "SELECT * FROM audit WHERE seq < ?1 ORDER BY seq DESC LIMIT ?2";
+        self.readers.with(|db| entries(db, BACKWARD, before, limit))
     }
 
     /// Recomputes the chain from the first line. Reads the whole log, one line at a time: give it
@@ -103,11 +110,16 @@ pub(super) fn append(db: &Connection, event: &AuditEvent) -> Result<(), StoreErr
     Ok(())
 }
 
-fn entries(db: &Connection, after: u64, limit: usize) -> Result<Vec<AuditEntry>, StoreError> {
-    let after = i64::try_from(after).unwrap_or(i64::MAX);
+fn entries(
+    db: &Connection,
+    query: &str,
+    bound: u64,
+    limit: usize,
+) -> Result<Vec<AuditEntry>, StoreError> {
+    let bound = i64::try_from(bound).unwrap_or(i64::MAX);
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    db.prepare_cached("SELECT * FROM audit WHERE seq > ?1 ORDER BY seq LIMIT ?2")?
-        .query_map((after, limit), line)?
+    db.prepare_cached(query)?
+        .query_map((bound, limit), line)?
         .map(|line| {
             let (sequence, event, hash) = line?;
             let event = serde_json::from_str(&event)

@@ -81,6 +81,10 @@ async fn assert_filled(store: &Store) {
     let events: Vec<_> = store.audit_events(0, 10).unwrap();
     let changes = std::iter::repeat_n(sample::line(), 3);
     let expected: Vec<_> = (1..=3).map(sample::audit_event).chain(changes).collect();
+    let mut latest = store.audit_latest(u64::MAX, 2).unwrap();
+    let before = latest.last().unwrap().sequence;
+    latest.extend(store.audit_latest(before, usize::MAX).unwrap());
+    assert!(latest.iter().rev().eq(&events), "the same, backward");
     assert_eq!(events.into_iter().map(|entry| entry.event).collect::<Vec<_>>(), expected);
 }
 

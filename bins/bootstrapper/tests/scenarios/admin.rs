@@ -1,4 +1,4 @@
-//! The commands of the admin, `tec init`, `join`, `recover` and `verify`, as processes beside ours.
+//! The commands of the admin, `tec node init`, `join`, `recover` and `verify`, as processes beside ours.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -98,7 +98,7 @@ impl Desk<'_> {
         let (kms, secret) =
             (self.file("desk-kms", kms.as_bytes()), self.file("desk-secret", secret));
         let kubeconfig = self.0.path("desk-kubeconfig").display().to_string();
-        let mut all = words(&["init", address, "--kubernetes-version", "v1.34.3"]);
+        let mut all = words(&["node", "init", address, "--kubernetes-version", "v1.34.3"]);
         all.extend(words(&["--kms-uri-file", &kms, "--init-secret-file", &secret]));
         all.extend(words(&["--kubeconfig", &kubeconfig]));
         all.extend(self.trust());
@@ -109,14 +109,14 @@ impl Desk<'_> {
     async fn recover(&self, kms: &str, more: &[&str]) -> Said {
         let address = self.0.recovery_address();
         let kms = self.file("desk-kms", kms.as_bytes());
-        let mut all = words(&["recover", &address, "--kms-uri-file", &kms]);
+        let mut all = words(&["node", "recover", &address, "--kms-uri-file", &kms]);
         all.extend(self.trust());
         all.extend(words(more));
         run(all).await
     }
 
     async fn verify(&self, address: &str, more: &[&str]) -> Said {
-        let mut all = words(&["verify", address]);
+        let mut all = words(&["node", "verify", address]);
         all.extend(words(more));
         run(all).await
     }
@@ -243,7 +243,7 @@ async fn tec_looks_whether_a_node_could_join_and_joins_it() {
     let machine = Machine::new("node-1", "Worker");
     let settings = machine.path("settings.toml").display().to_string();
     let join = |more: &[&str]| {
-        let mut all = words(&["join", "--config", &settings]);
+        let mut all = words(&["node", "join", "--config", &settings]);
         all.extend(words(more));
         run(all)
     };
@@ -404,7 +404,7 @@ async fn tec_waits_no_longer_than_it_was_told_for_a_host_that_says_nothing() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap().to_string();
     let kms = Desk(&machine).file("desk-kms", KMS.as_bytes());
-    let mut all = words(&["recover", &address, "--kms-uri-file", &kms, "--wait", "1"]);
+    let mut all = words(&["node", "recover", &address, "--kms-uri-file", &kms, "--wait", "1"]);
     all.extend(Desk(&machine).trust());
     let began = Instant::now();
     run(all).await.assert(3, "TEC-B503");
@@ -426,7 +426,7 @@ async fn tec_warns_of_a_register_that_only_warns() {
         desk.file("desk-kms", KMS.as_bytes()),
     );
     let (ak, address) = (machine.ak.to_string(), machine.init_address());
-    let all = ["recover", &address, "--kms-uri-file", &kms, "--check"];
+    let all = ["node", "recover", &address, "--kms-uri-file", &kms, "--check"];
     let trust = ["--ak", &ak, "--measurements", &expected];
     // Nobody serves Recover there; the evidence was taken all the same.
     let said = run(words(&[&all[..], &trust].concat())).await;

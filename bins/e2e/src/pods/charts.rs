@@ -133,7 +133,7 @@ impl Charts {
     /// It cannot be run.
     pub fn tec(&self, arguments: &[&str]) -> anyhow::Result<String> {
         let mut tec = self.node.command(program("tec")?);
-        tec.args(["kube", "--namespace", NAMESPACE]).args(arguments);
+        tec.args(["--namespace", NAMESPACE]).args(arguments);
         let output = tec.output()?;
         let texts = [output.stdout, output.stderr];
         Ok(texts.iter().map(|text| String::from_utf8_lossy(text)).collect())

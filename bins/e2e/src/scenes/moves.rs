@@ -49,7 +49,9 @@ impl Stage {
         let to = to.to_str().context("the directory's path is not UTF-8")?;
         for (verb, what) in VERBS {
             story.works(&format!("migrate {verb}: {what}"), || {
-                outside.tec(&["migrate", verb, "--to", to])?;
+                let mut words = vec!["migrate", verb, "--to", to];
+                words.extend((verb == "retire").then_some("--yes"));
+                outside.tec(&words)?;
                 fleet.go_on(verb)
             })?;
         }

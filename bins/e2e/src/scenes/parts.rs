@@ -95,13 +95,13 @@ impl Stage {
         chains: &Chains,
     ) -> anyhow::Result<()> {
         story.works("the update is done: the old approval is revoked", || {
-            self.anchor.tec(&["image", "revoke", "debian-update"])
+            self.anchor.tec(&["image", "revoke", "debian-update", "--yes"])
         })?;
         story.refused("a boot between the two images is refused now", "TEC-A412", || {
             refusal(one, &chains.half)
         })?;
         let why = self.explained(one)?;
-        ensure!(why.contains("approval ended"), "no end is told: {why}");
+        ensure!(why.contains("whose approval expired or was revoked"), "no end is told: {why}");
         story.works("the next image goes on opening the volume", || opens(one, &chains.whole))
     }
 

@@ -25,7 +25,7 @@ impl Stage {
             released(two.machine.unlock()?)
         })?;
         story.works("the window ends: the old approval is revoked", || {
-            self.anchor.tec(&["image", "revoke", "debian-current"])
+            self.anchor.tec(&["image", "revoke", "debian-current", "--yes"])
         })?;
         story.refused("machine two boots the old kernel once more", "TEC-A412", || {
             two.machine.reboot()?;

@@ -376,7 +376,7 @@ async fn what_comes_of_an_attempt_stands_on_the_machine_and_a_flood_writes_it_on
     let reasons: Vec<_> = events.iter().map(|(reason, _)| reason.as_str()).collect();
     assert_eq!(reasons, ["AttestationFailed", "AttestationSucceeded"]);
     let told = world.last_words().await;
-    assert_eq!(told, format!("PCR 4: Pcr4Vmlinuz ({FILE}) differs"));
+    assert_eq!(told, format!("PCR 4: kernel ({FILE}) differs"));
 }
 
 #[tokio::test]

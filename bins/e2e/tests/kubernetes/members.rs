@@ -90,7 +90,7 @@ impl World {
     fn member(&self, words: &[&str]) -> (bool, String) {
         let mut command = Command::new(own_program("tec").unwrap());
         let kubeconfig = self.bench.plane.admin_kubeconfig().unwrap();
-        command.args(["kube", "--namespace", &self.bench.namespace, "--kubeconfig"]);
+        command.args(["--namespace", &self.bench.namespace, "--kubeconfig"]);
         let ran = command.arg(kubeconfig).arg("member").args(words).output().unwrap();
         let said = [ran.stdout, ran.stderr].concat();
         (ran.status.success(), String::from_utf8_lossy(&said).into_owned())

@@ -208,7 +208,7 @@ impl Tool {
         let mut command = Command::new(&self.program);
         command.args(["--output=json", "--log=warn", "--state-dir"]);
         command.arg(&self.state_dir).args(["migrate", verb]);
-        command.args(&self.way);
+        command.args(&self.way).args((verb == "retire").then_some("--yes"));
         command
     }
 
@@ -384,7 +384,7 @@ async fn no_boot_fails_while_trust_moves_from_a_laptop_into_the_cluster() {
         ("new.yaml", kubeconfig.to_str().unwrap()),
     ];
     let page = "how-to/move-trust-to-another-anchor.md";
-    for words in commands(page, "Into a cluster", &names).unwrap() {
+    for words in commands(page, "Move into a cluster", &names).unwrap() {
         let mut command = Command::new(&tool.program);
         tool.logs.must(command.args(&words[1..])).unwrap();
     }

@@ -248,9 +248,9 @@ async fn an_admin_registers_a_machine_by_hand_and_revokes_it() {
     assert_eq!(plugin.json(&["ignition", "machine", MACHINE]), added["ignition"]);
     assert_eq!(plugin.json(&["explain", MACHINE])["verdict"], "never-seen");
 
-    plugin.json(&["machine", "revoke", MACHINE]);
+    plugin.json(&["machine", "revoke", MACHINE, "--yes"]);
     assert_eq!(plugin.json(&["explain", MACHINE])["verdict"], "revoked");
-    plugin.json(&["machine", "remove", MACHINE]);
+    plugin.json(&["machine", "remove", MACHINE, "--yes"]);
     assert_eq!(plugin.run(&["machine", "show", MACHINE]).status.code(), Some(1));
 }
 
@@ -312,11 +312,11 @@ async fn an_image_is_approved_by_its_whole_digest_only() {
     let short = plugin.run(&["image", "approve", "coreos", "registry.example/os@sha256:0"]);
     assert_eq!(short.status.code(), Some(1));
     let whole = format!("registry.example/os@sha256:{}", "0".repeat(64));
-    plugin.json(&["image", "approve", "coreos", &whole, "--for-hours", "2"]);
+    plugin.json(&["image", "approve", "coreos", &whole, "--for", "2h"]);
     let images = plugin.json(&["image", "list"]);
     assert_eq!(images[0]["spec"]["image"], *whole);
     assert!(images[0]["spec"]["expiresAt"].is_string());
-    plugin.json(&["image", "revoke", "coreos"]);
+    plugin.json(&["image", "revoke", "coreos", "--yes"]);
     let images = plugin.json(&["image", "list"]);
     assert!(images[0]["spec"]["revokedAt"].is_string());
 }

@@ -35,7 +35,7 @@ async fn world() -> (Plugin, KubeRegistry, String) {
 }
 
 fn text(plugin: &Plugin, arguments: &[&str]) -> String {
-    let output = plugin.command("text").args(arguments).output().unwrap();
+    let output = plugin.command("table").args(arguments).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
@@ -86,7 +86,7 @@ async fn a_readmitted_tpm_has_no_clock_and_a_line_says_so() {
     let again = plugin.run(&["machine", "readmit", &machine]);
     assert_eq!(again.status.code(), Some(1));
     let lines = plugin.json(&["audit", "list", "--machine", &machine]);
-    let last = lines.as_array().unwrap().last().unwrap().clone();
+    let last = lines.as_array().unwrap().first().unwrap().clone();
     assert_eq!(last["action"], "tpm-readmitted", "{lines}");
 }
 

@@ -67,7 +67,7 @@ async fn is_served(bench: &Bench, number: u64) {
 pub(crate) async fn plugin(bench: &Bench, arguments: &[&str]) -> Output {
     let kubeconfig: PathBuf = bench.plane.admin_kubeconfig().unwrap();
     let mut plugin = Command::new(own_program("tec").unwrap());
-    plugin.args(["kube", "--namespace", &bench.namespace, "--kubeconfig"]).arg(kubeconfig);
+    plugin.args(["--namespace", &bench.namespace, "--kubeconfig"]).arg(kubeconfig);
     plugin.args(["--output", "json"]).args(arguments);
     tokio::task::spawn_blocking(move || plugin.output()).await.unwrap().unwrap()
 }
@@ -108,7 +108,7 @@ async fn a_quarantined_machine_leaves_the_trustee_and_comes_back_with_its_key() 
     assert_eq!(bench.trust.key(&id(1)).unwrap(), key, "no other key was made");
     is_ready_for(&bench, 1, "Attestable").await;
 
-    done(&bench, &["machine", "retire", "worker-1"]).await;
+    done(&bench, &["machine", "retire", "worker-1", "--yes"]).await;
     is_ready_for(&bench, 1, "Retired").await;
     eventually("the Trustee lost it", async || Ok(bench.trust.key(&id(1)).is_none()))
         .await

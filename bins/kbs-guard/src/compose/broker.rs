@@ -4,8 +4,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use tec_core::attest::PinnedPcrs;
-use tec_core::boot::Pins;
 use tec_core::port::Clock;
 use tec_core::secret::{SecretArray, SecretBytes};
 use tec_support::{SystemClock, SystemEntropy, input};
@@ -29,11 +27,8 @@ pub fn key_broker(args: &Args, api: &ApiServer) -> anyhow::Result<Kbs> {
     let verifier = args.evidence.verifier(&clock)?;
     let tees: Vec<_> = verifier.tees().collect();
     // The policies demand what every image pins; the backend checks the rest, image by image.
-    let (pins, pinned) = match args.pins.pins() {
-        pins @ Pins::Exactly(pinned) => (pins, pinned),
-        pins @ Pins::Predicted => (pins, PinnedPcrs::boot_manager()),
-    };
-    let intent = PolicyIntent::new(pinned, tees.iter().copied())?;
+    let pins = args.pins.pins()?;
+    let intent = PolicyIntent::new(pins.of_policies(), tees.iter().copied())?;
     let registry = &api.registry;
     let ports = LivePorts::new(
         Arc::clone(registry) as _,

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use clap::Subcommand;
 use tec_core::ak::{AkCandidate, AkRecord, Fingerprint, ManualMatcher};
 use tec_core::code::Code;
 use tec_core::flow;
@@ -13,52 +12,37 @@ use tec_support::diskkey::DiskKeys;
 use tec_support::exit::{CodedError, OK};
 use tec_support::{SystemClock, SystemEntropy};
 
+use super::machine::wanted;
 use super::{coded, word};
-use crate::args::{DryRun, OfMachine};
-use crate::output::{Output, table};
+use crate::ak::AkCommand;
+use crate::machine::PREFIX;
+use crate::output::{Output, Table};
 use crate::state::open_existing;
 
-#[derive(Debug, Subcommand)]
-pub(crate) enum AkCommand {
-    /// List them.
-    List(OfMachine),
-    /// Bind a key that waits to its machine.
-    Approve {
-        /// Which.
-        key: Fingerprint,
-        /// Form of the machine's disk key, where it has none yet.
-        #[arg(long, env = "TEC_DISK_KEYS", value_enum, default_value_t)]
-        disk_keys: DiskKeys,
-        #[command(flatten)]
-        dry_run: DryRun,
-    },
-    /// Take a key back; the machine may then register another one.
-    Revoke {
-        /// Which.
-        key: Fingerprint,
-        #[command(flatten)]
-        dry_run: DryRun,
-    },
-}
-
-pub(crate) async fn ak(state_dir: &Path, command: AkCommand, output: Output) -> anyhow::Result<u8> {
+pub(crate) async fn ak(
+    state_dir: &Path,
+    command: AkCommand,
+    output: &Output,
+) -> anyhow::Result<u8> {
     let store = open_existing(state_dir)?;
     match command {
-        AkCommand::List(OfMachine { machine }) => {
+        AkCommand::List { of, .. } => {
+            let machine = wanted(&store, of).await?;
             let keys = AkRegistry::list(&*store, machine)
                 .await
                 .map_err(coded(Code::StoreUnavailable, "list the attestation keys"))?;
-            output.print(&keys, |keys| key_table(keys))?;
+            output.table(&keys, &key_table(&keys))?;
         }
         AkCommand::Approve { key, disk_keys, dry_run } => {
-            let record = find(&store, key).await?;
+            let record = find(&store, &key).await?;
+            let key = record.fingerprint();
             if !dry_run.dry_run {
-                approve(&store, record, disk_keys).await?;
+                approve(&store, record, disk_keys.unwrap_or_default()).await?;
             }
             say(output, "approved", dry_run.dry_run, key)?;
         }
         AkCommand::Revoke { key, dry_run } => {
-            find(&store, key).await?;
+            let key = find(&store, &key).await?.fingerprint();
             if !dry_run.dry_run {
                 flow::revoke_ak(&*store, &SystemClock, key)
                     .await
@@ -70,23 +54,37 @@ pub(crate) async fn ak(state_dir: &Path, command: AkCommand, output: Output) -> 
     Ok(OK)
 }
 
-fn key_table(keys: &[AkRecord]) -> String {
+fn key_table(keys: &[AkRecord]) -> Table {
     let row = |record: &AkRecord| {
-        [
+        vec![
             record.fingerprint().to_string(),
             record.machine.to_string(),
             word(&record.state),
             record.ek.map_or_else(|| "-".to_owned(), |ek| ek.to_string()),
         ]
     };
-    table(["KEY", "MACHINE", "STATE", "PROVEN BY EK"], &keys.iter().map(row).collect::<Vec<_>>())
+    Table::new(&["KEY", "MACHINE", "STATE", "PROVEN BY EK"], keys.iter().map(row)).narrow(3)
 }
 
-async fn find(store: &Store, key: Fingerprint) -> anyhow::Result<AkRecord> {
-    AkRegistry::find(store, &key)
-        .await
-        .map_err(coded(Code::StoreUnavailable, format!("look up key {key}")))?
-        .ok_or_else(|| CodedError::new(Code::AkNotBound, format!("there is no key {key}")).into())
+/// The key of a fingerprint, or of its first digits.
+async fn find(store: &Store, text: &str) -> anyhow::Result<AkRecord> {
+    let unavailable = || coded(Code::StoreUnavailable, format!("look up key {text}"));
+    let found = match text.parse::<Fingerprint>() {
+        Ok(key) => {
+            AkRegistry::find(store, &key).await.map_err(unavailable())?.into_iter().collect()
+        }
+        Err(_) if text.len() < PREFIX => Vec::new(),
+        Err(_) => {
+            let mut keys = AkRegistry::list(store, None).await.map_err(unavailable())?;
+            keys.retain(|key| key.fingerprint().to_string().starts_with(text));
+            keys
+        }
+    };
+    let [key] = <[_; 1]>::try_from(found).map_err(|found| {
+        let what = if found.is_empty() { "is no known key" } else { "stands for several keys" };
+        CodedError::new(Code::AkNotBound, format!("{text} {what}"))
+    })?;
+    Ok(key)
 }
 
 async fn approve(store: &Store, record: AkRecord, disk_keys: DiskKeys) -> anyhow::Result<()> {
@@ -108,12 +106,12 @@ async fn approve(store: &Store, record: AkRecord, disk_keys: DiskKeys) -> anyhow
     let ports = ProvisionPorts::new(store, &*generator, &SystemClock, &SystemEntropy);
     flow::provision(ports, machine).await.map_err(coded(
         Code::StoreUnavailable,
-        format!("make the disk key of machine {machine}"),
+        format!("create the disk key of machine {machine}"),
     ))?;
     Ok(())
 }
 
-fn say(output: Output, done: &str, dry_run: bool, key: Fingerprint) -> anyhow::Result<()> {
+fn say(output: &Output, done: &str, dry_run: bool, key: Fingerprint) -> anyhow::Result<()> {
     let value = serde_json::json!({ "key": key, "action": done, "dry_run": dry_run });
     output.print(&value, |_| format!("key {key} {}{done}", if dry_run { "would be " } else { "" }))
 }

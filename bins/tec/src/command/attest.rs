@@ -82,7 +82,7 @@ enum AttesterName {
     Soft,
 }
 
-pub(crate) async fn attest(args: AttestArgs, output: Output) -> anyhow::Result<u8> {
+pub(crate) async fn attest(args: AttestArgs, output: &Output) -> anyhow::Result<u8> {
     let outcome = match args.attester {
         AttesterName::Tpm => match node_agent(&args)? {
             Some(outcome) => outcome,

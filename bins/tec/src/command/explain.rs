@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use anyhow::Context as _;
 use clap::Args;
 use serde::Serialize;
 use tec_core::attest::Attempt;
@@ -13,30 +12,34 @@ use tec_core::store::Store;
 use tec_support::exit::{CodedError, OK};
 
 use super::coded;
+use super::machine::id_of;
+use crate::args::MachineRef;
 use crate::attempt::{page, render};
 use crate::output::Output;
 use crate::state::open_existing;
 
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
-    /// Id or name of a machine, id of an attempt, or an error code, which needs no server (default:
-    /// the latest attempt)
+    /// Id or name of a machine, id of an attempt, or an error code (default: the latest attempt).
     pub(crate) subject: Option<String>,
 }
 
 pub(crate) async fn explain(
     state_dir: &Path,
     args: ExplainArgs,
-    output: Output,
+    output: &Output,
 ) -> anyhow::Result<u8> {
-    if let Some(code) = args.subject.as_deref().and_then(|text| text.parse::<Code>().ok()) {
-        output.print(&Page::of(code), |_| page(code))?;
-        return Ok(OK);
-    }
     let store = open_existing(state_dir)?;
     let attempt = find(&store, args.subject.as_deref()).await?;
     output.print(&attempt, render)?;
     Ok(OK)
+}
+
+/// Prints the page of an error code, if that is what is asked for: it needs neither a state directory
+/// nor a cluster.
+pub(crate) fn explain_code(args: &ExplainArgs, output: &Output) -> Option<anyhow::Result<u8>> {
+    let code = args.subject.as_deref()?.parse::<Code>().ok()?;
+    Some(output.print(&Page::of(code), |_| page(code)).map(|()| OK))
 }
 
 /// A UUID may name an attempt or a machine; attempts are looked up first.
@@ -47,7 +50,10 @@ async fn find(store: &Store, subject: Option<&str>) -> anyhow::Result<Attempt> {
     {
         return Ok(attempt);
     }
-    let machine = subject.map(|text| machine(store, text)).transpose()?;
+    let machine = match subject {
+        Some(text) => Some(named(store, text).await?),
+        None => None,
+    };
     // Of a machine that is unknown or was removed there may be attempts.
     if let Some(attempt) = store.latest(machine, 1).await.map_err(unavailable())?.pop() {
         return Ok(attempt);
@@ -62,14 +68,10 @@ async fn find(store: &Store, subject: Option<&str>) -> anyhow::Result<Attempt> {
     Err(CodedError::new(Code::NoAttempt, format!("no boot of {whose} is recorded")).into())
 }
 
-/// The machine of an id or a name.
-fn machine(store: &Store, text: &str) -> anyhow::Result<MachineId> {
-    if let Ok(id) = text.parse() {
-        return Ok(id);
-    }
-    let named = store.machine_names()?.into_iter().find(|(_, name)| name == text);
-    named.map(|(id, _)| id).with_context(|| {
-        format!(
+/// The machine of an id, its first digits, or a name.
+async fn named(store: &Store, text: &str) -> anyhow::Result<MachineId> {
+    id_of(store, &MachineRef { machine: text.to_owned() }).await.map_err(|_| {
+        anyhow::anyhow!(
             "cannot explain {text:?}: it is not the id or name of a machine, the id of an attempt, or an \
              error code (list machines with `tec machine list`)"
         )

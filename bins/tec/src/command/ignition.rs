@@ -1,46 +1,26 @@
 //! `tec ignition`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Context as _;
-use clap::Subcommand;
-use tec_core::endpoint::{BaseUrl, Endpoint};
-use tec_core::id::MachineId;
+use tec_core::endpoint::Endpoint;
 use tec_core::ignition::{MergeSource, PinGenerator as _, render_merge};
 use tec_support::exit::OK;
 
+use super::machine::id_of;
+use crate::ignition::IgnitionCommand;
 use crate::output::Output;
-use crate::state::Endpoints;
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum IgnitionCommand {
-    /// The merge directive for the installer's config.
-    Merge {
-        /// Registration server, if not the one that runs on this state directory.
-        #[arg(long, requires = "ca")]
-        url: Option<BaseUrl>,
-        /// CA bundle of that server.
-        #[arg(long, requires = "url")]
-        ca: Option<PathBuf>,
-        /// File with the registration token.
-        #[arg(long)]
-        token_file: Option<PathBuf>,
-    },
-    /// The config of a machine, as the registration server would hand it out.
-    Machine {
-        /// Which.
-        id: MachineId,
-    },
-}
+use crate::state::{Endpoints, open_existing};
 
 pub(crate) async fn ignition(
     state_dir: &Path,
     command: IgnitionCommand,
-    output: Output,
+    output: &Output,
 ) -> anyhow::Result<u8> {
     let bytes = match command {
         IgnitionCommand::Merge { url, ca, token_file } => {
-            let service = if let (Some(url), Some(ca)) = (url, ca) {
+            let service = if let Some(url) = url {
+                let ca = ca.context("--url needs --ca, the CA bundle of that server")?;
                 Endpoint::new(url, tec_support::tls::ca_pem(&ca)?)
             } else {
                 let own = Endpoints::read(state_dir)?;
@@ -54,8 +34,13 @@ pub(crate) async fn ignition(
             }
             render_merge(&source)?
         }
-        IgnitionCommand::Machine { id } => {
-            Endpoints::read(state_dir)?.pins()?.render_ignition(&id)?
+        IgnitionCommand::Machine { machine } => {
+            let pins = Endpoints::read(state_dir)?.pins()?;
+            let id = match machine.machine.parse() {
+                Ok(id) => id,
+                Err(_) => id_of(&*open_existing(state_dir)?, &machine).await?,
+            };
+            pins.render_ignition(&id)?
         }
     };
     // An Ignition config is JSON in either form of output.

@@ -2,10 +2,9 @@
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Context as _;
-use clap::{Args, Subcommand};
 use serde::Serialize;
 use tec_core::boot::BootState;
 use tec_core::code::Code;
@@ -23,75 +22,13 @@ use tec_tpm::compute::Banks;
 use tec_tpm::output::{PredictionReport, UnpredictableRegisters, unpredictable_text};
 
 use super::machine::all;
-use super::pcr::{ProofArgs, bundle};
+use super::pcr::bundle;
 use super::{coded, input};
-use crate::args::DryRun;
-use crate::image::{image_state, render};
-use crate::output::{Output, table};
+use crate::args::Consent;
+use crate::consent::consented;
+use crate::image::{ApproveArgs, ImageCommand, Origin, ProofArgs, image_state, last_image, render};
+use crate::output::{Output, Table};
 use crate::state::{open, open_existing};
-
-#[derive(Debug, Args)]
-#[group(id = "origin", required = true, multiple = false)]
-pub(crate) struct Origin {
-    /// The image: directory, raw disk, FAT file system, tar stream, OCI layout or unified kernel
-    /// image; - for the standard input.
-    #[arg(group = "origin")]
-    pub(crate) image: Option<PathBuf>,
-    /// File with computed values, as in the label `org.coreos.pcrs`.
-    #[arg(
-        long,
-        value_name = "FILE",
-        group = "origin",
-        conflicts_with_all = ["ChainArgs", "ImageChoice", "MachineArgs"]
-    )]
-    pub(crate) pcrs: Option<PathBuf>,
-    /// Signed bundle of values, as `tec pcr bundle sign` writes it.
-    #[arg(
-        long,
-        value_name = "FILE",
-        group = "origin",
-        requires_all = ["signature", "keys"],
-        conflicts_with_all = ["ChainArgs", "ImageChoice", "MachineArgs"]
-    )]
-    pub(crate) bundle: Option<PathBuf>,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum ImageCommand {
-    /// Approve an image: compute what its boot measures, and let such boots have keys.
-    Approve {
-        /// Name of the approval.
-        name: ImageName,
-        #[command(flatten)]
-        origin: Origin,
-        #[command(flatten)]
-        proof: ProofArgs,
-        /// Let the approval end after this many hours.
-        #[arg(long, value_name = "HOURS")]
-        for_hours: Option<u32>,
-        #[command(flatten)]
-        dry_run: DryRun,
-        // Last, since their headings go on below them.
-        #[command(flatten)]
-        chain: Box<ChainArgs>,
-        #[command(flatten)]
-        machine: Box<MachineArgs>,
-    },
-    /// List them.
-    List,
-    /// Show one with all measurements.
-    Show {
-        /// Which.
-        name: ImageName,
-    },
-    /// Take an approval back; with --dry-run, list the machines that last booted it.
-    Revoke {
-        /// Which.
-        name: ImageName,
-        #[command(flatten)]
-        dry_run: DryRun,
-    },
-}
 
 /// Largest file of computed values that is read.
 const MAX_PCRS_FILE: u64 = 4 << 20;
@@ -99,40 +36,45 @@ const MAX_PCRS_FILE: u64 = 4 << 20;
 pub(crate) async fn image(
     state_dir: &Path,
     command: ImageCommand,
-    output: Output,
+    output: &Output,
 ) -> anyhow::Result<u8> {
     match command {
-        ImageCommand::Approve { name, origin, proof, chain, machine, for_hours, dry_run } => {
-            let values = values(&origin, &proof, &chain, &machine)?;
-            let now = SystemClock.now();
-            let chosen = for_hours.map(|hours| now.plus_seconds(i64::from(hours) * 3600));
-            let mut image = ApprovedImage::new(name, values.reference, values.expected, now);
-            image.expires_at = [chosen, values.expires_at].into_iter().flatten().min();
-            if !dry_run.dry_run {
-                let store = open(state_dir)?;
-                flow::publish_image(&*store, &*store, &image).await?;
-            }
-            let approval = Approval { image, unpredictable: values.unpredictable };
-            output.print(&approval, |approval| {
-                render(&approval.image) + &unpredictable_text(&approval.unpredictable)
-            })?;
-        }
-        ImageCommand::List => {
+        ImageCommand::Approve(args) => approve(state_dir, *args, output).await?,
+        ImageCommand::List(_) => {
             let store = open_existing(state_dir)?;
-            let images = ImageRegistry::list(&*store)
-                .await
-                .map_err(coded(Code::StoreUnavailable, "list the images"))?;
-            output.print(&images, |images| image_table(images))?;
+            let images = list(&store).await?;
+            output.table(&images, &image_table(&images))?;
         }
         ImageCommand::Show { name } => {
             let image = find(&*open_existing(state_dir)?, &name).await?;
             output.print(&image, render)?;
         }
-        ImageCommand::Revoke { name, dry_run } => {
-            revoke(&*open_existing(state_dir)?, &name, dry_run.dry_run, output).await?;
+        ImageCommand::Revoke { name, consent } => {
+            revoke(&*open_existing(state_dir)?, &name, consent, output).await?;
         }
     }
     Ok(OK)
+}
+
+async fn approve(state_dir: &Path, args: ApproveArgs, output: &Output) -> anyhow::Result<()> {
+    let values = values(&args.origin, &args.proof, &args.chain, &args.machine)?;
+    let chosen = args.expires_at();
+    let now = SystemClock.now();
+    let mut image = ApprovedImage::new(args.name, values.reference, values.expected, now);
+    image.expires_at = [chosen, values.expires_at].into_iter().flatten().min();
+    if !args.dry_run.dry_run {
+        let store = open(state_dir)?;
+        flow::publish_image(&*store, &*store, &image).await?;
+    }
+    let approval = Approval { image, unpredictable: values.unpredictable };
+    output.print(&approval, |approval| {
+        render(&approval.image) + &unpredictable_text(&approval.unpredictable)
+    })
+}
+
+async fn list(store: &Store) -> anyhow::Result<Vec<ApprovedImage>> {
+    let images = ImageRegistry::list(store).await;
+    Ok(images.map_err(coded(Code::StoreUnavailable, "list the images"))?)
 }
 
 /// Approves an image that needs no further words.
@@ -236,12 +178,12 @@ async fn find(store: &Store, name: &ImageName) -> anyhow::Result<ApprovedImage> 
         })
 }
 
-fn image_table(images: &[ApprovedImage]) -> String {
+fn image_table(images: &[ApprovedImage]) -> Table {
     let row = |image: &ApprovedImage| {
         let pcrs: Vec<_> = image.expected.pcrs.iter().map(|pcr| pcr.id.to_string()).collect();
-        [image.name.to_string(), image_state(image), pcrs.join(","), image.reference.clone()]
+        vec![image.name.to_string(), image_state(image), pcrs.join(","), image.reference.clone()]
     };
-    table(["IMAGE", "STATE", "PCRS", "FROM"], &images.iter().map(row).collect::<Vec<_>>())
+    Table::new(&["IMAGE", "STATE", "PCRS", "FROM"], images.iter().map(row))
 }
 
 /// Machines whose last good boot was of this image, or had parts of it: revoking it locks them out at
@@ -270,12 +212,20 @@ struct OnImage {
 async fn revoke(
     store: &Store,
     name: &ImageName,
-    dry_run: bool,
-    output: Output,
+    consent: Consent,
+    output: &Output,
 ) -> anyhow::Result<()> {
-    find(store, name).await?;
+    let image = find(store, name).await?;
     let machines = on_image(store, name).await?;
-    if !dry_run {
+    let now = SystemClock.now();
+    let is_last = list(store).await?.iter().all(|other| other.name == *name || !other.is_live(now));
+    let dry_run = consent.dry_run.dry_run;
+    let go = if is_last && image.is_live(now) {
+        consented(&[last_image(name)], consent)?
+    } else {
+        !dry_run
+    };
+    if go {
         flow::revoke_image(store, &SystemClock, name)
             .await
             .map_err(coded(Code::StoreUnavailable, format!("revoke image {name}")))?;

@@ -1,10 +1,9 @@
 //! `tec machine`.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::time::Duration;
 
-use clap::Subcommand;
-use clap::builder::NonEmptyStringValueParser;
 use serde::Serialize;
 use tec_core::ak::AkRecord;
 use tec_core::attest::Attempt;
@@ -19,100 +18,13 @@ use tec_support::exit::{CodedError, OK};
 use tec_support::{SystemClock, SystemEntropy};
 
 use super::{coded, word};
-use crate::args::DryRun;
+use crate::args::{Consent, DryRun, MachineFilter, MachineRef};
 use crate::attempt::one_line;
-use crate::machine::{readmit, say};
-use crate::output::{Output, table};
+use crate::consent::consented;
+use crate::machine::{Final, MachineCommand, meant, readmit, say};
+use crate::output::{Output, Table};
 use crate::recovery;
 use crate::state::{Endpoints, open_existing};
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum MachineCommand {
-    /// List them.
-    List,
-    /// Show one, with its keys and last attempts.
-    Show {
-        /// Which.
-        id: MachineId,
-    },
-    /// Register one by hand, and print its Ignition config.
-    Add {
-        /// Its id; a random one if not given.
-        #[arg(long)]
-        id: Option<MachineId>,
-    },
-    /// Set the name that people know a machine by; lists show it.
-    Name {
-        /// Id of the machine.
-        id: MachineId,
-        /// The name, for example that of its Kubernetes Node.
-        #[arg(value_parser = NonEmptyStringValueParser::new())]
-        name: String,
-        #[command(flatten)]
-        dry_run: DryRun,
-    },
-    /// Withhold the disk key from a machine until it is released.
-    Quarantine {
-        /// Id of the machine.
-        id: MachineId,
-        /// Reason, for the audit log.
-        #[arg(long, default_value = "")]
-        reason: String,
-        #[command(flatten)]
-        dry_run: DryRun,
-    },
-    /// Lift the quarantine of a machine.
-    Release {
-        /// Id of the machine.
-        id: MachineId,
-        #[command(flatten)]
-        dry_run: DryRun,
-    },
-    /// Decommission a machine, which cannot be undone. Its disk key is kept until it is removed.
-    Retire {
-        /// Id of the machine.
-        id: MachineId,
-        #[command(flatten)]
-        dry_run: DryRun,
-    },
-    /// Let it attest no more; its disk key stays.
-    Revoke {
-        /// Which.
-        id: MachineId,
-        #[command(flatten)]
-        dry_run: DryRun,
-    },
-    /// Remove it with its keys. Its disk can then be opened by nobody but a recovery key.
-    Remove {
-        /// Which.
-        id: MachineId,
-        #[command(flatten)]
-        dry_run: DryRun,
-    },
-    /// Take its TPM's next quote as the first: after its TPM was set back on purpose, as by restoring a
-    /// snapshot of a virtual machine. Whoever has another copy of that state may be the first, too.
-    Readmit {
-        /// Which.
-        id: MachineId,
-    },
-    /// The recovery keys that it left, the latest first: sealed, or opened with the admin's key.
-    RecoveryKey {
-        /// Which.
-        id: MachineId,
-        /// The admin's private key, a JWK as `jose jwk gen -i '{"alg":"ECDH-ES+A256KW"}'` makes it;
-        /// without it the sealed keys are printed, for `jose jwe dec -i- -k <file>`.
-        #[arg(long, value_name = "FILE")]
-        identity: Option<PathBuf>,
-    },
-    /// Remove those that registered long ago and never got an attestation key.
-    Prune {
-        /// How long ago, in seconds.
-        #[arg(long, default_value_t = 3600)]
-        older_than: i64,
-        #[command(flatten)]
-        dry_run: DryRun,
-    },
-}
 
 /// Machines are read in pages of this size.
 const PAGE: usize = 1000;
@@ -120,58 +32,50 @@ const PAGE: usize = 1000;
 pub(crate) async fn machine(
     state_dir: &Path,
     command: MachineCommand,
-    output: Output,
+    output: &Output,
 ) -> anyhow::Result<u8> {
     let store = open_existing(state_dir)?;
     match command {
-        MachineCommand::List => {
+        MachineCommand::List(_) => {
             let machines = named(&store, all(&store).await?)?;
-            output.print(&machines, |machines| machine_table(machines))?;
+            output.table(&machines, &machine_table(&machines))?;
         }
-        MachineCommand::Show { id } => show(&store, id, output).await?,
-        MachineCommand::Add { id } => add(state_dir, &store, id, output).await?,
-        MachineCommand::Name { id, name, dry_run } => {
-            find(&store, id).await?;
+        MachineCommand::Show { machine } => show(&store, &machine, output).await?,
+        MachineCommand::Add { id, name, dry_run } => {
+            add(state_dir, &store, (id, name), dry_run, output).await?;
+        }
+        MachineCommand::Name { machine, name, dry_run } => {
+            let id = found(&store, &machine).await?.id;
             if !dry_run.dry_run {
                 set_name(&store, id, &name).await?;
             }
             say(output, "named", dry_run.dry_run, &[id])?;
         }
-        MachineCommand::Revoke { id, dry_run } => {
-            find(&store, id).await?;
-            if !dry_run.dry_run {
-                flow::revoke_machine(&*store, &SystemClock, id)
-                    .await
-                    .map_err(coded(Code::StoreUnavailable, format!("revoke machine {id}")))?;
-            }
-            say(output, "revoked", dry_run.dry_run, &[id])?;
-        }
-        MachineCommand::Quarantine { id, reason, dry_run } => {
-            change(&store, id, MachineChange::Quarantine, &reason, dry_run).await?;
+        MachineCommand::Quarantine { machine, reason, dry_run } => {
+            let reason = reason.unwrap_or_default();
+            let id = change(&store, &machine, MachineChange::Quarantine, &reason, dry_run).await?;
             say(output, "quarantined", dry_run.dry_run, &[id])?;
         }
-        MachineCommand::Release { id, dry_run } => {
-            change(&store, id, MachineChange::Release, "", dry_run).await?;
+        MachineCommand::Release { machine, dry_run } => {
+            let id = change(&store, &machine, MachineChange::Release, "", dry_run).await?;
             say(output, "released", dry_run.dry_run, &[id])?;
         }
-        MachineCommand::Retire { id, dry_run } => {
-            change(&store, id, MachineChange::Retire, "", dry_run).await?;
-            say(output, "retired", dry_run.dry_run, &[id])?;
+        MachineCommand::Retire { machine, consent } => {
+            final_change(&store, &machine, Final::Retire, consent, output).await?;
         }
-        MachineCommand::Remove { id, dry_run } => {
-            find(&store, id).await?;
-            if !dry_run.dry_run {
-                flow::remove_machine(&*store, &*store, &*store, &SystemClock, id)
-                    .await
-                    .map_err(coded(Code::StoreUnavailable, format!("remove machine {id}")))?;
-            }
-            say(output, "removed", dry_run.dry_run, &[id])?;
+        MachineCommand::Revoke { machine, consent } => {
+            final_change(&store, &machine, Final::Revoke, consent, output).await?;
         }
-        MachineCommand::Readmit { id } => {
+        MachineCommand::Remove { machine, consent } => {
+            final_change(&store, &machine, Final::Remove, consent, output).await?;
+        }
+        MachineCommand::Readmit { machine, dry_run } => {
             // The store of a guard knows no machines, only how far their TPMs are.
-            readmit(&*store, Code::StoreUnavailable, id, output).await?;
+            let id = id_of(&store, &machine).await?;
+            readmit(&*store, Code::StoreUnavailable, id, dry_run, output).await?;
         }
-        MachineCommand::RecoveryKey { id, identity } => {
+        MachineCommand::RecoveryKey { machine, identity } => {
+            let id = id_of(&store, &machine).await?;
             recovery::print(&*store, Code::StoreUnavailable, id, identity.as_deref(), output)
                 .await?;
         }
@@ -206,6 +110,32 @@ async fn find(store: &Store, id: MachineId) -> anyhow::Result<Machine> {
         })
 }
 
+/// The id that is meant, whether or not there is such a machine, or that of the machine of this name.
+pub(super) async fn id_of(store: &Store, asked: &MachineRef) -> anyhow::Result<MachineId> {
+    if let Ok(id) = asked.machine.parse() {
+        return Ok(id);
+    }
+    let machines = named(store, all(store).await?)?;
+    let known = machines.into_iter().map(|Named { machine, name }| (machine.id, name));
+    let found = meant(known, &asked.machine);
+    Ok(found.map_err(|unknown| CodedError::new(Code::MachineUnknown, unknown.to_string()))?)
+}
+
+/// The machine of a list's filter, if it has one.
+pub(super) async fn wanted(
+    store: &Store,
+    filter: MachineFilter,
+) -> anyhow::Result<Option<MachineId>> {
+    match filter.machine {
+        Some(machine) => Ok(Some(id_of(store, &MachineRef { machine }).await?)),
+        None => Ok(None),
+    }
+}
+
+async fn found(store: &Store, asked: &MachineRef) -> anyhow::Result<Machine> {
+    find(store, id_of(store, asked).await?).await
+}
+
 async fn set_name(store: &Store, id: MachineId, name: &str) -> anyhow::Result<()> {
     match store.name_machine(&id, name).await {
         Ok(()) => Ok(()),
@@ -220,23 +150,52 @@ async fn set_name(store: &Store, id: MachineId, name: &str) -> anyhow::Result<()
 
 async fn change(
     store: &Store,
-    id: MachineId,
+    asked: &MachineRef,
     change: MachineChange,
     reason: &str,
     dry_run: DryRun,
-) -> anyhow::Result<()> {
-    let machine = find(store, id).await?;
+) -> anyhow::Result<MachineId> {
+    let machine = found(store, asked).await?;
+    let id = machine.id;
     if machine.state_after(change).is_none() {
         let context = format!("machine {id} is {} for good", word(&machine.state));
         return Err(CodedError::new(Code::MachineUnknown, context).into());
     }
-    if dry_run.dry_run {
-        return Ok(());
+    if !dry_run.dry_run {
+        flow::change_machine(store, &SystemClock, id, change, reason)
+            .await
+            .map_err(coded(Code::StoreUnavailable, format!("change the state of machine {id}")))?;
     }
-    flow::change_machine(store, &SystemClock, id, change, reason)
-        .await
-        .map_err(coded(Code::StoreUnavailable, format!("change the state of machine {id}")))?;
-    Ok(())
+    Ok(id)
+}
+
+async fn final_change(
+    store: &Store,
+    asked: &MachineRef,
+    to: Final,
+    consent: Consent,
+    output: &Output,
+) -> anyhow::Result<()> {
+    let id = found(store, asked).await?.id;
+    let name = store.machine_names().map_err(unnamed)?.remove(&id);
+    let label = name.map_or_else(|| id.to_string(), |name| format!("{name} ({id})"));
+    if consented(&[to.effect(&label)], consent)? {
+        let failed = coded(Code::StoreUnavailable, format!("{label} cannot be {}", to.done()));
+        match to {
+            Final::Retire => {
+                let retire = MachineChange::Retire;
+                change(store, asked, retire, "", consent.dry_run).await?;
+            }
+            Final::Revoke => {
+                flow::revoke_machine(store, &SystemClock, id).await.map_err(failed)?;
+            }
+            Final::Remove => {
+                let removed = flow::remove_machine(store, store, store, &SystemClock, id);
+                removed.await.map_err(failed)?;
+            }
+        }
+    }
+    say(output, to.done(), consent.dry_run.dry_run, &[id])
 }
 
 /// A machine with its name.
@@ -261,9 +220,9 @@ fn unnamed(error: StoreError) -> CodedError {
     CodedError::caused(error.code(), "list the names of machines", error)
 }
 
-fn machine_table(machines: &[Named]) -> String {
+fn machine_table(machines: &[Named]) -> Table {
     let row = |Named { machine, name }: &Named| {
-        [
+        vec![
             machine.id.to_string(),
             name.clone().unwrap_or_else(|| "-".to_owned()),
             word(&machine.state),
@@ -271,10 +230,7 @@ fn machine_table(machines: &[Named]) -> String {
             machine.registered_at.to_string(),
         ]
     };
-    table(
-        ["MACHINE", "NAME", "STATE", "BY", "REGISTERED"],
-        &machines.iter().map(row).collect::<Vec<_>>(),
-    )
+    Table::new(&["MACHINE", "NAME", "STATE", "BY", "REGISTERED"], machines.iter().map(row))
 }
 
 #[derive(Serialize)]
@@ -284,9 +240,10 @@ struct Shown {
     attempts: Vec<Attempt>,
 }
 
-async fn show(store: &Store, id: MachineId, output: Output) -> anyhow::Result<()> {
+async fn show(store: &Store, asked: &MachineRef, output: &Output) -> anyhow::Result<()> {
+    let machine = found(store, asked).await?;
+    let id = machine.id;
     let unavailable = || coded(Code::StoreUnavailable, format!("look up machine {id}"));
-    let machine = find(store, id).await?;
     let name = store.machine_names().map_err(unnamed)?.remove(&id);
     let shown = Shown {
         machine: Named { machine, name },
@@ -294,7 +251,7 @@ async fn show(store: &Store, id: MachineId, output: Output) -> anyhow::Result<()
         attempts: store.latest(Some(id), 5).await.map_err(unavailable())?,
     };
     output.print(&shown, |shown| {
-        let mut text = machine_table(std::slice::from_ref(&shown.machine));
+        let mut text = machine_table(std::slice::from_ref(&shown.machine)).to_string();
         for key in &shown.keys {
             let _ = write!(text, "\nkey {} {}", key.fingerprint(), word(&key.state));
         }
@@ -308,12 +265,19 @@ async fn show(store: &Store, id: MachineId, output: Output) -> anyhow::Result<()
 async fn add(
     state_dir: &Path,
     store: &Store,
-    id: Option<MachineId>,
-    output: Output,
+    (id, name): (Option<MachineId>, Option<String>),
+    dry_run: DryRun,
+    output: &Output,
 ) -> anyhow::Result<()> {
     let pins = Endpoints::read(state_dir)?.pins()?;
+    if dry_run.dry_run {
+        return say(output, "registered", true, id.as_slice());
+    }
     let ports = RegisterPorts::new(store, store, &pins, &SystemClock, &SystemEntropy);
     let registration = flow::register_by_admin(ports, id).await?;
+    if let Some(name) = name {
+        set_name(store, registration.machine, &name).await?;
+    }
     let ignition: serde_json::Value = serde_json::from_slice(&registration.ignition)?;
     let added = serde_json::json!({ "machine": registration.machine, "ignition": ignition });
     output.print(&added, |added| {
@@ -326,11 +290,12 @@ async fn add(
 
 async fn prune(
     store: &Store,
-    older_than: i64,
+    older_than: Duration,
     dry_run: bool,
-    output: Output,
+    output: &Output,
 ) -> anyhow::Result<()> {
-    let before = SystemClock.now().plus_seconds(-older_than);
+    let seconds = i64::try_from(older_than.as_secs()).unwrap_or(i64::MAX);
+    let before = SystemClock.now().plus_seconds(seconds.saturating_neg());
     let mut stray = all(store).await?;
     stray.retain(|machine| {
         machine.state == MachineState::Unclaimed

@@ -1,4 +1,4 @@
-//! `tec node`: what the next boot of this machine will measure.
+//! `tec node`: nodes of a cluster, and what the next boot of a machine measures.
 
 use std::path::{Path, PathBuf};
 
@@ -10,14 +10,22 @@ use tec_support::nextboot;
 use tec_support::nextboot::{Judge, NextbootArgs, Running};
 use tec_tpm::output::NextBoot;
 
-use super::{coded, input};
+use super::member::{InitArgs, JoinArgs, RecoverArgs, VerifyArgs};
+use super::{coded, input, member};
 use crate::output::Output;
 use crate::state::open_existing;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum NodeCommand {
-    /// Predict the next boot from staged files and the machine's variables. Exit code 3 says that
-    /// it would be refused.
+    /// Initialize the first node of a cluster, after verifying it.
+    Init(Box<InitArgs>),
+    /// Join this node to the cluster whose join services its platform names.
+    Join(JoinArgs),
+    /// Open the disks of nodes that rebooted and cannot reach their cluster.
+    Recover(Box<RecoverArgs>),
+    /// Verify the evidence of a node, and print every check.
+    Verify(Box<VerifyArgs>),
+    /// Predict the next boot of this machine; exit code 3 if it would be refused.
     Nextboot(Box<NodeArgs>),
 }
 
@@ -41,9 +49,18 @@ pub(crate) struct NodeArgs {
 pub(crate) async fn node(
     state_dir: &Path,
     command: NodeCommand,
-    output: Output,
+    output: &Output,
 ) -> anyhow::Result<u8> {
-    let NodeCommand::Nextboot(args) = command;
+    match command {
+        NodeCommand::Init(args) => member::init(*args, output).await,
+        NodeCommand::Join(args) => member::join(args, output).await,
+        NodeCommand::Recover(args) => member::recover(*args, output).await,
+        NodeCommand::Verify(args) => member::verify(*args, output).await,
+        NodeCommand::Nextboot(args) => next_boot(state_dir, &args, output).await,
+    }
+}
+
+async fn next_boot(state_dir: &Path, args: &NodeArgs, output: &Output) -> anyhow::Result<u8> {
     let values = args.pcr_values.as_deref().map(nextboot::pcr_values);
     let log = args.log_file.as_deref().map(input::log_bytes);
     let running = Running { values: values.transpose()?, log: log.transpose()? };

@@ -43,7 +43,7 @@ struct Counts {
     retired: usize,
 }
 
-pub(crate) async fn status(state_dir: &Path, output: Output) -> anyhow::Result<u8> {
+pub(crate) async fn status(state_dir: &Path, output: &Output) -> anyhow::Result<u8> {
     let store = open_existing(state_dir)?;
     let unavailable = || coded(Code::StoreUnavailable, "read the store");
     let machines = all(&store).await?;

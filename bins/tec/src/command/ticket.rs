@@ -38,7 +38,7 @@ pub(crate) enum TicketCommand {
         /// Fingerprint of the attestation key or the endorsement key of the node.
         #[arg(long, value_name = "FINGERPRINT")]
         node: Fingerprint,
-        /// Id of the cluster, as `tec init` prints it.
+        /// Id of the cluster, as `tec node init` prints it.
         #[arg(long, value_name = "ID", value_parser = cluster_id)]
         cluster: ClusterId,
         /// Time at which the ticket expires, RFC 3339.
@@ -47,7 +47,7 @@ pub(crate) enum TicketCommand {
     },
 }
 
-pub(crate) fn ticket(command: TicketCommand, output: Output) -> anyhow::Result<u8> {
+pub(crate) fn ticket(command: TicketCommand, output: &Output) -> anyhow::Result<u8> {
     match command {
         TicketCommand::Key { file } => create(&file, output),
         TicketCommand::ControlPlane { key, node, cluster, until } => {
@@ -62,7 +62,7 @@ pub(crate) fn ticket(command: TicketCommand, output: Output) -> anyhow::Result<u
     }
 }
 
-fn create(file: &Path, output: Output) -> anyhow::Result<u8> {
+fn create(file: &Path, output: &Output) -> anyhow::Result<u8> {
     let key = AdminKey::generate(&SystemEntropy);
     let pem = key.to_pem()?;
     create_private(file, pem.expose("the admin keeps it"))

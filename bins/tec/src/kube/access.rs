@@ -15,7 +15,7 @@ use tec_k8s::api::TrustedExecutionCluster;
 use tec_support::exit::CodedError;
 
 use super::FIELD_MANAGER;
-use super::cli::Access;
+use crate::args::Access;
 use crate::args::DryRun;
 
 /// How many objects one answer has; kubectl asks for as many.

@@ -1,4 +1,4 @@
-//! `kubectl tec ak`.
+//! `tec ak` on a cluster.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
@@ -9,31 +9,31 @@ use tec_support::SystemClock;
 use tec_support::exit::OK;
 
 use super::access::Cluster;
-use super::cli::KubeAkCommand;
 use super::lookup::wanted;
 use super::{cell, cells};
+use crate::ak::AkCommand;
 use crate::args::DryRun;
-use crate::output::{Output, table};
+use crate::output::{Output, Table};
 
-pub(super) async fn ak(
+pub(crate) async fn ak(
     cluster: &Cluster,
-    command: KubeAkCommand,
-    output: Output,
+    command: AkCommand,
+    output: &Output,
 ) -> anyhow::Result<u8> {
     match command {
-        KubeAkCommand::List { of } => {
+        AkCommand::List { of, .. } => {
             let mut keys = cluster.list::<AttestationKey>().await?;
             let wanted = wanted(cluster, of).await?.map(|id| id.to_string());
             keys.retain(|key| wanted.is_none() || key.spec.uuid == wanted);
-            output.print(&keys, |keys| key_table(keys))?;
+            output.table(&keys, &key_table(&keys))?;
         }
-        KubeAkCommand::Approve { name, dry_run } => {
+        AkCommand::Approve { key: name, dry_run, .. } => {
             let key = cluster.get::<AttestationKey>(&name).await?;
             let status = json!({"conditions": approval(&key)?});
             cluster.apply_status::<AttestationKey>(&name, &status, dry_run).await?;
             say(output, "approved", dry_run, &name)?;
         }
-        KubeAkCommand::Revoke { name, dry_run } => {
+        AkCommand::Revoke { key: name, dry_run } => {
             let change = json!({"spec": {"revokedAt": SystemClock.now().to_string()}});
             cluster.merge::<AttestationKey>(&name, &change, dry_run).await?;
             say(output, "revoked", dry_run, &name)?;
@@ -56,13 +56,13 @@ fn approval(key: &AttestationKey) -> anyhow::Result<Vec<Condition>> {
     Ok(conditions)
 }
 
-fn say(output: Output, done: &str, dry_run: DryRun, name: &str) -> anyhow::Result<()> {
+fn say(output: &Output, done: &str, dry_run: DryRun, name: &str) -> anyhow::Result<()> {
     let value = json!({"key": name, "action": done, "dry_run": dry_run.dry_run});
     let would = if dry_run.dry_run { "would be " } else { "" };
     output.print(&value, |_| format!("key {name} {would}{done}"))
 }
 
-fn key_table(keys: &[AttestationKey]) -> String {
+fn key_table(keys: &[AttestationKey]) -> Table {
     let row = |key: &AttestationKey| {
         let status = key.status.clone().unwrap_or_default();
         let [approved, reason] = cells(&status.conditions, ConditionKind::Approved.as_str());
@@ -71,8 +71,7 @@ fn key_table(keys: &[AttestationKey]) -> String {
         } else {
             reason
         };
-        [key.name_any(), cell(key.spec.uuid.as_ref()), approved, reason]
+        vec![key.name_any(), cell(key.spec.uuid.as_ref()), approved, reason]
     };
-    let rows: Vec<_> = keys.iter().map(row).collect();
-    table(["KEY", "MACHINE", "APPROVED", "REASON"], &rows)
+    Table::new(&["KEY", "MACHINE", "APPROVED", "REASON"], keys.iter().map(row))
 }

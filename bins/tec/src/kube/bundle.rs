@@ -55,11 +55,11 @@ struct Manifest {
     left_out: &'static str,
 }
 
-pub(super) async fn bundle(
+pub(crate) async fn bundle(
     cluster: &Cluster,
     file: &Path,
     dry_run: DryRun,
-    output: Output,
+    output: &Output,
 ) -> anyhow::Result<u8> {
     let manifest = collect(cluster).await?;
     if !dry_run.dry_run {

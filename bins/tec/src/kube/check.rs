@@ -49,7 +49,7 @@ struct Report {
     checks: Vec<Check>,
 }
 
-pub(super) async fn check(cluster: &Cluster, output: Output) -> anyhow::Result<u8> {
+pub(crate) async fn check(cluster: &Cluster, output: &Output) -> anyhow::Result<u8> {
     let facts = Facts::gather(cluster).await?;
     let checks = checks(&facts);
     let report = Report {

@@ -1,4 +1,4 @@
-//! `kubectl tec explain`: what the cluster knows of a machine's last attempt, every check of it where
+//! `tec explain` on a cluster: what the cluster knows of a machine's last attempt, every check of it where
 //! there is a record.
 
 use serde::Serialize;
@@ -12,9 +12,9 @@ use tec_k8s::client::AttemptRecords;
 use tec_support::exit::{CodedError, OK};
 
 use super::access::Cluster;
-use super::cli::MachineRef;
 use super::lookup::find;
 use super::{failed, of};
+use crate::args::MachineRef;
 use crate::attempt::page;
 use crate::attempt::render as every_check;
 use crate::output::Output;
@@ -50,11 +50,23 @@ struct Explained {
     fix: &'static str,
 }
 
-pub(super) async fn explain(
+pub(crate) async fn explain(
     cluster: &Cluster,
-    subject: &str,
-    output: Output,
+    subject: Option<&str>,
+    output: &Output,
 ) -> anyhow::Result<u8> {
+    let Some(subject) = subject else {
+        let attempts = AttemptRecords::new(of(cluster)).latest(None, 1).await;
+        let mut attempts = attempts.map_err(failed("look up the latest attempt"))?;
+        let none = || {
+            CodedError::new(
+                Code::NoAttempt,
+                format!("no boot is recorded in {}", cluster.namespace),
+            )
+        };
+        output.print(&attempts.pop().ok_or_else(none)?, every_check)?;
+        return Ok(OK);
+    };
     match find(cluster, &MachineRef { machine: subject.to_owned() }).await {
         Ok(machine) => {
             let attempt = recorded(cluster, machine.machine_id()?).await?;

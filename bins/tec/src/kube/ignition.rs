@@ -1,4 +1,4 @@
-//! `kubectl tec ignition`.
+//! `tec ignition` on a cluster.
 
 use std::path::Path;
 
@@ -13,20 +13,22 @@ use tec_k8s::render::{Authorities, pins};
 use tec_support::exit::OK;
 
 use super::access::Cluster;
-use super::cli::KubeIgnitionCommand;
 use super::lookup::id_of;
+use crate::ignition::IgnitionCommand;
 use crate::output::Output;
 
-pub(super) async fn ignition(
+pub(crate) async fn ignition(
     cluster: &Cluster,
-    command: KubeIgnitionCommand,
-    output: Output,
+    command: IgnitionCommand,
+    output: &Output,
 ) -> anyhow::Result<u8> {
     let config = match command {
-        KubeIgnitionCommand::Merge { url, ca, token_file } => {
+        IgnitionCommand::Merge { url, ca, token_file } => {
+            let url = url
+                .context("--url is needed: the URL at which nodes reach the registration server")?;
             merge(cluster, url, ca.as_deref(), token_file.as_deref()).await?
         }
-        KubeIgnitionCommand::Machine { machine } => {
+        IgnitionCommand::Machine { machine } => {
             of_machine(cluster, id_of(cluster, &machine).await?).await?
         }
     };

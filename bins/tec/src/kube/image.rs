@@ -1,7 +1,8 @@
-//! `kubectl tec image`.
+//! `tec image` on a cluster.
 
 use std::fmt::Write as _;
 
+use anyhow::Context as _;
 use kube::ResourceExt as _;
 use serde::Serialize;
 use serde_json::json;
@@ -13,39 +14,34 @@ use tec_support::SystemClock;
 use tec_support::exit::{CodedError, OK};
 
 use super::access::Cluster;
-use super::cli::KubeImageCommand;
 use super::{cell, cells, condition};
-use crate::args::DryRun;
-use crate::image::render;
-use crate::output::{Output, table};
+use crate::args::{Consent, DryRun};
+use crate::consent::consented;
+use crate::image::{ImageCommand, last_image, render};
+use crate::output::{Output, Table};
 
-/// Seconds of an hour.
-const HOUR: i64 = 3600;
-
-pub(super) async fn image(
+pub(crate) async fn image(
     cluster: &Cluster,
-    command: KubeImageCommand,
-    output: Output,
+    command: ImageCommand,
+    output: &Output,
 ) -> anyhow::Result<u8> {
     match command {
-        KubeImageCommand::List => {
+        ImageCommand::List(_) => {
             let images = cluster.list::<ApprovedImage>().await?;
-            output.print(&images, |images| image_table(images))?;
+            output.table(&images, &image_table(&images))?;
         }
-        KubeImageCommand::Show { name } => show(cluster, &name, output).await?,
-        KubeImageCommand::Approve { name, image, for_hours, pull_secret, dry_run } => {
+        ImageCommand::Show { name } => show(cluster, &name, output).await?,
+        ImageCommand::Approve(args) => {
             let mut spec = ApprovedImageSpec::default();
-            spec.image = image;
-            spec.pull_secret = pull_secret;
-            spec.expires_at = for_hours.map(|hours| {
-                let end = SystemClock.now().plus_seconds(i64::from(hours) * HOUR);
-                end.to_string()
-            });
-            approve(cluster, &name, spec, dry_run).await?;
-            say(output, "approved", dry_run, &name, &[])?;
+            spec.expires_at = args.expires_at().map(|end| end.to_string());
+            let image = args.origin.image.context("an image reference is needed")?;
+            spec.image = image.to_string_lossy().into_owned();
+            spec.pull_secret = args.pull_secret;
+            approve(cluster, &args.name, spec, args.dry_run).await?;
+            say(output, "approved", args.dry_run, &args.name, &[])?;
         }
-        KubeImageCommand::Revoke { name, dry_run } => {
-            revoke(cluster, &name, dry_run, output).await?;
+        ImageCommand::Revoke { name, consent } => {
+            revoke(cluster, &name, consent, output).await?;
         }
     }
     Ok(OK)
@@ -61,7 +57,7 @@ struct Shown {
     labels: Vec<String>,
 }
 
-async fn show(cluster: &Cluster, name: &ImageName, output: Output) -> anyhow::Result<()> {
+async fn show(cluster: &Cluster, name: &ImageName, output: &Output) -> anyhow::Result<()> {
     let image = cluster.get::<ApprovedImage>(name.as_str()).await?;
     let machines = cluster.list::<Machine>().await?;
     let booted = booted(&machines, name);
@@ -108,12 +104,21 @@ async fn approve(
 async fn revoke(
     cluster: &Cluster,
     name: &ImageName,
-    dry_run: DryRun,
-    output: Output,
+    consent: Consent,
+    output: &Output,
 ) -> anyhow::Result<()> {
+    let images = cluster.list::<ApprovedImage>().await?;
+    let is_live = |image: &&ApprovedImage| {
+        image.to_core().is_ok_and(|image| image.is_live(SystemClock.now()))
+    };
+    let mut live = images.iter().filter(is_live).map(ApprovedImage::name_any);
+    if live.next().is_some_and(|only| only == name.as_str()) && live.next().is_none() {
+        consented(&[last_image(name)], consent)?;
+    }
     let change = json!({"spec": {"revokedAt": SystemClock.now().to_string()}});
     // Read before, so that whoever asks sees what the revocation meets.
     let machines = cluster.list::<Machine>().await?;
+    let dry_run = consent.dry_run;
     let changed = cluster.merge::<ApprovedImage>(name.as_str(), &change, dry_run);
     changed.await?;
     say(output, "revoked", dry_run, name, &booted(&machines, name))
@@ -133,7 +138,7 @@ fn ids(machines: &[&Machine]) -> Vec<String> {
 }
 
 fn say(
-    output: Output,
+    output: &Output,
     done: &str,
     dry_run: DryRun,
     name: &ImageName,
@@ -152,11 +157,11 @@ fn say(
     })
 }
 
-fn image_table(images: &[ApprovedImage]) -> String {
+fn image_table(images: &[ApprovedImage]) -> Table {
     let row = |image: &ApprovedImage| {
         let status = image.status.clone().unwrap_or_default();
         let [committed, reason] = cells(&status.conditions, ConditionKind::Committed.as_str());
-        [
+        vec![
             image.name_any(),
             committed,
             reason,
@@ -165,7 +170,6 @@ fn image_table(images: &[ApprovedImage]) -> String {
             image.spec.image.clone(),
         ]
     };
-    let rows: Vec<_> = images.iter().map(row).collect();
     let head = ["NAME", "COMMITTED", "REASON", "EXPIRES", "REVOKED", "IMAGE"];
-    table(head, &rows)
+    Table::new(&head, images.iter().map(row))
 }

@@ -1,34 +1,55 @@
 //! Machines by id or by the name of their node.
 
+use std::collections::BTreeSet;
+
 use tec_core::code::Code;
 use tec_core::id::MachineId;
 use tec_k8s::api::Machine;
 use tec_support::exit::CodedError;
 
 use super::access::Cluster;
-use super::cli::{MachineFilter, MachineRef};
+use crate::args::{MachineFilter, MachineRef};
+use crate::machine::{Unknown, meant};
 
-/// The object of a machine by its id or the name of its node. Admins name objects as they like.
+/// The object of a machine by its id, the first digits of it, or the name of its node. Admins name
+/// objects as they like.
 pub(super) async fn find(cluster: &Cluster, asked: &MachineRef) -> Result<Machine, CodedError> {
     let asked = &asked.machine;
-    let by_id: Option<MachineId> = asked.parse().ok();
-    let found = match by_id {
-        Some(id) => match cluster.find::<Machine>(&Machine::name_of(&id)).await? {
+    let found = match asked.parse::<MachineId>() {
+        Ok(id) => match cluster.find::<Machine>(&Machine::name_of(&id)).await? {
             Some(machine) => vec![machine],
             None => cluster.list_where::<Machine>(&format!("spec.id={id}")).await?,
         },
         // A selector would read some characters as its own.
-        None => named(cluster.list::<Machine>().await?, asked),
+        Err(_) => with_id(cluster.list::<Machine>().await?, asked, &cluster.namespace)?,
     };
-    if by_id.is_none() && found.len() > 1 {
-        let ids: Vec<_> = found.iter().map(|machine| machine.spec.id.as_str()).collect();
-        let context = format!("several machines are named {asked}: {}", ids.join(", "));
-        return Err(CodedError::new(Code::ClusterConflict, context));
-    }
     found.into_iter().min_by_key(Machine::precedence).ok_or_else(|| {
         let context = format!("there is no machine {asked} in {}", cluster.namespace);
         CodedError::new(Code::ClusterMissing, context)
     })
+}
+
+/// The objects of the one machine that is meant.
+fn with_id(
+    mut machines: Vec<Machine>,
+    asked: &str,
+    namespace: &str,
+) -> Result<Vec<Machine>, CodedError> {
+    let known = machines.iter().filter_map(|machine| {
+        let name = machine.spec.node_name.clone();
+        Some((machine.machine_id().ok()?, name))
+    });
+    // Several objects of one id are one machine.
+    let known: BTreeSet<_> = known.collect();
+    let id = meant(known, asked).map_err(|unknown| {
+        let code = match unknown {
+            Unknown::None(_) => Code::ClusterMissing,
+            Unknown::Several(..) => Code::ClusterConflict,
+        };
+        CodedError::new(code, format!("{unknown} in {namespace}"))
+    })?;
+    machines.retain(|machine| machine.machine_id().is_ok_and(|other| other == id));
+    Ok(machines)
 }
 
 /// The id that was asked for, whether or not there is such a machine, or that of the machine of this name.

@@ -1,4 +1,4 @@
-//! `kubectl tec machine`.
+//! `tec machine` on a cluster.
 
 use kube::ResourceExt as _;
 use serde_json::json;
@@ -12,60 +12,65 @@ use tec_support::exit::{CodedError, OK};
 use tec_support::{SystemClock, SystemEntropy};
 
 use super::access::Cluster;
-use super::cli::{KubeMachineCommand, MachineRef};
 use super::lookup::{find, id_of, named};
 use super::nodes::Nodes;
 use super::{cell, cells, ignition, release};
-use crate::args::DryRun;
-use crate::output::{Output, table, word};
+use crate::args::{Consent, DryRun, MachineRef};
+use crate::consent::consented;
+use crate::machine::{Final, MachineCommand};
+use crate::output::{Output, Table, word};
 
-pub(super) async fn machine(
+pub(crate) async fn machine(
     cluster: &Cluster,
-    command: KubeMachineCommand,
-    output: Output,
+    command: MachineCommand,
+    output: &Output,
 ) -> anyhow::Result<u8> {
     match command {
-        KubeMachineCommand::List => {
+        MachineCommand::List(_) => {
             let machines = cluster.list::<Machine>().await?;
             let nodes = Nodes::list(cluster).await;
-            output.print(&machines, |machines| machine_table(machines, &nodes))?;
+            output.table(&machines, &machine_table(&machines, &nodes))?;
         }
-        KubeMachineCommand::Show { machine } => {
+        MachineCommand::Show { machine } => {
             let nodes = Nodes::list(cluster).await;
             output.print(&find(cluster, &machine).await?, |machine| detail(machine, &nodes))?;
         }
-        KubeMachineCommand::Add { id, node_name, dry_run } => {
-            add(cluster, id, node_name, dry_run, output).await?;
+        MachineCommand::Add { id, name, dry_run } => {
+            add(cluster, id, name, dry_run, output).await?;
         }
-        KubeMachineCommand::Name { machine, node_name, dry_run } => {
-            name(cluster, &machine, &node_name, dry_run, output).await?;
+        MachineCommand::Name { machine, name: new, dry_run } => {
+            name(cluster, &machine, &new, dry_run, output).await?;
         }
-        KubeMachineCommand::Quarantine { machine, reason, dry_run } => {
+        MachineCommand::Quarantine { machine, reason, dry_run } => {
+            let machine = find(cluster, &machine).await?;
             let to = (MachineState::Quarantined, reason);
-            change(cluster, &machine, to, dry_run, output).await?;
+            change(cluster, &machine, to, dry_run).await?;
+            say(output, "quarantined", dry_run, &machine)?;
         }
-        KubeMachineCommand::Release { machine, dry_run } => {
-            change(cluster, &machine, (MachineState::Active, None), dry_run, output).await?;
+        MachineCommand::Release { machine, dry_run } => {
+            let machine = find(cluster, &machine).await?;
+            change(cluster, &machine, (MachineState::Active, None), dry_run).await?;
+            say(output, "released", dry_run, &machine)?;
         }
-        KubeMachineCommand::Retire { machine, dry_run } => {
-            change(cluster, &machine, (MachineState::Retired, None), dry_run, output).await?;
+        MachineCommand::Retire { machine, consent } => {
+            final_change(cluster, &machine, Final::Retire, consent, output).await?;
         }
-        KubeMachineCommand::Revoke { machine, dry_run } => {
-            change(cluster, &machine, (MachineState::Revoked, None), dry_run, output).await?;
+        MachineCommand::Revoke { machine, consent } => {
+            final_change(cluster, &machine, Final::Revoke, consent, output).await?;
         }
-        KubeMachineCommand::Readmit { machine, dry_run } => {
+        MachineCommand::Remove { machine, consent } => {
+            final_change(cluster, &machine, Final::Remove, consent, output).await?;
+        }
+        MachineCommand::Readmit { machine, dry_run } => {
             let id = id_of(cluster, &machine).await?;
             release::readmit(cluster, id, dry_run, output).await?;
         }
-        KubeMachineCommand::RecoveryKey { machine, identity } => {
+        MachineCommand::RecoveryKey { machine, identity } => {
             let id = id_of(cluster, &machine).await?;
             release::recovery_keys(cluster, id, identity.as_deref(), output).await?;
         }
-        KubeMachineCommand::Remove { machine, dry_run } => {
-            let machine = find(cluster, &machine).await?;
-            cluster.delete::<Machine>(&machine.name_any(), dry_run).await?;
-            say(output, "removed", dry_run, &machine)?;
-        }
+        // `place::misplaced` refuses it before: the operator removes them.
+        MachineCommand::Prune { .. } => anyhow::bail!("the operator removes unclaimed machines"),
     }
     Ok(OK)
 }
@@ -73,19 +78,11 @@ pub(super) async fn machine(
 /// Puts a machine into a state, if the one that it is in allows it.
 async fn change(
     cluster: &Cluster,
-    asked: &MachineRef,
+    machine: &Machine,
     (state, reason): (MachineState, Option<String>),
     dry_run: DryRun,
-    output: Output,
 ) -> anyhow::Result<()> {
-    let machine = find(cluster, asked).await?;
     let now = machine.state();
-    let done = match state {
-        MachineState::Quarantined => "quarantined",
-        MachineState::Retired => "retired",
-        MachineState::Revoked => "revoked",
-        _ => "released",
-    };
     if now.is_final() && state.strictness() < now.strictness() {
         let context = format!("machine {} is {} for good", machine.label(), word(&now));
         return Err(CodedError::new(Code::ClusterConflict, context).into());
@@ -96,7 +93,29 @@ async fn change(
     }
     let patch = json!({ "spec": spec });
     cluster.merge::<Machine>(&machine.name_any(), &patch, dry_run).await?;
-    say(output, done, dry_run, &machine)
+    Ok(())
+}
+
+async fn final_change(
+    cluster: &Cluster,
+    asked: &MachineRef,
+    to: Final,
+    consent: Consent,
+    output: &Output,
+) -> anyhow::Result<()> {
+    let machine = find(cluster, asked).await?;
+    consented(&[to.effect(&machine.label())], consent)?;
+    let dry_run = consent.dry_run;
+    match to {
+        Final::Retire => {
+            change(cluster, &machine, (MachineState::Retired, None), dry_run).await?;
+        }
+        Final::Revoke => {
+            change(cluster, &machine, (MachineState::Revoked, None), dry_run).await?;
+        }
+        Final::Remove => cluster.delete::<Machine>(&machine.name_any(), dry_run).await?,
+    }
+    say(output, to.done(), dry_run, &machine)
 }
 
 async fn name(
@@ -104,7 +123,7 @@ async fn name(
     asked: &MachineRef,
     node_name: &str,
     dry_run: DryRun,
-    output: Output,
+    output: &Output,
 ) -> anyhow::Result<()> {
     let machine = find(cluster, asked).await?;
     free_name(cluster, node_name, &machine.spec.id).await?;
@@ -128,7 +147,7 @@ async fn add(
     id: Option<MachineId>,
     node_name: Option<String>,
     dry_run: DryRun,
-    output: Output,
+    output: &Output,
 ) -> anyhow::Result<()> {
     let id = id.unwrap_or_else(|| MachineId::random(&mut EntropyRng::new(&SystemEntropy)));
     // Asked first: without an address there is no config, and so no machine.
@@ -147,7 +166,7 @@ async fn add(
     })
 }
 
-fn say(output: Output, done: &str, dry_run: DryRun, machine: &Machine) -> anyhow::Result<()> {
+fn say(output: &Output, done: &str, dry_run: DryRun, machine: &Machine) -> anyhow::Result<()> {
     let value = json!({
         "machine": machine.spec.id,
         "node_name": machine.spec.node_name,
@@ -158,25 +177,24 @@ fn say(output: Output, done: &str, dry_run: DryRun, machine: &Machine) -> anyhow
     output.print(&value, |_| format!("machine {} {would}{done}", machine.label()))
 }
 
-fn machine_table(machines: &[Machine], nodes: &Nodes) -> String {
+fn machine_table(machines: &[Machine], nodes: &Nodes) -> Table {
     let row = |machine: &Machine| {
         let status = machine.status.clone().unwrap_or_default();
         let [_, reason] = cells(&status.conditions, ConditionKind::Ready.as_str());
         let last = status.last_attestation.as_ref();
-        [
+        vec![
             machine.spec.id.clone(),
             nodes.name_of(machine),
             word(&machine.state()),
             reason,
+            cell(last.and_then(|last| last.code.as_ref())),
             cell(status.image.as_ref()),
             cell(status.last_boot.as_ref()),
             cell(last.map(|last| &last.at)),
-            cell(last.and_then(|last| last.code.as_ref())),
         ]
     };
-    let rows: Vec<_> = machines.iter().map(row).collect();
-    let header = ["MACHINE", "NODE", "STATE", "REASON", "IMAGE", "BOOTED", "ATTESTED", "REFUSED"];
-    table(header, &rows)
+    let header = ["MACHINE", "NODE", "STATE", "REASON", "REFUSED", "IMAGE", "BOOTED", "ATTESTED"];
+    Table::new(&header, machines.iter().map(row)).narrow(6)
 }
 
 fn detail(machine: &Machine, nodes: &Nodes) -> String {

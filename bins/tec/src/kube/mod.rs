@@ -1,68 +1,41 @@
-//! `tec kube`, which is `kubectl tec`: the same questions as of the store, asked of a cluster.
+//! The same questions as of a state directory, asked of a cluster.
 //!
 //! ```text
 //! Cluster: one namespace of an API server ─► objects ─► pure reports ─► Output
 //! ```
 
 pub(crate) mod access;
-mod ak;
-mod audit;
-mod bundle;
-mod check;
+pub(crate) mod ak;
+pub(crate) mod audit;
+pub(crate) mod bundle;
+pub(crate) mod check;
 pub(crate) mod cli;
-mod explain;
+pub(crate) mod explain;
 pub(crate) mod ignition;
-mod image;
+pub(crate) mod image;
 mod lookup;
-mod machine;
-mod member;
+pub(crate) mod machine;
+pub(crate) mod member;
 mod nodes;
 mod redact;
 mod release;
-mod status;
+pub(crate) mod status;
 
 use std::sync::Arc;
 
-use clap::CommandFactory as _;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use tec_core::code::Code;
 use tec_core::image::ApprovedImage;
 use tec_core::port::{PortError, PortErrorKind};
 use tec_k8s::client::KubeRegistry;
 use tec_support::SystemClock;
-use tec_support::exit::{CodedError, OK};
+use tec_support::exit::CodedError;
 
 use self::access::Cluster;
-use self::cli::{Access, KubeArgs, KubeCommand, Plugin};
-use crate::output::Output;
+use crate::args::Access;
 
 /// Field manager of what people change with this program.
 const FIELD_MANAGER: &str = "kubectl-tec";
-
-/// Runs one command.
-pub(crate) async fn run(args: KubeArgs, output: Output) -> anyhow::Result<u8> {
-    if let KubeCommand::Completion { shell } = args.command {
-        let mut plugin = Plugin::command();
-        clap_complete::generate(shell, &mut plugin, "kubectl-tec", &mut std::io::stdout());
-        return Ok(OK);
-    }
-    let cluster = Cluster::connect(&args.access).await?;
-    match args.command {
-        KubeCommand::Status => status::status(&cluster, output).await,
-        KubeCommand::Check => check::check(&cluster, output).await,
-        KubeCommand::Machine(command) => machine::machine(&cluster, command, output).await,
-        KubeCommand::Member(command) => member::member(&cluster, command, output).await,
-        KubeCommand::Ak(command) => ak::ak(&cluster, command, output).await,
-        KubeCommand::Image(command) => image::image(&cluster, command, output).await,
-        KubeCommand::Explain { subject } => explain::explain(&cluster, &subject, output).await,
-        KubeCommand::Audit(command) => audit::audit(&cluster, command, output).await,
-        KubeCommand::Ignition(command) => ignition::ignition(&cluster, command, output).await,
-        KubeCommand::SupportBundle { file, dry_run } => {
-            bundle::bundle(&cluster, &file, dry_run, output).await
-        }
-        KubeCommand::Completion { .. } => Ok(OK),
-    }
-}
 
 /// A namespace as a trust anchor.
 pub(crate) async fn registry(access: &Access) -> anyhow::Result<KubeRegistry> {

@@ -1,4 +1,4 @@
-//! `kubectl tec machine readmit` and `recovery-key`.
+//! `tec machine readmit` and `recovery-key` on a cluster.
 
 use std::path::Path;
 
@@ -16,23 +16,20 @@ pub(super) async fn readmit(
     cluster: &Cluster,
     id: MachineId,
     dry_run: DryRun,
-    output: Output,
+    output: &Output,
 ) -> anyhow::Result<()> {
-    if !dry_run.dry_run {
-        return machine::readmit(&of(cluster), Code::ClusterUnreachable, id, output).await;
-    }
     let clocks = cluster.list_labeled::<TpmClock>(&format!("{CLOCK_OF}={id}")).await?;
     if clocks.is_empty() {
         return Err(machine::no_clock(id).into());
     }
-    machine::say(output, "readmitted", true, &[id])
+    machine::readmit(&of(cluster), Code::ClusterUnreachable, id, dry_run, output).await
 }
 
 pub(super) async fn recovery_keys(
     cluster: &Cluster,
     id: MachineId,
     identity: Option<&Path>,
-    output: Output,
+    output: &Output,
 ) -> anyhow::Result<()> {
     recovery::print(&of(cluster), Code::ClusterUnreachable, id, identity, output).await
 }

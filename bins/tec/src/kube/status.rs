@@ -44,7 +44,7 @@ struct Machines {
     refused: usize,
 }
 
-pub(super) async fn status(cluster: &Cluster, output: Output) -> anyhow::Result<u8> {
+pub(crate) async fn status(cluster: &Cluster, output: &Output) -> anyhow::Result<u8> {
     let status = report(
         &cluster.namespace,
         &cluster.list::<TrustedExecutionCluster>().await?,

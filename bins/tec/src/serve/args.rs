@@ -6,10 +6,9 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use tec_core::ak::Fingerprint;
-use tec_core::pcr::PcrIndex;
 use tec_support::diskkey::DiskKeys;
 use tec_support::evidence::EvidenceArgs;
-use tec_support::pins::parse_pcr;
+use tec_support::pins::PinsArgs;
 
 const REGISTER_PORT: u16 = 8000;
 const AK_PORT: u16 = 8001;
@@ -90,17 +89,8 @@ pub(crate) struct ServeArgs {
     /// An hour by default, a week where an admin approves keys.
     #[arg(long, env = "TEC_UNCLAIMED_SECONDS")]
     pub(crate) unclaimed_seconds: Option<u32>,
-    /// Registers that must be those of approved images, together; separated by commas.
-    #[arg(
-        long,
-        alias = "pin-pcr",
-        env = "TEC_PCRS",
-        value_name = "LIST",
-        value_delimiter = ',',
-        value_parser = parse_pcr,
-        default_value = "4"
-    )]
-    pub(crate) pcrs: Vec<PcrIndex>,
+    #[command(flatten)]
+    pub(crate) pins: PinsArgs,
     /// Form of the disk keys of new machines; keys that exist stay as they are.
     #[arg(long, env = "TEC_DISK_KEYS", value_enum, default_value_t)]
     pub(crate) disk_keys: DiskKeys,

@@ -9,7 +9,8 @@ use axum::http::header::CONTENT_TYPE;
 use axum::middleware::from_fn_with_state;
 use axum::routing::get;
 use tec_core::ak::{AkMatcher, EkBoundMatcher, ManualMatcher, TofuMatcher};
-use tec_core::attest::{PinnedPcrs, Tee};
+use tec_core::attest::Tee;
+use tec_core::boot::Pins;
 use tec_core::flow::ClaimLimits;
 use tec_core::http::{
     AkService, AkServiceConfig, RegisterService, RegisterServiceConfig, ReplyStyle,
@@ -44,7 +45,7 @@ pub(super) fn routers(
     state_dir: &Path,
     store: &Arc<Store>,
     clock: &Arc<dyn Clock>,
-    args: &ServeArgs,
+    (args, pins): (&ServeArgs, Pins),
     endpoints: &Endpoints,
     (signer, connections): (TokenSigner, [Arc<Counts>; 3]),
 ) -> anyhow::Result<Routers> {
@@ -88,7 +89,7 @@ pub(super) fn routers(
             .fallback_service(ak)
             .layer(reserved(ReplyStyle::AttestationKey))
             .layer(limited(args.register_rate, ReplyStyle::AttestationKey)),
-        kbs: with_metrics(&kbs(store, clock, args, signer)?, connections)
+        kbs: with_metrics(&kbs(store, clock, args, pins, signer)?, connections)
             .layer(limited(args.kbs_rate, ReplyStyle::KeyBroker)),
     })
 }
@@ -142,19 +143,18 @@ fn matcher(args: &ServeArgs) -> Arc<dyn AkMatcher> {
     }
 }
 
-fn pinned(args: &ServeArgs) -> anyhow::Result<PinnedPcrs> {
-    PinnedPcrs::new(args.pcrs.iter().copied().collect()).context("--pcrs")
-}
-
 fn kbs(
     store: &Arc<Store>,
     clock: &Arc<dyn Clock>,
     args: &ServeArgs,
+    pins: Pins,
     signer: TokenSigner,
 ) -> anyhow::Result<Kbs> {
     let verifier = args.evidence.verifier(clock)?;
     let tees: Vec<Tee> = verifier.tees().collect();
-    let intent = PolicyIntent::new(pinned(args)?, tees.iter().copied())?;
+    // The policies demand what every image pins; the backend checks the rest, image by image.
+    let pinned = pins.of_policies();
+    let intent = PolicyIntent::new(pinned, tees.iter().copied())?;
     let ports = LivePorts::new(
         store.clone(),
         store.clone(),
@@ -167,7 +167,7 @@ fn kbs(
     // Machines are updated part by part, and may boot at any moment in between.
     let states = Arc::new(MixedStates::default());
     let config = KbsConfig::new(
-        Arc::new(LiveBackend::new(ports, &intent).with_states(states)),
+        Arc::new(LiveBackend::new(ports, &intent).with_pins(pins).with_states(states)),
         Arc::new(verifier),
         signer,
         clock.clone(),

@@ -3,15 +3,18 @@
 
 pub(crate) mod args;
 mod compose;
+mod pins;
 mod reserve;
 mod signer;
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use tec_core::boot::Pins;
 use tec_core::digest::Sha256Digest;
 use tec_core::endpoint::{BaseUrl, Endpoint};
 use tec_core::migrate::belonging::{Binding, Demands, Entry};
@@ -25,6 +28,7 @@ use tec_support::{SystemClock, endpoint, tls};
 use tokio::task::JoinSet;
 
 use self::args::{Approval, ServeArgs};
+use self::pins::pins;
 use crate::state::{Endpoints, Running, Said, open};
 
 /// How often machines that nobody claimed are removed.
@@ -46,10 +50,11 @@ pub(crate) async fn run(state_dir: &Path, args: ServeArgs) -> anyhow::Result<u8>
     let ports = [port(&register)?, port(&ak)?, port(&kbs)?];
     let endpoints = endpoints(&args, ports, ca)?;
 
+    let pins = pins(state_dir, &args.pins)?;
     let signer = signer::open(state_dir)?;
     let counts = ["register", "ak", "kbs"].map(Counts::new);
     let signing = (signer, counts.clone());
-    let routers = compose::routers(state_dir, &store, &clock, &args, &endpoints, signing)?;
+    let routers = compose::routers(state_dir, &store, &clock, (&args, pins), &endpoints, signing)?;
     let listeners = [(register, routers.register), (ak, routers.ak), (kbs, routers.kbs)];
     for ((listener, router), counts) in listeners.into_iter().zip(&counts) {
         let server = Server::new(transport.clone(), router).counted_by(counts);
@@ -57,7 +62,7 @@ pub(crate) async fn run(state_dir: &Path, args: ServeArgs) -> anyhow::Result<u8>
     }
     tasks.spawn(expire(store, clock, args.unclaimed_seconds(), shutdown));
     endpoints.write(state_dir)?;
-    said(&args)?.write(state_dir)?;
+    said(&args, pins)?.write(state_dir)?;
     tracing::info!(
         register = %endpoints.register,
         ak = %endpoints.ak,
@@ -96,12 +101,12 @@ pub(crate) fn found(
     };
     let endpoints = endpoints(args, ports, ca)?;
     endpoints.write(state_dir)?;
-    said(args)?.write(state_dir)?;
+    said(args, pins(state_dir, &args.pins)?)?.write(state_dir)?;
     Ok(endpoints)
 }
 
-/// Whom a server with these flags lets in.
-fn said(args: &ServeArgs) -> anyhow::Result<Said> {
+/// What a server with these flags demands of nodes.
+fn said(args: &ServeArgs, pins: Pins) -> anyhow::Result<Said> {
     let roots = args.ek_roots.as_ref().map(|path| {
         let text = std::fs::read(path).with_context(|| format!("read {}", path.display()))?;
         anyhow::Ok(Sha256Digest::of(text).to_string())
@@ -120,7 +125,10 @@ fn said(args: &ServeArgs) -> anyhow::Result<Said> {
             endorsement_keys: args.allow_ek.iter().map(ToString::to_string).collect(),
             endorsement_roots: roots.transpose()?,
         },
-        pcrs: args.pcrs.iter().copied().collect(),
+        pcrs: match pins {
+            Pins::Exactly(pinned) => pinned.iter().collect(),
+            Pins::Predicted => BTreeSet::new(),
+        },
     })
 }
 

@@ -111,7 +111,7 @@ fn a_bundle_of_the_right_key_is_approved_with_its_end() {
     let state = str(&signed.state);
     let shown = json(&["--state-dir", state, "image", "show", "os"]);
     assert_eq!(shown["pcrs"], verified["pcrs"]);
-    let sooner = json(&signed.approve(&[&flags[..], &["--for-hours", "1"]].concat()));
+    let sooner = json(&signed.approve(&[&flags[..], &["--for", "1h"]].concat()));
     assert_ne!(sooner["expires_at"], FAR, "what ends first ends the approval");
 }
 

@@ -10,7 +10,7 @@ use tec_core::testing::sample;
 use tec_support::SystemEntropy;
 use tempfile::TempDir;
 
-use crate::world::{json, refused, str};
+use crate::world::{json, refused, str, text};
 
 #[test]
 fn a_tpm_is_readmitted_once_for_each_time_that_it_attested() {
@@ -58,7 +58,11 @@ fn a_machine_is_quarantined_released_and_retired_for_good() {
     assert_eq!(stands(), "quarantined");
     verb("release");
     assert_eq!(stands(), "unclaimed");
-    verb("retire");
+    let retire = ["--state-dir", state, "machine", "retire", &id];
+    refused(&retire, 1, "cannot ask for confirmation");
+    json(&[&retire[..], &["--dry-run"]].concat());
+    assert_eq!(stands(), "unclaimed", "nobody agreed");
+    json(&[&retire[..], &["--yes"]].concat());
     assert_eq!(stands(), "retired");
     for late in ["release", "quarantine"] {
         refused(&["--state-dir", state, "machine", late, &id], 1, "error TEC-A403");
@@ -96,7 +100,7 @@ fn a_machine_has_a_name_that_no_other_one_has_until_it_is_removed() {
     let taken = ["--state-dir", state, "machine", "name", &ids[1], "worker-1"];
     refused(&taken, 1, "cannot name machine");
     run(&["name", &ids[1], "old"]);
-    run(&["remove", &ids[0]]);
+    run(&["remove", &ids[0], "--yes"]);
     run(&["name", &ids[1], "worker-1"]);
     assert_eq!(name(&ids[1]), "worker-1");
 }
@@ -128,4 +132,52 @@ fn the_admin_says_which_form_the_disk_key_of_a_machine_has() {
             serde_json::from_slice(resource.expose("count its characters")).unwrap();
         assert_eq!(resource["key"].as_str().unwrap().len(), characters);
     }
+}
+
+const OTHER: &str = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
+
+#[test]
+fn lists_come_in_every_form_and_audit_lines_newest_first() {
+    let dir = TempDir::new().unwrap();
+    let directory = dir.path().join("state");
+    let store = Store::open(&directory, &SystemEntropy).unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    for number in [1, 2] {
+        let mut machine = sample::machine(number);
+        if number == 2 {
+            machine.id = OTHER.parse().unwrap();
+        }
+        let created = store.create(&machine, UnclaimedLimit::Unlimited);
+        runtime.block_on(created).unwrap();
+    }
+    drop(store);
+    let state = str(&directory);
+    let words = |more: &[&'static str]| -> Vec<&str> {
+        let start = ["--state-dir", state];
+        start.iter().chain(more).copied().collect()
+    };
+    let id = sample::machine_id(1).to_string();
+    let names = text(&words(&["-o", "name", "machine", "list"]));
+    assert_eq!(names.lines().count(), 2);
+    assert!(names.lines().any(|line| line == id), "{names}");
+    let yaml = text(&words(&["-o", "yaml", "machine", "list"]));
+    assert!(yaml.contains(&format!("id: {id}")), "{yaml}");
+    assert!(text(&words(&["machine", "list"])).starts_with("MACHINE "));
+    assert_eq!(text(&words(&["-o", "name", "image", "list"])), "", "nothing has no name");
+    refused(&words(&["-o", "name", "status"]), 1, "-o name is for lists");
+
+    let prefix = &id[..id.len() - 2];
+    for verb in ["quarantine", "release"] {
+        json(&["--state-dir", state, "machine", verb, prefix]);
+    }
+    let actions = |more: &[&'static str]| {
+        let listed = json(&words(&[&["audit", "list"], more].concat()));
+        let lines = listed.as_array().unwrap().clone();
+        lines.iter().map(|line| line["event"]["action"].to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(actions(&[]), [r#""machine-released""#, r#""machine-quarantined""#]);
+    assert_eq!(actions(&["--limit", "1"]), [r#""machine-released""#]);
+    assert_eq!(actions(&["--action", "machine-quarantined"]), [r#""machine-quarantined""#]);
+    assert_eq!(actions(&["--since", "1h"]).len(), 2);
+    assert!(actions(&["--machine", "00000000-0000-4000-8000-0000000000ff"]).is_empty());
 }

@@ -148,7 +148,7 @@ fn a_reference_is_told_from_a_path() {
 #[test]
 fn a_kubeconfig_that_is_missing_is_named_once() {
     let output = Command::new(env!("CARGO_BIN_EXE_tec"))
-        .args(["kube", "status"])
+        .args(["--namespace", "tec", "status"])
         .env("KUBECONFIG", "/nowhere/config")
         .output()
         .unwrap();

@@ -99,7 +99,7 @@ const FAMILIES: [Family; 12] = [
     Family {
         letter: 'B',
         title: "Bootstrap of nodes: init, join, recovery",
-        look: "`tec init` shows the node's own log to whoever has its secret; for all else read the \
+        look: "`tec node init` shows the node's own log to whoever has its secret; for all else read the \
                journal of `bootstrapper` on the node, and the log of `join-service`.",
     },
     Family {

@@ -58,6 +58,20 @@ const COREDNS: Program = Program {
     takes: "three minutes",
 };
 
+/// Reads the pages for words that the project avoids. The module has moved from errata-ai.
+const VALE: Program = Program {
+    name: "vale",
+    module: "github.com/vale-cli/vale/v3/cmd/vale@v3.21.0",
+    built: "vale",
+    linker: "-s -w",
+    takes: "two minutes",
+};
+
+/// Builds Vale if it is not there yet.
+pub(super) fn ensure_vale(tools: &Tools) -> Result<()> {
+    install(tools, &VALE)
+}
+
 /// Builds CoreDNS if it is not there yet.
 pub(super) fn ensure_coredns(tools: &Tools) -> Result<()> {
     install(tools, &COREDNS)

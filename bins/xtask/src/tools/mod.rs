@@ -17,6 +17,7 @@
 //!     musl-arm64/                    headers of musl, to compile C for arm64
 //!     etcd/etcd                      etcd as kubeadm wants it, from its Go module
 //!     bin/otelcol                    the OpenTelemetry Collector, from its Go modules
+//!     bin/mdbook, lychee, vale       for the documentation: from crates, the Python index and Go
 //!     opensearch/                    OpenSearch with its security plugin, from Maven Central
 //!     stamps/                        one file per finished tool
 //!     tmp/                           work in progress, never looked at by anybody else
@@ -38,6 +39,7 @@ pub(crate) mod musl;
 mod node;
 mod packaged;
 mod pypi;
+mod site;
 pub(crate) mod targets;
 
 use std::collections::BTreeSet;
@@ -118,11 +120,7 @@ pub(crate) fn locate() -> Result<Tools> {
 pub(crate) fn ensure() -> Result<Tools> {
     term::step("tools");
     let tools = locate()?;
-    for dir in ["bin", "stamps", "tmp"] {
-        let dir = tools.cache.join(dir);
-        fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
-    }
-    let _one_at_a_time = lock(&tools.cache)?;
+    let _one_at_a_time = prepare(&tools)?;
     let mut apt = apt::Apt::default();
     apt::ensure_packages(&mut apt, &apt::BASE)?;
     go::ensure(&tools)?;
@@ -173,6 +171,19 @@ pub(crate) fn ensure_nodes(tools: &Tools) -> Result<()> {
     node::ensure(tools, &mut apt)?;
     term::success("all of them are in place");
     Ok(())
+}
+
+/// Sets up what builds the documentation site and checks its links and words.
+pub(crate) fn ensure_docs(tools: &Tools) -> Result<()> {
+    term::step("tools for documentation");
+    let _one_at_a_time = prepare(tools)?;
+    site::ensure(tools)
+}
+
+/// Sets up what reads the words of the pages.
+pub(crate) fn ensure_vale(tools: &Tools) -> Result<()> {
+    let _one_at_a_time = prepare(tools)?;
+    site::ensure_vale(tools)
 }
 
 /// Sets up what the tests on a Kubernetes API server take beside the rest.
@@ -297,6 +308,15 @@ pub(crate) fn run(args: &Args, suites: &BTreeSet<&str>) -> Result<()> {
         term::out(&format!("{name:<20} {there}"));
     }
     Ok(())
+}
+
+/// Makes the folders of the cache, and keeps other runs out of it.
+fn prepare(tools: &Tools) -> Result<File> {
+    for dir in ["bin", "stamps", "tmp"] {
+        let dir = tools.cache.join(dir);
+        fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    }
+    lock(&tools.cache)
 }
 
 /// Two runs at once must not build the same tool; the lock ends with this process at the latest.

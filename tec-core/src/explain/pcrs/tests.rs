@@ -64,7 +64,7 @@ fn the_image_with_the_fewest_differing_components_is_compared() {
     assert_eq!(told.closest.as_ref().unwrap().to_string(), "new");
     assert_eq!(told.pcr, PCR4);
     assert_eq!(told.others, []);
-    assert_eq!(told.summary(), "PCR 4: Pcr4Vmlinuz (boot/kernel 2) differs");
+    assert_eq!(told.summary(), "PCR 4: kernel (boot/kernel 2) differs");
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn each_register_that_differs_is_told_with_its_component() {
     assert_eq!((told.pcr, other.pcr, other.events.len()), (PCR4, PCR14, 1));
     assert_eq!(
         told.summary(),
-        "PCR 4: Pcr4Vmlinuz (boot/kernel 2) was not measured; PCR 14: Pcr14MokList (boot/list 2) \
+        "PCR 4: kernel (boot/kernel 2) was not measured; PCR 14: machine owner keys (boot/list 2) \
          differs"
     );
     let json = serde_json::to_value(&told).unwrap();
@@ -91,7 +91,7 @@ fn registers_that_do_not_occur_together_are_told_one_by_one() {
     assert_eq!(told.pcr, PCR14, "PCR 4 is that of the closest image");
     assert_eq!(
         told.summary(),
-        "PCR 14: Pcr14MokList (boot/list 1) differs; PCR 4 of old, PCR 14 of new do not occur \
+        "PCR 14: machine owner keys (boot/list 1) differs; PCR 4 of old, PCR 14 of new do not occur \
          together"
     );
 }
@@ -104,7 +104,7 @@ fn a_component_of_an_image_that_ended_is_told_as_such() {
     let told = refused(&boot(&chain), &[image("new", NEW), old.clone()]);
     assert_eq!(
         told.summary(),
-        "PCR 4: Pcr4Vmlinuz (boot/kernel 2) is that of old, whose approval ended"
+        "PCR 4: kernel (boot/kernel 2) is that of old, whose approval expired or was revoked"
     );
     let told = refused(&boot(OLD), &[image("new", NEW), old]);
     assert_eq!(told.closest.as_ref().unwrap().to_string(), "old");
@@ -116,14 +116,14 @@ fn what_was_measured_besides_or_not_at_all_is_told() {
     let images = [image("old", OLD)];
     let twice = [OLD[0], OLD[1], OLD[1], OLD[2]];
     let told = refused(&boot(&twice), &images);
-    assert_eq!(told.summary(), "PCR 4: Pcr4Vmlinuz was measured besides");
+    assert_eq!(told.summary(), "PCR 4: kernel was measured in addition");
     let stranger = [OLD[0], (PCR4, "", "driver"), OLD[1], OLD[2]];
     let told = refused(&boot(&stranger), &images);
-    assert!(told.summary().contains("that no image has"));
+    assert!(told.summary().contains("that is in no image"));
     assert!(told.events.iter().all(|event| event.expected.is_none()));
     let without = [OLD[0], OLD[2]];
     let told = refused(&boot(&without), &images);
-    assert_eq!(told.summary(), "PCR 4: Pcr4Vmlinuz (boot/kernel 1) was not measured");
+    assert_eq!(told.summary(), "PCR 4: kernel (boot/kernel 1) was not measured");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `bootstrap-demo`: a cluster of three nodes from `tec init` to renewed certificates, with real
+//! `bootstrap-demo`: a cluster of three nodes from `tec node init` to renewed certificates, with real
 //! kubeadm, kubelets and pods, in namespaces of this machine, as root. See `cargo xtask bootstrap-demo`.
 //!
 //! ```text

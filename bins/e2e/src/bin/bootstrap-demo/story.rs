@@ -112,7 +112,7 @@ fn init(stage: &Stage<'_>, first: &Host, key: &str) -> anyhow::Result<()> {
     let id = stage.admin.init(&first.address, key)?;
     ended(first, process, 0)?;
     stage.say(&format!(
-        "tec init made cluster {id} of n1: kubeadm's preflight passed and init ran, the disk was \
+        "tec node init made cluster {id} of n1: kubeadm's preflight passed and init ran, the disk was \
          re-keyed, PCR 15 extended"
     ))?;
     certificates::live_short(first)?;

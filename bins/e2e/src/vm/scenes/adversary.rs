@@ -194,17 +194,17 @@ impl Stage {
         self.approve("update", update)?;
         one.install(update)?;
         one.boot()?.opened()?;
-        self.anchor.tec(&["image", "revoke", "current"])?;
+        self.anchor.tec(&["image", "revoke", "current", "--yes"])?;
         one.install(old)?;
         let what = "an older kernel after its revocation";
-        let row = self.refused_boot(one, id, what, "approval ended");
+        let row = self.refused_boot(one, id, what, "approval expired or was revoked");
         one.install(update)?;
         row
     }
 
     fn deleted(&self, one: &mut Node, id: MachineId) -> anyhow::Result<Row> {
         let id = id.to_string();
-        self.anchor.tec(&["machine", "remove", &id])?;
+        self.anchor.tec(&["machine", "remove", &id, "--yes"])?;
         let boot = one.boot()?;
         let Ended::Refused(code) = boot.ended()? else {
             bail!("a deleted machine: {:?}", boot.ended()?)

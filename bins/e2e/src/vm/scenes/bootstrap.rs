@@ -46,7 +46,7 @@ impl Stage {
         )?;
         ensure!(console.contains(MADE), "the disk was not made: {console}");
         let key = key_of(&console)?;
-        let id = story.works("tec init: the disk gets the key of the cluster", || {
+        let id = story.works("tec node init: the disk gets the key of the cluster", || {
             admin.init(&one.init, &key)
         })?;
         running.cut();
@@ -68,7 +68,7 @@ impl Stage {
             ensure!(refused.to_string().contains("TEC-B412"), "{refused:#}");
             Ok(())
         })?;
-        story.works("tec recover: the disk is open, and the node a member again", || {
+        story.works("tec node recover: the disk is open, and the node a member again", || {
             admin.recover(&one.recover, &key)?;
             running.wait_for_console(MEMBER, LIMIT)
         })?;

@@ -51,7 +51,7 @@ impl Stage {
                 boot_until(&mut plane, &[SERVED])
             })?;
         let way = Way { port: tickets, key: key_of(&console)? };
-        story.works("tec init: it is the control plane, and serves tickets", || {
+        story.works("tec node init: it is the control plane, and serves tickets", || {
             admin.init(&format!("127.0.0.1:{init}"), &way.key)?;
             running.wait_for_console("tickets are served", Duration::from_mins(5))
         })?;

@@ -45,6 +45,7 @@ impl Stage {
             let mut words = vec!["migrate", verb];
             let way = cluster.as_target()?;
             words.extend(way.iter().map(String::as_str));
+            words.extend((verb == "retire").then_some("--yes"));
             anchor.tec(&words)
         };
         story.works("everything is copied, and proven to be there", || {

@@ -50,8 +50,8 @@ impl Stage {
             })?;
         }
         story.works("the old image is revoked, and what lay between", || {
-            self.anchor.tec(&["image", "revoke", "before"])?;
-            self.anchor.tec(&["image", "revoke", "between"]).map(drop)
+            self.anchor.tec(&["image", "revoke", "before", "--yes"])?;
+            self.anchor.tec(&["image", "revoke", "between", "--yes"]).map(drop)
         })?;
         let refused = || Ended::Refused("TEC-A412".to_owned());
         for (what, image) in [

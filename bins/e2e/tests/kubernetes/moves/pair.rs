@@ -128,7 +128,7 @@ impl Pair {
     pub(crate) fn command_to(&self, target: &Place, verb: &str, more: &[&str]) -> Command {
         let mut command = Command::new(own_program("tec").unwrap());
         command.args(["--output=json", "--log=warn", "--state-dir=/nonexistent"]);
-        command.args(["migrate", verb]);
+        command.args(["migrate", verb]).args((verb == "retire").then_some("--yes"));
         command.args(self.source.flags("from")).args(target.flags("to"));
         command.args(more);
         command

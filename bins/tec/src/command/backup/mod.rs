@@ -1,4 +1,4 @@
-//! `tec backup` and `tec restore`: the trust of an anchor in one sealed file.
+//! `tec backup`: the trust of an anchor in one sealed file.
 
 mod restore;
 
@@ -23,7 +23,7 @@ use tec_support::exit::{CodedError, OK};
 use tec_support::files::write_private;
 use tec_support::{SystemClock, SystemEntropy};
 
-pub(crate) use self::restore::{RestoreArgs, restore};
+use self::restore::{RestoreArgs, restore};
 use super::coded;
 use crate::output::Output;
 use crate::state::open_existing;
@@ -37,29 +37,31 @@ const DOCUMENTS: [&str; 3] = ["ca.key", "ca.pem", "token-signer.pem"];
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BackupCommand {
-    /// Make the key that opens backups, and print what they are sealed for. Keep it elsewhere.
+    /// Create the key that opens backups, and print its recipient. Keep the key elsewhere.
     Key {
         /// File for the key.
         file: PathBuf,
     },
-    /// Write a backup; the server may run.
+    /// Create a backup; the server may run.
     Create {
-        /// Whom it is sealed for, as `tec backup key` printed it.
+        /// Recipient, as `tec backup key` printed it.
         #[arg(long)]
         recipient: Recipient,
-        /// Give the authority up to the anchor that restores this backup, and only serve from now on:
-        /// a file with what `tec --output json restore` of an earlier backup printed there.
+        /// Give up the authority to the anchor that restores this backup, and only serve from now on.
+        /// The file holds what `tec -o json backup restore` of an earlier backup printed there.
         #[arg(long, value_name = "FILE")]
         give_up_to: Option<PathBuf>,
         /// File for the backup.
         file: PathBuf,
     },
+    /// Restore a backup into the state directory.
+    Restore(RestoreArgs),
 }
 
 pub(crate) async fn backup(
     state_dir: &Path,
     command: BackupCommand,
-    output: Output,
+    output: &Output,
 ) -> anyhow::Result<u8> {
     match command {
         BackupCommand::Key { file } => key(&file, output),
@@ -67,11 +69,12 @@ pub(crate) async fn backup(
             let way = (recipient, give_up_to.as_deref());
             create(state_dir, way, &file, output).await
         }
+        BackupCommand::Restore(args) => restore(state_dir, args, output).await,
     }
 }
 
-fn key(file: &Path, output: Output) -> anyhow::Result<u8> {
-    anyhow::ensure!(!file.exists(), "{} is there already", file.display());
+fn key(file: &Path, output: &Output) -> anyhow::Result<u8> {
+    anyhow::ensure!(!file.exists(), "{} exists already", file.display());
     let identity = Identity::generate(&SystemEntropy);
     let text = identity.to_text();
     write_private(file, text.expose("write it to its file"))
@@ -102,7 +105,7 @@ async fn create(
     state_dir: &Path,
     (recipient, give_up_to): (Recipient, Option<&Path>),
     file: &Path,
-    output: Output,
+    output: &Output,
 ) -> anyhow::Result<u8> {
     let store = open_existing(state_dir)?;
     let signer = signer(state_dir)?;

@@ -1,4 +1,4 @@
-//! `tec restore`.
+//! `tec backup restore`.
 
 use std::fs;
 use std::fs::File;
@@ -32,10 +32,10 @@ pub(crate) struct RestoreArgs {
     /// File with the key that opens it.
     #[arg(long, value_name = "FILE")]
     identity: PathBuf,
-    /// Who must have signed it, as `tec backup create` printed it.
+    /// Signer of the backup, as `tec backup create` printed it.
     #[arg(long)]
     signer: SignerKey,
-    /// Take the authority at once. If the anchor that made the backup still runs, there are two.
+    /// Take the authority immediately. If the anchor that made the backup still runs, there are two.
     #[arg(long)]
     dangerous_source_is_gone: bool,
 }
@@ -53,7 +53,7 @@ fn reader(args: &RestoreArgs) -> anyhow::Result<TransferReader<BufReader<File>>>
 pub(crate) async fn restore(
     state_dir: &Path,
     args: RestoreArgs,
-    output: Output,
+    output: &Output,
 ) -> anyhow::Result<u8> {
     // All of it is read once before anything is written.
     let mut whole = reader(&args)?;

@@ -15,6 +15,7 @@ use tec_support::exit::{FAILED, NOT_READY, OK};
 
 use super::walk::Seen;
 use super::{CheckArgs, walk};
+use crate::args::Access;
 use crate::kube;
 use crate::output::{Check, Output, table};
 use crate::state::{Endpoints, open_existing};
@@ -30,8 +31,9 @@ struct Report {
 
 pub(super) async fn check(
     state_dir: &Path,
+    access: Option<&Access>,
     args: &CheckArgs,
-    output: Output,
+    output: &Output,
 ) -> anyhow::Result<u8> {
     let config = match &args.ignition {
         Some(path) => std::fs::read(path).with_context(|| format!("read {}", path.display()))?,
@@ -41,7 +43,7 @@ pub(super) async fn check(
     let began = SystemClock.now();
     let seen = walk::walk(&config).await;
     forget(state_dir, &seen, began).await;
-    let images = images(state_dir, args).await?;
+    let images = images(state_dir, access).await?;
     let all_ok = |checks: &[Check]| checks.iter().all(|check| check.ok);
     let (reached, approved) = (all_ok(&seen.checks), all_ok(&images));
     let report = Report { ok: reached && approved, nodes: seen.checks, images };
@@ -82,9 +84,9 @@ async fn forget(state_dir: &Path, seen: &Seen, began: Timestamp) {
     }
 }
 
-async fn images(state_dir: &Path, args: &CheckArgs) -> anyhow::Result<Vec<Check>> {
-    let images = if let Some(access) = args.place.access() {
-        let (images, lagging) = kube::approvals(&access).await?;
+async fn images(state_dir: &Path, access: Option<&Access>) -> anyhow::Result<Vec<Check>> {
+    let images = if let Some(access) = access {
+        let (images, lagging) = kube::approvals(access).await?;
         if let Some(target) = lagging {
             let what = anyhow::anyhow!("{target} does not hold what it should yet");
             return Ok(vec![Check::of("reference values", Err(what))]);

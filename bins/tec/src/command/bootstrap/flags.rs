@@ -225,7 +225,7 @@ mod tests {
     }
 
     fn given(words: &[&str]) -> Given {
-        let words = ["tec", "init", "--namespace", "n"].iter().chain(words);
+        let words = ["tec", "init"].iter().chain(words);
         match Cli::parse_from(words).command {
             BootstrapCommand::Init { given, .. } => given,
             other @ BootstrapCommand::Check(_) => panic!("{other:?}"),

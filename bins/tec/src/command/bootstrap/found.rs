@@ -37,9 +37,9 @@ use tec_support::{SystemEntropy, endpoint};
 use self::operator::ROOTS;
 use super::InstallArgs;
 use super::flags::{self, Given};
+use crate::args::Access;
 use crate::command::image::approve_plain;
 use crate::kube::access::{Cluster, coded};
-use crate::kube::cli::Access;
 use crate::kube::ignition::registration_token;
 use crate::output::Output;
 use crate::serve::args::{Approval, ServeArgs};
@@ -75,7 +75,7 @@ pub(crate) async fn found(
     access: &Access,
     wanted: Wanted<'_>,
     images: &[(ImageName, PathBuf)],
-    output: Output,
+    output: &Output,
 ) -> anyhow::Result<u8> {
     flags::check(wanted.given)?;
     let args = wanted.args;

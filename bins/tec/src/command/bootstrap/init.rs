@@ -35,7 +35,7 @@ pub(super) async fn init(
     args: &ServeArgs,
     settings: Settings,
     images: &[(ImageName, PathBuf)],
-    output: Output,
+    output: &Output,
 ) -> anyhow::Result<u8> {
     let addresses = args.addresses();
     let fixed = addresses.iter().all(|address| address.port() != 0);

@@ -19,7 +19,7 @@ use tec_core::id::ImageName;
 use self::check::check;
 use self::flags::Given;
 use self::init::init;
-use crate::kube::cli::Access;
+use crate::args::Access;
 use crate::output::Output;
 use crate::serve::args::ServeArgs;
 
@@ -41,8 +41,6 @@ pub(crate) enum BootstrapCommand {
         /// namespace also a reference with its digest, which the operator measures.
         #[arg(long = "image", value_name = "NAME=PATH", value_parser = named_image)]
         images: Vec<(ImageName, PathBuf)>,
-        #[command(flatten)]
-        place: PlaceArgs,
     },
     /// Look at the anchor as a node does before the first one boots. Ends with 1 if a node could not
     /// register or fetch a key, and with 3 if only an approval is missing.
@@ -54,17 +52,17 @@ pub(crate) enum BootstrapCommand {
 pub(crate) struct InstallArgs {
     /// Image to run in place of the release's own; may be repeated. NAME is one of operator,
     /// key-broker-service, kbs-guard, registration-server, attestation-key-register, compute-pcrs
-    #[arg(long = "operator-image", value_name = "NAME=IMAGE", requires = "namespace")]
+    #[arg(long = "operator-image", value_name = "NAME=IMAGE")]
     #[arg(value_parser = flags::component_image)]
     operator_image: Vec<(String, String)>,
     /// Secret of the namespace with which images are pulled; may be repeated
-    #[arg(long, value_name = "NAME", requires = "namespace")]
+    #[arg(long, value_name = "NAME")]
     pull_secret: Vec<String>,
     /// Leave the users of pods to the platform, as OpenShift needs it
-    #[arg(long, requires = "namespace")]
+    #[arg(long)]
     assigned_pod_user: bool,
     /// Create ClusterRoles with which people may see or change the custom resources
-    #[arg(long, requires = "namespace")]
+    #[arg(long)]
     user_roles: bool,
 }
 
@@ -74,50 +72,23 @@ pub(crate) struct CheckArgs {
     /// The installer's config, as `init` printed it; that of the state directory where not given.
     #[arg(long, value_name = "FILE")]
     ignition: Option<PathBuf>,
-    #[command(flatten)]
-    place: PlaceArgs,
-}
-
-/// Where the anchor is: on the state directory, unless a namespace is given.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct PlaceArgs {
-    /// Namespace of the anchor, where it is on Kubernetes.
-    #[arg(long)]
-    namespace: Option<String>,
-    /// Context of the kubeconfig; the current one where not given.
-    #[arg(long, requires = "namespace")]
-    context: Option<String>,
-    /// The kubeconfig; that of KUBECONFIG or of the home directory where not given.
-    #[arg(long, requires = "namespace")]
-    kubeconfig: Option<PathBuf>,
-}
-
-impl PlaceArgs {
-    /// The namespace, if one is given.
-    fn access(&self) -> Option<Access> {
-        self.namespace.as_ref()?;
-        Some(Access {
-            namespace: self.namespace.clone(),
-            context: self.context.clone(),
-            kubeconfig: self.kubeconfig.clone(),
-        })
-    }
 }
 
 pub(crate) async fn bootstrap(
     state_dir: &Path,
+    access: Option<&Access>,
     command: BootstrapCommand,
-    output: Output,
+    output: &Output,
 ) -> anyhow::Result<u8> {
     match command {
-        BootstrapCommand::Init { given, install, serve, images, place } => match place.access() {
+        BootstrapCommand::Init { given, install, serve, images } => match access {
             Some(access) => {
                 let wanted = found::Wanted { args: &serve, given: &given, install: &install };
-                found::found(&access, wanted, &images, output).await
+                found::found(access, wanted, &images, output).await
             }
             None => init(state_dir, &serve, given.into_settings(), &images, output).await,
         },
-        BootstrapCommand::Check(args) => check(state_dir, &args, output).await,
+        BootstrapCommand::Check(args) => check(state_dir, access, &args, output).await,
     }
 }
 

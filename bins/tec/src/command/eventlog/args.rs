@@ -10,39 +10,36 @@ use tec_support::pins::parse_pcr;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum EventlogCommand {
-    /// Show the events of a log and the values that it folds to.
+    /// Show the events of a log and the PCR values that it replays to.
     Show {
-        /// The log.
+        /// Event log.
         log_file: PathBuf,
-    },
-    /// Show the values that a log folds to.
-    Replay {
-        /// The log.
-        log_file: PathBuf,
-        /// Bank; all that the log has if not given.
+        /// Bank of the values (default: all banks of the log).
         #[arg(long, value_enum)]
         bank: Option<BankName>,
+        /// Only the PCR values.
+        #[arg(long)]
+        values_only: bool,
     },
-    /// Say which registers of a TPM the log explains, and show their events.
+    /// Verify a log against PCR values, and show the events of the PCRs that it explains.
     Verify {
-        /// The log.
+        /// Event log.
         log_file: PathBuf,
-        /// Values of the registers in the SHA-256 bank, as tpm2_pcrread prints them. They are
-        /// believed, so they must come from this machine's TPM or from a verified quote.
+        /// PCR values of the SHA-256 bank, as tpm2_pcrread prints them. They must come from the TPM of
+        /// this machine or from a verified quote.
         #[arg(long, value_name = "FILE")]
         values: PathBuf,
-        /// Register that the log must explain; may be given several times. Those that the log
-        /// extends if not given.
+        /// PCR that the log must explain; repeatable (default: all that the log extends).
         #[arg(long = "pcr", value_name = "INDEX", value_parser = parse_pcr)]
         pcrs: Vec<PcrIndex>,
     },
-    /// Compare two logs, register by register.
+    /// Compare two logs, PCR by PCR.
     Diff {
-        /// The first log.
+        /// First event log.
         before: PathBuf,
-        /// The second log.
+        /// Second event log.
         after: PathBuf,
-        /// Bank whose digests are compared.
+        /// Bank of the digests.
         #[arg(long, value_enum, default_value_t = BankName::Sha256)]
         bank: BankName,
     },

@@ -16,16 +16,17 @@ pub(crate) use self::args::{BankName, EventlogCommand};
 use super::input::log_bytes;
 use crate::output::Output;
 
-pub(crate) fn eventlog(command: EventlogCommand, output: Output) -> anyhow::Result<u8> {
+pub(crate) fn eventlog(command: EventlogCommand, output: &Output) -> anyhow::Result<u8> {
     match command {
-        EventlogCommand::Show { log_file } => {
+        EventlogCommand::Show { log_file, bank, values_only } => {
             let bytes = log_bytes(&log_file)?;
-            output.print(&LogView::new(&parse(&bytes, &log_file)?), LogView::table)?;
-        }
-        EventlogCommand::Replay { log_file, bank } => {
-            let bytes = log_bytes(&log_file)?;
-            let values = replay(&parse(&bytes, &log_file)?, bank)?;
-            output.print(&values, values_text)?;
+            let log = parse(&bytes, &log_file)?;
+            let view = view(&log, bank)?;
+            if values_only {
+                output.print(&view.replay, values_text)?;
+            } else {
+                output.print(&view, LogView::table)?;
+            }
         }
         EventlogCommand::Verify { log_file, values, pcrs } => {
             let bytes = log_bytes(&log_file)?;
@@ -41,20 +42,20 @@ pub(crate) fn eventlog(command: EventlogCommand, output: Output) -> anyhow::Resu
 }
 
 fn parse<'a>(bytes: &'a [u8], path: &Path) -> anyhow::Result<EventLog<'a>> {
-    EventLog::parse(bytes).with_context(|| format!("{} is no event log", path.display()))
+    EventLog::parse(bytes).with_context(|| format!("{} is not an event log", path.display()))
 }
 
 /// Per bank and register that is extended, its value.
 type Values = BTreeMap<&'static str, BTreeMap<PcrIndex, String>>;
 
-/// One bank, which the log must have, or all that can be replayed.
-fn replay(log: &EventLog<'_>, bank: Option<BankName>) -> anyhow::Result<Values> {
+/// With the values of one bank, which the log must have, or of all that can be replayed.
+fn view(log: &EventLog<'_>, bank: Option<BankName>) -> anyhow::Result<LogView> {
     let mut view = LogView::new(log);
     if let Some(bank) = bank.map(Bank::from) {
         log.replay(bank)?;
         view.replay.retain(|name, _| *name == bank.as_str());
     }
-    Ok(view.replay)
+    Ok(view)
 }
 
 fn values_text(values: &Values) -> String {

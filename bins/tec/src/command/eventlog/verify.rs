@@ -38,7 +38,7 @@ pub(super) fn verify(
     log: EventLog<'_>,
     file: &Path,
     pcrs: &[PcrIndex],
-    output: Output,
+    output: &Output,
 ) -> anyhow::Result<u8> {
     let shown = file.display();
     let values =

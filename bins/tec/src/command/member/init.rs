@@ -1,4 +1,4 @@
-//! `tec init`: makes the first node of a cluster.
+//! `tec node init`: makes the first node of a cluster.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -67,7 +67,7 @@ struct Made {
     kubeconfig: Option<PathBuf>,
 }
 
-pub(crate) async fn init(args: InitArgs, output: Output) -> anyhow::Result<u8> {
+pub(crate) async fn init(args: InitArgs, output: &Output) -> anyhow::Result<u8> {
     let request = read(&args)?;
     if !args.dry_run.dry_run {
         ensure_writable(&args.kubeconfig)?;

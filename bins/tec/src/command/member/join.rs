@@ -1,4 +1,4 @@
-//! `tec join`: on a node, makes it a member of the cluster whose join services its platform names.
+//! `tec node join`: on a node, makes it a member of the cluster whose join services its platform names.
 
 use std::path::PathBuf;
 
@@ -37,7 +37,7 @@ struct Report {
 
 /// With `--dry-run`: 0 when it could join, 3 when only no join service answers, else 1. Else as
 /// `bootstrapper run`, which serves Init, too.
-pub(crate) async fn join(args: JoinArgs, output: Output) -> anyhow::Result<u8> {
+pub(crate) async fn join(args: JoinArgs, output: &Output) -> anyhow::Result<u8> {
     let settings = Settings::read(&args.config)?;
     // Components are fetched with it. Fails only when one is installed already, which is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();

@@ -1,4 +1,4 @@
-//! `tec recover`: opens the disks of nodes that booted again and whose cluster cannot.
+//! `tec node recover`: opens the disks of nodes that booted again and whose cluster cannot.
 
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ struct Tried {
 }
 
 /// Ends with 0 when the keys fit everywhere, 3 when some nodes only do not answer, else with 1.
-pub(crate) async fn recover(args: RecoverArgs, output: Output) -> anyhow::Result<u8> {
+pub(crate) async fn recover(args: RecoverArgs, output: &Output) -> anyhow::Result<u8> {
     let endpoint = args.trust.endpoint(Some(Sha256Digest::ZERO))?;
     let uris = args.keys.read()?;
     let mut all = Vec::new();

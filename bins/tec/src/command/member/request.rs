@@ -1,4 +1,4 @@
-//! What `tec init` asks a node for.
+//! What `tec node init` asks a node for.
 
 use tec_core::node::ticket::{Component, ComponentForm};
 use tec_core::secret::SecretBytes;

@@ -1,4 +1,4 @@
-//! `tec verify`: what a node proves, check by check.
+//! `tec node verify`: what a node proves, check by check.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -72,7 +72,7 @@ impl Report {
 
 /// Ends with 0 when every check passes, 1 when one does not, and 3 when nobody answers. Nothing is
 /// asked of the node, and nothing is sent to it.
-pub(crate) async fn verify(args: VerifyArgs, output: Output) -> anyhow::Result<u8> {
+pub(crate) async fn verify(args: VerifyArgs, output: &Output) -> anyhow::Result<u8> {
     let node = address(&args.node, PORT);
     let expected = args.trust.measurements(args.cluster)?;
     let mut report = Report::new(&node);

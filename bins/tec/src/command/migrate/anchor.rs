@@ -11,8 +11,8 @@ use tec_k8s::client::KubeRegistry;
 use tec_support::exit::CodedError;
 
 use super::super::coded;
+use crate::args::Access;
 use crate::kube;
-use crate::kube::cli::Access;
 use crate::state::{open, open_existing};
 
 /// The flags that name a namespace at one end. Clap takes names of flags as literals only.

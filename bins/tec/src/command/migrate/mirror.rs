@@ -16,7 +16,7 @@ use crate::output::Output;
 ///
 /// # Cancel safety
 /// As for a copy: may be dropped at any await.
-pub(super) async fn mirror(pair: &Pair, every: Duration, output: Output) -> anyhow::Result<u8> {
+pub(super) async fn mirror(pair: &Pair, every: Duration, output: &Output) -> anyhow::Result<u8> {
     let stopped = program::stopped()?;
     tokio::select! {
         () = stopped => Ok(OK),
@@ -24,7 +24,7 @@ pub(super) async fn mirror(pair: &Pair, every: Duration, output: Output) -> anyh
     }
 }
 
-async fn keep(pair: &Pair, every: Duration, output: Output) -> anyhow::Result<u8> {
+async fn keep(pair: &Pair, every: Duration, output: &Output) -> anyhow::Result<u8> {
     // One that cannot even begin is told at once.
     carry_out(pair, Goal::Copy).await?.tell(pair, Goal::Copy, output)?;
     loop {
@@ -41,7 +41,7 @@ async fn keep(pair: &Pair, every: Duration, output: Output) -> anyhow::Result<u8
 }
 
 /// One more copy; says whether there is to be another.
-async fn step(pair: &Pair, output: Output) -> anyhow::Result<bool> {
+async fn step(pair: &Pair, output: &Output) -> anyhow::Result<bool> {
     let records = pair.records().await?;
     if records.source.role() != Role::Active || records.target.role() != Role::Standby {
         return Ok(false);

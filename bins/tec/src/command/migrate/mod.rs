@@ -22,7 +22,8 @@ use self::anchor::{Anchor, FromArgs, ToArgs};
 use self::belonging::{Luggage, Stay};
 use self::report::{Done, Planned, Records, ended, outcome_word};
 use super::coded;
-use crate::args::DryRun;
+use crate::args::{Consent, DryRun};
+use crate::consent::consented;
 use crate::output::Output;
 
 /// Units that are copied in a second, unless told otherwise.
@@ -35,6 +36,10 @@ const AGAIN: Duration = Duration::from_millis(100);
 
 /// Seconds from one copy of a mirror to the next, unless told otherwise.
 const EVERY: NonZeroU32 = NonZeroU32::MIN.saturating_add(9);
+
+/// What it means to retire.
+const SHREDS: &str = "After a last proof that the target has every disk key, this anchor shreds its own. \
+                      This cannot be undone.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum MigrateCommand {
@@ -71,12 +76,12 @@ pub(crate) enum MigrateCommand {
         #[command(flatten)]
         dry_run: DryRun,
     },
-    /// Shred the keys of this anchor, after a last proof that the target has them. Keeps the audit log.
+    /// Shred the keys of this anchor, after a last proof that the target has them; keeps the audit log.
     Retire {
         #[command(flatten)]
         way: Way,
         #[command(flatten)]
-        dry_run: DryRun,
+        consent: Consent,
     },
     /// Show who has the authority.
     Status(Way),
@@ -100,8 +105,9 @@ pub(crate) struct Way {
 pub(crate) async fn migrate(
     state_dir: &Path,
     command: MigrateCommand,
-    output: Output,
+    output: &Output,
 ) -> anyhow::Result<u8> {
+    let mut consent = None;
     let (goal, way, dry_run) = match command {
         MigrateCommand::Plan(way) => {
             return plan(&Pair::open(state_dir, &way).await?, output).await;
@@ -117,14 +123,18 @@ pub(crate) async fn migrate(
         MigrateCommand::Verify(way) => (Goal::Verify, way, false),
         MigrateCommand::Cutover { way, dry_run } => (Goal::Cutover, way, dry_run.dry_run),
         MigrateCommand::Rollback { way, dry_run } => (Goal::Rollback, way, dry_run.dry_run),
-        MigrateCommand::Retire { way, dry_run } => (Goal::Retire, way, dry_run.dry_run),
+        MigrateCommand::Retire { way, consent: asked } => {
+            consent = Some(asked);
+            (Goal::Retire, way, asked.dry_run.dry_run)
+        }
     };
     let pair = Pair::open(state_dir, &way).await?;
     if dry_run {
         return plan(&pair, output).await;
     }
-    if goal == Goal::Retire {
+    if let Some(consent) = consent {
         pair.target.is_published().await?;
+        consented(&[SHREDS.to_owned()], consent)?;
     }
     let ended = carry_out(&pair, goal).await?;
     let target = &ended.done.records.target;
@@ -221,12 +231,12 @@ impl Pair {
     }
 }
 
-async fn status(pair: &Pair, output: Output) -> anyhow::Result<u8> {
+async fn status(pair: &Pair, output: &Output) -> anyhow::Result<u8> {
     output.print(&pair.records().await?, Records::text)?;
     Ok(OK)
 }
 
-async fn plan(pair: &Pair, output: Output) -> anyhow::Result<u8> {
+async fn plan(pair: &Pair, output: &Output) -> anyhow::Result<u8> {
     let copy = migrate::compare(pair.source.port(), pair.target.port()).await;
     let copy = copy.map_err(coded(pair.target.unavailable(), "compare both anchors"))?;
     let luggage = pair.luggage().await?;
@@ -253,7 +263,7 @@ impl Ended {
         self.outcome == MigrateOutcome::Reached
     }
 
-    fn tell(self, pair: &Pair, goal: Goal, output: Output) -> anyhow::Result<u8> {
+    fn tell(self, pair: &Pair, goal: Goal, output: &Output) -> anyhow::Result<u8> {
         output.print(&self.done, Done::text)?;
         let unavailable = pair.target.unavailable();
         let code = ended(self.outcome, &self.done, (self.error, unavailable))?;

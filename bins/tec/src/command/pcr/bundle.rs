@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use serde::Serialize;
 use tec_core::ak::{Fingerprint, PublicKey};
 use tec_core::code::Code;
@@ -21,6 +21,7 @@ use tec_tpm::output::{
 
 use super::end;
 use crate::command::input;
+use crate::image::ProofArgs;
 use crate::output::Output;
 
 /// Largest file with a key or a signature that is read.
@@ -59,20 +60,6 @@ pub(crate) enum BundleCommand {
     },
 }
 
-/// What proves a bundle.
-#[derive(Debug, Args)]
-pub(crate) struct ProofArgs {
-    /// The signature of the bundle.
-    #[arg(long, value_name = "FILE", requires = "bundle")]
-    pub(crate) signature: Option<PathBuf>,
-    /// Public key that may have signed it, PEM; may be given several times.
-    #[arg(long = "key", value_name = "FILE", requires = "bundle")]
-    pub(crate) keys: Vec<PathBuf>,
-    /// Digest of the image that the bundle must be about: sha256:…
-    #[arg(long, value_name = "DIGEST", requires = "bundle")]
-    pub(crate) image_digest: Option<ImageReference>,
-}
-
 /// What was signed, and by whom.
 #[derive(Serialize)]
 struct Signed<'b> {
@@ -83,7 +70,7 @@ struct Signed<'b> {
     expected: &'b ExpectedPcrs,
 }
 
-pub(super) fn bundle(command: BundleCommand, output: Output) -> anyhow::Result<()> {
+pub(super) fn bundle(command: BundleCommand, output: &Output) -> anyhow::Result<()> {
     match command {
         BundleCommand::Sign { pcrs, image, key, expires, bundle, signature } => {
             let signed = ReferenceBundle::new(image, end(expires), input::label(&pcrs)?);
@@ -141,7 +128,7 @@ fn write(file: &Path, text: &str) -> anyhow::Result<()> {
     fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
-fn print(bundle: &ReferenceBundle, key: Fingerprint, output: Output) -> anyhow::Result<()> {
+fn print(bundle: &ReferenceBundle, key: Fingerprint, output: &Output) -> anyhow::Result<()> {
     let signed = Signed {
         image: &bundle.image,
         expires_at: bundle.expires_at,

@@ -23,7 +23,6 @@ use tec_tpm::output::{FleetReport, PredictionReport, ReferenceValues};
 
 pub(crate) use self::args::PcrCommand;
 use self::args::{Form, FormArgs};
-pub(crate) use self::bundle::ProofArgs;
 use super::input;
 use super::input::log_bytes;
 use crate::output::{Output, raw};
@@ -40,7 +39,7 @@ fn end(given: Option<Timestamp>) -> Timestamp {
 pub(crate) async fn pcr(
     state_dir: &Path,
     command: PcrCommand,
-    output: Output,
+    output: &Output,
 ) -> anyhow::Result<u8> {
     match command {
         PcrCommand::Compute { image, chain, machine, banks, form } => {
@@ -101,7 +100,7 @@ fn fleet(
     combined: &Combined,
     together: PcrSet,
     args: FormArgs,
-    output: Output,
+    output: &Output,
 ) -> anyhow::Result<()> {
     match args.form {
         Form::Report => output.print(&FleetReport::new(combined, together)?, FleetReport::text),
@@ -120,7 +119,7 @@ fn grouping(separate_loaders: bool, independent_mok: bool) -> Grouping {
     Grouping::new(loaders, mok_lists)
 }
 
-fn one_image(prediction: &Prediction, args: FormArgs, output: Output) -> anyhow::Result<()> {
+fn one_image(prediction: &Prediction, args: FormArgs, output: &Output) -> anyhow::Result<()> {
     let expected = &prediction.expected();
     let values = || expected.pcrs.iter().map(|pcr| (pcr.id, pcr.value)).collect();
     match args.form {

@@ -54,7 +54,7 @@ fn findings_text(findings: &[FindingView]) -> String {
 }
 
 /// Exit status 1 when something must not be deployed.
-pub(super) fn lint(args: &LintArgs, output: Output) -> anyhow::Result<u8> {
+pub(super) fn lint(args: &LintArgs, output: &Output) -> anyhow::Result<u8> {
     let mut views = Vec::new();
     let mut add = |file: &Path, findings: Vec<Finding>| {
         views.extend(findings.into_iter().map(|finding| FindingView::new(file, finding)));
@@ -111,13 +111,13 @@ impl From<Change> for ChangeView {
     }
 }
 
-pub(super) fn diff(before: &Path, after: &Path, output: Output) -> anyhow::Result<u8> {
+pub(super) fn diff(before: &Path, after: &Path, output: &Output) -> anyhow::Result<u8> {
     let changes = changes(&read(before)?, &read(after)?)
         .with_context(|| format!("compare {} with {}", before.display(), after.display()))?;
     print_changes(changes, output)
 }
 
-fn print_changes(changes: Vec<Change>, output: Output) -> anyhow::Result<u8> {
+fn print_changes(changes: Vec<Change>, output: &Output) -> anyhow::Result<u8> {
     let views: Vec<ChangeView> = changes.into_iter().map(ChangeView::from).collect();
     output.print(&views, |views| {
         if views.is_empty() {
@@ -128,7 +128,7 @@ fn print_changes(changes: Vec<Change>, output: Output) -> anyhow::Result<u8> {
     Ok(OK)
 }
 
-pub(super) fn patch(args: &PatchArgs, output: Output) -> anyhow::Result<u8> {
+pub(super) fn patch(args: &PatchArgs, output: &Output) -> anyhow::Result<u8> {
     let current = match &args.config {
         Some(file) => read(file)?,
         None => String::new(),

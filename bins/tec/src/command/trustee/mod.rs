@@ -12,7 +12,7 @@ use crate::output::Output;
 /// Largest configuration or policy that is read.
 const MAX_TEXT: u64 = 1 << 20;
 
-pub(crate) fn trustee(command: TrusteeCommand, output: Output) -> anyhow::Result<u8> {
+pub(crate) fn trustee(command: TrusteeCommand, output: &Output) -> anyhow::Result<u8> {
     match command {
         TrusteeCommand::Lint(args) => config::lint(&args, output),
         TrusteeCommand::Diff { before, after } => config::diff(&before, &after, output),

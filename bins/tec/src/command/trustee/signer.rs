@@ -83,7 +83,7 @@ impl Pair {
 }
 
 /// Makes what is missing, and renews what is about to expire. Can be run again at any time.
-pub(super) fn ensure(directory: &Path, dry_run: DryRun, output: Output) -> anyhow::Result<u8> {
+pub(super) fn ensure(directory: &Path, dry_run: DryRun, output: &Output) -> anyhow::Result<u8> {
     let (ca_files, files) = (Pair::new(directory, "ca"), Pair::new(directory, "signer"));
     let mut rng = EntropyRng::new(&SystemEntropy);
     let now = SystemClock.now();

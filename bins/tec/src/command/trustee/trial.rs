@@ -43,7 +43,7 @@ struct Policies {
     references: BTreeMap<String, Value>,
 }
 
-pub(super) fn run(args: &TestArgs, output: Output) -> anyhow::Result<u8> {
+pub(super) fn run(args: &TestArgs, output: &Output) -> anyhow::Result<u8> {
     let policies = Policies::read(args)?;
     let mut decisions = Vec::new();
     for given in &args.claims {

@@ -49,7 +49,7 @@ pub(super) async fn leave(
     members: &KubeEnrollments,
     roll: &Roll,
     (args, fate): (LeaveArgs, Fate),
-    output: Output,
+    output: &Output,
 ) -> anyhow::Result<()> {
     let claim = leaving(roll, &args).ok_or_else(|| unknown(cluster, &args.name))?;
     ensure_not_last(roll, &claim)?;

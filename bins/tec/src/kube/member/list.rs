@@ -30,7 +30,7 @@ struct Member {
     removed: Option<String>,
 }
 
-pub(super) async fn list(cluster: &Cluster, roll: &Roll, output: Output) -> anyhow::Result<()> {
+pub(super) async fn list(cluster: &Cluster, roll: &Roll, output: &Output) -> anyhow::Result<()> {
     let nodes: Api<Node> = Api::all(cluster.client.clone());
     let nodes =
         nodes.list(&ListParams::default()).await.map_err(coded("list the Nodes".to_owned()))?;

@@ -25,10 +25,10 @@ use super::cli::member::{MemberCommand, Tpm};
 use super::failed;
 use crate::output::Output;
 
-pub(super) async fn member(
+pub(crate) async fn member(
     cluster: &Cluster,
     command: MemberCommand,
-    output: Output,
+    output: &Output,
 ) -> anyhow::Result<u8> {
     let members = KubeEnrollments::new(super::of(cluster));
     let roll = members.roll().await.map_err(failed("read the members"))?;

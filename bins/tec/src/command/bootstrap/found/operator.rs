@@ -40,7 +40,7 @@ impl Founding<'_> {
         let mut installation = Installation::default();
         installation.namespace.clone_from(&self.cluster.namespace);
         if given.has("pcrs") {
-            installation.pcrs.clone_from(&args.pcrs);
+            installation.pcrs = args.pins.listed().collect();
         }
         if given.has("disk_keys") {
             installation.arguments.extend(disk_keys(args));
@@ -70,12 +70,17 @@ impl Founding<'_> {
         let there: Vec<_> = template.iter().flat_map(|pod| &pod.containers).collect();
         let arguments: Vec<&String> =
             there.iter().flat_map(|one| one.args.iter().flatten()).collect();
-        let pcrs = wanted.pcrs.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
         let mut needed: Vec<(&str, String)> = Vec::new();
-        if self.wanted.given.has("pcrs") {
-            needed.push(("pcrs", format!("--pcrs={pcrs}")));
+        if !wanted.pcrs.is_empty() {
+            let pcrs: Vec<_> = wanted.pcrs.iter().map(ToString::to_string).collect();
+            needed.push(("pcrs", format!("--pcrs={}", pcrs.join(","))));
         }
         needed.extend(wanted.arguments.iter().map(|flag| ("disk_keys", flag.clone())));
+        // A list that an operator has and nobody asked for would be weaker than what was asked for.
+        let has_list = arguments.iter().any(|argument| argument.starts_with("--pcrs="));
+        if self.wanted.given.has("pcrs") && wanted.pcrs.is_empty() && has_list {
+            needed.push(("pcrs", "--pcrs=predicted".to_owned()));
+        }
         for (id, wanted) in needed {
             if !arguments.iter().any(|argument| **argument == wanted) {
                 return Err(FlagError::OtherOperator { flag: flags::typed(id), wanted }.into());

@@ -1,0 +1,34 @@
+//! Attestation keys: the commands of `tec ak`.
+
+use clap::Subcommand;
+use tec_support::diskkey::DiskKeys;
+
+use crate::args::{DryRun, MachineFilter, Watch};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum AkCommand {
+    /// List attestation keys.
+    List {
+        #[command(flatten)]
+        of: MachineFilter,
+        #[command(flatten)]
+        watch: Watch,
+    },
+    /// Approve a key that waits.
+    Approve {
+        /// Fingerprint of the key or its first digits; on Kubernetes the name of the object.
+        key: String,
+        /// Form of the machine's disk key, if it has none yet (default compatible).
+        #[arg(long, env = "TEC_DISK_KEYS", value_enum)]
+        disk_keys: Option<DiskKeys>,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Revoke a key; the machine may then register another one.
+    Revoke {
+        /// Fingerprint of the key or its first digits; on Kubernetes the name of the object.
+        key: String,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+}

@@ -1,0 +1,33 @@
+//! Asks before what cannot be undone.
+
+use std::io::{IsTerminal as _, Write as _};
+
+use anyhow::Context as _;
+
+use crate::args::Consent;
+
+/// Whether to go on: not with `--dry-run`; with `--yes`, or when the person at the terminal agrees.
+///
+/// # Errors
+/// The answer is no, or nobody is there to ask.
+pub(crate) fn consented(effects: &[String], consent: Consent) -> anyhow::Result<bool> {
+    if consent.dry_run.dry_run {
+        return Ok(false);
+    }
+    if consent.yes {
+        return Ok(true);
+    }
+    let stdin = std::io::stdin();
+    anyhow::ensure!(
+        stdin.is_terminal(),
+        "cannot ask for confirmation: standard input is no terminal (pass --yes, or --dry-run to see what \
+         would happen)"
+    );
+    let mut stderr = std::io::stderr().lock();
+    write!(stderr, "{}\nContinue? [y/N] ", effects.join("\n"))?;
+    stderr.flush()?;
+    let mut answer = String::new();
+    stdin.read_line(&mut answer).context("read the answer")?;
+    anyhow::ensure!(matches!(answer.trim(), "y" | "Y" | "yes"), "nothing was changed");
+    Ok(true)
+}

@@ -1,0 +1,115 @@
+//! Which flags and commands need a state directory, and which a Kubernetes cluster.
+
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args as _, Command};
+use tec_support::boot::{ChainArgs, MachineArgs};
+
+/// Commands and flags of a state directory only. Without flags, the command as a whole.
+const DIRECTORY: [(&str, &[&str]); 9] = [
+    ("serve", &[]),
+    ("backup", &[]),
+    ("machine prune", &[]),
+    ("audit verify", &[]),
+    ("audit list", &["follow"]),
+    ("ak approve", &["disk_keys"]),
+    ("image approve", &["pcrs", "bundle"]),
+    ("node nextboot", &["approved"]),
+    ("pcr", &["approved"]),
+];
+
+/// Commands and flags of a Kubernetes cluster only.
+const CLUSTER: [(&str, &[&str]); 5] = [
+    ("member", &[]),
+    ("check", &[]),
+    ("support-bundle", &[]),
+    ("image approve", &["pull_secret"]),
+    ("bootstrap init", &["operator_image", "pull_secret", "assigned_pod_user", "user_roles"]),
+];
+
+/// What of the command line has no meaning where it is to work, as a sentence.
+pub(crate) fn misplaced(matches: &ArgMatches, on_cluster: bool) -> Option<String> {
+    let (table, hint): (&[_], _) = if on_cluster {
+        (
+            &DIRECTORY,
+            "works on a state directory only (use `tec` without --namespace, --context and --kubeconfig)",
+        )
+    } else {
+        (&CLUSTER, "works on a Kubernetes cluster only (use `kubectl tec`, or pass --namespace)")
+    };
+    let found = table.iter().find_map(|(path, flags)| offence(matches, path, flags));
+    let found = found.or_else(|| on_cluster.then(|| boot_flag(matches)).flatten());
+    found.map(|what| format!("{what} {hint}"))
+}
+
+/// A flag of `tec image approve` that describes what boots: on a cluster a Job finds out.
+fn boot_flag(matches: &ArgMatches) -> Option<String> {
+    let matches = matches.subcommand_matches("image")?.subcommand_matches("approve")?;
+    let flags = MachineArgs::augment_args(ChainArgs::augment_args(Command::new("approve")));
+    let flags = flags.get_arguments().map(|flag| flag.get_id().as_str());
+    given(matches, flags)
+}
+
+/// The command or the flag, if it was given.
+fn offence(matches: &ArgMatches, path: &str, flags: &[&str]) -> Option<String> {
+    let mut at = matches;
+    for name in path.split(' ') {
+        at = at.subcommand_matches(name)?;
+    }
+    if flags.is_empty() {
+        return Some(format!("`tec {path}`"));
+    }
+    let mut at = Some(at);
+    while let Some(matches) = at {
+        if let Some(flag) = given(matches, flags.iter().copied()) {
+            return Some(flag);
+        }
+        at = matches.subcommand().map(|(_, below)| below);
+    }
+    None
+}
+
+/// The first of these that the command line has.
+fn given<'a>(matches: &ArgMatches, mut flags: impl Iterator<Item = &'a str>) -> Option<String> {
+    let is_given = |id: &&str| {
+        matches.try_contains_id(id).is_ok_and(|present| present)
+            && matches.value_source(id) == Some(ValueSource::CommandLine)
+    };
+    flags.find(is_given).map(|id| format!("--{}", id.replace('_', "-")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::command;
+
+    fn said(words: &str, on_cluster: bool) -> Option<String> {
+        let words = std::iter::once("tec").chain(words.split(' '));
+        misplaced(&command(false).try_get_matches_from(words).unwrap(), on_cluster)
+    }
+
+    #[test]
+    fn what_has_no_meaning_there_is_named() {
+        for (words, on_cluster, culprit) in [
+            ("serve", true, "`tec serve`"),
+            ("machine prune", true, "`tec machine prune`"),
+            ("audit verify", true, "`tec audit verify`"),
+            ("audit list --follow", true, "--follow"),
+            ("ak approve a --disk-keys random256", true, "--disk-keys"),
+            ("image approve a --pcrs f", true, "--pcrs"),
+            ("image approve a r --kernel k", true, "--kernel"),
+            ("image approve a r --no-mok", true, "--no-mok"),
+            ("pcr identify --approved --log-file f", true, "--approved"),
+            ("member list", false, "`tec member`"),
+            ("check", false, "`tec check`"),
+            ("image approve a p --pull-secret s", false, "--pull-secret"),
+            ("bootstrap init --user-roles", false, "--user-roles"),
+        ] {
+            let said = said(words, on_cluster);
+            assert!(said.as_ref().is_some_and(|said| said.contains(culprit)), "{words}: {said:?}");
+        }
+        for words in ["image approve a r --for 24h", "audit list", "ak approve a", "status"] {
+            assert_eq!(said(words, true), None, "{words}");
+            assert_eq!(said(words, false), None, "{words}");
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! `--watch`: the same command again and again, whose answer is printed when it differs.
+
+use std::time::Duration;
+
+use crate::ak::AkCommand;
+use crate::cli::Command;
+use crate::image::ImageCommand;
+use crate::machine::MachineCommand;
+
+/// How often the answer is asked for.
+pub(crate) const EVERY: Duration = Duration::from_secs(2);
+
+/// Whether the command is to be repeated.
+pub(crate) fn is_wanted(command: &Command) -> bool {
+    match command {
+        Command::Status(watch)
+        | Command::Machine(MachineCommand::List(watch))
+        | Command::Image(ImageCommand::List(watch))
+        | Command::Ak(AkCommand::List { watch, .. }) => watch.watch,
+        _ => false,
+    }
+}
