@@ -1,19 +1,10 @@
 //! Registrations over HTTP against the least that a registration can be: one `create` of the same
 //! object by one client with the same rights, at the same API server, in turns.
-//!
-//! ```text
-//!   bare        caller ─────────────────────────────► API server   one create
-//!   bare hop    caller ─ HTTP ─► axum, same process ─► API server   one create: the least of any server
-//!   ours        caller ─ HTTP ─► our program ────────► API server   one create, and one look at the record
-//! ```
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use axum::Router;
-use http::StatusCode;
 use kube::api::{ListParams, ObjectMeta, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
@@ -52,14 +43,8 @@ const PAIRS: usize = 9;
 const KEYS_OF_A_MACHINE: u64 = 4;
 
 /// What is measured, the 99th percentile of each beside it.
-const NAMES: [&str; 7] =
-    [MACHINE, MACHINE_HOP, MACHINE_OVER_HOP, KEY, KEY_HOP, KEY_OVER_HOP, KEY_GROWTH];
+const NAMES: [&str; 3] = [MACHINE, KEY, KEY_GROWTH];
 const MACHINE: &str = "kube_registration/machine";
-/// A bare hop against a bare create, and ours against a bare hop.
-const MACHINE_HOP: &str = "kube_registration/machine_hop";
-const MACHINE_OVER_HOP: &str = "kube_registration/machine_over_hop";
-const KEY_HOP: &str = "kube_registration/key_hop";
-const KEY_OVER_HOP: &str = "kube_registration/key_over_hop";
 const KEY: &str = "kube_registration/key";
 const KEY_GROWTH: &str = "kube_registration/key_growth";
 
@@ -215,7 +200,7 @@ fn machines(suite: &Suite, runtime: &Runtime, world: &World) -> anyhow::Result<(
     };
     let entropy = SeededEntropy::new(1);
     let written = world.written::<api::Machine>(runtime)?;
-    let create_one = || {
+    let create = || {
         let id = MachineId::random(&mut EntropyRng::new(&entropy));
         let object = like(machine_object(id), &written);
         bare.clone().time(create(world.objects(&world.as_register), object))
@@ -224,53 +209,9 @@ fn machines(suite: &Suite, runtime: &Runtime, world: &World) -> anyhow::Result<(
         MACHINE,
         |ratio| note("GET of a config / create of a Machine", ratio),
         |times| storm(runtime, times, register),
-        |times| storm(runtime, times, create_one),
+        |times| storm(runtime, times, create),
     )?;
-    report_p99(suite, "kube_registration/machine_p99", &ours, &bare)?;
-    let config =
-        runtime.block_on(async { world.http.get(world.config()).send().await?.text().await })?;
-    let (objects, hops) = (world.objects(&world.as_register), Tally::default());
-    let entropy = Arc::new(SeededEntropy::new(2));
-    let url = runtime.block_on(hop(StatusCode::OK, config, move || {
-        let id = MachineId::random(&mut EntropyRng::new(&*entropy));
-        create(objects.clone(), like(machine_object(id), &written))
-    }))?;
-    let over_hop = || {
-        let (http, url) = (world.http.clone(), url.clone());
-        hops.clone().time(async move { answered(http.get(url).send().await?, 200).await })
-    };
-    suite.ratio_timed(
-        MACHINE_HOP,
-        |ratio| note("GET at a bare hop / create of a Machine", ratio),
-        |times| storm(runtime, times, over_hop),
-        |times| storm(runtime, times, create_one),
-    )?;
-    suite.ratio_timed(
-        MACHINE_OVER_HOP,
-        |ratio| note("GET of a config / GET at a bare hop", ratio),
-        |times| storm(runtime, times, register),
-        |times| storm(runtime, times, over_hop),
-    )
-}
-
-/// A server that does nothing but one create for each request; its URL.
-#[expect(clippy::disallowed_methods, reason = "the server ends with the program")]
-async fn hop<F>(
-    status: StatusCode,
-    body: String,
-    make: impl Fn() -> F + Clone + Send + Sync + 'static,
-) -> anyhow::Result<String>
-where
-    F: Future<Output = anyhow::Result<()>> + Send,
-{
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
-    let url = format!("http://{}/", listener.local_addr()?);
-    let answer = async move || match make().await {
-        Ok(()) => (status, body),
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error:#}")),
-    };
-    tokio::spawn(async { axum::serve(listener, Router::new().fallback(answer)).await });
-    Ok(url)
+    report_p99(suite, "kube_registration/machine_p99", &ours, &bare)
 }
 
 async fn create<K>(objects: Api<K>, object: K) -> anyhow::Result<()>
@@ -338,7 +279,7 @@ impl Keys {
 
 fn keys(suite: &Suite, runtime: &Runtime, world: &World) -> anyhow::Result<()> {
     let many = load::number(MANY_VARIABLE, MANY)?;
-    let keys = Arc::new(Keys::prepare(runtime, world, many + SPENT)?);
+    let keys = Keys::prepare(runtime, world, many + SPENT)?;
     let (ours, bare) = (Tally::default(), Tally::default());
     let submit = || {
         let body = keys.next().map(|key| {
@@ -372,26 +313,6 @@ fn keys(suite: &Suite, runtime: &Runtime, world: &World) -> anyhow::Result<()> {
         |times| storm(runtime, times, create),
     )?;
     report_p99(suite, "kube_registration/key_p99", &ours, &bare)?;
-    let (objects, supply) = (world.objects(&world.as_keys), Arc::clone(&keys));
-    let metadata = written.clone();
-    let url = runtime.block_on(hop(StatusCode::CREATED, String::new(), move || {
-        let object = supply.next().map(api::AttestationKey::from_core);
-        let object = object.map(|object| like(object, &metadata));
-        let objects: Api<api::AttestationKey> = objects.clone();
-        async move { create(objects, object.context("there are too few keys")?).await }
-    }))?;
-    let (hops, body) = (Tally::default(), sample::public_key(1).to_pem());
-    let over_hop = || {
-        let put = world.http.put(&url).body(body.clone());
-        hops.clone().time(async move { answered(put.send().await?, 201).await })
-    };
-    let over_hops = || storm(runtime, LEAST, over_hop);
-    let note = "PUT at a bare hop / create of an AttestationKey";
-    let ratio = median_ratio(over_hops, creates);
-    suite.figure(Figure::new(KEY_HOP, ratio, Unit::Count, note))?;
-    let ratio = median_ratio(submits, over_hops);
-    let note = "PUT of a key / PUT at a bare hop";
-    suite.figure(Figure::new(KEY_OVER_HOP, ratio, Unit::Count, note))?;
     let there = keys.next.load(Ordering::Relaxed);
     if there < many {
         storm(runtime, many - there, create);

@@ -181,23 +181,11 @@ impl KubeRegistry {
 
     async fn look_alone(&self) -> Result<Option<Authority>, PortError> {
         let now = self.clock.now();
-        let read = async {
-            let object = self.authorities().get_opt(AUTHORITY).await;
-            let object =
-                object.map_err(|error| port_error("read the record of authority", error))?;
-            Ok::<_, PortError>(object.as_ref().map(record_of).transpose()?.flatten())
-        };
-        // Side by side, where the last look found no record. What gives up is remembered before it counts,
-        // so both reads have it, in whichever order they come.
-        let was_moved = matches!(*self.seen.lock(), Some((_, Some(_))));
-        let record = if was_moved {
-            match read.await? {
-                Some(record) => Some(record),
-                None => self.remembered().await?,
-            }
-        } else {
-            let (record, remembered) = futures::try_join!(read, self.remembered())?;
-            record.or(remembered)
+        let object = self.authorities().get_opt(AUTHORITY).await;
+        let object = object.map_err(|error| port_error("read the record of authority", error))?;
+        let record = match object.as_ref().map(record_of).transpose()?.flatten() {
+            Some(record) => Some(record),
+            None => self.remembered().await?,
         };
         *self.seen.lock() = Some((now, record));
         Ok(record)

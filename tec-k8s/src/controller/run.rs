@@ -141,14 +141,9 @@ impl Operator {
 /// Waits for the first list of everything, and notes which machines there are.
 async fn synced(ctx: &Context) {
     let caches = &ctx.caches;
-    // Disk keys come in while the other lists do.
-    let machines = async {
-        caches.machines.synced().await;
-        read_ahead(ctx).await;
-    };
     futures::join!(
         caches.clusters.synced(),
-        machines,
+        caches.machines.synced(),
         caches.keys.synced(),
         caches.images.synced(),
         caches.jobs.synced(),
@@ -157,6 +152,7 @@ async fn synced(ctx: &Context) {
         caches.authority.synced(),
         compared(ctx),
     );
+    read_ahead(ctx).await;
     let names = ctx.caches.machines.all();
     let names = names.iter().map(|machine| machine.name_any());
     ctx.memory().unseen.extend(names);

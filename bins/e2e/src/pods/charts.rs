@@ -59,14 +59,7 @@ impl Charts {
     /// # Errors
     /// A tool or a program is missing, or the node does not become ready.
     pub fn begin() -> anyhow::Result<Self> {
-        Self::begin_on(programs_of_today()?)
-    }
-
-    /// The same with the programs of Kubernetes in this folder.
-    ///
-    /// # Errors
-    /// A tool or a program is missing, or the node does not become ready.
-    pub fn begin_on(kubernetes: PathBuf) -> anyhow::Result<Self> {
+        let kubernetes = tool("bin/kubelet")?.parent().context("no folder of tools")?.to_owned();
         let node = Node::at(cache()?.join(FOLDER), kubernetes);
         let charts = Self { node, files: tempfile::tempdir()?, authority: Authority::new()? };
         charts.node.up()?;
@@ -327,14 +320,6 @@ impl Drop for Charts {
     fn drop(&mut self) {
         self.node.down();
     }
-}
-
-/// Folder of the programs of Kubernetes that every node here runs.
-///
-/// # Errors
-/// They are not built.
-pub fn programs_of_today() -> anyhow::Result<PathBuf> {
-    Ok(tool("bin/kubelet")?.parent().context("no folder of tools")?.to_owned())
 }
 
 /// The charts of today.

@@ -28,9 +28,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-pub use self::charts::{
-    BROKER, Charts, NAMESPACE, OPERATOR, SERVERS, charts_of_today, programs_of_today,
-};
+pub use self::charts::{BROKER, Charts, NAMESPACE, OPERATOR, SERVERS, charts_of_today};
 pub use self::config::ADDRESS;
 pub use self::daemon::until;
 use self::daemon::{NETWORK, inside, pause, runs, stop};

@@ -118,34 +118,6 @@ impl Node {
         stop(&self.dir, "api-server");
     }
 
-    /// Replaces the control plane of the node that is up by these programs, the API server first, as the
-    /// version skew policy of Kubernetes demands. etcd goes on.
-    ///
-    /// # Errors
-    /// The API server does not become ready.
-    pub fn upgrade_control_plane(&self) -> anyhow::Result<()> {
-        for name in ["scheduler", "controllers"] {
-            stop(&self.dir, name);
-        }
-        self.stop_api_server();
-        self.start_api_server()?;
-        self.controllers()
-    }
-
-    /// Replaces kubelet and kube-proxy of the node that is up by these programs. Pods go on.
-    ///
-    /// # Errors
-    /// The kubelet does not report its version in time.
-    pub fn upgrade_workers(&self, version: &str) -> anyhow::Result<()> {
-        for name in ["kube-proxy", "kubelet"] {
-            stop(&self.dir, name);
-        }
-        self.workers()?;
-        let reported = format!("--for=jsonpath={{.status.nodeInfo.kubeletVersion}}={version}");
-        self.kubectl(&["wait", &reported, "--timeout=120s", &format!("node/{NODE}")])?;
-        self.node_is_ready()
-    }
-
     fn begin_api_server(&self) -> anyhow::Result<()> {
         let program = self.program("kube-apiserver");
         start(&self.dir, "api-server", &program, &config::api_server(&self.dir))?;

@@ -2,7 +2,6 @@
 #![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 
 mod accounts;
-mod kubernetes;
 mod life;
 mod machine;
 mod page;
@@ -11,7 +10,6 @@ mod signals;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use tec_e2e::kube::Prometheus;
@@ -22,13 +20,9 @@ use tec_k8s::render::Images;
 
 use self::machine::Fleet;
 
-/// There is one node on a machine.
-static NODE: Mutex<()> = Mutex::new(());
-
 /// Everything of the charts, from the installation with default values to the end.
 #[test]
 fn the_charts_with_default_values_on_a_real_node() {
-    let _alone = NODE.lock().unwrap();
     let charts = Charts::begin().unwrap();
     charts.namespace().unwrap();
     charts.charts("install", &charts_before(&charts)).unwrap();
