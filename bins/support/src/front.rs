@@ -337,7 +337,7 @@ mod tests {
         let metrics = RequestMetrics::new(("a_total", "Requests."), ("a_seconds", "Time."));
         let seen = Arc::clone(&is_ready);
         let router = status(
-            (&metrics, with_expiry(None, None)),
+            (&metrics, with_state(None, None, Arc::new(|| None))),
             [Counts::new("public"), Counts::new("metrics")],
             Arc::new(move || seen.load(Ordering::Relaxed)),
             &shutdown,
