@@ -38,6 +38,8 @@ use crate::{SystemClock, listen, tls};
 /// Longest time in which a request is answered, its body included: an API server that hangs must not
 /// hold up a node that could ask another server.
 const ANSWER: Duration = Duration::from_secs(30);
+/// Why nobody is served.
+const REFUSING: &str = "tec_refusing";
 
 /// Flags of such a server; those for TLS are the ones of the existing programs
 /// (trusted-cluster-operator).
@@ -166,15 +168,24 @@ fn status(
         .route("/metrics", get(all))
 }
 
-/// The service's own metrics, and when its certificate expires.
-fn with_expiry(
+/// The service's own metrics, when its certificate expires, and why nobody is served.
+fn with_state(
     also: Option<MoreMetrics>,
     certificate: Option<Arc<LiveCertificate>>,
+    gate: Gate,
 ) -> MoreMetrics {
     Arc::new(move || {
         let own = also.as_ref().map(|also| also()).unwrap_or_default();
-        own + &certificate.as_ref().map(|live| live.metrics()).unwrap_or_default()
+        let expiry = certificate.as_ref().map(|live| live.metrics()).unwrap_or_default();
+        own + &expiry + &gate().map(refusing).unwrap_or_default()
     })
+}
+
+fn refusing(code: Code) -> String {
+    format!(
+        "# HELP {REFUSING} 1 while the server refuses every request with this code.\n\
+         # TYPE {REFUSING} gauge\n{REFUSING}{{code=\"{code}\"}} 1\n"
+    )
 }
 
 /// Serves until a signal comes or a part dies. `tasks` end with `shutdown`.
@@ -194,13 +205,14 @@ pub async fn run(
     let address = listener.local_addr()?;
     let connections = Counts::new("public");
     let gate = Arc::clone(&front.gate);
-    let ready: Ready = Arc::new(move || ready() && gate().is_none());
+    let closed = Arc::clone(&gate);
+    let ready: Ready = Arc::new(move || ready() && closed().is_none());
     if let Some(address) = args.metrics_addr {
         let listener = bind(address)?;
         let address = listener.local_addr()?;
         let counts = Counts::new("metrics");
         let both = [Arc::clone(&connections), Arc::clone(&counts)];
-        let also = with_expiry(front.also.clone(), certificate);
+        let also = with_state(front.also.clone(), certificate, gate);
         let counted = (&front.metrics, also);
         let status = status(counted, both, ready, &shutdown);
         let server = Server::new(Transport::DangerousPlain, status)
@@ -325,7 +337,7 @@ mod tests {
         let metrics = RequestMetrics::new(("a_total", "Requests."), ("a_seconds", "Time."));
         let seen = Arc::clone(&is_ready);
         let router = status(
-            (&metrics, with_expiry(None, None)),
+            (&metrics, with_state(None, None, Arc::new(|| None))),
             [Counts::new("public"), Counts::new("metrics")],
             Arc::new(move || seen.load(Ordering::Relaxed)),
             &shutdown,

@@ -14,6 +14,7 @@ use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::ResourceExt as _;
 use kube::api::PartialObjectMeta;
 use kube::runtime::watcher;
+use tec_core::code::Code;
 use tec_core::id::MachineId;
 use tec_core::port::{PortError, PortErrorKind, chain};
 use tokio::time::Instant;
@@ -284,11 +285,21 @@ async fn clock(ctx: &Context, wake_cluster: impl Fn()) {
     let mut changes = clock.subscribe();
     let wake = async {
         while changes.changed().await.is_ok() {
+            refusing(ctx, clock.refusal());
             wake_cluster();
             ctx.wake_all();
         }
     };
     futures::join!(clock.follow(), wake);
+}
+
+/// Why nothing is done that time decides.
+fn refusing(ctx: &Context, code: Option<Code>) {
+    let code = code.map(Code::as_str);
+    ctx.metrics.keep_only(Metric::Refusing, code.as_slice());
+    if let Some(code) = code {
+        ctx.metrics.set(Metric::Refusing, &[code], 1);
+    }
 }
 
 /// Follows children of which only it matters that something happened to them.

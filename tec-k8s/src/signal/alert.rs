@@ -66,6 +66,7 @@ impl Alert {
         KEYS_WAIT,
         RECONCILE_FAILS,
         CERTIFICATE_ENDS,
+        CLOCK_SKEWED,
         NEXT_CA_WAITS,
     ];
 }
@@ -316,6 +317,23 @@ const CERTIFICATE_ENDS: Alert = Alert {
         "Renew the Secret; cert-manager's own events say why it did not. Servers load it by \
          themselves, without a restart.",
         "Keep the CA: nodes pinned it when they were installed.",
+    ],
+};
+
+const CLOCK_SKEWED: Alert = Alert {
+    name: "TecClockSkewed",
+    severity: Severity::Critical,
+    any_of: &[any_in(Metric::Refusing, &[Matcher::Is("code", "TEC-C425")])],
+    hold: "2m",
+    summary: "The clock of a program differs from the API server's by more than 30 seconds.",
+    impact: "A server with a wrong clock serves nobody: if all replicas have one, no node boots or \
+             registers. The operator issues and removes nothing until the clocks agree.",
+    steps: &[
+        "The labels `job` and `instance` name the pod; `kubectl get pod -o wide` shows its node.",
+        "The pod's log says by how many seconds the clock is ahead or behind (TEC-C425).",
+        "Check time synchronization (chrony, systemd-timesyncd) on that node. If every pod reports the \
+         same difference, check the node of the API server.",
+        "Everything resumes within seconds after the clocks agree; restart nothing.",
     ],
 };
 

@@ -119,6 +119,8 @@ metrics! {
         "Requests refused.";
     BrokerSessions = "tec_kbs_sessions", Gauge, [], "key-broker",
         "Sessions in the table.";
+    Refusing = "tec_refusing", Gauge, ["code"], "all programs",
+        "1 while a server refuses every request with this code, or the operator what time decides; absent otherwise.";
     ConnectionsOpen = "tec_connections_open", Gauge, ["listener"], "all servers",
         "Connections that are open.";
     ConnectionsAccepted = "tec_connections_accepted_total", Counter, ["listener"], "all servers",

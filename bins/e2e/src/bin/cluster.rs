@@ -42,9 +42,12 @@ fn main() -> anyhow::Result<()> {
     let node = Node::at(cli.dir, cli.kubernetes);
     match cli.verb {
         Verb::Up => {
-            node.up()?;
+            let mut out = std::io::stdout();
+            for (step, took) in node.up()? {
+                writeln!(out, "{:5.1} s  {step}", took.as_secs_f64())?;
+            }
             let kubeconfig = node.kubeconfig();
-            writeln!(std::io::stdout(), "Ready. Its kubeconfig: {}", kubeconfig.display())?;
+            writeln!(out, "Ready. Its kubeconfig: {}", kubeconfig.display())?;
         }
         Verb::Down => node.down(),
         Verb::Shell => {

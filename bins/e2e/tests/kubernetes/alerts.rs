@@ -15,7 +15,7 @@ use tec_core::code::Code;
 use tec_core::machine::{Machine as Known, RegisteredBy};
 use tec_core::port::Clock as _;
 use tec_core::testing::sample;
-use tec_e2e::kube::{Bench, Prometheus, Server, eventually, open, plain_cluster};
+use tec_e2e::kube::{Bench, Link, Prometheus, Server, eventually, open, plain_cluster};
 use tec_k8s::api::{ApprovedImage, ApprovedImageSpec, AttestationKey, BrokerKind, Machine};
 use tec_k8s::render::{Component, Installation, Object};
 use tec_k8s::signal::{Alert, Condition};
@@ -42,6 +42,18 @@ async fn metrics(address: &str) -> Option<String> {
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let answer = client.get(format!("http://{address}/metrics")).send().await.ok()?;
     Some(answer.text().await.unwrap())
+}
+
+/// Scrapes until the alert of a wrong clock fires, or no longer does.
+pub(crate) async fn until_the_clock_alert(job: &str, address: &str, fires: bool) {
+    let mut prometheus = Prometheus::default();
+    eventually(&format!("TecClockSkewed over {job} fires: {fires}"), async || {
+        let text = metrics(address).await;
+        prometheus.scrape(&[(job, text.as_deref())]);
+        Ok(text.is_some() && prometheus.fires("TecClockSkewed", now()) == fires)
+    })
+    .await
+    .unwrap();
 }
 
 /// Scrapes until the alerts fire.
@@ -150,6 +162,19 @@ async fn alerts_over_the_operator_fire() {
     until_they_fire(&mut prometheus, OPERATOR, &address, &["TecReconcileFails"]).await;
     program.kill();
     until_they_fire(&mut prometheus, OPERATOR, &address, &["TecOperatorDown"]).await;
+}
+
+#[tokio::test]
+async fn the_alert_of_a_wrong_clock_fires_over_the_operator_until_it_is_right() {
+    let bench = Bench::new().await.unwrap();
+    let link = Link::new(bench.admin().unwrap()).await.unwrap();
+    bench.create(&plain_cluster("cluster")).await.unwrap();
+    let program = bench.start_program_at(link.url(), "one", &["--log-form=json"]).unwrap();
+    let address = guard::said(&program, "started").await.to_string();
+    for ahead in [0, 3600, 0, -3600, 0] {
+        link.set_clock(ahead);
+        until_the_clock_alert(OPERATOR, &address, ahead != 0).await;
+    }
 }
 
 /// Flags for a certificate that expires in this many days.

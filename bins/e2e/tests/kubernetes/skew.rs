@@ -16,6 +16,7 @@ use tec_k8s::api::{ApprovedImage, ApprovedImageSpec, Machine};
 use tec_k8s::render::Component;
 use tec_support::SystemClock;
 
+use crate::alerts::until_the_clock_alert;
 use crate::builtin::{builtin, flags};
 use crate::tls::until;
 
@@ -185,6 +186,7 @@ async fn servers_whose_clock_is_wrong_serve_nobody_until_it_is_right() {
             let what = format!("{} is {wanted:?} while the clocks are {ahead} s apart", request.1);
             let holds = async || Ok(asked(&http, server, request).await == wanted);
             eventually(&what, holds).await.unwrap();
+            until_the_clock_alert(request.1, &server.status, ahead != 0).await;
         }
     }
     for server in &servers {
