@@ -382,8 +382,9 @@ codes! {
          where its keys are not those of a master secret.";
     BootstrapNameTaken = "TEC-B410", 409, "the name belongs to another node",
         "A member of the cluster has this name and another attestation key: two instances have the same name, or the \
-         machine was replaced.",
-        "Give the instance another name. If it replaces a member, remove that member from the cluster first.";
+         machine was replaced. Or a member of this name was removed, and its client certificate has not expired.",
+        "Give the instance another name. If it replaces a member, remove that member from the cluster first, with \
+         --dangerous-free-name if its old disk is erased.";
     BootstrapWrongKey = "TEC-B412", 412, "the keys do not open the disk",
         "They are those of another cluster, or the disk is that of another machine.",
         "Check the key service; `tec node recover --check` tries keys without recovering.";
@@ -424,6 +425,10 @@ codes! {
     BootstrapStateFull = "TEC-B507", 507, "the state disk is full",
         "The file system, or the quota, of the state directory has less than 16 MiB left.",
         "Free space below the state directory, or attach a larger disk.";
+    BootstrapMembersFull = "TEC-B509", 507, "the registry of members is full",
+        "The ConfigMap tec-members has a line for each member and for the disk of each that was removed; it holds \
+         about two thousand members, or five thousand that were removed.",
+        "Remove members that are gone, or begin another cluster: the disks of removed members stay on record for good.";
     BootstrapDefect = "TEC-B500", 500, "the node failed in a way that it does not explain",
         "It is of another version, or has a defect.",
         "Its log says more.";

@@ -39,8 +39,35 @@ pub(super) fn whole_pages() -> ListParams {
 /// Hands over every object that these parameters choose and that is not being removed, page by page.
 pub(super) async fn each<K>(
     objects: Api<K>,
-    mut params: ListParams,
+    params: ListParams,
     mut take: impl FnMut(K),
+) -> Result<(), PortError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    let take = |page: Vec<K>| {
+        page.into_iter().filter(|object| !is_terminating(object)).for_each(&mut take);
+    };
+    pages(&objects, params, take).await
+}
+
+/// Every object that these parameters choose, read page by page; also those that are being removed.
+///
+/// # Errors
+/// The API server refuses, or does not answer.
+pub async fn list_all<K>(objects: &Api<K>, params: ListParams) -> Result<Vec<K>, PortError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    let mut all = Vec::new();
+    pages(objects, params.limit(PAGE), |page| all.extend(page)).await?;
+    Ok(all)
+}
+
+async fn pages<K>(
+    objects: &Api<K>,
+    mut params: ListParams,
+    mut take: impl FnMut(Vec<K>),
 ) -> Result<(), PortError>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
@@ -49,7 +76,7 @@ where
         let page = objects.list(&params).await;
         let page = page.map_err(|error| port_error(format!("list {}", K::plural(&())), error))?;
         params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
-        page.items.into_iter().filter(|object| !is_terminating(object)).for_each(&mut take);
+        take(page.items);
         if params.continue_token.is_none() {
             return Ok(());
         }

@@ -22,6 +22,8 @@ pub(super) struct Cloud {
     files: Vec<(String, String)>,
     /// What is started beside.
     services: Vec<&'static str>,
+    /// What is run beside.
+    beside: &'static str,
 }
 
 impl Cloud {
@@ -54,7 +56,7 @@ impl Cloud {
              [disk]\ndevice = '{PARTITION}'\n\
              [join_services]\ndangerous_any_measurements = true\nattestation_keys = [{keys}]\n"
         );
-        let cloud = Self { files: Vec::new(), services: Vec::new() };
+        let cloud = Self { files: Vec::new(), services: Vec::new(), beside: "" };
         cloud.with("metadata.json", &metadata.to_string()).with("bootstrapper.toml", &settings)
     }
 
@@ -72,6 +74,13 @@ impl Cloud {
         self
     }
 
+    /// A script that runs beside.
+    #[must_use]
+    pub(super) fn beside(mut self, script: &'static str) -> Self {
+        self.beside = script;
+        self
+    }
+
     /// Writes the script.
     ///
     /// # Errors
@@ -83,8 +92,10 @@ impl Cloud {
         let start = |name: &&str| format!("systemctl start --no-block {name}\n");
         let make = "mkdir -p /etc/tec\n".to_owned();
         let files = self.files.iter().map(file);
+        let services = self.services.iter().map(start);
+        let beside = self.beside.to_owned();
         let script: String =
-            [make].into_iter().chain(files).chain(self.services.iter().map(start)).collect();
+            [make].into_iter().chain(files).chain(services).chain([beside]).collect();
         fs::write(path, script).with_context(|| format!("write {}", path.display()))
     }
 }

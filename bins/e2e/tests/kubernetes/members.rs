@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
+use http::Request;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
-use kube::api::{ListParams, ObjectMeta, PostParams};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, ObjectMeta, PostParams};
 use serde_json::{Value, json};
 use tec_core::ak::Fingerprint;
 use tec_core::node::grant::Claim;
@@ -86,6 +88,46 @@ impl World {
         self.nodes().get_opt(name).await.unwrap().is_some()
     }
 
+    /// The policy of the manifest, over the members of this namespace.
+    async fn guard_nodes(&self) {
+        let manifest = include_str!("../../../bootstrapper/deploy/join-service.yaml");
+        let objects: Vec<Value> = serde_saphyr::from_multiple(manifest).unwrap();
+        let is_policy = |object: &&Value| {
+            object["kind"].as_str().is_some_and(|kind| kind.starts_with("ValidatingAdmission"))
+        };
+        for object in objects.iter().filter(is_policy) {
+            let mut object = object.clone();
+            object["metadata"]["name"] = json!(self.bench.namespace);
+            if object["spec"]["policyName"].is_string() {
+                object["spec"]["policyName"] = json!(self.bench.namespace);
+                object["spec"]["paramRef"]["namespace"] = json!(self.bench.namespace);
+            }
+            let object: DynamicObject = serde_json::from_value(object).unwrap();
+            let kind = ApiResource::from_gvk(&(&object.types.clone().unwrap()).try_into().unwrap());
+            let objects = Api::<DynamicObject>::all_with(self.bench.admin().unwrap(), &kind);
+            objects.create(&PostParams::default(), &object).await.unwrap();
+        }
+    }
+
+    /// Whether a kubelet may register its Node; nothing is changed.
+    async fn may_register(&self, name: &str) -> bool {
+        let mut object = Node::default();
+        object.metadata.name = Some(name.to_owned());
+        // Authorization is not what is tested: such a user may do anything.
+        let request = Request::post("/api/v1/nodes?dryRun=All")
+            .header("content-type", "application/json")
+            .header("impersonate-user", format!("system:node:{name}"))
+            .header("impersonate-group", "system:nodes")
+            .header("impersonate-group", "system:masters")
+            .body(serde_json::to_vec(&object).unwrap())
+            .unwrap();
+        let answer = self.bench.admin().unwrap().request::<Node>(request).await;
+        if let Err(kube::Error::Api(status)) = &answer {
+            assert!(status.message.contains("no member is named"), "{status:?}");
+        }
+        answer.is_ok()
+    }
+
     /// `kubectl tec member`: whether it worked, and what it said.
     fn member(&self, words: &[&str]) -> (bool, String) {
         let mut command = Command::new(own_program("tec").unwrap());
@@ -145,12 +187,70 @@ async fn a_removed_member_is_out_and_its_name_is_free() {
     assert_eq!(world.settle(3, &thief, Some(ek(3))).await, Ok(Settled::DiskRetired));
     assert_eq!(world.members.add(&thief).await.unwrap(), CreateOutcome::Existed);
 
-    world.join(3, &claim(3, name, 3), Some(ek(3))).await;
+    let next = claim(3, name, 3);
+    let held = world.settle(3, &next, Some(ek(3))).await;
+    assert!(matches!(held, Ok(Settled::NameHeld(_))), "the old certificate counts: {held:?}");
+    assert_eq!(world.members.add(&next).await.unwrap(), CreateOutcome::Existed);
+    let (ok, said) = world.member(&["remove", name, "--yes", "--dangerous-free-name"]);
+    assert!(ok, "{said}");
+    world.join(3, &next, Some(ek(3))).await;
+    let (ok, said) = world.member(&["remove", name, "--yes"]);
+    assert!(!ok && said.contains("--disk"), "repeated once more, it spares the next one: {said}");
+    assert!(world.has_node(name).await);
     let (ok, said) = world.member(&["list"]);
     let lines: Vec<_> = said.lines().filter(|line| line.starts_with(name)).collect();
     assert!(ok && lines.len() == 2, "{said}");
     assert!(lines.iter().any(|line| line.contains(" removed ")), "{said}");
-    world.nodes().delete(name, &kube::api::DeleteParams::default()).await.unwrap();
+    world.nodes().delete(name, &DeleteParams::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_removal_that_was_cut_off_is_finished_and_its_kubelet_registers_no_node_meanwhile() {
+    let world = World::new(&json!({"policy": "FirstUse"})).await;
+    let (name, gone) = ("member-3", claim(1, "member-3", 1));
+    world.join(1, &gone, Some(ek(1))).await;
+    world.guard_nodes().await;
+    // The API server looks for new policies once in a while.
+    while world.may_register("member-of-none").await {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    world.nodes().delete(name, &DeleteParams::default()).await.unwrap();
+    assert!(world.may_register(name).await);
+    // As a command leaves it whose process died.
+    world.members.begin_removal(&gone, &BTreeSet::new()).await.unwrap();
+    while world.may_register(name).await {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(!world.members.is_in_service(&gone).await.unwrap());
+    assert_eq!(world.settle(1, &gone, Some(ek(1))).await, Ok(Settled::DiskRetired));
+    assert!(world.member(&["list"]).1.contains(" leaving "));
+    let other = claim(3, name, 3);
+    assert_eq!(world.members.add(&other).await.unwrap(), CreateOutcome::Existed);
+    let (ok, said) = world.member(&["remove", name, "--yes"]);
+    assert!(ok, "{said}");
+    assert!(!world.has_node(name).await);
+    assert_eq!(world.members.list().await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_control_plane_leaves_only_while_another_one_is_ready() {
+    let world = World::new(&json!({"policy": "FirstUse"})).await;
+    let plane =
+        |key: u8, name: &str| Claim { role: Role::ControlPlane, ..claim(key.into(), name, key) };
+    let (first, second) = (plane(1, "plane-1"), plane(2, "plane-2"));
+    world.join(1, &first, Some(ek(1))).await;
+    world.join(2, &second, Some(ek(2))).await;
+    let (ok, said) = world.member(&["remove", "plane-1", "--yes"]);
+    assert!(!ok && said.contains("no other control plane"), "plane-2 is not Ready: {said}");
+    assert!(world.members.is_in_service(&first).await.unwrap(), "nothing was changed");
+    let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+    let params = kube::api::PatchParams::default();
+    let patch = kube::api::Patch::Strategic(&ready);
+    world.nodes().patch_status("plane-2", &params, &patch).await.unwrap();
+    let (ok, said) = world.member(&["remove", "plane-1", "--yes"]);
+    assert!(ok, "{said}");
+    assert!(!world.member(&["remove", "plane-2", "--yes"]).0, "it is the last one");
+    world.nodes().delete("plane-2", &DeleteParams::default()).await.unwrap();
 }
 
 #[tokio::test]
@@ -171,5 +271,5 @@ async fn a_replaced_node_joins_with_its_key_and_a_new_disk() {
     assert!(ok, "{said}");
     let claims = world.members.list().await.unwrap();
     assert_eq!(claims[0].addresses, ["10.0.0.2", "fd00::2"].map(|one| one.parse().unwrap()).into());
-    world.nodes().delete(name, &kube::api::DeleteParams::default()).await.unwrap();
+    world.nodes().delete(name, &DeleteParams::default()).await.unwrap();
 }

@@ -22,7 +22,7 @@ use tec_core::node::grant::Claim;
 use tec_core::node::state::Role;
 use tec_core::node::ticket::NodeName;
 use tec_core::port::{PortError, chain};
-use tec_k8s::client::{is_conflict, port_error};
+use tec_k8s::client::{is_conflict, list_all, port_error};
 
 use super::facts::ApiServerNames;
 use super::signer::{addresses, taken};
@@ -35,8 +35,6 @@ const CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 /// What they let a kubelet use its key for.
 const USAGES: [&str; 3] = ["digital signature", "key encipherment", "server auth"];
 const CLIENT_USAGES: [&str; 3] = ["digital signature", "key encipherment", "client auth"];
-/// Requests of one answer; kubectl asks for as many.
-const PAGE: u32 = 500;
 /// PEM label (RFC 7468, section 7).
 const LABEL: &str = "CERTIFICATE REQUEST";
 /// Names of Services have this label (Kubernetes, "DNS for Services and Pods").
@@ -141,17 +139,8 @@ impl Renewals {
     /// Requests for this signer that nobody answered yet.
     async fn open(&self, signer: &str) -> Result<Vec<CertificateSigningRequest>, PortError> {
         let fields = format!("spec.signerName={signer}");
-        let mut query = ListParams::default().fields(&fields).limit(PAGE);
-        let mut open = Vec::new();
-        loop {
-            let page = self.requests.list(&query).await;
-            let page = page.map_err(|error| port_error("list the requests of kubelets", error))?;
-            open.extend(page.items.into_iter().filter(is_open));
-            match page.metadata.continue_.filter(|next| !next.is_empty()) {
-                Some(next) => query = query.continue_token(&next),
-                None => return Ok(open),
-            }
-        }
+        let all = list_all(&self.requests, ListParams::default().fields(&fields)).await?;
+        Ok(all.into_iter().filter(is_open).collect())
     }
 
     async fn consider(

@@ -11,10 +11,8 @@ use k8s_openapi::api::core::v1::Node;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt as _};
 use tec_core::node::ticket::NodeName;
-use tec_core::port::{PortError, PortErrorKind};
-
-/// Nodes of one answer; kubectl asks for as many.
-const PAGE: u32 = 500;
+use tec_core::port::PortError;
+use tec_k8s::client::list_all;
 
 /// Signs as an [`Authority`] does. All nodes have certificates of the same CA: whoever had one for the
 /// address of another node could be its kubelet, or, on a control plane, its API server.
@@ -37,22 +35,12 @@ impl Signer {
     }
 }
 
-/// Addresses of all nodes, page by page.
+/// Addresses of all nodes.
 pub(super) async fn addresses(
     nodes: &Api<Node>,
 ) -> Result<BTreeMap<String, BTreeSet<IpAddr>>, PortError> {
-    let mut query = ListParams::default().limit(PAGE);
-    let mut found = BTreeMap::new();
-    loop {
-        let page = nodes.list(&query).await.map_err(|error| {
-            PortError::new(PortErrorKind::Unavailable, "list the nodes").because(error)
-        })?;
-        found.extend(page.items.iter().map(|node| (node.name_any(), addresses_of(node))));
-        match page.metadata.continue_.filter(|next| !next.is_empty()) {
-            Some(next) => query = query.continue_token(&next),
-            None => return Ok(found),
-        }
-    }
+    let all = list_all(nodes, ListParams::default()).await?;
+    Ok(all.iter().map(|node| (node.name_any(), addresses_of(node))).collect())
 }
 
 fn addresses_of(node: &Node) -> BTreeSet<IpAddr> {

@@ -30,7 +30,11 @@ fn own_code(error: &(dyn Error + 'static)) -> Option<Code> {
         return Some(error.code);
     }
     if let Some(status) = error.downcast_ref::<Status>() {
-        return (Reason::of(status)? == Reason::NameTaken).then_some(Code::BootstrapNameTaken);
+        return match Reason::of(status)? {
+            Reason::NameTaken => Some(Code::BootstrapNameTaken),
+            Reason::MembersFull => Some(Code::BootstrapMembersFull),
+            _ => None,
+        };
     }
     match error.downcast_ref::<io::Error>()?.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Some(Code::BootstrapStateFull),

@@ -1,5 +1,7 @@
 //! Claims in one object, so that a compare and swap is over all of them.
 
+use std::collections::BTreeSet;
+
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
@@ -17,7 +19,7 @@ use tec_core::port::{
     AkRegistry, CreateOutcome, MachineRegistry, PortError, PortErrorKind, UnclaimedLimit,
 };
 
-use super::roll::{NAME, Roll};
+use super::roll::{NAME, Roll, full};
 use crate::rpc::{Enrollments, Settled};
 use tec_k8s::api::{TrustedExecutionCluster, approval_matcher};
 use tec_k8s::client::{KubeRegistry, is_conflict, port_error};
@@ -79,22 +81,58 @@ impl KubeEnrollments {
         self.object().await?.as_ref().map_or_else(|| Ok(Roll::default()), Roll::of)
     }
 
-    /// Ends a membership: name and key are free for another claim, and the disk is nobody's for good.
-    /// Again changes nothing.
+    /// A member begins to leave: nobody gets a ticket with its disk any more, and its name stays taken until
+    /// [`end_removal`](Self::end_removal). Again changes nothing.
+    ///
+    /// # Errors
+    /// As [`Self::roll`]; of kind `Conflict` when none of the control planes that are `ready` would stay.
+    pub async fn begin_removal(
+        &self,
+        claim: &Claim,
+        ready: &BTreeSet<NodeName>,
+    ) -> Result<(), PortError> {
+        let now = self.0.clock().now();
+        self.change(&claim.name, |roll| roll.begin_removal(claim, ready, now)).await
+    }
+
+    /// A member that left is none any more: its name is free for its key, and for others when its certificates
+    /// have expired. Again changes nothing.
     ///
     /// # Errors
     /// As [`Self::roll`].
-    pub async fn remove(&self, claim: &Claim) -> Result<(), PortError> {
-        let now = self.0.clock().now();
-        self.change(&claim.name, |roll| roll.remove(claim, now)).await
+    pub async fn end_removal(&self, claim: &Claim) -> Result<(), PortError> {
+        let end = |roll: &mut Roll| {
+            roll.end_removal(claim);
+            Ok(())
+        };
+        self.change(&claim.name, end).await
     }
 
-    async fn change(&self, name: &NodeName, change: impl Fn(&mut Roll)) -> Result<(), PortError> {
+    /// Lets every key have the name of removed members.
+    ///
+    /// # Security
+    /// Whoever has the certificate of a removed member is the new node of this name to the API server.
+    ///
+    /// # Errors
+    /// As [`Self::roll`].
+    pub async fn dangerous_free_name(&self, name: &NodeName) -> Result<(), PortError> {
+        let free = |roll: &mut Roll| {
+            roll.dangerous_free_name(name);
+            Ok(())
+        };
+        self.change(name, free).await
+    }
+
+    async fn change(
+        &self,
+        name: &NodeName,
+        change: impl Fn(&mut Roll) -> Result<(), PortError>,
+    ) -> Result<(), PortError> {
         for _ in 0..ATTEMPTS {
             let object = self.object().await?;
             let mut roll = object.as_ref().map_or_else(|| Ok(Roll::default()), Roll::of)?;
             let before = roll.clone();
-            change(&mut roll);
+            change(&mut roll)?;
             let is_done = roll == before;
             if is_done || self.swap(object, &roll, name).await? == CreateOutcome::Created {
                 return Ok(());
@@ -222,10 +260,13 @@ impl Enrollments for KubeEnrollments {
     async fn add(&self, claim: &Claim) -> Result<CreateOutcome, PortError> {
         let object = self.object().await?;
         let mut roll = object.as_ref().map_or_else(|| Ok(Roll::default()), Roll::of)?;
-        if roll.refuses(claim) {
+        if roll.refuses(claim, self.0.clock().now()) {
             return Ok(CreateOutcome::Existed);
         }
         roll.claims.push(claim.clone());
+        if !roll.has_room()? {
+            return Err(full());
+        }
         self.swap(object, &roll, &claim.name).await
     }
 
@@ -238,6 +279,7 @@ impl Enrollments for KubeEnrollments {
             for one in roll.claims.iter_mut().filter(|one| one.is_of_same_member(claim)) {
                 one.addresses.clone_from(&claim.addresses);
             }
+            Ok(())
         };
         self.change(&claim.name, change).await
     }
@@ -249,7 +291,8 @@ impl Enrollments for KubeEnrollments {
         key: &PublicKey,
         ek: Option<Fingerprint>,
     ) -> Result<Settled, PortError> {
-        if self.roll().await?.has_removed(claim.disk) {
+        let roll = self.roll().await?;
+        if roll.has_removed(claim.disk) {
             return Ok(Settled::DiskRetired);
         }
         let matcher = self.matcher().await?;
@@ -258,6 +301,9 @@ impl Enrollments for KubeEnrollments {
             None => Vec::new(),
         };
         ensure_not_refused(&others)?;
+        if let Some(holder) = roll.holder(claim, self.0.clock().now()) {
+            return Ok(Settled::NameHeld(holder.held_until()));
+        }
         let candidate = AkCandidate::from_node(key.clone(), ek);
         if let Some(settled) = self.register(claim, &candidate, &*matcher, &others).await? {
             return Ok(settled);
@@ -278,6 +324,9 @@ impl Enrollments for KubeEnrollments {
     }
 
     async fn is_in_service(&self, claim: &Claim) -> Result<bool, PortError> {
+        if self.roll().await?.has_removed(claim.disk) {
+            return Ok(false);
+        }
         let id = self.machine_id(claim).await?;
         let machine = MachineRegistry::find(&self.0, &id).await?;
         let is_active = machine.is_some_and(|machine| machine.state == MachineState::Active);

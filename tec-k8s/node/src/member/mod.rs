@@ -13,5 +13,5 @@ mod roll;
 mod turn;
 
 pub use self::enroll::KubeEnrollments;
-pub use self::roll::{Removed, Roll};
+pub use self::roll::{NameUse, Removed, Roll};
 pub use self::turn::KubeTurns;

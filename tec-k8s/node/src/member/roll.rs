@@ -4,6 +4,7 @@
 //!   <fingerprint of a key>: {"name":"n3","role":"worker","disk":"…","addresses":["10.0.0.3"]}
 //!   disk-<UUID>:            {"name":"n3","role":"worker","key":"…","removed":"2026-11-25T00:00:00Z"}
 //! ```
+//! A member whose disk has a line, too, is leaving: its claim stays until all that it had is gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,6 +12,7 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::ConfigMap;
 use serde::{Deserialize, Serialize};
 use tec_core::ak::Fingerprint;
+use tec_core::code::Code;
 use tec_core::node::derive::DiskId;
 use tec_core::node::grant::Claim;
 use tec_core::node::state::Role;
@@ -18,10 +20,19 @@ use tec_core::node::ticket::NodeName;
 use tec_core::port::{PortError, PortErrorKind};
 use tec_core::time::Timestamp;
 
-/// The object. 1 MiB of it (etcd's limit for a request) is room for about five thousand members.
+/// The object.
 pub(super) const NAME: &str = "tec-members";
 /// What keys of removed members begin with; no fingerprint does.
 const DISK: &str = "disk-";
+/// Bytes of an object (Kubernetes, "ConfigMaps"): about two thousand members, or five thousand that
+/// were removed.
+const ROOM: usize = 1024 * 1024;
+/// No line of a removed member is longer: its UUID, a name of 253 bytes, a fingerprint, a time.
+const RESERVED: usize = 512;
+/// How long the name of a removed member is held: as long as client certificates of kubelets count, those of a
+/// join and those that the controller manager signs by default (`--cluster-signing-duration`), and a day for
+/// clocks.
+const HELD: i64 = 366 * 24 * 60 * 60;
 
 /// A member that was removed. Nobody else may have its disk: the key of the disk follows from its UUID.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +48,28 @@ pub struct Removed {
     pub role: Role,
     /// When it was removed.
     pub removed: Timestamp,
+    /// Who may have its name.
+    pub name_use: NameUse,
+}
+
+/// Who may have the name of a removed member, beside its own key. The API server takes its last client
+/// certificate until that expires, and knows it by this name alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[expect(clippy::exhaustive_enums, reason = "held or not")]
+pub enum NameUse {
+    /// Nobody, until that certificate has expired.
+    #[default]
+    Held,
+    /// Everybody: an admin said so.
+    DangerousFree,
+}
+
+impl NameUse {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+    fn is_held(&self) -> bool {
+        *self == Self::Held
+    }
 }
 
 impl Removed {
@@ -49,6 +82,11 @@ impl Removed {
             disk: self.disk,
             addresses: BTreeSet::new(),
         }
+    }
+
+    /// When every certificate of it has expired.
+    pub fn held_until(&self) -> Timestamp {
+        self.removed.plus_seconds(HELD)
     }
 }
 
@@ -80,6 +118,8 @@ struct RemovedLine {
     role: Role,
     key: Fingerprint,
     removed: Timestamp,
+    #[serde(default, skip_serializing_if = "NameUse::is_held")]
+    name_use: NameUse,
 }
 
 fn malformed(key: &str) -> PortError {
@@ -102,6 +142,7 @@ impl Roll {
                     name: line.name.parse().map_err(|error| malformed(key).because(error))?,
                     role: line.role,
                     removed: line.removed,
+                    name_use: line.name_use,
                 });
             } else {
                 let line: ClaimLine = serde_json::from_str(json).map_err(unreadable)?;
@@ -118,15 +159,35 @@ impl Roll {
     }
 
     /// Whether a claim cannot be added.
-    pub(super) fn refuses(&self, claim: &Claim) -> bool {
+    pub(super) fn refuses(&self, claim: &Claim, now: Timestamp) -> bool {
         let collides =
             |one: &Claim| one.ak == claim.ak || one.name == claim.name || one.disk == claim.disk;
-        self.claims.iter().any(collides) || self.has_removed(claim.disk)
+        let is_taken = self.claims.iter().any(collides);
+        is_taken || self.has_removed(claim.disk) || self.holder(claim, now).is_some()
     }
 
-    /// Whether a member with this disk was removed.
-    pub(super) fn has_removed(&self, disk: DiskId) -> bool {
+    /// Whether a member with this disk was removed, or is leaving.
+    pub fn has_removed(&self, disk: DiskId) -> bool {
         self.removed.iter().any(|one| one.disk == disk)
+    }
+
+    /// The removed member whose certificate may still count under the name of this claim, which is of another key
+    /// and of no member.
+    pub(super) fn holder(&self, claim: &Claim, now: Timestamp) -> Option<&Removed> {
+        if self.claims.iter().any(|one| one.is_of_same_member(claim)) {
+            return None;
+        }
+        self.removed.iter().find(|one| {
+            let is_other = one.name == claim.name && one.key != claim.ak;
+            is_other && one.name_use == NameUse::Held && now < one.held_until()
+        })
+    }
+
+    /// Whether there is room for a claim. Each member must be removable, too.
+    pub(super) fn has_room(&self) -> Result<bool, PortError> {
+        let lines = self.lines()?;
+        let used: usize = lines.iter().map(|(key, line)| key.len() + line.len()).sum();
+        Ok(used.saturating_add(self.claims.len().saturating_mul(RESERVED)) <= ROOM)
     }
 
     pub(super) fn lines(&self) -> Result<BTreeMap<String, String>, PortError> {
@@ -146,25 +207,74 @@ impl Roll {
                 role: one.role,
                 key: one.key,
                 removed: one.removed,
+                name_use: one.name_use,
             };
             lines.insert(format!("{DISK}{}", one.disk), written(&line, &one.name)?);
         }
         Ok(lines)
     }
 
-    /// A member with this attestation key, whose claim this is, is none any more.
-    pub(super) fn remove(&mut self, claim: &Claim, now: Timestamp) {
+    /// Checks that a member may leave: of the control planes, another one is `ready` and stays.
+    ///
+    /// # Errors
+    /// It is the last one (kind `Conflict`).
+    pub fn check_removal(
+        &self,
+        claim: &Claim,
+        ready: &BTreeSet<NodeName>,
+    ) -> Result<(), PortError> {
+        let stays = |one: &Claim| {
+            one.role == Role::ControlPlane
+                && one.name != claim.name
+                && ready.contains(&one.name)
+                && !self.has_removed(one.disk)
+        };
+        if claim.role == Role::Worker || self.claims.iter().any(stays) {
+            return Ok(());
+        }
+        let operation = format!("remove {}: no other control plane is Ready and stays", claim.name);
+        Err(PortError::new(PortErrorKind::Conflict, operation).with_code(Code::ClusterConflict))
+    }
+
+    /// A member begins to leave: nobody gets the key of its disk from now on. Again changes nothing.
+    pub(super) fn begin_removal(
+        &mut self,
+        claim: &Claim,
+        ready: &BTreeSet<NodeName>,
+        now: Timestamp,
+    ) -> Result<(), PortError> {
+        if self.has_removed(claim.disk) {
+            return Ok(());
+        }
+        self.check_removal(claim, ready)?;
+        self.removed.push(Removed {
+            disk: claim.disk,
+            key: claim.ak,
+            name: claim.name.clone(),
+            role: claim.role,
+            removed: now,
+            name_use: NameUse::Held,
+        });
+        Ok(())
+    }
+
+    /// A member that left is none any more. Again changes nothing.
+    pub(super) fn end_removal(&mut self, claim: &Claim) {
         self.claims.retain(|one| !one.is_of_same_member(claim));
-        if !self.has_removed(claim.disk) {
-            self.removed.push(Removed {
-                disk: claim.disk,
-                key: claim.ak,
-                name: claim.name.clone(),
-                role: claim.role,
-                removed: now,
-            });
+    }
+
+    /// Every key may have this name, whatever certificates count under it.
+    pub(super) fn dangerous_free_name(&mut self, name: &NodeName) {
+        for one in self.removed.iter_mut().filter(|one| one.name == *name) {
+            one.name_use = NameUse::DangerousFree;
         }
     }
+}
+
+/// The registry takes no more members.
+pub(super) fn full() -> PortError {
+    let operation = format!("add a member: {NAME} is full");
+    PortError::new(PortErrorKind::Unavailable, operation).with_code(Code::BootstrapMembersFull)
 }
 
 fn written(line: &impl Serialize, name: &NodeName) -> Result<String, PortError> {
@@ -174,58 +284,4 @@ fn written(line: &impl Serialize, name: &NodeName) -> Result<String, PortError> 
 }
 
 #[cfg(test)]
-mod tests {
-    use tec_core::testing::sample;
-
-    use super::*;
-
-    fn claim(number: u8, name: &str) -> Claim {
-        Claim {
-            ak: sample::public_key(number.into()).fingerprint(),
-            name: name.parse().unwrap(),
-            role: Role::Worker,
-            disk: format!("00000000-0000-0000-0000-0000000000{number:02x}").parse().unwrap(),
-            addresses: BTreeSet::from([[10, 0, 0, number].into()]),
-        }
-    }
-
-    fn read_back(roll: &Roll) -> Roll {
-        let data = Some(roll.lines().unwrap());
-        Roll::of(&ConfigMap { data, ..ConfigMap::default() }).unwrap()
-    }
-
-    #[test]
-    fn the_name_and_the_key_of_a_removed_member_are_free_and_its_disk_is_not() {
-        let mut roll = Roll { claims: vec![claim(1, "n1"), claim(2, "n2")], removed: Vec::new() };
-        roll.remove(&claim(2, "n2"), sample::time(60));
-        roll.remove(&claim(2, "n2"), sample::time(90));
-        roll.claims.sort_by_key(|one| one.ak);
-        assert_eq!(read_back(&roll), roll);
-        assert_eq!(roll.removed.len(), 1);
-        let reinstalled = Claim { disk: claim(3, "n3").disk, ..claim(2, "n2") };
-        assert!(!roll.refuses(&reinstalled), "the same key with a new disk");
-        assert!(!roll.refuses(&claim(3, "n2")), "the old name with a new key");
-        let thief = Claim { disk: claim(2, "n2").disk, ..claim(3, "n3") };
-        assert!(roll.refuses(&thief), "whoever has the UUID of the old disk gets its key");
-        assert!(roll.refuses(&claim(4, "n1")));
-    }
-
-    #[test]
-    fn claims_of_earlier_versions_have_no_addresses_and_a_malformed_line_counts_for_all() {
-        let old = r#"{"name":"n1","role":"Worker","disk":"00000000-0000-0000-0000-000000000001"}"#;
-        let key = claim(1, "n1").ak.to_string();
-        let object = |key: &str, line: &str| ConfigMap {
-            data: Some(BTreeMap::from([(key.to_owned(), line.to_owned())])),
-            ..ConfigMap::default()
-        };
-        let roll = Roll::of(&object(&key, &old.replace("Worker", &role()))).unwrap();
-        assert_eq!(roll.claims, [Claim { addresses: BTreeSet::new(), ..claim(1, "n1") }]);
-        assert!(Roll::of(&object(&key, "{}")).is_err());
-        assert!(Roll::of(&object("disk-1", old)).is_err());
-    }
-
-    fn role() -> String {
-        let json = serde_json::to_string(&Role::Worker).unwrap();
-        json.trim_matches('"').to_owned()
-    }
-}
+mod tests;

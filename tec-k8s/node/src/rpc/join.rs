@@ -15,6 +15,7 @@ use tec_core::node::state::Role;
 use tec_core::node::ticket::{CaPin, Component, JoinTicket, NodeName, PkiFile};
 use tec_core::port::{CreateOutcome, PortError, PortErrorKind};
 use tec_core::secret::{SecretArray, SecretBytes};
+use tec_core::time::Timestamp;
 use tonic::{Code, Request, Response, Status};
 
 use super::caller::{Caller, refusal};
@@ -44,6 +45,8 @@ pub enum Settled {
     NeedsEndorsementKey,
     /// It cannot be: the disk is that of a member that was removed, and has its key.
     DiskRetired,
+    /// It cannot be before this time: certificates of a removed member of its name may count until then.
+    NameHeld(Timestamp),
 }
 
 /// What nodes claimed, for good.
@@ -356,6 +359,14 @@ fn ensure_bound(claim: &Claim, settled: Settled) -> Result<(), Status> {
                 "disk {} is that of a member that was removed; run bootstrapper prepare \
                  --dangerous-erase",
                 claim.disk
+            ),
+        ),
+        Settled::NameHeld(until) => (
+            Reason::NameTaken,
+            format!(
+                "certificates of the removed member {0} may count until {until}; choose another name, or run \
+                 kubectl tec member remove {0} --dangerous-free-name if its old disk is erased",
+                claim.name
             ),
         ),
     };

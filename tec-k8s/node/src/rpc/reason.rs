@@ -77,6 +77,8 @@ reasons! {
     Busy = "busy";
     /// The registry of members cannot be used.
     Registry = "registry";
+    /// The registry of members has no room for another one.
+    MembersFull = "members-full";
     /// A part of the ticket cannot be made.
     Ticket = "ticket";
     /// The server has a defect.

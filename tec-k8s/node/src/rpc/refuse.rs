@@ -41,6 +41,9 @@ pub(super) fn certificate_refused(error: &PortError) -> Status {
 }
 
 pub(super) fn unusable(error: &PortError) -> Status {
+    if error.code() == Some(tec_core::code::Code::BootstrapMembersFull) {
+        return refusal(Reason::MembersFull, "the registry of members is full", error);
+    }
     refusal(Reason::Registry, "the enrollments cannot be used", error)
 }
 

@@ -97,3 +97,9 @@ pub(crate) fn remove(stage: &Stage<'_>, first: &Host, node: &str) -> anyhow::Res
     stage.json(first, &["node", node]).context("a dry run removed the Node")?;
     stage.admin.kube(&[&remove[..], &["--yes"]].concat())
 }
+
+/// Another key may have the name of a node that was removed.
+pub(crate) fn free_name(stage: &Stage<'_>, node: &str) -> anyhow::Result<()> {
+    let free = ["--namespace", NAMESPACE, "member", "remove", node, "--dangerous-free-name"];
+    stage.admin.kube(&[&free[..], &["--yes"]].concat())
+}

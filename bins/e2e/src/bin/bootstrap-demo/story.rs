@@ -147,6 +147,7 @@ fn reinstall(
     images.load_worker(&host)?;
     let key = worker(stage, &host, first_key)?;
     cluster::admit(stage, first, &[second_key, &key])?;
+    cluster::free_name(stage, "n3")?;
     join(stage, first, &[&host])?;
     Ok(host)
 }

@@ -24,6 +24,9 @@ pub(super) const PORTS: [u16; 2] = [9000, 9999];
 /// Another master key than the cluster has.
 const OTHER_KEY: &str = "YGFiY2RlZmdoaWprbG1ub3BxcnN0dXZ3eHl6e3x9fn8";
 
+/// Kills cryptsetup, and nothing else, once it wipes the disk.
+const KILLER: &str = include_str!("../units/member/killer");
+
 /// A node, and where its services are on this host.
 struct Member {
     node: Node,
@@ -77,6 +80,12 @@ impl Stage {
         let machine = |number| Ok(self.plane(&format!("member-cut-{number}"), &image)?.node);
         let phase = Phase { name: "first boot", end: SERVED, whole, machine: &machine };
         self.cut_power(&mut story, &phase)?;
+        if self.settings.cuts > 0 {
+            story.works(
+                "cryptsetup alone is killed while it wipes: the disk is made again",
+                || self.killed(&image),
+            )?;
+        }
         story.shows("systemd-analyze security", &self.exposures()?);
         story.works("a disk of somebody else is named, and stays as it is", || {
             self.foreign(&image)
@@ -109,9 +118,13 @@ impl Stage {
 
     /// A control plane that waits for Init.
     fn plane(&self, name: &str, image: &Image) -> anyhow::Result<Member> {
+        self.plane_of(name, image, &Cloud::of_plane())
+    }
+
+    fn plane_of(&self, name: &str, image: &Image, cloud: &Cloud) -> anyhow::Result<Member> {
         let [init, recover] = [free_port()?, free_port()?];
         let forwards = [(init, PORTS[0]), (recover, PORTS[1])];
-        let node = self.member(name, image, &Cloud::of_plane(), &forwards)?;
+        let node = self.member(name, image, cloud, &forwards)?;
         let at = |port| format!("127.0.0.1:{port}");
         Ok(Member { node, init: at(init), recover: at(recover) })
     }
@@ -133,6 +146,15 @@ impl Stage {
             lines.extend(said.lines().last().map(str::to_owned));
         }
         Ok(lines.join("\n"))
+    }
+
+    fn killed(&self, image: &Image) -> anyhow::Result<()> {
+        let mut member = self.plane_of("killed", image, &Cloud::of_plane().beside(KILLER))?;
+        let (running, console, _) =
+            boot_until(&mut member.node, &["cryptsetup was killed", MADE, SERVED])?;
+        running.cut();
+        ensure!(console.contains("closing a mapping"), "it left no mapping: {console}");
+        member.node.discard()
     }
 
     fn foreign(&self, image: &Image) -> anyhow::Result<()> {

@@ -1,6 +1,7 @@
 //! What the console of a node that is bootstrapped shows.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -13,8 +14,31 @@ pub(super) const UP: &str = "devices and network";
 pub(super) const SERVED: &str = "Init is served";
 pub(super) const MADE: &str = "the state disk is made and mounted";
 pub(super) const MEMBER: &str = "the node is a member";
+/// A kernel gives up. With an emulated processor some do before any program runs.
+const PANIC: &str = "Kernel panic - not syncing";
+const BOOTS: u32 = 3;
 /// Key derivation and firmware are slow where nothing has hardware's help.
 pub(super) const LIMIT: Duration = Duration::from_mins(10);
+
+/// Switches a node on, until its first program runs. A kernel that gives up before boots again, as a
+/// machine with `panic=` does.
+pub(super) fn switch_on(node: &mut Node) -> anyhow::Result<(Running, PathBuf)> {
+    let mut boots = 0;
+    loop {
+        boots += 1;
+        let (mut running, console) = node.power_on()?;
+        match running.wait_for_console(UP, LIMIT) {
+            Ok(()) => return Ok((running, console)),
+            Err(_) if boots < BOOTS && text_of(&console)?.contains(PANIC) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn text_of(console: &Path) -> anyhow::Result<String> {
+    let text = fs::read(console).context("read the console")?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
 
 /// Switches a node on, and waits for lines on its console, in their order; what it shows, and how long
 /// it took from the first of these to the last.
@@ -22,13 +46,12 @@ pub(super) fn boot_until(
     node: &mut Node,
     texts: &[&str],
 ) -> anyhow::Result<(Running, String, Duration)> {
-    let (mut running, console) = node.power_on()?;
+    let (mut running, console) = switch_on(node)?;
     let mut begin = None;
     for text in texts {
         running.wait_for_console(text, LIMIT)?;
         begin = begin.or_else(|| Some(Instant::now()));
     }
-    let console = fs::read(console).context("read the console")?;
     let took = begin.map(|begin| begin.elapsed()).unwrap_or_default();
-    Ok((running, String::from_utf8_lossy(&console).into_owned(), took))
+    Ok((running, text_of(&console)?, took))
 }

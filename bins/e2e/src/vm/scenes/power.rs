@@ -6,7 +6,7 @@ use anyhow::ensure;
 use tec_core::port::Entropy as _;
 use tec_core::testing::SeededEntropy;
 
-use super::console::{LIMIT, MADE, UP, boot_until};
+use super::console::{MADE, boot_until, switch_on};
 use crate::story::Story;
 use crate::vm::node::Node;
 use crate::vm::stage::Stage;
@@ -54,8 +54,7 @@ impl Stage {
         moment: Duration,
     ) -> anyhow::Result<Vec<String>> {
         let mut machine = (phase.machine)(number)?;
-        let (mut running, console) = machine.power_on()?;
-        running.wait_for_console(UP, LIMIT)?;
+        let (running, console) = switch_on(&mut machine)?;
         #[expect(clippy::disallowed_methods, reason = "the moment is what is tested")]
         std::thread::sleep(moment);
         running.cut();

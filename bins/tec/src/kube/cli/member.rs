@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use clap::{Args, Subcommand, ValueEnum};
+use tec_core::node::derive::DiskId;
 use tec_core::node::ticket::NodeName;
 
 use crate::args::DryRun;
@@ -11,8 +12,8 @@ use crate::args::DryRun;
 pub(crate) enum MemberCommand {
     /// List members, and those that were removed.
     List,
-    /// Remove a member for good: its key is revoked, its Node deleted, its name free again. Nobody gets
-    /// the key of its disk any more.
+    /// Remove a member for good: its key is revoked, its Node deleted, and nobody gets the key of its
+    /// disk any more. Its name is free when its certificates have expired.
     Remove {
         #[command(flatten)]
         leave: LeaveArgs,
@@ -53,6 +54,14 @@ pub(crate) enum Tpm {
 pub(crate) struct LeaveArgs {
     /// Name of the node.
     pub(crate) name: NodeName,
+    /// UUID of the member's disk; needed where a removed member had the same name.
+    #[arg(long)]
+    pub(crate) disk: Option<DiskId>,
+    /// Let any node join under this name, although client certificates of the removed member count
+    /// until they expire (a year): whoever has one acts as the new node. For machines whose state
+    /// disk is erased.
+    #[arg(long)]
+    pub(crate) dangerous_free_name: bool,
     /// Cordon the node and evict its pods first.
     #[arg(long)]
     pub(crate) drain: bool,

@@ -1,26 +1,31 @@
 //! A membership ends.
 //!
-//! Each step may be the last of this process: the key is refused before anything becomes free, and the
-//! same command again goes on where it ended.
+//! Each step may be the last of this process: the key is refused before anything becomes free, the claim
+//! goes last, and the same command again goes on where it ended.
 
+use std::collections::BTreeSet;
 use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{DeleteParams, PartialObjectMeta, Preconditions};
-use kube::{Api, ResourceExt as _};
+use kube::Api;
+use kube::api::DeleteParams;
 use serde_json::json;
+use tec_core::code::Code;
 use tec_core::flow;
 use tec_core::id::MachineId;
 use tec_core::node::grant::Claim;
 use tec_core::node::state::Role;
+use tec_core::node::ticket::NodeName;
 use tec_core::port::{AkRegistry, MachineRegistry, PortError, PortErrorKind};
 use tec_k8s::client::KubeRegistry;
-use tec_node::member::{KubeEnrollments, Roll};
+use tec_node::member::{KubeEnrollments, NameUse, Removed, Roll};
 use tec_support::SystemClock;
+use tec_support::exit::CodedError;
 
 use super::drain::drain;
+use super::list::{READY, standing};
 use super::{live, unknown};
 use crate::kube::access::{Cluster, coded};
 use crate::kube::cli::member::LeaveArgs;
@@ -42,6 +47,7 @@ struct Leaving {
     machine: MachineId,
     fate: Fate,
     drain: Option<Duration>,
+    name_use: NameUse,
 }
 
 pub(super) async fn leave(
@@ -51,18 +57,26 @@ pub(super) async fn leave(
     (args, fate): (LeaveArgs, Fate),
     output: &Output,
 ) -> anyhow::Result<()> {
-    let claim = leaving(roll, &args).ok_or_else(|| unknown(cluster, &args.name))?;
-    ensure_not_last(roll, &claim)?;
+    let claim = match chosen(roll, &args)? {
+        Chosen::Member(claim) => claim.clone(),
+        Chosen::Removed(one) => return already(members, one, &args, output).await,
+        Chosen::Nobody => return Err(unknown(cluster, &args.name).into()),
+    };
+    let ready = ready_planes(cluster, roll).await?;
+    if !roll.has_removed(claim.disk) {
+        let what = format!("check whether {} may leave", claim.name);
+        roll.check_removal(&claim, &ready).map_err(failed(what))?;
+    }
     let machine = members.machine_id(&claim).await.map_err(failed("find the machine"))?;
     let drain = args.drain.then(|| Duration::from_secs(args.drain_timeout));
-    let leaving = Leaving { claim, machine, fate, drain };
+    let leaving = Leaving { claim, machine, fate, drain, name_use: name_use(&args) };
     let steps = leaving.steps();
     let dry_run = args.dry_run.dry_run;
     if !dry_run {
         if !args.yes {
             ask(&args, &steps)?;
         }
-        leaving.go(cluster, members).await?;
+        leaving.go(cluster, members, &ready).await?;
     }
     let value = json!({
         "member": args.name.as_str(),
@@ -76,23 +90,92 @@ pub(super) async fn leave(
     })
 }
 
-/// The member of this name, or the one that was removed last and whose removal may have been cut off.
-fn leaving(roll: &Roll, args: &LeaveArgs) -> Option<Claim> {
-    let removed = || {
-        let removed = roll.removed.iter().filter(|one| one.name == args.name);
-        removed.max_by_key(|one| one.removed).map(tec_node::member::Removed::claim)
-    };
-    live(roll, &args.name).cloned().or_else(removed)
+fn name_use(args: &LeaveArgs) -> NameUse {
+    if args.dangerous_free_name { NameUse::DangerousFree } else { NameUse::Held }
 }
 
-fn ensure_not_last(roll: &Roll, claim: &Claim) -> anyhow::Result<()> {
-    let is_other = |one: &&Claim| one.role == Role::ControlPlane && one.name != claim.name;
-    anyhow::ensure!(
-        claim.role == Role::Worker || roll.claims.iter().any(|one| is_other(&one)),
-        "cannot remove {}: it is the last control plane",
-        claim.name
-    );
-    Ok(())
+/// Whom a command means.
+#[derive(Debug, PartialEq, Eq)]
+enum Chosen<'r> {
+    Member(&'r Claim),
+    /// All of it was done before.
+    Removed(&'r Removed),
+    Nobody,
+}
+
+/// A command that is given again must not hit the next member of the same name.
+fn chosen<'r>(roll: &'r Roll, args: &LeaveArgs) -> anyhow::Result<Chosen<'r>> {
+    let is_meant = |disk| args.disk.is_none_or(|wanted| wanted == disk);
+    let member = live(roll, &args.name).filter(|claim| is_meant(claim.disk));
+    let removed = roll.removed.iter().filter(|one| one.name == args.name && is_meant(one.disk));
+    let last = removed.max_by_key(|one| one.removed);
+    match (member, last) {
+        // It is leaving, or nobody had its name before.
+        (Some(claim), Some(last)) if last.disk != claim.disk && !roll.has_removed(claim.disk) => {
+            let context = format!(
+                "{0} is a member with disk {1}, and a member of that name was removed at {2}; add --disk {1} if \
+                 the present one is meant",
+                args.name, claim.disk, last.removed
+            );
+            Err(CodedError::new(Code::ClusterConflict, context).into())
+        }
+        (Some(claim), _) => Ok(Chosen::Member(claim)),
+        (None, Some(last)) => Ok(Chosen::Removed(last)),
+        (None, None) => Ok(Chosen::Nobody),
+    }
+}
+
+/// A removal that is repeated changes nothing but what it says of the name.
+async fn already(
+    members: &KubeEnrollments,
+    one: &Removed,
+    args: &LeaveArgs,
+    output: &Output,
+) -> anyhow::Result<()> {
+    let mut steps = Vec::new();
+    if args.dangerous_free_name && one.name_use == NameUse::Held {
+        steps.push(free(&one.name));
+        if !args.dry_run.dry_run {
+            if !args.yes {
+                ask(args, &steps)?;
+            }
+            free_name(members, &one.name).await?;
+        }
+    }
+    let value = json!({
+        "member": args.name.as_str(),
+        "removed": one.removed,
+        "steps": steps,
+        "dry_run": args.dry_run.dry_run,
+    });
+    output.print(&value, |_| {
+        let head = format!("member {} was removed at {}", args.name, one.removed);
+        format!("{head}\n{}", numbered(&steps)).trim_end().to_owned()
+    })
+}
+
+fn free(name: &NodeName) -> String {
+    format!("free the name {name}, although certificates of the removed member may count")
+}
+
+async fn free_name(members: &KubeEnrollments, name: &NodeName) -> anyhow::Result<()> {
+    tracing::warn!(%name, "certificates of the removed member count for the next one of its name");
+    let freed = members.dangerous_free_name(name).await;
+    Ok(freed.map_err(failed(format!("free the name {name}")))?)
+}
+
+/// Control planes that could serve the cluster without another one.
+async fn ready_planes(cluster: &Cluster, roll: &Roll) -> anyhow::Result<BTreeSet<NodeName>> {
+    let nodes: Api<Node> = Api::all(cluster.client.clone());
+    let mut ready = BTreeSet::new();
+    for claim in roll.claims.iter().filter(|one| one.role == Role::ControlPlane) {
+        let name = claim.name.as_str();
+        let node = nodes.get_opt(name).await.map_err(coded(format!("look up Node {name}")))?;
+        if node.is_some_and(|node| standing(&node) == READY) {
+            ready.insert(claim.name.clone());
+        }
+    }
+    Ok(ready)
 }
 
 fn numbered(steps: &[String]) -> String {
@@ -127,42 +210,48 @@ impl Leaving {
         if let Some(limit) = self.drain {
             steps.push(format!("cordon {name} and evict its pods, within {} s", limit.as_secs()));
         }
+        steps.push(format!("give nobody the key of disk {} any more", claim.disk));
         if self.fate == Fate::Removed {
             steps.push(format!("revoke machine {machine} and its attestation key {}", claim.ak));
         }
-        let free = if self.fate == Fate::Removed { "name" } else { "name and its key" };
-        steps.push(format!(
-            "end the membership: its {free} may join, and nobody with disk {}",
-            claim.disk
-        ));
         steps.push(format!("delete Node {name}"));
         if self.fate == Fate::Reinstalled {
             steps.push(format!("remove machine {machine}, and forget its attestation key"));
         }
+        let free =
+            if self.fate == Fate::Removed { "" } else { ", its key may join under its name again" };
+        steps.push(format!("end the membership{free}"));
+        if self.name_use == NameUse::DangerousFree {
+            steps.push(self::free(name));
+        }
         steps
     }
 
-    async fn go(&self, cluster: &Cluster, members: &KubeEnrollments) -> anyhow::Result<()> {
+    async fn go(
+        &self,
+        cluster: &Cluster,
+        members: &KubeEnrollments,
+        ready: &BTreeSet<NodeName>,
+    ) -> anyhow::Result<()> {
         let Self { claim, machine, .. } = self;
         let registry = of(cluster);
         if let Some(limit) = self.drain {
             drain(&cluster.client, claim.name.as_str(), limit).await?;
         }
+        let what = |verb: &str| format!("{verb} the membership of {}", claim.name);
+        members.begin_removal(claim, ready).await.map_err(failed(what("begin to end")))?;
         if self.fate == Fate::Removed {
             self.revoke(&registry).await?;
         }
-        let nodes: Api<Node> = Api::all(cluster.client.clone());
-        let node = nodes.get_metadata_opt(claim.name.as_str()).await;
-        let node = node.map_err(coded(format!("look up Node {}", claim.name)))?;
-        let what = || format!("end the membership of {}", claim.name);
-        members.remove(claim).await.map_err(failed(what()))?;
-        if let Some(node) = node {
-            delete_node(&nodes, &node).await?;
-        }
+        delete_node(cluster, claim.name.as_str()).await?;
         if self.fate == Fate::Reinstalled {
             let removed =
                 flow::remove_machine(&registry, &registry, &registry, &SystemClock, *machine).await;
             removed.map_err(failed(format!("remove machine {machine}")))?;
+        }
+        members.end_removal(claim).await.map_err(failed(what("end")))?;
+        if self.name_use == NameUse::DangerousFree {
+            free_name(members, &claim.name).await?;
         }
         Ok(())
     }
@@ -188,13 +277,11 @@ impl Leaving {
     }
 }
 
-/// Only this one: its name is free already, and another node may have it.
-async fn delete_node(nodes: &Api<Node>, node: &PartialObjectMeta<Node>) -> anyhow::Result<()> {
-    let name = node.name_any();
-    let this = Preconditions { uid: node.uid(), resource_version: None };
-    let params = DeleteParams { preconditions: Some(this), ..DeleteParams::default() };
-    match nodes.delete(&name, &params).await {
-        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+/// No other node has its name while the claim is there.
+async fn delete_node(cluster: &Cluster, name: &str) -> anyhow::Result<()> {
+    let nodes: Api<Node> = Api::all(cluster.client.clone());
+    match nodes.delete(name, &DeleteParams::default()).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
         deleted => Ok(deleted.map(drop).map_err(coded(format!("delete Node {name}")))?),
     }
 }
@@ -202,7 +289,6 @@ async fn delete_node(nodes: &Api<Node>, node: &PartialObjectMeta<Node>) -> anyho
 #[cfg(test)]
 mod tests {
     use tec_core::testing::sample;
-    use tec_node::member::Removed;
 
     use super::*;
 
@@ -218,12 +304,15 @@ mod tests {
 
     fn removed(number: u8, name: &str) -> Removed {
         let Claim { ak, name, role, disk, .. } = claim(number, name, Role::Worker);
-        Removed { disk, key: ak, name, role, removed: sample::time(number.into()) }
+        let removed = sample::time(number.into());
+        Removed { disk, key: ak, name, role, removed, name_use: NameUse::Held }
     }
 
     fn args(name: &str) -> LeaveArgs {
         LeaveArgs {
             name: name.parse().unwrap(),
+            disk: None,
+            dangerous_free_name: false,
             drain: false,
             drain_timeout: 0,
             yes: true,
@@ -232,26 +321,22 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_that_of_the_member_before_those_that_were_removed() {
+    fn a_removal_that_is_repeated_never_hits_the_next_member_of_the_name() {
+        let present = claim(3, "n3", Role::Worker);
         let mut roll = Roll {
-            claims: vec![claim(3, "n3", Role::Worker)],
+            claims: vec![present.clone()],
             removed: vec![removed(1, "n3"), removed(2, "n3")],
         };
-        assert_eq!(leaving(&roll, &args("n3")), Some(claim(3, "n3", Role::Worker)));
+        assert!(chosen(&roll, &args("n3")).is_err());
+        let of = |disk| LeaveArgs { disk: Some(disk), ..args("n3") };
+        assert_eq!(chosen(&roll, &of(present.disk)).unwrap(), Chosen::Member(&present));
+        let first = chosen(&roll, &of(removed(1, "n3").disk)).unwrap();
+        assert_eq!(first, Chosen::Removed(&removed(1, "n3")));
+        // The power went off while it was leaving.
+        roll.removed.push(removed(3, "n3"));
+        assert_eq!(chosen(&roll, &args("n3")).unwrap(), Chosen::Member(&present));
         roll.claims.clear();
-        let last = leaving(&roll, &args("n3"));
-        assert_eq!(last, Some(claim(2, "n3", Role::Worker)), "a removal that was cut off");
-        assert_eq!(leaving(&roll, &args("n4")), None);
-    }
-
-    #[test]
-    fn the_last_control_plane_stays() {
-        let first = claim(1, "n1", Role::ControlPlane);
-        let mut roll = Roll { claims: vec![first.clone()], removed: Vec::new() };
-        roll.claims.push(claim(2, "n2", Role::Worker));
-        assert!(ensure_not_last(&roll, &first).is_err());
-        ensure_not_last(&roll, &claim(2, "n2", Role::Worker)).unwrap();
-        roll.claims.push(claim(3, "n3", Role::ControlPlane));
-        ensure_not_last(&roll, &first).unwrap();
+        assert_eq!(chosen(&roll, &args("n3")).unwrap(), Chosen::Removed(&removed(3, "n3")));
+        assert_eq!(chosen(&roll, &args("n4")).unwrap(), Chosen::Nobody);
     }
 }

@@ -13,6 +13,9 @@ use tec_node::member::{Removed, Roll};
 use crate::kube::access::{Cluster, coded};
 use crate::output::{Output, table, word};
 
+/// What a Node is that serves.
+pub(super) const READY: &str = "Ready";
+
 /// A member, or one that was.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -37,17 +40,25 @@ pub(super) async fn list(cluster: &Cluster, roll: &Roll, output: &Output) -> any
     let nodes = nodes.iter().map(|node| (node.name_any(), standing(node))).collect();
     let machines = cluster.list::<Machine>().await?;
     let states = machines.iter().map(|one| (one.spec.id.clone(), word(&one.state()))).collect();
-    let live = roll.claims.iter().map(|claim| of_claim(claim, &nodes, &states));
-    let mut all: Vec<_> = live.chain(roll.removed.iter().map(of_removed)).collect();
+    let live = roll.claims.iter().map(|claim| {
+        let mut member = of_claim(claim, &nodes, &states);
+        if roll.has_removed(claim.disk) {
+            "leaving".clone_into(&mut member.state);
+        }
+        member
+    });
+    let is_gone = |one: &&Removed| !roll.claims.iter().any(|claim| claim.disk == one.disk);
+    let gone = roll.removed.iter().filter(is_gone).map(of_removed);
+    let mut all: Vec<_> = live.chain(gone).collect();
     all.sort_by(|one, other| (&one.removed, &one.name).cmp(&(&other.removed, &other.name)));
     output.print(&all, |all| render(all))
 }
 
-fn standing(node: &Node) -> &'static str {
+pub(super) fn standing(node: &Node) -> &'static str {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
     let mut conditions = conditions.into_iter().flatten();
-    let is_ready = conditions.any(|one| one.type_ == "Ready" && one.status == "True");
-    if is_ready { "Ready" } else { "NotReady" }
+    let is_ready = conditions.any(|one| one.type_ == READY && one.status == "True");
+    if is_ready { READY } else { "NotReady" }
 }
 
 fn of_claim(

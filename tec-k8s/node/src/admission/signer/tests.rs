@@ -10,6 +10,7 @@ use crate::instance::identity::Identity;
 use http::{Request, Response};
 use kube::client::Body;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+use tec_core::port::PortErrorKind;
 use tec_core::system::{SystemClock, SystemEntropy};
 
 use super::*;

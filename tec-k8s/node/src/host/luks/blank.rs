@@ -27,6 +27,10 @@ const NOTHING: i32 = 2;
 /// Specification 1.1.3, 2.1).
 const HEADERS: u64 = (4 << 20) + 4096;
 const BLOCK: usize = 4096;
+/// Sequence number of a header, big-endian, and that of the first one that luksFormat writes, before
+/// there is a key slot (the same, 2.1 and table 3).
+const SEQUENCE: std::ops::Range<usize> = 16..24;
+const FIRST_SEQUENCE: u64 = 2;
 const MAGICS: [&[u8]; 2] = [b"LUKS\xba\xbe", b"SKUL\xba\xbe"];
 const PROBE_LIMIT: Duration = Duration::from_mins(1);
 const FILE_SYSTEM_LIMIT: Duration = Duration::from_mins(10);
@@ -92,21 +96,35 @@ impl LuksDisk {
             None => return Ok(Content::Blank),
         }
         // With a second key, of a cluster, the power went off before the label was changed.
-        let is_unclaimed = value("LABEL").as_deref() == Some(UNCLAIMED) && self.slots().await? < 2;
+        let is_unclaimed = value("LABEL").as_deref() == Some(UNCLAIMED)
+            && (self.is_keyless().await? || self.slots().await? < 2);
         if is_unclaimed {
             return Ok(Content::Unclaimed(value("UUID").and_then(|uuid| uuid.parse().ok())));
         }
         Ok(Content::Encrypted)
     }
 
+    /// Whether nothing was written after the first header. If the power goes off meanwhile, cryptsetup can
+    /// read neither of the two; the first one is always written before the second.
+    async fn is_keyless(&self) -> Result<bool, PortError> {
+        let begin = self.read_begin(SEQUENCE.end as u64).await?;
+        let number = begin.get(SEQUENCE).and_then(|bytes| bytes.try_into().ok());
+        Ok(number.is_some_and(|bytes| u64::from_be_bytes(bytes) <= FIRST_SEQUENCE))
+    }
+
     /// Whether there is a LUKS header anywhere that one may be, read by this process: a probe that
     /// failed must not pass for a blank disk.
     async fn has_header(&self) -> Result<bool, PortError> {
+        let begin = self.read_begin(HEADERS).await?;
+        Ok(begin.chunks(BLOCK).any(|block| MAGICS.iter().any(|magic| block.starts_with(magic))))
+    }
+
+    async fn read_begin(&self, bytes: u64) -> Result<Vec<u8>, PortError> {
         let device = self.device.clone();
         let read = blocking(move || {
             let mut begin = Vec::new();
-            File::open(device)?.take(HEADERS).read_to_end(&mut begin)?;
-            Ok(begin.chunks(BLOCK).any(|block| MAGICS.iter().any(|magic| block.starts_with(magic))))
+            File::open(device)?.take(bytes).read_to_end(&mut begin)?;
+            Ok(begin)
         });
         read.await.map_err(|error| {
             PortError::new(PortErrorKind::Unavailable, "read the state disk").because(error)

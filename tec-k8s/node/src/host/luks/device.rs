@@ -71,8 +71,8 @@ impl LuksDisk {
 
     /// Closes what a killed cryptsetup left mapped: the disk would be in use until the next boot.
     pub(super) async fn close_leftovers(&self) -> Result<(), PortError> {
-        let mapper = self.mapper.clone();
-        let left = blocking(move || leftovers(&mapper)).await.map_err(|error| {
+        let devices = self.devices.clone();
+        let left = blocking(move || leftovers(&devices)).await.map_err(|error| {
             let operation = "look for mappings that an interrupted cryptsetup left";
             PortError::new(PortErrorKind::Unavailable, operation).because(error)
         })?;
@@ -110,15 +110,20 @@ fn is_writable(device: &Path) -> io::Result<bool> {
     }
 }
 
-/// The integrity layer of each, `…_dif`, is closed with it.
-fn leftovers(mapper: &Path) -> io::Result<Vec<String>> {
-    let entries = match fs::read_dir(mapper) {
+/// Names of mappings, as the kernel knows them: those in /dev/mapper come later and go earlier. The
+/// integrity layer of each, `…_dif`, is closed with it.
+fn leftovers(devices: &Path) -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(devices) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
     };
     let mut names = Vec::new();
     for entry in entries {
-        let name = entry?.file_name().to_string_lossy().into_owned();
+        let name = match fs::read_to_string(entry?.path().join("dm/name")) {
+            // Not one of the device mapper, or gone by now.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            name => name?.trim_end().to_owned(),
+        };
         let process = name.strip_prefix(WIPING).and_then(|id| id.parse::<u32>().ok());
         if process.is_some_and(|id| !is_cryptsetup(id)) {
             names.push(name);
@@ -156,15 +161,18 @@ mod tests {
         while !is_cryptsetup(running.id()) && begin.elapsed().as_secs() < 60 {
             std::thread::yield_now();
         }
-        let mapper = directory.path().join("mapper");
-        assert_eq!(leftovers(&mapper).unwrap(), [""; 0]);
-        fs::create_dir(&mapper).unwrap();
+        let devices = directory.path().join("block");
+        assert_eq!(leftovers(&devices).unwrap(), [""; 0]);
+        fs::create_dir_all(devices.join("vda")).unwrap();
         let (live, dead) =
             (format!("{WIPING}{}", running.id()), format!("{WIPING}{}", std::process::id()));
-        for name in ["control", "state", &live, &dead, &format!("{dead}_dif")] {
-            fs::write(mapper.join(name), "").unwrap();
+        let names = ["state", &live, &dead, &format!("{dead}_dif")];
+        for (number, name) in names.into_iter().enumerate() {
+            let device = devices.join(format!("dm-{number}/dm"));
+            fs::create_dir_all(&device).unwrap();
+            fs::write(device.join("name"), format!("{name}\n")).unwrap();
         }
-        let left = leftovers(&mapper);
+        let left = leftovers(&devices);
         running.kill().unwrap();
         running.wait().unwrap();
         assert_eq!(left.unwrap(), [dead]);

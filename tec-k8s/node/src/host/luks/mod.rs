@@ -30,6 +30,8 @@ use super::program::{Call, ProgramError, Programs};
 const CRYPTSETUP: &str = "cryptsetup";
 /// Where mappings are.
 const MAPPER: &str = "/dev/mapper";
+/// Where the kernel shows block devices (sysfs).
+const DEVICES: &str = "/sys/class/block";
 /// Exit status for a passphrase that opens nothing (cryptsetup(8), "RETURN CODES").
 const NO_PERMISSION: i32 = 2;
 /// Argon2id is made to take seconds, on slow machines some more.
@@ -47,6 +49,7 @@ pub struct LuksDisk {
     scratch: PathBuf,
     integrity: Integrity,
     mapper: PathBuf,
+    devices: PathBuf,
     programs: Arc<dyn Programs>,
 }
 
@@ -77,6 +80,7 @@ impl LuksDisk {
             scratch: scratch.into(),
             integrity: Integrity::Required,
             mapper: MAPPER.into(),
+            devices: DEVICES.into(),
             programs,
         }
     }

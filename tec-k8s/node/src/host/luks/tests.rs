@@ -185,6 +185,20 @@ async fn a_disk_is_made_of_a_blank_one_and_is_nobodys_until_a_cluster_has_a_key(
 }
 
 #[tokio::test]
+async fn a_disk_whose_first_header_was_half_written_is_nobodys_and_one_with_keys_is_not() {
+    let Fixture { directory, disk } = &format(&["--label", "tec-unclaimed"]);
+    let at = |name: &str| directory.path().join(name);
+    // The power goes off after the first block: no list of key slots, no second header.
+    let file = fs::File::options().write(true).open(at("disk")).unwrap();
+    file.write_all_at(&[0; 7 * 4096], 4096).unwrap();
+    assert!(disk.content().await.is_err(), "there were keys: its sequence number is 3");
+    file.write_all_at(&2_u64.to_be_bytes(), 16).unwrap();
+    assert!(matches!(disk.content().await.unwrap(), Content::Unclaimed(Some(_))));
+    disk.dangerous_format(&SystemEntropy, &at("header"), None).await.unwrap();
+    assert_eq!(disk.content().await.unwrap(), Content::Unclaimed(Some(disk.id().await.unwrap())));
+}
+
+#[tokio::test]
 async fn what_others_put_on_a_disk_is_named_and_a_disk_that_is_not_there_is_an_error() {
     let Fixture { directory, disk } = &good();
     assert_eq!(disk.content().await.unwrap(), Content::Encrypted);
@@ -220,6 +234,7 @@ const CRYPTSETUP_OF_FILES: &str = r#"
 set -eu
 mapper=$1; shift
 case " $* " in
+*" close temporary-"*) rm -r "$mapper/../block";;
 *" close "*) rm -r "$mapper/$2";;
 *" --test-passphrase "*) exec cryptsetup "$@";;
 *" open "*) mkdir -p "$mapper"; cp -r "$mapper/../mapping" "$mapper/tec-new-state";;
@@ -238,7 +253,7 @@ fn blank() -> Fixture {
     let programs = Arc::new(HostPrograms::new().with("cryptsetup", cryptsetup));
     let disk = LuksDisk::new(at("disk"), at("key"), at("scratch"), programs);
     let mut disk = disk.dangerous_without_integrity();
-    disk.mapper = at("mapper");
+    (disk.mapper, disk.devices) = (at("mapper"), at("block"));
     Fixture { directory, disk }
 }
 
@@ -268,13 +283,16 @@ async fn a_disk_that_this_boot_made_is_told_from_one_that_others_formatted() {
 #[tokio::test]
 async fn what_a_killed_cryptsetup_left_mapped_is_closed_before_the_disk_is_made_again() {
     let Fixture { directory, disk } = &blank();
-    let mapper = directory.path().join("mapper");
-    let left = mapper.join(format!("temporary-cryptsetup-{}", std::process::id()));
+    let [mapper, device] = ["mapper", "block/dm-1/dm"].map(|name| directory.path().join(name));
     fs::create_dir(&mapper).unwrap();
-    fs::write(&left, "").unwrap();
+    fs::create_dir_all(&device).unwrap();
+    // Its node in /dev/mapper was never made: udev makes it.
+    let left = format!("temporary-cryptsetup-{}\n", std::process::id());
+    fs::write(device.join("name"), left).unwrap();
     fs::write(mapper.join("tec-new-state"), "").unwrap();
     disk.dangerous_make(&SystemEntropy, &directory.path().join("header"), None).await.unwrap();
     assert_eq!(fs::read_dir(mapper).unwrap().count(), 0);
+    assert!(!device.exists());
 }
 
 #[tokio::test]
