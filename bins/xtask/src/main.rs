@@ -12,6 +12,7 @@ mod cluster;
 mod codegen;
 mod demo;
 mod e2e;
+mod foreign;
 mod fuzz;
 mod images;
 mod lanes;

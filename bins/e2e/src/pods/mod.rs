@@ -18,6 +18,7 @@ mod daemon;
 mod image;
 mod platform;
 mod registry;
+mod services;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -35,6 +36,7 @@ use self::daemon::{NETWORK, inside, pause, runs, start, stop};
 pub use self::image::Image;
 pub use self::platform::{APPS, PLATFORM, Platform};
 pub use self::registry::Registry;
+pub use self::services::{collector, nats, opensearch};
 
 /// What keeps the namespaces of a pod; the name that kubeadm gives it.
 const PAUSE: &str = "registry.k8s.io/pause:3.10";
