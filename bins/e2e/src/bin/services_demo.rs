@@ -4,14 +4,24 @@
 use std::io;
 
 use clap::Parser;
-use tec_e2e::services::demo;
+use tec_e2e::services::{demo, kills};
 
 #[derive(Debug, Parser)]
-struct Args {}
+struct Args {
+    /// Kill each pod so often while components publish and read, and print a table, instead of the demo
+    #[arg(long)]
+    kills: Option<u32>,
+    /// Kill only what begins with this name
+    #[arg(long, requires = "kills", default_value = "")]
+    only: String,
+}
 
 fn main() -> anyhow::Result<()> {
-    let Args {} = Args::parse();
+    let Args { kills, only } = Args::parse();
     // Another provider that somebody installed before is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    demo::play(&mut io::stdout()).map(drop)
+    match kills {
+        Some(times) => kills::play(times, &only, &mut io::stdout()),
+        None => demo::play(&mut io::stdout()).map(drop),
+    }
 }

@@ -249,6 +249,14 @@ impl Node {
         command
     }
 
+    /// Ends a container as a power cut does, by the id that its pod's status has.
+    ///
+    /// # Errors
+    /// There is no such container.
+    pub fn kill_container(&self, id: &str) -> anyhow::Result<()> {
+        output(self.ctr().args(["tasks", "kill", "--signal=9", id])).map(drop)
+    }
+
     /// Gives an image to the node, which pulls none.
     ///
     /// # Errors

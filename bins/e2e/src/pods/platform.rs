@@ -16,7 +16,8 @@ pub const PLATFORM: &str = "platform";
 pub const APPS: &str = "apps";
 const AUTHORITIES: &str = "services-bootstrap-ca";
 /// What the chart's claims are bound to; a node of ours provisions nothing.
-const VOLUMES: [&str; 5] = ["vault-0", "vault-1", "vault-2", "nats-0", "opensearch-0"];
+const VOLUMES: [&str; 7] =
+    ["vault-0", "vault-1", "vault-2", "nats-0", "nats-1", "nats-2", "opensearch-0"];
 
 /// A node with our images and, once it is installed, our chart.
 #[derive(Debug)]
@@ -49,6 +50,19 @@ impl Platform {
         self.node.load(&services::services()?)?;
         self.node.load(&services::nats()?)?;
         self.node.load(&services::component()?)
+    }
+
+    /// Gives the node the image of the load, too.
+    ///
+    /// # Errors
+    /// It is not built, or containerd does not take it.
+    pub fn load_load(&self) -> anyhow::Result<()> {
+        self.node.load(&services::load()?)
+    }
+
+    /// The node.
+    pub fn node(&self) -> &Node {
+        &self.node
     }
 
     /// Gives the node the images of telemetry, too, which take longest.

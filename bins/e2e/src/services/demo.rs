@@ -75,7 +75,7 @@ pub fn play(out: &mut dyn Write) -> anyhow::Result<Platform> {
 fn component(files: &Path) -> anyhow::Result<PathBuf> {
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/component");
     let text = std::fs::read_to_string(example.join("component.yaml"))?;
-    let flag = "            - --health-listen=0.0.0.0:8081\n";
+    let flag = "            - --stored-events\n";
     let with = format!("{flag}            - --otlp=collector.{PLATFORM}.svc:4318\n");
     anyhow::ensure!(text.contains(flag), "the example has no such line: {flag}");
     let file = files.join("component.yaml");
