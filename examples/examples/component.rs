@@ -23,7 +23,8 @@ async fn main() -> anyhow::Result<()> {
     for number in 1_u64.. {
         second.tick().await;
         let payload = format!("hello {number}").into_bytes();
-        broker.publish(PublishRequest { subject: subject.clone(), payload }).await?;
+        let request = PublishRequest { subject: subject.clone(), payload, id: String::new() };
+        broker.publish(request).await?;
         let message = messages.message().await?.context("the broker ended the subscription")?;
         let text = String::from_utf8_lossy(&message.payload);
         writeln!(std::io::stdout(), "{} {text}", message.subject)?;

@@ -19,7 +19,7 @@ use base64::engine::general_purpose::STANDARD;
 use crate::cargo::{Metadata, cargo};
 use crate::tools::targets::Arch;
 use crate::tools::{Tools, musl};
-use crate::{process, term, tools};
+use crate::{foreign, process, term, tools};
 
 const CONTAINERFILE: &str = "bins/operator/deploy/image/Containerfile";
 /// Below the target directory.
@@ -73,8 +73,13 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     let chosen = chosen(&all, args)?;
     let tools = tools::locate()?;
     tools::ensure_images(&tools, &args.arch)?;
-    let bins: Vec<&str> = chosen.iter().flat_map(|image| &image.programs).map(|p| &**p).collect();
     let folder = Metadata::workspace(root)?.target_dir()?.join(FOLDER);
+    fs::create_dir_all(&folder)?;
+    foreign::build(root, &tools, &folder, &args.images)?;
+    if chosen.is_empty() {
+        return Ok(());
+    }
+    let bins: Vec<&str> = chosen.iter().flat_map(|image| &image.programs).map(|p| &**p).collect();
     let context = folder.join("context");
     fs::create_dir_all(&context)?;
     fs::write(context.join("ca-certificates.crt"), root_certificates())?;
@@ -110,7 +115,9 @@ pub(crate) fn for_tests(root: &Path) -> Result<PathBuf> {
 
 fn chosen<'a>(all: &'a [Image], args: &Args) -> Result<Vec<&'a Image>> {
     for name in &args.images {
-        ensure!(all.iter().any(|image| image.name == *name), "there is no image {name}");
+        let is_ours = all.iter().any(|image| image.name == *name);
+        let is_there = is_ours || foreign::NAMES.contains(&name.as_str());
+        ensure!(is_there, "there is no image {name}");
         ensure!(name != VAULT || args.vault_image.is_some(), "{VAULT} needs --vault-image");
     }
     let is_chosen = |image: &&Image| match args.images.as_slice() {

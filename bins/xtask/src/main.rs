@@ -13,6 +13,7 @@ mod codegen;
 mod demo;
 mod docs;
 mod e2e;
+mod foreign;
 mod fuzz;
 mod images;
 mod lanes;

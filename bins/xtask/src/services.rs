@@ -1,4 +1,4 @@
-//! `cargo xtask services-demo`: a platform's services from an empty directory, played by the binary
+//! `cargo xtask services-demo`: a platform's services in pods of an empty cluster, played by the binary
 //! `services-demo` of tec-e2e.
 
 use std::path::Path;
@@ -8,15 +8,12 @@ use anyhow::Result;
 use crate::tools::{OpenSearch, Tools};
 use crate::{process, programs, term, tools};
 
-/// The programs that it starts.
-const PROGRAMS: [&str; 4] =
-    ["services-bootstrap", "services-broker", "services-demo", "services-init"];
+/// The programs of its pods, and itself.
+const PROGRAMS: [&str; 5] =
+    ["services-bootstrap", "services-broker", "services-demo", "services-init", "services-load"];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// With OpenSearch, which is fetched from Maven Central: 100 MB, and half a minute to start
-    #[arg(long)]
-    opensearch: bool,
     /// Handed on to the demo program; `-- --help` lists them
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     more: Vec<String>,
@@ -25,12 +22,9 @@ pub(crate) struct Args {
 /// Tools, build, demo.
 pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     let tools = tools::ensure()?;
-    tools::ensure_kubernetes(&tools)?;
-    let opensearch = OpenSearch::from(args.opensearch);
-    tools::ensure_services(&tools, opensearch)?;
-    let flags = opensearch.is_wanted().then(|| "--opensearch".to_owned());
-    let more: Vec<String> = flags.into_iter().chain(args.more.iter().cloned()).collect();
-    play(root, &tools, &more)
+    tools::ensure_pods(&tools)?;
+    tools::ensure_services(&tools, OpenSearch::With)?;
+    play(root, &tools, &args.more)
 }
 
 /// The demo alone, without what can be asked for beside it.
@@ -40,6 +34,7 @@ pub(crate) fn check(root: &Path, tools: &Tools) -> Result<()> {
 
 fn play(root: &Path, tools: &Tools, more: &[String]) -> Result<()> {
     let bin_dir = programs::build(root, &PROGRAMS)?;
+    programs::examples(root, &["component"])?;
     term::step("bootstrap of services");
     let mut demo = process::command(bin_dir.join("services-demo"));
     demo.args(more);

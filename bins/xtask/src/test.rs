@@ -23,7 +23,7 @@ pub(crate) struct Args {
     /// How long each fuzz target runs
     #[arg(long, default_value_t = 2)]
     fuzz_seconds: u32,
-    /// With the tests on OpenSearch, which is fetched from Maven Central
+    /// With the tests of each part on OpenSearch, which take five minutes
     #[arg(long)]
     opensearch: bool,
 }
@@ -43,8 +43,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     tools::ensure_nodes(&tools)?;
     tools::ensure_pods(&tools)?;
     tools::ensure_docs(&tools)?;
-    let opensearch = OpenSearch::from(args.opensearch);
-    tools::ensure_services(&tools, opensearch)?;
+    tools::ensure_services(&tools, OpenSearch::With)?;
     let mut steps = vec![Step { name: "tools", took: begin.elapsed(), count: Count::PASSED }];
     let one = |result: Result<()>| result.map(|()| Count::PASSED);
     let mut take = |name, work: &dyn Fn() -> Result<Count>| steps.push(timed(name, work));
@@ -54,7 +53,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     let in_pods = [&programs::OF_CLUSTERS[..], &[bootstrap_demo::IN_A_POD]].concat();
     take("static programs", &|| one(images::compile_for_tests(root, &in_pods).map(drop)));
     take("tests", &|| tests(root, &tools));
-    if opensearch.is_wanted() {
+    if args.opensearch {
         take("opensearch", &|| opensearch_test(root, &tools));
     }
     take("crosscheck", &|| crosscheck(root));

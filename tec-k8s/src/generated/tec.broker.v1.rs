@@ -6,6 +6,10 @@ pub struct PublishRequest {
     pub subject: ::prost::alloc::string::String,
     #[prost(bytes = "vec", tag = "2")]
     pub payload: ::prost::alloc::vec::Vec<u8>,
+    /// Name of the message, which nobody else gives another one. A stored event that is published again under
+    /// its name within two minutes is stored once. Without one the broker gives it a name.
+    #[prost(string, tag = "3")]
+    pub id: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 #[prost(skip_debug)]
@@ -105,7 +109,8 @@ pub mod broker_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Hands a message to NATS.
+        /// Hands a message to NATS. An event (subject `evt.…`) of a broker that stores them is stored when the
+        /// answer comes; UNAVAILABLE means that it may be: publish it again under the same id.
         pub async fn publish(
             &mut self,
             request: impl tonic::IntoRequest<super::PublishRequest>,
@@ -171,7 +176,8 @@ pub mod broker_server {
     /// Generated trait containing gRPC methods that should be implemented for use with BrokerServer.
     #[async_trait]
     pub trait Broker: std::marker::Send + std::marker::Sync + 'static {
-        /// Hands a message to NATS.
+        /// Hands a message to NATS. An event (subject `evt.…`) of a broker that stores them is stored when the
+        /// answer comes; UNAVAILABLE means that it may be: publish it again under the same id.
         async fn publish(
             &self,
             request: tonic::Request<super::PublishRequest>,

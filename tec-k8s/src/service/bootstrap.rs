@@ -311,7 +311,7 @@ impl Bootstrap {
                 Subject { hosts: vec![common_name.clone()], common_name, addresses: Vec::new() }
             }
             _ => Subject {
-                hosts: vec![common_name.clone(), "localhost".to_owned()],
+                hosts: hosts(role, caller, &common_name),
                 common_name,
                 addresses: self.addresses(caller).await?,
             },
@@ -387,6 +387,16 @@ impl Bootstrap {
         let hash = tokio::task::spawn_blocking(work).await;
         hash.ok().and_then(Result::ok).ok_or(Refusal::VaultError)
     }
+}
+
+/// Names that others reach the caller by.
+fn hosts(role: &str, caller: &Caller, name: &str) -> Vec<String> {
+    let mut hosts = vec![name.to_owned(), "localhost".to_owned()];
+    // Servers of a cluster reach one another by the names of their pods.
+    if let ("nats", Some(pod)) = (role, &caller.pod) {
+        hosts.push(format!("{}.{name}", pod.name));
+    }
+    hosts
 }
 
 /// Whose JWT it will be, and the signature of the nonce, if there is one.

@@ -178,6 +178,18 @@ impl<'a> Minter<'a> {
         self.signed(&issuer, &user.unsigned(self.now)).await
     }
 
+    /// JWT of a user who may do everything in the account of components: who makes the stream of events.
+    /// Signed by the identity of the account, whose signing key gives no more than a component has.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub async fn owner(&self, user: PublicKey, life: Duration) -> Result<String, Refusal> {
+        let key = self.key(KeyKind::Account, "account-app").await?;
+        let (expires, by) = (self.after(life), key.public);
+        let user = nats::User::of_system("services-bootstrap", user, by, by, expires);
+        self.signed(&key, &user.unsigned(self.now)).await
+    }
+
     fn after(&self, life: Duration) -> Timestamp {
         self.now.plus_seconds(i64::try_from(life.as_secs()).unwrap_or(i64::MAX))
     }

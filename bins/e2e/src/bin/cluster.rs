@@ -4,8 +4,8 @@ use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand};
-use tec_e2e::pods::{Image, Node};
+use clap::{Parser, Subcommand, ValueEnum};
+use tec_e2e::pods::{Image, Node, collector, nats, opensearch};
 
 #[derive(Debug, Parser)]
 #[command(name = "cluster", about = "One Kubernetes node with real pods, on this machine")]
@@ -35,6 +35,21 @@ enum Verb {
         /// The program, with its libraries
         program: PathBuf,
     },
+    /// Write an image of the services' chart that has another project's program, as an archive
+    Image {
+        /// Name of the image
+        #[arg(value_enum)]
+        name: Foreign,
+        /// The archive
+        archive: PathBuf,
+    },
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Foreign {
+    TecNats,
+    TecCollector,
+    TecOpensearch,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -57,6 +72,16 @@ fn main() -> anyhow::Result<()> {
             return Err(shell.stdin(std::process::Stdio::inherit()).exec().into());
         }
         Verb::Load { tag, program } => node.load(&Image::of(tag, program))?,
+        Verb::Image { name, archive } => {
+            let image = match name {
+                Foreign::TecNats => nats()?,
+                Foreign::TecCollector => collector()?,
+                Foreign::TecOpensearch => opensearch()?,
+            };
+            let beside = archive.parent().unwrap_or(&archive);
+            let work = tempfile::tempdir_in(beside)?;
+            std::fs::rename(image.build(work.path())?, &archive)?;
+        }
     }
     Ok(())
 }

@@ -1,29 +1,27 @@
-//! `services-demo`: plays the bootstrap of a platform's services; started by `cargo xtask services-demo`.
+//! `services-demo`: plays the bootstrap of a platform's services in pods; started by `cargo xtask
+//! services-demo`.
 
 use std::io;
 
 use clap::Parser;
-use tec_e2e::services::demo;
-use tec_e2e::services::demo::Extent;
+use tec_e2e::services::{demo, kills};
 
 #[derive(Debug, Parser)]
 struct Args {
-    /// Go on to a log line that is found in OpenSearch; `cargo xtask tools --opensearch` sets it up
+    /// Kill each pod so often while components publish and read, and print a table, instead of the demo
     #[arg(long)]
-    opensearch: bool,
-    /// Let twenty components publish for two minutes while JWTs and certificates of twenty seconds are renewed
-    #[arg(long)]
-    rotation: bool,
+    kills: Option<u32>,
+    /// Kill only what begins with this name
+    #[arg(long, requires = "kills", default_value = "")]
+    only: String,
 }
 
 fn main() -> anyhow::Result<()> {
-    let args = Args::parse();
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
-        let extent = if args.opensearch { Extent::Telemetry } else { Extent::Messages };
-        demo::play(extent, &mut io::stdout()).await?;
-        if args.rotation {
-            demo::rotate(&mut io::stdout()).await?;
-        }
-        Ok(())
-    })
+    let Args { kills, only } = Args::parse();
+    // Another provider that somebody installed before is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    match kills {
+        Some(times) => kills::play(times, &only, &mut io::stdout()),
+        None => demo::play(&mut io::stdout()).map(drop),
+    }
 }

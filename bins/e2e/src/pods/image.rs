@@ -59,6 +59,8 @@ pub struct Image {
     pub folder: PathBuf,
     /// Further programs in the same folder.
     pub beside: Vec<PathBuf>,
+    /// Folders of this machine, and where they lie below the root of the image.
+    pub trees: Vec<(PathBuf, PathBuf)>,
     /// Further names of the program, in the same folder.
     pub links: Vec<String>,
     /// Words after the program, before those of a pod.
@@ -75,6 +77,7 @@ impl Image {
             program: program.into(),
             folder: "usr/bin".into(),
             beside: Vec::new(),
+            trees: Vec::new(),
             links: Vec::new(),
             words: Vec::new(),
             user: "65532:65532".to_owned(),
@@ -94,6 +97,13 @@ impl Image {
         self
     }
 
+    /// The same, with a folder and the libraries that its programs need.
+    #[must_use]
+    pub fn with_tree(mut self, from: impl Into<PathBuf>, to: impl Into<PathBuf>) -> Self {
+        self.trees.push((from.into(), to.into()));
+        self
+    }
+
     /// Builds it below this folder, which was made for it; its archive.
     ///
     /// # Errors
@@ -104,11 +114,10 @@ impl Image {
         fs::create_dir_all(&folder)?;
         for program in std::iter::once(&self.program).chain(&self.beside) {
             place(program, &folder.join(name(program)?))?;
-            for library in libraries(program)? {
-                let to = root.join(library.strip_prefix("/")?);
-                fs::create_dir_all(to.parent().unwrap_or(&root))?;
-                fs::copy(&library, to)?;
-            }
+            place_libraries(program, &root)?;
+        }
+        for (from, to) in &self.trees {
+            place_tree(from, &root.join(to), &root)?;
         }
         let name = name(&self.program)?;
         for link in &self.links {
@@ -179,6 +188,39 @@ fn place(program: &Path, to: &Path) -> anyhow::Result<()> {
     fs::set_permissions(to, fs::Permissions::from_mode(0o755))?;
     let _ = Command::new("strip").arg(to).output();
     Ok(())
+}
+
+fn place_libraries(program: &Path, root: &Path) -> anyhow::Result<()> {
+    for library in libraries(program)? {
+        let to = root.join(library.strip_prefix("/")?);
+        fs::create_dir_all(to.parent().unwrap_or(root))?;
+        fs::copy(&library, to)?;
+    }
+    Ok(())
+}
+
+/// Links become what they lead to; those that lead nowhere are left out.
+fn place_tree(from: &Path, to: &Path, root: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from).with_context(|| format!("read {}", from.display()))? {
+        let entry = entry?;
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        match fs::metadata(&from) {
+            Ok(found) if found.is_dir() => place_tree(&from, &to, root)?,
+            Ok(found) => {
+                fs::copy(&from, &to).with_context(|| format!("copy {}", from.display()))?;
+                if found.permissions().mode() & 0o111 != 0 || is_library(&from) {
+                    place_libraries(&from, root)?;
+                }
+            }
+            Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+fn is_library(file: &Path) -> bool {
+    file.extension().is_some_and(|end| end == "so")
 }
 
 /// What the loader would load; nothing for static programs, about which ldd complains.

@@ -18,6 +18,7 @@ mod daemon;
 mod image;
 mod platform;
 mod registry;
+mod services;
 mod start;
 
 use std::collections::BTreeSet;
@@ -35,6 +36,7 @@ use self::daemon::{NETWORK, inside, pause, runs, stop};
 pub use self::image::Image;
 pub use self::platform::{APPS, PLATFORM, Platform};
 pub use self::registry::Registry;
+pub use self::services::{collector, nats, opensearch};
 pub use self::start::Steps;
 
 /// What keeps the namespaces of a pod; the name that kubeadm gives it.
@@ -143,6 +145,14 @@ impl Node {
         let mut command = Command::new("ctr");
         command.arg("--address").arg(self.path("containerd.sock")).arg("--namespace=k8s.io");
         command
+    }
+
+    /// Ends a container as a power cut does, by the id that its pod's status has.
+    ///
+    /// # Errors
+    /// There is no such container.
+    pub fn kill_container(&self, id: &str) -> anyhow::Result<()> {
+        output(self.ctr().args(["tasks", "kill", "--signal=9", id])).map(drop)
     }
 
     /// Gives an image to the node, which pulls none.

@@ -6,8 +6,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use serde_json::json;
 
-use super::{FOLDER, Image, Node, output};
-use crate::kube::program;
+use super::{FOLDER, Node, output, services};
 use crate::packages::tool;
 use crate::settings::cache;
 
@@ -15,9 +14,10 @@ use crate::settings::cache;
 pub const PLATFORM: &str = "platform";
 /// Namespace of components.
 pub const APPS: &str = "apps";
-const REPOSITORY: &str = "quay.io/trusted-execution-clusters";
+const AUTHORITIES: &str = "services-bootstrap-ca";
 /// What the chart's claims are bound to; a node of ours provisions nothing.
-const VOLUMES: [&str; 5] = ["vault-0", "vault-1", "vault-2", "nats-0", "opensearch-0"];
+const VOLUMES: [&str; 7] =
+    ["vault-0", "vault-1", "vault-2", "nats-0", "nats-1", "nats-2", "opensearch-0"];
 
 /// A node with our images and, once it is installed, our chart.
 #[derive(Debug)]
@@ -47,22 +47,31 @@ impl Platform {
     }
 
     fn load(&self) -> anyhow::Result<()> {
-        let image = |name: &str, program| Image::of(format!("{REPOSITORY}/{name}:v0.1.0"), program);
-        let services = image("tec-services", program("services-bootstrap")?)
-            .with(program("services-init")?)
-            .with(program("services-broker")?)
-            .with(tool("bin/bao")?);
-        self.node.load(&services)?;
-        self.node.load(&image("tec-nats", tool("bin/nats-server")?))?;
-        self.node.load(&image("tec-example-component", program("examples/component")?))
+        self.node.load(&services::services()?)?;
+        self.node.load(&services::nats()?)?;
+        self.node.load(&services::component()?)
     }
 
-    /// Gives an image of the chart to the node.
+    /// Gives the node the image of the load, too.
     ///
     /// # Errors
-    /// A program is missing, or containerd does not take it.
-    pub fn load_image(&self, image: &Image) -> anyhow::Result<()> {
-        self.node.load(image)
+    /// It is not built, or containerd does not take it.
+    pub fn load_load(&self) -> anyhow::Result<()> {
+        self.node.load(&services::load()?)
+    }
+
+    /// The node.
+    pub fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// Gives the node the images of telemetry, too, which take longest.
+    ///
+    /// # Errors
+    /// OpenSearch is missing, or containerd does not take an image.
+    pub fn load_telemetry(&self) -> anyhow::Result<()> {
+        self.node.load(&services::collector()?)?;
+        self.node.load(&services::opensearch()?)
     }
 
     fn volume(&self, name: &str) -> anyhow::Result<()> {
@@ -123,14 +132,26 @@ impl Platform {
         })
     }
 
+    /// The authorities, as the controller publishes them.
+    ///
+    /// # Errors
+    /// They are not published.
+    pub fn authorities(&self) -> anyhow::Result<String> {
+        let template = "--output=jsonpath={.data.ca\\.crt}";
+        self.kubectl(&["--namespace", PLATFORM, "get", "configmap", AUTHORITIES, template])
+    }
+
+    /// A folder for files of this platform.
+    pub fn files(&self) -> &Path {
+        &self.node.dir
+    }
+
     /// Copies the authorities to the components, as an administrator does.
     ///
     /// # Errors
     /// They are not published, or the API server refuses.
     pub fn share_authorities(&self) -> anyhow::Result<()> {
-        let template = "--output=jsonpath={.data.ca\\.crt}";
-        let name = "services-bootstrap-ca";
-        let ca = self.kubectl(&["--namespace", PLATFORM, "get", "configmap", name, template])?;
+        let (name, ca) = (AUTHORITIES, self.authorities()?);
         let ca = format!("--from-literal=ca.crt={ca}");
         self.kubectl(&["--namespace", APPS, "create", "configmap", name, &ca]).map(drop)
     }

@@ -14,6 +14,7 @@ pub mod bao;
 pub mod cluster;
 pub mod demo;
 pub mod follower;
+pub mod kills;
 pub mod load;
 pub mod nats;
 pub mod opensearch;

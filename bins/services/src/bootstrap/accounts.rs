@@ -8,7 +8,8 @@ use async_nats::{Auth, AuthError, Client, ConnectOptions};
 use nkeys::KeyPair;
 use serde::Deserialize;
 use tec_core::port::Clock;
-use tec_core::service::nats::Revocations;
+use tec_core::service::nats;
+use tec_core::service::nats::{PublicKey, Revocations};
 use tec_k8s::service::{Cluster, Keys, Minter, Standing, Vault};
 use tec_support::certificate::Certificate;
 use tokio::sync::Mutex;
@@ -36,6 +37,8 @@ pub struct Accounts {
     pub certificate: Arc<Certificate>,
     /// The server, if it is to be told.
     pub url: Option<String>,
+    /// Copies of the events that the servers store, if they do.
+    pub event_replicas: Option<u32>,
     /// What the server knows.
     pub pushed: Mutex<Option<Revocations>>,
 }
@@ -71,7 +74,9 @@ impl Accounts {
         }
         let token = self.standing.token()?;
         let minter = Minter::new(&self.vault, &token, &self.keys, self.clock.now());
-        let client = self.connect(&minter, url, authorities).await?;
+        let user = KeyPair::new_user();
+        let jwt = minter.system(key_of(&user)?, LIFE).await?;
+        let client = self.connect((user, jwt), url, authorities).await?;
         for (account, jwt) in minter.accounts(revocations.clone()).await? {
             push(&client, jwt).await.with_context(|| format!("push the account {account}"))?;
         }
@@ -81,15 +86,38 @@ impl Accounts {
         Ok(true)
     }
 
+    /// Has the servers store events, as they shall; a stream that is there is brought to it.
+    ///
+    /// # Errors
+    /// Vault or NATS cannot be reached, or refuse; also while too few servers of a cluster are there.
+    ///
+    /// # Cancel safety
+    /// May be dropped at any await.
+    pub async fn ensure_events(&self, authorities: &str) -> anyhow::Result<()> {
+        let (Some(url), Some(replicas)) = (&self.url, self.event_replicas) else {
+            return Ok(());
+        };
+        let token = self.standing.token()?;
+        let minter = Minter::new(&self.vault, &token, &self.keys, self.clock.now());
+        let user = KeyPair::new_user();
+        let jwt = minter.owner(key_of(&user)?, LIFE).await?;
+        let client = self.connect((user, jwt), url, authorities).await?;
+        let stream = nats::events_stream(replicas).to_string();
+        let call = |verb| format!("$JS.API.STREAM.{verb}.{}", nats::EVENTS);
+        // The same stream again is no error.
+        if ask(&client, call("CREATE"), stream.clone()).await.is_err() {
+            ask(&client, call("UPDATE"), stream).await.context("store events")?;
+        }
+        client.drain().await.context("leave NATS")
+    }
+
     async fn connect(
         &self,
-        minter: &Minter<'_>,
+        (user, jwt): (KeyPair, String),
         url: &str,
         authorities: &str,
     ) -> anyhow::Result<Client> {
-        let user = Arc::new(KeyPair::new_user());
-        let key = user.public_key().parse().context("the key of our user")?;
-        let jwt = minter.system(key, LIFE).await?;
+        let user = Arc::new(user);
         let options = ConnectOptions::with_auth_callback(move |nonce| {
             let (jwt, user) = (jwt.clone(), Arc::clone(&user));
             async move {
@@ -108,8 +136,16 @@ impl Accounts {
     }
 }
 
+fn key_of(user: &KeyPair) -> anyhow::Result<PublicKey> {
+    user.public_key().parse().context("the key of our user")
+}
+
 async fn push(client: &Client, jwt: String) -> anyhow::Result<()> {
-    let answer = client.request(UPDATE, jwt.into()).await?;
+    ask(client, UPDATE.to_owned(), jwt).await
+}
+
+async fn ask(client: &Client, subject: String, body: String) -> anyhow::Result<()> {
+    let answer = client.request(subject, body.into()).await?;
     let reply: Reply = serde_json::from_slice(&answer.payload).context("read the answer")?;
     match reply.error {
         None => Ok(()),

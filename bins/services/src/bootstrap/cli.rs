@@ -170,6 +170,14 @@ pub struct Serve {
     /// them when it starts.
     #[arg(long, env = "TEC_NATS_URL")]
     pub nats_url: Option<String>,
+    /// Copies of the events that NATS stores, 1 to 5; without it, none are stored.
+    #[arg(
+        long,
+        env = "TEC_EVENT_REPLICAS",
+        requires = "nats_url",
+        value_parser = clap::value_parser!(u32).range(1..=5)
+    )]
+    pub event_replicas: Option<u32>,
     /// OpenSearch, host and port, whose users get the passwords that the vault has; without it they are
     /// those of its first start for ever.
     #[arg(long, env = "TEC_OPENSEARCH_ADDRESS")]

@@ -66,6 +66,7 @@ pub fn controller(args: &Serve) -> anyhow::Result<Controller> {
             clock: Arc::clone(&clock),
             certificate: Arc::clone(&certificate),
             url: args.nats_url.clone(),
+            event_replicas: args.event_replicas,
             pushed: Mutex::default(),
         },
         passwords: Passwords {

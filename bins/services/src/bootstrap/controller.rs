@@ -325,10 +325,19 @@ impl Controller {
     }
 
     async fn tell_nats(&self, round: &Round) {
+        // Once in a round: a server that lost its volume has no stream.
+        let mut stores = false;
         loop {
             if let Err(error) = self.accounts.ensure(&round.authorities).await {
                 let error = format!("{error:#}");
                 tracing::warn!(error, "NATS does not know yet who is shut out");
+            } else if !stores {
+                let ensured = self.accounts.ensure_events(&round.authorities).await;
+                stores = ensured.is_ok();
+                if let Err(error) = ensured {
+                    let error = format!("{error:#}");
+                    tracing::warn!(error, "NATS does not store events yet");
+                }
             }
             tokio::time::sleep(REVOCATIONS).await;
         }

@@ -21,7 +21,7 @@ use async_nats::{AuthError, Client, ConnectOptions, Event, Message, Subscriber};
 use futures::StreamExt as _;
 use tec_core::service::pace;
 use tec_support::SystemEntropy;
-use tokio::sync::{Mutex, RwLock, mpsc};
+use tokio::sync::{Mutex, RwLock, mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::broker::identity::Identity;
@@ -41,7 +41,7 @@ pub struct Bus {
     client: RwLock<Arc<Client>>,
     standing: Mutex<Standing>,
     refused: Arc<AtomicU64>,
-    renewals: AtomicU64,
+    renewals: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -73,7 +73,7 @@ impl Bus {
             client: RwLock::new(Arc::new(client)),
             standing: Mutex::default(),
             refused,
-            renewals: AtomicU64::new(0),
+            renewals: watch::Sender::new(0),
         })
     }
 
@@ -129,7 +129,7 @@ impl Bus {
         }
         self.settle(&new).await?;
         let old = std::mem::replace(&mut *self.client.write().await, Arc::new(new));
-        self.renewals.fetch_add(1, Ordering::Relaxed);
+        self.renewals.send_modify(|count| *count += 1);
         // What it was given is sent, what came for it is carried, and then it is closed.
         old.drain().await.context("leave the old connection")
     }
@@ -155,6 +155,16 @@ impl Bus {
         }
     }
 
+    /// The connection of the moment.
+    pub(super) async fn client(&self) -> Arc<Client> {
+        Arc::clone(&*self.client.read().await)
+    }
+
+    /// Tells of each new connection.
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.renewals.subscribe()
+    }
+
     /// Waits until the server has heard everything that was said before: it answers in order.
     async fn settle(&self, client: &Client) -> anyhow::Result<()> {
         let name = self.identity.grant().await?.name;
@@ -175,7 +185,7 @@ impl Bus {
 
     /// How often a new connection took the place of an old one.
     pub fn renewals(&self) -> u64 {
-        self.renewals.load(Ordering::Relaxed)
+        *self.renewals.borrow()
     }
 
     /// What the server refused so far, as it told afterwards.

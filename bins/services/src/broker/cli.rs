@@ -27,6 +27,10 @@ pub struct Args {
     /// Directory that the runtime reads the authorities from.
     #[arg(long, env = "TEC_OUT", default_value = "/shared")]
     pub out: PathBuf,
+    /// Store events in NATS: one that is published is answered when it is stored, and who reads events
+    /// misses none while NATS is away.
+    #[arg(long, env = "TEC_STORED_EVENTS")]
+    pub stored_events: bool,
     /// Collector, host and port of OTLP over HTTP, that gets the log, too.
     #[arg(long, env = "TEC_OTLP")]
     pub otlp: Option<String>,

@@ -15,18 +15,29 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
 use crate::broker::bus::Bus;
+use crate::broker::events::{EventError, Events};
 
 /// How often the connection is looked at.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Serves over the bus.
 #[derive(Clone, Debug)]
-struct Face(Arc<Bus>);
+struct Face {
+    bus: Arc<Bus>,
+    events: Option<Events>,
+}
+
+impl Face {
+    /// Who stores what is published to this subject, if anybody does.
+    fn stored(&self, subject: &str) -> Option<&Events> {
+        self.events.as_ref().filter(|_| Events::are_at(subject))
+    }
+}
 
 /// The routes, broker and health; and who tells of the latter.
-pub fn router(bus: Arc<Bus>) -> (HealthReporter, Router) {
+pub fn router(bus: Arc<Bus>, events: Option<Events>) -> (HealthReporter, Router) {
     let (reporter, health) = tonic_health::server::health_reporter();
-    let routes = tonic::service::Routes::new(BrokerServer::new(Face(bus)))
+    let routes = tonic::service::Routes::new(BrokerServer::new(Face { bus, events }))
         .add_service(health)
         .into_axum_router();
     (reporter, routes)
@@ -70,9 +81,20 @@ impl Broker for Face {
         &self,
         request: Request<PublishRequest>,
     ) -> Result<Response<PublishResponse>, Status> {
-        let PublishRequest { subject, payload } = request.into_inner();
-        let published = self.0.publish(&subject, payload).await;
-        published.map_err(|error| refused(&error))?;
+        let PublishRequest { subject, payload, id } = request.into_inner();
+        match self.stored(&subject) {
+            Some(events) => {
+                let stored = events.publish(&subject, payload, &id).await;
+                stored.map_err(|error| match error {
+                    EventError::Foreign(_) => Status::permission_denied(error.to_string()),
+                    EventError::NotStored(..) => Status::unavailable(error.to_string()),
+                })?;
+            }
+            None => {
+                let published = self.bus.publish(&subject, payload).await;
+                published.map_err(|error| refused(&error))?;
+            }
+        }
         Ok(Response::new(PublishResponse {}))
     }
 
@@ -83,7 +105,10 @@ impl Broker for Face {
         request: Request<SubscribeRequest>,
     ) -> Result<Response<Self::SubscribeStream>, Status> {
         let subject = request.into_inner().subject;
-        let from = self.0.subscribe(&subject).await;
+        let from = match self.stored(&subject) {
+            Some(events) => events.subscribe(&subject).await,
+            None => self.bus.subscribe(&subject).await,
+        };
         let from = from.map_err(|error| refused(&error))?;
         let messages = futures::stream::unfold(from, |mut from| async move {
             let message = from.recv().await?;

@@ -3,7 +3,8 @@
 //!
 //! *What it is*: [`identity::Identity`] has a key that never leaves the process, and asks the controller
 //! for a JWT and a certificate; [`bus::Bus`] speaks with NATS, and goes over to a new connection before
-//! the JWT of the old one ends; [`face`] serves the runtime.
+//! the JWT of the old one ends; [`events::Events`] publishes and reads what NATS stores; [`face`] serves the
+//! runtime.
 //!
 //! *What it is not*: storage. A message is with NATS once it was handed over, and nowhere else.
 //!
@@ -16,6 +17,7 @@
 
 pub mod bus;
 pub mod cli;
+pub mod events;
 pub mod face;
 pub mod identity;
 pub mod run;

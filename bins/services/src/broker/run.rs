@@ -15,6 +15,7 @@ use tokio::sync::watch;
 
 use crate::broker::bus::Bus;
 use crate::broker::cli::Args;
+use crate::broker::events::Events;
 use crate::broker::face;
 use crate::broker::identity::{Grant, Identity};
 
@@ -39,7 +40,8 @@ pub async fn run(args: &Args, clock: Arc<dyn Clock>, shutdown: Shutdown) -> anyh
     let listener = serve::bind(args.listen)?;
     tracing::info!(name = %grant.name, listen = %args.listen, "connected to NATS");
     let transport = Transport::Tls(identity.certificate().server_config());
-    let (health, router) = face::router(Arc::clone(&bus));
+    let events = args.stored_events.then(|| Events::new(Arc::clone(&bus), grant.name.clone()));
+    let (health, router) = face::router(Arc::clone(&bus), events);
     let probes = probes(args.health_listen, &bus, shutdown.clone())?;
     let server = serve::serve(listener, transport, router, shutdown);
     tokio::select! {

@@ -70,6 +70,18 @@ pub enum Service {
         /// it, accounts change with a restart only.
         #[arg(long, env = "TEC_NATS_ACCOUNTS")]
         accounts: Option<String>,
+        /// Directory where the server stores events; without it, none are stored.
+        #[arg(long, env = "TEC_NATS_STORAGE")]
+        storage: Option<String>,
+        /// Name of the server among those that store events.
+        #[arg(long, env = "TEC_NATS_NAME", default_value = "nats-0")]
+        name: String,
+        /// Where the other servers connect.
+        #[arg(long, env = "TEC_NATS_CLUSTER_LISTEN", default_value = "0.0.0.0:6222")]
+        cluster_listen: SocketAddr,
+        /// Host and port of every server that stores events together, with commas; none if it is alone.
+        #[arg(long, env = "TEC_NATS_ROUTES", value_delimiter = ',', requires = "storage")]
+        routes: Vec<String>,
     },
     /// An OpenSearch node: certificates and the files of the security plugin
     Opensearch {

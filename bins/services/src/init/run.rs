@@ -129,7 +129,9 @@ fn request_id(args: &Args) -> String {
 }
 
 async fn nats(args: &Args) -> anyhow::Result<Output> {
-    let Service::Nats { listen, monitor, accounts: dir } = &args.service else {
+    let Service::Nats { listen, monitor, accounts: dir, storage, name, cluster_listen, routes } =
+        &args.service
+    else {
         anyhow::bail!("this is for NATS");
     };
     let own = OwnKey::generate()?;
@@ -156,6 +158,12 @@ async fn nats(args: &Args) -> anyhow::Result<Output> {
             Some(dir) => nats::Resolver::Full { dir },
             None => nats::Resolver::Memory,
         },
+        storage: storage.clone().map(|dir| nats::Storage {
+            name: name.clone(),
+            dir,
+            cluster: *cluster_listen,
+            routes: routes.clone(),
+        }),
         pid_file: path(args, "nats.pid"),
         cert_file: tls.cert,
         key_file: tls.key,

@@ -25,6 +25,20 @@ pub enum Resolver {
     },
 }
 
+/// Where a server stores events, and with whom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "every part is the caller's decision")]
+pub struct Storage {
+    /// Name of the server, which none of the others has.
+    pub name: String,
+    /// Directory of JetStream.
+    pub dir: String,
+    /// Where the other servers connect.
+    pub cluster: SocketAddr,
+    /// Host and port of every server, this one included; none if it is alone.
+    pub routes: Vec<String>,
+}
+
 /// What a server needs.
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "every part is the caller's decision")]
@@ -41,6 +55,8 @@ pub struct ServerConfig {
     pub accounts: BTreeMap<PublicKey, String>,
     /// Where the others are found.
     pub resolver: Resolver,
+    /// Where it stores events, if it does.
+    pub storage: Option<Storage>,
     /// Path of the file with the server's process id, for who has it read its certificate again.
     pub pid_file: String,
     /// Path of the server's certificate.
@@ -61,6 +77,9 @@ pub enum ConfigError {
     /// A path with a quote, a backslash or a control character.
     #[error("the path {0:?} cannot be written into a configuration")]
     Path(String),
+    /// A name of a server or a route with other characters than names have.
+    #[error("{0:?} is no name or address of a server")]
+    Name(String),
     /// Without it the server ends at once.
     #[error("the JWT of the system account is missing")]
     NoSystemAccount,
@@ -83,7 +102,8 @@ impl ServerConfig {
         line(&mut text, format_args!("system_account: {}", self.system_account));
         line(&mut text, format_args!("pid_file: \"{}\"", path(&self.pid_file)?));
         self.resolver(&mut text)?;
-        self.tls(&mut text)?;
+        line(&mut text, format_args!("tls {{\n{}  verify: true\n  timeout: 5\n}}", self.tls()?));
+        self.storage(&mut text)?;
         line(&mut text, format_args!("authorization {{ timeout: {AUTHORIZATION_TIMEOUT} }}"));
         line(&mut text, format_args!("lame_duck_duration: \"{LAME_DUCK}\""));
         Ok(text)
@@ -109,18 +129,44 @@ impl ServerConfig {
         Ok(())
     }
 
-    fn tls(&self, text: &mut String) -> Result<(), ConfigError> {
+    fn tls(&self) -> Result<String, ConfigError> {
         let (cert, key, ca) = (path(&self.cert_file)?, path(&self.key_file)?, path(&self.ca_file)?);
         // No least version: servers before 2.10 do not know the field and refuse the file. Clients of
         // this project speak TLS 1.3 only.
-        line(
-            text,
-            format_args!(
-                "tls {{\n  cert_file: \"{cert}\"\n  key_file: \"{key}\"\n  ca_file: \"{ca}\"\n  \
-                 verify: true\n  timeout: 5\n}}"
-            ),
-        );
+        Ok(format!(
+            "  cert_file: \"{cert}\"\n  key_file: \"{key}\"\n  ca_file: \"{ca}\"\n"
+        ))
+    }
+
+    fn storage(&self, text: &mut String) -> Result<(), ConfigError> {
+        let Some(storage) = &self.storage else {
+            return Ok(());
+        };
+        line(text, format_args!("server_name: \"{}\"", name(&storage.name)?));
+        line(text, format_args!("jetstream {{ store_dir: \"{}\" }}", path(&storage.dir)?));
+        if storage.routes.is_empty() {
+            return Ok(());
+        }
+        line(text, format_args!("cluster {{\n  name: \"tec\"\n  listen: \"{}\"", storage.cluster));
+        // Whoever connects here speaks for every account: only servers have a certificate that names
+        // one of the routes.
+        let known = "  verify_cert_and_check_known_urls: true\n  timeout: 5\n  }\n  routes: [";
+        line(text, format_args!("  tls {{\n{}{known}", self.tls()?));
+        for route in &storage.routes {
+            line(text, format_args!("    \"tls://{}\"", name(route)?));
+        }
+        line(text, format_args!("  ]\n}}"));
         Ok(())
+    }
+}
+
+/// Letters, digits and what separates them in names and addresses.
+fn name(text: &str) -> Result<&str, ConfigError> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | ':');
+    if !text.is_empty() && text.chars().all(fits) {
+        Ok(text)
+    } else {
+        Err(ConfigError::Name(text.to_owned()))
     }
 }
 

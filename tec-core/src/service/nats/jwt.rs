@@ -130,11 +130,18 @@ impl Account {
                 "template": component_template(),
             }),
         };
+        // The system account must have none.
+        let storage = match self.scope {
+            Scope::Component => UNLIMITED,
+            Scope::Any => 0,
+        };
         let mut nats = json!({
             "type": "account", "version": VERSION,
             "limits": {
                 "subs": UNLIMITED, "data": UNLIMITED, "payload": UNLIMITED, "imports": UNLIMITED,
                 "exports": UNLIMITED, "wildcards": true, "conn": UNLIMITED, "leaf": UNLIMITED,
+                "mem_storage": storage, "disk_storage": storage, "streams": storage,
+                "consumer": storage,
             },
             "default_permissions": {"pub": {}, "sub": {}},
             "signing_keys": [signing_key],
@@ -149,10 +156,33 @@ impl Account {
     }
 }
 
+/// Stream that keeps events.
+pub const EVENTS: &str = "EVENTS";
+/// Where a reader of stored events asks for them (JetStream API, reference "Consumers").
+pub const READ_EVENTS: &str = "$JS.API.CONSUMER.CREATE.EVENTS";
+/// How long a message that is published again is known by its id, in nanoseconds.
+const KNOWN: u64 = 120_000_000_000;
+/// How long an event is kept, in nanoseconds: a day.
+const KEPT: u64 = 86_400_000_000_000;
+/// How much of all events is kept, in bytes.
+const KEPT_BYTES: u64 = 512 << 20;
+
+/// The stream of events, with its copies on so many servers.
+pub fn events_stream(replicas: u32) -> Value {
+    json!({
+        "name": EVENTS, "subjects": ["evt.>"], "retention": "limits", "storage": "file",
+        "discard": "old", "num_replicas": replicas, "duplicate_window": KNOWN, "max_age": KEPT,
+        "max_bytes": KEPT_BYTES, "max_consumers": UNLIMITED, "max_msgs": UNLIMITED,
+        "max_msg_size": UNLIMITED,
+    })
+}
+
 /// What the server allows each component; `{{name()}}` is the name in the user's JWT.
 fn component_template() -> Value {
     json!({
-        "pub": {"allow": ["evt.{{name()}}.>", "req.>", "_INBOX.>"]},
+        // Events are read by everybody, so anybody may ask for stored ones. The server sends them to no
+        // subject of the stream.
+        "pub": {"allow": ["evt.{{name()}}.>", "req.>", "_INBOX.>", READ_EVENTS]},
         // Answers come to an inbox of its own; nobody reads those of others.
         "sub": {"allow": ["evt.>", "req.{{name()}}.>", "_INBOX.{{name()}}.>"]},
         "subs": UNLIMITED, "data": UNLIMITED, "payload": UNLIMITED,
@@ -201,12 +231,14 @@ impl User {
         Self { name, key, account, issuer, scope: Scope::Any, expires }
     }
 
-    /// To be signed by the account's signing key.
+    /// To be signed by the account's signing key, or by the identity of the account.
     pub fn unsigned(&self, now: Timestamp) -> Unsigned {
         debug_assert_eq!(self.key.kind(), KeyKind::User);
-        let mut nats = json!({
-            "type": "user", "version": VERSION, "issuer_account": self.account.to_string(),
-        });
+        let mut nats = json!({"type": "user", "version": VERSION});
+        // The server looks for it among the signing keys.
+        if let (true, Some(nats)) = (self.issuer != self.account, nats.as_object_mut()) {
+            nats.insert("issuer_account".to_owned(), json!(self.account.to_string()));
+        }
         // A user of a scope may say nothing about its permissions, or the server refuses it.
         if let (Scope::Any, Some(nats)) = (self.scope, nats.as_object_mut()) {
             for limit in ["subs", "data", "payload"] {

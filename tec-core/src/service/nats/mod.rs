@@ -14,8 +14,11 @@ mod config;
 mod jwt;
 mod nkey;
 
-pub use self::config::{ConfigError, Resolver, ServerConfig};
-pub use self::jwt::{Account, Operator, Revocations, Scope, Unsigned, User, user_name};
+pub use self::config::{ConfigError, Resolver, ServerConfig, Storage};
+pub use self::jwt::{
+    Account, EVENTS, Operator, READ_EVENTS, Revocations, Scope, Unsigned, User, events_stream,
+    user_name,
+};
 pub use self::nkey::{KeyKind, Nonce, NonceError, PublicKey, PublicKeyError};
 
 #[cfg(test)]

@@ -127,6 +127,7 @@ fn config() -> ServerConfig {
         system_account: key(KeyKind::Account, 6),
         accounts: BTreeMap::from([(key(KeyKind::Account, 6), "d.e.f".to_owned())]),
         resolver: Resolver::Memory,
+        storage: None,
         pid_file: "/data/nats.pid".to_owned(),
         cert_file: "/data/tls.crt".to_owned(),
         key_file: "/data/tls.key".to_owned(),
@@ -149,6 +150,11 @@ fn a_value_cannot_leave_its_place_in_the_file() {
     let mut hostile = config();
     hostile.cert_file = "/data/\"\nno_auth_user: x".to_owned();
     assert!(matches!(hostile.render(), Err(ConfigError::Path(_))));
+    let mut hostile = config();
+    let (name, dir, cluster) = ("nats-0".to_owned(), "/d".to_owned(), hostile.listen);
+    let routes = vec!["nats-1\"\nno_tls: true".to_owned()];
+    hostile.storage = Some(Storage { name, dir, cluster, routes });
+    assert!(matches!(hostile.render(), Err(ConfigError::Name(_))));
     let mut incomplete = config();
     incomplete.accounts.clear();
     assert_eq!(incomplete.render(), Err(ConfigError::NoSystemAccount));

@@ -1,0 +1,135 @@
+//! From an empty cluster to a component that publishes and a line that the viewer finds: the chart and the
+//! example on a node with real pods, as an administrator installs them.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use http::Method;
+use rustls::pki_types::ServerName;
+use serde_json::json;
+use tec_core::secret::SecretBytes;
+use tec_k8s::service::{Http, Target};
+use tec_support::certificate::Certificate;
+
+use crate::pods::{APPS, PLATFORM, Platform, until};
+use crate::services::opensearch::ask;
+
+/// Nobody waits longer for a platform from nothing, on a node that has the images.
+pub const UP: Duration = Duration::from_secs(90);
+const SOON: Duration = Duration::from_mins(2);
+/// An answer of OpenSearch.
+const DEADLINE: Duration = Duration::from_secs(30);
+/// What a broker says when it has come up.
+const LINE: &str = "connected to NATS";
+/// Where a collector writes logs (OpenTelemetry collector, exporter opensearch, its default).
+const INDEX: &str = "/ss4o_logs-default-namespace";
+/// All that the chart with telemetry consists of.
+const SETS: [&str; 4] =
+    ["statefulset/vault", "statefulset/nats", "deployment/collector", "statefulset/opensearch"];
+const VALUES: [&str; 2] = ["telemetry.enabled=true", "telemetry.heap=512"];
+
+/// Tells what happens, and when.
+struct Story<'a> {
+    begin: Instant,
+    out: &'a mut dyn Write,
+}
+
+impl Story<'_> {
+    fn say(&mut self, line: &str) -> anyhow::Result<()> {
+        let seconds = self.begin.elapsed().as_secs_f32();
+        Ok(writeln!(self.out, "{seconds:>6.1} s  {line}")?)
+    }
+}
+
+/// Plays it; the platform that is left. The calling thread is in its network from then on.
+///
+/// # Errors
+/// A part does not come up, or not in time.
+pub fn play(out: &mut dyn Write) -> anyhow::Result<Platform> {
+    let platform = Platform::begin()?;
+    platform.load_telemetry()?;
+    let mut story = Story { begin: Instant::now(), out };
+    story.say("Kubernetes: a node with real pods, all images, and nothing else")?;
+    platform.install(&VALUES)?;
+    SETS.iter().try_for_each(|set| platform.ready(PLATFORM, set, UP))?;
+    let took = story.begin.elapsed();
+    anyhow::ensure!(took < UP, "the pods were ready after {took:?}");
+    story.say("chart: vault, NATS, OpenSearch and collector are ready")?;
+    platform.share_authorities()?;
+    platform.apply(APPS, &component(platform.files())?)?;
+    platform.ready(APPS, "deployment/hello", SOON)?;
+    let heard = heard(&platform)?;
+    story.say(&format!("component: published on NATS and read it again: {heard:?}"))?;
+    let viewer = password(&platform, "viewer")?;
+    story.say("viewer: an admin was shown the password")?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(find(&platform, &viewer))?;
+    story.say("viewer: found the broker's log line, and was refused when it tried to write one")?;
+    Ok(platform)
+}
+
+/// The example, whose broker sends its log to the collector, too.
+fn component(files: &Path) -> anyhow::Result<PathBuf> {
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/component");
+    let text = std::fs::read_to_string(example.join("component.yaml"))?;
+    let flag = "            - --stored-events\n";
+    let with = format!("{flag}            - --otlp=collector.{PLATFORM}.svc:4318\n");
+    anyhow::ensure!(text.contains(flag), "the example has no such line: {flag}");
+    let file = files.join("component.yaml");
+    std::fs::write(&file, text.replace(flag, &with))?;
+    Ok(file)
+}
+
+/// What the component of this moment printed first.
+fn heard(platform: &Platform) -> anyhow::Result<String> {
+    let log = ["--namespace", APPS, "logs", "deployment/hello", "--container=component"];
+    let said = || platform.kubectl(&log).unwrap_or_default();
+    until("a message comes back", SOON, || !said().is_empty())?;
+    said().lines().next().map(str::to_owned).context("the component printed nothing")
+}
+
+/// The password of a user of OpenSearch, as an admin asks for it.
+fn password(platform: &Platform, user: &str) -> anyhow::Result<SecretBytes> {
+    let exec = ["--namespace", PLATFORM, "exec", "vault-0", "--container=controller", "--"];
+    let shown =
+        platform.kubectl(&[&exec[..], &["services-bootstrap", "password", user]].concat())?;
+    Ok(SecretBytes::new(shown.trim_end().as_bytes().to_vec()))
+}
+
+async fn find(platform: &Platform, password: &SecretBytes) -> anyhow::Result<()> {
+    let api = opensearch(platform)?;
+    let login = Some(("viewer", password));
+    let search = format!("{INDEX}/_search?q=body:NATS");
+    let end = Instant::now() + SOON;
+    loop {
+        let found = ask(&api, Method::GET, &search, login, None).await?;
+        let hits = found.body["hits"]["hits"].as_array();
+        if hits.is_some_and(|hits| hits.iter().any(|hit| hit["_source"]["body"] == LINE)) {
+            break;
+        }
+        anyhow::ensure!(Instant::now() < end, "the line is not found: {}", found.body);
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    let forged = json!({"body": "forged"}).to_string();
+    let write = format!("{INDEX}/_doc");
+    let refused = ask(&api, Method::POST, &write, login, Some(&forged)).await?;
+    anyhow::ensure!(refused.status == 403, "the viewer may write: {}", refused.body);
+    Ok(())
+}
+
+fn opensearch(platform: &Platform) -> anyhow::Result<Http> {
+    let get = ["--namespace", PLATFORM, "get", "service", "opensearch"];
+    let address =
+        platform.kubectl(&[&get[..], &["--output=jsonpath={.spec.clusterIP}"]].concat())?;
+    let nobody = Arc::new(Certificate::default());
+    let config = nobody.client_config(platform.authorities()?.as_bytes())?;
+    let target = Target::Tls {
+        address: format!("{address}:9200"),
+        name: ServerName::try_from(format!("opensearch.{PLATFORM}.svc"))?,
+        config: Arc::new(config),
+    };
+    Ok(Http::new(target, DEADLINE))
+}
