@@ -3,6 +3,7 @@
 //! mdBook gets a copy of the pages. In it, links to files outside docs/ lead to the repository, and
 //! the generated pages are in the table of contents below their index.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -116,7 +117,7 @@ fn contents(summary: &str, files: &[PathBuf]) -> String {
         for page in files.iter().filter(|file| file.starts_with(folder)) {
             let name = page.file_stem().unwrap_or_default().to_string_lossy();
             if name != "README" {
-                text += &format!("  - [{name}]({})\n", page.display());
+                let _ = writeln!(text, "  - [{name}]({})", page.display());
             }
         }
     }
@@ -141,9 +142,9 @@ fn absolute(text: &str, page: &Path, files: &[PathBuf]) -> String {
             .is_ok_and(|file| file != Path::new(SUMMARY) && files.iter().any(|page| page == file));
         if is_page {
             // mdBook calls these pages so.
-            result += &format!("{}){rest}", link.replace("README.md", "index.md"));
+            let _ = write!(result, "{}){rest}", link.replace("README.md", "index.md"));
         } else {
-            result += &format!("{REPOSITORY}{}){rest}", place.display());
+            let _ = write!(result, "{REPOSITORY}{}){rest}", place.display());
         }
     }
     result

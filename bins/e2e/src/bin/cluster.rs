@@ -47,9 +47,12 @@ enum Verb {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Foreign {
-    TecNats,
-    TecCollector,
-    TecOpensearch,
+    #[value(name = "tec-nats")]
+    Nats,
+    #[value(name = "tec-collector")]
+    Collector,
+    #[value(name = "tec-opensearch")]
+    OpenSearch,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -74,9 +77,9 @@ fn main() -> anyhow::Result<()> {
         Verb::Load { tag, program } => node.load(&Image::of(tag, program))?,
         Verb::Image { name, archive } => {
             let image = match name {
-                Foreign::TecNats => nats()?,
-                Foreign::TecCollector => collector()?,
-                Foreign::TecOpensearch => opensearch()?,
+                Foreign::Nats => nats()?,
+                Foreign::Collector => collector()?,
+                Foreign::OpenSearch => opensearch()?,
             };
             let beside = archive.parent().unwrap_or(&archive);
             let work = tempfile::tempdir_in(beside)?;

@@ -11,8 +11,6 @@ use anyhow::Context as _;
 use crate::pods::{APPS, PLATFORM, Platform, until};
 
 const SOON: Duration = Duration::from_mins(4);
-/// Between two looks at what was heard: longer than the listener takes to tell.
-const TOLD: Duration = Duration::from_secs(2);
 /// The chart with three of whatever may be three.
 const VALUES: [&str; 4] =
     ["vault.replicas=3", "nats.replicas=3", "telemetry.enabled=true", "telemetry.heap=512"];
@@ -62,7 +60,8 @@ pub fn play(times: u32, only: &str, out: &mut dyn Write) -> anyhow::Result<()> {
     platform.install(&VALUES)?;
     SETS.iter().try_for_each(|set| platform.ready(PLATFORM, set, SOON))?;
     platform.share_authorities()?;
-    for (name, words) in [("listener", "listen, evt.apps.speaker.>"), ("speaker", "speak, evt.apps.speaker")]
+    for (name, words) in
+        [("listener", "listen, evt.apps.speaker.>"), ("speaker", "speak, evt.apps.speaker")]
     {
         platform.apply(APPS, &load(platform.files(), name, words)?)?;
         platform.ready(APPS, &format!("deployment/{name}"), SOON)?;
@@ -106,16 +105,22 @@ fn kill(platform: &Platform, victim: Victim) -> anyhow::Result<()> {
             platform.kubectl(&[&delete[..], &now].concat()).map(drop)
         }
         Victim::Container(pod, container, _) => {
-            let id = format!(
-                "--output=jsonpath={{.status.containerStatuses[?(@.name==\"{container}\")].containerID}}"
-            );
-            let id = platform.kubectl(&["--namespace", PLATFORM, "get", "pod", pod, &id])?;
-            platform.node().kill_container(id.trim_start_matches("containerd://"))?;
+            let killed = container_id(platform, pod, container)?;
+            platform.node().kill_container(killed.trim_start_matches("containerd://"))?;
             // Until the kubelet saw that it ended, the pod still counts as ready.
-            std::thread::sleep(TOLD);
+            until("another container", SOON, || {
+                container_id(platform, pod, container).is_ok_and(|id| id != killed)
+            })?;
             Ok(())
         }
     }
+}
+
+fn container_id(platform: &Platform, pod: &str, container: &str) -> anyhow::Result<String> {
+    let id = format!(
+        "--output=jsonpath={{.status.containerStatuses[?(@.name==\"{container}\")].containerID}}"
+    );
+    platform.kubectl(&["--namespace", PLATFORM, "get", "pod", pod, &id])
 }
 
 fn namespace_of(app: &str) -> &'static str {
@@ -156,7 +161,6 @@ fn count(platform: &Platform) -> anyhow::Result<Count> {
 fn settled(platform: &Platform) -> anyhow::Result<Count> {
     let first = count(platform)?;
     until("events after the kill", SOON, || {
-        std::thread::sleep(TOLD);
         count(platform).is_ok_and(|now| now.sent > first.sent)
     })?;
     count(platform)

@@ -273,7 +273,8 @@ mod tests {
         let numbers = |reply| Numbers::of(&message(reply));
         let event = "$JS.ACK.EVENTS.abc.1.42.7.1700000000000000000.0";
         assert_eq!(numbers(Some(event)), Some(Numbers { stream: 42, consumer: 7 }));
-        for other in [None, Some("_INBOX.a"), Some("$JS.ACK.EVENTS.abc.1"), Some("$JS.ACK.E.c.1.x.1")]
+        for other in
+            [None, Some("_INBOX.a"), Some("$JS.ACK.EVENTS.abc.1"), Some("$JS.ACK.E.c.1.x.1")]
         {
             assert_eq!(numbers(other), None, "{other:?}");
         }

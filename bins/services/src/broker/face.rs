@@ -82,18 +82,15 @@ impl Broker for Face {
         request: Request<PublishRequest>,
     ) -> Result<Response<PublishResponse>, Status> {
         let PublishRequest { subject, payload, id } = request.into_inner();
-        match self.stored(&subject) {
-            Some(events) => {
-                let stored = events.publish(&subject, payload, &id).await;
-                stored.map_err(|error| match error {
-                    EventError::Foreign(_) => Status::permission_denied(error.to_string()),
-                    EventError::NotStored(..) => Status::unavailable(error.to_string()),
-                })?;
-            }
-            None => {
-                let published = self.bus.publish(&subject, payload).await;
-                published.map_err(|error| refused(&error))?;
-            }
+        if let Some(events) = self.stored(&subject) {
+            let stored = events.publish(&subject, payload, &id).await;
+            stored.map_err(|error| match error {
+                EventError::Foreign(_) => Status::permission_denied(error.to_string()),
+                EventError::NotStored(..) => Status::unavailable(error.to_string()),
+            })?;
+        } else {
+            let published = self.bus.publish(&subject, payload).await;
+            published.map_err(|error| refused(&error))?;
         }
         Ok(Response::new(PublishResponse {}))
     }

@@ -142,10 +142,10 @@ pub(super) fn ensure(tools: &Tools, wheel: &Wheel) -> Result<()> {
 /// Leaves the unpacked wheel in `dir`; pip refuses one with another digest.
 fn download(dir: &Path, wheel: &Wheel) -> Result<()> {
     let package = wheel.package;
-    let hashes: String =
-        wheel.digests.iter().map(|digest| format!(" --hash=sha256:{digest}")).collect();
     let requirements = dir.join("requirements.txt");
-    let text = format!("{package}{hashes}\n");
+    let hashes: Vec<_> =
+        wheel.digests.iter().map(|digest| format!("--hash=sha256:{digest}")).collect();
+    let text = format!("{package} {}\n", hashes.join(" "));
     fs::write(&requirements, text)
         .with_context(|| format!("cannot write {}", requirements.display()))?;
     let mut download = process::command("python3");

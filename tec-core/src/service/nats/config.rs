@@ -133,9 +133,7 @@ impl ServerConfig {
         let (cert, key, ca) = (path(&self.cert_file)?, path(&self.key_file)?, path(&self.ca_file)?);
         // No least version: servers before 2.10 do not know the field and refuse the file. Clients of
         // this project speak TLS 1.3 only.
-        Ok(format!(
-            "  cert_file: \"{cert}\"\n  key_file: \"{key}\"\n  ca_file: \"{ca}\"\n"
-        ))
+        Ok(format!("  cert_file: \"{cert}\"\n  key_file: \"{key}\"\n  ca_file: \"{ca}\"\n"))
     }
 
     fn storage(&self, text: &mut String) -> Result<(), ConfigError> {

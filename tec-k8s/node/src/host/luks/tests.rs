@@ -190,7 +190,7 @@ async fn a_disk_whose_first_header_was_half_written_is_nobodys_and_one_with_keys
     let at = |name: &str| directory.path().join(name);
     // The power goes off after the first block: no list of key slots, no second header.
     let file = fs::File::options().write(true).open(at("disk")).unwrap();
-    file.write_all_at(&[0; 7 * 4096], 4096).unwrap();
+    file.write_all_at(&vec![0; 7 * 4096], 4096).unwrap();
     assert!(disk.content().await.is_err(), "there were keys: its sequence number is 3");
     file.write_all_at(&2_u64.to_be_bytes(), 16).unwrap();
     assert!(matches!(disk.content().await.unwrap(), Content::Unclaimed(Some(_))));
