@@ -6,22 +6,12 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use serde_json::Value;
+use tec_core::attest::Attempt;
+use tec_core::id::ImageName;
+use tec_support::page::{Mark, Page, Seen, Span, Track, standing};
 
 use crate::anchor::Anchor;
-use crate::story::{Outcome, Scene, Story};
-
-const STYLE: &str = "
-:root { color-scheme: light dark; --ok: #2a7d4f; --no: #b3541e; --line: #8885; }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.6rem; margin-bottom: .2rem } h2 { font-size: 1.15rem; margin: 2rem 0 .5rem }
-table { border-collapse: collapse; width: 100%; }
-td, th { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top }
-code, pre { font: 12.5px/1.45 ui-monospace, monospace; } td code { word-break: break-all }
-pre { background: #8881; padding: .8rem; overflow-x: auto; white-space: pre-wrap }
-.ok { color: var(--ok); font-weight: 600 } .no { color: var(--no); font-weight: 600 }
-.num { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
-svg { width: 100%; height: auto; font: 11px system-ui, sans-serif }
-.small { opacity: .75 }";
+use crate::story::{Outcome, Scene, Step, Story};
 
 /// Writes the report.
 ///
@@ -29,42 +19,47 @@ svg { width: 100%; height: auto; font: 11px system-ui, sans-serif }
 /// The server's state cannot be read, or the file not be written.
 pub fn write(path: &Path, story: &Story, anchor: &Anchor) -> anyhow::Result<()> {
     let images = anchor.tec(&["image", "list"])?;
-    let mut html = String::from("<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\">");
-    let _ = write!(
-        html,
-        "<meta name=\"viewport\" content=\"width=device-width\"><title>TEC: the main job</title>\
-         <style>{STYLE}</style><h1>The main job, end to end</h1>\
-         <p class=\"small\">From power-on to an unlocked disk, and everything that must be refused on \
-         the way. {} scenes in {:.1} s; the server was ready in {} ms and used {:.1} MiB.</p>",
+    let released = ["audit", "list", "--action", "key-released", "--limit", "1000"];
+    let mut html = releases(&anchor.tec(&released)?);
+    html += &pcr_table(&images);
+    for scene in &story.scenes {
+        html += &scene_table(scene);
+    }
+    let mut page = found(anchor, &images)?;
+    page.title = "The main job, end to end".to_owned();
+    page.lead = format!(
+        "From power-on to an unlocked disk, and everything that must be refused on the way. {} scenes in \
+         {:.1} s; the server was ready in {} ms and used {:.1} MiB.",
         story.scenes.len(),
         story.elapsed().as_secs_f64(),
         anchor.time_to_ready.as_millis(),
         mib(anchor.memory()?),
     );
-    html += &timeline(story);
-    html += &refusals(story);
-    html += &releases(&anchor.tec(&[
-        "audit",
-        "list",
-        "--action",
-        "key-released",
-        "--limit",
-        "1000",
-    ])?);
-    html += &pcr_table(&images);
-    for scene in &story.scenes {
-        html += &scene_table(scene);
-    }
-    html += "</html>\n";
-    std::fs::write(path, html).with_context(|| format!("write {}", path.display()))
+    timeline(&mut page, story);
+    page.dangerous_html = html;
+    std::fs::write(path, page.render()).with_context(|| format!("write {}", path.display()))
+}
+
+/// Where the machines stand at the end, as `tec status --html` shows it.
+fn found(anchor: &Anchor, images: &Value) -> anyhow::Result<Page> {
+    let machines = anchor.tec(&["machine", "list"])?;
+    let machines = machines.as_array().into_iter().flatten().map(|one| {
+        let name = one["name"].as_str().map(ToOwned::to_owned);
+        Ok((serde_json::from_value(one.clone())?, name))
+    });
+    let machines: Vec<Seen> = machines.collect::<anyhow::Result<_>>()?;
+    let live = images.as_array().into_iter().flatten().filter(|one| one["revoked_at"].is_null());
+    let live: Vec<ImageName> =
+        live.map(|one| serde_json::from_value(one["name"].clone())).collect::<Result<_, _>>()?;
+    let attempts: Vec<Attempt> =
+        serde_json::from_value(anchor.tec(&["audit", "attempts", "--limit", "1000"])?)?;
+    Ok(standing(&machines, &live, &attempts))
 }
 
 /// A page with one picture.
 pub(crate) fn page(title: &str, picture: &str) -> String {
-    format!(
-        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>{title}</title>\
-         <style>{STYLE}</style><h1>{title}</h1>{picture}</html>\n"
-    )
+    let (title, dangerous_html) = (title.to_owned(), picture.to_owned());
+    Page { title, dangerous_html, ..Page::default() }.render()
 }
 
 #[expect(clippy::cast_precision_loss, reason = "one decimal of mebibytes is shown")]
@@ -81,65 +76,22 @@ fn first_line(text: &str) -> &str {
 }
 
 /// Steps as bars over time, one row a scene.
-fn timeline(story: &Story) -> String {
-    let total = story.elapsed().as_secs_f64().max(0.001);
-    let x = |at: Duration| 290.0 + at.as_secs_f64() / total * 690.0;
-    let height = 26 * story.scenes.len() + 30;
-    let mut svg = format!(
-        "<h2>Timeline</h2><svg viewBox=\"0 0 1000 {height}\" role=\"img\" \
-         aria-label=\"Steps of each scene over time\">"
-    );
-    for (row, scene) in story.scenes.iter().enumerate() {
-        let y = 26 * row + 6;
-        let title: String = scene.title.chars().take(48).collect();
-        let _ = write!(
-            svg,
-            "<text x=\"0\" y=\"{}\" fill=\"currentColor\">{} {}</text>",
-            y + 13,
-            scene.letter,
-            escape(&title)
-        );
-        for step in &scene.steps {
-            let (from, to) = (x(step.begin), x(step.begin + step.took));
-            let color = if step.outcome == Outcome::Worked { "--ok" } else { "--no" };
-            let _ = write!(
-                svg,
-                "<rect x=\"{from:.1}\" y=\"{y}\" width=\"{:.1}\" height=\"18\" rx=\"2\" \
-                 fill=\"var({color})\"><title>{} ({} ms)</title></rect>",
-                (to - from).max(2.0),
-                escape(first_line(&step.what)),
-                step.took.as_millis()
-            );
-        }
-    }
-    let _ = write!(
-        svg,
-        "<text x=\"980\" y=\"{}\" text-anchor=\"end\" fill=\"currentColor\">{total:.1} s</text></svg>",
-        height - 6
-    );
-    svg
-}
-
-fn refusals(story: &Story) -> String {
-    let mut html = String::from(
-        "<h2>What was refused, and why</h2><table><tr><th>Scene<th>Attempt<th>Code<th>Why",
-    );
-    for scene in &story.scenes {
-        for step in &scene.steps {
-            let Outcome::Refused(code) = &step.outcome else {
-                continue;
-            };
-            let why = code.parse::<tec_core::code::Code>().map_or("", |code| code.title());
-            let _ = write!(
-                html,
-                "<tr><td>{}<td>{}<td><code class=\"no\">{code}</code><td>{}",
-                scene.letter,
-                escape(&step.what),
-                escape(why)
-            );
-        }
-    }
-    html + "</table>"
+fn timeline(page: &mut Page, story: &Story) {
+    let total = story.elapsed().as_millis().max(1);
+    let place = |at: Duration| u32::try_from(at.as_millis() * 1000 / total).unwrap_or(1000);
+    let span = |step: &Step| Span {
+        from: place(step.begin),
+        length: place(step.took),
+        mark: if step.outcome == Outcome::Worked { Mark::Ok } else { Mark::No },
+        title: format!("{} ({} ms)", first_line(&step.what), step.took.as_millis()),
+    };
+    let track = |scene: &Scene| Track {
+        name: format!("{} {}", scene.letter, scene.title),
+        spans: scene.steps.iter().map(span).collect(),
+    };
+    page.tracks = story.scenes.iter().map(track).collect();
+    let seconds = story.elapsed().as_secs_f64();
+    page.axis = [0.0, 0.5, 1.0].map(|part| format!("{:.1} s", part * seconds)).into();
 }
 
 /// What the audit log says of each key that left: whose, and what its machine had booted.
@@ -181,7 +133,7 @@ fn pcr_table(images: &Value) -> String {
                 let text = |key: &str| escape(event[key].as_str().unwrap_or(""));
                 let _ = write!(
                     html,
-                    "<tr><td><td><td>{} <span class=\"small\">{}</span><td><code>{}</code>",
+                    "<tr><td><td><td>{} <span class=\"dim\">{}</span><td><code>{}</code>",
                     text("id"),
                     text("source"),
                     text("hash")

@@ -29,6 +29,8 @@ pub mod log;
 pub mod metrics;
 #[cfg(feature = "images")]
 pub mod nextboot;
+#[cfg(feature = "page")]
+pub mod page;
 #[cfg(any(feature = "ek", feature = "server"))]
 pub mod pem;
 pub mod pins;

@@ -126,6 +126,16 @@ pub(crate) struct Consent {
     pub(crate) dry_run: DryRun,
 }
 
+/// How the status is shown.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    pub(crate) watch: Watch,
+    /// Write a self-contained HTML page to this file instead of printing.
+    #[arg(long, value_name = "FILE", conflicts_with = "watch")]
+    pub(crate) html: Option<std::path::PathBuf>,
+}
+
 /// For commands that can be repeated.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Watch {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::ak::AkCommand;
-use crate::args::{AnchorArgs, DryRun, Printing, Watch};
+use crate::args::{AnchorArgs, DryRun, Printing, StatusArgs};
 use crate::audit::AuditCommand;
 use crate::command::attest::AttestArgs;
 use crate::command::backup::BackupCommand;
@@ -44,7 +44,7 @@ pub(crate) enum Command {
     /// Run the registration servers and the key broker in one process.
     Serve(Box<ServeArgs>),
     /// Show servers, counts, recent refusals and what needs you; exit code 3 if not ready.
-    Status(Watch),
+    Status(StatusArgs),
     /// Explain why a machine got its key or was refused.
     Explain(ExplainArgs),
     /// List, register, quarantine, revoke and remove machines.

@@ -57,7 +57,7 @@ pub(crate) async fn run(
 /// What a state directory and a cluster both answer, asked of a state directory.
 async fn at_directory(state_dir: &Path, command: Command, output: &Output) -> anyhow::Result<u8> {
     match command {
-        Command::Status(_) => command::status(state_dir, output).await,
+        Command::Status(args) => command::status(state_dir, args.html.as_deref(), output).await,
         Command::Explain(args) => command::explain(state_dir, args, output).await,
         Command::Machine(command) => command::machine(state_dir, command, output).await,
         Command::Ak(command) => command::ak(state_dir, command, output).await,
@@ -73,7 +73,7 @@ async fn at_directory(state_dir: &Path, command: Command, output: &Output) -> an
 async fn at_cluster(access: &Access, command: Command, output: &Output) -> anyhow::Result<u8> {
     let cluster = Cluster::connect(access).await?;
     match command {
-        Command::Status(_) => kube::status::status(&cluster, output).await,
+        Command::Status(args) => kube::status::status(&cluster, args.html.as_deref(), output).await,
         Command::Check => kube::check::check(&cluster, output).await,
         Command::Machine(command) => kube::machine::machine(&cluster, command, output).await,
         Command::Member(command) => kube::member::member(&cluster, command, output).await,

@@ -13,8 +13,8 @@ pub(crate) const EVERY: Duration = Duration::from_secs(2);
 /// Whether the command is to be repeated.
 pub(crate) fn is_wanted(command: &Command) -> bool {
     match command {
-        Command::Status(watch)
-        | Command::Machine(MachineCommand::List(watch))
+        Command::Status(status) => status.watch.watch,
+        Command::Machine(MachineCommand::List(watch))
         | Command::Image(ImageCommand::List(watch))
         | Command::Ak(AkCommand::List { watch, .. }) => watch.watch,
         _ => false,

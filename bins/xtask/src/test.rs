@@ -43,6 +43,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     tools::ensure_nodes(&tools)?;
     tools::ensure_pods(&tools)?;
     tools::ensure_docs(&tools)?;
+    tools::ensure_browser(&tools)?;
     tools::ensure_services(&tools, OpenSearch::With)?;
     let mut steps = vec![Step { name: "tools", took: begin.elapsed(), count: Count::PASSED }];
     let one = |result: Result<()>| result.map(|()| Count::PASSED);

@@ -13,6 +13,7 @@ use tec_support::exit::{NOT_READY, OK};
 
 use super::coded;
 use super::machine::all;
+use super::page;
 use crate::attempt::one_line;
 use crate::output::Output;
 use crate::state::{Endpoints, Running, open_existing};
@@ -43,7 +44,11 @@ struct Counts {
     retired: usize,
 }
 
-pub(crate) async fn status(state_dir: &Path, output: &Output) -> anyhow::Result<u8> {
+pub(crate) async fn status(
+    state_dir: &Path,
+    html: Option<&Path>,
+    output: &Output,
+) -> anyhow::Result<u8> {
     let store = open_existing(state_dir)?;
     let unavailable = || coded(Code::StoreUnavailable, "read the store");
     let machines = all(&store).await?;
@@ -70,7 +75,13 @@ pub(crate) async fn status(state_dir: &Path, output: &Output) -> anyhow::Result<
         needs_you: Vec::new(),
     };
     status.needs_you = needs_you(&status);
-    output.print(&status, render)?;
+    if let Some(file) = html {
+        let mut page = page::page(&store).await?;
+        page.needs_you.clone_from(&status.needs_you);
+        page::write(&page, file)?;
+    } else {
+        output.print(&status, render)?;
+    }
     Ok(if status.images_live == 0 || !status.running { NOT_READY } else { OK })
 }
 

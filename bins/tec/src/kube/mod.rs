@@ -17,6 +17,7 @@ mod lookup;
 pub(crate) mod machine;
 pub(crate) mod member;
 mod nodes;
+mod page;
 mod redact;
 mod release;
 pub(crate) mod status;

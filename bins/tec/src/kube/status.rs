@@ -1,5 +1,7 @@
 //! `kubectl tec status`.
 
+use std::path::Path;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
 use serde::Serialize;
@@ -12,6 +14,7 @@ use tec_support::exit::{NOT_READY, OK};
 
 use super::access::Cluster;
 use super::condition;
+use crate::command;
 use crate::output::Output;
 
 #[derive(Debug, Serialize)]
@@ -44,15 +47,25 @@ struct Machines {
     refused: usize,
 }
 
-pub(crate) async fn status(cluster: &Cluster, output: &Output) -> anyhow::Result<u8> {
+pub(crate) async fn status(
+    cluster: &Cluster,
+    html: Option<&Path>,
+    output: &Output,
+) -> anyhow::Result<u8> {
+    let machines = cluster.list::<Machine>().await?;
+    let images = cluster.list::<ApprovedImage>().await?;
     let status = report(
         &cluster.namespace,
         &cluster.list::<TrustedExecutionCluster>().await?,
-        &cluster.list::<Machine>().await?,
+        &machines,
         &cluster.list::<AttestationKey>().await?,
-        &cluster.list::<ApprovedImage>().await?,
+        &images,
     );
-    output.print(&status, render)?;
+    if let Some(file) = html {
+        command::page::write(&super::page::page(&status.needs_you, &machines, &images), file)?;
+    } else {
+        output.print(&status, render)?;
+    }
     let is_ready = matches!(status.clusters.as_slice(), [only] if only.ready);
     Ok(if is_ready && status.images_live > 0 { OK } else { NOT_READY })
 }

@@ -18,6 +18,8 @@ const UNCLAIMED_SECONDS: u32 = 3600;
 /// Default of `--unclaimed-seconds` with manual approval.
 const UNCLAIMED_MANUAL_SECONDS: u32 = 7 * 24 * 3600;
 
+use super::ui::Loopback;
+
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
     /// Listening address of the registration server (default port 8000, on all interfaces if
@@ -30,6 +32,9 @@ pub(crate) struct ServeArgs {
     /// Listening address of the key broker (default port 8080, as above)
     #[arg(long, env = "TEC_KBS_ADDR", value_name = "ADDRESS:PORT")]
     pub(crate) kbs_addr: Option<SocketAddr>,
+    /// Loopback address of a read-only page of machines and refusals (default off)
+    #[arg(long, env = "TEC_UI_ADDR", value_name = "ADDRESS:PORT")]
+    pub(crate) ui_addr: Option<Loopback>,
     /// DNS name or IP address at which nodes reach this host, also put into the certificate
     /// (default localhost, which serves this machine only)
     #[arg(long, env = "TEC_PUBLIC_HOST", value_name = "HOST")]

@@ -6,6 +6,7 @@ mod compose;
 mod pins;
 mod reserve;
 mod signer;
+mod ui;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -58,6 +59,12 @@ pub(crate) async fn run(state_dir: &Path, args: ServeArgs) -> anyhow::Result<u8>
     let listeners = [(register, routers.register), (ak, routers.ak), (kbs, routers.kbs)];
     for ((listener, router), counts) in listeners.into_iter().zip(&counts) {
         let server = Server::new(transport.clone(), router).counted_by(counts);
+        tasks.spawn(server.run(listener, shutdown.clone()));
+    }
+    if let Some(ui::Loopback(address)) = args.ui_addr {
+        let listener = bind(address)?;
+        tracing::info!(address = %listener.local_addr()?, "page for browsers on this machine");
+        let server = Server::new(Transport::DangerousPlain, ui::router(store.clone()));
         tasks.spawn(server.run(listener, shutdown.clone()));
     }
     tasks.spawn(expire(store, clock, args.unclaimed_seconds(), shutdown));

@@ -96,6 +96,9 @@ pub(super) const PODS: [Requirement; 7] = [
     program("runc", "runc"),
 ];
 
+/// What looks at pages beside it.
+pub(super) const PAGES: [Requirement; 1] = [program("chromium", "chromium")];
+
 /// What static programs and images of them need beside it.
 pub(super) const IMAGES: [Requirement; 2] =
     [program("buildah", "buildah"), program("musl-tools", "musl-gcc")];
@@ -116,6 +119,7 @@ pub(super) fn programs() -> impl Iterator<Item = &'static str> {
         .chain(&NODES)
         .chain(&KUBERNETES)
         .chain(&PODS)
+        .chain(&PAGES)
         .chain(&IMAGES)
         .filter_map(|requirement| match requirement.probe {
             Probe::Program(name) => Some(name),

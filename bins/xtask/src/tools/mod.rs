@@ -186,6 +186,12 @@ pub(crate) fn ensure_vale(tools: &Tools) -> Result<()> {
     site::ensure_vale(tools)
 }
 
+/// Sets up the browser that looks at pages.
+pub(crate) fn ensure_browser(tools: &Tools) -> Result<()> {
+    let _one_at_a_time = lock(&tools.cache)?;
+    apt::ensure_packages(&mut apt::Apt::default(), &apt::PAGES)
+}
+
 /// Sets up what the tests on a Kubernetes API server take beside the rest.
 pub(crate) fn ensure_kubernetes(tools: &Tools) -> Result<()> {
     term::step("tools for Kubernetes");
