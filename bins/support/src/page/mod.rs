@@ -200,7 +200,7 @@ impl Page {
         let unlisted = |row: &Row| {
             row.mark != Mark::Waiting && !row.images.iter().any(|image| self.images.contains(image))
         };
-        let has_unlisted = self.machines.iter().any(unlisted);
+        let has_unlisted = self.images.is_empty() || self.machines.iter().any(unlisted);
         html! {
             @if !self.machines.is_empty() {
                 h2 { "Last result of each machine" }
@@ -208,12 +208,20 @@ impl Page {
                     thead { tr {
                         th { "Machine" }
                         @for image in &self.images { th { (image) } }
-                        @if has_unlisted { th { "No approved image" } }
+                        @if has_unlisted { th { "Image unknown" } }
                     } }
                     tbody { @for row in &self.machines { tr {
                         th { (row.machine) " " span.dim { (row.state) " " (row.at) } }
-                        @for image in &self.images { (cell(row, image, row.images.contains(image))) }
-                        @if has_unlisted { (cell(row, "No approved image", unlisted(row))) }
+                        @if row.mark == Mark::Waiting {
+                            td.wait colspan=(self.images.len() + usize::from(has_unlisted)) {
+                                (row.mark.symbol()) " " (row.result)
+                            }
+                        } @else {
+                            @for image in &self.images {
+                                (cell(row, image, row.images.contains(image)))
+                            }
+                            @if has_unlisted { (cell(row, "Image unknown", unlisted(row))) }
+                        }
                     } } }
                 }
             }
@@ -271,7 +279,7 @@ impl Page {
 
 fn cell(row: &Row, image: &str, applies: bool) -> Markup {
     html! {
-        @if applies || row.mark == Mark::Waiting {
+        @if applies {
             td class=(row.mark.class()) data-of=(image) { (row.mark.symbol()) " " (row.result) }
         } @else { td.none { "–" } }
     }

@@ -83,6 +83,10 @@ fn verdict(attempt: &Attempt) -> (Mark, String) {
 /// What was refused, and which components differ from the closest approved state.
 pub fn refusal(attempt: &Attempt, machines: &[Seen]) -> Refusal {
     let known = machines.iter().find(|(machine, _)| Some(machine.id) == attempt.machine);
+    let mut who = known.map_or_else(|| "unknown machine".to_owned(), name);
+    if attempt.unsigned {
+        who = format!("unsigned, in the name of {who}");
+    }
     let mut changes = Vec::new();
     if let Some(found) = &attempt.ladder.mismatch {
         let registers = std::iter::once((found.pcr, &found.events, &found.missing));
@@ -96,7 +100,7 @@ pub fn refusal(attempt: &Attempt, machines: &[Seen]) -> Refusal {
     let code = attempt.ladder.code;
     let failed = attempt.ladder.first_failure();
     Refusal {
-        who: known.map_or_else(|| "unknown machine".to_owned(), name),
+        who,
         at: attempt.at.to_string(),
         code: code.map_or_else(String::new, |code| code.to_string()),
         why: failed
@@ -214,5 +218,6 @@ mod tests {
     fn evidence_that_anybody_could_send_changes_no_machine() {
         let page = standing(&[seen()], &[], &[refused(true)]);
         assert_eq!(page.machines[0].mark, Mark::Waiting);
+        assert!(page.refusals[0].who.starts_with("unsigned"));
     }
 }

@@ -9,7 +9,7 @@ use super::status::is_live;
 /// Machines and images. What differs in a refused boot is in the log of attempts, not in the objects.
 pub(super) fn page(needs_you: &[String], machines: &[Machine], images: &[ApprovedImage]) -> Page {
     let images: Vec<_> =
-        images.iter().filter(|image| is_live(image)).map(ResourceExt::name_any).collect();
+        images.iter().filter(|image| is_live(image)).map(|image| image.name_any()).collect();
     let rows: Vec<_> = machines.iter().map(row).collect();
     let refused = rows.iter().filter(|row| row.mark == Mark::No).map(|row| Refusal {
         who: row.machine.clone(),
