@@ -13,6 +13,7 @@ mod image;
 mod kube;
 mod machine;
 mod output;
+mod page;
 mod place;
 mod recovery;
 mod reference;

@@ -2,9 +2,13 @@
 
 use std::fmt;
 use std::io::Write as _;
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
+use anyhow::Context as _;
 use serde::Serialize;
+use tec_support::files::write_private;
+use tec_support::page::Page;
 
 use crate::args::OutputForm;
 
@@ -71,6 +75,12 @@ pub(crate) fn raw(printed: &str) -> anyhow::Result<()> {
     writeln!(stdout, "{}", printed.trim_end())?;
     stdout.flush()?;
     Ok(())
+}
+
+/// Writes a page; only its owner can read it, since it names machines.
+pub(crate) fn write_page(page: &Page, file: &Path) -> anyhow::Result<()> {
+    write_private(file, page.render().as_bytes())
+        .with_context(|| format!("cannot write {}", file.display()))
 }
 
 /// One thing that was looked at.

@@ -23,11 +23,9 @@ use crate::attempt::one_line;
 use crate::consent::consented;
 use crate::machine::{Final, MachineCommand, meant, readmit, say};
 use crate::output::{Output, Table};
+pub(super) use crate::page::machines as all;
 use crate::recovery;
 use crate::state::{Endpoints, open_existing};
-
-/// Machines are read in pages of this size.
-const PAGE: usize = 1000;
 
 pub(crate) async fn machine(
     state_dir: &Path,
@@ -87,20 +85,6 @@ pub(crate) async fn machine(
 }
 
 /// All machines, in order of their ids.
-pub(super) async fn all(store: &Store) -> anyhow::Result<Vec<Machine>> {
-    let mut machines: Vec<Machine> = Vec::new();
-    loop {
-        let after = machines.last().map(|machine| machine.id);
-        let page = MachineRegistry::list(store, after, PAGE)
-            .await
-            .map_err(coded(Code::StoreUnavailable, "list the machines"))?;
-        if page.is_empty() {
-            return Ok(machines);
-        }
-        machines.extend(page);
-    }
-}
-
 async fn find(store: &Store, id: MachineId) -> anyhow::Result<Machine> {
     MachineRegistry::find(store, &id)
         .await

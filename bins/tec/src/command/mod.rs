@@ -14,7 +14,6 @@ pub(crate) mod machine;
 pub(crate) mod member;
 pub(crate) mod migrate;
 pub(crate) mod node;
-pub(crate) mod page;
 pub(crate) mod pcr;
 mod status;
 pub(crate) mod ticket;

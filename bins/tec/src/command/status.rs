@@ -13,9 +13,9 @@ use tec_support::exit::{NOT_READY, OK};
 
 use super::coded;
 use super::machine::all;
-use super::page;
 use crate::attempt::one_line;
-use crate::output::Output;
+use crate::output::{Output, write_page};
+use crate::page;
 use crate::state::{Endpoints, Running, open_existing};
 
 /// How many refusals are shown.
@@ -78,7 +78,7 @@ pub(crate) async fn status(
     if let Some(file) = html {
         let mut page = page::page(&store).await?;
         page.needs_you.clone_from(&status.needs_you);
-        page::write(&page, file)?;
+        write_page(&page, file)?;
     } else {
         output.print(&status, render)?;
     }

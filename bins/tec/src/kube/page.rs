@@ -1,15 +1,10 @@
 //! The page of a cluster: what its objects say of each machine.
 
-use kube::ResourceExt as _;
-use tec_k8s::api::{ApprovedImage, Machine};
+use tec_k8s::api::Machine;
 use tec_support::page::{Mark, Page, Refusal, Row};
 
-use super::status::is_live;
-
 /// Machines and images. What differs in a refused boot is in the log of attempts, not in the objects.
-pub(super) fn page(needs_you: &[String], machines: &[Machine], images: &[ApprovedImage]) -> Page {
-    let images: Vec<_> =
-        images.iter().filter(|image| is_live(image)).map(|image| image.name_any()).collect();
+pub(super) fn page(needs_you: &[String], machines: &[Machine], images: Vec<String>) -> Page {
     let rows: Vec<_> = machines.iter().map(row).collect();
     let refused = rows.iter().filter(|row| row.mark == Mark::No).map(|row| Refusal {
         who: row.machine.clone(),

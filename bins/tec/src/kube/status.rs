@@ -14,8 +14,7 @@ use tec_support::exit::{NOT_READY, OK};
 
 use super::access::Cluster;
 use super::condition;
-use crate::command;
-use crate::output::Output;
+use crate::output::{Output, write_page};
 
 #[derive(Debug, Serialize)]
 struct Status {
@@ -62,7 +61,8 @@ pub(crate) async fn status(
         &images,
     );
     if let Some(file) = html {
-        command::page::write(&super::page::page(&status.needs_you, &machines, &images), file)?;
+        let live = images.iter().filter(|image| is_live(image)).map(|image| image.name_any());
+        write_page(&super::page::page(&status.needs_you, &machines, live.collect()), file)?;
     } else {
         output.print(&status, render)?;
     }

@@ -19,7 +19,7 @@ use sha2::{Digest as _, Sha256};
 use tec_core::store::Store;
 use tec_support::page::STYLE;
 
-use crate::command::page;
+use crate::page;
 
 /// Seconds between two loads of the page.
 const REFRESH: u32 = 10;
