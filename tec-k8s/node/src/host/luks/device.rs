@@ -18,7 +18,8 @@ const SMALLEST: u64 = 64 * MIB;
 const MIB: u64 = 1024 * 1024;
 /// Where the last sector of a state disk begins, from its end.
 const LAST_SECTOR: i64 = -4096;
-/// `cryptsetup luksFormat` maps the disk to this and its process id while it writes the integrity tags.
+/// `cryptsetup luksFormat` maps the disk to this and its process id, or the disk's id, while it writes the
+/// integrity tags.
 const WIPING: &str = "temporary-cryptsetup-";
 /// What it calls the integrity layer, which it maps first.
 const INTEGRITY: &str = "_dif";
@@ -127,10 +128,12 @@ fn leftovers(devices: &Path) -> io::Result<Vec<String>> {
             name => name?.trim_end().to_owned(),
         };
         let upper = name.strip_suffix(INTEGRITY).unwrap_or(&name);
-        let process = upper.strip_prefix(WIPING).and_then(|id| id.parse::<u32>().ok());
-        if process.is_some_and(|id| !is_cryptsetup(id)) {
-            names.push(name);
+        let Some(id) = upper.strip_prefix(WIPING) else { continue };
+        // What a living cryptsetup has open cannot be closed.
+        if id.parse().is_ok_and(is_cryptsetup) {
+            continue;
         }
+        names.push(name);
     }
     let all = names.clone();
     names.retain(|name| {
@@ -173,9 +176,8 @@ mod tests {
         fs::create_dir_all(devices.join("vda")).unwrap();
         let (live, dead) =
             (format!("{WIPING}{}", running.id()), format!("{WIPING}{}", std::process::id()));
-        let lower = |number: u32| format!("{WIPING}{number}{INTEGRITY}");
-        // No process has a larger id than 4194304 (proc(5), pid_max).
-        let (below, alone) = (format!("{dead}{INTEGRITY}"), lower(5_000_000));
+        let below = format!("{dead}{INTEGRITY}");
+        let alone = format!("{WIPING}4b00969d-761b-4580-9a3a-10a3afff2b9f{INTEGRITY}");
         let names = ["state", &live, &dead, &below, &alone];
         for (number, name) in names.into_iter().enumerate() {
             let device = devices.join(format!("dm-{number}/dm"));
