@@ -12,11 +12,10 @@ use crate::tools::{self, Tools};
 use crate::{process, term};
 
 /// What the initramfs must hold.
-const IN_INITRAMFS: [&str; 4] = [
+const IN_INITRAMFS: [&str; 3] = [
     "usr/bin/node-agent",
     "usr/bin/clevis-decrypt-trustee",
     "scripts/init-premount/clevis-trustee",
-    "drivers/char/tpm/tpm_crb",
 ];
 /// What runs in the fresh system. Triggers of the package make the initramfs.
 const SCRIPT: &str = "set -eu\n\

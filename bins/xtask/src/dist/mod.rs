@@ -48,6 +48,9 @@ pub(crate) struct Args {
     /// Build all of it a second time, in another directory, and compare
     #[arg(long)]
     check: bool,
+    /// Build only the Debian package of node-agent, and install it into a fresh Debian; as root
+    #[arg(long, exclusive = true)]
+    try_install: bool,
 }
 
 /// Where a release is put together.
@@ -70,6 +73,9 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
         "manual pages are written by the programs for amd64: add it to --arch"
     );
     let tools = tools::ensure()?;
+    if args.try_install {
+        return install::check(root, &tools);
+    }
     tools::ensure_images(&tools, &args.arch)?;
     tools::ensure_dist(&tools)?;
     let dist = Dist::new(root, &tools)?;
