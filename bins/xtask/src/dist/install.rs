@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::{Dist, NODE, package, page};
+use super::{Dist, NODE, node_agent, package, page};
 use crate::tools::targets::Arch;
 use crate::tools::{self, Tools};
 use crate::{process, term};
@@ -33,7 +33,7 @@ pub(crate) fn check(root: &Path, tools: &Tools) -> Result<()> {
     tools::ensure_dist(tools)?;
     let base = tools::ensure_system(tools)?;
     let dist = Dist::new(root, tools)?;
-    let programs = dist.node(Arch::Amd64)?;
+    let programs = node_agent(root, tools, Arch::Amd64)?;
     page::of_help(&dist, &programs, NODE)?;
     let deb = package::build(&dist, package::NODE_AGENT, "deb", Arch::Amd64, &programs)?;
     let system = dist.stage.join("system");

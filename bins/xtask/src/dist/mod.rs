@@ -106,6 +106,12 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     Ok(())
 }
 
+/// Builds the program of a node; where it is.
+pub(crate) fn node_agent(root: &Path, tools: &Tools, arch: Arch) -> Result<PathBuf> {
+    let chosen = ["--package", NODE, "--bin", NODE];
+    images::build_static(root, tools, arch, NODE_PROFILE, &chosen)
+}
+
 impl<'a> Dist<'a> {
     pub(crate) fn new(root: &'a Path, tools: &'a Tools) -> Result<Self> {
         let metadata = Metadata::workspace(root)?;
@@ -136,7 +142,7 @@ impl<'a> Dist<'a> {
         let bins: Vec<&str> = all.iter().map(String::as_str).collect();
         let both = [
             (images::compile(self.root, self.tools, arch, PROFILE, &bins)?, all.clone()),
-            (self.node(arch)?, vec![NODE.to_owned()]),
+            (node_agent(self.root, self.tools, arch)?, vec![NODE.to_owned()]),
         ];
         for (from, programs) in both {
             for program in programs {
@@ -145,11 +151,6 @@ impl<'a> Dist<'a> {
             }
         }
         Ok(into)
-    }
-
-    fn node(&self, arch: Arch) -> Result<PathBuf> {
-        let chosen = ["--package", NODE, "--bin", NODE];
-        images::build_static(self.root, self.tools, arch, NODE_PROFILE, &chosen)
     }
 
     /// A program that makes files: with the time of the commit.
