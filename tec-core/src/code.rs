@@ -433,7 +433,7 @@ codes! {
         "Remove members that are gone, or begin another cluster: the disks of removed members stay on record for good.";
     BootstrapDefect = "TEC-B500", 500, "the node failed for an unknown reason",
         "The node runs another version, or has a defect.",
-        "Read the log of the bootstrapper: `journalctl -u bootstrapper` on the node.";
+        "Read the log of the bootstrapper: `journalctl -u tec-bootstrapper` on the node.";
 
     AuthorityElsewhere = "TEC-M503", 503, "this trust anchor no longer approves anything",
         "The authority moved to another trust anchor; this one only releases the keys that it has.",
