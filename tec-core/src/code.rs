@@ -58,14 +58,14 @@ macro_rules! codes {
 
 codes! {
     RegisterMalformed = "TEC-R400", 400, "the request is malformed",
-        "The body is not the JSON that the endpoint takes, has unknown fields, or an id is not a UUID.",
-        "Send {\"public_key\": \"<PEM>\", \"uuid\": \"<machine id>\"}; see docs/reference/http.md.";
+        "The body is not the JSON that the endpoint expects, has unknown fields, or contains an id that is not a UUID.",
+        "Send {\"public_key\": \"<PEM>\", \"uuid\": \"<machine id>\"}; see https://github.com/trusted-execution-clusters/tec/blob/main/docs/reference/http.md.";
     RegisterToken = "TEC-R401", 401, "a valid registration token is needed",
         "The server was started with a registration token, and the request carries none or another one.",
         "Put the header Authorization: Bearer <token> into the merge directive of the node's Ignition config.";
     RegisterByAdmin = "TEC-R403", 403, "machines are registered by an admin here",
-        "The registration policy is manual, so nodes get no config by themselves.",
-        "Add the machine with `kubectl tec machine add`, and put its Ignition config in by hand.";
+        "The registration policy is manual, so nodes cannot register themselves.",
+        "Add the machine with `kubectl tec machine add`, and give the node the Ignition config that it prints.";
     RegisterMachineUnknown = "TEC-R404", 404, "no such machine is waiting for an attestation key",
         "The machine id was never registered, has expired unclaimed, or the machine was removed.",
         "Boot the node again so that it registers, or add the machine with `tec machine add`.";
@@ -74,18 +74,18 @@ codes! {
         "GET the Ignition config, PUT the attestation key.";
     RegisterAkKnown = "TEC-R409", 409, "Public key already registered",
         "This attestation key is already registered for this machine.",
-        "Nothing: a node that registers its own key again may go on.";
+        "Nothing to do: a node may register its own key again.";
     RegisterMachineTaken = "TEC-R410", 409, "the machine already has an attestation key",
-        "Trust on first use: the first key wins, and a second one for the same machine is refused.",
+        "Trust on first use: the first key wins, and a second key for the same machine is refused.",
         "If the node was reinstalled or its TPM replaced, revoke the old key with `tec ak revoke` and approve \
          the new one with `tec ak approve`.";
-    RegisterNotFound = "TEC-R411", 404, "there is nothing at this path",
-        "The path is none of the endpoints of this server.",
-        "See docs/reference/http.md for the paths.";
+    RegisterNotFound = "TEC-R411", 404, "no endpoint at this path",
+        "This server has no endpoint at the requested path.",
+        "See https://github.com/trusted-execution-clusters/tec/blob/main/docs/reference/http.md for the paths.";
     RegisterKeyElsewhere = "TEC-R412", 409, "the attestation key belongs to another machine",
-        "A node with this TPM was registered before, under another id: it was reinstalled, or lost its \
-         power during its first boot. A node goes on as the machine that the answer names by itself; \
-         one that older programs run, or whose pin has a path of its own, does not.",
+        "A node with this TPM was registered before, under another id: it was reinstalled, or lost \
+         power during its first boot. A node continues as the machine named in the answer, unless it runs an \
+         older release or its pin has a custom path.",
         "Remove the old machine with `tec machine remove` (`tec ak list` names it), then register again.";
     RegisterTooLarge = "TEC-R413", 413, "the body is too large",
         "Registration bodies are capped at 64 KiB.",
@@ -94,8 +94,8 @@ codes! {
         "The Content-Type header names another type.",
         "Send Content-Type: application/json.";
     RegisterKeyRefused = "TEC-R422", 422, "the attestation key is not acceptable",
-        "The key is no RSA key of 2048 to 4096 bits with exponent 65537 nor an ECC P-256 key in PEM \
-         (SubjectPublicKeyInfo), or its TPM area does not say restricted signing key.",
+        "The key is neither an RSA key of 2048 to 4096 bits with exponent 65537 nor an ECC P-256 key in PEM \
+         (SubjectPublicKeyInfo), or its TPM public area is not that of a restricted signing key.",
         "Create the key with `node-agent ak create`, or as a restricted, fixedTPM signing key.";
     RegisterEkProof = "TEC-R423", 403, "the attestation key is not proven by an endorsement key",
         "The server approves only keys that a TPM's endorsement key vouches for, and the proof is \
@@ -116,123 +116,125 @@ codes! {
         "Wait; nodes retry by themselves with back-off. Raise --register-rate or --kbs-rate for a large first boot.";
     RegisterFull = "TEC-R430", 429, "too many machines wait to be claimed",
         "The cap on machines without an attestation key was reached, so no new one is registered.",
-        "Remove strays with `tec machine prune`, wait for their expiry, or raise --max-unclaimed.";
+        "Remove them with `tec machine prune`, wait until they expire, or raise --max-unclaimed.";
     RegisterQuarantined = "TEC-R431", 429, "too many machines were claimed by first use",
-        "As many machines as may be, in all or from this network, were bound by trust on first use. The key \
+        "The limit on machines bound by trust on first use, in total or from this network, was reached. The key \
          is kept and waits for an admin (status 202, `pending`); its machine expires like any unclaimed one.",
-        "Approve it with `tec ak approve <fingerprint>`, remove machines that nobody knows with `tec machine \
+        "Approve it with `tec ak approve <fingerprint>`, remove unknown machines with `tec machine \
          remove`, or raise --max-claimed and --max-claimed-per-source (on Kubernetes spec.approval).";
-    RegisterUnavailable = "TEC-R503", 503, "the service cannot answer now",
+    RegisterUnavailable = "TEC-R503", 503, "the service is temporarily unavailable",
         "The store behind the server failed.",
         "See the server's log at this time for a TEC-S code.";
 
     RegisterNotReady = "TEC-R504", 503, "the service is not set up yet",
-        "The TrustedExecutionCluster is missing or has no publicTrusteeAddr, or the CA of a server that \
-         nodes shall trust is not there, or one of additionalTrustees is invalid, or the CA certificates of endorsement keys are not. Nothing was \
+        "The TrustedExecutionCluster is missing or has no publicTrusteeAddr, the CA of a server that \
+         nodes must trust is missing, one of additionalTrustees is invalid, or the CA certificates of endorsement keys are invalid. Nothing was \
          registered.",
         "See the server's log for what is missing; nodes retry by themselves.";
 
     RegisterLowSpace = "TEC-R507", 507, "registration is paused: the disk is nearly full",
-        "Less space is free at the state directory than --reserve-mib. What is left is for audit lines, \
+        "The state directory has less free space than --reserve-mib. The rest is reserved for audit lines, \
          without which no disk key is released.",
         "Free or add space; nodes retry by themselves. Known nodes still unlock.";
 
     EvidenceMalformed = "TEC-A400", 400, "the evidence is malformed",
-        "The evidence is not what its type prescribes, is truncated, or is too large.",
+        "The evidence does not match its type, is truncated, or is too large.",
         "Check that attester and server speak the same protocol version (0.4.0).";
     ServerUnreachable = "TEC-A401", 503, "the server cannot be reached",
-        "No server of the list answered: network, name resolution, firewall, or the server is down.",
+        "No server in the pin answered: the network, name resolution or a firewall is at fault, or the server is down.",
         "Check the address in the Clevis pin and that the KBS listens there.";
     TlsFailed = "TEC-A402", 503, "the TLS connection failed",
-        "The server's certificate is expired, names another host, or is not from the pinned CA.",
+        "The server's certificate is expired, names another host, or was not issued by the pinned CA.",
         "Compare the CA in the pin with the server's; check the node's clock.";
-    MachineUnknown = "TEC-A403", 401, "the machine is not known",
+    MachineUnknown = "TEC-A403", 401, "unknown machine",
         "The machine was never registered, was removed, or was revoked.",
-        "See `tec machine list`; register the machine again if it is yours.";
+        "List the machines with `tec machine list`; register the machine again if it is yours.";
     NoAttempt = "TEC-A410", 404, "no boot is recorded",
         "No evidence was sent to this server: the node has not booted since it registered, or does not reach \
          the key broker.",
         "Start the node. If it is up, compare the address in its Clevis pin with `tec status`, and read its console.";
     AkNotBound = "TEC-A404", 401, "the attestation key is not bound to this machine",
         "The key that signed is unknown, waits for approval, was revoked, or belongs to another machine.",
-        "See `tec ak list`; approve with `tec ak approve`, or register the node again.";
-    QuoteInvalid = "TEC-A405", 401, "nonce or signature do not fit",
-        "The quote is signed by another key, is for another nonce (old evidence), or is not a quote.",
+        "Find the key with `tec ak list`, then approve it with `tec ak approve <fingerprint>`, or register the node again.";
+    QuoteInvalid = "TEC-A405", 401, "invalid quote: wrong nonce or signature",
+        "The quote was signed by another key, answers another nonce (old evidence), or is not a quote.",
         "Boot the node again. If it persists on one node only, suspect a replay.";
-    SelectionWrong = "TEC-A406", 401, "the PCR selection is not as pinned",
+    SelectionWrong = "TEC-A406", 401, "wrong PCR selection in the quote",
         "The quote must select SHA-256 PCRs 0 to 23 once, and come with exactly those values.",
         "Use an attester that quotes sha256:0-23 in one selection.";
     EventLogMismatch = "TEC-A407", 401, "the event log does not replay to the quoted PCRs",
-        "The log is truncated, was altered, or a register was extended without a log entry.",
-        "Read the log with `tec eventlog show` on the node, and what was refused with `tec explain` on the server; suspect tampering if firmware is unchanged.";
-    TpmSetBack = "TEC-A408", 401, "the TPM does not go on where it was",
-        "The counts and the clock in the quote are not after those of the last one of this key: the state \
-         of an emulated TPM runs in two places, or an older one was restored from a snapshot.",
+        "The log is truncated, was altered, or a PCR was extended without a log entry.",
+        "Read the log with `tec eventlog show` on the node; if the firmware is unchanged, suspect tampering.";
+    TpmSetBack = "TEC-A408", 401, "TPM counters went backwards: cloned or restored TPM state",
+        "The counters and the clock in the quote are not later than those of the last quote by this key: the \
+         state of an emulated TPM runs in two places, or an older state was restored from a snapshot.",
         "Find out which machine is the right one: whoever has a copy of the TPM's state can obtain its \
-         disk key. If a snapshot was restored, boot the node again; if it is refused still, run `tec \
+         disk key. If a snapshot was restored, boot the node again; if it is still refused, run `tec \
          machine readmit`, or on Kubernetes `kubectl tec machine readmit`. Otherwise clear the \
          TPM, revoke the key with `tec ak revoke`, register the node again, and approve its new key with \
          `tec ak approve`.";
-    PcrMismatch = "TEC-A412", 401, "the boot is not one of an approved image",
-        "A measured component is not the approved one: another kernel, boot loader, or an image whose \
-         approval ended.",
-        "See `tec explain <machine>` for the component; approve the image, or boot an approved one.";
+    PcrMismatch = "TEC-A412", 401, "boot not approved: it matches no approved image",
+        "A measured component, such as the kernel or the boot loader, differs from every approved image, or the \
+         approval of its image expired or was revoked.",
+        "If you changed the component, approve its image: `tec image approve <name> <path>` (on Kubernetes \
+         `kubectl tec image approve <name> <reference>`). If nobody changed it, suspect tampering and leave the \
+         machine off.";
     ReleaseDenied = "TEC-A413", 401, "the release policy does not allow this",
         "The attested machine asked for a path that is not its own, or the policy denies it.",
         "Check the path in the node's Clevis pin: it must be default/<its own id>/root.";
     TargetNotNamed = "TEC-K403", 403, "no keys are published to this Trustee",
         "No Secret names its URL, or the URL is not https. Whoever edits the cluster object alone must not send disk keys anywhere.",
         "Put the exact URL into the entry `url` of the Secrets that the target names; the message has the command.";
-    EscrowRefused = "TEC-K409", 409, "the recovery key is not kept",
-        "The machine left 64 recovery keys already, or what it sent is no sealed key.",
-        "Look at them with `tec machine recovery-key`. A machine that made them in error is removed and registered anew.";
+    EscrowRefused = "TEC-K409", 409, "recovery key rejected: it is malformed or the escrow limit is reached",
+        "The machine has stored 64 recovery keys already, or it sent something that is not a sealed key.",
+        "List them with `tec machine recovery-key <machine>`. If they were created by mistake, remove the machine with `tec machine remove <machine>` and register it again.";
     MachineQuarantined = "TEC-A423", 401, "the machine is quarantined",
         "An admin quarantined this machine: it may attest, but gets no disk key until it is released. Its key is kept.",
         "Find out why (`tec audit` or `kubectl tec machine show`), then run `tec machine release <machine>` (on \
          Kubernetes `kubectl tec machine release <machine>`), or retire or revoke the machine.";
     KeyMissing = "TEC-A414", 401, "there is no key at this path",
-        "The machine attested well, but no key was stored for it, or it was removed.",
+        "The machine attested successfully, but no key was stored for it, or its key was removed.",
         "If the key was lost, restore the store from a backup; a new key cannot open the old disk.";
 
     KeySealed = "TEC-K500", 503, "a stored key cannot be unsealed",
         "The seal key file is not the one that the keys were sealed with, or a record was altered.",
-        "Put back the seal key file that belongs to this store.";
+        "Restore the seal key file that belongs to this store.";
     PolicyInvalid = "TEC-P400", 400, "the policy does not compile",
         "The Rego text has an error, or its package is not `policy`.",
         "Try it offline first; the error names line and column.";
-    TlsMaterial = "TEC-T500", 503, "certificate or private key cannot be used",
+    TlsMaterial = "TEC-T500", 503, "the certificate or private key is unusable",
         "The file is missing, is not PEM, or certificate and key do not belong together.",
-        "Check the files; give both --tls-cert and --tls-key, or none for the built-in CA.";
+        "Check the files. Pass both --tls-cert and --tls-key, or neither to use the built-in CA.";
     CertManagerMissing = "TEC-T404", 404, "cert-manager is not installed",
         "The cluster object names an issuer of cert-manager, and the API server does not know the kind Certificate of \
          cert-manager.io/v1.",
         "Install cert-manager. Without it, create the cluster object again without spec.certificateIssuer.";
-    CertificatePending = "TEC-T503", 503, "cert-manager did not issue a certificate yet",
+    CertificatePending = "TEC-T503", 503, "cert-manager has not issued a certificate yet",
         "The issuer does not exist, is not ready, refuses a name, or hands out no ca.crt, which nodes pin.",
         "`kubectl describe certificate` and `kubectl get certificaterequest` show why. Use an issuer that fills ca.crt.";
     CaHeldBack = "TEC-T409", 409, "machines do not trust the next CA yet",
         "The CA of the servers is being replaced, and some machines did not report that their disks trust the next \
          one: they are off, run no node-agent refresh-ca, or have another implementation of the Clevis pin.",
         "Switch them on, install the timer tec-refresh-ca or run `node-agent refresh-ca`, or retire those that are \
-         gone; see docs/how-to/replace-the-ca.md.";
+         gone; see https://github.com/trusted-execution-clusters/tec/blob/main/docs/how-to/replace-the-ca.md.";
     ImageUnreadable = "TEC-I400", 400, "the image cannot be read",
         "No shim, boot loader or kernel was found, or a file is corrupt.",
         "Give the root of the image's file tree; the error names the file and the offset.";
     ImageReference = "TEC-I402", 400, "the image is not referenced by digest",
         "The reference is not of the form `registry.example/repository@sha256:<64 digits>`.",
         "Take the digest from where the image was pushed, for example with `skopeo inspect`.";
-    ImageDenied = "TEC-I403", 403, "the registry does not let this image be read",
-        "The image is private, and no pull secret fits, or its credentials are wrong or have expired.",
-        "Give a pull secret for this registry, with the right to pull.";
+    ImageDenied = "TEC-I403", 403, "the registry denies access to this image",
+        "The image is private and no pull secret matches its registry, or the credentials are wrong or expired.",
+        "Provide a pull secret for this registry that allows pulling.";
     ImageSecret = "TEC-I405", 400, "the pull secret cannot be used",
-        "The file is not of the form kubernetes.io/dockerconfigjson.",
-        "Make it with `kubectl create secret docker-registry`.";
-    ImagePlatform = "TEC-I406", 404, "the image is not there for this platform",
+        "The file is not in the format kubernetes.io/dockerconfigjson.",
+        "Create it with `kubectl create secret docker-registry`.";
+    ImagePlatform = "TEC-I406", 404, "no image for this platform",
         "The index lists no image for the operating system and architecture, or several.",
         "Approve the digest of the image for the nodes' platform.";
     ImageTooLarge = "TEC-I413", 413, "the image is too large",
-        "Its manifest, its configuration or all of its layers are larger than what is read.",
-        "Check that the reference names an operating system's image.";
+        "Its manifest, its configuration or all of its layers together exceed the limit.",
+        "Check that the reference names an operating system image.";
     ImageBomb = "TEC-I415", 413, "the image is a decompression bomb",
         "It unpacks to more than 128 MiB and a hundred times its size, or to more than 64 GiB. No image of an \
          operating system does.",
@@ -241,33 +243,33 @@ codes! {
         "It was deleted there, never pushed, or the reference names another repository; some \
          registries say this of private images, too.",
         "Compare the reference with the registry; give a pull secret if the image is private.";
-    ImageAltered = "TEC-I424", 502, "what the registry sent is not what the digest names",
-        "Somebody altered the image on its way or in the registry, or a mirror is broken.",
+    ImageAltered = "TEC-I424", 502, "the registry sent content that does not match the digest",
+        "The image was altered in transit or in the registry, or a mirror is broken.",
         "Look at the registry or mirror that the log names; nothing of what it sent was used.";
     ImageLabel = "TEC-I425", 422, "the image's label with PCR values cannot be used",
-        "The label org.coreos.pcrs is not of its form, or its events do not fold to its values.",
+        "The label org.coreos.pcrs is malformed, or its events do not produce its values.",
         "Build the image with a label that `compute-pcrs all` printed, or without one.";
-    RegistryAnswer = "TEC-I502", 502, "the registry's answer cannot be used",
-        "What answered is no registry, or one that speaks another protocol.",
+    RegistryAnswer = "TEC-I502", 502, "invalid answer from the registry",
+        "The host is not a container registry, or speaks another protocol.",
         "Check the host of the reference, and mirrors.";
     RegistryUnreachable = "TEC-I503", 503, "the registry cannot be reached",
         "Name resolution, network, TLS, or the registry failed, or it asked to come back later.",
-        "Check from the same network; the CA of a private registry must be given.";
-    BundleSignature = "TEC-I401", 401, "no given key signed the bundle of reference values",
+        "Check from the same network; a private registry needs its CA certificate.";
+    BundleSignature = "TEC-I401", 401, "the bundle of reference values is not signed by a given key",
         "The bundle was changed after it was signed, or another key signed it.",
-        "Fetch bundle and signature again; give the public key of whoever built the image with --key.";
-    BundleImage = "TEC-I409", 409, "the bundle of reference values is about another image",
-        "The digest in the bundle is not the one that was asked for.",
-        "Take the bundle that was made for this very build of the image.";
-    BundleExpired = "TEC-I410", 410, "the bundle of reference values has ended",
-        "The end that the signer set is past, or the clock is wrong.",
+        "Download the bundle and its signature again; pass the public key of the image's builder with --key.";
+    BundleImage = "TEC-I409", 409, "the bundle of reference values is for another image",
+        "The digest in the bundle differs from the requested one.",
+        "Use the bundle that was generated for this build of the image.";
+    BundleExpired = "TEC-I410", 410, "the bundle of reference values expired",
+        "The expiry that the signer set has passed, or the clock is wrong.",
         "Ask the signer for a new bundle of the image; check the clock.";
     BundleMalformed = "TEC-I422", 422, "the bundle of reference values is malformed",
-        "Bundle, signature or key is not of the form that `tec pcr bundle` writes and takes.",
-        "Sign with `tec pcr bundle sign`; keys are on P-256, in PEM.";
-    ImageUnknown = "TEC-I404", 404, "there is no image of this name",
-        "The image was never approved.",
-        "See `tec image list`.";
+        "The bundle, signature or key is not in the format of `tec pcr bundle`.",
+        "Sign with `tec pcr bundle sign`; keys are P-256 in PEM.";
+    ImageUnknown = "TEC-I404", 404, "no image with this name",
+        "The image was never approved, or its name is misspelled.",
+        "List the images with `tec image list`.";
 
     StoreCorrupt = "TEC-S500", 503, "the store is damaged",
         "The database file fails its integrity check, or is not a TEC store.",
@@ -281,77 +283,77 @@ codes! {
     StoreVersion = "TEC-S505", 503, "the store was written by a newer version",
         "The schema version in the file is higher than this program knows.",
         "Use the newer program; stores are not downgraded.";
-    StoreUnavailable = "TEC-S503", 503, "the store cannot be used now",
+    StoreUnavailable = "TEC-S503", 503, "the store is unavailable",
         "The database is locked by another process, or the writer stopped.",
-        "Check for a second server on the same state directory.";
+        "Check the server's log and the state directory, and look for another program that holds tec.db open.";
     SettingsConflict = "TEC-S409", 409, "a flag contradicts the settings of the state directory",
         "`tec bootstrap init` wrote the settings to tec.toml, and nodes keep what they were given then.",
-        "Leave the flag out. To change a setting, edit tec.toml, then start the server.";
+        "Omit the flag. To change a setting, edit tec.toml, then start the server.";
     SettingsMalformed = "TEC-S422", 422, "the settings of the state directory are malformed",
         "tec.toml is not TOML, or a key in it is not the long name of a flag of `tec serve`.",
         "Correct the line that the message names; `tec serve --help` lists the flags.";
     ServerRunning = "TEC-S410", 409, "a server runs on this state directory already",
         "Another `tec serve` holds the lock of the state directory.",
-        "Stop the other server first, or give this one a --state-dir of its own.";
+        "Stop the other server first, or pass another directory with --state-dir.";
 
     ClusterForbidden = "TEC-C403", 403, "the cluster does not allow this",
-        "The user of the kubeconfig has no right to it, or the credentials ended.",
-        "Ask for a role of kustomize/users, for example machine-admin-role; `kubectl auth whoami` says who asks.";
+        "The user of the kubeconfig has no right to it, or the credentials expired.",
+        "Ask for a role from kustomize/users, for example machine-admin-role; `kubectl auth whoami` shows your user.";
     ClusterMissing = "TEC-C404", 404, "there is no such object in the cluster",
-        "The name or the namespace is another one, or the custom resources are not installed.",
-        "Look at --namespace, and run `kubectl tec check`.";
-    ClusterConflict = "TEC-C409", 409, "the cluster holds something else",
-        "An object of this name is there already, somebody changed it meanwhile, or there is more than one where one may be.",
-        "Look at what is there, and try again.";
+        "The name or the namespace is wrong, or the custom resources are not installed.",
+        "Check --namespace, and run `kubectl tec check`.";
+    ClusterConflict = "TEC-C409", 409, "conflict with an object in the cluster",
+        "An object with this name exists already, it was changed in the meantime, or there are several where only one is allowed.",
+        "Look at the object that the message names, and try again.";
     ClusterRefused = "TEC-C422", 422, "the cluster refuses this object",
-        "A field is malformed, or may not be changed once it is set.",
-        "The message names the field; see the custom resources in tec-k8s/crds.";
+        "A field is malformed, or cannot be changed once it is set.",
+        "The message names the field; `kubectl explain` describes it.";
     ClusterUnreachable = "TEC-C503", 503, "the API server of the cluster does not answer",
-        "The kubeconfig names another cluster, the network is down, or the API server has a fault.",
+        "The kubeconfig names another cluster, the network is down, or the API server is down.",
         "Try `kubectl get --raw /readyz` with the same context.";
     ClockSkewed = "TEC-C425", 503, "the server's clock is wrong",
         "The clock of the host that runs the server differs from the API server's by more than 30 seconds. Servers \
          register no node and release no key; the operator issues and renews no certificate, removes no unclaimed \
          machine, and publishes only images that are approved by both clocks. Revocations still take effect.",
-        "The server's log and the condition `Ready` of the cluster object say by how much. Find out which of the two \
+        "The server's log and the condition `Ready` of the cluster object show by how much. Find out which of the two \
          hosts is wrong (`chronyc tracking` on both) and synchronize its clock; everything resumes by itself.";
     NodeTpm = "TEC-N500", 503, "the TPM cannot be used",
         "There is no TPM, it is busy, or the resource manager is missing.",
         "Check /dev/tpmrm0, or name another TPM with --tcti.";
-    NodeHandle = "TEC-N409", 409, "the attestation key's handle holds something else",
+    NodeHandle = "TEC-N409", 409, "another object is at the attestation key's handle",
         "Another object lies at the persistent handle 0x81010002.",
-        "Evict it, or give another --ak-handle on all commands.";
+        "Evict it, or pass another --ak-handle to all commands.";
     NodeLockout = "TEC-N423", 503, "the TPM is in lockout",
-        "Somebody tried wrong passwords at the TPM, and the attestation key is of a version that did not exempt it from the protection against that.",
+        "Wrong passwords were tried on the TPM, and the attestation key was created by a release that did not exempt it from dictionary attack protection.",
         "Wait for the TPM's recovery time, or run `tpm2_dictionarylockout --clear-lockout`; a new attestation key is exempt.";
     NodeConfig = "TEC-N400", 400, "the pin's configuration is malformed",
         "The JSON handed to the Clevis pin is not a trustee configuration.",
-        "See docs/reference/clevis-pin.md.";
+        "See https://github.com/trusted-execution-clusters/tec/blob/main/docs/reference/clevis-pin.md.";
     NodeHeader = "TEC-N422", 422, "the sealed header cannot be opened",
-        "The JWE in the LUKS token is damaged, or the key that was released is not the one it was made with.",
+        "The JWE in the LUKS token is damaged, or the released key is not the one it was sealed with.",
         "Look at it with `clevis luks list`; use the recovery key if the token is lost.";
     NodeDisk = "TEC-N424", 500, "the header of the disk cannot be read or changed",
-        "The device is not LUKS2, no token of the pin trustee is on it, its passphrase opens nothing, or cryptsetup failed.",
+        "The device is not LUKS2, has no token of the pin trustee, its passphrase opens no key slot, or cryptsetup failed.",
         "Look at it with `cryptsetup luksDump` and `clevis luks list`. Running the same command again is safe.";
     NodeClock = "TEC-N425", 503, "the server's certificate is not valid at the time of the node's clock",
         "The clock of the node is wrong: an empty battery, or no time from the network in the initramfs. Or \
          the certificate has expired.",
         "Compare `date` on the node with the dates of the server's certificate. Set the clock in the firmware's \
-         settings, or renew the certificate; the node goes on by itself.";
-    NodeFull = "TEC-N507", 507, "there is no room to write",
+         settings, or renew the certificate; the node continues by itself.";
+    NodeFull = "TEC-N507", 507, "no space left on the node",
         "The file system, or the quota, that the node writes to is full.",
-        "Make room, and run the same command again: nothing was lost.";
+        "Free space, and run the same command again: nothing was lost.";
 
     BootstrapRequest = "TEC-B400", 400, "the node cannot take the request",
-        "A URI of keys or storage, or a component, is malformed or of a sort that the node was not built with.",
-        "The message names the member; see docs/how-to/bootstrap-nodes.md.";
-    BootstrapSecret = "TEC-B401", 401, "the init secret is not that of the node",
+        "A URI of keys or storage, or a component, is malformed or of a type that the node was not built with.",
+        "The message names the member; see https://github.com/trusted-execution-clusters/tec/blob/main/docs/how-to/bootstrap-nodes.md.";
+    BootstrapSecret = "TEC-B401", 401, "wrong init secret for this node",
         "The node was given the hash of another secret by its platform.",
         "Compare the hash in the node's metadata with the secret; nothing was changed on the node.";
     BootstrapUntrusted = "TEC-B403", 403, "the node's evidence is refused",
         "The node has another attestation key or other measurements than expected, is in a cluster \
-         already, or somebody on the network path answers in its place.",
-        "Look at it with `tec node verify`, which lists every check. Send it nothing before that passes.";
+         already, or another host answers in its place.",
+        "Run `tec node verify`, which lists every check. Send the node no secret before it passes.";
     BootstrapNoDisk = "TEC-B404", 404, "the state disk is missing",
         "The device that [disk] of bootstrapper.toml names does not exist: the disk is not attached, its partition has \
          another label, or udev has not found it yet.",
@@ -374,19 +376,19 @@ codes! {
     BootstrapPlaneTicket = "TEC-B408", 403, "the ticket of the control plane is refused",
         "The ticket expired, is for another node or cluster, or control_plane_signers of join-service.toml does not \
          list the key that signed it.",
-        "The message says which. Make another one with `tec ticket control-plane`, and give it to the node as the \
+        "The message says which. Create a new one with `tec ticket control-plane`, and give it to the node as the \
          file of control_plane_ticket in bootstrapper.toml.";
-    BootstrapActivated = "TEC-B409", 409, "the node is in a cluster, or about to be",
+    BootstrapActivated = "TEC-B409", 409, "the node is a member already, or becoming one",
         "Another Init runs or ran, or the node has joined.",
-        "To take up an Init whose answer was lost, send the very same one again, with --cluster \
-         where its keys are not those of a master secret.";
+        "To resume an Init whose answer was lost, send the same one again, with --cluster unless its keys are \
+         derived from a master secret.";
     BootstrapNameTaken = "TEC-B410", 409, "the name belongs to another node",
         "A member of the cluster has this name and another attestation key: two instances have the same name, or the \
          machine was replaced. Or a member of this name was removed, and its client certificate has not expired.",
         "Give the instance another name. If it replaces a member, remove that member from the cluster first, with \
          --dangerous-free-name if its old disk is erased.";
     BootstrapWrongKey = "TEC-B412", 412, "the keys do not open the disk",
-        "They are those of another cluster, or the disk is that of another machine.",
+        "The keys belong to another cluster, or the disk belongs to another machine.",
         "Check the key service; `tec node recover --check` tries keys without recovering.";
     BootstrapSmallDisk = "TEC-B413", 413, "the state disk is too small",
         "The disk has no room for the LUKS2 header, the integrity tags and a file system.",
@@ -429,20 +431,20 @@ codes! {
         "The ConfigMap tec-members has a line for each member and for the disk of each that was removed; it holds \
          about two thousand members, or five thousand that were removed.",
         "Remove members that are gone, or begin another cluster: the disks of removed members stay on record for good.";
-    BootstrapDefect = "TEC-B500", 500, "the node failed in a way that it does not explain",
-        "It is of another version, or has a defect.",
-        "Its log says more.";
+    BootstrapDefect = "TEC-B500", 500, "the node failed for an unknown reason",
+        "The node runs another version, or has a defect.",
+        "Read the log of the bootstrapper: `journalctl -u tec-bootstrapper` on the node.";
 
-    AuthorityElsewhere = "TEC-M503", 503, "this trust anchor approves nothing any more",
-        "The authority was given to another trust anchor; this one releases the keys that it has.",
+    AuthorityElsewhere = "TEC-M503", 503, "this trust anchor no longer approves anything",
+        "The authority moved to another trust anchor; this one only releases the keys that it has.",
         "Register at the other anchor, which `tec migrate status` names; or take the authority back with \
          `tec migrate rollback`.";
-    AnchorStandsBy = "TEC-M504", 503, "this trust anchor stands by",
-        "It is the target of a migration that has not been cut over, so it serves nobody yet.",
-        "Nodes try the next server of their list by themselves; run `tec migrate cutover` when all is copied.";
+    AnchorStandsBy = "TEC-M504", 503, "this trust anchor is on standby",
+        "It is the target of a migration that has not been cut over, so it serves no nodes yet.",
+        "Nodes try the next server of their list by themselves; run `tec migrate cutover` when everything is copied.";
     AnchorReplaced = "TEC-M410", 410, "this trust anchor was replaced by another",
         "The migration was cut over and this anchor was retired.",
-        "Let nodes use the servers of the other anchor, and switch this one off.";
+        "Point nodes to the servers of the other anchor, and switch this one off.";
     AuthorityMoved = "TEC-M412", 409, "the state of the migration does not allow this",
         "Another admin, or an earlier run, moved the authority on or back.",
         "Look at `tec migrate status`, and run the command for the state that it shows.";
@@ -459,23 +461,23 @@ codes! {
          that was cut over by an earlier release still has the only copy of the recovery keys.",
         "Run `tec migrate apply`, then `tec migrate verify`; the list names what is missing or differs. After a \
          cutover, run `tec migrate rollback` and `tec migrate cutover` instead.";
-    TransferMalformed = "TEC-M400", 400, "the file is no transfer of trust",
-        "The file does not begin as `tec backup` writes it, or its manifest is not of its form.",
-        "Give the file that `tec backup` wrote.";
-    TransferTruncated = "TEC-M416", 400, "the transfer of trust is cut off",
+    TransferMalformed = "TEC-M400", 400, "not a TEC backup or transfer file",
+        "The file does not start like one that `tec backup create` wrote, or its manifest is malformed.",
+        "Pass the file that `tec backup create` wrote.";
+    TransferTruncated = "TEC-M416", 400, "the transfer file is truncated",
         "The file ends before its last part; nothing that depends on the rest was used.",
         "Copy the file again and compare its length.";
-    TransferAltered = "TEC-M401", 401, "the transfer of trust was altered",
-        "The signature of the manifest or of a part does not fit what is there.",
-        "Make the transfer again; look into who had the file.";
-    TransferForeign = "TEC-M403", 403, "the transfer of trust is not for this anchor, or not from the one named",
-        "It is encrypted to another key, or signed by an anchor that was not named.",
-        "Give the identity that the transfer was made for, and the public key of the anchor that made it.";
-    TransferReplayed = "TEC-M425", 409, "the transfer of trust is older than what this anchor knows",
-        "A later transfer was restored here, or the authority moved on since it was made.",
-        "Make a new transfer. A backup goes into a new state directory.";
-    TransferVersion = "TEC-M505", 400, "the transfer of trust was written by a newer version",
-        "The version in its manifest is higher than this program knows.",
+    TransferAltered = "TEC-M401", 401, "the transfer file was altered",
+        "The signature of the manifest or of a part does not match its content.",
+        "Create the transfer again, and find out who had access to the file.";
+    TransferForeign = "TEC-M403", 403, "the transfer file is for another anchor, or from an unexpected one",
+        "The file is encrypted to another key, or signed by an anchor that you did not name.",
+        "Pass the identity that the transfer was encrypted to, and the public key of the anchor that created it.";
+    TransferReplayed = "TEC-M425", 409, "the transfer file is older than the state of this anchor",
+        "A later transfer was restored here, or the authority moved since it was created.",
+        "Create a new transfer. Restore a backup into a new state directory.";
+    TransferVersion = "TEC-M505", 400, "the transfer file was written by a newer version",
+        "The version in its manifest is higher than this program supports.",
         "Use the newer program on both sides.";
 
     VaultSecretMissing = "TEC-V510", 503, "the vault's wrapping key is missing",
@@ -489,15 +491,15 @@ codes! {
         "Restore the file from a backup, or attach the volume that belongs to this vault; with several pods, \
          copy the file from the volume of another one. The vault has no call that makes a new key without \
          the old one: while it is open, copy out what it holds.";
-    VaultKeyBroken = "TEC-V512", 503, "the vault's wrapped key does not open",
+    VaultKeyBroken = "TEC-V512", 503, "the vault's wrapped key cannot be decrypted",
         "File and Secret do not belong together, or the file was altered.",
-        "Put back the pair that was written together; each names its key id.";
+        "Restore the file and the Secret that were written together; each names its key id.";
     VaultUnsealRefused = "TEC-V513", 503, "the vault refuses its unseal key",
-        "The storage belongs to another vault than the wrapped key.",
+        "The storage and the wrapped key belong to different vaults.",
         "Attach the storage and the file that were written together.";
     VaultNotFirst = "TEC-V514", 503, "only the first pod initializes a vault",
         "This pod is not number 0, and no pod of the vault is initialized.",
-        "Start pod 0, and see its log; check that this pod reaches it.";
+        "Start pod 0 and read its log; check that this pod can reach it.";
     VaultStorageLost = "TEC-V515", 503, "the vault's storage is empty",
         "The Secret says that the vault was set up, but its storage holds nothing.",
         "Attach the right volume, or restore a snapshot. To give up what it held, delete the Secrets with the \
@@ -505,9 +507,9 @@ codes! {
     VaultCaNotMounted = "TEC-V516", 503, "the authority's certificate cannot be used",
         "The Secret of the controller's certificate is not mounted, is no PEM, or has expired.",
         "Check the volume of the pod, and that the controller has published its certificate.";
-    VaultConflict = "TEC-V517", 409, "an object in the vault is not as it must be",
-        "Somebody changed an engine, an authority or a key in a way that cannot be undone without loss.",
-        "The log names the object: put it back by hand, or move it away so that it is made again.";
+    VaultConflict = "TEC-V517", 409, "unexpected object in the vault",
+        "Someone changed an engine, an authority or a key in a way that cannot be undone without loss.",
+        "The log names the object: restore it manually, or move it away so that it is created again.";
 }
 
 impl fmt::Display for Code {
@@ -561,6 +563,10 @@ mod tests {
             assert_eq!(code.as_str().parse::<Code>().unwrap(), *code);
             assert!((400..600).contains(&code.http_status()), "{code}");
             assert!(code.cause().ends_with('.') && code.fix().ends_with('.'), "{code}");
+            // The page of `tec explain` prints the fix, away from the repository.
+            for leads_nowhere in ["`tec explain", " docs/", "tec-k8s/"] {
+                assert!(!code.fix().contains(leads_nowhere), "{code}: {leads_nowhere}");
+            }
         }
     }
 }

@@ -1,9 +1,9 @@
 //! What a person sees on the console of a node that got no key: three lines, never more.
 //!
 //! ```text
-//! TEC-A412 the boot is not one of an approved image
+//! TEC-A412 boot not approved: it matches no approved image
 //! attempt 1f6f3c5e-0d5b-4b3c-9a55-3f1f3b8b8f2e
-//! see: tec explain 1f6f3c5e-0d5b-4b3c-9a55-3f1f3b8b8f2e, https://github.com/trusted-execution-clusters/tec/blob/main/docs/errors/TEC-A412.md
+//! see: tec explain 1f6f3c5e-0d5b-4b3c-9a55-3f1f3b8b8f2e, tec image approve <name> <path> if the boot is yours, https://github.com/trusted-execution-clusters/tec/blob/main/docs/errors/TEC-A412.md
 //! ```
 
 use std::fmt;
@@ -78,6 +78,9 @@ impl fmt::Display for Report {
             (None, Some(machine)) => write!(f, "see: tec explain {machine}, ")?,
             (None, None) => write!(f, "see: ")?,
         }
+        if code == Code::PcrMismatch {
+            f.write_str("tec image approve <name> <path> if the boot is yours, ")?;
+        }
         f.write_str(&code.url())
     }
 }
@@ -96,7 +99,7 @@ mod tests {
         assert_eq!(
             report.to_string(),
             format!(
-                "TEC-A412 {}\nattempt {ID}\nsee: tec explain {ID}, https://github.com/trusted-execution-clusters/tec/blob/main/docs/errors/TEC-A412.md",
+                "TEC-A412 {}\nattempt {ID}\nsee: tec explain {ID}, tec image approve <name> <path> if the boot is yours, https://github.com/trusted-execution-clusters/tec/blob/main/docs/errors/TEC-A412.md",
                 Code::PcrMismatch.title()
             )
         );

@@ -50,7 +50,7 @@ fn the_first_boot_seals_and_later_boots_of_the_same_image_open() {
     assert_eq!(
         lines[2],
         format!(
-            "see: tec explain {attempt}, https://github.com/trusted-execution-clusters/tec/blob/main/docs/errors/TEC-A412.md"
+            "see: tec explain {attempt}, tec image approve <name> <path> if the boot is yours, https://github.com/trusted-execution-clusters/tec/blob/main/docs/errors/TEC-A412.md"
         )
     );
     let id = attempt.parse().unwrap();

@@ -106,9 +106,13 @@ pub(crate) enum Command {
         /// Shell.
         shell: clap_complete::Shell,
     },
-    /// Print the reference of all commands as Markdown.
+    /// Print the reference of all commands as Markdown, or write it as manual pages.
     #[command(hide = true)]
-    Reference,
+    Reference {
+        /// Directory for manual pages, one for each command.
+        #[arg(long, value_name = "DIRECTORY")]
+        man: Option<PathBuf>,
+    },
 }
 
 /// Headings of the help, each with its commands.

@@ -12,6 +12,7 @@ use crate::args::Consent;
 /// The answer is no, or nobody is there to ask.
 pub(crate) fn consented(effects: &[String], consent: Consent) -> anyhow::Result<bool> {
     if consent.dry_run.dry_run {
+        writeln!(std::io::stderr(), "{}", effects.join("\n"))?;
         return Ok(false);
     }
     if consent.yes {
@@ -20,8 +21,8 @@ pub(crate) fn consented(effects: &[String], consent: Consent) -> anyhow::Result<
     let stdin = std::io::stdin();
     anyhow::ensure!(
         stdin.is_terminal(),
-        "cannot ask for confirmation: standard input is no terminal (pass --yes, or --dry-run to see what \
-         would happen)"
+        "cannot ask for confirmation: standard input is not a terminal (pass --yes to continue)\n{}",
+        effects.join("\n")
     );
     let mut stderr = std::io::stderr().lock();
     write!(stderr, "{}\nContinue? [y/N] ", effects.join("\n"))?;

@@ -23,8 +23,12 @@ pub(crate) async fn run(
             clap_complete::generate(shell, &mut command, name, &mut std::io::stdout());
             return Ok(OK);
         }
-        Command::Reference => {
-            output::raw(&reference::markdown(crate::cli::command(is_plugin)))?;
+        Command::Reference { man } => {
+            let command = crate::cli::command(is_plugin);
+            match man {
+                Some(directory) => clap_mangen::generate_to(command, directory)?,
+                None => output::raw(&reference::markdown(command))?,
+            }
             return Ok(OK);
         }
         _ => {}

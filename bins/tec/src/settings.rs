@@ -85,6 +85,10 @@ impl Settings {
         let text = match std::fs::read_to_string(&file) {
             Ok(text) => text,
             Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                let context = format!("cannot read {}", file.display());
+                return Err(CodedError::caused(Code::StoreAccess, context, error).into());
+            }
             Err(error) => {
                 return Err(error).with_context(|| format!("cannot read {}", file.display()));
             }

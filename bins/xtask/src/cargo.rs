@@ -76,6 +76,12 @@ impl Metadata {
         }
     }
 
+    /// The version of a package.
+    pub(crate) fn version(&self, package: &str) -> Result<&str> {
+        let found = self.packages().find(|found| found.name() == package);
+        Ok(found.with_context(|| format!("there is no package {package}"))?.text("version"))
+    }
+
     /// Every package that was asked for.
     pub(crate) fn packages(&self) -> impl Iterator<Item = Package<'_>> {
         array(&self.0, "packages").map(Package::new)

@@ -28,6 +28,8 @@ const FOLDER: &str = "images";
 const PROFILE: &str = "dist";
 /// What the documentation says that programs of images have.
 const FEATURES: &str = "bootstrapper/aws";
+/// A program that is in no image: it comes before there are pods.
+const BOOTSTRAPPER: &str = "bootstrapper";
 /// The one image with a program of another project.
 const VAULT: &str = "tec-services";
 
@@ -69,6 +71,30 @@ struct Image {
 
 /// `cargo xtask images`.
 pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
+    build(root, args).map(drop)
+}
+
+/// The images of a release, without those that need others' programs; where their layouts are.
+pub(crate) fn layouts(root: &Path, arches: &[Arch]) -> Result<Vec<PathBuf>> {
+    let all = images(&fs::read_to_string(root.join(CONTAINERFILE))?);
+    let args = Args {
+        arch: arches.to_vec(),
+        images: all.into_iter().map(|image| image.name).filter(|name| name != VAULT).collect(),
+        profile: PROFILE.to_owned(),
+        vault_image: None,
+    };
+    build(root, &args)
+}
+
+/// Programs in images, each of which belongs to a release.
+pub(crate) fn programs(root: &Path) -> Result<Vec<String>> {
+    let all = images(&fs::read_to_string(root.join(CONTAINERFILE))?);
+    let mut programs: Vec<String> = all.into_iter().flat_map(|image| image.programs).collect();
+    programs.push(BOOTSTRAPPER.to_owned());
+    Ok(programs)
+}
+
+fn build(root: &Path, args: &Args) -> Result<Vec<PathBuf>> {
     let all = images(&fs::read_to_string(root.join(CONTAINERFILE))?);
     let chosen = chosen(&all, args)?;
     let tools = tools::locate()?;
@@ -77,8 +103,9 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     fs::create_dir_all(&folder)?;
     foreign::build(root, &tools, &folder, &args.images)?;
     if chosen.is_empty() {
-        return Ok(());
+        return Ok(Vec::new());
     }
+    tools::ensure_dist(&tools)?;
     let bins: Vec<&str> = chosen.iter().flat_map(|image| &image.programs).map(|p| &**p).collect();
     let context = folder.join("context");
     fs::create_dir_all(&context)?;
@@ -100,7 +127,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     }
     term::table(&["image", "digest"], &rows);
     term::out(&format!("OCI layouts are in {}", folder.display()));
-    Ok(())
+    Ok(chosen.iter().map(|image| folder.join(&image.name)).collect())
 }
 
 /// Builds the programs that the tests run in pods: static ones, as in a release; where they are.
@@ -142,40 +169,54 @@ fn images(containerfile: &str) -> Vec<Image> {
     found
 }
 
-/// Builds static programs; where they are. Packages are always the same, since the features of one
-/// change the libraries of all.
-fn compile(
+/// Builds static programs of images; where they are. Packages are always the same, since the features of
+/// one change the libraries of all.
+pub(crate) fn compile(
     root: &Path,
     tools: &Tools,
     arch: Arch,
     profile: &str,
     bins: &[&str],
 ) -> Result<PathBuf> {
-    term::step(&format!("build static programs for {}", arch.name()));
+    let in_images = programs(root)?;
     let metadata = Metadata::workspace(root)?;
-    let target_dir = metadata.target_dir()?;
-    let in_images = images(&fs::read_to_string(root.join(CONTAINERFILE))?);
-    let in_images: Vec<String> = in_images.into_iter().flat_map(|image| image.programs).collect();
-    let mut command = cargo(root);
-    command.args(["build", "--locked", "--profile", profile, "--target", arch.target()]);
+    let mut packages = Vec::new();
     for member in metadata.members() {
         let name = member.text("name");
         if metadata.binaries(name)?.iter().any(|program| in_images.contains(program)) {
-            command.args(["--package", name]);
+            packages.extend(["--package", name]);
         }
     }
-    command.args(["--features", FEATURES]);
-    command.args(bins.iter().flat_map(|program| ["--bin", program]));
+    packages.extend(["--features", FEATURES]);
+    packages.extend(bins.iter().flat_map(|program| ["--bin", program]));
+    build_static(root, tools, arch, profile, &packages)
+}
+
+/// Builds static programs; `chosen` are the flags of Cargo that name them.
+pub(crate) fn build_static(
+    root: &Path,
+    tools: &Tools,
+    arch: Arch,
+    profile: &str,
+    chosen: &[&str],
+) -> Result<PathBuf> {
+    term::step(&format!("build static programs for {}", arch.name()));
+    let target_dir = Metadata::workspace(root)?.target_dir()?;
+    let is_release = profile != "dev";
+    let mut command = cargo(root);
+    tools.environment(&mut command)?;
+    // What is released says itself what is linked into it.
+    command.args(is_release.then_some("auditable")).args(["build", "--locked"]);
+    command.args(["--profile", profile, "--target", arch.target()]).args(chosen);
     command.env("CARGO_ENCODED_RUSTFLAGS", flags(root, &target_dir)?);
     compilers(arch, tools, &mut command);
-    if profile == PROFILE {
+    if is_release {
         let mut head = process::command("git");
         let head = process::capture(head.current_dir(root).args(["rev-parse", "HEAD"]))?;
         command.env("TEC_REVISION", head.trim());
     }
     process::run(&mut command)?;
-    let folder = if profile == "dev" { "debug" } else { profile };
-    Ok(target_dir.join(arch.target()).join(folder))
+    Ok(target_dir.join(arch.target()).join(if is_release { profile } else { "debug" }))
 }
 
 /// Paths of this machine do not get into programs. The last one that matches counts.

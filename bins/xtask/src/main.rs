@@ -11,6 +11,7 @@ mod check;
 mod cluster;
 mod codegen;
 mod demo;
+mod dist;
 mod docs;
 mod e2e;
 mod foreign;
@@ -69,6 +70,8 @@ enum Verb {
     Arch(arch::Args),
     /// Build the images of a release, for amd64 and arm64, and print their digests
     Images(images::Args),
+    /// Build a release: archives, packages, images, charts, bills of materials, digests
+    Dist(dist::Args),
     /// Build the documentation site in target/docs and check its links
     Docs,
     /// Run the benchmarks and print the ratios to their baselines
@@ -112,6 +115,7 @@ fn run(verb: Verb) -> Result<()> {
             arch::run(&chosen)
         }
         Verb::Images(args) => images::run(&root, &args),
+        Verb::Dist(args) => dist::run(&root, &args),
         Verb::Docs => docs::run(&root),
         Verb::Bench(args) => bench::run(&root, &args),
         Verb::Fuzz(args) => fuzz::run(&root, &args),

@@ -11,8 +11,8 @@ use crate::cargo::{Metadata, cargo};
 use crate::suites::Count;
 use crate::tools::{OpenSearch, Renew, Tools};
 use crate::{
-    bootstrap_demo, check, demo, docs, fuzz, images, outside, pcr_live, process, programs, room,
-    services, suites, term, tools, vm,
+    bootstrap_demo, check, demo, dist, docs, fuzz, images, outside, pcr_live, process, programs,
+    room, services, suites, term, tools, vm,
 };
 
 /// Where tests look for recorded boots, from the root of the repository.
@@ -59,6 +59,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     }
     take("crosscheck", &|| crosscheck(root));
     take("outside", &|| outside::run(root));
+    take("installation", &|| one(dist::check_install(root, &tools)));
     take("examples", &|| examples(root, &tools));
     take("demo", &|| one(demo::play(root, &tools, &[])));
     take("services demo", &|| one(services::check(root, &tools)));

@@ -6,9 +6,10 @@ use std::process::{Command, Output};
 
 use anyhow::{Result, bail};
 
-use crate::cargo::{Metadata, cargo};
+use crate::cargo::Metadata;
+use crate::tools::targets::Arch;
 use crate::tools::{Tools, targets};
-use crate::{images, lanes, pcr_live, process, programs, term, tools};
+use crate::{dist, images, lanes, pcr_live, process, programs, term, tools};
 
 /// Where everything is kept, below the target directory.
 const ARTEFACTS: &str = "vm";
@@ -91,7 +92,7 @@ pub(crate) fn check(root: &Path, tools: &Tools) -> Result<()> {
 }
 
 fn play(root: &Path, tools: &Tools, scenes: &[String], power: Power) -> Result<()> {
-    build(root)?;
+    build(root, tools)?;
     term::step("nodes in virtual machines");
     let target = Metadata::workspace(root)?.target_dir()?;
     let command = |scene: &str| command(&target, tools, scene, power);
@@ -140,12 +141,12 @@ fn command(target: &Path, tools: &Tools, scene: &str, power: Power) -> Result<Co
     Ok(vm)
 }
 
-fn build(root: &Path) -> Result<()> {
+fn build(root: &Path, tools: &Tools) -> Result<()> {
     programs::build(root, &PROGRAMS)?;
     term::step("build the programs of virtual nodes");
     pcr_live::build_guest(root, GUEST)?;
-    let agent = ["build", "--package", AGENT, "--profile", AGENT_PROFILE];
-    process::run(cargo(root).args(agent).args(["--target", targets::NODE]))
+    tools::ensure_dist(tools)?;
+    dist::node_agent(root, tools, Arch::Amd64).map(drop)
 }
 
 #[cfg(test)]

@@ -122,7 +122,7 @@ async fn requests_are_those_of_the_protocol() {
 #[tokio::test]
 async fn a_denial_is_final_and_keeps_the_servers_code() {
     let id = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
-    let detail = format!("TEC-A412 the boot is not one of an approved image (attempt {id})");
+    let detail = format!("TEC-A412 boot not approved: it matches no approved image (attempt {id})");
     let script = Script::default().handshake().error("PolicyDeny", &detail);
     let error = fetch(&[script.serve().await]).await.unwrap_err();
     assert_eq!(error.code(), Code::PcrMismatch);

@@ -47,13 +47,14 @@ async fn metrics(address: &str) -> Option<String> {
 /// Scrapes until the alert of a wrong clock fires, or no longer does.
 pub(crate) async fn until_the_clock_alert(job: &str, address: &str, fires: bool) {
     let mut prometheus = Prometheus::default();
-    eventually(&format!("TecClockSkewed over {job} fires: {fires}"), async || {
-        let text = metrics(address).await;
+    let mut text = None;
+    let came = eventually("the alert", async || {
+        text = metrics(address).await;
         prometheus.scrape(&[(job, text.as_deref())]);
         Ok(text.is_some() && prometheus.fires("TecClockSkewed", now()) == fires)
     })
-    .await
-    .unwrap();
+    .await;
+    assert!(came.is_ok(), "TecClockSkewed over {job} fires: {fires}: {text:?}");
 }
 
 /// Scrapes until the alerts fire.

@@ -356,7 +356,7 @@ async fn no_boot_fails_while_trust_moves_from_a_laptop_into_the_cluster() {
     let settings = Settings::for_tests(&directory.path().join("unused.html")).unwrap();
     let logs = Arc::new(Transcript::new(directory.path().join("logs")).unwrap());
     let state_dir = directory.path().join("laptop");
-    let rates = ["--register-rate=100000", "--kbs-rate=100000"];
+    let rates = ["--register-rate=100000", "--kbs-rate=100000", "--pcrs=4"];
     let mut laptop = Anchor::start(&settings, &state_dir, &logs, &rates).unwrap();
     let root = settings.image("current");
     let approval = ["image", "approve", "debian", root.to_str().unwrap()];

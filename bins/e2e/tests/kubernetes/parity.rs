@@ -35,7 +35,11 @@ async fn world() -> (Plugin, KubeRegistry, String) {
 }
 
 fn text(plugin: &Plugin, arguments: &[&str]) -> String {
-    let output = plugin.command("table").args(arguments).output().unwrap();
+    printed("table", plugin, arguments)
+}
+
+fn printed(format: &str, plugin: &Plugin, arguments: &[&str]) -> String {
+    let output = plugin.command(format).args(arguments).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
@@ -153,7 +157,7 @@ async fn a_node_names_its_machine_for_people_and_no_command_takes_its_word() {
     let patch = Patch::Merge(json!({ "status": booted }));
     machines.patch_status(&name, &PatchParams::default(), &patch).await.unwrap();
     for part in ["(worker-1)", "2026-11-24T01:00:00Z", "2026-11-24T02:00:00Z", "TEC-A412"] {
-        let listed = text(&plugin, &["machine", "list"]);
+        let listed = printed("wide", &plugin, &["machine", "list"]);
         assert!(listed.contains(part), "{part} in {listed}");
     }
     assert!(text(&plugin, &["machine", "show", &machine]).contains("(worker-1)"));
@@ -165,6 +169,6 @@ async fn a_node_names_its_machine_for_people_and_no_command_takes_its_word() {
     claim("worker-2").await;
     assert!(text(&plugin, &["machine", "list"]).contains("(2 Nodes claim it)"));
     plugin.json(&["machine", "name", &machine, "worker-9"]);
-    let listed = text(&plugin, &["machine", "list"]);
+    let listed = printed("wide", &plugin, &["machine", "list"]);
     assert!(listed.contains("worker-9") && !listed.contains('('), "{listed}");
 }

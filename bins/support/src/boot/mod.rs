@@ -41,9 +41,9 @@ pub fn predict(
                 "{path} is an image in a registry, and a path is needed (copy it first: skopeo copy \
                  docker://{path} oci:image; on Kubernetes: kubectl tec image approve)"
             );
-            return CodedError::new(Code::ImageUnreadable, tried);
+            return anyhow::Error::msg(tried);
         }
-        CodedError::caused(error.code(), format!("cannot open {path}"), error)
+        CodedError::caused(error.code(), format!("cannot open {path}"), error).into()
     })?;
     let predictor = chosen(predictor_of(&image), chain).with_banks(banks);
     let predicted = predictor.predict(&Shown::new(&image), machine);

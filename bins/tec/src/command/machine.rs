@@ -19,7 +19,7 @@ use tec_support::{SystemClock, SystemEntropy};
 
 use super::{coded, word};
 use crate::args::{Consent, DryRun, MachineFilter, MachineRef};
-use crate::attempt::one_line;
+use crate::attempt::{one_line, page};
 use crate::consent::consented;
 use crate::machine::{Final, MachineCommand, meant, readmit, say};
 use crate::output::{Output, Table};
@@ -241,6 +241,9 @@ async fn show(store: &Store, asked: &MachineRef, output: &Output) -> anyhow::Res
         }
         for attempt in &shown.attempts {
             let _ = write!(text, "\n{}", one_line(attempt));
+        }
+        if let Some(code) = shown.attempts.first().and_then(|last| last.ladder.code) {
+            let _ = write!(text, "\n{}", page(code));
         }
         text
     })

@@ -102,15 +102,17 @@ fn another_user_is_not_told_to_take_the_directory_over() {
     }
     let (directory, state) = founded(&[]);
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_tec"))
-        .args(["--state-dir", &state, "status"])
-        .uid(65_534)
-        .output()
-        .unwrap();
-    let said = said(&output);
-    assert!(said.contains("TEC-S403"), "{said}");
-    assert!(said.contains("as the user of the server"), "{said}");
-    assert!(!said.contains("chown"), "{said}");
+    for command in ["status", "serve"] {
+        let output = Command::new(env!("CARGO_BIN_EXE_tec"))
+            .args(["--state-dir", &state, command])
+            .uid(65_534)
+            .output()
+            .unwrap();
+        let said = said(&output);
+        assert!(said.contains("TEC-S403"), "{command}: {said}");
+        assert!(said.contains("as the user of the server"), "{command}: {said}");
+        assert!(!said.contains("chown") && !said.contains("locked"), "{command}: {said}");
+    }
 }
 
 #[test]
@@ -132,8 +134,28 @@ fn a_code_is_explained_without_a_server() {
     let page = text(&["--state-dir", "/nowhere", "explain", "TEC-A412"]);
     assert!(page.starts_with("TEC-A412 "), "{page}");
     assert!(page.contains("https://") && page.trim_end().ends_with("TEC-A412.md"), "{page}");
+    assert!(page.contains("`tec image approve <name> <path>`"), "{page}");
+    assert!(!page.contains("tec explain"), "the page leads back to itself: {page}");
     let page = json(&["--state-dir", "/nowhere", "explain", "TEC-A412"]);
     assert_eq!(page["code"], "TEC-A412");
+}
+
+#[test]
+fn what_cannot_be_undone_is_shown_before_it_is_done() {
+    let (_directory, state) = founded(&[]);
+    text(&["--state-dir", &state, "machine", "add", "--id", MACHINE, "--name", "worker-7"]);
+    for verb in ["remove", "retire", "revoke"] {
+        let words = ["--state-dir", &state, "machine", verb, "worker-7"];
+        refused(&words, 1, &format!("Machine worker-7 ({MACHINE})"));
+        refused(&words, 1, "This cannot be undone.");
+        let rehearsed = tec(&[&words[..], &["--dry-run"]].concat());
+        assert!(rehearsed.status.success());
+        let effect = String::from_utf8_lossy(&rehearsed.stderr);
+        assert!(effect.contains("This cannot be undone."), "{verb} --dry-run: {effect}");
+    }
+    let stands = json(&["--state-dir", &state, "machine", "show", "worker-7"]);
+    assert_eq!(stands["machine"]["state"], "unclaimed", "nobody agreed");
+    text(&["--state-dir", &state, "machine", "remove", "worker-7", "--yes"]);
 }
 
 #[test]
@@ -142,6 +164,8 @@ fn a_reference_is_told_from_a_path() {
     let approve = ["--state-dir", str(directory.path()), "image", "approve", "os"];
     let reference = [&approve[..], &["registry.example/os:1"]].concat();
     refused(&reference, 1, "is an image in a registry, and a path is needed");
+    let said = said(&tec(&reference));
+    assert!(!said.contains("TEC-I400"), "no file is corrupt: {said}");
     refused(&[&approve[..], &["./os:1"]].concat(), 1, "cannot open ./os:1");
 }
 

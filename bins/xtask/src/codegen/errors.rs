@@ -72,7 +72,7 @@ const FAMILIES: [Family; 12] = [
     },
     Family {
         letter: 'A',
-        title: "Attestation: the ladder of gates",
+        title: "Attestation checks",
         look: "On the server, `tec explain <machine>` climbs the gates of the machine's last \
                attempt one by one and names the first that failed; with `--output json` it carries \
                every event and digest. On the node, the journal of the boot has the id of the \

@@ -106,6 +106,12 @@ pub(super) const IMAGES: [Requirement; 2] =
 /// What other architectures need beside it.
 pub(super) const CROSS: [Requirement; 1] = [program("clang", "clang")];
 
+/// What a release needs beside it.
+pub(super) const DIST: [Requirement; 2] = [
+    program("help2man", "help2man"),
+    program("mmdebstrap", "mmdebstrap"), // a fresh system, to install packages into
+];
+
 /// What OpenSearch needs beside it.
 pub(super) const OPENSEARCH: [Requirement; 2] = [
     program("openjdk-17-jre-headless", super::JAVA),

@@ -35,7 +35,7 @@ impl Archive {
     /// machine's configuration is not touched, and nobody has to be root.
     pub(super) fn of_suite(apt: &mut Apt, dir: &Path, suite: &str, arch: &str) -> Result<Self> {
         check_programs()?;
-        let lines = sources(&Mirrors::find(apt)?, suite);
+        let lines = sources_of(apt, suite)?;
         for part in ["etc/preferences.d", "state/lists/partial", "cache/archives/partial"] {
             let part = dir.join(part);
             fs::create_dir_all(&part)
@@ -160,7 +160,11 @@ impl Mirrors {
     }
 }
 
-/// The lines of a sources.list(5).
+/// The lines of a sources.list(5) for a suite, from the machine's mirrors.
+pub(super) fn sources_of(apt: &mut Apt, suite: &str) -> Result<String> {
+    Ok(sources(&Mirrors::find(apt)?, suite))
+}
+
 fn sources(mirrors: &Mirrors, suite: &str) -> String {
     let line = |uri: &str, suite: &str| format!("deb [signed-by={KEYRING}] {uri} {suite} main\n");
     let mut lines = line(&mirrors.main, suite);

@@ -67,6 +67,20 @@ const VALE: Program = Program {
     takes: "two minutes",
 };
 
+/// Debian and RPM packages from one description. A later release needs modules that have no proxy.
+const NFPM: Program = Program {
+    name: "nfpm",
+    module: "github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.43.0",
+    built: "nfpm",
+    linker: "-s -w",
+    takes: "a minute",
+};
+
+/// Builds nfpm if it is not there yet.
+pub(super) fn ensure_nfpm(tools: &Tools) -> Result<()> {
+    install(tools, &NFPM)
+}
+
 /// Builds Vale if it is not there yet.
 pub(super) fn ensure_vale(tools: &Tools) -> Result<()> {
     install(tools, &VALE)

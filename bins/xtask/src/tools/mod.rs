@@ -18,6 +18,8 @@
 //!     etcd/etcd                      etcd as kubeadm wants it, from its Go module
 //!     bin/otelcol                    the OpenTelemetry Collector, from its Go modules
 //!     bin/mdbook, lychee, vale       for the documentation: from crates, the Python index and Go
+//!     bin/nfpm, cargo-auditable, …   for a release: from Go and from crates
+//!     system.tar                     a Debian to install packages into
 //!     opensearch/                    OpenSearch with its security plugin, from Maven Central
 //!     stamps/                        one file per finished tool
 //!     tmp/                           work in progress, never looked at by anybody else
@@ -30,6 +32,7 @@ mod apt;
 mod archive;
 mod boot_files;
 mod collector;
+mod crates;
 pub(crate) mod etcd;
 mod go;
 mod images;
@@ -40,6 +43,7 @@ mod node;
 mod packaged;
 mod pypi;
 mod site;
+mod system;
 pub(crate) mod targets;
 
 use std::collections::BTreeSet;
@@ -231,6 +235,23 @@ pub(crate) fn ensure_images(tools: &Tools, arches: &[targets::Arch]) -> Result<(
     targets::ensure(&workspace_root()?, &targets)?;
     term::success("all of them are in place");
     Ok(())
+}
+
+/// Sets up what puts a release together.
+pub(crate) fn ensure_dist(tools: &Tools) -> Result<()> {
+    term::step("tools for a release");
+    let _one_at_a_time = prepare(tools)?;
+    apt::ensure_packages(&mut apt::Apt::default(), &apt::DIST)?;
+    go::ensure_nfpm(tools)?;
+    crates::DIST.iter().try_for_each(|wanted| crates::ensure(tools, wanted))?;
+    term::success("all of them are in place");
+    Ok(())
+}
+
+/// Sets up a fresh Debian with a kernel and Clevis, as an archive; where it is.
+pub(crate) fn ensure_system(tools: &Tools) -> Result<PathBuf> {
+    let _one_at_a_time = lock(&tools.cache)?;
+    system::ensure(tools, &mut apt::Apt::default())
 }
 
 /// Sets up the servers that the services bootstrap brings up.

@@ -81,7 +81,7 @@ impl Stage {
             (
                 "the command line is changed",
                 self.image("command-line", |parts| parts.command_line = " init=/bin/sh")?,
-                "Pcr8KernelCmdline",
+                "kernel command line in GRUB",
             ),
         ])
     }

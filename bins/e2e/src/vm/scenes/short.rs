@@ -52,7 +52,7 @@ impl Stage {
             })
         })?;
         let (_, text) = self.explained(id)?;
-        ensure!(text.contains("Pcr8KernelCmdline"), "it is not named: {text}");
+        ensure!(text.contains("kernel command line in GRUB"), "it is not named: {text}");
         story.shows("what an admin reads", &text);
         one.install(&image)?;
         self.story = story;

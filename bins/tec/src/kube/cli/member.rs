@@ -6,6 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use tec_core::node::derive::DiskId;
 use tec_core::node::ticket::NodeName;
 
+use crate::args::Consent;
 use crate::args::DryRun;
 
 #[derive(Debug, Subcommand)]
@@ -68,9 +69,6 @@ pub(crate) struct LeaveArgs {
     /// Seconds until all pods must be gone.
     #[arg(long, default_value_t = 300, requires = "drain")]
     pub(crate) drain_timeout: u64,
-    /// Do not ask.
-    #[arg(long)]
-    pub(crate) yes: bool,
     #[command(flatten)]
-    pub(crate) dry_run: DryRun,
+    pub(crate) consent: Consent,
 }

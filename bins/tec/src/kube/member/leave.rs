@@ -4,10 +4,8 @@
 //! goes last, and the same command again goes on where it ended.
 
 use std::collections::BTreeSet;
-use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
-use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::DeleteParams;
@@ -27,6 +25,7 @@ use tec_support::exit::CodedError;
 use super::drain::drain;
 use super::list::{READY, standing};
 use super::{live, unknown};
+use crate::consent::consented;
 use crate::kube::access::{Cluster, coded};
 use crate::kube::cli::member::LeaveArgs;
 use crate::kube::{failed, of};
@@ -71,11 +70,9 @@ pub(super) async fn leave(
     let drain = args.drain.then(|| Duration::from_secs(args.drain_timeout));
     let leaving = Leaving { claim, machine, fate, drain, name_use: name_use(&args) };
     let steps = leaving.steps();
-    let dry_run = args.dry_run.dry_run;
+    let dry_run = args.consent.dry_run.dry_run;
     if !dry_run {
-        if !args.yes {
-            ask(&args, &steps)?;
-        }
+        consented(&effects(&args.name, &steps), args.consent)?;
         leaving.go(cluster, members, &ready).await?;
     }
     let value = json!({
@@ -135,10 +132,8 @@ async fn already(
     let mut steps = Vec::new();
     if args.dangerous_free_name && one.name_use == NameUse::Held {
         steps.push(free(&one.name));
-        if !args.dry_run.dry_run {
-            if !args.yes {
-                ask(args, &steps)?;
-            }
+        if !args.consent.dry_run.dry_run {
+            consented(&effects(&args.name, &steps), args.consent)?;
             free_name(members, &one.name).await?;
         }
     }
@@ -146,7 +141,7 @@ async fn already(
         "member": args.name.as_str(),
         "removed": one.removed,
         "steps": steps,
-        "dry_run": args.dry_run.dry_run,
+        "dry_run": args.consent.dry_run.dry_run,
     });
     output.print(&value, |_| {
         let head = format!("member {} was removed at {}", args.name, one.removed);
@@ -183,22 +178,9 @@ fn numbered(steps: &[String]) -> String {
     lines.map(|(at, step)| format!("  {}. {step}", at + 1)).collect::<Vec<_>>().join("\n")
 }
 
-fn ask(args: &LeaveArgs, steps: &[String]) -> anyhow::Result<()> {
-    let stdin = std::io::stdin();
-    anyhow::ensure!(
-        stdin.is_terminal(),
-        "cannot ask before member {} is removed: standard input is no terminal (pass --yes, or \
-         --dry-run to see the steps)",
-        args.name
-    );
-    let mut stderr = std::io::stderr().lock();
-    write!(stderr, "member {} will:\n{}\nContinue? [y/N] ", args.name, numbered(steps))?;
-    stderr.flush()?;
-    let mut answer = String::new();
-    stdin.read_line(&mut answer).context("read the answer")?;
-    let is_yes = matches!(answer.trim(), "y" | "Y" | "yes");
-    anyhow::ensure!(is_yes, "nothing was changed");
-    Ok(())
+/// What a removal does, for the question whether to go on.
+fn effects(name: &NodeName, steps: &[String]) -> [String; 1] {
+    [format!("member {name} will:\n{}", numbered(steps))]
 }
 
 impl Leaving {
@@ -315,8 +297,10 @@ mod tests {
             dangerous_free_name: false,
             drain: false,
             drain_timeout: 0,
-            yes: true,
-            dry_run: crate::args::DryRun { dry_run: false },
+            consent: crate::args::Consent {
+                yes: true,
+                dry_run: crate::args::DryRun { dry_run: false },
+            },
         }
     }
 

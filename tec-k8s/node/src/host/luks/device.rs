@@ -18,8 +18,11 @@ const SMALLEST: u64 = 64 * MIB;
 const MIB: u64 = 1024 * 1024;
 /// Where the last sector of a state disk begins, from its end.
 const LAST_SECTOR: i64 = -4096;
-/// `cryptsetup luksFormat` maps the disk to this and its process id while it writes the integrity tags.
+/// `cryptsetup luksFormat` maps the disk to this and its process id, or the disk's id, while it writes the
+/// integrity tags.
 const WIPING: &str = "temporary-cryptsetup-";
+/// What it calls the integrity layer, which it maps first.
+const INTEGRITY: &str = "_dif";
 
 impl LuksDisk {
     /// Checks that the device is there and can be written to.
@@ -110,8 +113,8 @@ fn is_writable(device: &Path) -> io::Result<bool> {
     }
 }
 
-/// Names of mappings, as the kernel knows them: those in /dev/mapper come later and go earlier. The
-/// integrity layer of each, `…_dif`, is closed with it.
+/// Names of mappings, as the kernel knows them: those in /dev/mapper come later and go earlier. An
+/// integrity layer is closed with what is above it, and named only where nothing is.
 fn leftovers(devices: &Path) -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(devices) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -124,11 +127,18 @@ fn leftovers(devices: &Path) -> io::Result<Vec<String>> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             name => name?.trim_end().to_owned(),
         };
-        let process = name.strip_prefix(WIPING).and_then(|id| id.parse::<u32>().ok());
-        if process.is_some_and(|id| !is_cryptsetup(id)) {
-            names.push(name);
+        let upper = name.strip_suffix(INTEGRITY).unwrap_or(&name);
+        let Some(id) = upper.strip_prefix(WIPING) else { continue };
+        // What a living cryptsetup has open cannot be closed.
+        if id.parse().is_ok_and(is_cryptsetup) {
+            continue;
         }
+        names.push(name);
     }
+    let all = names.clone();
+    names.retain(|name| {
+        name.strip_suffix(INTEGRITY).is_none_or(|upper| !all.iter().any(|other| other == upper))
+    });
     Ok(names)
 }
 
@@ -166,7 +176,9 @@ mod tests {
         fs::create_dir_all(devices.join("vda")).unwrap();
         let (live, dead) =
             (format!("{WIPING}{}", running.id()), format!("{WIPING}{}", std::process::id()));
-        let names = ["state", &live, &dead, &format!("{dead}_dif")];
+        let below = format!("{dead}{INTEGRITY}");
+        let alone = format!("{WIPING}4b00969d-761b-4580-9a3a-10a3afff2b9f{INTEGRITY}");
+        let names = ["state", &live, &dead, &below, &alone];
         for (number, name) in names.into_iter().enumerate() {
             let device = devices.join(format!("dm-{number}/dm"));
             fs::create_dir_all(&device).unwrap();
@@ -175,6 +187,10 @@ mod tests {
         let left = leftovers(&devices);
         running.kill().unwrap();
         running.wait().unwrap();
-        assert_eq!(left.unwrap(), [dead]);
+        let mut left = left.unwrap();
+        left.sort();
+        let mut expected = [dead, alone];
+        expected.sort();
+        assert_eq!(left, expected);
     }
 }

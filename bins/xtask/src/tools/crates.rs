@@ -1,0 +1,57 @@
+//! Programs that are built from crates.
+
+use std::fs;
+
+use anyhow::{Context as _, Result};
+
+use super::{Tools, is_stamped, remove_dir, scratch, stamp};
+use crate::{process, term};
+
+/// A program of a crate.
+pub(super) struct Crate {
+    pub(super) program: &'static str,
+    /// What `cargo install` takes: name and version.
+    pub(super) version: &'static str,
+    pub(super) flags: &'static [&'static str],
+    /// How long that takes on two cores.
+    pub(super) takes: &'static str,
+}
+
+/// What a release is made with: lists of what is linked into programs.
+pub(super) const DIST: [Crate; 2] = [
+    Crate {
+        program: "cargo-auditable",
+        version: "cargo-auditable@0.7.7",
+        flags: &[],
+        takes: "a minute",
+    },
+    Crate {
+        program: "auditable2cdx",
+        version: "auditable2cdx@0.1.0",
+        flags: &[],
+        takes: "a minute",
+    },
+];
+
+/// Builds it unless it is there.
+pub(super) fn ensure(tools: &Tools, wanted: &Crate) -> Result<()> {
+    let Crate { program, version, flags, takes } = wanted;
+    let place = tools.cache.join("bin").join(program);
+    if is_stamped(tools, program, version) && place.is_file() {
+        return Ok(());
+    }
+    term::note(&format!("cargo install {version} (about {takes})"));
+    let dir = scratch(tools, program)?;
+    let mut install = process::command("cargo");
+    install.args(["install", version, "--locked"]).args(*flags);
+    install.arg("--root").arg(&dir).current_dir(&dir);
+    // Built once and run for a second: quick to compile rather than quick to run.
+    install.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1").env("CARGO_PROFILE_RELEASE_LTO", "false");
+    install.env_remove("CARGO_TARGET_DIR");
+    process::capture(&mut install).with_context(|| format!("cannot build {program}"))?;
+    let built = dir.join("bin").join(program);
+    fs::rename(&built, &place)
+        .with_context(|| format!("cannot move {} to {}", built.display(), place.display()))?;
+    stamp(tools, program, version)?;
+    remove_dir(&dir)
+}
