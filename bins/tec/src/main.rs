@@ -20,6 +20,7 @@ mod reference;
 mod serve;
 mod settings;
 mod state;
+mod status;
 mod watch;
 
 use std::path::PathBuf;

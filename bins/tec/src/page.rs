@@ -1,21 +1,28 @@
 //! The page of a state directory: `tec status --html`, and live at `tec serve --ui-addr`.
 
+use std::cmp::Reverse;
+use std::collections::HashSet;
+use std::path::Path;
+
+use tec_core::attest::Attempt;
 use tec_core::code::Code;
 use tec_core::image::ApprovedImage;
-use tec_core::machine::Machine;
-use tec_core::port::{AttemptLog as _, Clock as _, ImageRegistry, MachineRegistry, PortError};
+use tec_core::migrate::{Authority, TrustAnchor as _};
+use tec_core::port::{AttemptLog as _, Clock as _, ImageRegistry, PortError};
 use tec_core::store::Store;
 use tec_support::SystemClock;
 use tec_support::exit::CodedError;
 use tec_support::page::{Page, Seen, standing};
 
-/// Attempts that the page looks back on.
-const LOOK_BACK: usize = 1000;
-/// Machines are read in pages of this size.
-const PAGE: usize = 1000;
+use crate::status::{Status, machines};
+
+/// At least what a store keeps of one machine, signed or not.
+const OF_ONE: usize = 64;
+/// How far back attempts of unknown machines are looked for.
+const OF_UNKNOWN: usize = 200;
 
 /// What the store knows, for people.
-pub(crate) async fn page(store: &Store) -> anyhow::Result<Page> {
+pub(crate) async fn page(state_dir: &Path, store: &Store) -> anyhow::Result<Page> {
     let unavailable = || unavailable("read the store");
     let mut names = store
         .machine_names()
@@ -30,27 +37,71 @@ pub(crate) async fn page(store: &Store) -> anyhow::Result<Page> {
     let images = ImageRegistry::list(store).await.map_err(unavailable())?;
     let live = images.iter().filter(|image| image.is_live(now));
     let live: Vec<_> = live.map(|ApprovedImage { name, .. }| name.clone()).collect();
-    let attempts = store.latest(None, LOOK_BACK).await.map_err(unavailable())?;
+    let attempts = attempts(store, &machines).await.map_err(unavailable())?;
     let mut page = standing(&machines, &live, &attempts);
     page.lead = format!("As of {now}, from the last {} boot attempts.", attempts.len());
+    let status = Status::of(state_dir, store).await?;
+    if let Some([_, what]) = page.flow.first_mut() {
+        let authority = store.authority().await.map_err(unavailable())?;
+        *what = format!("{}\n{}", authority_line(&authority), status.server().join("\n"));
+    }
+    page.needs_you = status.needs_you;
     Ok(page)
 }
 
-/// All machines of a store.
-pub(crate) async fn machines(store: &Store) -> anyhow::Result<Vec<Machine>> {
-    let mut machines: Vec<Machine> = Vec::new();
-    loop {
-        let after = machines.last().map(|machine| machine.id);
-        let page = MachineRegistry::list(store, after, PAGE)
-            .await
-            .map_err(unavailable("list the machines"))?;
-        if page.is_empty() {
-            return Ok(machines);
-        }
-        machines.extend(page);
+fn authority_line(authority: &Authority) -> String {
+    format!("{} at epoch {}", authority.role(), authority.epoch())
+}
+
+/// The latest attempts of each machine, and of unknown ones; newest first. Read by machine, so that a
+/// machine that boots often hides none that boots rarely.
+async fn attempts(store: &Store, machines: &[Seen]) -> Result<Vec<Attempt>, PortError> {
+    let known: HashSet<_> = machines.iter().map(|(machine, _)| Some(machine.id)).collect();
+    let mut all = store.latest(None, OF_UNKNOWN).await?;
+    all.retain(|attempt| !known.contains(&attempt.machine));
+    for (machine, _) in machines {
+        all.extend(store.latest(Some(machine.id), OF_ONE).await?);
     }
+    all.sort_by_key(|attempt| Reverse(attempt.at));
+    Ok(all)
 }
 
 fn unavailable(what: &'static str) -> impl FnOnce(PortError) -> CodedError {
     move |error| CodedError::caused(error.code().unwrap_or(Code::StoreUnavailable), what, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_machine_that_boots_often_hides_none_that_boots_rarely() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = crate::state::open(dir.path()).unwrap();
+        let [often, rarely] =
+            ["7c9e6679-7425-40de-944b-e07fc1f90ae7", "b29cc891-b221-4b22-a410-2f39998fa3d9"];
+        let attempt = |machine: Option<&str>, number: u32, second: u32| -> Attempt {
+            serde_json::from_value(json!({
+                "id": format!("00000000-0000-4000-8000-{number:012}"),
+                "at": format!("2026-11-26T01:02:{second:02}Z"), "machine": machine, "ak": null,
+                "ladder": tec_core::explain::Ladder::new(),
+            }))
+            .unwrap()
+        };
+        store.record(&attempt(Some(rarely), 0, 1)).await.unwrap();
+        for number in 1..=300 {
+            store.record(&attempt(None, number, 2)).await.unwrap();
+        }
+        store.record(&attempt(Some(often), 301, 3)).await.unwrap();
+        let seen = [often, rarely].map(|id| -> Seen {
+            let machine = json!({ "id": id, "registered_by": "admin", "state": "active",
+                                  "registered_at": "2026-11-21T10:57:11Z" });
+            (serde_json::from_value(machine).unwrap(), None)
+        });
+        let all = attempts(&store, &seen).await.unwrap();
+        let of = |at: usize| all[at].machine.map(|id| id.to_string());
+        assert_eq!((of(0).as_deref(), of(all.len() - 1).as_deref()), (Some(often), Some(rarely)));
+    }
 }

@@ -42,6 +42,7 @@ fn sample() -> Page {
             row("worker-7", Mark::No, "refused TEC-A412", &["debian-12.9-6.1.0-31"]),
             row("worker-8", Mark::No, "refused TEC-A407", &[]),
             row(id, Mark::Waiting, "no attempt yet", &[]),
+            row("worker-3", Mark::Out, "revoked, gets no key; last result: key released", &["old"]),
             row("worker-1", Mark::Ok, "key released", &["debian-12.9-6.1.0-31"]),
             row("worker-2", Mark::Ok, "key released", &["debian-12.8-6.1.0-28"]),
         ],
@@ -117,12 +118,18 @@ fn the_measuring_finds_what_is_wrong() {
     page.dangerous_html = "<p style='color:#888;background:#999'>pale</p>\
                            <p style='width:1400px;background:#000;color:#fff'>wide</p>\
                            <p style='width:40px;overflow:hidden;white-space:nowrap'>too long for it</p>\
+                           <img src='http://127.0.0.1:9/x' alt='outside'>\
                            <script>1</script>"
         .to_owned();
     let found = measure(&page.render(), false, directory.path()).join("\n");
-    for wrong in
-        ["contrast", "1300: overflow", "400: overflow", "cut in its box: too long", "script"]
-    {
+    for wrong in [
+        "contrast",
+        "1300: overflow",
+        "400: overflow",
+        "cut in its box: too long",
+        "script",
+        "outside",
+    ] {
         assert!(found.contains(wrong), "{wrong} in {found}");
     }
 }

@@ -6,23 +6,31 @@
 mod standing;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
+use tec_core::machine::MachineState;
 
 pub use self::standing::{Seen, refusal, standing};
 
 /// The style sheet; a server allows it by its digest.
 pub const STYLE: &str = include_str!("style.css");
 
+/// How many machines are shown; refused ones come first.
+const MACHINES: usize = 200;
+/// How many refusals are shown.
+const REFUSALS: usize = 20;
+
 /// A result, in color and in words.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[expect(clippy::exhaustive_enums, reason = "each has a color and a symbol")]
 pub enum Mark {
-    /// It got its key.
-    Ok,
     /// It was refused.
     No,
+    /// An admin set it aside or took it out of service: whatever it booted, it gets no key.
+    Out,
     /// Nothing is known yet.
     #[default]
     Waiting,
+    /// It got its key.
+    Ok,
 }
 
 impl Mark {
@@ -30,6 +38,7 @@ impl Mark {
         match self {
             Self::Ok => "ok",
             Self::No => "no",
+            Self::Out => "out",
             Self::Waiting => "wait",
         }
     }
@@ -38,6 +47,7 @@ impl Mark {
         match self {
             Self::Ok => "✓",
             Self::No => "✗",
+            Self::Out => "⊘",
             Self::Waiting => "…",
         }
     }
@@ -59,6 +69,23 @@ pub struct Row {
     pub result: String,
     /// Images that it booted, or that come closest.
     pub images: Vec<String>,
+}
+
+impl Row {
+    /// The row of a machine in this state: one that gets no key is never fine.
+    #[must_use]
+    pub fn of(mut self, state: MachineState) -> Self {
+        self.state = format!("{state:?}").to_lowercase();
+        if !matches!(state, MachineState::Unclaimed | MachineState::Active) {
+            self.mark = Mark::Out;
+            self.result = format!("{}, gets no key; last result: {}", self.state, self.result);
+        }
+        self
+    }
+
+    fn is_untried(&self) -> bool {
+        self.mark == Mark::Waiting || self.at.is_empty()
+    }
 }
 
 /// A component that is not as approved.
@@ -129,7 +156,7 @@ pub struct Page {
     pub refresh: Option<u32>,
     /// What an admin should do.
     pub needs_you: Vec<String>,
-    /// The trust flow: name, and what is there.
+    /// The trust flow: name, and what is there, in lines.
     pub flow: Vec<[String; 2]>,
     /// Columns of the matrix.
     pub images: Vec<String>,
@@ -175,12 +202,13 @@ impl Page {
 
     fn summary(&self) -> Markup {
         let count = |mark| self.machines.iter().filter(|row| row.mark == mark).count();
-        let [ok, no, waiting] = [Mark::Ok, Mark::No, Mark::Waiting].map(count);
+        let [ok, no, out, waiting] = [Mark::Ok, Mark::No, Mark::Out, Mark::Waiting].map(count);
         html! {
             @if !self.machines.is_empty() {
                 ul.sum {
                     li.ok { "✓ " (ok) " fine" }
                     @if no > 0 { li.no { "✗ " (no) " refused" } }
+                    @if out > 0 { li.out { "⊘ " (out) " shut out" } }
                     @if waiting > 0 { li.wait { "… " (waiting) " without a result" } }
                 }
             }
@@ -191,16 +219,26 @@ impl Page {
     fn flow(&self) -> Markup {
         html! {
             @if !self.flow.is_empty() {
-                ol.flow { @for [name, what] in &self.flow { li { b { (name) } br; (what) } } }
+                ol.flow { @for [name, what] in &self.flow { li {
+                    b { (name) }
+                    @for line in what.lines() { br; (line) }
+                } } }
             }
         }
     }
 
     fn matrix(&self) -> Markup {
-        let unlisted = |row: &Row| {
-            row.mark != Mark::Waiting && !row.images.iter().any(|image| self.images.contains(image))
-        };
-        let has_unlisted = self.images.is_empty() || self.machines.iter().any(unlisted);
+        let mut rows: Vec<&Row> = self.machines.iter().collect();
+        rows.sort_by_key(|row| row.mark);
+        let more = rows.len().saturating_sub(MACHINES);
+        rows.truncate(MACHINES);
+        // An image that a boot was explained by was approved then.
+        let ended = |row: &Row| row.images.iter().any(|image| !self.images.contains(image));
+        let unknown = |row: &Row| !row.is_untried() && row.images.is_empty();
+        let has_ended = rows.iter().any(|row| ended(row));
+        let has_unknown = rows.iter().any(|row| unknown(row));
+        let width = self.images.len() + usize::from(has_ended) + usize::from(has_unknown);
+        let has_none = width == 0;
         html! {
             @if !self.machines.is_empty() {
                 h2 { "Last result of each machine" }
@@ -208,22 +246,26 @@ impl Page {
                     thead { tr {
                         th { "Machine" }
                         @for image in &self.images { th { (image) } }
-                        @if has_unlisted { th { "Image unknown" } }
+                        @if has_ended { th { "No longer approved" } }
+                        @if has_unknown { th { "Image unknown" } }
+                        @if has_none { th { "Result" } }
                     } }
-                    tbody { @for row in &self.machines { tr {
+                    tbody { @for row in rows { tr {
                         th { (row.machine) " " span.dim { (row.state) " " (row.at) } }
-                        @if row.mark == Mark::Waiting {
-                            td.wait colspan=(self.images.len() + usize::from(has_unlisted)) {
+                        @if row.is_untried() {
+                            td class=(row.mark.class()) colspan=(width.max(1)) {
                                 (row.mark.symbol()) " " (row.result)
                             }
                         } @else {
                             @for image in &self.images {
                                 (cell(row, image, row.images.contains(image)))
                             }
-                            @if has_unlisted { (cell(row, "Image unknown", unlisted(row))) }
+                            @if has_ended { (cell(row, "No longer approved", ended(row))) }
+                            @if has_unknown { (cell(row, "Image unknown", unknown(row))) }
                         }
                     } } }
                 }
+                @if more > 0 { p.dim { (more) " more machines are not shown" } }
             }
         }
     }
@@ -231,7 +273,7 @@ impl Page {
     fn refused(&self) -> Markup {
         html! {
             @if !self.refusals.is_empty() { h2 { "What was refused, and what changed" } }
-            @for refusal in &self.refusals {
+            @for refusal in self.refusals.iter().take(REFUSALS) {
                 div.refusal {
                     h3 { span.no { "✗ " (refusal.code) } " " (refusal.who) }
                     p { (refusal.why) " " span.dim { (refusal.at) } }
@@ -261,18 +303,29 @@ impl Page {
                 @for track in &self.tracks {
                     div.track {
                         div { (track.name) }
-                        svg viewBox="0 0 1000 18" preserveAspectRatio="none" role="img" aria-label=(track.name) {
-                            @for span in &track.spans {
-                                rect class=(span.mark.class()) x=(span.from.min(992)) y="2" height="14"
-                                    width=(span.length.max(8).min(1000 - span.from.min(992))) {
-                                    title { (span.title) }
-                                }
-                            }
+                        svg width="100%" height="28" role="img" aria-label=(track.name) {
+                            @for span in &track.spans { (bar(span)) }
                         }
                     }
                 }
                 div.track { div.dim { "Time" } div.axis { @for label in &self.axis { span { (label) } } } }
             }
+        }
+    }
+}
+
+/// A bar below its symbol: color alone says nothing to many readers.
+fn bar(span: &Span) -> Markup {
+    let percent = |thousandths: u32| format!("{}.{}%", thousandths / 10, thousandths % 10);
+    let from = span.from.min(992);
+    let class = span.mark.class();
+    html! {
+        g {
+            title { (span.title) }
+            // A symbol at the very end would be cut.
+            text class=(class) x=(percent(from.min(955))) y="12" { (span.mark.symbol()) }
+            rect class=(class) x=(percent(from)) y="16" height="10"
+                width=(percent(span.length.max(8).min(1000 - from))) {}
         }
     }
 }

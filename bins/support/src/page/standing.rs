@@ -1,16 +1,14 @@
 //! The page from what a store holds.
 
+use std::collections::{HashMap, HashSet};
+
 use tec_core::attest::Attempt;
 use tec_core::explain::{EventFinding, ExpectedComponent, component_name};
 use tec_core::id::ImageName;
 use tec_core::machine::Machine;
 
-use super::{Change, Mark, Page, Refusal, Row, Span, Track};
+use super::{Change, Mark, Page, REFUSALS, Refusal, Row, Span, Track};
 
-/// How many machines are shown; refused ones come first.
-const MACHINES: usize = 200;
-/// How many refusals are shown in full.
-const REFUSALS: usize = 20;
 /// How many machines the timeline shows.
 const TRACKS: usize = 20;
 
@@ -19,29 +17,31 @@ pub type Seen = (Machine, Option<String>);
 
 /// The page of a trust anchor: machines, live images, and attempts with the newest first.
 pub fn standing(machines: &[Seen], images: &[ImageName], attempts: &[Attempt]) -> Page {
-    let mut rows: Vec<Row> = machines.iter().map(|seen| row(seen, attempts)).collect();
-    rows.sort_by_key(|row| match row.mark {
-        Mark::No => 0,
-        Mark::Waiting => 1,
-        Mark::Ok => 2,
-    });
-    let shown = rows.len().min(MACHINES);
+    let mut of: HashMap<_, Vec<&Attempt>> = HashMap::new();
+    // Evidence without a signature says nothing of the machine whose name it bears.
+    for attempt in attempts.iter().filter(|one| !one.unsigned) {
+        of.entry(attempt.machine).or_default().push(attempt);
+    }
+    let last = |seen: &Seen| of.get(&Some(seen.0.id)).and_then(|own| own.first().copied());
+    let rows: Vec<Row> = machines.iter().map(|seen| row(seen, last(seen))).collect();
     let released = attempts.iter().filter(|attempt| attempt.ladder.is_released()).count();
-    let refused = attempts.iter().filter(|attempt| attempt.ladder.code.is_some());
+    let mut refused: Vec<_> = attempts.iter().filter(|one| one.ladder.code.is_some()).collect();
+    // What anybody can send comes last, so that it hides no refusal of a machine.
+    let known: HashSet<_> = machines.iter().map(|(machine, _)| Some(machine.id)).collect();
+    refused.sort_by_key(|one| one.unsigned || !known.contains(&one.machine));
     let (tracks, axis) = timeline(machines, attempts);
     let flow = [
         ("Trust anchor", "checks every boot".to_owned()),
         ("Images", format!("{} approved", images.len())),
-        ("Machines", format!("{} registered, {shown} shown", rows.len())),
+        ("Machines", format!("{} registered", rows.len())),
         ("Keys", format!("{released} released in the last {} attempts", attempts.len())),
     ];
-    rows.truncate(MACHINES);
     Page {
         title: "Trusted machines".to_owned(),
         flow: flow.map(|(name, what)| [name.to_owned(), what]).into(),
         images: images.iter().map(ToString::to_string).collect(),
         machines: rows,
-        refusals: refused.take(REFUSALS).map(|attempt| refusal(attempt, machines)).collect(),
+        refusals: refused.into_iter().take(REFUSALS).map(|one| refusal(one, machines)).collect(),
         tracks,
         axis,
         ..Page::default()
@@ -52,12 +52,7 @@ fn name((machine, name): &Seen) -> String {
     name.clone().unwrap_or_else(|| machine.id.to_string())
 }
 
-fn row(seen: &Seen, attempts: &[Attempt]) -> Row {
-    let machine = &seen.0;
-    // Evidence without a signature says nothing of the machine whose name it bears.
-    let mut own = attempts.iter().filter(|one| one.machine == Some(machine.id) && !one.unsigned);
-    let last = own.next();
-    let state = format!("{:?}", machine.state).to_lowercase();
+fn row(seen: &Seen, last: Option<&Attempt>) -> Row {
     let (mark, result, images) = last.map_or_else(
         || (Mark::Waiting, "no attempt yet".to_owned(), Vec::new()),
         |last| {
@@ -69,7 +64,7 @@ fn row(seen: &Seen, attempts: &[Attempt]) -> Row {
         },
     );
     let at = last.map_or_else(String::new, |last| last.at.to_string());
-    Row { machine: name(seen), state, at, mark, result, images }
+    Row { machine: name(seen), at, mark, result, images, ..Row::default() }.of(seen.0.state)
 }
 
 fn verdict(attempt: &Attempt) -> (Mark, String) {
@@ -159,65 +154,4 @@ fn timeline(machines: &[Seen], attempts: &[Attempt]) -> (Vec<Track>, Vec<String>
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    const ID: &str = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
-
-    fn refused(unsigned: bool) -> Attempt {
-        let (expected, measured) = ("a".repeat(64), "b".repeat(64));
-        let mut ladder = serde_json::to_value(tec_core::explain::Ladder::new()).unwrap();
-        ladder["code"] = json!("TEC-A412");
-        ladder["mismatch"] = json!({ "pcr": 4, "quoted": measured, "events": [{
-            "event": { "number": 3, "pcr": 4, "digest": measured, "kind": "EV_IPL",
-                       "detail": "<script>alert(1)</script>" },
-            "known_as": [],
-            "expected": { "component": "Pcr4Vmlinuz", "file": "boot/<b>", "digest": expected },
-        }, {
-            "event": { "number": 4, "pcr": 4, "digest": measured, "kind": "EV_IPL",
-                       "detail": "<script>alert(2)</script>" },
-            "known_as": [],
-            "surplus": true,
-        }] });
-        serde_json::from_value(json!({
-            "id": "b29cc891-b221-4b22-a410-2f39998fa3d9", "at": "2026-11-21T10:57:11Z",
-            "machine": ID, "ak": null, "unsigned": unsigned, "ladder": ladder,
-        }))
-        .unwrap()
-    }
-
-    fn seen() -> Seen {
-        let machine = json!({
-            "id": ID, "registered_by": "admin", "registered_at": "2026-11-21T10:57:11Z",
-            "state": "active",
-        });
-        (serde_json::from_value(machine).unwrap(), Some("worker-7".to_owned()))
-    }
-
-    #[test]
-    fn a_refusal_shows_what_changed_and_escapes_the_log() {
-        let page = standing(&[seen()], &[], &[refused(false)]);
-        assert_eq!(page.machines[0].mark, Mark::No);
-        let [kernel, more] = page.refusals[0].changes.as_slice() else { panic!("two changes") };
-        assert_eq!(kernel.what, "kernel, PCR 4");
-        assert_eq!(
-            (kernel.approved.as_str(), more.approved.as_str()),
-            (&*"a".repeat(64), "nothing")
-        );
-        let html = page.render();
-        assert!(!html.contains("<script") && !html.contains("<b>boot"), "{html}");
-        assert!(
-            html.contains("&lt;script&gt;alert(2)") && html.contains("boot/&lt;b&gt;"),
-            "{html}"
-        );
-    }
-
-    #[test]
-    fn evidence_that_anybody_could_send_changes_no_machine() {
-        let page = standing(&[seen()], &[], &[refused(true)]);
-        assert_eq!(page.machines[0].mark, Mark::Waiting);
-        assert!(page.refusals[0].who.starts_with("unsigned"));
-    }
-}
+mod tests;

@@ -23,9 +23,9 @@ use crate::attempt::{one_line, page};
 use crate::consent::consented;
 use crate::machine::{Final, MachineCommand, meant, readmit, say};
 use crate::output::{Output, Table};
-pub(super) use crate::page::machines as all;
 use crate::recovery;
 use crate::state::{Endpoints, open_existing};
+pub(super) use crate::status::machines as all;
 
 pub(crate) async fn machine(
     state_dir: &Path,

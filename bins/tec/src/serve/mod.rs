@@ -64,7 +64,7 @@ pub(crate) async fn run(state_dir: &Path, args: ServeArgs) -> anyhow::Result<u8>
     if let Some(ui::Loopback(address)) = args.ui_addr {
         let listener = bind(address)?;
         tracing::info!(address = %listener.local_addr()?, "page for browsers on this machine");
-        let server = Server::new(Transport::DangerousPlain, ui::router(store.clone()));
+        let server = Server::new(Transport::DangerousPlain, ui::router(state_dir, store.clone()));
         tasks.spawn(server.run(listener, shutdown.clone()));
     }
     tasks.spawn(expire(store, clock, args.unclaimed_seconds(), shutdown));

@@ -1,6 +1,7 @@
 //! `--ui-addr`: the page of `tec status --html`, live, for browsers on this machine.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -53,12 +54,13 @@ impl FromStr for Loopback {
 }
 
 /// `GET /`, and nothing else.
-pub(super) fn router(store: Arc<Store>) -> Router {
-    Router::new().route("/", get(show)).layer(from_fn(guard)).with_state(store)
+pub(super) fn router(state_dir: &Path, store: Arc<Store>) -> Router {
+    let state = (Arc::from(state_dir), store);
+    Router::new().route("/", get(show)).layer(from_fn(guard)).with_state(state)
 }
 
-async fn show(State(store): State<Arc<Store>>) -> Response {
-    match page::page(&store).await {
+async fn show(State((state_dir, store)): State<(Arc<Path>, Arc<Store>)>) -> Response {
+    match page::page(&state_dir, &store).await {
         Ok(mut page) => {
             page.refresh = Some(REFRESH);
             Html(page.render()).into_response()
