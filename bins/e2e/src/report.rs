@@ -26,7 +26,7 @@ pub fn write(path: &Path, story: &Story, anchor: &Anchor) -> anyhow::Result<()> 
         html += &scene_table(scene);
     }
     let mut page = found(anchor, &images)?;
-    page.title = "The main job, end to end".to_owned();
+    "The main job, end to end".clone_into(&mut page.title);
     page.lead = format!(
         "From power-on to an unlocked disk, and everything that must be refused on the way. {} scenes in \
          {:.1} s; the server was ready in {} ms and used {:.1} MiB.",

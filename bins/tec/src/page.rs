@@ -18,6 +18,8 @@ use crate::status::{Status, machines};
 
 /// At least what a store keeps of one machine, signed or not.
 const OF_ONE: usize = 64;
+/// How many machines may show all of their attempts.
+const SMALL_FLEET: usize = 200;
 /// How far back attempts of unknown machines are looked for.
 const OF_UNKNOWN: usize = 200;
 
@@ -54,13 +56,19 @@ fn authority_line(authority: &Authority) -> String {
 }
 
 /// The latest attempts of each machine, and of unknown ones; newest first. Read by machine, so that a
-/// machine that boots often hides none that boots rarely.
+/// machine that boots often hides none that boots rarely. Of a large fleet only the last result of each
+/// machine stays in memory.
 async fn attempts(store: &Store, machines: &[Seen]) -> Result<Vec<Attempt>, PortError> {
     let known: HashSet<_> = machines.iter().map(|(machine, _)| Some(machine.id)).collect();
     let mut all = store.latest(None, OF_UNKNOWN).await?;
     all.retain(|attempt| !known.contains(&attempt.machine));
     for (machine, _) in machines {
-        all.extend(store.latest(Some(machine.id), OF_ONE).await?);
+        let mut own = store.latest(Some(machine.id), OF_ONE).await?;
+        if machines.len() > SMALL_FLEET {
+            own.retain(|attempt| !attempt.unsigned);
+            own.truncate(1);
+        }
+        all.extend(own);
     }
     all.sort_by_key(|attempt| Reverse(attempt.at));
     Ok(all)

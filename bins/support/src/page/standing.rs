@@ -59,7 +59,7 @@ fn row(seen: &Seen, last: Option<&Attempt>) -> Row {
             let (mark, result) = verdict(last);
             let closest = last.ladder.mismatch.as_ref().and_then(|found| found.closest.as_ref());
             let state = last.booted.as_ref().or(closest);
-            let images = state.into_iter().flat_map(|state| state.images());
+            let images = state.into_iter().flat_map(tec_core::boot::BootState::images);
             (mark, result, images.map(ToString::to_string).collect())
         },
     );
