@@ -56,7 +56,7 @@ impl Status {
         let mut refusals = store.latest(None, LOOK_BACK).await.map_err(unavailable())?;
         refusals.retain(|attempt| attempt.ladder.code.is_some());
         refusals.truncate(REFUSALS);
-        let mut status = Status {
+        let mut status = Self {
             running: Running::is(state_dir),
             endpoints: Endpoints::read(state_dir).ok(),
             machines: Counts {

@@ -61,7 +61,7 @@ pub(crate) async fn status(
         &images,
     );
     if let Some(file) = html {
-        let live = images.iter().filter(|image| is_live(image)).map(|image| image.name_any());
+        let live = images.iter().filter(|image| is_live(image)).map(kube::ResourceExt::name_any);
         write_page(&super::page::page(&status.needs_you, &machines, live.collect()), file)?;
     } else {
         output.print(&status, render)?;
