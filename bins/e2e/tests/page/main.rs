@@ -1,5 +1,11 @@
 //! The page of `tec status --html` and `tec serve --ui-addr`, as a browser shows it.
-#![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
+#![expect(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test's own tools may fail the test"
+)]
 
 mod live;
 
@@ -103,9 +109,8 @@ fn measure(html: &str, dark: bool, directory: &Path) -> Vec<String> {
 fn nothing_is_cut_hidden_or_loaded_at_either_width_light_or_dark() {
     let directory = tempfile::tempdir().unwrap();
     let html = sample().render();
-    if let Ok(keep) = std::env::var("TEC_KEEP_PAGE") {
-        fs::write(keep, &html).unwrap();
-    }
+    // For those who would rather look.
+    fs::write(Path::new(env!("CARGO_TARGET_TMPDIR")).join("page.html"), &html).unwrap();
     for dark in [false, true] {
         assert_eq!(measure(&html, dark, directory.path()), Vec::<String>::new(), "dark: {dark}");
     }
