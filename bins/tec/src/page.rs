@@ -87,7 +87,7 @@ mod tests {
     #[tokio::test]
     async fn a_machine_that_boots_often_hides_none_that_boots_rarely() {
         let dir = tempfile::tempdir().unwrap();
-        let store = crate::state::open(dir.path()).unwrap();
+        let store = crate::state::open(&dir.path().join("state")).unwrap();
         let [often, rarely] =
             ["7c9e6679-7425-40de-944b-e07fc1f90ae7", "b29cc891-b221-4b22-a410-2f39998fa3d9"];
         let attempt = |machine: Option<&str>, number: u32, second: u32| -> Attempt {
