@@ -67,3 +67,26 @@ fn debian_of_today_is_approved() {
     assert_eq!(registers(&approved), [4, 14]);
     assert_eq!(events(&approved, 4)[2..5], ["Pcr4Shim", "Pcr4Grub", "Pcr4Vmlinuz"]);
 }
+
+#[test]
+fn the_last_image_is_revoked_only_after_a_yes() {
+    let image = unpacked(&debian_chain("2.12"));
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().join("state");
+    let at = ["--state-dir", str(&state), "image"];
+    let live = || {
+        let listed = json(&[&at[..], &["list"]].concat());
+        listed.as_array().unwrap().iter().filter(|image| image["revoked_at"].is_null()).count()
+    };
+    for name in ["old", "new"] {
+        text(&[&at[..], &["approve", name, str(image.path())]].concat());
+    }
+    text(&[&at[..], &["revoke", "old"]].concat());
+    assert_eq!(live(), 1, "one of two needs no question");
+    let revoke = [&at[..], &["revoke", "new"]].concat();
+    refused(&revoke, 1, "Image new is the last approved image");
+    text(&[&revoke[..], &["--dry-run"]].concat());
+    assert_eq!(live(), 1, "nobody agreed");
+    text(&[&revoke[..], &["--yes"]].concat());
+    assert_eq!(live(), 0);
+}
