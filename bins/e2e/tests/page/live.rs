@@ -36,7 +36,7 @@ fn the_page_is_written_and_served_on_loopback_only() {
     assert!(page.starts_with("HTTP/1.1 200"), "{page}");
     assert!(page.contains(id) && page.contains("no attempt yet"), "{page}");
     assert!(page.contains("Needs you") && page.contains("no image is approved"), "{page}");
-    assert!(page.contains("active at epoch 1") && page.contains("running"), "{page}");
+    assert!(page.contains("active at epoch 0") && page.contains("running"), "{page}");
     assert!(page.contains("content-security-policy: default-src 'none'; style-src 'sha256-"));
     for (method, path, host, status) in [
         ("GET", "/", "evil.example", "421"),
