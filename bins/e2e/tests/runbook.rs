@@ -157,7 +157,7 @@ fn the_page_leads_from_nothing_to_a_retired_anchor() {
     assert_eq!(runtime.block_on(node.boot()), Ok(0), "it boots before there is a cluster");
     world.run("Start the new anchor");
     assert_eq!(runtime.block_on(node.boot()), Ok(0), "the new one stands by");
-    for section in ["Move", "Back"] {
+    for section in ["Move", "Roll back"] {
         world.run(section);
         assert_eq!(runtime.block_on(node.boot()), Ok(0), "{section}: both serve");
     }

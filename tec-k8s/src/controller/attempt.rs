@@ -112,7 +112,7 @@ mod tests {
         let (_, refused) = read(&event(Some("TEC-A412"))).unwrap();
         let (_, reason, message) = said(&refused);
         assert_eq!(reason, Reason::AttestationFailed);
-        assert!(message.starts_with("TEC-A412 the boot"), "{message}");
+        assert!(message.starts_with("TEC-A412 boot not approved"), "{message}");
         let (_, released) = read(&event(None)).unwrap();
         let expected = (Reason::AttestationSucceeded, String::new());
         let (_, reason, message) = said(&released);

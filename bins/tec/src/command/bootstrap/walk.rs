@@ -105,7 +105,7 @@ fn client(ca: &str) -> anyhow::Result<reqwest::Client> {
 
 /// Status and body, where the server answered and its certificate was accepted.
 async fn send(request: reqwest::RequestBuilder) -> anyhow::Result<(u16, String)> {
-    let mut answer = request.send().await.context("ask")?;
+    let mut answer = request.send().await.map_err(|error| unreachable(&error))?;
     let status = answer.status().as_u16();
     let mut body = Vec::new();
     while let Some(part) = answer.chunk().await? {
@@ -113,6 +113,16 @@ async fn send(request: reqwest::RequestBuilder) -> anyhow::Result<(u16, String)>
         anyhow::ensure!(body.len() <= MAX_ANSWER, "the answer is too long");
     }
     Ok((status, String::from_utf8_lossy(&body).into_owned()))
+}
+
+/// The innermost cause is what an admin can act on.
+fn unreachable(error: &reqwest::Error) -> anyhow::Error {
+    let url = error.url().map_or("the server", reqwest::Url::as_str);
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    anyhow::anyhow!("cannot reach {url}: {cause}")
 }
 
 async fn register(config: &Value) -> anyhow::Result<PinConfig> {
