@@ -1,5 +1,5 @@
 //! `cargo xtask check`: what needs no running program. Formatting, lints, documentation,
-//! architecture, WebAssembly, generated files, words, and the supply chain where cargo-deny is installed.
+//! architecture, WebAssembly, generated files, words, and what is linked: licenses and advisories.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 
 use crate::cargo::cargo;
-use crate::tools::targets;
+use crate::tools::{self, targets};
 use crate::{arch, codegen, process, programs, term, words};
 
 /// Libraries whose smallest feature set must build by itself. That of tec-core and tec-tpm does for
@@ -55,16 +55,23 @@ fn clippy(root: &Path, which: &[&str]) -> Result<()> {
     process::run(command.args(["--", "--deny", "warnings"]))
 }
 
-/// cargo-deny takes minutes to compile and an advisory database from the network, so it is not
-/// among the tools; bans, sources and the allow-list of cryptography are checked by `arch`.
+/// Licenses, duplicates and sources of all that is linked; advisories where their database can be fetched.
 fn deny(root: &Path) -> Result<()> {
-    term::step("check: cargo-deny");
-    if process::which("cargo-deny").is_none() {
-        term::note(
-            "not installed: advisories and licences are not looked up here; bans, sources and \
-             cryptography were checked by arch (`cargo install cargo-deny` for the rest)",
-        );
+    let tools = tools::locate()?;
+    tools::ensure_deny(&tools)?;
+    let deny = |words: &[&str]| {
+        let mut deny = process::command(tools.cache.join("bin/cargo-deny"));
+        deny.current_dir(root).args(["--all-features", "--offline"]).args(words);
+        deny
+    };
+    term::step("check: licenses, duplicates and sources (cargo-deny)");
+    let show = ["check", "--hide-inclusion-graph", "--disable-fetch"];
+    process::run(&mut deny(&[&show[..], &["bans", "licenses", "sources"]].concat()))?;
+    term::step("check: advisories (cargo-deny)");
+    let mut fetch = process::command(tools.cache.join("bin/cargo-deny"));
+    if process::capture(fetch.current_dir(root).args(["fetch", "db"])).is_err() {
+        term::warn("NOT RUN: the database of advisories cannot be fetched from here");
         return Ok(());
     }
-    process::run(cargo(root).args(["deny", "--all-features", "check"]))
+    process::run(&mut deny(&[&show[..], &["advisories"]].concat()))
 }

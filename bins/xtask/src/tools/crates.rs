@@ -33,6 +33,14 @@ pub(super) const DIST: [Crate; 2] = [
     },
 ];
 
+/// Reads licenses, advisories and duplicates of what is linked.
+pub(super) const DENY: Crate = Crate {
+    program: "cargo-deny",
+    version: "cargo-deny@0.20.2",
+    flags: &[],
+    takes: "five minutes",
+};
+
 /// Builds it unless it is there.
 pub(super) fn ensure(tools: &Tools, wanted: &Crate) -> Result<()> {
     let Crate { program, version, flags, takes } = wanted;

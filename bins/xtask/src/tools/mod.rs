@@ -190,6 +190,12 @@ pub(crate) fn ensure_vale(tools: &Tools) -> Result<()> {
     site::ensure_vale(tools)
 }
 
+/// Sets up what reads licenses and advisories.
+pub(crate) fn ensure_deny(tools: &Tools) -> Result<()> {
+    let _one_at_a_time = prepare(tools)?;
+    crates::ensure(tools, &crates::DENY)
+}
+
 /// Sets up the browser that looks at pages.
 pub(crate) fn ensure_browser(tools: &Tools) -> Result<()> {
     let _one_at_a_time = lock(&tools.cache)?;
