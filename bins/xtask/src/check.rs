@@ -61,11 +61,13 @@ fn deny(root: &Path) -> Result<()> {
     tools::ensure_deny(&tools)?;
     let deny = |words: &[&str]| {
         let mut deny = process::command(tools.cache.join("bin/cargo-deny"));
-        deny.current_dir(root).args(["--all-features", "--offline"]).args(words);
+        deny.current_dir(root)
+            .args(["--log-level", "error", "--all-features", "--offline"])
+            .args(words);
         deny
     };
     term::step("check: licenses, duplicates and sources (cargo-deny)");
-    let show = ["check", "--hide-inclusion-graph", "--disable-fetch"];
+    let show = ["check", "--hide-inclusion-graph"];
     process::run(&mut deny(&[&show[..], &["bans", "licenses", "sources"]].concat()))?;
     term::step("check: advisories (cargo-deny)");
     let mut fetch = process::command(tools.cache.join("bin/cargo-deny"));
