@@ -24,8 +24,8 @@ fn random_uuid(rng: &mut dyn rand_core::CryptoRng) -> Uuid {
     uuid::Builder::from_random_bytes(bytes).into_uuid()
 }
 
-/// Accepts exactly the 36-character hyphenated form in either case: other spellings of a UUID
-/// would give one machine two names in paths and files.
+/// Accepts exactly the 36-character hyphenated form in either case: other spellings would give one
+/// machine two names in paths and files.
 fn parse_uuid(text: &str) -> Option<Uuid> {
     if text.len() == 36 { Uuid::try_parse(text).ok() } else { None }
 }
@@ -188,7 +188,7 @@ impl ResourcePath {
         (Self::recovery(&machine, number) == *self).then_some((machine, number))
     }
 
-    /// The machine whose disk key lies here, if this is such a path.
+    /// The machine whose disk key is stored here, if this is such a path.
     pub fn machine(&self) -> Option<MachineId> {
         let id = self.text.strip_prefix("default/")?.strip_suffix("/root")?;
         // Parsing accepts upper case, a path must not: one machine has one path.
