@@ -1,4 +1,4 @@
-//! `key-broker`: releases disk keys to nodes that attest, from what the API server says.
+//! `key-broker`: releases disk keys to nodes that attest, based on the objects of the API server.
 //!
 //! ```text
 //!   auth ─ attest ─ resource ─► Kbs ─ LiveBackend ─► Machines, AttestationKeys, ApprovedImages,

@@ -1,4 +1,4 @@
-//! `attestation-key-register`: takes the attestation keys of nodes.
+//! `attestation-key-register`: registers the attestation keys of nodes.
 //!
 //! ```text
 //!   watches of cluster, machines, keys ─► what is known ─┐

@@ -1,5 +1,4 @@
-//! `register-server`: hands out the Ignition config of a node's first boot, and registers its
-//! machine.
+//! `register-server`: serves the Ignition config of a node's first boot, and registers its machine.
 //!
 //! ```text
 //!   watch of the cluster object ─┐
