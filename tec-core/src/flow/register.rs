@@ -159,8 +159,8 @@ pub async fn readmit_tpm(
     clocks.forget(&id, &line).await
 }
 
-/// Removes a machine, its attestation keys, its disk key and the recovery keys that it left, in this
-/// order: what could release a key goes before the key itself.
+/// Removes a machine, its attestation keys, its disk key and its recovery keys, in this order:
+/// whatever could release a key is removed before the key itself.
 pub async fn remove_machine(
     machines: &dyn MachineRegistry,
     secrets: &dyn SecretStore,

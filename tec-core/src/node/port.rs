@@ -1,7 +1,7 @@
 //! What the procedures need from the outside.
 //!
-//! Every call may be the last one of a process, so each converges when it is made again. Failures
-//! of kind `Invalid` and `Denied` can never succeed; all others may be tried again.
+//! Every call may be the last one of a process, so each converges when repeated. Failures of kind
+//! `Invalid` and `Denied` can never succeed; all others may be retried.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,22 +18,22 @@ use super::uri::{KmsUri, StorageUri, TrusteeKey};
 use crate::port::{PortError, PortErrorKind};
 use crate::secret::SecretBytes;
 
-/// Gives data keys: the same for the same id, always.
+/// Returns data keys: always the same key for the same id.
 #[async_trait]
 pub trait DataKeys: fmt::Debug + Send + Sync {
-    /// A data key of `length` bytes; one that was never asked for is made.
+    /// A data key of `length` bytes; generated if it was never requested before.
     async fn data_key(&self, id: &DataKeyId, length: usize) -> Result<SecretBytes, PortError>;
 
-    /// A data key that something depends on already; kind `NotFound` where there is none. Nothing
-    /// is made: a new key opens no disk, and would stay where a wrong URI led.
+    /// A data key that something already depends on; kind `NotFound` if there is none. Nothing is
+    /// generated: a new key opens no disk, and would stay wherever a wrong URI pointed.
     async fn existing_data_key(
         &self,
         id: &DataKeyId,
         length: usize,
     ) -> Result<SecretBytes, PortError>;
 
-    /// Keeps what we prove ourselves with to the service from running out. When to call again; `None`
-    /// where nothing runs out. `Denied` or `Invalid` where it cannot be kept.
+    /// Keeps our credentials for the service from expiring. Returns when to call again; `None` if
+    /// nothing expires. `Denied` or `Invalid` if they cannot be kept.
     async fn renew(&self) -> Result<Option<Duration>, PortError> {
         Ok(None)
     }
@@ -47,7 +47,7 @@ impl DataKeys for MasterSecret {
         })
     }
 
-    /// Every key exists that can be derived.
+    /// Every derivable key exists.
     async fn existing_data_key(
         &self,
         id: &DataKeyId,
@@ -57,7 +57,7 @@ impl DataKeys for MasterSecret {
     }
 }
 
-/// Opens what URIs name.
+/// Opens the services that URIs name.
 #[async_trait]
 pub trait KeyServices: fmt::Debug + Send + Sync {
     /// The keys of these URIs. Fails with kind `Invalid` for a service that is not supported, or
@@ -65,14 +65,14 @@ pub trait KeyServices: fmt::Debug + Send + Sync {
     async fn open(&self, kms: KmsUri, storage: StorageUri) -> Result<Box<dyn DataKeys>, PortError>;
 }
 
-/// Obtains what a Trustee releases to this node alone.
+/// Obtains secrets that a Trustee releases to this node only.
 #[async_trait]
 pub trait ReleasedSecrets: fmt::Debug + Send + Sync {
-    /// Proves this node, and obtains the resource.
+    /// Attests this node, and obtains the resource.
     async fn release(&self, key: &TrusteeKey) -> Result<SecretBytes, PortError>;
 }
 
-/// Knows keys that are derived from a master secret, and no service.
+/// Supports only keys derived from a master secret, and no service.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::exhaustive_structs, reason = "there is nothing to add")]
 pub struct DerivedKeys;
@@ -103,7 +103,7 @@ pub trait StateDisk: fmt::Debug + Send + Sync {
     /// Whether this key opens it; nothing is changed.
     async fn opens_with(&self, key: &SecretBytes) -> Result<bool, PortError>;
 
-    /// Whether the passphrase of its making opens it; nothing is changed.
+    /// Whether its initial passphrase opens it; nothing is changed.
     async fn is_new(&self) -> Result<bool, PortError>;
 
     /// From now on this key opens it, and the one of its making does not. A disk that this key
