@@ -196,7 +196,7 @@ pub struct Serve {
     /// URL of the API server as the vault reaches it, for a vault outside a pod
     #[arg(long, env = "TEC_VAULT_KUBERNETES", requires = "vault_kubernetes_ca")]
     pub vault_kubernetes: Option<String>,
-    /// CA of that URL, PEM. Callers of that URL do not need the vault's own token
+    /// CA of that URL, PEM. The vault then uses no token of its own to review callers' tokens
     #[arg(long, env = "TEC_VAULT_KUBERNETES_CA", requires = "vault_kubernetes")]
     pub vault_kubernetes_ca: Option<PathBuf>,
 }
