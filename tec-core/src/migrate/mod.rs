@@ -26,7 +26,7 @@
 //! | name | |
 //! |---|---|
 //! | `one_authority` | at most one of two anchors is active |
-//! | `epochs_only_grow` | no record of authority ever goes back |
+//! | `no_key_is_lost` | every disk or recovery key is at a releasing anchor, unless its machine was removed |
 //! | `no_key_is_lost` | a disk key or recovery key is at an anchor that releases it, unless someone removed the machine |
 //! | `no_key_changes` | an existing key is never regenerated and never overwritten |
 //! | `shut_out_stays_out` | a copy never re-admits what was revoked |

@@ -106,20 +106,20 @@ pub trait StateDisk: fmt::Debug + Send + Sync {
     /// Whether its initial passphrase opens it; nothing is changed.
     async fn is_new(&self) -> Result<bool, PortError>;
 
-    /// From now on this key opens it, and the one of its making does not. A disk that this key
-    /// opens already is left as it is.
+    /// From now on only this key opens it, and its initial passphrase does not. A disk that this
+    /// key already opens is left unchanged.
     async fn rekey(&self, node: &LockedNode, key: &SecretBytes) -> Result<(), PortError>;
 }
 
 /// Makes the content of the state disk readable.
 #[async_trait]
 pub trait MappedDisk: fmt::Debug + Send + Sync {
-    /// Maps the disk with a key that opens it, and reads the state that is on it. A disk that is
-    /// mapped already stays so.
+    /// Maps the disk with a key that opens it, and reads the state on it. A disk that is already
+    /// mapped stays mapped.
     async fn map(&self, key: &SecretBytes) -> Result<NodeState, PortError>;
 }
 
-/// Small files of the node. *Contract*: durable and whole, or as before.
+/// Small files of the node. *Contract*: a write is either complete and durable, or changes nothing.
 #[async_trait]
 pub trait NodeStore: fmt::Debug + Send + Sync {
     /// The journal's intent.
@@ -142,52 +142,53 @@ pub struct KeyUris {
     pub storage: SecretBytes,
 }
 
-/// Makes a cluster of this node.
+/// Turns this node into a cluster.
 #[async_trait]
 pub trait ClusterInitializer: fmt::Debug + Send + Sync {
-    /// Downloads and checks all that is needed; starts nothing.
+    /// Downloads and checks everything needed; starts nothing.
     async fn prepare(&self, request: &InitRequest) -> Result<(), PortError>;
 
-    /// Keeps, for root alone, where the cluster's keys come from: its join service needs it. A proof
-    /// that the node is locked stands for a disk that only the cluster's key opens.
+    /// Stores, for root only, where the cluster's keys come from: its join service needs it. The
+    /// proof that the node is locked means that only the cluster's key opens the disk.
     async fn keep_key_uris(&self, node: &LockedNode, uris: &KeyUris) -> Result<(), PortError>;
 
-    /// Makes the cluster. One that an earlier call made, or half made, is brought to the same end.
+    /// Creates the cluster. A cluster that an earlier call created, fully or in part, is converged
+    /// to the same state.
     async fn init(&self, node: &LockedNode, request: &InitRequest) -> Result<(), PortError>;
 
     /// The admin's kubeconfig.
     async fn kubeconfig(&self) -> Result<SecretBytes, PortError>;
 }
 
-/// Finds a join service that proves itself, and asks it for a ticket.
+/// Finds a join service that authenticates itself, and requests a ticket from it.
 #[async_trait]
 pub trait TicketSource: fmt::Debug + Send + Sync {
-    /// A ticket for this node; each call gives the same keys.
+    /// A ticket for this node; every call returns the same keys.
     async fn fetch(&self) -> Result<JoinTicket, PortError>;
 }
 
 /// Makes this node a member of a cluster.
 #[async_trait]
 pub trait ClusterJoiner: fmt::Debug + Send + Sync {
-    /// Downloads and checks all that is needed; starts nothing.
+    /// Downloads and checks everything needed; starts nothing.
     async fn prepare(&self, ticket: &JoinTicket) -> Result<(), PortError>;
 
     /// Writes the kubelet's certificate, and the files of a control plane.
     async fn write_files(&self, node: &LockedNode, ticket: &JoinTicket) -> Result<(), PortError>;
 
-    /// Joins. A node that an earlier call joined, or half joined, is brought to the same end.
+    /// Joins. A node that an earlier call joined, fully or in part, is converged to the same state.
     async fn join(&self, node: &LockedNode, ticket: &JoinTicket) -> Result<(), PortError>;
 }
 
-/// Lets time pass, and hears what for.
+/// Lets time pass, and is told why.
 #[async_trait]
 pub trait Pause: fmt::Debug + Send + Sync {
-    /// Hears that a step begins, for whoever watches; by default nobody does.
+    /// Notified when a step begins, for observers; ignored by default.
     fn began(&self, _step: &dyn fmt::Display) {}
 
-    /// Hears why a step failed, for the log.
+    /// Notified why a step failed, for the log.
     fn failed(&self, step: &dyn fmt::Debug, error: &PortError);
 
-    /// Waits: a first time times two to the power of `doublings`, with jitter.
+    /// Waits: a base time multiplied by two to the power of `doublings`, with jitter.
     async fn pause(&self, doublings: u32);
 }
