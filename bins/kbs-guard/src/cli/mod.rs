@@ -60,7 +60,7 @@ pub struct Args {
     /// generation); `/metrics` on the public port is the Trustee's
     #[arg(long, env = "KBS_GUARD_METRICS")]
     pub metrics_addr: Option<SocketAddr>,
-    /// Most new sessions per second, in total
+    /// Maximum new sessions per second, in total
     #[arg(long, env = "KBS_GUARD_AUTH_RATE", default_value = "100")]
     pub auth_rate: NonZeroU32,
     /// Which registers a boot must match, with `--kubernetes`. Without it, only the Trustee's policies judge

@@ -138,10 +138,10 @@ pub struct Serve {
     /// Lifetime of the JWTs of components, in seconds
     #[arg(long, env = "TEC_USER_SECONDS", default_value = "3600")]
     pub user_seconds: u32,
-    /// Most calls served at the same time
+    /// Maximum number of concurrent calls
     #[arg(long, env = "TEC_CONCURRENCY", default_value = "32")]
     pub concurrency: usize,
-    /// Most calls of one service account per minute, which may come in one burst
+    /// Maximum calls per minute of one service account, which may all come at once
     #[arg(long, env = "TEC_CALLS_PER_MINUTE", default_value = "120")]
     pub calls_per_minute: NonZeroU32,
     /// Name of the Secret with the wrapping key
