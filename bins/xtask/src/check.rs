@@ -1,5 +1,5 @@
-//! `cargo xtask check`: what needs no running program. Formatting, lints, documentation,
-//! architecture, WebAssembly, generated files, words, and the supply chain where cargo-deny is installed.
+//! `cargo xtask check`: everything that needs no running program. Formatting, lints, documentation,
+//! architecture, WebAssembly, generated files, words, and the supply chain if cargo-deny is installed.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,11 +10,11 @@ use crate::cargo::cargo;
 use crate::tools::targets;
 use crate::{arch, codegen, process, programs, term, words};
 
-/// Libraries whose smallest feature set must build by itself. That of tec-core and tec-tpm does for
-/// [WebAssembly](webassembly).
+/// Libraries whose smallest feature set must build by itself. For tec-core and tec-tpm,
+/// [WebAssembly](webassembly) covers this.
 const SMALLEST: [&str; 2] = ["tec-trustee", "tec-k8s"];
 
-/// Runs all checks and stops at the first that fails.
+/// Runs all checks and stops at the first failure.
 pub(crate) fn run(root: &Path) -> Result<()> {
     term::step("check: formatting");
     process::run(cargo(root).args(["fmt", "--all", "--check"])).context("run `cargo fmt --all`")?;
@@ -22,7 +22,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     arch::run(root)?;
     term::step("check: lints, all features");
     clippy(root, &[&programs::ALL[..], &["--all-targets"]].concat())?;
-    // Tests that only run by their name are none of all targets.
+    // Tests that run only by name are not part of all targets.
     clippy(root, &[&programs::ALL[..], &["--test", "opensearch"]].concat())?;
     term::step("check: lints, what ships");
     clippy(root, &[])?;
@@ -40,8 +40,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     deny(root)
 }
 
-/// Verification needs no operating system: tec-tpm with default features builds where there is
-/// none.
+/// Verification needs no operating system: tec-tpm with default features builds for targets without one.
 fn webassembly(root: &Path) -> Result<()> {
     let target = targets::WEBASSEMBLY;
     targets::ensure(root, &[target])?;
@@ -55,8 +54,8 @@ fn clippy(root: &Path, which: &[&str]) -> Result<()> {
     process::run(command.args(["--", "--deny", "warnings"]))
 }
 
-/// cargo-deny takes minutes to compile and an advisory database from the network, so it is not
-/// among the tools; bans, sources and the allow-list of cryptography are checked by `arch`.
+/// cargo-deny takes minutes to compile and needs an advisory database from the network, so it is not one of
+/// the tools; `arch` checks bans, sources and the allow-list of cryptography.
 fn deny(root: &Path) -> Result<()> {
     term::step("check: cargo-deny");
     if process::which("cargo-deny").is_none() {
