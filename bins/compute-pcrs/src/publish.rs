@@ -20,7 +20,7 @@ use crate::cli::PublishArgs;
 const LONGEST: u64 = 1 << 20;
 
 pub(crate) fn run(args: &PublishArgs) -> anyhow::Result<u8> {
-    // Fails only when a provider is installed already, which is as good.
+    // Fails only if a provider is already installed, which is just as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let expected = read(&args.from).with_context(|| format!("read {}", args.from.display()))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -106,7 +106,7 @@ impl Admin {
     /// `tec` on the cluster, as the admin of the cluster that this desk made.
     ///
     /// # Errors
-    /// It fails; the error has what it said.
+    /// It fails; the error contains its output.
     pub fn kube(&self, arguments: &[&str]) -> anyhow::Result<()> {
         let mut tec = Command::new(&self.program);
         tec.args(["--kubeconfig", &self.path("admin.conf")]).args(arguments);

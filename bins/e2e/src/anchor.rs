@@ -165,7 +165,7 @@ impl Anchor {
     /// Base URLs of registration, attestation-key registration and key broker.
     ///
     /// # Errors
-    /// The server wrote none.
+    /// The server has written none.
     pub fn urls(&self) -> anyhow::Result<[BaseUrl; 3]> {
         let endpoints = read_endpoints(&self.state_dir)?;
         let url = |value: &Value| -> anyhow::Result<BaseUrl> {
@@ -181,7 +181,7 @@ impl Anchor {
     /// The CA that nodes pin.
     ///
     /// # Errors
-    /// The server wrote none.
+    /// The server has written none.
     pub fn ca(&self) -> anyhow::Result<String> {
         let endpoints = read_endpoints(&self.state_dir)?;
         Ok(endpoints["ca"].as_str().context("no CA in endpoints.json")?.to_owned())
@@ -190,7 +190,7 @@ impl Anchor {
     /// The key broker as a node is told of it.
     ///
     /// # Errors
-    /// The server wrote none.
+    /// The server has written none.
     pub fn kbs(&self) -> anyhow::Result<Endpoint> {
         let [_, _, kbs] = self.urls()?;
         Ok(Endpoint::new(kbs, self.ca()?))

@@ -35,7 +35,7 @@ pub struct Refusal {
 /// A node.
 #[derive(Debug)]
 pub struct Machine {
-    /// For the story.
+    /// Name in the story.
     pub name: String,
     /// What it boots.
     pub chain: BootChain,

@@ -20,7 +20,7 @@ pub fn directory() -> PathBuf {
 /// What `helm template` makes of a chart in a namespace, with further arguments.
 ///
 /// # Errors
-/// Helm is missing (`cargo xtask tools`), or refuses; the error has what it said.
+/// Helm is missing (`cargo xtask tools`) or refuses; the error contains its output.
 pub fn helm(chart: &str, namespace: &str, more: &[&str]) -> anyhow::Result<Vec<Value>> {
     let mut command = Command::new(tool("bin/helm")?);
     command
@@ -34,7 +34,7 @@ pub fn helm(chart: &str, namespace: &str, more: &[&str]) -> anyhow::Result<Vec<V
 /// What Helm says when it does something to a cluster.
 ///
 /// # Errors
-/// Helm is missing, or refuses; the error has what it said.
+/// Helm is missing or refuses; the error contains its output.
 pub fn helm_at(kubeconfig: &Path, arguments: &[&str]) -> anyhow::Result<String> {
     let mut command = Command::new(tool("bin/helm")?);
     command.args(arguments).arg("--kubeconfig").arg(kubeconfig);

@@ -98,7 +98,7 @@ impl Transcript {
 /// Waits until `ready` is true.
 ///
 /// # Errors
-/// It was not in time; `what` says what was waited for.
+/// The deadline passes; `what` describes the condition.
 pub fn wait_for(
     what: &str,
     limit: Duration,

@@ -8,7 +8,7 @@ use crate::cargo::Metadata;
 use crate::tools::Tools;
 use crate::{process, programs, term, tools};
 
-/// Where the report goes, below the target directory.
+/// Location of the report, below the target directory.
 const REPORT: &str = "demo/report.html";
 /// The programs that the scenes use.
 const PROGRAMS: [&str; 3] = ["demo", "tec", "node-agent"];

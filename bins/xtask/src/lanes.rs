@@ -6,7 +6,7 @@ use std::thread;
 
 use anyhow::{Result, anyhow};
 
-/// Does the work for each item, in order, and returns the results in the order of the items.
+/// Does the work for each item, starting with the first, and returns the results in the order of completion.
 ///
 /// # Errors
 /// A thread panicked.

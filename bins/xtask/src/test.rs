@@ -15,7 +15,7 @@ use crate::{
     room, services, suites, term, tools, vm,
 };
 
-/// Where tests look for recorded boots, from the root of the repository.
+/// Where tests look for recorded boots, relative to the root of the repository.
 const FIXTURES: &str = "../shared/fixtures";
 
 #[derive(Debug, clap::Args)]

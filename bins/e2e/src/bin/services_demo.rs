@@ -18,7 +18,7 @@ struct Args {
 
 fn main() -> anyhow::Result<()> {
     let Args { kills, only } = Args::parse();
-    // Another provider that somebody installed before is as good.
+    // A provider installed by other code is just as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
     match kills {
         Some(times) => kills::play(times, &only, &mut io::stdout()),

@@ -125,7 +125,7 @@ impl Broker {
         let router = Router::new().fallback(serve).with_state(Arc::clone(&shared));
         let mut server = JoinSet::new();
         server.spawn(async {
-            // It only ends with the value that holds it.
+            // It ends only with the value that holds it.
             let _ = axum::serve(listener, router).await;
         });
         Ok(Self { url, key, shared, _server: server })

@@ -239,7 +239,7 @@ impl ControlPlane {
         }
     }
 
-    /// A client that may do anything.
+    /// A client with all permissions.
     ///
     /// # Errors
     /// The certificates are not usable.
@@ -252,7 +252,7 @@ impl ControlPlane {
     /// # Errors
     /// The certificates are not usable.
     pub fn client(&self, token: &str) -> anyhow::Result<Client> {
-        // Another provider that somebody installed before is as good.
+        // A provider installed by other code is just as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut config = Config::new(self.url().parse()?);
         let ca = pem_body(&self.pki.ca)?;
@@ -298,7 +298,7 @@ impl ControlPlane {
         Ok(path)
     }
 
-    /// A configuration file that may do anything.
+    /// A kubeconfig with all permissions.
     ///
     /// # Errors
     /// It cannot be written.

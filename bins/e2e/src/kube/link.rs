@@ -166,7 +166,7 @@ impl Link {
         let router = Router::new().fallback(forward).with_state(Arc::clone(&shared));
         let mut server = JoinSet::new();
         server.spawn(async {
-            // It only ends with the value that holds it.
+            // It ends only with the value that holds it.
             let _ = axum::serve(listener, router).await;
         });
         Ok(Self { url, shared, _server: server })

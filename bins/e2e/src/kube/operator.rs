@@ -248,7 +248,7 @@ impl Bench {
         self.plane.client(&self.token)
     }
 
-    /// A client that may do anything.
+    /// A client with all permissions.
     ///
     /// # Errors
     /// There is none.
@@ -328,7 +328,7 @@ pub fn plain_cluster(name: &str) -> TrustedExecutionCluster {
 /// Waits until `holds` is true, for a minute at most.
 ///
 /// # Errors
-/// It is not in time; `what` says what was waited for.
+/// The deadline passes; `what` describes the condition.
 pub async fn eventually(
     what: &str,
     holds: impl AsyncFnMut() -> anyhow::Result<bool>,
@@ -339,7 +339,7 @@ pub async fn eventually(
 /// Waits until `holds` is true.
 ///
 /// # Errors
-/// It is not in time; `what` says what was waited for.
+/// The deadline passes; `what` describes the condition.
 pub async fn within(
     limit: Duration,
     what: &str,

@@ -32,7 +32,7 @@ impl Server {
     /// Role that its package gives it.
     ///
     /// # Errors
-    /// It is not built, or does not become ready; the error has its log.
+    /// It is not built, or does not become ready; the error contains its log.
     pub async fn start(
         plane: &ControlPlane,
         component: Component,
@@ -46,7 +46,7 @@ impl Server {
     /// The same with another configuration file for the API server.
     ///
     /// # Errors
-    /// It is not built, or does not become ready; the error has its log.
+    /// It is not built, or does not become ready; the error contains its log.
     pub async fn start_with(
         plane: &ControlPlane,
         component: Component,
@@ -108,7 +108,7 @@ impl Server {
         Ok(told.next().map(|fields| text(&fields, "address")).unwrap_or_default())
     }
 
-    /// What it printed so far.
+    /// Its output so far.
     ///
     /// # Errors
     /// The log cannot be read.

@@ -103,10 +103,10 @@ impl Charts {
         self.node.command(program)
     }
 
-    /// kubectl, for whichever namespace it is told.
+    /// Runs kubectl, in the namespace given in its arguments.
     ///
     /// # Errors
-    /// It fails; the error has what it said.
+    /// It fails; the error contains its output.
     pub fn everywhere(&self, arguments: &[&str]) -> anyhow::Result<String> {
         self.node.kubectl(arguments)
     }
@@ -114,7 +114,7 @@ impl Charts {
     /// kubectl in the namespace of the operator.
     ///
     /// # Errors
-    /// It fails; the error has what it said.
+    /// It fails; the error contains its output.
     pub fn kubectl(&self, arguments: &[&str]) -> anyhow::Result<String> {
         let namespace = ["--namespace", NAMESPACE];
         self.node.kubectl(&[&namespace[..], arguments].concat())
@@ -258,7 +258,7 @@ impl Charts {
     /// Waits until all pods of a Deployment are ready.
     ///
     /// # Errors
-    /// They are not in time; the error shows pods and Events.
+    /// The deadline passes; the error shows pods and Events.
     pub fn available(&self, name: &str) -> anyhow::Result<()> {
         let deployment = format!("deployment/{name}");
         until(name, AVAILABLE, || self.kubectl(&["get", &deployment]).is_ok())?;

@@ -136,7 +136,7 @@ impl Node {
     /// What kubectl prints.
     ///
     /// # Errors
-    /// It fails; the error has what it said.
+    /// It fails; the error contains its output.
     pub fn kubectl(&self, arguments: &[&str]) -> anyhow::Result<String> {
         output(self.command(self.program("kubectl")).args(arguments))
     }

@@ -92,10 +92,10 @@ impl Platform {
         self.apply(PLATFORM, &file)
     }
 
-    /// kubectl, for whichever namespace it is told.
+    /// Runs kubectl, in the namespace given in its arguments.
     ///
     /// # Errors
-    /// It fails; the error has what it said.
+    /// It fails; the error contains its output.
     pub fn kubectl(&self, arguments: &[&str]) -> anyhow::Result<String> {
         self.node.kubectl(arguments)
     }
@@ -122,7 +122,7 @@ impl Platform {
     /// Waits until all pods of a StatefulSet or Deployment are ready.
     ///
     /// # Errors
-    /// They are not in time; the error shows pods and Events.
+    /// The deadline passes; the error shows pods and Events.
     pub fn ready(&self, namespace: &str, object: &str, limit: Duration) -> anyhow::Result<()> {
         let limit = format!("--timeout={}s", limit.as_secs());
         let status = ["--namespace", namespace, "rollout", "status", object, &limit];

@@ -30,7 +30,7 @@ pub struct Stage {
     logs: Arc<Transcript>,
     anchor: Anchor,
     runtime: tokio::runtime::Runtime,
-    /// What is told.
+    /// The story.
     pub story: Story,
     current: Option<Approved>,
     one: Option<Node>,
@@ -77,7 +77,7 @@ impl Stage {
     /// Plays all scenes and writes the report.
     ///
     /// # Errors
-    /// The first thing that did not go as it must.
+    /// The first step with an unexpected outcome.
     pub fn play(&mut self) -> anyhow::Result<()> {
         self.approve_an_image()?;
         self.first_boot()?;

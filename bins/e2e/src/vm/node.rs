@@ -22,7 +22,7 @@ pub(super) const SUITE: &str = "trixie";
 /// A virtual node.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// For the story.
+    /// Name in the story.
     pub name: String,
     directory: PathBuf,
     firmware: PathBuf,

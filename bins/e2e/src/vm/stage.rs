@@ -34,7 +34,7 @@ pub struct Stage {
     pub(super) logs: Arc<Transcript>,
     pub(super) anchor: Anchor,
     pub(super) initial: InitialSystem,
-    /// What is told.
+    /// The story.
     pub story: Story,
     initial_file: PathBuf,
     pub(super) merge: PathBuf,
@@ -84,7 +84,7 @@ impl Stage {
     /// Plays scenes.
     ///
     /// # Errors
-    /// The first thing that did not go as it must.
+    /// The first step with an unexpected outcome.
     pub fn play(&mut self, scenes: &[Scene]) -> anyhow::Result<()> {
         for scene in scenes {
             match scene {

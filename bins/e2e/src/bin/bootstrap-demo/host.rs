@@ -275,7 +275,7 @@ fn executable(path: &Path) -> anyhow::Result<()> {
 }
 
 fn connect(namespace: &str, number: u8, address: &str) -> anyhow::Result<()> {
-    // What a run that was killed left behind.
+    // Left behind by a run that was killed.
     let left = run("ip", &["netns", "pids", namespace]).unwrap_or_default();
     for pid in String::from_utf8_lossy(&left).split_whitespace() {
         let _ = run("kill", &["-9", pid]);

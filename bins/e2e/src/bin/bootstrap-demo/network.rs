@@ -49,7 +49,7 @@ pub(crate) struct Network {
 impl Network {
     pub(crate) fn create() -> anyhow::Result<Self> {
         let only = only_run()?;
-        // What a run that was killed left behind.
+        // Left behind by a run that was killed.
         let _ = ip(&format!("link del {BRIDGE}"));
         ip(&format!("link add {BRIDGE} type bridge"))?;
         let network = Self { _only: only };
