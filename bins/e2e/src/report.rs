@@ -1,4 +1,4 @@
-//! The report: one HTML file that needs nothing else.
+//! The report: one self-contained HTML file.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -26,7 +26,7 @@ svg { width: 100%; height: auto; font: 11px system-ui, sans-serif }
 /// Writes the report.
 ///
 /// # Errors
-/// The server's state cannot be read, or the file not be written.
+/// The server's state cannot be read, or the file cannot be written.
 pub fn write(path: &Path, story: &Story, anchor: &Anchor) -> anyhow::Result<()> {
     let images = anchor.tec(&["image", "list"])?;
     let mut html = String::from("<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\">");
@@ -80,7 +80,7 @@ fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or(text)
 }
 
-/// Steps as bars over time, one row a scene.
+/// Steps as bars over time, one row per scene.
 fn timeline(story: &Story) -> String {
     let total = story.elapsed().as_secs_f64().max(0.001);
     let x = |at: Duration| 290.0 + at.as_secs_f64() / total * 690.0;
@@ -142,7 +142,7 @@ fn refusals(story: &Story) -> String {
     html + "</table>"
 }
 
-/// What the audit log says of each key that left: whose, and what its machine had booted.
+/// The audit log entries of released keys: to which machine, and what it had booted.
 fn releases(entries: &Value) -> String {
     let mut html = String::from(
         "<h2>Keys that were released, and to which boots</h2><table><tr><th>At<th>Machine<th>What",

@@ -8,10 +8,11 @@ use tec_e2e::services::{demo, kills};
 
 #[derive(Debug, Parser)]
 struct Args {
-    /// Kill each pod so often while components publish and read, and print a table, instead of the demo
+    /// Kill each pod this many times while components publish and read, and print a table, instead of running
+    /// the demo
     #[arg(long)]
     kills: Option<u32>,
-    /// Kill only what begins with this name
+    /// Only kill pods whose names start with this
     #[arg(long, requires = "kills", default_value = "")]
     only: String,
 }
