@@ -40,7 +40,7 @@ impl Prometheus {
         self.0.push(round);
     }
 
-    /// Whether the expression of the alert of this name is true at this time.
+    /// Whether the expression of the alert with this name is true at this time.
     pub fn fires(&self, name: &str, now: i64) -> bool {
         let mut named = Alert::ALL.iter().filter(|alert| alert.name == name);
         named.any(|alert| alert.any_of.iter().any(|condition| self.holds(condition, now)))

@@ -166,7 +166,7 @@ pub fn program(name: &str) -> anyhow::Result<PathBuf> {
 }
 
 /// The same as a static program, for images.
-///
+/// Same, as a static program, for images.
 /// # Errors
 /// It is not built.
 pub fn static_program(name: &str) -> anyhow::Result<PathBuf> {
