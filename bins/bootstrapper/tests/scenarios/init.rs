@@ -119,7 +119,7 @@ async fn another_init_is_refused_while_the_first_runs_whose_caller_may_come_back
 async fn bad_requests_leave_the_register_zero_and_the_server_up() {
     let machine = Machine::new("plane-0", "ControlPlane");
     let mut program = machine.start("run").serving();
-    // After a boot nobody could reach the key that opens what it lies on.
+    // After a reboot, the key could not be reached, since it would be on the disk that it opens.
     let own_disk = format!("storage://file?path={}", machine.path("root/run/state/keys").display());
     let cases: [(&str, &str, &[u8], Code); 8] = [
         (
