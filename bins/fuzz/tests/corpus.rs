@@ -40,7 +40,7 @@ fn target(name: &str) -> Target {
     *found.unwrap_or_else(|| panic!("no target {name}"))
 }
 
-/// Prints the input when the target panics: what to give to it to see the same again.
+/// Prints the input when the target panics, so that the failure can be reproduced.
 struct Witness<'a>(&'a str, &'a [u8]);
 
 impl Drop for Witness<'_> {
