@@ -194,7 +194,7 @@ impl Reply {
     }
 }
 
-/// How often a key was released.
+/// Number of keys released.
 pub(crate) fn released(registry: &MemoryRegistry) -> usize {
     let events = registry.events();
     let released = events.iter().filter(|event| event.action == AuditAction::KeyReleased);

@@ -178,7 +178,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     [seeds, hostile::seeds()].concat()
 }
 
-/// Moves the second section 512 bytes back, which leaves a gap before it.
+/// Moves the second section to an offset 512 bytes higher, which leaves a gap before it.
 fn with_gap() -> Vec<u8> {
     let mut file = PeBuilder::new().section(".text", "code").section(".data", "data").build();
     let optional = u32_at(&file, 0x3c) + 24;
