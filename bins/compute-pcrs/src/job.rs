@@ -1,4 +1,4 @@
-//! The Job: from an image to a file with its measurements.
+//! The Job's first step: from an image to a file with its measurements.
 
 use std::fs;
 use std::path::Path;
@@ -85,8 +85,8 @@ fn coded(error: RegistryError) -> CodedError {
     CodedError::caused(error.code(), "read the image", error)
 }
 
-/// What booting the image measures, whatever the variables of the machine are but for shim's lists;
-/// Secure Boot is on, as with the existing program (upstream compute-pcrs as a Job).
+/// What booting the image measures, whatever the variables of the machine, except for shim's lists. Secure
+/// Boot is on, as with the existing program (upstream compute-pcrs as a Job).
 fn predict(image: &OpenImage, args: &JobArgs) -> anyhow::Result<ExpectedPcrs> {
     let mut platform = PlatformState::with_unknown_variables(SecureBoot::On);
     if let Some(folder) = &args.mok_variables {

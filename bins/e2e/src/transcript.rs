@@ -5,9 +5,9 @@
 //!   $ command <<EOF     a text up to its end
 //!   what it prints      compared; `...` stands for any text, on a line of its own for any lines
 //! ```
-//! Only blocks that are marked `console` are run. White space counts as one space, since tables are as
-//! wide as what stands in them. A command without output on the page may print anything. All commands
-//! of a page have one shell.
+//! Only blocks marked `console` are run. Any white space counts as one space, since the width of tables
+//! depends on their content. A command without output on the page may print anything. All commands of a page
+//! run in one shell.
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -12,7 +12,7 @@
 //! examples/seed.rs ───► corpus/<target>/*         every seed is made by the builders of the crates
 //!                  └──► corpus/README.md          the hostile seeds, each with its typed error
 //! ```
-//! Hostile seeds are files that a parser must refuse, each with the error that the list says.
+//! Hostile seeds are files that a parser must refuse, each with the error in the list.
 //!
 //! A target panics when its property does not hold, which is how libFuzzer detects it.
 #![expect(

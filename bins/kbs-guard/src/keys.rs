@@ -4,8 +4,8 @@
 //! <machine id>.pub ─ read ─► wanted ─┐
 //! store ─────────── list ─► present ─┴─ bind what is new, remove what is gone
 //! ```
-//! The directories are the truth: a machine whose file goes loses its key in the store, one whose
-//! file comes back is bound again.
+//! The directories are authoritative: a machine whose file is removed loses its key in the store, and one
+//! whose file returns is bound again.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -6,8 +6,8 @@
 //! ```text
 //! intent on the disk ─► escrow at the server ─► key slot ─► tried ─► token ─► older slots removed
 //! ```
-//! Each arrow may be a power cut: a slot is there only after its key was escrowed, and what an
-//! unfinished try left goes at the next one.
+//! Power may fail at each arrow: a slot exists only after its key was escrowed, and the next try removes what
+//! an unfinished one left.
 
 use std::path::PathBuf;
 use std::sync::Arc;

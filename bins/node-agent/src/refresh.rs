@@ -4,9 +4,8 @@
 //! pin ─ GET authorities, over TLS of a CA that the pin trusts ─► bundle ─ the server is trusted by
 //!   the bundle alone, and releases the key ─► token rewritten as by `rebind` ─► every disk ─► report
 //! ```
-//! A server's answer changes what is trusted for that server and for no other. The report comes last,
-//! and only after every disk was refreshed: once every machine reported the next CA, the old one stops
-//! signing.
+//! A server's answer changes only what is trusted for that server. The report comes last, after every disk
+//! has been refreshed: once every machine has reported the next CA, the old one stops signing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -7,7 +7,7 @@
 //!                                                   ├─ 400, 422 ─► again with {public_key, uuid}
 //!                                                   └─ 429, 5xx, no answer ─ back-off ─► again
 //! ```
-//! The short body is all that the existing operator's server knows.
+//! The existing operator's server supports only the short body.
 
 mod answer;
 mod http;

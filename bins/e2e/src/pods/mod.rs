@@ -6,8 +6,8 @@
 //!                       ├─ kube-proxy (nftables)                Services, node ports
 //!                       └─ bridge cni0                          10.244.0.0/24
 //! ```
-//! *What it is*: the programs that a node of a cluster runs, in a network namespace of their own: no
-//! traffic, route or rule of theirs touches the network of the machine. One at a time; it goes on until
+//! *What it is*: the programs that a cluster node runs, in their own network namespace: none of their
+//! traffic, routes or rules touches the machine's network. There is one at a time; it keeps running until
 //! [`Node::down`], so that people can work with it.
 //!
 //! *What it is not*: reachable from the outside, or durable: a new one starts empty.

@@ -4,8 +4,8 @@
 //!   containerd ─► its two images ──────────────┐
 //!   etcd ─► certificates ─► API server listens ─┴─► kubelet ─► controllers ─► Ready, names of Services
 //! ```
-//! A machine has few processors for so many programs: nothing here asks in a hurry, and nothing starts a
-//! program to ask.
+//! A machine has few processors for so many programs: nothing here polls quickly, and nothing starts a
+//! program just to poll.
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};

@@ -5,7 +5,7 @@
 //!                                                    TpmClocks, AttestationRecords, Secrets,
 //!                                                    RecoveryKeys
 //! ```
-//! It keeps nothing. Replicas with the same session key continue each other's sessions.
+//! It is stateless. Replicas with the same session key can continue each other's sessions.
 
 use std::process::ExitCode;
 use std::sync::Arc;

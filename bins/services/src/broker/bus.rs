@@ -7,8 +7,8 @@
 //!   old ──── publish ─────────────┬─ drain ─┐ closed
 //!   new       connect, subscribe ─┴─ publish ──────────
 //! ```
-//! Both have each subscription in one queue group of its own, so a message that comes while both are
-//! there is delivered by one of them.
+//! Both connections put each subscription into a queue group of its own, so a message that arrives while both
+//! exist is delivered by only one of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 //!   publish ── id, message ──► stream EVENTS ── answer: stored          again under the same id: stored once
 //!   subscribe ── "from number n on" ──► a consumer ── n, n+1, …         after a gap or silence: another one
 //! ```
-//! *What it is not*: a work queue. Each subscription reads every event from the moment on when it began.
+//! *What it is not*: a work queue. Each subscription reads every event from the moment it started.
 
 use std::sync::Arc;
 use std::time::Duration;

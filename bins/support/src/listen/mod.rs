@@ -5,8 +5,8 @@
 //!              ▲                              deadline      deadlines        bodies: deadlines
 //!              └── a connection that must make room ends
 //! ```
-//! *What it is*: the bounds on what clients that proved nothing may hold. *What it is not*: a limit
-//! on the rate of requests, see [`limit`](crate::limit).
+//! *What it is*: the limits on what unauthenticated clients can hold. *What it is not*: a limit on the rate
+//! of requests, see [`limit`](crate::limit).
 
 pub mod activity;
 #[cfg(feature = "server")]

@@ -8,8 +8,8 @@
 //!     ├─ tec-n2 198.51.100.2  the same programs; bootstrapper: ticket ─► kubeadm join, a worker
 //!     └─ tec-n3 198.51.100.3  another worker, which is removed and comes back as a new machine
 //! ```
-//! What stands in for something else: swtpm for the TPM, a file for the state disk (this machine maps
-//! no devices), and a script for systemd.
+//! Substitutes: swtpm for the TPM, a file for the state disk (this machine maps no devices), and a script for
+//! systemd.
 
 mod certificates;
 mod cluster;

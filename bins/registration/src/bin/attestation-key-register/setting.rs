@@ -65,8 +65,8 @@ impl Files {
     /// Reads what the cluster's policy needs. Files are used by the policy EndorsementKey only.
     ///
     /// # Security
-    /// Where the object names CA certificates, nothing is made without them. Where it names none, those
-    /// of the flag count: the pod may be from before the object changed.
+    /// If the object names CA certificates, nothing is composed without them. If it names none, those of the
+    /// flag are used: the pod may predate the change of the object.
     pub(crate) fn read(
         &self,
         cluster: Option<&Arc<TrustedExecutionCluster>>,

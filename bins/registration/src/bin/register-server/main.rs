@@ -5,7 +5,7 @@
 //!   mounted CAs, token ──────────┴─► RegisterService, or the reason why there is none
 //!   GET /ignition-clevis-pin-trustee ─► that service ─► one Machine object
 //! ```
-//! It keeps nothing, so that any number of replicas may run.
+//! It is stateless, so any number of replicas can run.
 
 mod cli;
 mod compose;

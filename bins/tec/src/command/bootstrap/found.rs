@@ -4,7 +4,7 @@
 //!   definitions, namespace ─► accounts, operator ─► CA ─► certificates ─► token ─► cluster object
 //!   ─► images ─► the config for the installer
 //! ```
-//! What is there stays as it is, so it may be done again; certificates that near their end are renewed.
+//! Existing objects are left unchanged, so it can be repeated; certificates that expire soon are renewed.
 
 mod certificate;
 mod operator;
