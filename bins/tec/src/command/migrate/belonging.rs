@@ -24,7 +24,7 @@ const CA: [&str; 2] = ["ca.key", "ca.pem"];
 /// What the target keeps, even if the source differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Stay {
-    /// The target's pinned registers, and its policy on who may register.
+    /// The target's pinned registers, and its policy on admitting nodes.
     Policy,
     /// The target's CA and certificates: nodes trust them already, or learn of them in another way.
     Ca,
