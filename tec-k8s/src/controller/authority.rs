@@ -227,8 +227,8 @@ fn asked(cluster: &TrustedExecutionCluster) -> Asked {
     Asked { replace: named(REPLACE_CA), dangerous_without_reports: named(DANGEROUS_REPLACE_CA) }
 }
 
-/// What each machine with a disk reported. One that is not claimed has no disk yet, and is gone before
-/// the CA that it was told signs no more.
+/// What each machine with a disk reported. An unclaimed machine has no disk yet, and is gone before the CA
+/// that it was given stops signing.
 async fn pinned(ctx: &Context, next: &Sha256Digest) -> Result<Vec<Pinned>, PortError> {
     let mut machines = ctx.caches.machines.all();
     machines.retain(|machine| {

@@ -1,4 +1,4 @@
-//! Members of a cluster, as the join service keeps them (with feature `rpc`).
+//! Members of a cluster, as kept by the join service (with feature `rpc`).
 //!
 //! ```text
 //!  claim of an attested node ─► ConfigMap tec-members, one compare and swap over all claims, and the
