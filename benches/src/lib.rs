@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! synthetic: seeded programs, logs, variables and fleets of any size ─┐
-//! debian: real boots, where they are ─────────────────────────────────┤
+//! debian: real boots, if available ───────────────────────────────────┤
 //!                                                                     ▼
 //! Suite ─┬─ compare, ratio: rounds ours, baseline, ours, … ─► medians of pairs ─┐
 //!        ├─ compare: criterion over the same closures ─► its own pages          │

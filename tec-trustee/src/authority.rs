@@ -3,7 +3,7 @@
 //! ```text
 //! GET authorities ─► the CA certificates that nodes should trust for this server
 //!                    (over TLS that the pinned CA vouches for; the node rewrites its pin)
-//! PUT authorities ─► after an attestation: the CAs that the node's disk trusts by now
+//! PUT authorities ─► after an attestation: the CAs that the node's disk now trusts
 //! ```
 //! Trustee has no such paths; the guard answers them itself. A node of another implementation neither asks
 //! nor reports, and so delays a replacement of the CA ([`tec_core::rollover`]).

@@ -3,7 +3,7 @@
 //! ```text
 //!   tec_k8s::controller::Operator ◄─ Parts
 //!       trust:  FedTrust ──────── desired state ─► Trustees: admin API, or files in their pods
-//!       labels: RegistryLabels ── values that a label of an image has
+//!       labels: RegistryLabels ── values in an image's label
 //!       maker:  Maker ─────────── what the cluster's own Trustee starts with
 //! ```
 //!

@@ -4,7 +4,7 @@
 //! read and written without loss. Additions are optional: fields that existing objects do not have, printer
 //! columns, short names, and the category `trusted-execution`.
 //!
-//! # Who says what
+//! # Where facts are recorded
 //! The binding of an attestation key is a fact in the *machine's* status: one object, one field, so that the
 //! API server's own compare-and-swap decides between two keys. The condition `Approved` of the key is only
 //! for people. A revocation time is in the spec of the revoked object, and final.

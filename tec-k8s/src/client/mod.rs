@@ -1,13 +1,13 @@
 //! The registries and the secret store of [`tec_core::port`] over a Kubernetes API server.
 //!
 //! ```text
-//!   port                  object                     what makes it hold among many writers
+//!   port                  object                     what protects it from concurrent writers
 //!   MachineRegistry       Machine machine-<id>       the object's name
-//!   AkRegistry::submit    AttestationKey ak-<hash>   the object's name is made from the key
+//!   AkRegistry::submit    AttestationKey ak-<hash>   the object's name is derived from the key
 //!   AkRegistry::bind      status of the Machine      compare and swap of the resource version
 //!   ImageRegistry         ApprovedImage              the object's name
 //!   SecretStore           Secret <id>, entry `root`  created, immutable, never overwritten
-//!                         RecoveryKey recovery-<id>-<n>  the same; of recovery keys
+//!                         RecoveryKey recovery-<id>-<n>  the same, for recovery keys
 //!   AuditSink             Event                      -
 //!   AttemptLog            AttestationRecord attempts-<id>  compare and swap; see [`AttemptRecords`]
 //!   ClockLog              TpmClock clock-<hash>     compare and swap of the resource version

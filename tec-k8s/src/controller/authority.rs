@@ -4,7 +4,7 @@
 //!   Secret trust-anchor-ca   tls.crt, tls.key     the CA that signs
 //!                            next.crt, next.key   the CA that will, while it is replaced
 //!                            previous.crt         the CA that did, until it is withdrawn
-//!                            ca.crt               all of these: what servers hand out to nodes
+//!                            ca.crt               all of these: what servers give to nodes
 //! ```
 //! Each step is one compare-and-swap of this Secret, so a crash leaves the state before or after it.
 //! [`tec_core::rollover`] decides the steps.

@@ -1,7 +1,7 @@
 //! What the operator does, as one future that a program drives.
 //!
 //! ```text
-//!   watches ─► caches ─► queue ─► cluster   Deployments, Services, … as `render` says
+//!   watches ─► caches ─► queue ─► cluster   Deployments, Services, … from `render`
 //!                          │      machine   disk key, once; facts for the Trustees
 //!                          │      key       decision, binding, Secret of the key
 //!                          │      image     measurements: label, or a Job

@@ -3,7 +3,7 @@
 //! ```text
 //!   watch of clusters ──────► ClusterView ─► which config nodes get, who may register
 //!   watch of machines, keys ► Intake ──────► which machine waits, which key is known
-//!                               └── what it does not know yet is asked for, by name
+//!                               └── unknown objects are requested by name
 //!   watch of images ────────► WatchedImages ► which boots a key broker admits
 //! ```
 //! *What it is*: knowledge that may be a few moments old. Registration does not depend on its being fresh:

@@ -8,7 +8,7 @@
 //!
 //! ```text
 //!   BringUp ─effects─► BringUpShell ─► Vault (socket beside it), ApiServer (Secret), Disk (file)
-//!   Setup ───effects─► SetupShell ──► Vault, ApiServer (certificate for everybody)
+//!   Setup ───effects─► SetupShell ──► Vault, ApiServer (certificate for everyone)
 //!   gRPC ─► Bootstrap ─► Vault: login in the caller's name, certificate, signature, password
 //! ```
 

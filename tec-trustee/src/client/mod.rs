@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! for each server: POST auth ─► Attester ─► POST attest ─► GET resource ─► open the JWE
-//!                    ▲── once more, when the session is not accepted any longer ──┘
+//!                    ▲── once more, if the session is no longer accepted ─────────┘
 //! ```
 //! [`RcarClient::token`] stops after `attest`, to show what a server found.
 //!

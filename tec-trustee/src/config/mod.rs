@@ -1,8 +1,8 @@
 //! Configuration of a KBS: patched, compared, and checked (Trustee, KBS configuration).
 //!
 //! ```text
-//! text ─ Generation::patch(intent) ─► text that says what is intended, and nothing insecure
-//! text ─ lint(generation, facts) ───► findings, each with what to do
+//! text ─ Generation::patch(intent) ─► text that expresses the intent, with nothing insecure
+//! text ─ lint(generation, facts) ───► findings, each with a fix
 //! text, text ─ changes ─────────────► a diff for people
 //! ```
 //! A patch touches only what it must: unknown keys, comments and layout stay. Only `[admin]` is rewritten as

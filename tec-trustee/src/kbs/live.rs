@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! admit ─── the registries ─► flow::admit ─► AttemptLog, AuditSink
-//! policies ◄── reference values of that very look
+//! policies ◄── reference values from that same look
 //! release ─ the same registries again ─► flow::release ─► audit line, then the key
 //! ```
 

@@ -5,10 +5,10 @@
 //! reference values with reserved names:
 //!
 //! ```text
-//! tec-index-epoch   random; written when everything is begun anew, and then never: it is gone
-//!                   when the Trustee lost its state
+//! tec-index-epoch   random; written at each fresh start, and never again: it is gone
+//!                   if the Trustee lost its state
 //! tec-index         head: the epoch, a stamp, side and number of chunks, the latest notes
-//! tec-index-a-<n>   chunks of notes; the other side, b, while the index is written anew
+//! tec-index-a-<n>   chunks of notes; the other side, b, while the index is rewritten
 //! ```
 //! It is a log: a later note for an item overrides an earlier one. Items are noted as doubtful before they
 //! are sent, and with their fingerprint once they are there; each time the head gets a new stamp, so a record

@@ -22,10 +22,10 @@
 //! | start | [`Desired::from_intent`], then state all that registries hold, then the first round | |
 //! | a key is approved, revoked | [`Desired::bind_key`], [`Desired::unbind_key`] | O(log n), no I/O |
 //! | a machine has a disk key, is deleted | [`Desired::put_secret`], [`Desired::remove_secret`] | O(log n), no I/O |
-//! | images change | [`Desired::set_pcr`] for each register that counts, also with no values | O(log n), no I/O |
+//! | images change | [`Desired::set_pcr`] for each register that counts, even without values | O(log n), no I/O |
 //! | something changed, or a target is due | [`Fanout::publish_to`], in a task for each target | O(changes); after a restart one request for 128 items |
-//! | the pod of a Trustee is ready | [`Fanout::publish_to`]: whether it kept its state is seen | |
-//! | now and then | [`BrokerPublisher::refresh`] with a part of all items | that part |
+//! | the pod of a Trustee is ready | [`Fanout::publish_to`], which detects whether it kept its state | |
+//! | occasionally | [`BrokerPublisher::refresh`] with a part of all items | that part |
 //!
 //! The mounted form is rendered as a whole for each round, which is why changes are gathered; only the
 //! differences are written.

@@ -1,7 +1,7 @@
 //! The service according to the current content of its files.
 //!
 //! ```text
-//!   join-service.toml, measurements, roots ── another content? ──► generation: endpoint and service
+//!   join-service.toml, measurements, roots ── changed content? ──► generation: endpoint and service
 //!                                                                    │ each connection keeps its own
 //!   new connections ◄────────────────────────────────────────────────┘
 //! ```

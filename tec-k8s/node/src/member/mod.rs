@@ -3,7 +3,7 @@
 //! ```text
 //!  claim of an attested node ─► ConfigMap tec-members, one compare and swap over all claims, and the
 //!                            │  disks of members that were removed
-//!                            └► Machine of its own id, its AttestationKey bound as spec.approval says:
+//!                            └► Machine of its own id, its AttestationKey bound according to spec.approval:
 //!                               what the operator sees
 //!  control plane ─────────────► Lease tec-control-plane-join
 //! ```

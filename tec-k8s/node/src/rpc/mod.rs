@@ -4,7 +4,7 @@
 //!  CLI ── Init ───────────► InitService ──── drive_init ──► ports of tec_core::node
 //!  CLI ── Recover ────────► RecoverService ─ tries the key on the disk, then hands it on
 //!  node, TicketClient ────► JoinService ──── grant ──► keys, certificate, files
-//!        Endorser ────────► Endorsements, where no setting lists the attestation key
+//!        Endorser ────────► Endorsements, if no setting lists the attestation key
 //! ```
 //!
 //! *What it is not*: a transport. Connections arrive already attested, with a [`Caller`] among the extensions

@@ -7,7 +7,7 @@
 //! | registration token | entry `token` of the Secret that it names |
 //! | CA | the Secret [`CA_SECRET`], in the layout that cert-manager's CA issuer reads |
 //! | certificates | the Secrets that it names for each server |
-//! | pinned registers | `status.pinnedPcrs`, as its operator says |
+//! | pinned registers | `status.pinnedPcrs`, as reported by its operator |
 
 use std::collections::BTreeMap;
 

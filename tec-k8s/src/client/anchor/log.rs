@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   trust-audit-<anchor>          the index: how many lines, SHA-256 over all of them, the pages
-//!   trust-audit-<anchor>-<hash>   a page: lines, JSON, as they were; immutable
+//!   trust-audit-<anchor>-<hash>   a page: lines, JSON, unchanged; immutable
 //! ```
 //! Kept logs are never removed with anything else: no object owns them.
 

@@ -1,7 +1,7 @@
 //! A namespace as a trust anchor.
 //!
 //! ```text
-//!   export   seal what gave up ─► list machines, keys, Secrets, images ─► units, in order
+//!   export   seal after giving up ─► list machines, keys, Secrets, images ─► units, in order
 //!   adopt    list what is here ─► merge ─► create what is missing, with owners of this cluster
 //! ```
 //! A pass lists everything once, page by page, and keeps the relevant parts in memory: about one kilobyte for
