@@ -164,7 +164,7 @@ pub struct PublishTarget {
     pub admin_key_secret: String,
 
     /// Name of the Secret whose entry `ca.crt` its certificate is checked against, and whose entry `url` is
-    /// the URL above (default: the public authorities).
+    /// the URL above (default: the public CAs).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub ca_secret: Option<String>,
