@@ -1,4 +1,4 @@
-//! Attested handshakes, both ends proving themselves, against mutual TLS with certificates of a CA.
+//! Attested handshakes, with both ends attesting, against mutual TLS with certificates of a CA.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,12 +20,12 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-/// What both transports can hold: a flight and more.
+/// What both transports can hold: more than one flight.
 const BUFFER: usize = 64 * 1024;
-/// Handshakes at once: more than there are cores, as at a service.
+/// Concurrent handshakes: more than there are cores, as in a real service.
 const AT_ONCE: u64 = 8;
 
-/// The time that so many handshakes take on both cores.
+/// The time that this many handshakes take on both cores.
 fn timed<F>(runtime: &Runtime, times: u64, one: impl Fn() -> F) -> anyhow::Result<Duration>
 where
     F: Future<Output = anyhow::Result<()>> + Send + 'static,
@@ -128,11 +128,11 @@ fn builder(seed: u64) -> tec_tpm::atls::EndpointBuilder {
     Endpoint::builder(mutual::provider(), Arc::new(clock), Arc::new(entropy))
 }
 
-/// What all quotes that were made before are for.
+/// What all precomputed quotes are bound to.
 const FIXED: ([u8; 32], Nonce) = ([7; 32], Nonce::new([7; 32]));
 
-/// A TPM takes longer for a quote than everything else together: it is made before, and what it
-/// should be for comes behind it.
+/// A TPM takes longer for a quote than everything else together: the quote is precomputed, and the value that
+/// it should be bound to is appended.
 #[derive(Debug)]
 struct MadeBefore(Vec<u8>);
 
@@ -154,7 +154,7 @@ impl Issuer for MadeBefore {
     }
 }
 
-/// Judges the quote in full; what it is for is believed.
+/// Judges the quote in full, but trusts the appended binding.
 #[derive(Debug)]
 struct OfBefore(VtpmValidator);
 
@@ -184,7 +184,7 @@ impl Validator for OfBefore {
     }
 }
 
-/// Mutual TLS as it usually is.
+/// Ordinary mutual TLS.
 struct Plain {
     acceptor: TlsAcceptor,
     connector: TlsConnector,

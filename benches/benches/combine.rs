@@ -1,4 +1,4 @@
-//! The values of a fleet while it is updated: how long it takes to list them.
+//! The combined values of a fleet during an update: how long it takes to list them.
 
 use std::hint::black_box;
 
@@ -12,7 +12,7 @@ use tec_tpm::combine::{CombineError, Combiner};
 /// Images that a large fleet has approved, and measurements of each.
 const IMAGES: usize = 80;
 const EVENTS: usize = 30;
-/// Distributions bring a boot loader with every fourth kernel at most.
+/// Distributions ship a new boot loader with at most every fourth kernel.
 const IMAGES_PER_LOADER: usize = 4;
 const SIZES: [u32; 8] = [1, 2, 5, 10, 20, 40, 80, 160];
 

@@ -6,9 +6,9 @@ use tec_core::digest::Sha256Digest;
 use tec_core::pcr::{PcrIndex, PcrValues};
 use tec_tpm::event_log::{EventLog, EventLogError};
 
-/// Size of the log of a PC with Secure Boot on that is up to date.
+/// Size of the log of an up-to-date PC with Secure Boot on.
 const TYPICAL: usize = 48 << 10;
-/// From the shortest log to what is read at most, each four times the one before.
+/// From the shortest log to the longest that is read, each four times the previous one.
 const SIZES: [usize; 8] =
     [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 8 << 20];
 
@@ -41,7 +41,7 @@ fn replay(log: &[u8]) -> Result<PcrValues, EventLogError> {
     EventLog::parse(log)?.replay_sha256()
 }
 
-/// Folds the events once more, in the plainest way. Returns their number.
+/// Replays the events once more, in the simplest way. Returns their number.
 fn check(log: &[u8]) -> anyhow::Result<usize> {
     let parsed = EventLog::parse(log)?;
     let replayed = parsed.replay_sha256()?;

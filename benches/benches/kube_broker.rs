@@ -1,6 +1,6 @@
-//! Unlocks by three replicas of the embedded broker, over a Kubernetes API server and with shared
-//! sessions, against the broker over the embedded store, as `tec serve` runs it: what the processor
-//! does in the brokers, without clients and API server, and what the API server is asked for.
+//! Unlocks by three replicas of the embedded broker, over a Kubernetes API server and with shared sessions,
+//! against the broker over the embedded store, as `tec serve` runs it: processor time of the brokers, without
+//! clients and API server, and the number of requests to the API server.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -44,22 +44,22 @@ use tokio::task::JoinSet;
 /// Machines that unlock at the same time.
 const NODES: u64 = 16;
 const REPLICAS: u64 = 3;
-/// Unlocks of each machine in one round, and pairs of rounds; odd, so that the median is one of them.
+/// Unlocks per machine in one round, and pairs of rounds; odd, so that the median is one of them.
 const UNLOCKS: u64 = 20;
 const PAIRS: usize = 7;
-/// Images that are approved, each with so many events.
+/// Approved images, and events of each.
 const IMAGES: u64 = 8;
 const EVENTS: u64 = 40;
 
-/// Processor time of the brokers; its inverse is the ratio of unlocks per second of a processor.
+/// Processor time of the brokers; its inverse is the ratio of unlocks per processor second.
 const PROCESSOR: &str = "kube_broker/processor";
-/// Replicas over memory with shared sessions against the same with sessions of their own.
+/// Replicas in memory with shared sessions against the same with their own sessions.
 const SEALED: &str = "kube_broker/sealed";
 const REQUESTS: &str = "kube_broker/requests";
 const BYTES: &str = "kube_broker/bytes";
 const NAMES: [&str; 4] = [PROCESSOR, SEALED, REQUESTS, BYTES];
 
-/// Threads whose work is not that of a broker.
+/// Threads whose work does not belong to a broker.
 const CLIENT: &str = "client";
 
 fn main() -> anyhow::Result<()> {
@@ -112,10 +112,10 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where a broker has the images from.
+/// Where a broker gets the images from.
 #[derive(Clone, Copy)]
 enum Images {
-    /// From the API server at each look.
+    /// From the API server at each use.
     Listed,
     /// From a watch.
     Watched,
@@ -161,13 +161,13 @@ fn runtime(name: &str) -> io::Result<Runtime> {
     Builder::new_multi_thread().worker_threads(2).thread_name(name).enable_all().build()
 }
 
-/// Time stands still, as the clock of a software TPM does: one that falls behind is a copy.
+/// Time stands still, like the clock of a software TPM: a TPM whose clock falls behind is a copy.
 fn clock() -> Arc<dyn Clock> {
     Arc::new(ManualClock::new(Timestamp::from_unix_seconds(1_800_000_000)))
 }
 
-/// The ports of a broker over an API server. Attempts are kept in memory: what keeps them on a
-/// cluster writes beside the unlocks.
+/// The ports of a broker over an API server. Attempts are kept in memory: in a cluster they are written in
+/// parallel with the unlocks.
 fn over(registry: &KubeRegistry) -> LivePorts {
     let registry = Arc::new(registry.clone());
     LivePorts::new(
@@ -211,7 +211,7 @@ impl Node {
         }))
     }
 
-    /// Each request goes to the next of the brokers.
+    /// Sends each request to the next of the brokers.
     async fn unlock(&self, http: &reqwest::Client, brokers: &Brokers) -> anyhow::Result<()> {
         let auth = json!({"version": "0.4.0", "tee": "tpm", "extra-params": {}});
         let answer = http.post(brokers.next("auth")?).body(auth.to_string()).send().await?;
@@ -235,7 +235,7 @@ fn cookie(answer: &reqwest::Response) -> anyhow::Result<String> {
     Ok(header.split(';').next().unwrap_or_default().to_owned())
 }
 
-/// Registers the machines, and approves images; they booted the last one.
+/// Registers the machines, and approves images; the machines booted the last one.
 async fn enroll(
     machines: &dyn MachineRegistry,
     ports: &LivePorts,
@@ -277,7 +277,7 @@ enum Sessions {
     Shared,
 }
 
-/// Brokers that a balancer asks in turn.
+/// Brokers that a balancer uses in turn.
 struct Brokers {
     addresses: Vec<SocketAddr>,
     next: AtomicUsize,
@@ -331,7 +331,7 @@ impl Bench {
         Ok(Arc::new(Brokers { addresses, next: AtomicUsize::new(0) }))
     }
 
-    /// So many unlocks of each machine, all machines at the same time.
+    /// This many unlocks per machine, all machines concurrently.
     fn storm(
         &self,
         nodes: &Arc<Vec<Node>>,
@@ -358,7 +358,7 @@ impl Bench {
         })
     }
 
-    /// Processor time of the brokers in nanoseconds for one unlock, in alternating rounds.
+    /// Processor time of the brokers in nanoseconds per unlock, in alternating rounds.
     fn pairs(
         &self,
         nodes: &Arc<Vec<Node>>,
@@ -378,14 +378,14 @@ impl Bench {
     }
 }
 
-/// What all threads of this process had of a processor, but for its main thread and the clients
-/// (Linux, proc_pid_stat(5): fields 14 and 15, in hundredths of a second).
+/// Processor time of all threads of this process, except its main thread and the clients (Linux,
+/// proc_pid_stat(5): fields 14 and 15, in hundredths of a second).
 fn brokers_time() -> anyhow::Result<Duration> {
     let main = std::process::id().to_string();
     let mut ticks = 0;
     for task in fs::read_dir("/proc/self/task")? {
         let task = task?;
-        // A thread that ended meanwhile has no file.
+        // A thread that has ended in the meantime has no file.
         let Ok(stat) = fs::read_to_string(task.path().join("stat")) else {
             continue;
         };

@@ -1,5 +1,5 @@
-//! Machines that move from one namespace into another over a real API server, against bare calls
-//! that create the same objects in the same run; memory, and a pass that is broken off and resumed.
+//! Machines that move from one namespace to another over a real API server, against bare calls that create
+//! the same objects in the same run; memory, and a pass that is interrupted and resumed.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -29,9 +29,9 @@ use tec_k8s::client::KubeRegistry;
 use tec_support::SystemClock;
 use tokio::sync::{Mutex, Notify};
 
-/// Machines, unless TEC_BENCH_MACHINES says another number, such as 10000.
+/// Machines, unless TEC_BENCH_MACHINES sets another number, such as 10000.
 const MACHINES: u64 = 1000;
-/// Requests that are under way at the same time, as of the anchor.
+/// Concurrent requests, the same as in the anchor.
 const AT_ONCE: usize = 24;
 /// Objects of one machine: itself, its attestation key, its disk key.
 const OBJECTS: f64 = 3.0;
@@ -107,7 +107,7 @@ async fn copy(
     Ok(migrate::copy(from, to, intake, &SystemClock, observer).await?)
 }
 
-/// Breaks a pass off in its middle, and says how many units the next one looked at.
+/// Interrupts a pass halfway, and returns how many units the next one processed.
 async fn resume(from: &KubeRegistry, to: &KubeRegistry) -> anyhow::Result<u64> {
     let half = Half { pages: AtomicU64::new(0), reached: Notify::new() };
     tokio::select! {
@@ -134,7 +134,7 @@ impl Observer for Half {
     }
 }
 
-/// The machine of a number, with its key bound and its disk key made.
+/// The machine with this number, with its key bound and its disk key generated.
 fn unit(number: u64) -> MachineUnit {
     let mut key = sample::ak(number, number);
     key.state = AkState::Bound;
@@ -143,7 +143,7 @@ fn unit(number: u64) -> MachineUnit {
     MachineUnit::new(machine, vec![key], Some(sample::secret(number)))
 }
 
-/// Fills a namespace as fast as it goes: by adopting from nobody.
+/// Fills a namespace as fast as possible: by adopting from nobody.
 async fn fill(anchor: &KubeRegistry, many: u64) -> anyhow::Result<()> {
     let nobody = tec_core::testing::MemoryRegistry::new();
     let giver = nobody.authority().await?;
@@ -158,7 +158,7 @@ async fn fill(anchor: &KubeRegistry, many: u64) -> anyhow::Result<()> {
     swap(anchor, &seized).await
 }
 
-/// The same objects by the calls alone.
+/// The same objects, created by bare calls.
 async fn bare(
     plane: &ControlPlane,
     namespace: &str,
@@ -194,15 +194,15 @@ async fn bare(
         .await
 }
 
-/// What the bare calls did so far.
+/// What the bare calls have done so far.
 #[derive(Debug, Default)]
 struct Bare {
     machines: u64,
     took: Duration,
 }
 
-/// Makes as many machines by bare calls after each page as the page had: what else the host does
-/// then weighs on both alike.
+/// After each page, creates as many machines by bare calls as the page had: other load on the host then
+/// affects both equally.
 struct InTurn<'a> {
     plane: &'a ControlPlane,
     namespace: String,

@@ -1,6 +1,5 @@
-//! The operator as a process between a real API server and a key broker: from the creation of a
-//! machine until the broker holds its key, what that costs at 100 machines and at many, memory, and a
-//! restart.
+//! The operator as a process between a real API server and a key broker: the time from the creation of a
+//! machine until the broker holds its key, the cost at 100 machines and at many, memory, and a restart.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,14 +19,14 @@ use tec_e2e::kube::{Bench, Broker, Guarded, Link, cluster, within};
 use tec_e2e::settings::own_program;
 use tec_k8s::api::Machine;
 
-/// Machines at which it is small.
+/// Number of machines in a small fleet.
 const FEW: u64 = 100;
-/// Machines in all, unless TEC_BENCH_MACHINES says another number.
+/// Machines in total, unless TEC_BENCH_MACHINES sets another number.
 const MANY: u64 = 500;
-/// Machines of one round that is compared, and how many are created at the same time.
+/// Machines in one round of the comparison, created concurrently.
 const BATCH: u64 = 8;
 const AT_ONCE: usize = 16;
-/// Whatever it is, it is done by then.
+/// Longest time for anything.
 const LONG: Duration = Duration::from_hours(1);
 
 fn main() -> anyhow::Result<()> {
@@ -66,11 +65,11 @@ fn timed(times: u64, work: impl Fn() -> anyhow::Result<()>) -> Duration {
 /// An API server, an operator, and a broker.
 struct World {
     bench: Bench,
-    /// Where no operator is.
+    /// The namespace without an operator.
     quiet: String,
     broker: Broker,
     link: Link,
-    /// Machines so far, and those of the quiet namespace.
+    /// Number of machines so far, and of those in the quiet namespace.
     next: AtomicU64,
     bare: AtomicU64,
     operator: std::sync::Mutex<Guarded>,
@@ -96,7 +95,7 @@ impl World {
         })
     }
 
-    /// Figures at few and at many machines, and of a restart.
+    /// Figures with few and with many machines, and for a restart.
     async fn fleet(&self, suite: &Suite) -> anyhow::Result<()> {
         let many = load::number("TEC_BENCH_MACHINES", MANY)?.max(2 * FEW);
         for (name, count) in [("few", FEW), ("many", many - FEW)] {
@@ -124,7 +123,7 @@ impl World {
         self.restart(suite, many).await
     }
 
-    /// The first round comes when every machine was looked at; one more machine shows that it came.
+    /// The first round comes once every machine was reconciled; one more machine shows that it came.
     async fn restart(&self, suite: &Suite, many: u64) -> anyhow::Result<()> {
         let begin = Instant::now();
         {
@@ -171,11 +170,11 @@ impl World {
         .await
     }
 
-    /// Waits until every machine says that its key is published.
+    /// Waits until every machine reports that its key is published.
     async fn settled(&self) -> anyhow::Result<()> {
         let machines: Api<Machine> = self.bench.objects()?;
         within(LONG, "every machine says so", async || {
-            // A list of all takes the API server's time, which is measured.
+            // Listing everything takes the API server's time, which is being measured.
             tokio::time::sleep(Duration::from_secs(5)).await;
             let all = machines.list(&kube::api::ListParams::default()).await?;
             let is_told = |machine: &Machine| {
@@ -187,7 +186,7 @@ impl World {
         .await
     }
 
-    /// The same objects, without anybody who looks at them.
+    /// The same objects, with nobody reconciling them.
     async fn write(&self, count: u64) -> anyhow::Result<()> {
         let offset = self.bare.fetch_add(count, Ordering::Relaxed);
         let admin = self.bench.admin()?;

@@ -1,5 +1,5 @@
-//! Registrations over HTTP against the least that a registration can be: one `create` of the same
-//! object by one client with the same rights, at the same API server, in turns.
+//! Registrations over HTTP against the minimum for a registration: one `create` of the same object by one
+//! client with the same permissions, at the same API server, in alternation.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -26,23 +26,23 @@ use tokio::task::JoinSet;
 
 /// How long a server may take until it knows its cluster.
 const SETTLED: Duration = Duration::from_secs(30);
-/// Requests in flight at the same time.
+/// Concurrent requests.
 const CALLERS: u64 = 16;
-/// Requests of one round at least, so that its begin and end, with fewer in flight, count little.
+/// Minimum number of requests in a round, so that its start and end, with fewer in flight, matter little.
 const LEAST: u64 = 8 * CALLERS;
-/// Keys that are there when a submission is measured: what must not matter. The larger number may be
-/// given in the environment.
+/// Number of existing keys when a submission is measured, which must not matter. The environment may set the
+/// larger number.
 const FEW: u64 = 100;
 const MANY: u64 = 10_000;
 const MANY_VARIABLE: &str = "TEC_BENCH_KEYS";
-/// Keys that the rounds take at most, besides those that shall be there.
+/// Most keys that the rounds use, besides those that should exist.
 const SPENT: u64 = 30_000;
-/// Pairs of rounds at each of both numbers; odd, so that the median is one of them.
+/// Pairs of rounds at each of the two numbers; odd, so that the median is one of them.
 const PAIRS: usize = 9;
-/// Keys of one machine that are taken.
+/// Keys that are accepted for one machine.
 const KEYS_OF_A_MACHINE: u64 = 4;
 
-/// What is measured, the 99th percentile of each beside it.
+/// The measurements; the 99th percentile of each is reported too.
 const NAMES: [&str; 3] = [MACHINE, KEY, KEY_GROWTH];
 const MACHINE: &str = "kube_registration/machine";
 const KEY: &str = "kube_registration/key";
@@ -64,7 +64,7 @@ fn main() -> anyhow::Result<()> {
 
 /// A cluster with both servers.
 struct World {
-    // Servers end before what they talk to.
+    // Servers stop before what they talk to.
     register: Server,
     keys: Server,
     client: Client,
@@ -124,8 +124,8 @@ impl World {
         Api::namespaced(client.clone(), &self.namespace)
     }
 
-    /// What a server writes into the metadata of its objects: owner and annotations. Bare objects
-    /// get the same.
+    /// What a server writes into the metadata of its objects: owner and annotations. Bare objects get the
+    /// same.
     fn written<K>(&self, runtime: &Runtime) -> anyhow::Result<ObjectMeta>
     where
         K: kube::Resource<Scope = kube::core::NamespaceResourceScope>
@@ -146,7 +146,7 @@ impl World {
         })
     }
 
-    /// Asks for a config until there is one.
+    /// Requests a config until there is one.
     async fn settle(&self) -> anyhow::Result<()> {
         let url = self.config();
         let begin = Instant::now();
@@ -166,7 +166,7 @@ impl World {
     }
 }
 
-/// Does `times` operations, some at once; the time is scaled to `times`.
+/// Does `times` operations, some concurrently; the time is scaled to `times`.
 fn storm<F>(runtime: &Runtime, times: u64, operation: impl Fn() -> F) -> Duration
 where
     F: Future<Output = ()> + Send + 'static,
@@ -222,7 +222,7 @@ where
     Ok(())
 }
 
-/// With the metadata that the server writes, too.
+/// Adds the metadata that the server writes.
 fn like<K: kube::Resource>(mut object: K, written: &ObjectMeta) -> K {
     *object.meta_mut() = ObjectMeta { name: object.meta().name.clone(), ..written.clone() };
     object
@@ -237,7 +237,7 @@ fn note(what: &str, ratio: &Ratio) -> String {
     format!("{what}, {CALLERS} in flight: {ours:.0} and {bare:.0} a second")
 }
 
-/// 99 of 100 operations: ours as a multiple of the bare ones.
+/// The 99th percentile: ours as a multiple of the bare ones.
 fn report_p99(suite: &Suite, name: &str, ours: &Tally, bare: &Tally) -> anyhow::Result<()> {
     if !suite.wants(name) {
         return Ok(());
@@ -254,7 +254,7 @@ struct Keys {
 }
 
 impl Keys {
-    /// Makes keys and machines beforehand, so that their making is not measured.
+    /// Creates keys and machines beforehand, so that creating them is not measured.
     fn prepare(runtime: &Runtime, world: &World, number: u64) -> anyhow::Result<Self> {
         let machine = |number: u64| sample::machine_id(number / KEYS_OF_A_MACHINE + 1);
         let numbers = AtomicU64::new(0);
@@ -318,7 +318,7 @@ fn keys(suite: &Suite, runtime: &Runtime, world: &World) -> anyhow::Result<()> {
         storm(runtime, many - there, create);
     }
     let at_many = median_ratio(submits, creates);
-    // Creations grow slower, too, with what the API server holds.
+    // Creations get slower too as the API server holds more.
     let note = format!("times the ratio at {FEW} keys, at {many}");
     suite.figure(Figure::new(KEY_GROWTH, at_many / at_few, Unit::Count, &note))
 }

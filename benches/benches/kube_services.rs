@@ -7,8 +7,8 @@ use tec_benches::{Figure, Suite, Unit, load};
 use tec_e2e::services::load::{CALLERS, Durations, Load};
 
 const COMPONENT: &str = "kube_services/component";
-/// Calls where the suite asks for one: with fewer than a few for each caller, they would never call at the
-/// same time.
+/// Calls for each one that the suite requests: with fewer than a few per caller, the callers would never call
+/// concurrently.
 const EACH: u32 = 80;
 
 fn main() -> anyhow::Result<()> {

@@ -28,7 +28,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What `work` does to the heap beyond what was there before.
+/// What `work` adds to the heap.
 fn counted<T>(work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<(T, HeapStats)> {
     let profiler = Profiler::builder().testing().build();
     let done = work()?;
@@ -64,7 +64,7 @@ fn allocations<T>(
     suite.figure(Figure::new(&name, blocks, Unit::Count, &note))
 }
 
-/// The heap that unified kernel images of any size take.
+/// Peak heap use for unified kernel images of any size.
 fn peaks(suite: &Suite) -> anyhow::Result<()> {
     let machine = PlatformState::new();
     let predictor = BootPredictor::new().with_banks(Banks::ALL);

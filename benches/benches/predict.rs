@@ -1,5 +1,5 @@
-//! PCRs 4, 7 and 14 of real images against reading and hashing the same bytes once; and how the
-//! prediction scales with size, cores and lists of the machine.
+//! PCRs 4, 7 and 14 of real images against reading and hashing the same bytes once; and how the prediction
+//! scales with size, cores and the machine's lists.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -15,12 +15,11 @@ use tec_benches::{Figure, Suite, Unit, debian, synthetic};
 use tec_core::reference::BootImage as _;
 use tec_tpm::compute::{Banks, BootPredictor, Guid, MemoryImage, PeFile, PeRequest, PlatformState};
 
-/// Pieces in which the baseline reads: large against the cost of a call, small enough for the
-/// cache of one core.
+/// Size of the baseline's reads: large compared with the cost of a call, small enough for one core's cache.
 const PIECE: usize = 128 << 10;
-/// From the smallest program to the largest that is worth a thought, as powers of two.
+/// From the smallest program to the largest that is realistic, as powers of two.
 const SIZES: [u32; 8] = [10, 13, 16, 19, 22, 25, 28, 31];
-/// Revoked digests; machines of today have some 500.
+/// Revoked digests; today's machines have some 500.
 const REVOKED: [u32; 6] = [1, 10, 100, 500, 2_000, 10_000];
 
 fn main() -> anyhow::Result<()> {
@@ -67,7 +66,7 @@ fn memory(suite: &Suite, boot: &Boot) -> anyhow::Result<()> {
     )
 }
 
-/// What of the image is read.
+/// The parts of the image that are read.
 fn contents<'i>(boot: &Boot, image: &'i MemoryImage) -> anyhow::Result<Vec<&'i [u8]>> {
     let esp = boot.folder.join("esp");
     let content = |file: &PathBuf| {
@@ -156,7 +155,7 @@ fn cores(suite: &Suite, boot: Option<Boot>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A made image of the size of a real one.
+/// A synthetic image the size of a real one.
 fn made() -> anyhow::Result<(MemoryImage, PlatformState)> {
     let mut content = Vec::new();
     Program::uki(1, 14 << 20).reader().read_to_end(&mut content)?;
@@ -165,7 +164,7 @@ fn made() -> anyhow::Result<(MemoryImage, PlatformState)> {
     Ok((image, synthetic::machine(1, 500)))
 }
 
-/// Time over the number of revoked digests, which are searched for every program.
+/// Time over the number of revoked digests, which are searched for each program.
 fn revoked(suite: &Suite, boot: &Boot) -> anyhow::Result<()> {
     let name = "pcr/revoked";
     if !suite.wants(name) {

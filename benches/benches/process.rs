@@ -41,7 +41,7 @@ fn main() -> anyhow::Result<()> {
 
 fn processes(suite: &Suite, program: &Path, boot: &Boot) -> anyhow::Result<()> {
     let lists = boot.folder.join("mok-variables");
-    // The program needs what shim makes of the lists, and the name of a unified kernel image.
+    // The program needs shim's copies of the lists, and the name of a unified kernel image.
     if !lists.join("MokListRT").is_file() || !boot.name.contains("sb-on") {
         return Ok(());
     }
@@ -74,17 +74,17 @@ fn processes(suite: &Suite, program: &Path, boot: &Boot) -> anyhow::Result<()> {
     )
 }
 
-/// A program that fails was checked before; if it does later, its time is nothing.
+/// The command was checked before; if it fails later, its time counts as zero.
 fn repeat(times: u64, command: &mut Command) -> Duration {
     (0..times).map(|_| run(command).unwrap_or_default()).sum()
 }
 
-/// What the program has had of a processor until it ended.
+/// Processor time that the program used until it exited.
 fn run(command: &mut Command) -> anyhow::Result<Duration> {
     command.stdin(Stdio::null()).stdout(Stdio::null());
     let mut child = command.spawn().context("cannot start a program")?;
     let pid = Pid::from_child(&child);
-    // It has ended then, but its accounts are still there.
+    // It has exited, but its accounts are still there.
     waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)?;
     // Linux, Documentation/scheduler/sched-stats.rst: nanoseconds on a processor come first.
     let accounts = fs::read_to_string(format!("/proc/{}/schedstat", child.id()))?;
@@ -110,7 +110,7 @@ fn hash(files: &[PathBuf]) -> io::Result<()> {
     Ok(())
 }
 
-/// The peak of all memory of a process, not of its heap alone.
+/// The peak of a process's total memory, not only of its heap.
 fn memory(suite: &Suite) -> anyhow::Result<()> {
     let name = "pcr/peak_memory/process";
     if !suite.wants(name) {
@@ -123,7 +123,7 @@ fn memory(suite: &Suite) -> anyhow::Result<()> {
     suite.figure(Figure::new(name, bytes, Unit::Bytes, note))
 }
 
-/// Prints the most memory that this process had, in bytes.
+/// Prints the peak memory of this process, in bytes.
 fn predict() -> anyhow::Result<()> {
     let image = Program::uki(1, 1 << 31).image();
     let predictor = BootPredictor::new().with_banks(Banks::ALL);

@@ -29,9 +29,9 @@ use tec_trustee::publish::{
 use tec_trustee::token::TokenSigner;
 use tokio::runtime::Runtime;
 
-/// Machines that are there already.
+/// Number of existing machines.
 const FLEET: u64 = 10_000;
-/// Largest body that is taken: the whole list has more than the 2 MiB of the default.
+/// Largest accepted body: the whole list exceeds the default of 2 MiB.
 const MAX_PAYLOAD: usize = 64 * 1024 * 1024;
 
 fn main() -> anyhow::Result<()> {
@@ -48,7 +48,7 @@ fn measure(suite: &Suite, runtime: &Runtime) -> anyhow::Result<()> {
     let world = runtime.block_on(World::new())?;
     let state = fleet()?;
     let ours = || runtime.block_on(world.one_more(&state));
-    // What is sent for each machine where all keys are one value.
+    // What is sent for each machine if all keys are one value.
     let keys: Vec<PublicKey> = (0..=FLEET).map(key).collect::<anyhow::Result<_>>()?;
     let list: serde_json::Value = keys.iter().map(PublicKey::to_base64).collect();
     let baseline = || runtime.block_on(world.whole_list(&list));
@@ -112,7 +112,7 @@ async fn count(State(counts): State<Arc<Counts>>, request: Request, next: Next) 
     Response::from_parts(parts, Body::from(body))
 }
 
-/// An embedded key broker that holds the fleet, and what publishes to it.
+/// An embedded key broker that holds the fleet, and its publisher.
 struct World {
     counts: Arc<Counts>,
     api: Arc<AdminApi>,
@@ -158,7 +158,7 @@ impl World {
             api,
             next: AtomicU64::new(FLEET),
         };
-        // The fleet itself goes the short way, past HTTP.
+        // The fleet itself is published directly, bypassing HTTP.
         let near = BrokerPublisher::new(backend as _, entropy);
         near.publish(&fleet()?).await?;
         Ok(world)
@@ -184,7 +184,7 @@ impl World {
     }
 }
 
-/// What shall hold for the fleet.
+/// The desired state of the fleet.
 fn fleet() -> anyhow::Result<Desired> {
     let intent = PolicyIntent::new(PinnedPcrs::boot_manager(), [Tee::Tpm])?;
     let desired = Desired::from_intent(&intent);
@@ -201,8 +201,8 @@ fn register(desired: &Desired, number: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// An RSA key of 2048 bits, as attestation keys are: the SubjectPublicKeyInfo of a made-up modulus
-/// (RFC 8017, A.1.1), with which nothing can be verified.
+/// A 2048-bit RSA key, like attestation keys: the SubjectPublicKeyInfo of a made-up modulus (RFC 8017,
+/// A.1.1), with which nothing can be verified.
 fn key(number: u64) -> anyhow::Result<PublicKey> {
     const HEAD: [u8; 33] = [
         0x30, 0x82, 0x01, 0x22, 0x30, 0x0d, 0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01,

@@ -19,7 +19,7 @@ use tec_tpm::testing::SoftTpm;
 use tec_tpm::verifier::TpmVerifier;
 
 const REPORT_DATA: [u8; 48] = [0x5a; 48];
-/// What of the report data fits into a quote.
+/// The part of the report data that fits into a quote.
 const NONCE: [u8; 32] = [0x5a; 32];
 /// Scheme, hash and size in front of the signature itself (TPM 2.0 Library Part 2,
 /// "TPMT_SIGNATURE").

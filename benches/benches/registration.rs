@@ -19,11 +19,11 @@ use tec_core::testing::{ManualClock, SeededEntropy, sample};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-/// Registrations in flight at the same time, as when a rack is switched on.
+/// Concurrent registrations, as when a rack is switched on.
 const CALLERS: u64 = 64;
-/// Writes before anything is measured. SQLite's write-ahead log grows up to 1000 pages, some two
-/// per insert, before it is written from its beginning again (sqlite.org/wal.html, section 3.1);
-/// while a file grows, each sync costs the file system a commit of its own.
+/// Writes before anything is measured. SQLite's write-ahead log grows to 1000 pages, some two per insert,
+/// before it is overwritten from the beginning (sqlite.org/wal.html, section 3.1); while a file grows, each
+/// sync costs the file system a commit of its own.
 const WARM_UP: u64 = 2000;
 
 fn main() -> anyhow::Result<()> {
@@ -47,7 +47,7 @@ fn main() -> anyhow::Result<()> {
         )?;
     }
     suite.finish();
-    // What failed was not measured, so the numbers would be of something else.
+    // What failed was not measured, so the numbers would mean something else.
     service.verdict(&runtime)?;
     baseline.verdict()
 }
@@ -94,8 +94,8 @@ impl Service {
         }
     }
 
-    /// `times` registrations by some callers at once. Each caller does equally many, so these may
-    /// be more; the time is scaled down to `times`.
+    /// `times` registrations by several concurrent callers. Each caller does the same number, so there may be
+    /// more; the time is scaled down to `times`.
     fn storm(&self, runtime: &Runtime, callers: u64, times: u64) -> Duration {
         let each = times.div_ceil(callers);
         let begin = Instant::now();
@@ -110,7 +110,7 @@ impl Service {
         load::scaled(begin.elapsed(), times, each * callers)
     }
 
-    /// Whether exactly what was acknowledged is there.
+    /// Checks that exactly what was acknowledged is there.
     fn verdict(&self, runtime: &Runtime) -> anyhow::Result<()> {
         let machines = runtime.block_on(self.store.list(None, usize::MAX))?;
         let ids: BTreeSet<MachineId> = machines.iter().map(|machine| machine.id).collect();
@@ -124,7 +124,7 @@ impl Service {
     }
 }
 
-/// The least that makes a registration durable: one row, one transaction, one sync.
+/// The minimum that makes a registration durable: one row, one transaction, one sync.
 struct Baseline {
     db: Connection,
     entropy: Box<dyn Entropy>,

@@ -8,21 +8,21 @@ use crate::report::{Figure, Ratio, Report};
 pub struct Change {
     /// Name of the ratio or figure.
     pub name: String,
-    /// In the earlier report, as people read it.
+    /// In the earlier report, in readable form.
     pub before: String,
     /// In the later one.
     pub after: String,
-    /// Later by earlier, less one.
+    /// Later divided by earlier, minus one.
     pub relative: f64,
-    /// Whether the quarters around the two medians are apart, so that it is more than noise.
+    /// Whether the middle halves of both do not overlap, so that it is more than noise.
     pub is_clear: bool,
 }
 
-/// A figure that changed by less is noise: allocations hardly vary, times do.
+/// A smaller change of a figure is noise: allocations hardly vary, times do.
 const CLEAR: f64 = 0.05;
 
 impl Report {
-    /// How ratios and figures differ from an earlier report, for what both have.
+    /// How ratios and figures that both have differ from an earlier report.
     pub fn changes_since(&self, before: &Self) -> Vec<Change> {
         let ratios = self.ratios.iter().filter_map(|after| {
             let earlier = before.ratios.iter().find(|b| b.name == after.name);

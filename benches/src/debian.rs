@@ -1,4 +1,4 @@
-//! Real boots of Debian, where they are: with every file and variable that they started from.
+//! Real boots of Debian, if available: with every file and variable that they started from.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use tec_core::pcr::{PcrIndex, PcrSet};
 use tec_core::reference::{BootImage, ImageFile};
 use tec_tpm::compute::{BootPredictor, DirectoryImage, MemoryImage, PlatformState, Prediction};
 
-/// Boots lie beside the repository, where they are available.
+/// Boots are beside the repository, if they are available.
 const BOOTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/fixtures/qemu");
 /// Where GRUB found its files in these boots.
 const GRUB_DEVICE: &str = "hd0,gpt1";
@@ -28,7 +28,7 @@ pub struct Boot {
     pub machine: PlatformState,
 }
 
-/// The recorded boots, sorted by name; none where there are none.
+/// The recorded boots, sorted by name; empty if there are none.
 ///
 /// # Errors
 /// When they cannot be read.
@@ -55,7 +55,7 @@ pub fn boots() -> Result<Vec<Boot>> {
     Ok(boots)
 }
 
-/// Whichever boot is first of those with this in their name.
+/// The first boot that has this in its name.
 ///
 /// # Errors
 /// When the boots cannot be read.
@@ -78,7 +78,7 @@ impl Boot {
         fs::read(self.folder.join("eventlog.bin")).ok()
     }
 
-    /// Predicts PCRs 4, 7 and 14: those that images are approved by.
+    /// Predicts PCRs 4, 7 and 14: those by which images are approved.
     ///
     /// # Errors
     /// When that fails.
@@ -91,7 +91,7 @@ impl Boot {
             .with_context(|| format!("cannot predict {}", self.name))
     }
 
-    /// The files that predicting it reads, each once.
+    /// The files that the prediction reads, each once.
     ///
     /// # Errors
     /// When it cannot be predicted.
@@ -122,10 +122,10 @@ impl Boot {
     }
 }
 
-/// Sum of the sizes of files.
+/// Total size of files.
 ///
 /// # Errors
-/// When one of them is not there.
+/// When one of them does not exist.
 pub fn size(files: &[impl AsRef<Path>]) -> Result<u64> {
     let size = |file: &Path| {
         let metadata =
@@ -135,7 +135,7 @@ pub fn size(files: &[impl AsRef<Path>]) -> Result<u64> {
     files.iter().map(|file| size(file.as_ref())).sum()
 }
 
-/// Notes what is opened.
+/// Records what is opened.
 #[derive(Debug)]
 struct Recorder {
     image: DirectoryImage,

@@ -1,23 +1,23 @@
 //! Benchmarks as ratios to a baseline that is measured in the same run.
 //!
-//! *What it is*: the measuring part that the suites in `benches/` share, the inputs that they make
-//! or find, and the report that they write. Each suite compares one piece of ours with the least
-//! that could be done instead, such as hashing the same bytes once.
+//! *What it is*: the measuring code that the suites in `benches/` share, the inputs that they generate or
+//! find, and the report that they write. Each suite compares one piece of ours with the minimum that could be
+//! done instead, such as hashing the same bytes once.
 //!
-//! *What it is not*: a gate. Nothing fails because it was slow; the table says which goal is missed.
+//! *What it is not*: a gate. Nothing fails for being slow; the table shows which goals are missed.
 //!
 //! ```text
 //! synthetic: seeded programs, logs, variables and fleets of any size ─┐
-//! debian: real boots, where they are ─────────────────────────────────┤
+//! debian: real boots, if available ───────────────────────────────────┤
 //!                                                                     ▼
 //! Suite ─┬─ compare, ratio: rounds ours, baseline, ours, … ─► medians of pairs ─┐
 //!        ├─ compare: criterion over the same closures ─► its own pages          │
 //!        ├─ time: one closure ─► figure ────────────────────────────────────────┼─► Report ─► table
 //!        └─ figure: one number, such as memory ─────────────────────────────────┘
 //! ```
-//! Absolute times differ between machines, and between two minutes on one machine; the ratio of
-//! two neighboring rounds hardly does. So the ratio is the median over pairs of rounds, not the
-//! quotient of two means.
+//! Absolute times differ between machines, and between two minutes on one machine; the ratio of two
+//! neighboring rounds hardly does. So the ratio is the median over pairs of rounds, not the quotient of two
+//! means.
 
 mod change;
 pub mod debian;

@@ -1,4 +1,4 @@
-//! What suites share that measure servers and processes as a whole.
+//! Shared by suites that measure servers and processes as a whole.
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,17 +36,16 @@ pub fn float(count: u64) -> f64 {
     f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
-/// The time of `times` operations, where `done` of them took so long.
+/// The time of `times` operations, given that `done` of them took this long.
 pub fn scaled(took: Duration, times: u64, done: u64) -> Duration {
     let nanos = took.as_nanos() * u128::from(times) / u128::from(done);
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
-/// The most bytes of memory that a process had, by its id or as `self` (Linux, proc_pid_status(5):
-/// `VmHWM`).
+/// Peak memory of a process in bytes, by its id or as `self` (Linux, proc_pid_status(5): `VmHWM`).
 ///
 /// # Errors
-/// When the system tells none.
+/// When the system reports none.
 pub fn peak_memory(process: impl Display) -> Result<f64> {
     let status = fs::read_to_string(format!("/proc/{process}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -55,7 +54,7 @@ pub fn peak_memory(process: impl Display) -> Result<f64> {
     Ok(kibibytes * 1024.0)
 }
 
-/// How long single operations took, and how many failed.
+/// How long individual operations took, and how many failed.
 #[derive(Clone, Debug, Default)]
 pub struct Tally(Arc<(Mutex<Vec<Duration>>, AtomicU64)>);
 
@@ -64,12 +63,12 @@ impl Tally {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an operation that took so long.
+    /// Adds an operation that took this long.
     pub fn add(&self, took: Duration) {
         self.times().push(took);
     }
 
-    /// Does an operation and adds it.
+    /// Runs an operation and adds it.
     pub async fn time(self, work: impl Future<Output = Result<()>>) {
         let begin = Instant::now();
         match work.await {
@@ -78,16 +77,16 @@ impl Tally {
         }
     }
 
-    /// Forgets what succeeded so far.
+    /// Forgets the successful operations so far.
     pub fn clear(&self) {
         self.times().clear();
     }
 
-    /// Nanoseconds in which 99 of 100 operations were done.
+    /// 99th percentile in nanoseconds.
     ///
     /// # Errors
-    /// When there was none, or one failed: what failed was not measured, so the number would be of
-    /// something else.
+    /// When there was none, or one failed: what failed was not measured, so the number would mean something
+    /// else.
     pub fn p99(&self) -> Result<f64> {
         let failed = self.0.1.load(Ordering::Relaxed);
         anyhow::ensure!(failed == 0, "{failed} operations failed");

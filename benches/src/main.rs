@@ -14,10 +14,10 @@ use tec_benches::Report;
 struct Args {
     /// The report
     report: PathBuf,
-    /// Compare with this earlier report
+    /// Earlier report to compare with
     #[arg(long)]
     since: Option<PathBuf>,
-    /// Note in the report which commit was measured, and on which machine
+    /// Commit to record in the report, along with this machine
     #[arg(long)]
     commit: Option<String>,
 }
@@ -44,7 +44,7 @@ fn read(file: &Path) -> Result<Report> {
     Report::read(file)
 }
 
-/// Ratios and figures, a line each.
+/// Ratios and figures, one per line.
 fn findings(report: &Report) -> String {
     let verdict = |reached: Option<bool>| match reached {
         Some(true) => "reached ",
@@ -58,7 +58,7 @@ fn findings(report: &Report) -> String {
     ratios.chain(figures).collect()
 }
 
-/// What changed, a line each; `*` marks what is more than noise.
+/// What changed, one per line; `*` marks changes that are more than noise.
 fn changes(report: &Report, before: &Report) -> String {
     let changes = report.changes_since(before).into_iter().map(|change| {
         let mark = if change.is_clear { '*' } else { ' ' };
@@ -73,7 +73,7 @@ fn changes(report: &Report, before: &Report) -> String {
     changes.collect()
 }
 
-/// Processor and number of cores, as Linux tells them.
+/// Processor and number of cores, from Linux.
 fn machine() -> String {
     let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpus.lines().find_map(|line| {

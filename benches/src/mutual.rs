@@ -1,4 +1,4 @@
-//! The baseline of attested connections: mutual TLS with certificates of a CA, as it usually is.
+//! The baseline of attested connections: ordinary mutual TLS with certificates of a CA.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub fn provider() -> Arc<CryptoProvider> {
 /// A new CA.
 ///
 /// # Errors
-/// When keys cannot be made.
+/// When keys cannot be generated.
 pub fn authority() -> Result<Ca> {
     let mut params = CertificateParams::new(Vec::new())?;
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
@@ -42,10 +42,10 @@ fn leaf(ca: &Ca) -> Result<(CertificateDer<'static>, PrivateKeyDer<'static>)> {
     Ok((certificate.der().clone(), key))
 }
 
-/// A client that resumes no session, with its certificate.
+/// A client without session resumption, with its certificate.
 ///
 /// # Errors
-/// When keys cannot be made.
+/// When keys cannot be generated.
 pub fn client(ca: &Ca) -> Result<(ClientConfig, CertificateDer<'static>)> {
     let (certificate, key) = leaf(ca)?;
     let mut config = ClientConfig::builder_with_provider(provider())
@@ -56,10 +56,10 @@ pub fn client(ca: &Ca) -> Result<(ClientConfig, CertificateDer<'static>)> {
     Ok((config, certificate))
 }
 
-/// A server for `localhost` that asks for certificates and gives out no tickets.
+/// A server for `localhost` that requests certificates and issues no tickets.
 ///
 /// # Errors
-/// When keys cannot be made.
+/// When keys cannot be generated.
 pub fn server(ca: &Ca) -> Result<ServerConfig> {
     let verifier = WebPkiClientVerifier::builder_with_provider(roots(ca)?, provider());
     let (certificate, key) = leaf(ca)?;

@@ -1,4 +1,4 @@
-//! What a run found, and the file that all suites of a run write into.
+//! The results of a run, and the file that all suites of a run write to.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -17,9 +17,9 @@ pub const REPORT: &str = "bench/report.json";
 #[serde(default)]
 #[non_exhaustive]
 pub struct Report {
-    /// What was measured: a commit.
+    /// The commit that was measured.
     pub commit: String,
-    /// What it was measured on.
+    /// The machine that it was measured on.
     pub machine: String,
     /// Ours against a baseline.
     pub ratios: Vec<Ratio>,
@@ -27,7 +27,7 @@ pub struct Report {
     pub figures: Vec<Figure>,
 }
 
-/// What a comparison with a baseline found.
+/// The result of a comparison with a baseline.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Ratio {
@@ -37,13 +37,13 @@ pub struct Ratio {
     pub ours_ns: f64,
     /// Nanoseconds of one operation of the baseline; median over rounds.
     pub baseline_ns: f64,
-    /// Ours by baseline; median over pairs of neighboring rounds.
+    /// Ours divided by the baseline; median over pairs of neighboring rounds.
     pub ratio: f64,
-    /// A quarter of the pairs has less.
+    /// Lower quartile of the pairs.
     pub low: f64,
-    /// A quarter of the pairs has more.
+    /// Upper quartile of the pairs.
     pub high: f64,
-    /// The ratio that is wanted at most.
+    /// Highest desired ratio.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub goal: Option<f64>,
     /// What is compared.
@@ -60,15 +60,15 @@ pub struct Figure {
     pub value: f64,
     /// Unit of the value.
     pub unit: Unit,
-    /// The value that is wanted at most.
+    /// Highest desired value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub goal: Option<f64>,
     /// What was measured.
     pub note: String,
 }
 
-/// What is wanted at most, by the name of a ratio or figure or what it begins with up to a slash;
-/// times in nanoseconds, sizes in bytes. Nothing fails that misses its goal; the table says so.
+/// Highest desired values, by the name of a ratio or figure or its prefix up to a slash; times in
+/// nanoseconds, sizes in bytes. Nothing fails for missing its goal; the table shows it.
 const GOALS: [(&str, f64); 18] = [
     // 0.7 of the handshakes of mutual TLS.
     ("atls", 1.429),
@@ -118,12 +118,12 @@ impl Ratio {
         }
     }
 
-    /// Operations of ours per second.
+    /// Our operations per second.
     pub fn ours_per_second(&self) -> f64 {
         1e9 / self.ours_ns
     }
 
-    /// Operations of the baseline per second.
+    /// The baseline's operations per second.
     pub fn baseline_per_second(&self) -> f64 {
         1e9 / self.baseline_ns
     }
@@ -134,19 +134,19 @@ impl Ratio {
         format!("{ours:.0} against {baseline:.0} per second")
     }
 
-    /// Whether it is at most what is wanted; nothing where nothing is.
+    /// Whether the goal is reached; `None` if there is none.
     pub fn reaches_goal(&self) -> Option<bool> {
         self.goal.map(|goal| self.ratio <= goal)
     }
 }
 
 impl Figure {
-    /// A number, with its unit and what was measured.
+    /// A number with its unit and a description.
     pub fn new(name: &str, value: f64, unit: Unit, note: &str) -> Self {
         Self { name: name.to_owned(), value, unit, goal: goal(name), note: note.to_owned() }
     }
 
-    /// Whether it is at most what is wanted; nothing where nothing is.
+    /// Whether the goal is reached; `None` if there is none.
     pub fn reaches_goal(&self) -> Option<bool> {
         self.goal.map(|goal| self.value <= goal)
     }
@@ -156,7 +156,7 @@ impl Report {
     /// The report in `file`; an empty one if there is none.
     ///
     /// # Errors
-    /// When the file cannot be read, or holds something else.
+    /// When the file cannot be read, or contains something else.
     pub fn read(file: &Path) -> Result<Self> {
         let json = match fs::read_to_string(file) {
             Ok(json) => json,
@@ -168,7 +168,7 @@ impl Report {
         serde_json::from_str(&json).with_context(|| format!("{} holds no report", file.display()))
     }
 
-    /// Writes the report to `file`, and makes the folders above it.
+    /// Writes the report to `file`, and creates the folders above it.
     ///
     /// # Errors
     /// When that fails.
@@ -180,8 +180,8 @@ impl Report {
         fs::write(file, json + "\n").with_context(|| format!("cannot write {}", file.display()))
     }
 
-    /// Changes the report in `file`, or begins one. Suites run one after another, so none loses
-    /// what another adds.
+    /// Changes the report in `file`, or starts one. Suites run one after another, so none loses what another
+    /// adds.
     ///
     /// # Errors
     /// When the file cannot be read or written.
@@ -191,20 +191,20 @@ impl Report {
         report.write(file)
     }
 
-    /// Adds a ratio, in the place of an earlier one of the same name.
+    /// Adds a ratio, replacing an earlier one with the same name.
     pub fn put_ratio(&mut self, ratio: Ratio) {
         self.ratios.retain(|other| other.name != ratio.name);
         self.ratios.push(ratio);
     }
 
-    /// Adds a figure, in the place of an earlier one of the same name.
+    /// Adds a figure, replacing an earlier one with the same name.
     pub fn put_figure(&mut self, figure: Figure) {
         self.figures.retain(|other| other.name != figure.name);
         self.figures.push(figure);
     }
 }
 
-/// The value that so many quarters of the values are at most; not a number for an empty list.
+/// A quartile of the values, by its number; NaN for an empty list.
 fn quantile(quarters: usize, values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);

@@ -1,8 +1,8 @@
-//! Rounds of two closures in turn.
+//! Alternating rounds of two closures.
 //!
-//! Time is that of the processor in this thread: what other programs get in between does not
-//! count, so that a busy machine gives the same ratios as an idle one. Files are warm and nothing
-//! waits for a network, so on an idle machine it is the time that passes.
+//! Time is this thread's processor time: what other programs use in between does not count, so that a busy
+//! machine gives the same ratios as an idle one. Files are warm and nothing waits for a network, so on an
+//! idle machine it equals elapsed time.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -11,12 +11,12 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Pairs of rounds of one comparison; odd, so that the median is one of them.
 pub(crate) const ROUNDS: usize = 41;
-/// What one round shall take: long against the clock's resolution, short against what else goes
-/// on in the machine.
+/// Target duration of one round: long compared with the clock's resolution, short compared with other
+/// activity on the machine.
 const ROUND: Duration = Duration::from_millis(10);
 /// Most rounds of one figure.
 const FIGURE_ROUNDS: usize = 7;
-/// What all rounds of one figure may take; one is done in any case.
+/// Longest time for all rounds of one figure; one is always done.
 const FIGURE: Duration = Duration::from_millis(1500);
 
 pub(crate) fn repeat<T>(times: u64, work: &mut impl FnMut() -> T) -> Duration {
@@ -27,7 +27,7 @@ pub(crate) fn repeat<T>(times: u64, work: &mut impl FnMut() -> T) -> Duration {
     processor_time().saturating_sub(begin)
 }
 
-/// What this thread has had of a processor.
+/// Processor time that this thread has used.
 fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
@@ -35,7 +35,7 @@ fn processor_time() -> Duration {
         + Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or_default())
 }
 
-/// What passes on the clock, for work that is not done by one thread.
+/// Elapsed time, for work that is not done by one thread.
 pub(crate) fn repeat_on_the_clock<T>(times: u64, work: &mut impl FnMut() -> T) -> Duration {
     let begin = Instant::now();
     for _ in 0..times {
@@ -44,8 +44,8 @@ pub(crate) fn repeat_on_the_clock<T>(times: u64, work: &mut impl FnMut() -> T) -
     begin.elapsed()
 }
 
-/// Nanoseconds per operation of both sides, in alternating rounds. Which side begins alternates,
-/// too, so that a clock frequency that drifts favors neither.
+/// Nanoseconds per operation of both sides, in alternating rounds. Which side begins alternates too, so that
+/// a drifting clock frequency favors neither.
 pub(crate) fn pairs(
     ours: &mut impl FnMut(u64) -> Duration,
     baseline: &mut impl FnMut(u64) -> Duration,
@@ -65,8 +65,8 @@ pub(crate) fn pairs(
     pairs
 }
 
-/// Nanoseconds of one operation in the fastest of a few rounds: for figures, which have no neighbor
-/// to be compared with.
+/// Nanoseconds per operation in the fastest of a few rounds: for figures, which have no neighbor to compare
+/// with.
 pub(crate) fn fastest(work: &mut impl FnMut(u64) -> Duration) -> f64 {
     let begin = Instant::now();
     let times = calibrate(work);
@@ -86,7 +86,7 @@ fn per_operation(work: &mut impl FnMut(u64) -> Duration, times: u64) -> f64 {
     work(times).as_secs_f64() * 1e9 / times_as_float
 }
 
-/// How many operations make a round; also warms up.
+/// Number of operations in a round; also warms up.
 fn calibrate(work: &mut impl FnMut(u64) -> Duration) -> u64 {
     let mut times = 1;
     loop {
@@ -120,7 +120,7 @@ mod tests {
             assert!((ours - 3000.0).abs() < 1.0 && (baseline - 1000.0).abs() < 1.0);
         }
         let measured: String = order.iter().rev().take(4).collect();
-        // Backwards from the last round, which is an even one.
+        // Backwards from the last round, which has an even number.
         assert_eq!(measured, "boob");
     }
 }

@@ -1,4 +1,4 @@
-//! What a suite calls: measurements by name, as far as the command line asks for them.
+//! What a suite calls: measurements by name, if the command line asks for them.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -17,7 +17,7 @@ use crate::rounds::{repeat, repeat_on_the_clock};
 const WARM_UP: Duration = Duration::from_millis(300);
 /// Measurement of one closure in criterion.
 const MEASUREMENT: Duration = Duration::from_millis(1500);
-/// Samples of one closure in criterion; 10 is its least.
+/// Samples of one closure in criterion; 10 is the minimum.
 const SAMPLES: usize = 20;
 
 /// One suite: criterion, and the report.
@@ -36,7 +36,7 @@ impl fmt::Debug for Suite {
     }
 }
 
-/// What of the command line concerns more than criterion.
+/// The parts of the command line that concern more than criterion.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Arguments {
     filter: Option<String>,
@@ -65,8 +65,8 @@ impl Arguments {
 }
 
 impl Suite {
-    /// A suite with the arguments of the command line. `target_tmp` is what cargo tells benchmarks
-    /// as `CARGO_TARGET_TMPDIR`; it lies in the target directory.
+    /// A suite with the arguments of the command line. `target_tmp` is the value of `CARGO_TARGET_TMPDIR`,
+    /// which cargo sets for benchmarks; it is in the target directory.
     pub fn new(target_tmp: &str) -> Self {
         let criterion = Criterion::default()
             .warm_up_time(WARM_UP)
@@ -81,7 +81,7 @@ impl Suite {
         }
     }
 
-    /// Whether something of this name was asked for: what it takes need not be made otherwise.
+    /// Whether something with this name was requested: otherwise its inputs need not be created.
     pub fn wants(&self, name: &str) -> bool {
         self.arguments.wants(name)
     }
@@ -102,8 +102,8 @@ impl Suite {
         self.compare_timed(name, |_| note.to_owned(), ours, baseline)
     }
 
-    /// Compares two closures that do as many operations as they are told and return the time that
-    /// took. `note` is made from the result.
+    /// Compares two closures that do the given number of operations and return the time that took. `note` is
+    /// derived from the result.
     ///
     /// # Errors
     /// When the report cannot be written.
@@ -122,7 +122,7 @@ impl Suite {
         Ok(())
     }
 
-    /// As [`compare`](Self::compare) without criterion: for one of many cases.
+    /// Like [`compare`](Self::compare) without criterion: for one of many cases.
     ///
     /// # Errors
     /// When the report cannot be written.
@@ -138,8 +138,8 @@ impl Suite {
         self.ratio_timed(name, |_| note.to_owned(), ours, baseline)
     }
 
-    /// As [`ratio`](Self::ratio) for closures that do as many operations as they are told and
-    /// return the time that took. `note` is made from the result.
+    /// Like [`ratio`](Self::ratio) for closures that do the given number of operations and return the time
+    /// that took. `note` is derived from the result.
     ///
     /// # Errors
     /// When the report cannot be written.
@@ -169,12 +169,12 @@ impl Suite {
         Report::update(&self.file(), |report| report.put_ratio(ratio))
     }
 
-    /// Nanoseconds of one operation, undisturbed: for figures, which have no baseline.
+    /// Nanoseconds per operation, undisturbed: for figures, which have no baseline.
     pub fn time<T>(&self, mut work: impl FnMut() -> T) -> f64 {
         rounds::fastest(&mut |times| repeat(times, &mut work))
     }
 
-    /// As [`time`](Self::time) for work that several threads do: what passes on the clock.
+    /// Like [`time`](Self::time) for work that several threads do: measures elapsed time.
     pub fn time_on_the_clock<T>(&self, mut work: impl FnMut() -> T) -> f64 {
         rounds::fastest(&mut |times| repeat_on_the_clock(times, &mut work))
     }
@@ -188,7 +188,7 @@ impl Suite {
         Report::update(&self.file(), |report| report.put_figure(figure))
     }
 
-    /// Where build results lie.
+    /// The directory for build results.
     pub fn target_dir(&self) -> &Path {
         &self.target_dir
     }

@@ -1,21 +1,21 @@
-//! Units of what is measured, and how people read them.
+//! Units of measurements, and their readable form.
 
 use serde::{Deserialize, Serialize};
 
-/// What a number counts. Numbers are kept in the base unit and shown in the handiest one.
+/// What a number counts. Numbers are stored in the base unit and shown in the most convenient one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Unit {
-    /// Things.
+    /// Items.
     Count,
     /// Bytes.
     Bytes,
     /// Nanoseconds.
     Nanoseconds,
-    /// Bytes in a second.
+    /// Bytes per second.
     BytesPerSecond,
-    /// Things in a second.
+    /// Items per second.
     PerSecond,
 }
 
@@ -24,7 +24,7 @@ const DECIMAL: [(f64, &str); 2] = [(1e6, "M"), (1e3, "k")];
 const TIME: [(f64, &str); 3] = [(1e9, "s"), (1e6, "ms"), (1e3, "µs")];
 
 impl Unit {
-    /// The number with the largest prefix that leaves at least one before the point.
+    /// The number with the largest prefix that leaves at least one before the decimal point.
     pub fn show(self, value: f64) -> String {
         let (prefixes, base, end): (&[(f64, &str)], _, _) = match self {
             Self::Count => (&DECIMAL, "", ""),
@@ -40,13 +40,13 @@ impl Unit {
         format!("{number}{space}{name}{end}")
     }
 
-    /// The number as a part of a figure's name, such as `64kib`.
+    /// The number as part of a figure's name, such as `64kib`.
     pub fn label(self, value: f64) -> String {
         self.show(value).replace(' ', "").to_lowercase()
     }
 }
 
-/// Three digits that count, no zeros after the point.
+/// Three significant digits, without trailing zeros after the point.
 fn number(value: f64) -> String {
     let decimals = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
     let text = format!("{value:.decimals$}");

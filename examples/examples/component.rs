@@ -12,7 +12,7 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
     let subject = std::env::args().nth(1).context("usage: component SUBJECT")?;
-    // The broker left it on the volume that both containers have.
+    // The broker left it on the volume that both containers share.
     let authorities = Certificate::from_pem(std::fs::read("/shared/ca.crt")?);
     let tls = ClientTlsConfig::new().ca_certificate(authorities).domain_name("localhost");
     let broker = Endpoint::from_static("https://127.0.0.1:9443").tls_config(tls)?.connect().await?;

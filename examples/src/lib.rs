@@ -1,7 +1,7 @@
-//! The examples are the binaries of this package; the library only lets rustdoc compile and run
-//! the code of the page on libraries.
+//! The examples are the binaries of this package; the library only lets rustdoc compile and run the code on
+//! the page about libraries.
 
-/// The page on libraries.
+/// The page about libraries.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/reference/libraries.md")]
 #[derive(Debug)]

@@ -3,8 +3,8 @@
 //! ```text
 //! evidence ─ Verifier ─► Result<VerifiedEvidence, VerifyError> ─ appraise ─► Ladder + Attested
 //! ```
-//! [`appraise`] is pure; it names the first gate that failed, and only it makes [`Attested`].
-//! [`Attested::snapshot`] carries one to another replica of a server, where
+//! [`appraise`] is pure. It names the first gate that failed, and nothing else creates an
+//! [`Attested`]. [`Attested::snapshot`] carries one to another replica of a server, where
 //! [`Attested::dangerous_reopen`] reopens it.
 
 mod snapshot;
@@ -31,14 +31,14 @@ use crate::time::Timestamp;
 pub struct Known<'a> {
     /// Record of the key.
     pub ak: Option<&'a AkRecord>,
-    /// Machine of that record.
+    /// Machine that the record belongs to.
     pub machine: Option<&'a Machine>,
     /// All images, live or not.
     pub images: &'a [ApprovedImage],
 }
 
 impl<'a> Known<'a> {
-    /// What was found.
+    /// Bundles what was found.
     pub fn new(
         ak: Option<&'a AkRecord>,
         machine: Option<&'a Machine>,
@@ -47,8 +47,8 @@ impl<'a> Known<'a> {
         Self { ak, machine, images }
     }
 
-    /// Without what a store found that was not asked for: the record of another key, or another
-    /// machine than that of the record.
+    /// Drops what a store returned without being asked: the record of another key, or a machine
+    /// other than the record's.
     fn of(mut self, key: Option<&Fingerprint>) -> Self {
         let asked = |record: &&AkRecord| key.is_none_or(|key| record.fingerprint() == *key);
         self.ak = self.ak.filter(asked);
@@ -80,12 +80,12 @@ impl Attested {
         self.ak
     }
 
-    /// What it booted, in terms of the images that were approved then.
+    /// What it booted, in terms of the images approved at the time.
     pub fn booted(&self) -> &BootState {
         &self.booted
     }
 
-    /// The values that were quoted, to be looked at again before a key leaves.
+    /// The quoted values, to be checked again before a key is released.
     pub(crate) fn quoted(&self) -> &PcrValues {
         &self.quoted
     }
@@ -95,29 +95,29 @@ impl Attested {
         self.pins
     }
 
-    /// The attempt in which it attested.
+    /// The attempt in which the machine attested.
     pub fn attempt(&self) -> AttemptId {
         self.attempt
     }
 }
 
-/// One attempt to obtain a key, as it is kept for `tec explain`.
+/// One attempt to obtain a key, as kept for `tec explain`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Attempt {
     /// Its id.
     pub id: AttemptId,
-    /// When the evidence came.
+    /// When the evidence arrived.
     pub at: Timestamp,
-    /// The machine, as far as it is known.
+    /// The machine, as far as known.
     pub machine: Option<MachineId>,
     /// The key that signed, or that the evidence names.
     pub ak: Option<Fingerprint>,
-    /// What was booted, where the registers are those of approved images.
+    /// What was booted, if the registers match approved images.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub booted: Option<BootState>,
-    /// Nobody signed the evidence, or not well: anybody could have sent it, also in the name of a key
-    /// that is registered.
+    /// The evidence carries no valid signature: anyone could have sent it, even in the name of a
+    /// registered key.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unsigned: bool,
     /// How far it got.
@@ -125,14 +125,14 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// Notes that the registers are explained, and by what.
+    /// Notes that the registers are explained, and by which state.
     pub(crate) fn explained_by(&mut self, state: &BootState) {
         self.ladder.pass(Gate::Pcrs, state.sentence());
         self.booted = Some(state.clone());
     }
 }
 
-/// Result of an appraisal: the record, and the proof if all gates so far are passed.
+/// Result of an appraisal: the record, and the proof if every gate so far passed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Appraisal {
@@ -142,12 +142,12 @@ pub struct Appraisal {
     pub attested: Option<Attested>,
 }
 
-/// Climbs the gates "machine known" to "each PCR against approved images".
+/// Runs the gates from "machine known" to "each PCR against approved images".
 ///
 /// # Security
-/// The first failing gate ends it. Without a state of live images that has all registers which they
-/// pin at once there is no [`Attested`]. A quarantined machine is looked at like any other, and is
-/// refused whatever it booted.
+/// Stops at the first failing gate. There is no [`Attested`] unless one state of live images
+/// matches all the registers that those images pin. A quarantined machine is appraised like any
+/// other, and refused whatever it booted.
 pub fn appraise(
     id: AttemptId,
     at: Timestamp,
@@ -185,7 +185,8 @@ fn climb(
         unsigned: evidence.is_err(),
         ladder: Ladder::new(),
     };
-    // Whose image booted is not known yet, so the log must explain what any of them pins.
+    // Which image booted is not known yet, so the log must explain every register that any image
+    // pins.
     let logged = pins.any(&LiveImages::at(known.images, at));
     let ladder = &mut attempt.ladder;
     ladder.pass(Gate::ReachedServer, "evidence received");
@@ -211,14 +212,14 @@ fn climb(
 }
 
 impl Appraisal {
-    /// Takes the proof back: a gate failed that needs more than this evidence.
+    /// Withdraws the proof because a gate failed that needs more than this evidence.
     pub(crate) fn fail(&mut self, gate: Gate, detail: impl Into<String>) {
         self.attested = None;
         self.attempt.ladder.fail(gate, detail);
     }
 
-    /// Refuses the machine for its quarantine, with the code of that unless a gate before the registers
-    /// failed: who is not known to be this machine learns nothing of it.
+    /// Refuses the machine because it is quarantined. The code says so unless a gate before the
+    /// registers failed: a caller not known to be this machine learns nothing about the quarantine.
     fn quarantine(&mut self) {
         self.attested = None;
         let ladder = &mut self.attempt.ladder;
@@ -284,7 +285,7 @@ fn identity_gates(ladder: &mut Ladder, known: Known<'_>) -> Option<()> {
 /// Why a machine may not even attest.
 fn out_of_service(state: MachineState) -> Option<&'static str> {
     match state {
-        // Unclaimed ones fail at the next gate, quarantined ones at the end.
+        // Unclaimed machines fail at the next gate, quarantined ones at the last.
         MachineState::Unclaimed | MachineState::Active | MachineState::Quarantined => None,
         MachineState::Revoked => Some("was revoked"),
         MachineState::Retired => Some("was retired"),

@@ -1,15 +1,16 @@
-//! Challenges without memory: every server that has the key checks the answer to a challenge, whichever
-//! gave it, also after a restart.
+//! Stateless challenges: any server that has the key can check the answer to a challenge, whichever
+//! server issued it, even after a restart.
 //!
 //! ```text
 //!   id     = expiry ‖ salt ‖ machine ‖ endorsement key ‖ attestation key    sent to the node and back
 //!   secret = HKDF-Expand(key, label ‖ id)                               sent through the node's TPM
 //! ```
 //! # Security
-//! The id holds no secret and needs no seal: who changes it needs the secret of the changed id, which the
-//! server only tells to the TPM that the id names. An answer may be sent again until it expires. That is
-//! harmless: registration binds the same key to the same machine, by compare and swap, and never one that was
-//! revoked. The join service takes an answer only from the node that attests with that very key.
+//! The id holds no secret and needs no seal: changing it changes the secret, which the server
+//! reveals only to the TPM that the id names. An answer may be replayed until it expires. That is
+//! harmless: registration binds the same key to the same machine by compare-and-swap, and never
+//! binds a revoked key. The join service accepts an answer only from the node that attests with
+//! that very key.
 
 use std::fmt;
 
@@ -26,25 +27,26 @@ use crate::time::Timestamp;
 
 /// Domain of the derivation of secrets; the id follows.
 const LABEL: &[u8] = b"tec ek challenge v1\0";
-/// How long an answer may take.
+/// How long an answer may take, in seconds.
 const ANSWER_SECONDS: i64 = 120;
 const SALT: usize = 16;
 
-/// The key from which the secrets of challenges are derived. Replicas behind one address share it.
+/// The key that the secrets of challenges are derived from. Replicas behind one address share it.
 pub struct ChallengeKey(SecretArray<32>);
 
 impl ChallengeKey {
-    /// A key of 32 random bytes.
+    /// Creates a key from 32 random bytes.
     pub fn new(key: SecretArray<32>) -> Self {
         Self(key)
     }
 
-    /// A new key, for one process.
+    /// Creates a new key for one process.
     pub fn random(entropy: &dyn Entropy) -> Self {
         Self(SecretArray::random(&mut EntropyRng::new(entropy)))
     }
 
-    /// `None` never happens: HKDF-SHA256 takes such a key, and gives up to 8160 bytes (RFC 5869, section 2.3).
+    /// Never `None`: HKDF-SHA256 accepts such a key and outputs up to 8160 bytes (RFC 5869, section
+    /// 2.3).
     fn secret(&self, id: &[u8]) -> Option<SecretArray<32>> {
         let key = Hkdf::<Sha256>::from_prk(self.0.expose("derive a challenge")).ok()?;
         let mut secret = Zeroizing::new([0; 32]);
@@ -59,11 +61,11 @@ impl fmt::Debug for ChallengeKey {
     }
 }
 
-/// What a TPM is asked to prove: that one TPM has both keys.
+/// What a TPM must prove: that both keys are in one TPM.
 #[derive(Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "the id of a challenge is these three")]
 pub struct Challenge {
-    /// Machine that it is for.
+    /// Machine that the challenge is for.
     pub machine: MachineId,
     /// Endorsement key.
     pub ek: Fingerprint,
@@ -72,7 +74,7 @@ pub struct Challenge {
 }
 
 impl Challenge {
-    /// The id that the node sends back, and the secret for its TPM. `None` never happens.
+    /// Returns the id that the node sends back, and the secret for its TPM. Never `None`.
     pub fn issue(
         &self,
         key: &ChallengeKey,
@@ -93,7 +95,7 @@ impl Challenge {
         Some((id, secret))
     }
 
-    /// What was proven, if the answer is right and in time.
+    /// Returns what was proven if the answer is correct and in time.
     pub fn check(
         key: &ChallengeKey,
         id: &[u8],

@@ -1,12 +1,12 @@
-//! Error codes: one per thing that can go wrong for a person, with cause and fix.
+//! Error codes: one for each thing that can go wrong for a user, with cause and fix.
 //!
-//! A remote caller is told the code and the title, nothing else; the detail goes to the log and to
-//! `tec explain`. Each code has a page `docs/errors/<code>.md`, written by `cargo xtask codegen`
-//! from this table.
+//! A remote caller sees only the code and the title; the details go to the log and to `tec
+//! explain`. Each code has a page `docs/errors/<code>.md`, which `cargo xtask codegen` writes from
+//! this table.
 
 use std::fmt;
 
-/// Where the pages are.
+/// Base URL of the pages.
 const PAGES: &str = "https://github.com/trusted-execution-clusters/tec/blob/main/docs/errors/";
 
 macro_rules! codes {
@@ -20,25 +20,25 @@ macro_rules! codes {
         }
 
         impl Code {
-            /// Every code, in the order of the table.
+            /// All codes, in table order.
             pub const ALL: &'static [Self] = &[$(Self::$name),*];
 
-            /// The code as it is printed.
+            /// The code as printed.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $text),* }
             }
 
-            /// Address of its page.
+            /// URL of its page.
             pub fn url(self) -> String {
                 format!("{PAGES}{self}.md")
             }
 
-            /// HTTP status that goes with it.
+            /// HTTP status sent with it.
             pub const fn http_status(self) -> u16 {
                 match self { $(Self::$name => $status),* }
             }
 
-            /// One public sentence, without detail that would help an attacker.
+            /// One public sentence, without details that would help an attacker.
             pub const fn title(self) -> &'static str {
                 match self { $(Self::$name => $title),* }
             }
@@ -543,7 +543,7 @@ impl std::str::FromStr for Code {
     }
 }
 
-/// The text is none of the codes.
+/// The text is not a known code.
 #[derive(Debug, thiserror::Error)]
 #[error("unknown error code")]
 #[non_exhaustive]
@@ -563,7 +563,7 @@ mod tests {
             assert_eq!(code.as_str().parse::<Code>().unwrap(), *code);
             assert!((400..600).contains(&code.http_status()), "{code}");
             assert!(code.cause().ends_with('.') && code.fix().ends_with('.'), "{code}");
-            // The page of `tec explain` prints the fix, away from the repository.
+            // `tec explain` prints the fix, and its readers may not have the repository.
             for leads_nowhere in ["`tec explain", " docs/", "tec-k8s/"] {
                 assert!(!code.fix().contains(leads_nowhere), "{code}: {leads_nowhere}");
             }

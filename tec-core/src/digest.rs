@@ -13,7 +13,7 @@ use crate::text::text_form;
 pub struct Sha256Digest([u8; 32]);
 
 impl Sha256Digest {
-    /// The digest a PCR of the SHA-256 bank starts with.
+    /// The initial value of a PCR in the SHA-256 bank.
     pub const ZERO: Self = Self([0; 32]);
 
     /// Wraps the bytes of a digest.
@@ -31,12 +31,13 @@ impl Sha256Digest {
         &self.0
     }
 
-    /// What a PCR with this value holds after an extend by `event`: SHA-256(old ‖ event)
+    /// Value of a PCR that held this value after it is extended by `event`: SHA-256(old ‖ event)
     /// (TPM 2.0 Library Part 1, "PCR Operations", `TPM2_PCR_Extend`).
     #[must_use]
     pub fn extended(&self, event: &Self) -> Self {
-        // The message always has one block, then the same padding. Logs and fleets fold thousands
-        // of these, and what a general hasher does around the two blocks is a good part of it.
+        // The message is always one block, followed by the same padding. Logs and fleets fold
+        // thousands of these, and the overhead of a general hasher around the two blocks is
+        // significant.
         let mut message = [0; 64];
         let (old, new) = message.split_at_mut(self.0.len());
         old.copy_from_slice(&self.0);
@@ -51,7 +52,7 @@ impl Sha256Digest {
     }
 }
 
-/// SHA-256 begins with these words (FIPS 180-4, 5.3.3).
+/// Initial hash value of SHA-256 (FIPS 180-4, 5.3.3).
 const INITIAL: [u32; 8] = [
     0x6a09_e667,
     0xbb67_ae85,
@@ -62,7 +63,7 @@ const INITIAL: [u32; 8] = [
     0x1f83_d9ab,
     0x5be0_cd19,
 ];
-/// What follows a message of 64 bytes: a one bit, zeros, and the length of 512 bits as a big-endian
+/// Padding of a 64-byte message: a one bit, zeros, and the length of 512 bits as a big-endian
 /// number (FIPS 180-4, 5.1.1).
 const PADDING: [u8; 64] = {
     let mut padding = [0; 64];
@@ -88,7 +89,7 @@ impl fmt::Debug for Sha256Digest {
 #[error("a SHA-256 digest has 64 hexadecimal digits, this text of {length} characters does not")]
 #[non_exhaustive]
 pub struct ParseDigestError {
-    /// Length of the text that was given.
+    /// Length of the given text.
     pub length: usize,
 }
 

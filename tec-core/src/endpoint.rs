@@ -1,4 +1,4 @@
-//! Addresses that nodes are told.
+//! Addresses that are given to nodes.
 
 use core::net::{IpAddr, Ipv6Addr};
 use std::fmt;
@@ -19,7 +19,7 @@ pub struct BaseUrl(String);
 pub struct ParseBaseUrlError;
 
 impl BaseUrl {
-    /// The URL as text, without a final slash.
+    /// The URL as text, without a trailing slash.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -83,11 +83,11 @@ impl fmt::Debug for BaseUrl {
     }
 }
 
-/// A service as a node is told of it: where it is, and which CA vouches for it.
+/// A service as described to a node: its URL, and the CA that vouches for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Endpoint {
-    /// Where.
+    /// Base URL.
     pub url: BaseUrl,
     /// PEM bundle of the CA; empty for plain HTTP and for publicly trusted certificates.
     #[serde(default)]
@@ -95,14 +95,14 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// An endpoint with the CA bundle that nodes shall pin (may be empty).
+    /// An endpoint with the CA bundle that nodes pin (may be empty).
     pub fn new(url: BaseUrl, cert: impl Into<String>) -> Self {
         Self { url, cert: cert.into() }
     }
 }
 
-/// What counts as one client where clients are limited: an address of IPv4, a /64 network of IPv6,
-/// since one customer usually owns that many.
+/// What counts as one client for limits: an IPv4 address, or an IPv6 /64 network, since one
+/// customer usually owns that many addresses.
 ///
 /// ```
 /// use tec_core::endpoint::network_of;

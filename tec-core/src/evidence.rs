@@ -1,4 +1,4 @@
-//! What a verifier found in evidence, and the registers that count.
+//! What a verifier found in evidence, and which registers count.
 
 use std::fmt;
 
@@ -11,8 +11,8 @@ use crate::pcr::{PcrIndex, PcrSet, PcrValues};
 use crate::tee::Tee;
 use crate::time::Timestamp;
 
-/// One event of a boot's log. Digest and register are proven once the log replays; `detail` is what
-/// the log says about it, and proves nothing.
+/// One event of a boot log. Digest and register are proven once the log replays; `detail` is what
+/// the log claims about the event, and proves nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LoggedEvent {
@@ -20,11 +20,11 @@ pub struct LoggedEvent {
     pub number: u32,
     /// Register.
     pub pcr: PcrIndex,
-    /// SHA-256 that the register was extended by.
+    /// SHA-256 digest that the register was extended with.
     pub digest: Sha256Digest,
     /// Name of the event type, `EV_…`.
     pub kind: String,
-    /// For people only: a path or text from the event data.
+    /// For humans only: a path or text from the event data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
 }
@@ -46,7 +46,7 @@ impl LoggedEvent {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LogEvidence {
-    /// None came; the PCR values alone decide, as always.
+    /// No log; the PCR values alone decide, as always.
     Absent,
     /// It parses. The registers in `replayed` fold to the quoted values.
     Parsed {
@@ -57,38 +57,38 @@ pub enum LogEvidence {
     },
     /// It does not parse.
     Broken {
-        /// Why, with offset.
+        /// Why, with the offset.
         reason: String,
     },
 }
 
-/// Evidence whose signature, nonce, selection and digest are verified. Made by a
+/// Evidence whose signature, nonce, selection and digest have been verified. Created by a
 /// [`Verifier`](crate::port::Verifier).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct VerifiedEvidence {
-    /// Sort of evidence.
+    /// Type of evidence.
     pub tee: Tee,
-    /// Key that signed; whether it is anybody's is not said.
+    /// Key that signed; says nothing about whether it is registered.
     pub ak: PublicKey,
     /// Quoted values of the SHA-256 bank.
     pub pcrs: PcrValues,
-    /// Clock of the TPM, where one signed.
+    /// Clock of the TPM, if the TPM signed one.
     pub clock: Option<TpmClock>,
-    /// When its challenge went out, where the server that took the evidence says so.
+    /// When the challenge was issued, if the server that took the evidence reports it.
     pub asked_at: Option<Timestamp>,
     /// Event log.
     pub log: LogEvidence,
-    /// Claims for policies: the object that stands under the name of the TEE.
+    /// Claims for policies: the object under the name of the TEE.
     pub claims: serde_json::Map<String, serde_json::Value>,
-    /// `report_data` claim: hexadecimal of the nonce that was bound.
+    /// `report_data` claim: hexadecimal form of the bound nonce.
     pub report_data: String,
     /// `init_data` claim.
     pub init_data: String,
 }
 
 impl VerifiedEvidence {
-    /// Assembles what was verified.
+    /// Assembles verified evidence.
     pub fn new(tee: Tee, ak: PublicKey, pcrs: PcrValues) -> Self {
         Self {
             tee,
@@ -103,13 +103,13 @@ impl VerifiedEvidence {
         }
     }
 
-    /// The clock of the TPM, for evidence that came at `at`.
+    /// The clock of the TPM, for evidence that arrived at `at`.
     pub(crate) fn clock_reading(&self, at: Timestamp) -> Option<ClockReading> {
         let asked_at = self.asked_at.unwrap_or(at);
         Some(ClockReading::new(self.clock?, asked_at, at).with_tee(self.tee))
     }
 
-    /// The logged events of a register, if they fold to its quoted value.
+    /// The logged events of a register, if they fold to the quoted value.
     pub fn logged(&self, pcr: PcrIndex) -> Option<Vec<&LoggedEvent>> {
         match &self.log {
             LogEvidence::Parsed { events, replayed } if replayed.contains(pcr) => {
@@ -120,33 +120,33 @@ impl VerifiedEvidence {
     }
 }
 
-/// Evidence was refused by a verifier.
+/// A verifier refused the evidence.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerifyError {
-    /// It is not what its type prescribes.
+    /// It does not have the form that its type prescribes.
     #[error("the evidence is malformed at {at}")]
     Malformed {
         /// Member or offset.
         at: String,
     },
-    /// Signature, type, magic or nonce do not fit.
+    /// Signature, type, magic or nonce is invalid.
     #[error("the quote is not valid: {reason}")]
     Quote {
-        /// What does not fit.
+        /// What is invalid.
         reason: &'static str,
-        /// The key that the evidence names; not proven.
+        /// The key that the evidence names; unproven.
         claimed_ak: Option<Fingerprint>,
     },
     /// The hardware under the TPM does not vouch for it.
     #[error("the hardware report is not accepted: {findings}")]
     Hardware {
-        /// All that was found.
+        /// All findings.
         findings: String,
-        /// The key that the evidence names; not proven.
+        /// The key that the evidence names; unproven.
         claimed_ak: Fingerprint,
     },
-    /// The quote covers other registers than the pinned ones, or other values than were sent.
+    /// The quote covers registers other than the pinned ones, or values other than those sent.
     #[error("the PCR selection is not as pinned: {reason}")]
     Selection {
         /// What differs.
@@ -154,7 +154,7 @@ pub enum VerifyError {
         /// The key that signed.
         ak: Fingerprint,
     },
-    /// This verifier does not take evidence of this sort.
+    /// This verifier does not accept evidence of this type.
     #[error("evidence of the sort {tee} is not accepted")]
     Unsupported {
         /// What was offered.
@@ -174,11 +174,11 @@ impl VerifyError {
     }
 }
 
-/// The registers that must be those of approved images; never empty.
+/// The registers that must match approved images; never empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PinnedPcrs(PcrSet);
 
-/// No register was pinned, so every boot would match.
+/// No register is pinned, so every boot would match.
 #[derive(Debug, thiserror::Error)]
 #[error("at least one PCR must be pinned")]
 #[non_exhaustive]

@@ -18,12 +18,12 @@ pub struct Fingerprint([u8; 32]);
 pub struct ParseFingerprintError;
 
 impl Fingerprint {
-    /// That of a key in DER form.
+    /// Fingerprint of a key in DER form.
     pub(crate) fn of(der: &[u8]) -> Self {
         Self(Sha256::digest(der).into())
     }
 
-    /// These 32 bytes.
+    /// Wraps these 32 bytes.
     pub(crate) fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }

@@ -1,4 +1,4 @@
-//! Names of things, parsed once at the edge.
+//! Identifiers and names, parsed once at the edge.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::text::text_form;
 
-/// Identity of a machine: a UUID, in its hyphenated lowercase form.
+/// Identifier of a machine: a UUID in hyphenated lowercase form.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MachineId(Uuid);
 
@@ -24,8 +24,8 @@ fn random_uuid(rng: &mut dyn rand_core::CryptoRng) -> Uuid {
     uuid::Builder::from_random_bytes(bytes).into_uuid()
 }
 
-/// Accepts exactly the 36-character hyphenated form in either case: other spellings of a UUID
-/// would give one machine two names in paths and files.
+/// Accepts exactly the 36-character hyphenated form in either case: other spellings would give one
+/// machine two names in paths and files.
 fn parse_uuid(text: &str) -> Option<Uuid> {
     if text.len() == 36 { Uuid::try_parse(text).ok() } else { None }
 }
@@ -70,7 +70,7 @@ impl fmt::Debug for MachineId {
     }
 }
 
-/// Identity of one attempt to attest; a refused node prints it, an admin looks it up.
+/// Identifier of one attestation attempt; a refused node prints it, and an admin looks it up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct AttemptId(Uuid);
@@ -90,7 +90,7 @@ impl FromStr for AttemptId {
     }
 }
 
-/// The text is not the id of an attempt.
+/// The text is not an attempt id.
 #[derive(Debug, thiserror::Error)]
 #[error("an attempt id is a hyphenated UUID")]
 #[non_exhaustive]
@@ -103,11 +103,11 @@ impl fmt::Display for AttemptId {
 }
 
 /// Name of an approved image: a Kubernetes object name (RFC 1123 subdomain, at most 253
-/// characters), so that it survives the move to a cluster.
+/// characters), so that it survives a move to a cluster.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ImageName(String);
 
-/// The text is not a name for an image.
+/// The text is not an image name.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "an image name has 1 to 253 characters of a-z, 0-9, '-' and '.', and begins and ends with a \
@@ -161,25 +161,25 @@ pub struct ResourcePath {
     text: String,
 }
 
-/// The text is not the path of a resource.
+/// The text is not a resource path.
 #[derive(Debug, thiserror::Error)]
 #[error("a resource path has three segments of A-Z, a-z, 0-9, '_', '-' and (not first) '.'")]
 #[non_exhaustive]
 pub struct ParseResourcePathError;
 
 impl ResourcePath {
-    /// Where the root volume's key of a machine lies: `default/<uuid>/root`.
+    /// Path of the key of a machine's root volume: `default/<uuid>/root`.
     pub fn luks_root(machine: &MachineId) -> Self {
         Self { text: format!("default/{machine}/root") }
     }
 
-    /// Where a recovery key that a machine left lies: `default/<uuid>/recovery-<number>`. It is not
-    /// the path of a disk key, and so is never released.
+    /// Path of a recovery key that a machine deposited: `default/<uuid>/recovery-<number>`. It is
+    /// not the path of a disk key, and so is never released.
     pub fn recovery(machine: &MachineId, number: u32) -> Self {
         Self { text: format!("default/{machine}/recovery-{number}") }
     }
 
-    /// The machine that left the recovery key which lies here, and its number, if this is such a
+    /// The machine that deposited the recovery key stored here, and its number, if this is such a
     /// path.
     pub fn recovery_of(&self) -> Option<(MachineId, u32)> {
         let (id, number) = self.text.strip_prefix("default/")?.split_once("/recovery-")?;
@@ -188,10 +188,10 @@ impl ResourcePath {
         (Self::recovery(&machine, number) == *self).then_some((machine, number))
     }
 
-    /// The machine whose disk key lies here, if this is such a path.
+    /// The machine whose disk key is stored here, if this is such a path.
     pub fn machine(&self) -> Option<MachineId> {
         let id = self.text.strip_prefix("default/")?.strip_suffix("/root")?;
-        // Parsing accepts upper case, a path must not: one machine has one path.
+        // Parsing accepts upper case, but a path must not: one machine has one path.
         let machine: MachineId = id.parse().ok()?;
         (machine.to_string() == id).then_some(machine)
     }
@@ -210,8 +210,7 @@ impl ResourcePath {
 impl FromStr for ResourcePath {
     type Err = ParseResourcePathError;
 
-    /// Rules of the KBS: the first character of a segment is never a dot, so no segment can be
-    /// `.` or `..`.
+    /// Rules of the KBS: a segment never starts with a dot, so no segment can be `.` or `..`.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let segment_ok = |segment: &str| {
             let word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';

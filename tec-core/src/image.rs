@@ -1,4 +1,4 @@
-//! Approved images and the measurements that booting them makes.
+//! Approved images, and the measurements made when they boot.
 
 use std::collections::BTreeSet;
 
@@ -9,20 +9,20 @@ use crate::id::ImageName;
 use crate::pcr::PcrIndex;
 use crate::time::Timestamp;
 
-/// One measurement that an image makes when it boots.
+/// One measurement made when an image boots.
 ///
 /// The JSON form is that of the image label `org.coreos.pcrs` (`name`, `pcr`, `hash`, `id`), with
-/// `source` added where a file is known.
+/// `source` added when the file is known.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ImageEvent {
-    /// Name of the event for people, for example `EV_EFI_BOOT_SERVICES_APPLICATION`.
+    /// Name of the event for humans, for example `EV_EFI_BOOT_SERVICES_APPLICATION`.
     pub name: String,
     /// Register that it extends.
     pub pcr: PcrIndex,
-    /// Digest that it extends by.
+    /// Digest that it extends the register with.
     pub hash: Sha256Digest,
-    /// Which part of the boot chain makes it, for example `Pcr4Shim`.
+    /// Part of the boot chain that causes it, for example `Pcr4Shim`.
     pub id: String,
     /// File that the digest was computed from, relative to the image's root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -40,7 +40,7 @@ impl ImageEvent {
         Self { name: name.into(), pcr, hash, id: id.into(), source: None }
     }
 
-    /// Says which file the digest comes from.
+    /// Records which file the digest was computed from.
     #[must_use]
     pub fn from_file(mut self, path: impl Into<String>) -> Self {
         self.source = Some(path.into());
@@ -48,7 +48,7 @@ impl ImageEvent {
     }
 }
 
-/// The value that one register has after an image booted, with the events that make it up.
+/// The value of one register after an image booted, with the events that produce it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ExpectedPcr {
@@ -61,14 +61,14 @@ pub struct ExpectedPcr {
 }
 
 impl ExpectedPcr {
-    /// Folds `events` (those of other registers are left out) into the value of register `id`.
+    /// Folds `events` into the value of register `id`, ignoring events of other registers.
     pub fn from_events(id: PcrIndex, events: impl IntoIterator<Item = ImageEvent>) -> Self {
         let events: Vec<_> = events.into_iter().filter(|e| e.pcr == id).collect();
         let value = events.iter().fold(Sha256Digest::ZERO, |pcr, e| pcr.extended(&e.hash));
         Self { id, value, events }
     }
 
-    /// Whether folding the events gives the value.
+    /// Whether folding the events gives this value.
     pub fn is_consistent(&self) -> bool {
         let folded = self.events.iter().fold(Sha256Digest::ZERO, |pcr, e| pcr.extended(&e.hash));
         self.events.iter().all(|e| e.pcr == self.id) && folded == self.value
@@ -90,14 +90,14 @@ impl ExpectedPcrs {
         Self { pcrs }
     }
 
-    /// Whether each register is there once, and its events fold to its value. Measurements that are not
-    /// sound count for nothing: no boot leaves them behind.
+    /// Whether each register occurs once and its events fold to its value. Measurements that are
+    /// not sound count for nothing: no boot leaves them behind.
     pub fn is_sound(&self) -> bool {
         let ids: BTreeSet<PcrIndex> = self.pcrs.iter().map(|pcr| pcr.id).collect();
         ids.len() == self.pcrs.len() && self.pcrs.iter().all(ExpectedPcr::is_consistent)
     }
 
-    /// What the image makes of one register, if it says anything about it.
+    /// What booting the image leaves in one register, if the measurements cover it.
     pub fn pcr(&self, id: PcrIndex) -> Option<&ExpectedPcr> {
         self.pcrs.iter().find(|p| p.id == id)
     }
@@ -116,16 +116,16 @@ pub struct ApprovedImage {
     pub expected: ExpectedPcrs,
     /// When it was approved.
     pub approved_at: Timestamp,
-    /// When the approval ends by itself.
+    /// When the approval expires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
-    /// When it was taken back; kept so that a refusal can say so.
+    /// When the approval was revoked; kept so that a refusal can say so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked_at: Option<Timestamp>,
 }
 
 impl ApprovedImage {
-    /// An approval without end.
+    /// An approval that never expires.
     pub fn new(
         name: ImageName,
         reference: impl Into<String>,
@@ -142,7 +142,7 @@ impl ApprovedImage {
         }
     }
 
-    /// Whether boots of it may obtain keys at `now`.
+    /// Whether boots of this image may obtain keys at `now`.
     pub fn is_live(&self, now: Timestamp) -> bool {
         self.revoked_at.is_none() && self.expires_at.is_none_or(|end| now < end)
     }

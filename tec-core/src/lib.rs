@@ -1,15 +1,15 @@
 //! The pure domain of Trusted Execution Clusters: clusters whose nodes prove with their TPM what
-//! they booted before they get the key of their own disk.
+//! they booted before they receive the key to their own disk.
 //!
 //! *What it is*: newtypes, the policies (pin generation, attestation-key matching, key generation,
 //! Trustee configuration, PCR reference values, boot states), the ports to the outside, the use
-//! cases over them, and the ladder of gates that says why a boot was refused.
+//! cases over them, and the ladder of gates that explains why a boot was refused.
 //!
 //! *What it is not*: it reads no clock, no randomness, no files and no network, and it starts no
-//! task. Those come in through [`port`]s and arguments. The exceptions stand behind the features
-//! `embedded` (a SQLite store), `http` (registration endpoints as tower services) and `system` (clock
-//! and randomness of the host). `node` and `service`, bootstrap of nodes and of a platform's services,
-//! are as pure as the rest.
+//! task. Those come in through [`port`]s and arguments. The exceptions are behind the features
+//! `embedded` (a SQLite store), `http` (registration endpoints as tower services) and `system`
+//! (clock and randomness of the host). `node` and `service`, which bootstrap nodes and a platform's
+//! services, are as pure as the rest.
 //!
 //! ```text
 //!   GET Ignition ──► flow::register ──► MachineRegistry
@@ -20,7 +20,7 @@
 //! ```
 //!
 //! # Example
-//! The key of a machine that never had one is approved, once:
+//! Approves the first key of a machine that never had one, once:
 //! ```
 //! use tec_core::ak::{AkCandidate, AkDecision, AkMatcher, AkReason, PublicKey, TofuMatcher};
 //! use tec_core::machine::{Machine, RegisteredBy};

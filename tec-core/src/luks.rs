@@ -10,10 +10,10 @@ use zeroize::Zeroizing;
 
 use crate::secret::{SecretArray, SecretBytes};
 
-/// Makes the key that seals a machine's disk passphrase.
+/// Generates the key that seals a machine's disk passphrase.
 ///
-/// *Contract*: deterministic in the rng; each call draws anew. Whether a key may be generated at
-/// all is decided elsewhere: [`SecretStore::put_new`](crate::port::SecretStore::put_new) never
+/// *Contract*: deterministic in the rng; each call draws a new key. Whether a key may be generated
+/// at all is decided elsewhere: [`SecretStore::put_new`](crate::port::SecretStore::put_new) never
 /// overwrites. *Implemented by* [`RandomLuksKey`] and [`CompatLuksKey`].
 ///
 /// ```
@@ -55,35 +55,34 @@ struct Wire<'a> {
 }
 
 impl LuksResource {
-    /// The resource of a key of 256 bits, which it holds as 43 characters of base64url (RFC 4648,
-    /// section 5).
+    /// The resource for a 256-bit key, stored as 43 characters of base64url (RFC 4648, section 5).
     pub fn of_key(key: &SecretArray<32>) -> Self {
         let text = Zeroizing::new(URL_SAFE_NO_PAD.encode(key.expose("write the resource")));
         Self::from_key_text(&text)
     }
 
-    /// A resource that is there already.
+    /// Wraps an existing resource.
     ///
     /// # Errors
-    /// It is none that [`content_key`] reads.
+    /// The resource cannot be read by [`content_key`].
     pub fn from_bytes(resource: SecretBytes) -> Result<Self, ParseLuksResourceError> {
         content_key(&resource).map(|_| Self(resource))
     }
 
     fn from_key_text(key: &str) -> Self {
-        // Both forms are plain ASCII without characters that JSON escapes.
+        // Both forms are plain ASCII without characters that need escaping in JSON.
         let json = format!(r#"{{"key_type":"oct","key":"{key}"}}"#);
         Self(SecretBytes::new(json.into_bytes()))
     }
 
-    /// The bytes to be stored and served.
+    /// The bytes to store and serve.
     pub fn into_bytes(self) -> SecretBytes {
         self.0
     }
 }
 
-/// Reads the AES-256 key out of a resource: 32 characters are the key themselves (the upstream
-/// form), 43 characters are base64url of it.
+/// Reads the AES-256 key from a resource: 32 characters are the key itself (the upstream form), 43
+/// characters are its base64url form.
 pub fn content_key(resource: &SecretBytes) -> Result<SecretArray<32>, ParseLuksResourceError> {
     let json = resource.expose("parse the released resource");
     let wire: Wire<'_> = serde_json::from_slice(json).map_err(|_| ParseLuksResourceError)?;
@@ -118,8 +117,8 @@ impl LuksKeyGenerator for RandomLuksKey {
     }
 }
 
-/// 192 random bits as the 32 characters of their base64, which themselves are the AES-256 key: the
-/// one form that every existing pin understands.
+/// 192 random bits in base64, whose 32 characters are themselves the AES-256 key: the one form that
+/// every existing pin understands.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::exhaustive_structs, reason = "there is nothing to configure")]
 pub struct CompatLuksKey;

@@ -13,27 +13,27 @@ use crate::time::Timestamp;
 pub enum RegisteredBy {
     /// Its first boot fetched the Ignition config.
     FirstBoot,
-    /// An admin added it by hand.
+    /// An admin added it manually.
     Admin,
     /// It is a node that a join service admitted.
     JoinService,
 }
 
-/// Where a machine stands.
+/// State of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum MachineState {
-    /// Registered, no attestation key yet; expires unless an admin made it.
+    /// Registered, no attestation key yet; expires unless an admin created it.
     Unclaimed,
     /// Bound to an attestation key; may attest.
     Active,
     /// Set aside by an admin until released: it may attest, but gets no disk key and binds no
     /// attestation key.
     Quarantined,
-    /// Revoked by an admin, for good; attests no more.
+    /// Revoked by an admin, permanently; attests no more.
     Revoked,
-    /// Decommissioned in good order, for good; attests no more.
+    /// Decommissioned in an orderly way, permanently; attests no more.
     Retired,
 }
 
@@ -54,8 +54,8 @@ impl MachineState {
         }
     }
 
-    /// How far the machine is out of service; greater is stricter. Unclaimed and active ones are in
-    /// service.
+    /// How strictly the machine is out of service; greater is stricter. Unclaimed and active
+    /// machines are in service.
     pub fn strictness(self) -> u8 {
         match self {
             Self::Unclaimed | Self::Active => 0,
@@ -74,24 +74,24 @@ pub enum MachineChange {
     Quarantine,
     /// Lift the quarantine.
     Release,
-    /// Decommission it, for good.
+    /// Decommission it, permanently.
     Retire,
 }
 
 /// The attestation key that a machine is bound to, or was bound to last. It outlives the key's
-/// revocation: a machine that once had a key has a disk that somebody else's key must not open.
+/// revocation: a machine that once had a key has a disk that nobody else's key may open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LastBinding {
     /// The key.
     pub ak: Fingerprint,
-    /// Endorsement key that was proven to live in the same TPM.
+    /// Endorsement key proven to be in the same TPM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ek: Option<Fingerprint>,
 }
 
 impl LastBinding {
-    /// A binding.
+    /// Creates a binding.
     pub fn new(ak: Fingerprint, ek: Option<Fingerprint>) -> Self {
         Self { ak, ek }
     }
@@ -101,15 +101,15 @@ impl LastBinding {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Machine {
-    /// Its identity.
+    /// Its identifier.
     pub id: MachineId,
     /// How it was registered.
     pub registered_by: RegisteredBy,
     /// When it was registered.
     pub registered_at: Timestamp,
-    /// Where it stands.
+    /// Its state.
     pub state: MachineState,
-    /// The key that it has or had last.
+    /// The key that it has, or had last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binding: Option<LastBinding>,
 }
@@ -120,8 +120,8 @@ impl Machine {
         Self { id, registered_by, registered_at, state: MachineState::Unclaimed, binding: None }
     }
 
-    /// The state after a change; `None` where the change is not allowed, since what is revoked or
-    /// retired stays so.
+    /// The state after a change; `None` if the change is not allowed, because revoked and retired
+    /// machines stay so.
     pub fn state_after(&self, change: MachineChange) -> Option<MachineState> {
         use MachineChange::{Quarantine, Release, Retire};
         use MachineState::{Active, Quarantined, Retired, Revoked, Unclaimed};

@@ -19,28 +19,28 @@ pub struct PcrIndex(u8);
 #[error("PCR {index} does not exist, indices are 0 to 23")]
 #[non_exhaustive]
 pub struct PcrIndexError {
-    /// What was given.
+    /// The given number.
     pub index: u64,
 }
 
 impl PcrIndex {
-    /// Boot manager code: the images that the firmware and shim started.
+    /// Boot manager code: the images started by the firmware and shim.
     pub const BOOT_MANAGER: Self = Self(4);
-    /// Secure Boot policy and the authorities that were used.
+    /// Secure Boot policy, and the authorities that were used.
     pub const SECURE_BOOT: Self = Self(7);
-    /// Commands of GRUB and the kernel's command line.
+    /// GRUB commands and the kernel command line.
     pub const BOOT_COMMANDS: Self = Self(8);
-    /// Files that GRUB reads, and what the kernel's EFI stub finds.
+    /// Files that GRUB reads, and what the kernel's EFI stub loads.
     pub const BOOT_FILES: Self = Self(9);
     /// Sections of a unified kernel image.
     pub const KERNEL_BOOT: Self = Self(11);
-    /// Command lines and other parameters beside a unified kernel image.
+    /// Command lines and other parameters next to a unified kernel image.
     pub const KERNEL_CONFIG: Self = Self(12);
-    /// System extensions beside a unified kernel image.
+    /// System extensions next to a unified kernel image.
     pub const SYSTEM_EXTENSIONS: Self = Self(13);
     /// Machine owner keys, measured by shim.
     pub const MOK: Self = Self(14);
-    /// Which cluster the node was bootstrapped into; zero until then.
+    /// The cluster that the node was bootstrapped into; zero until then.
     pub const CLUSTER: Self = Self(15);
 
     /// Checks the range.

@@ -1,12 +1,12 @@
 //! Long procedures as state machines without I/O.
 //!
-//! *What it is*: the trait [`Plan`] and the loop [`run`] that connects a plan to the outside. A plan
-//! is told what happened ([`Plan::Event`]) and says what to do next ([`Plan::Effect`]). It does
-//! nothing itself, so that a crash, a lost answer or a restart at every step is a unit test (see
+//! *What it is*: the trait [`Plan`] and the loop [`run`] that connects a plan to the outside. A
+//! plan receives what happened ([`Plan::Event`]) and returns what to do next ([`Plan::Effect`]). It
+//! does nothing itself, so a crash, a lost answer or a restart at any step can be unit-tested (see
 //! `testing::crash_everywhere`, feature `test-util`).
 //!
-//! *What it is not*: a place for state that must survive. A process that dies takes its plan along;
-//! the next one begins with a new plan and finds out by effects what is there already.
+//! *What it is not*: a place for state that must survive. A process that dies takes its plan with
+//! it; the next one starts with a new plan and uses effects to find out what exists already.
 //!
 //! ```text
 //!              Event                         Effect
@@ -19,16 +19,17 @@ use std::collections::VecDeque;
 
 use async_trait::async_trait;
 
-/// A procedure of many steps, each of which may be the last.
+/// A procedure of many steps that may be interrupted at any of them.
 ///
 /// *Contract*
-/// * `step` is pure: the same plan and event give the same effects. Time and randomness come as
+/// * `step` is pure: the same plan and event give the same effects. Time and randomness arrive as
 ///   events.
-/// * Effects are carried out in the order of the list, and each is answered by at most one event;
-///   failure is an event, too. An empty list means that the plan waits for an event, or has ended.
-/// * Every effect is written so that doing it again converges: create if absent, compare and swap,
-///   read back. A new plan over what a dead one left comes to the same end.
-/// * A plan ends with an effect that says so, for example `Finish(outcome)`, which gets no answer.
+/// * Effects are carried out in list order, and each is answered by at most one event; a failure is
+///   also an event. An empty list means that the plan waits for an event or has finished.
+/// * Every effect can be repeated and still converges: create if absent, compare-and-swap, read
+///   back. A new plan that starts from what a dead one left reaches the same end.
+/// * A plan finishes with an effect that says so, for example `Finish(outcome)`, which gets no
+///   answer.
 ///
 /// *Implementations*: services in `service`. *Conformance*: `testing::crash_everywhere`.
 ///
@@ -64,22 +65,22 @@ use async_trait::async_trait;
 /// assert_eq!(plan.step(Event::Found(true)), [Effect::Finish]);
 /// ```
 pub trait Plan {
-    /// What the plan is told.
+    /// An event that the plan receives.
     type Event;
-    /// What the plan wants done.
+    /// An effect that the plan requests.
     type Effect;
 
-    /// Takes one event, and says what to do next.
+    /// Takes one event and returns what to do next.
     fn step(&mut self, event: Self::Event) -> Vec<Self::Effect>;
 }
 
-/// The outside of a plan: carries out its effects.
+/// The outside world of a plan: carries out its effects.
 ///
-/// *Contract*: an effect that fails is answered with an event that says so; only the effect that
-/// ends the plan, and those that the plan documents as unanswered, give `None`.
+/// *Contract*: a failed effect is answered with an event that says so. Only the effect that ends
+/// the plan, and those that the plan documents as unanswered, return `None`.
 #[async_trait]
 pub trait Shell<P: Plan>: Send {
-    /// Carries out one effect, and returns what the plan is told about it.
+    /// Carries out one effect and returns the event for the plan.
     ///
     /// # Cancel safety
     /// May be dropped at any await; see the contract of [`Plan`].
@@ -89,7 +90,7 @@ pub trait Shell<P: Plan>: Send {
 /// Runs a plan until no event is left.
 ///
 /// # Cancel safety
-/// May be dropped at any await: what was begun is found again by the next plan.
+/// May be dropped at any await: the next plan finds what was begun.
 pub async fn run<P>(plan: &mut P, first: P::Event, shell: &mut dyn Shell<P>)
 where
     P: Plan + Send,

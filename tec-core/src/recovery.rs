@@ -1,11 +1,11 @@
-//! Recovery keys: 48 digits that a person can type, for a disk whose servers are gone.
+//! Recovery keys: 48 digits that a person can type, for a disk whose servers are lost.
 //!
 //! ```text
 //! 128 random bits = 8 × 16 bits ─ each times 11 ─► 123456-123456-…  eight groups of six digits
 //! ```
-//! Each group is a multiple of 11, so a wrong digit, or two that changed places, is seen and its
-//! group named. The text with its hyphens is the passphrase of the disk: what is printed is what is
-//! typed at the prompt of the boot.
+//! Each group is a multiple of 11, so a wrong digit or two swapped digits are detected, and the
+//! error names the group. The text with its hyphens is the passphrase of the disk: what is printed
+//! is what is typed at the boot prompt.
 //!
 //! ```
 //! use tec_core::recovery::RecoveryKey;
@@ -26,54 +26,54 @@ use crate::secret::{SecretArray, SecretBytes};
 
 /// Groups of a key.
 const GROUPS: usize = 8;
-/// Digits of a group: 65535 times 11 has six.
+/// Digits in a group: 65535 times 11 has six.
 const DIGITS: usize = 6;
-/// What every group is a multiple of: the least number with which each change of one digit, and
-/// each exchange of two neighbors, shows.
+/// Every group is a multiple of this: the smallest number that detects every change of one digit
+/// and every swap of two neighbors.
 const CHECK: u32 = 11;
-/// Length of the text: groups, and hyphens between them.
+/// Length of the text: the groups, with hyphens between them.
 const LENGTH: usize = GROUPS * DIGITS + GROUPS - 1;
 
 /// A recovery key.
 #[derive(Debug)]
 pub struct RecoveryKey(SecretBytes);
 
-/// The text is no recovery key.
+/// The text is not a recovery key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseRecoveryKeyError {
-    /// Another number of digits.
+    /// Wrong number of digits.
     #[error("a recovery key has 48 digits, this text has {digits}")]
     Digits {
-        /// How many there are.
+        /// How many digits the text has.
         digits: usize,
     },
-    /// Something that is neither digit nor separator.
+    /// A character that is neither a digit nor a separator.
     #[error("a recovery key is digits, hyphens and spaces")]
     Character,
     /// A digit of a group is wrong.
     #[error("group {group} of the recovery key has a wrong digit")]
     Group {
-        /// Which, from 1.
+        /// Number of the group, from 1.
         group: usize,
     },
 }
 
 impl RecoveryKey {
-    /// Draws a key.
+    /// Generates a key.
     pub fn random(rng: &mut dyn CryptoRng) -> Self {
         let bits = SecretArray::<{ GROUPS * 2 }>::random(rng);
         let mut text = Zeroizing::new(String::with_capacity(LENGTH + 1));
         for pair in bits.expose("write the key").chunks_exact(2) {
             let value = pair.iter().fold(0, |value, byte| value << 8 | u32::from(*byte));
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = write!(text, "{:0DIGITS$}-", value * CHECK);
         }
         let text = text.trim_end_matches('-');
         Self(SecretBytes::new(text.as_bytes().to_vec()))
     }
 
-    /// Reads a key, as it was printed or with other separators.
+    /// Parses a key as printed, or with other separators.
     ///
     /// # Errors
     /// [`ParseRecoveryKeyError`] with the group that is wrong.
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(parse(""), digits(0));
         assert_eq!(parse(&"0".repeat(49)), digits(49));
         assert_eq!(parse("12345x"), Err(ParseRecoveryKeyError::Character));
-        // 65536 × 11 is a multiple, but of more than 16 bits.
+        // 65536 × 11 is a multiple of 11, but needs more than 16 bits.
         let large = format!("{}720896", "0".repeat(42));
         assert_eq!(parse(&large), Err(ParseRecoveryKeyError::Group { group: 8 }));
     }
@@ -158,7 +158,7 @@ mod tests {
             exchanged.swap(at, at + 1);
             for typed in [wrong, exchanged] {
                 let typed = String::from_utf8(typed).unwrap();
-                // Neighbors of two groups change both.
+                // Swapping neighbors across two groups changes both groups.
                 prop_assert_eq!(RecoveryKey::parse(&typed).is_ok(), typed == good);
             }
         }

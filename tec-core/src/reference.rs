@@ -1,4 +1,4 @@
-//! Reference values: from the files of an image to the PCR values that its boot leaves.
+//! Reference values: from the files of an image to the PCR values that booting it leaves.
 
 use std::io::Read;
 use std::{fmt, io};
@@ -7,11 +7,11 @@ use crate::image::ExpectedPcrs;
 
 /// A file of an image, opened for reading.
 pub trait ImageFile: Read + Send {
-    /// Size in bytes, where it is known before reading.
+    /// Size in bytes, if known before reading.
     fn size(&self) -> Option<u64>;
 }
 
-/// The boot files of an operating system image, wherever they lie.
+/// The boot files of an operating system image, wherever they are stored.
 ///
 /// *Contract*: paths are relative, separated by `/`, and sorted; `open` streams.
 /// *Implemented by* the directory and memory images of `tec_tpm::compute`.
@@ -23,13 +23,13 @@ pub trait BootImage: fmt::Debug + Send + Sync {
     fn open(&self, path: &str) -> io::Result<Box<dyn ImageFile>>;
 }
 
-/// Computes what booting an image measures.
+/// Computes what is measured when an image boots.
 ///
-/// *Contract*: deterministic; what cannot be predicted is an error, never a guess.
+/// *Contract*: deterministic; anything that cannot be predicted is an error, never a guess.
 /// *Implemented by* `tec_tpm::compute`.
 #[cfg_attr(any(test, feature = "test-util"), mockall::automock)]
 pub trait PcrComputer: fmt::Debug + Send + Sync {
-    /// Computes the values, each with the events that make it up.
+    /// Computes the values, each with the events that produce it.
     fn compute(&self, image: &dyn BootImage) -> Result<ExpectedPcrs, ComputeError>;
 }
 

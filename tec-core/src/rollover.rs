@@ -1,13 +1,13 @@
-//! Replacement of the CA that nodes pin, decided step by step.
+//! Rollover of the CA that nodes pin, decided step by step.
 //!
 //! ```text
 //!   current ─ due, or an admin asks ─► next created ─► both published ─ every machine trusts next ─►
 //!   next signs, both published ─► previous withdrawn
 //! ```
-//! A node learns the next CA from a server whose certificate the current CA signs, rewrites its pin
-//! and reports what the pin trusts. The next CA signs nothing before every machine reported it.
-//! *What it is not*: a clock, a store or an issuer. The caller carries a [`Step`] out, durably, and
-//! asks again.
+//! A node learns the next CA from a server whose certificate is signed by the current CA, rewrites
+//! its pin and reports which CAs the pin trusts. The next CA signs nothing until every machine has
+//! reported it. *What it is not*: a clock, a store or an issuer. The caller carries out a [`Step`],
+//! durably, and asks again.
 
 use std::collections::BTreeSet;
 
@@ -17,55 +17,56 @@ use base64::engine::general_purpose::STANDARD;
 use crate::digest::Sha256Digest;
 use crate::time::Timestamp;
 
-/// Borders of a certificate in PEM (RFC 7468, section 5.1).
+/// PEM boundary of a certificate (RFC 7468, section 5.1).
 const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
 const END: &str = "-----END CERTIFICATE-----";
 
-/// A CA with less life than this is replaced, in seconds: 180 days.
+/// A CA with less remaining lifetime than this is replaced, in seconds: 180 days.
 pub const LEAD: i64 = 180 * 86_400;
-/// How long both CAs are published at least before and after the next one begins to sign, in seconds.
-/// Servers read mounted files by then, and a first boot that began with the old bundle is a machine.
+/// Minimum time for which both CAs are published before and after the next one begins to sign, in
+/// seconds. By then servers have read their mounted files, and a first boot that began with the old
+/// bundle has become a machine.
 pub const OVERLAP: i64 = 3600;
-/// Most certificates in a bundle that a node takes.
+/// Maximum number of certificates in a bundle that a node accepts.
 pub const MAX_BUNDLE: usize = 8;
 
-/// The CAs of a trust anchor, by the SHA-256 digests of their certificates.
+/// The CAs of a trust anchor, identified by the SHA-256 digests of their certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "a bundle of facts, built field by field")]
 pub struct Standing {
-    /// The CA that signs.
+    /// The CA that signs now.
     pub current: Sha256Digest,
-    /// When it expires, where that can be read.
+    /// When it expires, if that can be read.
     pub ends: Option<Timestamp>,
     /// The CA that will sign.
     pub next: Option<Sha256Digest>,
     /// The CA that signed before.
     pub previous: Option<Sha256Digest>,
-    /// Since when every server hands out exactly these.
+    /// Since when every server has handed out exactly these.
     pub published: Option<Timestamp>,
 }
 
-/// What an admin asks for. Each names a CA, so that no request counts twice.
+/// What an admin asks for. Each request names a CA, so that none counts twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "a bundle of facts, built field by field")]
 pub struct Asked {
     /// Replace this CA.
     pub replace: Option<Sha256Digest>,
-    /// Let this CA sign although machines do not trust it: they are locked out.
+    /// Let this CA sign although not all machines trust it: those that do not are locked out.
     pub dangerous_without_reports: Option<Sha256Digest>,
 }
 
-/// A machine that may still attest, and the CAs that it reported to trust.
+/// A machine that may still attest, and the CAs that it reported as trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "a bundle of facts, built field by field")]
 pub struct Pinned {
     /// Its name.
     pub machine: String,
-    /// Empty where it never reported any.
+    /// Empty if it never reported any.
     pub trusts: BTreeSet<Sha256Digest>,
 }
 
-/// What to do now.
+/// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers must handle every case")]
 pub enum Step {
@@ -73,7 +74,8 @@ pub enum Step {
     Stay,
     /// Create the next CA.
     Create,
-    /// Publish what is there, and look again at this time; without one, as soon as it is published.
+    /// Publish what exists, and check again at this time, or without a time as soon as it is
+    /// published.
     Publish(Option<Timestamp>),
     /// The next CA waits for these machines, sorted by name.
     Hold(Vec<String>),
@@ -83,12 +85,12 @@ pub enum Step {
     Withdraw,
 }
 
-/// The next step. Equal arguments give equal answers.
+/// Returns the next step. Equal arguments give equal answers.
 ///
 /// # Security
-/// Never [`Step::Promote`] while a machine did not report the next CA, unless
-/// `asked.dangerous_without_reports` names that very CA. That the current CA expires changes nothing:
-/// promoting early would lock out the machines that still open their disks.
+/// Never [`Step::Promote`] while a machine has not reported the next CA, unless
+/// `asked.dangerous_without_reports` names that very CA. The expiry of the current CA changes
+/// nothing: promoting early would lock out the machines that still open their disks.
 pub fn step(
     standing: &Standing,
     asked: Asked,
@@ -116,8 +118,8 @@ pub fn step(
     Step::Hold(missing)
 }
 
-/// SHA-256 digests of the certificates in a PEM bundle; `None` where it is not one certificate to
-/// [`MAX_BUNDLE`] and nothing else. What is in a certificate is not looked at.
+/// SHA-256 digests of the certificates in a PEM bundle; `None` if it is anything but one to
+/// [`MAX_BUNDLE`] certificates. The content of the certificates is not checked.
 pub fn fingerprints(bundle: &str) -> Option<BTreeSet<Sha256Digest>> {
     let mut found = BTreeSet::new();
     let mut rest = bundle.trim();
@@ -229,7 +231,7 @@ mod tests {
         }
     }
 
-    /// Carries a step out as the operator does; what a node trusts moves only by what is published.
+    /// Carries out a step as the operator does; only publication changes what a node trusts.
     fn carry_out(standing: &mut Standing, step: &Step, now: Timestamp, number: u8) {
         match step {
             Step::Create => standing.next = Some(ca(number)),
@@ -248,8 +250,8 @@ mod tests {
     }
 
     proptest! {
-        /// Nodes refresh whenever they like, only over a connection that they trust, and their reports
-        /// may come late. Whatever happens, each trusts the CA that signs.
+        /// Nodes refresh whenever they like, but only over a connection that they trust, and their
+        /// reports may arrive late. Whatever happens, each node trusts the CA that signs.
         #[test]
         fn no_machine_is_ever_locked_out(
             actions in proptest::collection::vec((0u8..8, 0i64..2 * OVERLAP), 1..200),

@@ -1,4 +1,4 @@
-//! Secrets: boxed, zeroized on drop, compared in constant time, never printed, cloned or
+//! Secrets: boxed, zeroized on drop, compared in constant time, and never printed, cloned or
 //! serialized.
 
 use std::fmt;
@@ -9,18 +9,18 @@ use zeroize::Zeroizing;
 /// Secret bytes of any length.
 ///
 /// # Security
-/// The only way to the content is [`expose`](Self::expose), whose argument says why; `grep` for it
-/// finds every use.
+/// The content is only accessible through [`expose`](Self::expose), whose argument says why; `grep`
+/// for it to find every use.
 pub struct SecretBytes(Zeroizing<Box<[u8]>>);
 
 impl SecretBytes {
-    /// Takes ownership of the bytes. Spare capacity of the vector is zeroized, too.
+    /// Takes ownership of the bytes. Spare capacity of the vector is zeroized as well.
     pub fn new(bytes: Vec<u8>) -> Self {
         let bytes = Zeroizing::new(bytes);
         Self(Zeroizing::new(Box::from(bytes.as_slice())))
     }
 
-    /// The content, with the reason why this place needs it.
+    /// The content; the argument says why this place needs it.
     pub fn expose(&self, _why: &'static str) -> &[u8] {
         &self.0
     }
@@ -40,7 +40,7 @@ impl SecretBytes {
         self.0.is_empty()
     }
 
-    /// A second copy of the secret, made on purpose.
+    /// A second copy of the secret, made explicitly.
     #[must_use]
     pub fn duplicate(&self, _why: &'static str) -> Self {
         Self(Zeroizing::new(self.0.as_ref().into()))
@@ -57,7 +57,7 @@ impl fmt::Debug for SecretBytes {
 pub struct SecretArray<const N: usize>(Box<Zeroizing<[u8; N]>>);
 
 impl<const N: usize> SecretArray<N> {
-    /// Takes the bytes; the caller's copy is the caller's to wipe.
+    /// Takes the bytes; wiping the original is up to the caller.
     pub fn new(bytes: [u8; N]) -> Self {
         Self(Box::new(Zeroizing::new(bytes)))
     }
@@ -69,7 +69,7 @@ impl<const N: usize> SecretArray<N> {
         Self(bytes)
     }
 
-    /// The content, with the reason why this place needs it.
+    /// The content; the argument says why this place needs it.
     pub fn expose(&self, _why: &'static str) -> &[u8; N] {
         &self.0
     }

@@ -22,14 +22,14 @@ impl Clock for SystemClock {
     }
 }
 
-/// The random numbers of the kernel.
+/// The kernel's random number generator.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::exhaustive_structs, reason = "there is nothing to configure")]
 pub struct SystemEntropy;
 
 impl Entropy for SystemEntropy {
     fn fill(&self, bytes: &mut [u8]) {
-        // Without randomness no key may be made, and nothing that goes on would be safe.
+        // Without randomness no key may be generated, and continuing in any way would be unsafe.
         #[expect(clippy::expect_used, reason = "getrandom fails only on kernels without it")]
         getrandom::fill(bytes).expect("the kernel gives random numbers");
     }

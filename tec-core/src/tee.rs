@@ -1,10 +1,10 @@
-//! Sorts of evidence.
+//! Types of evidence.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Sort of evidence, by its name on the wire.
+/// Type of evidence, by its name on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -14,7 +14,7 @@ pub enum Tee {
     /// A TPM quote of an Azure virtual machine, vouched for by an AMD SNP report.
     #[serde(alias = "azsnpvtpm")]
     AzSnpVtpm,
-    /// No hardware at all; for tests.
+    /// No hardware at all; for tests only.
     Sample,
 }
 

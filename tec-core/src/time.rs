@@ -8,7 +8,7 @@ use time::format_description::well_known::Rfc3339;
 
 use crate::text::text_form;
 
-/// Seconds since 1970-01-01T00:00:00Z; written as RFC 3339 in JSON and for people.
+/// Seconds since 1970-01-01T00:00:00Z; RFC 3339 in JSON and in output for humans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(i64);
 
@@ -16,8 +16,8 @@ impl Timestamp {
     /// 1970-01-01T00:00:00Z.
     pub const EPOCH: Self = Self(0);
 
-    /// From seconds since the Unix epoch; values outside the years 0 to 9999 are clamped, since
-    /// RFC 3339 cannot write them.
+    /// From seconds since the Unix epoch. Values outside the years 0 to 9999 are clamped, since RFC
+    /// 3339 cannot express them.
     pub fn from_unix_seconds(seconds: i64) -> Self {
         // 0000-01-01T00:00:00Z and 9999-12-31T23:59:59Z
         Self(seconds.clamp(-62_167_219_200, 253_402_300_799))
@@ -50,7 +50,7 @@ impl fmt::Display for Timestamp {
 #[error("{text:?} is not an RFC 3339 date and time such as 2026-11-21T09:00:00Z")]
 #[non_exhaustive]
 pub struct ParseTimestampError {
-    /// What was given.
+    /// The given text.
     pub text: String,
 }
 

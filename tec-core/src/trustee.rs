@@ -2,36 +2,36 @@
 
 use std::fmt;
 
-/// What the configuration shall say, whatever its generation.
+/// Settings that the configuration must contain, whatever its schema generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TrusteeIntent {
     /// Where the KBS listens, for example `0.0.0.0:8080`.
     pub socket: String,
-    /// Certificate and private key files; `None` is plain HTTP.
+    /// Certificate and private key files; `None` means plain HTTP.
     pub tls: Option<(String, String)>,
     /// Private key and certificate chain that sign attestation tokens.
     pub token_signer: (String, String),
     /// Certificates that attestation tokens must chain to.
     pub trusted_certs: Vec<String>,
-    /// Public key that admin tokens are verified with; `None` closes the admin API.
+    /// Public key that verifies admin tokens; `None` closes the admin API.
     pub admin_public_key: Option<String>,
-    /// Audience that admin tokens must name; any where absent. Read from v0.21 on.
+    /// Audience that admin tokens must name; any audience if absent. Read since v0.21.
     pub admin_audience: Option<String>,
-    /// Directory for what the KBS stores; in the mounted form, the one below which files are
+    /// Directory for what the KBS stores; in the mounted form, the directory below which files are
     /// mounted.
     pub storage_dir: String,
-    /// Directory of trusted attestation keys; read by the mounted form only.
+    /// Directory of trusted attestation keys; only the mounted form reads it.
     pub ak_dir: String,
-    /// Most attestation keys that the mounted form loads.
+    /// Maximum number of attestation keys that the mounted form loads.
     pub max_aks: u32,
 }
 
-/// How a configuration came out.
+/// Result of patching a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers must handle every outcome")]
 pub enum Patched {
-    /// It says what was intended already.
+    /// It already contained the intended settings.
     Unchanged,
     /// The new text.
     Changed(String),
@@ -52,13 +52,13 @@ pub enum PatchError {
     },
 }
 
-/// Patches a Trustee configuration so that it says what is intended, and nothing insecure.
+/// Patches a Trustee configuration so that it contains the intended settings and nothing insecure.
 ///
-/// *Contract*: keys that it does not know are kept; patching twice changes nothing; the same input
-/// gives the same bytes. *Implemented by* `tec_trustee::config`, one per schema generation.
+/// *Contract*: unknown keys are kept; patching twice changes nothing; the same input gives the same
+/// bytes. *Implemented by* `tec_trustee::config`, one per schema generation.
 #[cfg_attr(any(test, feature = "test-util"), mockall::automock)]
 pub trait TrusteeConfigurator: fmt::Debug + Send + Sync {
-    /// Patches `current`; an empty text makes a new configuration.
+    /// Patches `current`; an empty text creates a new configuration.
     fn patch(&self, current: &str, intent: &TrusteeIntent) -> Result<Patched, PatchError>;
 }
 

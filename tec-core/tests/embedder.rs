@@ -1,4 +1,4 @@
-//! Wrong stores, policies and generators of an embedder: none of them releases a key.
+//! Incorrect stores, policies and generators of an embedder: none of them makes a key be released.
 #![cfg(feature = "test-util")]
 #![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 
@@ -60,14 +60,14 @@ fn active(machine: u64) -> Machine {
     machine
 }
 
-/// What the TPM with this key quotes after it booted the approved image.
+/// What the TPM with this key quotes after booting the approved image.
 fn evidence(key: u64) -> VerifiedEvidence {
     let booted = Sha256Digest::ZERO.extended(&Sha256Digest::of("kernel"));
     let values = std::array::from_fn(|pcr| if pcr == 4 { booted } else { Sha256Digest::ZERO });
     VerifiedEvidence::new(Tee::Tpm, sample::public_key(key), PcrValues::new(values))
 }
 
-/// The stores of an embedder; what is not wrong is the truth.
+/// The stores of an embedder; whatever is not made incorrect is genuine.
 struct Stores<'a> {
     truth: &'a MemoryRegistry,
     aks: &'a dyn AkRegistry,
@@ -79,7 +79,7 @@ impl<'a> Stores<'a> {
         Self { truth, aks: truth, released_by: truth }
     }
 
-    /// What the holder of `key` gets of the disk key of machine 1.
+    /// The disk key of machine 1, if the holder of `key` gets it.
     async fn unlock(&self, key: u64) -> Option<SecretBytes> {
         let clock = &ManualClock::new(sample::time(10));
         let boots = Boots {
@@ -152,7 +152,7 @@ async fn a_store_that_loses_or_swaps_the_image_before_the_release_releases_nothi
     }
 }
 
-/// Approves whatever it is asked about, for a reason of its own.
+/// Approves everything, with this reason.
 fn approves_all(reason: AkReason) -> MockAkMatcher {
     let mut matcher = MockAkMatcher::new();
     matcher.expect_decide().returning(move |_, _, _, _| AkDecision::Approve(reason));
@@ -177,7 +177,7 @@ async fn a_policy_that_approves_every_key_gives_no_machine_a_second_one() {
     }
 }
 
-/// Gives every machine the same key.
+/// Generates the same key for every machine.
 fn one_key() -> MockLuksKeyGenerator {
     let mut generator = MockLuksKeyGenerator::new();
     let key = || LuksResource::of_key(&SecretArray::new([7; 32]));

@@ -118,7 +118,7 @@ impl World {
         self.admit_over(&*self.truth, boots, evidence).await
     }
 
-    /// With a log of clocks that may fail.
+    /// Admits with a log of clocks that may fail.
     async fn admit_with(
         &self,
         clocks: &dyn ClockLog,
@@ -182,7 +182,7 @@ fn boot(key: u64, files: [&str; 3]) -> VerifiedEvidence {
     evidence
 }
 
-/// As [`boot`], by a TPM that was reset so many times.
+/// Like [`boot`], on a TPM that was reset this many times.
 fn reset(times: u32) -> VerifiedEvidence {
     let mut evidence = boot(1, GOOD);
     evidence.clock =
@@ -466,7 +466,7 @@ async fn first_use_lets_in_so_many_from_one_network_and_in_all() {
         let outcome = flow::approve(limited, submission).await.unwrap();
         assert_eq!(outcome, expected, "key {key}");
     }
-    // An admin may let in more, which count for nothing.
+    // An admin may admit more, and those do not count.
     let candidate = AkCandidate::from_admin(sample::public_key(3), None);
     let by_admin = AkSubmission::new(machines[2], candidate);
     let outcome = flow::approve(limited, by_admin).await.unwrap();
@@ -545,7 +545,7 @@ fn action() -> impl Strategy<Value = (Action, Option<(u64, bool)>)> {
 }
 
 async fn act(world: &World, ports: &Ports, machines: &[MachineId], action: Action) {
-    // Errors are the point of the exercise; what was done anyway is what is checked.
+    // Errors are the point of the exercise; the checks are about what was done anyway.
     match action {
         Action::Submit { machine, key } => {
             let _ = world.submit(ports, machines[machine], key).await;
@@ -586,8 +586,8 @@ async fn check_invariants(
 }
 
 proptest! {
-    /// Any sequence of actions, each killed at any port call with or without its effect, and run
-    /// again afterwards.
+    /// Any sequence of actions, each killed at any port call with or without its effect, and then
+    /// rerun.
     #[test]
     fn flows_converge_after_a_crash_at_any_call(
         actions in proptest::collection::vec(action(), 1..24)

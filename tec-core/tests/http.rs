@@ -32,7 +32,7 @@ use tec_core::port::{AkRegistry, MachineRegistry, SecretStore, UnclaimedLimit};
 use tec_core::secret::{SecretArray, SecretBytes};
 use tec_core::testing::{Fault, Faulty, ManualClock, MemoryRegistry, SeededEntropy, sample};
 
-/// A TPM whose challenge is the secret itself and whose areas are the key's DER form.
+/// A TPM whose challenge is the secret itself, and whose public areas are the key in DER form.
 #[derive(Debug)]
 struct GlassTpm;
 
@@ -373,7 +373,7 @@ async fn a_late_answer_does_not_count() {
 }
 
 impl Server {
-    /// The right answer to a challenge.
+    /// The correct answer to a challenge.
     async fn answer(&self, challenge: &Value) -> (StatusCode, Value) {
         let right =
             json!({ "challenge": challenge["challenge"], "secret": challenge["id_object"] });
@@ -459,7 +459,7 @@ async fn only_the_endorsement_key_of_before_proves_a_further_key() {
     let (status, reply) = prove(&server, &machine, 2, 8).await;
     assert_eq!((status, &reply["status"]), (StatusCode::ACCEPTED, &json!("pending")));
     assert_eq!(server.key_state(2).await, Some(AkState::Pending));
-    // An admin who refuses it does not make its endorsement key one of before.
+    // Revoking a pending key does not make its endorsement key the machine's previous one.
     server.revoke(2).await;
     assert_eq!(prove(&server, &machine, 4, 8).await.0, StatusCode::ACCEPTED);
     assert_eq!(prove(&server, &machine, 3, 9).await.0, StatusCode::CREATED);

@@ -1,11 +1,12 @@
-//! SIGKILL at random moments: what the store acknowledged is there when it is opened again.
+//! SIGKILL at random moments: what the store acknowledged is there when it is reopened.
 //!
-//! This file starts itself as a child process, which writes from several tasks at once and prints
-//! each operation after its acknowledgement. The parent kills it, opens the store and compares.
-//! `TEC_KILLS` sets the number of rounds, up to 200.
+//! This file starts itself as a child process that writes from several tasks at the same time and
+//! prints each operation after its acknowledgement. The parent kills it, opens the store and
+//! compares. `TEC_KILLS` sets the number of rounds, up to 200.
 //!
-//! A killed process leaves the page cache of the kernel behind, so this shows that commits are
-//! whole and ordered, not that the disk keeps them without power: that is `synchronous = FULL`.
+//! A killed process leaves the kernel's page cache intact, so this shows that commits are complete
+//! and ordered, not that the disk keeps them through a power loss: `synchronous = FULL` is for
+//! that.
 #![cfg(all(feature = "embedded", feature = "test-util"))]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "all of this is a test")]
 
@@ -27,17 +28,17 @@ use tec_core::secret::SecretBytes;
 use tec_core::store::{AuditVerdict, Store};
 use tec_core::testing::{SeededEntropy, sample};
 
-/// Where the child finds its state directory.
+/// Passes the state directory to the child.
 const DIR: &str = "TEC_KILL_TEST_DIR";
 /// Number of the round.
 const ROUND: &str = "TEC_KILL_TEST_ROUND";
-/// Rounds unless `TEC_KILLS` says otherwise.
+/// Default number of rounds.
 const KILLS: u64 = 25;
-/// Tasks of the child that write at the same time.
+/// Number of concurrently writing tasks in the child.
 const TASKS: u64 = 8;
-/// Machines that a round registers; two tasks at a time compete for one.
+/// Machines registered per round; two tasks at a time compete for each.
 const MACHINES_PER_ROUND: u64 = 1_000_000;
-/// Begins each line that the child prints, whatever the test harness prints around it.
+/// Prefix of each line that the child prints, whatever the test harness prints around it.
 const MARK: &str = "acknowledged ";
 
 fn number_from_env(name: &str) -> Option<u64> {
@@ -63,7 +64,7 @@ fn child_writes_until_it_is_killed() {
     });
 }
 
-/// Registers, binds, stores and notes until the process dies. Tasks 2n and 2n+1 take the same
+/// Registers, binds, stores and logs until the process dies. Tasks 2n and 2n+1 use the same
 /// machines with different keys and secrets.
 async fn write_on(store: Arc<Store>, entropy: Arc<SeededEntropy>, round: u64, task: u64) {
     for step in 0.. {
@@ -87,7 +88,7 @@ async fn write_on(store: Arc<Store>, entropy: Arc<SeededEntropy>, round: u64, ta
         if stored == PutOutcome::Stored {
             acknowledge(&format!("secret {machine} {}", hex::encode(bytes)));
         }
-        // Unlike the machine, the number of the task makes the event unique.
+        // Unlike the machine, the task number makes the event unique.
         let event = machine * TASKS + task;
         store.append(&sample::audit_event(event)).await.unwrap();
         acknowledge(&format!("event {event}"));
@@ -104,7 +105,7 @@ fn key_line(machine: u64, key: u64) -> String {
 
 fn acknowledge(what: &str) {
     let mut out = std::io::stdout().lock();
-    // The parent is gone: so is the reason to write on.
+    // The parent is gone, so there is no reason to go on.
     writeln!(out, "\n{MARK}{what}").unwrap();
 }
 
@@ -157,7 +158,7 @@ fn start_child(dir: &Path, round: u64) -> Child {
         .unwrap()
 }
 
-/// Lines that the child acknowledged, as they come.
+/// Acknowledged lines of the child, as they arrive.
 fn read_lines(child: &mut Child) -> mpsc::Receiver<String> {
     let out = BufReader::new(child.stdout.take().unwrap());
     let (sender, lines) = mpsc::channel();
@@ -172,7 +173,7 @@ fn read_lines(child: &mut Child) -> mpsc::Receiver<String> {
     lines
 }
 
-/// Lets the child run for some acknowledgements and microseconds more, then kills it.
+/// Lets the child run for some acknowledgements plus some microseconds, then kills it.
 fn run_and_kill(dir: &Path, round: u64, rng: &mut ChaCha20Rng, seen: &mut Acknowledged) {
     let mut child = start_child(dir, round);
     let lines = read_lines(&mut child);
@@ -198,7 +199,7 @@ fn run_and_kill(dir: &Path, round: u64, rng: &mut ChaCha20Rng, seen: &mut Acknow
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    // The pipe keeps what was printed before the end.
+    // The pipe keeps what was printed before the kill.
     got.extend(lines.iter());
     for line in &got {
         seen.note(line);
@@ -243,7 +244,7 @@ async fn check(store: &Store, seen: &Acknowledged) {
     }
 }
 
-/// The lines that must have been written about the keys.
+/// The audit lines that must have been written about the keys.
 async fn no_machine_has_two_keys(store: &Store) -> BTreeSet<String> {
     let (mut machines, mut lines) = (BTreeSet::new(), BTreeSet::new());
     for record in AkRegistry::list(store, None).await.unwrap() {
@@ -254,7 +255,7 @@ async fn no_machine_has_two_keys(store: &Store) -> BTreeSet<String> {
     lines
 }
 
-/// Secrets that were stored without acknowledgement must not change later either.
+/// Secrets stored without an acknowledgement must not change later either.
 async fn adopt_unacknowledged_secrets(store: &Store, seen: &mut Acknowledged) {
     for machine in &seen.machines {
         if let Some(secret) =

@@ -1,4 +1,4 @@
-//! Writes the definitions of the custom resources, one YAML file each, into the directory given.
+//! Writes the definitions of the custom resources, one YAML file each, to the given directory.
 //! `cargo xtask codegen` runs it.
 
 use std::path::PathBuf;

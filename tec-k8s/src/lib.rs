@@ -1,14 +1,13 @@
 //! Trusted Execution Clusters on Kubernetes.
 //!
-//! *What it is*: the custom resources of the group `trusted-execution-clusters.io`, with the names,
-//! fields and rules that existing clusters use, and what they mean in terms of
-//! [`tec_core`]; with the feature `client` the ports of tec-core over an API server; with the feature
-//! `server` what servers know of the cluster; with the feature `controller` what an operator does;
-//! with the feature `service` bootstrap of a platform's services.
+//! *What it is*: the custom resources of the group `trusted-execution-clusters.io`, with the names, fields
+//! and rules that existing clusters use, and their mapping to [`tec_core`]. The feature `client` adds the
+//! ports of tec-core over an API server, `server` what servers know about the cluster, `controller` the work
+//! of an operator, and `service` the bootstrap of a platform's services.
 //!
-//! *What it is not*: it knows no Trustee; `tec-operator` brings the two together. Bootstrap of nodes
-//! is `tec-node`. It picks neither a
-//! version of the Kubernetes API nor a provider for TLS: the binary that links it does.
+//! *What it is not*: it knows no Trustee; `tec-operator` brings the two together. The bootstrap of nodes is
+//! in `tec-node`. It picks neither a version of the Kubernetes API nor a TLS provider: the binary that links
+//! it does.
 //!
 //! ```text
 //!   object in the cluster ──► api::Machine, api::AttestationKey, api::ApprovedImage
@@ -39,11 +38,11 @@
 //! ```
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-/// The types of the Kubernetes API that the public interface here has. The program that links this
-/// chooses the version of the API by a feature of this crate, for example `v1_33`.
+/// The Kubernetes API types in this crate's public interface. The program that links this chooses the version
+/// of the API by a feature of this crate, for example `v1_33`.
 #[cfg(feature = "api")]
 pub use k8s_openapi;
-/// The client that the public interface here has.
+/// The client in this crate's public interface.
 #[cfg(feature = "api")]
 pub use kube;
 

@@ -1,7 +1,7 @@
-//! Attestation keys as their TPM describes them.
+//! Attestation keys as described by their TPM.
 //!
-//! A bare public key says nothing about where it lives. Its public area does: together with
-//! credential activation ([`ek`](crate::ek)) it proves that the key was made inside a TPM, never
+//! A bare public key says nothing about where it is stored. Its public area does: together with
+//! credential activation ([`ek`](crate::ek)) it proves that the key was created inside a TPM, never
 //! leaves it, and signs nothing but what that TPM attests.
 
 use std::fmt;
@@ -11,11 +11,11 @@ use tec_core::ak::{KeyKind, PublicKey};
 
 use crate::public::{ObjectAttributes, ObjectName, PublicArea, PublicError, Scheme};
 
-/// What sort of attestation key to create.
+/// Type of attestation key to create.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AkAlgorithm {
-    /// RSA 2048, RSASSA over SHA-256: what all verifiers of TPM evidence take.
+    /// RSA 2048, RSASSA over SHA-256: accepted by all verifiers of TPM evidence.
     #[default]
     Rsa2048,
     /// ECC P-256, ECDSA over SHA-256.
@@ -23,7 +23,7 @@ pub enum AkAlgorithm {
 }
 
 impl AkAlgorithm {
-    /// Whether a key is of this sort.
+    /// Whether a key is of this type.
     pub fn fits(self, kind: KeyKind) -> bool {
         match self {
             Self::Rsa2048 => kind == KeyKind::Rsa { bits: 2048 },
@@ -32,24 +32,25 @@ impl AkAlgorithm {
     }
 }
 
-/// Persistent handle of a TPM at which an attestation key lies.
+/// Persistent handle of an attestation key in a TPM.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AkHandle(u32);
 
-/// The text or number is no persistent handle that an owner may use.
+/// The text or number is not a persistent handle that an owner may use.
 #[derive(Debug, thiserror::Error)]
 #[error("a handle for an attestation key is a number from 0x81000000 to 0x817fffff")]
 #[non_exhaustive]
 pub struct AkHandleError;
 
 impl AkHandle {
-    /// Where confidential-containers' attesters look, too.
+    /// The handle that attesters of confidential-containers use as well.
     pub const DEFAULT: Self = Self(0x8101_0002);
-    /// Where the paravisor of Azure's confidential virtual machines leaves the key that its report
+    /// Where the paravisor of Azure confidential virtual machines stores the key that its report
     /// names.
     pub const AZURE: Self = Self(0x8100_0003);
 
-    /// Checks the range of persistent objects of the owner (TPM 2.0 Library Part 2, "TPM_HC").
+    /// Checks that the handle is in the owner's range of persistent objects (TPM 2.0 Library Part
+    /// 2, "TPM_HC").
     ///
     /// # Errors
     /// [`AkHandleError`] outside of that range.
@@ -98,17 +99,17 @@ impl fmt::Debug for AkHandle {
     }
 }
 
-/// What must be set: without one of them the key could be imported, moved, or sign anything.
+/// Required attributes: without any one of them the key could be imported, moved, or sign anything.
 pub(crate) const REQUIRED: ObjectAttributes = ObjectAttributes::FIXED_TPM
     .union(ObjectAttributes::FIXED_PARENT)
     .union(ObjectAttributes::SENSITIVE_DATA_ORIGIN)
     .union(ObjectAttributes::RESTRICTED)
     .union(ObjectAttributes::SIGN);
 
-/// What must not be set: a restricted key that decrypts is a storage key.
+/// Forbidden attributes: a restricted key that decrypts is a storage key.
 const FORBIDDEN: ObjectAttributes = ObjectAttributes::DECRYPT;
 
-/// The object is no attestation key.
+/// The object is not an attestation key.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AkError {
@@ -121,23 +122,23 @@ pub enum AkError {
         /// Its name in the specification.
         attribute: &'static str,
     },
-    /// An attribute is set that must not be.
+    /// A forbidden attribute is set.
     #[error("an attestation key must not have the attribute {attribute}, this one has")]
     AttributeForbidden {
         /// Its name in the specification.
         attribute: &'static str,
     },
-    /// The key does not sign as quotes are verified here.
+    /// The key does not sign with a scheme that quotes are verified with here.
     #[error("an attestation key must sign with RSASSA or ECDSA over SHA-256, this one: {scheme:?}")]
     Scheme {
-        /// What it would sign with.
+        /// The scheme that it would sign with.
         scheme: Scheme,
     },
 }
 
 /// Proof that a public area describes a restricted signing key that never leaves its TPM.
 ///
-/// Whether the area is a real TPM's is another question: credential activation answers it.
+/// Whether the area comes from a real TPM is another question, which credential activation answers.
 ///
 /// ```
 /// # #[cfg(feature = "test-util")] {
@@ -157,10 +158,10 @@ pub struct AttestationKey {
 }
 
 impl AttestationKey {
-    /// Reads a TPM2B_PUBLIC and checks it.
+    /// Parses a TPM2B_PUBLIC and checks it.
     ///
     /// # Errors
-    /// [`AkError`] with the attribute or scheme that does not fit.
+    /// [`AkError`] with the attribute or scheme that is not acceptable.
     pub fn from_tpm2b(bytes: &[u8]) -> Result<Self, AkError> {
         Self::from_area(&PublicArea::from_tpm2b(bytes).map_err(AkError::Public)?)
     }
@@ -168,7 +169,7 @@ impl AttestationKey {
     /// Checks a public area.
     ///
     /// # Errors
-    /// [`AkError`] with the attribute or scheme that does not fit.
+    /// [`AkError`] with the attribute or scheme that is not acceptable.
     pub fn from_area(area: &PublicArea) -> Result<Self, AkError> {
         let attributes = area.attributes();
         if let Some(attribute) = attributes.first_missing(REQUIRED) {
@@ -191,19 +192,19 @@ impl AttestationKey {
         &self.public
     }
 
-    /// Its name, which credentials are made for.
+    /// Its name, which credentials are created for.
     pub fn name(&self) -> ObjectName {
         self.name
     }
 }
 
-/// Whether an attestation key was there before.
+/// Whether an attestation key already existed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "a yes or no with names")]
 pub enum AkOrigin {
-    /// It lay at the handle.
+    /// It was already at the handle.
     Found,
-    /// It was made now.
+    /// It was created now.
     Created,
 }
 
@@ -215,7 +216,7 @@ pub struct StoredAk {
     pub key: AttestationKey,
     /// Its TPM2B_PUBLIC.
     pub tpm2b_public: Vec<u8>,
-    /// Whether it was there before.
+    /// Whether it already existed.
     pub origin: AkOrigin,
 }
 

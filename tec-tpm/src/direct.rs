@@ -1,10 +1,10 @@
-//! A real TPM without libtss2: commands written, and answers read, in this crate.
+//! A real TPM without libtss2: this crate writes the commands and reads the answers.
 //!
-//! *What it is*: the few commands of a node's boot over the kernel's device or the socket of
-//! `swtpm`, for programs that shall be one static file. What makes an attestation key is what
-//! `tss::Tpm` makes: one finds the other's key.
+//! *What it is*: the few commands that a node needs to boot, over the kernel's device or the socket
+//! of `swtpm`, for programs that must be a single static file. It creates attestation keys in the
+//! same way as `tss::Tpm`: each finds the other's key.
 //!
-//! *What it is not*: a TPM stack. There are neither encrypted sessions nor passwords.
+//! *What it is not*: a TPM stack. It has neither encrypted sessions nor passwords.
 //!
 //! ```text
 //!  Tpm ── object, nv, register: procedures
@@ -48,7 +48,7 @@ use crate::wire::only_sized;
 /// TPM2B_ID_OBJECT and TPM2B_ENCRYPTED_SECRET: an RSA-4096 ciphertext is the largest.
 const MAX_CREDENTIAL: usize = 512;
 
-/// An open TPM. Calls of several threads take turns.
+/// An open TPM. Calls from several threads take turns.
 #[derive(Debug)]
 pub struct Tpm {
     channel: Mutex<Channel>,
@@ -56,7 +56,7 @@ pub struct Tpm {
 }
 
 impl Tpm {
-    /// Opens a TPM by a configuration as libtss2 has it: `device:/dev/tpmrm0` or
+    /// Opens a TPM from a configuration in the format of libtss2: `device:/dev/tpmrm0` or
     /// `swtpm:host=…,port=…`.
     ///
     /// # Errors
@@ -72,11 +72,11 @@ impl Tpm {
         self
     }
 
-    /// What lies at an index of the non-volatile storage that is read without a password, by its
-    /// own authorization or the owner's. `None` when there is none.
+    /// Content of a non-volatile index that can be read without a password, by its own
+    /// authorization or the owner's. `None` if there is none.
     ///
     /// # Errors
-    /// [`TpmError`] of the TPM's answer.
+    /// [`TpmError`] for the TPM's answer.
     pub fn nv_read(&self, index: u32) -> Result<Option<Vec<u8>>, TpmError> {
         nv::read(&mut self.channel(), index, "read non-volatile storage")
     }
@@ -85,7 +85,7 @@ impl Tpm {
         Self { channel: Mutex::new(channel), ek: EkAlgorithm::default() }
     }
 
-    /// A poisoned lock is taken over: between commands there is no half-done state.
+    /// Ignores poisoning of the lock: between commands there is no half-done state.
     fn channel(&self) -> MutexGuard<'_, Channel> {
         self.channel.lock().unwrap_or_else(PoisonError::into_inner)
     }

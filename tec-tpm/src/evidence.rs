@@ -1,5 +1,5 @@
-//! Evidence of the sort `tpm` on the wire: the JSON that confidential-containers' attesters and
-//! verifiers exchange, with one more member for the event log, which others ignore.
+//! Evidence of type `tpm` on the wire: the JSON that attesters and verifiers of
+//! confidential-containers exchange, plus one member for the event log, which others ignore.
 //!
 //! ```json
 //! { "tpm_quote": { "signature": "<base64 of TPMT_SIGNATURE>", "message": "<base64 of TPMS_ATTEST>",
@@ -16,12 +16,13 @@ use tec_core::digest::{ParseDigestError, Sha256Digest};
 
 use crate::quote::{MAX_MESSAGE, MAX_SIGNATURE, UntrustedQuote};
 
-/// Largest event log that is taken, in bytes: ten times what firmware writes today.
+/// Maximum size of an event log in bytes: ten times what firmware writes today.
 pub const MAX_EVENT_LOG: usize = 512 * 1024;
-/// PCR values that are read at all; the verifier wants exactly 24 and says so.
+/// Maximum number of PCR values that are read; the verifier requires exactly 24 and reports
+/// otherwise.
 const MAX_VALUES: usize = 64;
 
-/// Evidence is not what its type prescribes.
+/// Evidence does not have the form that its type prescribes.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EvidenceError {
@@ -33,13 +34,13 @@ pub enum EvidenceError {
     Base64 {
         /// Which member.
         member: &'static str,
-        /// Largest number of bytes.
+        /// Maximum number of bytes.
         limit: usize,
     },
     /// A PCR value is not a digest.
     #[error("tpm_quote.pcrs[{position}] is not a digest")]
     Value {
-        /// Place in the list, from 0.
+        /// Position in the list, from 0.
         position: usize,
         /// Why.
         #[source]
@@ -87,7 +88,7 @@ struct WireQuote<'v> {
     pcrs: Vec<&'v str>,
 }
 
-/// TPM evidence, decoded and bounded; nothing of it is verified.
+/// TPM evidence, decoded and bounded; nothing in it is verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TpmEvidence {
@@ -95,9 +96,9 @@ pub struct TpmEvidence {
     pub signature: Vec<u8>,
     /// TPMS_ATTEST.
     pub message: Vec<u8>,
-    /// PCR values that came along.
+    /// PCR values sent with the quote.
     pub values: Vec<Sha256Digest>,
-    /// The key that is said to have signed.
+    /// The key that claims to have signed.
     pub ak: PublicKey,
     /// Binary event log.
     pub event_log: Option<Vec<u8>>,
@@ -114,15 +115,15 @@ impl TpmEvidence {
         Self { signature, message, values, ak, event_log: None }
     }
 
-    /// Adds an event log. One that is larger than [`MAX_EVENT_LOG`] is left out: evidence without
-    /// a log is complete, evidence that is refused is not.
+    /// Adds an event log. A log larger than [`MAX_EVENT_LOG`] is omitted: evidence without a log is
+    /// complete, refused evidence is not.
     #[must_use]
     pub fn with_event_log(mut self, log: Vec<u8>) -> Self {
         self.event_log = (log.len() <= MAX_EVENT_LOG).then_some(log);
         self
     }
 
-    /// Decodes the JSON form. Unknown members are ignored, as others do.
+    /// Decodes the JSON form. Unknown members are ignored, as other implementations do.
     ///
     /// # Errors
     /// [`EvidenceError`] with the member that is malformed.
@@ -171,7 +172,7 @@ impl TpmEvidence {
 
 fn decode(member: &'static str, text: &str, limit: usize) -> Result<Vec<u8>, EvidenceError> {
     let refused = || EvidenceError::Base64 { member, limit };
-    // Four characters for three bytes, and padding.
+    // Four characters for three bytes, plus padding.
     if text.len() > limit.div_ceil(3) * 4 {
         return Err(refused());
     }

@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Guid([u8; 16]);
 
-/// The text is no GUID.
+/// The text is not a GUID.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a GUID has 32 hexadecimal digits in groups of 8-4-4-4-12, this text has not")]
 #[non_exhaustive]
@@ -35,7 +35,7 @@ impl Guid {
         &self.0
     }
 
-    /// A GUID from the number that its digits make when written as text.
+    /// A GUID from the number that its digits form when written as text.
     pub(crate) const fn of(digits: u128) -> Self {
         let [a0, a1, a2, a3, b0, b1, c0, c1, rest @ ..] = digits.to_be_bytes();
         let [d0, d1, e0, e1, e2, e3, e4, e5] = rest;
@@ -52,7 +52,7 @@ impl FromStr for Guid {
             return Err(ParseGuidError);
         }
         let digits = text.replace('-', "");
-        // `from_str_radix` would take a sign.
+        // `from_str_radix` would accept a sign.
         if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
             return Err(ParseGuidError);
         }

@@ -1,7 +1,7 @@
-//! What a TPM says, and whether to believe it: quotes, attestation and endorsement keys, event
+//! What a TPM reports, and whether to believe it: quotes, attestation and endorsement keys, event
 //! logs, and the PCR values that boot files will cause.
 //!
-//! *What it is*: pure verification of what came over the wire ([`quote`], [`ak`], [`ek`],
+//! *What it is*: pure verification of what arrived over the wire ([`quote`], [`ak`], [`ek`],
 //! [`event_log`]), computation of reference values ([`compute`]), and the two ports of `tec-core`
 //! that belong to a TPM: [`verifier::TpmVerifier`] on the server, and on the node
 //! [`tpm::TpmAttester`] over the TPM itself (`direct`, or `tss` through libtss2) or

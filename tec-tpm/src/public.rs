@@ -25,7 +25,7 @@ pub(crate) const ALG_CFB: u16 = 0x0043;
 /// TPM_ECC_NIST_P256 (TCG Algorithm Registry, "TPM_ECC_CURVE").
 pub(crate) const ECC_NIST_P256: u16 = 0x0003;
 
-/// Largest public area that is looked at: RSA-4096 with a SHA-512 policy takes less than 700 bytes.
+/// Maximum size of a public area: RSA-4096 with a SHA-512 policy takes less than 700 bytes.
 pub(crate) const MAX_AREA: usize = 1024;
 /// SHA-512 digest.
 const MAX_POLICY: usize = 64;
@@ -42,7 +42,7 @@ const DEFAULT_EXPONENT: u32 = 65537;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PublicError {
-    /// It is no TPMT_PUBLIC or TPM2B_PUBLIC.
+    /// It is not a TPMT_PUBLIC or TPM2B_PUBLIC.
     #[error("the public area is malformed")]
     Malformed(#[source] WireError),
     /// Neither an RSA nor an ECC object.
@@ -51,22 +51,22 @@ pub enum PublicError {
         /// TPM_ALG_ID of the object.
         found: u16,
     },
-    /// Names are made with SHA-256 only.
+    /// The name algorithm is not SHA-256.
     #[error("the name algorithm is {found:#06x}, not SHA-256")]
     NameAlgorithm {
         /// TPM_ALG_ID.
         found: u16,
     },
-    /// Another curve than P-256.
+    /// A curve other than P-256.
     #[error("the curve is {found:#06x}, not P-256")]
     Curve {
         /// TPM_ECC_CURVE.
         found: u16,
     },
-    /// The key itself cannot be taken.
+    /// The key itself is not acceptable.
     #[error("the key is not acceptable")]
     Key(#[source] ParsePublicKeyError),
-    /// The key cannot be written as SubjectPublicKeyInfo.
+    /// The key cannot be encoded as SubjectPublicKeyInfo.
     #[error("the key cannot be encoded")]
     Encode,
 }
@@ -128,7 +128,7 @@ impl ObjectAttributes {
         self.0 & other.0 == other.0
     }
 
-    /// Those of both.
+    /// The union of both.
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -158,12 +158,13 @@ impl fmt::Debug for ObjectAttributes {
     }
 }
 
-/// Name of an object: algorithm and SHA-256 of its public area (TPM 2.0 Library Part 1, "Names").
+/// Name of an object: algorithm and SHA-256 digest of its public area (TPM 2.0 Library Part 1,
+/// "Names").
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ObjectName([u8; 34]);
 
 impl ObjectName {
-    /// The bytes of the name, without a size in front.
+    /// The bytes of the name, without a leading size.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -185,11 +186,11 @@ pub enum Scheme {
     RsassaSha256,
     /// ECDSA over SHA-256.
     EcdsaSha256,
-    /// Another one.
+    /// Another scheme.
     Other {
         /// TPM_ALG_ID of the scheme.
         scheme: u16,
-        /// TPM_ALG_ID of its hash, zero where it has none.
+        /// TPM_ALG_ID of its hash, zero if it has none.
         hash: u16,
     },
 }
@@ -202,7 +203,7 @@ pub enum Symmetric {
     Null,
     /// AES-128 in CFB mode.
     Aes128Cfb,
-    /// Another one.
+    /// Another algorithm.
     Other {
         /// TPM_ALG_ID.
         algorithm: u16,
@@ -264,7 +265,7 @@ impl PublicArea {
         self.attributes
     }
 
-    /// Digest of the authorization policy, empty where there is none.
+    /// Digest of the authorization policy, empty if there is none.
     pub fn policy(&self) -> &[u8] {
         &self.policy
     }

@@ -1,8 +1,8 @@
-//! A real TPM, through libtss2. The only module that knows the names of `tss_esapi`.
+//! A real TPM, through libtss2. The only module that uses names from `tss_esapi`.
 //!
-//! Every call blocks for as long as the TPM takes: milliseconds for a quote, up to half a minute
-//! for making an RSA key in a discrete TPM. The node's programs have nothing else to do meanwhile;
-//! a server should call from a thread that may block.
+//! Every call blocks for as long as the TPM takes: milliseconds for a quote, up to half a minute to
+//! create an RSA key in a discrete TPM. The node's programs have nothing else to do in the
+//! meantime; a server should call from a thread that may block.
 
 mod event;
 
@@ -51,7 +51,7 @@ const MAX_CREDENTIAL: usize = 512;
 
 type TssError = tss_esapi::Error;
 
-/// Forms of the configuration string, for people.
+/// Forms of the configuration string, for error messages.
 const FORMS: &str = "device:<path>, swtpm:host=<host>,port=<port>, mssim:host=<host>,port=<port>, \
                      tabrmd:<options>";
 
@@ -64,10 +64,10 @@ fn failed(operation: &'static str) -> impl Fn(TssError) -> TpmError {
     }
 }
 
-/// An open TPM. Calls of several threads take turns.
+/// An open TPM. Calls from several threads take turns.
 ///
-/// Passwords of the hierarchies are taken to be empty, as they are on nodes that boot by
-/// themselves.
+/// The passwords of the hierarchies are assumed to be empty, as they are on nodes that boot
+/// unattended.
 pub struct Tpm {
     context: Mutex<Context>,
     ek: EkAlgorithm,
@@ -100,7 +100,7 @@ impl Tpm {
         self
     }
 
-    /// A poisoned lock is taken over: the context holds no half-done state between commands.
+    /// Ignores poisoning of the lock: the context holds no half-done state between commands.
     fn context(&self) -> MutexGuard<'_, Context> {
         self.context.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -140,8 +140,9 @@ impl AnyTpm for Tpm {
             return Err(error);
         }
         evict(&mut context, object, handle)?;
-        // libtss2 before 3.2.3 keeps what it knows of the object, and would then refuse a new one
-        // at this handle. Later ones forgot it already, so failing is right, too.
+        // libtss2 before 3.2.3 keeps what it knows about the object, and would then refuse a new
+        // one at this handle. Later versions have already forgotten it, so a failure is fine as
+        // well.
         let _ = close(&mut context, object);
         Ok(true)
     }
@@ -213,7 +214,8 @@ impl AnyTpm for Tpm {
     }
 }
 
-/// The library takes unknown options for defaults and would open another TPM than was meant.
+/// The library replaces unknown options by defaults, and would open a TPM other than the intended
+/// one.
 fn parse_tcti(tcti: &str) -> Option<TctiNameConf> {
     let (name, options) = tcti.split_once(':')?;
     let known = match name {
@@ -227,7 +229,7 @@ fn parse_tcti(tcti: &str) -> Option<TctiNameConf> {
     if known { TctiNameConf::from_str(tcti).ok() } else { None }
 }
 
-/// Runs `work`, then removes a transient object or session, whatever came of it.
+/// Runs `work`, then removes a transient object or session, whatever the result.
 fn flushing<T>(
     context: &mut Context,
     object: ObjectHandle,
@@ -240,7 +242,7 @@ fn flushing<T>(
     Ok(value)
 }
 
-/// Runs `work`, then forgets a persistent object, whatever came of it.
+/// Runs `work`, then forgets a persistent object, whatever the result.
 fn closing<T>(
     context: &mut Context,
     object: ObjectHandle,
@@ -257,8 +259,8 @@ fn close(context: &mut Context, mut object: ObjectHandle) -> Result<(), TpmError
     context.tr_close(&mut object).map_err(failed("close a persistent object"))
 }
 
-/// Whether an object or index lies at a handle; asking for it directly would make an absent one
-/// look like any other failure.
+/// Whether there is an object or index at a handle; a direct access would make an absent one look
+/// like any other failure.
 fn handle_exists(context: &mut Context, handle: u32) -> Result<bool, TpmError> {
     let (data, _) = context
         .execute_without_session(|context| {
@@ -335,7 +337,7 @@ fn create_ek(context: &mut Context, algorithm: EkAlgorithm) -> Result<KeyHandle,
         .map_err(failed("make the endorsement key"))
 }
 
-/// Makes the key as a child of the endorsement key, as `tpm2_createak` does, and keeps it.
+/// Creates the key as a child of the endorsement key, like `tpm2_createak`, and stores it.
 fn create_ak(
     context: &mut Context,
     ek: KeyHandle,
@@ -362,7 +364,7 @@ fn create_ak(
     })
 }
 
-/// TPM2_EvictControl: keeps a transient object at the handle, or removes the one that lies there.
+/// TPM2_EvictControl: stores a transient object at the handle, or removes the existing one.
 fn evict(
     context: &mut Context,
     object: ObjectHandle,
@@ -377,7 +379,7 @@ fn evict(
         .map_err(operation)
 }
 
-/// One quote and the values of that moment.
+/// One quote, with the values at that moment.
 fn quote_once(
     context: &mut Context,
     key: KeyHandle,
@@ -418,7 +420,7 @@ fn read_pcrs(context: &mut Context) -> Result<[Sha256Digest; PCR_COUNT], TpmErro
     values::collect(|missing| read_some(context, missing))
 }
 
-/// One TPM2_PCR_Read: those of the registers that fit into a response.
+/// One TPM2_PCR_Read: the registers that fit into one response.
 fn read_some(
     context: &mut Context,
     wanted: &[PcrIndex],

@@ -1,5 +1,5 @@
-//! The server's side of attestation: with a plain TPM, with a vTPM that an SNP report vouches for,
-//! and with either, by the sort of the evidence.
+//! The server side of attestation: for a plain TPM, for a vTPM with an SNP report that vouches for
+//! it, or for both, selected by the type of the evidence.
 
 mod azure;
 mod by_tee;
@@ -20,18 +20,18 @@ use crate::event_log;
 use crate::evidence::TpmEvidence;
 use crate::quote::{QuoteError, VerifiedQuote};
 
-/// Length of a nonce in a quote; report data is cut to it, as attesters do.
+/// Length of a nonce in a quote; report data is truncated to it, as attesters do.
 pub const NONCE: usize = 32;
 /// The register that holds the digest of init-data.
 const INIT_DATA_PCR: u8 = 8;
 
-/// Verifies evidence of the sort `tpm`: RSA and P-256 attestation keys.
+/// Verifies evidence of type `tpm`: RSA and P-256 attestation keys.
 ///
-/// Claims are named as confidential-containers name theirs, so that policies work with both:
+/// Claims have the names that confidential-containers uses, so that policies work with both:
 /// `ak_public`, `pcr00` to `pcr23`.
 ///
 /// # Security
-/// The key comes with the evidence. Whether it is anybody's is for the appraisal to say.
+/// The key comes with the evidence. The appraisal decides whether it is a registered one.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct TpmVerifier;
@@ -120,7 +120,7 @@ fn check_init_data(pcrs: &PcrValues, digest: &[u8], ak: Fingerprint) -> Result<(
     }
 }
 
-/// The failed check as the gate at which it is reported.
+/// Maps a failed check to the gate at which it is reported.
 fn refusal(error: &QuoteError, ak: Fingerprint) -> VerifyError {
     let quote = |reason| VerifyError::Quote { reason, claimed_ak: Some(ak) };
     let selection = |reason| VerifyError::Selection { reason, ak };

@@ -1,24 +1,24 @@
 //! Bounded reading and writing of TPM structures: big-endian, sized buffers (TPM 2.0 Library
 //! Part 2, "Buffers and Sizes").
 
-/// Bytes are not the structure that they should be.
+/// Bytes do not form the expected structure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
-    /// The bytes end early.
+    /// The input ends early.
     #[error("truncated at offset {offset}: {wanted} bytes wanted, {left} left")]
     Truncated {
-        /// Where.
+        /// Offset.
         offset: usize,
-        /// How many were wanted.
+        /// Number of bytes expected.
         wanted: usize,
-        /// How many there were.
+        /// Number of bytes left.
         left: usize,
     },
     /// A sized buffer is larger than this member may be.
     #[error("a buffer of {size} bytes at offset {offset}, at most {limit} may be there")]
     Oversized {
-        /// Where.
+        /// Offset.
         offset: usize,
         /// Its size.
         size: usize,
@@ -28,17 +28,17 @@ pub enum WireError {
     /// A value that the structure does not allow.
     #[error("the value {value:#x} at offset {offset} is not allowed there")]
     Value {
-        /// Where.
+        /// Offset.
         offset: usize,
-        /// What.
+        /// The value.
         value: u64,
     },
-    /// Something follows the structure.
+    /// The structure is followed by trailing bytes.
     #[error("{left} bytes too many at offset {offset}")]
     Trailing {
-        /// Where.
+        /// Offset.
         offset: usize,
-        /// How many.
+        /// Number of trailing bytes.
         left: usize,
     },
 }
@@ -55,12 +55,12 @@ impl<'a> WireReader<'a> {
         Self { bytes, offset: 0 }
     }
 
-    /// Offset of what is read next.
+    /// Offset of the next read.
     pub(crate) fn offset(&self) -> usize {
         self.offset
     }
 
-    /// `wanted` bytes, where the number was read before.
+    /// `wanted` bytes, where the number was already read.
     pub(crate) fn take(&mut self, wanted: usize) -> Result<&'a [u8], WireError> {
         let Some((head, tail)) = self.bytes.split_at_checked(wanted) else {
             return Err(WireError::Truncated {
@@ -80,7 +80,7 @@ impl<'a> WireReader<'a> {
         Ok(bytes)
     }
 
-    /// As [`array`](Self::array), without a copy.
+    /// Like [`array`](Self::array), without a copy.
     pub(crate) fn array_ref<const N: usize>(&mut self) -> Result<&'a [u8; N], WireError> {
         let (offset, left) = (self.offset, self.bytes.len());
         let truncated = WireError::Truncated { offset, wanted: N, left };
@@ -103,7 +103,7 @@ impl<'a> WireReader<'a> {
         self.array().map(u64::from_be_bytes)
     }
 
-    /// As structures outside of the TPM have it: least significant byte first.
+    /// As in structures outside of the TPM: least significant byte first.
     pub(crate) fn le_u32(&mut self) -> Result<u32, WireError> {
         self.array().map(u32::from_le_bytes)
     }
@@ -123,7 +123,7 @@ impl<'a> WireReader<'a> {
         }
     }
 
-    /// `size` bytes, where the size was read before from a field of one byte.
+    /// `size` bytes, where the size was already read from a field of one byte.
     pub(crate) fn bytes(&mut self, size: u8) -> Result<&'a [u8], WireError> {
         self.take(size.into())
     }
@@ -138,7 +138,7 @@ impl<'a> WireReader<'a> {
         self.take(size)
     }
 
-    /// All that is left, where nothing says how much that is.
+    /// All remaining bytes, if no field gives their number.
     #[cfg(feature = "direct")]
     pub(crate) fn rest(&mut self, limit: usize) -> Result<&'a [u8], WireError> {
         let size = self.bytes.len();
@@ -158,7 +158,7 @@ impl<'a> WireReader<'a> {
     }
 }
 
-/// The content of a TPM2B that is all there is.
+/// The content of a TPM2B that must be the whole input.
 pub(crate) fn only_sized(bytes: &[u8], limit: usize) -> Result<&[u8], WireError> {
     let mut reader = WireReader::new(bytes);
     let content = reader.sized(limit)?;
@@ -166,8 +166,8 @@ pub(crate) fn only_sized(bytes: &[u8], limit: usize) -> Result<&[u8], WireError>
     Ok(content)
 }
 
-/// Appends a TPM2B. Callers pass bounded buffers; what does not fit the size field is cut, so that
-/// the structure stays well formed.
+/// Appends a TPM2B. Callers pass bounded buffers; anything beyond the size field is truncated, so
+/// that the structure stays well formed.
 pub(crate) fn push_sized(out: &mut Vec<u8>, bytes: &[u8]) {
     let size = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
     out.extend_from_slice(&size.to_be_bytes());

@@ -1,13 +1,12 @@
-//! How nodes learn of another CA of the server that they pin, and report what they trust.
+//! How nodes learn about a further CA for the server that they pin, and report what they trust.
 //!
 //! ```text
 //! GET authorities ─► the CA certificates that nodes should trust for this server
 //!                    (over TLS that the pinned CA vouches for; the node rewrites its pin)
-//! PUT authorities ─► after an attestation: the CAs that the node's disk trusts by now
+//! PUT authorities ─► after an attestation: the CAs that the node's disk now trusts
 //! ```
-//! Trustee has no such paths; the guard answers them itself. A node of another implementation asks
-//! for nothing and reports nothing, and so holds a replacement of the CA back
-//! ([`tec_core::rollover`]).
+//! Trustee has no such paths; the guard answers them itself. A node of another implementation neither asks
+//! nor reports, and so delays a replacement of the CA ([`tec_core::rollover`]).
 
 use std::collections::BTreeSet;
 
@@ -32,7 +31,7 @@ pub struct Bundle {
 #[serde(deny_unknown_fields)]
 #[expect(clippy::exhaustive_structs, reason = "one set, nothing else")]
 pub struct Trusts {
-    /// SHA-256 digests of the CA certificates, DER, that the pin trusts for this server.
+    /// SHA-256 digests of the CA certificates (DER) that the pin trusts for this server.
     pub sha256: BTreeSet<Sha256Digest>,
 }
 

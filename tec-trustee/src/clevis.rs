@@ -3,8 +3,8 @@
 //! ```text
 //! base64url({"alg":"dir","clevis":{…},"enc":"A256GCM"}) . (empty) . iv . ciphertext . tag
 //! ```
-//! The header says where the key is; it can be read without the key, but proves nothing until the
-//! passphrase is opened.
+//! The header says where the key is. It can be read without the key, but proves nothing until the passphrase
+//! is opened.
 //!
 //! ```
 //! use tec_core::ignition::PinConfig;
@@ -41,26 +41,26 @@ const MAX_HEADER: usize = 512 * 1024;
 /// Largest passphrase.
 const MAX_PASSPHRASE: usize = 64 * 1024;
 
-/// A sealed passphrase cannot be made, read or opened.
+/// A sealed passphrase cannot be created, read or opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClevisError {
     /// Longer than any sealed passphrase.
     #[error("the sealed passphrase has {length} bytes, at most 1048576 are taken")]
     TooLarge {
-        /// What was given.
+        /// Length of the input.
         length: usize,
     },
     /// Not five parts, or the encrypted key is not empty as `dir` prescribes.
     #[error("the sealed passphrase is not a compact JWE of a direct key")]
     Form,
-    /// The protected header is not the JSON that is expected.
+    /// The protected header is not the expected JSON.
     #[error("the header of the sealed passphrase does not parse")]
     Header(#[source] serde_json::Error),
     /// The header asks for another algorithm, or has critical extensions.
     #[error("the header of the sealed passphrase names algorithms that are not supported")]
     Algorithm,
-    /// The object `clevis` of the header is not one of this pin.
+    /// The object `clevis` in the header does not belong to this pin.
     #[error("the header of the sealed passphrase is not one of the pin trustee")]
     Config(#[source] ParsePinConfigError),
     /// The configuration cannot be written as JSON.
@@ -82,8 +82,8 @@ struct Header {
     zip: Option<serde_json::Value>,
 }
 
-/// The object `clevis` as it is written: `clevis luks list` passes over a slot whose header has no
-/// member with the name of its pin (Clevis 19, `clevis_luks_print_pin_config`).
+/// The object `clevis` as written: `clevis luks list` skips a slot whose header has no member with the name
+/// of its pin (Clevis 19, `clevis_luks_print_pin_config`).
 #[derive(Serialize)]
 struct Listed<'c> {
     #[serde(flatten)]
@@ -124,7 +124,7 @@ pub fn seal(
     ))
 }
 
-/// A sealed passphrase, its header read.
+/// A sealed passphrase whose header was read.
 #[derive(Debug)]
 pub struct SealedPassphrase {
     protected: String,
@@ -133,7 +133,7 @@ pub struct SealedPassphrase {
 }
 
 impl SealedPassphrase {
-    /// Reads the text that [`seal`] or the existing pin made; white space around it is dropped.
+    /// Reads the text that [`seal`] or the existing pin wrote; surrounding white space is dropped.
     ///
     /// # Errors
     /// Anything that is not a compact JWE with `dir` and `A256GCM` of this pin.
@@ -157,7 +157,7 @@ impl SealedPassphrase {
         Ok(Self { protected: protected.to_owned(), config: read_header(protected)?, sealed })
     }
 
-    /// Where the key is. Not authenticated before [`open`](Self::open) succeeds.
+    /// Where the key is. Not authenticated until [`open`](Self::open) succeeds.
     pub fn config(&self) -> &HeaderConfig {
         &self.config
     }
@@ -165,7 +165,7 @@ impl SealedPassphrase {
     /// Opens the passphrase.
     ///
     /// # Errors
-    /// When the key is another one, or header or content were altered.
+    /// When the key is a different one, or the header or content was altered.
     pub fn open(&self, key: &SecretArray<32>) -> Result<SecretBytes, ClevisError> {
         gcm_open(key, self.protected.as_bytes(), &self.sealed).map_err(ClevisError::Jwe)
     }

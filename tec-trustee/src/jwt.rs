@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tec_core::time::Timestamp;
 
-/// Clock difference that is forgiven (EAR, draft-ietf-rats-ear; Trustee, KBS admin API).
+/// Tolerated clock difference (EAR, draft-ietf-rats-ear; Trustee, KBS admin API).
 const LEEWAY_SECONDS: i64 = 60;
 
 #[derive(Debug, Deserialize)]
@@ -16,7 +16,7 @@ struct Header {
     crit: Option<Value>,
 }
 
-/// A token whose signature is not verified yet; claims are out of reach until then.
+/// A token whose signature is not verified yet; its claims are inaccessible until then.
 pub(crate) struct Unverified<'a> {
     alg: String,
     signed: &'a str,
@@ -25,7 +25,7 @@ pub(crate) struct Unverified<'a> {
 }
 
 impl<'a> Unverified<'a> {
-    /// Splits a token of at most `max` bytes; `None` for what is no JWS or has critical extensions.
+    /// Splits a token of at most `max` bytes; `None` if it is not a JWS or has critical extensions.
     pub(crate) fn split(token: &'a str, max: usize) -> Option<Self> {
         if token.len() > max {
             return None;
@@ -45,7 +45,8 @@ impl<'a> Unverified<'a> {
         })
     }
 
-    /// The claims, if `verify(alg, signed bytes, signature)` says so and the token is not expired.
+    /// Returns the claims if `verify(alg, signed bytes, signature)` accepts them and the token is not
+    /// expired.
     pub(crate) fn claims(
         &self,
         now: Timestamp,
@@ -72,7 +73,7 @@ pub(crate) fn is_current(claims: &Value, now: Timestamp) -> bool {
         && now.unix_seconds() >= begins.saturating_sub(LEEWAY_SECONDS)
 }
 
-/// Whether `signature` is a good ES256 signature (RFC 7518, section 3.4: R ‖ S).
+/// Whether `signature` is a valid ES256 signature (RFC 7518, section 3.4: R ‖ S).
 pub(crate) fn verify_es256(
     key: &p256::ecdsa::VerifyingKey,
     signed: &[u8],

@@ -1,14 +1,13 @@
-//! Trustee spoken, configured and embedded.
+//! Trustee as a library: its protocol, its configuration, and an embeddable key broker.
 //!
-//! *What it is*: the wire formats of the key broker service (KBS) protocol 0.4.0, the sealed header
-//! of the Clevis pin, the Rego policies that bind a machine to its own key, and patching of a
-//! Trustee configuration. Behind the feature `rcar` the client's side of the attestation handshake,
-//! behind the feature `kbs` a small KBS with its own attestation service that other programs embed,
-//! behind the feature `signer` the key and certificates that its tokens are signed with, behind the
-//! feature `publish` what brings a desired state to Trustees that run elsewhere.
+//! *What it is*: the wire formats of the key broker service (KBS) protocol 0.4.0, the sealed header of the
+//! Clevis pin, the Rego policies that bind a machine to its own key, and patching of a Trustee configuration.
+//! The feature `rcar` adds the client side of the attestation handshake, `kbs` a small KBS with its own
+//! attestation service for other programs to embed, `signer` the key and certificates that sign its tokens,
+//! and `publish` the reconciliation of Trustees that run elsewhere.
 //!
-//! *What it is not*: it knows no TPM structures. Evidence is made by an
-//! [`Attester`](tec_core::port::Attester) and checked by a [`Verifier`](tec_core::port::Verifier).
+//! *What it is not*: it knows no TPM structures. An [`Attester`](tec_core::port::Attester) creates the
+//! evidence and a [`Verifier`](tec_core::port::Verifier) checks it.
 //!
 //! ```text
 //!  RcarClient ──POST auth────────► Kbs        nonce, cookie
@@ -17,11 +16,10 @@
 //!     └────────GET resource/a/b/c► Kbs        resource policy, Backend::release → JWE
 //! ```
 //!
-//! The protocol is the KBS attestation protocol 0.4.0, as Trustee v0.14 to v0.21 and its clients
-//! speak it.
+//! The protocol is the KBS attestation protocol 0.4.0 as spoken by Trustee v0.14 to v0.21 and its clients.
 //!
 //! # Example
-//! The policies for a Trustee that releases to each machine its own key, and no other:
+//! The policies for a Trustee that releases to each machine its own key and no other:
 //! ```
 //! use tec_core::attest::{PinnedPcrs, Tee};
 //! use tec_trustee::policy::PolicyIntent;

@@ -1,13 +1,13 @@
 //! What evidence binds: a digest over nonce and session key (KBS attestation protocol 0.4.0).
 //!
-//! Canonical JSON (RFC 8785), then SHA-384. The nonce goes in as its base64 text, not decoded. The
-//! session key goes in as the JSON value that travels in `tee-pubkey`.
+//! Canonical JSON (RFC 8785), then SHA-384. The nonce is included as its base64 text, not decoded. The
+//! session key is included as the JSON value sent in `tee-pubkey`.
 
 use serde_json::Value;
 use sha2::Digest as _;
 
-/// Digest algorithm of report data. A server says SHA-384 by saying nothing; another one only
-/// through `selected-hash-algorithm`.
+/// Digest algorithm of report data. The default is SHA-384; a server selects another one only through
+/// `selected-hash-algorithm`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HashAlgorithm {
@@ -21,7 +21,7 @@ pub enum HashAlgorithm {
 }
 
 impl HashAlgorithm {
-    /// All, in the order in which a client offers them.
+    /// All algorithms, in the order in which a client offers them.
     pub const ALL: [Self; 3] = [Self::Sha256, Self::Sha384, Self::Sha512];
 
     /// The name on the wire.
@@ -33,7 +33,7 @@ impl HashAlgorithm {
         }
     }
 
-    /// Finds an algorithm by its name, in either case.
+    /// Finds an algorithm by its name, ignoring case.
     pub fn by_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|algorithm| algorithm.as_str().eq_ignore_ascii_case(name))
     }
@@ -57,8 +57,8 @@ pub struct ReportDataError(#[source] serde_json::Error);
 /// Report data of the primary evidence. `additional` is the text of `additional_evidence`, empty if
 /// there is none.
 ///
-/// Digests shorter than 48 bytes are padded with zeros and longer ones cut, as attesters do when
-/// they fit report data into their hardware's field; a TPM takes the first 32 bytes.
+/// Digests shorter than 48 bytes are padded with zeros and longer ones truncated, as attesters do to fit
+/// report data into their hardware's field; a TPM takes the first 32 bytes.
 ///
 /// ```
 /// use tec_trustee::report_data::{HashAlgorithm, primary};

@@ -1,5 +1,5 @@
-//! A pair of attester and verifier without a TPM, for tests: the evidence is its report data in
-//! hexadecimal, a key number, and an image number.
+//! A pair of attester and verifier without a TPM, for tests: the evidence is its report data in hexadecimal,
+//! a key number, and an image number.
 
 use async_trait::async_trait;
 use serde_json::json;
@@ -181,8 +181,8 @@ impl http_body::Body for Stuck {
     }
 }
 
-/// Paths that somebody might read as that of the disk key of `other`, or as none. `own` is the path
-/// of who asks.
+/// Paths that might be read as that of the disk key of `other`, or as none. `own` is the path of the
+/// requester.
 #[cfg(feature = "kbs")]
 pub(crate) fn disguised(
     own: tec_core::id::MachineId,
@@ -210,7 +210,7 @@ pub(crate) fn disguised(
     ]
 }
 
-/// Tells one bundle, and keeps the last report of each machine.
+/// Returns one bundle, and keeps the last report of each machine.
 #[cfg(feature = "kbs")]
 #[derive(Debug, Default)]
 pub(crate) struct FakeAuthorities(

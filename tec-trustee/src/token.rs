@@ -1,7 +1,7 @@
 //! The attestation token: an EAR as a JWT signed with ES256 (EAR, draft-ietf-rats-ear).
 //!
 //! # Security
-//! A verifier accepts the keys that it was given. The key in a token's own header is never used.
+//! A verifier accepts the keys that it was configured with. The key in a token's own header is never used.
 //!
 //! ```
 //! use tec_core::time::Timestamp;
@@ -34,7 +34,7 @@ use tec_core::time::Timestamp;
 use crate::jwt::{Unverified, verify_es256};
 use crate::policy::Verdict;
 
-/// Largest token that is looked at; one with evidence has about 8 KiB.
+/// Largest token that is examined; one with evidence has about 8 KiB.
 const MAX_TOKEN: usize = 512 * 1024;
 /// Largest PEM file of a signer.
 const MAX_PEM: usize = 16 * 1024;
@@ -45,7 +45,7 @@ const ISSUER: &str = "CoCo-Attestation-Service";
 /// Name of the one appraisal policy (Trustee, attestation service).
 const POLICY_ID: &str = "default";
 
-/// A token cannot be made or is not accepted.
+/// A token cannot be created or is not accepted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenError {
@@ -77,7 +77,7 @@ impl fmt::Debug for TokenSigner {
 }
 
 impl TokenSigner {
-    /// A new key. Tokens are worthless after it is gone, which for a few minutes' tokens is fine.
+    /// A new key. Tokens are worthless once it is gone, which is fine for tokens that last a few minutes.
     pub fn random(rng: &mut dyn CryptoRng) -> Self {
         Self { key: SigningKey::from(p256::SecretKey::generate_from_rng(rng)), chain: Vec::new() }
     }
@@ -95,8 +95,8 @@ impl TokenSigner {
         Ok(Self { key: SigningKey::from(key), chain: Vec::new() })
     }
 
-    /// The signer of these files. Its certificate goes into the header, so that a KBS that trusts
-    /// the CA accepts its tokens.
+    /// The signer from these files. Its certificate goes into the header, so that a KBS that trusts the CA
+    /// accepts its tokens.
     ///
     /// # Errors
     /// `SignerKey`.
@@ -160,13 +160,13 @@ impl TokenVerifier {
         Self { keys: vec![*signer.key.verifying_key()] }
     }
 
-    /// Accepts the tokens of another signer, too; its public key in PEM (SubjectPublicKeyInfo).
+    /// Also accepts the tokens of another signer; takes its public key in PEM (SubjectPublicKeyInfo).
     ///
     /// # Errors
     /// `TrustedKey`.
     ///
     /// # Security
-    /// Who holds the private key obtains every resource that the policy allows a token.
+    /// Anyone who holds the private key obtains every resource that the policy allows a token.
     pub fn trust(mut self, pem: &str) -> Result<Self, TokenError> {
         if pem.len() > MAX_PEM {
             return Err(TokenError::TrustedKey);
@@ -176,11 +176,11 @@ impl TokenVerifier {
         Ok(self)
     }
 
-    /// The claims of a token that is signed by a trusted key and not expired; `exp` is required,
-    /// 60 seconds of clock difference are forgiven.
+    /// The claims of a token that is signed by a trusted key and not expired; `exp` is required, and 60
+    /// seconds of clock difference are tolerated.
     ///
     /// # Errors
-    /// `Refused`, without telling why.
+    /// `Refused`, without a reason.
     pub fn verify(&self, token: &str, now: Timestamp) -> Result<Value, TokenError> {
         Unverified::split(token, MAX_TOKEN)
             .and_then(|token| {
@@ -193,7 +193,7 @@ impl TokenVerifier {
     }
 }
 
-/// What a token says.
+/// The claims of a token.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct EarClaims<'a> {

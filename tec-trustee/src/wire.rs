@@ -12,20 +12,20 @@ use tec_core::id::{AttemptId, ParseResourcePathError, ResourcePath};
 
 /// The one protocol version: servers accept exactly this, clients send exactly this.
 pub const PROTOCOL_VERSION: &str = "0.4.0";
-/// Where everything lies.
+/// Common prefix of all paths.
 pub const BASE_PATH: &str = "/kbs/v0";
 /// Name of the session cookie.
 pub const SESSION_COOKIE: &str = "kbs-session-id";
 /// Namespace of the error types.
 pub const ERROR_NAMESPACE: &str = "https://github.com/confidential-containers/kbs/errors/";
 
-/// Body of `POST auth`. All members must be there; unknown ones are ignored.
+/// Body of `POST auth`. All members are required; unknown ones are ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct AuthRequest {
     /// Protocol version.
     pub version: String,
-    /// Sort of evidence that will come.
+    /// Type of evidence that will follow.
     pub tee: String,
     /// Anything; clients send an object with `supported-hash-algorithms`.
     #[serde(rename = "extra-params")]
@@ -33,7 +33,7 @@ pub struct AuthRequest {
 }
 
 impl AuthRequest {
-    /// The request of this client for evidence of a sort.
+    /// The request of this client for evidence of one type.
     pub fn new(tee: impl Into<String>, extra_params: Value) -> Self {
         Self { version: PROTOCOL_VERSION.to_owned(), tee: tee.into(), extra_params }
     }
@@ -45,7 +45,7 @@ impl AuthRequest {
 pub struct Challenge {
     /// Standard base64 of 32 random bytes; it is used as this text everywhere.
     pub nonce: String,
-    /// The empty string, but for one sort of evidence.
+    /// The empty string, except for one type of evidence.
     #[serde(rename = "extra-params", default)]
     pub extra_params: Value,
 }
@@ -72,7 +72,7 @@ pub struct AttestRequest {
 }
 
 impl AttestRequest {
-    /// A request without init-data and additional devices.
+    /// A request without init-data or additional devices.
     pub fn new(runtime_data: RuntimeData, primary_evidence: Value) -> Self {
         Self {
             init_data: None,
@@ -85,13 +85,13 @@ impl AttestRequest {
     }
 }
 
-/// Init-data as it travels.
+/// Init-data as sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct InitData {
     /// `toml`.
     pub format: String,
-    /// The text; its digest is over these very bytes.
+    /// The text; its digest covers exactly these bytes.
     pub body: String,
 }
 
@@ -102,7 +102,7 @@ pub struct InitData {
 pub struct RuntimeData {
     /// The challenge's nonce.
     pub nonce: String,
-    /// The session key; kept as it came, since its canonical form is hashed.
+    /// The session key; kept as received, since its canonical form is hashed.
     pub tee_pubkey: Value,
 }
 
@@ -117,9 +117,9 @@ impl RuntimeData {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CompositeEvidence {
-    /// Evidence of the platform, as its sort prescribes.
+    /// Evidence of the platform, as its type prescribes.
     pub primary_evidence: Value,
-    /// Empty, or the JSON text of a map from sort to evidence.
+    /// Empty, or the JSON text of a map from type to evidence.
     pub additional_evidence: String,
 }
 
@@ -146,9 +146,9 @@ impl AttestResponse {
     }
 }
 
-/// The claims of a token, its signature unseen: for people, never for a decision.
+/// The claims of a token without checking its signature: for people, never for a decision.
 ///
-/// `None` for what is no JWT.
+/// `None` if the text is not a JWT.
 pub fn token_claims(token: &str) -> Option<Value> {
     let mut parts = token.trim().split('.');
     let (_, payload, _) = (parts.next()?, parts.next()?, parts.next()?);
@@ -160,8 +160,8 @@ pub fn token_claims(token: &str) -> Option<Value> {
     claims.is_object().then_some(claims)
 }
 
-/// A resource as people write it: `kbs:///a/b/c`, `/a/b/c` or `a/b/c`. In requests there is one
-/// slash between all segments, since a KBS does not collapse them (clevis-pin-trustee).
+/// A resource as people write it: `kbs:///a/b/c`, `/a/b/c` or `a/b/c`. In requests there is exactly one slash
+/// between segments, since a KBS does not collapse them (clevis-pin-trustee).
 ///
 /// # Errors
 /// Anything else.
@@ -194,12 +194,12 @@ impl ErrorBody {
         name.parse().unwrap_or(ErrorKind::Other(String::new()))
     }
 
-    /// The code that this project's servers put first into the detail.
+    /// The code at the beginning of the detail, if the server is one of this project's.
     pub fn code(&self) -> Option<Code> {
         self.detail.split_whitespace().next()?.parse().ok()
     }
 
-    /// The attempt that this project's servers name in the detail.
+    /// The attempt named in the detail, if the server is one of this project's.
     pub fn attempt(&self) -> Option<AttemptId> {
         let (_, rest) = self.detail.split_once("(attempt ")?;
         rest.split(')').next()?.parse().ok()
@@ -208,12 +208,12 @@ impl ErrorBody {
 
 macro_rules! error_kinds {
     ($($(#[doc = $doc:literal])+ $name:ident $(| $old:literal)*;)*) => {
-        /// What sort of error, by the suffix of its type (KBS attestation protocol 0.4.0).
+        /// Type of an error, by the suffix of its URL (KBS attestation protocol 0.4.0).
         #[derive(Clone, Debug, PartialEq, Eq)]
         #[non_exhaustive]
         pub enum ErrorKind {
             $($(#[doc = $doc])+ $name,)*
-            /// A sort that this version does not know; its name, at most 64 characters of it.
+            /// A type that this version does not know; its name, at most 64 characters of it.
             Other(String),
         }
 
@@ -231,7 +231,7 @@ macro_rules! error_kinds {
             type Err = std::convert::Infallible;
 
             fn from_str(name: &str) -> Result<Self, Self::Err> {
-                // Cleaned first, so that a name written by `as_str` reads as the same sort.
+                // Cleaned first, so that a name written by `as_str` parses to the same type.
                 let letters = name.chars().filter(char::is_ascii_alphanumeric);
                 let name: String = letters.take(64).collect();
                 Ok(match name.as_str() {
@@ -252,29 +252,28 @@ error_kinds! {
     TokenNotFound;
     /// The attestation token is not accepted.
     TokenVerifierError;
-    /// The resource policy says no.
+    /// The resource policy denies it.
     PolicyDeny;
     /// A policy does not parse.
     ParsePolicyError;
     /// A policy cannot be evaluated.
     PolicyEngineError | "PolicyEngine";
-    /// The resource is missing, its path is none, or the method is not known.
+    /// The resource is missing, its path is invalid, or the method is unknown.
     PluginInternalError;
     /// The reference value service failed.
     RvpsError;
     /// The response cannot be encrypted.
     JweError;
-    /// A body is not the JSON that is expected.
+    /// A body is not the expected JSON.
     SerdeError;
     /// There is no such plugin.
     PluginNotFound;
-    /// The path is none of this API.
+    /// The path is not part of this API.
     InvalidRequestPath;
 }
 
 impl ErrorKind {
-    /// HTTP status that goes with it (KBS attestation protocol 0.4.0): 404 for two, 401 for all
-    /// else.
+    /// HTTP status that goes with it (KBS attestation protocol 0.4.0): 404 for two, 401 for all others.
     pub fn http_status(&self) -> u16 {
         match self {
             Self::PluginNotFound | Self::InvalidRequestPath => 404,
@@ -351,7 +350,7 @@ mod tests {
             detail: detail.to_owned(),
         };
         assert_eq!(body("PolicyDeny", "").error_kind(), ErrorKind::PolicyDeny);
-        // v0.21 says the last of these where resources are written.
+        // v0.21 uses the last of these when resources are written.
         for name in ["AdminAuthAccess", "AdminAuth", "AdminAuthInitialization"] {
             assert_eq!(body(name, "").error_kind(), ErrorKind::AdminAuthAccess);
         }

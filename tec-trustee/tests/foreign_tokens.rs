@@ -1,4 +1,4 @@
-//! Tokens that somebody else signed, however they are dressed up, obtain nothing from the broker.
+//! Tokens signed by others, however they are dressed up, obtain nothing from the broker.
 #![cfg(all(feature = "kbs", feature = "signer"))]
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -28,7 +28,7 @@ fn rng(seed: u64) -> ChaCha20Rng {
     ChaCha20Rng::seed_from_u64(seed)
 }
 
-/// A signer below a CA of its own.
+/// A signer below its own CA.
 fn issued(seed: u64) -> IssuedSigner {
     let (mut rng, now) = (rng(seed), sample::time(0));
     SignerCa::generate(&mut rng, now).and_then(|ca| ca.issue(&mut rng, now)).unwrap()
@@ -44,7 +44,7 @@ impl Verifier for NoVerifier {
     }
 }
 
-/// A broker that trusts the signer of seed 1, and releases the resource to everybody it trusts.
+/// A broker that trusts the signer of seed 1, and releases the resource to everyone it trusts.
 async fn broker() -> Kbs {
     let backend = Arc::new(MemoryBackend::new());
     let (path, secret) = (sample::secret_path(1), sample::secret(1));
@@ -71,7 +71,7 @@ async fn ask(kbs: &Kbs, token: &str) -> (u16, Option<ErrorKind>) {
     (status, error.ok().map(|error| error.error_kind()))
 }
 
-/// Claims that any policy would like.
+/// Claims that would satisfy any policy.
 fn claims() -> Value {
     let key = EcPrivateKey::generate(Curve::P256, &mut rng(9)).public();
     json!({

@@ -1,5 +1,5 @@
-//! Policies and reference values of each generation, as files that people can read and compare;
-//! those of the configuration are beside its code. `TEC_BLESS=1` writes them anew.
+//! Policies and reference values of each generation, as files that people can read and compare; those of the
+//! configuration are beside its code. `TEC_BLESS=1` rewrites them.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use tec_trustee::policy::{
 
 const PINNED: [PcrIndex; 2] = [PcrIndex::BOOT_MANAGER, PcrIndex::MOK];
 
-/// All that an intent can say in this generation.
+/// Everything that an intent can express in this generation.
 fn intent(generation: Generation) -> PolicyIntent {
     let pinned = PinnedPcrs::new(PINNED.into_iter().collect()).unwrap();
     let minimum = SnpTcb { bootloader: 4, tee: 0, snp: 22, microcode: 213 };
@@ -32,7 +32,7 @@ fn intent(generation: Generation) -> PolicyIntent {
         })
         .unwrap();
     match generation {
-        // Policies are not told the key there.
+        // Policies do not receive the key there.
         Generation::Mounted => intent.dangerous_any_machine(),
         _ => intent,
     }

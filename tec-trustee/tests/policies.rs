@@ -1,5 +1,5 @@
-//! The policies, case by case, on the engine of the embedded KBS; `crosscheck` runs the same table
-//! on those of Trustee.
+//! The policies, case by case, on the engine of the embedded KBS; `crosscheck` runs the same table on
+//! Trustee's engines.
 #![cfg(feature = "kbs")]
 #![expect(
     clippy::unwrap_used,
@@ -16,7 +16,7 @@ use tec_trustee::policy::{AttestationPolicy, Evaluation, PolicyIntent, ResourceP
 
 use self::policy_cases::{Case, azure_too, cases};
 
-/// What the compiled policy says, and the interpreter no less.
+/// The verdict of the compiled policy, which must match the interpreter's.
 fn verdict(case: &Case) -> Verdict {
     let text = case.intent.render_attestation();
     let policy = AttestationPolicy::parse(&text).unwrap();

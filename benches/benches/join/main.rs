@@ -1,6 +1,6 @@
-//! Joins of a fleet over one join service: nodes and service that attest to each other, against the
-//! same calls over mutual TLS with certificates of a CA. What a node does with its ticket, kubeadm
-//! above all, is done in memory on both sides; TPMs are played by software.
+//! Joins of a fleet through one join service: nodes and service that attest to each other, against the same
+//! calls over mutual TLS with certificates of a CA. What a node does with its ticket, kubeadm above all, is
+//! done in memory on both sides; the TPMs are software.
 
 mod plain;
 mod service;
@@ -38,7 +38,7 @@ use crate::service::Service;
 
 /// Nodes that join one cluster.
 const NODES: usize = 100;
-/// Joins at once; the service takes 64 connections.
+/// Concurrent joins; the service accepts 64 connections.
 const AT_ONCE: usize = 32;
 const NAME: &str = "join/hundred";
 
@@ -94,7 +94,7 @@ fn seconds(nanos_of_one: f64) -> f64 {
     nanos_of_one * f64::from(u32::try_from(NODES).unwrap_or_default()) / 1e9
 }
 
-/// Whole fleets, as many as `times` joins take; the time is scaled to `times`.
+/// Runs whole fleets, for at least `times` joins; the time is scaled to `times`.
 fn scaled(times: u64, fleet: impl Fn() -> anyhow::Result<()>) -> Duration {
     let all = NODES as u64;
     let fleets = times.div_ceil(all);
@@ -107,7 +107,7 @@ fn scaled(times: u64, fleet: impl Fn() -> anyhow::Result<()>) -> Duration {
     load::scaled(begin.elapsed(), times, fleets * all)
 }
 
-/// A node that has not joined yet; what it is made of is the same in each round.
+/// A node that has not joined yet; its properties are the same in each round.
 struct Node {
     name: NodeName,
     disk: DiskId,
@@ -156,7 +156,7 @@ impl Node {
     }
 }
 
-/// An end that proves itself by this TPM, and takes whoever proves anything.
+/// An end that attests with this TPM, and accepts any peer that attests.
 fn mutual(tpm: &Arc<SoftTpm>) -> anyhow::Result<Endpoint> {
     let measurements = Arc::new(LiveMeasurements::default());
     let validator = VtpmValidator::new(Variant::QemuVtpm, Arc::new(AnyAk), measurements);
@@ -188,7 +188,7 @@ impl Dial for One<Plain> {
         Ok(vec![self.address.clone()])
     }
 
-    /// Nothing is proven here: it is believed.
+    /// Nothing is proven here: it is trusted.
     async fn dial(&self, address: &str) -> Result<Reached, PortError> {
         let cluster = service::cluster().await.map_err(|error| {
             PortError::new(PortErrorKind::Internal, "derive the cluster").because(error)
@@ -200,7 +200,7 @@ impl Dial for One<Plain> {
     }
 }
 
-/// All nodes, some at once.
+/// All nodes, some of them concurrently.
 async fn all(
     fleet: &Arc<[Node]>,
     tally: &Tally,
@@ -244,7 +244,7 @@ async fn plain_fleet(
     ca: &Ca,
     tally: &Tally,
 ) -> anyhow::Result<()> {
-    // A certificate says which node calls, where evidence does otherwise.
+    // A certificate identifies the calling node, as evidence otherwise does.
     let callers = fleet.iter().map(|node| (node.plain.certificate(), node.tpm.public_key()));
     let server = PlainServer::new(ca, callers.collect())?;
     let served = service.plain(server).await?;

@@ -26,7 +26,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use tonic::transport::Channel;
 use tower::ServiceExt as _;
 
-/// A CA that signs both ends and the kubelets of all, with its files as the join service reads them.
+/// A CA that signs both ends and all kubelets, with its files as the join service reads them.
 pub(crate) fn authority(directory: &Path) -> anyhow::Result<Ca> {
     let ca = mutual::authority()?;
     fs::write(directory.join("ca.key"), ca.key().serialize_pem())?;

@@ -107,7 +107,7 @@ impl ClusterFacts for Facts {
 /// The service of one new cluster.
 pub(crate) struct Service(PathBuf);
 
-/// It serves, until it is stopped.
+/// The service, serving until it is stopped.
 pub(crate) struct Served {
     pub(crate) address: String,
     stop: watch::Sender<bool>,

@@ -1,4 +1,4 @@
-//! Connections that want nothing but to be there.
+//! Connections that do nothing but stay open.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -16,17 +16,17 @@ use tokio_rustls::TlsConnector;
 
 /// Connections to one server.
 const CONNECTIONS: u64 = 1000;
-/// Addresses that they come from: 127.0.0.2 and so on.
+/// Addresses that they come from: 127.0.0.2 and following.
 const ADDRESSES: u8 = 16;
-/// One that was closed comes again then.
+/// A closed connection reconnects after this time.
 const AGAIN: Duration = Duration::from_millis(100);
 const SECOND: Duration = Duration::from_secs(1);
 const HALF: &[u8] =
     b"POST /kbs/v0/auth HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60\r\n\r\n{\"ver";
-/// The header of a ClientHello (RFC 8446, section 5.1) of 512 bytes that do not come.
+/// The header of a ClientHello (RFC 8446, section 5.1) of 512 bytes that never arrive.
 const HALF_HELLO: &[u8] = b"\x16\x03\x01\x02\x00\x01";
 
-/// A thousand of them. They end with the value.
+/// A thousand of them. They end when the value is dropped.
 pub(crate) struct Crowd {
     opened: Arc<AtomicU64>,
     _tasks: JoinSet<()>,
@@ -41,7 +41,7 @@ struct Member {
 }
 
 impl Crowd {
-    /// Around a server, which speaks TLS where there is a CA.
+    /// Around a server, with TLS if there is a CA.
     pub(crate) fn around(server: SocketAddr, ca: Option<&str>) -> anyhow::Result<Self> {
         let tls = ca.map(connector).transpose()?;
         let (opened, mut tasks) = (Arc::new(AtomicU64::new(0)), JoinSet::new());
@@ -49,7 +49,7 @@ impl Crowd {
             let member = Member { number, server, tls: tls.clone(), opened: Arc::clone(&opened) };
             tasks.spawn(async move {
                 loop {
-                    // It was closed, which is what is wanted of the server.
+                    // It was closed, as the server should do.
                     let _ = member.linger().await;
                     tokio::time::sleep(AGAIN).await;
                 }
@@ -58,7 +58,7 @@ impl Crowd {
         Ok(Self { opened, _tasks: tasks })
     }
 
-    /// Connections that were opened until now.
+    /// Connections opened so far.
     pub(crate) fn opened(&self) -> u64 {
         self.opened.load(Ordering::Relaxed)
     }
@@ -100,7 +100,7 @@ async fn shake(
     Ok(tls.connect("localhost".try_into()?, stream).await?)
 }
 
-/// Half a request, or one byte a second of it.
+/// Sends half a request, or one byte of it per second.
 async fn speak(kind: u64, mut stream: impl AsyncRead + AsyncWrite + Unpin) -> anyhow::Result<()> {
     if kind != 3 {
         stream.write_all(HALF).await?;
@@ -110,7 +110,7 @@ async fn speak(kind: u64, mut stream: impl AsyncRead + AsyncWrite + Unpin) -> an
     for byte in HALF {
         stream.write_all(&[*byte]).await?;
         stream.flush().await?;
-        // Ends when the server does not want it any more.
+        // Ends when the server closes it.
         let closed = tokio::time::timeout(SECOND, stream.read_u8()).await;
         if matches!(closed, Ok(Err(_))) {
             return Ok(());
@@ -119,7 +119,7 @@ async fn speak(kind: u64, mut stream: impl AsyncRead + AsyncWrite + Unpin) -> an
     silence(stream).await
 }
 
-/// Waits until the server has enough of it.
+/// Waits until the server closes it.
 async fn silence(mut stream: impl AsyncRead + Unpin) -> anyhow::Result<()> {
     let mut buffer = [0; 1024];
     while stream.read(&mut buffer).await? > 0 {}

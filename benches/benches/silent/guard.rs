@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::Context as _;
 use serde_json::Value;
 
-/// Ends with the value.
+/// Ends when the value is dropped.
 pub(crate) struct Guard {
     child: Child,
     pub(crate) address: SocketAddr,
@@ -45,7 +45,7 @@ impl Guard {
             let address = fields.get("address")?.as_str()?;
             (fields.get("message")? == "ready").then(|| address.parse().ok())?
         });
-        // What it says later must not fill the pipe.
+        // Its later output must not fill the pipe.
         std::thread::spawn(move || lines.for_each(drop));
         let address = address.context("the guard did not become ready")?;
         Ok(Self { child, address })

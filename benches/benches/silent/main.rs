@@ -1,6 +1,6 @@
-//! A node unlocks while a thousand connections to the same server say nothing, half a request, or
-//! one byte a second: its time as a multiple of its time on the idle server, and the peak of the
-//! memory of `tec serve` and of `kbs-guard`, which is beset in the same way.
+//! A node unlocks while a thousand connections to the same server send nothing, half a request, or one byte
+//! per second: its time as a multiple of its time on the idle server, and the peak memory of `tec serve` and
+//! of `kbs-guard`, which is put under the same load.
 
 mod crowd;
 mod guard;
@@ -24,7 +24,7 @@ use tec_e2e::{load as fleet, wire};
 use self::crowd::Crowd;
 use self::guard::Guard;
 
-/// Names of the figures begin so.
+/// Prefix of the figures' names.
 const NAME: &str = "silent/";
 /// How long the crowd stays.
 const SIEGE: Duration = Duration::from_mins(1);
@@ -32,9 +32,9 @@ const SIEGE: Duration = Duration::from_mins(1);
 const IDLE_UNLOCKS: usize = 100;
 /// A node rests between two unlocks.
 const REST: Duration = Duration::from_millis(200);
-/// Where the node is; the crowd is on the sixteen addresses before.
+/// Address of the node; the crowd uses the sixteen addresses before it.
 const NODE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 18));
-/// One node asks more often here than a whole rack does.
+/// Here one node asks more often than a whole rack normally does.
 const FLAGS: [&str; 4] = ["--kbs-rate", "100000", "--register-rate", "100000"];
 
 fn main() -> anyhow::Result<()> {
@@ -101,7 +101,7 @@ async fn run(suite: &Suite, programs: PathBuf) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Attests over a connection of its own and fetches the key, in nanoseconds.
+/// Attests over its own connection and fetches the key; returns nanoseconds.
 async fn unlock(node: &SoftNode, kbs: &Endpoint) -> anyhow::Result<f64> {
     let begin = Instant::now();
     let client = reqwest::Client::builder()

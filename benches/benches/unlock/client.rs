@@ -1,5 +1,5 @@
-//! Two clients: one that does as little as possible, since it shares the cores with the server, and
-//! one that a node would be.
+//! Two clients: one that does as little as possible, since it shares the cores with the server, and one that
+//! resembles a node.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -32,7 +32,7 @@ const AUTH: &str = r#"{"version":"0.4.0","tee":"tpm","extra-params":{}}"#;
 const NONCE: usize = 44;
 const SESSION: usize = 32;
 
-/// Evidence for every nonce that the server gives out.
+/// Evidence for every nonce that the server issues.
 pub(crate) struct Prepared {
     evidence: HashMap<String, String>,
     path: String,
@@ -62,7 +62,7 @@ impl Prepared {
     }
 }
 
-/// One connection over which unlocks are done, with evidence that was made before.
+/// One connection for unlocks, with precomputed evidence.
 #[derive(Clone)]
 pub(crate) struct Client {
     connection: Arc<Mutex<Connection>>,
@@ -136,7 +136,7 @@ impl Connection {
     }
 }
 
-/// Length of an answer, as soon as its head is there.
+/// Length of an answer, once its head is complete.
 fn length(answer: &[u8]) -> Option<usize> {
     let end = answer.windows(4).position(|end| end == b"\r\n\r\n")?;
     let head = std::str::from_utf8(answer.get(..end)?).ok()?;
@@ -148,8 +148,7 @@ fn length(answer: &[u8]) -> Option<usize> {
     Some(end + 4 + of_body?)
 }
 
-/// A node that boots: the program that Clevis runs opens what it sealed before, from its start to its
-/// end.
+/// A node that boots: the program that Clevis runs opens what it sealed before, measured from start to exit.
 pub(crate) struct Node<'a> {
     program: PathBuf,
     machine: &'a Emulated,
@@ -179,7 +178,7 @@ impl<'a> Node<'a> {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()?;
-        // Closed at once, which ends the input.
+        // Closed immediately, which ends the input.
         let mut stdin = child.stdin.take().context("there is a pipe")?;
         stdin.write_all(input)?;
         drop(stdin);

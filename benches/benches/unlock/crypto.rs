@@ -1,5 +1,5 @@
-//! What an unlock cannot do without: the quote's signature is verified, the token signed, and the
-//! resource encrypted for a key that is agreed on.
+//! The unavoidable cryptography of an unlock: verifying the quote's signature, signing the token, and
+//! encrypting the resource to an agreed key.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ use crate::server::Machine;
 /// Scheme, hash and size in front of the signature itself (TPM 2.0 Library Part 2,
 /// "TPMT_SIGNATURE").
 const SIGNATURE_HEADER: usize = 6;
-/// Bytes of a token that are signed.
+/// Signed bytes of a token.
 const TOKEN: usize = 6000;
 
 pub(crate) struct Crypto {

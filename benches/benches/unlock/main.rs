@@ -1,6 +1,6 @@
-//! Unlocks over loopback: of the embedded KBS against the cryptography that an unlock cannot do
-//! without; through the guard against the same KBS without it; and a policy that is kept parsed
-//! against one that is parsed for each request.
+//! Unlocks over loopback: of the embedded KBS against the unavoidable cryptography of an unlock; through the
+//! guard against the same KBS without it; and a policy that is kept parsed against one that is parsed for
+//! each request.
 
 mod client;
 mod crypto;
@@ -22,11 +22,11 @@ use self::server::{Emulated, Machine, Server, Storage};
 
 /// Nodes that unlock at the same time.
 const NODES: u32 = 16;
-/// An unlock as a node does it.
+/// An unlock as done by a node.
 const UNLOCK: &str = "guard/unlock";
 
 fn main() -> anyhow::Result<()> {
-    // Fails only when a provider is installed already, which is as good.
+    // Fails only if a provider is installed already, which is just as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = load::runtime()?;
     let mut suite = Suite::new(env!("CARGO_TARGET_TMPDIR"));
@@ -43,8 +43,8 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The time of `times` unlocks, of `NODES` times as many: that many by each node, all at once, each
-/// over its own connection.
+/// The time of `times` unlocks, scaled from `NODES` times as many: that many by each node, all concurrently,
+/// each over its own connection.
 fn storm(runtime: &Runtime, clients: &[Client], times: u64) -> Duration {
     let begin = Instant::now();
     runtime.block_on(async {
@@ -60,7 +60,7 @@ fn storm(runtime: &Runtime, clients: &[Client], times: u64) -> Duration {
     begin.elapsed() / NODES
 }
 
-/// What the processor did in the meantime, by all threads: other programs do not count.
+/// Processor time that all threads used in the meantime: other programs do not count.
 fn processor(work: impl FnOnce()) -> Duration {
     let used = || Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default();
     let begin = used();

@@ -1,4 +1,4 @@
-//! A machine that is registered, the KBS that holds its key, and a guard in front of that.
+//! A registered machine, the KBS that holds its key, and a guard in front of the KBS.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -40,9 +40,9 @@ use tec_trustee::token::TokenSigner;
 
 use crate::client::{Client, Prepared};
 
-/// Nonces that the server gives out, again and again, so that evidence can be made beforehand.
+/// Nonces that the server issues repeatedly, so that evidence can be precomputed.
 const NONCES: usize = 256;
-/// Sessions live for seconds, so that millions of unlocks fit into memory.
+/// Sessions last for seconds, so that millions of unlocks fit into memory.
 const SESSION_SECONDS: u32 = 5;
 /// More sessions than are opened in that time, a quarter of them by one client.
 const MAX_SESSIONS: usize = 1 << 20;
@@ -61,8 +61,8 @@ impl Machine {
     }
 }
 
-/// The same machine with a TPM emulator, which is quicker than TPMs of hardware: those need a tenth
-/// of a second and more for a quote.
+/// The same machine with a TPM emulator, which is faster than hardware TPMs: those need a tenth of a second
+/// or more for a quote.
 pub(crate) struct Emulated {
     pub(crate) id: MachineId,
     key: PublicKey,
@@ -83,7 +83,7 @@ impl Emulated {
     }
 }
 
-/// Seconds since the clock was made.
+/// Seconds since the clock was created.
 #[derive(Debug)]
 struct Stopwatch(Instant);
 
@@ -94,7 +94,8 @@ impl Clock for Stopwatch {
     }
 }
 
-/// Gives out a few nonces over and over; all that is not as long as a nonce is new each time.
+/// Issues a few nonces over and over; all other randomness, which never has the length of a nonce, is new
+/// each time.
 #[derive(Debug)]
 struct FewNonces {
     nonces: Vec<[u8; 32]>,
@@ -125,9 +126,9 @@ impl Entropy for FewNonces {
 
 /// Where the registries are.
 pub(crate) enum Storage {
-    /// Nowhere.
+    /// In memory.
     Memory,
-    /// In the embedded store, every acknowledged write on the disk.
+    /// In the embedded store, with every acknowledged write on disk.
     Embedded(tempfile::TempDir),
 }
 
@@ -195,7 +196,7 @@ async fn approve(ports: &LivePorts) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Both, on loopback, in plain HTTP and, as nodes reach them, by TLS.
+/// Both, on loopback, over plain HTTP and, as nodes reach them, over TLS.
 pub(crate) struct Server {
     pub(crate) kbs: SocketAddr,
     pub(crate) guard: SocketAddr,
@@ -282,7 +283,7 @@ async fn serve(router: axum::Router) -> anyhow::Result<SocketAddr> {
     Ok(address)
 }
 
-/// The same by TLS, with a certificate of its own that the endpoint pins.
+/// The same over TLS, with a certificate of its own that the endpoint pins.
 fn serve_tls(router: axum::Router) -> anyhow::Result<Endpoint> {
     let rcgen::CertifiedKey { cert, signing_key } =
         rcgen::generate_simple_self_signed(vec!["localhost".to_owned()])?;

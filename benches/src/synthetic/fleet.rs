@@ -5,24 +5,24 @@ use tec_core::image::{ExpectedPcr, ExpectedPcrs, ImageEvent};
 use tec_core::pcr::{PcrIndex, PcrSet};
 use tec_tpm::compute::Guid;
 
-/// Levels of revocation that shim's makers published, so that which is newer is known.
+/// Revocation levels published by the shim project, so that newer ones are known.
 const LEVELS: [&str; 3] = [
     "sbat,1,2024010900\nshim,4\ngrub,3\ngrub.debian,4\n",
     "sbat,1,2024040900\nshim,4\ngrub,4\ngrub.peimage,2\n",
     "sbat,1,2025021800\nshim,4\ngrub,5\n",
 ];
-/// Events of PCR 4, 7 and 14; the firmware's own make up the rest.
+/// Events in PCRs 4, 7 and 14; the firmware's own make up the rest.
 const BOOT_EVENTS: usize = 18;
 
-/// Images that follow one another on the machines of a fleet.
+/// Successive images on the machines of a fleet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fleet {
     images: Vec<(String, ExpectedPcrs)>,
 }
 
 impl Fleet {
-    /// So many images of at least 18 events each. Each has a kernel of its own; every
-    /// `images_per_loader`th brings other boot loaders.
+    /// This many images of at least 18 events each. Each has its own kernel; every `images_per_loader`th
+    /// brings new boot loaders.
     pub fn new(seed: u64, images: usize, events: usize, images_per_loader: usize) -> Self {
         let image = |number: usize| {
             let loader = number / images_per_loader.max(1);
@@ -82,8 +82,8 @@ fn expected(seed: u64, number: usize, loader: usize, level: usize, events: usize
     ExpectedPcrs::new(pcrs.map(|pcr| ExpectedPcr::from_events(pcr, all.iter().cloned())).collect())
 }
 
-/// What shim measures for its level: a `UEFI_VARIABLE_DATA` (PC Client Platform Firmware Profile
-/// 1.06, 10.2.6).
+/// What shim measures for its level: a `UEFI_VARIABLE_DATA` (PC Client Platform Firmware Profile 1.06,
+/// 10.2.6).
 fn sbat_level(text: &str) -> Sha256Digest {
     let name: Vec<u8> = "SbatLevel".encode_utf16().flat_map(u16::to_le_bytes).collect();
     let mut data = Guid::SHIM.as_bytes().to_vec();

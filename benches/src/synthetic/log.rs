@@ -7,19 +7,19 @@ use tec_tpm::event_log::{Bank, EventKind, EventLogBuilder};
 
 use super::{Random, bytes};
 
-/// Banks of a log as today's firmware writes it.
+/// Banks of a log, as in today's firmware.
 const BANKS: [Bank; 3] = [Bank::Sha1, Bank::Sha256, Bank::Sha384];
-/// What an event with three digests has beside its data: register, type, number of digests and
-/// size of 4 bytes each, a digest of 20, 32 and 48 bytes after an algorithm of 2 each (PC Client
-/// Platform Firmware Profile 1.06, 10.2.2).
+/// Size of an event with three digests, without its data: register, type, number of digests and size of 4
+/// bytes each, and digests of 20, 32 and 48 bytes, each after an algorithm of 2 bytes (PC Client Platform
+/// Firmware Profile 1.06, 10.2.2).
 const EVENT: usize = 4 * 4 + 20 + 32 + 48 + 3 * 2;
-/// Size of the list of revoked digests on a machine that is up to date.
+/// Size of the list of revoked digests on an up-to-date machine.
 const DBX: usize = 20 << 10;
 /// Registers that the boot is measured into.
 const REGISTERS: [u8; 10] = [0, 1, 2, 4, 5, 7, 8, 9, 11, 14];
 
-/// The log of a boot with three banks: variables, separators and programs as firmware logs them,
-/// then commands until the log has about `size` bytes. From some 40 KiB on all of that is there.
+/// The log of a boot with three banks: variables, separators and programs as firmware logs them, then
+/// commands until the log has about `size` bytes. From some 40 KiB on, it contains all of these.
 pub fn event_log(seed: u64, size: usize) -> Vec<u8> {
     let mut random = Random::new(seed);
     let mut log = EventLogBuilder::with_banks(&BANKS);

@@ -4,8 +4,7 @@ use tec_tpm::compute::{Guid, PlatformState};
 
 use super::bytes;
 
-/// Variables that keep their value, are written with a signature, and are seen by both firmware
-/// and system (UEFI 2.10, 8.2.1).
+/// Non-volatile, authenticated variables that both firmware and system can access (UEFI 2.10, 8.2.1).
 pub const ATTRIBUTES: u32 = 0x27;
 /// EFI_CERT_SHA256_GUID (UEFI 2.10, 32.4.1), as in memory.
 const CERT_SHA256: [u8; 16] = [
@@ -16,7 +15,7 @@ const LIST_HEADER: usize = 28;
 /// Owner and digest.
 const ENTRY: usize = 48;
 
-/// A machine with lists of keys that nobody made, Secure Boot off, and so many revoked digests.
+/// A machine with made-up lists of keys, Secure Boot off, and this many revoked digests.
 pub fn machine(seed: u64, revoked: usize) -> PlatformState {
     [("KEK", 1600), ("db", 3200)]
         .into_iter()
@@ -30,7 +29,7 @@ pub fn machine(seed: u64, revoked: usize) -> PlatformState {
         .with_variable("dbx", Guid::SECURITY_DATABASE, ATTRIBUTES, dbx(seed, revoked))
 }
 
-/// A signature list of so many revoked digests; no bytes for none.
+/// A signature list of this many revoked digests; empty for none.
 pub fn dbx(seed: u64, revoked: usize) -> Vec<u8> {
     if revoked == 0 {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! Inputs that are made up: the same seed gives the same bytes, whatever the size.
+//! Synthetic inputs: the same seed gives the same bytes, whatever the size.
 //!
 //! Large programs are streamed, so that a file of 2 GiB takes neither memory nor disk.
 
@@ -12,8 +12,8 @@ pub use self::log::event_log;
 pub use self::machine::{ATTRIBUTES, dbx, machine};
 pub use self::program::{Program, ProgramImage};
 
-/// Pseudo-random numbers (SplitMix64: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number
-/// Generators", OOPSLA 2014). For shapes and filling only.
+/// Pseudo-random numbers (SplitMix64: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators",
+/// OOPSLA 2014). Only for shapes and filler.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 

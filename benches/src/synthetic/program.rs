@@ -1,4 +1,4 @@
-//! PE files and unified kernel images of any size up to the 4 GiB of the format.
+//! PE files and unified kernel images of any size up to the format's limit of 4 GiB.
 
 use std::io;
 use std::io::Read;
@@ -9,13 +9,12 @@ use tec_tpm::compute::testing::{PeBuilder, application};
 
 use super::bytes;
 
-/// Bytes that the filling repeats; long against caches of the first level, short against memory.
+/// Length of the repeated filler; large compared with first-level caches, small compared with memory.
 const BLOCK: usize = 1 << 20;
 /// Smallest program: headers and one section, each of one file alignment.
 const SMALLEST: u64 = 1024;
 
-/// A PE file whose last section is as large as wanted. Unsigned, so for machines without Secure
-/// Boot.
+/// A PE file whose last section is as large as desired. Unsigned, so for machines without Secure Boot.
 #[derive(Clone, Debug)]
 pub struct Program {
     start: Arc<[u8]>,
@@ -31,7 +30,7 @@ impl Program {
         Self::grown(file.build(), seed, size)
     }
 
-    /// A unified kernel image with systemd-stub 257; its initial file system fills it up.
+    /// A unified kernel image with systemd-stub 257; its initial file system fills the rest.
     pub fn uki(seed: u64, size: u64) -> Self {
         let file = PeBuilder::new()
             .section(".sdmagic", "#### LoaderInfo: systemd-stub 257.13 ####")
@@ -60,17 +59,17 @@ impl Program {
         self.size
     }
 
-    /// The bytes from the first one on.
+    /// The bytes from the beginning.
     pub fn reader(&self) -> impl ImageFile + use<> {
         Reader { program: self.clone(), at: 0 }
     }
 
-    /// This program as all that an image has, where firmware looks for it.
+    /// This program as the only content of an image, where firmware looks for it.
     pub fn image(self) -> ProgramImage {
         ProgramImage(self)
     }
 
-    /// The bytes at `at`, up to where the filling repeats.
+    /// The bytes at `at`, up to where the filler repeats.
     fn piece(&self, at: u64) -> &[u8] {
         let left = usize::try_from(self.size - at).unwrap_or(usize::MAX);
         let place = usize::try_from(at).unwrap_or(usize::MAX);
@@ -83,8 +82,8 @@ impl Program {
     }
 }
 
-/// Adds to both sizes of the last section (PE format, "Section Table": VirtualSize at 8,
-/// SizeOfRawData at 16 of 40 bytes).
+/// Increases both sizes of the last section (PE format, "Section Table": VirtualSize at 8, SizeOfRawData at
+/// 16 of 40 bytes).
 fn grow_last_section(file: &mut [u8], more: u64) {
     let number = |at: usize, width: usize| {
         let bytes = file.get(at..at + width).unwrap_or_default();
@@ -94,7 +93,7 @@ fn grow_last_section(file: &mut [u8], more: u64) {
     let (sections, optional) = (number(coff + 2, 2), number(coff + 16, 2));
     let last = coff + 20 + optional + 40 * sections.saturating_sub(1);
     let raw = number(last + 16, 4);
-    // A section has at most 4 GiB, as the whole file does.
+    // A section has at most 4 GiB, like the whole file.
     let size = u32::try_from(raw as u64 + more).unwrap_or(u32::MAX);
     for field in [last + 8, last + 16] {
         if let Some(slot) = file.get_mut(field..field + 4) {
@@ -127,7 +126,7 @@ impl ImageFile for Reader {
 #[derive(Clone, Debug)]
 pub struct ProgramImage(Program);
 
-/// Name of what firmware starts without being told (UEFI 2.10, 3.5.1.1).
+/// Path that firmware starts by default (UEFI 2.10, 3.5.1.1).
 const DEFAULT: &str = "EFI/BOOT/BOOTX64.EFI";
 
 impl BootImage for ProgramImage {

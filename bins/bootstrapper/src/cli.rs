@@ -9,7 +9,7 @@ use tec_support::program::LogArgs;
 #[derive(Debug, Parser)]
 #[command(name = "bootstrapper", version, arg_required_else_help = true)]
 pub(crate) struct Args {
-    /// File of settings, TOML.
+    /// Settings file, TOML
     #[arg(long, env = "TEC_BOOTSTRAPPER_CONFIG", default_value = "/etc/tec/bootstrapper.toml")]
     pub(crate) config: PathBuf,
     /// The log.
@@ -23,21 +23,21 @@ pub(crate) struct Args {
 /// What to do.
 #[derive(Clone, Copy, Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Serve Init and try to join until the node is a member; then start the kubelet and end.
-    /// Exit status 3: the state disk has to be recovered first.
+    /// Serve Init and try to join until the node is a member; then start the kubelet and exit. Exit status 3:
+    /// the state disk has to be recovered first
     Run,
     /// Make a blank disk the state disk of this node, with a fresh key, and mount it.
     ///
-    /// Does nothing where a cluster may have a key of the disk. Comes before `recover` and `run`.
+    /// Does nothing if a cluster may hold a key of the disk. Run it before `recover` and `run`.
     Prepare {
-        /// Erase whatever is on the disk, of a cluster or of others.
+        /// Erase whatever is on the disk, whether it belongs to a cluster or not
         #[arg(long)]
         dangerous_erase: bool,
     },
-    /// Open the state disk of a node that booted again, by a rejoin ticket or a Recover call.
+    /// Open the state disk of a node that booted again, with a rejoin ticket or a Recover call
     Recover,
-    /// Print the fingerprint of the attestation key, made now if there is none.
+    /// Print the fingerprint of the attestation key; create the key if there is none
     Key,
-    /// Print the fingerprint of the endorsement key of the TPM.
+    /// Print the fingerprint of the TPM's endorsement key
     EndorsementKey,
 }

@@ -1,4 +1,4 @@
-//! The reference page has every setting once, and none that is gone.
+//! The reference page lists every setting exactly once, and no removed one.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use tec_node::instance::trust::Trust;
 
 const PAGE: &str = include_str!("../../../docs/reference/bootstrapper.md");
 
-/// Notes which members a struct reads, and gives it none.
+/// Records which members a struct reads, and supplies none.
 struct Members<'m>(&'m mut Vec<&'static str>);
 
 impl<'de> Deserializer<'de> for Members<'_> {

@@ -1,4 +1,4 @@
-//! The units of `deploy`, as systemd reads them; `systemd-analyze` must be installed.
+//! The units in `deploy`, as systemd reads them; `systemd-analyze` must be installed.
 #![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 
 use std::collections::BTreeMap;
@@ -9,11 +9,11 @@ use std::process::Command;
 use tec_support::exit;
 use tempfile::TempDir;
 
-/// The program's place in an image, and here.
+/// Path of the program in an image, and here.
 const INSTALLED: &str = "/usr/bin/bootstrapper";
 const BUILT: &str = env!("CARGO_BIN_EXE_bootstrapper");
-/// Tenths of what `systemd-analyze security` calls exposure, from 0 to 10; without any setting a
-/// service has 9.6. The network, root and devices, which they need, are half of what is left.
+/// Tenths of the exposure reported by `systemd-analyze security`, from 0 to 10; a service without any setting
+/// has 9.6. Half of what remains is due to the network, root and devices, which the services need.
 const EXPOSURE: &str = "53";
 const UNITS: [&str; 2] = ["tec-bootstrapper.service", "tec-recover.service"];
 
@@ -22,7 +22,7 @@ fn unit(name: &str) -> String {
     fs::read_to_string(deploy.join(name)).unwrap()
 }
 
-/// What systemd finds wrong with these units, each by name and text.
+/// The problems that systemd finds in these units, given by name and text.
 fn findings(units: &[(&str, String)]) -> String {
     let directory = TempDir::new().unwrap();
     let paths = units.iter().map(|(name, text)| {
@@ -40,7 +40,7 @@ fn findings(units: &[(&str, String)]) -> String {
     words
 }
 
-/// The settings of a unit's service; each is there once.
+/// The settings of a unit's service; each occurs once.
 fn service(name: &str) -> BTreeMap<String, String> {
     let text = unit(name);
     let (_, section) = text.split_once("[Service]\n").unwrap();
@@ -58,12 +58,12 @@ fn service(name: &str) -> BTreeMap<String, String> {
 #[test]
 fn systemd_finds_nothing_wrong_with_the_units() {
     let units = UNITS.map(|name| (name, unit(name)));
-    // Faults of the host's own units are told, too.
+    // Problems of the host's own units are reported, too.
     let findings_of_ours = findings(&units);
     let ours = findings_of_ours.lines();
     let ours: Vec<_> = ours.filter(|line| UNITS.iter().any(|name| line.contains(name))).collect();
     assert_eq!(ours, [""; 0]);
-    // It would tell of a setting that it does not know, and of a program that is not there.
+    // It would report an unknown setting, and a missing program.
     let [(name, good), _] = units;
     for bad in
         [good.replace("LimitCORE=0", "LimitCores=0"), good.replace(INSTALLED, "/usr/bin/none")]
@@ -81,7 +81,7 @@ fn a_unit_is_started_again_unless_its_command_line_is_wrong() {
         let service = service(name);
         assert_eq!(service["Restart"], "on-failure");
         assert_eq!(service["RestartPreventExitStatus"], usage.to_string());
-        // Never faster than what would end the trying (systemd, DefaultStartLimitIntervalSec and
+        // Restarts must not be fast enough to hit the start limit (systemd, DefaultStartLimitIntervalSec and
         // DefaultStartLimitBurst: 5 in 10 s).
         assert!(service["RestartSec"].parse::<u32>().unwrap() * 5 > 10);
         // Its commands are those of the program.
@@ -113,7 +113,7 @@ fn keys_get_to_no_disk_from_the_memory_of_a_unit() {
         for (setting, value) in [("LimitCORE", "0"), ("MemorySwapMax", "0"), ("UMask", "0077")] {
             assert_eq!(service[setting], value, "{name}");
         }
-        // These would shut out the TPM, or the disk that systemctl mounts.
+        // These would block the TPM, or the disk that systemctl mounts.
         for setting in ["PrivateDevices", "ProtectClock", "PrivateMounts", "ProtectSystem"] {
             assert!(!service.contains_key(setting), "{name}: {setting}");
         }

@@ -7,17 +7,17 @@ use tec_registry::RegistryArgs;
 use tec_support::image::ImageChoice;
 use tec_support::log::LogForm;
 
-/// Compute the PCR values of an image's boot before it boots.
+/// Computes the PCR values of an image's boot before it boots.
 #[derive(Debug, Parser)]
 #[command(name = "compute-pcrs", version, arg_required_else_help = true)]
 pub(crate) struct Cli {
-    /// Log more: -v for info, -vv for debug, -vvv for trace.
+    /// More log output: -v for info, -vv for debug, -vvv for trace
     #[arg(short, long, action = ArgAction::Count, global = true)]
     verbose: u8,
-    /// Log filter without -v, such as info or tec_registry=debug.
+    /// Log filter when -v is absent, such as info or tec_registry=debug
     #[arg(long, env = "TEC_LOG", default_value = "warn", global = true)]
     log: String,
-    /// Form of the log lines.
+    /// Format of log lines
     #[arg(long, env = "TEC_LOG_FORM", value_enum, default_value_t = LogForm::Text, global = true)]
     pub(crate) log_form: LogForm,
     #[command(subcommand)]
@@ -39,14 +39,14 @@ impl Cli {
 /// The image.
 #[derive(Debug, Args)]
 pub(crate) struct Image {
-    /// The image: the root of its file tree, or a raw disk, FAT file system, tar stream, OCI layout
-    /// or unified kernel image; - for the standard input.
+    /// Image: the root of its file tree, or a raw disk, FAT file system, tar stream, OCI layout or unified
+    /// kernel image; - for standard input
     #[arg(short, long, default_value = "/")]
     pub(crate) rootfs: PathBuf,
-    /// Kernel within the image, where it has several.
+    /// Kernel within the image, if it has several
     #[arg(long)]
     pub(crate) kernel: Option<String>,
-    /// Compute as if Secure Boot was off.
+    /// Compute as if Secure Boot were off
     #[arg(long)]
     pub(crate) secureboot_disabled: bool,
     #[command(flatten)]
@@ -56,23 +56,23 @@ pub(crate) struct Image {
 /// What starts the kernel.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Kind {
-    /// The image boots a unified kernel image instead of GRUB and a kernel.
+    /// The image boots a unified kernel image instead of GRUB and a kernel
     #[arg(long)]
     pub(crate) uki: bool,
 }
 
-/// The variables of the machine.
+/// The machine's EFI variables.
 #[derive(Debug, Args)]
 pub(crate) struct Variables {
-    /// Directory with files `NAME-GUID` as in efivarfs: four bytes of attributes, then the data.
+    /// Directory with files `NAME-GUID` as in efivarfs: four bytes of attributes, then the data
     #[arg(long)]
     pub(crate) efivars: PathBuf,
 }
 
-/// What shim made of the machine owner keys.
+/// The variables that shim derived from the machine owner keys.
 #[derive(Debug, Args)]
 pub(crate) struct MokVariables {
-    /// Directory with MokListRT, MokListXRT and MokListTrustedRT, without attributes.
+    /// Directory with MokListRT, MokListXRT and MokListTrustedRT, without attributes
     #[arg(long)]
     pub(crate) mok_variables: PathBuf,
 }
@@ -81,17 +81,17 @@ pub(crate) struct MokVariables {
 pub(crate) enum Command {
     #[command(flatten)]
     Compute(Compute),
-    /// All that follows from an image, into a file. What the operator runs as a Job first: it reads
-    /// what strangers wrote, and needs no rights in the cluster.
+    /// Measure an image into a file. First step of the operator's Job: it reads untrusted input and needs no
+    /// rights in the cluster
     Job(JobArgs),
-    /// Measurements from that file into an ApprovedImage. What the operator runs as a Job then.
+    /// Copy measurements from that file into an ApprovedImage. Second step of the operator's Job
     Publish(PublishArgs),
 }
 
-/// What the existing program computes.
+/// The commands of the existing program.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Compute {
-    /// PCR 4, 7 and 14.
+    /// PCR 4, 7 and 14
     All {
         #[command(flatten)]
         image: Image,
@@ -102,26 +102,26 @@ pub(crate) enum Compute {
         #[command(flatten)]
         mok: MokVariables,
     },
-    /// PCR 4: boot loaders and kernel.
+    /// PCR 4: boot loaders and kernel
     Pcr4 {
         #[command(flatten)]
         image: Image,
         #[command(flatten)]
         kind: Kind,
     },
-    /// PCR 7: Secure Boot variables and authorities.
+    /// PCR 7: Secure Boot variables and authorities
     Pcr7 {
         #[command(flatten)]
         image: Image,
         #[command(flatten)]
         variables: Variables,
     },
-    /// PCR 11: the sections of a unified kernel image.
+    /// PCR 11: the sections of a unified kernel image
     Pcr11 {
-        /// The unified kernel image, or an image that boots one.
+        /// Unified kernel image, or an image that boots one
         uki: PathBuf,
     },
-    /// PCR 14: machine owner keys.
+    /// PCR 14: machine owner keys
     Pcr14 {
         #[command(flatten)]
         mok: MokVariables,
@@ -131,38 +131,38 @@ pub(crate) enum Compute {
 /// The image, and where it is.
 #[derive(Debug, Args)]
 pub(crate) struct JobArgs {
-    /// Reference of the image, with its digest.
+    /// Reference of the image, with its digest
     #[arg(long)]
     pub(crate) image: String,
-    /// Where the measurements go.
+    /// Output file for the measurements
     #[arg(long, value_name = "FILE")]
     pub(crate) to: PathBuf,
-    /// Where the image is mounted. Without it, its files are read from its registry.
+    /// Directory where the image is mounted (default: read its files from its registry)
     #[arg(long)]
     pub(crate) image_dir: Option<PathBuf>,
-    /// Directory with shim's lists of the machines, as in /sys/firmware/efi/mok-variables.
+    /// Directory with shim's lists from the machines, as in /sys/firmware/efi/mok-variables
     #[arg(long, value_name = "DIR")]
     pub(crate) mok_variables: Option<PathBuf>,
-    /// The machines have no machine owner keys enrolled beside those of shim's vendor.
+    /// The machines have no machine owner keys enrolled besides those of shim's vendor
     #[arg(long, conflicts_with = "mok_variables")]
     pub(crate) no_mok: bool,
     #[command(flatten)]
     pub(crate) registry: RegistryArgs,
 }
 
-/// The object, and what becomes known of it.
+/// The object, and the measurements to publish.
 #[derive(Debug, Args)]
 pub(crate) struct PublishArgs {
-    /// Name of the ApprovedImage.
+    /// Name of the ApprovedImage
     #[arg(long, visible_alias = "resource-name")]
     pub(crate) approved_image: String,
-    /// Reference that was measured; an object that names another one is left as it is.
+    /// Reference that was measured; an object that names a different one is left unchanged
     #[arg(long)]
     pub(crate) image: String,
-    /// Where the measurements are.
+    /// File with the measurements
     #[arg(long, value_name = "FILE")]
     pub(crate) from: PathBuf,
-    /// Namespace of the object; the pod's own where it is not given.
+    /// Namespace of the object (default: the pod's own)
     #[arg(long, env = "POD_NAMESPACE")]
     pub(crate) namespace: Option<String>,
 }

@@ -28,14 +28,14 @@ pub(crate) enum ComputePcrsError {
         #[source]
         source: Box<InputError>,
     },
-    /// What was captured of a machine cannot be opened.
+    /// A captured directory of the machine cannot be opened.
     #[error("cannot open the directory {}", .directory.display())]
     Directory {
         directory: PathBuf,
         #[source]
         source: io::Error,
     },
-    /// The machine owner keys do not tell.
+    /// The machine owner keys cannot be determined.
     #[error("PCR 14")]
     Mok(#[source] MokError),
     /// The variables cannot be read.
@@ -52,7 +52,7 @@ pub(crate) enum ComputePcrsError {
         #[source]
         source: Box<PredictError>,
     },
-    /// The register does not follow from image and machine.
+    /// The register cannot be derived from the image and the machine.
     #[error("PCR {pcr} cannot be told")]
     Unpredictable {
         pcr: PcrIndex,
@@ -62,7 +62,7 @@ pub(crate) enum ComputePcrsError {
     /// Nothing is measured into the register.
     #[error("nothing is measured into PCR {pcr}")]
     NotMeasured { pcr: PcrIndex },
-    /// The image boots something else than the flag says.
+    /// The image does not boot what the flag says.
     #[error("{} boots no unified kernel image, so --uki is wrong", .rootfs.display())]
     NoUki { rootfs: PathBuf },
     /// shim's lists cannot be read.
@@ -77,7 +77,7 @@ pub(crate) enum ComputePcrsError {
     Print(#[source] OutputError),
 }
 
-/// Computes what was asked for, and renders it.
+/// Runs the requested computation and renders its result.
 pub(crate) fn run(command: &Compute) -> Result<String, ComputePcrsError> {
     match command {
         Compute::All { image, kind, variables, mok } => {
@@ -127,7 +127,7 @@ fn captured(directory: &Path) -> Result<DirectoryImage, ComputePcrsError> {
         .map_err(|source| ComputePcrsError::Directory { directory: directory.to_owned(), source })
 }
 
-/// The machine with these variables. The flag decides about Secure Boot, whatever state they were
+/// The machine with these variables. The flag decides about Secure Boot, regardless of the state they were
 /// captured in.
 fn with_variables(image: &Image, efivars: &Path) -> Result<PlatformState, ComputePcrsError> {
     let platform = PlatformState::from_efivars(&captured(efivars)?, "");
@@ -136,7 +136,7 @@ fn with_variables(image: &Image, efivars: &Path) -> Result<PlatformState, Comput
     Ok(platform.with_secure_boot(secure_boot(image)))
 }
 
-/// The same machine with shim's lists, whose keys may allow what shim starts.
+/// The same machine with shim's lists, whose keys can authorize what shim starts.
 fn with_mok(
     platform: PlatformState,
     mok: &MokVariables,
@@ -173,7 +173,7 @@ fn failed(rootfs: &Path, source: PredictError) -> ComputePcrsError {
     ComputePcrsError::Predict { rootfs: rootfs.to_owned(), source: Box::new(source) }
 }
 
-/// PCR 11 depends on no variable; without any, the image's signature need only fit.
+/// PCR 11 depends on no variable, so without any it is enough that the image's signature is valid.
 fn pcr11(uki: &Path) -> Result<ExpectedPcr, ComputePcrsError> {
     let image = open(uki, &ImageChoice::default())?;
     let prediction = predictor_of(&image).predict(&image, &PlatformState::new());

@@ -1,4 +1,4 @@
-//! As a Job: from an image to a file with its measurements.
+//! The Job's first step: from an image to a file with its measurements.
 
 use std::fs;
 use std::path::Path;
@@ -17,24 +17,24 @@ use tec_tpm::compute::{DirectoryImage, PlatformState, SecureBoot};
 
 use crate::cli::JobArgs;
 
-/// Where the kubelet takes the last words of a container from (Kubernetes, "Determine the Reason
-/// for Pod Failure").
+/// Where the kubelet reads a container's termination message (Kubernetes, "Determine the Reason for Pod
+/// Failure").
 const LAST_WORDS: &str = "/dev/termination-log";
 
-/// Leaves the reason of a failure where the kubelet finds it.
+/// Leaves the reason for a failure where the kubelet finds it.
 pub(crate) fn told(done: anyhow::Result<u8>) -> anyhow::Result<u8> {
     if let Err(error) = &done {
         let code = error.chain().find_map(|cause| cause.downcast_ref::<CodedError>());
         let code = code.map(|coded| format!("{}: ", coded.code)).unwrap_or_default();
-        // Outside of a pod there is nobody to tell.
+        // Outside a pod the file does not exist.
         let _ = write_if_there(Path::new(LAST_WORDS), &format!("{code}{error:#}"));
     }
     done
 }
 
-/// Writes what follows from the image into the file.
+/// Writes the image's measurements to the file.
 pub(crate) fn run(args: &JobArgs) -> anyhow::Result<u8> {
-    // Fails only when a provider is installed already, which is as good.
+    // Fails only if a provider is already installed, which is just as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let expected = match &args.image_dir {
         Some(directory) => {
@@ -61,7 +61,7 @@ fn write_if_there(file: &Path, text: &str) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The values of the label, if the image has one; else what follows from its boot files.
+/// The values of the label if the image has one, otherwise those predicted from its boot files.
 fn of_registry(args: &JobArgs) -> anyhow::Result<ExpectedPcrs> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let text = &args.image;
@@ -85,8 +85,8 @@ fn coded(error: RegistryError) -> CodedError {
     CodedError::caused(error.code(), "read the image", error)
 }
 
-/// What booting the image measures, whatever the variables of the machine are but for shim's lists;
-/// Secure Boot is on, as with the existing program (upstream compute-pcrs as a Job).
+/// What booting the image measures, whatever the variables of the machine, except for shim's lists. Secure
+/// Boot is on, as with the existing program (upstream compute-pcrs as a Job).
 fn predict(image: &OpenImage, args: &JobArgs) -> anyhow::Result<ExpectedPcrs> {
     let mut platform = PlatformState::with_unknown_variables(SecureBoot::On);
     if let Some(folder) = &args.mok_variables {

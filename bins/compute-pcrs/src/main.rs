@@ -1,8 +1,8 @@
-//! `compute-pcrs`: the PCR values that an image's boot will leave, from its files.
+//! `compute-pcrs`: predicts the PCR values of an image's boot from its files.
 //!
-//! Takes the command line of the program of the same name that images are labeled with today, and
-//! prints the same JSON on stdout. Exit code 0, or 1 with the reason on stderr. As a Job it runs twice:
-//! what reads the image has no token of the cluster, and what writes the values into the status of an
+//! Accepts the command line of the program of the same name that labels images today, and prints the same
+//! JSON on stdout. Exit code 0, or 1 with the reason on stderr. As a Job it runs twice: the step that reads
+//! the image has no token for the cluster, and the step that writes the values to the status of an
 //! ApprovedImage reads nothing of the image.
 
 mod cli;

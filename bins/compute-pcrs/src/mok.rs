@@ -1,4 +1,4 @@
-//! PCR 14 from the lists that a running machine shows.
+//! PCR 14 from the lists that a running machine exposes.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -7,20 +7,20 @@ use tec_core::digest::Sha256Digest;
 use tec_core::image::{ExpectedPcr, ImageEvent};
 use tec_core::pcr::PcrIndex;
 
-/// The lists in the order in which shim measures them (shim, `mok.c`, table of mirrored variables),
-/// each with the id of its event.
+/// The lists in the order in which shim measures them (shim, `mok.c`, table of mirrored variables), each with
+/// the ID of its event.
 const LISTS: [(&str, &str); 3] = [
     ("MokListRT", "Pcr14MokList"),
     ("MokListXRT", "Pcr14MokListX"),
     ("MokListTrustedRT", "Pcr14MokListTrusted"),
 ];
-/// Largest list that is read; variable stores have some 256 KiB.
+/// Largest list to read; variable stores are about 256 KiB.
 const MAX_LIST: u64 = 1 << 20;
 
 /// The lists cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MokError {
-    /// The directory lacks the list that every shim makes.
+    /// The directory lacks the list that every shim creates.
     #[error("{} has no MokListRT", .directory.display())]
     Missing { directory: PathBuf },
     /// Reading failed.
@@ -30,13 +30,13 @@ pub(crate) enum MokError {
         #[source]
         source: io::Error,
     },
-    /// A list is too large to be one.
+    /// A file is too large to be such a list.
     #[error("{} has {size} bytes, at most {MAX_LIST} are read", .file.display())]
     TooLarge { file: PathBuf, size: u64 },
 }
 
-/// What shim measures of the lists in `directory`. Lists that are not there were not made by that
-/// machine's shim, so it did not measure them; MokListRT is made by every shim.
+/// What shim measures for the lists in `directory`. A missing list was not created by that machine's shim, so
+/// it was not measured either; every shim creates MokListRT.
 pub(crate) fn pcr14(directory: &Path) -> Result<ExpectedPcr, MokError> {
     let mut events = Vec::new();
     for (name, id) in LISTS {

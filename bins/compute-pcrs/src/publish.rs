@@ -1,4 +1,4 @@
-//! As a Job: from a file with measurements to the status of an ApprovedImage.
+//! The Job's second step: from a file with measurements to the status of an ApprovedImage.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -16,11 +16,11 @@ use tec_support::exit::OK;
 
 use crate::cli::PublishArgs;
 
-/// Bytes of a file. What fits into an object is less (etcd, 1.5 MiB by default).
+/// Largest file. An object can hold less (etcd, 1.5 MiB by default).
 const LONGEST: u64 = 1 << 20;
 
 pub(crate) fn run(args: &PublishArgs) -> anyhow::Result<u8> {
-    // Fails only when a provider is installed already, which is as good.
+    // Fails only if a provider is already installed, which is just as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let expected = read(&args.from).with_context(|| format!("read {}", args.from.display()))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -28,7 +28,7 @@ pub(crate) fn run(args: &PublishArgs) -> anyhow::Result<u8> {
     Ok(OK)
 }
 
-/// Whoever wrote the file had read what strangers wrote.
+/// The program that wrote the file had read untrusted input.
 fn read(file: &Path) -> anyhow::Result<ExpectedPcrs> {
     let mut text = Vec::new();
     let mut file = File::open(file)?.take(LONGEST + 1);
@@ -40,7 +40,7 @@ fn read(file: &Path) -> anyhow::Result<ExpectedPcrs> {
     Ok(expected)
 }
 
-/// Writes the measurements; what others wrote into the status stays.
+/// Writes the measurements; status fields of other owners stay.
 async fn write(args: &PublishArgs, expected: &ExpectedPcrs) -> anyhow::Result<()> {
     let client = Client::try_default().await.context("find the API server")?;
     let namespace = args.namespace.clone();
@@ -56,7 +56,7 @@ async fn write(args: &PublishArgs, expected: &ExpectedPcrs) -> anyhow::Result<()
     );
     let now = SystemClock.now().to_string();
     let patch = json!({
-        // One that was removed and made anew is another object.
+        // An object that was removed and created again is a different one.
         "metadata": { "uid": image.metadata.uid },
         "status": { "pcrs": expected.pcrs, "firstSeen": now },
     });

@@ -74,7 +74,7 @@ fn pcr14_is_that_of_the_captured_lists() {
     }
     let pcr = json(&run(&["pcr14", "--mok-variables", text(lists.path())]));
     assert_eq!(ids(&pcr), ["Pcr14MokList", "Pcr14MokListX", "Pcr14MokListTrusted"]);
-    // SHA-256 of the one byte 01.
+    // SHA-256 of the single byte 01.
     let trusted = "4bf5122f344554c53bde2ebb8cd2b7e3d1600ad631c385a5d7cce23c7785459a";
     assert_eq!(pcr["events"][2]["hash"], trusted);
 }
@@ -98,7 +98,7 @@ fn a_job_predicts_pcr_14_where_the_machine_owner_keys_are_known() {
     };
     assert!(!registers(&[]).contains(&14));
     assert!(registers(&["--no-mok"]).contains(&14));
-    // Lists that another shim wrote say nothing about this image.
+    // Lists written by a different shim say nothing about this image.
     fs::write(lists.path().join("MokListRT"), b"list").unwrap();
     let refused = job(&["--mok-variables", text(lists.path())]);
     assert!(!refused.status.success());
@@ -132,7 +132,7 @@ fn a_wrong_command_line_fails_with_code_2() {
     assert_eq!(run(&["pcr99"]).status.code(), Some(2));
 }
 
-/// The bytes that a label's readers are used to, for the two events that are the same everywhere.
+/// Exactly the bytes that readers of labels expect, for the two events that are the same everywhere.
 #[test]
 fn the_output_has_the_bytes_of_the_existing_program() {
     let image = debian("2.12");

@@ -1,4 +1,4 @@
-//! The admin of nodes that are bootstrapped: runs `tec` with files on a desk.
+//! The admin of bootstrapped nodes: runs `tec` with files on a desk.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,16 +10,16 @@ use serde_json::Value;
 /// Key of 32 bytes 40..5f, salt 60..7f (Constellation).
 pub const KMS: &str = "kms://cluster-kms?key=QEFCQ0RFRkdISUpLTE1OT1BRUlNUVVZXWFlaW1xdXl8=\
                        &salt=YGFiY2RlZmdoaWprbG1ub3BxcnN0dXZ3eHl6e3x9fn8=";
-/// The key, as the URI has it.
+/// The key as in the URI.
 pub const MASTER_KEY: &str = "QEFCQ0RFRkdISUpLTE1OT1BRUlNUVVZXWFlaW1xdXl8";
-/// What nodes have the hash of.
+/// The secret whose hash nodes have.
 pub const INIT_SECRET: &[u8] = b"the secret of the demo";
 /// Version of Kubernetes.
 pub const VERSION: &str = "v1.34.3";
-/// Seconds until a node must answer.
+/// Deadline of a node's answer, in seconds.
 const WAIT: &str = "240";
 
-/// A desk with files of secrets, and the program.
+/// A desk with secret files and the program.
 #[derive(Debug)]
 pub struct Admin {
     program: PathBuf,
@@ -39,7 +39,7 @@ impl Admin {
         Ok(Self { program, desk })
     }
 
-    /// What it says on stderr goes to a log on the desk.
+    /// Its stderr goes to a log on the desk.
     fn run(&self, arguments: &[&str], key: &str) -> anyhow::Result<Value> {
         let log = fs::File::options().create(true).append(true).open(self.desk.join("tec.log"))?;
         let kms = self.path("kms-uri");
@@ -66,7 +66,7 @@ impl Admin {
         self.desk.join(name).display().to_string()
     }
 
-    /// The same with another master secret.
+    /// Uses a different master secret.
     ///
     /// # Errors
     /// It cannot be written.
@@ -75,7 +75,7 @@ impl Admin {
         Ok(self)
     }
 
-    /// Makes a cluster of a node; its id.
+    /// Makes a node the first of a cluster; returns the cluster's ID.
     ///
     /// # Errors
     /// The node refuses, or does not answer.
@@ -91,7 +91,7 @@ impl Admin {
         id(&made).context("the cluster has no id")
     }
 
-    /// Opens the disk of a node, after a try of the keys.
+    /// Opens the disk of a node, after checking the keys.
     ///
     /// # Errors
     /// The keys do not open it, or the node does not answer.
@@ -103,10 +103,10 @@ impl Admin {
         Ok(())
     }
 
-    /// `tec` on the cluster, as the admin of the cluster that this desk made.
+    /// Runs `tec` as the admin of the cluster created from this desk.
     ///
     /// # Errors
-    /// It fails; the error has what it said.
+    /// It fails; the error contains its output.
     pub fn kube(&self, arguments: &[&str]) -> anyhow::Result<()> {
         let mut tec = Command::new(&self.program);
         tec.args(["--kubeconfig", &self.path("admin.conf")]).args(arguments);

@@ -16,19 +16,19 @@ use tec_support::SystemEntropy;
 use crate::process::{Transcript, wait_for};
 use crate::settings::Settings;
 
-/// A server must be ready by then.
+/// Deadline for a server to be ready.
 const READY: Duration = Duration::from_secs(20);
 
 const LOOPBACK: &str = "127.0.0.1";
 
-/// A server process and its state directory. Ends with the value.
+/// A server process and its state directory; stopped on drop.
 #[derive(Debug)]
 pub struct Anchor {
     tec: PathBuf,
     state_dir: PathBuf,
     logs: Arc<Transcript>,
     child: Child,
-    /// Addresses of the first start: disks know them, so later starts take the same.
+    /// Addresses of the first start: disks refer to them, so later starts use the same ones.
     addresses: [String; 3],
     host: String,
     extra: Vec<String>,
@@ -47,7 +47,7 @@ impl Anchor {
     /// Starts a server on free ports of the loopback address.
     ///
     /// # Errors
-    /// It did not become ready; the error says what it printed.
+    /// It did not become ready; the error contains its output.
     pub fn start(
         settings: &Settings,
         state_dir: &Path,
@@ -57,7 +57,7 @@ impl Anchor {
         Self::start_for(LOOPBACK, settings, state_dir, logs, extra)
     }
 
-    /// Starts a server on free ports of the loopback address that nodes reach as `host`.
+    /// Starts a server on free ports of the loopback address, which nodes reach as `host`.
     ///
     /// # Errors
     /// As of [`start`](Self::start).
@@ -97,20 +97,20 @@ impl Anchor {
         self.child.id()
     }
 
-    /// Ends the server with SIGKILL: no handler runs, nothing is flushed.
+    /// Kills the server with SIGKILL: no handler runs, nothing is flushed.
     ///
     /// # Errors
-    /// It was gone already.
+    /// It was already gone.
     pub fn kill(&mut self) -> anyhow::Result<()> {
         self.child.kill().context("kill the server")?;
         self.child.wait().context("reap the server")?;
         Ok(())
     }
 
-    /// Asks the server to end, with SIGTERM, and waits for it.
+    /// Stops the server with SIGTERM, and waits for it.
     ///
     /// # Errors
-    /// It did not end in time.
+    /// It did not stop in time.
     pub fn terminate(&mut self, limit: Duration) -> anyhow::Result<ExitStatus> {
         let pid = i32::try_from(self.pid()).ok().and_then(rustix::process::Pid::from_raw);
         let pid = pid.context("the server has no process id")?;
@@ -123,7 +123,7 @@ impl Anchor {
         status.context("the server did not end")
     }
 
-    /// Starts the server again on the same state and addresses.
+    /// Starts the server again with the same state and addresses.
     ///
     /// # Errors
     /// It did not become ready.
@@ -141,7 +141,7 @@ impl Anchor {
         Ok(())
     }
 
-    /// Runs `tec … --output json` on the server's state and parses what it prints.
+    /// Runs `tec … --output json` on the server's state and parses the output.
     ///
     /// # Errors
     /// The command failed.
@@ -152,7 +152,7 @@ impl Anchor {
         serde_json::from_str(&printed).with_context(|| format!("parse the output of {arguments:?}"))
     }
 
-    /// Runs `tec …` and returns its text.
+    /// Runs `tec …` and returns its output as text.
     ///
     /// # Errors
     /// The command failed.
@@ -165,7 +165,7 @@ impl Anchor {
     /// Base URLs of registration, attestation-key registration and key broker.
     ///
     /// # Errors
-    /// The server wrote none.
+    /// The server has written none.
     pub fn urls(&self) -> anyhow::Result<[BaseUrl; 3]> {
         let endpoints = read_endpoints(&self.state_dir)?;
         let url = |value: &Value| -> anyhow::Result<BaseUrl> {
@@ -181,32 +181,32 @@ impl Anchor {
     /// The CA that nodes pin.
     ///
     /// # Errors
-    /// The server wrote none.
+    /// The server has written none.
     pub fn ca(&self) -> anyhow::Result<String> {
         let endpoints = read_endpoints(&self.state_dir)?;
         Ok(endpoints["ca"].as_str().context("no CA in endpoints.json")?.to_owned())
     }
 
-    /// The key broker as a node is told of it.
+    /// The key broker, as announced to nodes.
     ///
     /// # Errors
-    /// The server wrote none.
+    /// The server has written none.
     pub fn kbs(&self) -> anyhow::Result<Endpoint> {
         let [_, _, kbs] = self.urls()?;
         Ok(Endpoint::new(kbs, self.ca()?))
     }
 
-    /// The key broker as this host reaches it.
+    /// The key broker, as reached from this host.
     ///
     /// # Errors
-    /// The address is none.
+    /// The address is invalid.
     pub fn local_kbs(&self) -> anyhow::Result<BaseUrl> {
         let [_, _, kbs] = &self.addresses;
-        // The certificate names it beside the public name.
+        // The certificate contains this name in addition to the public name.
         Ok(kbs.replace(LOOPBACK, "https://localhost").parse()?)
     }
 
-    /// Runs `tec …`, which exits with 3 for what would be refused: whether it would not.
+    /// Runs `tec …`, which exits with 3 if the boot would be refused; returns whether it would be accepted.
     ///
     /// # Errors
     /// The command failed.
@@ -221,7 +221,7 @@ impl Anchor {
         }
     }
 
-    /// Opens the store beside the running server.
+    /// Opens the store while the server is running.
     ///
     /// # Errors
     /// It cannot be opened.
@@ -232,7 +232,7 @@ impl Anchor {
     /// Resident memory of the server in bytes.
     ///
     /// # Errors
-    /// The kernel does not tell.
+    /// The kernel does not report it.
     pub fn memory(&self) -> anyhow::Result<u64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -255,7 +255,7 @@ fn spawn(
     addresses: &[String; 3],
     extra: &[String],
 ) -> anyhow::Result<(Child, Duration)> {
-    // Written by the server when it listens, so its absence means "not yet".
+    // The server writes it when it starts to listen, so its absence means "not yet".
     let _ = fs::remove_file(state_dir.join("endpoints.json"));
     let (path, log) = logs.file("serve")?;
     let [register, ak, kbs] = addresses;

@@ -1,9 +1,8 @@
-//! What firmware, shim and GRUB do before Linux runs, played on a software TPM: each boot file is
-//! measured into PCR 4, and the event log says so.
+//! What firmware, shim and GRUB do before Linux runs, simulated on a software TPM: each boot file is measured
+//! into PCR 4 and recorded in the event log.
 //!
-//! The real thing, OVMF in a virtual machine, is another test. The digests here are those of the
-//! real files; that real firmware measures the same is shown by the tests of `tec-tpm` against
-//! recorded boots.
+//! The real thing, OVMF in a virtual machine, is a different test. The digests here are those of the real
+//! files; the tests of `tec-tpm` against recorded boots show that real firmware measures the same.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -17,18 +16,18 @@ use tec_tpm::event_log::{EventKind, EventLogBuilder};
 use tec_tpm::tpm::AnyTpm as _;
 use tec_tpm::tss::Tpm;
 
-/// What EDK II measures before it starts a boot option (TCG PC Client Platform Firmware Profile,
-/// section "Event Logging", action strings).
+/// What EDK II measures before it starts a boot option (TCG PC Client Platform Firmware Profile, section
+/// "Event Logging", action strings).
 const CALLING_APPLICATION: &[u8] = b"Calling EFI Application from Boot Option";
 
-/// Place of shim in a [`BootChain`].
+/// Index of shim in a [`BootChain`].
 pub const SHIM: usize = 0;
-/// Place of GRUB.
+/// Index of GRUB.
 pub const GRUB: usize = 1;
-/// Place of the kernel, and of its repetitions.
+/// Index of the kernel, and of its repetitions.
 const KERNEL: usize = 2;
 
-/// The files that a machine boots, in order, each with how often it is measured.
+/// The files that a machine boots, in order, repeated as often as each is measured.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct BootChain {
@@ -39,7 +38,7 @@ pub struct BootChain {
 }
 
 impl BootChain {
-    /// The chain that an approval measured: its files in order, with their repetitions.
+    /// The chain that an approval measured: its files in order, including repetitions.
     ///
     /// # Errors
     /// `approved`, as `tec image approve --output json` prints it, has no PCR 4.
@@ -51,7 +50,7 @@ impl BootChain {
         Ok(Self { root: root.to_owned(), files: files.map(str::to_owned).collect() })
     }
 
-    /// The same files in another tree, copied there.
+    /// Copies the same files to a different tree.
     ///
     /// # Errors
     /// A file cannot be copied.
@@ -65,10 +64,10 @@ impl BootChain {
         Ok(Self { root: root.to_owned(), files: self.files.clone() })
     }
 
-    /// One of the files.
+    /// The file at this index.
     ///
     /// # Errors
-    /// There is none in this place.
+    /// There is none at this index.
     pub fn file(&self, place: usize) -> anyhow::Result<PathBuf> {
         let file = self.files.get(place);
         Ok(self.root.join(file.context("the chain is too short")?))
@@ -82,10 +81,10 @@ impl BootChain {
         self.file(KERNEL)
     }
 
-    /// The same tree with a file of another one in its place, copied there.
+    /// Replaces the file at this index with a copy of the one in another chain.
     ///
     /// # Errors
-    /// One of them has none in this place, or it cannot be copied.
+    /// One of the chains has none at this index, or it cannot be copied.
     pub fn with_file_of(mut self, place: usize, other: &Self) -> anyhow::Result<Self> {
         let name = other.files.get(place).context("the chain is too short")?;
         let from = other.file(place)?;
@@ -96,10 +95,10 @@ impl BootChain {
         Ok(self)
     }
 
-    /// The same tree with the kernel of another one, as often as its own was measured.
+    /// Replaces the kernel with that of another chain, repeated as often as its own was measured.
     ///
     /// # Errors
-    /// The other one has none, or it cannot be copied.
+    /// The other chain has none, or it cannot be copied.
     pub fn with_kernel_of(mut self, other: &Self) -> anyhow::Result<Self> {
         for place in KERNEL..self.files.len() {
             self = self.with_file_of(place, other)?;
@@ -107,10 +106,10 @@ impl BootChain {
         Ok(self)
     }
 
-    /// What booting it leaves in PCR 4, as who builds an image may say it.
+    /// What booting it leaves in PCR 4, as the builder of an image could state it.
     ///
     /// # Errors
-    /// A file is no PE image.
+    /// A file is not a PE image.
     pub fn expected(&self) -> anyhow::Result<ExpectedPcrs> {
         let pcr = PcrIndex::BOOT_MANAGER;
         let calling = Sha256Digest::of(CALLING_APPLICATION);
@@ -143,7 +142,7 @@ impl BootChain {
 /// Measures a boot and returns the event log that Linux would find.
 ///
 /// # Errors
-/// A file is no PE image, or the TPM refuses.
+/// A file is not a PE image, or the TPM refuses.
 pub fn boot(tpm: &Tpm, chain: &BootChain) -> anyhow::Result<Vec<u8>> {
     let mut log = EventLogBuilder::new();
     let pcr = PcrIndex::BOOT_MANAGER;

@@ -1,4 +1,5 @@
-//! Nodes that reboot in a loop while something happens to their servers, and who answered which boot.
+//! Nodes that reboot in a loop while something happens to their servers, with a record of who answered which
+//! boot.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -18,34 +19,34 @@ use tec_tpm::testing::SoftTpm;
 use crate::process::wait_for;
 use crate::wire;
 
-/// Some boots must end between two steps of whatever happens, on a machine that does other things, too.
+/// Time for a few boots to finish between two steps of the test, on a machine that is also busy otherwise.
 const STEP: Duration = Duration::from_mins(3);
-/// Rounds over the servers where none answers; a machine that does other things, too, may be slow.
+/// Rounds over the servers if none answers; a machine that is also busy otherwise may be slow.
 const ROUNDS: u32 = 3;
-/// A node rests between two boots, so that many of them leave some of the processor to others.
+/// Pause of a node between two boots, so that many nodes leave some processor time to others.
 const REST: Duration = Duration::from_millis(20);
 
-/// A node that attests for real, without a disk.
+/// A node that really attests, but has no disk.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_structs, reason = "built field by field")]
 pub struct SoftNode {
     /// Its TPM.
     pub tpm: SoftTpm,
-    /// Who it is.
+    /// Its machine ID.
     pub machine: MachineId,
-    /// What its boot measures into the register of the boot manager.
+    /// Digests that its boot measures into the boot manager's register.
     pub boot: Vec<Sha256Digest>,
-    /// Whom it asks, in order.
+    /// Servers to ask, in order.
     pub servers: Vec<Endpoint>,
 }
 
 impl SoftNode {
-    /// Boots, and asks the servers in order, again where none of them answered in time, as the pin
-    /// does: a gateway that says that nobody is behind it did not answer either. A server that refuses
-    /// is not asked again. The number of the one that gave the key, or what each of them said.
+    /// Boots and asks the servers in order, repeating if none of them answered in time, as the pin does: a
+    /// gateway that reports an unreachable backend does not count as an answer. A server that refuses is not
+    /// asked again. Returns the index of the server that released the key, or the answer of each.
     ///
     /// # Errors
-    /// None of them gave it.
+    /// None of them released it.
     pub async fn boot(&self) -> Result<usize, Vec<String>> {
         self.tpm.reboot();
         for digest in &self.boot {
@@ -87,11 +88,11 @@ impl SoftNode {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Boot {
-    /// Number of the node.
+    /// Index of the node.
     pub node: usize,
-    /// When it ended, since the fleet was started.
+    /// When it ended, relative to the start of the fleet.
     pub at: Duration,
-    /// The number of the server that gave the key, or what each of them said.
+    /// The index of the server that released the key, or the answer of each.
     pub by: Result<usize, Vec<String>>,
 }
 
@@ -108,7 +109,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Nodes that boot again and again. Ends with the value.
+/// Nodes that boot repeatedly; stopped on drop.
 #[derive(Debug)]
 pub struct Fleet {
     count: usize,
@@ -126,7 +127,7 @@ impl Drop for Fleet {
 }
 
 impl Fleet {
-    /// Starts all of them, in a thread of their own.
+    /// Starts all of them, in a separate thread.
     pub fn start(nodes: Vec<SoftNode>) -> Self {
         let shared = Arc::new(Shared {
             begin: Instant::now(),
@@ -139,7 +140,7 @@ impl Fleet {
         Self { count, shared, thread: Some(thread) }
     }
 
-    /// Notes what happens next, and waits until every node has booted twice more and none failed.
+    /// Records the next event, and waits until every node has booted twice more without a failure.
     ///
     /// # Errors
     /// A boot failed, or the nodes are too slow.
@@ -162,7 +163,7 @@ impl Fleet {
         })
     }
 
-    /// The boots since the last mark.
+    /// The boots since the last recorded event.
     pub fn latest(&self) -> Vec<Boot> {
         let since = lock(&self.shared.marks).last().map(|mark| mark.0);
         let boots = lock(&self.shared.boots);
@@ -170,7 +171,7 @@ impl Fleet {
         boots.iter().filter(is_late).cloned().collect()
     }
 
-    /// Ends the nodes, writes a page with the picture, and returns how many boots each server answered.
+    /// Stops the nodes, writes a page with the picture, and returns how many boots each server answered.
     ///
     /// # Errors
     /// A boot failed.
@@ -181,7 +182,7 @@ impl Fleet {
         ended.answered()
     }
 
-    /// Ends the nodes, and draws which server answered which boot.
+    /// Stops the nodes, and draws which server answered which boot.
     ///
     /// # Errors
     /// The nodes died.
@@ -200,11 +201,11 @@ impl Fleet {
     }
 }
 
-/// What a fleet came to.
+/// The results of a fleet.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Ended {
-    /// One row a node, one dot a boot, as SVG.
+    /// One row per node and one dot per boot, as SVG.
     pub picture: String,
     /// Every boot.
     pub boots: Vec<Boot>,
@@ -241,7 +242,8 @@ fn run(nodes: &[SoftNode], shared: &Shared) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One row a node, one dot a boot, in the color of the server that answered; a line for each mark.
+/// One row per node and one dot per boot, in the color of the server that answered, with a line for each
+/// event.
 fn timeline(
     count: usize,
     boots: &[Boot],

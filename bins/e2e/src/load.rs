@@ -1,5 +1,5 @@
-//! Many nodes at once, with software instead of TPMs: they register, submit keys, attest and fetch
-//! their disk keys, and remember what was acknowledged.
+//! Many nodes at a time, with software instead of TPMs: they register, submit keys, attest and fetch their
+//! disk keys, and remember what was acknowledged.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,10 +25,10 @@ use crate::anchor::Anchor;
 use crate::fleet::SoftNode;
 use crate::wire;
 
-/// Registers a machine with its key at an anchor; it has nothing to boot and nobody to ask yet.
+/// Registers a machine with its key at an anchor; the node has nothing to boot and no servers yet.
 ///
 /// # Errors
-/// The anchor cannot be reached, or refuses: the message has the code.
+/// The anchor cannot be reached, or refuses: the message contains the code.
 pub async fn register(anchor: &Anchor, seed: u64) -> anyhow::Result<SoftNode> {
     let [register, ak, _] = anchor.urls()?;
     let ca = anchor.ca()?;
@@ -44,7 +44,7 @@ pub async fn register(anchor: &Anchor, seed: u64) -> anyhow::Result<SoftNode> {
     Ok(SoftNode { tpm, machine, boot: Vec::new(), servers: Vec::new() })
 }
 
-/// Where a server is, for threads.
+/// Addresses of a server, for threads.
 #[derive(Clone, Debug)]
 struct Target {
     register: String,
@@ -53,7 +53,7 @@ struct Target {
     boot: Vec<Sha256Digest>,
 }
 
-/// Nodes that go from registration to key, one machine after the other, until the server is gone.
+/// Nodes that go from registration to key, one machine after another, until the server is gone.
 #[derive(Debug)]
 pub struct Nodes {
     threads: Vec<JoinHandle<anyhow::Result<()>>>,
@@ -62,10 +62,10 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// Starts `count` of them, which boot what `boot` says.
+    /// Starts `count` nodes that boot the digests in `boot`.
     ///
     /// # Errors
-    /// The server said nowhere where it is.
+    /// The server has not recorded its addresses.
     pub fn start(anchor: &Anchor, count: usize, boot: &[Sha256Digest]) -> anyhow::Result<Self> {
         let [register, ak, _] = anchor.urls()?;
         let target = Target {
@@ -112,7 +112,7 @@ fn run(
         };
         match runtime.block_on(one(&client, target, known)) {
             Ok(()) => {}
-            // Only the network may fail: that is what a killed server looks like.
+            // Only network errors are allowed: that is what a killed server looks like.
             Err(error) if error.chain().any(<dyn std::error::Error>::is::<reqwest::Error>) => {
                 return Ok(());
             }
@@ -122,7 +122,7 @@ fn run(
     Ok(())
 }
 
-/// One machine from registration to its key.
+/// Takes one machine from registration to its key.
 async fn one(
     client: &reqwest::Client,
     target: &Target,
@@ -158,7 +158,7 @@ pub fn machine_of(ignition: &Value) -> anyhow::Result<MachineId> {
     pin.path.machine().context("no machine in the path")
 }
 
-/// What an approval expects to be measured into PCR 4, in order.
+/// The digests that an approval expects in PCR 4, in order.
 ///
 /// # Errors
 /// The approval, as `tec image approve --output json` prints it, has no PCR 4.
@@ -184,7 +184,7 @@ pub fn key_digests(
             continue;
         }
         let path = ResourcePath::luks_root(&record.machine);
-        // A key that is bound but not acknowledged may still wait for its disk key.
+        // A key that is bound but not acknowledged may still be without a disk key.
         let Some(key) = runtime.block_on(SecretStore::find(store, &path))? else {
             continue;
         };
@@ -197,7 +197,7 @@ pub fn key_digests(
     Ok(digests)
 }
 
-/// Lets the load run for some milliseconds.
+/// Lets the load run for this many milliseconds.
 pub fn pause(milliseconds: u64) {
     #[expect(clippy::disallowed_methods, reason = "the moment of the kill is what is chosen")]
     std::thread::sleep(Duration::from_millis(milliseconds));

@@ -19,14 +19,14 @@ use crate::process::Transcript;
 use crate::settings::Settings;
 use crate::volume;
 
-/// Size of the volume: a LUKS2 header takes 16 MiB.
+/// Size of the volume; a LUKS2 header takes 16 MiB.
 const DISK_BYTES: u64 = 24 << 20;
 
 /// A node was refused its key.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Refusal {
-    /// Code that it was told, `TEC-…`.
+    /// The code it received, `TEC-…`.
     pub code: String,
     /// What its console shows.
     pub console: String,
@@ -35,7 +35,7 @@ pub struct Refusal {
 /// A node.
 #[derive(Debug)]
 pub struct Machine {
-    /// For the story.
+    /// Name in the story.
     pub name: String,
     /// What it boots.
     pub chain: BootChain,
@@ -43,12 +43,12 @@ pub struct Machine {
     node_agent: PathBuf,
     logs: Arc<Transcript>,
     swtpm: Swtpm,
-    /// How often it asks before it gives up.
+    /// How many times it asks before it gives up.
     pub rounds: u32,
 }
 
 impl Machine {
-    /// A new machine with an empty TPM and an empty disk that boots `chain`.
+    /// A new machine with a new TPM and an empty disk that boots `chain`.
     ///
     /// # Errors
     /// Its TPM does not start.
@@ -69,7 +69,7 @@ impl Machine {
             node_agent: settings.node_agent(),
             logs: Arc::clone(logs),
             swtpm,
-            // Refusals are part of the story; nobody wants to wait for the node to ask again.
+            // Refusals are part of the story, so nodes do not ask again.
             rounds: 1,
         };
         let mut links = Command::new(&machine.node_agent);
@@ -78,7 +78,7 @@ impl Machine {
         Ok(machine)
     }
 
-    /// How its TPM is reached.
+    /// The TCTI of its TPM.
     pub fn tcti(&self) -> String {
         self.swtpm.tcti()
     }
@@ -99,7 +99,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Switches it off and on: the TPM starts with empty registers, everything is measured again.
+    /// Restarts the machine: the TPM starts with empty registers, and everything is measured again.
     ///
     /// # Errors
     /// The TPM does not start.
@@ -108,7 +108,7 @@ impl Machine {
         self.measure()
     }
 
-    /// A command in the machine's environment: its TPM, its log, our pin in the PATH.
+    /// A command in the machine's environment: its TPM, its log, and our pin in the PATH.
     fn command(&self, program: &str) -> Command {
         let mut path = vec![self.directory.join("bin")];
         path.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
@@ -122,8 +122,8 @@ impl Machine {
         command
     }
 
-    /// First boot as Ignition does it: format the volume with a throw-away key, bind it with
-    /// Clevis, remove the throw-away key. Returns the id that the config names.
+    /// First boot as performed by Ignition: formats the volume with a throwaway key, binds it with Clevis,
+    /// and removes the throwaway key. Returns the ID in the config.
     ///
     /// # Errors
     /// A step failed.
@@ -137,7 +137,7 @@ impl Machine {
         tec_support::files::write_private(&key_file, &key)?;
         File::create(self.disk())?.set_len(DISK_BYTES)?;
         let format = ["luksFormat", "--batch-mode", "--type", "luks2", "--pbkdf", "pbkdf2"];
-        // The least count that cryptsetup takes; the key is random anyway.
+        // The minimum that cryptsetup accepts; the key is random anyway.
         let iterations = ["--pbkdf-force-iterations", "1000"];
         let mut cryptsetup = self.command("cryptsetup");
         cryptsetup.args(format).args(iterations).arg(self.disk()).arg(&key_file);
@@ -152,7 +152,7 @@ impl Machine {
         Ok(machine)
     }
 
-    /// The object `clevis` in the header of the sealed passphrase, as it lies on the volume.
+    /// The object `clevis` in the header of the sealed passphrase, as stored on the volume.
     ///
     /// # Errors
     /// The volume has no such token.
@@ -160,11 +160,11 @@ impl Machine {
         volume::clevis_header(&self.logs, &self.disk())
     }
 
-    /// Opens the volume as the initramfs does, up to device-mapper: Clevis obtains the passphrase,
+    /// Opens the volume as the initramfs does, except for device-mapper: Clevis obtains the passphrase, and
     /// cryptsetup tests it. The passphrase goes through a pipe and is never seen.
     ///
     /// # Errors
-    /// Something other than a refusal went wrong.
+    /// Something other than a refusal failed.
     pub fn unlock(&self) -> anyhow::Result<Result<Duration, Refusal>> {
         let begin = Instant::now();
         let (path, log) = self.logs.file("clevis-luks-pass")?;

@@ -1,5 +1,4 @@
-//! The packages of the operator as tests see them: what Helm and Kustomize make of the committed
-//! files.
+//! The operator's packages as tests see them: the output of Helm and Kustomize for the committed files.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,18 +8,18 @@ use serde_json::Value;
 
 use crate::settings::cache;
 
-/// The version that Helm is told; a build from its module knows none.
+/// The Kubernetes version to tell Helm; a Helm built from its module does not know one.
 const KUBERNETES: &str = "1.34.0";
 
-/// Where the packages lie.
+/// Directory of the packages.
 pub fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../operator/deploy")
 }
 
-/// What `helm template` makes of a chart in a namespace, with further arguments.
+/// Output of `helm template` for a chart in a namespace, with further arguments.
 ///
 /// # Errors
-/// Helm is missing (`cargo xtask tools`), or refuses; the error has what it said.
+/// Helm is missing (`cargo xtask tools`) or refuses; the error contains its output.
 pub fn helm(chart: &str, namespace: &str, more: &[&str]) -> anyhow::Result<Vec<Value>> {
     let mut command = Command::new(tool("bin/helm")?);
     command
@@ -31,20 +30,20 @@ pub fn helm(chart: &str, namespace: &str, more: &[&str]) -> anyhow::Result<Vec<V
     documents(&stdout(&mut command)?)
 }
 
-/// What Helm says when it does something to a cluster.
+/// Runs a Helm command on a cluster, and returns its output.
 ///
 /// # Errors
-/// Helm is missing, or refuses; the error has what it said.
+/// Helm is missing or refuses; the error contains its output.
 pub fn helm_at(kubeconfig: &Path, arguments: &[&str]) -> anyhow::Result<String> {
     let mut command = Command::new(tool("bin/helm")?);
     command.args(arguments).arg("--kubeconfig").arg(kubeconfig);
     stdout(&mut command)
 }
 
-/// What `kubectl kustomize` makes of a directory.
+/// Output of `kubectl kustomize` for a directory.
 ///
 /// # Errors
-/// The same of kubectl.
+/// As above, for kubectl.
 pub fn kustomize(below: &str) -> anyhow::Result<Vec<Value>> {
     let mut command = Command::new(tool("bin/kubectl")?);
     command.arg("kustomize").arg(directory().join(below));
@@ -54,17 +53,17 @@ pub fn kustomize(below: &str) -> anyhow::Result<Vec<Value>> {
 /// The documents of a YAML text.
 ///
 /// # Errors
-/// It is none.
+/// The text is not YAML.
 pub fn documents(text: &str) -> anyhow::Result<Vec<Value>> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(text).context("not YAML")?;
     Ok(documents.into_iter().filter(|document| !document.is_null()).map(whole_numbers).collect())
 }
 
-/// The same value, with 0 in place of 0.0: programs do not agree on how to write it.
+/// Replaces 0.0 with 0: programs do not agree on how to write it.
 pub fn whole_numbers(value: Value) -> Value {
     match value {
         Value::Number(number) => match number.as_f64() {
-            // The text of a float without a fraction is that of an integer.
+            // A float without a fraction is printed like an integer.
             Some(float) if number.is_f64() => {
                 format!("{float}").parse().map_or(Value::Number(number), Value::Number)
             }
@@ -78,10 +77,10 @@ pub fn whole_numbers(value: Value) -> Value {
     }
 }
 
-/// A program of the cache of tools.
+/// A program in the tools cache.
 ///
 /// # Errors
-/// It is missing; the error names the command that makes it.
+/// It is missing; the error names the command that sets it up.
 pub fn tool(below: &str) -> anyhow::Result<PathBuf> {
     let path = cache()?.join(below);
     ensure!(path.is_file(), "{} is missing; run `cargo xtask tools`", path.display());

@@ -1,5 +1,5 @@
-//! Running programs: everything they print is kept in a log directory, which is searched for key
-//! material at the end.
+//! Runs programs: all of their output is kept in a log directory, which is searched for key material at the
+//! end.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 
-/// Keeps what programs print.
+/// Keeps the output of programs.
 #[derive(Debug)]
 pub struct Transcript {
     directory: PathBuf,
@@ -20,10 +20,10 @@ pub struct Transcript {
 }
 
 impl Transcript {
-    /// Logs go to this directory, which is made.
+    /// Logs go to this directory, which is created.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// It cannot be created.
     pub fn new(directory: PathBuf) -> anyhow::Result<Self> {
         fs::create_dir_all(&directory)
             .with_context(|| format!("create {}", directory.display()))?;
@@ -33,7 +33,7 @@ impl Transcript {
     /// A new log file with this word in its name.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// It cannot be created.
     pub fn file(&self, word: &str) -> anyhow::Result<(PathBuf, File)> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let path = self.directory.join(format!("{number:03}-{word}.log"));
@@ -41,10 +41,10 @@ impl Transcript {
         Ok((path, file))
     }
 
-    /// Runs a program to its end, and keeps what it printed.
+    /// Runs a program to its end, and keeps its output.
     ///
     /// # Errors
-    /// It cannot be started, or its output not be kept.
+    /// It cannot be started, or its output cannot be kept.
     pub fn run(&self, command: &mut Command) -> anyhow::Result<Output> {
         let name = command.get_program().to_string_lossy().into_owned();
         let word = Path::new(&name).file_name().unwrap_or_else(|| OsStr::new("program"));
@@ -59,7 +59,7 @@ impl Transcript {
     /// Runs a program that must succeed, and returns its standard output.
     ///
     /// # Errors
-    /// It failed; the error has what it printed on stderr.
+    /// It failed; the error contains its stderr.
     pub fn must(&self, command: &mut Command) -> anyhow::Result<String> {
         let output = self.run(command)?;
         ensure!(
@@ -71,7 +71,7 @@ impl Transcript {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Files whose content has one of the needles, with the needle's name.
+    /// Files that contain one of the needles, with the needle's name.
     ///
     /// # Errors
     /// A file cannot be read.
@@ -89,7 +89,7 @@ impl Transcript {
         Ok(found)
     }
 
-    /// How many logs there are.
+    /// Number of logs.
     pub fn count(&self) -> u32 {
         self.next.load(Ordering::Relaxed)
     }
@@ -98,7 +98,7 @@ impl Transcript {
 /// Waits until `ready` is true.
 ///
 /// # Errors
-/// It was not in time; `what` says what was waited for.
+/// The deadline passes; `what` describes the condition.
 pub fn wait_for(
     what: &str,
     limit: Duration,

@@ -1,4 +1,4 @@
-//! The report: one HTML file that needs nothing else.
+//! The report: one self-contained HTML file.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::story::{Outcome, Scene, Step, Story};
 /// Writes the report.
 ///
 /// # Errors
-/// The server's state cannot be read, or the file not be written.
+/// The server's state cannot be read, or the file cannot be written.
 pub fn write(path: &Path, story: &Story, anchor: &Anchor) -> anyhow::Result<()> {
     let images = anchor.tec(&["image", "list"])?;
     let released = ["audit", "list", "--action", "key-released", "--limit", "1000"];
@@ -94,7 +94,7 @@ fn timeline(page: &mut Page, story: &Story) {
     page.axis = [0.0, 0.5, 1.0].map(|part| format!("{:.1} s", part * seconds)).into();
 }
 
-/// What the audit log says of each key that left: whose, and what its machine had booted.
+/// The audit log entries of released keys: to which machine, and what it had booted.
 fn releases(entries: &Value) -> String {
     let mut html = String::from(
         "<h2>Keys that were released, and to which boots</h2><table><tr><th>At<th>Machine<th>What",

@@ -1,11 +1,11 @@
-//! Commands as a page of the documentation has them.
+//! Commands in a page of the documentation.
 
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
 
-/// The words of each command of a section, without its prompt; lines that go on are one command.
-/// Words of `names` stand for others.
+/// The words of each command in a section, without its prompt; continued lines are one command. `names` maps
+/// placeholders to values.
 ///
 /// # Errors
 /// There is no such page, or no command in that section.

@@ -1,32 +1,32 @@
-//! Where the programs and files are that the scenes use.
+//! Locations of the programs and files that the scenes use.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 use clap::Parser;
 
-/// Plays the main job end to end and writes a report.
+/// Plays the main use case end to end and writes a report.
 #[derive(Clone, Debug, Parser)]
 #[command(version)]
 #[non_exhaustive]
 pub struct Settings {
-    /// Cache of tools and boot files, as `cargo xtask tools` fills it.
+    /// Cache of tools and boot files, as set up by `cargo xtask tools`
     #[arg(long, env = "TEC_CACHE")]
     pub cache: PathBuf,
-    /// Directory with the programs `tec` and `node-agent`.
+    /// Directory with the programs `tec` and `node-agent`
     #[arg(long, env = "TEC_BIN_DIR")]
     pub bin_dir: PathBuf,
-    /// Where the HTML report goes.
+    /// Output file for the HTML report
     #[arg(long, default_value = "report.html")]
     pub report: PathBuf,
-    /// Keep the working directory, and say where it is.
+    /// Keep the working directory, and print its path
     #[arg(long)]
     pub keep: bool,
 }
 
 impl Settings {
-    /// Settings for a test: everything from the environment that `cargo xtask` sets, or from where
-    /// cargo puts the programs.
+    /// Settings for a test: everything from the environment that `cargo xtask` sets, or from the directory
+    /// where cargo puts the programs.
     ///
     /// # Errors
     /// A program or the boot files are missing.
@@ -37,7 +37,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Settings for a bench: programs in this directory, boot files of the cache.
+    /// Settings for a benchmark: programs in this directory, boot files from the cache.
     ///
     /// # Errors
     /// There is no cache.
@@ -48,7 +48,7 @@ impl Settings {
     /// Checks that everything is there.
     ///
     /// # Errors
-    /// Names what is missing, and the command that makes it.
+    /// Names what is missing, and the command that sets it up.
     pub fn check(&self) -> anyhow::Result<()> {
         for program in [self.tec(), self.node_agent()] {
             ensure!(
@@ -84,22 +84,22 @@ impl Settings {
     }
 }
 
-/// Where our own programs are: `TEC_BIN_DIR`, or where cargo puts them.
+/// Directory of our own programs: `TEC_BIN_DIR`, or where cargo puts them.
 fn bin_dir() -> anyhow::Result<PathBuf> {
     if let Some(dir) = std::env::var_os("TEC_BIN_DIR") {
         return Ok(PathBuf::from(dir));
     }
-    // A test lies in target/<profile>/deps, the programs one above.
+    // A test is in target/<profile>/deps, the programs one level above.
     let test = std::env::current_exe()?;
     let profile = test.parent().and_then(Path::parent);
     let profile = profile.context("this test lies outside a target directory")?;
     Ok(profile.to_owned())
 }
 
-/// Where the picture of a test goes: beside the programs, in `migrate`.
+/// Output path for the picture of a test: next to the programs, in `migrate`.
 ///
 /// # Errors
-/// The directory cannot be made.
+/// The directory cannot be created.
 pub fn picture(name: &str) -> anyhow::Result<PathBuf> {
     let test = std::env::current_exe()?;
     let target = test.ancestors().nth(3);
@@ -113,17 +113,17 @@ pub fn picture(name: &str) -> anyhow::Result<PathBuf> {
 /// One of our own programs.
 ///
 /// # Errors
-/// It is missing; the error names the command that makes it.
+/// It is missing; the error names the command that builds it.
 pub fn own_program(name: &str) -> anyhow::Result<PathBuf> {
     let path = bin_dir()?.join(name);
     ensure!(path.is_file(), "{} is missing; run `cargo build -p {name}`", path.display());
     Ok(path)
 }
 
-/// The cache of tools, as `cargo xtask` finds it.
+/// The tools cache, located as in `cargo xtask`.
 ///
 /// # Errors
-/// There is no place for one.
+/// No location for it is known.
 pub fn cache() -> anyhow::Result<PathBuf> {
     let variable = |name| std::env::var_os(name).map(PathBuf::from);
     let home = || variable("HOME").map(|home| home.join(".cache"));

@@ -1,15 +1,15 @@
-//! Telling what happens, as it happens, and keeping it for the report.
+//! Prints what happens as it happens, and keeps it for the report.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
-/// How a step ended.
+/// The outcome of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// As it should: it worked.
+    /// As expected: it worked.
     Worked,
-    /// As it should: it was refused with this code.
+    /// As expected: it was refused with this code.
     Refused(String),
 }
 
@@ -19,9 +19,9 @@ pub enum Outcome {
 pub struct Step {
     /// What was done.
     pub what: String,
-    /// How it ended.
+    /// Its outcome.
     pub outcome: Outcome,
-    /// When it began, since the story began.
+    /// When it started, relative to the start of the story.
     pub begin: Duration,
     /// How long it took.
     pub took: Duration,
@@ -39,7 +39,7 @@ pub struct Scene {
     pub title: String,
     /// What happened.
     pub steps: Vec<Step>,
-    /// A picture of it, SVG, where there is one.
+    /// A picture of it as SVG, if there is one.
     pub picture: Option<String>,
 }
 
@@ -59,7 +59,7 @@ impl Default for Story {
 }
 
 impl Story {
-    /// A story that begins now.
+    /// A story that starts now.
     pub fn new() -> Self {
         let color = std::io::stdout().is_terminal();
         Self { begin: Instant::now(), color, scenes: Vec::new() }
@@ -70,7 +70,7 @@ impl Story {
         self.begin.elapsed()
     }
 
-    /// Begins a scene.
+    /// Starts a scene.
     pub fn scene(&mut self, letter: char, title: &str) {
         say(&format!("\n{}", self.paint("1", &format!("Scene {letter}: {title}"))));
         self.scenes.push(Scene {
@@ -81,17 +81,17 @@ impl Story {
         });
     }
 
-    /// Adds a picture, SVG, to the scene.
+    /// Adds an SVG picture to the scene.
     pub fn pictures(&mut self, svg: String) {
         if let Some(scene) = self.scenes.last_mut() {
             scene.picture = Some(svg);
         }
     }
 
-    /// Does a step that works.
+    /// Runs a step that must work.
     ///
     /// # Errors
-    /// It did not.
+    /// It failed.
     pub fn works<T>(
         &mut self,
         what: &str,
@@ -109,11 +109,11 @@ impl Story {
         self.keep(what, Outcome::Worked, begin, text.to_owned());
     }
 
-    /// Does a step that is refused with `code`; the step returns the code that it met, and lines
-    /// that explain it.
+    /// Runs a step that must be refused with `code`; the step returns the code it received, and lines that
+    /// explain it.
     ///
     /// # Errors
-    /// It was not refused, or with another code.
+    /// It was not refused, or was refused with a different code.
     pub fn refused(
         &mut self,
         what: &str,
@@ -158,7 +158,7 @@ impl Story {
     }
 }
 
-/// Prints a line on stdout. A reader that went away is no reason to stop.
+/// Prints a line on stdout. A closed stdout does not stop the demo.
 pub fn say(line: &str) {
     let _ = writeln!(std::io::stdout().lock(), "{line}");
 }

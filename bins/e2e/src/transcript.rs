@@ -1,13 +1,13 @@
-//! Pages with transcripts, executed: what a page says that a command prints is what it prints.
+//! Executes the transcripts in pages: the output shown on a page must match the real output.
 //!
 //! ```text
 //!   $ command           a line that begins so is run, with those that follow a backslash, and with
 //!   $ command <<EOF     a text up to its end
 //!   what it prints      compared; `...` stands for any text, on a line of its own for any lines
 //! ```
-//! Only blocks that are marked `console` are run. White space counts as one space, since tables are as
-//! wide as what stands in them. A command without output on the page may print anything. All commands
-//! of a page have one shell.
+//! Only blocks marked `console` are run. Any white space counts as one space, since the width of tables
+//! depends on their content. A command without output on the page may print anything. All commands of a page
+//! run in one shell.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -15,18 +15,18 @@ use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 
-/// What the shell prints between two commands; nothing else does.
+/// What the shell prints between two commands, and at no other time.
 const MARK: &str = "--8<-- command ";
 
-/// A command of a page, and what it prints.
+/// A command in a page, with its output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "plain data of a test")]
 pub struct Step {
-    /// Number of its line in the page.
+    /// Its line number in the page.
     pub line: usize,
-    /// The command, of one or several lines.
+    /// The command, on one or more lines.
     pub command: String,
-    /// Lines that it prints.
+    /// Lines of output.
     pub output: Vec<String>,
 }
 
@@ -34,7 +34,7 @@ pub struct Step {
 pub fn steps(page: &str) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     let mut is_console = false;
-    // What ends the command that is being read; the last backslash does not.
+    // What ends the command being read; a line without a trailing backslash ends it, too.
     let mut open: Option<String> = None;
     for (index, line) in page.lines().enumerate() {
         if line.starts_with("```") {
@@ -56,7 +56,8 @@ pub fn steps(page: &str) -> Vec<Step> {
     steps
 }
 
-/// What a command of several lines ends with: the word of a here document, or, empty, no backslash.
+/// What ends a command of several lines: the word of a here document or, if empty, the absence of a
+/// backslash.
 fn ending(command: &str) -> Option<String> {
     if let Some((_, word)) = command.rsplit_once("<<") {
         return Some(word.trim().trim_matches('\'').to_owned());
@@ -64,10 +65,10 @@ fn ending(command: &str) -> Option<String> {
     command.ends_with('\\').then(String::new)
 }
 
-/// Runs all steps of a page in one shell, set up by the caller.
+/// Runs all steps of a page in one shell, which the caller sets up.
 ///
 /// # Errors
-/// A command failed, or printed something else; the error names its line, and has both.
+/// A command failed, or its output differs; the error names its line, and contains both outputs.
 pub fn execute(page: &Path, shell: &mut Command) -> anyhow::Result<()> {
     let text = std::fs::read_to_string(page).with_context(|| format!("read {}", page.display()))?;
     let steps = steps(&text);
@@ -107,7 +108,7 @@ pub fn execute(page: &Path, shell: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether lines are as the page has them.
+/// Whether the lines match the page.
 fn matches<L: AsRef<str>>(page: &[String], lines: &[L]) -> bool {
     match page.split_first() {
         None => lines.iter().all(|line| line.as_ref().trim().is_empty()),

@@ -1,4 +1,4 @@
-//! What lies on an encrypted volume, as Clevis and cryptsetup show it.
+//! The content of an encrypted volume, as reported by Clevis and cryptsetup.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::process::Transcript;
 
-/// A command with the administrator's programs in its PATH.
+/// A command with the administration programs in its PATH.
 pub fn command(program: &str) -> Command {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let more = ["/usr/sbin", "/sbin"].map(std::path::PathBuf::from);
@@ -20,7 +20,7 @@ pub fn command(program: &str) -> Command {
     command
 }
 
-/// The object `clevis` in the header of the sealed passphrase, as it lies on the volume.
+/// The object `clevis` in the header of the sealed passphrase, as stored on the volume.
 ///
 /// # Errors
 /// As of [`sealed_header`].
@@ -28,7 +28,7 @@ pub fn clevis_header(logs: &Transcript, volume: &Path) -> anyhow::Result<Value> 
     Ok(sealed_header(logs, volume)?["clevis"].clone())
 }
 
-/// The protected header of the sealed passphrase (RFC 7516, 4), as it lies on the volume.
+/// The protected header of the sealed passphrase (RFC 7516, 4), as stored on the volume.
 ///
 /// # Errors
 /// The volume has no such token.

@@ -1,4 +1,4 @@
-//! Requests that no honest node makes: a hand-driven attestation, for scenes of attack.
+//! Requests that no honest node sends: a manually driven attestation, for attack scenes.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use tec_core::port::Attester;
 use tec_trustee::report_data;
 use tec_trustee::report_data::HashAlgorithm;
 
-/// A client that trusts the pinned CA and nothing else.
+/// A client that trusts only the pinned CA.
 ///
 /// # Errors
-/// The CA is no certificate.
+/// The CA is not a certificate.
 pub fn client(ca: &str) -> anyhow::Result<reqwest::Client> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut builder = reqwest::Client::builder().timeout(Duration::from_secs(20));
@@ -23,18 +23,18 @@ pub fn client(ca: &str) -> anyhow::Result<reqwest::Client> {
     Ok(builder.build()?)
 }
 
-/// Status and JSON of a reply.
+/// Status and JSON of a response.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Reply {
     /// HTTP status.
     pub status: u16,
-    /// Body; null if it is no JSON.
+    /// Body; null if it is not JSON.
     pub body: Value,
 }
 
 impl Reply {
-    /// The code that the reply carries in any of its members.
+    /// The code in any member of the response.
     pub fn code(&self) -> String {
         let text = self.body.to_string();
         let Some(start) = text.find("TEC-") else {
@@ -59,7 +59,7 @@ pub async fn get(ca: &str, url: &str) -> anyhow::Result<Reply> {
     get_with(&client(ca)?, url).await
 }
 
-/// As [`get`], over a client that keeps its connections.
+/// Same as [`get`], with a client that keeps its connections.
 ///
 /// # Errors
 /// The server cannot be reached.
@@ -75,7 +75,7 @@ pub async fn put(ca: &str, url: &str, body: &Value) -> anyhow::Result<Reply> {
     put_with(&client(ca)?, url, body).await
 }
 
-/// As [`put`], over a client that keeps its connections.
+/// Same as [`put`], with a client that keeps its connections.
 ///
 /// # Errors
 /// The server cannot be reached.
@@ -84,7 +84,7 @@ pub async fn put_with(client: &reqwest::Client, url: &str, body: &Value) -> anyh
     reply(request.body(body.to_string()).send().await?).await
 }
 
-/// A key that answers would be encrypted to; nobody has its private half, nobody needs it.
+/// A key for encrypting answers; no one has its private half, and no one needs it.
 pub fn some_pubkey() -> Value {
     // The generator of P-256 (SEC 2, section 2.4.2): a point on the curve.
     json!({
@@ -122,7 +122,7 @@ impl Session {
         Self::open_with(client(&kbs.cert)?, kbs).await
     }
 
-    /// As [`open`](Self::open), over a client that keeps its connections.
+    /// Same as [`open`](Self::open), with a client that keeps its connections.
     ///
     /// # Errors
     /// The broker refuses.
@@ -142,7 +142,7 @@ impl Session {
         Ok(Self { client, base, cookie, nonce })
     }
 
-    /// Makes honest evidence for this session.
+    /// Produces honest evidence for this session.
     ///
     /// # Errors
     /// The TPM refuses.
@@ -171,7 +171,7 @@ impl Session {
         reply(request.body(body.to_string()).send().await?).await
     }
 
-    /// Asks for a resource.
+    /// Requests a resource.
     ///
     /// # Errors
     /// The broker cannot be reached.

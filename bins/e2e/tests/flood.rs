@@ -1,5 +1,5 @@
-//! Strangers register machines with keys in software, as many as they can, against a server on a small
-//! disk: what it lets in is bounded, known nodes still unlock, and the audit log still grows.
+//! Strangers register as many machines as they can, with software keys, at a server on a small disk: what it
+//! admits is bounded, known nodes still unlock, and the audit log still grows.
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -26,18 +26,18 @@ use tec_e2e::{load, wire};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-/// Strangers by default; `TEC_FLOOD` asks for more.
+/// Default number of strangers; `TEC_FLOOD` overrides it.
 const STRANGERS: u64 = 2_000;
-/// Addresses that they come from.
+/// Number of addresses they use.
 const ADDRESSES: u8 = 16;
-/// What the server may let in by first use, where strangers are as few as by default.
+/// How many machines the server may admit on first use, if there are only the default number of strangers.
 const CLAIMS: u64 = 400;
 const CLAIMS_PER_SOURCE: u64 = 50;
-/// The disk, and what of it registrations leave alone.
+/// Size of the disk, and how much of it registrations must leave free.
 const DISK_MIB: u64 = 64;
 const RESERVE_MIB: u64 = 16;
 
-/// A small file system of its own; mounting it takes root.
+/// A small, separate file system; mounting it requires root.
 struct SmallDisk<'a>(&'a Path);
 
 impl<'a> SmallDisk<'a> {
@@ -68,7 +68,7 @@ fn address(number: u8) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(127, 0, 7, number + 1))
 }
 
-/// Registers one machine with one key, and counts what the server said.
+/// Registers one machine with one key, and counts the server's answers.
 async fn stranger(client: &reqwest::Client, urls: &[String; 2], key: u64) -> String {
     let reply = wire::get_with(client, &urls[0]).await.unwrap();
     if reply.status != 200 {
@@ -84,7 +84,7 @@ async fn stranger(client: &reqwest::Client, urls: &[String; 2], key: u64) -> Str
     }
 }
 
-/// All of them, each address one after the other; what they were told, and how often.
+/// All strangers, sequentially per address; returns the answers and their counts.
 async fn flood(anchor: &Anchor, strangers: u64) -> BTreeMap<String, u64> {
     let [register, ak, _] = anchor.urls().unwrap();
     let urls = [format!("{register}/ignition-clevis-pin-trustee"), format!("{ak}/register-ak")];
@@ -133,7 +133,7 @@ fn setting() -> (u64, Vec<String>) {
         format!("--reserve-mib={RESERVE_MIB}"),
         "--register-rate=1000000".to_owned(),
     ];
-    // The long form is against the limits that a server has by itself.
+    // The long form runs against the server's default limits.
     if strangers <= STRANGERS {
         flags.push(format!("--max-claimed={CLAIMS}"));
         flags.push(format!("--max-claimed-per-source={CLAIMS_PER_SOURCE}"));
@@ -191,7 +191,7 @@ fn a_flood_of_strangers_leaves_room_for_the_audit_lines_of_known_nodes() {
     let store = anchor.store().unwrap();
     let claims = runtime.block_on(store.claims(&from)).unwrap();
     let (total, per_source) = if is_long { (10_000, 1_000) } else { (CLAIMS, CLAIMS_PER_SOURCE) };
-    // A request that is under way when the limit is reached may still be let in, one from each address.
+    // A request in progress when the limit is reached may still be admitted, one from each address.
     let slack = u64::from(ADDRESSES);
     assert!(claims.total <= total + slack, "{claims:?}");
     assert!(claims.of_source <= per_source + 1, "{claims:?}");

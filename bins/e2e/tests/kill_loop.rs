@@ -1,4 +1,4 @@
-//! The server is killed again and again while nodes register, attest and fetch their keys.
+//! The server is killed repeatedly while nodes register, attest and fetch their keys.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use tec_e2e::process::Transcript;
 use tec_e2e::settings::Settings;
 use tec_support::SystemEntropy;
 
-/// Rounds by default; `TEC_KILLS` asks for more.
+/// Default number of rounds; `TEC_KILLS` overrides it.
 const ROUNDS: u32 = 40;
-/// Nodes at once.
+/// Number of concurrent nodes.
 const NODES: usize = 6;
 
 #[test]
@@ -43,7 +43,7 @@ fn no_acknowledged_key_is_lost_and_none_is_made_twice() {
         load::pause(60 + u64::from(random[0]));
         anchor.kill().unwrap();
         let machines = nodes.finish().unwrap();
-        // Opened while no server runs: what is durable is what counts.
+        // Opened while no server runs: only durable data counts.
         let keys = load::key_digests(&runtime, &anchor.store().unwrap()).unwrap();
         for (machine, key) in &known {
             assert_eq!(keys.get(machine), Some(key), "round {round}: {machine}");

@@ -1,4 +1,4 @@
-//! Trust moves from one `tec serve` to another while nodes boot all the time, and the first one is
+//! Trust moves from one `tec serve` to another while nodes boot continuously, and the first server is
 //! switched off.
 #![expect(
     clippy::indexing_slicing,
@@ -28,10 +28,10 @@ use tokio::runtime::Runtime;
 
 /// Nodes with software instead of TPMs.
 const NODES: u64 = 12;
-/// Some boots of the machine must end between two steps of the move.
+/// Time for a few boots of the machine between two steps of the move.
 const STEP: Duration = Duration::from_mins(1);
 
-/// Two servers; what boots is approved at the first only, and nodes know both.
+/// Two servers; only the first has approved the boot, and nodes know both.
 struct World {
     directory: TempDir,
     settings: Settings,
@@ -80,7 +80,7 @@ impl World {
         self.source.tec(&words).unwrap()
     }
 
-    /// A node of the real sort, after its first boot.
+    /// A real node, after its first boot.
     fn machine(&self) -> Machine {
         let root = self.settings.image("current");
         let chain = BootChain::of_approval(&root, &self.approved).unwrap();
@@ -100,14 +100,14 @@ impl World {
     }
 }
 
-/// What an anchor answers to a first boot.
+/// An anchor's answer to a first boot.
 async fn config(anchor: &Anchor) -> wire::Reply {
     let [register, ..] = anchor.urls().unwrap();
     let url = format!("{register}/ignition-clevis-pin-trustee");
     wire::get(&anchor.ca().unwrap(), &url).await.unwrap()
 }
 
-/// Registers a machine with its key, or says with which code that is refused.
+/// Registers a machine with its key, or returns the code with which that is refused.
 async fn register(anchor: &Anchor, seed: u64) -> Result<SoftNode, String> {
     load::register(anchor, seed).await.map_err(|error| format!("{error:#}"))
 }
@@ -121,7 +121,7 @@ fn boot_real(machine: &mut Machine, stop: &AtomicBool, boots: &AtomicU32) {
     }
 }
 
-/// Every step of the move, with boots before, in between and after.
+/// Every step of the move, with boots before, between and after.
 fn move_all(world: &mut World, fleet: &Fleet, real: &AtomicU32) {
     let role = |side: &str| world.migrate("status")[side]["role"].clone();
     let go_on = |what: &str| {
@@ -189,7 +189,7 @@ fn no_boot_fails_while_trust_moves_and_the_old_anchor_is_switched_off() {
     assert!(by.iter().all(|count| *count > 0), "both answered: {by:?}");
 }
 
-/// Runs `tec bootstrap`: the exit code, and what it printed.
+/// Runs `tec bootstrap`; returns the exit code and the output.
 fn bootstrap(world: &World, state_dir: &Path, words: &[&str]) -> (i32, Value) {
     let mut command = std::process::Command::new(world.settings.tec());
     command.args(["--output", "json", "--log", "warn", "--state-dir"]);
@@ -199,7 +199,7 @@ fn bootstrap(world: &World, state_dir: &Path, words: &[&str]) -> (i32, Value) {
     (ran.status.code().unwrap(), printed)
 }
 
-/// Runs the commands of a section of the page about this.
+/// Runs the commands in a section of the page on this topic.
 fn run_page(world: &World, section: &str, names: &[(&str, &str)]) {
     let (outside, inside) = (world.source_dir(), world.inside());
     let own =
@@ -213,7 +213,7 @@ fn run_page(world: &World, section: &str, names: &[(&str, &str)]) {
             [] => continue,
         };
         if arguments.contains(&"key".to_owned()) {
-            // It was made before, since what it prints stands in the commands that follow.
+            // Created before, because later commands contain its output.
             continue;
         }
         let mut command = std::process::Command::new(world.settings.tec());
@@ -271,7 +271,7 @@ fn the_page_moves_trust_over_an_air_gap_and_never_to_two_anchors() {
     let world = World::start();
     let node = world.soft_node(1);
     let at = |name: &str| world.directory.path().join(name).display().to_string();
-    // What the page leaves to whoever reads it, made as the page says.
+    // What the page leaves to the reader, created as the page says.
     let identity = at("identity.key");
     let made = world.target.tec(&["backup", "key", &identity]).unwrap();
     let recipient = made["recipient"].as_str().unwrap();
@@ -327,7 +327,7 @@ fn a_new_anchor_is_set_up_and_looked_at_as_a_node_does() {
     let image = format!("debian={}", image.display());
     let (code, again) = bootstrap(&world, &state_dir, &["init", "--image", &image]);
     assert_eq!((code, &again["anchor"]), (0, &founded["anchor"]));
-    // The server that runs says where it is.
+    // The running server records its addresses.
     drop(anchor);
     let anchor = Anchor::start(&world.settings, &state_dir, &world.logs, &rates).unwrap();
     let (code, report) = bootstrap(&world, &state_dir, &["check"]);
@@ -335,7 +335,7 @@ fn a_new_anchor_is_set_up_and_looked_at_as_a_node_does() {
     let machines = anchor.tec(&["machine", "list"]).unwrap();
     assert_eq!(machines, json!([]), "looking leaves no machine");
 
-    // The same server behind another CA is not one that a node accepts.
+    // A node does not accept the same server with a different CA.
     let mut config = anchor.tec(&["ignition", "merge"]).unwrap();
     let other = world.source.tec(&["ignition", "merge"]).unwrap();
     config["ignition"]["security"] = other["ignition"]["security"].clone();

@@ -1,4 +1,4 @@
-//! `tec serve --pcrs 4,14`: machines between two images, with the registers of a boot together.
+//! `tec serve --pcrs 4,14`: machines between two images, with all registers of a boot judged together.
 #![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 
 use std::fs;
@@ -19,7 +19,7 @@ use tec_tpm::testing::SoftTpm;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-/// What a machine boots, by the names of the parts' images.
+/// What a machine boots, by the image of each component.
 #[derive(Clone, Copy)]
 struct Chain {
     loader: &'static str,
@@ -31,7 +31,7 @@ fn of(image: &'static str) -> Chain {
     Chain { loader: image, kernel: image, keys: image }
 }
 
-/// An update of which the boot loader is installed, and the kernel is not.
+/// An update with the boot loader installed, but not the kernel.
 const HALF: Chain = Chain { loader: "new", kernel: "old", keys: "new" };
 
 impl Chain {
@@ -103,8 +103,7 @@ impl World {
         self.anchor.tec(&["image", "revoke", name, "--yes"]).unwrap();
     }
 
-    /// Boots and asks for the key. `between` happens after the attestation. The code of the
-    /// refusal, if it is one.
+    /// Boots and requests the key. `between` runs after the attestation. Returns the code of a refusal.
     fn unlock(&self, chain: Chain, between: impl FnOnce()) -> Option<String> {
         chain.boot(&self.tpm);
         let kbs = self.anchor.kbs().unwrap();
@@ -170,7 +169,7 @@ fn a_machine_unlocks_at_each_step_of_an_update_and_back() {
 #[test]
 fn registers_that_do_not_occur_together_are_refused_and_explained() {
     let world = World::start();
-    // The lists of keys follow shim, so no machine has the one of the other image.
+    // The lists of keys depend on shim, so no machine has those of the other image.
     world.refused(Chain { keys: "old", ..HALF });
     let told = world.explained();
     for line in [

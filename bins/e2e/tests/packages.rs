@@ -1,4 +1,4 @@
-//! The packages of the operator: valid, and the same whichever way they are installed.
+//! The operator's packages: valid, and identical whichever way they are installed.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use tec_e2e::packages::{directory, documents, helm, kustomize, whole_numbers};
 use tec_k8s::render::{Component, DEFAULT_NAMESPACE};
 
-/// Kinds of others, which no type of ours knows; their operators check them.
+/// Third-party kinds without a type here; their operators check them.
 const FOREIGN: [&str; 2] = ["PrometheusRule", "ServiceMonitor"];
 
 fn text<'a>(value: &'a Value, path: &str) -> &'a str {
@@ -38,7 +38,7 @@ fn by_name(documents: Vec<Value>) -> BTreeMap<String, Value> {
         .collect()
 }
 
-/// Refuses fields that the type does not know: they would be lost on the way through it.
+/// Refuses fields unknown to the type, which would be lost in the conversion.
 fn round_trip<K: Serialize + DeserializeOwned>(document: &Value) -> Value {
     let object: K = serde_json::from_value(document.clone()).unwrap();
     whole_numbers(serde_json::to_value(object).unwrap())
@@ -80,7 +80,8 @@ fn operator_of(overlay: &str) -> BTreeMap<String, Value> {
     by_name(documents)
 }
 
-/// What the chart deploys, without the mark of what stays when it is uninstalled, and the names of that.
+/// What the chart deploys, without the annotation for objects kept on uninstall, and the names of those
+/// objects.
 fn operator_of_the_chart(values: &str) -> (BTreeMap<String, Value>, Vec<String>) {
     let mut chart = by_name(helm("tec-operator", DEFAULT_NAMESPACE, &[values]).unwrap());
     let mut kept = Vec::new();
@@ -102,7 +103,8 @@ fn the_chart_and_the_kustomize_base_are_the_same() {
         let accounts = names.into_iter().filter_map(|name| name.strip_prefix("ServiceAccount "));
         accounts.map(str::to_owned).collect()
     };
-    // The operator and its Job end with the chart; every other account belongs to a server that runs on.
+    // The operator and its Job end with the chart; every other account belongs to a server that keeps
+    // running.
     let mut of_servers = accounts(chart.keys().collect());
     of_servers.retain(|name| !["trusted-cluster-operator", "compute-pcrs"].contains(&&**name));
     assert_eq!(accounts(kept.iter().collect()), of_servers);

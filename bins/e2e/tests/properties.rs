@@ -1,11 +1,11 @@
-//! The page of the operator's properties names tests that exist, for each number of the list.
+//! The page of the operator's properties names existing tests, for each number in the list.
 #![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// Names of all functions below a folder.
+/// Names of all functions in a folder.
 fn functions(folder: &Path, found: &mut BTreeSet<String>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

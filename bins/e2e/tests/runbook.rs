@@ -1,4 +1,4 @@
-//! The page about moving trust, from nothing to a retired anchor, with a node that boots in between.
+//! The page on moving trust, from nothing to a retired anchor, with a node that boots during the move.
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -25,10 +25,10 @@ use tec_tpm::testing::SoftTpm;
 use tempfile::TempDir;
 
 const PAGE: &str = "how-to/move-trust-to-another-anchor.md";
-/// A server is ready by then.
+/// Deadline for a server to be ready.
 const READY: Duration = Duration::from_secs(30);
 
-/// Names of the page, and what stands for them here.
+/// Placeholders of the page, and their values here.
 struct World {
     directory: TempDir,
     settings: Settings,
@@ -54,7 +54,8 @@ impl World {
         self.directory.path().join(name).display().to_string()
     }
 
-    /// Where the servers of an anchor listen: the first three ports outside, the others inside.
+    /// Addresses of an anchor's servers: the first three ports belong to the external anchor, the others to
+    /// the in-cluster one.
     fn addresses(&self, words: &[String]) -> [(&'static str, String); 3] {
         let inside = self.at("inside");
         let is_inside = words.iter().take(3).any(|word| *word == inside);
@@ -67,7 +68,7 @@ impl World {
         ]
     }
 
-    /// Runs the commands of a section; servers go on running.
+    /// Runs the commands of a section; servers keep running.
     fn run(&mut self, section: &str) {
         let image = self.settings.image("current").display().to_string();
         let inside = format!("localhost:{}", self.ports[5]);
@@ -120,7 +121,7 @@ impl World {
         serde_json::from_str(&printed.unwrap()).unwrap()
     }
 
-    /// A node that begins with the config of the installer, and with nothing else.
+    /// A node that starts with nothing but the installer's config.
     async fn node(&self) -> SoftNode {
         let config = fs::read(self.at("installer.ign")).unwrap();
         let config: Value = serde_json::from_slice(&config).unwrap();

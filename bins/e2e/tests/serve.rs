@@ -1,4 +1,4 @@
-//! `tec serve` as a process: what it refuses, and what changes while it runs.
+//! `tec serve` as a process: what it refuses, and what changes at run time.
 #![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 
 use std::fs;
@@ -41,7 +41,7 @@ impl Bench {
         Anchor::start(&self.settings, &self.state(), &self.logs, flags).unwrap()
     }
 
-    /// Runs `tec serve` that is expected to end by itself.
+    /// Runs `tec serve`, which is expected to exit by itself.
     fn serve(&self, flags: &[&str]) -> Output {
         Command::new(self.settings.tec())
             .args(["--log", "error", "--state-dir"])
@@ -178,7 +178,7 @@ fn unclaimed_machines_are_capped_and_a_token_can_be_asked_for() {
     assert!(body.contains("TEC-R430"), "{body}");
 }
 
-/// A self-signed certificate for the loopback address; it is its own CA.
+/// A self-signed certificate for the loopback address, which is its own CA.
 fn write_certificate(directory: &Path) -> String {
     let key = KeyPair::generate().unwrap();
     let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();

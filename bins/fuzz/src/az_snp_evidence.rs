@@ -17,9 +17,9 @@ const REPORT_DATA: [u8; 48] = [0x5a; 48];
 /// Bytes of a TPMT_SIGNATURE before the RSA signature.
 const SIGNATURE_HEAD: usize = 6;
 
-/// Evidence that parses has one value, whatever its form; evidence that verifies says what was
-/// quoted, by the key that the hardware vouches for, and only for its own report data. Each input is
-/// tried twice: as it is, and signed by a vTPM and a chip that sign everything.
+/// Evidence that parses has one value, whatever its form. Evidence that verifies states what was quoted, by
+/// the key that the hardware vouches for, and only for its own report data. Each input is tried twice:
+/// unchanged, and signed by a vTPM and a chip that sign everything.
 pub(crate) fn az_snp_evidence(data: &[u8]) {
     let Ok(json) = serde_json::from_slice::<Value>(data) else {
         return;

@@ -1,6 +1,6 @@
-//! Writing over parts of files: how hostile ones are made of good ones.
+//! Overwriting parts of files: turns valid files into hostile ones.
 
-/// `file` with `bytes` in place of what stood at `at`.
+/// `file` with `bytes` written over the content at `at`.
 pub(crate) fn put(mut file: Vec<u8>, at: usize, bytes: &[u8]) -> Vec<u8> {
     assert!(at + bytes.len() <= file.len(), "a place in the file");
     file.splice(at..at + bytes.len(), bytes.iter().copied());

@@ -1,4 +1,4 @@
-//! Fleets on the move, against the list of every mix of parts.
+//! Fleets in transition, compared with the list of every mix of components.
 
 mod fleet;
 
@@ -14,17 +14,15 @@ use self::fleet::{Fleet, Image};
 use crate::Seed;
 
 const REGISTERS: [PcrIndex; 3] = [PcrIndex::BOOT_MANAGER, PcrIndex::SECURE_BOOT, PcrIndex::MOK];
-/// Most machines of a fleet that ask to be admitted.
+/// Most machines of a fleet to test for admission.
 const MAX_ADMITTED: usize = 16;
-/// Names of images; there are no more of them.
+/// Names of images; there are no others.
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
-/// The values of a fleet, one by one and together, are those of all machines that have any parts of
-/// its images; each tuple is admitted, and none that no machine has; and an image is known by its
-/// values.
+/// The values of a fleet, individually and combined, are those of all machines with any components of its
+/// images; each such tuple is admitted, and no other; and an image is recognized by its values.
 ///
-/// An input is a byte of options, a builder's table of three shims and three GRUBs, and two bytes
-/// for each image.
+/// An input is a byte of options, a table of three shims and three GRUBs, and two bytes for each image.
 pub(crate) fn combine(data: &[u8]) {
     let Some((fleet, images)) = Fleet::read(data) else {
         return;
@@ -61,7 +59,7 @@ fn check_admission(combined: &Combined, machines: &BTreeSet<Vec<Sha256Digest>>) 
     let mut before: Option<&Vec<Sha256Digest>> = None;
     for machine in machines.iter().take(MAX_ADMITTED) {
         assert!(admitted(machine));
-        // One register of this machine, the others of another one.
+        // One register of this machine, the others of a different one.
         if let (Some([a, ..]), [_, b, c]) = (before.map(Vec::as_slice), machine.as_slice()) {
             let mixed = vec![*a, *b, *c];
             assert_eq!(admitted(&mixed), machines.contains(&mixed));

@@ -1,4 +1,4 @@
-//! Images as they come, in JSON: combined or refused, whatever their order.
+//! Arbitrary images in JSON: combined or refused, whatever their order.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,8 @@ use crate::{Seed, outcome};
 /// Images by name.
 type Images = BTreeMap<String, ExpectedPcrs>;
 
-/// Images are refused exactly if one contradicts itself. Their order and their names change no
-/// value, and each image's own values are among those of the fleet.
+/// Images are refused exactly if one contradicts itself. Their order and names change no value, and each
+/// image's own values are among those of the fleet.
 pub(crate) fn combine_input(data: &[u8]) {
     let Some(images) = images(data) else { return };
     let named: Vec<(&str, &ExpectedPcrs)> = images.iter().map(|(n, e)| (n.as_str(), e)).collect();
@@ -36,7 +36,7 @@ pub(crate) fn combine_input(data: &[u8]) {
     check_report(&combined);
 }
 
-/// Whether an image may be combined: each register once, and events that fold to its value.
+/// Whether an image can be combined: each register occurs once, with events that replay to its value.
 fn is_sound(image: &ExpectedPcrs) -> bool {
     let registers: PcrSet = image.pcrs.iter().map(|pcr| pcr.id).collect();
     let once = registers.iter().count() == image.pcrs.len();

@@ -5,13 +5,13 @@ use tec_tpm::compute::{Guid, MemoryImage, PlatformError, PlatformState, SecureBo
 use crate::bytes::{le16, u16_at};
 use crate::{Seed, outcome};
 
-/// `-` and the text of a GUID.
+/// Length of `-` and a GUID as text.
 const GUID_SUFFIX: usize = 37;
-/// Attributes before the data.
+/// Bytes of attributes before the data.
 const ATTRIBUTES: usize = 4;
 
-/// A file is a variable exactly if its name and size say so; a folder holds what its files hold,
-/// whatever their order; and Secure Boot is on exactly where the variables say so.
+/// A file is a variable exactly if its name and size say so; a folder contains what its files contain,
+/// whatever their order; and Secure Boot is on exactly if the variables say so.
 ///
 /// An input is a list of files: a name, a line feed, the size in 16 bits, the content.
 pub(crate) fn efivars(data: &[u8]) {
@@ -59,7 +59,7 @@ fn files(mut rest: &[u8]) -> Vec<(&str, &[u8])> {
     files
 }
 
-/// The name without folder, read from its end.
+/// The name without the folder, parsed from its end.
 fn variable(path: &str) -> Option<(String, Guid)> {
     let name = path.split('/').next_back()?;
     let begin = name.len().checked_sub(GUID_SUFFIX).filter(|b| *b > 0)?;
@@ -94,7 +94,7 @@ fn check_secure_boot(state: &PlatformState) {
     }
 }
 
-/// An input of these files.
+/// An input with these files.
 fn folder(files: &[(&str, &[u8])]) -> Vec<u8> {
     let file = |(name, content): &(&str, &[u8])| {
         let mut file = format!("{name}\n").into_bytes();

@@ -34,8 +34,8 @@ const YEAR: u64 = 31_557_600;
 /// tcg-kp-EKCertificate (TCG EK Credential Profile for TPM Family 2.0, "Extended Key Usage").
 const EK_PURPOSE: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.23.133.8.1");
 
-/// DER has one form; padding of an NV index changes nothing; and a chain to the root exists only
-/// for what that root's CA signed, to the byte.
+/// DER has one form; padding of an NV index changes nothing; and a chain to the root exists only for exactly
+/// the bytes that the root's CA signed.
 pub(crate) fn ek_certificate(data: &[u8]) {
     let from_nv = EkCertificate::from_nv(data);
     let Ok(certificate) = EkCertificate::from_der(data) else {
@@ -67,7 +67,7 @@ fn check(certificate: &EkCertificate, der: Option<&[u8]>) {
     }
 }
 
-/// The part that the signature is over.
+/// The signed part.
 pub(crate) fn signed(der: &[u8]) -> Vec<u8> {
     let certificate = Certificate::from_der(der).expect("an accepted certificate");
     let signed = certificate.tbs_certificate().to_der();
@@ -132,7 +132,7 @@ fn time(seconds: u64) -> Time {
     Time::from(GeneralizedTime::from_unix_duration(since).expect("a time"))
 }
 
-/// Signs a certificate; ECDSA here is deterministic (RFC 6979), so the bytes are always the same.
+/// Signs a certificate; ECDSA is deterministic here (RFC 6979), so the bytes are always the same.
 pub(crate) fn certify(
     issuer: (&str, &SigningKey),
     subject: &str,
@@ -165,7 +165,7 @@ fn intermediate() -> (SigningKey, Vec<u8>) {
     authority(32)
 }
 
-/// A root, and a CA between it and the endorsement keys.
+/// A root, and an intermediate CA for the endorsement keys.
 fn store() -> &'static TrustStore {
     static STORE: OnceLock<TrustStore> = OnceLock::new();
     STORE.get_or_init(|| {
@@ -179,14 +179,14 @@ fn store() -> &'static TrustStore {
     })
 }
 
-/// The certificates that lead to the root: all that its CAs ever signed.
+/// The certificates that chain to the root: all that its CAs ever signed.
 fn certified() -> &'static [Vec<u8>; 2] {
     static CERTIFIED: OnceLock<[Vec<u8>; 2]> = OnceLock::new();
     CERTIFIED.get_or_init(|| {
         let (vendor, _) = intermediate();
         let vendor = ("CN=Vendor", &vendor);
         let ecc = p256_tpm().ek().public;
-        // The RSA key is an attestation key in truth; nothing in a certificate shows that.
+        // The RSA key is really an attestation key; nothing in a certificate shows that.
         let rsa = rsa_tpm().public_key();
         [
             certify(vendor, "CN=EK 1", ecc.as_der(), ek(KeyUsages::KeyAgreement)),

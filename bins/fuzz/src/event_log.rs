@@ -1,4 +1,4 @@
-//! Event logs: parsed, rendered again, replayed in another way.
+//! Event logs: parsed, rendered again, and replayed by a second implementation.
 
 mod hostile;
 mod seeds;
@@ -23,8 +23,8 @@ pub(crate) fn seeds() -> Vec<Seed> {
 /// Most characters of an event's detail, see its documentation.
 const MAX_DETAIL: usize = 128;
 
-/// A log that parses renders to a log that parses to the same events; its replay is that of a
-/// plainer fold; it is worth something exactly for the registers that fold to the quoted value.
+/// A log that parses renders to a log that parses to the same events; its replay equals that of a simpler
+/// implementation; and it proves exactly the registers that replay to the quoted value.
 pub(crate) fn event_log(data: &[u8]) {
     let Ok(log) = EventLog::parse(data) else {
         let quoted = PcrValues::new([Sha256Digest::ZERO; 24]);
@@ -62,7 +62,7 @@ fn check_shape(data: &[u8], log: &EventLog<'_>) {
     assert!(padding, "nothing but padding follows the last event");
 }
 
-/// What is said to be measured has the digest, and the whole data is found where it has it.
+/// The data reported as measured has the digest, and all of it is found at its place.
 fn check_measured(event: &Event<'_>) {
     for bank in Bank::ALL {
         let digest = event.digests.get(bank).filter(|_| event.extends().is_some());
@@ -85,7 +85,7 @@ fn hash(bank: Bank, data: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The data of an event lies in the log, so its address says where the event ends.
+/// The data of an event is part of the log, so its address determines where the event ends.
 fn end_of(data: &[u8], event: &Event<'_>) -> usize {
     event.data.as_ptr_range().end.addr() - data.as_ptr().addr()
 }
@@ -116,7 +116,7 @@ fn check_rendering(log: &EventLog<'_>) {
     }
 }
 
-/// Digests of unknown algorithms are not kept by the parser, so they are left out.
+/// The parser drops digests of unknown algorithms, so they are left out.
 fn render(log: &EventLog<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     for event in log.events() {
@@ -138,7 +138,7 @@ fn render(log: &EventLog<'_>) -> Vec<u8> {
         bytes.extend(size.to_le_bytes());
         bytes.extend(event.data);
     }
-    // Padding, so that zeros at the end of the last event are not taken for it.
+    // Padding, so that zeros at the end of the last event are not mistaken for it.
     bytes.push(0xff);
     bytes
 }
@@ -165,7 +165,7 @@ fn check_replay(log: &EventLog<'_>, bank: Bank) {
     }
 }
 
-/// One register by itself: the plainest fold there is.
+/// One register by itself, with the simplest possible replay.
 fn fold(log: &EventLog<'_>, bank: Bank, pcr: PcrIndex) -> Vec<u8> {
     let begin = if (17..=22).contains(&u8::from(pcr)) { 0xff } else { 0 };
     let mut value = vec![begin; bank.digest_size()];

@@ -1,4 +1,4 @@
-//! Logs in the older form, built event by event: read back, compared, shown.
+//! Logs in the older format, built event by event: read back, compared, displayed.
 
 use sha1::{Digest as _, Sha1};
 use tec_core::pcr::PcrIndex;
@@ -7,7 +7,7 @@ use tec_tpm::event_log::{Bank, Event, EventKind, EventLog, EventLogError, Format
 use crate::Seed;
 use crate::bytes::{le32, u16_at};
 
-/// Kinds that an input chooses from.
+/// Event types that an input chooses from.
 const KINDS: [EventKind; 8] = [
     EventKind::NO_ACTION,
     EventKind::SEPARATOR,
@@ -18,11 +18,11 @@ const KINDS: [EventKind; 8] = [
     EventKind::EFI_VARIABLE_AUTHORITY,
     EventKind::EFI_VARIABLE_DRIVER_CONFIG,
 ];
-/// More events say nothing new.
+/// More events would show nothing new.
 const MAX_EVENTS: usize = 64;
 
-/// A log is read as it was written, or refused for the one event that no log may have. A log differs
-/// from itself in nothing, and from one without its last event in that event's register alone.
+/// A log is read as it was written, or refused for the one event that no log may have. A log does not differ
+/// from itself, and differs from one without its last event only in that event's register.
 ///
 /// An input is a list of events: register, kind, size in 16 bits, data.
 pub(crate) fn event_log_sha1(data: &[u8]) {
@@ -94,7 +94,7 @@ fn is_justified(error: &EventLogError, written: &[Written<'_>], log: &[u8]) -> b
         EventLogError::StartupLocality { .. } => {
             written.iter().any(|e| e.data.starts_with(b"StartupLocality\0"))
         }
-        // Anything may be wrong with what looks like the newer form.
+        // Anything can be wrong with what looks like the newer format.
         _ => written.first().is_some_and(|e| e.data.starts_with(b"Spec ID Event03\0")),
     }
 }
@@ -142,7 +142,7 @@ fn check_difference(log: &EventLog<'_>) {
     assert_eq!(registers, log.events().get(last).and_then(Event::extends).as_slice());
 }
 
-/// An input of these events.
+/// An input with these events.
 fn input(events: &[(u8, u8, &[u8])]) -> Vec<u8> {
     let event = |(register, kind, data): &(u8, u8, &[u8])| {
         let mut bytes = vec![*register, *kind];

@@ -14,12 +14,12 @@ use crate::Seed;
 use crate::sample::{p256_tpm, ready, rsa_tpm};
 
 const REPORT_DATA: [u8; 48] = [0x5a; 48];
-/// What of the report data fits into a quote.
+/// The part of the report data that fits into a quote.
 const NONCE: [u8; 32] = [0x5a; 32];
 
-/// Evidence that parses has one value, whatever its form; evidence that verifies says what was
-/// quoted, and only for its own report data. Each input is tried twice: as it is, and signed by a
-/// TPM that signs everything.
+/// Evidence that parses has one value, whatever its form. Evidence that verifies states what was quoted, and
+/// only for its own report data. Each input is tried twice: unchanged, and signed by a TPM that signs
+/// everything.
 pub(crate) fn evidence(data: &[u8]) {
     let Ok(json) = serde_json::from_slice::<Value>(data) else {
         return;

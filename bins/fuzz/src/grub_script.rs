@@ -1,4 +1,4 @@
-//! Scripts of GRUB: what is followed is what stands there, word by word.
+//! GRUB scripts: the commands followed are those in the text, word by word.
 
 use tec_tpm::compute::Unpredictable;
 use tec_tpm::compute::testing::parsers;
@@ -6,11 +6,11 @@ use tec_tpm::compute::testing::parsers;
 use crate::{Seed, outcome};
 
 const FILE: &str = "grub.cfg";
-/// Most commands, see the reader.
+/// Most commands, as in the reader.
 const MAX_COMMANDS: usize = 10_000;
 
-/// The commands are the lines up to `boot`, split at blanks and nothing else; what follows `boot`
-/// says nothing; and a refusal names a line of the script.
+/// The commands are the lines up to `boot`, split at blanks and nothing else; what follows `boot` has no
+/// effect; and a refusal names a line of the script.
 pub(crate) fn grub_script(data: &[u8]) {
     let longer = [data, b"\nexit 'x\n\xff"].concat();
     match parsers::grub_script(FILE, data) {
@@ -36,7 +36,7 @@ fn check_commands(lines: &[&[u8]], commands: &[(usize, String)]) {
     assert_eq!(last.1, "boot");
     let mut commands = commands.iter();
     for (number, line) in lines.iter().enumerate().take(last.0) {
-        // Lines may end as those of DOS do: GRUB passes over each carriage return.
+        // Lines may have DOS line ends: GRUB ignores each carriage return.
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let words: Vec<&[u8]> =
             line.split(|b| b" \t".contains(b)).filter(|word| !word.is_empty()).collect();

@@ -1,4 +1,4 @@
-//! The guard in front of a broker that reads requests as leniently as anybody might, and gives out
+//! The guard in front of a broker that reads requests as leniently as any server might, and gives out
 //! everything.
 
 mod lax;
@@ -27,14 +27,14 @@ use crate::kbs::{answered, attestation, register, released};
 use crate::request::{Written, requests};
 use crate::sample::{MACHINE, OTHER_MACHINE, p256_tpm, ready, rsa_tpm};
 
-/// Largest body of evidence, so that the limit can be met.
+/// Largest body of evidence, small enough for inputs to reach the limit.
 const MAX_PAYLOAD: usize = 8192;
 /// More sessions than one input can open.
 const MAX_SESSIONS: usize = 16;
 
-/// Whatever is sent, the broker behind the guard is given only evidence of a registered machine,
-/// for the nonce of the session that it reads in the request, and is asked for resources only by
-/// sessions and tokens of such evidence, for the path of that machine or of none.
+/// Whatever is sent, the broker behind the guard gets only evidence of a registered machine, for the nonce of
+/// the session that it reads in the request; and it is asked for resources only by sessions and tokens of
+/// such evidence, for the path of that machine or of none.
 pub(crate) fn guard(data: &[u8]) {
     let mut world = World::new();
     for request in requests(data) {
@@ -42,7 +42,7 @@ pub(crate) fn guard(data: &[u8]) {
     }
 }
 
-/// The sockets of the broker live longer than one input.
+/// The broker's sockets outlive a single input.
 fn runtime() -> &'static (Runtime, Lax) {
     static RUNTIME: OnceLock<(Runtime, Lax)> = OnceLock::new();
     RUNTIME.get_or_init(|| {
@@ -59,9 +59,9 @@ fn runtime() -> &'static (Runtime, Lax) {
 struct World {
     guard: Guard,
     registry: Arc<MemoryRegistry>,
-    /// Whose evidence each session brought, by the number of the session.
+    /// The machine whose evidence each session presented, by session number.
     attested: Vec<(u8, MachineId)>,
-    /// One input at a time has the broker.
+    /// Only one input at a time uses the broker.
     _alone: std::sync::MutexGuard<'static, ()>,
 }
 
@@ -124,7 +124,7 @@ impl World {
         (status, body)
     }
 
-    /// What reached the broker, as it reads it.
+    /// Checks what reached the broker, as it reads it.
     fn check(&mut self, reading: &Reading) {
         let verb = reading.path.first().map(String::as_str);
         match (reading.method.as_str(), verb) {
@@ -150,7 +150,7 @@ impl World {
         let [Some(session)] = named[..] else {
             panic!("one session asks: {reading:?}");
         };
-        // The first evidence of a session is that of its token.
+        // The first evidence of a session is also that of its token.
         let found = self.attested.iter().find(|(known, _)| *known == session);
         let (_, own) = found.expect("a session that attested");
         let path = reading.path.get(1..).unwrap_or_default().join("/");
@@ -160,7 +160,7 @@ impl World {
     }
 }
 
-/// The machine whose evidence a body holds, verified once more for the session's nonce.
+/// The machine whose evidence a body contains, verified again for the session's nonce.
 fn machine_of(body: &[u8], session: u8) -> MachineId {
     let request: AttestRequest = serde_json::from_slice(body).expect("a request");
     let runtime = &request.runtime_data;

@@ -15,12 +15,12 @@ use crate::bytes::{cut, le32, put, u32_at};
 use crate::sample::{azure, snp_chip};
 use crate::{Seed, outcome};
 
-/// Where the hardware report begins, and where the JSON does.
+/// Offsets of the hardware report and of the JSON.
 const HARDWARE: usize = 0x20;
 const JSON: usize = 0x4d4;
 
-/// The parts of a report are those that its sizes name; the digest of the JSON binds it, and
-/// nothing else does; the key is the one of its name, number for number.
+/// The parts of a report are those that its sizes define; only the digest of the JSON binds it; and the key
+/// is the one of that name, number for number.
 pub(crate) fn hcl_report(data: &[u8]) {
     let Ok(report) = HclReport::parse(data) else {
         return;
@@ -45,17 +45,17 @@ pub(crate) fn hcl_report(data: &[u8]) {
         return;
     };
     let Ok(key) = RsaPublicKey::from_public_key_der(runtime.ak.as_der()) else {
-        // Numbers that are no key verify nothing later.
+        // Numbers that are not a key fail every later verification.
         return;
     };
     let Ok(json) = serde_json::from_slice::<Value>(json) else {
-        // A member that nobody asks for is skipped and not decoded, so it may hold half a
-        // surrogate pair, which a value cannot.
+        // An unused member is skipped and not decoded, so it may contain half a surrogate pair, which a value
+        // cannot.
         return;
     };
     let keys = json.get("keys").and_then(Value::as_array);
     let Some(keys) = keys.filter(|keys| keys.iter().all(Value::is_object)) else {
-        // Structures that are written as lists are read, too.
+        // Structures written as lists are read, too.
         return;
     };
     let mut named = keys.iter().filter(|key| key.get("kid").is_some_and(|kid| kid == "HCLAkPub"));
@@ -77,7 +77,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     let read_json = |data: &[u8]| outcome(HclReport::parse(data).and_then(|r| r.runtime_data()));
     let runtime = azure().runtime_json(b"user data");
     let end = JSON + runtime.len();
-    // What follows is zeros.
+    // Zeros follow.
     let sound = cut(azure().hcl_report(&runtime), end);
     let with = |offset, value: usize| put(sound.clone(), offset, &le32(value));
     let of = |json: &str| {

@@ -16,8 +16,8 @@ use crate::sample::MACHINE;
 /// Largest configuration that the pin reads.
 const MAX_CONFIG: usize = 256 << 10;
 
-/// A pin configuration has one value in any form. Whatever servers a generator has, what it renders
-/// is Ignition without surprises, and a node reads out of it what was put in.
+/// A pin configuration has one value in any form. Whatever the servers of a generator are, it renders valid
+/// Ignition without surprises, and a node reads exactly what was put in.
 pub(crate) fn ignition(data: &[u8]) {
     if let Ok((config, _warnings)) = Config::parse_slice(data)
         && let Some(pin) = pin_text(config)
@@ -46,7 +46,7 @@ fn check_pin(pin: &PinConfig) {
     assert!(own.is_none_or(|own| own == pin.path.as_str()));
 }
 
-/// A generator and a merge config made of the servers of the configuration.
+/// A generator and a merge config built from the servers of the configuration.
 fn check_rendering(pin: &PinConfig) {
     let mut servers = pin.servers.iter().cloned();
     let first = servers.next().expect("at least one server");
@@ -93,7 +93,7 @@ fn check_merge(service: Endpoint, token: String) {
     assert_eq!(ca.unwrap_or_default(), source.service.cert.as_bytes());
 }
 
-/// Reads a rendered config as Ignition would: version 3.6, and nothing that it does not know.
+/// Reads a rendered config like Ignition: version 3.6, without unknown members.
 fn parse(rendered: &[u8]) -> v3_6::Config {
     match Config::parse_slice(rendered).expect("what was rendered is Ignition") {
         (Config::V3_6(config), warnings) if warnings.is_empty() => config,

@@ -1,5 +1,5 @@
-//! Images in every form that comes in one stream: disks, FAT file systems, tar streams plain and
-//! packed, OCI layouts, single programs.
+//! Images in every form that a single stream can have: disks, FAT file systems, tar streams plain and
+//! compressed, OCI layouts, single programs.
 
 mod repair;
 mod seeds;
@@ -14,16 +14,16 @@ pub(crate) use self::seeds::seeds;
 use crate::outcome;
 use crate::slow::Slow;
 
-/// Files of an image that are read.
+/// Most files of an image to read.
 const FILES: usize = 32;
-/// Bytes of a file that are read.
+/// Most bytes of a file to read.
 const SIZE: u64 = 256 << 10;
 
-/// However the stream comes, it is the same image or the same error. Its paths are in order and
-/// stay in the image, and its files have the size that is said, and the same bytes each time.
+/// However the stream is split, it is the same image or the same error. Its paths are sorted and stay within
+/// the image, and its files have the stated size, and the same bytes each time.
 ///
-/// An input is tried as it is, and with the checksums of disks and archives made right, since a
-/// fuzzer does not find those.
+/// An input is tried unchanged, and with corrected checksums of disks and archives, since a fuzzer does not
+/// find those.
 pub(crate) fn image(data: &[u8]) {
     check(data);
     let repaired = repair::repaired(data);
@@ -70,7 +70,7 @@ fn listed(image: &OpenImage, folder: &str) -> Vec<String> {
     image.files(folder).expect("an open image can be listed")
 }
 
-/// The first bytes of a file; all of them must be as many as it says.
+/// The first bytes of a file, which must be complete according to its size.
 fn content(image: &OpenImage, path: &str) -> io::Result<Vec<u8>> {
     let file = image.open(path)?;
     let size = file.size();

@@ -1,4 +1,4 @@
-//! Responses of a KBS, and the session keys that they are encrypted for.
+//! Responses of a KBS, and the session keys they are encrypted to.
 
 mod hostile;
 
@@ -15,8 +15,8 @@ use crate::sample::{rng, rsa_tpm};
 
 const SECRET: &[u8] = b"a disk key of 32 bytes, or so ..";
 
-/// What opens is authentic: any other tag, and any other key, does not open it. What a session key
-/// is good for, its check says: exactly then something can be encrypted for it.
+/// What opens is authentic: neither a different tag nor a different key opens it. A session key is usable for
+/// encryption exactly if its check succeeds.
 pub(crate) fn jwe(data: &[u8]) {
     if let Ok(jwe) = serde_json::from_slice::<Jwe>(data) {
         check_jwe(&jwe);
@@ -53,7 +53,7 @@ fn check_jwe(jwe: &Jwe) {
     }
 }
 
-/// Changes the first byte that a base64url text stands for.
+/// Changes the first byte encoded by a base64url text.
 fn flip(text: &mut String) {
     let mut bytes = URL_SAFE_NO_PAD.decode(&*text).expect("a member of an opened JWE");
     if let Some(first) = bytes.first_mut() {
@@ -97,7 +97,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
         seeds.push(json(&format!("jwe_{curve}"), &jwe));
         seeds.push(json(&format!("jwk_{curve}"), &public));
     }
-    // The modulus follows 33 bytes of head and goes before the exponent (RFC 8017, A.1.1).
+    // The modulus follows 33 bytes of headers and precedes the exponent (RFC 8017, A.1.1).
     let der = rsa_tpm().public_key().as_der().to_vec();
     let modulus = URL_SAFE_NO_PAD.encode(der.get(33..33 + 256).unwrap_or_default());
     let rsa = TeePubKey::Rsa(RsaPublicJwk::new(modulus, "AQAB"));

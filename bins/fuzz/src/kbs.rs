@@ -1,4 +1,4 @@
-//! The key broker service over its router, request after request.
+//! The key broker service behind its router, one request after another.
 
 use std::sync::{Arc, OnceLock};
 
@@ -39,24 +39,24 @@ use crate::request::{Written, requests};
 use crate::sample::{MACHINE, OTHER_MACHINE, p256_tpm, ready, rng, rsa_tpm};
 use crate::token::{admin_token, admins};
 
-/// The disk keys of both machines; they must never be seen.
+/// The disk keys of both machines; they must never become visible.
 const SECRETS: [&[u8]; 2] = [b"the disk key of the machine", b"the disk key of another one"];
-/// What an input writes for the token of an admin.
+/// Placeholder for an admin's token in inputs.
 const ADMIN: &str = "Bearer admin";
-/// More sessions than one input can open are never needed; fewer show what happens then.
+/// Fewer than an input can open, to exercise the limit.
 const MAX_SESSIONS: usize = 4;
-/// Largest body of a request, so that the limit can be met.
+/// Largest body of a request, small enough for inputs to reach the limit.
 const MAX_PAYLOAD: usize = 8192;
 
-/// Every request is answered as docs/reference/trustee.md says, and a disk key leaves only for the machine that
-/// attested, to its path, encrypted for its session key, and noted in the audit log. The first byte
-/// of an input chooses the backend.
+/// Every request is answered as documented in docs/reference/trustee.md, and a disk key is released only to
+/// the machine that attested, at its path, encrypted to its session key, and recorded in the audit log. The
+/// first byte of an input chooses the backend.
 pub(crate) fn kbs(data: &[u8]) {
     let Some((choice, rest)) = data.split_first() else {
         return;
     };
-    // An input that holds a key itself, which the fuzzer learns from the comparisons below, may
-    // have it echoed.
+    // An input that contains a key itself, which the fuzzer learns from the comparisons below, may have it
+    // echoed.
     if shows_a_secret(data) {
         return;
     }
@@ -66,7 +66,7 @@ pub(crate) fn kbs(data: &[u8]) {
     }
 }
 
-/// Whether the bytes hold a disk key, as it is or in base64.
+/// Whether the bytes contain a disk key, raw or in base64.
 fn shows_a_secret(bytes: &[u8]) -> bool {
     SECRETS.iter().any(|secret| {
         let texts = [STANDARD.encode(secret), URL_SAFE_NO_PAD.encode(secret)];
@@ -194,14 +194,14 @@ impl Reply {
     }
 }
 
-/// How often a key was released.
+/// Number of keys released.
 pub(crate) fn released(registry: &MemoryRegistry) -> usize {
     let events = registry.events();
     let released = events.iter().filter(|event| event.action == AuditAction::KeyReleased);
     released.count()
 }
 
-/// What a router answers.
+/// The response of a router.
 pub(crate) async fn answered(router: Router, request: Request<Bytes>) -> Response<Body> {
     match tower::ServiceExt::oneshot(router, request.map(Body::from)).await {
         Ok(response) => response,
@@ -209,7 +209,7 @@ pub(crate) async fn answered(router: Router, request: Request<Bytes>) -> Respons
     }
 }
 
-/// Two machines with a key each, and one image that the first of them boots.
+/// Two machines with a key each, and an image that the first one boots.
 pub(crate) async fn register(registry: &MemoryRegistry) {
     let aks: &dyn AkRegistry = registry;
     let all: &dyn MachineRegistry = registry;
@@ -250,7 +250,7 @@ pub(crate) fn attestation(tpm: &SoftTpm, nonce: &str) -> Value {
     })
 }
 
-/// A conversation that becomes a seed: what is sent depends on what was answered.
+/// A conversation that becomes a seed: requests depend on earlier answers.
 struct Talk {
     world: World,
     input: Written,
@@ -277,7 +277,7 @@ impl Talk {
         talk
     }
 
-    /// The whole handshake, then the resource. The status of the last answer.
+    /// The whole handshake, then the resource; also returns the status of the last answer.
     fn handshake(self, tpm: &SoftTpm, path: &str) -> (Self, StatusCode) {
         let auth = serde_json::to_string(&AuthRequest::new("tpm", json!({}))).expect("an object");
         let (talk, reply) = self.say(&format!("POST /kbs/v0/auth\n\n{auth}"));
@@ -346,7 +346,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     ]
 }
 
-/// A backend to which everything was pushed by an admin.
+/// A backend whose content was pushed by an admin.
 fn managed() -> Talk {
     let head = "package policy\nimport rego.v1\n";
     let attestation = format!("{head}trust_claims := {{\"executables\": 3}}\n");

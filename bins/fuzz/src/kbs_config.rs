@@ -6,7 +6,7 @@ use toml::{Table, Value};
 
 use crate::Seed;
 
-/// Tables that the patcher writes into; everything else at the top stays as it was.
+/// Tables that the patcher writes to; everything else at the top level is unchanged.
 const PATCHED: [&str; 7] = [
     "http_server",
     "admin",
@@ -17,8 +17,8 @@ const PATCHED: [&str; 7] = [
     "plugins",
 ];
 
-/// Whatever stood there before: after patching no check is off, unknown keys are as they were, and
-/// patching again changes nothing.
+/// Whatever the file contained: after patching no check is off, unknown keys are unchanged, and patching
+/// again changes nothing.
 pub(crate) fn kbs_config(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -71,7 +71,7 @@ fn check(text: &str, intent: &TrusteeIntent) {
     let resource = |plugin: &Value| plugin.get("name").and_then(Value::as_str) == Some("resource");
     assert!(plugins.is_some_and(|plugins| plugins.iter().any(resource)));
     for (key, value) in before.iter().filter(|(key, _)| !PATCHED.contains(&key.as_str())) {
-        // Not a number is not equal to itself.
+        // NaN is not equal to itself.
         let kept = after.get(key).map(ToString::to_string);
         assert_eq!(kept, Some(value.to_string()));
     }

@@ -1,4 +1,4 @@
-//! Labels of images: read, written and read again.
+//! Image labels: read, written and read again.
 
 use tec_core::digest::Sha256Digest;
 use tec_core::image::{ExpectedPcr, ExpectedPcrs, ImageEvent};
@@ -7,8 +7,8 @@ use tec_tpm::output;
 
 use crate::{Seed, outcome};
 
-/// What a label says folds to its values, and is said again by the label that is written of it, as
-/// a whole and register by register.
+/// The events of a label replay to its values, and a label written from it has the same content, as a whole
+/// and register by register.
 pub(crate) fn label(data: &[u8]) {
     let Some(expected) = text(data).and_then(|text| output::read_label(text).ok()) else {
         return;
@@ -37,12 +37,12 @@ fn without_files(expected: &ExpectedPcrs) -> ExpectedPcrs {
     expected
 }
 
-/// Text of at most 64 KiB; more says nothing new.
+/// Text of at most 64 KiB; more would show nothing new.
 pub(crate) fn text(data: &[u8]) -> Option<&str> {
     std::str::from_utf8(data).ok().filter(|text| text.len() <= 64 << 10)
 }
 
-/// What a small image measures.
+/// The measurements of a small image.
 pub(crate) fn image(shim: &str, kernel: &str) -> ExpectedPcrs {
     let register = |index: u8, events: &[(&str, &str)]| {
         let id = PcrIndex::new(index).expect("a register");

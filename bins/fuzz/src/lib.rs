@@ -1,8 +1,8 @@
 //! What must hold for every input of every parser: one plain function per target.
 //!
-//! *What it is*: properties. Nothing panics or takes for ever, and beyond that: what was parsed is
-//! rendered and parsed again to the same value, what is verified is what was signed, what is
-//! refused leaves nothing behind. Where a result can be computed in another way, it is.
+//! *What it is*: properties. Nothing panics or runs forever, and beyond that: what was parsed is rendered and
+//! parsed again to the same value, what verifies is what was signed, what is refused leaves nothing behind.
+//! Results that can be computed in a second way are.
 //!
 //! *What it is not*: a fuzzer. The same functions run twice:
 //!
@@ -12,9 +12,9 @@
 //! examples/seed.rs ───► corpus/<target>/*         every seed is made by the builders of the crates
 //!                  └──► corpus/README.md          the hostile seeds, each with its typed error
 //! ```
-//! Hostile seeds are files that a parser must refuse, each with the error that the list says.
+//! Hostile seeds are files that a parser must refuse, each with the error in the list.
 //!
-//! A target panics when its property does not hold; that is how libFuzzer is told.
+//! A target panics when its property does not hold, which is how libFuzzer detects it.
 #![expect(
     clippy::expect_used,
     clippy::panic,
@@ -75,13 +75,13 @@ mod x509;
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Target {
-    /// Name of its module, of its function and of its directory of seeds.
+    /// Name of its module, its function and its seed directory.
     pub name: &'static str,
     /// The function.
     pub run: fn(&[u8]),
-    /// Makes its seeds; the same ones every time.
+    /// Generates its seeds, always the same ones.
     pub seeds: fn() -> Vec<Seed>,
-    /// Mutations of seeds that a test tries: some thousand where one takes microseconds.
+    /// Number of mutations that a test tries: a few thousand if each takes microseconds.
     pub mutations: usize,
 }
 
@@ -94,10 +94,10 @@ pub type Read = fn(&[u8]) -> Result<(), String>;
 pub struct Seed {
     /// Name of its file.
     pub name: String,
-    /// What the target is given.
+    /// Input of the target.
     pub content: Vec<u8>,
-    /// For a hostile seed, the parser that refuses it; it gives the `Debug` form of its error, which
-    /// names variant, offset and culprit. `corpus/README.md` has the error, see [`manifest`].
+    /// For a hostile seed, the parser that refuses it; it returns the `Debug` form of its error, which names
+    /// variant, offset and culprit. `corpus/README.md` contains the error, see [`manifest`].
     pub refused_by: Option<Read>,
 }
 
@@ -114,12 +114,12 @@ impl Seed {
     }
 }
 
-/// What a parser says, as [`Seed::refused_by`] gives it.
+/// Converts a parser's result to the form of [`Seed::refused_by`].
 pub(crate) fn outcome<T, E: std::fmt::Debug>(result: Result<T, E>) -> Result<(), String> {
     result.map(drop).map_err(|error| format!("{error:?}"))
 }
 
-/// Each target is a module of its name, with a function of its name.
+/// Each target is a module with a function of the same name.
 macro_rules! targets {
     ($($name:ident, $mutations:literal;)*) => {
         &[$(Target {
@@ -131,7 +131,7 @@ macro_rules! targets {
     };
 }
 
-/// All targets, in the order of their names, and how many mutations of each are tried.
+/// All targets, sorted by name, with the number of mutations tried for each.
 pub const TARGETS: &[Target] = targets! {
     az_snp_evidence, 200;
     clevis, 3000;

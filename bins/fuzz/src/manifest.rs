@@ -1,6 +1,6 @@
-//! The list of hostile seeds with the errors that they are refused with: `corpus/README.md`.
+//! The list of hostile seeds with their expected errors: `corpus/README.md`.
 //!
-//! The list is where an error is written down; the code that makes a seed names only its parser.
+//! Errors are recorded only in the list; the code that generates a seed names just its parser.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -21,7 +21,7 @@ compares, down to offset and name. What a dependency says as the cause is left o
 |---|---|
 ";
 
-/// The committed errors by the files that they are about.
+/// The committed errors by file.
 fn listed() -> BTreeMap<&'static str, String> {
     let row = |line: &'static str| {
         let (file, error) = line.strip_prefix("| ")?.split_once(" | `")?;
@@ -30,7 +30,7 @@ fn listed() -> BTreeMap<&'static str, String> {
     COMMITTED.lines().filter_map(row).collect()
 }
 
-/// Whether `given` is the error; what follows an ellipsis does not count.
+/// Whether `given` is the error; anything after an ellipsis is ignored.
 fn fits(error: &str, given: &str) -> bool {
     match error.strip_suffix('…') {
         Some(beginning) => given.starts_with(beginning),
@@ -38,11 +38,11 @@ fn fits(error: &str, given: &str) -> bool {
     }
 }
 
-/// The list as it must be: of each hostile seed the committed error where the parser still gives
-/// it, else the error that it does give.
+/// The expected list: for each hostile seed the committed error if the parser still returns it, otherwise the
+/// error it returns now.
 ///
 /// # Panics
-/// When a parser takes a hostile seed.
+/// If a parser accepts a hostile seed.
 pub fn manifest() -> String {
     let listed = listed();
     let mut text = TITLE.to_owned();

@@ -1,12 +1,12 @@
-//! Mutations of seeds, for tests: the same ones for the same seed of the generator.
+//! Mutations of seeds for tests: the same ones for the same seed of the random generator.
 
 use rand_core::Rng;
 
-/// Values at which parsers tend to break: ends of ranges, ASCII digits, what structures begin with.
+/// Values at which parsers tend to break: limits of ranges, ASCII digits, first bytes of structures.
 const EDGES: [u8; 12] = [0, 1, 0x1e, 0x20, b'0', b'"', b'{', 0x30, 0x7f, 0x80, 0xfe, 0xff];
-/// Most changes of one mutation; more leave nothing of the seed.
+/// Most changes in one mutation; more would leave nothing of the seed.
 const MOST_CHANGES: usize = 6;
-/// Most bytes that one change inserts or doubles.
+/// Most bytes that one change inserts or duplicates.
 const MOST_BYTES: usize = 64;
 
 /// One of `seeds`, changed in up to six places.
@@ -18,7 +18,7 @@ pub fn mutate(rng: &mut impl Rng, seeds: &[Vec<u8>]) -> Vec<u8> {
     data
 }
 
-/// A number below `bound`, or 0 for 0.
+/// A number below `bound`, or 0 if `bound` is 0.
 fn below(rng: &mut impl Rng, bound: usize) -> usize {
     usize::try_from(rng.next_u64() >> 1).unwrap_or_default().checked_rem(bound).unwrap_or_default()
 }
@@ -27,7 +27,7 @@ fn choose<'a, T>(rng: &mut impl Rng, list: &'a [T]) -> Option<&'a T> {
     list.get(below(rng, list.len()))
 }
 
-/// Begin and end of a piece of `length` bytes, at most [`MOST_BYTES`] long.
+/// Start and end of a piece of `length` bytes, at most [`MOST_BYTES`] long.
 fn piece(rng: &mut impl Rng, length: usize) -> std::ops::Range<usize> {
     let begin = below(rng, length + 1);
     let size = below(rng, MOST_BYTES.min(length - begin) + 1);
@@ -73,7 +73,7 @@ fn with_byte(data: &mut [u8], place: usize, change: impl FnOnce(u8) -> u8) {
     }
 }
 
-/// Writes a number near an end of its range, in either byte order, over two or four bytes.
+/// Writes a number near a limit of its range, in either byte order, over two or four bytes.
 fn number(rng: &mut impl Rng, data: &mut [u8], place: usize) {
     let edge = [0, 1, 0x7fff_ffff, 0x8000_0000, 0xffff_fffe, 0xffff_ffff_u32];
     let value = choose(rng, &edge).copied().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! PE files: the streaming digest against one over the whole file in memory.
+//! PE files: the streaming digest compared with one computed over the whole file in memory.
 
 mod hostile;
 
@@ -20,8 +20,8 @@ const MAX_KEPT: usize = 64 << 10;
 /// Most entries of a certificate table that are read.
 const MAX_SIGNATURES: usize = 16;
 
-/// However a file is cut into reads, its digest is that of the specification's own procedure, and
-/// neither checksum nor signatures change it.
+/// However a file is split into reads, its digest is that of the specification's own procedure, and neither
+/// the checksum nor signatures change it.
 pub(crate) fn pe(data: &[u8]) {
     let read = PeFile::read(data, &KEEP);
     let slowly = PeFile::read(Slow::new(data, 251), &KEEP);
@@ -42,7 +42,7 @@ pub(crate) fn pe(data: &[u8]) {
     check_chain(data, &file);
 }
 
-/// Offsets that the procedure needs. The file was accepted, so all of them lie in it.
+/// Offsets needed by the procedure. The file was accepted, so all of them are within it.
 struct Layout {
     optional: usize,
     certificate_entry: usize,
@@ -149,7 +149,7 @@ fn check_signatures(file: &PeFile) {
     }
 }
 
-/// The file in the place of GRUB: if values come out, its digest is among what they are made of.
+/// Uses the file in place of GRUB: if a prediction succeeds, the file's digest is part of it.
 fn check_chain(data: &[u8], file: &PeFile) {
     if file.section(".sbat").is_none() {
         return;
@@ -178,7 +178,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     [seeds, hostile::seeds()].concat()
 }
 
-/// Moves the second section 512 bytes further, so that there is a gap before it.
+/// Moves the second section to an offset 512 bytes higher, which leaves a gap before it.
 fn with_gap() -> Vec<u8> {
     let mut file = PeBuilder::new().section(".text", "code").section(".data", "data").build();
     let optional = u32_at(&file, 0x3c) + 24;

@@ -1,4 +1,4 @@
-//! Embedded signatures: two readers agree, and nobody vouches for what nobody signed.
+//! Embedded signatures: two readers agree, and no one vouches for what was not signed.
 
 use tec_core::digest::Sha256Digest;
 use tec_tpm::compute::testing::{der, parsers};
@@ -8,13 +8,13 @@ use crate::bytes::{cut, put};
 use crate::signer::{INDIRECT, content_info, firmware, vendor};
 use crate::{Seed, outcome};
 
-/// The digest of the image that is asked about.
+/// The digest of the image to check.
 const IMAGE: [u8; 32] = [0x1a; 32];
-/// The digest of another image that is signed.
+/// The digest of another image, which is signed.
 const OTHER_IMAGE: [u8; 32] = [0x1b; 32];
 
-/// What the verifying reader says is signed, the comparing reader says too. A CA vouches for the
-/// digests that were signed under it and for no other one, whatever else a signature says.
+/// What the verifying reader reports as signed, the comparing reader reports, too. A CA vouches exactly for
+/// the digests that were signed under it, whatever else a signature contains.
 pub(crate) fn pkcs7(data: &[u8]) {
     let compared = parsers::signed_digest(data);
     let Ok(signature) = parsers::signature(data) else {

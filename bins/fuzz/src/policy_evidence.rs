@@ -14,13 +14,13 @@ use crate::Seed;
 use crate::policy_text::intent;
 use crate::sample::{MACHINE, OTHER_MACHINE, p256_tpm, rsa_tpm};
 
-/// Rounds of an evaluation that asks for reference values.
+/// Rounds of an evaluation that requests reference values.
 const ROUNDS: usize = 8;
-/// The approved values of the two registers that are pinned.
+/// The approved values of the two pinned registers.
 const APPROVED: [&str; 2] = ["aa", "bb"];
 
-/// Rego decides as a few lines of Rust do: affirming exactly for a known key with approved
-/// registers, and a key of a disk exactly for the machine that attested.
+/// Rego decides like a few lines of Rust: affirming exactly for a known key with approved registers, and a
+/// disk key exactly for the machine that attested.
 pub(crate) fn policy_evidence(data: &[u8]) {
     let Ok(input) = serde_json::from_slice::<Value>(data) else {
         return;
@@ -89,7 +89,7 @@ fn check_attestation(input: &Value) {
 fn check_resource(input: &Value) {
     let part = |name: &str| input.get(name).cloned().unwrap_or_default();
     let (claims, path) = (part("claims"), part("path"));
-    // A KBS always hands over a list of texts.
+    // A KBS always passes a list of strings.
     let texts = |list: &Vec<Value>| list.iter().all(Value::is_string);
     if !path.as_array().is_some_and(texts) {
         return;

@@ -1,4 +1,4 @@
-//! Texts of policies.
+//! Policy texts.
 
 use serde_json::json;
 use tec_core::attest::{PinnedPcrs, Tee};
@@ -9,12 +9,11 @@ use crate::Seed;
 
 /// Longer texts only take longer.
 const MAX_TEXT: usize = 16 << 10;
-/// Brackets within one another that no policy may have: the parser takes twice as long for each.
+/// Nesting of brackets that no policy may have: the parser's time doubles with each level.
 const TOO_DEEP: usize = 16;
 
-/// A text is a policy of both sorts or of none, and saying so depends neither on white space at its
-/// end nor on patience: what is nested deeply is refused. What a stranger's policy says is not
-/// evaluated: admins set policies.
+/// A text is a policy of both kinds or of neither, regardless of white space at its end, and the check is
+/// fast: deep nesting is refused. Policies of strangers are not evaluated, since admins set the policies.
 pub(crate) fn policy_text(data: &[u8]) {
     let Some(text) = std::str::from_utf8(data).ok().filter(|text| text.len() <= MAX_TEXT) else {
         return;
@@ -27,7 +26,7 @@ pub(crate) fn policy_text(data: &[u8]) {
     assert_eq!(ResourcePolicy::parse(&longer).is_ok(), resource.is_ok());
 }
 
-/// Most brackets within one another, counting those in texts and comments, too.
+/// Deepest nesting of brackets, including those in strings and comments.
 fn nesting(text: &str) -> usize {
     let depths = text.bytes().scan(0_usize, |depth, byte| {
         *depth = match byte {
@@ -40,7 +39,7 @@ fn nesting(text: &str) -> usize {
     depths.max().unwrap_or_default()
 }
 
-/// What the rendered policies here enforce.
+/// What the rendered policies enforce here.
 pub(crate) fn intent() -> PolicyIntent {
     let pinned = [PcrIndex::BOOT_MANAGER, PcrIndex::MOK].into_iter().collect();
     let pinned = PinnedPcrs::new(pinned).expect("two registers");

@@ -1,4 +1,4 @@
-//! The whole predictor over a tiny boot that the input changes in places.
+//! The whole predictor over a tiny boot, changed in places by the input.
 
 mod boot;
 mod edit;
@@ -21,12 +21,12 @@ use self::edit::edits;
 use crate::slow::Slow;
 use crate::{Seed, outcome};
 
-/// However the files come, the prediction is the same, in two banks as in one; asking for fewer
-/// registers changes none of them; what is said to be started is a file with that digest; an error
-/// names a file; and with Secure Boot on nothing starts that nobody signed.
+/// However the files are read, the prediction is the same, in two banks as in one; requesting fewer registers
+/// changes none of them; every file reported as started exists with that digest; an error names a file; and
+/// with Secure Boot on, nothing unsigned starts.
 ///
-/// The first byte of an input chooses the boot, and with its highest bit which of the second and the
-/// third is looked at; the rest are changes of its files and variables.
+/// The first byte of an input chooses the boot and, with its highest bit, which of the second and third
+/// property is checked; the rest are changes of its files and variables.
 pub(crate) fn predict(data: &[u8]) {
     let Some(boot) = changed(data) else {
         return;
@@ -63,7 +63,7 @@ fn changed(data: &[u8]) -> Option<Boot> {
     Some(boot)
 }
 
-/// An image whose files come in small pieces.
+/// An image whose files are read in small pieces.
 #[derive(Debug)]
 struct SlowImage<'i>(&'i MemoryImage);
 
@@ -99,7 +99,7 @@ fn check_slowly(
                 );
             }
         }
-        // Digests of SHA-1 in a database are compared where that bank is computed.
+        // SHA-1 digests in a database are compared if that bank is computed.
         (Err(PredictError::Authority { source: AuthorityError::Sha1Entries { .. }, .. }), _) => {}
         (Err(one), Err(two)) => assert_eq!(format!("{one:?}"), format!("{two:?}")),
         (one, two) => panic!("{one:?} but {two:?}"),
@@ -127,7 +127,7 @@ fn check_fewer(full: &Prediction, image: &MemoryImage, machine: &PlatformState) 
     }
 }
 
-/// What firmware, shim or GRUB start is a file of the image.
+/// What firmware, shim or GRUB start is a file in the image.
 fn check_files(prediction: &Prediction, image: &MemoryImage) {
     for started in prediction.of_register(PcrIndex::BOOT_MANAGER) {
         let Some(path) = &started.file else { continue };

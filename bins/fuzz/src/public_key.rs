@@ -1,4 +1,4 @@
-//! Public keys: one key, one form.
+//! Public keys: one key has one form.
 
 use rsa::pkcs8::{DecodePublicKey as _, EncodePublicKey as _};
 use sha2::{Digest as _, Sha256};
@@ -7,7 +7,7 @@ use tec_core::ak::{Fingerprint, KeyKind, PublicKey};
 use crate::Seed;
 use crate::sample::{p256_tpm, rsa_tpm};
 
-/// Largest DER form that is taken.
+/// Largest accepted DER form.
 const MAX_DER: usize = 1024;
 /// A P-256 key whose BIT STRING has no content, not even the number of unused bits.
 const EMPTY_BIT_STRING: &[u8] = b"0\x17\
@@ -52,14 +52,14 @@ fn check(key: &PublicKey) {
     match key.kind() {
         KeyKind::Rsa { bits } => {
             assert!((2048..=4096).contains(&bits));
-            // An even modulus is none, but does no harm: nothing verifies with it.
+            // An even modulus is invalid, but harmless: nothing verifies with it.
             if let Ok(rsa) = rsa::RsaPublicKey::from_public_key_der(der) {
                 let again = rsa.to_public_key_der().expect("an RSA key has a DER form");
                 assert_eq!(again.as_bytes(), der);
             }
         }
         KeyKind::EcP256 => {
-            // Whether the point is on the curve is looked at when something is verified.
+            // Whether the point is on the curve is only checked when something is verified.
             if let Ok(ecc) = p256::PublicKey::from_public_key_der(der) {
                 let again = ecc.to_public_key_der().expect("an ECC key has a DER form");
                 assert_eq!(again.as_bytes(), der);

@@ -1,4 +1,4 @@
-//! Quotes: whatever is signed, only a right quote over the given values passes.
+//! Quotes: whatever is signed, only a correct quote over the given values passes.
 
 use std::sync::OnceLock;
 
@@ -12,16 +12,16 @@ use crate::Seed;
 use crate::sample::{p256_tpm, rsa_tpm};
 
 const NONCE: [u8; 32] = [0x5a; 32];
-/// What the first byte of an input says: the rest is a message, which is then signed …
+/// Meaning of the first byte of an input: the rest is a message, which is then signed …
 const MESSAGE: u8 = b'm';
-/// … or a signature over a right message, to be verified by the ECC key …
+/// … or a signature over a correct message, to be verified with the ECC key …
 const ECC_SIGNATURE: u8 = b'e';
-/// … or by the RSA key.
+/// … or with the RSA key.
 const RSA_SIGNATURE: u8 = b'r';
 
-/// A message that verifies has one encoding, namely that of its fields, and quotes exactly the
-/// values and the nonce. A signature that verifies is the TPM's own: the same bytes with RSA, the
-/// same number or its mirror image with ECDSA.
+/// A message that verifies has one encoding, namely that of its fields, and quotes exactly the values and the
+/// nonce. A signature that verifies is the TPM's own: the same bytes with RSA, the same number or its mirror
+/// image with ECDSA.
 pub(crate) fn quote(data: &[u8]) {
     let Some((mode, rest)) = data.split_first() else {
         return;
@@ -51,7 +51,7 @@ fn check_message(message: &[u8]) {
     let verified = match quote.verify(&tpm.public_key(), &NONCE) {
         Ok(verified) => verified,
         Err(error) => {
-            // What the TPM signed, the TPM signed: the message alone is at fault.
+            // The TPM signed the message, so only the message can be wrong.
             assert!(!matches!(
                 error,
                 QuoteError::Signature | QuoteError::SignatureFormat(_) | QuoteError::Key
@@ -72,7 +72,7 @@ fn check_message(message: &[u8]) {
     assert_eq!(other_key.err(), Some(QuoteError::Signature));
 }
 
-/// What the verifier let through, written again.
+/// Encodes again what the verifier accepted.
 fn encode(verified: &VerifiedQuote, values: &[Sha256Digest]) -> Vec<u8> {
     let clock = verified.clock();
     AttestFields {
@@ -93,7 +93,7 @@ fn check_ecc_signature(signature: &[u8]) {
     let quote =
         UntrustedQuote::new(&message, signature, &values(tpm)).verify(&tpm.public_key(), &NONCE);
     if quote.is_ok() {
-        // r is the same whichever sign s has; it follows scheme, hash and size.
+        // r is the same for either sign of s; it follows scheme, hash and size.
         let own = tpm.sign(&message);
         let r = |signature: &[u8]| significant(&sized(signature, 4)).to_vec();
         assert_eq!(r(signature), r(&own));
@@ -125,7 +125,7 @@ fn significant(number: &[u8]) -> &[u8] {
     number.get(zeros..).unwrap_or_default()
 }
 
-/// Size of the signature in two bytes, the signature, the message: nobody signed it.
+/// Size of the signature in two bytes, the signature, the message: an arbitrary, unsigned input.
 fn check_anything(data: &[u8]) {
     let Some((size, rest)) = data.split_first_chunk() else {
         return;

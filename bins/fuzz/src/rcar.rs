@@ -1,4 +1,4 @@
-//! The bodies of the handshake, one at a time. The first line of an input says which: `auth` and
+//! The bodies of the handshake, one at a time. The first line of an input selects the kind: `auth` and
 //! `attest` go to a broker, the others come from one.
 
 mod hostile;
@@ -19,12 +19,12 @@ use crate::Seed;
 use crate::kbs::{Reply, World, attestation};
 use crate::sample::{MACHINE, p256_tpm, rsa_tpm};
 
-/// Longest name of an error sort that is not known.
+/// Longest name of an unknown error type.
 const MAX_NAME: usize = 64;
 
-/// A body that parses means the same when it is written anew. A broker opens sessions only for
-/// what it speaks, gives a token only for the nonce and the key of the session, takes a nonce once,
-/// and releases a key only to the machine in the token.
+/// A body that parses has the same meaning when it is written again. A broker opens sessions only for what it
+/// supports, issues a token only for the nonce and the key of the session, accepts a nonce once, and releases
+/// a key only to the machine in the token.
 pub(crate) fn rcar(data: &[u8]) {
     let Some((which, body)) = parts(data) else {
         return;
@@ -44,7 +44,7 @@ fn parts(data: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((data.get(..end)?, data.get(end + 1..)?))
 }
 
-/// What a body says, if it says anything.
+/// The value of a body, if it parses.
 fn rewritten<T>(body: &[u8]) -> Option<T>
 where
     T: DeserializeOwned + Serialize + PartialEq + std::fmt::Debug,
@@ -62,7 +62,7 @@ fn post(world: &World, verb: &str, cookie: &str, body: &[u8]) -> Reply {
     world.send(request.expect("a request"))
 }
 
-/// A broker over registries.
+/// A broker with registries.
 fn broker() -> World {
     World::new(b'0')
 }
@@ -79,7 +79,7 @@ fn check_auth(body: &[u8]) {
     }
 }
 
-/// A session of a broker, the same each time: its cookie and its nonce.
+/// A session of a broker, always the same: its cookie and its nonce.
 fn session(world: &World) -> (String, String) {
     let auth = AuthRequest::new("tpm", json!({}));
     let auth = serde_json::to_vec(&auth).expect("a body is JSON");
@@ -149,7 +149,7 @@ fn seed(name: &str, which: &str, body: impl AsRef<[u8]>) -> Seed {
     Seed::new(name, [which.as_bytes(), b"\n", body.as_ref()].concat())
 }
 
-/// A body that a machine of [`broker`] sends.
+/// A body from a machine of [`broker`].
 fn good() -> Value {
     attestation(p256_tpm(), &session(&broker()).1)
 }

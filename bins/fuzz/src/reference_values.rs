@@ -12,8 +12,8 @@ use tec_tpm::output::{OutputError, ReferenceValues};
 use crate::label::{image, text};
 use crate::{Seed, outcome};
 
-/// Whichever form the values were read from, both forms say them again; and they are read from the
-/// names that policies ask for, and from no other.
+/// Whichever form the values were read from, both forms reproduce them; and they are read from exactly the
+/// names that policies use.
 pub(crate) fn reference_values(data: &[u8]) {
     let Some(text) = text(data) else { return };
     if let Ok(values) = ReferenceValues::read_config_map(text) {

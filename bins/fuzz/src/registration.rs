@@ -1,4 +1,4 @@
-//! The registration endpoints over registries in memory, request after request.
+//! The registration endpoints with registries in memory, one request after another.
 
 use std::sync::Arc;
 
@@ -35,14 +35,14 @@ use crate::request::{Written, requests};
 use crate::sample::{MACHINE, OTHER_MACHINE, p256_tpm, ready, rsa_tpm};
 
 const TOKEN: &str = "registration-token";
-/// Machines that may wait: the two that are there, and one more.
+/// Machines that may wait: the two existing ones, and one more.
 const LIMIT: u64 = 3;
-/// Machines of one world that are looked at; there are at most five.
+/// Machines of one world to list; there are at most five.
 const MANY: usize = 100;
 
-/// Every request is answered with a status of the documents and JSON of the endpoint's form. What
-/// is refused leaves nothing behind, what is bound is bound once, and only the bound have disk
-/// keys. The first byte of an input chooses matcher and token.
+/// Every request is answered with a documented status and JSON in the endpoint's form. What is refused leaves
+/// nothing behind, what is bound is bound once, and only bound machines have disk keys. The first byte of an
+/// input chooses matcher and token.
 pub(crate) fn registration(data: &[u8]) {
     let Some((choice, rest)) = data.split_first() else {
         return;
@@ -54,7 +54,7 @@ pub(crate) fn registration(data: &[u8]) {
     }
 }
 
-/// Everything that is stored.
+/// Everything in the store.
 #[derive(Debug, PartialEq)]
 struct Stored {
     machines: Vec<Machine>,
@@ -217,7 +217,7 @@ impl Reply {
         Self { status: parts.status, body }
     }
 
-    /// The body says the code's public sentence, and its status is the code's.
+    /// The body contains the code's public sentence, and the status is the code's.
     fn check_refusal(&self, member: &str) {
         let json: Value = serde_json::from_slice(&self.body).unwrap_or_default();
         let text = |member: &str| json.get(member).and_then(Value::as_str).unwrap_or_default();
@@ -263,7 +263,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     ]
 }
 
-/// A registration with a challenge, and the TPM's right answer to it.
+/// A registration with a challenge, and the TPM's correct answer.
 fn proof(tpm: &SoftTpm) -> Vec<u8> {
     let submission = json!({
         "public_key": tpm.public_key().to_pem(), "uuid": MACHINE,

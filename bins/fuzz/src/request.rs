@@ -1,4 +1,4 @@
-//! HTTP requests out of bytes: readable, so that seeds can be read and mutations stay requests.
+//! HTTP requests from bytes: readable, so that seeds can be read and mutations remain requests.
 //!
 //! ```text
 //! PUT /register-ak␊
@@ -12,10 +12,10 @@ use http::{HeaderName, HeaderValue, Method, Request, Uri};
 
 /// Separates requests: the record separator of ASCII.
 const SEPARATOR: u8 = 0x1e;
-/// Most requests of one input, so that an input takes milliseconds.
+/// Most requests per input, so that an input takes milliseconds.
 const MOST: usize = 6;
 
-/// The requests of an input. What `http` itself refuses never reaches a service, so it is left out.
+/// The requests in an input. What `http` itself refuses never reaches a service, so it is skipped.
 pub(crate) fn requests(data: &[u8]) -> impl Iterator<Item = Request<Bytes>> {
     data.split(|byte| *byte == SEPARATOR).take(MOST).filter_map(request)
 }
@@ -41,11 +41,11 @@ fn request(data: &[u8]) -> Option<Request<Bytes>> {
     Some(request)
 }
 
-/// The other direction, for seeds.
+/// The reverse direction, for seeds.
 pub(crate) struct Written(Vec<u8>);
 
 impl Written {
-    /// An input that begins with these bytes.
+    /// An input that starts with this prefix.
     pub(crate) fn new(prefix: &str) -> Self {
         Self(prefix.as_bytes().to_vec())
     }
@@ -55,7 +55,7 @@ impl Written {
         self.with(&format!("{line}\ncontent-type: application/json\n\n{body}"))
     }
 
-    /// Adds a request as it is.
+    /// Adds a request unchanged.
     pub(crate) fn with(mut self, request: &str) -> Self {
         if self.0.len() > 1 {
             self.0.push(SEPARATOR);

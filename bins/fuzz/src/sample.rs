@@ -1,4 +1,4 @@
-//! Keys, machines and other fixed things that targets and their seeds share.
+//! Keys, machines and other constants shared by targets and their seeds.
 
 use std::pin::pin;
 use std::sync::OnceLock;
@@ -16,7 +16,7 @@ pub(crate) const MACHINE: &str = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
 /// Another machine.
 pub(crate) const OTHER_MACHINE: &str = "00000000-7425-40de-944b-e07fc1f90ae7";
 
-/// Polls of [`ready`]: every future here is made of steps that wait for nothing.
+/// Most polls of [`ready`]: every future here consists of steps that never wait.
 const POLLS: usize = 64;
 
 /// A generator; the same number gives the same stream.
@@ -48,13 +48,13 @@ pub(crate) fn snp_chip() -> &'static SoftSnp {
     CHIP.get_or_init(|| SoftSnp::vcek(Product::Milan, 1))
 }
 
-/// A confidential virtual machine of Azure, on that chip.
+/// An Azure confidential virtual machine on that chip.
 pub(crate) fn azure() -> &'static SoftAzure {
     static MACHINE: OnceLock<SoftAzure> = OnceLock::new();
     MACHINE.get_or_init(|| SoftAzure::new(1))
 }
 
-/// The result of a future over doubles, which wait for nobody.
+/// The result of a future over doubles, which never wait.
 pub(crate) fn ready<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let mut context = Context::from_waker(Waker::noop());

@@ -4,11 +4,11 @@ use tec_tpm::compute::{GrubError, GrubProfile, Sbat, SbatEntry};
 
 use crate::{Seed, outcome};
 
-/// Most lines, as the error says.
+/// Most lines, as in the error.
 const MAX_LINES: usize = 256;
 
-/// Written again, a section says the same; what follows a NUL says nothing; and a version of GRUB is
-/// known exactly if all entries agree on one that is.
+/// Written again, a section has the same content; what follows a NUL has no effect; and a GRUB version is
+/// known exactly if all entries agree on a known one.
 pub(crate) fn sbat(data: &[u8]) {
     let profile = GrubProfile::from_sbat(Some(data));
     let text = data.split(|byte| *byte == 0).next().unwrap_or_default();

@@ -1,10 +1,10 @@
-//! URIs of key services and stores, and the places that a list of them names.
+//! URIs of key services and stores, and the places named in a list of them.
 
 use tec_core::node::uri::{KmsUri, ListedPlaces, ServicePlace, StorageUri};
 
 use crate::{Seed, outcome};
 
-/// What is written parses again and is the same; a URI leads to its place and to no other.
+/// What is written parses again to the same value; a URI refers to its place and no other.
 pub(crate) fn service_uri(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;

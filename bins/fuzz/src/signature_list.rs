@@ -1,4 +1,4 @@
-//! Signature lists: read in another way, and written again.
+//! Signature lists: compared with a second reader, and written again.
 
 use tec_tpm::compute::Guid;
 use tec_tpm::compute::testing::parsers;
@@ -10,14 +10,14 @@ use crate::{Seed, outcome};
 const HEADER: usize = 28;
 /// Owner of an entry.
 const OWNER: usize = 16;
-/// Most entries, as the error says.
+/// Most entries, as in the error.
 const MAX_ENTRIES: usize = 1 << 16;
 /// `EFI_CERT_SHA256_GUID` and `EFI_CERT_X509_GUID`.
 pub(crate) const SHA256: &str = "c1c41626-504c-4092-aca9-41f936934328";
 pub(crate) const X509: &str = "a5c059a1-94e4-4aa7-87b5-ab155c2bf072";
 
-/// The entries are those that a plainer reader finds, where it finds them; written one by one, they
-/// are read again; and what stands behind a variable's lists are more lists.
+/// The entries are those found by a simpler reader, at the same places; written one by one, they are read
+/// again; and what follows a variable's lists are more lists.
 pub(crate) fn signature_list(data: &[u8]) {
     let Ok(entries) = parsers::signature_lists(data) else {
         assert_eq!(plainly(data), None);
@@ -44,7 +44,7 @@ pub(crate) fn signature_list(data: &[u8]) {
     }
 }
 
-/// Type, place in the list, bytes.
+/// Type, offset in the list, bytes.
 type Found<'d> = (Guid, usize, &'d [u8]);
 
 fn plainly(mut rest: &[u8]) -> Option<Vec<Found<'_>>> {
@@ -64,7 +64,7 @@ fn plainly(mut rest: &[u8]) -> Option<Vec<Found<'_>>> {
     (found.len() <= MAX_ENTRIES).then_some(found)
 }
 
-/// A list of entries of one size.
+/// A list of equally sized entries.
 fn list(kind: Guid, header: usize, entries: &[&[u8]]) -> Vec<u8> {
     let entry = entries.first().map_or(OWNER + 1, |entry| entry.len());
     let mut list = kind.as_bytes().to_vec();
@@ -101,7 +101,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     [seeds, hostile()].concat()
 }
 
-/// One list of 76 bytes, with one entry of 48 bytes, whose sizes lie.
+/// One list of 76 bytes, with one entry of 48 bytes, whose sizes are wrong.
 fn hostile() -> Vec<Seed> {
     let good = || one(SHA256, &[0x11; 32]);
     let with = |at: usize, size: u32| put(good(), at, &size.to_le_bytes());

@@ -1,4 +1,4 @@
-//! Keys that sign boot files: a CA for firmware, one for shim's vendor, and a signer under each.
+//! Keys that sign boot files: a CA for firmware, one for shim's vendor, and a signer for each.
 
 use std::sync::OnceLock;
 
@@ -14,7 +14,7 @@ use crate::ek_certificate::{authority, ca, certify};
 /// SPC_INDIRECT_DATA in DER (Authenticode PE, "SpcIndirectDataContent").
 pub(crate) const INDIRECT: &[u8] = b"\x06\x0a\x2b\x06\x01\x04\x01\x82\x37\x02\x01\x04";
 
-/// A CA, and who signs under it.
+/// A CA, and a signer under it.
 pub(crate) struct Signer {
     /// Certificate of the CA.
     pub(crate) ca: Vec<u8>,
@@ -22,13 +22,13 @@ pub(crate) struct Signer {
     key: SigningKey,
 }
 
-/// Whom `db` lists.
+/// The signer in `db`.
 pub(crate) fn firmware() -> &'static Signer {
     static SIGNER: OnceLock<Signer> = OnceLock::new();
     SIGNER.get_or_init(|| Signer::new("CN=Firmware", "CN=Firmware signer", 41))
 }
 
-/// Whom shim brings along.
+/// The signer built into shim.
 pub(crate) fn vendor() -> &'static Signer {
     static SIGNER: OnceLock<Signer> = OnceLock::new();
     SIGNER.get_or_init(|| Signer::new("CN=Vendor", "CN=Vendor signer", 43))
@@ -44,12 +44,12 @@ impl Signer {
         }
     }
 
-    /// An Authenticode signature of an image with this digest; the same one every time.
+    /// An Authenticode signature of an image with this digest, always the same.
     pub(crate) fn sign(&self, image: &[u8; 32]) -> Vec<u8> {
         self.sign_with(&[&self.certificate], image)
     }
 
-    /// The same with other certificates; the first is the signer's.
+    /// Same, with other certificates; the first is the signer's.
     pub(crate) fn sign_with(&self, certificates: &[&[u8]], image: &[u8; 32]) -> Vec<u8> {
         // Object identifiers in DER: messageDigest, ecdsa-with-SHA256.
         const MESSAGE_DIGEST: &[u8] = b"\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x09\x04";
@@ -81,7 +81,7 @@ impl Signer {
         ])
     }
 
-    /// A PE file without certificate table, with one signature; as it is if it cannot be hashed.
+    /// A PE file without a certificate table, with one signature added; unchanged if it cannot be hashed.
     pub(crate) fn signed(&self, mut file: Vec<u8>) -> Vec<u8> {
         file.resize(file.len().next_multiple_of(8), 0);
         let Ok(read) = PeFile::read(file.as_slice(), &[]) else {
@@ -111,7 +111,7 @@ pub(crate) fn content_info(fields: &[&[u8]]) -> Vec<u8> {
     der(0x30, &[SIGNED_DATA, &der(0xa0, &[&der(0x30, fields)])])
 }
 
-/// Where the directory entry of the certificate table lies in a file that was hashed.
+/// Location of the certificate table's directory entry in a hashable file.
 pub(crate) fn certificate_entry(file: &[u8]) -> Option<usize> {
     let optional = u32_at(file, 0x3c)? + 24;
     let is_plus = u16_at(file, optional)? == 0x20b;

@@ -1,9 +1,9 @@
-//! A reader that gives little at a time: what is read in pieces must come out the same.
+//! A reader that returns little at a time: reading in pieces must give the same result.
 
 use std::io;
 use std::io::Read;
 
-/// Gives at most so many bytes at a time, and is interrupted now and then.
+/// Returns at most this many bytes at a time, and is interrupted now and then.
 pub(crate) struct Slow<R> {
     inner: R,
     most: usize,

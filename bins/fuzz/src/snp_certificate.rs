@@ -10,8 +10,8 @@ use crate::ek_certificate::signed;
 use crate::sample::snp_chip;
 use crate::{Seed, outcome};
 
-/// DER has one form, so a certificate that parses is whole; and a chain to the root exists only for
-/// what its CAs signed, to the byte.
+/// DER has one form, so a certificate that parses is complete; and a chain to the root exists only for
+/// exactly the bytes that its CAs signed.
 pub(crate) fn snp_certificate(data: &[u8]) {
     let report = snp_chip().report(&[0x5a; 64]);
     let untrusted = UntrustedReport::new(&report, data);
@@ -52,7 +52,7 @@ fn set(fields: &mut CertificateFields, tail: &str, content: &[u8]) {
     }
 }
 
-/// All that the CAs of the made-up AMD ever signed here.
+/// All that the CAs of the fabricated AMD ever signed here.
 fn certified() -> &'static [Vec<u8>; 7] {
     static CERTIFIED: OnceLock<[Vec<u8>; 7]> = OnceLock::new();
     CERTIFIED.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! Reports of SNP: whatever a chip signs, only a sound one passes.
+//! SNP reports: whatever a chip signs, only a sound report passes.
 
 use tec_tpm::snp::{
     Finding, GuestPolicy, Policy, Product, REPORT_SIZE, Report, ReportError, UntrustedReport,
@@ -10,13 +10,13 @@ use crate::bytes::{cut, put};
 use crate::sample::snp_chip;
 use crate::{Seed, outcome};
 
-/// Bytes of a report that are signed.
+/// Signed bytes of a report.
 const SIGNED: usize = 0x2a0;
 const REPORT_DATA: [u8; 64] = [0x5a; 64];
 
-/// An input is tried twice. As it is, it verifies only if it is what the chip signed. Its signed
-/// part, signed by a chip that signs everything, has no finding about the signature, and verifies
-/// only if the fields that count are as they must be, read here a second time.
+/// An input is tried twice. Unchanged, it verifies only if it is what the chip signed. Its signed part,
+/// signed by a chip that signs everything, has no finding about the signature, and verifies only if the
+/// relevant fields, read here a second time, are as required.
 pub(crate) fn snp_report(data: &[u8]) {
     let read = Report::parse(data);
     assert_eq!(matches!(read, Err(ReportError::Length { .. })), data.len() != REPORT_SIZE);
@@ -64,7 +64,8 @@ fn check(body: &[u8; SIGNED], verified: &VerifiedReport) {
     assert_eq!(report.policy, policy);
     assert!(!policy.contains(GuestPolicy::DEBUG));
     assert!(!policy.contains(GuestPolicy::MIGRATE_MA));
-    // Milan: each byte of the reported, committed and current version is at most the next one's.
+    // Milan: each byte of the reported, committed and current version is at most the corresponding byte of
+    // the next.
     let [reported, committed, current]: [[u8; 8]; 3] =
         [at(body, 0x180), at(body, 0x1e0), at(body, 0x38)];
     assert_eq!(reported, [4, 1, 0, 0, 0, 0, 24, 219]);

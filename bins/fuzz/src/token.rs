@@ -1,4 +1,4 @@
-//! Tokens: of attestation, and of admins.
+//! Tokens of attestation and of admins.
 
 use std::sync::OnceLock;
 
@@ -17,8 +17,8 @@ use crate::sample::rng;
 /// Time of all checks.
 const NOW: i64 = 1000;
 
-/// Only what was signed is accepted: the claims of an accepted token are those of a known one, and
-/// it is accepted no more after its time.
+/// Only what was signed is accepted: the claims of an accepted token are those of a known one, and it is no
+/// longer accepted after it expires.
 pub(crate) fn token(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -34,11 +34,11 @@ pub(crate) fn token(data: &[u8]) {
         assert_eq!(signed_part(text), signed_part(admin_token()));
         assert!(!authority.admins.accepts(text, at(NOW + 1_000_000)));
     }
-    // A token of somebody else is none, whatever it says.
+    // A token of a different issuer is invalid, whatever it contains.
     assert!(stranger().verify(text, at(NOW)).is_err());
 }
 
-/// Header and payload, without the signature, of which ECDSA allows two.
+/// Header and payload, without the signature, since ECDSA allows two.
 fn signed_part(token: &str) -> Option<String> {
     let (signed, _) = token.rsplit_once('.')?;
     Some(signed.to_owned())
@@ -52,7 +52,7 @@ fn admin() -> Value {
     json!({"exp": 2000, "role": "admin"})
 }
 
-/// One key that signs tokens of both sorts.
+/// One key that signs both kinds of tokens.
 struct Authority {
     signer: TokenSigner,
     tokens: TokenVerifier,
@@ -80,18 +80,18 @@ fn authority() -> &'static Authority {
     })
 }
 
-/// Accepts the tokens of a key that signs none.
+/// Accepts the tokens of a key that has signed none.
 fn stranger() -> &'static TokenVerifier {
     static STRANGER: OnceLock<TokenVerifier> = OnceLock::new();
     STRANGER.get_or_init(|| TokenVerifier::new(&TokenSigner::random(&mut rng(42))))
 }
 
-/// Whom [`admin_token`] is accepted by.
+/// The verifier that accepts [`admin_token`].
 pub(crate) fn admins() -> AdminAuth {
     authority().admins.clone()
 }
 
-/// A token of an admin.
+/// An admin's token.
 pub(crate) fn admin_token() -> &'static str {
     static TOKEN: OnceLock<String> = OnceLock::new();
     TOKEN.get_or_init(|| authority().signer.sign(&admin()).expect("claims are signed"))

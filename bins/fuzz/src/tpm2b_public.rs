@@ -1,4 +1,4 @@
-//! Public areas: names, keys, and what they may be used for.
+//! Public areas: names, keys, and their permitted uses.
 
 use tec_core::ak::{EkOffer, KeyKind, PublicKey, TpmObjects as _};
 use tec_core::digest::Sha256Digest;
@@ -17,8 +17,8 @@ const MAX_POLICY: usize = 64;
 /// Largest TPM2B_ID_OBJECT and TPM2B_ENCRYPTED_SECRET here: RSA-4096 and its size.
 const MAX_CREDENTIAL: usize = 2 + 512;
 
-/// The name is that of the very bytes, the key is canonical and comes from the area, and nothing
-/// is attestation key and endorsement key at once.
+/// The name is computed from exactly these bytes, the key is canonical and comes from the area, and nothing
+/// is both an attestation key and an endorsement key.
 pub(crate) fn tpm2b_public(data: &[u8]) {
     let area = PublicArea::from_tpm2b(data);
     let ak = AttestationKey::from_tpm2b(data);
@@ -54,7 +54,7 @@ fn check_area(data: &[u8], area: &PublicArea) {
     let KeyKind::Rsa { bits } = area.key().kind() else {
         return;
     };
-    // The modulus is the last member of the area and, but for the exponent, of the DER form.
+    // The modulus is the last member of the area and, except for the exponent, of the DER form.
     let size = usize::try_from(bits / 8).expect("bits fit");
     let modulus = data.get(data.len() - size..).expect("the modulus is in the area");
     let der = area.key().as_der();
@@ -75,7 +75,7 @@ fn check_ak(data: &[u8], area: &PublicArea, ak: &AttestationKey) {
     assert_eq!(read.ok().as_ref(), Some(ak.public()));
 }
 
-/// A challenge either is made, within bounds, or the key is unusable, such as a point beside its
+/// Either a challenge is created, within bounds, or the key is unusable, such as a point that is not on its
 /// curve.
 fn check_challenge(ek: &EndorsementKey) {
     let offer = EkOffer::new(ek.public().clone(), None);
@@ -98,11 +98,11 @@ pub(crate) fn seeds() -> Vec<Seed> {
     ]
 }
 
-/// The modulus of one area under the head of another: type 2, nameAlg 2, attributes 4, policy 34.
+/// The modulus of one area with the header of another: type 2, nameAlg 2, attributes 4, policy 34.
 fn rsa_ek(rsa_ak: &[u8], ecc_ek: &[u8]) -> Vec<u8> {
     let mut area = vec![0x00, 0x01];
     area.extend(ecc_ek.get(4..44).expect("a head with a policy"));
-    // AES-128 CFB, no scheme, 2048 bits, exponent by default.
+    // AES-128 CFB, no scheme, 2048 bits, default exponent.
     area.extend([0x00, 0x06, 0x00, 0x80, 0x00, 0x43, 0x00, 0x10, 0x08, 0x00, 0, 0, 0, 0]);
     area.extend(rsa_ak.get(rsa_ak.len() - 258..).expect("a modulus with its size"));
     let size = u16::try_from(area.len()).unwrap_or(0).to_be_bytes();

@@ -1,4 +1,4 @@
-//! Trust in one file.
+//! Trust in a single file.
 
 use std::sync::OnceLock;
 
@@ -11,9 +11,9 @@ use tec_core::testing::{SeededEntropy, sample};
 
 use crate::{Seed, outcome};
 
-/// Only what the source wrote is read: whatever opens as a whole holds the units and documents of a
-/// file that was made, and says so in its manifest. Nothing else opens, and a file is read by nobody
-/// but whom it is for.
+/// Only what the source wrote is read: anything that opens completely contains the units and documents of a
+/// file that was created, as listed in its manifest. Nothing else opens, and only its recipient can read a
+/// file.
 pub(crate) fn transfer(data: &[u8]) {
     if let Ok(content) = read(data, ends()) {
         assert!(genuine().contains(&content));
@@ -25,7 +25,7 @@ pub(crate) fn transfer(data: &[u8]) {
     assert!(read(data, &other).is_err());
 }
 
-/// Whom files are for, and who made them.
+/// Recipients and creators of files.
 struct Ends {
     identity: Identity,
     signer: Signer,
@@ -39,7 +39,7 @@ fn ends() -> &'static Ends {
     })
 }
 
-/// What a file says: its number, names of units, and names of documents.
+/// Content of a file: its number, names of units, and names of documents.
 type Content = (u64, Vec<String>, Vec<String>);
 
 fn read(data: &[u8], ends: &Ends) -> Result<Content, TransferError> {
@@ -58,7 +58,7 @@ fn units() -> Vec<TrustUnit> {
     vec![TrustUnit::Image(sample::image(1)), TrustUnit::Machine(unit)]
 }
 
-/// A file with so many of [`units`] and with a document, or an empty one.
+/// A file with this many [`units`] and a document, or an empty one.
 fn made(transfers: u64, count: usize, recipient: Recipient) -> Vec<u8> {
     let mut source = Authority::founded(AnchorId::random(&mut crate::sample::rng(53)));
     for _ in 0..transfers {
@@ -102,7 +102,7 @@ fn refused(data: &[u8]) -> Result<(), String> {
 
 pub(crate) fn seeds() -> Vec<Seed> {
     let hostile = |name: &str, content: Vec<u8>| Seed::new(name, content).refused(refused);
-    // Small, since there are many of it.
+    // Small, since there are many.
     let file = made(3, 1, ends().identity.recipient());
     let line = file.iter().position(|byte| *byte == b'\n').unwrap_or_default();
     let parts = line + 130; // The line's end, 128 digits, and theirs.
@@ -153,7 +153,7 @@ fn replaced(file: &[u8], from: &str, to: &str) -> Vec<u8> {
     [head, to.as_bytes(), rest.get(from.len()..).unwrap_or_default()].concat()
 }
 
-/// Length of the part at this place, with the four bytes that say it.
+/// Length of the part at this offset, including the four bytes that state it.
 fn part_length(file: &[u8], at: usize) -> usize {
     let bytes = file.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
     let length = u32::from_be_bytes(bytes.unwrap_or_default());

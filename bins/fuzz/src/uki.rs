@@ -1,4 +1,4 @@
-//! Unified kernel images: their sections, the kernel within, and what booting them measures.
+//! Unified kernel images: their sections, the kernel in them, and what booting them measures.
 
 use tec_core::pcr::PcrIndex;
 use tec_tpm::compute::testing::{PeBuilder, application};
@@ -12,18 +12,18 @@ use crate::bytes::put;
 use crate::slow::Slow;
 use crate::{Seed, outcome};
 
-/// Two banks that processors compute quickly.
+/// Two banks that are quick to compute.
 const BANKS: Banks = Banks::SHA256.with(Bank::Sha1);
-/// Where firmware looks for what it starts.
+/// Path of the program that firmware starts.
 const PATH: &str = "EFI/BOOT/BOOTX64.EFI";
 const SECTIONS: [&str; 4] = [".linux", ".osrel", ".cmdline", ".initrd"];
 const KEPT: [&str; 3] = [".osrel", ".cmdline", ".sdmagic"];
-/// Longest name in a section header (PE format, "Section Table"); the stub looks at no longer one.
+/// Longest name in a section header (PE format, "Section Table"); the stub reads no longer ones.
 const SHORT_NAME: usize = 8;
 
-/// However the file is cut into reads, its parts have the same digests; what is kept of a section is
-/// what is hashed of it; a name that a section header can hold is found nowhere else; and a boot
-/// measures the same in one bank as in two.
+/// However the file is split into reads, its parts have the same digests; what is kept of a section is what
+/// is hashed; a name that fits a section header is found nowhere else; and a boot measures the same in one
+/// bank as in two.
 pub(crate) fn uki(data: &[u8]) {
     let request = PeRequest::new(BANKS).keep(KEPT).hash(SECTIONS).nested(".linux").whole();
     let slowly = PeFile::read_as(Slow::new(data, 509), &request);
@@ -87,7 +87,7 @@ fn read(data: &[u8]) -> Result<(), String> {
     outcome(predict(data, &BootPredictor::new()))
 }
 
-/// A small image with the stub of this version.
+/// A small image with this version of the stub.
 pub(crate) fn image(version: &str) -> PeBuilder {
     PeBuilder::new()
         .section(".text", "stub")
@@ -98,8 +98,8 @@ pub(crate) fn image(version: &str) -> PeBuilder {
         .section(".initrd", "initial file system")
 }
 
-/// A kernel with the header of a bzImage: the first section begins at 0x200 here, and the header at
-/// 0x1f1 (Linux, Documentation/arch/x86/boot.rst).
+/// A kernel with a bzImage header: here the first section starts at 0x200, and the header at 0x1f1 (Linux,
+/// Documentation/arch/x86/boot.rst).
 pub(crate) fn kernel(version: &str) -> Vec<u8> {
     let text = put(vec![0; 512], 2, b"HdrS\0\0\0\0\0\0\0\0\0\x01");
     let text = put(text, 0x100, version.as_bytes());
@@ -128,7 +128,7 @@ fn hostile() -> Vec<Seed> {
         Seed::new(name, file.build()).refused(read)
     };
     let lying = |name, file: Vec<u8>| Seed::new(name, file).refused(read);
-    // Headers of sections begin at 0x188, 40 bytes each; the sixth is that of `.initrd`.
+    // Section headers start at 0x188, 40 bytes each; the sixth is that of `.initrd`.
     let initrd = 0x188 + 5 * 40;
     let good = || image("257.3").build();
     vec![
@@ -143,8 +143,8 @@ fn hostile() -> Vec<Seed> {
     ]
 }
 
-/// A stub whose version is in a section that has its name from the string table, where programs do
-/// not look for a short one.
+/// A stub whose version is in a section that has its name in the string table, where programs do not look for
+/// short names.
 fn renamed() -> Vec<u8> {
     let name = ".sdmagic_long";
     let file = PeBuilder::new()

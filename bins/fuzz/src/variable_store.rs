@@ -1,12 +1,12 @@
-//! Variable stores of EDK II, against a reader without bounds of its own.
+//! EDK II variable stores, compared with a simple reader without its own limits.
 
 use tec_tpm::compute::{Guid, PlatformState};
 
 use crate::bytes::{cut, le32, put, u16_at, u32_at};
 use crate::{Seed, outcome};
 
-/// Where the parts of an image lie (EDK II, `Guid/VariableFormat.h`): the signature of the volume,
-/// the length of its header, and sizes of the headers after it.
+/// Offsets in an image (EDK II, `Guid/VariableFormat.h`): the signature of the volume, the length of its
+/// header, and sizes of the headers after it.
 const SIGNATURE: usize = 40;
 const HEADER_LENGTH: usize = 48;
 const STORE_HEADER: usize = 28;
@@ -18,8 +18,8 @@ const ADDED: u8 = 0x3f;
 const IN_TRANSITION: u8 = 0x3e;
 const DELETED: u8 = 0x3d;
 
-/// The state of the machine is that which a plainer reader finds; what follows the store, and what
-/// the erased rest of it holds behind a record that is none, says nothing.
+/// The machine's state is the one found by a simpler reader; what follows the store, and what its erased rest
+/// contains after an invalid record, has no effect.
 pub(crate) fn variable_store(data: &[u8]) {
     let read = PlatformState::from_variable_store(data).ok();
     assert_eq!(read, plainly(data));
@@ -43,7 +43,7 @@ fn plainly(image: &[u8]) -> Option<PlatformState> {
     let store = image.get(..start + u32_at(image, start + 16)?)?;
     store.get(start..start + STORE_HEADER)?;
     let mut records: Vec<Record<'_>> = Vec::new();
-    // Records are aligned in the image, wherever the store begins.
+    // Records are aligned relative to the image, wherever the store starts.
     let mut at = (start + STORE_HEADER).next_multiple_of(4);
     while let Some(record) = store.get(at..).filter(|r| r.len() >= RECORD_HEADER) {
         if !record.starts_with(&[0xaa, 0x55]) {
@@ -107,7 +107,7 @@ pub(crate) fn store(records: &[(u8, &str, &[u8])]) -> Vec<u8> {
     image
 }
 
-/// The store begins one byte later, its records at the next multiple of 4.
+/// The store starts one byte later, its records at the next multiple of 4.
 fn at_an_odd_offset() -> Vec<u8> {
     let mut image = store(&[(ADDED, "PK", b"key"), (ADDED, "KEK", b"key")]);
     image.splice(100..100, [0; 3]);

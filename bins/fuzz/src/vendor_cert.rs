@@ -1,4 +1,4 @@
-//! What shim brings along: its keys, and its revocation levels.
+//! What is built into shim: its keys, and its revocation levels.
 
 use tec_tpm::compute::testing::parsers;
 use tec_tpm::compute::{Guid, PlatformState, SecureBoot};
@@ -6,11 +6,11 @@ use tec_tpm::compute::{Guid, PlatformState, SecureBoot};
 use crate::bytes::{cut, put, u32_at};
 use crate::{Seed, outcome};
 
-/// The level that Secure Boot off resets to (shim, `SbatLevel_Variable.txt`).
+/// The level to which shim resets when Secure Boot is off (shim, `SbatLevel_Variable.txt`).
 const ORIGINAL: &[u8] = b"sbat,1,2021030218\n";
 
-/// Each part lies where its two numbers say. A level is the original one, one of the section, or the
-/// stored one; and once it is in force, the next boot leaves it as it is.
+/// Each part is where its two numbers say. A level is the original one, one of the section, or the stored
+/// one; and once it is in force, the next boot leaves it unchanged.
 ///
 /// The input is both sections, `.vendor_cert` and `.sbatlevel`.
 pub(crate) fn vendor_cert(data: &[u8]) {

@@ -1,4 +1,4 @@
-//! Certificates as firmware reads them, against a strict reader of certificates.
+//! Certificates as read by firmware, compared with a strict reader of certificates.
 
 use std::sync::OnceLock;
 
@@ -12,8 +12,8 @@ use crate::ek_certificate::{authority, ca, certify};
 use crate::sample::rsa_tpm;
 use crate::{Seed, outcome};
 
-/// Whatever a strict reader takes is read in the same parts; what follows a certificate is left out;
-/// and a CA signed exactly what it signed.
+/// Whatever a strict reader accepts is read with the same parts; what follows a certificate is ignored; and a
+/// CA signed exactly what it signed.
 pub(crate) fn x509(data: &[u8]) {
     let strict = Certificate::from_der(data).ok();
     let Ok(parts) = parsers::certificate(data) else {
@@ -37,7 +37,7 @@ pub(crate) fn x509(data: &[u8]) {
     let _ = parsers::is_signed_by(data, data);
 }
 
-/// Whether it is encoded in the one way of DER, with a signature of whole bytes.
+/// Whether it has the unique DER encoding, with a signature of whole bytes.
 fn is_whole(strict: &Certificate, data: &[u8]) -> bool {
     let bytes = strict.signature().unused_bits() == 0;
     bytes && strict.to_der().is_ok_and(|again| again == data)
@@ -68,7 +68,7 @@ fn leaf() -> &'static [u8] {
     })
 }
 
-/// Who signed it: itself.
+/// Checks whether it is self-signed.
 fn read(data: &[u8]) -> Result<(), String> {
     outcome(parsers::is_signed_by(data, data))
 }
@@ -85,7 +85,7 @@ const SHA256_ECDSA: &[u8] = b"\x06\x08\x2a\x86\x48\xce\x3d\x04\x03\x02";
 const MODULES: &[u8] =
     b"\x30\x15\x06\x03\x55\x1d\x25\x04\x0e\x30\x0c\x06\x0a\x2b\x06\x01\x04\x01\x92\x08\x10\x01\x02";
 
-/// A certificate by nobody, for any key.
+/// An unsigned certificate for any key.
 fn unsigned(algorithm: &[u8], key: &[u8], extensions: &[u8]) -> Vec<u8> {
     let algorithm = der(0x30, &[algorithm]);
     let time = der(0x17, &[b"260101000000Z"]);

@@ -1,4 +1,4 @@
-//! Every seed, and some mutations of the seeds, hold the properties of their target.
+//! Every seed, and some mutations of the seeds, satisfy the properties of their target.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
@@ -16,7 +16,7 @@ use tec_fuzz::manifest::{COMMITTED, manifest};
 use tec_fuzz::mutate::mutate;
 use tec_fuzz::{TARGETS, Target};
 
-/// Most bytes of all seeds together: the repository carries them for ever.
+/// Most bytes of all seeds together: they stay in the repository forever.
 const MAX_CORPUS: usize = 500 << 10;
 
 fn manifest_dir() -> PathBuf {
@@ -40,7 +40,7 @@ fn target(name: &str) -> Target {
     *found.unwrap_or_else(|| panic!("no target {name}"))
 }
 
-/// Prints the input when the target panics: what to give to it to see the same again.
+/// Prints the input when the target panics, so that the failure can be reproduced.
 struct Witness<'a>(&'a str, &'a [u8]);
 
 impl Drop for Witness<'_> {
@@ -152,7 +152,7 @@ fn no_seeds_are_left_over() {
     assert_eq!(folders, names);
 }
 
-/// The list has each seed with what the parser says now, so a difference shows either.
+/// The list contains each seed with the parser's current answer, so a change in either shows.
 #[test]
 fn hostile_seeds_are_refused_with_the_error_that_the_list_says() {
     let found = manifest();

@@ -1,30 +1,29 @@
-//! The line between guest and host: named pieces of bytes, each with its length in front.
+//! The protocol between guest and host: named pieces of data, each with its length in front.
 
 use std::io;
 use std::io::{Read, Write};
 
-/// The first bytes from the guest. Firmware may print on the same line before.
+/// The first bytes from the guest. Firmware may print on the same line before them.
 pub const GREETING: &[u8] = b"\0TEC guest 1\n";
-/// Bytes of the nonce that the host answers with: what a quote takes at least (SHA-256).
+/// Size of the nonce that the host answers with: the minimum for a quote (SHA-256).
 pub const NONCE_SIZE: usize = 32;
-/// Largest content; the largest real one, an event log, has some 100 KiB.
+/// Largest content; the largest real one, an event log, is about 100 KiB.
 const MAX_CONTENT: u32 = 16 << 20;
 
-/// A piece of what the guest found.
+/// A piece of data that the guest found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Frame {
-    /// What it is, for example `eventlog.bin`.
+    /// Its name, for example `eventlog.bin`.
     pub name: String,
-    /// Its bytes.
+    /// Its content.
     pub content: Vec<u8>,
 }
 
-/// Sends a piece: length of the name (1 byte), name, length of the content (4 bytes, big-endian),
-/// content.
+/// Sends a piece: length of the name (1 byte), name, length of the content (4 bytes, big-endian), content.
 ///
 /// # Errors
-/// The name is longer than 255 bytes, the content is too large, or the line is broken.
+/// The name is longer than 255 bytes, the content is too large, or the connection is broken.
 pub fn write(line: &mut impl Write, name: &str, content: &[u8]) -> io::Result<()> {
     let name_size = u8::try_from(name.len()).map_err(|_| too_large())?;
     let size = u32::try_from(content.len()).map_err(|_| too_large())?;
@@ -38,18 +37,18 @@ pub fn write(line: &mut impl Write, name: &str, content: &[u8]) -> io::Result<()
     line.write_all(&bytes)
 }
 
-/// Says that nothing more comes.
+/// Marks the end of the report.
 ///
 /// # Errors
-/// The line is broken.
+/// The connection is broken.
 pub fn write_end(line: &mut impl Write) -> io::Result<()> {
     write(line, "", &[])
 }
 
-/// Receives a piece; `None` is the end.
+/// Receives a piece; `None` at the end.
 ///
 /// # Errors
-/// The line is broken, or what comes is no piece.
+/// The connection is broken, or the data received is not a piece.
 pub fn read(line: &mut impl Read) -> io::Result<Option<Frame>> {
     let mut name_size = [0];
     line.read_exact(&mut name_size)?;
@@ -74,7 +73,7 @@ pub fn read(line: &mut impl Read) -> io::Result<Option<Frame>> {
 /// Skips everything up to the end of the greeting.
 ///
 /// # Errors
-/// The line ends or breaks before it.
+/// The connection ends or breaks before it.
 pub fn find_greeting(line: &mut impl Read) -> io::Result<()> {
     let mut window: Vec<u8> = Vec::new();
     while !window.ends_with(GREETING) {

@@ -1,9 +1,8 @@
-//! What a measured virtual machine tells its host, and how.
+//! What a measured virtual machine reports to its host, and how.
 //!
-//! The program `tec-guest` is process 1 of the machine: it reads what the boot has measured, has the
-//! TPM quote it, sends everything over the second serial port and switches the machine off. Nothing
-//! is unlocked and nothing is changed. The program `tec-node` is the distribution of a virtual
-//! node, see [`node`].
+//! The program `tec-guest` is process 1 of the machine: it reads what the boot has measured, has the TPM
+//! quote it, sends everything over the second serial port and switches the machine off. It unlocks and
+//! changes nothing. The program `tec-node` is the distribution's part of a virtual node, see [`node`].
 //!
 //! ```text
 //!  guest                               host

@@ -25,7 +25,7 @@ fn main() {
     }
 }
 
-/// The console is all that is left; the kernel stops when process 1 ends.
+/// Only the console is left; the kernel panics when process 1 exits.
 fn say(error: &anyhow::Error) {
     let _ = writeln!(std::io::stderr(), "guest: {error:#}");
 }

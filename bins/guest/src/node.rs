@@ -1,6 +1,6 @@
-//! What a distribution does around Ignition and Clevis, as little of it as goes: load modules, set
-//! up the network, decide between first boot and unlocking, hand over to the root, and tell the host
-//! when what happened.
+//! What a distribution does around Ignition and Clevis, reduced to a minimum: load modules, set up the
+//! network, choose between first boot and unlocking, hand over to the root, and report to the host what
+//! happened when.
 //!
 //! ```text
 //!  initial: modules ─ udev ─ network ─┬─ no binding: ignition fetch … disks ─┐

@@ -1,4 +1,4 @@
-//! Reads what the boot measured and sends it.
+//! Reads and sends what the boot measured.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,18 +11,18 @@ use anyhow::Context as _;
 use crate::{frame, tpm};
 
 const TPM: &str = "/dev/tpm0";
-/// The event log as firmware, shim and the kernel's EFI stub left it. A boot loader that enters
-/// the kernel past its stub leaves none.
+/// The event log of firmware, shim and the kernel's EFI stub. There is none if the boot loader starts the
+/// kernel without its stub.
 const EVENT_LOG: &str = "/sys/kernel/security/tpm0/binary_bios_measurements";
-/// One directory `pcr-<bank>` with a file per register for each active bank.
+/// One directory `pcr-<bank>` for each active bank, with a file per register.
 const REGISTERS: &str = "/sys/class/tpm/tpm0";
-/// The lists that shim hands on; absent where shim did not run.
+/// The lists that shim passes on; absent if shim did not run.
 const MOK_VARIABLES: &str = "/sys/firmware/efi/mok-variables";
 
-/// Sends everything over the line.
+/// Sends everything over the serial line.
 ///
 /// # Errors
-/// Something cannot be read, or the line is broken.
+/// Something cannot be read, or the connection is broken.
 pub fn send(line: &mut File) -> anyhow::Result<()> {
     line.write_all(frame::GREETING).context("greet the host")?;
     let mut nonce = [0; frame::NONCE_SIZE];
@@ -43,7 +43,7 @@ pub fn send(line: &mut File) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Lines `<bank> <register> <value in hexadecimal>`.
+/// Lines of `<bank> <register> <value in hexadecimal>`.
 fn registers() -> anyhow::Result<String> {
     let mut text = String::new();
     for (name, _) in sorted(Path::new(REGISTERS))? {
@@ -71,7 +71,7 @@ fn mok_variables() -> anyhow::Result<Vec<(String, Vec<u8>)>> {
     Ok(variables)
 }
 
-/// Names and paths of what is in a directory.
+/// Names and paths of the files in a directory.
 fn sorted(directory: &Path) -> anyhow::Result<Vec<(String, String)>> {
     let list = || format!("list {}", directory.display());
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! What process 1 has to do: file systems, the serial line, and the power switch.
+//! The duties of process 1: file systems, the serial line, and the power switch.
 
 use std::fs;
 use std::fs::{File, OpenOptions};
@@ -12,7 +12,7 @@ use rustix::mount::MountFlags;
 use rustix::system::RebootCommand;
 use rustix::termios::OptionalActions;
 
-/// File systems that the kernel offers and that the report reads.
+/// Kernel file systems that the report reads.
 const FILE_SYSTEMS: [(&str, &str); 3] =
     [("sysfs", "/sys"), ("devtmpfs", "/dev"), ("securityfs", "/sys/kernel/security")];
 /// How long a device may take to appear.
@@ -32,10 +32,10 @@ pub fn mount() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits until a device has appeared.
+/// Waits until a device appears.
 ///
 /// # Errors
-/// It did not in time.
+/// It did not appear in time.
 pub fn wait_for(device: &Path) -> anyhow::Result<()> {
     let end = Instant::now() + DEVICE_LIMIT;
     while !device.exists() {
@@ -51,15 +51,15 @@ pub fn wait_for(device: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Opens a serial line for bytes as they are.
+/// Opens a serial line for raw bytes.
 ///
 /// # Errors
-/// There is no such line.
+/// There is no such serial line.
 pub fn open_line(device: &Path) -> anyhow::Result<File> {
     let line = OpenOptions::new()
         .read(true)
         .write(true)
-        // It is no terminal: programs that ask a person do not ask here.
+        // It is not a terminal: programs that prompt for input do not use it.
         .custom_flags(OFlags::NOCTTY.bits().cast_signed())
         .open(device)
         .with_context(|| format!("open {}", device.display()))?;
@@ -70,10 +70,10 @@ pub fn open_line(device: &Path) -> anyhow::Result<File> {
     Ok(line)
 }
 
-/// Waits until the line has sent everything, and switches the machine off.
+/// Waits until everything is sent, and switches the machine off.
 ///
 /// # Errors
-/// The kernel refuses, for example since this is not process 1.
+/// The kernel refuses, for example because this is not process 1.
 pub fn power_off(line: Option<&File>) -> anyhow::Result<()> {
     if let Some(line) = line {
         rustix::termios::tcdrain(line).context("send the rest")?;

@@ -1,5 +1,5 @@
-//! The two commands that a quote takes, spoken to the kernel's TPM device directly: the system
-//! that runs here is this one program.
+//! The two commands needed for a quote, sent directly to the kernel's TPM device: this program is the whole
+//! system.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
@@ -31,22 +31,22 @@ const ATTESTATION_KEY: u32 = 0x0005_0072;
 const ALL_PCRS: [u8; 4] = [3, 0xff, 0xff, 0xff];
 /// Tag, size, response code (Part 3, "Command/Response Structure").
 const HEADER: usize = 10;
-/// Largest response; what TPMs announce as TPM_PT_MAX_RESPONSE_SIZE is 4096 at most.
+/// Largest response; TPMs announce at most 4096 bytes as TPM_PT_MAX_RESPONSE_SIZE.
 const MAX_RESPONSE: usize = 4096;
 
-/// What a quote and its verification take.
+/// A quote with everything needed to verify it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Quote {
     /// Attestation key, as TPM2B_PUBLIC.
     pub key: Vec<u8>,
-    /// What was signed, a TPMS_ATTEST.
+    /// The signed data, a TPMS_ATTEST.
     pub message: Vec<u8>,
     /// Its signature, a TPMT_SIGNATURE.
     pub signature: Vec<u8>,
 }
 
-/// Makes an attestation key and has it quote PCRs 0 to 23 of the SHA-256 bank.
+/// Creates an attestation key and has it quote PCRs 0 to 23 of the SHA-256 bank.
 ///
 /// # Errors
 /// The device cannot be used, or the TPM refuses.
@@ -72,7 +72,7 @@ pub fn quote(device: &Path, nonce: &[u8]) -> anyhow::Result<Quote> {
     })
 }
 
-/// A key of its own for this boot: restricted, ECDSA on P-256, in the endorsement hierarchy.
+/// A key for this boot only: restricted, ECDSA on P-256, in the endorsement hierarchy.
 fn create_primary() -> Vec<u8> {
     let mut area = Vec::new();
     area.extend(ALG_ECC.to_be_bytes());
@@ -122,13 +122,13 @@ fn empty_password() -> Vec<u8> {
     area
 }
 
-/// With its size in front, as every TPM2B structure (Part 2, "Sized Buffers").
+/// Prepends the size, as in every TPM2B structure (Part 2, "Sized Buffers").
 fn sized(bytes: &[u8]) -> Vec<u8> {
     let size = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
     [&size.to_be_bytes(), bytes].concat()
 }
 
-/// Sends a command; the answer is what follows the header.
+/// Sends a command; returns the response after the header.
 fn transmit(tpm: &mut File, command: &[u8]) -> anyhow::Result<Vec<u8>> {
     tpm.write_all(command).context("send")?;
     let mut response = vec![0; MAX_RESPONSE];
@@ -143,7 +143,7 @@ fn transmit(tpm: &mut File, command: &[u8]) -> anyhow::Result<Vec<u8>> {
     Ok(header.0.to_vec())
 }
 
-/// What is left to read of a response.
+/// The unread part of a response.
 struct Response<'a>(&'a [u8]);
 
 impl<'a> Response<'a> {

@@ -1,11 +1,11 @@
-//! Attestation keys from directories, kept in step with the store.
+//! Attestation keys from directories, kept in sync with the store.
 //!
 //! ```text
 //! <machine id>.pub ─ read ─► wanted ─┐
 //! store ─────────── list ─► present ─┴─ bind what is new, remove what is gone
 //! ```
-//! The directories are the truth: a machine whose file goes loses its key in the store, one whose
-//! file comes back is bound again.
+//! The directories are authoritative: a machine whose file is removed loses its key in the store, and one
+//! whose file returns is bound again.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,18 +23,18 @@ use tec_core::port::{AkRegistry, Clock, MachineRegistry, UnclaimedLimit};
 use tec_core::store::Store;
 use tec_support::serve::Shutdown;
 
-/// How often the directories are looked at; a revocation counts that late.
+/// Polling interval of the directories; a revocation takes effect after at most this long.
 const POLL: Duration = Duration::from_secs(1);
-/// How often they are read even if they look the same: times of files are coarse, and a file may
-/// be written anew without its directory telling.
+/// Interval after which the directories are read even if they look unchanged: file times are coarse, and a
+/// file can be rewritten without changing its directory.
 const READ_ANYWAY: Duration = Duration::from_mins(1);
 /// Largest key file; an RSA key of 4096 bits takes 800 bytes of PEM.
 const MAX_FILE: u64 = 16 * 1024;
 
-/// The keys that shall count, by machine.
+/// The keys that should be bound, by machine.
 pub type Wanted = BTreeMap<MachineId, PublicKey>;
 
-/// Keeps the store in step with directories.
+/// Keeps the store in sync with directories.
 #[derive(Debug)]
 pub struct Keys {
     dirs: Vec<PathBuf>,
@@ -43,16 +43,16 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Keys of `dirs`.
+    /// Keys from `dirs`.
     pub fn new(dirs: Vec<PathBuf>, store: Arc<Store>, clock: Arc<dyn Clock>) -> Self {
         Self { dirs, store, clock }
     }
 
-    /// Brings the store in step. A file that cannot be used is logged and left out; what it bound
-    /// before ends, since it is not wanted any more.
+    /// Syncs the store with the directories. An unusable file is logged and skipped; the key it bound before
+    /// is removed, since it is no longer wanted.
     ///
     /// # Errors
-    /// A directory cannot be read, or the store failed; nothing is removed then.
+    /// A directory cannot be read, or the store failed; in that case nothing is removed.
     pub async fn sync(&self) -> anyhow::Result<()> {
         let mut wanted = Wanted::new();
         for dir in &self.dirs {
@@ -75,7 +75,7 @@ impl Keys {
         Ok(())
     }
 
-    /// Who may write into the directory is the admin here.
+    /// Whoever can write to the directory acts as the admin.
     async fn bind(&self, id: MachineId, public: PublicKey) -> anyhow::Result<()> {
         let machines: &dyn MachineRegistry = &*self.store;
         let machine = Machine::unclaimed(id, RegisteredBy::Admin, self.clock.now());
@@ -99,7 +99,7 @@ impl Keys {
 
     /// Follows changes until shutdown.
     pub async fn follow(self, mut shutdown: Shutdown) {
-        // Nothing is known of what changed since the first reading.
+        // What changed since the first reading is unknown.
         let (mut seen, mut read) = (Vec::new(), Instant::now());
         loop {
             tokio::select! {
@@ -117,7 +117,7 @@ impl Keys {
         }
     }
 
-    /// A directory's time changes when files come, go or are renamed, which is how mounted volumes
+    /// A directory's time changes when files are added, removed or renamed, which is how mounted volumes
     /// change.
     fn stamps(&self) -> Vec<Option<SystemTime>> {
         let time = |dir: &PathBuf| fs::metadata(dir).and_then(|meta| meta.modified()).ok();

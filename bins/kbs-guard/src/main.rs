@@ -19,7 +19,7 @@ use tec_support::tls::LiveCertificate;
 use tec_support::{SystemClock, exit, program, tls};
 use tokio::task::JoinSet;
 
-/// The clocks are compared by then, if the API server answers.
+/// Deadline of the clock comparison with the API server.
 const COMPARED: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
@@ -40,7 +40,7 @@ async fn run(args: Args) -> anyhow::Result<u8> {
     let known = if args.kubernetes {
         let api = ApiServer::of_this_pod(None).await?;
         api.spawn(&mut tasks, &shutdown);
-        // The gate is closed until then. An API server that is away holds up nobody but nodes.
+        // The gate stays closed until then. An unreachable API server delays only nodes.
         let _ = tokio::time::timeout(COMPARED, api.clock.compared()).await;
         let server_clock = api.clock.clone();
         gate = Arc::new(move || server_clock.refusal());
@@ -79,7 +79,7 @@ async fn run(args: Args) -> anyhow::Result<u8> {
         signals.await;
         Ok(())
     });
-    // Whatever ends first, end or defect, ends the program.
+    // The first task to end, normally or with a defect, ends the program.
     while let Some(ended) = tasks.join_next().await {
         ended.context("a part of the guard died")??;
     }

@@ -1,5 +1,4 @@
-//! The guard with virtual machines of Azure, in front of a key broker that gives everything to
-//! everybody.
+//! The guard with Azure virtual machines, in front of a key broker that gives everything to everyone.
 #![expect(
     clippy::unwrap_used,
     clippy::disallowed_methods,
@@ -44,7 +43,7 @@ use self::served::{MACHINE, OTHER, fetch, machine, serve};
 /// Bytes of a TPMT_SIGNATURE before the RSA signature: scheme, hash, size.
 const SIGNATURE_HEAD: usize = 6;
 
-/// When the certificates of the chips are valid.
+/// A time at which the certificates of the chips are valid.
 #[derive(Debug)]
 struct Then;
 
@@ -54,7 +53,7 @@ impl Clock for Then {
     }
 }
 
-/// Believes that any evidence is of one key.
+/// Believes that any evidence comes from one key.
 #[derive(Debug)]
 struct Believer(SoftAzure);
 
@@ -91,7 +90,7 @@ struct World {
 }
 
 impl World {
-    /// The guard takes guests that `policy` accepts, and knows the key of `registered`.
+    /// The guard accepts guests that `policy` accepts, and knows the key of `registered`.
     async fn new(registered: &SoftAzure, policy: Policy) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let keys = dir.path().join("keys");
@@ -116,7 +115,7 @@ impl World {
         }
     }
 
-    /// The broker takes it; the guard does not, and says why.
+    /// The broker accepts it; the guard does not, and says why.
     async fn stopped(&self, attester: &dyn Attester) -> Code {
         assert!(fetch(self.direct, MACHINE, attester).await.is_ok());
         let refused = fetch(self.guarded, MACHINE, attester).await;
@@ -151,7 +150,7 @@ fn accepted() -> Policy {
     Policy::new().with_measurements([[0x4d; 48]])
 }
 
-/// Evidence with another quote of the same TPM.
+/// Evidence with a different quote from the same TPM.
 fn quoting(azure: &SoftAzure, data: &[u8], change: impl Fn(&mut AttestFields)) -> AzSnpEvidence {
     let mut fields = azure.tpm().attest_fields(data);
     change(&mut fields);
@@ -264,7 +263,7 @@ async fn what_is_forged_is_stopped() {
     }
 }
 
-/// The guard of this world takes no evidence of plain TPMs, nor any without hardware.
+/// The guard here accepts neither evidence of plain TPMs nor evidence without hardware.
 #[tokio::test]
 async fn other_sorts_are_refused_before_they_are_looked_at() {
     let azure = SoftAzure::new(1);

@@ -1,6 +1,5 @@
-//! The guard in front of a key broker that believes what evidence says, as verifiers do that take
-//! register values by their position. The attacks reach the key without the guard, and with it
-//! they do not.
+//! The guard in front of a key broker that believes what the evidence claims, like verifiers that identify
+//! register values by their position. The attacks get the key without the guard, and fail with it.
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -57,7 +56,7 @@ fn clock() -> Arc<dyn Clock> {
     Arc::new(SystemClock)
 }
 
-/// Believes the values in the order in which they come, and the key.
+/// Believes the key, and the values in the order in which they arrive.
 #[derive(Debug)]
 struct Believer;
 
@@ -136,7 +135,7 @@ impl Attester for Forger<'_> {
 
 type Forge = fn(&SoftTpm, &[u8]) -> Value;
 
-/// A quote of these selections, signed by the TPM, that comes with `values`.
+/// A quote of these selections, signed by the TPM and accompanied by `values`.
 fn quote(
     tpm: &SoftTpm,
     nonce: &[u8],
@@ -158,14 +157,14 @@ fn event() -> Sha256Digest {
     Sha256Digest::new([0xab; 32])
 }
 
-/// What PCR 4 holds after the approved boot; the resettable PCR 16 can be made to hold it, too.
+/// What PCR 4 holds after the approved boot; the resettable PCR 16 can be made to hold the same value.
 fn approved() -> Sha256Digest {
     let tpm = SoftTpm::rsa(99);
     tpm.extend(PcrIndex::BOOT_MANAGER, &event());
     *tpm.pcrs().value(PcrIndex::BOOT_MANAGER)
 }
 
-/// The values of a TPM with the approved one put at index 4 by another way than booting it.
+/// The TPM's values, with the approved one placed at index 4 without booting it.
 fn forged_values(tpm: &SoftTpm) -> Vec<Sha256Digest> {
     let mut values: Vec<_> = tpm.pcrs().iter().map(|(_, value)| *value).collect();
     values[4] = approved();
@@ -187,7 +186,7 @@ fn write_key(dir: &Path, machine: &str, tpm: &SoftTpm) {
 }
 
 impl World {
-    /// The broker knows both machines, the guard too.
+    /// Both the broker and the guard know both machines.
     async fn new(good: &SoftTpm, other: &SoftTpm) -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("keys")).unwrap();
@@ -206,7 +205,7 @@ impl World {
     }
 }
 
-/// Two machines after the approved boot; the second has booted something else.
+/// Two machines after the approved boot; the second has since booted something else.
 async fn world() -> (World, SoftTpm, SoftTpm) {
     let (good, changed) = (SoftTpm::rsa(1), SoftTpm::rsa(2));
     good.extend(PcrIndex::BOOT_MANAGER, &event());
@@ -280,7 +279,7 @@ async fn a_foreign_key_in_honest_evidence_gets_nothing() {
     let refused = fetch(world.guarded, MACHINE, &stranger).await;
     assert_eq!(refused.unwrap_err().code(), Code::AkNotBound);
 
-    // The registered key named beside a stranger's signature.
+    // Names the registered key next to a stranger's signature.
     let forger = Forger {
         tpm: &stranger,
         forge: |tpm, nonce| {
@@ -311,7 +310,7 @@ async fn a_key_counts_as_long_as_its_file_is_there() {
     world.keys.sync().await.unwrap();
     assert!(fetch(world.guarded, MACHINE, &good).await.is_ok());
 
-    // Another machine's file cannot take it over, and rubbish is left out.
+    // A different machine's file cannot take it over, and garbage is skipped.
     let keys = world.dir.path().join("keys");
     write_key(world.dir.path(), "11111111-2222-4333-8444-555555555555", &good);
     fs::write(keys.join("README.pub"), "no key").unwrap();
@@ -320,7 +319,7 @@ async fn a_key_counts_as_long_as_its_file_is_there() {
     assert!(fetch(world.guarded, MACHINE, &good).await.is_ok());
 }
 
-/// The status of one request on a connection of its own.
+/// The status of one request on its own connection.
 async fn status(server: SocketAddr, line: &str) -> u16 {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let mut stream = tokio::net::TcpStream::connect(server).await.unwrap();
@@ -335,7 +334,7 @@ async fn status(server: SocketAddr, line: &str) -> u16 {
 #[tokio::test]
 async fn sessions_that_begin_are_limited_by_rate_and_nothing_else_is() {
     let (world, ..) = world().await;
-    // One a second, with a burst of ten.
+    // One per second, with a burst of ten.
     let slow = serve(compose::public(&world.guard, 1.try_into().unwrap())).await;
     let mut statuses = Vec::new();
     for _ in 0..40 {

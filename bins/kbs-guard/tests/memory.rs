@@ -1,10 +1,10 @@
-//! The container of the guard is large enough for the worst that its limits let clients do.
+//! The guard's container is large enough for the worst case that its limits allow.
 
 use tec_k8s::render::GUARD_MEMORY_MIB;
 use tec_support::listen::Limits;
 use tec_trustee::guard::MAX_KEPT;
 
-/// What the guard takes before any client comes: program, store, watches of the API server.
+/// Memory of the guard before any client connects: program, store, watches of the API server.
 const IDLE: usize = 24 << 20;
 
 #[test]

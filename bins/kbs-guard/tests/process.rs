@@ -1,5 +1,5 @@
-//! `kbs-guard` as a process: what it refuses to start with, what changes while it runs, how it ends,
-//! and what a client may do to a connection.
+//! `kbs-guard` as a process: the configurations it refuses to start with, what can change while it runs, how
+//! it shuts down, and what a client can do to a connection.
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -108,7 +108,7 @@ fn its_own_metrics_and_readiness_are_on_an_address_of_their_own() {
     assert!(gone.starts_with("HTTP/1.1 503") || gone.contains("of the upstream"), "{gone}");
 }
 
-/// The key broker behind must see the requests that the guard saw, no more and none changed.
+/// The key broker behind it must see exactly the requests that the guard saw, unchanged.
 #[test]
 fn a_request_cannot_hide_another_one() {
     let dir = keys();
@@ -170,7 +170,7 @@ fn old_and_careful_clients_are_served() {
         );
     }
 
-    // The body is asked for before it is sent.
+    // The server asks for the body before it is sent.
     let mut stream = std::net::TcpStream::connect(guard.address).unwrap();
     let head = format!(
         "POST /kbs/v0/auth HTTP/1.1\r\nhost: x\r\nconnection: close\r\nexpect: 100-continue\r\n\
@@ -206,7 +206,7 @@ fn what_is_large_or_slow_ends_and_the_guard_goes_on() {
         body.len()
     );
     assert!(exchange(guard.address, &request).starts_with("HTTP/1.1 413"));
-    // Heads and bodies that do not come, many at a time, are given up after ten seconds.
+    // Many heads and bodies at a time that never arrive: the guard gives up on them after ten seconds.
     let slow = ["POST /kbs", "POST /kbs/v0/auth HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{"];
     let mut waiting = Vec::new();
     for part in slow.iter().cycle().take(100) {
@@ -222,7 +222,7 @@ fn what_is_large_or_slow_ends_and_the_guard_goes_on() {
         match stream.read(&mut answer) {
             Ok(0) => {}
             Ok(_) => assert!(answer.starts_with(b"HTTP/1.1 4"), "{answer:?}"),
-            // Closed while something that was sent had not been read.
+            // The connection was closed with unread data.
             Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
         }
     }

@@ -1,4 +1,4 @@
-//! `node-agent attest`: an attestation by hand. `tec attest` calls it, too.
+//! `node-agent attest`: a manual attestation. `tec attest` uses it, too.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use crate::tpm::NodeTpm;
 #[derive(Args, Clone, Debug)]
 #[non_exhaustive]
 pub struct AttestArgs {
-    /// Key broker, with the file of its CA; may be given several times, and they are tried in order
+    /// Key broker, optionally with the file of its CA; repeatable, tried in order
     #[arg(long = "url", value_name = "URL[=CA-FILE]", required = true, value_parser = tec_support::endpoint::parse)]
     pub servers: Vec<Endpoint>,
-    /// The resource to fetch; without it, the claims of the token are printed
+    /// Resource to fetch (default: print the claims of the token instead)
     #[arg(long, value_parser = tec_trustee::wire::parse_resource)]
     pub path: Option<ResourcePath>,
-    /// File of mode 0600 that the resource is written to; it is printed nowhere
+    /// Output file for the resource, mode 0600; the resource is never printed
     #[arg(long, value_name = "FILE", requires = "path")]
     pub write: Option<PathBuf>,
     /// Seconds after which no further round begins
@@ -35,8 +35,8 @@ pub struct AttestArgs {
     pub deadline: u64,
 }
 
-/// Attests with the TPM, in one round unless the settings say more, and gives the outcome as one
-/// JSON object.
+/// Attests with the TPM, in one round unless the settings allow more, and returns the outcome as one JSON
+/// object.
 ///
 /// # Errors
 /// `Tpm`, `Servers`, `Fetch`, and `Io` for the file.

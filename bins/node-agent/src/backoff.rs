@@ -1,5 +1,5 @@
-//! Waiting between tries: exponential, with jitter, so that a rack that powers on at once does not
-//! come back at once.
+//! Waits between tries: exponential, with jitter, so that a rack that powers on all at once does not retry
+//! all at once.
 
 use std::time::Duration;
 
@@ -7,14 +7,13 @@ use tec_core::ignition::NumRetries;
 use tec_core::port::{Entropy, EntropyRng};
 use tec_trustee::client::RetryPolicy;
 
-/// Waits before tries at a server that did not answer: 1 s, then twice as long each time up to
-/// 30 s (the existing pin waits 5 s each time).
+/// Waits between tries at a server that does not answer: 1 s, doubled each time up to 30 s (the existing pin
+/// waits 5 s each time).
 const SHORT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// Waits after a refusal: only an admin can change the outcome, and each try costs a server a whole
-/// appraisal.
+/// Waits after a refusal: only an admin can change the outcome, and each try costs a server a full appraisal.
 const LONG: (Duration, Duration) = (Duration::from_secs(20), Duration::from_mins(2));
 
-/// A series of waits without end; whoever waits counts.
+/// An endless series of waits; the caller counts.
 #[derive(Debug)]
 pub struct Backoff<'a> {
     entropy: &'a dyn Entropy,
@@ -23,12 +22,12 @@ pub struct Backoff<'a> {
 }
 
 impl<'a> Backoff<'a> {
-    /// Waits for a server that may come back any moment.
+    /// For a server that may come back at any moment.
     pub fn short(entropy: &'a dyn Entropy) -> Self {
         Self::new(entropy, SHORT)
     }
 
-    /// Waits for a person.
+    /// For a decision of an admin.
     pub fn long(entropy: &'a dyn Entropy) -> Self {
         Self::new(entropy, LONG)
     }
@@ -49,7 +48,7 @@ impl<'a> Backoff<'a> {
         delay.unwrap_or(self.policy.cap)
     }
 
-    /// Waits. Nothing is lost when it is dropped.
+    /// Waits. Dropping it loses nothing.
     pub async fn wait(&mut self) {
         tokio::time::sleep(self.delay()).await;
     }

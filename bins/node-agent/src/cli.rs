@@ -1,4 +1,4 @@
-//! The command line, and the names under which Clevis calls the program.
+//! The command line, and the names under which Clevis calls this program.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::recovery::RecoveryCommand;
 use crate::refresh::RefreshArgs;
 use crate::settings::Flags;
 
-/// Names of the links that Clevis calls, and the command that each stands for.
+/// Names of the links that Clevis calls, and the command of each.
 pub const LINKS: [(&str, &str); 2] =
     [("clevis-encrypt-trustee", "encrypt"), ("clevis-decrypt-trustee", "decrypt")];
 
@@ -27,7 +27,7 @@ pub const SUMMARY: &str = "Encrypts using a key that is released after attestati
 #[command(name = "node-agent", version)]
 #[non_exhaustive]
 pub struct Cli {
-    /// Settings of every command.
+    /// Settings of all commands.
     #[command(flatten)]
     pub flags: Flags,
     /// What to do.
@@ -39,52 +39,49 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 #[expect(clippy::exhaustive_enums, reason = "the program handles every command")]
 pub enum Command {
-    /// Seal what comes on stdin: registers the attestation key, fetches the disk key, writes a
-    /// compact JWE to stdout
+    /// Seal stdin: register the attestation key, fetch the disk key, write a compact JWE to stdout
     Encrypt(EncryptArgs),
-    /// Open the compact JWE that comes on stdin: fetches the disk key, writes the plaintext to
-    /// stdout
+    /// Open the compact JWE on stdin: fetch the disk key, write the plaintext to stdout
     Decrypt(DecryptArgs),
     /// Create the links clevis-encrypt-trustee and clevis-decrypt-trustee in a directory
     InstallLinks {
-        /// Where, usually /usr/bin
+        /// Directory, usually /usr/bin
         directory: PathBuf,
     },
-    /// Attest to a key broker by hand, and print what came of it as JSON
+    /// Attest to a key broker manually, and print the outcome as JSON
     Attest(AttestArgs),
-    /// Bind a disk to other servers, without touching passphrase, key slots or data
+    /// Bind a disk to other servers, without touching its passphrase, key slots or data
     Rebind(RebindArgs),
-    /// Update the CAs in the pin of a disk to those of its servers, and report them
+    /// Update the CAs in the pins of all disks to those of their servers, and report them
     RefreshCa(RefreshArgs),
-    /// The key for the day when no server is left: 48 digits, kept by the servers for an admin
+    /// Manage the recovery key for when no server is left: 48 digits, escrowed at the servers for an admin
     #[command(subcommand)]
     Recovery(RecoveryCommand),
-    /// Predict what the next boot measures, and whether the disk will open by itself; if not, the exit
-    /// code is 3
+    /// Predict what the next boot measures, and whether the disk will open by itself; exit code 3 if not
     NextBoot(Box<NextBootArgs>),
-    /// Print the machine's id, from the pins of its disks
+    /// Print the machine's ID, from the pins of its disks
     Machine(MachineArgs),
-    /// Print the registers of this boot as `tpm2_pcrread` does, for `tec node nextboot --pcr-values`
+    /// Print the PCR values of this boot like `tpm2_pcrread`, for `tec node nextboot --pcr-values`
     Pcrs,
-    /// The attestation key
+    /// Manage the attestation key
     Ak {
         /// What to do with it.
         #[command(subcommand)]
         command: AkCommand,
-        /// Form of the output
+        /// Output format
         #[arg(long, value_enum, default_value_t = Output::Text, global = true)]
         output: Output,
     },
 }
 
-/// Arguments of `encrypt`, as Clevis gives them.
+/// Arguments of `encrypt`, as Clevis passes them.
 #[derive(Args, Debug)]
 #[non_exhaustive]
 pub struct EncryptArgs {
     /// Configuration of the pin, JSON
     #[arg(required_unless_present = "summary")]
     pub config: Option<String>,
-    /// Clevis passes `-y`, or an empty word, after the configuration; there is nothing to confirm.
+    /// Clevis passes `-y` or an empty word after the configuration; there is nothing to confirm.
     #[arg(hide = true)]
     ignored: Vec<String>,
     #[arg(short = 'y', hide = true)]
@@ -103,7 +100,7 @@ pub struct DecryptArgs {
     pub summary: bool,
 }
 
-/// What can be done with the attestation key.
+/// Subcommands of `ak`.
 #[derive(Debug, Subcommand)]
 #[expect(clippy::exhaustive_enums, reason = "the program handles every command")]
 pub enum AkCommand {
@@ -111,24 +108,24 @@ pub enum AkCommand {
     Create,
     /// Print the key
     Show,
-    /// Register the key for a machine, creating it first if need be
+    /// Register the key for a machine, creating it first if necessary
     Register {
-        /// Address of the registration, …/register-ak
+        /// URL of the registration, …/register-ak
         #[arg(long)]
         url: String,
-        /// The machine
+        /// ID of the machine
         #[arg(long)]
         uuid: MachineId,
-        /// PEM file with the CA of the server
+        /// PEM file with the server's CA
         #[arg(long)]
         ca: Option<PathBuf>,
     },
 }
 
-/// Parses a command line; called by one of the [`LINKS`] names, it is that command's.
+/// Parses a command line; if called by one of the [`LINKS`] names, as that command's.
 ///
 /// # Errors
-/// Also for `--help` and `--version`: [`clap::Error::exit_code`] tells them apart.
+/// Also returned for `--help` and `--version`: distinguish by [`clap::Error::exit_code`].
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
     let mut arguments = arguments.into_iter();
     let program = arguments.next().unwrap_or_default();

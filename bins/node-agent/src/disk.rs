@@ -1,4 +1,4 @@
-//! The header of a LUKS2 disk: tokens of Clevis, and passphrases, through `cryptsetup`.
+//! The header of a LUKS2 disk: Clevis tokens and passphrases, through `cryptsetup`.
 //!
 //! Every change is one write of `cryptsetup`, which keeps two copies of the header and so survives
 //! a power cut (LUKS2 On-Disk Format Specification, "Metadata Recovery").
@@ -24,10 +24,10 @@ pub use self::token::Token;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DiskError {
-    /// `cryptsetup` cannot be used.
+    /// `cryptsetup` cannot be run.
     #[error("run cryptsetup to {operation}")]
     Start {
-        /// What for.
+        /// What it was run for.
         operation: &'static str,
         /// Why.
         #[source]
@@ -36,51 +36,51 @@ pub enum DiskError {
     /// `cryptsetup` failed.
     #[error("cryptsetup cannot {operation}: {message}")]
     Failed {
-        /// What was to be done.
+        /// What failed.
         operation: &'static str,
-        /// What it said.
+        /// Its error output.
         message: String,
     },
-    /// The disks of the machine are unknown.
+    /// The disks of the machine cannot be listed.
     #[error("lsblk cannot list the disks: {reason}")]
     List {
-        /// What it said.
+        /// The reason reported.
         reason: String,
     },
-    /// The metadata is not that of LUKS2.
+    /// The metadata is not LUKS2 metadata.
     #[error("the header has no metadata of LUKS2")]
     Metadata(#[source] serde_json::Error),
-    /// No token of the pin.
+    /// There is no token of the pin.
     #[error("the header has no token of the pin trustee")]
     NoToken,
-    /// Disks of other machines.
+    /// The disks belong to several machines.
     #[error("the disks are bound to keys of several machines: {ids}")]
     Machines {
-        /// Which.
+        /// Their machines.
         ids: String,
     },
-    /// Every place for a token or a key slot is taken.
+    /// Every token number or key slot is taken.
     #[error("the header has no room for another token or key slot")]
     Full,
-    /// A passphrase that cannot go through a line of text.
+    /// The passphrase contains a line break, so it cannot be passed as a line of text.
     #[error("the passphrase of the disk has a line break")]
     LineBreak,
     /// The new passphrase does not open its slot.
     #[error("key slot {slot} does not open with the passphrase that it was made with")]
     SlotReadBack {
-        /// Which.
+        /// The slot.
         slot: u32,
     },
-    /// What was written is not what is read.
+    /// The token read back differs from the token written.
     #[error("token {id} reads back as something else")]
     ReadBack {
-        /// Which.
+        /// The token.
         id: u32,
     },
     /// A token holds no sealed passphrase.
     #[error("token {id} holds no passphrase that can be opened")]
     Sealed {
-        /// Which.
+        /// The token.
         id: u32,
         /// Why.
         #[source]
@@ -89,23 +89,23 @@ pub enum DiskError {
     /// The passphrase in the token does not open the disk.
     #[error("the passphrase of token {id} opens none of its key slots")]
     Stale {
-        /// Which.
+        /// The token.
         id: u32,
     },
 }
 
 /// The header of one disk.
 ///
-/// *Contract*: each change is atomic and durable when the call returns. *Implemented by*
-/// [`Cryptsetup`], and by a double in the tests that dies at every step.
+/// *Contract*: each change is atomic and durable when the call returns. *Implemented by* [`Cryptsetup`], and
+/// in tests by a double that dies at every step.
 pub trait Header: fmt::Debug + Send + Sync {
-    /// The tokens of the pin `trustee`, by their number.
+    /// The tokens of the pin `trustee`, by number.
     ///
     /// # Errors
     /// [`DiskError`].
     fn tokens(&self) -> Result<Vec<Token>, DiskError>;
 
-    /// Writes a token at a free number, and returns the number.
+    /// Writes a token under a free number, and returns the number.
     ///
     /// # Errors
     /// [`DiskError`].
@@ -123,7 +123,7 @@ pub trait Header: fmt::Debug + Send + Sync {
     /// [`DiskError`].
     fn recovery(&self) -> Result<RecoveryView, DiskError>;
 
-    /// Writes a token of a recovery key, and returns its number.
+    /// Writes a recovery key token, and returns its number.
     ///
     /// # Errors
     /// [`DiskError`].
@@ -134,11 +134,10 @@ pub trait Header: fmt::Debug + Send + Sync {
         mark: SlotMark,
     ) -> Result<u32, DiskError>;
 
-    /// Makes a key slot of this number that is recognized by this mark, authorized by a passphrase of
-    /// the disk.
+    /// Creates this key slot with this mark, authorized by a passphrase of the disk.
     ///
     /// # Errors
-    /// [`DiskError`], also when the slot is taken.
+    /// [`DiskError`], including when the slot is taken.
     fn add_slot(
         &self,
         slot: (u32, SlotMark),
@@ -146,7 +145,7 @@ pub trait Header: fmt::Debug + Send + Sync {
         new: &SecretBytes,
     ) -> Result<(), DiskError>;
 
-    /// Removes a key slot, for good.
+    /// Removes a key slot permanently.
     ///
     /// # Errors
     /// [`DiskError`].

@@ -21,15 +21,15 @@ use crate::report::Report;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
-    /// What Clevis hands over is not a configuration.
+    /// Clevis passed an invalid configuration.
     #[error("read the pin's configuration")]
     Config(#[source] ParsePinConfigError),
     /// The TPM failed.
     #[error("{operation}")]
     Tpm {
-        /// What was tried.
+        /// What failed.
         operation: &'static str,
-        /// The code, where the TPM's adapter knows a better one.
+        /// The code, or a more specific one from the TPM adapter.
         code: Code,
         /// Why.
         #[source]
@@ -49,17 +49,17 @@ pub enum Failure {
     /// The servers of the configuration cannot be used.
     #[error("use the servers of the pin's configuration")]
     Servers(#[source] SetupError),
-    /// No key came.
+    /// No key was released.
     #[error("fetch the disk key")]
     Fetch(#[source] FetchError),
-    /// What came is not a disk key.
+    /// The released resource is not a disk key.
     #[error("read the disk key")]
     Resource(#[source] ParseLuksResourceError),
     /// The passphrase cannot be sealed or opened. The cause may quote the header, so it is not
     /// reported.
     #[error("{operation}")]
     Sealed {
-        /// What was tried.
+        /// What failed.
         operation: &'static str,
         /// Why.
         #[source]
@@ -71,7 +71,7 @@ pub enum Failure {
     /// The CAs that a server hands out cannot be pinned.
     #[error("use the CA certificates that {server} hands out: {reason}")]
     Bundle {
-        /// Which server.
+        /// The server.
         server: String,
         /// What is wrong with them.
         reason: &'static str,
@@ -94,7 +94,7 @@ pub enum Failure {
     /// A file or a stream cannot be read or written.
     #[error("{operation}")]
     Io {
-        /// What was tried.
+        /// What failed.
         operation: String,
         /// Why.
         #[source]
@@ -103,13 +103,13 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// A failure of a file or a stream.
+    /// A failure to read or write a file or a stream.
     pub fn io(operation: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let operation = operation.into();
         move |source| Self::Io { operation, source }
     }
 
-    /// The code that tells what to do.
+    /// The code that identifies the fix.
     pub fn code(&self) -> Code {
         match self {
             Self::Io { source, .. } if is_full(source) => Code::NodeFull,

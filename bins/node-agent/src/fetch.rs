@@ -1,4 +1,4 @@
-//! Obtaining the key: rounds over the servers, and how long one goes on asking.
+//! Obtains the key: rounds over the servers, and when to stop asking.
 //!
 //! ```text
 //! round ─┬─ key ───────────────────────────► done
@@ -19,43 +19,43 @@ use tec_trustee::client::RcarError;
 
 use crate::backoff::Backoff;
 
-/// Rounds where the configuration names none (clevis-pin-trustee).
+/// Number of rounds if the configuration has none (clevis-pin-trustee).
 const DEFAULT_ROUNDS: u32 = 10;
-/// Further rounds after a refusal: one for a quote that raced with a measurement, one to spare.
+/// Further rounds after a refusal: one in case the quote raced with a measurement, and one spare.
 const ROUNDS_AFTER_REFUSAL: u32 = 2;
 
-/// One round: every server is asked once, in order.
+/// One round: asks every server once, in order.
 #[async_trait]
 pub trait KeyRound: fmt::Debug + Send + Sync {
     /// Asks.
     async fn ask(&self) -> Result<SecretBytes, FetchError>;
 }
 
-/// What asking again can change.
+/// Whether asking again can change the outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {
-    /// No server answered, or none could: it may answer later.
+    /// No server answered, or none was able to; one may answer later.
     Unanswered,
-    /// A server said no, perhaps only since it has not learned of this machine yet.
+    /// A server refused, possibly because it has not learned of this machine yet.
     Unsettled,
-    /// A server said no.
+    /// A server refused.
     Refused,
     /// This node cannot even ask.
     Hopeless,
 }
 
-/// Where in a machine's life the key is asked for.
+/// When in a machine's life the key is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "a yes or no with names")]
 pub enum Stage {
-    /// Right after the registration: servers may need a moment until they know the machine.
+    /// Right after the registration: servers may need a moment to learn of the machine.
     FirstBoot,
     /// On a later boot: servers know the machine, or have forgotten it.
     LaterBoot,
 }
 
-/// A round brought no key.
+/// No server released the key in this round.
 #[derive(Debug, thiserror::Error)]
 #[error("tried {servers}")]
 #[non_exhaustive]
@@ -69,7 +69,7 @@ pub struct FetchError {
 }
 
 impl FetchError {
-    /// A failed round over `servers`, as they are named to a person.
+    /// A failed round over `servers`, in wording for people.
     pub fn new(
         code: Code,
         verdict: Verdict,
@@ -79,7 +79,7 @@ impl FetchError {
         Self { code, verdict, attempt: None, servers: servers.into(), source: source.into() }
     }
 
-    /// Names the attempt under which the server keeps the reason.
+    /// Adds the attempt under which the server keeps the reason.
     #[must_use]
     pub fn of_attempt(mut self, attempt: Option<AttemptId>) -> Self {
         self.attempt = attempt;
@@ -91,12 +91,12 @@ impl FetchError {
         self.code
     }
 
-    /// The attempt, if the server told it.
+    /// The attempt, if the server reported it.
     pub fn attempt(&self) -> Option<AttemptId> {
         self.attempt
     }
 
-    /// Whether the TPM holds no attestation key.
+    /// Whether the failure is that the TPM holds no attestation key.
     pub fn is_for_want_of_ak(&self) -> bool {
         match self.source.downcast_ref::<RcarError>() {
             Some(RcarError::Attester(error)) => error.kind() == PortErrorKind::NotFound,
@@ -104,7 +104,7 @@ impl FetchError {
         }
     }
 
-    /// On the first boot the registration may still be on its way through the servers.
+    /// On the first boot, the registration may not have reached all servers yet.
     fn verdict(&self, stage: Stage) -> Verdict {
         match (self.verdict, stage) {
             (Verdict::Unsettled, Stage::FirstBoot) => Verdict::Unanswered,
@@ -114,7 +114,7 @@ impl FetchError {
     }
 }
 
-/// Asks until a key comes, the rounds are used up, or a refusal stands.
+/// Asks until a key is released, the rounds are used up, or the refusal is final.
 ///
 /// # Errors
 /// The error of the last round.
@@ -146,7 +146,7 @@ pub async fn fetch_key(
     }
 }
 
-/// The rounds that are left, where they are counted.
+/// The remaining rounds, if they are limited.
 #[derive(Debug)]
 struct Rounds {
     all: Option<u32>,
@@ -159,12 +159,12 @@ impl Rounds {
             NumRetries::Rounds(rounds) => {
                 Self { all: Some(rounds), refused: Some(ROUNDS_AFTER_REFUSAL + 1) }
             }
-            // `Infinity`: the admin wants the node to go on asking, if slowly.
+            // `Infinity`: the admin wants the node to keep asking, if slowly.
             _ => Self { all: None, refused: None },
         }
     }
 
-    /// Counts a round that failed; whether another one may follow.
+    /// Counts a failed round; returns whether another may follow.
     fn allow_another(&mut self, verdict: Verdict) -> bool {
         let used_up = |left: &mut Option<u32>| {
             left.as_mut().is_some_and(|left| {
@@ -186,7 +186,7 @@ mod tests {
 
     use super::*;
 
-    /// Fails with the codes in order, then gives a key.
+    /// Fails with these codes in order, then returns a key.
     #[derive(Debug)]
     struct Script(Mutex<Vec<(Code, Verdict)>>, Mutex<u32>);
 

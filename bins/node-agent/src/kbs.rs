@@ -15,8 +15,8 @@ use tec_trustee::client::{Deadlines, RcarClient, RcarError, SetupError};
 
 use crate::fetch::{FetchError, KeyRound, Verdict};
 
-/// Longest wait for a connection: an address where nothing answers must not use up the deadline of
-/// a whole call.
+/// Longest wait for a connection: an address where nothing answers must not use up the deadline of a whole
+/// call.
 const CONNECT: Duration = Duration::from_secs(10);
 
 /// Attests to the servers of a configuration in turn, and fetches the key at its path.
@@ -29,7 +29,7 @@ pub struct KbsRound<A> {
 }
 
 impl<A: Attester> KbsRound<A> {
-    /// A round over the servers of `config`; each call to one may take `timeout`.
+    /// A round over the servers of `config`; each call may take `timeout`.
     ///
     /// # Errors
     /// A server's CA cannot be used.
@@ -56,7 +56,7 @@ impl<A: Attester> KeyRound for KbsRound<A> {
     }
 }
 
-/// A client of `servers`; each call to one may take `timeout`.
+/// A client of `servers`; each call may take `timeout`.
 pub(crate) fn client(
     servers: &[Endpoint],
     timeout: Duration,
@@ -67,7 +67,7 @@ pub(crate) fn client(
     RcarClient::new(servers, deadlines, &provider, Arc::clone(entropy))
 }
 
-/// What a round over `servers` failed with, as it is told to a person.
+/// The failure of a round over `servers`, in wording for people.
 pub(crate) fn fetch_error(servers: &[Endpoint], error: RcarError) -> FetchError {
     let attempt = match &error {
         RcarError::Denied { attempt, .. } => *attempt,
@@ -80,8 +80,8 @@ pub(crate) fn fetch_error(servers: &[Endpoint], error: RcarError) -> FetchError 
 fn verdict(error: &RcarError) -> Verdict {
     match error {
         RcarError::Denied { code, .. } => match code {
-            // Trustee gives no codes: a key broker that does not know the machine's attestation
-            // key yet denies like one that does not like its boot.
+            // Trustee returns no codes: a key broker that does not know the machine's attestation key yet
+            // refuses in the same way as one that rejects its boot.
             None | Some(Code::MachineUnknown | Code::AkNotBound | Code::KeyMissing) => {
                 Verdict::Unsettled
             }

@@ -1,4 +1,4 @@
-//! `node-agent ak`: the attestation key by hand.
+//! `node-agent ak`: manages the attestation key manually.
 
 use std::fs;
 use std::path::Path;
@@ -15,15 +15,15 @@ use crate::register::{HttpRegistrar, RegisterPorts, register as register_key};
 use crate::settings::Flags;
 use crate::tpm::NodeTpm;
 
-/// The attestation key, as it is shown.
+/// The attestation key, as displayed.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Shown {
-    /// Where it lies.
+    /// Its handle.
     pub handle: AkHandle,
-    /// The key.
+    /// The public key.
     pub public: PublicKey,
-    /// The machine that it was registered for just now.
+    /// The machine it was just registered for.
     pub registered_for: Option<MachineId>,
 }
 
@@ -61,10 +61,10 @@ pub fn create(flags: &Flags) -> Result<Shown, Failure> {
     Ok(Shown { handle: flags.ak_handle, public: identity.public, registered_for: None })
 }
 
-/// Reads the key.
+/// Reads the key from the TPM.
 ///
 /// # Errors
-/// `NoAk` when there is none.
+/// `NoAk` if there is none.
 pub fn show(flags: &Flags) -> Result<Shown, Failure> {
     let public = NodeTpm::open(flags)?.find_ak()?;
     let handle = flags.ak_handle;
@@ -76,7 +76,7 @@ pub fn show(flags: &Flags) -> Result<Shown, Failure> {
     })
 }
 
-/// Registers the key for a machine, creating it first if need be.
+/// Registers the key for a machine, creating it first if necessary.
 ///
 /// # Errors
 /// `Io` for the CA file, `Tpm`, `Register`.

@@ -1,11 +1,9 @@
-//! The program of a node: makes and registers the attestation key, and is the Clevis pin
-//! `trustee`.
+//! The node's program: creates and registers the attestation key, and is the Clevis pin `trustee`.
 //!
-//! *What it is*: the composition of `tec_tpm::direct` (the TPM), `tec_trustee::client` (the key
-//! broker) and `tec_trustee::clevis` (the sealed passphrase) behind the command lines that Clevis
-//! and people use.
+//! *What it is*: the composition of `tec_tpm::direct` (the TPM), `tec_trustee::client` (the key broker) and
+//! `tec_trustee::clevis` (the sealed passphrase) behind the command lines that Clevis and people use.
 //!
-//! *What it is not*: it decides nothing. Servers decide, and tell the node a code and an attempt.
+//! *What it is not*: a place where decisions are made. Servers decide, and return a code and an attempt.
 //!
 //! ```text
 //! first boot   clevis luks bind ─► encrypt ─► AK ─► PUT /register-ak ─► RCAR ─► key ─► seal ─► JWE

@@ -7,11 +7,11 @@ use std::{fs, io};
 use crate::cli::LINKS;
 use crate::failure::Failure;
 
-/// Links the names of the pin in `directory` to `program`. A link that points there already is
-/// left alone; anything else under that name is an error, nothing is overwritten.
+/// Links the pin's names in `directory` to `program`. A link that already points there is left alone;
+/// anything else under that name is an error, and nothing is overwritten.
 ///
 /// # Errors
-/// `Io` with the link that cannot be made.
+/// `Io` with the link that cannot be created.
 pub fn install(directory: &Path, program: &Path) -> Result<Vec<PathBuf>, Failure> {
     LINKS
         .iter()

@@ -1,4 +1,4 @@
-//! `node-agent machine`: the id of this machine.
+//! `node-agent machine`: the ID of this machine.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -14,14 +14,14 @@ use crate::rebind::{bound_token, parsed};
 #[derive(Args, Clone, Debug)]
 #[non_exhaustive]
 pub struct MachineArgs {
-    /// Further LUKS2 devices, such as files. Every block device that is bound to key brokers counts
+    /// Additional LUKS2 devices, such as files, besides all block devices that are bound to key brokers
     pub devices: Vec<PathBuf>,
 }
 
 /// The machine whose keys the disks are bound to.
 ///
 /// # Errors
-/// [`DiskError`], also when no disk is bound or they belong to several machines.
+/// [`DiskError`], including when no disk is bound or when the disks belong to several machines.
 pub fn machine(args: &MachineArgs) -> Result<MachineId, DiskError> {
     let mut found = BTreeSet::new();
     for disk in disk::bound(&args.devices)? {

@@ -1,4 +1,4 @@
-//! The program of a node: parses the command line, composes, and reports.
+//! The node's program: parses the command line, composes, and reports.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -26,7 +26,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => {
             let usage = error.use_stderr();
-            // A closed stream is no reason to fail once more.
+            // A closed stream must not cause a second failure.
             let _ = error.print();
             return ExitCode::from(if usage { exit::USAGE } else { exit::OK });
         }
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
         let _ = writeln!(std::io::stderr(), "TEC_LOG or --log: {error:#}");
         return ExitCode::from(exit::USAGE);
     }
-    // Fails only when a provider is installed already, which is as good.
+    // Fails only if a provider is already installed, which is just as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let flags = cli.flags.clone();
     match block_on(run(cli)) {

@@ -1,8 +1,8 @@
 //! `node-agent next-boot`: will this machine unlock after the next boot?
 //!
-//! The node is not told what its servers accept. It knows what it booted and was accepted with, so a
-//! boot that leaves the pinned registers as they are unlocks; for any other one somebody has to bring
-//! the values that are accepted.
+//! Servers do not tell the node what they accept. The node knows what it booted and was accepted with, so a
+//! boot that leaves the pinned registers unchanged unlocks; for any other boot, you must supply the accepted
+//! values.
 
 use clap::Args;
 use serde_json::json;
@@ -22,21 +22,21 @@ use crate::tpm::NodeTpm;
 #[derive(Args, Clone, Debug)]
 #[non_exhaustive]
 pub struct NextBootArgs {
-    /// What boots next, and where
+    /// What boots next, and on which machine
     #[command(flatten)]
     pub boot: NextbootArgs,
-    /// Form of the output
+    /// Output format
     #[arg(long, value_enum, default_value_t = Output::Text)]
     pub output: Output,
 }
 
-/// Predicts the next boot beside the running one, whose registers and log are read here.
+/// Predicts the next boot and compares it with the current one, whose registers and log are read here.
 ///
 /// # Errors
 /// `Foretell`: a file cannot be read, or the boot cannot be predicted.
 pub fn next_boot(flags: &Flags, args: &NextBootArgs) -> Result<NextBoot, Failure> {
     let pcrs = NodeTpm::open(flags).and_then(|tpm| tpm.pcrs());
-    // Without a TPM the prediction is as good, but there is nothing to compare it with.
+    // Without a TPM the prediction is just as good, but there is nothing to compare it with.
     let pcrs = pcrs.inspect_err(|error| tracing::warn!(%error, "the registers cannot be read"));
     let values = pcrs.ok().map(|pcrs| {
         let values = PcrIndex::all().map(|index| (index, *pcrs.value(index)));

@@ -1,13 +1,13 @@
-//! Form of what is printed.
+//! Output format.
 
 use clap::ValueEnum;
 
-/// Form of the output.
+/// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[non_exhaustive]
 pub enum Output {
-    /// For people.
+    /// Plain text
     Text,
-    /// One JSON object.
+    /// One JSON object
     Json,
 }

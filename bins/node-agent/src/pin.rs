@@ -1,4 +1,4 @@
-//! The Clevis pin: sealing and opening a passphrase with a key that is released after attestation.
+//! The Clevis pin: seals and opens a passphrase with a key that is released after attestation.
 
 use std::sync::Arc;
 
@@ -20,13 +20,13 @@ use crate::settings::Flags;
 use crate::stopwatch::Stopwatch;
 use crate::tpm::NodeTpm;
 
-/// First boot: makes and registers the attestation key, fetches the machine's key, and seals.
+/// First boot: creates and registers the attestation key, fetches the machine's key, and seals.
 ///
 /// # Errors
 /// The three lines for the console.
 ///
 /// # Security
-/// Everything of the configuration that can be checked is checked before anything is sent.
+/// Everything in the configuration that can be checked is checked before anything is sent.
 pub async fn encrypt(
     flags: &Flags,
     config: &str,
@@ -51,7 +51,7 @@ async fn try_encrypt(
 ) -> Result<String, Failure> {
     let mut header = config.to_header();
     for server in config.servers.iter().filter(|one| !one.url.is_tls()) {
-        // Later boots need no warning: a key that somebody else hands out opens nothing.
+        // Later boots need no warning: a key from anyone else opens nothing.
         tracing::warn!(server = %server.url, "the key is fetched without TLS, as configured");
     }
     let registrar = config
@@ -79,9 +79,8 @@ async fn try_encrypt(
         .map_err(|source| Failure::Sealed { operation: "seal the passphrase", source })
 }
 
-/// Registers the key for the machine, or for the one that it belongs to already: power that fails
-/// during a first boot leaves a key that is bound, and the next first boot is given a new id.
-/// Returns the id that counts.
+/// Registers the key for the machine, or for the machine it already belongs to: a power failure during a
+/// first boot leaves a bound key, and the next first boot gets a new ID. Returns the effective ID.
 async fn register_as(
     ports: RegisterPorts<'_>,
     identity: &AkIdentity,
@@ -90,7 +89,7 @@ async fn register_as(
 ) -> Result<MachineId, Failure> {
     match register(ports, identity, machine, retries).await {
         Ok(()) => Ok(machine),
-        // A path of its own was chosen by an admin, for that machine.
+        // An admin chose a custom path, for that machine.
         Err(RegisterError::Elsewhere { machine: own }) if path.machine() == Some(machine) => {
             tracing::warn!(machine = %own, "this TPM is registered already: the node goes on as that machine");
             let known = register(ports, identity, own, retries).await;
@@ -123,7 +122,7 @@ async fn try_decrypt(
     entropy: &Arc<dyn Entropy>,
 ) -> Result<SecretBytes, Failure> {
     let tpm = NodeTpm::open(flags)?;
-    // A key that is made now would not be registered, and would hide what happened.
+    // A key created now would not be registered, and would hide what happened.
     let key = released_key(flags, &tpm, sealed.config(), Stage::LaterBoot, entropy).await.map_err(
         |failure| match failure {
             Failure::Fetch(error) if error.is_for_want_of_ak() => Failure::NoAk {

@@ -1,7 +1,7 @@
-//! `node-agent rebind`: other servers for a disk that is bound already.
+//! `node-agent rebind`: moves an already bound disk to other servers.
 //!
-//! The passphrase stays, and so do key slots and data: only the token that says where the key is
-//! gets written anew. At every moment a token is there that opens the disk.
+//! The passphrase, the key slots and the data stay the same: only the token that says where the key is gets
+//! replaced. At every moment there is a token that opens the disk.
 //!
 //! ```text
 //! old token ─ key from the NEW servers ─► passphrase ─► opens the slot?
@@ -32,18 +32,18 @@ use crate::tpm::NodeTpm;
 #[derive(Args, Clone, Debug)]
 #[non_exhaustive]
 pub struct RebindArgs {
-    /// The LUKS2 device
+    /// LUKS2 device
     pub device: PathBuf,
-    /// Key broker, with the file of its CA; may be given several times, and they are tried in
-    /// order. They replace the list on the disk
+    /// Key broker, optionally with the file of its CA; repeatable, tried in order. They replace the list on
+    /// the disk
     #[arg(long = "url", value_name = "URL[=CA-FILE]", required = true, value_parser = tec_support::endpoint::parse)]
     pub servers: Vec<Endpoint>,
-    /// Form of the output
+    /// Output format
     #[arg(long, value_enum, default_value_t = Output::Text)]
     pub output: Output,
 }
 
-/// What became of the header.
+/// Outcome for the header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rebound {
@@ -70,8 +70,8 @@ impl Rebound {
     }
 }
 
-/// Binds a disk to other servers. They must release the key now: a disk is never bound to servers
-/// that do not.
+/// Binds a disk to other servers. They must release the key now: a disk is never bound to servers that do
+/// not.
 ///
 /// # Errors
 /// `Disk`, `Tpm`, `Servers`, `Fetch`, `Resource`, `Sealed`. The disk opens as before.
@@ -105,8 +105,7 @@ pub(crate) fn parsed(token: &Token) -> Result<SealedPassphrase, DiskError> {
     SealedPassphrase::parse(&token.sealed).map_err(|source| DiskError::Sealed { id, source })
 }
 
-/// Writes the new token, reads it back, removes the others. May be run again after a crash at any
-/// point.
+/// Writes the new token, reads it back, removes the others. Can be run again after a crash at any point.
 pub(crate) fn move_token(
     header: &dyn Header,
     wanted: &HeaderConfig,
@@ -121,7 +120,7 @@ pub(crate) fn move_token(
     proven_passphrase(header, &new, key)?;
     let mut removed = Vec::new();
     for token in tokens.iter().filter(|token| token.id != new.id) {
-        // Another disk key, or another slot: not ours to remove.
+        // For a different disk key or a different slot: not ours to remove.
         let is_replaced = parsed(token)?.config().path == wanted.path
             && token.slots.iter().all(|slot| new.slots.contains(slot));
         if is_replaced {

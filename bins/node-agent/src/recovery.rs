@@ -1,14 +1,13 @@
-//! `node-agent recovery`: a key slot for the day when no server is left.
+//! `node-agent recovery`: a key slot for when no server is left.
 //!
-//! The key is drawn here, sealed to an admin's public key, left with the servers, put into a key
-//! slot, and forgotten. After a boot that needed it, it is renewed: what was typed is no secret any
-//! more.
+//! The key is generated here, sealed to an admin's public key, escrowed at the servers, put into a key slot,
+//! and forgotten. After a boot that needed it, it is renewed: a key that was typed is no longer secret.
 //!
 //! ```text
 //! intent on the disk ─► escrow at the server ─► key slot ─► tried ─► token ─► older slots removed
 //! ```
-//! Each arrow may be a power cut: a slot is there only after its key was escrowed, and what an
-//! unfinished try left goes at the next one.
+//! Power may fail at each arrow: a slot exists only after its key was escrowed, and the next try removes what
+//! an unfinished one left.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,13 +34,13 @@ use crate::rebind::{bound_token, parsed, proven_passphrase};
 use crate::settings::Flags;
 use crate::tpm::NodeTpm;
 
-/// What can be done with the recovery key.
+/// Subcommands of `recovery`.
 #[derive(Clone, Debug, Subcommand)]
 #[expect(clippy::exhaustive_enums, reason = "the program handles every command")]
 pub enum RecoveryCommand {
-    /// Make a recovery key unless the disk has one
+    /// Create a recovery key unless the disk has one
     Enroll(RecoveryArgs),
-    /// Make a new one, and remove the slot of the old one
+    /// Create a new recovery key, and remove the slot of the old one
     Renew(RecoveryArgs),
 }
 
@@ -49,23 +48,23 @@ pub enum RecoveryCommand {
 #[derive(Args, Clone, Debug)]
 #[non_exhaustive]
 pub struct RecoveryArgs {
-    /// The LUKS2 device, bound to servers already
+    /// LUKS2 device, already bound to servers
     pub device: PathBuf,
-    /// The admin's public key, a JWK on P-256 or P-521 with `"alg":"ECDH-ES+A256KW"`
+    /// File with the admin's public key, a JWK on P-256 or P-521 with `"alg":"ECDH-ES+A256KW"`
     #[arg(long, env = "TEC_ADMIN_KEY", value_name = "FILE")]
     pub admin_key: PathBuf,
-    /// Form of the output
+    /// Output format
     #[arg(long, value_enum, default_value_t = Output::Text)]
     pub output: Output,
 }
 
-/// What became of the disk.
+/// Outcome for the disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Enrolled {
     /// Key slot of the recovery key.
     pub slot: u32,
-    /// Number of the escrowed key at the server; `None` when the disk had one already.
+    /// Number of the escrowed key at the server; `None` if the disk already had a recovery key.
     pub number: Option<u32>,
 }
 
@@ -86,7 +85,7 @@ impl Enrolled {
 /// Keeps a sealed key somewhere else.
 #[async_trait]
 trait Escrow: fmt::Debug + Send + Sync {
-    /// Keeps it, durably, and returns its number.
+    /// Stores it durably, and returns its number.
     async fn keep(&self, sealed: &Jwe) -> Result<u32, Failure>;
 }
 
@@ -105,8 +104,7 @@ impl<A: Attester> Escrow for Servers<A> {
     }
 }
 
-/// Makes a recovery key, or renews it. Servers must release the disk's key: it authorizes the
-/// change.
+/// Creates or renews a recovery key. Servers must release the disk's key: it authorizes the change.
 ///
 /// # Errors
 /// `Io` and `AdminKey` for the admin's key, `Disk`, `Tpm`, `Servers`, `Fetch`, `Resource`. The disk
@@ -145,7 +143,7 @@ fn read_admin_key(path: &std::path::Path) -> Result<TeePubKey, Failure> {
     Ok(key)
 }
 
-/// The recovery slot of a disk on which nothing is half done.
+/// The recovery slot of a disk without unfinished changes.
 fn settled(header: &dyn Header) -> Result<Option<u32>, Failure> {
     let view = header.recovery().map_err(Failure::Disk)?;
     Ok(match view.tokens.as_slice() {
@@ -154,7 +152,7 @@ fn settled(header: &dyn Header) -> Result<Option<u32>, Failure> {
     })
 }
 
-/// May be run again after a crash at any point.
+/// Can be run again after a crash at any point.
 async fn enroll(
     header: &dyn Header,
     passphrase: &SecretBytes,
@@ -176,8 +174,8 @@ async fn enroll(
     Ok(Enrolled { slot, number: Some(number) })
 }
 
-/// What earlier tries intended, with the slots that they made. A slot that somebody else made there
-/// since stays: it does not have the mark of the intent.
+/// Removes the intents of earlier tries, with the slots that they created. A slot that someone else has
+/// created there since stays: it does not have the mark of the intent.
 fn remove_unfinished(header: &dyn Header) -> Result<(), DiskError> {
     let view = header.recovery()?;
     let is_active = |slot| {
@@ -195,7 +193,7 @@ fn remove_unfinished(header: &dyn Header) -> Result<(), DiskError> {
     Ok(())
 }
 
-/// Makes the slot, tries it, says that it is there, and removes all older ones.
+/// Creates the slot, tests it, marks it active, and removes all older ones.
 fn activate(
     header: &dyn Header,
     passphrase: &SecretBytes,

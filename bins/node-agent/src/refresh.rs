@@ -1,12 +1,11 @@
-//! `node-agent refresh-ca`: the CAs that the pins of all disks trust follow those of their servers.
+//! `node-agent refresh-ca`: keeps the CAs that the pins of all disks trust in sync with their servers.
 //!
 //! ```text
 //! pin ─ GET authorities, over TLS of a CA that the pin trusts ─► bundle ─ the server is trusted by
 //!   the bundle alone, and releases the key ─► token rewritten as by `rebind` ─► every disk ─► report
 //! ```
-//! A server's answer changes what is trusted for that server and for no other. The report comes last,
-//! and only after every disk was refreshed: once every machine reported the next CA, the old one stops
-//! signing.
+//! A server's answer changes only what is trusted for that server. The report comes last, after every disk
+//! has been refreshed: once every machine has reported the next CA, the old one stops signing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -38,22 +37,22 @@ use crate::tpm::NodeTpm;
 #[derive(Args, Clone, Debug)]
 #[non_exhaustive]
 pub struct RefreshArgs {
-    /// Further LUKS2 devices, such as files. Every block device that is bound to servers is refreshed
+    /// Additional LUKS2 devices, such as files, besides all block devices that are bound to servers
     pub devices: Vec<PathBuf>,
-    /// Form of the output
+    /// Output format
     #[arg(long, value_enum, default_value_t = Output::Text)]
     pub output: Output,
 }
 
-/// What became of the pins.
+/// Outcome for the pins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refreshed {
-    /// The disks.
+    /// The refreshed disks.
     pub disks: Vec<String>,
     /// Servers whose CAs changed.
     pub changed: Vec<String>,
-    /// Servers that replace their CA and now know that this machine follows.
+    /// Servers that are replacing their CA and now know that this machine trusts the next one.
     pub reported: Vec<String>,
 }
 
@@ -75,11 +74,11 @@ impl Refreshed {
 /// The key brokers of a pin.
 #[async_trait]
 trait Brokers: fmt::Debug + Send + Sync {
-    /// The CAs that this server hands out, trusted by those of `server`; `None` where it has no such
+    /// The CAs that this server hands out, over TLS that trusts those in `server`; `None` if it has no such
     /// path.
     async fn bundle(&self, server: &Endpoint) -> Result<Option<String>, Failure>;
 
-    /// The disk key, from servers that are trusted as `wanted` says.
+    /// The disk key, from servers trusted as in `wanted`.
     async fn key(&self, wanted: &HeaderConfig) -> Result<SecretArray<32>, Failure>;
 
     /// Reports what the pin trusts for this server.
@@ -107,16 +106,16 @@ pub async fn refresh(
     follow(&disks, &brokers, &**entropy).await
 }
 
-/// What a pin trusts for one server.
+/// What a pin trusts for a server.
 #[derive(Debug)]
 struct Trust {
     server: Endpoint,
     authorities: BTreeSet<Sha256Digest>,
-    /// Whether the server said so now.
+    /// Whether the server confirmed it now.
     is_current: bool,
 }
 
-/// May be run again after a crash at any point.
+/// Can be run again after a crash at any point.
 async fn follow(
     disks: &[(String, &dyn Header)],
     brokers: &dyn Brokers,
@@ -134,7 +133,7 @@ async fn follow(
         }
         refreshed.disks.push(device.clone());
     }
-    // The server takes a report for all disks of the machine.
+    // The server takes one report for all disks of the machine.
     if let Some(failure) = failed {
         return Err(failure);
     }
@@ -145,7 +144,7 @@ async fn follow(
     Ok(refreshed)
 }
 
-/// What every pin trusts for a server that replaces its CA. With a single CA no replacement waits for
+/// What every pin trusts for a server that is replacing its CA. With a single CA, no replacement waits for
 /// this machine.
 fn common(trusts: &[Trust]) -> Vec<(&Endpoint, BTreeSet<Sha256Digest>)> {
     let mut servers = BTreeMap::new();
@@ -173,7 +172,7 @@ async fn follow_one(
     let (mut wanted, mut news) = (config.clone(), Vec::new());
     let (mut trusts, mut answered, mut failed) = (Vec::new(), false, None);
     for server in &mut wanted.servers {
-        // Plain HTTP, or the roots of the platform: no CA to follow.
+        // Plain HTTP, or the platform's roots: there is no CA to follow.
         let Some(pinned) = fingerprints(&server.cert) else {
             continue;
         };
@@ -200,7 +199,7 @@ async fn follow_one(
     if let Some(failure) = failed.filter(|_| !answered) {
         return Err(failure);
     }
-    // More than one token: an earlier try was cut off.
+    // More than one token: an earlier try was interrupted.
     if wanted != config || header.tokens().map_err(Failure::Disk)?.len() > 1 {
         let key = brokers.key(&wanted).await?;
         move_token(header, &wanted, &key, entropy).map_err(Failure::Disk)?;
@@ -211,8 +210,8 @@ async fn follow_one(
     Ok(trusts)
 }
 
-/// The CAs of a server. It must be reached by trusting those alone, so that no pin is written that
-/// trusts nothing.
+/// The CAs of a server. It must be reachable when trusting only those, so that no pin is written that locks
+/// out its server.
 async fn learned(
     brokers: &dyn Brokers,
     server: &Endpoint,
@@ -231,7 +230,7 @@ async fn learned(
     Ok(Some((bundle, authorities)))
 }
 
-/// Over the network, with the TPM of this machine.
+/// Uses the network, and the TPM of this machine.
 #[derive(Debug)]
 struct Remote {
     flags: Flags,

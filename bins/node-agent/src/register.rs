@@ -7,7 +7,7 @@
 //!                                                   ├─ 400, 422 ─► again with {public_key, uuid}
 //!                                                   └─ 429, 5xx, no answer ─ back-off ─► again
 //! ```
-//! The short body is all that the existing operator's server knows.
+//! The existing operator's server supports only the short body.
 
 mod answer;
 mod http;
@@ -30,27 +30,27 @@ use self::answer::Answer;
 pub use self::http::HttpRegistrar;
 use crate::backoff::Backoff;
 
-/// Tries at a server that does not answer, where the configuration names no number.
+/// Tries at a server that does not answer, if the configuration has no number.
 const DEFAULT_TRIES: u32 = 10;
 /// Polls while an admin has not decided: about an hour, at 30 s each.
 const PENDING_POLLS: u32 = 130;
-/// Challenges that are answered: a server forgets them when it restarts.
+/// Most challenges to answer: a server forgets them when it restarts.
 const MAX_CHALLENGES: u32 = 3;
 
-/// The attestation key as it is presented to a server.
+/// The attestation key as presented to a server.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct AkIdentity {
     /// The public key.
     pub public: PublicKey,
-    /// Its `TPM2B_PUBLIC`, which says that it is restricted and never leaves its TPM.
+    /// Its `TPM2B_PUBLIC`, which states that it is restricted and never leaves its TPM.
     pub tpm_public: Option<Vec<u8>>,
-    /// The endorsement key of the same TPM, where the TPM shows it.
+    /// The endorsement key of the same TPM, if the TPM reveals it.
     pub ek: Option<EkOffer>,
 }
 
 impl AkIdentity {
-    /// A key that only its public part is known of.
+    /// A key of which only the public part is known.
     pub fn new(public: PublicKey) -> Self {
         Self { public, tpm_public: None, ek: None }
     }
@@ -79,27 +79,27 @@ impl ActivateError {
     }
 }
 
-/// Where a body is put.
+/// Where a body is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Target {
     /// The registration itself.
     Registration,
-    /// The answer to a challenge, one segment below.
+    /// The answer to a challenge, one path segment below.
     Proof,
 }
 
-/// What a server said.
+/// A server's reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "status and body, nothing else")]
 pub struct Reply {
     /// HTTP status.
     pub status: u16,
-    /// Body, bounded by the transport.
+    /// Body, limited in size by the transport.
     pub body: Vec<u8>,
 }
 
-/// Carries a registration to a server, once.
+/// Sends a registration to a server, once.
 #[async_trait]
 pub trait Registrar: fmt::Debug + Send + Sync {
     /// `PUT`s a body. Fails with [`RegisterError::Unanswered`].
@@ -118,10 +118,10 @@ pub enum RegisterError {
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// No answer came.
+    /// No server answered.
     #[error("reach {url}")]
     Unanswered {
-        /// Where.
+        /// The URL.
         url: String,
         /// Whether TLS failed, or the network.
         code: Code,
@@ -129,7 +129,7 @@ pub enum RegisterError {
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
-    /// The server said no.
+    /// The server refused.
     #[error("the server refused with status {status} ({code})")]
     Refused {
         /// HTTP status.
@@ -137,13 +137,13 @@ pub enum RegisterError {
         /// The server's code, or what its status stands for.
         code: Code,
     },
-    /// The key is registered for another machine: this node was that one before.
+    /// The key is registered for another machine, which this node was before.
     #[error("the key belongs to machine {machine}")]
     Elsewhere {
-        /// Which.
+        /// That machine.
         machine: MachineId,
     },
-    /// The server kept saying that it cannot answer now.
+    /// The server kept replying that it cannot answer now.
     #[error("the server stayed busy, last with status {status} ({code})")]
     Busy {
         /// HTTP status.
@@ -151,7 +151,7 @@ pub enum RegisterError {
         /// The server's code, or what its status stands for.
         code: Code,
     },
-    /// Nobody approved the key in time.
+    /// No admin approved the key in time.
     #[error("the key waits for approval by an admin")]
     Pending,
     /// The TPM did not answer the challenge.
@@ -160,7 +160,7 @@ pub enum RegisterError {
 }
 
 impl RegisterError {
-    /// The code that tells what to do.
+    /// The code that identifies the fix.
     pub fn code(&self) -> Code {
         match self {
             Self::Address { .. } => Code::NodeConfig,
@@ -186,14 +186,14 @@ pub struct RegisterPorts<'a> {
     pub entropy: &'a dyn Entropy,
 }
 
-/// Registers the key for a machine. Doing it again is fine: a key that is registered stays so.
+/// Registers the key for a machine. Repeating it is harmless: a registered key stays registered.
 ///
 /// # Errors
-/// `Refused` and `Elsewhere` at once; `Unanswered` and `Busy` when `retries` are used up; `Pending` after about an
-/// hour, or never with [`NumRetries::Infinity`].
+/// `Refused` and `Elsewhere` immediately; `Unanswered` and `Busy` when `retries` are used up; `Pending` after
+/// about an hour, or never with [`NumRetries::Infinity`].
 ///
 /// # Cancel safety
-/// May be dropped and run again at any point.
+/// Can be dropped and run again at any point.
 pub async fn register(
     ports: RegisterPorts<'_>,
     identity: &AkIdentity,
@@ -248,9 +248,9 @@ struct Course<'a> {
     ports: RegisterPorts<'a>,
     backoff: Backoff<'a>,
     body: Value,
-    /// Tried when the server does not understand `body`.
+    /// Sent if the server does not understand `body`.
     short: Option<Value>,
-    /// `None`: without end.
+    /// `None`: unlimited.
     tries: Option<u32>,
     polls: Option<u32>,
     challenges: u32,
@@ -335,7 +335,7 @@ impl<'a> Course<'a> {
         }
     }
 
-    /// Counts a failure; whether it was the last that is borne.
+    /// Counts a failure; returns whether it was the last one allowed.
     fn used_up(&mut self, failed: &RegisterError) -> bool {
         let left = if let RegisterError::Pending = failed {
             if self.polls == Some(PENDING_POLLS) {

@@ -1,4 +1,4 @@
-//! What a person sees on the console of a node that got no key: three lines, never more.
+//! What the console of a node shows when it got no key: three lines, never more.
 //!
 //! ```text
 //! TEC-A412 boot not approved: it matches no approved image
@@ -11,20 +11,20 @@ use std::fmt;
 use tec_core::code::Code;
 use tec_core::id::{AttemptId, MachineId};
 
-/// Longest cause that is printed; a console line is for people.
+/// Longest cause to print; console lines are for people.
 const MAX_CAUSE: usize = 400;
 
-/// A failure as it is told to a person.
+/// A failure in wording for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
     /// The code.
     pub code: Code,
-    /// The attempt under which a server keeps the reason, if one told it.
+    /// The attempt under which a server keeps the reason, if a server reported it.
     pub attempt: Option<AttemptId>,
-    /// The machine whose key was asked for, if that is known.
+    /// The machine whose key was requested, if known.
     pub machine: Option<MachineId>,
-    /// What was tried and why it failed, for failures that no server knows about.
+    /// What failed and why, for failures that no server knows about.
     pub cause: String,
 }
 
@@ -34,14 +34,14 @@ impl Report {
         Self { code, attempt: None, machine: None, cause: cause.into() }
     }
 
-    /// Names the attempt.
+    /// Adds the attempt.
     #[must_use]
     pub fn of_attempt(mut self, attempt: Option<AttemptId>) -> Self {
         self.attempt = attempt;
         self
     }
 
-    /// Names the machine.
+    /// Adds the machine.
     #[must_use]
     pub fn of_machine(mut self, machine: Option<MachineId>) -> Self {
         self.machine = machine;
@@ -49,7 +49,7 @@ impl Report {
     }
 }
 
-/// One line for a console: texts of servers must not move the cursor or forge further lines.
+/// One line for a console: texts from servers must not move the cursor or forge further lines.
 fn one_line(text: &str) -> String {
     let mut line: String = text
         .split_whitespace()

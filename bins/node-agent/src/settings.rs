@@ -1,4 +1,4 @@
-//! Settings: flags with environment mirrors, since Clevis calls the pin without flags.
+//! Settings: flags that can also be set through the environment, since Clevis calls the pin without flags.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -13,22 +13,22 @@ use tec_core::ignition::NumRetries;
 use tec_tpm::ak::AkHandle;
 use tec_tpm::evidence::MAX_EVENT_LOG;
 
-/// The kernel's TPM with its resource manager.
+/// The kernel's TPM device with its resource manager.
 pub const DEFAULT_TCTI: &str = "device:/dev/tpmrm0";
-/// Where the kernel shows the firmware's event log.
+/// Where the kernel exposes the firmware's event log.
 pub const DEFAULT_EVENT_LOG: &str = "/sys/kernel/security/tpm0/binary_bios_measurements";
-/// Seconds that one request may take: the existing client waits as long.
+/// Timeout of one request in seconds, the same as in the existing client.
 pub const DEFAULT_TIMEOUT: &str = "60";
-/// What is logged: what is degraded but safe, or worse. Servers that gave no key are not: on the
-/// console of a refused node there shall be the three lines of the report and nothing else.
+/// Logs what is degraded but safe, or worse. Servers that released no key are not included: the console of a
+/// refused node should show the three lines of the report and nothing else.
 pub const DEFAULT_LOG: &str = "warn,tec_trustee=error";
 
-/// The flags that every command takes.
+/// Flags of all commands.
 #[derive(Args, Clone, Debug)]
 #[non_exhaustive]
 pub struct Flags {
-    /// The TPM, as libtss2 names it: `device:<path>` or
-    /// `swtpm:host=<host>,port=<port>`. Without it, `TPM2TOOLS_TCTI` counts, then device:/dev/tpmrm0
+    /// TPM, as named by libtss2: `device:<path>` or `swtpm:host=<host>,port=<port>` (default:
+    /// `TPM2TOOLS_TCTI`, then device:/dev/tpmrm0)
     #[arg(long, env = "TEC_TCTI", global = true)]
     pub tcti: Option<String>,
     #[arg(long, env = "TPM2TOOLS_TCTI", global = true, hide = true)]
@@ -36,10 +36,10 @@ pub struct Flags {
     /// Persistent handle of the attestation key, hexadecimal
     #[arg(long, env = "TEC_AK_HANDLE", global = true, default_value_t = AkHandle::DEFAULT)]
     pub ak_handle: AkHandle,
-    /// Firmware event log that goes with the evidence; the kernel's by default, if readable
+    /// Firmware event log to send with the evidence (default: the kernel's, if readable)
     #[arg(long, env = "TEC_EVENT_LOG", global = true, value_parser = any_path())]
     pub event_log: Option<PathBuf>,
-    /// Seconds that one request to a server may take
+    /// Timeout of one request to a server, in seconds
     #[arg(
         long,
         env = "TEC_TIMEOUT",
@@ -48,20 +48,20 @@ pub struct Flags {
         value_parser = clap::value_parser!(u64).range(1..=3600)
     )]
     pub timeout: u64,
-    /// Rounds over the servers, instead of what the pin's configuration says; 1 asks once, for
-    /// looking at a refusal without waiting
+    /// Rounds over the servers; 1 asks once, to see a refusal without waiting (default: from the pin's
+    /// configuration)
     #[arg(long, env = "TEC_ROUNDS", global = true)]
     pub rounds: Option<NonZeroU32>,
-    /// Where the report of a failure goes beside stderr, for callers that drop stderr: a console
+    /// Where to write the report of a failure in addition to stderr, for callers that drop stderr: a console
     #[arg(long, env = "TEC_CONSOLE", global = true, value_parser = any_path())]
     pub console: Option<PathBuf>,
-    /// What is logged to stderr, as a filter of tracing
+    /// Log filter for stderr, in the syntax of tracing
     #[arg(long, env = "TEC_LOG", global = true, default_value = DEFAULT_LOG)]
     pub log: String,
 }
 
 impl Flags {
-    /// The TCTI to open. Empty variables count as unset, as for the tools of libtss2.
+    /// The TCTI to open. Empty variables count as unset, as in the tools of libtss2.
     pub fn tcti(&self) -> &str {
         [&self.tcti, &self.tpm2tools_tcti]
             .into_iter()
@@ -71,7 +71,7 @@ impl Flags {
             .unwrap_or(DEFAULT_TCTI)
     }
 
-    /// How often servers are asked: as the flag says, or else the configuration.
+    /// How often to ask servers: the flag takes precedence over the configuration.
     pub fn retries(&self, configured: Option<NumRetries>) -> Option<NumRetries> {
         self.rounds.map(|rounds| NumRetries::Rounds(rounds.get())).or(configured)
     }
@@ -81,7 +81,7 @@ impl Flags {
         Duration::from_secs(self.timeout)
     }
 
-    /// Shows a report on the console, if one is named. There is nobody to tell that it failed.
+    /// Shows a report on the console, if one is named. A failure to do so cannot be reported anywhere.
     pub fn show_on_console(&self, report: &str) {
         let console = self.console.as_deref();
         if let Some(path) = console.filter(|path| !path.as_os_str().is_empty()) {
@@ -90,7 +90,7 @@ impl Flags {
         }
     }
 
-    /// The event log, if there is one. A boot does not fail for want of it: the PCR values decide.
+    /// The event log, if there is one. A boot does not fail without it: the PCR values decide.
     pub fn read_event_log(&self) -> Option<Vec<u8>> {
         let (path, asked_for) = match &self.event_log {
             Some(path) if !path.as_os_str().is_empty() => (path.as_path(), true),
@@ -110,7 +110,7 @@ impl Flags {
     }
 }
 
-/// Takes an empty one, too: a variable that a unit file leaves empty must not end a boot.
+/// Accepts an empty path, too: a variable that a unit file leaves empty must not stop a boot.
 fn any_path() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().map(PathBuf::from)
 }

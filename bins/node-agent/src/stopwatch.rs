@@ -1,4 +1,4 @@
-//! How long a node waits for its TPM, told apart from how long it waits for servers.
+//! Measures how long a node waits for its TPM, as opposed to its servers.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -8,19 +8,19 @@ use tec_core::attest::Tee;
 use tec_core::port::{AttestationEvidence, Attester, PortError};
 use tokio::time::Instant;
 
-/// An attester whose time is taken.
+/// An attester that is timed.
 #[derive(Debug)]
 pub(crate) struct Stopwatch<A> {
     attester: A,
     spent: Spent,
 }
 
-/// The time that was spent so far; clones share it.
+/// The time spent so far; clones share it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Spent(Arc<Mutex<Duration>>);
 
 impl Spent {
-    /// All of it.
+    /// The total.
     pub(crate) fn total(&self) -> Duration {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -31,7 +31,7 @@ impl Spent {
 }
 
 impl<A> Stopwatch<A> {
-    /// Takes the time of this attester; the second value tells it.
+    /// Times this attester; the second value reads the time.
     pub(crate) fn new(attester: A) -> (Self, Spent) {
         let spent = Spent::default();
         let watched = Self { attester, spent: spent.clone() };

@@ -1,4 +1,4 @@
-//! Stdin and stdout, bounded and without a trace of what went through.
+//! Stdin and stdout, limited in size and without leaving copies of secrets.
 
 use std::fs::File;
 use std::io;
@@ -10,15 +10,15 @@ use zeroize::Zeroizing;
 
 use crate::failure::Failure;
 
-/// Most bytes that are sealed: Clevis hands over a passphrase, and `clevis encrypt` is for keys.
+/// Most bytes to seal: Clevis passes a passphrase, and `clevis encrypt` is for keys.
 const MAX_PLAINTEXT: usize = 64 * 1024;
-/// Most bytes of a sealed passphrase, as of `tec_trustee::clevis`.
+/// Most bytes of a sealed passphrase, as in `tec_trustee::clevis`.
 const MAX_SEALED: usize = 1024 * 1024;
 
-/// Reads what is to be sealed.
+/// Reads the plaintext to seal.
 ///
 /// # Errors
-/// `Io`, also for more than 64 KiB.
+/// `Io`, including for more than 64 KiB.
 pub fn read_plaintext() -> Result<SecretBytes, Failure> {
     piped_stdin()
         .and_then(|stdin| read_bounded(stdin, MAX_PLAINTEXT))
@@ -29,7 +29,7 @@ pub fn read_plaintext() -> Result<SecretBytes, Failure> {
 /// Reads a sealed passphrase.
 ///
 /// # Errors
-/// `Io`, also for more than 1 MiB and for what is not text.
+/// `Io`, including for more than 1 MiB and for anything that is not text.
 pub fn read_sealed() -> Result<String, Failure> {
     let operation = "read the sealed passphrase from stdin";
     let bytes = piped_stdin()
@@ -40,7 +40,7 @@ pub fn read_sealed() -> Result<String, Failure> {
         .map_err(|_| Failure::io(operation)(io::Error::other("it is not text")))
 }
 
-/// A passphrase shall not be typed where it shows.
+/// Refuses a terminal: a passphrase must not be typed where it shows.
 fn piped_stdin() -> io::Result<StdinLock<'static>> {
     let stdin = io::stdin();
     if stdin.is_terminal() {
@@ -49,7 +49,7 @@ fn piped_stdin() -> io::Result<StdinLock<'static>> {
     Ok(stdin.lock())
 }
 
-/// The buffer is as large as it can get from the start: growing would leave copies behind.
+/// The buffer has its full size from the start: growing would leave copies behind.
 fn read_bounded(input: impl Read, most: usize) -> io::Result<Zeroizing<Vec<u8>>> {
     let mut bytes = Zeroizing::new(Vec::with_capacity(most + 1));
     let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
@@ -60,17 +60,17 @@ fn read_bounded(input: impl Read, most: usize) -> io::Result<Zeroizing<Vec<u8>>>
     Ok(bytes)
 }
 
-/// Writes bytes to stdout as they are, without a newline.
+/// Writes bytes to stdout unchanged, without a newline.
 ///
 /// # Errors
 /// `Io`.
 pub fn write(bytes: &[u8]) -> Result<(), Failure> {
-    // Past the buffer of `Stdout`, which would keep a copy.
+    // Bypasses the buffer of `Stdout`, which would keep a copy.
     let stdout = io::stdout().as_fd().try_clone_to_owned();
     stdout.and_then(|fd| File::from(fd).write_all(bytes)).map_err(Failure::io("write to stdout"))
 }
 
-/// Writes one line, or several, to stdout.
+/// Writes one or more lines to stdout.
 ///
 /// # Errors
 /// `Io`.

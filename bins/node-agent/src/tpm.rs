@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::register::{ActivateError, Activator, AkIdentity};
 use crate::settings::Flags;
 
-/// An open TPM, and the handle of the attestation key.
+/// An open TPM, with the handle of the attestation key.
 #[derive(Clone, Debug)]
 pub struct NodeTpm {
     tpm: Arc<Tpm>,
@@ -34,7 +34,7 @@ fn failed(operation: &'static str) -> impl FnOnce(TpmError) -> Failure {
 }
 
 impl NodeTpm {
-    /// Opens the TPM that the settings name.
+    /// Opens the TPM named in the settings.
     ///
     /// # Errors
     /// `Tpm`.
@@ -45,13 +45,13 @@ impl NodeTpm {
         })
     }
 
-    /// The attestation key, made now if there is none, with what vouches for it. A TPM that shows
-    /// no endorsement key is fine: whether one is needed is the server's decision.
+    /// The attestation key, created now if there is none, with what vouches for it. A TPM without a visible
+    /// endorsement key is fine: whether one is needed is the server's decision.
     ///
     /// # Errors
     /// `Tpm`.
     pub fn ensure_ak(&self) -> Result<AkIdentity, Failure> {
-        // The one sort that every verifier of TPM evidence takes.
+        // The one type that every verifier of TPM evidence accepts.
         let stored = self
             .tpm
             .ensure_ak(self.handle, AkAlgorithm::Rsa2048)
@@ -85,7 +85,7 @@ impl NodeTpm {
         }
     }
 
-    /// The registers of the SHA-256 bank as they are now.
+    /// The current registers of the SHA-256 bank.
     ///
     /// # Errors
     /// `Tpm`.
@@ -93,7 +93,7 @@ impl NodeTpm {
         self.tpm.pcr_read().map_err(failed("read the registers"))
     }
 
-    /// Makes evidence with the attestation key, and sends the event log along.
+    /// Produces evidence with the attestation key, and includes the event log.
     pub fn attester(&self, event_log: Option<Vec<u8>>) -> TpmAttester {
         let attester = TpmAttester::new(Arc::clone(&self.tpm), self.handle);
         match event_log {

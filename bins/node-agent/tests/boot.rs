@@ -64,7 +64,7 @@ fn the_first_boot_seals_and_later_boots_of_the_same_image_open() {
 fn a_first_boot_that_begins_anew_goes_on_as_the_machine_that_the_key_belongs_to() {
     let Node { world, mut tpm, machine, config } = Node::start(Wire::Tls);
     good(world.encrypt(&tpm, &config));
-    // The power fails before the disk is bound: all that stays is in the TPM.
+    // Power fails before the disk is bound: only the TPM's state remains.
     tpm.restart().unwrap();
     boot(&tpm, "kernel");
     let (other, config) = world.machine();
@@ -84,7 +84,7 @@ fn a_first_boot_that_begins_anew_goes_on_as_the_machine_that_the_key_belongs_to(
     assert!(bound(&machine).is_some());
     assert!(bound(&other).is_none(), "the second one stays unclaimed");
 
-    // A path that somebody chose is not another machine's.
+    // A custom path does not belong to another machine.
     let (_, mut config) = world.machine();
     config["path"] = "default/chosen/key".into();
     let lines = refused(&world.encrypt(&tpm, &config));
@@ -113,7 +113,7 @@ fn no_key_or_passphrase_is_ever_printed_not_even_to_a_trace() {
         PASSPHRASE.to_owned(),
         STANDARD.encode(PASSPHRASE),
         ciphertext.to_owned(),
-        // How the quote begins: TPM_GENERATED and TPM_ST_ATTEST_QUOTE, base64.
+        // Start of the quote: TPM_GENERATED and TPM_ST_ATTEST_QUOTE, base64.
         "/1RDR4AY".to_owned(),
     ] {
         for log in [&first.stderr, &later.stderr] {
@@ -217,7 +217,7 @@ fn a_second_key_for_a_machine_is_refused_with_the_server_s_code() {
     boot(&first, "kernel");
     boot(&second, "kernel");
     good(world.encrypt(&first, &config));
-    // The same node again is fine: its first boot may have been cut off.
+    // The same node may register again: its first boot may have been interrupted.
     good(world.encrypt(&first, &config));
     let lines = refused(&world.encrypt(&second, &config));
     assert!(lines[0].starts_with("TEC-R410 "), "{lines:?}");
@@ -285,8 +285,8 @@ fn the_key_is_created_shown_and_registered_by_hand() {
     assert_eq!(registered["fingerprint"], bound.fingerprint().to_string());
 }
 
-/// What the existing operator's server does with members that it does not know is up to its
-/// framework; this is the strict case.
+/// How the existing operator's server handles unknown members depends on its framework; this is the strict
+/// case.
 #[test]
 fn a_server_that_knows_only_key_and_uuid_registers_the_key() {
     let world = World::start(Wire::Plain, TofuMatcher);

@@ -1,4 +1,4 @@
-//! The program as Clevis and people call it, where no TPM is needed.
+//! The program as called by Clevis and by people, in cases that need no TPM.
 #![expect(clippy::unwrap_used, reason = "clippy takes helpers of tests for library code")]
 
 use std::io::Write as _;
@@ -117,7 +117,7 @@ fn plain_http_needs_no_certificates_of_the_platform() {
         .output()
         .unwrap();
     let lines = refusal(&output);
-    // It comes as far as the TPM.
+    // It gets as far as the TPM.
     assert!(lines[0].starts_with("TEC-N500 "), "{lines:?}");
 }
 

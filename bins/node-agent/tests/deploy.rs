@@ -33,7 +33,7 @@ fn files_in(root: &Path) -> Vec<String> {
     files
 }
 
-/// The pin as it is in an initramfs, over a program that is where the test has it.
+/// The pin as installed in an initramfs, for a program at the test's path.
 fn installed_pin(directory: &Path, name: &str) -> PathBuf {
     let text = fs::read_to_string(deploy().join(name)).unwrap();
     assert!(text.contains("/usr/bin/node-agent "));
@@ -86,7 +86,7 @@ fn a_missing_console_is_no_further_failure() {
     assert!(!dir.path().join("absent").exists());
 }
 
-/// A program in the place of node-agent that writes down how it is called.
+/// A stand-in for node-agent that records how it is called.
 fn recorder(directory: &Path, status: u8) -> PathBuf {
     let agent = directory.join("agent");
     let calls = directory.join("calls");

@@ -1,4 +1,4 @@
-//! Flags and environment.
+//! Flags and environment variables.
 
 use std::net::SocketAddr;
 
@@ -12,15 +12,15 @@ use tec_support::pins::PinsArgs;
 use tec_support::program::LogArgs;
 use tec_trustee::config::Generation;
 
-/// Looks after the trusted execution cluster of one namespace.
+/// Reconciles the trusted execution cluster of one namespace.
 #[derive(Clone, Debug, Parser)]
 #[command(version)]
 pub(crate) struct Args {
-    /// Where /metrics, /livez and /readyz are served, in plain HTTP
+    /// Address of /metrics, /livez and /readyz, plain HTTP
     #[arg(long, default_value = "0.0.0.0:9090")]
     pub(crate) metrics_addr: SocketAddr,
 
-    /// The namespace that is looked after
+    /// Namespace to reconcile
     #[arg(long, env = "POD_NAMESPACE")]
     pub(crate) namespace: String,
 
@@ -28,35 +28,35 @@ pub(crate) struct Args {
     #[arg(long, env = "POD_NAME")]
     pub(crate) identity: String,
 
-    /// The platform assigns users to pods, as OpenShift does
+    /// The platform assigns the user IDs of pods, as OpenShift does
     #[arg(long)]
     assigned_pod_user: bool,
 
-    /// Generation of the Trustee: v0.21, or unified for v0.20. mounted is refused, since its
-    /// policies cannot bind a machine to its key
+    /// Trustee generation: v0.21, or unified for v0.20. mounted is refused because its policies cannot bind a
+    /// machine to its key
     #[arg(long, default_value = "v0.21", value_parser = generation)]
     pub(crate) generation: Generation,
 
-    /// Where the cluster's own Trustee is reached in place of its Service, for an operator that
-    /// runs outside of the cluster
+    /// URL of the cluster's own Trustee, instead of its Service, for an operator that runs outside the
+    /// cluster
     #[arg(long, env = "TEC_TRUSTEE_URL")]
     pub(crate) trustee_url: Option<BaseUrl>,
 
     #[command(flatten)]
     pub(crate) pins: PinsArgs,
 
-    /// How a Job that measures an image sees it
+    /// How a measuring Job gets at the image
     #[arg(long, value_enum, default_value_t = Access::Registry)]
     image_access: Access,
 
-    /// Networks whose addresses stand for many nodes each, such as 10.0.0.0/8, separated by commas: the
-    /// registration servers give them no limit of their own. For Services that hide the addresses of
-    /// clients (default: none)
+    /// Networks whose addresses each stand for many nodes, such as 10.0.0.0/8, separated by commas. The
+    /// registration servers apply no per-address limit to them. For Services that hide client addresses
+    /// (default: none)
     #[arg(long, env = "TEC_SHARED_SOURCES", value_name = "LIST", value_delimiter = ',')]
     #[arg(value_parser = network)]
     shared_sources: Vec<String>,
 
-    /// Settings of the pods and Services that the operator creates, JSON: replicas, log, nodeSelector,
+    /// Settings of the pods and Services that the operator creates, as JSON: replicas, log, nodeSelector,
     /// tolerations, affinity, resources, services, egressPorts (default: none)
     #[arg(
         long,
@@ -67,7 +67,7 @@ pub(crate) struct Args {
     )]
     settings: Settings,
 
-    /// Form of the disk keys of new machines; keys that exist stay as they are
+    /// Form of the disk keys of new machines; existing keys do not change
     #[arg(long, env = "TEC_DISK_KEYS", value_enum, default_value_t)]
     pub(crate) disk_keys: DiskKeys,
 
@@ -80,9 +80,9 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Access {
-    /// It reads what it needs of it from its registry
+    /// Read the needed parts from the registry
     Registry,
-    /// The kubelet mounts all of it; the nodes must have image volumes
+    /// Have the kubelet mount the whole image; the nodes must support image volumes
     Volume,
 }
 
@@ -100,7 +100,7 @@ fn network(text: &str) -> Result<String, String> {
 }
 
 impl Args {
-    /// What is deployed: images as the environment names them.
+    /// What to deploy, with images as named by the environment.
     ///
     /// # Errors
     /// Jobs cannot do what the flags say.

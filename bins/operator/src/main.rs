@@ -45,7 +45,7 @@ async fn run(args: &Args) -> anyhow::Result<u8> {
         Ok(())
     });
     tracing::info!(%address, namespace = args.namespace, "started");
-    // The first that ends tells the others; a defect is the answer.
+    // A defect aborts the other tasks and becomes the result.
     let mut answer = Ok(exit::OK);
     while let Some(ended) = tasks.join_next().await {
         if let Err(error) = ended.context("a part of the operator died")? {

@@ -1,5 +1,5 @@
-//! Services bootstrap, from nothing but the token of a service account: the programs
-//! `services-bootstrap`, `services-init` and `services-broker`, as libraries.
+//! Bootstraps services from nothing but a service account token: the programs `services-bootstrap`,
+//! `services-init` and `services-broker`, as libraries.
 //!
 //! ```text
 //!   bootstrap: controller beside a vault  ◄──gRPC──  init: files for NATS, OpenSearch, telemetry

@@ -1,5 +1,5 @@
-//! A certificate that somebody hands out while the program runs: in memory only, replaced while
-//! connections come and go.
+//! A certificate issued while the program runs: kept in memory only, and replaced while connections come and
+//! go.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -13,8 +13,8 @@ use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, RootCertStore, ServerConfig, SignatureScheme};
 use tec_core::secret::SecretBytes;
 
-/// What the other end is shown; until there is something, a server refuses connections, and a client
-/// shows none.
+/// The certificate presented to peers; before there is one, a server refuses connections, and a client
+/// presents none.
 #[derive(Default)]
 pub struct Certificate(RwLock<Option<Arc<CertifiedKey>>>);
 
@@ -49,10 +49,10 @@ impl Certificate {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// From now on this one: chain and key in PEM.
+    /// Replaces the certificate with this one: chain and key in PEM.
     ///
     /// # Errors
-    /// They cannot be used, or do not belong together; the one before stays.
+    /// They cannot be used, or do not belong together; the previous one stays.
     pub fn replace(&self, chain: &[u8], key: &SecretBytes) -> anyhow::Result<()> {
         let chain = CertificateDer::pem_slice_iter(chain)
             .collect::<Result<Vec<_>, _>>()
@@ -66,7 +66,7 @@ impl Certificate {
         Ok(())
     }
 
-    /// A server that shows it: TLS 1.3 and HTTP/2 only, no client certificates.
+    /// Configuration of a server that presents it: TLS 1.3 and HTTP/2 only, no client certificates.
     pub fn server_config(self: &Arc<Self>) -> Arc<ServerConfig> {
         let resolver = Arc::clone(self) as Arc<dyn ResolvesServerCert>;
         let mut config = ServerConfig::builder_with_protocol_versions(&[&rustls::version::TLS13])
@@ -76,7 +76,7 @@ impl Certificate {
         Arc::new(config)
     }
 
-    /// A client that shows it to servers of these authorities, in PEM. TLS 1.3 only.
+    /// Configuration of a client that presents it to servers of these authorities (PEM). TLS 1.3 only.
     ///
     /// # Errors
     /// The authorities cannot be used.

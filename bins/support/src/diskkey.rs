@@ -1,23 +1,23 @@
-//! Which disk keys are made.
+//! Which kind of disk keys to generate.
 
 use std::sync::Arc;
 
 use clap::ValueEnum;
 use tec_core::luks::{CompatLuksKey, LuksKeyGenerator, RandomLuksKey};
 
-/// Form of the disk keys of new machines. Keys that exist stay as they are.
+/// Form of the disk keys of new machines. Existing keys do not change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 #[non_exhaustive]
 pub enum DiskKeys {
-    /// 192 random bits, as every Clevis pin `trustee` reads them
+    /// 192 random bits, readable by every Clevis pin `trustee`
     #[default]
     Compatible,
-    /// 256 random bits, which only nodes with `node-agent` read
+    /// 256 random bits, readable only by nodes with `node-agent`
     Random256,
 }
 
 impl DiskKeys {
-    /// What makes them.
+    /// The generator of such keys.
     pub fn generator(self) -> Arc<dyn LuksKeyGenerator> {
         match self {
             Self::Compatible => Arc::new(CompatLuksKey),

@@ -1,4 +1,4 @@
-//! Challenges to endorsement keys: to any, or to those that CA certificates in a file vouch for.
+//! Challenges to endorsement keys: to any key, or to those that the CA certificates in a file vouch for.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tec_tpm::ek::{CredentialIssuer, TrustStore};
 
 use crate::pem;
 
-/// Issues challenges to any endorsement key, or, with a file of CA certificates in PEM, only to keys whose
+/// Issues challenges to any endorsement key or, with a file of CA certificates in PEM, only to keys whose
 /// certificate chains to one of them. The log says why a key is refused.
 ///
 /// # Errors
@@ -28,7 +28,7 @@ pub fn issuer(file: Option<&Path>, clock: Arc<dyn Clock>) -> anyhow::Result<Arc<
 /// The CA certificates in a PEM file; each of them is trusted as a root.
 ///
 /// # Errors
-/// The file cannot be read, or has no certificate, or one that is not acceptable.
+/// The file cannot be read, has no certificate, or has one that is not acceptable.
 pub fn roots(path: &Path) -> anyhow::Result<TrustStore> {
     let mut store = TrustStore::new();
     let certificates = pem::certificates(path)?;

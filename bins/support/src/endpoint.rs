@@ -1,12 +1,12 @@
-//! Servers as they stand on a command line.
+//! Servers on a command line.
 
 use anyhow::{Context as _, anyhow};
 use tec_core::endpoint::{Endpoint, ParseBaseUrlError};
 
-/// Reads `URL` or `URL=CA-FILE`, the file with the PEM of the CA that the server is trusted by.
+/// Reads `URL` or `URL=CA-FILE`, where the file has the PEM of the CA that the server is trusted by.
 ///
 /// # Errors
-/// No address, or a file that cannot be read.
+/// The text has no valid URL, or the file cannot be read.
 pub fn parse(text: &str) -> anyhow::Result<Endpoint> {
     let (url, ca) = match text.split_once('=') {
         Some((url, file)) => {
@@ -15,7 +15,7 @@ pub fn parse(text: &str) -> anyhow::Result<Endpoint> {
         }
         None => (text, String::new()),
     };
-    // In one line, since a command line is refused with one.
+    // On one line, because clap reports a wrong argument on one line.
     let url = url.parse().map_err(|error: ParseBaseUrlError| anyhow!("{url:?}: {error}"))?;
     Ok(Endpoint::new(url, ca))
 }

@@ -1,4 +1,4 @@
-//! Which evidence a server takes: flags, and the verifier that they ask for.
+//! The evidence that a server accepts: flags, and the verifier they select.
 
 use std::sync::Arc;
 
@@ -8,34 +8,33 @@ use tec_core::port::{Clock, Verifier};
 use tec_tpm::snp::{Policy, Tcb};
 use tec_tpm::verifier::{AzSnpVtpmVerifier, ByTee, TpmVerifier};
 
-/// Sorts of evidence, and which guests of them. There is no flag for evidence without hardware.
+/// Types of evidence, and which guests are accepted. There is no flag for evidence without hardware.
 #[derive(Clone, Debug, Args)]
 #[expect(clippy::exhaustive_structs, reason = "a command line, built field by field")]
 pub struct EvidenceArgs {
-    /// Sort of evidence that is taken; may be given several times.
+    /// Type of evidence to accept; repeatable
     #[arg(long, value_name = "SORT", value_enum, default_value = "tpm")]
     pub evidence: Vec<EvidenceSort>,
-    /// SHA-384 of an ID key whose guests are accepted, 96 hexadecimal digits; with
-    /// `--evidence az-snp-vtpm`. May be given several times.
+    /// SHA-384 of an ID key whose guests are accepted, 96 hexadecimal digits; with `--evidence az-snp-vtpm`;
+    /// repeatable
     #[arg(long = "snp-id-key", value_name = "DIGEST", value_parser = parse_sha384)]
     pub snp_id_keys: Vec<[u8; 48]>,
-    /// Measurement of a guest that is accepted, 96 hexadecimal digits; with
-    /// `--evidence az-snp-vtpm`. May be given several times.
+    /// Measurement of an accepted guest, 96 hexadecimal digits; with `--evidence az-snp-vtpm`; repeatable
     #[arg(long = "snp-measurement", value_name = "DIGEST", value_parser = parse_sha384)]
     pub snp_measurements: Vec<[u8; 48]>,
-    /// Oldest firmware of SNP hosts: boot loader, TEE, SNP and microcode, separated by commas; with
-    /// `--evidence az-snp-vtpm`.
+    /// Oldest accepted firmware of SNP hosts: boot loader, TEE, SNP and microcode, separated by commas; with
+    /// `--evidence az-snp-vtpm`
     #[arg(long, value_name = "B,T,S,M", value_parser = parse_tcb)]
     pub snp_minimum_tcb: Option<Tcb>,
 }
 
-/// Sorts of evidence that can be asked for.
+/// Types of evidence that can be selected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[non_exhaustive]
 pub enum EvidenceSort {
-    /// A quote of a TPM.
+    /// A quote of a TPM
     Tpm,
-    /// A quote of an Azure virtual machine's TPM, with an SNP report that vouches for it.
+    /// A quote of an Azure virtual machine's TPM, with an SNP report that vouches for it
     AzSnpVtpm,
 }
 
@@ -48,10 +47,10 @@ impl From<EvidenceSort> for Tee {
     }
 }
 
-/// Parses a digest of a command line.
+/// Parses a digest from the command line.
 ///
 /// # Errors
-/// It has not 96 hexadecimal digits.
+/// The text does not have 96 hexadecimal digits.
 pub fn parse_sha384(text: &str) -> Result<[u8; 48], String> {
     let mut digest = [0; 48];
     hex::decode_to_slice(text, &mut digest)
@@ -59,10 +58,10 @@ pub fn parse_sha384(text: &str) -> Result<[u8; 48], String> {
     Ok(digest)
 }
 
-/// Parses versions of firmware: boot loader, TEE, SNP and microcode, separated by commas.
+/// Parses firmware versions: boot loader, TEE, SNP and microcode, separated by commas.
 ///
 /// # Errors
-/// There are not four of them, or one is above 255.
+/// There are not exactly four, or one is above 255.
 pub fn parse_tcb(text: &str) -> Result<Tcb, String> {
     let part = |part: &str| {
         part.parse::<u8>().map_err(|_| format!("{part:?} is not a number from 0 to 255"))
@@ -74,7 +73,7 @@ pub fn parse_tcb(text: &str) -> Result<Tcb, String> {
     }
 }
 
-/// Which guests are accepted, and on how old a host; `None` where nothing says which guests.
+/// Which guests are accepted, and how old their host may be; `None` if no flag names any guests.
 pub fn guests(
     id_keys: &[[u8; 48]],
     measurements: &[[u8; 48]],
@@ -88,10 +87,10 @@ pub fn guests(
 }
 
 impl EvidenceArgs {
-    /// A verifier for each sort that is taken.
+    /// A verifier for each accepted type.
     ///
     /// # Errors
-    /// Evidence of virtual machines is asked for, and nothing says of which.
+    /// Evidence of virtual machines is accepted, but no flag says of which.
     pub fn verifier(&self, clock: &Arc<dyn Clock>) -> anyhow::Result<ByTee> {
         let mut verifier = ByTee::new();
         for sort in &self.evidence {

@@ -1,4 +1,4 @@
-//! Exit codes and the one way to print an error.
+//! Exit codes, and the only way to print an error.
 
 use std::error::Error;
 use std::io::{IsTerminal as _, Write as _};
@@ -6,23 +6,23 @@ use std::process::ExitCode;
 
 use tec_core::code::Code;
 
-/// It worked.
+/// Success.
 pub const OK: u8 = 0;
-/// It failed.
+/// Failure.
 pub const FAILED: u8 = 1;
-/// The command line is wrong.
+/// Wrong command line.
 pub const USAGE: u8 = 2;
-/// It is not ready yet.
+/// Not ready yet.
 pub const NOT_READY: u8 = 3;
 
-/// An error with the code that tells what to do.
+/// An error with the code that identifies its fix.
 #[derive(Debug, thiserror::Error)]
 #[error("{context}")]
 #[non_exhaustive]
 pub struct CodedError {
     /// The code.
     pub code: Code,
-    /// What was tried, with the culprit.
+    /// What failed, with the culprit.
     pub context: String,
     /// Why it failed.
     #[source]
@@ -45,7 +45,7 @@ impl CodedError {
     }
 }
 
-/// Ends a program: prints the error, if any, with its causes, code and fix, and gives the exit code.
+/// Ends a program: prints the error, if any, with its causes, code and fix, and returns the exit code.
 pub fn finish(result: Result<u8, anyhow::Error>) -> ExitCode {
     match result {
         Ok(code) => ExitCode::from(code),
@@ -60,7 +60,7 @@ fn coded(error: &anyhow::Error) -> Option<&CodedError> {
     error.chain().find_map(|cause| cause.downcast_ref())
 }
 
-/// Somebody who does not answer may do so later.
+/// A server that does not answer may answer later.
 fn status(error: &anyhow::Error) -> u8 {
     match coded(error).map(|error| error.code) {
         Some(Code::BootstrapUnreachable) => NOT_READY,
@@ -74,7 +74,7 @@ fn print_error(error: &anyhow::Error) {
     let coded = coded(error);
     let causes: Vec<_> = error.chain().map(ToString::to_string).collect();
     let text = causes.join(": ");
-    // A closed stderr is no reason to fail once more.
+    // A closed stderr must not cause a second failure.
     let _ = match coded {
         Some(CodedError { code, .. }) => writeln!(
             stderr,

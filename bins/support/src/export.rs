@@ -1,4 +1,4 @@
-//! Log lines for a collector, beside those on stderr.
+//! Log lines for a collector, in addition to those on stderr.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,18 +15,18 @@ use tracing_subscriber::layer::Context;
 
 use crate::SystemClock;
 
-/// Lines that wait for a collector; more are lost, and stand on stderr alone.
+/// Most lines that wait for a collector; any more go to stderr only.
 const WAITING: usize = 1024;
 
 static QUEUE: OnceLock<Sender<Line>> = OnceLock::new();
 
-/// From now on the lines of the log are here, too; `None` if somebody took them before.
+/// Starts collecting log lines; `None` if they were taken before.
 pub fn lines() -> Option<Receiver<Line>> {
     let (sender, receiver) = mpsc::channel(WAITING);
     QUEUE.set(sender).ok().map(|()| receiver)
 }
 
-/// A layer that keeps nothing until [`lines`] are wanted.
+/// A layer that keeps nothing until [`lines`] is called.
 #[derive(Debug)]
 pub(crate) struct Exported;
 

@@ -6,13 +6,13 @@ use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::{fs, io};
 
-/// Writes a file with mode 0600 so that a reader sees the old or the new content, also after a
-/// power cut: temporary file, fsync, rename, fsync of the directory.
+/// Writes a file with mode 0600 so that readers see either the old or the new content, even after a power
+/// failure: temporary file, fsync, rename, fsync of the directory.
 pub fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
     write(path, content, 0o600)
 }
 
-/// The same with mode 0644, whatever the umask is: for what others have to read.
+/// Same with mode 0644, regardless of the umask, for files that others have to read.
 pub fn write_public(path: &Path, content: &[u8]) -> io::Result<()> {
     write(path, content, 0o644)
 }
@@ -43,10 +43,11 @@ fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     result
 }
 
-/// Writes a file with mode 0600 that is not there yet.
+/// Creates a file with mode 0600.
 ///
 /// # Errors
-/// Kind `AlreadyExists` where something is, also when it came at the same time: that stays.
+/// Kind `AlreadyExists` if the file exists, including when it was created concurrently; the existing file
+/// stays.
 pub fn create_private(path: &Path, content: &[u8]) -> io::Result<()> {
     let directory = path.parent().filter(|p| !p.as_os_str().is_empty());
     let directory = directory.unwrap_or_else(|| Path::new("."));

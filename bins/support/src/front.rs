@@ -1,4 +1,4 @@
-//! A server that nodes reach, as a pod: the public port, and a port for probes and metrics.
+//! A server that nodes reach, run as a pod: the public port, and a port for probes and metrics.
 //!
 //! ```text
 //!   0.0.0.0:PORT     TLS with live reload ─► counted ─► rate limit ─► gate, deadline ─► the service
@@ -35,42 +35,39 @@ use crate::shared::{Network, SharedSources};
 use crate::tls::LiveCertificate;
 use crate::{SystemClock, listen, tls};
 
-/// Longest time in which a request is answered, its body included: an API server that hangs must not
-/// hold up a node that could ask another server.
+/// Longest time to answer a request, including its body: a node must not wait for a hanging API server when
+/// it could ask a different server.
 const ANSWER: Duration = Duration::from_secs(30);
-/// Why nobody is served.
+/// Metric that says why every request is refused.
 const REFUSING: &str = "tec_refusing";
 
-/// Flags of such a server; those for TLS are the ones of the existing programs
-/// (trusted-cluster-operator).
+/// Flags of such a server; the TLS flags are those of the existing programs (trusted-cluster-operator).
 #[derive(Clone, Debug, Args)]
 #[expect(clippy::exhaustive_structs, reason = "a command line, built field by field")]
 pub struct FrontArgs {
-    /// Address to listen on.
+    /// Address to listen on
     #[arg(long, default_value = "0.0.0.0")]
     pub bind: IpAddr,
     /// Certificate chain, PEM; read again when it changes
     #[arg(long, requires = "key_path")]
     pub cert_path: Option<PathBuf>,
-    /// Private key, PEM.
+    /// Private key, PEM
     #[arg(long, requires = "cert_path")]
     pub key_path: Option<PathBuf>,
-    /// Serve plain HTTP: anybody on the network path can read and change what nodes are told
+    /// Serve plain HTTP: anyone on the network path can read and change what nodes receive
     #[arg(long, conflicts_with = "cert_path")]
     pub dangerous_plain_http: bool,
-    /// Where probes (/livez, /readyz) and /metrics are served, in plain HTTP.
+    /// Address of the probes (/livez, /readyz) and /metrics, plain HTTP
     #[arg(long)]
     pub metrics_addr: Option<SocketAddr>,
-    /// Requests per second in all; a tenth of it for each client's network. Bursts of ten seconds'
-    /// worth are fine.
+    /// Requests per second in total; each client network gets a tenth of it. Bursts may be ten seconds' worth
     #[arg(long, env = "TEC_RATE", default_value = "1000")]
     pub rate: NonZeroU32,
-    /// Networks whose addresses stand for many clients each, such as 10.0.0.0/8, separated by commas: nodes
-    /// or balancers that hide the addresses of clients. They have no limits of their own, only those of
-    /// the server (default: none)
+    /// Networks whose addresses each stand for many clients, such as 10.0.0.0/8, separated by commas: nodes
+    /// or balancers that hide client addresses. Only the server's total limits apply to them (default: none)
     #[arg(long, env = "TEC_SHARED_SOURCES", value_name = "LIST", value_delimiter = ',')]
     pub shared_sources: Vec<Network>,
-    /// Namespace of the objects; the pod's own where it is not given.
+    /// Namespace of the objects (default: the pod's own)
     #[arg(long, env = "POD_NAMESPACE")]
     pub namespace: Option<String>,
     /// What is logged, and how.
@@ -78,28 +75,28 @@ pub struct FrontArgs {
     pub log: LogArgs,
 }
 
-/// What is served.
+/// What to serve.
 #[expect(clippy::exhaustive_structs, reason = "built field by field by programs")]
 pub struct Front {
     /// The service, with all paths.
     pub service: Router,
-    /// How its refusals are worded.
+    /// Wording of refusals.
     pub style: ReplyStyle,
-    /// What is counted.
+    /// Metrics of the requests.
     pub metrics: Arc<RequestMetrics>,
-    /// Why nobody is served at the moment, if so.
+    /// Why every request is refused at the moment, if so.
     pub gate: Gate,
-    /// Further metrics, in the text format of Prometheus.
+    /// Additional metrics, in the text format of Prometheus.
     pub also: Option<MoreMetrics>,
 }
 
-/// Metrics that a part of the service counts itself.
+/// Metrics that a part of the service collects itself.
 pub type MoreMetrics = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// The code that refuses every request, while there is one.
+/// The code that refuses every request, if there is one.
 pub type Gate = Arc<dyn Fn() -> Option<Code> + Send + Sync>;
 
-/// Whether the server shall get requests.
+/// Whether the server should receive requests.
 pub type Ready = Arc<dyn Fn() -> bool + Send + Sync>;
 
 impl fmt::Debug for Front {
@@ -133,7 +130,7 @@ async fn admit(
     }
 }
 
-/// Answers in time, whatever the service waits for.
+/// Answers in time, whatever the service is waiting for.
 async fn in_time(State(style): State<ReplyStyle>, request: Request, next: Next) -> Response {
     let late = match style {
         ReplyStyle::KeyBroker => Code::StoreUnavailable,
@@ -168,7 +165,7 @@ fn status(
         .route("/metrics", get(all))
 }
 
-/// The service's own metrics, when its certificate expires, and why nobody is served.
+/// The service's own metrics, the expiry of its certificate, and why every request is refused.
 fn with_state(
     also: Option<MoreMetrics>,
     certificate: Option<Arc<LiveCertificate>>,
@@ -188,10 +185,10 @@ fn refusing(code: Code) -> String {
     )
 }
 
-/// Serves until a signal comes or a part dies. `tasks` end with `shutdown`.
+/// Serves until a signal arrives or a part dies. `tasks` end with `shutdown`.
 ///
 /// # Errors
-/// A port is taken, TLS material cannot be used, or a part died.
+/// A port is taken, the TLS material cannot be used, or a part died.
 pub async fn run(
     args: &FrontArgs,
     port: u16,
@@ -230,7 +227,7 @@ pub async fn run(
         signals.await;
         Ok(())
     });
-    // Whatever dies ends the program.
+    // Any part that dies ends the program.
     while let Some(ended) = tasks.join_next().await {
         ended.context("a part of the server died")??;
     }

@@ -1,4 +1,4 @@
-//! Boot images as a command line names them.
+//! Boot images as named on a command line.
 
 use std::path::Path;
 
@@ -6,15 +6,15 @@ use clap::Args;
 use tec_tpm::compute::BootPredictor;
 use tec_tpm::compute::input::{BootSource, InputError, OpenImage};
 
-/// Which one is meant, where an image holds several.
+/// Selects one of several images in a file.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Which of several in the image")]
 #[non_exhaustive]
 pub struct ImageChoice {
-    /// Image of an OCI layout, by name or digest.
+    /// Image of an OCI layout, by name or digest
     #[arg(long, value_name = "NAME")]
     pub reference: Option<String>,
-    /// Partition of a disk, counted from 1.
+    /// Partition of a disk, counted from 1
     #[arg(long, value_name = "NUMBER")]
     pub partition: Option<u32>,
     /// Deployment of an OSTree installation: ostree/deploy/NAME/deploy/CHECKSUM.SERIAL
@@ -23,7 +23,7 @@ pub struct ImageChoice {
 }
 
 impl ImageChoice {
-    /// Opens the image at `path` in whichever form it comes; `-` is the standard input.
+    /// Opens the image at `path`, whatever its form; `-` is standard input.
     pub fn open(&self, path: &Path) -> Result<OpenImage, InputError> {
         let mut source = BootSource::new();
         if let Some(reference) = &self.reference {
@@ -43,7 +43,7 @@ impl ImageChoice {
     }
 }
 
-/// A predictor that knows what firmware starts, where the image is a single program.
+/// A predictor for the image; if the image is a single program, the firmware starts that program.
 pub fn predictor_of(image: &OpenImage) -> BootPredictor {
     match image.starts() {
         Some(program) => BootPredictor::new().with_stages(program, None),

@@ -1,20 +1,20 @@
-//! Files that commands read, with a limit for each.
+//! Files that commands read, each with a size limit.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::Context as _;
 
-/// Largest event log that is read; firmware reserves some 64 KiB, runtime logs grow.
+/// Largest event log to read; firmware reserves about 64 KiB, runtime logs grow.
 const MAX_LOG: u64 = 16 << 20;
 
-/// Reads a file that must not be larger than `limit` bytes.
+/// Reads a file of at most `limit` bytes.
 ///
 /// # Errors
 /// The file cannot be read, or is larger.
 pub fn read(path: &Path, limit: u64) -> anyhow::Result<Vec<u8>> {
     let shown = path.display();
-    // Files of the kernel say that they are empty, so the size is checked again below.
+    // Kernel files report a size of zero, so the size is checked again below.
     let metadata = fs::metadata(path).with_context(|| format!("cannot read {shown}"))?;
     anyhow::ensure!(metadata.len() <= limit, "{shown} is larger than {limit} bytes");
     let bytes = fs::read(path).with_context(|| format!("cannot read {shown}"))?;
@@ -22,7 +22,7 @@ pub fn read(path: &Path, limit: u64) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Bytes of an event log.
+/// Reads the bytes of an event log.
 ///
 /// # Errors
 /// The file cannot be read, or is larger than any log.
@@ -30,15 +30,15 @@ pub fn log_bytes(path: &Path) -> anyhow::Result<Vec<u8>> {
     read(path, MAX_LOG)
 }
 
-/// Reads a text that must not be larger than `limit` bytes.
+/// Reads a text of at most `limit` bytes.
 ///
 /// # Errors
-/// The file cannot be read, is larger, or is no UTF-8.
+/// The file cannot be read, is larger, or is not UTF-8.
 pub fn text(path: &Path, limit: u64) -> anyhow::Result<String> {
     String::from_utf8(read(path, limit)?).with_context(|| format!("{} is no text", path.display()))
 }
 
-/// `NAME=FILE`, or a file that is named by its stem.
+/// `NAME=FILE`, or a file whose stem is the name.
 pub fn named_file(given: &str) -> (String, &Path) {
     if let Some((name, path)) = given.split_once('=') {
         return (name.to_owned(), Path::new(path));

@@ -1,5 +1,5 @@
-//! What every program of the project shares: clock and entropy of the system, logging, exit codes,
-//! boot images, flags for evidence, TLS with live reload, servers with limits and graceful shutdown.
+//! What every program of the project shares: system clock and entropy, logging, exit codes, boot images,
+//! flags for evidence, TLS with live reload, servers with limits and graceful shutdown.
 
 #[cfg(feature = "images")]
 pub mod boot;

@@ -1,4 +1,4 @@
-//! Rate limits per address, for endpoints that strangers may call.
+//! Rate limits per address, for endpoints that anyone may call.
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
@@ -15,10 +15,10 @@ use tec_core::http::{ReplyStyle, refusal};
 
 use crate::shared::SharedSources;
 
-/// Addresses that are kept before the idle ones are forgotten.
+/// Number of addresses above which idle ones are dropped.
 const FORGET_ABOVE: usize = 10_000;
 
-/// Limits requests per client address and in all.
+/// Limits requests per client address and in total.
 #[derive(Debug)]
 pub struct Limiter {
     each: DefaultKeyedRateLimiter<IpAddr>,
@@ -28,8 +28,8 @@ pub struct Limiter {
 }
 
 impl Limiter {
-    /// At most `per_second` requests in all, a tenth of it (at least one) per address, with bursts
-    /// of ten seconds' worth: a rack that powers on at once is no attack.
+    /// At most `per_second` requests in total and a tenth of that (at least one) per address, with bursts of
+    /// ten seconds' worth: a rack that powers on all at once is not an attack.
     pub fn new(per_second: NonZeroU32, style: ReplyStyle) -> Self {
         let burst = |rate: NonZeroU32| rate.saturating_mul(TEN);
         let each = NonZeroU32::new(per_second.get() / 10).unwrap_or(NonZeroU32::MIN);
@@ -41,7 +41,7 @@ impl Limiter {
         }
     }
 
-    /// Clients in these networks are limited together with all others only.
+    /// For clients in these networks, only the total limit applies.
     #[must_use]
     pub fn shared_by(self, shared: SharedSources) -> Self {
         Self { shared, ..self }
@@ -59,7 +59,7 @@ impl Limiter {
 
 const TEN: NonZeroU32 = NonZeroU32::MIN.saturating_add(9);
 
-/// The middleware. It also notes the network that a request came from, for limits per source.
+/// The middleware. It also records the network that a request came from, for limits per source.
 pub async fn limit(
     State(limiter): State<Arc<Limiter>>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
@@ -92,7 +92,7 @@ mod tests {
         let node = IpAddr::from([10, 0, 0, 1]);
         let allowed = |shared: SharedSources| {
             let limiter = Limiter::new(rate, ReplyStyle::Registration).shared_by(shared);
-            // The share of one address is used up, that of all is not.
+            // The share of one address is used up, but not the total.
             limiter.each.check_key_n(&network_of(node), rate.saturating_mul(TEN)).unwrap().unwrap();
             (0..1000).filter(|_| limiter.allows(node)).count()
         };

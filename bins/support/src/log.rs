@@ -1,4 +1,4 @@
-//! Logging: to stderr, filtered by `--log` or `TEC_LOG`, JSON on request. The last lines are kept, for
+//! Logging to stderr, filtered by `--log` or `TEC_LOG`, as JSON on request. The last lines are kept, for
 //! those who may see them.
 
 use std::collections::VecDeque;
@@ -10,22 +10,22 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _};
 
-/// Bytes of the last lines that are kept; some hundred lines.
+/// How many bytes of the last lines to keep; a few hundred lines.
 const KEPT: usize = 64 * 1024;
 
 static RECENT: Mutex<VecDeque<u8>> = Mutex::new(VecDeque::new());
 
-/// Form of log lines.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 #[non_exhaustive]
 pub enum LogForm {
-    /// Lines for people.
+    /// Plain text
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line
     Json,
 }
 
-/// Starts logging; a second call changes nothing.
+/// Starts logging; a second call has no effect.
 ///
 /// # Errors
 /// The filter does not parse.
@@ -53,14 +53,14 @@ fn kept() -> MutexGuard<'static, VecDeque<u8>> {
     RECENT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps the last bytes of what was written.
+/// Keeps the last bytes of the log.
 fn keep(kept: &mut VecDeque<u8>, more: &[u8]) {
     kept.extend(more);
     let excess = kept.len().saturating_sub(KEPT);
     kept.drain(..excess);
 }
 
-/// The first line may have lost its beginning.
+/// The first line may be truncated.
 fn whole_lines(kept: &VecDeque<u8>) -> Vec<u8> {
     let all = kept.iter().copied();
     if kept.len() < KEPT {
@@ -69,7 +69,7 @@ fn whole_lines(kept: &VecDeque<u8>) -> Vec<u8> {
     all.skip_while(|byte| *byte != b'\n').skip(1).collect()
 }
 
-/// To stderr and to what is kept.
+/// Writes to stderr and to the kept lines.
 struct Tee;
 
 impl Write for Tee {

@@ -1,4 +1,4 @@
-//! Metrics of a server's requests, in the text format of Prometheus (0.0.4).
+//! Request metrics of a server, in the text format of Prometheus (0.0.4).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,11 +11,11 @@ use axum::response::Response;
 use tec_core::code::Code;
 use tokio::time::Instant;
 
-/// Upper bounds of the histogram's buckets, in milliseconds: from one write of a fast store to what
-/// a client waits for at most.
+/// Upper bounds of the histogram's buckets, in milliseconds: from one write to a fast store up to the longest
+/// wait of a client.
 const BUCKETS: [u64; 12] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 10_000];
 
-/// Requests by error code, and how long they took. Nothing is kept of who asked.
+/// Requests by error code, and their duration. Nothing about the client is kept.
 #[derive(Debug)]
 pub struct RequestMetrics {
     counter: (&'static str, &'static str),
@@ -54,7 +54,7 @@ impl RequestMetrics {
         state.total += took;
     }
 
-    /// All of them, as text.
+    /// All metrics, as text.
     pub fn render(&self) -> String {
         let state = self.state();
         let mut text = String::new();
@@ -82,7 +82,7 @@ impl RequestMetrics {
     }
 }
 
-/// The middleware that counts. The error code comes with the response, as an extension.
+/// The counting middleware. The error code arrives as an extension of the response.
 pub async fn count(
     State(metrics): State<Arc<RequestMetrics>>,
     request: Request,

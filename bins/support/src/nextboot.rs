@@ -1,5 +1,5 @@
-//! What the next boot of a machine will measure, and whether it will be refused: for the admin's
-//! program, and for the node itself.
+//! What the next boot of a machine will measure, and whether it will be refused: for the admin's program, and
+//! for the node itself.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,35 +22,35 @@ use crate::boot::{ChainArgs, MachineArgs};
 use crate::pins::parse_pcr;
 use crate::{SystemClock, boot, input};
 
-/// Where Linux shows the variables of the machine.
+/// Where Linux exposes the variables of the machine.
 const EFIVARS: &str = "/sys/firmware/efi/efivars";
-/// Registers that the firmware alone makes: they stay as they are while it does.
+/// Registers that only the firmware extends: they stay the same as long as the firmware does.
 const FIRMWARE: [u8; 6] = [0, 1, 2, 3, 5, 6];
-/// Largest update of dbx that is read; real ones have some 25 KiB.
+/// Largest dbx update to read; real ones are about 25 KiB.
 const MAX_UPDATE: u64 = 1 << 20;
 
-/// What boots next, where, and what is accepted.
+/// What boots next, on which machine, and what is accepted.
 #[derive(Clone, Debug, Args)]
 #[non_exhaustive]
 pub struct NextbootArgs {
-    /// What boots next: directory, raw disk, FAT file system, tar stream, OCI layout or unified
-    /// kernel image; - for the standard input.
+    /// Image that boots next: directory, raw disk, FAT file system, tar stream, OCI layout or unified kernel
+    /// image; - for standard input
     pub image: PathBuf,
-    /// What of the image boots.
+    /// Which parts of the image boot.
     #[command(flatten)]
     pub chain: ChainArgs,
     /// The machine that it boots on.
     #[command(flatten)]
     pub machine: MachineArgs,
-    /// Update of dbx that the firmware will have taken by then: signature lists, with or without the
-    /// signature before them (.esl, .auth, DBXUpdate.bin). May be given several times.
+    /// dbx update that the firmware will have applied by then: signature lists, with or without the signature
+    /// before them (.esl, .auth, DBXUpdate.bin); repeatable
     #[arg(long, value_name = "FILE", help_heading = "The machine")]
     pub dbx_update: Vec<PathBuf>,
-    /// File with values that are accepted: of an image, a bundle, or a list of Trustee. May be
-    /// given several times; states between images are accepted, too.
+    /// File with accepted values: of an image, a bundle, or a Trustee list; repeatable. States between images
+    /// are accepted, too
     #[arg(long, value_name = "[NAME=]FILE", help_heading = "What is accepted")]
     pub accepted: Vec<String>,
-    /// Register that must have an accepted value; may be given several times.
+    /// Register that must have an accepted value; repeatable
     #[arg(
         long = "pin-pcr",
         value_name = "INDEX",
@@ -61,7 +61,7 @@ pub struct NextbootArgs {
     pub pin_pcrs: Vec<PcrIndex>,
 }
 
-/// What runs now, as far as it is known.
+/// The current boot, as far as it is known.
 #[derive(Clone, Debug, Default)]
 #[expect(clippy::exhaustive_structs, reason = "two facts, each of which may lack")]
 pub struct Running {
@@ -71,23 +71,23 @@ pub struct Running {
     pub log: Option<Vec<u8>>,
 }
 
-/// By what the next boot is judged beside the files of [`NextbootArgs::accepted`].
+/// What the next boot is judged by, in addition to the files in [`NextbootArgs::accepted`].
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_enums, reason = "the three that there are")]
 pub enum Judge {
     /// Nothing: without files there is no verdict.
     Nobody,
-    /// Images that a server approved.
+    /// Images approved by a server.
     Approved(Vec<ApprovedImage>),
-    /// Without files, the boot that runs now.
+    /// The current boot, if there are no files.
     RunningBoot,
 }
 
-/// Predicts the next boot, compares it with the running one, and judges it.
+/// Predicts the next boot, compares it with the current one, and judges it.
 ///
 /// # Errors
-/// A file cannot be read, or the boot cannot be predicted at all. That the machine would not start a
-/// file is a verdict, not an error.
+/// A file cannot be read, or the boot cannot be predicted at all. A file that the machine would refuse to
+/// start is a verdict, not an error.
 pub fn foretell(args: &NextbootArgs, running: &Running, judge: Judge) -> anyhow::Result<NextBoot> {
     let prediction = match predicted(args) {
         Ok(prediction) => prediction,
@@ -103,10 +103,10 @@ pub fn foretell(args: &NextbootArgs, running: &Running, judge: Judge) -> anyhow:
     }
 }
 
-/// Reads the values of registers as `tpm2_pcrread` prints them.
+/// Reads register values in the format of `tpm2_pcrread`.
 ///
 /// # Errors
-/// The file cannot be read, or is something else.
+/// The file cannot be read, or has a different format.
 pub fn pcr_values(path: &Path) -> anyhow::Result<BTreeMap<PcrIndex, Sha256Digest>> {
     let text = input::text(path, form::MAX_INPUT as u64)?;
     form::read_pcrread(&text).with_context(|| path.display().to_string())
@@ -126,7 +126,7 @@ fn predicted(args: &NextbootArgs) -> anyhow::Result<Prediction> {
     boot::predict(&args.image, &args.chain, &machine, Banks::SHA256)
 }
 
-/// What ends a boot before the kernel starts is the answer that was asked for.
+/// A boot that stops before the kernel starts is a valid answer.
 fn blocked(error: anyhow::Error) -> anyhow::Result<NextBoot> {
     let cause = error.chain().find_map(|cause| cause.downcast_ref::<PredictError>());
     match cause {
@@ -139,7 +139,7 @@ fn blocked(error: anyhow::Error) -> anyhow::Result<NextBoot> {
     }
 }
 
-/// Beside the running boot.
+/// Compares with the current boot.
 fn compared(running: &Running, prediction: Prediction) -> anyhow::Result<NextBoot> {
     let parse = |bytes| {
         let log = EventLog::parse(bytes);
@@ -157,7 +157,7 @@ fn compared(running: &Running, prediction: Prediction) -> anyhow::Result<NextBoo
     Ok(NextBoot::new(report, current)?)
 }
 
-/// The firmware's registers, where the log proves their values.
+/// Adds the firmware's registers, if the log proves their values.
 fn with_firmware(
     prediction: Prediction,
     log: &EventLog<'_>,
@@ -180,7 +180,7 @@ fn with_firmware(
     Ok(prediction.with_recorded(&verified, proven))
 }
 
-/// Beside what is accepted.
+/// Judges by what is accepted.
 fn judged(
     args: &NextbootArgs,
     next: NextBoot,
@@ -192,7 +192,7 @@ fn judged(
     for given in &args.accepted {
         let (name, path) = input::named_file(given);
         let text = input::text(path, form::MAX_INPUT as u64)?;
-        // A list is an array, a message has a payload; what is neither must be a label.
+        // A list is an array and a message has a payload; anything else must be a label.
         if let Ok(list) = ReferenceValues::read_config_map(&text) {
             lists.push((name, list));
         } else if let Ok(list) = ReferenceValues::read_message(&text) {

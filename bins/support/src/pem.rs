@@ -1,4 +1,4 @@
-//! Files in PEM.
+//! PEM files.
 
 use std::path::Path;
 

@@ -5,12 +5,12 @@ use tec_core::attest::PinnedPcrs;
 use tec_core::boot::Pins;
 use tec_core::pcr::{PcrIndex, PcrSet};
 
-/// The registers of a server that judges boots.
+/// The pinned registers of a server that judges boots.
 #[derive(Clone, Debug, Default, Args)]
 #[non_exhaustive]
 pub struct PinsArgs {
-    /// PCRs that the boot of every approved image must match, separated by commas (default predicted:
-    /// for each image those of PCR 4, 8, 9, 11, 12, 13 and 14 that its prediction states).
+    /// PCRs that every boot must match, separated by commas (default predicted: for each image, whichever of
+    /// PCR 4, 8, 9, 11, 12, 13 and 14 its prediction states)
     #[arg(
         long,
         env = "TEC_PCRS",
@@ -21,21 +21,21 @@ pub struct PinsArgs {
     pub pcrs: Vec<Pin>,
 }
 
-/// One word of the flag.
+/// One item of the flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers must handle every word")]
 pub enum Pin {
-    /// What the prediction of each image states.
+    /// The registers that each image's prediction states.
     Predicted,
-    /// One register, of every image.
+    /// This register, for every image.
     Pcr(PcrIndex),
 }
 
 impl PinsArgs {
-    /// What the flag says; `None` where it says nothing.
+    /// The value of the flag; `None` if it is absent.
     ///
     /// # Errors
-    /// It says both.
+    /// The flag has both forms.
     pub fn given(&self) -> anyhow::Result<Option<Pins>> {
         let listed: PcrSet = self.listed().collect();
         let is_predicted = self.pcrs.contains(&Pin::Predicted);
@@ -46,10 +46,10 @@ impl PinsArgs {
         }
     }
 
-    /// The same, with the default.
+    /// The value of the flag, or the default.
     ///
     /// # Errors
-    /// It says both.
+    /// The flag has both forms.
     pub fn pins(&self) -> anyhow::Result<Pins> {
         Ok(self.given()?.unwrap_or_default())
     }
@@ -67,10 +67,10 @@ fn parse_pin(text: &str) -> Result<Pin, String> {
     if text == "predicted" { Ok(Pin::Predicted) } else { parse_pcr(text).map(Pin::Pcr) }
 }
 
-/// Reads the number of a register.
+/// Parses a register number.
 ///
 /// # Errors
-/// What it is not, for a person.
+/// Why the text is not one, for people.
 pub fn parse_pcr(text: &str) -> Result<PcrIndex, String> {
     let index: u8 = text.parse().map_err(|_| format!("{text} is not a number from 0 to 23"))?;
     PcrIndex::new(index).map_err(|error| error.to_string())

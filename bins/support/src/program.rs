@@ -1,4 +1,4 @@
-//! What programs with a file of settings begin with: log, settings, runtime, signals.
+//! Startup of programs with a settings file: log, settings, runtime, signals.
 
 use std::path::Path;
 
@@ -9,17 +9,17 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::log::LogForm;
 use crate::{input, log};
 
-/// Largest file of settings.
+/// Largest settings file.
 const MAX_SETTINGS: u64 = 1 << 20;
 
-/// Flags of the log.
+/// Log flags.
 #[derive(Clone, Debug, clap::Args)]
 #[expect(clippy::exhaustive_structs, reason = "parsed, never built")]
 pub struct LogArgs {
-    /// Which log lines go to stderr, for example `info` or `tec=debug`.
+    /// Log filter for stderr, for example `info` or `tec=debug`
     #[arg(long, env = "TEC_LOG", default_value = "info", global = true)]
     pub log: String,
-    /// Form of the log lines.
+    /// Format of log lines
     #[arg(
         long,
         env = "TEC_LOG_FORM",
@@ -32,25 +32,25 @@ pub struct LogArgs {
 
 /// Settings that can contradict each other.
 pub trait Settings: DeserializeOwned {
-    /// Looks for contradictions.
+    /// Checks for contradictions.
     ///
     /// # Errors
-    /// There is one.
+    /// There is a contradiction.
     fn check(&self) -> anyhow::Result<()>;
 
-    /// Reads a file, TOML.
+    /// Reads a TOML file.
     ///
     /// # Errors
-    /// It cannot be read, has a member that is unknown or wrong, or contradicts itself.
+    /// The file cannot be read, has an unknown or wrong member, or contradicts itself.
     fn read(path: &Path) -> anyhow::Result<Self> {
         let text = input::text(path, MAX_SETTINGS)?;
         Self::parse(&text).with_context(|| format!("take the settings of {}", path.display()))
     }
 
-    /// Takes the text of a file.
+    /// Parses the text of a file.
     ///
     /// # Errors
-    /// It has a member that is unknown or wrong, or contradicts itself.
+    /// The text has an unknown or wrong member, or contradicts itself.
     fn parse(text: &str) -> anyhow::Result<Self> {
         let settings: Self = toml::from_str(text)?;
         settings.check()?;
@@ -58,18 +58,18 @@ pub trait Settings: DeserializeOwned {
     }
 }
 
-/// Starts the log and a runtime, and works until the end.
+/// Starts the log and a runtime, and runs the work to its end.
 ///
 /// # Errors
-/// The filter of the log does not parse, or the work fails.
+/// The log filter does not parse, or the work fails.
 pub fn run(flags: &LogArgs, work: impl Future<Output = anyhow::Result<u8>>) -> anyhow::Result<u8> {
     log::start(&flags.log, flags.log_form)?;
-    // Fails only when a provider is installed already, which is as good.
+    // Fails only if a provider is already installed, which is just as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(work)
 }
 
-/// Resolves with SIGTERM or SIGINT, from this call on.
+/// Resolves on SIGTERM or SIGINT, from this call on.
 ///
 /// # Errors
 /// The signal handlers cannot be installed.

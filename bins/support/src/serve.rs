@@ -1,4 +1,4 @@
-//! Servers: TLS or, only on explicit demand, plain HTTP; graceful shutdown.
+//! Servers: TLS or, only when explicitly requested, plain HTTP; graceful shutdown.
 
 use std::net::SocketAddr;
 
@@ -9,10 +9,10 @@ use crate::listen::Server;
 pub use crate::listen::Transport;
 pub use crate::shutdown::Shutdown;
 
-/// Binds a listener; port 0 takes a free one.
+/// Binds a listener; port 0 picks a free one.
 ///
 /// # Errors
-/// The address is taken or not ours.
+/// The address is taken, or does not belong to this host.
 pub fn bind(address: SocketAddr) -> anyhow::Result<std::net::TcpListener> {
     let listener =
         std::net::TcpListener::bind(address).with_context(|| format!("listen on {address}"))?;

@@ -1,14 +1,14 @@
-//! Networks whose every address stands for many clients: nodes and balancers that replace the address of a
-//! client by their own.
+//! Networks whose addresses each stand for many clients: nodes and balancers that replace a client's address
+//! with their own.
 //!
-//! *What it is not*: it trusts no header and no address that a client names. Who is in such a network
-//! shares the limits of the whole server with everybody else there, and has no limit of its own.
+//! *What it is not*: it trusts no header and no address that a client sends. Clients in such a network share
+//! the limits of the whole server with one another, and have no limits of their own.
 
 use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// A network: an address and how many of its bits count.
+/// A network: an address and its prefix length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     bits: u128,
@@ -20,7 +20,7 @@ pub struct Network {
 #[error("{text:?} is not a network such as 10.0.0.0/8 or fd00::/8")]
 #[non_exhaustive]
 pub struct ParseNetworkError {
-    /// What was given.
+    /// The given text.
     pub text: String,
 }
 
@@ -37,7 +37,7 @@ fn bits(address: IpAddr) -> u128 {
 impl FromStr for Network {
     type Err = ParseNetworkError;
 
-    /// A network of all addresses is none.
+    /// A network of all addresses is refused.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let parse = || {
             let (address, length) = text.split_once('/')?;

@@ -1,10 +1,10 @@
-//! The end of a program.
+//! Shutdown of a program.
 
 use tokio::sync::watch;
 
 use crate::program::stopped;
 
-/// Tells every loop of a program to end.
+/// Tells every loop of a program to stop.
 #[derive(Clone, Debug)]
 pub struct Shutdown(watch::Receiver<bool>);
 
@@ -23,22 +23,22 @@ impl Shutdown {
         Ok((Self(receiver), wait))
     }
 
-    /// One that a test triggers.
+    /// A shutdown that a test triggers.
     #[cfg(test)]
     pub(crate) fn by_hand() -> (watch::Sender<bool>, Self) {
         let (sender, receiver) = watch::channel(false);
         (sender, Self(receiver))
     }
 
-    /// Whether the program shall end.
+    /// Whether the program should stop.
     pub fn is_triggered(&self) -> bool {
         *self.0.borrow()
     }
 
-    /// Runs something that would go on for ever, until the program shall end.
+    /// Runs an endless future until the program should stop.
     ///
     /// # Errors
-    /// Never; the type is that of a part of a program.
+    /// Never; the type matches that of other parts of a program.
     pub async fn until(mut self, endless: impl Future<Output = ()>) -> anyhow::Result<()> {
         tokio::select! {
             () = endless => {},
@@ -47,9 +47,9 @@ impl Shutdown {
         Ok(())
     }
 
-    /// Resolves when the program shall end.
+    /// Resolves when the program should stop.
     pub async fn triggered(&mut self) {
-        // A dropped sender ends the program, too.
+        // A dropped sender stops the program, too.
         let _ = self.0.wait_for(|stop| *stop).await;
     }
 }

@@ -1,6 +1,6 @@
 //! Tables for people.
 
-/// Rows as lines, each column as wide as its widest cell.
+/// Formats rows as lines, with each column as wide as its widest cell.
 pub fn lines<'a>(rows: impl IntoIterator<Item = Vec<&'a str>>) -> Vec<String> {
     let rows: Vec<Vec<&str>> = rows.into_iter().collect();
     let mut widths: Vec<usize> = Vec::new();

@@ -1,4 +1,4 @@
-//! For tests (feature `test-util`): ports of servers that are other programs.
+//! For tests (feature `test-util`): ports for servers that run as separate programs.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -8,30 +8,30 @@ use std::process;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Ports that the kernel gives to nobody by itself: its own choice begins at 32768
-/// (Linux, ip-sysctl.rst, `ip_local_port_range`).
+/// Start of a range that the kernel never assigns by itself: its own starts at 32768 (Linux, ip-sysctl.rst,
+/// `ip_local_port_range`).
 const FIRST: u16 = 12_000;
 const PORTS: u16 = 20_000;
-/// Where processes begin lies this far apart, so that few ask for the same.
+/// Distance between the starting points of processes, so that few try the same port.
 const EACH: u32 = 97;
 
 /// How many ports this process has tried.
 static TRIED: AtomicU16 = AtomicU16::new(0);
-/// What says until the end of this process that a port is its own.
+/// Keep the claims of this process until it ends.
 static CLAIMS: Mutex<Vec<net::UnixListener>> = Mutex::new(Vec::new());
 
-/// A port of 127.0.0.1 for a server that another program opens later. Nobody listens on it now, no
-/// connection gets it as its own, as happens to a port that the kernel chose, and nobody else
-/// gets it here as long as this process runs.
+/// A port of 127.0.0.1 for a server that a different program opens later. No one listens on it now, no
+/// outgoing connection gets it (as can happen with a port chosen by the kernel), and no one else gets it from
+/// this function while this process runs.
 ///
 /// # Errors
-/// All are taken.
+/// All ports are taken.
 pub fn free_port() -> io::Result<u16> {
     let first = process::id().wrapping_mul(EACH) % u32::from(PORTS);
     for _ in 0..PORTS {
         let next = u32::from(TRIED.fetch_add(1, Ordering::Relaxed));
         let port = FIRST + u16::try_from((first + next) % u32::from(PORTS)).unwrap_or_default();
-        // The claim is first: who only looks must not be taken for a server by somebody else.
+        // Claim first: the bind below must not look like a server to other processes.
         let Ok(claim) = claim(port) else { continue };
         CLAIMS.lock().unwrap_or_else(PoisonError::into_inner).push(claim);
         if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
@@ -41,7 +41,7 @@ pub fn free_port() -> io::Result<u16> {
     Err(io::ErrorKind::AddrInUse.into())
 }
 
-/// A name without a file that one process at a time has (Linux, unix(7), "abstract").
+/// A name without a file that only one process at a time can hold (Linux, unix(7), "abstract").
 fn claim(port: u16) -> io::Result<net::UnixListener> {
     let name = net::SocketAddr::from_abstract_name(format!("tec-port-{port}"))?;
     net::UnixListener::bind_addr(&name)
@@ -50,7 +50,7 @@ fn claim(port: u16) -> io::Result<net::UnixListener> {
 /// An address with a [`free_port`].
 ///
 /// # Errors
-/// All are taken.
+/// All ports are taken.
 pub fn free_address() -> io::Result<SocketAddr> {
     Ok((Ipv4Addr::LOCALHOST, free_port()?).into())
 }
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn a_port_that_another_process_was_given_is_passed_over() {
         let next = free_port().unwrap() + 1;
-        // Nobody listens there yet: its server is still starting.
+        // Nothing listens there yet: its server is still starting.
         let other = claim(next);
         let given = free_port().unwrap();
         assert!(other.is_err() || given != next, "{given}");

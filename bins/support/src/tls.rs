@@ -1,7 +1,7 @@
-//! TLS: certificates from files or from a CA of our own, reloaded while running.
+//! TLS: certificates from files or from a built-in CA, reloaded at run time.
 //!
-//! The built-in CA lives in the state directory (`ca.pem`, `ca.key`). Its leaf is renewed when a
-//! third of its life is left. Files that somebody else renews are read again when they change.
+//! The built-in CA lives in the state directory (`ca.pem`, `ca.key`). Its leaf is renewed when a third of its
+//! life is left. Files that others renew are read again when they change.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -30,15 +30,15 @@ use crate::exit::CodedError;
 use crate::files::write_private;
 use crate::serve::Shutdown;
 
-/// Life of a leaf certificate.
+/// Lifetime of a leaf certificate.
 const LEAF_DAYS: i64 = 90;
-/// A leaf with less life than this is renewed.
+/// Remaining life below which a leaf is renewed.
 const RENEW_DAYS: i64 = 30;
-/// Life of the built-in CA: disks pin it, so it must outlive them.
+/// Lifetime of the built-in CA: disks pin it, so it must outlive them.
 const CA_DAYS: i64 = 3650;
-/// Certificates are valid from a bit earlier, for nodes whose clock is behind.
+/// Certificates are valid from slightly earlier, for nodes whose clock is behind.
 const SKEW_SECONDS: i64 = 3600;
-/// How often files are looked at.
+/// Polling interval of files.
 const POLL: Duration = Duration::from_secs(5);
 const DAY: i64 = 86_400;
 const EXPIRY: &str = "tec_tls_certificate_not_after_seconds";
@@ -47,7 +47,7 @@ const EXPIRY: &str = "tec_tls_certificate_not_after_seconds";
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Source {
-    /// Files that somebody else keeps fresh.
+    /// Files that others keep up to date.
     Files {
         /// Certificate chain, PEM.
         cert: PathBuf,
@@ -82,7 +82,7 @@ impl ResolvesServerCert for LiveCertificate {
 }
 
 impl LiveCertificate {
-    /// Reads the files, or makes CA and leaf where they are missing or old.
+    /// Reads the files, or creates the CA and the leaf if they are missing or old.
     ///
     /// # Errors
     /// `TEC-T500` with the file that cannot be used.
@@ -91,8 +91,8 @@ impl LiveCertificate {
         Ok(Arc::new(Self { source, current }))
     }
 
-    /// A server configuration that always shows the current certificate. TLS 1.2 and 1.3, no
-    /// client certificates.
+    /// A server configuration that always presents the current certificate. TLS 1.2 and 1.3, no client
+    /// certificates.
     pub fn server_config(self: &Arc<Self>) -> Arc<ServerConfig> {
         let resolver = Arc::clone(self) as Arc<dyn ResolvesServerCert>;
         let mut config = ServerConfig::builder().with_no_client_auth().with_cert_resolver(resolver);
@@ -114,8 +114,8 @@ impl LiveCertificate {
         )
     }
 
-    /// Keeps the certificate fresh until shutdown. What cannot be read leaves the old one in place
-    /// and is logged once per change.
+    /// Keeps the certificate up to date until shutdown. If the files cannot be read, the old certificate
+    /// stays in use; this is logged once per change.
     pub async fn keep_fresh(self: Arc<Self>, clock: Arc<dyn Clock>, mut shutdown: Shutdown) {
         let mut seen = self.stamp();
         let mut checked = clock.now();
@@ -145,7 +145,7 @@ impl LiveCertificate {
         }
     }
 
-    /// What changes when a file is replaced.
+    /// Changes when a file is replaced.
     fn stamp(&self) -> Vec<Option<(std::time::SystemTime, u64)>> {
         let (cert, key) = paths(&self.source);
         let of = |path: PathBuf| {
@@ -182,7 +182,7 @@ fn read(source: &Source, clock: &dyn Clock) -> anyhow::Result<CertifiedKey> {
     Ok(certified)
 }
 
-/// A new P-256 key: PKCS #8 in PEM.
+/// A new P-256 key: PKCS #8 as PEM.
 ///
 /// # Errors
 /// The source of randomness failed.
@@ -191,7 +191,7 @@ pub fn new_private_key() -> anyhow::Result<SecretBytes> {
     Ok(SecretBytes::new(key.serialize_pem().into_bytes()))
 }
 
-/// PEM of the CA that nodes shall pin.
+/// PEM of the CA that nodes should pin.
 ///
 /// # Errors
 /// `TEC-T500` when the file cannot be read.
@@ -226,8 +226,8 @@ fn ca_params(now: Timestamp) -> anyhow::Result<CertificateParams> {
     Ok(params)
 }
 
-/// Makes the CA once: the key is durable before the certificate appears, and a certificate that
-/// exists is never replaced.
+/// Creates the CA once: the key is durable before the certificate appears, and an existing certificate is
+/// never replaced.
 fn ensure_ca(directory: &Path, now: Timestamp) -> anyhow::Result<Issuer<'static, KeyPair>> {
     let (cert_path, key_path) = (built_in_ca(directory), directory.join("ca.key"));
     if !cert_path.exists() {
@@ -261,7 +261,7 @@ impl Pair {
     }
 }
 
-/// A new CA that signs certificates of servers. Disks pin it, so it is made once.
+/// A new CA that signs server certificates. Disks pin it, so it is created only once.
 ///
 /// # Errors
 /// The source of randomness failed, or the clock is out of range.
@@ -284,10 +284,10 @@ pub fn not_after(pem: &str) -> anyhow::Result<Timestamp> {
     Ok(Timestamp::from_unix_seconds(end))
 }
 
-/// A certificate of a server with these names, signed by a CA, and when it should be renewed.
+/// A server certificate for these names, signed by a CA, and when it should be renewed.
 ///
 /// # Errors
-/// `TEC-T500` when the CA cannot be used; a name is none.
+/// `TEC-T500` when the CA cannot be used or a name is invalid.
 pub fn issue(ca: &Pair, names: &[String], now: Timestamp) -> anyhow::Result<(Pair, Timestamp)> {
     let unusable = || CodedError::new(Code::TlsMaterial, "use the CA");
     let pem = std::str::from_utf8(ca.key.expose("sign with it")).map_err(|_| unusable())?;
@@ -318,7 +318,7 @@ fn new_leaf(
     Ok(Pair::new(&certificate.context("sign the server's certificate")?, &key))
 }
 
-/// Names and renewal date of the leaf, kept beside it so that it need not be parsed.
+/// Names and renewal date of the leaf, kept next to it so that it need not be parsed.
 fn leaf_note(names: &[String], renew_at: Timestamp) -> String {
     format!("{}\n{}\n", renew_at.unix_seconds(), names.join(","))
 }
@@ -346,7 +346,7 @@ fn renew_leaf(directory: &Path, names: &[String], now: Timestamp) -> anyhow::Res
     let files = [
         ("tls.key", leaf.key.expose("write it to its file")),
         ("tls.crt", leaf.chain.as_bytes()),
-        // Last: a leaf without note is made anew.
+        // Last, because a leaf without a note is replaced.
         ("tls.note", note.as_bytes()),
     ];
     for (name, content) in files {

@@ -1,5 +1,5 @@
-//! A server whose process has no file descriptors left. The limit is that of the process, so this
-//! test has one of its own.
+//! A server in a process that has run out of file descriptors. The limit applies to the whole process, so
+//! this test has its own.
 #![expect(clippy::unwrap_used, reason = "clippy takes helpers of tests for library code")]
 
 use std::fs::File;
@@ -54,7 +54,7 @@ async fn without_file_descriptors_an_unused_connection_makes_room() {
     assert!(!all.is_empty());
     let mut next = next.connect(address).await.unwrap();
     assert!(ask(&mut next).await.ends_with("served"));
-    // The kernel wants a free descriptor also to say that nobody waits.
+    // The kernel needs a free descriptor even to report that no connection is waiting.
     let displaced = counts.closed(Reason::Displaced);
     assert!((1..=2).contains(&displaced), "{displaced}");
     let closed = timeout(PATIENCE, unused.remove(0).read_u8()).await;

@@ -14,17 +14,17 @@ pub(crate) enum AkCommand {
         #[command(flatten)]
         watch: Watch,
     },
-    /// Approve a key that waits.
+    /// Approve a pending key.
     Approve {
         /// Fingerprint of the key or its first digits; on Kubernetes the name of the object.
         key: String,
-        /// Form of the machine's disk key, if it has none yet (default compatible).
+        /// Form of the machine's disk key, if it has none yet (default: compatible).
         #[arg(long, env = "TEC_DISK_KEYS", value_enum)]
         disk_keys: Option<DiskKeys>,
         #[command(flatten)]
         dry_run: DryRun,
     },
-    /// Revoke a key; the machine may then register another one.
+    /// Revoke a key; the machine may then register a new one.
     Revoke {
         /// Fingerprint of the key or its first digits; on Kubernetes the name of the object.
         key: String,

@@ -1,4 +1,4 @@
-//! Flags that commands share.
+//! Flags shared by several commands.
 
 use std::path::PathBuf;
 
@@ -43,7 +43,7 @@ pub(crate) struct Printing {
     pub(crate) log_form: LogForm,
 }
 
-/// Format of the output.
+/// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OutputForm {
     Table,
@@ -55,7 +55,7 @@ pub(crate) enum OutputForm {
     Name,
 }
 
-/// Trust anchor that a command works on.
+/// The trust anchor a command works on.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct AnchorArgs {
     /// State directory of `tec serve`.
@@ -72,7 +72,7 @@ pub(crate) struct AnchorArgs {
     pub(crate) access: Access,
 }
 
-/// A namespace of a Kubernetes cluster, named as for kubectl.
+/// A namespace of a Kubernetes cluster, selected as with kubectl.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct Access {
     /// Work on a Kubernetes cluster, in this namespace.

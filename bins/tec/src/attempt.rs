@@ -1,4 +1,4 @@
-//! An attempt to attest, for people: printed by `tec explain`.
+//! Formats an attestation attempt for people, as printed by `tec explain`.
 
 use std::fmt::Write as _;
 
@@ -35,7 +35,7 @@ pub(crate) fn one_line(attempt: &Attempt) -> String {
     format!("attempt {} {} {}", attempt.id, attempt.at, verdict(attempt))
 }
 
-/// The whole ladder for people.
+/// All attestation checks, formatted for people.
 pub(crate) fn render(attempt: &Attempt) -> String {
     let machine =
         attempt.machine.map_or_else(|| "unknown machine".to_owned(), |id| format!("machine {id}"));
@@ -71,7 +71,7 @@ fn detail(state: StepState, detail: &str) -> &str {
     if state == StepState::NotReached { "not reached" } else { detail }
 }
 
-/// What is known of a code without looking at anything.
+/// What is known about a code by itself.
 pub(crate) fn page(code: Code) -> String {
     format!(
         "{code} {}\n  cause: {}\n  fix:   {}\n  more:  {}",
@@ -82,7 +82,7 @@ pub(crate) fn page(code: Code) -> String {
     )
 }
 
-/// Which registers depend on which part, and which images have it.
+/// Which registers depend on which part, and which images contain that part.
 fn render_parts(state: &BootState) -> String {
     let mut text = String::new();
     for part in state.parts() {

@@ -50,7 +50,7 @@ pub(crate) struct LineArgs {
     pub(crate) follow: bool,
 }
 
-/// Which audit lines are wanted.
+/// The selected audit lines.
 #[derive(Debug)]
 pub(crate) struct Wanted {
     machine: Option<MachineId>,
@@ -73,13 +73,13 @@ impl Wanted {
             && !self.is_before(line)
     }
 
-    /// Whether the line is older than all that are wanted.
+    /// Whether the line is older than everything selected.
     pub(crate) fn is_before(&self, line: &AuditEvent) -> bool {
         self.since.is_some_and(|since| line.at < since)
     }
 }
 
-/// An audit line for a table: time, action, machine, subject.
+/// An audit line as table cells: time, action, machine, subject.
 pub(crate) fn cells(event: &AuditEvent) -> [String; 4] {
     [
         event.at.to_string(),

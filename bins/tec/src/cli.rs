@@ -24,7 +24,7 @@ use crate::kube::cli::member::MemberCommand;
 use crate::machine::MachineCommand;
 use crate::serve::args::ServeArgs;
 
-/// Name under which kubectl finds the program.
+/// Name under which kubectl finds this program.
 pub(crate) const PLUGIN: &str = "kubectl-tec";
 
 /// Release disk keys only to nodes that prove what they booted.
@@ -126,10 +126,10 @@ const GROUPS: [(&str, &[&str]); 4] = [
     ("Advanced", &["trustee", "attest", "support-bundle", "completion"]),
 ];
 
-/// Columns of the names in the help.
+/// Width of the command names in the help.
 const NAMES: usize = 16;
 
-/// The command as it is called, with its commands in groups.
+/// The clap command under its current name, with subcommands in groups.
 pub(crate) fn command(is_plugin: bool) -> clap::Command {
     let command = Cli::command();
     let mut groups = String::new();

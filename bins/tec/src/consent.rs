@@ -1,4 +1,4 @@
-//! Asks before what cannot be undone.
+//! Asks for confirmation of irreversible changes.
 
 use std::io::{IsTerminal as _, Write as _};
 
@@ -6,10 +6,10 @@ use anyhow::Context as _;
 
 use crate::args::Consent;
 
-/// Whether to go on: not with `--dry-run`; with `--yes`, or when the person at the terminal agrees.
+/// Whether to continue: not with `--dry-run`; otherwise with `--yes`, or if the user at the terminal agrees.
 ///
 /// # Errors
-/// The answer is no, or nobody is there to ask.
+/// The user declined, or there is no terminal.
 pub(crate) fn consented(effects: &[String], consent: Consent) -> anyhow::Result<bool> {
     if consent.dry_run.dry_run {
         writeln!(std::io::stderr(), "{}", effects.join("\n"))?;

@@ -1,4 +1,4 @@
-//! Which command runs where.
+//! Decides where each command runs.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::kube::access::Cluster;
 use crate::output::Output;
 use crate::{command, kube, output, reference, serve};
 
-/// Runs a command on the anchor that it is for.
+/// Runs a command on its anchor.
 pub(crate) async fn run(
     cli: Cli,
     (is_plugin, on_cluster): (bool, bool),
@@ -58,7 +58,7 @@ pub(crate) async fn run(
     }
 }
 
-/// What a state directory and a cluster both answer, asked of a state directory.
+/// Runs commands that need a state directory, or that work on both, on a state directory.
 async fn at_directory(state_dir: &Path, command: Command, output: &Output) -> anyhow::Result<u8> {
     match command {
         Command::Status(args) => command::status(state_dir, args.html.as_deref(), output).await,
@@ -68,12 +68,12 @@ async fn at_directory(state_dir: &Path, command: Command, output: &Output) -> an
         Command::Audit(command) => command::audit(state_dir, command, output).await,
         Command::Image(command) => command::image(state_dir, command, output).await,
         Command::Ignition(command) => command::ignition(state_dir, command, output).await,
-        // `place::misplaced` refuses what needs a cluster; `run` does the rest.
+        // `place::misplaced` refuses commands that need a cluster; `run` handles the rest.
         _ => anyhow::bail!("this command needs a Kubernetes cluster"),
     }
 }
 
-/// What needs a cluster, and what a state directory and a cluster both answer, asked of a cluster.
+/// Runs commands that need a cluster, or that work on both, on a cluster.
 async fn at_cluster(access: &Access, command: Command, output: &Output) -> anyhow::Result<u8> {
     let cluster = Cluster::connect(access).await?;
     match command {
@@ -91,7 +91,7 @@ async fn at_cluster(access: &Access, command: Command, output: &Output) -> anyho
         Command::SupportBundle { file, dry_run } => {
             kube::bundle::bundle(&cluster, &file, dry_run, output).await
         }
-        // `run` does what needs no anchor, and `place::misplaced` refuses the rest.
+        // `run` handles commands without an anchor, and `place::misplaced` refuses the rest.
         _ => anyhow::bail!("this command needs a state directory"),
     }
 }

@@ -77,7 +77,7 @@ pub(crate) struct ApproveArgs {
     pub(crate) pull_secret: Option<String>,
     #[command(flatten)]
     pub(crate) dry_run: DryRun,
-    // Last, since their headings go on below them.
+    // Last, because their headings apply to all flags after them.
     #[command(flatten)]
     pub(crate) chain: ChainArgs,
     #[command(flatten)]
@@ -95,13 +95,13 @@ impl ApproveArgs {
     }
 }
 
-/// What proves a bundle.
+/// What authenticates a bundle.
 #[derive(Debug, Args)]
 pub(crate) struct ProofArgs {
     /// The signature of the bundle.
     #[arg(long, value_name = "FILE", requires = "bundle")]
     pub(crate) signature: Option<PathBuf>,
-    /// Public key that may have signed it, PEM; may be given several times.
+    /// Public key that may have signed it, PEM; repeatable.
     #[arg(long = "key", value_name = "FILE", requires = "bundle")]
     pub(crate) keys: Vec<PathBuf>,
     /// Digest of the image that the bundle must be about: sha256:…
@@ -133,7 +133,7 @@ pub(crate) fn render(image: &ApprovedImage) -> String {
     text
 }
 
-/// What it means that the last image is revoked.
+/// The consequence of revoking the last image.
 pub(crate) fn last_image(name: &ImageName) -> String {
     format!(
         "Image {name} is the last approved image: without it no machine gets its disk key at its next boot."

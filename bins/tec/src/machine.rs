@@ -62,14 +62,14 @@ pub(crate) enum MachineCommand {
         #[command(flatten)]
         dry_run: DryRun,
     },
-    /// Decommission a machine for good; its disk key is kept until it is removed.
+    /// Decommission a machine permanently; its disk key is kept until it is removed.
     Retire {
         #[command(flatten)]
         machine: MachineRef,
         #[command(flatten)]
         consent: Consent,
     },
-    /// Revoke a machine that is no longer trusted, for good; its disk key is kept.
+    /// Revoke a machine that is no longer trusted, permanently; its disk key is kept.
     Revoke {
         #[command(flatten)]
         machine: MachineRef,
@@ -112,22 +112,22 @@ pub(crate) enum MachineCommand {
     },
 }
 
-/// Fewest digits of an id or a fingerprint that stand for it.
+/// Fewest digits of an ID or a fingerprint that identify it.
 pub(crate) const PREFIX: usize = 4;
 
-/// A change that cannot be undone.
+/// An irreversible change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Final {
     /// Decommissioned.
     Retire,
-    /// Not trusted any more.
+    /// No longer trusted.
     Revoke,
     /// Forgotten, with its keys.
     Remove,
 }
 
 impl Final {
-    /// In the past.
+    /// The past participle.
     pub(crate) fn done(self) -> &'static str {
         match self {
             Self::Retire => "retired",
@@ -136,7 +136,7 @@ impl Final {
         }
     }
 
-    /// What it means for a machine, in sentences.
+    /// The consequence for a machine, in full sentences.
     pub(crate) fn effect(self, machine: &str) -> String {
         let effect = match self {
             Self::Retire => {
@@ -154,21 +154,21 @@ impl Final {
     }
 }
 
-/// A machine that was not found by what people call it.
+/// No machine, or no single one, matches the given text.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unknown {
-    /// Nothing has this name.
+    /// No machine matches.
     #[error("no machine has the id or name {0}")]
     None(String),
-    /// Several ids begin so, or several machines have the name.
+    /// Several IDs start with it, or several machines have that name.
     #[error("several machines are meant by {0}: {ids}", ids = .1.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
     Several(String, Vec<MachineId>),
 }
 
-/// Which of these machines, each with its name, is meant by a name or by the first digits of an id.
+/// Resolves a name, or the first digits of an ID, among these machines with their names.
 ///
 /// # Errors
-/// None, or several.
+/// No machine or several machines match.
 pub(crate) fn meant(
     known: impl IntoIterator<Item = (MachineId, Option<String>)>,
     text: &str,
@@ -219,7 +219,7 @@ pub(crate) fn no_clock(id: MachineId) -> CodedError {
     CodedError::new(Code::MachineUnknown, context)
 }
 
-/// Prints what was done to machines, or would be.
+/// Prints what was done, or would be done, to machines.
 pub(crate) fn say(
     output: &Output,
     done: &str,

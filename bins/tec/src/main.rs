@@ -1,4 +1,4 @@
-//! `tec`: keys only for nodes that prove what they booted.
+//! `tec`: releases keys only to nodes that prove what they booted.
 
 mod ak;
 mod args;
@@ -32,7 +32,7 @@ use clap::{ArgMatches, FromArgMatches as _};
 use crate::cli::{Cli, PLUGIN, command};
 use crate::output::Output;
 
-/// Version with the git revision that it was built from, where that is known.
+/// Version, with the git revision of the build if known.
 pub(crate) const VERSION: &str = match option_env!("TEC_REVISION") {
     Some(revision) => revision,
     None => env!("CARGO_PKG_VERSION"),

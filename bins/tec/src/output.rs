@@ -1,4 +1,4 @@
-//! What commands print: data on stdout, for people or for programs.
+//! Output of commands: data on stdout, for people or for programs.
 
 use std::fmt;
 use std::io::Write as _;
@@ -12,7 +12,7 @@ use tec_support::page::Page;
 
 use crate::args::OutputForm;
 
-/// Prints results; the same one only once in a row.
+/// Prints results, but never the same one twice in a row.
 #[derive(Debug)]
 pub(crate) struct Output {
     form: OutputForm,
@@ -61,12 +61,12 @@ impl Output {
     }
 }
 
-/// By way of JSON, so that both have the same members.
+/// Goes through JSON, so that both formats have the same members.
 fn yaml<T: Serialize + ?Sized>(value: &T) -> anyhow::Result<String> {
     Ok(serde_saphyr::to_string(&serde_json::to_value(value)?)?)
 }
 
-/// Prints what has a form of its own, whatever `--output` says.
+/// Prints output that has its own format, regardless of `--output`.
 pub(crate) fn raw(printed: &str) -> anyhow::Result<()> {
     if printed.is_empty() {
         return Ok(());
@@ -83,7 +83,7 @@ pub(crate) fn write_page(page: &Page, file: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// One thing that was looked at.
+/// One check with its result.
 #[derive(Debug, Serialize)]
 pub(crate) struct Check {
     pub(crate) what: String,
@@ -100,7 +100,7 @@ impl Check {
         Self { what, ok, message }
     }
 
-    /// Of a table of checks.
+    /// The row of a table of checks.
     pub(crate) fn row(&self) -> [String; 3] {
         let ok = if self.ok { "ok" } else { "FAILED" };
         [ok.to_owned(), self.what.clone(), self.message.clone()]
@@ -112,7 +112,7 @@ impl Check {
 pub(crate) struct Table {
     head: Vec<&'static str>,
     rows: Vec<Vec<String>>,
-    /// Columns that `-o table` shows.
+    /// Number of columns that `-o table` shows.
     narrow: usize,
 }
 
@@ -121,7 +121,7 @@ impl Table {
         Self { head: head.to_vec(), rows: rows.collect(), narrow: head.len() }
     }
 
-    /// With the columns behind these for `-o wide` only.
+    /// Shows the columns after these only with `-o wide`.
     pub(crate) fn narrow(mut self, columns: usize) -> Self {
         self.narrow = columns;
         self
@@ -149,12 +149,12 @@ impl fmt::Display for Table {
     }
 }
 
-/// Lines up rows under a header; an empty table says so.
+/// Aligns rows under a header; an empty table is reported as empty.
 pub(crate) fn table<const N: usize>(head: [&'static str; N], rows: &[[String; N]]) -> String {
     Table::new(&head, rows.iter().map(|row| row.to_vec())).to_string()
 }
 
-/// An enum's name as it stands in JSON.
+/// The JSON name of an enum variant.
 pub(crate) fn word<T: serde::Serialize>(value: &T) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(text)) => text,

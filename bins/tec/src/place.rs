@@ -4,7 +4,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Args as _, Command};
 use tec_support::boot::{ChainArgs, MachineArgs};
 
-/// Commands and flags of a state directory only. Without flags, the command as a whole.
+/// Commands and flags for state directories only. An entry without flags covers the whole command.
 const DIRECTORY: [(&str, &[&str]); 9] = [
     ("serve", &[]),
     ("backup", &[]),
@@ -17,7 +17,7 @@ const DIRECTORY: [(&str, &[&str]); 9] = [
     ("pcr", &["approved"]),
 ];
 
-/// Commands and flags of a Kubernetes cluster only.
+/// Commands and flags for Kubernetes clusters only.
 const CLUSTER: [(&str, &[&str]); 5] = [
     ("member", &[]),
     ("check", &[]),
@@ -26,7 +26,7 @@ const CLUSTER: [(&str, &[&str]); 5] = [
     ("bootstrap init", &["operator_image", "pull_secret", "assigned_pod_user", "user_roles"]),
 ];
 
-/// What of the command line has no meaning where it is to work, as a sentence.
+/// What on the command line does not apply to this kind of anchor, as a sentence.
 pub(crate) fn misplaced(matches: &ArgMatches, on_cluster: bool) -> Option<String> {
     let (table, hint): (&[_], _) = if on_cluster {
         (
@@ -41,7 +41,7 @@ pub(crate) fn misplaced(matches: &ArgMatches, on_cluster: bool) -> Option<String
     found.map(|what| format!("{what} {hint}"))
 }
 
-/// A flag of `tec image approve` that describes what boots: on a cluster a Job finds out.
+/// A flag of `tec image approve` that describes what boots: on a cluster, a Job determines it.
 fn boot_flag(matches: &ArgMatches) -> Option<String> {
     let matches = matches.subcommand_matches("image")?.subcommand_matches("approve")?;
     let flags = MachineArgs::augment_args(ChainArgs::augment_args(Command::new("approve")));
@@ -68,7 +68,7 @@ fn offence(matches: &ArgMatches, path: &str, flags: &[&str]) -> Option<String> {
     None
 }
 
-/// The first of these that the command line has.
+/// The first of these that the command line contains.
 fn given<'a>(matches: &ArgMatches, mut flags: impl Iterator<Item = &'a str>) -> Option<String> {
     let is_given = |id: &&str| {
         matches.try_contains_id(id).is_ok_and(|present| present)

@@ -15,7 +15,7 @@ use tec_trustee::jwe::{EcPrivateKey, Jwe};
 
 use crate::output::Output;
 
-/// A key that a machine left.
+/// A key that a machine has escrowed.
 #[derive(Serialize)]
 struct Left {
     number: u32,
@@ -26,9 +26,9 @@ struct Left {
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Content {
-    /// For whoever holds the admin's key elsewhere.
+    /// For an admin who holds the private key elsewhere.
     Sealed(Jwe),
-    /// The digits; printing them is what was asked for.
+    /// The digits, printed because the user asked for them.
     Key(String),
 }
 
@@ -76,7 +76,7 @@ fn read(number: u32, sealed: &SecretBytes, key: Option<&EcPrivateKey>) -> anyhow
     Ok(Left { number, content })
 }
 
-/// A machine may leave anything: what is shown is a recovery key.
+/// A machine can escrow anything: only a valid recovery key is displayed.
 fn opened(number: u32, jwe: &Jwe, key: &EcPrivateKey) -> anyhow::Result<String> {
     let not_ours = || format!("recovery key {number} cannot be opened with this key");
     let content = key.decrypt(jwe).with_context(not_ours)?;

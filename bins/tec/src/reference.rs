@@ -1,5 +1,5 @@
-//! All commands and flags as Markdown, made of what clap knows of them; `cargo xtask codegen`
-//! writes it to docs/reference.
+//! All commands and flags as Markdown, generated from clap; `cargo xtask codegen` writes it to
+//! docs/reference.
 
 use std::fmt::Write as _;
 
@@ -22,7 +22,7 @@ fn global(tec: &Command) -> impl Iterator<Item = &Arg> {
     shown(tec).filter(|arg| arg.is_global_set())
 }
 
-/// Commands without commands below them.
+/// The commands without subcommands.
 fn leaves(command: &Command, path: &str, page: &mut String) {
     let next = command.get_subcommands();
     for next in next.filter(|next| next.get_name() != "help") {
@@ -42,7 +42,7 @@ fn leaves(command: &Command, path: &str, page: &mut String) {
     rows(page, &mut own);
 }
 
-/// Flags that all commands below `next` take, and not those beside it.
+/// Flags shared by all commands below `next` that the commands next to it do not have.
 fn common(command: &Command, next: &Command, path: &str, page: &mut String) {
     let is_new = |arg: &&Arg| command.get_arguments().all(|old| old.get_id() != arg.get_id());
     let mut flags = global(next).filter(is_new).peekable();
@@ -97,7 +97,7 @@ fn row(arg: &Arg) -> String {
     )
 }
 
-/// As it is typed.
+/// The argument as typed.
 fn name(arg: &Arg) -> String {
     let values = arg.get_value_names().unwrap_or_default();
     let values: Vec<_> = values.iter().map(|name| format!("<{name}>")).collect();

@@ -1,7 +1,7 @@
-//! `tec.toml` in the state directory: the flags of `tec serve` that `tec bootstrap init` was given.
+//! `tec.toml` in the state directory: the flags of `tec serve` that were passed to `tec bootstrap init`.
 //!
-//! Keys are the long names of the flags. `tec serve` and a second `tec bootstrap init` read the file; a
-//! flag that says something else is an error, since nodes keep what they were given.
+//! Keys are the long names of the flags. `tec serve` and a second `tec bootstrap init` read the file; a flag
+//! that contradicts it is an error, since nodes keep what they were given.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -21,10 +21,10 @@ use crate::serve::args::ServeArgs;
 const FILE: &str = "tec.toml";
 const HEAD: &str = "# Flags of `tec serve`, written by `tec bootstrap init`. A restart of the server applies changes.\n";
 
-/// Flags whose value is a path, which must not depend on where the server starts.
+/// Flags that take a path, which must not depend on the working directory of the server.
 const PATHS: [&str; 5] = ["tls-cert", "tls-key", "tls-ca", "ek-roots", "registration-token-file"];
 
-/// The words that the settings of the state directory add to a command line that takes them.
+/// The arguments that the settings of the state directory add to a command line, if it takes them.
 ///
 /// # Errors
 /// The settings are malformed, or the command line contradicts them.
@@ -37,7 +37,7 @@ pub(crate) fn further_words(matches: &ArgMatches) -> anyhow::Result<Vec<OsString
     }
 }
 
-/// The matches of `tec serve` or of `tec bootstrap init` on a state directory.
+/// The matches of `tec serve` or `tec bootstrap init` on a state directory.
 fn taking_settings(matches: &ArgMatches) -> Option<&ArgMatches> {
     match matches.subcommand()? {
         ("serve", serve) => Some(serve),
@@ -58,7 +58,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// What the command line or the environment says.
+    /// The flags from the command line or the environment.
     pub(crate) fn given(matches: &ArgMatches) -> Self {
         let command = ServeArgs::augment_args(Command::new("serve"));
         let is_given = |arg: &&Arg| {
@@ -76,10 +76,10 @@ impl Settings {
         Self { file: PathBuf::new(), flags }
     }
 
-    /// Those of a state directory; none where there is no file.
+    /// The settings of a state directory; none if there is no file.
     ///
     /// # Errors
-    /// The file cannot be read, is no TOML, or has a key that is no flag.
+    /// The file cannot be read, is not TOML, or has a key that is not a flag.
     pub(crate) fn read(state_dir: &Path) -> anyhow::Result<Self> {
         let file = state_dir.join(FILE);
         let text = match std::fs::read_to_string(&file) {
@@ -111,7 +111,7 @@ impl Settings {
         Ok(Self { file, flags })
     }
 
-    /// Keeps these flags, and those that were kept before.
+    /// Saves these flags together with those saved before.
     pub(crate) fn keep(mut self, state_dir: &Path) -> anyhow::Result<()> {
         self.flags.extend(Self::read(state_dir)?.flags);
         let table: Table = self
@@ -127,7 +127,7 @@ impl Settings {
             .with_context(|| format!("cannot write {}", file.display()))
     }
 
-    /// The words that say on a command line what `given` does not.
+    /// These settings as command-line arguments, except for those in `given`.
     fn words_beside(self, given: &Self) -> anyhow::Result<Vec<OsString>> {
         let mut words = Vec::new();
         for (name, values) in self.flags {
@@ -176,7 +176,7 @@ fn setting(name: &str, mut values: Vec<String>) -> Value {
     }
 }
 
-/// What a flag is given. Only `true` turns on what takes no value: anything else might mean "off".
+/// The values of a flag. Only `true` turns on a flag without a value: anything else might mean "off".
 fn values_of(name: &str, value: Value) -> Option<Vec<String>> {
     match value {
         Value::Boolean(true) => takes_no_value(name).then(Vec::new),
@@ -204,7 +204,7 @@ mod tests {
     use super::*;
     use crate::cli::Cli;
 
-    /// What `tec serve` is given on a command line with these words, in a directory.
+    /// The arguments of `tec serve` when the command line has these words, in a directory.
     fn serve(directory: &Path, words: &[&str]) -> anyhow::Result<Vec<OsString>> {
         let start = ["tec", "--state-dir", directory.to_str().unwrap(), "serve"];
         further_words(&Cli::command().get_matches_from(start.iter().chain(words)))

@@ -1,4 +1,4 @@
-//! The state directory: the store, and what the running server wrote about itself.
+//! The state directory: the store, and what the running server recorded about itself.
 
 use std::collections::BTreeSet;
 use std::fs::{File, TryLockError};
@@ -19,7 +19,7 @@ use tec_support::SystemEntropy;
 use tec_support::exit::CodedError;
 use tec_support::files::write_private;
 
-/// File in which a server says where it listens.
+/// File in which a server records its addresses.
 const ENDPOINTS: &str = "endpoints.json";
 
 /// The file of the store.
@@ -30,10 +30,10 @@ const LOCK: &str = "serve.lock";
 const LOCK_TRIES: u32 = 10;
 const LOCK_PAUSE: Duration = Duration::from_millis(100);
 
-/// File in which a server says whom it lets in.
+/// File in which a server records its demands on nodes.
 const SAID: &str = "demands.json";
 
-/// Opens the store; it is made where there is none yet.
+/// Opens the store, creating it if necessary.
 pub(crate) fn open(directory: &Path) -> anyhow::Result<Arc<Store>> {
     let store = Store::open(directory, &SystemEntropy).map_err(|error| {
         CodedError::caused(
@@ -45,9 +45,9 @@ pub(crate) fn open(directory: &Path) -> anyhow::Result<Arc<Store>> {
     Ok(Arc::new(store))
 }
 
-/// Opens the store of a server that was started before: commands that only look must not make one.
+/// Opens the store of a server that has been started before: read-only commands must not create one.
 pub(crate) fn open_existing(directory: &Path) -> anyhow::Result<Arc<Store>> {
-    // A directory that is closed to this user is no directory without a store.
+    // A directory that this user may not read is not one without a store.
     if let Ok(false) = directory.join(DATABASE).try_exists() {
         anyhow::bail!(
             "{} is no state directory: there is no {DATABASE} (choose another with --state-dir, or create \
@@ -58,15 +58,15 @@ pub(crate) fn open_existing(directory: &Path) -> anyhow::Result<Arc<Store>> {
     open(directory)
 }
 
-/// The lock of a server that runs; ends with the process.
+/// The lock of a running server; released when the process ends.
 #[derive(Debug)]
 pub(crate) struct Running(#[expect(dead_code, reason = "held, not read")] File);
 
 impl Running {
-    /// Says that a server runs on a state directory.
+    /// Marks that a server is running on a state directory.
     ///
     /// # Errors
-    /// Another one does.
+    /// Another server is running on it.
     pub(crate) async fn mark(directory: &Path) -> anyhow::Result<Self> {
         let path = directory.join(LOCK);
         let file =
@@ -74,7 +74,7 @@ impl Running {
         for _ in 0..LOCK_TRIES {
             match file.try_lock() {
                 Ok(()) => return Ok(Self(file)),
-                // A command that looks holds it for a moment.
+                // A command that checks the lock holds it for a moment.
                 Err(TryLockError::WouldBlock) => tokio::time::sleep(LOCK_PAUSE).await,
                 Err(TryLockError::Error(error)) => {
                     return Err(error).with_context(|| format!("cannot lock {}", path.display()));
@@ -85,19 +85,19 @@ impl Running {
         Err(CodedError::new(Code::ServerRunning, context).into())
     }
 
-    /// Whether a server runs on a state directory.
+    /// Whether a server is running on a state directory.
     pub(crate) fn is(directory: &Path) -> bool {
         let file = File::open(directory.join(LOCK));
         file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
     }
 }
 
-/// Where nodes reach a server, and what they are told.
+/// Where nodes reach a server, and what they are given.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Endpoints {
     pub(crate) register: BaseUrl,
     pub(crate) ak: BaseUrl,
-    /// KBS servers in order, this one first.
+    /// KBS servers in order, this server first.
     pub(crate) kbs: Vec<Endpoint>,
     /// CA bundle of the two registration servers.
     pub(crate) ca: String,
@@ -118,7 +118,7 @@ impl Endpoints {
         serde_json::from_slice(&text).with_context(|| format!("parse {}", path.display()))
     }
 
-    /// The generator of what nodes are handed.
+    /// The generator of the pins for nodes.
     pub(crate) fn pins(&self) -> anyhow::Result<ClevisPinGenerator> {
         let (first, others) = self.kbs.split_first().context("no KBS server is known")?;
         let pins = ClevisPinGenerator::new(first.clone())
@@ -128,12 +128,12 @@ impl Endpoints {
     }
 }
 
-/// Whom the server on a state directory lets in, for whoever moves its trust elsewhere.
+/// The demands of the server on a state directory, for moving its trust elsewhere.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Said {
     pub(crate) demands: Demands,
-    /// Empty where the prediction of each image decides.
+    /// Empty if the prediction of each image decides.
     pub(crate) pcrs: BTreeSet<PcrIndex>,
 }
 
@@ -143,7 +143,7 @@ impl Said {
             .with_context(|| format!("write {SAID}"))
     }
 
-    /// Nothing where no server ran yet.
+    /// `None` if no server has run yet.
     pub(crate) fn read(directory: &Path) -> anyhow::Result<Option<Self>> {
         let path = directory.join(SAID);
         match std::fs::read(&path) {

@@ -1,4 +1,4 @@
-//! `--watch`: the same command again and again, whose answer is printed when it differs.
+//! `--watch`: runs the same command repeatedly, and prints the result when it changes.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use crate::cli::Command;
 use crate::image::ImageCommand;
 use crate::machine::MachineCommand;
 
-/// How often the answer is asked for.
+/// Interval between runs.
 pub(crate) const EVERY: Duration = Duration::from_secs(2);
 
-/// Whether the command is to be repeated.
+/// Whether the command should be repeated.
 pub(crate) fn is_wanted(command: &Command) -> bool {
     match command {
         Command::Status(status) => status.watch.watch,

@@ -1,5 +1,5 @@
-//! Strangers at the key broker of `tec serve`: 100,000 of them, and some who send too much or too
-//! slowly. Memory is bounded, and the service goes on.
+//! Strangers at the key broker of `tec serve`: 100,000 of them, including some that send too much or too
+//! slowly. Memory is bounded, and the service continues.
 #![expect(clippy::unwrap_used, reason = "clippy takes helpers of tests for library code")]
 
 use std::collections::BTreeMap;
@@ -13,18 +13,18 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 
 const AUTH: &str = "POST /kbs/v0/auth HTTP/1.1\r\nhost: localhost\r\n";
-/// Largest body, and largest one of `auth`.
+/// Largest body, and largest `auth` body.
 const MAX_BODY: usize = 2 * 1024 * 1024;
 const MAX_AUTH: usize = 64 * 1024;
-/// Connections that send slowly, at the same time.
+/// Number of concurrent connections that send slowly.
 const SLOW: usize = 200;
-/// Requests of each of the three addresses; one more than a third.
+/// Requests from each of the three addresses; one more than a third.
 const REQUESTS: usize = 33_334;
-/// Sessions that one address may have: a quarter of 65,536.
+/// Most sessions of one address: a quarter of 65,536.
 const SHARE: usize = 16_384;
-/// Sessions end after this time, and their room is free again.
+/// Sessions expire after this time, and their space is free again.
 const SESSION: Duration = Duration::from_mins(5);
-/// Most resident memory of the server at any time, in KiB: 50,000 sessions take some 20 MiB of it.
+/// Most resident memory of the server at any time, in KiB; 50,000 sessions take about 20 MiB of it.
 const MAX_RESIDENT: u64 = 96 * 1024;
 
 struct Server {
@@ -73,14 +73,14 @@ impl Server {
     }
 }
 
-/// Connects from one of the addresses of the loopback network.
+/// Connects from one of the loopback network's addresses.
 async fn connect(last: u8, to: SocketAddr) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(SocketAddr::from(([127, 0, 0, last], 0))).unwrap();
     socket.connect(to).await.unwrap()
 }
 
-/// Asks for a session; the answer.
+/// Requests a session; returns the answer.
 async fn ask(stream: &mut TcpStream) -> String {
     let body = r#"{"version":"0.4.0","tee":"tpm","extra-params":{}}"#;
     let request = format!("{AUTH}content-length: {}\r\n\r\n{body}", body.len());
@@ -121,7 +121,7 @@ async fn a_flood_of_sessions_is_bounded_in_memory_and_leaves_room_for_others() {
     for statuses in floods.join_all().await {
         let known = statuses.keys().all(|status| matches!(status, 200 | 503));
         assert!(known, "{statuses:?}");
-        // On a host so slow that sessions end meanwhile, others take their place.
+        // On a host so slow that sessions expire in the meantime, others take their place.
         if begin.elapsed() < SESSION {
             let expected = BTreeMap::from([(200, SHARE), (503, REQUESTS - SHARE)]);
             assert_eq!(statuses, expected);
@@ -133,7 +133,7 @@ async fn a_flood_of_sessions_is_bounded_in_memory_and_leaves_room_for_others() {
     assert!(peak < MAX_RESIDENT, "{peak} KiB were resident");
 }
 
-/// Sends a head and as much of a body as the server takes; the status that comes of it.
+/// Sends a head and as much of a body as the server accepts; returns the resulting status.
 async fn pour(to: SocketAddr, head: &str, chunk: &[u8]) -> u16 {
     let (mut read, mut write) = connect(1, to).await.into_split();
     write.write_all(head.as_bytes()).await.unwrap();
@@ -141,7 +141,7 @@ async fn pour(to: SocketAddr, head: &str, chunk: &[u8]) -> u16 {
     let mut answer = Vec::new();
     let reading = async {
         while !answer.windows(4).any(|end| end == b"\r\n\r\n") {
-            // The server may close while much is still on its way, which resets the connection.
+            // The server may close while much is still in transit, which resets the connection.
             if read.read_buf(&mut answer).await.unwrap_or(0) == 0 {
                 break;
             }
@@ -149,7 +149,7 @@ async fn pour(to: SocketAddr, head: &str, chunk: &[u8]) -> u16 {
     };
     tokio::select! {
         () = reading => {}
-        // What was sent last may have met a closed connection before the answer was read.
+        // The data sent last may have hit a closed connection before the answer was read.
         () = async { pouring.await; std::future::pending().await } => {}
     }
     status(&String::from_utf8(answer).unwrap())

@@ -1,4 +1,4 @@
-//! What commands say of a log's worth: `tec eventlog show` and `verify`, `tec pcr identify`.
+//! What commands report about the validity of a log: `tec eventlog show` and `verify`, `tec pcr identify`.
 
 #![expect(clippy::unwrap_used, reason = "all of this file is test code, its helper functions too")]
 
@@ -15,8 +15,7 @@ use tec_tpm::output;
 
 const PCR4: PcrIndex = PcrIndex::BOOT_MANAGER;
 
-/// The log of a machine that started this kernel, and the values of its TPM as `tpm2_pcrread`
-/// prints them.
+/// The log of a machine that started this kernel, and its TPM's values as printed by `tpm2_pcrread`.
 fn boot(folder: &Path, kernel: &str) -> (String, String) {
     let bytes = EventLogBuilder::new()
         .separator(PCR4)
@@ -75,7 +74,7 @@ fn verify_succeeds_only_where_the_log_explains_the_registers() {
         lines[1].starts_with("PCR  8") && lines[1].ends_with("explained by the log"),
         "{table}"
     );
-    // Events of the register that is not explained are not shown.
+    // Events of the unexplained register are not shown.
     assert!(!table.contains("shimx64"), "{table}");
     let only = ["eventlog", "verify", &log, "--values", &other, "--pcr", "8"];
     assert_eq!(tec(&only).0, 0);

@@ -1,5 +1,5 @@
-//! `cargo xtask bench`: the suites, and then what matters of them: each measurement as a multiple
-//! of its baseline in the same run, which other machines give, too.
+//! `cargo xtask bench`: runs the suites, then prints the key results: each measurement as a multiple of its
+//! baseline in the same run, a ratio that other machines reproduce, too.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,16 +24,16 @@ const KUBERNETES: &str = "kube_registration/";
 const BROKER: &str = "kube_broker/";
 /// Measurements that run the operator there.
 const OPERATOR: &str = "kube_operator/";
-/// Measurements that bring a platform's services up there.
+/// Measurements that start a platform's services there.
 const SERVICES: &str = "kube_services/";
 /// Measurements that move machines between two namespaces there.
 const MIGRATION: &str = "kube_migrate/";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Run only the benchmarks whose name contains this; all of PCR values begin with `pcr`
+    /// Run only the benchmarks whose name contains this; those of PCR values all start with `pcr`
     filter: Option<String>,
-    /// Compare with a report or a commit instead; a second one stands for the last run. A commit
+    /// Report or commit to compare with, instead of running; a second one replaces the last run. A commit
     /// without a report is measured first
     #[arg(long, num_args = 1..=2, value_names = ["BEFORE", "AFTER"])]
     compare: Vec<String>,
@@ -56,7 +56,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
         bench.show(&bench.target.join(REPORT), &["--commit", name])?;
         return bench.keep(name).map(drop);
     };
-    // First of all, since measuring a commit overwrites the report of the last run.
+    // First, because measuring a commit overwrites the report of the last run.
     let after = match args.compare.get(1) {
         Some(after) => bench.report_of(after)?,
         None => bench.keep("last")?,
@@ -73,10 +73,10 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Runs the suites of the sources in `tree`, and leaves their report in the target directory.
+    /// Runs the suites of the sources in `tree`, and writes their report to the target directory.
     fn measure(&self, tree: &Path) -> Result<()> {
         let report = self.target.join(REPORT);
-        // Ratios of an earlier run must not pass for those of this one.
+        // Ratios of an earlier run must not be mistaken for those of this one.
         if report.exists() {
             fs::remove_file(&report)
                 .with_context(|| format!("cannot remove {}", report.display()))?;
@@ -115,7 +115,7 @@ impl Bench<'_> {
         process::run(&mut bench)
     }
 
-    /// Whether measurements whose names begin so are asked for.
+    /// Whether measurements with this prefix are wanted.
     fn wants(&self, names: &str) -> bool {
         let fits = |filter: &str| names.contains(filter) || filter.contains(names);
         self.filter.is_none_or(fits)
@@ -132,7 +132,7 @@ impl Bench<'_> {
         process::run(&mut build)
     }
 
-    /// Prints a report; the program of the benchmarks knows how.
+    /// Prints a report, using the benchmark program.
     fn show(&self, report: &Path, more: &[&str]) -> Result<()> {
         let mut show = cargo(self.root);
         show.args(["run", "--quiet", "--profile", "bench", "--package", "tec-benches", "--"]);
@@ -147,7 +147,7 @@ impl Bench<'_> {
         Ok(kept)
     }
 
-    /// A report by its file, or by its commit, which is measured if it was not yet.
+    /// A report by its file or its commit; a commit that was not measured yet is measured now.
     fn report_of(&self, what: &str) -> Result<PathBuf> {
         let file = Path::new(what);
         if file.is_file() {

@@ -8,12 +8,12 @@ use crate::tools::Tools;
 use crate::tools::etcd;
 use crate::{images, process, programs, term, tools};
 
-/// The programs on the hosts, the one that plays them, and the admin's.
+/// The programs on the hosts, the program that plays the hosts, and the admin's.
 const PROGRAMS: [&str; 3] = ["bootstrap-demo", "bootstrapper", "tec"];
-/// The program that runs in a pod, and so is a static one.
+/// The program that runs in a pod, and is therefore static.
 pub(crate) const IN_A_POD: &str = "join-service";
 
-/// Tools, build, play.
+/// Sets up tools, builds, and plays.
 pub(crate) fn run(root: &Path) -> Result<()> {
     let tools = tools::ensure()?;
     tools::ensure_pods(&tools)?;
@@ -22,7 +22,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     play(root, &tools)
 }
 
-/// Plays it with what was built; namespaces take root.
+/// Plays it with the programs already built; namespaces require root.
 pub(crate) fn play(root: &Path, tools: &Tools) -> Result<()> {
     term::step("bootstrap demo");
     let bin_dir = programs::directory(root)?;

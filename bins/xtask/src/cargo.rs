@@ -14,7 +14,7 @@ use crate::process;
 const SET_BY_CARGO_RUN: [&str; 5] =
     ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_NAME", "CARGO_PRIMARY_PACKAGE"];
 
-/// The nearest directory above this one whose Cargo.toml is a workspace.
+/// The nearest ancestor directory whose Cargo.toml is a workspace.
 pub(crate) fn workspace_root() -> Result<PathBuf> {
     let here = std::env::current_dir().context("cannot read the current directory")?;
     here.ancestors()
@@ -39,7 +39,7 @@ pub(crate) fn cargo(root: &Path) -> Command {
     command
 }
 
-/// What `cargo metadata` says of the workspace.
+/// Output of `cargo metadata` for the workspace.
 #[derive(Debug)]
 pub(crate) struct Metadata(Value);
 
@@ -47,16 +47,16 @@ pub(crate) struct Metadata(Value);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Package<'a>(&'a Value);
 
-/// Dependencies of other platforms are never downloaded, so nothing is asked about them.
+/// Dependencies of other platforms are never downloaded, so they are left out.
 const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 
 impl Metadata {
-    /// Of the workspace alone.
+    /// The workspace only.
     pub(crate) fn workspace(root: &Path) -> Result<Self> {
         Self::read(root, &["--no-deps"])
     }
 
-    /// With every dependency that the lock file names.
+    /// Includes every dependency in the lock file.
     pub(crate) fn full(root: &Path) -> Result<Self> {
         Self::read(root, &["--all-features", "--filter-platform", PLATFORM])
     }
@@ -68,7 +68,7 @@ impl Metadata {
         Ok(Self(value))
     }
 
-    /// Where build results go.
+    /// Target directory of cargo.
     pub(crate) fn target_dir(&self) -> Result<PathBuf> {
         match self.0.get("target_directory").and_then(Value::as_str) {
             Some(dir) => Ok(PathBuf::from(dir)),
@@ -82,7 +82,7 @@ impl Metadata {
         Ok(found.with_context(|| format!("there is no package {package}"))?.text("version"))
     }
 
-    /// Every package that was asked for.
+    /// Every package in the metadata.
     pub(crate) fn packages(&self) -> impl Iterator<Item = Package<'_>> {
         array(&self.0, "packages").map(Package::new)
     }
@@ -136,18 +136,18 @@ impl<'a> Package<'a> {
         array(self.0, "targets")
     }
 
-    /// Texts of a list member.
+    /// Strings in a list member.
     pub(crate) fn texts(self, member: &str) -> impl Iterator<Item = &'a str> {
         array(self.0, member).filter_map(Value::as_str)
     }
 
-    /// A text member, empty when absent.
+    /// A string member, empty when absent.
     pub(crate) fn text(self, member: &str) -> &'a str {
         text(self.0, member)
     }
 }
 
-/// A text member of a JSON object, empty when absent.
+/// A string member of a JSON object, empty when absent.
 pub(crate) fn text<'a>(value: &'a Value, member: &str) -> &'a str {
     value.get(member).and_then(Value::as_str).unwrap_or_default()
 }

@@ -10,11 +10,11 @@ use crate::cargo::cargo;
 use crate::tools::{self, targets};
 use crate::{arch, codegen, process, programs, term, words};
 
-/// Libraries whose smallest feature set must build by itself. That of tec-core and tec-tpm does for
-/// [WebAssembly](webassembly).
+/// Libraries whose smallest feature set must build by itself. For tec-core and tec-tpm,
+/// [WebAssembly](webassembly) covers this.
 const SMALLEST: [&str; 2] = ["tec-trustee", "tec-k8s"];
 
-/// Runs all checks and stops at the first that fails.
+/// Runs all checks and stops at the first failure.
 pub(crate) fn run(root: &Path) -> Result<()> {
     term::step("check: formatting");
     process::run(cargo(root).args(["fmt", "--all", "--check"])).context("run `cargo fmt --all`")?;
@@ -22,7 +22,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     arch::run(root)?;
     term::step("check: lints, all features");
     clippy(root, &[&programs::ALL[..], &["--all-targets"]].concat())?;
-    // Tests that only run by their name are none of all targets.
+    // Tests that run only by name are not part of all targets.
     clippy(root, &[&programs::ALL[..], &["--test", "opensearch"]].concat())?;
     term::step("check: lints, what ships");
     clippy(root, &[])?;
@@ -40,8 +40,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     deny(root)
 }
 
-/// Verification needs no operating system: tec-tpm with default features builds where there is
-/// none.
+/// Verification needs no operating system: tec-tpm with default features builds for targets without one.
 fn webassembly(root: &Path) -> Result<()> {
     let target = targets::WEBASSEMBLY;
     targets::ensure(root, &[target])?;

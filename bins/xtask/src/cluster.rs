@@ -1,4 +1,4 @@
-//! `cargo xtask cluster`: a Kubernetes node with real pods on this machine, by the program `cluster` of
+//! `cargo xtask cluster`: a Kubernetes node with real pods on this machine, run by the program `cluster` of
 //! tec-e2e.
 
 use std::path::Path;
@@ -8,7 +8,7 @@ use clap::Subcommand;
 
 use crate::{process, programs, tools};
 
-/// Folder of the node, in the cache of the tools; the tests use the same.
+/// Folder of the node in the tools cache; the tests use the same folder.
 const FOLDER: &str = "pods";
 
 #[derive(Debug, clap::Args)]
@@ -19,15 +19,15 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, Debug, Subcommand)]
 enum Verb {
-    /// Bring up a new node; one that is up ends
+    /// Start a new node, ending any that is running
     Up,
-    /// End it, and remove what it left
+    /// Stop the node, and remove what it left
     Down,
-    /// A shell in the network of the node, with kubectl
+    /// Open a shell in the network of the node, with kubectl
     Shell,
 }
 
-/// Tools, build, and what was asked for.
+/// Sets up tools, builds, and runs the command.
 pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     let tools = tools::ensure()?;
     tools::ensure_pods(&tools)?;

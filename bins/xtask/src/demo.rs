@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: the main job end to end, played by the binary `demo` of tec-e2e.
+//! `cargo xtask demo`: the main use case end to end, played by the binary `demo` of tec-e2e.
 
 use std::path::Path;
 
@@ -8,26 +8,26 @@ use crate::cargo::Metadata;
 use crate::tools::Tools;
 use crate::{process, programs, term, tools};
 
-/// Where the report goes, below the target directory.
+/// Location of the report, below the target directory.
 const REPORT: &str = "demo/report.html";
 /// The programs that the scenes use.
 const PROGRAMS: [&str; 3] = ["demo", "tec", "node-agent"];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Handed on to the demo program; `-- --help` lists them
+    /// Arguments of the demo program; `-- --help` lists them
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     more: Vec<String>,
 }
 
-/// Tools, build, scenes.
+/// Sets up tools, builds, and plays the scenes.
 pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     let tools = tools::ensure()?;
     programs::build(root, &PROGRAMS)?;
     play(root, &tools, &args.more)
 }
 
-/// Plays the scenes with programs that were built.
+/// Plays the scenes with programs already built.
 pub(crate) fn play(root: &Path, tools: &Tools, more: &[String]) -> Result<()> {
     term::step("demo");
     let target = Metadata::workspace(root)?.target_dir()?;

@@ -1,7 +1,7 @@
-//! `cargo xtask docs`: the pages of docs/ as a site with search, and a check of its links.
+//! `cargo xtask docs`: builds the pages of docs/ as a site with search, and checks its links.
 //!
-//! mdBook gets a copy of the pages. In it, links to files outside docs/ lead to the repository, and
-//! the generated pages are in the table of contents below their index.
+//! mdBook gets a copy of the pages. In it, links to files outside docs/ point to the repository, and the
+//! generated pages are listed in the table of contents below their index.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,12 +11,12 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{process, term, tools};
 
-/// Where files that are no pages can be read.
+/// Where files that are not pages can be read.
 const REPOSITORY: &str = "https://github.com/trusted-execution-clusters/tec/blob/main/";
 const SUMMARY: &str = "SUMMARY.md";
 /// Folders of generated pages, listed below their `README.md`.
 const GENERATED: [&str; 2] = ["errors", "runbooks"];
-/// What of docs/ goes into the site.
+/// File types of docs/ that go into the site.
 const KINDS: [&str; 3] = ["md", "svg", "toml"];
 
 /// Builds the site in `target/docs`.
@@ -40,14 +40,14 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     let mut links = process::command(tools.cache.join("bin/lychee"));
     links.args(["--offline", "--include-fragments=full", "--no-progress"]).arg("--root-dir");
     links.arg(&site).arg(site.join("**/*.html")).current_dir(root);
-    // Pages for a server and for all chapters in one have no fragments of their own.
+    // The 404 page and the table of contents have no fragments of their own.
     links.args(["--exclude-path", "404.html", "--exclude-path", "toc.html"]);
     process::run(&mut links)?;
     term::success(&format!("{}", site.join("index.html").display()));
     Ok(())
 }
 
-/// Paths below docs/ of all pages and what they show.
+/// Paths, below docs/, of all pages and the files they show.
 fn files(docs: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut folders = vec![docs.to_path_buf()];
@@ -67,7 +67,7 @@ fn files(docs: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// mdBook leaves out what the summary does not name.
+/// mdBook leaves out pages that the summary does not list.
 fn every_page_is_listed(docs: &Path, files: &[PathBuf]) -> Result<()> {
     let summary = docs.join(SUMMARY);
     let text = fs::read_to_string(&summary)
@@ -124,7 +124,7 @@ fn contents(summary: &str, files: &[PathBuf]) -> String {
     text
 }
 
-/// Links out of docs/, and those to folders, made to lead to the repository.
+/// Rewrites links out of docs/, and links to folders, to point to the repository.
 fn absolute(text: &str, page: &Path, files: &[PathBuf]) -> String {
     let mut parts = text.split("](");
     let mut result = parts.next().unwrap_or_default().to_owned();
@@ -141,7 +141,7 @@ fn absolute(text: &str, page: &Path, files: &[PathBuf]) -> String {
             .strip_prefix("docs")
             .is_ok_and(|file| file != Path::new(SUMMARY) && files.iter().any(|page| page == file));
         if is_page {
-            // mdBook calls these pages so.
+            // mdBook renames these pages.
             let _ = write!(result, "{}){rest}", link.replace("README.md", "index.md"));
         } else {
             let _ = write!(result, "{REPOSITORY}{}){rest}", place.display());
@@ -150,7 +150,7 @@ fn absolute(text: &str, page: &Path, files: &[PathBuf]) -> String {
     result
 }
 
-/// Without `..` and `.`.
+/// Resolves `..` and `.`.
 fn normal(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for part in path.components() {

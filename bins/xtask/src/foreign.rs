@@ -1,5 +1,5 @@
-//! Images of the services' chart with programs of other projects, as archives that any registry or
-//! containerd takes: the tools that the tests run, with their libraries, on nothing. For amd64.
+//! Images of the services' chart with third-party programs, as archives that any registry or containerd
+//! accepts: the tools used by the tests, with their libraries, on an empty base. For amd64.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::{process, programs, term, tools};
 /// Names of the images.
 pub(crate) const NAMES: [&str; 3] = ["tec-nats", "tec-collector", "tec-opensearch"];
 
-/// Builds those that are named below a folder; all of them if no image is named.
+/// Builds the named images below a folder, or all of them if none is named.
 pub(crate) fn build(root: &Path, tools: &Tools, folder: &Path, named: &[String]) -> Result<()> {
     let is_chosen = |name: &&str| named.is_empty() || named.iter().any(|named| named == name);
     let names: Vec<&str> = NAMES.into_iter().filter(is_chosen).collect();

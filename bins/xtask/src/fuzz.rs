@@ -1,8 +1,8 @@
-//! `cargo xtask fuzz`: libFuzzer on the stable toolchain. See docs/adr for why not cargo-fuzz.
+//! `cargo xtask fuzz`: libFuzzer on the stable toolchain. See docs/adr for the reasons not to use cargo-fuzz.
 //!
-//! The fuzz targets are one program of the package tec-fuzz behind its feature `fuzzing`, told by
-//! the environment which target it is. It is built with the coverage instrumentation that libFuzzer
-//! reads, in a target directory of its own, and runs over a copy of the committed seeds.
+//! All fuzz targets are one program, in the package tec-fuzz behind its feature `fuzzing`; an environment
+//! variable selects the target. It is built with the coverage instrumentation that libFuzzer reads, in a
+//! separate target directory, and runs over a copy of the committed seeds.
 
 use std::fs;
 use std::num::NonZeroUsize;
@@ -16,15 +16,15 @@ use crate::cargo::{Metadata, cargo};
 use crate::{process, term};
 
 const PACKAGE: &str = "tec-fuzz";
-/// Tells the program which target it is.
+/// Tells the program which target to run.
 const TARGET: &str = "TEC_FUZZ_TARGET";
-/// Given to cargo explicitly: with it, RUSTFLAGS reach the fuzzed code only, and neither build
-/// scripts nor procedural macros.
+/// Passed to cargo explicitly: this way RUSTFLAGS apply only to the fuzzed code, not to build scripts and
+/// procedural macros.
 const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 /// Committed seeds, one directory per target.
 const SEEDS: &str = "bins/fuzz/corpus";
-/// Edge coverage with counters, a table of places, and compared values: what libFuzzer steers by
-/// (clang's SanitizerCoverage documentation). The pass is part of rustc's LLVM on every channel.
+/// Edge coverage with counters, a PC table, and compared values: what libFuzzer steers by (clang's
+/// SanitizerCoverage documentation). The pass is part of rustc's LLVM on every channel.
 const RUSTFLAGS: [&str; 6] = [
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -37,18 +37,18 @@ const RUSTFLAGS: [&str; 6] = [
 const RSS_LIMIT_MB: u32 = 2048;
 /// An input that takes longer is a finding.
 const TIMEOUT_SECONDS: u32 = 10;
-/// Any number but 0, which libFuzzer takes for "pick one".
+/// Any number except 0, which libFuzzer takes to mean "pick one".
 const SEED: u32 = 1;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How long each target runs
+    /// Duration per target, in seconds
     #[arg(long, default_value_t = 60)]
     seconds: u32,
-    /// Stop a target after this many executions, too
+    /// Also stop a target after this many executions
     #[arg(long)]
     runs: Option<u64>,
-    /// Only this target
+    /// Run only this target
     target: Option<String>,
 }
 
@@ -65,15 +65,15 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     run_each(root, &targets, budget)
 }
 
-/// Every target for `seconds` each, with the same random numbers each time: as part of the tests
-/// it says whether a change broke something; finding what nobody knows is the job of longer runs.
+/// Runs every target for `seconds`, with the same random numbers each time: as part of the tests, this shows
+/// whether a change broke something; finding unknown defects is the job of longer runs.
 pub(crate) fn run_all(root: &Path, seconds: u32) -> Result<()> {
     let targets = targets(root)?;
     let budget = Budget { seconds, runs: None, seed: Some(SEED) };
     run_each(root, &targets, budget)
 }
 
-/// Each target has seeds; a test of tec-fuzz sees to it.
+/// Each target has seeds, as a test of tec-fuzz ensures.
 fn targets(root: &Path) -> Result<Vec<String>> {
     let seeds = root.join(SEEDS);
     let list = || format!("cannot list {}", seeds.display());
@@ -88,7 +88,7 @@ fn targets(root: &Path) -> Result<Vec<String>> {
     Ok(targets)
 }
 
-/// When a target ends: whatever comes first.
+/// When a target stops: whichever comes first.
 #[derive(Clone, Copy, Debug)]
 struct Budget {
     seconds: u32,
@@ -129,7 +129,7 @@ fn run_each(root: &Path, targets: &[String], budget: Budget) -> Result<()> {
     Ok(())
 }
 
-/// What a thread that panicked left behind is whole: nothing here is changed in steps.
+/// Data left behind by a panicked thread is intact: nothing here is changed in steps.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -146,7 +146,7 @@ fn build(root: &Path, target_dir: &Path) -> Result<PathBuf> {
             .arg(&dir)
             .env_remove("RUSTFLAGS")
             .env("CARGO_ENCODED_RUSTFLAGS", RUSTFLAGS.join("\u{1f}"))
-            // Speed where it counts, checks where they find something, no slow linking.
+            // Optimizes what matters for speed, enables checks that find defects, and avoids slow linking.
             .env("CARGO_PROFILE_RELEASE_LTO", "off")
             .env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true")
             .env("CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS", "true"),
@@ -204,8 +204,8 @@ fn last_line(said: &str) -> String {
     said.lines().rev().find(|line| line.starts_with("Done ")).unwrap_or("ended").to_owned()
 }
 
-/// A run adds what it found to its corpus, which must not dirty the work tree; what earlier runs
-/// found stays.
+/// A run adds its findings to its corpus, which must not dirty the work tree; findings of earlier runs are
+/// kept.
 fn copy_seeds(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to).with_context(|| format!("cannot create {}", to.display()))?;
     if !from.is_dir() {

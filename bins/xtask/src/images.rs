@@ -1,4 +1,4 @@
-//! `cargo xtask images`: the images of a release, from static programs, without any registry.
+//! `cargo xtask images`: builds the images of a release from static programs, without a registry.
 //!
 //! ```text
 //!   cargo build ──► context/amd64, context/arm64 ──┐
@@ -6,7 +6,7 @@
 //!   bins/operator/deploy/image/Containerfile ─────────┘              of all architectures
 //! ```
 //!
-//! The same commit, toolchain and buildah give the same digests, wherever the checkout is.
+//! The same commit, toolchain and buildah yield the same digests, wherever the checkout is.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,13 +24,13 @@ use crate::{foreign, process, term, tools};
 const CONTAINERFILE: &str = "bins/operator/deploy/image/Containerfile";
 /// Below the target directory.
 const FOLDER: &str = "images";
-/// Profile of what is distributed.
+/// Profile of distributed programs.
 const PROFILE: &str = "dist";
-/// What the documentation says that programs of images have.
+/// Features that programs in images have, according to the documentation.
 const FEATURES: &str = "bootstrapper/aws";
-/// A program that is in no image: it comes before there are pods.
+/// A program that is in no image: it runs before there are pods.
 const BOOTSTRAPPER: &str = "bootstrapper";
-/// The one image with a program of another project.
+/// The only image with a third-party program.
 const VAULT: &str = "tec-services";
 
 #[derive(Debug, clap::Args)]
@@ -38,18 +38,18 @@ pub(crate) struct Args {
     /// Architectures of the images
     #[arg(long, value_delimiter = ',', default_value = "amd64,arm64")]
     arch: Vec<Arch>,
-    /// Build only this image (default all); can be repeated
+    /// Build only this image (default: all); repeatable
     #[arg(long = "image", value_name = "NAME")]
     images: Vec<String>,
-    /// Cargo profile of the programs; `dev` builds quickest
+    /// Cargo profile of the programs; `dev` builds fastest
     #[arg(long, value_name = "NAME", default_value = PROFILE)]
     profile: String,
-    /// Base image of the vault in tec-services, by digest; without it tec-services is not built
+    /// Base image of the vault in tec-services, by digest (default: do not build tec-services)
     #[arg(long, value_name = "REFERENCE")]
     vault_image: Option<String>,
 }
 
-/// Compilers for it; those for this machine are found by themselves.
+/// Compilers for the architecture; those for this machine are found automatically.
 fn compilers(arch: Arch, tools: &Tools, command: &mut Command) {
     if arch == Arch::Amd64 {
         return;
@@ -74,7 +74,8 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     build(root, args).map(drop)
 }
 
-/// The images of a release, without those that need others' programs; where their layouts are.
+/// Builds the images of a release, except those that need third-party programs; returns the paths of their
+/// layouts.
 pub(crate) fn layouts(root: &Path, arches: &[Arch]) -> Result<Vec<PathBuf>> {
     let all = images(&fs::read_to_string(root.join(CONTAINERFILE))?);
     let args = Args {
@@ -86,7 +87,7 @@ pub(crate) fn layouts(root: &Path, arches: &[Arch]) -> Result<Vec<PathBuf>> {
     build(root, &args)
 }
 
-/// Programs in images, each of which belongs to a release.
+/// Programs in images, each of which is part of a release.
 pub(crate) fn programs(root: &Path) -> Result<Vec<String>> {
     let all = images(&fs::read_to_string(root.join(CONTAINERFILE))?);
     let mut programs: Vec<String> = all.into_iter().flat_map(|image| image.programs).collect();
@@ -130,7 +131,7 @@ fn build(root: &Path, args: &Args) -> Result<Vec<PathBuf>> {
     Ok(chosen.iter().map(|image| folder.join(&image.name)).collect())
 }
 
-/// Builds the programs that the tests run in pods: static ones, as in a release; where they are.
+/// Builds the programs that the tests run in pods, statically as in a release; returns their directory.
 pub(crate) fn compile_for_tests(root: &Path, programs: &[&str]) -> Result<PathBuf> {
     compile(root, &tools::locate()?, Arch::Amd64, "dev", programs)
 }
@@ -154,7 +155,7 @@ fn chosen<'a>(all: &'a [Image], args: &Args) -> Result<Vec<&'a Image>> {
     Ok(all.iter().filter(is_chosen).collect())
 }
 
-/// The images of a Containerfile, and the programs of this workspace in them.
+/// The images of a Containerfile, and the programs of this workspace they contain.
 fn images(containerfile: &str) -> Vec<Image> {
     let mut found: Vec<Image> = Vec::new();
     for line in containerfile.lines() {
@@ -169,8 +170,8 @@ fn images(containerfile: &str) -> Vec<Image> {
     found
 }
 
-/// Builds static programs of images; where they are. Packages are always the same, since the features of
-/// one change the libraries of all.
+/// Builds static programs for images; returns their directory. The set of packages is always the same,
+/// because the features of one change the libraries of all.
 pub(crate) fn compile(
     root: &Path,
     tools: &Tools,
@@ -192,7 +193,7 @@ pub(crate) fn compile(
     build_static(root, tools, arch, profile, &packages)
 }
 
-/// Builds static programs; `chosen` are the flags of Cargo that name them.
+/// Builds static programs; `chosen` are the Cargo flags that select them.
 pub(crate) fn build_static(
     root: &Path,
     tools: &Tools,
@@ -205,7 +206,7 @@ pub(crate) fn build_static(
     let is_release = profile != "dev";
     let mut command = cargo(root);
     tools.environment(&mut command)?;
-    // What is released says itself what is linked into it.
+    // A released program contains the list of what is linked into it.
     command.args(is_release.then_some("auditable")).args(["build", "--locked"]);
     command.args(["--profile", profile, "--target", arch.target()]).args(chosen);
     command.env("CARGO_ENCODED_RUSTFLAGS", flags(root, &target_dir)?);
@@ -219,7 +220,7 @@ pub(crate) fn build_static(
     Ok(target_dir.join(arch.target()).join(if is_release { profile } else { "debug" }))
 }
 
-/// Paths of this machine do not get into programs. The last one that matches counts.
+/// Keeps paths of this machine out of programs. If several match, the last one counts.
 fn flags(root: &Path, target_dir: &Path) -> Result<String> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
@@ -234,7 +235,7 @@ fn flags(root: &Path, target_dir: &Path) -> Result<String> {
     .join("\u{1f}"))
 }
 
-/// Builds one image for all architectures, and writes it as an OCI layout; its digest.
+/// Builds one image for all architectures, and writes it as an OCI layout; returns its digest.
 fn assemble(root: &Path, folder: &Path, name: &str, args: &Args) -> Result<String> {
     let layout = folder.join(name);
     let storage = folder.join("storage");
@@ -251,7 +252,7 @@ fn assemble(root: &Path, folder: &Path, name: &str, args: &Args) -> Result<Strin
     };
     let platforms: Vec<_> = args.arch.iter().map(|arch| format!("linux/{}", arch.name())).collect();
     let mut build = buildah();
-    // Neither the time nor the version of buildah gets into the image.
+    // Keeps the time and the version of buildah out of the image.
     build.args(["build", "--quiet", "--timestamp", "0", "--identity-label=false"]);
     build.args(["--platform", &platforms.join(","), "--manifest", name, "--target", name]);
     if let Some(vault) = &args.vault_image {
@@ -274,13 +275,13 @@ fn digest(layout: &Path) -> Result<String> {
     }
 }
 
-/// Public authorities, as Mozilla lists them, PEM.
+/// Public CAs, as listed by Mozilla, PEM.
 fn root_certificates() -> String {
     let mut text = String::new();
     for certificate in webpki_root_certs::TLS_SERVER_ROOT_CERTS {
         text.push_str("-----BEGIN CERTIFICATE-----\n");
         let encoded = STANDARD.encode(certificate);
-        // RFC 7468, section 2: 64 characters in a line.
+        // RFC 7468, section 2: 64 characters per line.
         for line in encoded.as_bytes().chunks(64) {
             text.push_str(&String::from_utf8_lossy(line));
             text.push('\n');

@@ -1,4 +1,4 @@
-//! Work that is done by as many threads as there are processors.
+//! Runs work on as many threads as there are processors.
 
 use std::num::NonZero;
 use std::sync::{Mutex, PoisonError};
@@ -6,8 +6,7 @@ use std::thread;
 
 use anyhow::{Result, anyhow};
 
-/// Does the work for each item, the first ones first, and returns the answers in the order in which
-/// they came.
+/// Does the work for each item, starting with the first, and returns the results in the order of completion.
 ///
 /// # Errors
 /// A thread panicked.

@@ -1,6 +1,6 @@
-//! The one command surface of the repository: `cargo xtask <verb>`.
+//! The only entry point for repository tasks: `cargo xtask <verb>`.
 //!
-//! Flags and dispatch only; each verb is a module. Nothing here needs a system library, so that a
+//! Contains only flags and dispatch; each verb is a module. Nothing here needs a system library, so that a
 //! fresh machine can build it and let `cargo xtask tools` install the rest.
 
 mod arch;
@@ -46,23 +46,23 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Set up what is missing: Debian packages, ignition-validate, real Debian boot files
+    /// Set up missing tools: Debian packages, ignition-validate, real Debian boot files
     Tools(tools::Args),
-    /// Formatting, lints, documentation, architecture, generated files
+    /// Check formatting, lints, documentation, architecture and generated files
     Check,
-    /// Everything that CI runs: tools, check, tests, examples, demo, real boots, fuzz smoke
+    /// Run everything that CI runs: tools, check, tests, examples, demo, real boots, fuzz smoke
     Test(test::Args),
-    /// Pack the libraries, and build programs of other workspaces against them
+    /// Package the libraries, and build programs of other workspaces against them
     Outside,
-    /// Play the main job end to end and write target/demo/report.html
+    /// Play the main use case end to end and write target/demo/report.html
     Demo(demo::Args),
-    /// A Kubernetes node with real pods on this machine: up, down, shell; as root
+    /// Run a Kubernetes node with real pods on this machine: up, down, shell; as root
     Cluster(cluster::Args),
-    /// Make a cluster with real kubeadm in namespaces: init, two joins, two boots; as root
+    /// Create a cluster with real kubeadm in namespaces: init, two joins, two boots; as root
     BootstrapDemo,
     /// Run the tests on a real Kubernetes API server
     E2e(e2e::Args),
-    /// Bring up a platform's services from an empty directory
+    /// Start a platform's services from an empty directory
     ServicesDemo(services::Args),
     /// Write the generated pages and manifests, or compare them
     Codegen(codegen::Args),

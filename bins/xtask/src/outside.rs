@@ -1,5 +1,5 @@
-//! `cargo xtask outside`: the libraries as others get them. They are packed, documented as docs.rs
-//! would, and taken by programs that are no members of this workspace.
+//! `cargo xtask outside`: tests the libraries as dependents get them. They are packaged, documented as on
+//! docs.rs, and used by programs outside this workspace.
 //!
 //! ```text
 //!   cargo package ─► target/package/*.crate ─► target/outside/crates/   documentation
@@ -20,12 +20,12 @@ use crate::tools::targets;
 use crate::{process, suites, term};
 
 const LIBRARIES: [&str; 4] = ["tec-core", "tec-tpm", "tec-trustee", "tec-k8s"];
-/// The one that is documented with more than all of its features: see its `[package.metadata.docs.rs]`.
+/// The library whose documentation needs more than all of its features: see its `[package.metadata.docs.rs]`.
 const ON_KUBERNETES: &str = "tec-k8s";
 const KUBERNETES_API: &str = "k8s-openapi/v1_33";
 const PROGRAMS: &str = "examples/outside";
 
-/// Packs, documents, builds and tests; counts the tests.
+/// Packages, documents, builds and tests; returns the number of tests.
 pub(crate) fn run(root: &Path) -> Result<Count> {
     targets::ensure(root, &[targets::WASI])?;
     let target = Metadata::workspace(root)?.target_dir()?;
@@ -54,10 +54,10 @@ impl Place<'_> {
         self.folder.join("crates")
     }
 
-    /// The files of each packed library, and a workspace around them.
+    /// The files of each packaged library, in a workspace of their own.
     fn pack(&self) -> Result<()> {
         let mut package = cargo(self.root);
-        // What is built from them below is built by who takes them.
+        // The programs below build them, so building them here is unnecessary.
         package.args(["package", "--quiet", "--no-verify", "--allow-dirty"]);
         for library in LIBRARIES {
             package.args(["--package", library]);
@@ -88,7 +88,7 @@ impl Place<'_> {
         version.with_context(|| format!("the workspace has no package {library}"))
     }
 
-    /// The same versions of everybody else's crates.
+    /// Uses the same versions of third-party crates.
     fn lock(&self, folder: &Path) -> Result<()> {
         write(&folder.join("Cargo.lock"), &fs::read(self.root.join("Cargo.lock"))?)
     }
@@ -97,12 +97,12 @@ impl Place<'_> {
         let mut command = cargo(folder);
         command.env("CARGO_TARGET_DIR", self.folder.join("target"));
         command.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_INCREMENTAL", "0");
-        // What this repository sets for its own builds, others do not have.
+        // Dependents do not have the settings of this repository's builds.
         command.env("K8S_OPENAPI_ENABLED_VERSION", "").env("CARGO_NET_OFFLINE", "true");
         command
     }
 
-    /// Downloads what a program needs and this workspace does not, where it is not there yet.
+    /// Downloads the crates that a program needs and this workspace does not, unless they are already there.
     fn fetch(&self, folder: &Path) -> Result<()> {
         if process::capture(self.cargo(folder).args(["fetch", "--quiet"])).is_ok() {
             return Ok(());
@@ -111,7 +111,7 @@ impl Place<'_> {
         process::run(online.args(["fetch", "--quiet"]).env_remove("CARGO_NET_OFFLINE"))
     }
 
-    /// With all features, as docs.rs does it.
+    /// With all features, as on docs.rs.
     fn document(&self) -> Result<()> {
         for verb in [&["check"][..], &["doc", "--no-deps"]] {
             let mut all = self.cargo(&self.crates());
@@ -126,7 +126,7 @@ impl Place<'_> {
         Ok(())
     }
 
-    /// With the oldest compiler that each of them promises, where that is not the one of the workspace.
+    /// With the minimum supported compiler of each library, if it differs from the workspace's.
     fn oldest(&self) -> Result<()> {
         let metadata = Metadata::workspace(self.root)?;
         let named = |name| metadata.members().find(|member| member.name() == name);
@@ -163,7 +163,7 @@ impl Place<'_> {
     }
 }
 
-/// Names of the folders in a folder that have a manifest, in order.
+/// Names of the subfolders that contain a manifest, in order.
 fn folders(folder: &Path) -> Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
     for entry in entries(folder)? {
@@ -177,8 +177,8 @@ fn folders(folder: &Path) -> Result<BTreeSet<String>> {
     Ok(found)
 }
 
-/// Makes `to` the same as `from`. Files that are the same already keep their time, so that cargo
-/// builds what changed; what cargo made there itself stays.
+/// Makes `to` identical to `from`. Unchanged files keep their time, so that cargo builds only what changed;
+/// cargo's own output there stays.
 fn mirror(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to)?;
     let (ours, theirs) = (entries(from)?, entries(to)?);
@@ -202,7 +202,7 @@ fn entries(folder: &Path) -> Result<BTreeSet<String>> {
     found.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
 }
 
-/// Writes a file, unless it has this content already.
+/// Writes a file, unless it already has this content.
 fn write(file: &Path, content: impl AsRef<[u8]>) -> Result<()> {
     if fs::read(file).is_ok_and(|old| old == content.as_ref()) {
         return Ok(());

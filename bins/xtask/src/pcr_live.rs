@@ -1,5 +1,5 @@
-//! `cargo xtask pcr-live`: boots Debian's packages in virtual machines and compares what they
-//! measure with the prediction; played by the binary `pcr-live` of tec-e2e.
+//! `cargo xtask pcr-live`: boots Debian's packages in virtual machines and compares their measurements with
+//! the prediction; run by the binary `pcr-live` of tec-e2e.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -10,17 +10,17 @@ use crate::cargo::{Metadata, cargo};
 use crate::tools::{Renew, Tools};
 use crate::{process, programs, term, tools};
 
-/// What runs when nothing is chosen, and in `cargo xtask test`: the chains that matter, with the
-/// packages of Debian's stable release.
+/// Default cases, also run by `cargo xtask test`: the boot chains that matter, with the packages of Debian's
+/// stable release.
 const DEFAULT: [&str; 3] = ["trixie-sb-on", "trixie-sb-off", "trixie-uki"];
-/// Where each case keeps its files, below the target directory.
+/// Directory of each case's files, below the target directory.
 const ARTEFACTS: &str = "pcr-live";
-/// The profile of the program in the machines: small, since every boot measures it.
+/// Profile of the program in the machines: small, since every boot measures it.
 pub(crate) const PROFILE: &str = "guest";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Boot this case; may be given several times. Without: trixie-sb-on, trixie-sb-off, trixie-uki
+    /// Boot this case; repeatable (default: trixie-sb-on, trixie-sb-off, trixie-uki)
     #[arg(long = "case", value_name = "NAME")]
     cases: Vec<String>,
     /// Boot every case
@@ -29,10 +29,10 @@ pub(crate) struct Args {
     /// Print the names of all cases
     #[arg(long, conflicts_with_all = ["cases", "all"])]
     list: bool,
-    /// Download today's packages, even where older ones are in the cache
+    /// Download today's packages, even if older ones are in the cache
     #[arg(long)]
     renew: bool,
-    /// Form of the result on standard output: text or json
+    /// Format of the result on standard output: text or json
     #[arg(long, default_value = "text")]
     output: String,
 }
@@ -56,7 +56,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     play(&tools, &programs, &cases, renew, &args.output)
 }
 
-/// The cases of `cargo xtask test`; the answer is how many there are.
+/// Runs the cases of `cargo xtask test`; returns their number.
 pub(crate) fn check(root: &Path, tools: &Tools) -> Result<usize> {
     let programs = build(root)?;
     let cases = DEFAULT.map(str::to_owned);
@@ -98,7 +98,7 @@ fn build(root: &Path) -> Result<Programs> {
     Ok(Programs { target })
 }
 
-/// Builds a program that runs in machines. They hold this one file and no library.
+/// Builds a program that runs in machines, which contain this one file and no library.
 pub(crate) fn build_guest(root: &Path, program: &str) -> Result<()> {
     let guest = ["rustc", "--package", "tec-guest", "--bin", program];
     let mut command = cargo(root);

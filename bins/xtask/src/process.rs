@@ -9,11 +9,11 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::term;
 
-/// Where programs of the administrator lie; not in every user's PATH (Filesystem Hierarchy
-/// Standard 3.0, sections 3.16 and 4.10).
+/// Directories of administration programs, which are not in every user's PATH (Filesystem Hierarchy Standard
+/// 3.0, sections 3.16 and 4.10).
 const ADMIN_DIRS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 
-/// A command without standard input, so that nothing ever waits for an answer.
+/// A command without standard input, so that nothing ever waits for input.
 pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     command.stdin(Stdio::null());
@@ -26,7 +26,7 @@ fn shown(command: &Command) -> String {
     words.join(" ")
 }
 
-/// Runs it with this program's output.
+/// Runs the command, inheriting the output of this program.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let text = shown(command);
     let status = command.status().with_context(|| format!("cannot start `{text}`"))?;
@@ -36,13 +36,13 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs it and keeps its output, whatever its exit status.
+/// Runs the command and captures its output, whatever its exit status.
 pub(crate) fn output(command: &mut Command) -> Result<Output> {
     let text = shown(command);
     command.output().with_context(|| format!("cannot start `{text}`"))
 }
 
-/// Runs it and returns standard output; what it wrote on standard error is told when it fails.
+/// Runs the command and returns standard output; on failure, the error includes standard error.
 pub(crate) fn capture(command: &mut Command) -> Result<String> {
     let text = shown(command);
     let output = output(command)?;
@@ -56,10 +56,10 @@ pub(crate) fn capture(command: &mut Command) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("`{text}` printed bytes, not text"))
 }
 
-/// Runs it, passes standard output on line by line, and shows each line to `look`.
+/// Runs the command, passes standard output through line by line, and shows each line to `look`.
 ///
 /// # Errors
-/// Only when it cannot be run; the exit status is the answer.
+/// Only if the command cannot be run; its exit status is part of the result.
 pub(crate) fn watch(command: &mut Command, mut look: impl FnMut(&str)) -> Result<bool> {
     let text = shown(command);
     let mut child =
@@ -76,7 +76,7 @@ pub(crate) fn watch(command: &mut Command, mut look: impl FnMut(&str)) -> Result
     Ok(status.success())
 }
 
-/// PATH with the administrator's directories at its end.
+/// PATH with the administration directories appended.
 pub(crate) fn search_path() -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut dirs: Vec<PathBuf> = std::env::split_paths(&path).collect();
@@ -88,7 +88,7 @@ pub(crate) fn search_path() -> Vec<PathBuf> {
     dirs
 }
 
-/// The program's file, if it is installed.
+/// Path of the program, if it is installed.
 pub(crate) fn which(program: &str) -> Option<PathBuf> {
     search_path().into_iter().map(|dir| dir.join(program)).find(|file| is_executable(file))
 }

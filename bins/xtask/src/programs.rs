@@ -7,15 +7,15 @@ use anyhow::Result;
 use crate::cargo::{Metadata, cargo};
 use crate::{process, term};
 
-/// One set of features for programs, tests and lints. Another selection of packages has other
-/// features in the libraries below them, and everything is compiled a second time.
+/// One set of features for programs, tests and lints. A different selection of packages changes the features
+/// of the libraries below them, and everything would be compiled twice.
 pub(crate) const ALL: [&str; 2] = ["--workspace", "--all-features"];
 
-/// A small example, built with every program: where one target may use dependencies of tests,
-/// cargo takes their features into account for all, as it does when it builds tests.
+/// A small example, built with every program: if one target may use dev-dependencies, cargo applies their
+/// features to all targets, as it does when it builds tests.
 const LIKE_TESTS: [&str; 2] = ["--example", "crds"];
 
-/// What runs in a cluster, beside the command line: tests and scenes on Kubernetes start them.
+/// Programs that run in a cluster, besides the command line: tests and scenes on Kubernetes start them.
 pub(crate) const OF_CLUSTERS: [&str; 6] = [
     "attestation-key-register",
     "compute-pcrs",
@@ -25,21 +25,21 @@ pub(crate) const OF_CLUSTERS: [&str; 6] = [
     "register-server",
 ];
 
-/// Builds these binaries, and returns the directory that they are in.
+/// Builds these binaries, and returns their directory.
 ///
-/// The development profile is used: its dependencies are optimized where that matters, and it
-/// builds in a fraction of the release profile's time.
+/// Uses the development profile: its dependencies are optimized where that matters, and it builds in a
+/// fraction of the release profile's time.
 pub(crate) fn build(root: &Path, binaries: &[&str]) -> Result<PathBuf> {
     term::step("build the programs");
     targets(root, &["--bin"], binaries)
 }
 
-/// Builds these examples, and returns the directory that they are in.
+/// Builds these examples, and returns their directory.
 pub(crate) fn examples(root: &Path, names: &[&str]) -> Result<PathBuf> {
     Ok(targets(root, &["--example"], names)?.join("examples"))
 }
 
-/// Builds every program of the workspace, examples too.
+/// Builds every program of the workspace, including examples.
 pub(crate) fn build_all(root: &Path) -> Result<PathBuf> {
     term::step("build all programs");
     targets(root, &["--bins", "--examples"], &[])

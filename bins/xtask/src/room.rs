@@ -1,5 +1,5 @@
-//! Room on the disk, looked at before the builds that take it: a full disk makes every later step
-//! fail, each in its own words.
+//! Checks free disk space before the builds that need it: a full disk makes every later step fail with a
+//! different message.
 
 use std::path::Path;
 
@@ -8,16 +8,16 @@ use anyhow::{Context as _, Result, bail};
 use crate::cargo::Metadata;
 
 const GIB: u64 = 1 << 30;
-/// What a first `cargo xtask test` writes below the target directory, with some air.
+/// What a first `cargo xtask test` writes below the target directory, with some margin.
 const FIRST_RUN: u64 = 15 * GIB;
 
-/// Fails when a first run would not fit on the disk.
+/// Fails if a first run would not fit on the disk.
 ///
 /// # Errors
-/// Too little is free, or the file system does not say.
+/// There is too little free space, or the file system does not report it.
 pub(crate) fn ensure(root: &Path) -> Result<()> {
     let target = Metadata::workspace(root)?.target_dir()?;
-    // The last program that a run builds: most of it is there.
+    // The last program that a run builds, so most of the space is already used.
     if target.join("debug/tec").exists() {
         return Ok(());
     }

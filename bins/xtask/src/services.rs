@@ -8,18 +8,18 @@ use anyhow::Result;
 use crate::tools::{OpenSearch, Tools};
 use crate::{process, programs, term, tools};
 
-/// The programs of its pods, and itself.
+/// The programs of its pods, and the demo itself.
 const PROGRAMS: [&str; 5] =
     ["services-bootstrap", "services-broker", "services-demo", "services-init", "services-load"];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Handed on to the demo program; `-- --help` lists them
+    /// Arguments of the demo program; `-- --help` lists them
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     more: Vec<String>,
 }
 
-/// Tools, build, demo.
+/// Sets up tools, builds, and runs the demo.
 pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     let tools = tools::ensure()?;
     tools::ensure_pods(&tools)?;
@@ -27,7 +27,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     play(root, &tools, &args.more)
 }
 
-/// The demo alone, without what can be asked for beside it.
+/// Runs only the demo, without its optional parts.
 pub(crate) fn check(root: &Path, tools: &Tools) -> Result<()> {
     play(root, tools, &[])
 }

@@ -1,4 +1,4 @@
-//! The test programs of the workspace, several at a time: most of them wait more than they work.
+//! Runs the test programs of the workspace, several at a time: most of them wait more than they work.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,13 +10,13 @@ use serde_json::Value;
 use crate::cargo::cargo;
 use crate::{lanes, process, programs, term};
 
-/// Those that play clusters, nodes and platforms: they take longest, and measure whether something
-/// happens in time. These run one after another, while all others run beside them;
+/// Tests that simulate clusters, nodes and platforms: they take longest, and measure whether something
+/// happens in time. They run one after another, in parallel with all others.
 const CLUSTERS: [&str; 3] = ["kubernetes", "pods", "platform"];
-/// these come last of the others, so that both lanes end at about the same time.
+/// These come last among the others, so that both lanes end at about the same time.
 const LAST: [&str; 2] = ["scenarios", "services"];
 
-/// Checks that passed, and checks that failed.
+/// Number of passed and failed checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Count {
     pub(crate) passed: u64,
@@ -32,7 +32,7 @@ impl Count {
         self.failed = self.failed.saturating_add(other.failed);
     }
 
-    /// What a test program printed, and whether it exited with 0.
+    /// Parses the output of a test program; `exited_well` means exit code 0.
     fn of(output: &str, exited_well: bool) -> Self {
         let mut count = Self::default();
         for more in output.lines().filter_map(test_result) {
@@ -51,11 +51,11 @@ impl Count {
 struct Suite {
     name: String,
     program: PathBuf,
-    /// Where its package is: tests find their files from there.
+    /// Directory of its package: tests find their files from there.
     dir: PathBuf,
 }
 
-/// Runs all tests of the workspace but those in documentation; `prepare` adds the environment.
+/// Runs all tests of the workspace except doctests; `prepare` adds the environment.
 pub(crate) fn run_all(
     root: &Path,
     prepare: &(dyn Fn(&mut Command) -> Result<()> + Sync),
@@ -87,7 +87,7 @@ pub(crate) fn run_all(
     Ok(all)
 }
 
-/// Runs one command of `cargo test` and counts.
+/// Runs one `cargo test` command and counts the results.
 pub(crate) fn counted(command: &mut Command) -> Result<Count> {
     let mut output = String::new();
     let exited_well = process::watch(command, |line| {
@@ -117,7 +117,7 @@ fn build(root: &Path) -> Result<Vec<Suite>> {
     Ok(suites)
 }
 
-/// The test program that a message of cargo is about (The Cargo Book, "External tools").
+/// The test program in a cargo message (The Cargo Book, "External tools").
 fn suite(message: &str) -> Option<Suite> {
     let message: Value = serde_json::from_str(message).ok()?;
     if message.pointer("/profile/test")?.as_bool() != Some(true) {

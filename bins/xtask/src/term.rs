@@ -1,4 +1,4 @@
-//! What people see: headings, notes, tables. Colour only where standard error is a terminal.
+//! Terminal output: headings, notes, tables. Colored only if standard error is a terminal.
 
 use std::io;
 use std::io::{IsTerminal as _, Write as _};
@@ -17,12 +17,12 @@ fn paint(style: &str, text: &str) -> String {
     }
 }
 
-/// A closed pipe must not end a run half way.
+/// A closed pipe must not stop a run half way.
 fn line(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Begins a step.
+/// Starts a step.
 pub(crate) fn step(title: &str) {
     line(&paint(BOLD, &format!("== {title}")));
 }
@@ -32,12 +32,12 @@ pub(crate) fn note(text: &str) {
     line(&format!("   {text}"));
 }
 
-/// Something that is not as it should be, and does not stop the run.
+/// A problem that does not stop the run.
 pub(crate) fn warn(text: &str) {
     line(&paint(YELLOW, &format!("   warning: {text}")));
 }
 
-/// A step ended well.
+/// A step succeeded.
 pub(crate) fn success(text: &str) {
     line(&paint(GREEN, &format!("   {text}")));
 }

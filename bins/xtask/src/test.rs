@@ -1,5 +1,5 @@
-//! `cargo xtask test`: everything that CI runs. A step that fails does not keep the later ones
-//! from running; a missing tool does, since it would make them fail for the wrong reason.
+//! `cargo xtask test`: everything that CI runs. A failed step does not prevent later ones from running; a
+//! missing tool does, because it would make them fail for the wrong reason.
 
 use std::path::Path;
 use std::process::Command;
@@ -15,15 +15,15 @@ use crate::{
     room, services, suites, term, tools, vm,
 };
 
-/// Where tests look for recorded boots, from the root of the repository.
+/// Where tests look for recorded boots, relative to the root of the repository.
 const FIXTURES: &str = "../shared/fixtures";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How long each fuzz target runs
+    /// Duration per fuzz target, in seconds
     #[arg(long, default_value_t = 2)]
     fuzz_seconds: u32,
-    /// With the tests of each part on OpenSearch, which take five minutes
+    /// Include the tests of each component on OpenSearch, which take five minutes
     #[arg(long)]
     opensearch: bool,
 }
@@ -64,7 +64,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     take("demo", &|| one(demo::play(root, &tools, &[])));
     take("services demo", &|| one(services::check(root, &tools)));
     take("real boots", &|| boots(root, &tools));
-    // Three kubelets: nothing runs beside it.
+    // Starts three kubelets, so nothing else runs at the same time.
     take("bootstrap demo", &|| one(bootstrap_demo::play(root, &tools)));
     take("virtual nodes", &|| one(vm::check(root, &tools)));
     take("fuzz smoke", &|| one(fuzz::run_all(root, args.fuzz_seconds)));
@@ -101,7 +101,7 @@ fn tests(root: &Path, tools: &Tools) -> Result<Count> {
     Ok(count)
 }
 
-/// Whether recorded boots and evidence lie beside the repository, which has none of the large ones.
+/// Whether recorded boots and evidence are next to the repository, which contains none of the large ones.
 fn has_fixtures(root: &Path) -> bool {
     let is_there = root.join(FIXTURES).is_dir();
     if !is_there {
@@ -110,7 +110,7 @@ fn has_fixtures(root: &Path) -> bool {
     is_there
 }
 
-/// Tests that only run when they are asked for; what is missing then fails them.
+/// Tests that run only on request; a missing tool then fails them.
 fn opensearch_test(root: &Path, tools: &Tools) -> Result<Count> {
     term::step("tests on OpenSearch");
     let mut command = cargo(root);
@@ -120,12 +120,12 @@ fn opensearch_test(root: &Path, tools: &Tools) -> Result<Count> {
     suites::counted(&mut command)
 }
 
-/// Other implementations beside ours, in a package that is no member of the workspace.
+/// Comparison with other implementations, in a package outside the workspace.
 fn crosscheck(root: &Path) -> Result<Count> {
     term::step("other implementations of the same formats");
     let target_dir = Metadata::workspace(root)?.target_dir()?.join("crosscheck");
     let mut command = cargo(&root.join("tec-trustee/crosscheck"));
-    // Not `--locked`: the dependencies of tec-trustee change without its lock file.
+    // Not `--locked`: the dependencies of tec-trustee change without updating its lock file.
     command.args(["test", "--no-fail-fast"]);
     command.env("CARGO_TARGET_DIR", target_dir);
     suites::counted(&mut command)

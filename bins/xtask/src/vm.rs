@@ -1,5 +1,5 @@
-//! `cargo xtask vm`: nodes in virtual machines with real firmware, from their first boot on; played
-//! by the binary `vm` of tec-e2e.
+//! `cargo xtask vm`: nodes in virtual machines with real firmware, starting from their first boot; played by
+//! the binary `vm` of tec-e2e.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -11,15 +11,15 @@ use crate::tools::targets::Arch;
 use crate::tools::{Tools, targets};
 use crate::{dist, images, lanes, pcr_live, process, programs, term, tools};
 
-/// Where everything is kept, below the target directory.
+/// Directory of all files, below the target directory.
 const ARTEFACTS: &str = "vm";
 /// The programs on the host, and those in the machines.
 const PROGRAMS: [&str; 4] = ["bootstrapper", "join-service", "tec", "vm"];
 const GUEST: &str = "tec-node";
 const AGENT: &str = "node-agent";
-/// Profile of what goes into an initramfs.
+/// Profile of programs in an initramfs.
 const AGENT_PROFILE: &str = "node";
-/// All scenes; those that take longest begin first.
+/// All scenes; those that take longest start first.
 const SCENES: [&str; 11] = [
     JOIN,
     "adversary",
@@ -33,39 +33,39 @@ const SCENES: [&str; 11] = [
     "cuts",
     SHORT,
 ];
-/// The scenes that need the programs of Kubernetes, and ours for clusters.
+/// The scenes that need the programs of Kubernetes, and this project's programs for clusters.
 const WITH_OPERATOR: [&str; 4] = ["migration", "operator", CLUSTER, JOIN];
 /// The scene on a node with real pods.
 const CLUSTER: &str = "cluster";
-/// What CI plays.
+/// The scene that CI plays.
 const SHORT: &str = "short";
 const BOOTSTRAP: &str = "bootstrap";
 const JOIN: &str = "join";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Play this scene; may be given several times. Without: short
+    /// Play this scene; repeatable (default: short)
     #[arg(long = "scene", value_name = "NAME")]
     scenes: Vec<String>,
-    /// Play every scene, as many at once as there are processors
+    /// Play every scene, as many at a time as there are processors
     #[arg(long, conflicts_with = "scenes")]
     all: bool,
     #[command(flatten)]
     power: Power,
 }
 
-/// Power cuts, in scenes that have some.
+/// Power failures, in scenes that have them.
 #[derive(Clone, Copy, Debug, clap::Args)]
 struct Power {
-    /// How many machines lose their power, in scenes where they do
+    /// Number of machines that lose power, in scenes with power failures
     #[arg(long, default_value_t = 3)]
     cuts: u32,
-    /// Where the random moments of the power cuts begin
+    /// Seed of the random times of power failures
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
 
-/// Tools, build, scenes.
+/// Sets up tools, builds, and plays the scenes.
 pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     let tools = tools::ensure()?;
     tools::ensure_nodes(&tools)?;
@@ -86,7 +86,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     play(root, &tools, &scenes, args.power)
 }
 
-/// What `cargo xtask test` plays.
+/// Plays the scenes of `cargo xtask test`.
 pub(crate) fn check(root: &Path, tools: &Tools) -> Result<()> {
     play(root, tools, &[SHORT.to_owned(), BOOTSTRAP.to_owned()], Power { cuts: 0, seed: 1 })
 }
@@ -107,8 +107,8 @@ fn play(root: &Path, tools: &Tools, scenes: &[String], power: Power) -> Result<(
     Ok(())
 }
 
-/// Plays all scenes, shows each when it is over, and returns those that failed. A machine keeps
-/// one processor busy.
+/// Plays all scenes, shows each one when it is over, and returns the failed ones. A machine keeps one
+/// processor busy.
 fn at_once(
     scenes: &[String],
     play: &(dyn Fn(&str) -> Result<Output> + Sync),

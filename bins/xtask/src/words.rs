@@ -1,4 +1,4 @@
-//! The words of the pages: Vale compares them with the style of this project, in docs/.vale.
+//! Checks the wording of the pages: Vale compares them with the project's style in docs/.vale.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::{process, term, tools};
 /// Pages outside docs/ that people read.
 const PAGES: [&str; 4] = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "docs"];
 
-/// Part of `cargo xtask check`: fails on words that the style has as errors.
+/// Part of `cargo xtask check`: fails on words that the style lists as errors.
 pub(crate) fn check(root: &Path) -> Result<()> {
     let tools = tools::locate()?;
     tools::ensure_vale(&tools)?;

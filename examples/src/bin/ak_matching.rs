@@ -1,4 +1,4 @@
-//! Attestation-key matching: when a key may be bound to a machine.
+//! Attestation key matching: when a key may be bound to a machine.
 //!
 //! ```text
 //! cargo run -p tec-examples --bin ak_matching
@@ -31,7 +31,7 @@ fn main() -> anyhow::Result<()> {
     let (tpm, stranger) = (SoftTpm::p256(1), SoftTpm::p256(2));
     let ek = tpm.ek().public.fingerprint();
     let bare = AkCandidate::from_node(tpm.public_key(), None);
-    // That an endorsement key vouches is the result of credential activation (tec_tpm::ek).
+    // Credential activation proves that an endorsement key vouches (tec_tpm::ek).
     let proven = AkCandidate::from_node(tpm.public_key(), Some(ek));
 
     // A matcher is a pure function of what is known: machine, its bound key, this very key.

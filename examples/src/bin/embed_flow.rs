@@ -3,10 +3,9 @@
 //! ```text
 //! cargo run -p tec-examples --bin embed_flow
 //! ```
-//! One type in memory stands for every store, a key broker listens on the loopback address, and a
-//! TPM in software attests. To embed it in earnest, put your own stores behind the same ports (or
-//! take `tec_core::store`), serve the router with TLS, and let a real TPM attest
-//! (`tec_tpm::tpm::TpmAttester`). The calls stay the same.
+//! One in-memory type stands for every store, a key broker listens on the loopback address, and a software
+//! TPM attests. For production, put your own stores behind the same ports (or take `tec_core::store`), serve
+//! the router with TLS, and let a real TPM attest (`tec_tpm::tpm::TpmAttester`). The calls stay the same.
 #![expect(clippy::print_stdout, reason = "an example tells what it does")]
 
 use std::future::IntoFuture as _;
@@ -43,10 +42,10 @@ use tec_trustee::policy::PolicyIntent;
 use tec_trustee::token::TokenSigner;
 use tokio::net::TcpListener;
 
-/// Where the image of [`debian_chain`] has its kernel.
+/// The kernel's path in the image of [`debian_chain`].
 const KERNEL: &str = "boot/vmlinuz-6.12.0-amd64";
 
-/// A port is a trait with a method or a few: here, the randomness of the operating system.
+/// A port is a trait with one or a few methods: here, the randomness of the operating system.
 #[derive(Debug)]
 struct SystemEntropy;
 
@@ -56,15 +55,15 @@ impl Entropy for SystemEntropy {
     }
 }
 
-/// The server's side: what is known, and the time.
+/// The server side: what is known, and the time.
 struct Anchor {
-    /// Machines, keys, images, secrets, audit and attempts; a database in earnest.
+    /// Machines, keys, images, secrets, audit and attempts; a database in production.
     store: Arc<MemoryRegistry>,
     clock: Arc<dyn Clock>,
 }
 
 impl Anchor {
-    /// Approves an image: computes what its boot measures, and lets such boots have keys.
+    /// Approves an image: computes what its boot measures, and allows such boots to obtain keys.
     async fn approve_image(&self, image: &MemoryImage) -> anyhow::Result<()> {
         let expected = ChainComputer::new(SecureBoot::On).compute(image)?;
         let approved =
@@ -74,8 +73,8 @@ impl Anchor {
         Ok(())
     }
 
-    /// First boot of a machine: it gets an id and its pin, its key is bound, and it gets a disk key.
-    /// A server does this in answer to two requests; see `tec_core::http`.
+    /// First boot of a machine: it gets an id and its pin, its key is bound, and it gets a disk key. A server
+    /// does this in response to two requests; see `tec_core::http`.
     async fn admit(&self, pins: &ClevisPinGenerator, tpm: &SoftTpm) -> anyhow::Result<MachineId> {
         let (store, clock) = (&*self.store, &*self.clock);
         let entropy = &SystemEntropy;
@@ -96,7 +95,7 @@ impl Anchor {
         Ok(machine)
     }
 
-    /// A key broker over the same stores. What is revoked in them counts at the next request.
+    /// A key broker over the same stores. A revocation in them takes effect at the next request.
     fn key_broker(&self) -> anyhow::Result<Kbs> {
         let store = &self.store;
         let ports = LivePorts::new(
@@ -118,7 +117,7 @@ impl Anchor {
         )))
     }
 
-    /// Says why a boot was refused, gate by gate.
+    /// Explains why a boot was refused, check by check.
     async fn explain(&self, error: &RcarError) -> anyhow::Result<()> {
         let RcarError::Denied { code: Some(code), attempt: Some(attempt), .. } = error else {
             bail!("not a refusal: {error}");
@@ -137,7 +136,7 @@ impl Anchor {
 /// What firmware and boot loaders do: measure each file into the TPM, and log it.
 fn boot(tpm: &SoftTpm, image: &MemoryImage) -> anyhow::Result<()> {
     tpm.reboot();
-    // Firmware that an attacker controls checks no signatures, but it cannot un-measure.
+    // Firmware that an attacker controls checks no signatures, but it cannot undo measurements.
     let chain = ChainComputer::new(SecureBoot::On).dangerous_ignore_signatures();
     let mut log = EventLogBuilder::new();
     for Measurement { pcr, kind, digest, file, .. } in chain.measure(image)? {
@@ -183,7 +182,7 @@ async fn story(anchor: &Anchor, kbs: Endpoint) -> anyhow::Result<()> {
     content_key(&released).context("the released resource is a disk key")?;
     println!("released {released:?} at {}", pin.path);
 
-    // Another kernel, though everything else is as before: no key, and a reason.
+    // A different kernel, with everything else unchanged: no key, and a reason.
     boot(&tpm, &image.with(KERNEL, application("Linux, but not as approved")))?;
     let Err(error) = client.fetch(&pin.path, &tpm).await else {
         bail!("a changed kernel was given the key");

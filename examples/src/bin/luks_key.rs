@@ -1,4 +1,4 @@
-//! LUKS key generation: a machine's disk key is made once, and seals the passphrase of its disk.
+//! LUKS key generation: a machine's disk key is generated once, and seals the passphrase of its disk.
 //!
 //! ```text
 //! cargo run -p tec-examples --bin luks_key
@@ -28,18 +28,18 @@ async fn main() -> anyhow::Result<()> {
     println!("compatible form   {compatible:?}, 192 random bits, every pin reads it");
     println!("own form          {random:?}, 256 random bits");
 
-    // Stored once: a key that exists is never overwritten.
+    // Stored once: an existing key is never overwritten.
     let registry = MemoryRegistry::new();
     let store: &dyn SecretStore = &registry;
     let path = ResourcePath::luks_root(&machine);
-    // The line of the audit log is written together with it.
+    // The audit line is written together with it.
     let (now, action) = (Timestamp::from_unix_seconds(0), AuditAction::KeyGenerated);
     let line = AuditEvent::new(now, action, Some(machine), path.as_str());
     ensure!(store.put_new(&path, &compatible, &line).await? == PutOutcome::Stored);
     ensure!(store.put_new(&path, &random, &line).await? == PutOutcome::Existed);
     println!("stored at         {path}; a second key was not taken");
 
-    // The content key out of it seals the passphrase, as `clevis luks bind` has it done.
+    // The content key in it seals the passphrase, as `clevis luks bind` does.
     let released = store.find(&path).await?.context("it was just stored")?;
     let key = content_key(&released)?;
     let json =

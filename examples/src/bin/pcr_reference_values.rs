@@ -16,7 +16,7 @@ use tec_core::reference::{BootImage, PcrComputer as _};
 use tec_tpm::compute::testing::debian_chain;
 use tec_tpm::compute::{ChainComputer, DirectoryImage, SecureBoot};
 
-/// Where the image of [`debian_chain`] has its kernel.
+/// The kernel's path in the image of [`debian_chain`].
 const KERNEL: &str = "boot/vmlinuz-6.12.0-amd64";
 
 fn tell(expected: &ExpectedPcrs) -> anyhow::Result<()> {
@@ -44,7 +44,7 @@ fn main() -> anyhow::Result<()> {
     let image = debian_chain("2.12");
     compute(&image)?;
 
-    // A changed kernel is refused: its signature signs another digest.
+    // A changed kernel is refused: its signature covers a different digest.
     let mut changed = image.content(KERNEL).context("no kernel")?.to_vec();
     let byte_of_code = changed.get_mut(600).context("a short kernel")?;
     *byte_of_code ^= 1;

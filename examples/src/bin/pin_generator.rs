@@ -1,4 +1,4 @@
-//! Pin generation: what a new machine is handed, here for two key brokers.
+//! Pin generation: what a new machine receives, here for two key brokers.
 //!
 //! ```text
 //! cargo run -p tec-examples --bin pin_generator
@@ -12,7 +12,7 @@ use tec_core::ignition::{
     ClevisPinGenerator, MergeSource, PinConfig, PinGenerator as _, render_merge,
 };
 
-/// The CA that nodes pin; a PEM bundle in earnest.
+/// The CA that nodes pin; a real PEM bundle in production.
 const CA: &str = "-----BEGIN CERTIFICATE-----\n…\n-----END CERTIFICATE-----\n";
 
 fn main() -> anyhow::Result<()> {
@@ -24,7 +24,7 @@ fn main() -> anyhow::Result<()> {
         .also(service("https://kbs.example.net:8080")?)
         .register_ak_at(service("https://register.example.org:8001")?);
 
-    // The pin alone: what `clevis luks bind … trustee '<config>'` takes.
+    // Only the pin: the argument of `clevis luks bind … trustee '<config>'`.
     let pin = generator.pin_config(&machine);
     for (number, server) in pin.servers.iter().enumerate() {
         println!("server {}   {}", number + 1, server.url);

@@ -1,4 +1,4 @@
-//! Trustee configuration: an existing KBS configuration is patched, and nothing insecure stays.
+//! Trustee configuration: patches an existing KBS configuration, so that nothing insecure stays.
 //!
 //! ```text
 //! cargo run -p tec-examples --bin trustee_config
@@ -34,7 +34,7 @@ fn main() -> anyhow::Result<()> {
     let Patched::Changed(patched) = Generation::V0_21.patch(CURRENT, &intent)? else {
         bail!("a configuration with open doors must be changed");
     };
-    // The patch orders tables by name, so this tells lines apart, not their places.
+    // The patch orders tables by name, so this compares lines, not their positions.
     for line in CURRENT.lines().filter(|line| !patched.lines().any(|new| new == *line)) {
         println!("- {line}");
     }

@@ -1,5 +1,5 @@
-//! Quote verification: evidence of a TPM goes in, register values come out, and nothing in between
-//! needs a TPM, libtss2 or OpenSSL.
+//! Quote verification: TPM evidence goes in, register values come out, and nothing in between needs a TPM,
+//! libtss2 or OpenSSL.
 //!
 //! ```text
 //! cargo run -p tec-examples --bin verify_quote                            # evidence made here
@@ -18,13 +18,13 @@ use tec_core::port::{EvidenceRequest, Verifier as _};
 use tec_tpm::testing::SoftTpm;
 use tec_tpm::verifier::TpmVerifier;
 
-/// All there is to it. Whose key it is, and whether the values are good, is for the caller.
+/// That is all. Whose key it is, and whether the values are good, is up to the caller.
 async fn verify(evidence: &Value, report_data: &[u8; 48]) -> Result<VerifiedEvidence, VerifyError> {
     let request = EvidenceRequest::new(Tee::Tpm, evidence, report_data);
     TpmVerifier::new().verify(request).await
 }
 
-/// Evidence and report data from the command line, or of a TPM in software that booted something.
+/// Evidence and report data from the command line, or from a software TPM that booted something.
 fn input() -> anyhow::Result<(Value, [u8; 48])> {
     let mut arguments = std::env::args_os().skip(1);
     if let Some(path) = arguments.next().map(PathBuf::from) {
@@ -50,7 +50,7 @@ async fn main() -> anyhow::Result<()> {
         println!("PCR {:2} = {value}", u8::from(index));
     }
 
-    // The same evidence does not fit another session.
+    // The same evidence does not match another session.
     let refused = verify(&evidence, &[0; 48]).await;
     ensure!(matches!(refused, Err(VerifyError::Quote { .. })));
     println!("replayed into another session: refused");

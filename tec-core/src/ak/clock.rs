@@ -1,4 +1,4 @@
-//! The clock of the TPM that holds a key, and whether it goes on where it was.
+//! The clock of the TPM that holds a key, and the check that it never goes backwards.
 //!
 //! ```text
 //!            resets   restarts   clock
@@ -8,7 +8,7 @@
 //! now          12        0      as much later as the quote came later                 ► follows
 //! now          11        .         .        an older state of the TPM is used         ► fault
 //! ```
-//! A TPM that is one and the same only ever goes on. Where a quote does not, the state of an emulated
+//! One and the same TPM only ever moves forward. If a quote does not, then the state of an emulated
 //! TPM was copied and both copies run, or an older state was restored.
 
 use serde::{Deserialize, Serialize};
@@ -18,9 +18,9 @@ use crate::time::Timestamp;
 
 /// State of a TPM's clock (TPM 2.0 Library Part 2, "TPMS_CLOCK_INFO").
 ///
-/// The TPM adds a number to both counts where the key that signs is not of the endorsement or platform
-/// hierarchy (Part 2, "TPMS_ATTEST"). It is the same number for the same key, so differences are
-/// right, modulo 2^32, and the counts themselves say nothing.
+/// The TPM adds a number to both counts if the signing key is not in the endorsement or platform
+/// hierarchy (Part 2, "TPMS_ATTEST"). The number is the same for the same key, so differences are
+/// correct modulo 2^32, while the counts themselves mean nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(clippy::exhaustive_structs, reason = "the structure of the specification, field by field")]
 pub struct TpmClock {
@@ -30,32 +30,32 @@ pub struct TpmClock {
     pub reset_count: u32,
     /// Number of restarts and resumes since the last reset.
     pub restart_count: u32,
-    /// Whether no higher `clock_ms` was ever told.
+    /// Whether the TPM never reported a higher `clock_ms`.
     pub safe: bool,
 }
 
-/// A clock, and when it was read by our own clock: after the challenge went out, and before the quote
-/// came.
+/// A clock reading with bounds on our own clock: after the challenge was issued, and before the
+/// quote arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ClockReading {
-    /// What the TPM said.
+    /// What the TPM reported.
     pub clock: TpmClock,
-    /// When the challenge went out.
+    /// When the challenge was issued.
     pub asked_at: Timestamp,
-    /// When the quote came.
+    /// When the quote arrived.
     pub at: Timestamp,
-    /// Type of the evidence that the quote came in.
+    /// Type of the evidence that contained the quote.
     #[serde(default = "quote_alone")]
     pub tee: Tee,
 }
 
-/// What readings were of before they said it.
+/// Evidence type of readings that predate this field.
 fn quote_alone() -> Tee {
     Tee::Tpm
 }
 
-/// A TPM does not go on where it was.
+/// TPM counters went backwards: cloned or restored TPM state.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClockFault {
@@ -64,17 +64,17 @@ pub enum ClockFault {
     Resets {
         /// How many are missing.
         fewer: u32,
-        /// When the last quote came.
+        /// When the last quote arrived.
         last: Timestamp,
     },
-    /// A report of the processor vouched for its key, and now none does.
+    /// A processor report vouched for its key before, and now none does.
     #[error("its evidence was {was} at {last}, and is {is} now, which proves less")]
     LessEvidence {
         /// Type of the last evidence.
         was: Tee,
         /// Type of this evidence.
         is: Tee,
-        /// When the last quote came.
+        /// When the last quote arrived.
         last: Timestamp,
     },
     /// It was restarted fewer times since the same reset.
@@ -82,7 +82,7 @@ pub enum ClockFault {
     Restarts {
         /// How many are missing.
         fewer: u32,
-        /// When the last quote came.
+        /// When the last quote arrived.
         last: Timestamp,
     },
     /// It was reset since, but was powered for less time.
@@ -90,10 +90,10 @@ pub enum ClockFault {
     Powered {
         /// Milliseconds that are missing.
         less_ms: u64,
-        /// When the last quote came.
+        /// When the last quote arrived.
         last: Timestamp,
     },
-    /// It was not reset since, but its clock and ours went on by different times.
+    /// It was not reset since, but its clock and ours advanced by different amounts.
     #[error(
         "its TPM was not reset since {last}, and its clock went on by {ticked_ms} ms in {passed_s} s"
     )]
@@ -102,18 +102,19 @@ pub enum ClockFault {
         ticked_ms: i128,
         /// Seconds of ours.
         passed_s: i64,
-        /// When the last quote came.
+        /// When the last quote arrived.
         last: Timestamp,
     },
 }
 
-/// A clock that was not shut down in good order begins again where it was last saved, which was no
-/// longer ago than this (Part 2, "TPMS_CLOCK_INFO", clock: at least once per 2^22 ms).
+/// After an unorderly shutdown a TPM's clock restarts from its last saved value, which is no older
+/// than this (Part 2, "TPMS_CLOCK_INFO", clock: at least once per 2^22 ms).
 const SAVED_EVERY_MS: u64 = 1 << 22;
-/// Part of a time by which the TPM's clock may be off. Its oscillator is not exact, and its owner may
-/// change the rate (Part 3, "TPM2_ClockRateAdjust"); a third is more than both.
+/// Divisor of a duration: the TPM's clock may be off by this part of it. Its oscillator is not
+/// exact, and its owner may change the rate (Part 3, "TPM2_ClockRateAdjust"); a third is more than
+/// both.
 const DRIFT: i128 = 3;
-/// Milliseconds by which our own clock may have been set meanwhile.
+/// Milliseconds by which our own clock may have been adjusted in the meantime.
 const SET_MS: i128 = 5_000;
 const MS: i128 = 1_000;
 
@@ -123,23 +124,24 @@ impl ClockReading {
         Self { clock, asked_at, at, tee: Tee::Tpm }
     }
 
-    /// Says which type of evidence the quote came in.
+    /// Sets the type of the evidence that contained the quote.
     #[must_use]
     pub fn with_tee(mut self, tee: Tee) -> Self {
         self.tee = tee;
         self
     }
 
-    /// Whether this may be the same TPM as the one that was read last; if so, the reading that is to be
-    /// kept: the later one by the TPM's clock, since quotes may overtake one another.
+    /// Checks that this can be the same TPM as in the last reading. If so, returns the reading to
+    /// keep: the later one by the TPM's clock, since quotes may overtake one another.
     ///
     /// # Errors
-    /// How it contradicts the last reading.
+    /// How this reading contradicts the last one.
     ///
     /// # Security
-    /// The first use of a copy looks like a reboot. The copies show as soon as both were used, unless
-    /// they were switched off for the same time. A key for which the processor vouched once is accepted
-    /// with a report of the processor only: whoever moved its TPM elsewhere has none.
+    /// The first use of a copy looks like a reboot. The copies are detected once both have been
+    /// used, unless they were powered off for the same time. A key that a processor once vouched
+    /// for is accepted only with a processor report: an attacker who moved its TPM elsewhere has
+    /// none.
     pub fn succeeding(self, last: &Self) -> Result<Self, ClockFault> {
         if last.tee != self.tee && last.tee != Tee::Tpm {
             return Err(ClockFault::LessEvidence { was: last.tee, is: self.tee, last: last.at });
@@ -163,8 +165,8 @@ impl ClockReading {
         Err(ClockFault::Powered { less_ms, last: last.at })
     }
 
-    /// Both clocks ran all the time in between, which was at least from the last quote's arrival to
-    /// this challenge, and at most from the last challenge to this quote's arrival.
+    /// Both clocks ran all the time in between: at least from the last quote's arrival to this
+    /// challenge, at most from the last challenge to this quote's arrival.
     fn of_the_same_run(self, last: &Self) -> Result<Self, ClockFault> {
         let ticked_ms = i128::from(self.clock.clock_ms) - i128::from(last.clock.clock_ms);
         // Points in time are whole seconds, rounded down.
@@ -183,7 +185,7 @@ impl ClockReading {
     }
 }
 
-/// From one count to another, by the shorter way around.
+/// Steps from one count to another, the shorter way around.
 fn steps(from: u32, to: u32) -> i32 {
     to.wrapping_sub(from).cast_signed()
 }
@@ -207,7 +209,7 @@ mod tests {
         TpmClock { clock_ms, reset_count, restart_count, safe: true }
     }
 
-    /// A quote whose challenge went out and which came so many seconds after the last one.
+    /// A quote whose challenge was issued, and which arrived, this many seconds after the last one.
     fn read(clock: TpmClock, asked: i64, came: i64) -> ClockReading {
         let at = Timestamp::from_unix_seconds;
         ClockReading::new(clock, at(asked), at(came))
@@ -259,7 +261,7 @@ mod tests {
 
     #[test]
     fn two_copies_that_were_reset_as_often_show_by_their_clocks() {
-        // Both booted once from one state, an hour apart: the second did not run in that hour.
+        // Both booted once from one state, an hour apart: the second did not run during that hour.
         for clock_ms in [899_000, 900_000, 910_000, 900_000 + 2 * 3_600_000] {
             let apart = fault(clock(12, 1, clock_ms), 3_600, 3_601);
             assert!(matches!(apart, ClockFault::Apart { .. }), "{clock_ms}");
@@ -278,7 +280,8 @@ mod tests {
 
     #[test]
     fn quotes_that_overtake_one_another_follow_and_the_later_one_is_kept() {
-        // Both were asked for at once; the one that was made first came last, and late.
+        // Both challenges were issued at the same time; the quote that was created first arrived
+        // last, and late.
         let (second, first) = (clock(12, 1, 900_040), clock(12, 1, 900_000));
         let last = read(second, 0, 1);
         assert_eq!(read(first, 0, 120).succeeding(&last), Ok(last));

@@ -16,11 +16,11 @@ use crate::machine::Machine;
 pub struct AkCandidate {
     /// The key.
     pub public: PublicKey,
-    /// Endorsement key that was proven, by credential activation, to live in the same TPM.
+    /// Endorsement key that credential activation proved to be in the same TPM.
     pub proven_ek: Option<Fingerprint>,
     /// Whether an admin asks for the binding.
     pub approved_by_admin: ByAdmin,
-    /// Network that it came from.
+    /// Network that the key was submitted from.
     pub source: Option<SourceNetwork>,
 }
 
@@ -30,47 +30,47 @@ pub struct AkCandidate {
 pub enum ByAdmin {
     /// The node itself.
     No,
-    /// An admin, who looked.
+    /// An admin, after checking.
     Yes,
 }
 
 impl AkCandidate {
-    /// A key that the node itself submitted.
+    /// A key submitted by the node itself.
     pub fn from_node(public: PublicKey, proven_ek: Option<Fingerprint>) -> Self {
         Self { public, proven_ek, approved_by_admin: ByAdmin::No, source: None }
     }
 
-    /// A key that an admin approves.
+    /// A key approved by an admin.
     pub fn from_admin(public: PublicKey, proven_ek: Option<Fingerprint>) -> Self {
         Self { public, proven_ek, approved_by_admin: ByAdmin::Yes, source: None }
     }
 
-    /// The same key, from a network.
+    /// The same key, with the network that it was submitted from.
     #[must_use]
     pub fn from_network(self, source: Option<SourceNetwork>) -> Self {
         Self { source, ..self }
     }
 }
 
-/// Why a matcher decided as it did.
+/// The reason for a matcher's decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AkReason {
     /// The machine had no key: trust on first use.
     FirstUse,
-    /// The very same key is bound to this machine already.
+    /// The same key is already bound to this machine.
     SameKeyAgain,
     /// An endorsement key vouches for the key.
     EkProven,
     /// An admin approved it.
     AdminApproved,
-    /// Waits for an admin.
+    /// Waits for an admin's approval.
     NeedsAdmin,
     /// Waits for credential activation.
     NeedsEkProof,
     /// The machine had another key before, so this one waits for an admin.
     NeedsRebind,
-    /// As many machines as may be were claimed by first use, so this one waits for an admin.
+    /// The limit of machines claimed by first use is reached, so this one waits for an admin.
     Quarantined,
     /// There is no such machine, or it is not in service: quarantined, revoked or retired.
     MachineNotWaiting,
@@ -78,9 +78,9 @@ pub enum AkReason {
     MachineHasOtherKey,
     /// The key is bound to another machine.
     KeyHasOtherMachine,
-    /// The key was revoked; it does not come back.
+    /// The key was revoked; revocation is permanent.
     KeyRevoked,
-    /// What a matcher of your own says, as nodes and admins read it.
+    /// The answer of a custom matcher, as nodes and admins read it.
     Policy(&'static str),
 }
 
@@ -104,7 +104,7 @@ impl fmt::Display for AkReason {
     }
 }
 
-/// What a matcher says.
+/// A matcher's decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers must handle every decision")]
 pub enum AkDecision {
@@ -120,15 +120,15 @@ pub enum AkDecision {
 ///
 /// *Contract*: pure and total; reads only its arguments; equal arguments give equal answers.
 /// `machine` is the machine that the key was submitted for, `of_machine` the key bound to it,
-/// `same_key` what the registry knows of this very key.
-/// *Implemented by* [`TofuMatcher`], [`EkBoundMatcher`], [`ManualMatcher`], [`AllOf`].
-/// *Conformance suite*: [`testing::ak_matcher`](crate::testing::ak_matcher).
+/// `same_key` what the registry knows about this very key. *Implemented by* [`TofuMatcher`],
+/// [`EkBoundMatcher`], [`ManualMatcher`], [`AllOf`]. *Conformance suite*:
+/// [`testing::ak_matcher`](crate::testing::ak_matcher).
 ///
 /// # Security
 /// Never approves when the machine is bound to another key, when the key is bound to another
-/// machine, or when the key was revoked. The registry's compare-and-swap enforces the same once
-/// more. First use is once in the life of a machine: one that ever had a key takes another only by an
-/// admin, or by the endorsement key that was proven for the last one.
+/// machine, or when the key was revoked. The registry's compare-and-swap enforces the same again.
+/// First use happens once in the life of a machine: one that ever had a key takes another only with
+/// an admin's approval, or with the endorsement key that was proven for the last one.
 #[cfg_attr(any(test, feature = "test-util"), mockall::automock)]
 pub trait AkMatcher: fmt::Debug + Send + Sync {
     /// Decides.
@@ -141,7 +141,7 @@ pub trait AkMatcher: fmt::Debug + Send + Sync {
     ) -> AkDecision;
 }
 
-/// What every matcher refuses or grants before its own rule is asked: `Some` is final.
+/// What every matcher refuses or grants before it applies its own rule: `Some` is final.
 fn common_rule(
     candidate: &AkCandidate,
     machine: Option<&Machine>,
@@ -168,8 +168,8 @@ fn common_rule(
     }
 }
 
-/// What a machine that had a key before asks of another one: an admin, or the endorsement key of the
-/// last one. `Some` is final.
+/// What a machine that had a key before needs for another one: an admin's approval, or the
+/// endorsement key of the last one. `Some` is final.
 fn rebind_rule(candidate: &AkCandidate, machine: Option<&Machine>) -> Option<AkDecision> {
     let machine = machine.filter(|machine| machine.was_bound())?;
     let earlier = machine.binding.and_then(|binding| binding.ek);
@@ -178,7 +178,7 @@ fn rebind_rule(candidate: &AkCandidate, machine: Option<&Machine>) -> Option<AkD
     (!is_granted).then_some(AkDecision::Wait(AkReason::NeedsRebind))
 }
 
-/// Trust on first use: the first key of a machine is bound, every other is refused.
+/// Trust on first use: binds the first key of a machine, refuses every other.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::exhaustive_structs, reason = "there is nothing to configure")]
 pub struct TofuMatcher;
@@ -202,21 +202,21 @@ impl AkMatcher for TofuMatcher {
     }
 }
 
-/// First use, and only with an endorsement key that was proven by credential activation; with an
-/// allow-list, only those endorsement keys. A machine that had a key takes another one with the same
-/// endorsement key, or by an admin.
+/// First use, and only with an endorsement key proven by credential activation; with an allow-list,
+/// only the listed endorsement keys. A machine that had a key takes another one with the same
+/// endorsement key or with an admin's approval.
 #[derive(Clone, Debug, Default)]
 pub struct EkBoundMatcher {
     allowed: Option<std::collections::BTreeSet<Fingerprint>>,
 }
 
 impl EkBoundMatcher {
-    /// Any proven endorsement key will do.
+    /// Accepts any proven endorsement key.
     pub fn any_ek() -> Self {
         Self { allowed: None }
     }
 
-    /// Only these endorsement keys will do.
+    /// Accepts only these endorsement keys.
     pub fn allow_list(eks: impl IntoIterator<Item = Fingerprint>) -> Self {
         Self { allowed: Some(eks.into_iter().collect()) }
     }

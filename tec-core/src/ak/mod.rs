@@ -23,16 +23,16 @@ pub use crate::fingerprint::{Fingerprint, ParseFingerprintError};
 use crate::id::MachineId;
 use crate::time::Timestamp;
 
-/// Where an attestation key stands.
+/// State of an attestation key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum AkState {
-    /// Submitted, waits for an admin or for a proof.
+    /// Submitted; waits for an admin or for a proof.
     Pending,
     /// Bound to its machine.
     Bound,
-    /// Taken back; never bound again.
+    /// Revoked; never bound again.
     Revoked,
 }
 
@@ -44,20 +44,21 @@ pub struct AkRecord {
     pub public: PublicKey,
     /// The machine it was submitted for.
     pub machine: MachineId,
-    /// Where it stands.
+    /// Its state.
     pub state: AkState,
-    /// Endorsement key that was proven to live in the same TPM.
+    /// Endorsement key proven to be in the same TPM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ek: Option<Fingerprint>,
     /// When it was first submitted.
     pub submitted_at: Timestamp,
-    /// Network that it came from: of a key that waits, and of one that trust on first use bound.
+    /// Network that the key was submitted from; set for waiting keys and for keys bound by trust on
+    /// first use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<SourceNetwork>,
 }
 
 impl AkRecord {
-    /// A key that was just submitted.
+    /// A newly submitted key.
     pub fn pending(
         public: PublicKey,
         machine: MachineId,
@@ -74,7 +75,7 @@ impl AkRecord {
 }
 
 /// Proof that a key passed [`AkMatcher::decide`]; only [`flow::approve`](crate::flow::approve)
-/// makes one, and only [`AkRegistry::bind`](crate::port::AkRegistry::bind) takes it.
+/// creates one, and only [`AkRegistry::bind`](crate::port::AkRegistry::bind) takes it.
 #[derive(Clone, Debug)]
 pub struct ApprovedAk(AkRecord);
 
@@ -85,7 +86,7 @@ impl ApprovedAk {
             .then_some(Self(AkRecord { state: AkState::Bound, ..record }))
     }
 
-    /// The record to be stored, in state [`AkState::Bound`].
+    /// The record to store, in state [`AkState::Bound`].
     pub fn record(&self) -> &AkRecord {
         &self.0
     }

@@ -10,16 +10,16 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::fingerprint::Fingerprint;
 
-/// Largest PEM text that is looked at: an RSA-4096 key takes 800 bytes.
+/// Maximum size of PEM text that is parsed: an RSA-4096 key takes 800 bytes.
 const MAX_PEM: usize = 4096;
-/// Largest DER form: RSA-4096 takes 550 bytes.
+/// Maximum size of the DER form: RSA-4096 takes 550 bytes.
 const MAX_DER: usize = 1024;
 /// Uncompressed P-256 point: 0x04 ‖ X ‖ Y (SEC 1, section 2.3.3).
 const P256_POINT: usize = 65;
 /// OID of the curve P-256 (RFC 5480, section 2.1.1.1).
 const OID_P256: &str = "1.2.840.10045.3.1.7";
 
-/// What sort of key.
+/// Kind of key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeyKind {
@@ -32,33 +32,33 @@ pub enum KeyKind {
     EcP256,
 }
 
-/// A public key that an attestation key or endorsement key may have, in its one canonical DER form.
+/// A public key that an attestation or endorsement key may have, in its one canonical DER form.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PublicKey {
     der: Vec<u8>,
     kind: KeyKind,
 }
 
-/// The key cannot be taken.
+/// The key is not accepted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParsePublicKeyError {
     /// More bytes than any acceptable key has.
     #[error("the key has {length} bytes, which is more than any acceptable key")]
     TooLarge {
-        /// What was given.
+        /// Length of the input.
         length: usize,
     },
-    /// Not PEM, or another label.
+    /// Not PEM, or PEM with another label.
     #[error("the key is not PEM with the label PUBLIC KEY")]
     Pem,
     /// Not base64.
     #[error("the key is not standard base64")]
     Base64,
-    /// Not a SubjectPublicKeyInfo, or not its canonical DER form.
+    /// Not a SubjectPublicKeyInfo, or not in its canonical DER form.
     #[error("the key is not a SubjectPublicKeyInfo in DER")]
     Der,
-    /// RSA with a size or an exponent that is not accepted.
+    /// RSA with an unaccepted size or exponent.
     #[error("an RSA key needs 2048 to 4096 bits and the exponent 65537, this one has {bits} bits")]
     Rsa {
         /// Size of the modulus.
@@ -91,8 +91,8 @@ impl PublicKey {
         Self::from_der(&STANDARD.decode(text).map_err(|_| ParsePublicKeyError::Base64)?)
     }
 
-    /// Parses the DER of a SubjectPublicKeyInfo (RFC 5280, section 4.1.2.7) and checks that it is
-    /// the one way to write this key, so that equal keys have equal bytes and fingerprints.
+    /// Parses the DER of a SubjectPublicKeyInfo (RFC 5280, section 4.1.2.7), and checks that it is
+    /// the only encoding of this key, so that equal keys have equal bytes and fingerprints.
     pub fn from_der(der: &[u8]) -> Result<Self, ParsePublicKeyError> {
         if der.len() > MAX_DER {
             return Err(ParsePublicKeyError::TooLarge { length: der.len() });
@@ -134,7 +134,7 @@ impl PublicKey {
         pem
     }
 
-    /// What sort of key it is.
+    /// Kind of the key.
     pub fn kind(&self) -> KeyKind {
         self.kind
     }
@@ -156,7 +156,7 @@ const ALGORITHM_P256: [u8; 21] = [
 
 /// Whether this is a SEQUENCE of one of the two algorithms and a BIT STRING without unused bits.
 ///
-/// Strangers send keys, so the general parser sees nothing but what passes here; it panics on an
+/// Keys come from strangers, so the general parser only sees what passes here; it panics on an
 /// empty BIT STRING, for example.
 fn has_expected_frame(der: &[u8]) -> bool {
     let Some((0x30, body, [])) = element(der) else {
@@ -167,8 +167,8 @@ fn has_expected_frame(der: &[u8]) -> bool {
     matches!(bits.and_then(element), Some((0x03, [0, _, ..], [])))
 }
 
-/// Tag, content and what follows of one DER element with a length of at most two bytes (X.690,
-/// section 8.1.3).
+/// Tag, content and remainder of one DER element with a length of at most two bytes (X.690, section
+/// 8.1.3).
 fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = der.split_first()?;
     let (length, rest) = match rest {

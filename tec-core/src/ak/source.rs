@@ -1,4 +1,4 @@
-//! The network that a key came from.
+//! The network that a key was submitted from.
 
 use core::net::{IpAddr, Ipv4Addr};
 use std::fmt;
@@ -8,8 +8,8 @@ use crate::endpoint::network_of;
 use crate::text::text_form;
 
 /// The network that an attestation key was submitted from, as
-/// [`network_of`](crate::endpoint::network_of) counts: one IPv4 address, or the 64-bit prefix of an
-/// IPv6 address. A server behind a proxy sees the proxy.
+/// [`network_of`](crate::endpoint::network_of) groups addresses: one IPv4 address, or the 64-bit
+/// prefix of an IPv6 address. A server behind a proxy sees the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SourceNetwork(IpAddr);
 
@@ -20,7 +20,7 @@ pub struct SourceNetwork(IpAddr);
 pub struct ParseSourceNetworkError;
 
 impl SourceNetwork {
-    /// Stands for every source that nobody named.
+    /// Stands for an unnamed source.
     pub const UNKNOWN: Self = Self(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
 
     /// The network of an address.

@@ -1,4 +1,4 @@
-//! What a registration service asks of somebody who understands TPM structures.
+//! What a registration service needs from code that understands TPM structures.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use rand_core::CryptoRng;
 use super::PublicKey;
 use crate::secret::SecretArray;
 
-/// The endorsement key that a node offers as witness.
+/// The endorsement key that a node offers to vouch for its attestation key.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EkOffer {
@@ -52,7 +52,7 @@ pub struct TpmObjectError {
 }
 
 impl TpmObjectError {
-    /// A refusal.
+    /// Creates a refusal.
     pub fn new(reason: impl Into<String>) -> Self {
         Self { reason: reason.into() }
     }
@@ -60,13 +60,13 @@ impl TpmObjectError {
 
 /// Reads TPM structures for a registration service; pure.
 ///
-/// *Implemented by* `tec_tpm`, in a few lines of the program that composes both.
+/// *Implemented by* `tec_tpm`, with a few lines of glue in the program that composes both.
 pub trait TpmObjects: fmt::Debug + Send + Sync {
-    /// Reads a TPM2B_PUBLIC and checks that it is a restricted signing key that never leaves its
+    /// Reads a TPM2B_PUBLIC and checks that it is a restricted signing key that cannot leave its
     /// TPM.
     fn attestation_key(&self, tpm2b_public: &[u8]) -> Result<PublicKey, TpmObjectError>;
 
-    /// Makes a challenge for the attestation key of `tpm2b_public` under the offered endorsement
+    /// Creates a challenge for the attestation key of `tpm2b_public` under the offered endorsement
     /// key.
     fn challenge(
         &self,

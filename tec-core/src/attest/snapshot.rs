@@ -1,4 +1,4 @@
-//! The content of [`Attested`], for another process of the same server.
+//! The content of an [`Attested`], for another process of the same server.
 
 use std::collections::BTreeMap;
 
@@ -17,15 +17,16 @@ pub struct AttestedSnapshot {
     machine: MachineId,
     ak: Fingerprint,
     booted: BootState,
-    /// The registers that images may pin; a release looks at no others.
+    /// The registers that images may pin; a release checks no others.
     quoted: BTreeMap<PcrIndex, Sha256Digest>,
-    /// Whether each image pins what its prediction states; all of `quoted` is pinned otherwise.
+    /// Whether each image pins the registers that its prediction states; otherwise all of `quoted`
+    /// is pinned.
     predicted: bool,
     attempt: AttemptId,
 }
 
 impl Attested {
-    /// Its content, to be carried to another replica of this server.
+    /// Returns the content, to be carried to another replica of this server.
     pub fn snapshot(&self) -> AttestedSnapshot {
         let value = |pcr| (pcr, *self.quoted.value(pcr));
         AttestedSnapshot {
@@ -47,10 +48,10 @@ impl Attested {
     /// The snapshot pins no register.
     ///
     /// # Security
-    /// Only for bytes that this very server wrote from [`snapshot`](Self::snapshot) and that it
+    /// Only for bytes that this very server wrote from [`snapshot`](Self::snapshot) and
     /// authenticated with a secret key of its own, together with their age: whoever can choose the
-    /// snapshot is any machine. Revocations since then count all the same, because a release reads
-    /// the registries again.
+    /// snapshot can be any machine. Later revocations still count, because a release reads the
+    /// registries again.
     pub fn dangerous_reopen(snapshot: AttestedSnapshot) -> Result<Self, NoPinnedPcrError> {
         let AttestedSnapshot { machine, ak, booted, quoted, predicted, attempt } = snapshot;
         let carried = PinnedPcrs::new(quoted.keys().copied().collect::<PcrSet>())?;

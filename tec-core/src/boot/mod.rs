@@ -1,12 +1,12 @@
-//! What a machine booted, told in approved images: one of them, or, in the middle of an update, parts
-//! of several.
+//! What a machine booted, in terms of approved images: one of them or, in the middle of an update,
+//! parts of several.
 //!
-//! *What it is*: the policy [`BootStates`], which knows the states that machines with approved images
-//! can be in, and the words in which a state is told ([`BootState`]). [`WholeImages`] knows images as
-//! they come; the states between two images are what a model of the boot chain adds
+//! *What it is*: the policy [`BootStates`], which knows the states that machines with approved
+//! images can be in, and [`BootState`], which describes a state. [`WholeImages`] knows only whole
+//! images; states between two images need a model of the boot chain
 //! (`tec_tpm::combine::MixedStates`).
 //!
-//! *What it is not*: a judge of approvals. It is only ever shown [`LiveImages`].
+//! *What it is not*: a judge of approvals. It only ever sees [`LiveImages`].
 //!
 //! ```text
 //! registry ─ LiveImages::at(now) ─► Pins ─► BootStates ─┬─ admit ──► attest::appraise, flow::release
@@ -32,24 +32,23 @@ use crate::evidence::{PinnedPcrs, VerifiedEvidence};
 use crate::image::ExpectedPcr;
 use crate::pcr::{PcrIndex, PcrValues};
 
-/// Says which state, made of live approved images, explains all pinned registers at once.
+/// Finds the state, built from live approved images, that explains all pinned registers together.
 ///
-/// *Contract*: pure; equal arguments give equal answers. Every live image is a state when it is
-/// booted as it comes. `admit` answers for one moment's set of images: an image that is not among
-/// them takes part in no state. Implementations may remember what they computed for a set, as long
-/// as it is asked for under exactly that set. [`Pins`] asks for each set of images that pin the same
-/// registers, so several sets take turns.
-/// *Implemented by* [`WholeImages`] and `tec_tpm::combine::MixedStates`.
+/// *Contract*: pure; equal arguments give equal answers. Every live image, booted unmodified, is a
+/// state. `admit` answers for the set of images of one moment: an image outside that set is part of
+/// no state. Implementations may remember what they computed for a set, as long as they return it
+/// only for exactly that set. [`Pins`] asks for each set of images that pin the same registers, so
+/// several sets take turns. *Implemented by* [`WholeImages`] and `tec_tpm::combine::MixedStates`.
 /// *Conformance suite*: [`testing::boot_states`](crate::testing::boot_states).
 ///
 /// # Security
-/// A state that is not known must not be guessed: what cannot be computed is no state.
+/// Never guess an unknown state: what cannot be computed is not a state.
 pub trait BootStates: fmt::Debug + Send + Sync {
-    /// The states that have all pinned registers at once; whole images first, then those of the
-    /// fewest parts. Empty when there is none.
+    /// The states that match all pinned registers together; whole images first, then those with the
+    /// fewest parts. Empty if there are none.
     ///
     /// # Security
-    /// `quoted` must come from a quote whose signature and nonce are verified.
+    /// `quoted` must come from a quote whose signature and nonce have been verified.
     fn admit(
         &self,
         live: &LiveImages<'_>,
@@ -57,11 +56,11 @@ pub trait BootStates: fmt::Debug + Send + Sync {
         pinned: PinnedPcrs,
     ) -> Vec<BootState>;
 
-    /// The values that a register has in these states, sorted, each once.
+    /// The values that a register has in these states, sorted, without duplicates.
     fn values(&self, live: &LiveImages<'_>, pcr: PcrIndex) -> Vec<Sha256Digest>;
 
-    /// The state with the fewest differing components, by the event log where it replays and by the
-    /// values elsewhere. `None` without images.
+    /// The state with the fewest differing components, compared by the event log if it replays and
+    /// by register values otherwise. `None` without images.
     fn nearest(
         &self,
         live: &LiveImages<'_>,
@@ -69,7 +68,8 @@ pub trait BootStates: fmt::Debug + Send + Sync {
         pinned: PinnedPcrs,
     ) -> Option<NearState>;
 
-    /// Why states are refused that these images may be in, where their registers are not known.
+    /// Why states that these images may be in are refused: states whose registers cannot be
+    /// computed.
     fn trouble(&self, live: &LiveImages<'_>, pinned: PinnedPcrs) -> Option<String>;
 }
 
@@ -79,7 +79,7 @@ pub trait BootStates: fmt::Debug + Send + Sync {
 pub struct NearState {
     /// The state.
     pub state: BootState,
-    /// What it leaves in the pinned registers, as far as it says anything about them.
+    /// What it leaves in the pinned registers, as far as known.
     pub expected: Vec<ExpectedPcr>,
 }
 

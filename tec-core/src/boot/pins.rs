@@ -14,10 +14,10 @@ use crate::evidence::{PinnedPcrs, VerifiedEvidence};
 use crate::image::{ApprovedImage, ExpectedPcrs};
 use crate::pcr::{PcrIndex, PcrSet, PcrValues};
 
-/// Registers that follow from an image. PCR 4 has the programs that the firmware starts. What PCR 8
-/// to 15 hold is defined by the operating system (PC Client Platform Firmware Profile 1.06, 3.3.4):
-/// 8 and 9 by GRUB and the kernel's EFI stub, 11 to 13 by systemd-stub, 14 by shim. PCR 0 to 3 and
-/// 5 to 7 have the platform's code, configuration, and Secure Boot policy.
+/// Registers that depend on the image. PCR 4 covers the programs that the firmware starts. PCR 8 to
+/// 15 are defined by the operating system (PC Client Platform Firmware Profile 1.06, 3.3.4): 8 and
+/// 9 by GRUB and the kernel's EFI stub, 11 to 13 by systemd-stub, 14 by shim. PCR 0 to 3 and 5 to 7
+/// cover the platform's code, configuration, and Secure Boot policy.
 const OF_IMAGE: [PcrIndex; 7] = [
     PcrIndex::BOOT_MANAGER,
     PcrIndex::BOOT_COMMANDS,
@@ -27,25 +27,26 @@ const OF_IMAGE: [PcrIndex; 7] = [
     PcrIndex::SYSTEM_EXTENSIONS,
     PcrIndex::MOK,
 ];
-/// Most images named in a sentence.
+/// Maximum number of images named in a sentence.
 const MAX_NAMED: usize = 3;
 
-/// Which registers of a boot must have the values of its image.
+/// Which registers of a boot must match its image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "whoever renders a policy must know every variant")]
 pub enum Pins {
-    /// For each image the registers of PCR 4, 8, 9, 11, 12, 13 and 14 that its prediction states.
+    /// For each image, those of PCR 4, 8, 9, 11, 12, 13 and 14 that its prediction states.
     ///
     /// # Security
-    /// An image without a value of PCR 4 pins nothing, and no boot of it is admitted.
+    /// An image without a value for PCR 4 pins nothing, and no boot of it is admitted.
     #[default]
     Predicted,
-    /// The same registers for every image. An image without a value of one of them matches no boot.
+    /// The same registers for every image. An image without a value for one of them matches no
+    /// boot.
     Exactly(PinnedPcrs),
 }
 
 impl Pins {
-    /// The registers that follow from an image, in order.
+    /// The registers that depend on the image, in order.
     pub fn of_images() -> impl Iterator<Item = PcrIndex> {
         OF_IMAGE.into_iter()
     }
@@ -67,8 +68,8 @@ impl Pins {
         }
     }
 
-    /// The registers that every live image pins, which is what a policy can demand that does not
-    /// know the images: a boot of any of them passes it. PCR 4 where there is none.
+    /// The registers that every live image pins; PCR 4 if there are none. A policy that does not
+    /// know the images can demand these: a boot of any live image passes it.
     pub fn shared(self, live: &LiveImages<'_>) -> PinnedPcrs {
         let all = self.each(live).reduce(|all, pinned| {
             let both = all.iter().filter(|pcr| pinned.contains(*pcr)).collect();
@@ -77,19 +78,19 @@ impl Pins {
         all.unwrap_or_else(|| self.of_policies())
     }
 
-    /// The registers that any live image pins; PCR 4 where there is none.
+    /// The registers that any live image pins; PCR 4 if there are none.
     pub fn any(self, live: &LiveImages<'_>) -> PinnedPcrs {
         let all: PcrSet = self.each(live).flat_map(PinnedPcrs::iter).collect();
         PinnedPcrs::new(all).unwrap_or_else(|_| self.of_policies())
     }
 
-    /// The states of live images that all quoted registers fit which these images pin: those that
-    /// explain the most registers first, then whole images, then those of the fewest parts. Empty
-    /// when there is none.
+    /// The states of live images that match all quoted registers that those images pin: those that
+    /// explain the most registers first, then whole images, then those with the fewest parts. Empty
+    /// if there are none.
     ///
     /// # Security
-    /// `quoted` must come from a quote whose signature and nonce are verified. A state is never made
-    /// of images that pin different registers.
+    /// `quoted` must come from a quote whose signature and nonce have been verified. A state never
+    /// combines images that pin different registers.
     pub fn admit(
         self,
         states: &dyn BootStates,
@@ -100,7 +101,7 @@ impl Pins {
         classes.flat_map(|(pinned, class)| states.admit(&class, quoted, pinned)).collect()
     }
 
-    /// The values that a register has in the states that are admitted, sorted, each once.
+    /// The values that a register has in the admitted states, sorted, without duplicates.
     pub fn values(
         self,
         states: &dyn BootStates,
@@ -133,7 +134,7 @@ impl Pins {
         })
     }
 
-    /// Why boots of these images may be refused that are neither damaged nor unknown.
+    /// Why boots of these images may be refused although they are neither damaged nor unknown.
     pub fn trouble(self, states: &dyn BootStates, live: &LiveImages<'_>) -> Option<String> {
         let mut troubles = Vec::new();
         let without: Vec<_> = live.iter().filter(|image| self.of(image).is_none()).collect();
@@ -164,7 +165,7 @@ impl Pins {
         LiveImages::some_of(same.collect())
     }
 
-    /// Live images by what they pin, those that pin the most first.
+    /// Live images grouped by what they pin; the groups that pin the most come first.
     pub fn classes<'a>(self, live: &LiveImages<'a>) -> Vec<(PinnedPcrs, LiveImages<'a>)> {
         if let Self::Exactly(pinned) = self {
             return vec![(pinned, live.clone())];
@@ -183,8 +184,8 @@ impl Pins {
         live.iter().filter_map(move |image| self.of(image))
     }
 
-    /// The registers that a policy can demand that is written once, whatever images follow: a boot of
-    /// any image that is admitted matches them. PCR 4, unless the registers are the same for all.
+    /// The registers that a policy can demand that is written once, whatever images follow: a boot
+    /// of any admitted image matches them. PCR 4, unless the registers are the same for all.
     pub fn of_policies(self) -> PinnedPcrs {
         match self {
             Self::Exactly(pinned) => pinned,
@@ -232,7 +233,7 @@ mod tests {
         image
     }
 
-    /// The boot of an image of PCR 4, with a log that explains this register alone.
+    /// A boot of an image predicted for PCR 4 only, with a log that explains just this register.
     fn boot(image: &ApprovedImage, ak: &crate::ak::AkRecord) -> VerifiedEvidence {
         let [pcr] = image.expected.pcrs.as_slice() else {
             panic!("{image:?}");

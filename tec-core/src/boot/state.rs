@@ -1,4 +1,4 @@
-//! A state in words and as JSON.
+//! A boot state in words and as JSON.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,23 +8,23 @@ use serde::{Deserialize, Serialize};
 use crate::id::ImageName;
 use crate::pcr::PcrIndex;
 
-/// Components of a state that the same images have.
+/// Components of a state that come from the same images.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct BootPart {
-    /// The components in words, for example `kernel`; empty for all of an image.
+    /// The components in words, for example `kernel`; empty for a whole image.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub components: Vec<String>,
-    /// Pinned registers that they are measured into.
+    /// Pinned registers that the components are measured into.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pcrs: Vec<PcrIndex>,
-    /// Images that have exactly these components, one as good as the other. Empty for what no image
-    /// brings, such as a revocation level that the firmware has stored.
+    /// Images that have exactly these components, and are thus interchangeable. Empty for
+    /// components that come from no image, such as a revocation level stored by the firmware.
     pub images: Vec<ImageName>,
 }
 
 impl BootPart {
-    /// Components of images, in registers.
+    /// Components of images, and the registers they are measured into.
     pub fn new(
         components: Vec<String>,
         pcrs: impl IntoIterator<Item = PcrIndex>,
@@ -34,7 +34,7 @@ impl BootPart {
     }
 }
 
-/// What a machine booted: one image as it comes, or parts of several.
+/// What a machine booted: one whole image, or parts of several.
 ///
 /// As JSON `{"parts": [{"components": …, "pcrs": …, "images": …}]}`. The bare name of an image, as
 /// earlier versions wrote it, is read as that whole image.
@@ -61,7 +61,7 @@ impl From<Written> for BootState {
 }
 
 impl BootState {
-    /// One image as it comes; several that are the same in the pinned registers.
+    /// One whole image, or several that agree in the pinned registers.
     pub fn whole(
         images: impl IntoIterator<Item = ImageName>,
         pcrs: impl IntoIterator<Item = PcrIndex>,
@@ -70,7 +70,7 @@ impl BootState {
         Self { parts: vec![BootPart::new(Vec::new(), pcrs, images)] }
     }
 
-    /// Parts in the order of the boot.
+    /// Parts in boot order.
     pub fn mixed(parts: Vec<BootPart>) -> Self {
         Self { parts }
     }
@@ -80,18 +80,18 @@ impl BootState {
         &self.parts
     }
 
-    /// Whether parts of different images make it.
+    /// Whether it consists of parts of different images.
     pub fn is_mixed(&self) -> bool {
         self.parts.len() > 1
     }
 
-    /// All images that it may be made of, each once.
+    /// All images that it may consist of, without duplicates.
     pub fn images(&self) -> impl Iterator<Item = &ImageName> {
         let images: BTreeSet<_> = self.parts.iter().flat_map(|part| &part.images).collect();
         images.into_iter()
     }
 
-    /// In a sentence: `boot of image 44.1`, `boot between images: bootloader of 44.2 + kernel of
+    /// As a sentence: `boot of image 44.1`, `boot between images: bootloader of 44.2 + kernel of
     /// 44.1`.
     pub fn sentence(&self) -> String {
         if self.is_mixed() {
@@ -101,7 +101,8 @@ impl BootState {
         }
     }
 
-    /// Reads what versions before this type wrote into the ladder: the sentence about a whole image.
+    /// Parses what versions before this type wrote into the ladder: the sentence about a whole
+    /// image.
     #[cfg(feature = "embedded")]
     pub(crate) fn from_sentence(sentence: &str) -> Option<Self> {
         let image = sentence.strip_prefix(WHOLE)?.parse().ok()?;
@@ -109,7 +110,7 @@ impl BootState {
     }
 }
 
-/// How the sentence about a whole image begins.
+/// Beginning of the sentence about a whole image.
 const WHOLE: &str = "boot of image ";
 
 /// `44.1` for a whole image, `bootloader of 44.2 + kernel of 44.1` for a mix.

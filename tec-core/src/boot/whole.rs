@@ -1,4 +1,4 @@
-//! Images as they come.
+//! Whole images.
 
 use std::cmp::Reverse;
 
@@ -8,7 +8,7 @@ use crate::evidence::{LoggedEvent, PinnedPcrs, VerifiedEvidence};
 use crate::image::{ApprovedImage, ExpectedPcr, ImageEvent};
 use crate::pcr::{PcrIndex, PcrValues};
 
-/// Only whole images are states: a machine that is between two images is refused.
+/// Only whole images are states: a machine between two images is refused.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::exhaustive_structs, reason = "there is nothing to configure")]
 pub struct WholeImages;
@@ -62,8 +62,8 @@ pub(crate) fn fits(image: &ApprovedImage, quoted: &PcrValues, pinned: PinnedPcrs
     })
 }
 
-/// The image, of those given with the registers that they pin, with the fewest differing components;
-/// of equals the one that was approved last.
+/// The image with the fewest differing components, among images given with the registers that they
+/// pin; of equals, the one approved last.
 pub(crate) fn nearest<'a>(
     images: impl Iterator<Item = (&'a ApprovedImage, PinnedPcrs)>,
     evidence: &VerifiedEvidence,
@@ -84,7 +84,7 @@ pub(crate) fn of_image(image: &ApprovedImage, pinned: PinnedPcrs) -> NearState {
     NearState::new(BootState::whole([image.name.clone()], pinned.iter()), expected)
 }
 
-/// Measurements of one register that only one of the two has; without a log whether the values
+/// Number of measurements of one register that only one side has; without a log, whether the values
 /// differ.
 pub(super) fn distance(
     expected: Option<&ExpectedPcr>,
@@ -99,7 +99,7 @@ pub(super) fn distance(
     }
 }
 
-/// Measurements that one side has and the other lacks, wherever they stand.
+/// Number of measurements that one side has and the other lacks, regardless of their position.
 fn differing(logged: &[&LoggedEvent], expected: &[ImageEvent]) -> usize {
     let is_logged = |e: &&ImageEvent| logged.iter().any(|l| l.digest == e.hash);
     let found = expected.iter().filter(is_logged).count();

@@ -1,9 +1,9 @@
-//! Names of components for people.
+//! Human-readable names of components.
 
 use std::borrow::Cow;
 
-/// What people call the part of the boot chain that image labels name by `id`, for example `kernel`
-/// for `Pcr4Vmlinuz`. An id that is not known stays as it is.
+/// Human-readable name for the part of the boot chain that image labels call `id`, for example
+/// `kernel` for `Pcr4Vmlinuz`. Unknown ids are returned unchanged.
 pub fn component_name(id: &str) -> Cow<'_, str> {
     let known = NAMES.iter().find(|(known, _)| *known == id).map(|(_, name)| *name);
     if let Some(name) = known {

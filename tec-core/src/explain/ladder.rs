@@ -12,13 +12,13 @@ use crate::code::Code;
 pub enum Gate {
     /// The node reached a server.
     ReachedServer,
-    /// The TLS session stands.
+    /// The TLS session is established.
     Tls,
     /// The machine is registered and not revoked.
     MachineKnown,
-    /// The key that signed is bound to this machine.
+    /// The signing key is bound to this machine.
     AkBound,
-    /// The quote is fresh and its signature good.
+    /// The quote is fresh and its signature valid.
     NonceAndSignature,
     /// The quote covers the pinned registers.
     PcrSelection,
@@ -26,11 +26,11 @@ pub enum Gate {
     EventLog,
     /// The pinned registers are those of an approved image, or of a state between approved images.
     Pcrs,
-    /// The TPM goes on where it was: its state was neither copied nor set back.
+    /// The TPM counters did not go backwards: its state was neither copied nor restored.
     TpmHistory,
     /// The release policy allows this path.
     ReleasePolicy,
-    /// The key is there and was handed out.
+    /// The key exists and was released.
     Key,
 }
 
@@ -50,7 +50,7 @@ impl Gate {
         Self::Key,
     ];
 
-    /// The code of a failure at this gate.
+    /// The code for a failure at this gate.
     pub fn code(self) -> Code {
         match self {
             Self::ReachedServer => Code::ServerUnreachable,
@@ -92,7 +92,7 @@ impl Gate {
 pub enum StepState {
     /// Passed.
     Passed,
-    /// Failed: the attempt ended here.
+    /// Failed: the attempt stopped here.
     Failed,
     /// Does not apply to this attempt.
     Skipped,
@@ -108,21 +108,21 @@ pub struct Step {
     pub gate: Gate,
     /// Its state.
     pub state: StepState,
-    /// What was seen there. For admins, never for the node.
+    /// What was observed. For admins, never for the node.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub detail: String,
 }
 
-/// The ladder of one attempt: always all gates.
+/// The gates of one attempt: always all of them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Ladder {
     /// The gates in order.
     pub steps: Vec<Step>,
-    /// Code of the refusal, if it was one.
+    /// Code of the refusal, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<Code>,
-    /// Component by component, where a register does not match.
+    /// Component by component, if a register does not match.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mismatch: Option<Box<PcrMismatch>>,
 }
@@ -134,7 +134,7 @@ impl Default for Ladder {
 }
 
 impl Ladder {
-    /// A ladder at whose foot one stands.
+    /// A ladder before its first gate.
     pub fn new() -> Self {
         let step = |gate| Step { gate, state: StepState::NotReached, detail: String::new() };
         Self { steps: Gate::ALL.into_iter().map(step).collect(), code: None, mismatch: None }
@@ -169,7 +169,7 @@ impl Ladder {
         self.mismatch = Some(mismatch);
     }
 
-    /// The evidence could not even be read: gate "nonce and signature", with its own code.
+    /// The evidence could not even be parsed: gate "nonce and signature", with its own code.
     pub fn fail_malformed(&mut self, detail: impl Into<String>) {
         self.code.get_or_insert(Code::EvidenceMalformed);
         self.fail(Gate::NonceAndSignature, detail);
@@ -181,12 +181,12 @@ impl Ladder {
         self.fail(Gate::ReleasePolicy, "the machine is quarantined");
     }
 
-    /// The gate that ended the attempt.
+    /// The gate that stopped the attempt.
     pub fn first_failure(&self) -> Option<&Step> {
         self.steps.iter().find(|step| step.state == StepState::Failed)
     }
 
-    /// Whether the key was handed out.
+    /// Whether the key was released.
     pub fn is_released(&self) -> bool {
         self.steps.iter().any(|step| step.gate == Gate::Key && step.state == StepState::Passed)
     }

@@ -1,4 +1,4 @@
-//! What a quoted register does not match, as it is kept and told.
+//! What a quoted register does not match, as stored and shown.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +20,7 @@ pub struct ComponentMatch {
     /// Its file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// Whether the image's approval stands.
+    /// Whether the image's approval is valid.
     pub live: bool,
 }
 
@@ -33,7 +33,7 @@ pub struct ExpectedComponent {
     /// Its file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// Digest that was expected.
+    /// Expected digest.
     pub digest: Sha256Digest,
 }
 
@@ -43,23 +43,23 @@ pub struct ExpectedComponent {
 pub struct EventFinding {
     /// The event as logged.
     pub event: LoggedEvent,
-    /// Images that measure the same; empty for what nobody knows.
+    /// Images that measure the same; empty if there are none.
     pub known_as: Vec<ComponentMatch>,
-    /// What the closest state has in this place, where it differs.
+    /// What the closest state has at this position, if it differs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected: Option<ExpectedComponent>,
-    /// Whether the closest state has nothing in this place.
+    /// Whether the closest state has nothing at this position.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub surplus: bool,
 }
 
 impl EventFinding {
-    /// Whether it is not what the closest state has here.
+    /// Whether it differs from what the closest state has here.
     pub(super) fn differs(&self) -> bool {
         self.expected.is_some() || self.surplus
     }
 
-    /// The image that it is known from, where only images have it whose approval ended.
+    /// The image that it is known from, if only images with an expired or revoked approval have it.
     fn ended_image(&self) -> Option<&ImageName> {
         let first = self.known_as.first()?;
         let all_ended = self.known_as.iter().all(|known| !known.live);
@@ -67,7 +67,7 @@ impl EventFinding {
     }
 }
 
-/// A pinned register by itself, and the states that have its value.
+/// A single pinned register, and the states that have its value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RegisterStates {
@@ -77,7 +77,7 @@ pub struct RegisterStates {
     pub states: Vec<BootState>,
 }
 
-/// A further pinned register that differs from the closest state, and what of it does.
+/// Another pinned register that differs from the closest state, and how it differs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RegisterFindings {
@@ -85,7 +85,7 @@ pub struct RegisterFindings {
     pub pcr: PcrIndex,
     /// The quoted value.
     pub quoted: Sha256Digest,
-    /// The events that differ, if a log came.
+    /// The events that differ, if there is a log.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<EventFinding>,
     /// Components that the closest state measures and the log lacks.
@@ -93,7 +93,7 @@ pub struct RegisterFindings {
     pub missing: Vec<ExpectedComponent>,
 }
 
-/// Registers whose quoted values are those of no state of the approved images.
+/// Registers whose quoted values match no state of the approved images.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PcrMismatch {
@@ -101,31 +101,32 @@ pub struct PcrMismatch {
     pub pcr: PcrIndex,
     /// The quoted value.
     pub quoted: Sha256Digest,
-    /// The state that comes closest: one of live images if there are any.
+    /// The closest state: one of live images if there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closest: Option<BootState>,
-    /// When an image matches in full: why its approval does not count.
+    /// If an image matches in full: why its approval does not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<String>,
-    /// The events, if a log came.
+    /// The events, if there is a log.
     pub events: Vec<EventFinding>,
     /// Components that the closest state measures and the log lacks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<ExpectedComponent>,
-    /// Other pinned registers that differ from the closest state. Switched-off Secure Boot, for one,
-    /// shows in several, and the first is not the one that names it.
+    /// Other pinned registers that differ from the closest state. Disabled Secure Boot, for
+    /// example, affects several, and the first is not the one that names it.
     #[serde(rename = "other_registers", default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<RegisterFindings>,
-    /// Where each pinned register is that of some state, but no state has them all: whose.
+    /// If each pinned register matches some state, but no state matches all: the states of each
+    /// register.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub apart: Vec<RegisterStates>,
-    /// Why states are refused that the live images may be in.
+    /// Why states that the live images may be in are refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
 }
 
 impl PcrMismatch {
-    /// One line: each register that differs, and its first component that does.
+    /// One line: each differing register, with its first differing component.
     pub fn summary(&self) -> String {
         let pcr = self.pcr;
         if let Some(ended) = &self.ended {
@@ -150,7 +151,7 @@ impl PcrMismatch {
     }
 }
 
-/// What of a register differs.
+/// How a register differs.
 fn differing(pcr: PcrIndex, events: &[EventFinding], missing: &[ExpectedComponent]) -> String {
     let named = |component: &ExpectedComponent| match &component.file {
         Some(file) => format!("{} ({file})", component_name(&component.component)),
@@ -158,7 +159,7 @@ fn differing(pcr: PcrIndex, events: &[EventFinding], missing: &[ExpectedComponen
     };
     let replaced = |finding: &EventFinding| finding.expected.as_ref().map(named);
     let mut others: Vec<_> = events.iter().filter_map(replaced).collect();
-    // GRUB's commands, for one, all have one name.
+    // All GRUB commands, for example, have the same name.
     others.dedup();
     let first = events.iter().find(|finding| finding.expected.is_some());
     match (others.as_slice(), first.and_then(EventFinding::ended_image)) {

@@ -1,7 +1,7 @@
-//! The ladder of gates: why a boot was refused, told in the order in which a boot meets them.
+//! The ladder of gates: why a boot was refused, in the order of the boot.
 //!
-//! The first failing gate wins; later gates say "not reached". The same ladder is what a node is
-//! told as a code, what an admin reads with `tec explain`, and what conditions and events show.
+//! The first failing gate wins; later gates say "not reached". The same ladder gives the code that
+//! a node receives, the output of `tec explain` for admins, and what conditions and events show.
 
 mod component;
 mod ladder;

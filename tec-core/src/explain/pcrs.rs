@@ -9,11 +9,11 @@ use crate::image::{ApprovedImage, ImageEvent};
 use crate::pcr::PcrIndex;
 use crate::time::Timestamp;
 
-/// Finds the state of live images that fits all registers which these images pin.
+/// Finds the state of live images that matches all registers that those images pin.
 ///
 /// # Errors
-/// What differs from the nearest state, beginning with the first pinned register that does. An
-/// image whose approval ended is named where it fits as a whole.
+/// What differs from the nearest state, starting with the first differing pinned register. If an
+/// image with an expired or revoked approval matches in full, it is named.
 pub fn explain_pcrs(
     evidence: &VerifiedEvidence,
     images: &[ApprovedImage],
@@ -45,7 +45,7 @@ pub fn explain_pcrs(
     Err(Box::new(mismatch))
 }
 
-/// Per pinned register the states that have its value; empty where one of them has none.
+/// For each pinned register, the states that have its value; empty if any register has none.
 fn apart(
     evidence: &VerifiedEvidence,
     class: &LiveImages<'_>,
@@ -112,8 +112,8 @@ fn why_ended(image: &ApprovedImage, now: Timestamp) -> Option<String> {
         .map(|end| format!("the approval of {} ended at {end}", image.name))
 }
 
-/// Sets both lists side by side: what they begin and end with alike is the same, and between these
-/// the events are told against the expected components place by place.
+/// Aligns both lists: their common beginning and end are the same, and in between events are
+/// compared with the expected components position by position.
 fn align(
     logged: &[&LoggedEvent],
     expected: &[ImageEvent],

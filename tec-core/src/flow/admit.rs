@@ -1,4 +1,4 @@
-//! Admission: evidence is held against the registries, and what came of it is on record.
+//! Admission: checks evidence against the registries, and records the outcome.
 //!
 //! ```text
 //! evidence ─ its key ─► AkRegistry (key and machine) ─┐
@@ -20,15 +20,15 @@ use crate::port::{
     PortError,
 };
 
-/// What an admission needs.
+/// Ports for an admission.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct AdmitPorts<'a> {
-    /// The keys that attest, and their machines.
+    /// The attestation keys and their machines.
     pub aks: &'a dyn AkRegistry,
-    /// The boots that are approved; `None` where somebody else decides about the registers.
+    /// The approved boots; `None` if something else decides about the registers.
     pub boots: Option<Boots<'a>>,
-    /// What was last heard of each TPM.
+    /// The last clock reading of each TPM.
     pub clocks: &'a dyn ClockLog,
     /// Where attempts are kept for `tec explain`.
     pub attempts: &'a dyn AttemptLog,
@@ -39,7 +39,7 @@ pub struct AdmitPorts<'a> {
 }
 
 impl<'a> AdmitPorts<'a> {
-    /// These ports. `boots` is `None` only where somebody else decides about the registers.
+    /// Bundles the ports. `boots` is `None` only if something else decides about the registers.
     pub fn new(
         aks: &'a dyn AkRegistry,
         boots: Option<Boots<'a>>,
@@ -64,7 +64,7 @@ pub struct Boots<'a> {
     pub states: &'a dyn BootStates,
 }
 
-/// What was found in the registries in one look, and what follows from it.
+/// What one look at the registries found, and what follows from it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Admission {
@@ -78,18 +78,18 @@ pub struct Admission {
     pub images: Vec<ApprovedImage>,
 }
 
-/// Looks up whose evidence it is, good or bad, appraises it, and records the attempt.
+/// Looks up who sent the evidence, valid or not, appraises it, and records the attempt.
 ///
-/// Without [`Boots`] the gate of the registers is left out: then nothing is proven, and the ladder
-/// alone says whether a gate failed.
+/// Without [`Boots`] the gate of the registers is left out: nothing is proven then, and only the
+/// ladder says whether a gate failed.
 ///
 /// # Errors
-/// A registry or a log failed; nothing is admitted then.
+/// A registry or a log failed; nothing is admitted in that case.
 ///
 /// # Security
-/// An attempt is recorded before anybody hears of its outcome. The audit log has refusals of
-/// evidence that a registered key signed: strangers could fill it. What they tried is in the
-/// attempt log, which is bounded.
+/// An attempt is recorded before anyone learns its outcome. The audit log contains only refusals of
+/// evidence that a registered key signed, because strangers could fill it. Their attempts are in
+/// the attempt log, which is bounded.
 pub async fn admit(
     ports: AdmitPorts<'_>,
     id: AttemptId,
@@ -100,13 +100,14 @@ pub async fn admit(
     Ok(admission)
 }
 
-/// As [`admit`], but the attempt is not yet recorded: [`record`] does that.
+/// Like [`admit`], but does not record the attempt; use [`record`] for that.
 ///
 /// # Errors
-/// A registry failed; nothing is admitted then.
+/// A registry failed; nothing is admitted in that case.
 ///
 /// # Cancel safety
-/// The clock of the TPM may be kept though nobody hears of it: the next quote is after it all the same.
+/// The clock of the TPM may be stored although no caller learns of it: the next quote is later
+/// anyway.
 pub async fn look(
     ports: AdmitPorts<'_>,
     id: AttemptId,
@@ -133,8 +134,8 @@ pub async fn look(
     Ok(Admission { appraisal, ak, machine, images })
 }
 
-/// The last of the gates before a release: only evidence that passed all others says how far its TPM
-/// is, so that what is refused for another reason leaves no trace.
+/// The last gate before a release: only evidence that passed all others updates the TPM's clock, so
+/// that evidence refused for another reason leaves no trace.
 async fn history_gate(
     clocks: &dyn ClockLog,
     appraisal: &mut Appraisal,
@@ -182,14 +183,14 @@ fn leave_registers_out(attempt: &mut Attempt) {
     let ladder = &mut attempt.ladder;
     let failed = ladder.first_failure().map(|step| step.gate);
     if failed == Some(Gate::Pcrs) {
-        // Another code says that more than the registers was refused.
+        // Another code means that more than the registers was refused.
         ladder.code = ladder.code.filter(|code| *code != Gate::Pcrs.code());
         ladder.mismatch = None;
         ladder.skip(Gate::Pcrs, "left to the policies of the key broker");
     }
 }
 
-/// Records an attempt whose evidence was signed by a TPM, or was not; see [`admit`].
+/// Records an attempt; its evidence may or may not be signed by a TPM, see [`admit`].
 ///
 /// # Errors
 /// A log failed.
@@ -216,7 +217,7 @@ pub struct Closed {
     pub gate: Gate,
     /// Code of the refusal.
     pub code: Code,
-    /// What was seen there. For admins, never for the node.
+    /// What was observed. For admins, never for the node.
     pub why: String,
 }
 
@@ -233,7 +234,7 @@ impl Closed {
     }
 }
 
-/// Whether a machine that attested, or its key, was revoked or quarantined since.
+/// Whether a machine that attested, or its key, has since been revoked or quarantined.
 ///
 /// # Errors
 /// A registry failed.
@@ -243,7 +244,7 @@ pub async fn taken_back(
     ak: &Fingerprint,
 ) -> Result<Option<Closed>, PortError> {
     let Some((found, owner)) = aks.find_with_machine(ak).await? else {
-        // A revoked key stays known while its machine does.
+        // A revoked key stays known as long as its machine does.
         let why = format!("machine {machine} or its key was removed");
         return Ok(Some(Closed::new(Gate::MachineKnown, why)));
     };

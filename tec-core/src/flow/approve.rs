@@ -1,4 +1,4 @@
-//! Approval: an attestation key is bound to its machine, once.
+//! Approval: binds an attestation key to its machine, once.
 
 use crate::ak::{
     AkCandidate, AkDecision, AkMatcher, AkReason, AkRecord, ApprovedAk, Fingerprint, SourceNetwork,
@@ -9,7 +9,7 @@ use crate::port::{
     MachineRegistry, PortError,
 };
 
-/// What approval needs.
+/// Ports for an approval.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct AkPorts<'a> {
@@ -17,18 +17,18 @@ pub struct AkPorts<'a> {
     pub machines: &'a dyn MachineRegistry,
     /// The keys.
     pub aks: &'a dyn AkRegistry,
-    /// Decides.
+    /// Makes the decision.
     pub matcher: &'a dyn AkMatcher,
-    /// Where it is noted what was refused.
+    /// Where refusals are noted.
     pub audit: &'a dyn AuditSink,
     /// Time.
     pub clock: &'a dyn Clock,
-    /// How many machines trust on first use may let in.
+    /// How many machines trust on first use may admit.
     pub claims: ClaimLimits,
 }
 
 impl<'a> AkPorts<'a> {
-    /// These ports, with the usual [`ClaimLimits`].
+    /// Bundles the ports, with the default [`ClaimLimits`].
     pub fn new(
         machines: &'a dyn MachineRegistry,
         aks: &'a dyn AkRegistry,
@@ -46,21 +46,21 @@ impl<'a> AkPorts<'a> {
     }
 }
 
-/// How many machines trust on first use may let in: a stranger with a key in software claims a machine
-/// for good, with a row, a disk key and audit lines. Beyond, keys wait for an admin.
+/// How many machines trust on first use may admit: a stranger with a software key claims a machine
+/// permanently, with a row, a disk key and audit lines. Beyond the limit, keys wait for an admin.
 ///
-/// Keys that are submitted at the same moment may exceed a limit by their number.
+/// Keys submitted at the same moment may together exceed a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "two numbers")]
 pub struct ClaimLimits {
-    /// In all.
+    /// Overall.
     pub total: u64,
     /// From one source network.
     pub per_source: u64,
 }
 
 impl ClaimLimits {
-    /// For callers that let nobody in by first use, or that count themselves.
+    /// For callers that admit nobody by first use, or that do their own counting.
     pub const NONE: Self = Self { total: u64::MAX, per_source: u64::MAX };
 }
 
@@ -88,7 +88,7 @@ impl AkSubmission {
     }
 }
 
-/// How a submission ended.
+/// Result of a submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers must handle every outcome")]
 pub enum AkOutcome {
@@ -96,10 +96,10 @@ pub enum AkOutcome {
     Bound(AkReason),
     /// The key was bound to this machine before.
     AlreadyBound,
-    /// The key is kept and waits: for what the reason asks for, or, where that grants the binding,
-    /// for whoever binds keys here.
+    /// The key is stored and waits: for what the reason requires or, if the reason grants the
+    /// binding, for whoever binds keys here.
     Waiting(AkReason),
-    /// The key was kept before, and still waits or has been bound meanwhile.
+    /// The key was stored before, and still waits or has been bound in the meantime.
     AlreadyWaiting(AkReason),
     /// The key was refused.
     Rejected(AkReason),
@@ -138,11 +138,11 @@ impl ApproveError {
     }
 }
 
-/// Decides on a key and carries the decision out.
+/// Decides on a key and carries out the decision.
 ///
 /// # Security
-/// The decision is made on what was read; the compare-and-swap of the registry makes it hold
-/// against everybody who decides at the same time.
+/// The decision is based on what was read; the registry's compare-and-swap makes it hold against
+/// concurrent decisions.
 pub async fn approve(
     ports: AkPorts<'_>,
     submission: AkSubmission,
@@ -166,7 +166,8 @@ pub async fn approve(
     carry_out(ports, decision, record).await.map_err(|source| ApproveError::Store { key, source })
 }
 
-/// Lets first use wait where it let in as many as it may. Whatever else binds a key has no source.
+/// Makes first use wait once it has admitted as many machines as allowed. Keys bound any other way
+/// have no source.
 async fn quarantine(
     ports: AkPorts<'_>,
     decision: AkDecision,
@@ -197,8 +198,8 @@ async fn carry_out(
     match decision {
         AkDecision::Approve(AkReason::SameKeyAgain) => Ok(AkOutcome::AlreadyBound),
         AkDecision::Approve(reason) => bind(ports, decision, reason, record).await,
-        // Nothing is kept of a key that a TPM has yet to vouch for: strangers could fill the
-        // machine's waiting places.
+        // Nothing is stored for a key that a TPM has yet to vouch for: strangers could fill the
+        // machine's waiting slots.
         AkDecision::Wait(reason @ AkReason::NeedsEkProof) => Ok(AkOutcome::Waiting(reason)),
         AkDecision::Wait(reason) => {
             let line = line(ports, AuditAction::AkSubmitted, &record);
@@ -235,7 +236,7 @@ async fn reject(
     reason: AkReason,
     record: &AkRecord,
 ) -> Result<AkOutcome, PortError> {
-    // A key for a machine that is not there concerns nobody, and strangers could fill the log.
+    // A key for a machine that does not exist concerns nobody, and strangers could fill the log.
     if reason != AkReason::MachineNotWaiting {
         let line = line(ports, AuditAction::AkRejected, record);
         ports.audit.append(&line).await?;
@@ -248,7 +249,7 @@ fn line(ports: AkPorts<'_>, action: AuditAction, record: &AkRecord) -> AuditEven
     AuditEvent::new(ports.clock.now(), action, Some(record.machine), subject)
 }
 
-/// Revokes a key; its machine may then bind another one that an admin approves, or that the same
+/// Revokes a key; its machine may then bind another one that an admin approves or the same
 /// endorsement key proves.
 pub async fn revoke_ak(
     aks: &dyn AkRegistry,

@@ -1,4 +1,4 @@
-//! Escrow: an attested machine leaves the recovery key of its disk, sealed to an admin.
+//! Escrow: an attested machine deposits the recovery key of its disk, sealed to an admin.
 
 use crate::attest::Attested;
 use crate::code::Code;
@@ -9,23 +9,25 @@ use crate::port::{
 };
 use crate::secret::SecretBytes;
 
-/// Most keys that are kept for one machine. Each recovery boot makes a new one.
+/// Maximum number of keys kept for one machine. Each recovery boot creates a new one.
 pub const MAX_ESCROWS: u32 = 64;
-/// Largest sealed key: a JWE for a key on P-521 has less than 1 KiB.
+/// Maximum size of a sealed key: a JWE for a P-521 key is smaller than 1 KiB.
 pub const MAX_ESCROW: usize = 8 * 1024;
 
-/// Keeps a sealed recovery key, beside all that the machine left before. Returns its number.
+/// Stores a sealed recovery key in addition to all that the machine deposited before. Returns its
+/// number.
 ///
-/// Nothing is ever overwritten: which key opens the disk is known to the node alone, and a node
-/// that died between two steps may have left one that does not.
+/// Nothing is ever overwritten: only the node knows which key opens the disk, and a node that died
+/// between two steps may have left one that does not.
 ///
 /// # Errors
-/// `Refused` when machine or key were revoked or removed since the attestation. Else a port's:
-/// `Invalid` for a key that is too large, `Conflict` beyond [`MAX_ESCROWS`], and the store's.
+/// `Refused` if the machine or its key was revoked or removed since the attestation. Otherwise an
+/// error of a port: `Invalid` for a key that is too large, `Conflict` beyond [`MAX_ESCROWS`], or an
+/// error of the store.
 ///
 /// # Security
-/// The server cannot open it and does not look at it. It is never released to anybody but who reads
-/// the store: the path of a recovery key is not that of a disk key.
+/// The server cannot open it and does not look at it. It is never released to anyone without access
+/// to the store: the path of a recovery key is not that of a disk key.
 pub async fn escrow(
     aks: &dyn AkRegistry,
     secrets: &dyn SecretStore,
@@ -70,7 +72,7 @@ async fn keep(
 /// The sealed recovery keys of a machine, the latest first.
 ///
 /// # Errors
-/// The store's.
+/// An error of the store.
 pub async fn escrowed(
     secrets: &dyn SecretStore,
     machine: &MachineId,

@@ -1,4 +1,4 @@
-//! Provisioning: a machine gets the key of its disk, exactly once.
+//! Provisioning: a machine gets its disk key, exactly once.
 
 use crate::id::{MachineId, ResourcePath};
 use crate::luks::LuksKeyGenerator;
@@ -6,22 +6,22 @@ use crate::port::{
     AuditAction, AuditEvent, Clock, Entropy, EntropyRng, PortError, PutOutcome, SecretStore,
 };
 
-/// What provisioning needs.
+/// Ports for provisioning.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct ProvisionPorts<'a> {
-    /// Where keys are kept.
+    /// Where keys are stored.
     pub secrets: &'a dyn SecretStore,
-    /// Makes a key.
+    /// Generates a key.
     pub generator: &'a dyn LuksKeyGenerator,
     /// Time.
     pub clock: &'a dyn Clock,
-    /// Randomness of the key.
+    /// Randomness for the key.
     pub entropy: &'a dyn Entropy,
 }
 
 impl<'a> ProvisionPorts<'a> {
-    /// These ports.
+    /// Bundles the ports.
     pub fn new(
         secrets: &'a dyn SecretStore,
         generator: &'a dyn LuksKeyGenerator,
@@ -32,11 +32,11 @@ impl<'a> ProvisionPorts<'a> {
     }
 }
 
-/// Makes sure that a machine has a disk key. The key is durable when this returns.
+/// Ensures that a machine has a disk key. The key is durable when this returns.
 ///
 /// # Security
-/// A key that exists is never generated again and never overwritten: of several callers at once
-/// one key survives, the store decides which.
+/// An existing key is never regenerated and never overwritten: if several callers race, one key
+/// survives, and the store decides which.
 pub async fn provision(
     ports: ProvisionPorts<'_>,
     machine: MachineId,

@@ -1,4 +1,4 @@
-//! Approval of images, and taking it back.
+//! Approval of images, and its revocation.
 
 use crate::id::ImageName;
 use crate::image::ApprovedImage;
@@ -9,7 +9,7 @@ use crate::port::{AuditAction, AuditEvent, AuditSink, Clock, ImageRegistry, Port
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PublishError {
-    /// It says nothing about any register.
+    /// It states no register at all.
     #[error("the image {image} has no PCR values")]
     Empty {
         /// Which image.
@@ -23,7 +23,7 @@ pub enum PublishError {
         /// Which register.
         pcr: PcrIndex,
     },
-    /// The registry refused.
+    /// The registry returned an error.
     #[error("store the image {image}")]
     Store {
         /// Which image.
@@ -34,10 +34,11 @@ pub enum PublishError {
     },
 }
 
-/// Approves an image from now on. Earlier approvals stay: during an update old and new both count.
+/// Approves an image from now on. Earlier approvals remain valid: during an update old and new both
+/// count.
 ///
 /// # Errors
-/// A value that does not follow from its events is refused: it could not be explained.
+/// A value that does not follow from its events is refused, since it could not be explained.
 pub async fn publish_image(
     images: &dyn ImageRegistry,
     audit: &dyn AuditSink,
@@ -57,7 +58,7 @@ pub async fn publish_image(
     images.put(image).await.map_err(stored)
 }
 
-/// Takes the approval of an image back: boots of it obtain no key from now on.
+/// Revokes the approval of an image: from now on its boots obtain no key.
 pub async fn revoke_image(
     images: &dyn ImageRegistry,
     clock: &dyn Clock,

@@ -8,24 +8,24 @@ use crate::port::{
     PortError, SecretStore, UnclaimedLimit,
 };
 
-/// What registration needs.
+/// Ports for registration.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct RegisterPorts<'a> {
-    /// Where machines are kept.
+    /// Where machines are stored.
     pub machines: &'a dyn MachineRegistry,
-    /// Where it is noted.
+    /// Where the registration is noted.
     pub audit: &'a dyn AuditSink,
     /// Renders the config.
     pub pins: &'a dyn PinGenerator,
     /// Time.
     pub clock: &'a dyn Clock,
-    /// Randomness of the id.
+    /// Randomness for the id.
     pub entropy: &'a dyn Entropy,
 }
 
 impl<'a> RegisterPorts<'a> {
-    /// These ports.
+    /// Bundles the ports.
     pub fn new(
         machines: &'a dyn MachineRegistry,
         audit: &'a dyn AuditSink,
@@ -47,22 +47,22 @@ pub struct Registration {
     pub ignition: Vec<u8>,
 }
 
-/// Registration failed; nothing was kept.
+/// Registration failed; nothing was stored.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegisterError {
-    /// The config cannot be written.
+    /// The config cannot be rendered.
     #[error("render the config")]
     Render(#[source] RenderError),
-    /// The registry or the audit log refused.
+    /// The registry or the audit log returned an error.
     #[error("store the machine")]
     Store(#[source] PortError),
 }
 
-/// Registers the machine whose first boot asks for a config.
+/// Registers a machine whose first boot asks for a config.
 ///
-/// The machine is created last, when its config is already rendered, so that a failure leaves no
-/// stray behind. A node that loses the answer asks again and gets another id; the first one
+/// The machine is created last, after its config is rendered, so that a failure leaves no stray
+/// machine behind. A node that loses the answer asks again and gets another id; the first one
 /// expires unclaimed.
 ///
 /// # Errors
@@ -75,7 +75,7 @@ pub async fn register(
     create(ports, machine, RegisteredBy::FirstBoot, limit).await
 }
 
-/// Registers a machine by hand; doing it again gives the same config.
+/// Registers a machine manually; repeating it gives the same config.
 pub async fn register_by_admin(
     ports: RegisterPorts<'_>,
     machine: Option<MachineId>,
@@ -92,8 +92,8 @@ async fn create(
 ) -> Result<Registration, RegisterError> {
     let ignition = ports.pins.render_ignition(&id).map_err(RegisterError::Render)?;
     let machine = Machine::unclaimed(id, by, ports.clock.now());
-    // First boots are not audited one by one: strangers could fill the log. The binding of the
-    // attestation key is.
+    // First boots are not audited one by one, since strangers could fill the log. The binding of
+    // the attestation key is audited.
     if by == RegisteredBy::Admin {
         announce(ports, &machine).await.map_err(RegisterError::Store)?;
     }
@@ -101,7 +101,7 @@ async fn create(
     Ok(Registration { machine: id, ignition })
 }
 
-/// Notes a machine that an admin is about to add.
+/// Writes an audit record for a machine that an admin is about to add.
 async fn announce(ports: RegisterPorts<'_>, machine: &Machine) -> Result<(), PortError> {
     let id = machine.id;
     if ports.machines.find(&id).await?.is_some() {
@@ -112,7 +112,7 @@ async fn announce(ports: RegisterPorts<'_>, machine: &Machine) -> Result<(), Por
     ports.audit.append(&line).await
 }
 
-/// Revokes a machine: it attests no more, its key stays for an admin.
+/// Revokes a machine: it attests no more, and its key remains for an admin.
 pub async fn revoke_machine(
     machines: &dyn MachineRegistry,
     clock: &dyn Clock,
@@ -125,7 +125,7 @@ pub async fn revoke_machine(
 /// Quarantines, releases or retires a machine; `reason` goes into the audit log.
 ///
 /// # Errors
-/// Kind `NotFound` when there is none, `Conflict` when it is revoked or retired.
+/// Kind `NotFound` if there is no such machine, `Conflict` if it is revoked or retired.
 pub async fn change_machine(
     machines: &dyn MachineRegistry,
     clock: &dyn Clock,
@@ -142,14 +142,14 @@ pub async fn change_machine(
     machines.change(&id, change, &line).await
 }
 
-/// Forgets how far the TPM of a machine was, so that its next quote counts as the first: for a TPM
-/// whose state an admin restored on purpose.
+/// Forgets the last clock reading of a machine's TPM, so that its next quote counts as the first.
+/// For a TPM whose state an admin restored on purpose.
 ///
 /// # Errors
-/// Kind `NotFound` when no quote of the machine was accepted here.
+/// Kind `NotFound` if no quote of the machine was ever accepted here.
 ///
 /// # Security
-/// Until then a copy of the TPM's state is taken for the TPM.
+/// Until that next quote, a copy of the TPM's state passes for the TPM.
 pub async fn readmit_tpm(
     clocks: &dyn ClockLog,
     clock: &dyn Clock,
@@ -159,8 +159,8 @@ pub async fn readmit_tpm(
     clocks.forget(&id, &line).await
 }
 
-/// Removes a machine, its attestation keys, its disk key and the recovery keys that it left, in this
-/// order: what could release a key goes before the key itself.
+/// Removes a machine, its attestation keys, its disk key and its recovery keys, in this order:
+/// whatever could release a key is removed before the key itself.
 pub async fn remove_machine(
     machines: &dyn MachineRegistry,
     secrets: &dyn SecretStore,

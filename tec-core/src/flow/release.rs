@@ -11,11 +11,11 @@ use crate::port::{
 };
 use crate::secret::SecretBytes;
 
-/// What a release needs.
+/// Ports for a release.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct ReleasePorts<'a> {
-    /// The keys that attest, and their machines.
+    /// The attestation keys and their machines.
     pub aks: &'a dyn AkRegistry,
     /// The approved images.
     pub images: &'a dyn ImageRegistry,
@@ -23,14 +23,14 @@ pub struct ReleasePorts<'a> {
     pub states: &'a dyn BootStates,
     /// The disk keys.
     pub secrets: &'a dyn SecretStore,
-    /// Where it is noted.
+    /// Where the release is noted.
     pub audit: &'a dyn AuditSink,
     /// Time.
     pub clock: &'a dyn Clock,
 }
 
 impl<'a> ReleasePorts<'a> {
-    /// These ports.
+    /// Bundles the ports.
     pub fn new(
         aks: &'a dyn AkRegistry,
         images: &'a dyn ImageRegistry,
@@ -58,14 +58,15 @@ pub enum ReleaseError {
     Port(#[source] PortError),
 }
 
-/// Releases the key at `path` to the machine that attested, and notes it on `attempt`.
+/// Releases the key at `path` to a machine that attested, and notes it on `attempt`.
 ///
 /// # Errors
-/// `Refused` when the path is not the machine's own, or when machine, key or an image that it cannot
-/// be explained without were taken back since the attestation: revocation counts at once.
+/// `Refused` if the path is not the machine's own, or if the machine, its key or an image that the
+/// boot depends on was revoked since the attestation: revocation takes effect immediately.
 ///
 /// # Security
-/// The audit line is durable before the key leaves; if it cannot be written there is no key.
+/// The audit line is durable before the key is released; if it cannot be written, no key is
+/// released.
 pub async fn release(
     ports: ReleasePorts<'_>,
     attested: &Attested,
@@ -111,8 +112,8 @@ async fn closed_gate(
     taken_back(ports.aks, own, &attested.ak()).await
 }
 
-/// What the quoted registers are in terms of the images that are live now. An image may have been
-/// taken back, or replaced by another one of its name, since the attestation.
+/// Explains the quoted registers by the images that are live now. An image may have been revoked,
+/// or replaced by another of the same name, since the attestation.
 async fn explained(
     ports: ReleasePorts<'_>,
     attested: &Attested,

@@ -28,7 +28,7 @@ use crate::port::{
 };
 use crate::secret::SecretArray;
 
-/// What the service is made of.
+/// Parts of the service.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct AkServiceConfig {
@@ -36,9 +36,9 @@ pub struct AkServiceConfig {
     pub machines: Arc<dyn MachineRegistry>,
     /// The keys.
     pub aks: Arc<dyn AkRegistry>,
-    /// Decides.
+    /// Makes the decision.
     pub matcher: Arc<dyn AkMatcher>,
-    /// Where it is noted.
+    /// Where events are noted.
     pub audit: Arc<dyn AuditSink>,
     /// Time.
     pub clock: Arc<dyn Clock>,
@@ -46,17 +46,17 @@ pub struct AkServiceConfig {
     pub entropy: Arc<dyn Entropy>,
     /// Reads TPM structures.
     pub tpm: Arc<dyn TpmObjects>,
-    /// Gives a machine its disk key as soon as its attestation key is bound; `None` where somebody
+    /// Gives a machine its disk key as soon as its attestation key is bound; `None` if something
     /// else does.
     pub provision: Option<(Arc<dyn SecretStore>, Arc<dyn LuksKeyGenerator>)>,
-    /// How many machines trust on first use may let in.
+    /// How many machines trust on first use may admit.
     pub claims: ClaimLimits,
-    /// Ties the answer to a challenge to the challenge.
+    /// Links the answer to a challenge with that challenge.
     pub challenge_key: Arc<ChallengeKey>,
 }
 
 impl AkServiceConfig {
-    /// These ports, with the usual [`ClaimLimits`] and a challenge key of its own; disk keys are
+    /// Bundles the ports, with the default [`ClaimLimits`] and a new challenge key; disk keys are
     /// created elsewhere.
     pub fn new(
         machines: Arc<dyn MachineRegistry>,
@@ -81,7 +81,7 @@ impl AkServiceConfig {
         }
     }
 
-    /// Takes answers to the challenges of every server that has this key.
+    /// Accepts answers to the challenges of every server that has this key.
     #[must_use]
     pub fn with_challenge_key(self, challenge_key: Arc<ChallengeKey>) -> Self {
         Self { challenge_key, ..self }
@@ -104,9 +104,9 @@ impl AkServiceConfig {
     }
 }
 
-/// `PUT /register-ak`, and `PUT /register-ak/proof` for the answer to a challenge. The network that a
-/// key comes from is a [`SourceNetwork`] among the extensions of the request; without one, all keys
-/// come from one network.
+/// `PUT /register-ak`, and `PUT /register-ak/proof` for the answer to a challenge. The network that
+/// a key comes from is a [`SourceNetwork`] in the request's extensions; without one, all keys count
+/// as coming from one network.
 #[derive(Clone, Debug)]
 pub struct AkService(Arc<AkServiceConfig>);
 
@@ -128,7 +128,7 @@ struct ProofWire {
     secret: String,
 }
 
-/// A registration as parsed.
+/// A parsed registration.
 #[derive(Debug)]
 struct AkRequest {
     machine: MachineId,
@@ -149,7 +149,7 @@ impl AkRequest {
         let wire: AkWire = serde_json::from_slice(body).map_err(|_| Code::RegisterMalformed)?;
         let base64 = |text: String| STANDARD.decode(text).map_err(|_| Code::RegisterMalformed);
         let public = PublicKey::from_pem(&wire.public_key).map_err(|_| Code::RegisterKeyRefused)?;
-        // A key without a machine can never be matched; nothing is kept of it.
+        // A key without a machine can never be matched; nothing is stored for it.
         let uuid = wire.uuid.ok_or(Code::RegisterMachineUnknown)?;
         let certificate = wire.ek_certificate.map(base64).transpose()?;
         let ek = wire
@@ -168,7 +168,7 @@ impl AkRequest {
 }
 
 impl AkService {
-    /// A service.
+    /// Creates the service.
     pub fn new(config: AkServiceConfig) -> Self {
         Self(Arc::new(config))
     }
@@ -227,11 +227,13 @@ impl AkService {
         }
     }
 
-    /// Refuses a key that another machine has, and says which: a node that lost its power during
-    /// its first boot asks again as a new machine, and goes on as the one that it is.
+    /// Refuses a key that another machine has, and returns the id of that machine: a node that lost
+    /// power during its first boot asks again as a new machine, and continues as the machine that
+    /// it is.
     ///
     /// # Security
-    /// The id is no secret, and gives no right: keys are released to who signs with the key.
+    /// The id is not secret and grants nothing: keys are released only to a node that signs with
+    /// the key.
     async fn elsewhere(&self, key: &Fingerprint) -> Result<Response<ReplyBody>, Code> {
         let code = Code::RegisterKeyElsewhere;
         let record = self.0.aks.find(key).await;
@@ -246,8 +248,8 @@ impl AkService {
         Ok(response)
     }
 
-    /// Decides, and gives a bound machine its disk key. A key that is bound already is provisioned,
-    /// too: the last attempt may have died in between.
+    /// Decides, and gives a bound machine its disk key. Also provisions a key that is already
+    /// bound, because the last attempt may have died in between.
     async fn decide(&self, submission: AkSubmission) -> Result<AkOutcome, Code> {
         let config = &*self.0;
         let machine = submission.machine;
@@ -335,7 +337,7 @@ impl AkService {
 fn reply(outcome: AkOutcome) -> Result<Response<ReplyBody>, Code> {
     match outcome {
         AkOutcome::Bound(_) => Ok(json(StatusCode::CREATED, r#"{"status":"success"}"#)),
-        // Granted, and bound by somebody else in a moment: the node may go on.
+        // Granted, and about to be bound by something else: the node may continue.
         AkOutcome::Waiting(AkReason::FirstUse | AkReason::EkProven) => {
             Ok(json(StatusCode::CREATED, r#"{"status":"success"}"#))
         }
@@ -353,7 +355,7 @@ fn reply(outcome: AkOutcome) -> Result<Response<ReplyBody>, Code> {
     }
 }
 
-/// An admin has to look; with a code where the node could not expect that.
+/// An admin has to look; with a code if the node could not expect that.
 fn pending(reason: AkReason) -> Response<ReplyBody> {
     let code = match reason {
         AkReason::NeedsRebind => Code::RegisterRebind,

@@ -6,8 +6,8 @@
 //! PUT /register-ak ─────────────────► AkService ───────► flow::approve, flow::provision
 //! PUT /register-ak/proof ───────────► AkService            (answer to a challenge of the TPM)
 //! ```
-//! Paths, methods, statuses and JSON are those of the existing operator; what is new is added.
-//! Rate limits and TLS belong to the server around it.
+//! Paths, methods, statuses and JSON match the existing operator, with additions only. Rate limits
+//! and TLS are up to the server around it.
 
 mod ak;
 mod register;
@@ -18,5 +18,5 @@ pub use self::register::{RegisterService, RegisterServiceConfig};
 pub use self::reply::{ReplyBody, ReplyStyle, refusal};
 pub use crate::challenge::ChallengeKey;
 
-/// Most bytes of a request's body.
+/// Maximum size of a request body, in bytes.
 pub const MAX_BODY: usize = 64 * 1024;

@@ -17,25 +17,25 @@ use crate::ignition::PinGenerator;
 use crate::port::{AuditSink, Clock, Entropy, MachineRegistry, UnclaimedLimit};
 use crate::secret::SecretBytes;
 
-/// The path and its aliases: what documents and clients of the existing operator use.
+/// The path and its aliases, as used by documents and clients of the existing operator.
 const PATHS: [&str; 4] =
     ["/ignition-clevis-pin-trustee", "/ignition", "/register", "/ignitioni-clevis-pin-trustee"];
 
-/// What the service is made of.
+/// Parts of the service.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct RegisterServiceConfig {
     /// Where machines are kept.
     pub machines: Arc<dyn MachineRegistry>,
-    /// Where it is noted.
+    /// Where registrations are noted.
     pub audit: Arc<dyn AuditSink>,
     /// Renders the configs.
     pub pins: Arc<dyn PinGenerator>,
     /// Time.
     pub clock: Arc<dyn Clock>,
-    /// Randomness of ids.
+    /// Randomness for ids.
     pub entropy: Arc<dyn Entropy>,
-    /// Token that a node must show as `Authorization: Bearer`; `None` lets everybody register.
+    /// Token that a node must send as `Authorization: Bearer`; `None` lets anyone register.
     pub token: Option<SecretBytes>,
     /// How many machines may wait unclaimed.
     pub limit: UnclaimedLimit,
@@ -44,8 +44,8 @@ pub struct RegisterServiceConfig {
 }
 
 impl RegisterServiceConfig {
-    /// These ports. `token` is what a node must show as `Authorization: Bearer`; with `None`,
-    /// everybody who reaches the service may register machines, up to the limit.
+    /// Bundles the ports. `token` is what a node must send as `Authorization: Bearer`; with `None`,
+    /// anyone who reaches the service may register machines, up to the limit.
     ///
     /// 1,000 machines may wait unclaimed, each for an hour.
     pub fn new(
@@ -80,13 +80,13 @@ pub struct RegisterService(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     config: RegisterServiceConfig,
-    /// Second in which expired machines were last looked for: those who are refused must not have
-    /// the registry searched as often as they ask.
+    /// Second of the last search for expired machines: refused callers must not trigger a registry
+    /// search with each request.
     swept: AtomicI64,
 }
 
 impl RegisterService {
-    /// A service.
+    /// Creates the service.
     pub fn new(config: RegisterServiceConfig) -> Self {
         let swept = AtomicI64::new(i64::MIN);
         Self(Arc::new(Inner { config, swept }))
@@ -172,7 +172,7 @@ impl<B: Send + 'static> tower_service::Service<Request<B>> for RegisterService {
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let service = self.clone();
-        // The body is dropped here: it is not needed, and need not be Sync.
+        // The body is dropped here: it is not needed, and may not be Sync.
         let request = request.map(drop);
         Box::pin(async move { Ok(service.respond(request).await) })
     }

@@ -13,7 +13,7 @@ use crate::port::{PortError, PortErrorKind};
 /// Body of every reply.
 pub type ReplyBody = Full<Bytes>;
 
-/// How errors are worded: each endpoint keeps the JSON that its existing clients know.
+/// Wording of errors: each endpoint keeps the JSON that its existing clients know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReplyStyle {
@@ -25,8 +25,8 @@ pub enum ReplyStyle {
     KeyBroker,
 }
 
-/// The reply that refuses with `code`: status and title, nothing else. The code is also an extension
-/// of the response, for whoever counts.
+/// The reply that refuses with `code`: status and title, nothing else. The code is also an
+/// extension of the response, for metrics.
 pub fn refusal(style: ReplyStyle, code: Code) -> Response<ReplyBody> {
     let status = StatusCode::from_u16(code.http_status()).unwrap_or(StatusCode::BAD_REQUEST);
     let body = match style {
@@ -53,10 +53,10 @@ pub(super) fn json(status: StatusCode, body: impl Into<Bytes>) -> Response<Reply
     response
 }
 
-/// The code for a port that failed: `full` where it means that a limit is reached.
+/// The code for a port that failed; `full` if the failure means that a limit is reached.
 pub(super) fn code_of(error: &PortError, full: Code) -> Code {
     match (error.kind(), error.code()) {
-        // An anchor without the authority says so: another one may answer.
+        // An anchor without authority says so: another one may answer.
         (
             _,
             Some(code @ (Code::AuthorityElsewhere | Code::AnchorStandsBy | Code::AnchorReplaced)),

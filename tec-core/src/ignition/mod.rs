@@ -1,4 +1,4 @@
-//! What a node is handed on its first boot: an Ignition config with a LUKS volume that a Clevis pin
+//! What a node receives on its first boot: an Ignition config with a LUKS volume that a Clevis pin
 //! named `trustee` unlocks.
 //!
 //! ```text

@@ -7,12 +7,12 @@ use crate::id::{MachineId, ResourcePath};
 
 /// Name of the pin.
 pub const PIN_NAME: &str = "trustee";
-/// Largest configuration that is looked at: a few servers with their CA bundles.
+/// Maximum size of a configuration: enough for a few servers with their CA bundles.
 const MAX_CONFIG: usize = 256 * 1024;
-/// Most servers a pin may name.
+/// Maximum number of servers in a pin.
 const MAX_SERVERS: usize = 32;
 
-/// How often the list of servers is tried; rounds are counted, not servers.
+/// How often the list of servers is tried. Counts rounds, not servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "NumRetriesWire", into = "NumRetriesWire")]
 #[non_exhaustive]
@@ -83,16 +83,16 @@ pub struct PinConfig {
     /// JSON text of init-data, if any.
     #[serde(default)]
     pub initdata: Option<String>,
-    /// Rounds over the list of servers.
+    /// Number of rounds over the list of servers.
     #[serde(default)]
     pub num_retries: Option<NumRetries>,
-    /// Present when the node shall register its key by itself.
+    /// Present if the node registers its key itself.
     #[serde(default)]
     pub attestation_key: Option<AttestationKeyConfig>,
 }
 
-/// The object `clevis` in the protected header of the sealed passphrase: what of the configuration
-/// stays on the disk.
+/// The object `clevis` in the protected header of the sealed passphrase: the part of the
+/// configuration that stays on the disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct HeaderConfig {
@@ -117,10 +117,10 @@ pub enum ParsePinConfigError {
     /// Longer than any sensible configuration.
     #[error("the pin configuration has {length} bytes, at most 262144 are taken")]
     TooLarge {
-        /// What was given.
+        /// Length of the text.
         length: usize,
     },
-    /// Not the JSON that is expected.
+    /// Not the expected JSON.
     #[error("the pin configuration is not valid")]
     Json(#[source] serde_json::Error),
     /// No server, or more than 32.
@@ -129,7 +129,7 @@ pub enum ParsePinConfigError {
         /// How many there are.
         count: usize,
     },
-    /// The header is that of another pin.
+    /// The header belongs to another pin.
     #[error("the header belongs to the pin {pin:?}")]
     OtherPin {
         /// Its name.
@@ -146,13 +146,13 @@ fn check_servers(servers: &[Endpoint]) -> Result<(), ParsePinConfigError> {
 }
 
 impl PinConfig {
-    /// Asks these servers, in this order, for the key at `path`. The key of the node is registered
-    /// by somebody else; no init-data, and the usual number of rounds.
+    /// Asks these servers, in this order, for the key at `path`. Something else registers the
+    /// node's key; there is no init-data, and the number of rounds is the default.
     pub fn new(servers: Vec<Endpoint>, path: ResourcePath) -> Self {
         Self { servers, path, initdata: None, num_retries: None, attestation_key: None }
     }
 
-    /// Reads a configuration. Unknown members are ignored, as the existing pin does.
+    /// Parses a configuration. Unknown members are ignored, as in the existing pin.
     pub fn parse(json: &str) -> Result<Self, ParsePinConfigError> {
         if json.len() > MAX_CONFIG {
             return Err(ParsePinConfigError::TooLarge { length: json.len() });
@@ -162,7 +162,7 @@ impl PinConfig {
         Ok(config)
     }
 
-    /// What goes into the header of the sealed passphrase.
+    /// The part that goes into the header of the sealed passphrase.
     pub fn to_header(&self) -> HeaderConfig {
         HeaderConfig {
             pin: PIN_NAME.to_owned(),
@@ -175,7 +175,7 @@ impl PinConfig {
 }
 
 impl HeaderConfig {
-    /// Reads the object `clevis` of a protected header.
+    /// Reads the `clevis` object of a protected header.
     pub fn from_value(value: serde_json::Value) -> Result<Self, ParsePinConfigError> {
         let config: Self = serde_json::from_value(value).map_err(ParsePinConfigError::Json)?;
         if config.pin != PIN_NAME {

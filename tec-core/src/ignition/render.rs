@@ -15,7 +15,7 @@ use super::{PIN_NAME, PinConfig};
 use crate::endpoint::{BaseUrl, Endpoint};
 use crate::id::{MachineId, ResourcePath};
 
-/// Makes what a new machine is handed.
+/// Creates what a new machine receives.
 ///
 /// *Contract*: pure; the same machine gives the same bytes. *Implemented by* [`ClevisPinGenerator`].
 #[cfg_attr(any(test, feature = "test-util"), mockall::automock)]
@@ -23,16 +23,16 @@ pub trait PinGenerator: fmt::Debug + Send + Sync {
     /// The pin's configuration for a machine.
     fn pin_config(&self, machine: &MachineId) -> PinConfig;
 
-    /// The Ignition config that carries it.
+    /// The Ignition config that contains it.
     fn render_ignition(&self, machine: &MachineId) -> Result<Vec<u8>, RenderError>;
 }
 
-/// An Ignition config cannot be written.
+/// An Ignition config cannot be rendered.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write the Ignition config of machine {machine}")]
 #[non_exhaustive]
 pub struct RenderError {
-    /// Whose.
+    /// The machine that the config is for.
     pub machine: String,
     /// Why.
     #[source]
@@ -40,7 +40,7 @@ pub struct RenderError {
 }
 
 impl RenderError {
-    /// The config of this machine cannot be written.
+    /// The config of this machine cannot be rendered.
     pub fn new(machine: &MachineId, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self { machine: machine.to_string(), source: source.into() }
     }
@@ -73,7 +73,7 @@ impl ClevisPinGenerator {
         Self { servers: vec![kbs], ak_registration: None, device }
     }
 
-    /// Adds a further KBS server, tried after the earlier ones.
+    /// Adds another KBS server, tried after the earlier ones.
     #[must_use]
     pub fn also(mut self, kbs: Endpoint) -> Self {
         self.servers.push(kbs);
@@ -87,7 +87,7 @@ impl ClevisPinGenerator {
         self
     }
 
-    /// Names another block device than `/dev/disk/by-partlabel/root`.
+    /// Uses another block device than `/dev/disk/by-partlabel/root`.
     #[must_use]
     pub fn on_device(mut self, device: impl Into<String>) -> Self {
         self.device = device.into();
@@ -145,18 +145,18 @@ impl PinGenerator for ClevisPinGenerator {
     }
 }
 
-/// Where the installer's config lets a node fetch the rest.
+/// Where the installer config tells a node to fetch the rest.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct MergeSource {
     /// Registration service and its CA.
     pub service: Endpoint,
-    /// Token that the server asks for, if it does.
+    /// Token, if the server requires one.
     pub token: Option<String>,
 }
 
 impl MergeSource {
-    /// A registration service that asks for no token.
+    /// A registration service that requires no token.
     pub fn new(service: Endpoint) -> Self {
         Self { service, token: None }
     }
@@ -165,7 +165,7 @@ impl MergeSource {
 /// The config for the installer: a merge directive, the CA, and the token as a header.
 ///
 /// # Security
-/// The token stands in the clear in the installer's config; it only limits who may register.
+/// The installer config contains the token in clear text; it only limits who may register.
 pub fn render_merge(source: &MergeSource) -> Result<Vec<u8>, serde_json::Error> {
     let header = |token: &String| HttpHeadersItem {
         name: "Authorization".to_owned(),

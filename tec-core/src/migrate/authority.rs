@@ -1,4 +1,4 @@
-//! Who may approve: a record in each anchor, and the only ways in which it changes.
+//! Who may approve: a record in each anchor, and the only ways in which that record changes.
 
 mod change;
 mod refused;
@@ -10,8 +10,8 @@ use super::{AnchorId, Deed, Epoch, Intake, NoAuthority, Role};
 
 /// An anchor's record of authority.
 ///
-/// It changes by [`Transition`]s only, which [`TrustAnchor::swap`](super::TrustAnchor::swap) carries
-/// out if the record is still what the transition begins with.
+/// It only changes by [`Transition`]s, which [`TrustAnchor::swap`](super::TrustAnchor::swap)
+/// carries out if the record is still the one that the transition starts from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Authority {
@@ -27,7 +27,7 @@ pub struct Authority {
     heard: Option<(Epoch, u64)>,
 }
 
-/// Proof that an anchor gave the authority up; made from its record only.
+/// Proof that an anchor gave up the authority; created only from its own record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Grant {
@@ -45,7 +45,7 @@ impl Grant {
     }
 }
 
-/// A lawful change of a record of authority.
+/// A valid change of a record of authority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transition {
     from: Authority,
@@ -53,19 +53,19 @@ pub struct Transition {
 }
 
 impl Transition {
-    /// The record that must be there.
+    /// The record that must be present.
     pub fn from(&self) -> &Authority {
         &self.from
     }
 
-    /// The record that takes its place.
+    /// The record that replaces it.
     pub fn to(&self) -> &Authority {
         &self.to
     }
 }
 
 impl Authority {
-    /// The record of an anchor that was just set up: the authority over itself.
+    /// The record of a newly set up anchor: the authority over itself.
     pub fn founded(anchor: AnchorId) -> Self {
         Self {
             anchor,
@@ -81,22 +81,22 @@ impl Authority {
         }
     }
 
-    /// Who this is.
+    /// The anchor that this record belongs to.
     pub fn anchor(&self) -> AnchorId {
         self.anchor
     }
 
-    /// The anchor that the trust began with; the same at both anchors of a migration.
+    /// The anchor where the trust began; the same at both anchors of a migration.
     pub fn domain(&self) -> AnchorId {
         self.domain
     }
 
-    /// When it last gave up or took the authority.
+    /// When it last gave up or took the authority, as an epoch.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// What it is.
+    /// Its role.
     pub fn role(&self) -> Role {
         self.role
     }
@@ -106,8 +106,8 @@ impl Authority {
         self.peer
     }
 
-    /// The epoch at which it last took the authority. Of two anchors, what is true is at the one
-    /// whose is greater.
+    /// The epoch at which it last took the authority. Of two anchors, the one with the greater
+    /// value has the truth.
     pub fn held(&self) -> Option<Epoch> {
         self.held
     }
@@ -117,7 +117,7 @@ impl Authority {
         self.intake
     }
 
-    /// How many passes it listened to.
+    /// Number of passes it has listened to.
     pub fn passes(&self) -> u64 {
         self.passes
     }
@@ -133,8 +133,8 @@ impl Authority {
     /// Its role does not allow it.
     ///
     /// # Security
-    /// Shutting out is allowed wherever keys are released, so that a revocation always counts at
-    /// the anchor that hears of it. An anchor that stands by has the revocations of the authority.
+    /// Shutting out is allowed wherever keys are released, so that a revocation always takes effect
+    /// at the anchor that receives it. An anchor on standby has the revocations of the authority.
     pub fn permit(&self, deed: Deed) -> Result<(), NoAuthority> {
         let may = match (self.role, deed) {
             (Role::Active, _)
@@ -151,8 +151,8 @@ impl Authority {
     /// Whether pages of this pass may be adopted.
     ///
     /// # Errors
-    /// The role takes nothing, or another pass began since: pages are adopted in the order in which
-    /// they were read, and what is late is not adopted at all.
+    /// The role accepts no pages, or another pass has begun since: pages are adopted in the order
+    /// in which they were read, and late ones are not adopted at all.
     pub fn admits(&self, intake: Intake) -> Result<(), Refused> {
         match self.role {
             Role::Standby | Role::ServeOnly if self.intake == Some(intake) => Ok(()),

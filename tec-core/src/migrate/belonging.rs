@@ -1,11 +1,11 @@
-//! What an anchor keeps beside its units: what it demands of nodes, and whom nodes believe.
+//! What an anchor keeps besides its units: what it demands of nodes, and which CAs nodes trust.
 //!
 //! ```text
 //!   what comes ─┐
 //!               ├─ weigh ─► for each article: same, bring, known, or a clash
 //!   what is here┘           nothing that is here is overwritten
 //! ```
-//! Pure: anchors read theirs, weigh, and write what is to be brought.
+//! Pure: anchors read theirs, weigh, and write what is brought.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -25,7 +25,7 @@ pub enum Entry {
     Open,
     /// Nodes that show the token.
     Token,
-    /// Nobody: an admin makes the machines.
+    /// Nobody: an admin creates the machines.
     Manual,
 }
 
@@ -34,16 +34,16 @@ pub enum Entry {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Binding {
-    /// To be the first one of its machine.
+    /// Being the first key of its machine.
     #[default]
     FirstUse,
-    /// To be the first one, and proven to be in the TPM of an endorsement key.
+    /// Being the first key, and proven to be in the TPM of an endorsement key.
     EndorsementKey,
     /// An admin.
     Manual,
 }
 
-/// What an anchor demands of whom it lets in.
+/// What an anchor demands of the machines that it admits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[expect(clippy::exhaustive_structs, reason = "anchors write all of it out")]
@@ -52,9 +52,9 @@ pub struct Demands {
     pub entry: Entry,
     /// What binds a key.
     pub binding: Binding,
-    /// Fingerprints of the endorsement keys that count; any one where it is empty.
+    /// Fingerprints of the accepted endorsement keys; any if empty.
     pub endorsement_keys: BTreeSet<String>,
-    /// SHA-256, in hexadecimal, of the CA bundle that certificates of endorsement keys must chain to.
+    /// SHA-256, in hexadecimal, of the CA bundle that endorsement-key certificates must chain to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endorsement_roots: Option<String>,
 }
@@ -68,7 +68,7 @@ pub enum Service {
     KeyBroker,
     /// Registers machines.
     Registration,
-    /// Takes attestation keys.
+    /// Accepts attestation keys.
     AttestationKeys,
 }
 
@@ -80,7 +80,7 @@ pub struct Certificate {
     pub chain: String,
     /// Its private key, PEM.
     pub key: SecretBytes,
-    /// The CA that vouches for it, PEM; its own chain where it is a CA.
+    /// The CA that vouches for it, PEM; its own chain if it is a CA.
     pub ca: String,
 }
 
@@ -90,30 +90,31 @@ pub struct Certificate {
 pub enum Place {
     /// It serves plain HTTP.
     Plain,
-    /// It shall have one, and it is not there yet.
+    /// It should have one that does not exist yet.
     Empty,
     /// It has this one.
     Holds(Certificate),
 }
 
-/// What an anchor keeps beside its units.
+/// What an anchor keeps besides its units.
 #[derive(Debug, Default)]
 #[expect(clippy::exhaustive_structs, reason = "anchors write all of it out")]
 pub struct Belongings {
-    /// What it demands; nothing where nobody said yet.
+    /// Its demands; `None` if nobody has set any yet.
     pub demands: Option<Demands>,
-    /// Whether the demands are still those that came from another anchor, and so follow it.
+    /// Whether the demands are still those that came from another anchor, and so follow that
+    /// anchor.
     pub follows: bool,
-    /// The registers that the boot of every image must match, where they are known; the empty set where
-    /// each image has its own.
+    /// The registers that the boot of every image must match, if known; the empty set if each image
+    /// has its own.
     pub pcrs: Option<BTreeSet<PcrIndex>>,
     /// The token that nodes show to register.
     pub token: Option<SecretBytes>,
     /// The CA that it signs certificates with.
     pub ca: Option<Certificate>,
-    /// The servers that it has.
+    /// Its servers.
     pub servers: BTreeMap<Service, Place>,
-    /// CAs, PEM, that its nodes are told to believe.
+    /// CAs, PEM, that its nodes are configured to trust.
     pub told: BTreeSet<String>,
 }
 
@@ -129,14 +130,14 @@ impl Belongings {
     }
 }
 
-/// One thing that is kept.
+/// One thing that an anchor keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Article {
     /// The registers that count.
     Pcrs,
-    /// What is demanded of whom it lets in.
+    /// What it demands of the machines that it admits.
     Demands,
     /// The token that nodes show to register.
     Token,
@@ -147,7 +148,7 @@ pub enum Article {
 }
 
 impl Article {
-    /// Whether it is about what is demanded, and not about whom nodes believe.
+    /// Whether it concerns demands rather than the CAs that nodes trust.
     pub fn is_policy(self) -> bool {
         matches!(self, Self::Pcrs | Self::Demands | Self::Token)
     }
@@ -167,28 +168,28 @@ impl fmt::Display for Article {
     }
 }
 
-/// What came of one article.
+/// Result for one article.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "verdict", content = "why")]
 #[non_exhaustive]
 pub enum Verdict {
-    /// It is here.
+    /// It is the same here.
     Same,
-    /// It is not here, and comes.
+    /// It is missing here, and is brought.
     Bring,
-    /// There is another one here that nodes know, too.
+    /// There is another one here, which nodes also know.
     Known,
-    /// It contradicts what is here, and what is here shall stay.
+    /// It contradicts what is here, and what is here stays.
     Stays,
-    /// It contradicts what is here, which is left as it is.
+    /// It contradicts what is here, which is left unchanged.
     Clash(&'static str),
 }
 
-/// Says what becomes of each article that comes. Of those in `stay` what is here wins.
+/// Decides what happens to each incoming article. For articles in `stay`, what is here wins.
 ///
 /// # Security
-/// What is here is never overwritten, but for demands that came from the same anchor and were not
-/// touched since.
+/// Nothing here is ever overwritten, except for demands that came from the same anchor and were not
+/// changed since.
 pub fn weigh(
     comes: &Belongings,
     here: &Belongings,
@@ -206,14 +207,14 @@ pub fn weigh(
     let wanted = demands(comes, here);
     let keeps = matches!(wanted, Some(Verdict::Clash(_))) && stay(Article::Demands);
     note(Article::Demands, wanted);
-    // Where nobody is going to ask for a token, none comes.
+    // If nobody is going to ask for a token, none is brought.
     let demands = if keeps { here } else { comes }.demands.as_ref();
     if demands.is_some_and(|demands| demands.entry == Entry::Token) {
         note(Article::Token, token(comes, here));
     }
     note(Article::Ca, ca(comes, here));
     for (service, place) in &here.servers {
-        // The other servers are asked at the first boot only, which the new installer's config leads.
+        // The other servers are used at first boot only, and the new installer config directs that.
         if comes.servers.is_empty() && *service != Service::KeyBroker {
             continue;
         }
@@ -279,7 +280,7 @@ fn certificate(from: Option<&Place>, here: &Place, comes: &Belongings) -> Option
         (Some(Place::Holds(_)), Place::Holds(_)) => {
             Some(Verdict::Clash("nodes are not told of the CA of the target"))
         }
-        // Whoever boots has to believe it, and was told of other CAs only.
+        // Booting nodes must trust it, but were configured with other CAs only.
         (None, Place::Holds(_)) if !comes.told.is_empty() => {
             Some(Verdict::Clash("nodes are not told of the CA of the target"))
         }

@@ -6,14 +6,14 @@ use serde::Serialize;
 use super::{AdoptPage, Adopted, Clash, Intake, TrustAnchor, TrustUnit, UnitName};
 use crate::port::{Clock, PortError};
 
-/// Units that are in memory at a time.
+/// Maximum number of units in memory.
 const PAGE: usize = 256;
 
 /// A unit that contradicts what the target has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Conflict {
-    /// Which.
+    /// The unit.
     pub unit: UnitName,
     /// Why.
     pub clash: Clash,
@@ -25,16 +25,16 @@ pub struct Conflict {
 pub struct CopyReport {
     /// Units that are new at the target.
     pub created: u64,
-    /// Units that the target knows more about now.
+    /// Units that the target now knows more about.
     pub updated: u64,
-    /// Units that were there.
+    /// Units that were already there.
     pub same: u64,
-    /// Units that stand in the way.
+    /// Units that contradict the target.
     pub conflicts: Vec<Conflict>,
 }
 
 impl CopyReport {
-    /// Units that were looked at.
+    /// Number of units that were processed.
     pub fn units(&self) -> u64 {
         let conflicts = u64::try_from(self.conflicts.len()).unwrap_or(u64::MAX);
         self.created + self.updated + self.same + conflicts
@@ -50,14 +50,14 @@ impl CopyReport {
     }
 }
 
-/// Is told of each page, and may hold the stream back.
+/// Is notified of each page, and may hold back the stream.
 #[async_trait]
 pub trait Observer: Send + Sync {
     /// A page was adopted; the next begins when this returns.
     async fn page(&self, so_far: &CopyReport);
 }
 
-/// Looks at nothing and holds nothing back.
+/// Observes nothing and holds nothing back.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::exhaustive_structs, reason = "there is nothing to configure")]
 pub struct Quiet;
@@ -67,14 +67,14 @@ impl Observer for Quiet {
     async fn page(&self, _so_far: &CopyReport) {}
 }
 
-/// Copies everything from one anchor to another that listens, beginning where an earlier pass at the
+/// Copies everything from one anchor to another that listens, starting where an earlier pass at the
 /// same epoch was interrupted.
 ///
 /// # Errors
-/// An anchor fails, or the target does not listen to this pass any more.
+/// An anchor fails, or the target no longer listens to this pass.
 ///
 /// # Cancel safety
-/// A page is adopted whole or not; the next pass goes on behind it.
+/// A page is adopted either completely or not at all; the next pass continues after it.
 pub async fn copy(
     from: &dyn TrustAnchor,
     to: &dyn TrustAnchor,
@@ -100,7 +100,7 @@ pub async fn copy(
     }
 }
 
-/// Says what a copy would do, and changes nothing.
+/// Reports what a copy would do, without changing anything.
 ///
 /// # Errors
 /// An anchor fails.

@@ -6,13 +6,13 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// Identity of a trust anchor: a random UUID that it draws when it is set up.
+/// Identifier of a trust anchor: a random UUID that it generates when it is set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct AnchorId(Uuid);
 
 impl AnchorId {
-    /// Draws one.
+    /// Generates one.
     pub fn random(rng: &mut dyn rand_core::CryptoRng) -> Self {
         let mut bytes = [0; 16];
         rng.fill_bytes(&mut bytes);
@@ -37,7 +37,7 @@ impl fmt::Display for AnchorId {
     }
 }
 
-/// The text is not the id of an anchor.
+/// The text is not an anchor id.
 #[derive(Debug, thiserror::Error)]
 #[error("the id of a trust anchor is a UUID such as 7c9e6679-7425-40de-944b-e07fc1f90ae7")]
 #[non_exhaustive]
@@ -52,7 +52,7 @@ impl FromStr for AnchorId {
     }
 }
 
-/// Number of a transfer of authority; it only grows.
+/// Number of a transfer of authority; it only increases.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -60,7 +60,7 @@ impl FromStr for AnchorId {
 pub struct Epoch(u64);
 
 impl Epoch {
-    /// An epoch by its number.
+    /// Creates an epoch from its number.
     pub fn new(number: u64) -> Self {
         Self(number)
     }
@@ -83,7 +83,7 @@ impl fmt::Display for Epoch {
     }
 }
 
-/// One pass of copying: pages of an earlier pass come too late.
+/// One pass of copying: pages of an earlier pass are too late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Intake {

@@ -1,4 +1,4 @@
-//! How a unit that comes meets the one that is there. Pure: anchors read, merge, and write.
+//! How an incoming unit is merged with an existing one. Pure: anchors read, merge, and write.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,7 +18,7 @@ use crate::secret::SecretBytes;
 pub enum Clash {
     /// The machine has another disk key here.
     DiskKey,
-    /// The machine left another recovery key under the same number here.
+    /// The machine deposited another recovery key under the same number here.
     RecoveryKey,
     /// The machine is bound to another attestation key here.
     BoundKey,
@@ -42,20 +42,20 @@ impl fmt::Display for Clash {
     }
 }
 
-/// What comes of two units.
+/// Result of merging two units.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_enums, reason = "anchors must handle every outcome")]
 pub enum Merged<T> {
-    /// What is there says it all.
+    /// The existing unit already contains everything.
     Same,
-    /// Write this. It holds everything that was there.
+    /// Write this. It contains everything that was there.
     Write(T),
     /// Neither may be overwritten.
     Clash(Clash),
 }
 
 impl<T> Merged<T> {
-    /// The same with another type of unit.
+    /// Converts the unit to another type.
     pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Merged<U> {
         match self {
             Self::Same => Merged::Same,
@@ -65,12 +65,13 @@ impl<T> Merged<T> {
     }
 }
 
-/// Merges the machine that comes into the one that is there; `other_keys` are records here of the
-/// keys that come, whatever machine they belong to.
+/// Merges an incoming machine into the existing one; `other_keys` are local records of the incoming
+/// keys, whatever machine they belong to.
 ///
 /// # Security
-/// States only go forward: what is quarantined, retired or revoked on either side is so afterwards. A disk key is
-/// written where there is none, and never replaced; recovery keys of both sides are kept.
+/// States only move forward: what is quarantined, retired or revoked on either side is so
+/// afterwards. A disk key is written if there is none, and never replaced; recovery keys of both
+/// sides are kept.
 pub fn merge_machine(
     here: Option<&MachineUnit>,
     comes: &MachineUnit,
@@ -106,7 +107,7 @@ pub fn merge_machine(
     Merged::Write(MachineUnit::new(machine, keys, secret).with_escrows(escrows))
 }
 
-/// Both, unless one number names two keys.
+/// Both, unless the same number names two different keys.
 fn merge_escrows(
     here: &BTreeMap<u32, SecretBytes>,
     comes: &BTreeMap<u32, SecretBytes>,
@@ -126,7 +127,8 @@ fn copy_of(secret: &SecretBytes) -> SecretBytes {
     secret.duplicate("the other anchor keeps it")
 }
 
-/// When and by whom a machine was registered is told, and decides nothing: what is here stays.
+/// When and by whom a machine was registered is informational and decides nothing: the existing
+/// values stay.
 fn merge_states(here: &Machine, comes: &Machine) -> Machine {
     let rank = |state: MachineState| (state.strictness(), state == MachineState::Active);
     let mut machine = here.clone();
@@ -136,8 +138,8 @@ fn merge_states(here: &Machine, comes: &Machine) -> Machine {
     machine
 }
 
-/// The last binding is that of the key that is bound now. Where there is none and the two differ,
-/// nobody knows which was the last one: then no endorsement key counts.
+/// The last binding is that of the currently bound key. If no key is bound and the two differ, it
+/// is unknown which was the last: then no endorsement key counts.
 fn merge_bindings(
     keys: &[AkRecord],
     here: Option<LastBinding>,
@@ -178,8 +180,8 @@ fn merge_keys(here: &[AkRecord], comes: &[AkRecord]) -> Vec<AkRecord> {
     keys
 }
 
-/// Merges the image that comes into the one that is there. `adopted` says that the one here came
-/// from the same anchor, and so follows it.
+/// Merges an incoming image into the existing one. `adopted` says that the existing one came from
+/// the same anchor, and so follows it.
 pub fn merge_image(
     here: Option<&ApprovedImage>,
     comes: &ApprovedImage,
@@ -205,7 +207,7 @@ pub fn merge_image(
     Merged::Write(merged)
 }
 
-/// An end that either side knows is an end.
+/// If either side has an end, it counts.
 fn earlier<T: Ord + Copy>(a: Option<T>, b: Option<T>) -> Option<T> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),

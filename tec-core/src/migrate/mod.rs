@@ -1,11 +1,11 @@
-//! Trust moves: from a trust anchor outside to the cluster itself, or back, or to a backup.
+//! Moving trust: from an external trust anchor into the cluster itself, back again, or to a backup.
 //!
-//! *What it is*: who of two anchors may approve ([`Authority`]), what an anchor holds as a stream of
-//! [`TrustUnit`]s, the procedure that moves it ([`MigratePlan`]), and, with the feature `transfer`, the
-//! one file that carries it where no network does.
+//! *What it is*: which of two anchors may approve ([`Authority`]), what an anchor holds as a stream
+//! of [`TrustUnit`]s, the procedure that moves it ([`MigratePlan`]), and, with the feature
+//! `transfer`, a single file that carries it if there is no network.
 //!
-//! *What it is not*: shared state between anchors. Each keeps its own record of authority, swapped
-//! by compare and swap; there is no third party, no clock and no lease.
+//! *What it is not*: shared state between anchors. Each keeps its own record of authority, changed
+//! by compare-and-swap; there is no third party, no clock and no lease.
 //!
 //! ```text
 //!            plan, copy, verify              yield(n)          take(n)                 retire
@@ -15,23 +15,24 @@
 //! ```
 //!
 //! # Why there is never more than one authority
-//! An anchor gives authority up at an epoch ([`Authority::yield_to`]), which writes that epoch into
-//! its own record, and the other takes it at that very epoch ([`Authority::take`]), which its own
-//! record must be *below*. Let both be active, the later of them at epoch `b` since the other, active
-//! at `a`, gave up at `b`. Then the other took `a > b` afterwards, since the one had given up at
-//! `a`; so the record of the one was at `a` before it took `b`, and `b < a` does not go.
+//! An anchor gives up authority at an epoch ([`Authority::yield_to`]), which writes that epoch into
+//! its own record, and the other takes it at that same epoch ([`Authority::take`]), which requires
+//! its own record to be *below* it. Suppose both were active, the later of them at epoch `b`
+//! because the other, active at `a`, gave up at `b`. Then the other took `a > b` afterwards, since
+//! the one had given up at `a`; so the record of the one was at `a` before it took `b`, which `b <
+//! a` rules out.
 //!
 //! # Invariants
 //! | name | |
 //! |---|---|
 //! | `one_authority` | at most one of two anchors is active |
-//! | `epochs_only_grow` | no record of authority goes back |
-//! | `no_key_is_lost` | a disk key or recovery key is at an anchor that releases, unless somebody removed the machine |
-//! | `no_key_changes` | a key that exists is never made again and never overwritten |
-//! | `shut_out_stays_out` | what was revoked is not let in again by a copy |
+//! | `no_key_is_lost` | every disk or recovery key is at a releasing anchor, unless its machine was removed |
+//! | `no_key_is_lost` | a disk key or recovery key is at an anchor that releases it, unless someone removed the machine |
+//! | `no_key_changes` | an existing key is never regenerated and never overwritten |
+//! | `shut_out_stays_out` | a copy never re-admits what was revoked |
 //! | `removed_stays_removed` | what the authority removed does not come back |
 //!
-//! They are checked by the proptest `whatever_happens_there_is_one_authority_and_no_key_is_lost`.
+//! The proptest `whatever_happens_there_is_one_authority_and_no_key_is_lost` checks them.
 
 mod authority;
 pub mod belonging;

@@ -1,4 +1,4 @@
-//! The procedure as a plan: it reads both records, and says what comes next.
+//! The procedure as a plan: it reads both records, and decides what comes next.
 //!
 //! ```text
 //!  read both ─► stand by ─► listen ─► copy ─► verify          the authority works all the while
@@ -8,8 +8,8 @@
 //!     └── a swap that somebody else won: read again
 //! ```
 //!
-//! A plan remembers nothing that counts: whoever begins with a new one, after a crash or beside
-//! another admin, reads the records and goes on from there.
+//! A plan keeps no state that matters: anyone who starts a new one, after a crash or in parallel
+//! with another admin, reads the records and continues from there.
 
 mod step;
 
@@ -22,12 +22,12 @@ use crate::plan::Plan;
 #[derive(Debug)]
 pub struct MigratePlan {
     goal: Goal,
-    /// The pass that this run asked for, and whether it is its own.
+    /// The pass that this run requested, and whether it is its own.
     asked: Option<(Intake, bool)>,
-    /// What this run copied and compared: from which side, at which of its epochs.
+    /// What this run copied: from which side, and at which of its epochs.
     copied: Option<(Side, Epoch)>,
     compared: Option<(Side, Epoch)>,
-    /// Why the authority goes back.
+    /// Why the authority is handed back.
     failure: Option<MigrateOutcome>,
     records: Option<Records>,
     shredded: bool,
@@ -48,7 +48,7 @@ impl Records {
         }
     }
 
-    /// The side that had the authority last: what it says is true.
+    /// The side that had the authority last: its data is the truth.
     fn newest(&self) -> Side {
         if self.target.is_alone() || self.target.held() <= self.source.held() {
             Side::Source
@@ -57,7 +57,7 @@ impl Records {
         }
     }
 
-    /// An epoch that neither has seen.
+    /// An epoch that neither side has seen.
     fn next_epoch(&self) -> Epoch {
         self.source.epoch().max(self.target.epoch()).next()
     }
@@ -70,7 +70,7 @@ impl Default for MigratePlan {
 }
 
 impl MigratePlan {
-    /// A plan that knows nothing yet.
+    /// A new plan without any knowledge.
     pub fn new() -> Self {
         Self {
             goal: Goal::Verify,
@@ -109,7 +109,7 @@ impl MigratePlan {
         Ok(pass.unwrap_or_else(|| finish(MigrateOutcome::Reached)))
     }
 
-    /// One pass from `side` at its epoch, if this run made none yet.
+    /// One pass from `side` at its epoch, if this run has made none yet.
     fn copy_once(
         &mut self,
         side: Side,
@@ -117,7 +117,7 @@ impl MigratePlan {
     ) -> Result<Option<MigrateEffect>, Refused> {
         let (giver, taker) = (records.of(side), records.of(side.other()));
         if taker.is_alone() {
-            // One that gave up to somebody else has nothing for this one.
+            // An anchor that gave up to another peer has nothing for this one.
             if let Some(paired) = giver.peer().filter(|_| giver.role() != Role::Active)
                 && paired != taker.anchor()
             {
@@ -140,7 +140,7 @@ impl MigratePlan {
         Ok(Some(swap(side.other(), &change)))
     }
 
-    /// As [`copy_once`](Self::copy_once), then one comparison.
+    /// Like [`copy_once`](Self::copy_once), followed by one comparison.
     fn copy_and_compare(
         &mut self,
         side: Side,
@@ -153,7 +153,7 @@ impl MigratePlan {
         Ok((!done).then_some(MigrateEffect::Compare(side)))
     }
 
-    /// The authority goes to the side `to`.
+    /// Hands the authority over to the side `to`.
     fn hand_over(&mut self, to: Side, records: &Records) -> Result<MigrateEffect, Refused> {
         let (giver, taker) = (records.of(to.other()), records.of(to));
         match taker.role() {
@@ -165,7 +165,7 @@ impl MigratePlan {
             role @ (Role::Forward | Role::Retired) => return Err(Refused::Role { role }),
             Role::Standby | Role::ServeOnly => {}
         }
-        // Whoever had the authority last needs nothing but a grant.
+        // The side that had the authority last only needs a grant.
         if records.newest() != to
             && let Some(effect) = self.bring(to.other(), records)?
         {
@@ -180,7 +180,7 @@ impl MigratePlan {
         }
     }
 
-    /// Copies while the giver works, and once more, with a comparison, when it has given up.
+    /// Copies while the giver is active, and once more, with a comparison, when it has given up.
     fn bring(&mut self, from: Side, records: &Records) -> Result<Option<MigrateEffect>, Refused> {
         if records.of(from).role() == Role::Active {
             self.copy_once(from, records)
@@ -189,7 +189,8 @@ impl MigratePlan {
         }
     }
 
-    /// The last copy goes back to the source, so that what differs is a fault and no late change.
+    /// The last copy goes back to the source, so that any difference is a fault rather than a late
+    /// change.
     fn retire(&mut self, records: &Records) -> Result<MigrateEffect, Refused> {
         let Records { source, target } = records;
         Ok(match source.role() {
@@ -214,7 +215,7 @@ impl MigratePlan {
         Some((side, records.of(side).epoch()))
     }
 
-    /// Before the authority was given up the plan ends; afterwards it goes back where it was.
+    /// Before the authority was given up, ends the plan; afterwards hands the authority back.
     fn stop(&mut self, outcome: MigrateOutcome) -> MigrateEffect {
         let back = match self.goal {
             Goal::Cutover => (Side::Source, Goal::Rollback),

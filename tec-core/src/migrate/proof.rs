@@ -1,4 +1,4 @@
-//! Whether two anchors hold the same, told without telling what.
+//! Whether two anchors hold the same, without revealing what they hold.
 
 use std::collections::BTreeMap;
 
@@ -15,27 +15,27 @@ use crate::port::{PortError, PortErrorKind};
 use crate::secret::SecretBytes;
 use crate::time::Timestamp;
 
-/// Domain of a proof: HMAC-SHA-256(nonce, label ‖ parts), each part behind its length as eight
+/// Domain of a proof: HMAC-SHA-256(nonce, label ‖ parts), each part preceded by its length as eight
 /// bytes, big-endian.
 const LABEL: &[u8] = b"tec migrate proof v1\0";
-/// Units that are compared at a time.
+/// Units compared at a time.
 const PAGE: usize = 256;
 
-/// What an anchor has of one unit, told without telling it: equal digests under a fresh nonce mean
+/// What an anchor has of one unit, without revealing it: equal digests under a fresh nonce mean
 /// equal keys.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Proof {
     /// Keyed digest of the keys and measurements.
     pub digest: Sha256Digest,
-    /// How much of it is revoked or ends, one number for each part; greater is stricter.
+    /// How far each part is revoked or ends, one number per part; greater is stricter.
     pub states: Vec<i64>,
     /// Keyed digests of the recovery keys, by number. The target may have more of them.
     pub escrows: BTreeMap<u32, Sha256Digest>,
 }
 
 impl Proof {
-    /// How the one at the other anchor differs from this.
+    /// How the unit at the other anchor differs from this one.
     fn difference(&self, other: &Self) -> Option<Difference> {
         if self == other {
             return None;
@@ -58,10 +58,11 @@ impl Proof {
 /// Computes the proof of a unit.
 ///
 /// # Security
-/// A disk key goes in as its SHA-256. Keys are random, so neither it nor the proof helps to guess.
+/// A disk key enters as its SHA-256 digest. Keys are random, so neither the digest nor the proof
+/// helps to guess them.
 ///
 /// # Errors
-/// The unit cannot be written as JSON.
+/// The unit cannot be serialized as JSON.
 pub fn prove(nonce: &[u8; 32], unit: &TrustUnit) -> Result<Proof, PortError> {
     let failed = |error: Box<dyn std::error::Error + Send + Sync>| {
         let what = format!("compute the proof of {}", unit.name());
@@ -102,7 +103,7 @@ fn escrow_parts(unit: &MachineUnit, number: u32, key: &SecretBytes) -> Vec<Vec<u
     ]
 }
 
-/// What is hashed, and what is told.
+/// What is hashed, and what is revealed.
 type Parts = (Vec<Vec<u8>>, Vec<i64>);
 
 fn image_parts(image: &ApprovedImage) -> Result<Parts, serde_json::Error> {
@@ -113,13 +114,13 @@ fn image_parts(image: &ApprovedImage) -> Result<Parts, serde_json::Error> {
     Ok((vec![b"image".to_vec(), name, expected], vec![revoked, -end]))
 }
 
-/// How a machine was registered decides nothing, and is left out.
+/// How a machine was registered decides nothing, so it is left out.
 fn machine_parts(unit: &MachineUnit) -> Parts {
     let id = unit.machine.id.to_string().into_bytes();
     let mut parts = vec![b"machine".to_vec(), id];
     let mut states = vec![
         unit.machine.state.strictness().into(),
-        // One that was never bound takes the next key by first use.
+        // A machine that was never bound takes the next key by first use.
         i64::from(unit.machine.was_bound()),
     ];
     for key in &unit.keys {
@@ -144,11 +145,11 @@ fn machine_parts(unit: &MachineUnit) -> Parts {
 pub enum Difference {
     /// The target does not have it.
     Missing,
-    /// The target has another one, or lets in what the source shut out.
+    /// The target has a different one, or admits what the source shut out.
     Differs,
-    /// The target lacks a recovery key that the machine left, or has another one.
+    /// The target lacks a recovery key that the machine deposited, or has a different one.
     RecoveryKeys,
-    /// The target shut out what the source lets in, or has further recovery keys.
+    /// The target shut out what the source admits, or has additional recovery keys.
     Stricter,
     /// The source does not have it.
     Foreign,
@@ -161,17 +162,17 @@ impl Difference {
     }
 }
 
-/// One unit that is not the same at both anchors.
+/// One unit that differs between the anchors.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Mismatch {
-    /// Which.
+    /// The unit.
     pub unit: UnitName,
-    /// How.
+    /// How it differs.
     pub difference: Difference,
 }
 
-/// Compares all that two anchors hold, page by page, and returns what is not the same.
+/// Compares everything that two anchors hold, page by page, and returns the differences.
 ///
 /// # Errors
 /// An anchor cannot be read.
@@ -207,7 +208,7 @@ pub async fn verify(
     }
 }
 
-/// The proofs of an anchor, read as they are needed.
+/// The proofs of an anchor, read on demand.
 struct Proofs<'a> {
     anchor: &'a dyn TrustAnchor,
     nonce: &'a [u8; 32],

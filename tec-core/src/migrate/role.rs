@@ -9,20 +9,20 @@ use crate::code::Code;
 use crate::machine::MachineChange;
 use crate::port::{PortError, PortErrorKind};
 
-/// What an anchor is at the moment.
+/// The current role of an anchor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Role {
-    /// Approves, makes keys and releases them: the authority.
+    /// The authority: approves, generates keys and releases them.
     Active,
-    /// Takes what another anchor has, and serves nobody yet.
+    /// Adopts what another anchor has, and serves nobody yet.
     Standby,
-    /// Gave the authority up: releases the keys that it has, and approves nothing.
+    /// Gave up the authority: releases the keys that it has, and approves nothing.
     ServeOnly,
     /// Serves nobody any more, and names the anchor that does.
     Forward,
-    /// Its keys are shredded; its audit log is kept.
+    /// Its keys are shredded; its audit log remains.
     Retired,
 }
 
@@ -42,9 +42,10 @@ impl fmt::Display for Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Deed {
-    /// Register a machine or lift its quarantine, keep or bind an attestation key, make a disk key, approve an image.
+    /// Register a machine or lift its quarantine, store or bind an attestation key, generate a disk
+    /// key, approve an image.
     Admit,
-    /// Hand out a disk key.
+    /// Release a disk key.
     Release,
     /// Revoke a machine, a key or an image; quarantine or retire a machine.
     ShutOut,
@@ -53,7 +54,7 @@ pub enum Deed {
 }
 
 impl Deed {
-    /// What a change of a machine's state amounts to.
+    /// The deed that a change of a machine's state amounts to.
     pub fn of(change: MachineChange) -> Self {
         match change {
             MachineChange::Release => Self::Admit,
@@ -78,13 +79,13 @@ impl fmt::Display for Deed {
 #[error("this trust anchor is {role} at epoch {epoch} and may not {deed}{}", after(*peer))]
 #[non_exhaustive]
 pub struct NoAuthority {
-    /// What it is.
+    /// Its role.
     pub role: Role,
     /// Since when.
     pub epoch: Epoch,
     /// What it was asked to do.
     pub deed: Deed,
-    /// The anchor that may, where one is known.
+    /// The anchor that may, if known.
     pub peer: Option<AnchorId>,
 }
 
@@ -93,7 +94,7 @@ fn after(peer: Option<AnchorId>) -> String {
 }
 
 impl NoAuthority {
-    /// The code that tells people what to do.
+    /// The code that tells users what to do.
     pub fn code(&self) -> Code {
         match self.role {
             Role::Active | Role::ServeOnly => Code::AuthorityElsewhere,
@@ -104,7 +105,7 @@ impl NoAuthority {
 }
 
 impl NoAuthority {
-    /// The failure of a port that was asked to do it.
+    /// The error of a port that was asked to do it.
     pub fn during(self, operation: impl Into<String>) -> PortError {
         PortError::new(PortErrorKind::Denied, operation).with_code(self.code()).because(self)
     }

@@ -1,4 +1,4 @@
-//! Carries the plan out over two anchors.
+//! Carries out the plan over two anchors.
 
 use async_trait::async_trait;
 
@@ -9,24 +9,24 @@ use super::{
 use crate::plan::{Shell, run};
 use crate::port::{AuditAction, AuditEvent, Clock, Entropy, PortError};
 
-/// What a run came to.
+/// Result of a run.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Outcome {
-    /// How it ended.
+    /// How the plan finished.
     pub outcome: MigrateOutcome,
     /// What was copied, over all passes.
     pub copied: CopyReport,
-    /// What is not the same, by the last comparison.
+    /// Differences found by the last comparison.
     pub mismatches: Vec<Mismatch>,
-    /// What failed, where something did.
+    /// What failed, if anything.
     pub error: Option<PortError>,
 }
 
-/// Carries out what an admin wants between two anchors.
+/// Carries out an admin's goal between two anchors.
 ///
 /// # Cancel safety
-/// May be dropped at any await, and run again by anybody: see the module.
+/// May be dropped at any await, and run again by anyone: see the module.
 pub async fn migrate(
     goal: Goal,
     (source, target): (&dyn TrustAnchor, &dyn TrustAnchor),
@@ -134,7 +134,7 @@ impl Shell<MigratePlan> for Ports<'_> {
 }
 
 impl Outcome {
-    /// The units that stand in the way.
+    /// The units that conflict.
     pub fn conflicts(&self) -> &[Conflict] {
         &self.copied.conflicts
     }

@@ -1,4 +1,4 @@
-//! What an anchor holds, as units that move one by one.
+//! What an anchor holds, as units that move one at a time.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,8 +11,8 @@ use crate::image::ApprovedImage;
 use crate::machine::Machine;
 use crate::secret::SecretBytes;
 
-/// Name of a unit. Images sort before machines: what a boot is checked against is there before the
-/// keys that it may obtain.
+/// Name of a unit. Images sort before machines, so that what a boot is checked against arrives
+/// before the keys that the boot may obtain.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "kind", content = "name")]
 #[non_exhaustive]
@@ -32,7 +32,8 @@ impl fmt::Display for UnitName {
     }
 }
 
-/// A machine with all that is trusted about it. No part of it means anything without the others.
+/// A machine with everything that is trusted about it. No part of it means anything without the
+/// others.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct MachineUnit {
@@ -40,14 +41,14 @@ pub struct MachineUnit {
     pub machine: Machine,
     /// Its attestation keys, in order of their fingerprints.
     pub keys: Vec<AkRecord>,
-    /// Its disk key, if one was made.
+    /// Its disk key, if one was generated.
     pub secret: Option<SecretBytes>,
-    /// The recovery keys that it left, sealed to an admin, by their numbers.
+    /// The recovery keys that it deposited, sealed to an admin, by number.
     pub escrows: BTreeMap<u32, SecretBytes>,
 }
 
 impl MachineUnit {
-    /// A machine with its keys, and without recovery keys.
+    /// A machine with its keys, without recovery keys.
     pub fn new(machine: Machine, mut keys: Vec<AkRecord>, secret: Option<SecretBytes>) -> Self {
         keys.sort_by_key(AkRecord::fingerprint);
         Self { machine, keys, secret, escrows: BTreeMap::new() }
@@ -60,7 +61,7 @@ impl MachineUnit {
         self
     }
 
-    /// A second copy, made on purpose.
+    /// A second copy, made explicitly.
     #[must_use]
     pub fn duplicate(&self) -> Self {
         let copy = |secret: &SecretBytes| secret.duplicate("the other anchor keeps it");
@@ -93,7 +94,7 @@ impl TrustUnit {
         }
     }
 
-    /// A second copy, made on purpose.
+    /// A second copy, made explicitly.
     #[must_use]
     pub fn duplicate(&self) -> Self {
         match self {

@@ -1,4 +1,4 @@
-//! Keys and ids that follow from one master secret: HKDF-SHA256 (RFC 5869).
+//! Keys and ids derived from one master secret: HKDF-SHA256 (RFC 5869).
 //!
 //! ```text
 //!  master key, salt ──"key-measurementSecret"──► measurement secret
@@ -21,21 +21,21 @@ use crate::digest::Sha256Digest;
 use crate::secret::{SecretArray, SecretBytes};
 use crate::text::text_form;
 
-/// What every id of a data key begins with; it separates these keys from all others.
+/// Prefix of every data key id; it separates these keys from all others.
 const PREFIX: &str = "key-";
 /// The id of the measurement secret.
 const MEASUREMENT_SECRET: &str = "measurementSecret";
 /// Label of the cluster id.
 const CLUSTER_ID: &str = "key-clusterID";
-/// HKDF-SHA256 gives at most 255 blocks (RFC 5869, section 2.3).
+/// Maximum output of HKDF-SHA256: 255 blocks (RFC 5869, section 2.3).
 pub const MAX_DATA_KEY: usize = 255 * 32;
 
-/// The length of a key cannot be had.
+/// A key of this length cannot be derived.
 #[derive(Debug, thiserror::Error)]
 #[error("a key of {length} bytes cannot be derived, 1 to {MAX_DATA_KEY} can")]
 #[non_exhaustive]
 pub struct DeriveError {
-    /// What was asked for.
+    /// The requested length.
     pub length: usize,
 }
 
@@ -50,7 +50,7 @@ fn hkdf(ikm: &[u8], salt: &[u8], label: &str, out: &mut [u8]) -> Result<(), Deri
         .map_err(|_| DeriveError { length })
 }
 
-/// 32 bytes always can be had.
+/// HKDF-SHA256 for 32 bytes, which never fails.
 fn hkdf32(ikm: &[u8], salt: &[u8], label: &str) -> SecretArray<32> {
     let mut out = zeroize::Zeroizing::new([0; 32]);
     let derived = hkdf(ikm, salt, label, out.as_mut_slice());
@@ -58,11 +58,11 @@ fn hkdf32(ikm: &[u8], salt: &[u8], label: &str) -> SecretArray<32> {
     SecretArray::new(*out)
 }
 
-/// The UUID of a LUKS header. Written in lower case always: keys are derived from its text.
+/// The UUID of a LUKS header. Always written in lower case, because keys are derived from its text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DiskId(Uuid);
 
-/// The text is no UUID.
+/// The text is not a UUID.
 #[derive(Debug, thiserror::Error)]
 #[error("the disk's id is not a UUID")]
 #[non_exhaustive]
@@ -72,7 +72,7 @@ impl FromStr for DiskId {
     type Err = ParseDiskIdError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        // The hyphenated form alone, in either case: braces and such are no disk's.
+        // Only the hyphenated form, in either case: disks do not use braces and the like.
         if text.len() != uuid::fmt::Hyphenated::LENGTH {
             return Err(ParseDiskIdError);
         }
@@ -103,7 +103,7 @@ impl DataKeyId {
         Self(format!("{PREFIX}{disk}"))
     }
 
-    /// As it is derived from and stored under.
+    /// The text that it is derived from and stored under.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -115,12 +115,12 @@ impl fmt::Display for DataKeyId {
     }
 }
 
-/// Least length of a master secret's key in a file (Constellation).
+/// Minimum length of a master secret's key in a file (Constellation).
 const LEAST_KEY: usize = 16;
-/// Least length of its salt.
+/// Minimum length of its salt.
 const LEAST_SALT: usize = 32;
 
-/// The text is no file of a master secret.
+/// The text is not a master secret file.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "no master secret: JSON with key (at least {LEAST_KEY} bytes) and salt (at least {LEAST_SALT}), base64"
@@ -128,7 +128,7 @@ const LEAST_SALT: usize = 32;
 #[non_exhaustive]
 pub struct ParseMasterSecretError;
 
-/// A master secret from which keys would be guessed.
+/// A master secret short enough that its keys could be guessed.
 #[derive(Debug, thiserror::Error)]
 #[error("a master secret has a key of at least {LEAST_KEY} bytes, and a salt of {LEAST_SALT}")]
 #[non_exhaustive]
@@ -140,7 +140,7 @@ struct MasterSecretFile {
     salt: String,
 }
 
-/// The secret from which all keys of a cluster follow.
+/// The secret from which all keys of a cluster are derived.
 #[derive(Debug)]
 pub struct MasterSecret {
     key: SecretBytes,
@@ -148,12 +148,12 @@ pub struct MasterSecret {
 }
 
 impl MasterSecret {
-    /// Of these parts, whose lengths are the caller's to check.
+    /// From these parts, whose lengths the caller must check.
     pub fn new(key: SecretBytes, salt: SecretBytes) -> Self {
         Self { key, salt }
     }
 
-    /// Of these parts, where nobody else looked at their lengths.
+    /// From these parts, if their lengths were not checked before.
     ///
     /// # Errors
     /// [`ShortMasterSecretError`].
@@ -164,11 +164,12 @@ impl MasterSecret {
         Ok(Self { key, salt })
     }
 
-    /// Takes the file of a master secret: JSON with the members `key` and `salt`, both base64
+    /// Parses a master secret file: JSON with the members `key` and `salt`, both base64
     /// (Constellation).
     ///
     /// # Errors
-    /// [`ParseMasterSecretError`], for short ones too. Nothing of the file is part of it.
+    /// [`ParseMasterSecretError`], also if one is too short. The error contains nothing of the
+    /// file.
     pub fn from_json(json: &[u8]) -> Result<Self, ParseMasterSecretError> {
         let file: MasterSecretFile =
             serde_json::from_slice(json).map_err(|_| ParseMasterSecretError)?;
@@ -200,12 +201,12 @@ impl MasterSecret {
     }
 }
 
-/// The secret from which the id of a cluster follows.
+/// The secret from which the id of a cluster is derived.
 #[derive(Debug)]
 pub struct MeasurementSecret(SecretArray<32>);
 
 impl MeasurementSecret {
-    /// Takes the bytes.
+    /// Wraps the bytes.
     pub fn new(bytes: [u8; 32]) -> Self {
         Self(SecretArray::new(bytes))
     }
@@ -213,31 +214,31 @@ impl MeasurementSecret {
     /// From a data key.
     ///
     /// # Errors
-    /// [`DeriveError`] when it has not 32 bytes.
+    /// [`DeriveError`] if it is not 32 bytes long.
     pub fn from_data_key(key: &SecretBytes) -> Result<Self, DeriveError> {
         <[u8; 32]>::try_from(key.expose("take it for the measurement secret"))
             .map(Self::new)
             .map_err(|_| DeriveError { length: key.len() })
     }
 
-    /// The id of the cluster of this secret and salt.
+    /// The cluster id for this secret and salt.
     pub fn cluster_id(&self, salt: &MeasurementSalt) -> ClusterId {
         let secret = self.0.expose("derive the cluster id");
         ClusterId(*hkdf32(secret, salt.as_bytes(), CLUSTER_ID).expose("it is no secret"))
     }
 
-    /// The bytes, for those who hand it on.
+    /// The bytes, for passing on.
     pub fn expose(&self, why: &'static str) -> &[u8; 32] {
         self.0.expose(why)
     }
 }
 
-/// The salt of a cluster id; no secret.
+/// The salt of a cluster id; not secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MeasurementSalt([u8; 32]);
 
 impl MeasurementSalt {
-    /// Takes the bytes.
+    /// Wraps the bytes.
     pub const fn new(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
@@ -248,12 +249,12 @@ impl MeasurementSalt {
     }
 }
 
-/// Which cluster; no secret.
+/// Id of a cluster; not secret.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ClusterId([u8; 32]);
 
 impl ClusterId {
-    /// Takes the bytes.
+    /// Wraps the bytes.
     pub const fn new(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
@@ -263,7 +264,7 @@ impl ClusterId {
         &self.0
     }
 
-    /// What the marker's register holds after the event (TPM 2.0 Library Part 3, "TPM2_PCR_Event":
+    /// Value of the marker's register after the event (TPM 2.0 Library Part 3, "TPM2_PCR_Event":
     /// the data are hashed, the register is extended by the digest).
     pub fn marker(&self) -> Sha256Digest {
         Sha256Digest::ZERO.extended(&Sha256Digest::of(self.0))
@@ -299,7 +300,7 @@ mod tests {
         hex::encode(secret.expose("compare with the vector"))
     }
 
-    // Fixed: a release that derived others would open no disk of an earlier one.
+    // Fixed values: a release that derived others could not open disks of an earlier one.
     #[test]
     fn ids_and_keys_are_the_recorded_ones() {
         let secret = MeasurementSecret::new(from(0x00));

@@ -1,6 +1,6 @@
-//! The shells of the plans: effects become calls of ports.
+//! The shells of the plans: they turn effects into calls of ports.
 //!
-//! They need no runtime, start no task, and may be dropped at any await.
+//! They need no runtime, start no tasks, and may be dropped at any await.
 
 mod init;
 mod join;
@@ -36,12 +36,13 @@ async fn disk_key(keys: &dyn DataKeys, disk: DiskId) -> Result<SecretBytes, Port
     keys.data_key(&DataKeyId::state_disk(disk), KEY).await
 }
 
-/// A lock is held, or the plan is wrong.
+/// A lock is held at this point, unless the plan is wrong.
 fn unlocked() -> PortError {
     PortError::new(PortErrorKind::Internal, "act on a node that is not locked")
 }
 
-/// A disk that opens with neither can never be re-keyed, and beyond the lock there is no way back.
+/// A disk that opens with neither key can never be re-keyed, and beyond the lock there is no way
+/// back.
 async fn check_disk(disk: &dyn StateDisk, key: &SecretBytes) -> Result<(), PortError> {
     if disk.opens_with(key).await? || disk.is_new().await? {
         return Ok(());
@@ -50,7 +51,7 @@ async fn check_disk(disk: &dyn StateDisk, key: &SecretBytes) -> Result<(), PortE
     Err(PortError::new(PortErrorKind::Conflict, operation))
 }
 
-/// Whoever will lock writes the intent, and nobody else. False when somebody else will.
+/// Only the caller that will lock writes the intent. Returns false if someone else will.
 async fn write_intent(
     lock: &NodeLock,
     store: &dyn NodeStore,

@@ -1,5 +1,5 @@
-//! Data keys that nobody can derive: each is random, made once, and stored wrapped by a key of a
-//! key service.
+//! Data keys that nobody can derive: each is random, generated once, and stored wrapped by a key of
+//! a key service.
 //!
 //! ```text
 //!  data_key(id) ─► store: there? ──yes──► unwrap ─► is it of this id? ─► key
@@ -7,9 +7,9 @@
 //!                     └─► random, wrap ─► store, if still absent
 //! ```
 //!
-//! What is wrapped is bound to its id, so that whoever writes to the store cannot give one disk the
-//! key of another. A key is read back before anybody sees it: no disk depends on one that was lost
-//! on its way.
+//! A wrapped key is bound to its id, so that someone who can write to the store cannot give one
+//! disk the key of another. A key is read back before anyone sees it: no disk depends on a key that
+//! was lost on its way to the store.
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,56 +28,56 @@ use crate::secret::SecretBytes;
 const BINDING: &[u8] = b"tec-data-key/1\0";
 /// Length of the binding.
 const BINDING_LENGTH: usize = 32;
-/// Longest data key, in bytes. With its binding it fits into RSA-OAEP with SHA-256 and 2048 bits,
-/// the least that key services wrap with (RFC 8017, section 7.1.1: 190 bytes).
+/// Maximum length of a data key in bytes. With its binding it fits into RSA-OAEP with SHA-256 and
+/// 2048 bits, the smallest size that key services wrap with (RFC 8017, section 7.1.1: 190 bytes).
 pub const MAX_WRAPPED_KEY: usize = 64;
 
 /// Wraps and unwraps with a key that never leaves its service.
 ///
-/// *Contract*: `unwrap` gives what `wrap` was given, for the same id. What was never wrapped with
-/// this key fails with kind `Invalid`, and a key that may not be used with `Denied`. *Conformance*:
-/// [`testing::key_wrapper`](crate::testing::key_wrapper).
+/// *Contract*: `unwrap` returns what `wrap` was given for the same id. Anything that was never
+/// wrapped with this key fails with kind `Invalid`, and a key that may not be used with `Denied`.
+/// *Conformance*: [`testing::key_wrapper`](crate::testing::key_wrapper).
 #[async_trait]
 pub trait KeyWrapper: fmt::Debug + Send + Sync {
-    /// Wraps `plain`. Services that keep a record write the id there.
+    /// Wraps `plain`. Services that keep a record write the id into it.
     async fn wrap(&self, id: &DataKeyId, plain: &SecretBytes) -> Result<Vec<u8>, PortError>;
 
     /// Unwraps.
     async fn unwrap(&self, id: &DataKeyId, wrapped: &[u8]) -> Result<SecretBytes, PortError>;
 
-    /// As [`DataKeys::renew`].
+    /// Like [`DataKeys::renew`].
     async fn renew(&self) -> Result<Option<Duration>, PortError> {
         Ok(None)
     }
 }
 
-/// Keeps wrapped keys by their ids.
+/// Stores wrapped keys by id.
 ///
-/// *Contract*: `add` is create-if-absent and durable when it returns; of many at once one is
-/// stored. *Conformance*: [`testing::wrapped_keys`](crate::testing::wrapped_keys).
+/// *Contract*: `add` is create-if-absent and durable when it returns; of many concurrent calls one
+/// is stored. *Conformance*: [`testing::wrapped_keys`](crate::testing::wrapped_keys).
 #[async_trait]
 pub trait WrappedKeys: fmt::Debug + Send + Sync {
-    /// What is stored.
+    /// Returns what is stored.
     async fn find(&self, id: &DataKeyId) -> Result<Option<Vec<u8>>, PortError>;
 
     /// Stores it, unless something is stored already.
     async fn add(&self, id: &DataKeyId, wrapped: &[u8]) -> Result<CreateOutcome, PortError>;
 }
 
-/// Why a data key cannot be given.
+/// Why a data key cannot be returned.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnvelopeError {
-    /// Its length.
+    /// Its length is invalid.
     #[error("a data key has 1 to {MAX_WRAPPED_KEY} bytes, and {length} were asked for")]
     Length {
-        /// What was asked for.
+        /// The requested length.
         length: usize,
     },
-    /// What is stored under the id was wrapped for another one, or is of another length.
+    /// What is stored under the id was wrapped for another id, or has another length.
     #[error("what is stored under {id} is not the key of {id}")]
     Foreign {
-        /// Which.
+        /// The id.
         id: DataKeyId,
     },
 }
@@ -91,7 +91,7 @@ pub struct EnvelopeKeys {
 }
 
 impl EnvelopeKeys {
-    /// Over these.
+    /// Combines the two.
     pub fn new(
         wrapper: Arc<dyn KeyWrapper>,
         store: Arc<dyn WrappedKeys>,
@@ -121,7 +121,7 @@ impl EnvelopeKeys {
         self.entropy.fill(key);
         let plain = SecretBytes::new(std::mem::take(&mut plain));
         let wrapped = self.wrapper.wrap(id, &plain).await?;
-        // Who was first counts; the caller looks at what is stored.
+        // The first writer wins; the caller looks at what is stored.
         self.store.add(id, &wrapped).await.map(drop)
     }
 }

@@ -1,8 +1,8 @@
-//! Who may have a ticket: what a node claims is bound to the key that proved it.
+//! Who may get a ticket: a node's claims are bound to the key that proved them.
 //!
-//! A node says its name, its role and the id of its disk. The first claim of an attestation key
-//! counts for good (trust on first use), and none of the three can be claimed by another key: a
-//! worker that is taken over gets neither the keys of the control plane nor those of another disk.
+//! A node states its name, its role and the id of its disk. The first claim of an attestation key
+//! is permanent (trust on first use), and no other key can claim any of the three: a compromised
+//! worker gets neither the keys of the control plane nor those of another disk.
 
 use core::net::IpAddr;
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ use crate::ak::Fingerprint;
 use crate::digest::Sha256Digest;
 use crate::id::MachineId;
 
-/// What a node claims, and the key that proved it.
+/// A node's claims, and the key that proved them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "a claim is these five")]
 pub struct Claim {
@@ -26,29 +26,30 @@ pub struct Claim {
     pub role: Role,
     /// State disk.
     pub disk: DiskId,
-    /// Addresses that its serving certificates may have; none where an earlier version recorded the claim.
+    /// Addresses that its serving certificates may have; empty if an earlier version recorded the
+    /// claim.
     pub addresses: BTreeSet<IpAddr>,
 }
 
-/// Label of a member's machine.
+/// Label for the machine of a member.
 const MACHINE: &[u8] = b"tec-member-machine/1\0";
 
 impl Claim {
-    /// Whether the other one is of the same member: addresses may change, the rest counts for good.
+    /// Whether the other claim is of the same member: addresses may change, the rest is permanent.
     pub fn is_of_same_member(&self, other: &Self) -> bool {
         let of = |one: &Self| (one.ak, one.role, one.disk);
         of(self) == of(other) && self.name == other.name
     }
 
-    /// The id of the member's machine.
+    /// The machine id of the member.
     pub fn machine_id(&self) -> MachineId {
         member_machine(self.disk, &self.ak)
     }
 }
 
-/// The id of the machine with this disk and attestation key: the first 16 bytes of SHA-256 over a label, the
-/// UUID of the disk and the fingerprint of the key, as a UUID of version 8 (RFC 9562, section 5.8). It is
-/// nobody else's: the ids that registration gives are random, of version 4.
+/// The id of the machine with this disk and attestation key: the first 16 bytes of SHA-256 over a
+/// label, the UUID of the disk and the fingerprint of the key, as a UUID of version 8 (RFC 9562,
+/// section 5.8). No other machine has it: ids from registration are random, of version 4.
 pub fn member_machine(disk: DiskId, ak: &Fingerprint) -> MachineId {
     let disk = disk.to_string();
     let digest = Sha256Digest::of([MACHINE, disk.as_bytes(), b"\0", ak.as_bytes()].concat());
@@ -63,7 +64,7 @@ pub fn member_machine(disk: DiskId, ak: &Fingerprint) -> MachineId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GrantError {
-    /// The key claimed something else before.
+    /// The key made another claim before.
     #[error("this key belongs to a node of another name, role or disk")]
     KeyKnown,
     /// Another key has this name.
@@ -72,7 +73,7 @@ pub enum GrantError {
     /// Another key has this disk.
     #[error("the disk belongs to another node")]
     DiskTaken,
-    /// No policy lets this key be a control plane.
+    /// No policy allows this key to be a control plane.
     #[error("this node may not be a control plane")]
     NotControlPlane,
     /// A rejoin of a node that never joined.
@@ -84,22 +85,22 @@ pub enum GrantError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ControlPlanes {
-    /// None but those that are members already.
+    /// None except existing members.
     Closed,
-    /// These.
+    /// The listed keys.
     Listed(BTreeSet<Fingerprint>),
-    /// Any that attests well.
+    /// Any key that attests successfully.
     ///
     /// # Security
-    /// Every machine that boots an accepted image can then obtain the keys of the cluster's CA.
+    /// Every machine that boots an approved image can then obtain the keys of the cluster CA.
     DangerousAny,
 }
 
-/// Judges a claim by those that were granted before; a new one is to be recorded by compare and
-/// swap before the ticket leaves.
+/// Checks a claim against those granted before. A new claim must be recorded by compare-and-swap
+/// before the ticket is issued.
 ///
 /// # Errors
-/// [`GrantError`], the first reason.
+/// [`GrantError`] with the first reason.
 pub fn grant(
     claim: &Claim,
     granted: &[Claim],
@@ -126,7 +127,7 @@ pub fn grant(
     if allowed { Ok(Granted::New) } else { Err(GrantError::NotControlPlane) }
 }
 
-/// Judges a rejoin: only the key that joined with this disk. Its claim.
+/// Checks a rejoin and returns its claim: only the key that joined with this disk is accepted.
 ///
 /// # Errors
 /// [`GrantError::Unknown`] or [`GrantError::DiskTaken`].
@@ -142,13 +143,13 @@ pub fn grant_rejoin(
     }
 }
 
-/// A claim that holds.
+/// An accepted claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "new or not")]
 pub enum Granted {
     /// It must be recorded first.
     New,
-    /// It is that of a member that asks again.
+    /// A member repeats its claim.
     Again,
 }
 

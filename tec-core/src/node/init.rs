@@ -6,8 +6,8 @@
 //!      └ the point of no return: from here on a plan only goes forward, and may be run again
 //! ```
 //!
-//! A request that comes again after a crash, with the same hash and the same cluster id, goes on
-//! where the first one ended. Another one is refused.
+//! A request that is repeated after a crash, with the same hash and the same cluster id, continues
+//! where the first one stopped. Any other request is refused.
 
 use std::fmt;
 
@@ -18,13 +18,13 @@ use super::ticket::Component;
 use crate::digest::Sha256Digest;
 use crate::plan::Plan;
 
-/// What a cluster is to be like; no secret is part of it.
+/// Settings of the new cluster; contains no secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "callers write all of it out")]
 pub struct InitRequest {
-    /// SHA-256 over the whole request: the same request goes on after a crash, another does not.
+    /// SHA-256 over the whole request: only the same request continues after a crash.
     pub digest: Sha256Digest,
-    /// Version of Kubernetes.
+    /// Kubernetes version.
     pub kubernetes_version: String,
     /// What to install.
     pub components: Vec<Component>,
@@ -36,9 +36,9 @@ pub struct InitRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "it runs or not")]
 pub enum KubeProxy {
-    /// The network of the cluster does its work.
+    /// The cluster network replaces it.
     Replaced,
-    /// It runs, as conformance tests want.
+    /// It runs, as conformance tests require.
     Kept,
 }
 
@@ -46,31 +46,31 @@ pub enum KubeProxy {
 const SALT: &[u8] = b"tec-measurement-salt/1\0";
 
 impl InitRequest {
-    /// The salt of the cluster's id. It follows from the request, so that one that goes on after a
-    /// crash comes to the same cluster.
+    /// The salt of the cluster id. Derived from the request, so that a request that continues after
+    /// a crash leads to the same cluster.
     pub fn measurement_salt(&self) -> MeasurementSalt {
         let salt = Sha256Digest::of([SALT, self.digest.as_bytes()].concat());
         MeasurementSalt::new(*salt.as_bytes())
     }
 }
 
-/// What init is told.
+/// An event that init receives.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum InitEvent {
-    /// An authenticated request came; SHA-256 over it.
+    /// An authenticated request arrived; SHA-256 over it.
     Requested(Sha256Digest),
     /// The journal's intent, if there is one.
     Journal(Option<Intent>),
-    /// What the TPM's marker says.
+    /// State of the TPM's marker.
     Marker(MarkerState),
-    /// All was checked, and this is the cluster that would be.
+    /// All checks passed, and this would be the cluster.
     Prepared(ClusterId),
     /// An effect was carried out.
     Done(InitStep),
-    /// Somebody else holds the lock.
+    /// Someone else holds the lock.
     LockTaken,
-    /// An effect failed; it may be tried again.
+    /// An effect failed; it may be retried.
     Failed(InitStep),
     /// An effect can never succeed.
     Refused(InitStep),
@@ -84,19 +84,19 @@ pub enum InitStep {
     ReadJournal,
     /// Reading the TPM's marker.
     ReadMarker,
-    /// Keys, disk, components and kubeadm's preflight, checked without a change.
+    /// Keys, disk, components and kubeadm's preflight, checked without changes.
     Prepare,
     /// Writing the intent.
     WriteIntent,
-    /// The lock.
+    /// Taking the lock.
     Lock,
     /// `node_state.json`.
     WriteState,
-    /// The disk opens with the derived key only.
+    /// Re-keying the disk, so that only the derived key opens it.
     RekeyDisk,
     /// `kubeadm init`.
     InitCluster,
-    /// Writing that it is done.
+    /// Recording completion.
     WriteDone,
 }
 
@@ -116,36 +116,36 @@ impl fmt::Display for InitStep {
     }
 }
 
-/// What init wants done.
+/// An effect that init requests.
 #[derive(Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InitEffect {
-    /// Carry a step out. All of them converge when they are done again.
+    /// Run a step. All steps converge when repeated.
     Run(InitStep),
-    /// Write this intent; answered as [`InitStep::WriteIntent`] or, where it says that the node is
-    /// a member, as [`InitStep::WriteDone`].
+    /// Write this intent; answered as [`InitStep::WriteIntent`] or, if it says that the node is a
+    /// member, as [`InitStep::WriteDone`].
     WriteIntent(Intent),
     /// Lock the node for this cluster.
     Lock(ClusterId),
-    /// Wait a little, then carry the step out again. Beyond the lock this has no end.
+    /// Wait a little, then repeat the step. Beyond the lock this never gives up.
     Again(InitStep),
-    /// The plan has ended.
+    /// The plan has finished.
     Finish(InitOutcome),
 }
 
-/// How init ended.
+/// Outcome of init.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InitOutcome {
-    /// The cluster is there.
+    /// The cluster exists.
     Initialized(ClusterId),
-    /// All was checked, and nothing else was asked: this is the cluster that would be.
+    /// All checks passed, and only checks were requested: this would be the cluster.
     Possible(ClusterId),
-    /// The node is in a cluster already, or about to be: by join, or by another request.
+    /// The node is already in a cluster, or about to be: by join, or by another request.
     AlreadyActivated,
-    /// Nothing was changed; the same or another request may come.
+    /// Nothing changed; the same or another request may follow.
     Retry(InitStep),
-    /// Nothing was changed; this request can never succeed.
+    /// Nothing changed; this request can never succeed.
     Refused(InitStep),
 }
 
@@ -159,12 +159,12 @@ pub struct InitPlan {
 }
 
 impl InitPlan {
-    /// A plan that knows nothing yet.
+    /// A new plan without any knowledge.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Only the request that was begun may go on, and only for the cluster of the marker.
+    /// Only the request that was begun may continue, and only for the cluster of the marker.
     fn admitted(&self, cluster: &ClusterId) -> bool {
         let own = |intent: &Intent| intent.cluster == *cluster && intent.request == self.request;
         match self.marker {
@@ -177,7 +177,7 @@ impl InitPlan {
     fn after(&self, step: InitStep) -> Vec<InitEffect> {
         let next = match (step, &self.intent) {
             (InitStep::WriteIntent, Some(intent)) => InitEffect::Lock(intent.cluster),
-            // A disk that only the cluster's key opens is recovered by the state on it.
+            // A disk that only the cluster's key opens is recovered from the state on it.
             (InitStep::Lock, _) => InitEffect::Run(InitStep::WriteState),
             (InitStep::WriteState, _) => InitEffect::Run(InitStep::RekeyDisk),
             (InitStep::RekeyDisk, _) => InitEffect::Run(InitStep::InitCluster),
@@ -204,7 +204,7 @@ impl InitPlan {
         }
     }
 
-    /// The same request again, after it succeeded, is told so once more.
+    /// Repeats the outcome when the same request arrives again after it succeeded.
     fn already(&self) -> InitOutcome {
         match (&self.journal, self.marker) {
             (Some(intent), Some(state))
@@ -228,7 +228,7 @@ impl InitPlan {
     }
 }
 
-/// Before the lock a failure ends the plan; from it on there is only forward.
+/// Before the lock a failure ends the plan; beyond it there is only forward.
 fn failed(step: InitStep, outcome: fn(InitStep) -> InitOutcome) -> Vec<InitEffect> {
     let reversible = matches!(
         step,

@@ -1,4 +1,4 @@
-//! Join: this node becomes a member of a cluster that exists.
+//! Join: this node becomes a member of an existing cluster.
 //!
 //! ```text
 //!  read marker ─► ask for a ticket ─► prepare (checks all, changes nothing) ─► write intent
@@ -6,8 +6,8 @@
 //!     ─► finish
 //! ```
 //!
-//! Until the lock everything is tried again with a wait that grows, since init may win meanwhile.
-//! Beyond it there is only forward; after a crash a new ticket for the same cluster goes on.
+//! Before the lock everything is retried with increasing waits, since init may win in the meantime.
+//! Beyond it there is only forward; after a crash, a new ticket for the same cluster continues.
 
 use std::fmt;
 
@@ -17,31 +17,31 @@ use super::lock::MarkerState;
 use crate::digest::Sha256Digest;
 use crate::plan::Plan;
 
-/// Longest wait is this many doublings of the first.
+/// The longest wait is the first one doubled this many times.
 const MAX_DOUBLINGS: u32 = 5;
 
-/// What join is told.
+/// An event that join receives.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum JoinEvent {
-    /// The program began; SHA-256 over name and role of this node. The disk is the one that has the
+    /// The program started; SHA-256 over name and role of this node. The disk is the one with the
     /// journal.
     Started(Sha256Digest),
     /// Init won: there is nothing left to do.
     Stopped,
     /// The journal's intent, if there is one.
     Journal(Option<Intent>),
-    /// What the TPM's marker says.
+    /// State of the TPM's marker.
     Marker(MarkerState),
-    /// A service that proved itself gave a ticket of this cluster.
+    /// An authenticated service issued a ticket for this cluster.
     Ticket(ClusterId),
     /// The wait is over.
     Waited,
-    /// A step was carried out.
+    /// A step succeeded.
     Done(JoinStep),
-    /// The journal is somebody else's for now, who may still give it back.
+    /// The journal is reserved by someone else, who may still give it back.
     Reserved,
-    /// Somebody else holds the lock.
+    /// Someone else holds the lock.
     LockTaken,
     /// A step failed.
     Failed(JoinStep),
@@ -55,23 +55,23 @@ pub enum JoinStep {
     ReadJournal,
     /// Reading the TPM's marker.
     ReadMarker,
-    /// Finding join services, proving ourselves and being proven to, and a ticket.
+    /// Finding join services, mutual attestation, and fetching a ticket.
     FetchTicket,
-    /// Key, disk, components, certificate and files, checked without a change.
+    /// Key, disk, components, certificate and files, checked without changes.
     Prepare,
     /// Writing the intent.
     WriteIntent,
-    /// The lock.
+    /// Taking the lock.
     Lock,
     /// `node_state.json`.
     WriteState,
-    /// The disk opens with the ticket's key only.
+    /// Re-keying the disk, so that only the ticket's key opens it.
     RekeyDisk,
     /// Control-plane files, kubelet certificate.
     WriteFiles,
     /// `kubeadm join`.
     JoinCluster,
-    /// Writing that it is done.
+    /// Recording completion.
     WriteDone,
 }
 
@@ -93,29 +93,29 @@ impl fmt::Display for JoinStep {
     }
 }
 
-/// What join wants done.
+/// An effect that join requests.
 #[derive(Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum JoinEffect {
-    /// Carry a step out. All of them converge when they are done again.
+    /// Run a step. All steps converge when repeated.
     Run(JoinStep),
-    /// Write this intent; answered as [`JoinStep::WriteIntent`] or, where it says that the node is
-    /// a member, as [`JoinStep::WriteDone`].
+    /// Write this intent; answered as [`JoinStep::WriteIntent`] or, if it says that the node is a
+    /// member, as [`JoinStep::WriteDone`].
     WriteIntent(Intent),
     /// Lock the node for this cluster.
     Lock(ClusterId),
     /// Wait: the first wait times two to the power of `doublings`, with jitter.
     Wait {
-        /// How often it was doubled.
+        /// Number of doublings.
         doublings: u32,
     },
-    /// Wait a little, then carry the step out again. Beyond the lock this has no end.
+    /// Wait a little, then repeat the step. Beyond the lock this never gives up.
     Again(JoinStep),
-    /// The plan has ended.
+    /// The plan has finished.
     Finish(JoinOutcome),
 }
 
-/// How join ended.
+/// Outcome of join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum JoinOutcome {
@@ -127,7 +127,7 @@ pub enum JoinOutcome {
     AlreadyMember,
 }
 
-/// The plan of joining.
+/// The plan of one join.
 #[derive(Debug, Default)]
 pub struct JoinPlan {
     request: Sha256Digest,
@@ -139,7 +139,7 @@ pub struct JoinPlan {
 }
 
 impl JoinPlan {
-    /// A plan that knows nothing yet.
+    /// A new plan without any knowledge.
     pub fn new() -> Self {
         Self::default()
     }
@@ -151,8 +151,8 @@ impl JoinPlan {
                 self.locking = true;
                 JoinEffect::Lock(intent.cluster)
             }
-            // A disk that only the cluster's key opens is recovered by the state on it. Files with
-            // keys wait until nothing else opens the disk.
+            // A disk that only the cluster's key opens is recovered from the state on it. Files
+            // with keys wait until nothing else opens the disk.
             (JoinStep::Lock, _) => JoinEffect::Run(JoinStep::WriteState),
             (JoinStep::WriteState, _) => JoinEffect::Run(JoinStep::RekeyDisk),
             (JoinStep::RekeyDisk, _) => JoinEffect::Run(JoinStep::WriteFiles),
@@ -180,7 +180,7 @@ impl JoinPlan {
         }
     }
 
-    /// A ticket of another cluster than the one that was begun is no use.
+    /// A ticket for a cluster other than the one that was begun is useless.
     fn ticket(&mut self, cluster: ClusterId) -> Vec<JoinEffect> {
         let fits = match self.marker {
             Some(MarkerState::Unset) => true,
@@ -222,7 +222,7 @@ impl Plan for JoinPlan {
                 *self = Self { request, ..Self::default() };
                 vec![JoinEffect::Run(JoinStep::ReadJournal)]
             }
-            // Once it locks, init cannot have won, and an end here would leave half a member.
+            // Once it locks, init cannot have won, and stopping here would leave half a member.
             JoinEvent::Stopped if self.locking => Vec::new(),
             JoinEvent::Stopped | JoinEvent::LockTaken => {
                 vec![JoinEffect::Finish(JoinOutcome::Yielded)]
@@ -233,7 +233,7 @@ impl Plan for JoinPlan {
             }
             JoinEvent::Marker(state) => self.marked(state),
             JoinEvent::Ticket(cluster) => self.ticket(cluster),
-            // Whether init won is what the marker says after the wait.
+            // After the wait, the marker tells whether init won.
             JoinEvent::Reserved => self.wait(),
             JoinEvent::Waited => vec![JoinEffect::Run(JoinStep::ReadJournal)],
             JoinEvent::Done(step) => self.after(step),

@@ -1,11 +1,11 @@
-//! What a node is about to do, on disk before the point of no return.
+//! What a node is about to do, written to disk before the point of no return.
 
 use serde::{Deserialize, Serialize};
 
 use super::derive::ClusterId;
 use crate::digest::Sha256Digest;
 
-/// How far a bootstrap came.
+/// How far a bootstrap got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -16,7 +16,7 @@ pub enum Phase {
     Done,
 }
 
-/// The intent: which cluster, by which request. Neither is a secret.
+/// The intent: which cluster, and by which request. Neither is secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -24,19 +24,19 @@ pub struct Intent {
     /// Id of the cluster, in hexadecimal.
     #[serde(with = "hex_id")]
     pub cluster: ClusterId,
-    /// SHA-256 over the request; of a join, over what the node asked for.
+    /// SHA-256 over the request; for a join, over what the node asked for.
     pub request: Sha256Digest,
-    /// How far it came.
+    /// How far it got.
     pub phase: Phase,
 }
 
 impl Intent {
-    /// Before the lock.
+    /// An intent before the lock.
     pub fn new(cluster: ClusterId, request: Sha256Digest) -> Self {
         Self { cluster, request, phase: Phase::Intended }
     }
 
-    /// The node is a member.
+    /// Marks the node as a member.
     #[must_use]
     pub fn done(mut self) -> Self {
         self.phase = Phase::Done;

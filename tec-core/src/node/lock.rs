@@ -9,8 +9,8 @@
 //!          try again
 //! ```
 //!
-//! There is no way back. Across restarts of the process the marker in the TPM keeps the state,
-//! until the machine boots again; see [`BootstrapMarker`].
+//! There is no way back. The marker in the TPM keeps the state across restarts of the process,
+//! until the machine reboots; see [`BootstrapMarker`].
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,43 +21,44 @@ use super::derive::ClusterId;
 use crate::digest::Sha256Digest;
 use crate::port::PortError;
 
-/// What the marker says.
+/// State of the marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers must handle every state")]
 pub enum MarkerState {
-    /// The register has its value of boot: the node belongs to no cluster.
+    /// The register has its initial value: the node belongs to no cluster.
     Unset,
-    /// The register holds this.
+    /// The register has this value.
     Set(Sha256Digest),
 }
 
 impl MarkerState {
-    /// Of a register's value.
+    /// State for a register's value.
     pub fn of(value: Sha256Digest) -> Self {
         if value == Sha256Digest::ZERO { Self::Unset } else { Self::Set(value) }
     }
 
-    /// Whether it was set by an event of this cluster, and nothing else.
+    /// Whether it was set by an event of this cluster, and by nothing else.
     pub fn is_of(&self, cluster: &ClusterId) -> bool {
         *self == Self::Set(cluster.marker())
     }
 }
 
-/// The register that says which cluster a node belongs to: PCR 15, by one event of the cluster id.
+/// The register that records which cluster a node belongs to: PCR 15, extended by one event of the
+/// cluster id.
 ///
-/// *Contract*: `set` extends once each time it is called; callers read before. What was set stays
-/// until the machine boots again. *Implemented by* the TPM of `tec-tpm` (feature `tss`).
+/// *Contract*: `set` extends once per call; callers read first. Once set, it stays until the
+/// machine reboots. *Implemented by* the TPM of `tec-tpm` (feature `tss`).
 #[async_trait]
 pub trait BootstrapMarker: fmt::Debug + Send + Sync {
     /// Reads it.
     async fn read(&self) -> Result<MarkerState, PortError>;
 
-    /// Extends it by the event of a cluster.
+    /// Extends it with the event of a cluster.
     async fn set(&self, cluster: &ClusterId) -> Result<(), PortError>;
 }
 
-/// Proof that this process holds the lock and the marker is that of the cluster. Init and join
-/// take nothing else.
+/// Proof that this process holds the lock and that the marker is the cluster's. Init and join
+/// accept nothing else.
 #[derive(Debug, PartialEq, Eq)]
 pub struct LockedNode {
     cluster: ClusterId,
@@ -70,13 +71,13 @@ impl LockedNode {
     }
 }
 
-/// How an attempt to lock ended.
+/// Outcome of an attempt to lock.
 #[derive(Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers must handle every outcome")]
 pub enum LockOutcome {
     /// The caller won.
     Locked(LockedNode),
-    /// Somebody else holds the lock, or is about to.
+    /// Someone else holds the lock, or is about to.
     Taken,
 }
 
@@ -84,14 +85,14 @@ pub enum LockOutcome {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
-    /// The TPM did not answer. The node is undecided: the same cluster may be tried again, another
-    /// only after the machine booted again.
+    /// The TPM did not answer. The node is undecided: the same cluster may be retried, another only
+    /// after a reboot.
     #[error("the TPM's marker cannot be used; try again for the same cluster, or reboot")]
     Marker(#[source] PortError),
-    /// The marker is that of another cluster, or something else extended the register.
+    /// The marker belongs to another cluster, or something else extended the register.
     #[error("the TPM's marker holds {found}, not that of this cluster; reboot to start over")]
     OtherCluster {
-        /// What the register holds.
+        /// Value of the register.
         found: Sha256Digest,
     },
 }
@@ -99,7 +100,7 @@ pub enum LockError {
 #[derive(Clone, Copy, Debug)]
 enum State {
     Unlocked,
-    /// By so many callers of this cluster.
+    /// Reserved by this many callers for this cluster.
     Reserved(ClusterId, u32),
     Locking,
     Undecided(ClusterId),
@@ -114,7 +115,7 @@ pub struct NodeLock {
 }
 
 impl NodeLock {
-    /// A lock over this marker.
+    /// Creates a lock over this marker.
     pub fn new(marker: Arc<dyn BootstrapMarker>) -> Self {
         Self { state: Mutex::new(State::Unlocked), marker }
     }
@@ -128,8 +129,8 @@ impl NodeLock {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps the journal for a cluster: whoever will lock writes the intent, and nobody else. Again
-    /// for the same cluster is fine. False when it is another's.
+    /// Reserves the journal for a cluster: only a caller that will lock writes the intent. May be
+    /// repeated for the same cluster. Returns false if another cluster has it.
     #[must_use]
     pub fn reserve(&self, cluster: ClusterId) -> bool {
         let mut state = self.state();
@@ -147,8 +148,8 @@ impl NodeLock {
         }
     }
 
-    /// Gives the journal up: the intent was not written. Whoever else reserved it for the same cluster
-    /// may have written, and keeps it.
+    /// Gives up the journal: the intent was not written. Another caller that reserved it for the
+    /// same cluster may have written, and keeps it.
     pub fn release(&self) {
         let mut state = self.state();
         *state = match *state {
@@ -158,14 +159,14 @@ impl NodeLock {
         };
     }
 
-    /// Tries to lock the node for a cluster. A marker that is the cluster's already, from a process
-    /// that died, is not extended again.
+    /// Tries to lock the node for a cluster. If a process that died already set the marker for this
+    /// cluster, it is not extended again.
     ///
     /// # Errors
-    /// [`LockError`]; the node is then undecided.
+    /// [`LockError`]; the node is undecided then.
     ///
     /// # Cancel safety
-    /// A dropped attempt leaves the node undecided: the marker may be set or not.
+    /// A dropped attempt leaves the node undecided: the marker may or may not be set.
     pub async fn lock(&self, cluster: ClusterId) -> Result<LockOutcome, LockError> {
         let Some(attempt) = Attempt::begin(self, cluster) else {
             return Ok(LockOutcome::Taken);
@@ -182,7 +183,7 @@ impl NodeLock {
         Ok(LockOutcome::Locked(LockedNode { cluster }))
     }
 
-    /// What was set must be there: something else may have extended the register in between.
+    /// The register must hold what was set: something else may have extended it in between.
     async fn confirm(&self, cluster: ClusterId) -> Result<(), LockError> {
         match self.marker.read().await.map_err(LockError::Marker)? {
             state if state.is_of(&cluster) => Ok(()),
@@ -192,7 +193,7 @@ impl NodeLock {
     }
 }
 
-/// An attempt that nobody else can make meanwhile. Without win the node is undecided.
+/// An attempt that excludes all others while it lasts. Unless it wins, the node is undecided.
 struct Attempt<'l> {
     lock: &'l NodeLock,
     cluster: ClusterId,
@@ -232,7 +233,7 @@ mod tests {
     use super::*;
     use crate::port::PortErrorKind;
 
-    /// A register that fails when told to.
+    /// A register that fails on demand.
     #[derive(Debug, Default)]
     struct Register {
         value: Mutex<Sha256Digest>,
@@ -272,7 +273,7 @@ mod tests {
         let attempts = (0..100).map(|number| lock.lock(cluster(number)));
         let mut all: Vec<_> = attempts.map(Box::pin).collect();
         let mut won = 0;
-        // Polled in turns, so that attempts overlap at every await.
+        // Polled in turn, so that attempts overlap at every await.
         while !all.is_empty() {
             let mut left = Vec::new();
             for mut one in all {
@@ -319,7 +320,7 @@ mod tests {
         assert!(lock.reserve(cluster(1)) && lock.reserve(cluster(1)));
         assert!(!lock.reserve(cluster(2)));
         assert_eq!(lock.lock(cluster(2)).await.unwrap(), LockOutcome::Taken);
-        // One caller could not write its intent; the other one did.
+        // One caller could not write its intent; the other did.
         lock.release();
         assert!(!lock.reserve(cluster(2)), "the journal names the first");
         lock.release();

@@ -1,8 +1,8 @@
-//! What the platform says about this instance and its peers.
+//! What the platform reports about this instance and its peers.
 //!
 //! # Security
-//! Metadata come from whoever runs the platform, and are not believed further than that: a role
-//! that they claim has to be granted by the join service, and an address has to prove itself.
+//! Metadata comes from whoever runs the platform, and is trusted no further than that: a claimed
+//! role must be granted by the join service, and the machine behind an address must prove itself.
 
 use core::net::IpAddr;
 use std::fmt;
@@ -19,11 +19,11 @@ use crate::port::PortError;
 pub struct Instance {
     /// Name of its node.
     pub name: NodeName,
-    /// What it is to be.
+    /// Its role.
     pub role: Role,
-    /// Address in the network of the cluster.
+    /// Address in the cluster network.
     pub address: IpAddr,
-    /// Name of the instance for the cloud's controllers; empty without.
+    /// Name of the instance for cloud controllers; empty if there is none.
     pub provider_id: String,
 }
 
@@ -33,12 +33,12 @@ pub trait MetadataSource: fmt::Debug + Send + Sync {
     /// This instance.
     async fn this(&self) -> Result<Instance, PortError>;
 
-    /// All instances of the cluster, this one too; those without name or role are left out.
+    /// All instances of the cluster, including this one; those without name or role are omitted.
     async fn instances(&self) -> Result<Vec<Instance>, PortError>;
 
-    /// Name or address under which the API server is reached, without a port.
+    /// Name or address of the API server, without a port.
     async fn api_server(&self) -> Result<String, PortError>;
 
-    /// Hash of the secret that admits a caller of Init: `sha256:<64 hex>`.
+    /// Hash of the secret that authorizes a caller of Init: `sha256:<64 hex>`.
     async fn init_secret_hash(&self) -> Result<String, PortError>;
 }

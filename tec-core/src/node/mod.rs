@@ -1,4 +1,4 @@
-//! Bootstrapping a node: by init of a cluster, by join of one, and recovery of its disk.
+//! Bootstrapping a node: initializing a cluster, joining one, and recovering the node's disk.
 //!
 //! ```text
 //!  Init request ──► init::InitPlan ──┐
@@ -9,13 +9,12 @@
 //! ```
 //!
 //! *What it is*: derivation of keys and ids ([`derive`](mod@derive)), keys that a key service wraps
-//! ([`envelope`]), the URIs that say where keys
-//! and storage are ([`uri`]), the one-way lock ([`lock`]), tickets and who may have one
-//! ([`ticket`], [`grant`]), the procedures as [plans](crate::plan::Plan), and [`drive`], which
-//! carries their effects out over [ports](port).
+//! ([`envelope`]), the URIs that say where keys and storage are ([`uri`]), the one-way lock
+//! ([`lock`]), tickets and who may have one ([`ticket`], [`grant`]), the procedures as
+//! [plans](crate::plan::Plan), and [`drive`], which carries out their effects over [ports](port).
 //!
-//! *What it is not*: it runs no program, opens no disk and speaks to no cluster; that is
-//! for what implements the ports.
+//! *What it is not*: it runs no program, opens no disk and talks to no cluster; that is up to the
+//! implementations of the ports.
 
 pub mod derive;
 pub mod drive;

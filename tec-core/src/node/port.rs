@@ -1,7 +1,7 @@
 //! What the procedures need from the outside.
 //!
-//! Every call may be the last one of a process, so each converges when it is made again. Failures
-//! of kind `Invalid` and `Denied` can never succeed; all others may be tried again.
+//! Every call may be the last one of a process, so each converges when repeated. Failures of kind
+//! `Invalid` and `Denied` can never succeed; all others may be retried.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,22 +18,22 @@ use super::uri::{KmsUri, StorageUri, TrusteeKey};
 use crate::port::{PortError, PortErrorKind};
 use crate::secret::SecretBytes;
 
-/// Gives data keys: the same for the same id, always.
+/// Returns data keys: always the same key for the same id.
 #[async_trait]
 pub trait DataKeys: fmt::Debug + Send + Sync {
-    /// A data key of `length` bytes; one that was never asked for is made.
+    /// A data key of `length` bytes; generated if it was never requested before.
     async fn data_key(&self, id: &DataKeyId, length: usize) -> Result<SecretBytes, PortError>;
 
-    /// A data key that something depends on already; kind `NotFound` where there is none. Nothing
-    /// is made: a new key opens no disk, and would stay where a wrong URI led.
+    /// A data key that something already depends on; kind `NotFound` if there is none. Nothing is
+    /// generated: a new key opens no disk, and would stay wherever a wrong URI pointed.
     async fn existing_data_key(
         &self,
         id: &DataKeyId,
         length: usize,
     ) -> Result<SecretBytes, PortError>;
 
-    /// Keeps what we prove ourselves with to the service from running out. When to call again; `None`
-    /// where nothing runs out. `Denied` or `Invalid` where it cannot be kept.
+    /// Keeps our credentials for the service from expiring. Returns when to call again; `None` if
+    /// nothing expires. `Denied` or `Invalid` if they cannot be kept.
     async fn renew(&self) -> Result<Option<Duration>, PortError> {
         Ok(None)
     }
@@ -47,7 +47,7 @@ impl DataKeys for MasterSecret {
         })
     }
 
-    /// Every key exists that can be derived.
+    /// Every derivable key exists.
     async fn existing_data_key(
         &self,
         id: &DataKeyId,
@@ -57,7 +57,7 @@ impl DataKeys for MasterSecret {
     }
 }
 
-/// Opens what URIs name.
+/// Opens the services that URIs name.
 #[async_trait]
 pub trait KeyServices: fmt::Debug + Send + Sync {
     /// The keys of these URIs. Fails with kind `Invalid` for a service that is not supported, or
@@ -65,14 +65,14 @@ pub trait KeyServices: fmt::Debug + Send + Sync {
     async fn open(&self, kms: KmsUri, storage: StorageUri) -> Result<Box<dyn DataKeys>, PortError>;
 }
 
-/// Obtains what a Trustee releases to this node alone.
+/// Obtains secrets that a Trustee releases to this node only.
 #[async_trait]
 pub trait ReleasedSecrets: fmt::Debug + Send + Sync {
-    /// Proves this node, and obtains the resource.
+    /// Attests this node, and obtains the resource.
     async fn release(&self, key: &TrusteeKey) -> Result<SecretBytes, PortError>;
 }
 
-/// Knows keys that are derived from a master secret, and no service.
+/// Supports only keys derived from a master secret, and no service.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::exhaustive_structs, reason = "there is nothing to add")]
 pub struct DerivedKeys;
@@ -103,23 +103,23 @@ pub trait StateDisk: fmt::Debug + Send + Sync {
     /// Whether this key opens it; nothing is changed.
     async fn opens_with(&self, key: &SecretBytes) -> Result<bool, PortError>;
 
-    /// Whether the passphrase of its making opens it; nothing is changed.
+    /// Whether its initial passphrase opens it; nothing is changed.
     async fn is_new(&self) -> Result<bool, PortError>;
 
-    /// From now on this key opens it, and the one of its making does not. A disk that this key
-    /// opens already is left as it is.
+    /// From now on only this key opens it, and its initial passphrase does not. A disk that this
+    /// key already opens is left unchanged.
     async fn rekey(&self, node: &LockedNode, key: &SecretBytes) -> Result<(), PortError>;
 }
 
 /// Makes the content of the state disk readable.
 #[async_trait]
 pub trait MappedDisk: fmt::Debug + Send + Sync {
-    /// Maps the disk with a key that opens it, and reads the state that is on it. A disk that is
-    /// mapped already stays so.
+    /// Maps the disk with a key that opens it, and reads the state on it. A disk that is already
+    /// mapped stays mapped.
     async fn map(&self, key: &SecretBytes) -> Result<NodeState, PortError>;
 }
 
-/// Small files of the node. *Contract*: durable and whole, or as before.
+/// Small files of the node. *Contract*: a write is either complete and durable, or changes nothing.
 #[async_trait]
 pub trait NodeStore: fmt::Debug + Send + Sync {
     /// The journal's intent.
@@ -142,52 +142,53 @@ pub struct KeyUris {
     pub storage: SecretBytes,
 }
 
-/// Makes a cluster of this node.
+/// Turns this node into a cluster.
 #[async_trait]
 pub trait ClusterInitializer: fmt::Debug + Send + Sync {
-    /// Downloads and checks all that is needed; starts nothing.
+    /// Downloads and checks everything needed; starts nothing.
     async fn prepare(&self, request: &InitRequest) -> Result<(), PortError>;
 
-    /// Keeps, for root alone, where the cluster's keys come from: its join service needs it. A proof
-    /// that the node is locked stands for a disk that only the cluster's key opens.
+    /// Stores, for root only, where the cluster's keys come from: its join service needs it. The
+    /// proof that the node is locked means that only the cluster's key opens the disk.
     async fn keep_key_uris(&self, node: &LockedNode, uris: &KeyUris) -> Result<(), PortError>;
 
-    /// Makes the cluster. One that an earlier call made, or half made, is brought to the same end.
+    /// Creates the cluster. A cluster that an earlier call created, fully or in part, is converged
+    /// to the same state.
     async fn init(&self, node: &LockedNode, request: &InitRequest) -> Result<(), PortError>;
 
     /// The admin's kubeconfig.
     async fn kubeconfig(&self) -> Result<SecretBytes, PortError>;
 }
 
-/// Finds a join service that proves itself, and asks it for a ticket.
+/// Finds a join service that authenticates itself, and requests a ticket from it.
 #[async_trait]
 pub trait TicketSource: fmt::Debug + Send + Sync {
-    /// A ticket for this node; each call gives the same keys.
+    /// A ticket for this node; every call returns the same keys.
     async fn fetch(&self) -> Result<JoinTicket, PortError>;
 }
 
 /// Makes this node a member of a cluster.
 #[async_trait]
 pub trait ClusterJoiner: fmt::Debug + Send + Sync {
-    /// Downloads and checks all that is needed; starts nothing.
+    /// Downloads and checks everything needed; starts nothing.
     async fn prepare(&self, ticket: &JoinTicket) -> Result<(), PortError>;
 
     /// Writes the kubelet's certificate, and the files of a control plane.
     async fn write_files(&self, node: &LockedNode, ticket: &JoinTicket) -> Result<(), PortError>;
 
-    /// Joins. A node that an earlier call joined, or half joined, is brought to the same end.
+    /// Joins. A node that an earlier call joined, fully or in part, is converged to the same state.
     async fn join(&self, node: &LockedNode, ticket: &JoinTicket) -> Result<(), PortError>;
 }
 
-/// Lets time pass, and hears what for.
+/// Lets time pass, and is told why.
 #[async_trait]
 pub trait Pause: fmt::Debug + Send + Sync {
-    /// Hears that a step begins, for whoever watches; by default nobody does.
+    /// Notified when a step begins, for observers; ignored by default.
     fn began(&self, _step: &dyn fmt::Display) {}
 
-    /// Hears why a step failed, for the log.
+    /// Notified why a step failed, for the log.
     fn failed(&self, step: &dyn fmt::Debug, error: &PortError);
 
-    /// Waits: a first time times two to the power of `doublings`, with jitter.
+    /// Waits: a base time multiplied by two to the power of `doublings`, with jitter.
     async fn pause(&self, doublings: u32);
 }

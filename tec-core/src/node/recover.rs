@@ -1,5 +1,5 @@
-//! Recovery: the state disk of a node that booted again is opened, by a join service that knows
-//! the node, or by somebody who knows where the keys are.
+//! Recovery: the state disk of a rebooted node is opened, either by a join service that knows the
+//! node or by someone who knows where the keys are.
 //!
 //! ```text
 //!  keys, from whom ever ─► try them on the disk ─┬─ do not fit: say so, go on waiting
@@ -10,31 +10,31 @@ use super::derive::ClusterId;
 use super::lock::MarkerState;
 use crate::plan::Plan;
 
-/// Who offered keys.
+/// The source of offered keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeySource {
     /// A Recover call, which waits for an answer.
     Operator,
-    /// A join service, by a rejoin ticket.
+    /// A join service, through a rejoin ticket.
     Rejoin,
 }
 
-/// What recovery is told.
+/// An event that recovery receives.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RecoverEvent {
-    /// Keys came; the shell keeps them, by their source.
+    /// Keys arrived; the shell stores them by source.
     Offered(KeySource),
-    /// The disk opens with them.
+    /// They open the disk.
     KeyFits,
-    /// It does not.
+    /// They do not.
     KeyRefused,
     /// The disk is mapped, and its state belongs to this cluster.
     Mapped(ClusterId),
-    /// The disk is mapped, and its journal is not of the cluster that the secret gives.
+    /// The disk is mapped, and its journal belongs to another cluster than the secret.
     Foreign,
-    /// What the TPM's marker says.
+    /// State of the TPM's marker.
     Marker(MarkerState),
     /// The marker was set.
     MarkerSet,
@@ -56,11 +56,11 @@ pub enum RecoverStep {
     SetMarker,
 }
 
-/// What recovery wants done.
+/// An effect that recovery requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RecoverEffect {
-    /// Try the keys of this source, without a change.
+    /// Try the keys of this source, without changing anything.
     TryKey(KeySource),
     /// Answer the caller.
     Answer(KeySource, Answer),
@@ -70,13 +70,13 @@ pub enum RecoverEffect {
     ReadMarker,
     /// Set the marker.
     SetMarker(ClusterId),
-    /// Wait a little, then carry the step out again.
+    /// Wait a little, then repeat the step.
     Again(RecoverStep),
-    /// The plan has ended.
+    /// The plan has finished.
     Finish(RecoverOutcome),
 }
 
-/// What a caller is told.
+/// The answer to a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers must handle every answer")]
 pub enum Answer {
@@ -84,20 +84,20 @@ pub enum Answer {
     Accepted,
     /// They do not; others may be tried.
     WrongKey,
-    /// Others were accepted already.
+    /// Other keys were accepted already.
     TooLate,
-    /// The disk cannot be read now.
+    /// The disk cannot be read at the moment.
     Unavailable,
 }
 
-/// How recovery ended.
+/// Outcome of recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RecoverOutcome {
-    /// Disk and marker are as they were before the boot.
+    /// Disk and marker are as before the reboot.
     Recovered(ClusterId),
-    /// The marker, or the measurement secret, is that of another cluster than the disk: nothing may
-    /// go on.
+    /// The marker, or the measurement secret, belongs to another cluster than the disk: nothing may
+    /// continue.
     OtherCluster,
 }
 
@@ -188,7 +188,7 @@ impl Plan for RecoverPlan {
             }
             RecoverEvent::Foreign => self.finish(RecoverOutcome::OtherCluster),
             RecoverEvent::Marker(state) => self.marked(state),
-            // The answer may be lost: what the register holds decides.
+            // The answer may be lost: the value of the register decides.
             RecoverEvent::MarkerSet | RecoverEvent::Failed(RecoverStep::SetMarker) => {
                 vec![RecoverEffect::ReadMarker]
             }

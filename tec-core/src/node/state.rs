@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::derive::MeasurementSalt;
 
-/// What a node is in its cluster.
+/// The role of a node in its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[non_exhaustive]
 pub enum Role {
@@ -20,7 +20,8 @@ pub enum Role {
 }
 
 impl Role {
-    /// By its name in any case, with or without hyphen; metadata and older files differ in that.
+    /// Parses the name in any case, with or without a hyphen; metadata and older files differ in
+    /// that.
     pub fn of_name(name: &str) -> Option<Self> {
         match name.to_ascii_lowercase().as_str() {
             "controlplane" | "control-plane" => Some(Self::ControlPlane),
@@ -50,15 +51,15 @@ impl<'de> Deserialize<'de> for Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct NodeState {
-    /// What the node is.
+    /// The node's role.
     #[serde(rename = "Role")]
     pub role: Role,
-    /// From which, with the measurement secret, the id of its cluster follows.
+    /// Determines, together with the measurement secret, the id of its cluster.
     #[serde(rename = "MeasurementSalt")]
     pub measurement_salt: MeasurementSalt,
 }
 
-/// The file is not the state of a node.
+/// The file is not a valid node state.
 #[derive(Debug, thiserror::Error)]
 #[error("the state of the node cannot be read")]
 #[non_exhaustive]
@@ -74,7 +75,7 @@ impl NodeState {
         Self { role, measurement_salt }
     }
 
-    /// Reads the file.
+    /// Parses the file.
     ///
     /// # Errors
     /// [`NodeStateError`].

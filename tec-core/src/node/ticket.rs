@@ -1,4 +1,4 @@
-//! What a join service hands to a node that it admits.
+//! What a join service gives to a node that it admits.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,36 +7,37 @@ use super::derive::{ClusterId, MeasurementSalt, MeasurementSecret};
 use crate::digest::Sha256Digest;
 use crate::secret::{SecretArray, SecretBytes};
 
-/// Text in a ticket or request that is not what it should be. No value is part of the message.
+/// Text in a ticket or request that does not have its required form. The message never contains the
+/// value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{member} is not {form}")]
 #[non_exhaustive]
 pub struct TicketError {
     /// Which member.
     pub member: &'static str,
-    /// What it must be.
+    /// Its required form.
     pub form: &'static str,
 }
 
 impl TicketError {
-    /// This member is not of this form.
+    /// The member does not have this form.
     pub const fn new(member: &'static str, form: &'static str) -> Self {
         Self { member, form }
     }
 }
 
-/// Name of a node: what Kubernetes takes (RFC 1123 subdomain, at most 253 characters).
+/// Name of a node, as Kubernetes accepts it (RFC 1123 subdomain, at most 253 characters).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeName(String);
 
-/// Longest name of a node (RFC 1123, section 2.1; Kubernetes "Object Names and IDs").
+/// Maximum length of a node name (RFC 1123, section 2.1; Kubernetes "Object Names and IDs").
 const MAX_NODE_NAME: usize = 253;
 
 impl NodeName {
-    /// As metadata name instances: in lower case, with hyphens for underscores.
+    /// Normalizes an instance name from metadata: lower case, with hyphens instead of underscores.
     ///
     /// # Errors
-    /// [`TicketError`] when it still is no name.
+    /// [`TicketError`] if the result is still not a name.
     pub fn of_instance(name: &str) -> Result<Self, TicketError> {
         name.to_ascii_lowercase().replace('_', "-").parse()
     }
@@ -70,21 +71,21 @@ impl fmt::Display for NodeName {
     }
 }
 
-/// A file that a ticket carries, by its name under `/etc/kubernetes/pki`; the names below `tec/` are
-/// kept with the node's state.
+/// A file in a ticket, named by its path under `/etc/kubernetes/pki`; files below `tec/` are kept
+/// with the node's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PkiFile {
     name: &'static str,
     mode: u32,
 }
 
-/// For everybody on the node to read.
+/// Readable by everyone on the node.
 const PUBLIC: u32 = 0o644;
-/// Keys are for root alone.
+/// Keys are for root only.
 const PRIVATE: u32 = 0o600;
 
 impl PkiFile {
-    /// All of them; files of other names are not taken from a ticket.
+    /// All known files; a ticket's other files are not accepted.
     pub const ALL: [Self; 10] = [
         Self::CA,
         Self::new("ca.key", PRIVATE),
@@ -98,17 +99,17 @@ impl PkiFile {
         Self::STORAGE_URI,
     ];
 
-    /// Certificate of the cluster's CA, the only file that workers get.
+    /// Certificate of the cluster CA, the only file that workers get.
     pub const CA: Self = Self::new("ca.crt", PUBLIC);
 
     /// URI of the cluster's key service, for the join service on a control plane.
     ///
     /// # Security
-    /// It can be the master secret of all state disks: for root, on an encrypted disk, and never part
-    /// of an object that the API server keeps.
+    /// It can be the master secret of all state disks: for root only, on an encrypted disk, and
+    /// never part of an object that the API server stores.
     pub const KMS_URI: Self = Self::new("tec/kms-uri", PRIVATE);
 
-    /// URI of where wrapped keys are stored, in the same way.
+    /// URI of the store of wrapped keys, kept in the same way.
     pub const STORAGE_URI: Self = Self::new("tec/storage-uri", PRIVATE);
 
     const fn new(name: &'static str, mode: u32) -> Self {
@@ -137,12 +138,12 @@ impl FromStr for PkiFile {
     }
 }
 
-/// SHA-256 over the SubjectPublicKeyInfo of a cluster's CA: `sha256:<64 hex>`.
+/// SHA-256 over the SubjectPublicKeyInfo of a cluster CA: `sha256:<64 hex>`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CaPin(pub(super) Sha256Digest);
 
 impl CaPin {
-    /// Of this digest.
+    /// Wraps this digest.
     pub fn new(digest: Sha256Digest) -> Self {
         Self(digest)
     }
@@ -166,21 +167,21 @@ fn sha256(text: &str) -> Option<Sha256Digest> {
     text.strip_prefix("sha256:")?.parse().ok()
 }
 
-/// A file to download, checked by its hash always.
+/// A file to download, always checked against its hash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Component {
-    /// Where from, over HTTPS or HTTP: the hash decides.
+    /// Source URL, HTTPS or HTTP: the hash decides.
     pub url: String,
-    /// SHA-256 of what comes.
+    /// SHA-256 of the download.
     pub hash: Sha256Digest,
-    /// Absolute path that it is put at, or extracted into.
+    /// Absolute path to install it at, or to extract it into.
     pub install_path: String,
     /// Whether it is an archive.
     pub form: ComponentForm,
 }
 
-/// What a component is.
+/// The form of a component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "a file or an archive")]
 pub enum ComponentForm {
@@ -194,7 +195,8 @@ impl Component {
     /// Checks the texts.
     ///
     /// # Errors
-    /// [`TicketError`] without a hash, or with a path that is not absolute or leads upwards.
+    /// [`TicketError`] if the hash is missing, or the path is not absolute or contains upward
+    /// steps.
     pub fn new(
         url: &str,
         hash: &str,
@@ -228,13 +230,13 @@ pub struct JoinTicket {
     pub kubelet_certificate: String,
     /// `host:port` of the API server.
     pub api_server: String,
-    /// The CA that the API server must prove.
+    /// The CA that the API server must prove to have.
     pub ca_pin: CaPin,
-    /// Files of a control plane; the certificate of the CA alone for workers.
+    /// Files of a control plane; for workers, only the CA certificate.
     pub files: Vec<(PkiFile, SecretBytes)>,
     /// What to install.
     pub components: Vec<Component>,
-    /// Version of Kubernetes.
+    /// Kubernetes version.
     pub kubernetes_version: String,
 }
 
@@ -245,7 +247,7 @@ impl JoinTicket {
     }
 }
 
-/// What opens the disk of a member that booted again.
+/// What opens the disk of a member after a reboot.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct RejoinTicket {
@@ -256,7 +258,7 @@ pub struct RejoinTicket {
 }
 
 impl RejoinTicket {
-    /// Both parts.
+    /// Combines both parts.
     pub fn new(state_disk_key: SecretArray<32>, measurement_secret: MeasurementSecret) -> Self {
         Self { state_disk_key, measurement_secret }
     }

@@ -1,4 +1,4 @@
-//! The key broker as something that is fed: a Trustee KBS, or the embedded one.
+//! The key broker as a consumer of data: a Trustee KBS, or the embedded one.
 
 use std::fmt;
 
@@ -10,21 +10,21 @@ use super::PortError;
 use crate::id::ResourcePath;
 use crate::secret::SecretBytes;
 
-/// Which policy of a key broker.
+/// A policy of a key broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PolicySlot {
-    /// Turns evidence into a verdict on the machine (`default_cpu` at Trustee).
+    /// Turns evidence into a verdict on the machine (`default_cpu` in Trustee).
     Attestation,
-    /// Decides whether a verdict may have a resource.
+    /// Decides whether a verdict allows access to a resource.
     Resource,
 }
 
 /// Receives keys, policies and reference values.
 ///
-/// *Contract*: every call is idempotent and states the whole value; `remove` of what is gone is
-/// fine. Policies must be set before secrets are put, since a broker's own defaults may be lax.
-/// *Conformance suite*: [`testing::key_broker`](crate::testing::key_broker).
+/// *Contract*: every call is idempotent and states the whole value; `remove` of something already
+/// gone succeeds. Policies must be set before secrets are put, since a broker's own defaults may be
+/// lax. *Conformance suite*: [`testing::key_broker`](crate::testing::key_broker).
 #[cfg_attr(any(test, feature = "test-util"), automock)]
 #[async_trait]
 pub trait KeyBroker: fmt::Debug + Send + Sync {
@@ -34,7 +34,7 @@ pub trait KeyBroker: fmt::Debug + Send + Sync {
     /// Removes a resource.
     async fn remove(&self, path: &ResourcePath) -> Result<(), PortError>;
 
-    /// Paths that the broker holds; `None` where it cannot tell.
+    /// Paths that the broker holds; `None` if it cannot list them.
     async fn list(&self) -> Result<Option<Vec<ResourcePath>>, PortError>;
 
     /// Sets a policy, in Rego.
@@ -47,6 +47,6 @@ pub trait KeyBroker: fmt::Debug + Send + Sync {
         value: &serde_json::Value,
     ) -> Result<(), PortError>;
 
-    /// Reads a reference value back; `None` where there is none.
+    /// Reads back a reference value; `None` if there is none.
     async fn reference_value(&self, name: &str) -> Result<Option<serde_json::Value>, PortError>;
 }

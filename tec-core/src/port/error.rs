@@ -4,13 +4,13 @@ use std::error::Error;
 
 use crate::code::Code;
 
-/// What sort of failure; retry decisions use nothing else.
+/// Kind of failure; retry decisions depend on nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PortErrorKind {
-    /// The thing is not there.
+    /// The thing does not exist.
     NotFound,
-    /// Somebody else was first, or the state does not allow it.
+    /// Someone else was first, or the state does not allow it.
     Conflict,
     /// Not allowed.
     Denied,
@@ -18,7 +18,7 @@ pub enum PortErrorKind {
     Unavailable,
     /// The request can never succeed.
     Invalid,
-    /// A defect, or damage.
+    /// A defect or damage.
     Internal,
 }
 
@@ -46,19 +46,19 @@ impl PortError {
         self
     }
 
-    /// Adds the code that tells people what to do.
+    /// Adds the code that tells users what to do.
     #[must_use]
     pub fn with_code(mut self, code: Code) -> Self {
         self.code = Some(code);
         self
     }
 
-    /// What sort of failure.
+    /// Kind of failure.
     pub fn kind(&self) -> PortErrorKind {
         self.kind
     }
 
-    /// The code, where the implementation knew a better one than the caller.
+    /// The code, if the implementation knew a better one than the caller.
     pub fn code(&self) -> Option<Code> {
         self.code
     }

@@ -1,12 +1,12 @@
 //! The ports: what the use cases need from the outside, as dyn-compatible async traits.
 //!
 //! Every port has an in-memory double, a fault wrapper and a conformance suite in
-//! [`testing`](crate::testing). Implementations report failure as [`PortError`]; its
-//! [`kind`](PortError::kind) alone decides about retries.
+//! [`testing`](crate::testing). Implementations report failure as [`PortError`]; only its
+//! [`kind`](PortError::kind) decides about retries.
 //!
 //! # Cancel safety
 //! Any `.await` may be the last: every write is create-if-absent, compare-and-swap or idempotent,
-//! so that running it again converges.
+//! so that repeating it converges.
 
 mod broker;
 mod error;
@@ -38,15 +38,16 @@ pub use self::trust::{
 
 use crate::time::Timestamp;
 
-/// Tells the time.
+/// Returns the time.
 pub trait Clock: fmt::Debug + Send + Sync {
-    /// Now.
+    /// The current time.
     fn now(&self) -> Timestamp;
 }
 
-/// Where fresh randomness comes from, shared by threads.
+/// Source of fresh randomness, shared by threads.
 ///
-/// *Contract*: fills the whole slice or panics never; a source that can fail must not start.
+/// *Contract*: always fills the whole slice and never panics; a source that can fail must not
+/// start.
 pub trait Entropy: fmt::Debug + Send + Sync {
     /// Fills `bytes` with unpredictable bytes.
     fn fill(&self, bytes: &mut [u8]);
@@ -57,7 +58,7 @@ pub trait Entropy: fmt::Debug + Send + Sync {
 pub struct EntropyRng<'a>(&'a dyn Entropy);
 
 impl<'a> EntropyRng<'a> {
-    /// Draws from `entropy`.
+    /// Draws randomness from `entropy`.
     pub fn new(entropy: &'a dyn Entropy) -> Self {
         Self(entropy)
     }

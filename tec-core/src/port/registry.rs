@@ -1,9 +1,10 @@
 //! Registries of machines, attestation keys and images, and the store of secrets.
 //!
 //! # Audit lines
-//! A change that lets somebody in or shuts somebody out takes its `line` along: change and line are
-//! written both or neither, and a call that changes nothing writes none; revoking again is written
-//! again. *Conformance suite*: [`testing::audited_changes`](crate::testing::audited_changes).
+//! A change that lets someone in or shuts someone out takes its `line` along: either both the
+//! change and the line are written or neither, and a call that changes nothing writes no line,
+//! except that a repeated revocation is written again. *Conformance suite*:
+//! [`testing::audited_changes`](crate::testing::audited_changes).
 
 use std::fmt;
 
@@ -19,13 +20,13 @@ use crate::machine::{Machine, MachineChange};
 use crate::secret::SecretBytes;
 use crate::time::Timestamp;
 
-/// Whether a create made something.
+/// Whether a create call created something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers must handle every outcome")]
 pub enum CreateOutcome {
     /// It is new.
     Created,
-    /// It was there before, and was left as it was.
+    /// It existed before, and was left unchanged.
     Existed,
 }
 
@@ -35,15 +36,15 @@ pub enum CreateOutcome {
 pub enum PutOutcome {
     /// It is stored, durably.
     Stored,
-    /// There is a secret at this path already; it was left as it was.
+    /// There is already a secret at this path; it was left unchanged.
     Existed,
 }
 
-/// How a compare-and-swap of an attestation key went.
+/// Result of a compare-and-swap of an attestation key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers must handle every outcome")]
 pub enum BindOutcome {
-    /// The key is bound to the machine now.
+    /// The key is now bound to the machine.
     Bound,
     /// It was bound to this machine before.
     AlreadyBound,
@@ -55,17 +56,17 @@ pub enum BindOutcome {
     NoMachine,
 }
 
-/// The most machines that may wait without an attestation key.
+/// Maximum number of machines that may wait without an attestation key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "a number or none")]
 pub enum UnclaimedLimit {
-    /// Any number: for machines that an admin adds.
+    /// Any number: for machines added by an admin.
     Unlimited,
-    /// At most this many, the new one included.
+    /// At most this many, including the new one.
     AtMost(u64),
 }
 
-/// Machines that trust on first use let in: their bound keys have a source.
+/// Number of machines admitted by trust on first use: those whose bound keys have a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "two numbers")]
 pub struct Claims {
@@ -76,7 +77,7 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// Counts the sources of the keys that are bound and have one.
+    /// Counts the sources of those bound keys that have one.
     pub fn of(sources: impl Iterator<Item = SourceNetwork>, source: SourceNetwork) -> Self {
         sources.fold(Self::default(), |claims, from| Self {
             total: claims.total + 1,
@@ -87,18 +88,18 @@ impl Claims {
 
 /// The machines.
 ///
-/// *Contract*: writes are durable when the call returns. `list` is in order of the id. `create` never
-/// changes a machine that is known: neither its origin nor its revocation.
-/// *Conformance suite*: [`testing::machine_registry`](crate::testing::machine_registry).
+/// *Contract*: writes are durable when the call returns. `list` is in id order. `create` never
+/// changes a known machine: neither its origin nor its revocation. *Conformance suite*:
+/// [`testing::machine_registry`](crate::testing::machine_registry).
 #[cfg_attr(any(test, feature = "test-util"), automock)]
 #[async_trait]
 pub trait MachineRegistry: fmt::Debug + Send + Sync {
-    /// Adds a machine unless its id is known. A known machine gives `Existed`, also when the limit is
+    /// Adds a machine unless its id is known. A known machine gives `Existed`, even if the limit is
     /// reached.
     ///
     /// # Errors
-    /// `Denied` when as many machines as the limit are unclaimed; machines that are not in service do not
-    /// count. Check and insert are one step.
+    /// `Denied` if the number of unclaimed machines has reached the limit; machines that are not in
+    /// service do not count. Check and insert are one step.
     async fn create(
         &self,
         machine: &Machine,
@@ -108,22 +109,22 @@ pub trait MachineRegistry: fmt::Debug + Send + Sync {
     /// Looks a machine up.
     async fn find(&self, id: &MachineId) -> Result<Option<Machine>, PortError>;
 
-    /// At most `limit` machines with ids greater than `after`, which need not exist. A limit of zero
-    /// gives none.
+    /// At most `limit` machines with ids greater than `after`, which need not exist. A limit of
+    /// zero returns none.
     async fn list(&self, after: Option<MachineId>, limit: usize)
     -> Result<Vec<Machine>, PortError>;
 
-    /// Marks a machine as revoked; one that is revoked stays so.
+    /// Marks a machine as revoked; a revoked machine stays revoked.
     ///
     /// # Errors
-    /// `NotFound` when there is none.
+    /// `NotFound` if there is none.
     async fn revoke(&self, id: &MachineId, line: &AuditEvent) -> Result<(), PortError>;
 
     /// Quarantines, releases or retires a machine, see [`Machine::state_after`]. Repeating a change
     /// succeeds and writes its line again. A revocation overrides all of them.
     ///
     /// # Errors
-    /// `NotFound` when there is none, `Conflict` when its state does not allow the change.
+    /// `NotFound` if there is none, `Conflict` if its state does not allow the change.
     async fn change(
         &self,
         id: &MachineId,
@@ -131,11 +132,12 @@ pub trait MachineRegistry: fmt::Debug + Send + Sync {
         line: &AuditEvent,
     ) -> Result<(), PortError>;
 
-    /// Removes the machine and its attestation keys; a machine that is gone is fine.
+    /// Removes the machine and its attestation keys; succeeds if the machine is already gone.
     async fn remove(&self, id: &MachineId) -> Result<(), PortError>;
 
-    /// Removes machines that registered themselves before `before` and are still unclaimed. Machines
-    /// that an admin added, that have a key, or that are not in service stay. Returns how many are removed.
+    /// Removes machines that registered themselves before `before` and are still unclaimed.
+    /// Machines that were added by an admin, have a key, or are not in service stay. Returns the
+    /// number of machines removed.
     async fn expire_unclaimed(&self, before: Timestamp) -> Result<u64, PortError>;
 }
 
@@ -148,50 +150,51 @@ pub trait MachineRegistry: fmt::Debug + Send + Sync {
 #[cfg_attr(any(test, feature = "test-util"), automock)]
 #[async_trait]
 pub trait AkRegistry: fmt::Debug + Send + Sync {
-    /// Keeps a key that waits for approval, unless the key is known: then its record stays as it is,
-    /// whichever machine it belongs to. The state of the kept record is `Pending`, whatever that of
-    /// `record` is: submitting never binds.
+    /// Stores a key that waits for approval, unless the key is known: then its record is left
+    /// unchanged, whichever machine it belongs to. The state of the stored record is `Pending`,
+    /// whatever that of `record` is: submitting never binds.
     ///
     /// # Errors
-    /// `NotFound` when the machine is unknown or not in service. `Denied` when four keys of the machine wait,
-    /// so that a stranger cannot fill the store; revoked keys do not wait. Check and insert are one step.
+    /// `NotFound` if the machine is unknown or not in service. `Denied` if four keys of the machine
+    /// are waiting, so that a stranger cannot fill the store; revoked keys do not wait. Check and
+    /// insert are one step.
     async fn submit(
         &self,
         record: &AkRecord,
         line: &AuditEvent,
     ) -> Result<CreateOutcome, PortError>;
 
-    /// Binds an approved key to the machine of its record, with the source of that record, and notes
-    /// it as the machine's last binding. A key that waits keeps its `submitted_at`, and its `ek` if
-    /// the approved record has none; it need not have been submitted. An outcome other than `Bound`
-    /// changes nothing.
+    /// Binds an approved key to the machine of its record, with the source of that record, and
+    /// notes it as the machine's last binding. A waiting key keeps its `submitted_at`, and its `ek`
+    /// if the approved record has none; it need not have been submitted. An outcome other than
+    /// `Bound` changes nothing.
     async fn bind(&self, ak: &ApprovedAk, line: &AuditEvent) -> Result<BindOutcome, PortError>;
 
     /// Looks a key up by fingerprint.
     async fn find(&self, key: &Fingerprint) -> Result<Option<AkRecord>, PortError>;
 
-    /// Looks a key up with its machine, which is `None` where it is gone. Both are of one look, so
-    /// that a machine that was revoked before the call is returned as revoked.
+    /// Looks a key up with its machine, which is `None` if it is gone. Both are read at the same
+    /// moment, so that a machine revoked before the call is returned as revoked.
     async fn find_with_machine(
         &self,
         key: &Fingerprint,
     ) -> Result<Option<(AkRecord, Option<Machine>)>, PortError>;
 
-    /// The key that is bound to a machine.
+    /// The key bound to a machine.
     async fn bound_to(&self, machine: &MachineId) -> Result<Option<AkRecord>, PortError>;
 
-    /// All keys submitted for a machine, or all there are.
+    /// All keys submitted for a machine, or all keys.
     async fn list(&self, machine: Option<MachineId>) -> Result<Vec<AkRecord>, PortError>;
 
-    /// How many keys are bound that have a source, in all and from this one. Waiting and revoked keys
-    /// do not count.
+    /// Number of bound keys that have a source: in total and from this source. Waiting and revoked
+    /// keys do not count.
     async fn claims(&self, source: &SourceNetwork) -> Result<Claims, PortError>;
 
     /// Revokes a key; its machine may then bind another one. The record stays, so that the key itself
     /// is never bound again while its machine exists.
     ///
     /// # Errors
-    /// `NotFound` when the key is unknown.
+    /// `NotFound` if the key is unknown.
     async fn revoke(&self, key: &Fingerprint, line: &AuditEvent) -> Result<(), PortError>;
 }
 
@@ -201,16 +204,16 @@ pub trait AkRegistry: fmt::Debug + Send + Sync {
 #[cfg_attr(any(test, feature = "test-util"), automock)]
 #[async_trait]
 pub trait ImageRegistry: fmt::Debug + Send + Sync {
-    /// Adds the image or replaces the one of the same name.
+    /// Adds the image, or replaces the one with the same name.
     async fn put(&self, image: &ApprovedImage) -> Result<(), PortError>;
 
     /// Looks an image up.
     async fn find(&self, name: &ImageName) -> Result<Option<ApprovedImage>, PortError>;
 
-    /// All images, revoked and expired ones too, in order of their names.
+    /// All images, including revoked and expired ones, in name order.
     async fn list(&self) -> Result<Vec<ApprovedImage>, PortError>;
 
-    /// Marks an image as revoked, at the time of the line. Fails with `NotFound` when there is none.
+    /// Marks an image as revoked, at the time of the line. Fails with `NotFound` if there is none.
     async fn revoke(&self, name: &ImageName, line: &AuditEvent) -> Result<(), PortError>;
 }
 
@@ -235,6 +238,6 @@ pub trait SecretStore: fmt::Debug + Send + Sync {
     /// Whether there is a secret, without reading it.
     async fn exists(&self, path: &ResourcePath) -> Result<bool, PortError>;
 
-    /// Removes a secret; one that is gone is fine.
+    /// Removes a secret; succeeds if it is already gone.
     async fn remove(&self, path: &ResourcePath) -> Result<(), PortError>;
 }

@@ -1,4 +1,4 @@
-//! Attesting, verifying, and the records that are kept of it.
+//! Attesting, verifying, and the records kept about both.
 
 use std::fmt;
 
@@ -16,42 +16,42 @@ use crate::time::Timestamp;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct AttestationEvidence {
-    /// Sort of evidence.
+    /// Type of evidence.
     pub tee: Tee,
     /// The evidence as its type prescribes.
     pub evidence: serde_json::Value,
 }
 
 impl AttestationEvidence {
-    /// Evidence of a sort.
+    /// Evidence of this type.
     pub fn new(tee: Tee, evidence: serde_json::Value) -> Self {
         Self { tee, evidence }
     }
 }
 
-/// The node's side: makes evidence over given report data.
+/// The node's side: produces evidence over given report data.
 ///
 /// *Implemented by* the TPM of `tec-tpm` (feature `tss`) and its software double.
 #[async_trait]
 pub trait Attester: fmt::Debug + Send + Sync {
-    /// Sort of evidence that it makes.
+    /// Type of evidence that it produces.
     fn tee(&self) -> Tee;
 
-    /// Makes evidence that binds the 48 bytes of `report_data`.
+    /// Produces evidence that binds the 48 bytes of `report_data`.
     async fn attest(&self, report_data: &[u8; 48]) -> Result<AttestationEvidence, PortError>;
 }
 
-/// Evidence as a verifier gets it.
+/// Evidence as a verifier receives it.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct EvidenceRequest<'a> {
-    /// Sort of evidence that was announced.
+    /// Announced type of evidence.
     pub tee: Tee,
     /// The evidence.
     pub evidence: &'a serde_json::Value,
     /// SHA-384 that the evidence must bind.
     pub report_data: &'a [u8; 48],
-    /// Digest of the init-data text, where some was sent.
+    /// Digest of the init-data text, if any was sent.
     pub init_data: Option<&'a [u8]>,
 }
 
@@ -69,18 +69,18 @@ impl<'a> EvidenceRequest<'a> {
     }
 }
 
-/// The server's side: checks that evidence is what a real TPM said about this nonce. It decides
+/// The server's side: checks that a real TPM produced the evidence for this nonce. It decides
 /// nothing about approval.
 ///
-/// *Contract*: nothing of the evidence is believed before the signature over it is verified.
-/// *Implemented by* `tec_tpm::verifier`: for plain TPMs, for Azure's vTPMs, and for either.
+/// *Contract*: nothing in the evidence is trusted before its signature is verified. *Implemented
+/// by* `tec_tpm::verifier`: for plain TPMs, for Azure vTPMs, and for either.
 #[async_trait]
 pub trait Verifier: fmt::Debug + Send + Sync {
     /// Checks evidence.
     async fn verify(&self, request: EvidenceRequest<'_>) -> Result<VerifiedEvidence, VerifyError>;
 }
 
-/// What an audit event tells of.
+/// The subject of an audit event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -107,9 +107,9 @@ pub enum AuditAction {
     AkRevoked,
     /// A disk key was generated.
     KeyGenerated,
-    /// A machine left a recovery key, sealed to an admin.
+    /// A machine deposited a recovery key, sealed to an admin.
     RecoveryEscrowed,
-    /// A disk key was handed to an attested machine.
+    /// A disk key was released to an attested machine.
     KeyReleased,
     /// An attempt to obtain a key was refused.
     KeyRefused,
@@ -117,17 +117,17 @@ pub enum AuditAction {
     ImageApproved,
     /// An image was revoked.
     ImageRevoked,
-    /// A machine or an image was taken over from another trust anchor.
+    /// A machine or an image was adopted from another trust anchor.
     TrustAdopted,
-    /// What another trust anchor no longer has was removed here, too.
+    /// Something that another trust anchor no longer has was removed here as well.
     TrustPruned,
-    /// The right to approve was given up or taken.
+    /// The authority to approve was given up or taken.
     AuthorityMoved,
-    /// The disk keys of an anchor that was replaced were removed.
+    /// The disk keys of a replaced anchor were removed.
     KeysShredded,
-    /// The audit log of an anchor that was replaced was put by.
+    /// The audit log of a replaced anchor was archived.
     LogKept,
-    /// What was known of the clock of a machine's TPM was forgotten.
+    /// The recorded clock of a machine's TPM was forgotten.
     TpmReadmitted,
 }
 
@@ -135,14 +135,14 @@ pub enum AuditAction {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct AuditEvent {
-    /// When.
+    /// The time.
     pub at: Timestamp,
-    /// What.
+    /// The action.
     pub action: AuditAction,
-    /// Which machine, where one is concerned.
+    /// The machine, if one is concerned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<MachineId>,
-    /// Fingerprint, image name, path or code that it is about.
+    /// Fingerprint, image name, path or code that the event is about.
     pub subject: String,
 }
 
@@ -174,25 +174,25 @@ pub trait AuditSink: fmt::Debug + Send + Sync {
     async fn append(&self, event: &AuditEvent) -> Result<(), PortError>;
 }
 
-/// Whether a TPM goes on where it was.
+/// Whether the clock of a TPM went forward.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers must handle every outcome")]
 pub enum ClockOutcome {
-    /// It does, or it was never read before; the reading is kept, durably.
+    /// It did, or was never read before; the reading is stored, durably.
     Follows,
-    /// It does not; what was known stays.
+    /// It did not; the stored reading is unchanged.
     Refused(ClockFault),
 }
 
-/// Keeps the last clock of each TPM, by the key that it attests with.
+/// Stores the last clock of each TPM, by the key that it attests with.
 ///
-/// *Contract*: `advance` is one step, so that of two copies of a TPM that attest at once one is told to
-/// be the second; the same reading again follows itself. One small record per key, which goes with
-/// its machine. Writes are durable when the call returns.
-/// *Conformance suite*: [`testing::clock_log`](crate::testing::clock_log).
+/// *Contract*: `advance` is one step, so that if two copies of a TPM attest at the same time, one
+/// of them is recognized as the second; a repeated reading follows itself. One small record per
+/// key, which is removed with its machine. Writes are durable when the call returns. *Conformance
+/// suite*: [`testing::clock_log`](crate::testing::clock_log).
 #[async_trait]
 pub trait ClockLog: fmt::Debug + Send + Sync {
-    /// Takes a reading of the TPM that holds `key`, if it is [after the last
+    /// Stores a reading of the TPM that holds `key`, if it [follows the last
     /// one](ClockReading::succeeding).
     async fn advance(
         &self,
@@ -201,25 +201,25 @@ pub trait ClockLog: fmt::Debug + Send + Sync {
         reading: &ClockReading,
     ) -> Result<ClockOutcome, PortError>;
 
-    /// Forgets what is known of the keys of a machine, so that the next reading counts as the first.
-    /// Fails with `NotFound`, without a line, when nothing is.
+    /// Forgets the clocks recorded for a machine's keys, so that the next reading counts as the
+    /// first. Fails with `NotFound`, without a line, if there are none.
     async fn forget(&self, machine: &MachineId, line: &AuditEvent) -> Result<(), PortError>;
 }
 
-/// Keeps the latest attempts to attest, for `tec explain`.
+/// Stores the latest attestation attempts, for `tec explain`.
 ///
-/// *Contract*: keeps at least the last 16 attempts of each machine, and is bounded. Attempts without
-/// a good signature, which anybody can make, push out none that has one.
+/// *Contract*: keeps at least the last 16 attempts of each machine, and is bounded. Attempts
+/// without a valid signature, which anyone can make, never push out an attempt that has one.
 /// *Conformance suite*: [`testing::attempt_log`](crate::testing::attempt_log).
 #[async_trait]
 pub trait AttemptLog: fmt::Debug + Send + Sync {
-    /// Stores an attempt, or replaces the one of the same id.
+    /// Stores an attempt, or replaces the one with the same id.
     async fn record(&self, attempt: &Attempt) -> Result<(), PortError>;
 
     /// Looks an attempt up.
     async fn find(&self, id: &AttemptId) -> Result<Option<Attempt>, PortError>;
 
-    /// The attempts of a machine, or of all, latest first, at most `limit`.
+    /// The attempts of a machine, or all attempts, latest first, at most `limit`.
     async fn latest(
         &self,
         machine: Option<MachineId>,

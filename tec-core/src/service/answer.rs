@@ -1,7 +1,7 @@
-//! What goes to a vault and comes back, as values.
+//! Requests to a vault and its responses, as values.
 //!
-//! OpenBao and Vault say the same with different statuses: a mount that is absent is 400 here and
-//! 404 there. [`Response::verdict`] is the one place that knows.
+//! OpenBao and Vault use different statuses for the same result: an absent mount is 400 for one and
+//! 404 for the other. [`Response::verdict`] is the one place that knows.
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -15,7 +15,7 @@ use crate::secret::SecretBytes;
 pub enum Method {
     /// Read.
     Get,
-    /// List; sent as GET with `list=true`, which proxies know.
+    /// List; sent as GET with `list=true`, which proxies understand.
     List,
     /// Write.
     Post,
@@ -31,9 +31,9 @@ pub struct Request {
     pub method: Method,
     /// Path below `/v1/`, without a leading slash.
     pub path: String,
-    /// JSON, which may hold secrets.
+    /// JSON, which may contain secrets.
     pub body: Option<SecretBytes>,
-    /// Whose call it is.
+    /// Token of the caller.
     pub token: Option<SecretBytes>,
 }
 
@@ -67,7 +67,7 @@ impl Request {
         Self::new(Method::Delete, path, None)
     }
 
-    /// In the name of this token.
+    /// Authenticates with this token.
     #[must_use]
     pub fn by(mut self, token: &SecretBytes) -> Self {
         self.token = Some(token.duplicate("every call carries its token"));
@@ -81,7 +81,7 @@ impl Request {
 pub struct Response {
     /// The status.
     pub status: u16,
-    /// The body, which may hold secrets.
+    /// The body, which may contain secrets.
     pub body: SecretBytes,
 }
 
@@ -89,9 +89,9 @@ pub struct Response {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {
-    /// Done, or here it is.
+    /// Success, with the result if any.
     Good,
-    /// There is no such thing.
+    /// The thing does not exist.
     Absent,
     /// It exists already.
     Exists,
@@ -99,7 +99,7 @@ pub enum Verdict {
     Denied,
     /// The call is wrong.
     Invalid,
-    /// The vault cannot answer now: sealed, without leader, or broken.
+    /// The vault cannot answer at the moment: sealed, without leader, or broken.
     Unavailable,
 }
 
@@ -115,7 +115,7 @@ pub enum AnswerError {
         /// What it means.
         verdict: Verdict,
     },
-    /// Not the JSON that this call gives.
+    /// Not the JSON that this call returns.
     #[error("the vault's answer has another form")]
     Form(#[source] serde_json::Error),
 }
@@ -149,7 +149,7 @@ const EXISTS: [&str; 5] = [
 ];
 
 impl Response {
-    /// As it came.
+    /// A response as received.
     pub fn new(status: u16, body: Vec<u8>) -> Self {
         let body = SecretBytes::new(body);
         Self { status, body }
@@ -161,7 +161,7 @@ impl Response {
             200..=299 => Verdict::Good,
             403 => Verdict::Denied,
             404 => Verdict::Absent,
-            // OpenBao says so of an issuer that is not there.
+            // OpenBao answers this for an issuer that does not exist.
             500 if self.says(&ABSENT) => Verdict::Absent,
             429 | 500..=599 | 472 | 473 => Verdict::Unavailable,
             _ if self.says(&ABSENT) => Verdict::Absent,
@@ -170,7 +170,7 @@ impl Response {
         }
     }
 
-    /// Whether an error of the answer has one of these parts, in any case.
+    /// Whether an error in the answer contains one of these parts, ignoring case.
     pub fn says(&self, parts: &[&str]) -> bool {
         let errors: Result<Errors, _> = serde_json::from_slice(self.body.expose("to read errors"));
         errors.is_ok_and(|Errors { errors }| {
@@ -184,7 +184,7 @@ impl Response {
     /// The whole answer.
     ///
     /// # Errors
-    /// [`AnswerError`]; its text never has a part of the answer that could be secret.
+    /// [`AnswerError`]; its text never contains a part of the answer that could be secret.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, AnswerError> {
         match self.verdict() {
             Verdict::Good => serde_json::from_slice(self.body.expose("to read the answer"))
@@ -196,7 +196,7 @@ impl Response {
     /// The member `data` of the answer.
     ///
     /// # Errors
-    /// As [`json`](Self::json).
+    /// Same as [`json`](Self::json).
     pub fn data<T: DeserializeOwned>(&self) -> Result<T, AnswerError> {
         self.json::<Data<T>>().map(|answer| answer.data)
     }

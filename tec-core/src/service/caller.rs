@@ -1,5 +1,5 @@
-//! Who calls: service accounts, what their token claims before it is checked, and what the vault's
-//! refusal of it means.
+//! The callers: service accounts, what their tokens claim before they are checked, and what the
+//! vault's refusal of a token means.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use crate::secret::SecretBytes;
 use crate::text::text_form;
 use crate::time::Timestamp;
 
-/// Longest name of a namespace or service account (RFC 1123 label, as Kubernetes takes it).
+/// Maximum length of a namespace or service account name (RFC 1123 label, as in Kubernetes).
 const MAX_LABEL: usize = 63;
-/// Longest token that is looked at, in bytes.
+/// Maximum length of a token in bytes.
 const MAX_TOKEN: usize = 16 * 1024;
 /// A login that takes this long and is denied was not decided: the vault gives the API server ten
-/// seconds, and says "permission denied" when they are over.
+/// seconds, then answers "permission denied".
 pub const REVIEW_TIMEOUT: Duration = Duration::from_secs(9);
 
 /// Lower-case letters, digits and inner hyphens, at most 63 (RFC 1123, section 2.1).
@@ -43,10 +43,10 @@ pub struct Account {
 pub struct AccountError(String);
 
 impl Account {
-    /// Takes both names.
+    /// Validates both names.
     ///
     /// # Errors
-    /// [`AccountError`] if one of them is no label.
+    /// [`AccountError`] if one of them is not a label.
     pub fn new(namespace: &str, name: &str) -> Result<Self, AccountError> {
         if is_label(namespace) && is_label(name) {
             let (namespace, name) = (namespace.to_owned(), name.to_owned());
@@ -89,7 +89,7 @@ impl std::str::FromStr for Account {
 
 text_form!(Account, AccountError);
 
-/// The vault's role of a caller. It follows from the call, never from the caller.
+/// The vault's role for a caller. It is determined by the call, never by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(clippy::exhaustive_enums, reason = "every call has exactly one")]
 pub enum Role {
@@ -101,18 +101,18 @@ pub enum Role {
     OpenSearch,
     /// Brokers of components.
     Component,
-    /// The collector of telemetry.
+    /// The telemetry collector.
     Collector,
-    /// Those who send telemetry: tracers, log forwarders.
+    /// Senders of telemetry: tracers, log forwarders.
     Tracer,
-    /// Those who show telemetry to people.
+    /// Programs that show telemetry to people.
     Viewer,
     /// The controller, as another pod of the vault sees it.
     Peer,
 }
 
 impl Role {
-    /// All of them.
+    /// All roles.
     pub const ALL: [Self; 8] = [
         Self::Controller,
         Self::Nats,
@@ -124,7 +124,7 @@ impl Role {
         Self::Peer,
     ];
 
-    /// Name of the role, the policy and the certificate's role in the vault.
+    /// Name of the role, the policy and the certificate role in the vault.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Controller => "controller",
@@ -139,43 +139,43 @@ impl Role {
     }
 }
 
-/// What a token claims. Nothing of it is proven until the vault has accepted the token.
+/// The claims of a token. None of them is proven until the vault has accepted the token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Claims {
-    /// Whom it is for.
+    /// Its audiences.
     pub audiences: Vec<String>,
-    /// When it ends.
+    /// When it expires.
     pub expires: Timestamp,
-    /// Whose it is.
+    /// The service account that it belongs to.
     pub account: Account,
-    /// Identity of the service account.
+    /// UID of the service account.
     pub account_uid: String,
-    /// The pod that it is bound to, if it is.
+    /// The pod that it is bound to, if any.
     pub pod: Option<Pod>,
 }
 
-/// A pod, as a token names it.
+/// A pod, as named by a token.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[non_exhaustive]
 pub struct Pod {
     /// Its name.
     pub name: String,
-    /// Its identity.
+    /// Its UID.
     pub uid: String,
 }
 
-/// The token cannot be worth a call of the vault.
+/// The token is not worth a call to the vault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenError {
     /// Not a service-account token.
     #[error("this is no service-account token")]
     Form,
-    /// For somebody else.
+    /// Issued for another audience.
     #[error("the token is for another audience")]
     Audience,
-    /// Too old.
+    /// Expired.
     #[error("the token has expired")]
     Expired,
 }
@@ -203,7 +203,7 @@ struct Named {
 }
 
 impl Claims {
-    /// Reads a token without checking its signature, to refuse what the vault would refuse anyway.
+    /// Parses a token without checking its signature, to refuse what the vault would refuse anyway.
     ///
     /// # Errors
     /// [`TokenError`].
@@ -237,7 +237,7 @@ impl Claims {
     }
 }
 
-/// Why a call is refused. What the caller is told is this and no more.
+/// Why a call is refused. The caller learns this and nothing more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -259,13 +259,13 @@ pub enum Refusal {
     /// The API server did not answer the vault.
     #[error("tokens cannot be checked now")]
     ReviewDown,
-    /// The API server knows no address of the caller's pod yet.
+    /// The API server does not know an address of the caller's pod yet.
     #[error("this pod has no address yet")]
     PodPending,
     /// The vault is sealed.
     #[error("the vault is sealed")]
     VaultSealed,
-    /// The vault does not answer.
+    /// The vault does not respond.
     #[error("the vault does not answer")]
     VaultDown,
     /// The bootstrap is not done yet.
@@ -274,13 +274,13 @@ pub enum Refusal {
     /// Too many calls.
     #[error("too many calls")]
     Rate,
-    /// The vault answers nonsense.
+    /// The vault returned an invalid answer.
     #[error("the vault's answer cannot be used")]
     VaultError,
 }
 
 impl Refusal {
-    /// The word for programs.
+    /// The reason in machine-readable form.
     pub const fn reason(self) -> &'static str {
         match self {
             Self::BadRequest => "BAD_REQUEST",
@@ -322,7 +322,7 @@ impl From<TokenError> for Refusal {
     }
 }
 
-/// Whether the API server answers somebody else than the vault.
+/// Whether the API server answers callers other than the vault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "it does or it does not")]
 pub enum Reviewer {
@@ -332,8 +332,8 @@ pub enum Reviewer {
     Down,
 }
 
-/// What a refused login means. "permission denied" alone says nothing: the vault answers so, too,
-/// when it cannot reach the API server.
+/// What a refused login means. "permission denied" alone means nothing: the vault gives the same
+/// answer when it cannot reach the API server.
 pub fn classify_login(answer: &Response, took: Duration, reviewer: Reviewer) -> Refusal {
     match answer.verdict() {
         Verdict::Denied if answer.says(&["token is expired"]) => Refusal::TokenExpired,
@@ -350,7 +350,7 @@ pub fn classify_login(answer: &Response, took: Duration, reviewer: Reviewer) -> 
     }
 }
 
-/// What any other refused call in the name of the caller means.
+/// What any other refused call on behalf of the caller means.
 pub fn classify_call(answer: &Response) -> Refusal {
     match answer.verdict() {
         Verdict::Denied => Refusal::Policy,

@@ -1,12 +1,12 @@
-//! States in which going on would destroy something: a person has to look.
+//! States in which continuing would destroy something: someone has to look.
 
 use crate::code::Code;
 
-/// Why a program of the bootstrap ends for good. Each has its own exit code, so that a pod's
+/// Why a bootstrap program stops permanently. Each reason has its own exit code, so that a pod's
 /// status tells them apart.
 ///
 /// # Security
-/// None of them is ever answered by initializing again or by wiping: that would hide a loss.
+/// None of them is ever handled by initializing again or by wiping: that would hide a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fatal {
@@ -28,7 +28,7 @@ pub enum Fatal {
     /// The Secret says that a vault was set up, but its storage is empty.
     #[error("the vault's storage is empty, although the Secret says that it was set up")]
     StorageLost,
-    /// The certificate authority is not mounted, or cannot be used.
+    /// The certificate authority is not mounted, or is not usable.
     #[error("the certificate of the authority is not mounted or cannot be used")]
     CaNotMounted,
     /// An object of the vault differs and cannot be repaired without loss.

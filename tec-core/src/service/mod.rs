@@ -2,9 +2,9 @@
 //! (OpenBao or Vault), NATS, OpenSearch, components and telemetry (feature `service`).
 //!
 //! *What it is*: the decisions, without I/O. [`vault`] brings a vault up, keeps it unsealed, and
-//! says what shall stand in it; [`nats`] makes operator, account and user JWTs and a server's
-//! configuration; [`opensearch`] makes the files of the security plugin; [`telemetry`] the
-//! configuration of collectors; [`caller`] says who may call what, and what a refusal means.
+//! defines its content; [`nats`] creates operator, account and user JWTs and server configuration;
+//! [`opensearch`] creates the files of the security plugin; [`telemetry`] the configuration of
+//! collectors; [`caller`] defines who may call what, and what a refusal means.
 //!
 //! *What it is not*: a client. The shells are in tec-k8s (feature `service`).
 //!

@@ -1,25 +1,25 @@
-//! How callers spread in time: between tries, and between renewals. A platform that starts at once, or
-//! comes back after an outage, must not ask at once.
+//! Spreads callers over time: between attempts, and between renewals. A platform that starts all at
+//! once, or comes back after an outage, must not call all at once.
 
 use std::time::Duration;
 
 use crate::port::Entropy;
 
-/// The first wait is at most this long; the most doubles with each try.
+/// Maximum first wait; it doubles with each attempt.
 const FIRST: Duration = Duration::from_millis(500);
-/// No wait is longer.
+/// Upper limit of every wait.
 const LONGEST: Duration = Duration::from_secs(30);
-/// A renewal comes up to this part of its time earlier.
+/// A renewal happens up to one part in this many of its time earlier.
 const EARLIER: u32 = 10;
 
-/// How long to wait after so many tries, the first of which is 0: any time up to the longest of that
-/// try.
+/// How long to wait after this many attempts, counted from 0: a random time up to the maximum for
+/// that attempt.
 pub fn between_tries(tried: u32, entropy: &dyn Entropy) -> Duration {
     let most = FIRST.saturating_mul(2_u32.saturating_pow(tried));
     up_to(most.min(LONGEST), entropy)
 }
 
-/// When to renew what is due after this time: up to a tenth of it earlier, never later.
+/// When to renew something due after this time: up to a tenth of it earlier, never later.
 pub fn renewal(due: Duration, entropy: &dyn Entropy) -> Duration {
     due.saturating_sub(up_to(due / EARLIER, entropy))
 }
@@ -28,7 +28,7 @@ fn up_to(most: Duration, entropy: &dyn Entropy) -> Duration {
     let mut bytes = [0; 8];
     entropy.fill(&mut bytes);
     let nanos = u64::try_from(most.as_nanos()).unwrap_or(u64::MAX);
-    // That some times are a trace likelier than others does no harm.
+    // A slight bias towards some times does no harm.
     let drawn = u64::from_le_bytes(bytes).checked_rem(nanos.saturating_add(1));
     Duration::from_nanos(drawn.unwrap_or_default())
 }
@@ -46,7 +46,7 @@ mod tests {
         }
     }
 
-    /// The longest that can be drawn of so many seconds.
+    /// The maximum that can be drawn for this many seconds.
     fn most(seconds: u64) -> Fixed {
         Fixed(seconds * 1_000_000_000)
     }

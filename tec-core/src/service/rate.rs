@@ -1,4 +1,4 @@
-//! How often an account may call.
+//! Rate limits of accounts.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -6,17 +6,17 @@ use std::num::NonZeroU32;
 use super::caller::Account;
 use crate::time::Timestamp;
 
-/// A bucket holds the calls of a minute, and is filled again evenly; so one call weighs this, and a
-/// second gives back as much as calls of a minute are allowed.
+/// A bucket holds the calls of one minute and refills evenly; so one call weighs this much, and
+/// each second gives back as much as the number of calls allowed per minute.
 const CALL: u64 = 60;
-/// Buckets that are full again are forgotten when there are more than this.
+/// Full buckets are forgotten if there are more buckets than this.
 const REMEMBERED: usize = 1024;
 
 /// A bucket of calls for each account.
 ///
 /// # Security
-/// Only an account that proved who it is takes from its bucket: whoever forges its name uses up
-/// nothing of it.
+/// Only an account that proved its identity takes from its bucket: forging its name uses up
+/// nothing.
 #[derive(Debug)]
 pub struct Rates {
     per_minute: NonZeroU32,
@@ -30,18 +30,18 @@ struct Used {
 }
 
 impl Rates {
-    /// Each account may call so often in a minute, also all at once.
+    /// Allows each account this many calls per minute, also in one burst.
     pub fn new(per_minute: NonZeroU32) -> Self {
         Self { per_minute, used: BTreeMap::new() }
     }
 
-    /// Whether the account has a call left. Takes none.
+    /// Whether the account has a call left. Does not take it.
     pub fn allows(&self, account: &Account, now: Timestamp) -> bool {
         let used = self.used.get(account);
         used.is_none_or(|used| self.left(*used, now) + CALL <= self.full())
     }
 
-    /// Takes a call of the account, if it has one left.
+    /// Takes a call from the account's bucket, if one is left.
     pub fn take(&mut self, account: &Account, now: Timestamp) -> bool {
         if !self.allows(account, now) {
             return false;
@@ -56,12 +56,13 @@ impl Rates {
         true
     }
 
-    /// A bucket, in weight.
+    /// Capacity of a bucket, as a weight.
     fn full(&self) -> u64 {
         u64::from(self.per_minute.get()) * CALL
     }
 
-    /// What of the use is not given back yet. A clock that goes backwards gives back nothing.
+    /// The part of the usage that has not been given back yet. A clock that goes backwards gives
+    /// back nothing.
     fn left(&self, used: Used, now: Timestamp) -> u64 {
         let seconds = now.unix_seconds().saturating_sub(used.at.unix_seconds());
         let back = u64::try_from(seconds).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Configuration of those who collect and send telemetry, always with mutual TLS.
+//! Configuration of collectors and senders of telemetry, always with mutual TLS.
 
 use core::net::SocketAddr;
 use std::collections::BTreeMap;
@@ -8,18 +8,18 @@ use serde_json::{Value, json};
 
 use crate::time::Timestamp;
 
-/// How often a collector reads its certificate again. Without it, it never does.
+/// How often a collector reloads its certificate. Without this setting, it never does.
 const RELOAD: &str = "5m";
 
-/// Where the certificate, its key and the authorities are.
+/// Paths of the certificate, its key and the CA certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "the three files of a certificate")]
 pub struct TlsFiles {
-    /// The chain.
+    /// The certificate chain.
     pub cert: String,
     /// The key.
     pub key: String,
-    /// The authorities.
+    /// The CA certificates.
     pub ca: String,
 }
 
@@ -29,20 +29,20 @@ pub struct TlsFiles {
 pub struct Listen {
     /// For tracers.
     pub grpc: SocketAddr,
-    /// For our own programs, and for whoever sends over HTTP.
+    /// For our own programs, and for other senders over HTTP.
     pub http: SocketAddr,
 }
 
-/// The configuration of an OpenTelemetry collector: receives OTLP, writes to OpenSearch. What it logs
-/// in with comes from a file that it reads again whenever it changes: `${file:…}` is read once, at the
-/// start, and would keep a password that was replaced.
+/// The configuration of an OpenTelemetry collector: receives OTLP, writes to OpenSearch. Its login
+/// comes from a file that it rereads on every change: `${file:…}` is read only once, at the start,
+/// and would keep a replaced password.
 ///
-/// JSON, which is YAML.
+/// JSON, which is valid YAML.
 pub fn collector(listen: &Listen, tls: &TlsFiles, opensearch: &str, login_file: &str) -> String {
     let receiver = |address: SocketAddr| {
         json!({"endpoint": address.to_string(), "tls": {
             "cert_file": tls.cert, "key_file": tls.key,
-            // Demands a certificate of everybody who sends.
+            // Requires a certificate from every sender.
             "client_ca_file": tls.ca,
             "min_version": "1.3", "reload_interval": RELOAD,
         }})
@@ -75,7 +75,8 @@ fn pipeline() -> Value {
            "exporters": ["opensearch"]})
 }
 
-/// The environment of a tracer, by the names of the OpenTelemetry specification (OTLP exporter).
+/// The environment of a tracer, with the variable names of the OpenTelemetry specification (OTLP
+/// exporter).
 pub fn tracer(endpoint: &Endpoint, tls: &TlsFiles) -> BTreeMap<&'static str, String> {
     BTreeMap::from([
         ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.to_string()),
@@ -85,7 +86,7 @@ pub fn tracer(endpoint: &Endpoint, tls: &TlsFiles) -> BTreeMap<&'static str, Str
     ])
 }
 
-/// How grave a line is.
+/// Severity of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "the levels of a log")]
 pub enum Severity {
@@ -97,7 +98,7 @@ pub enum Severity {
     Info,
     /// Degraded, but safe.
     Warn,
-    /// A person is needed.
+    /// Someone must act.
     Error,
 }
 
@@ -118,22 +119,22 @@ impl Severity {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "built by whoever logs")]
 pub struct Line {
-    /// When.
+    /// The time.
     pub at: Timestamp,
-    /// How grave.
+    /// Its severity.
     pub severity: Severity,
-    /// Which part of the program.
+    /// The part of the program.
     pub target: String,
-    /// What it says.
+    /// The message.
     pub text: String,
-    /// Values beside it.
+    /// Additional values.
     pub fields: BTreeMap<&'static str, String>,
 }
 
 /// Path of logs over HTTP (OTLP 1.9, "OTLP/HTTP Request").
 pub const LOGS: &str = "/v1/logs";
 
-/// The lines of a program, as OTLP has them in JSON.
+/// The lines of a program, in the JSON form of OTLP.
 pub fn logs(service: &str, lines: &[Line]) -> Value {
     let text = |key: &str, value: &str| json!({"key": key, "value": {"stringValue": value}});
     let records: Vec<Value> = lines
@@ -143,7 +144,7 @@ pub fn logs(service: &str, lines: &[Line]) -> Value {
             let fields = line.fields.iter().map(|(key, value)| text(key, value));
             let attributes = std::iter::once(text("code.namespace", &line.target)).chain(fields);
             json!({
-                // 64 bits are text in JSON (OTLP 1.9, "JSON Protobuf Encoding").
+                // 64-bit values are strings in JSON (OTLP 1.9, "JSON Protobuf Encoding").
                 "timeUnixNano": format!("{}000000000", line.at.unix_seconds()),
                 "severityNumber": number, "severityText": name,
                 "body": {"stringValue": line.text},
@@ -161,7 +162,7 @@ pub fn logs(service: &str, lines: &[Line]) -> Value {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "host and port")]
 pub struct Endpoint {
-    /// Name of the host.
+    /// Host name.
     pub host: String,
     /// Port.
     pub port: u16,

@@ -12,32 +12,32 @@ use crate::time::Timestamp;
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Material {
-    /// The certificate first, then what leads to the root, in PEM.
+    /// The certificate first, then the chain up to the root, in PEM.
     pub chain: String,
-    /// The key in PKCS#8, PEM; empty if its owner made it, and keeps it.
+    /// The key in PKCS#8, PEM; empty if its owner created and keeps it.
     pub key: SecretBytes,
-    /// The authorities, in PEM.
+    /// The CA certificates, in PEM.
     pub authorities: String,
-    /// When the certificate ends.
+    /// When the certificate expires.
     pub not_after: Timestamp,
     /// Its serial number, as the vault writes it.
     pub serial: String,
 }
 
-/// A request for a certificate (PKCS#10, RFC 2986) in PEM. Whether it is one, and whether its key
-/// signed it, the vault judges.
+/// A certificate request (PKCS#10, RFC 2986) in PEM. The vault checks whether it is one, and
+/// whether its key signed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SigningRequest(String);
 
-/// Not the PEM of a request for a certificate.
+/// Not the PEM form of a certificate request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this is no request for a certificate in PEM")]
 #[non_exhaustive]
 pub struct SigningRequestError;
 
-/// Longest request, in bytes. One for a P-256 key without extensions has 500.
+/// Maximum size of a request in bytes. A request for a P-256 key without extensions has 500.
 const MAX_REQUEST: usize = 4096;
-/// How it begins and ends (RFC 7468, section 7).
+/// First and last line (RFC 7468, section 7).
 const REQUEST_BEGIN: &str = "-----BEGIN CERTIFICATE REQUEST-----";
 const REQUEST_END: &str = "-----END CERTIFICATE REQUEST-----";
 
@@ -82,7 +82,7 @@ struct Signed {
 }
 
 impl Material {
-    /// From the answer of `issue`.
+    /// Parses the answer of `issue`.
     ///
     /// # Errors
     /// [`AnswerError`] if it is a refusal or has another form.
@@ -91,10 +91,10 @@ impl Material {
         Ok(Self::of(signed, private_key))
     }
 
-    /// From the answer of `sign`: there is no key.
+    /// Parses the answer of `sign`, which contains no key.
     ///
     /// # Errors
-    /// As [`from_issued`](Self::from_issued).
+    /// Same as [`from_issued`](Self::from_issued).
     pub fn from_signed(answer: &Response) -> Result<Self, AnswerError> {
         Ok(Self::of(answer.data()?, SecretBytes::new(Vec::new())))
     }
@@ -116,19 +116,19 @@ impl Material {
         }
     }
 
-    /// When it is to be renewed: after two thirds of the life that is left at `now`.
+    /// When to renew it: after two thirds of the lifetime that is left at `now`.
     pub fn renew_after(&self, now: Timestamp) -> Duration {
         renew_after(self.not_after, now)
     }
 }
 
-/// Two thirds of the time from `now` to `end`; none if it is over.
+/// Two thirds of the time from `now` to `end`; zero if `end` has passed.
 pub fn renew_after(end: Timestamp, now: Timestamp) -> Duration {
     let left = end.unix_seconds().saturating_sub(now.unix_seconds());
     Duration::from_secs(u64::try_from(left).unwrap_or(0)) * 2 / 3
 }
 
-/// The vault leaves out the last line break.
+/// The vault omits the last line break.
 fn push(to: &mut String, pem: &str) {
     to.push_str(pem.trim_end());
     to.push('\n');

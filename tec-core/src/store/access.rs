@@ -1,4 +1,4 @@
-//! Owner and mode of the state directory and of the files in it.
+//! Owner and mode of the state directory and its files.
 
 use std::fs::{DirBuilder, File, Metadata, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
@@ -12,8 +12,9 @@ use super::schema::PAGE;
 pub(super) const DATABASE: &str = "tec.db";
 /// The key that secrets are sealed with.
 pub(super) const SEAL_KEY: &str = "seal.key";
-/// Everything that may lie in the directory and must be closed to others. SQLite puts write-ahead
-/// log and shared memory beside the database under these names (sqlite.org/wal.html, section 2.3).
+/// Everything that may be in the directory and must be closed to others. SQLite puts the
+/// write-ahead log and shared memory next to the database under these names (sqlite.org/wal.html,
+/// section 2.3).
 const FILES: [&str; 5] = [DATABASE, WAL, "tec.db-shm", SEAL_KEY, SEAL_KEY_NEW];
 const WAL: &str = "tec.db-wal";
 /// A seal key that is being written.
@@ -23,7 +24,7 @@ pub(super) const SEAL_KEY_NEW: &str = "seal.key.new";
 pub(super) const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
 
-/// Makes the directory if it is missing, then checks it and the files that are there.
+/// Creates the directory if it is missing, then checks it and its files.
 pub(super) fn check(dir: &Path) -> Result<(), StoreError> {
     match DirBuilder::new().mode(DIRECTORY_MODE).create(dir) {
         Ok(()) => {}
@@ -36,7 +37,7 @@ pub(super) fn check(dir: &Path) -> Result<(), StoreError> {
     }
     let (owner, user) = (metadata.uid(), rustix::process::geteuid().as_raw());
     if owner != user {
-        // Taking the directory over would lock its server out.
+        // Changing the owner of the directory would lock out its server.
         let found = format!("belongs to user {owner}, and this command runs as user {user}");
         return Err(wrong(dir, &found, format!("run it as that user, with sudo -u '#{owner}'")));
     }
@@ -71,18 +72,18 @@ fn wrong(path: &Path, found: &str, fix: String) -> StoreError {
     StoreError::Access { path: path.to_owned(), found: found.to_owned(), fix }
 }
 
-/// Path of the database. Makes an empty file when there is none, since SQLite would make it readable
-/// for others, and gives its further files the mode of the first.
+/// Path of the database. Creates an empty file if there is none, since SQLite would make it
+/// readable to others, and gives its additional files the mode of the first.
 pub(super) fn database_file(dir: &Path) -> Result<PathBuf, StoreError> {
     let path = dir.join(DATABASE);
     let length = length(&path)?;
     if length.unwrap_or(0) == 0 && dir.join(SEAL_KEY).exists() {
-        // The database is written before the seal key, so it was there once.
+        // The database is written before the seal key, so it must have existed.
         let what = format!("{} is gone or empty, though its seal key is there", path.display());
         return Err(StoreError::corrupt(what));
     }
-    // SQLite would read a last page that was cut off as if zeros followed. A crash may leave one,
-    // but with a write-ahead log that still holds the whole page.
+    // SQLite would read a truncated last page as if zeros followed. A crash may leave one, but only
+    // with a write-ahead log that still holds the whole page.
     if length.is_some_and(|length| length % PAGE != 0) && length_of_wal(dir)? == 0 {
         return Err(StoreError::corrupt(format!("{} ends within a page", path.display())));
     }
@@ -115,7 +116,7 @@ fn create_closed(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Keeps other processes from opening the store meanwhile; ends with the file that is returned.
+/// Keeps other processes from opening the store until the returned file is dropped.
 pub(super) fn lock(dir: &Path) -> Result<File, StoreError> {
     let locked = || {
         let file = File::open(dir)?;
@@ -125,7 +126,7 @@ pub(super) fn lock(dir: &Path) -> Result<File, StoreError> {
     locked().map_err(|error| StoreError::file("lock", dir, error))
 }
 
-/// Makes new and renamed names in the directory durable.
+/// Makes new and renamed directory entries durable.
 pub(super) fn sync_directory(dir: &Path) -> Result<(), StoreError> {
     File::open(dir)
         .and_then(|dir| dir.sync_all())

@@ -14,7 +14,7 @@ use crate::port::{
 };
 use crate::time::Timestamp;
 
-/// Most keys that wait per machine; the contract of [`AkRegistry::submit`].
+/// Maximum number of keys waiting per machine; the contract of [`AkRegistry::submit`].
 const MAX_WAITING: i64 = 4;
 
 #[async_trait]
@@ -146,7 +146,7 @@ fn is_live(db: &Connection, id: &MachineId) -> Result<bool, StoreError> {
     Ok(machine.is_some_and(|machine| machine.state.takes_keys()))
 }
 
-/// Writes a record, whatever is there; also for what another anchor has.
+/// Writes a record, overwriting any existing one; also used for records of another anchor.
 pub(super) fn replace(db: &Connection, record: &AkRecord) -> Result<(), StoreError> {
     db.prepare_cached("DELETE FROM ak WHERE fingerprint = ?1")?
         .execute((record.fingerprint().to_string(),))?;
@@ -166,7 +166,7 @@ fn insert(db: &Connection, record: &AkRecord) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Looks a key up; also for what another anchor has.
+/// Looks up a key; also used for records of another anchor.
 pub(super) fn find(db: &Connection, key: &Fingerprint) -> Result<Option<AkRecord>, StoreError> {
     one(db, "SELECT * FROM ak WHERE fingerprint = ?1", key.to_string())
 }
@@ -177,7 +177,7 @@ fn bound_to(db: &Connection, machine: &MachineId) -> Result<Option<AkRecord>, St
 }
 
 fn claims(db: &Connection, source: &SourceNetwork) -> Result<Claims, StoreError> {
-    // Both are answered from the index `ak_claim`.
+    // The index `ak_claim` answers both.
     let (total, of_source): (i64, i64) = db
         .prepare_cached(
             "SELECT count(*), count(*) FILTER (WHERE source = ?1) FROM ak \
@@ -191,7 +191,7 @@ fn one(db: &Connection, sql: &str, name: String) -> Result<Option<AkRecord>, Sto
     db.prepare_cached(sql)?.query_row((name,), |row| Ok(decode(row))).optional()?.transpose()
 }
 
-/// The keys of a machine, or all; also for other anchors.
+/// The keys of a machine, or all keys; also used for other anchors.
 pub(super) fn list(
     db: &Connection,
     machine: Option<MachineId>,

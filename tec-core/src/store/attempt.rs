@@ -1,4 +1,4 @@
-//! The latest attempts to attest, as their JSON.
+//! The latest attestation attempts, as JSON.
 
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension as _, Params};
@@ -13,14 +13,14 @@ use crate::port::{AttemptLog, PortError};
 
 /// Attempts kept per machine; the contract of [`AttemptLog`] asks for 16.
 const PER_MACHINE: i64 = 32;
-/// Attempts kept of machines that nobody knows.
+/// Attempts kept for unknown machines.
 const WITHOUT_MACHINE: i64 = 1000;
-/// Attempts kept of evidence that nobody signed and that names a key of the machine.
+/// Attempts kept for unsigned evidence that names a key of the machine.
 const UNSIGNED_PER_MACHINE: i64 = 8;
-/// Attempts kept of evidence that nobody signed and that names no key.
+/// Attempts kept for unsigned evidence that names no key.
 const UNSIGNED_WITHOUT_MACHINE: i64 = 200;
-/// Unsigned attempts stand under a name of their own where others have the machine, so that they
-/// push out each other only.
+/// Unsigned attempts are stored under a name of their own instead of the machine, so that they only
+/// push out each other.
 const UNSIGNED: &str = "unsigned";
 
 /// Name of the unsigned attempts of a machine.
@@ -28,7 +28,7 @@ pub(super) fn unsigned_of(machine: &str) -> String {
     format!("{UNSIGNED} {machine}")
 }
 
-/// Under which name an attempt stands, and how many do.
+/// The name under which an attempt is stored, and the maximum number for that name.
 fn place(attempt: &Attempt) -> (Option<String>, i64) {
     match (attempt.machine.map(|id| id.to_string()), attempt.unsigned) {
         (Some(machine), true) => (Some(unsigned_of(&machine)), UNSIGNED_PER_MACHINE),
@@ -65,7 +65,7 @@ impl AttemptLog for Store {
     }
 }
 
-/// The order is that of the first recording, so that it does not depend on a clock.
+/// The order is that of the first recording, so it does not depend on a clock.
 fn record(db: &Connection, attempt: &Attempt) -> Result<(), StoreError> {
     let (machine, kept) = place(attempt);
     let body = serde_json::to_string(attempt)
@@ -125,8 +125,8 @@ fn decode(body: &str) -> Result<Attempt, StoreError> {
     Ok(attempt)
 }
 
-/// Rows that were written before attempts had a member for it say what was booted in the text of a
-/// gate only. They go by themselves, as newer attempts come.
+/// Rows written before attempts had a member for it state what was booted only in the text of a
+/// gate. They disappear as newer attempts arrive.
 fn booted_of_older_row(attempt: &Attempt) -> Option<BootState> {
     let mut steps = attempt.ladder.steps.iter();
     let step = steps.find(|step| step.gate == Gate::Pcrs)?;

@@ -1,4 +1,4 @@
-//! The audit log: each line is chained to the one before it by a hash.
+//! The audit log: a hash chains each line to the previous one.
 
 use async_trait::async_trait;
 use rusqlite::Connection;
@@ -9,36 +9,36 @@ use super::error::StoreError;
 use crate::digest::Sha256Digest;
 use crate::port::{AuditEvent, AuditSink, PortError};
 
-/// Domain of the hash of a line: SHA-256(label ‖ hash of the line before ‖ event), where the event
-/// is canonical JSON (RFC 8785) and 32 zero bytes come before the first line.
+/// Domain of the hash of a line: SHA-256(label ‖ hash of the previous line ‖ event), where the
+/// event is canonical JSON (RFC 8785) and 32 zero bytes precede the first line.
 const CHAIN_LABEL: &[u8] = b"tec store audit v1\0";
 
-/// One line of the audit log with its place in the chain.
+/// One line of the audit log, with its position in the chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AuditEntry {
     /// Number of the line, from 1.
     pub sequence: u64,
-    /// Hash over the event and all before it.
+    /// Hash over the event and all previous events.
     pub hash: Sha256Digest,
     /// What happened.
     pub event: AuditEvent,
 }
 
-/// What a check of the chain found.
+/// Result of a check of the chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers must handle every outcome")]
 pub enum AuditVerdict {
-    /// Every line is there and as it was written.
+    /// Every line is present and unchanged.
     Intact {
         /// Number of lines.
         events: u64,
-        /// Hash of the last line; kept elsewhere, it also proves that nobody rewrote the chain.
+        /// Hash of the last line; if kept elsewhere, it also proves that nobody rewrote the chain.
         head: Sha256Digest,
     },
-    /// A line was altered, removed, or added past the store.
+    /// A line was altered, removed, or added without going through the store.
     Broken {
-        /// Number of the first line that is not as it was written.
+        /// Number of the first line that differs from what was written.
         sequence: u64,
     },
 }
@@ -56,12 +56,13 @@ impl Store {
         self.readers.with(|db| entries(db, BACKWARD, before, limit))
     }
 
-    /// Recomputes the chain from the first line. Reads the whole log, one line at a time: give it
+    /// Recomputes the chain from the first line. Reads the whole log, one line at a time: run it on
     /// a blocking thread.
     ///
     /// # Security
-    /// Finds what was altered, removed or added line by line, at the end too. Who can write the
-    /// file can also write a whole new chain; compare `head` with one that was kept elsewhere.
+    /// Detects lines that were altered, removed or added, including at the end. Someone who can
+    /// write the file can also write a whole new chain; compare `head` with a value that was kept
+    /// elsewhere.
     pub fn verify_audit(&self) -> Result<AuditVerdict, StoreError> {
         self.readers.with(verify)
     }
@@ -85,7 +86,7 @@ fn chained(before: &Sha256Digest, event: &str) -> Sha256Digest {
     Sha256Digest::new(hasher.finalize().into())
 }
 
-/// Number and hash of the last line; 0 and zero bytes when there is none.
+/// Number and hash of the last line; 0 and zero bytes if there is none.
 fn head(db: &Connection) -> Result<(i64, Sha256Digest), StoreError> {
     let (sequence, hash) = db
         .prepare_cached("SELECT seq, hash FROM audit_head")?
@@ -93,8 +94,8 @@ fn head(db: &Connection) -> Result<(i64, Sha256Digest), StoreError> {
     Ok((sequence, Sha256Digest::new(hash)))
 }
 
-/// Appends a line; also for the writes that it tells of. The transaction has the write lock, so no
-/// other process appends in between.
+/// Appends a line; also used by the writes that it describes. The transaction has the write lock,
+/// so no other process appends in between.
 pub(super) fn append(db: &Connection, event: &AuditEvent) -> Result<(), StoreError> {
     let event = serde_json_canonicalizer::to_string(event)
         .map_err(|error| StoreError::undecodable("event", error))?;
@@ -140,14 +141,14 @@ fn line(row: &rusqlite::Row<'_>) -> rusqlite::Result<Line> {
 }
 
 fn verify(db: &Connection) -> Result<AuditVerdict, StoreError> {
-    // One read transaction, so that lines and head are of the same moment.
+    // One read transaction, so that lines and head are from the same moment.
     let snapshot = db.unchecked_transaction()?;
     let mut statement = snapshot.prepare_cached("SELECT * FROM audit ORDER BY seq")?;
     let mut rows = statement.query(())?;
     let (mut last, mut hash) = (0, Sha256Digest::ZERO);
     let broken = |last: i64| AuditVerdict::Broken { sequence: last.unsigned_abs() + 1 };
     while let Some(row) = rows.next()? {
-        // A value of another type was not written by this store.
+        // This store never writes a value of another type.
         let Ok((sequence, event, stored)) = line(row) else {
             return Ok(broken(last));
         };

@@ -1,4 +1,4 @@
-//! The record of authority, and the gate that it is for every write.
+//! The record of authority, which every write checks.
 
 use rusqlite::Connection;
 
@@ -6,7 +6,7 @@ use super::error::{Failure, StoreError};
 use crate::migrate::{AnchorId, Authority, Deed};
 use crate::port::{Entropy, EntropyRng};
 
-/// Founds the anchor, if that did not happen yet.
+/// Founds the anchor, if that has not happened yet.
 pub(super) fn found(db: &Connection, entropy: &dyn Entropy) -> Result<(), StoreError> {
     let anchor = AnchorId::random(&mut EntropyRng::new(entropy));
     let record = encode(&Authority::founded(anchor))?;
@@ -27,8 +27,8 @@ pub(super) fn write(db: &Connection, authority: &Authority) -> Result<(), StoreE
     Ok(())
 }
 
-/// Refuses what the anchor may not do. In the transaction of the write, so that nothing is approved
-/// after the authority was given up.
+/// Refuses what the anchor may not do. Runs in the transaction of the write, so that nothing is
+/// approved after the authority was given up.
 pub(super) fn permit(db: &Connection, deed: Deed) -> Result<(), Failure> {
     read(db)?.permit(deed).map_err(Failure::NoAuthority)
 }

@@ -1,4 +1,4 @@
-//! The last clock of each TPM, as its JSON.
+//! The last clock of each TPM, as JSON.
 
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension as _};
@@ -70,7 +70,7 @@ fn find(db: &Connection, key: &str) -> Result<Option<ClockReading>, StoreError> 
         .map_err(|error| StoreError::undecodable("clock of a TPM", error))
 }
 
-/// Removes those of a machine, and says how many; also for machines that go.
+/// Removes the clocks of a machine, and returns their number; also used when machines are removed.
 pub(super) fn remove_of(db: &Connection, machine: &str) -> Result<usize, StoreError> {
     Ok(db.prepare_cached("DELETE FROM tpm_clock WHERE machine = ?1")?.execute((machine,))?)
 }

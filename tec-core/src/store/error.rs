@@ -1,4 +1,4 @@
-//! What can go wrong with the store, with a code each.
+//! Errors of the store, each with a code.
 
 use std::error::Error;
 use std::io;
@@ -24,13 +24,13 @@ pub enum StoreError {
         path: PathBuf,
         /// What is wrong with it.
         found: String,
-        /// Command that puts it right.
+        /// Command that fixes it.
         fix: String,
     },
     /// A file operation failed.
     #[error("{operation} {}", path.display())]
     File {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
         /// Directory or file.
         path: PathBuf,
@@ -41,9 +41,9 @@ pub enum StoreError {
     /// The database is damaged, or is not a store.
     #[error("the store is damaged: {what}")]
     Corrupt {
-        /// Where, or how that shows.
+        /// Where, or how it shows.
         what: String,
-        /// Why, where a library says more.
+        /// Why, if a library reports more.
         #[source]
         source: Option<Cause>,
     },
@@ -58,22 +58,22 @@ pub enum StoreError {
     /// Secrets cannot be unsealed.
     #[error("the seal key does not fit: {what}")]
     Seal {
-        /// How that shows.
+        /// How it shows.
         what: String,
     },
-    /// There is no room to write.
+    /// There is no space left to write.
     #[error("no room to {operation}")]
     Full {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
         /// Why.
         #[source]
         source: Cause,
     },
-    /// Another process holds the database.
+    /// Another process has locked the database.
     #[error("another process holds the store, cannot {operation}")]
     Busy {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
         /// Why.
         #[source]
@@ -82,15 +82,15 @@ pub enum StoreError {
     /// The database cannot be read or written for another reason.
     #[error("{operation}")]
     Database {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
-        /// Whether the same may succeed later.
+        /// Kind of the failure, which tells whether a retry may succeed.
         kind: PortErrorKind,
         /// Why.
         #[source]
         source: Cause,
     },
-    /// The transaction that this write shared with others failed; nothing of it was kept.
+    /// The transaction that this write shared with others failed; nothing in it was kept.
     #[error("commit")]
     Commit(#[source] Arc<Self>),
     /// The writer stopped.
@@ -99,7 +99,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// The code that tells people what to do.
+    /// The code that tells users what to do.
     pub fn code(&self) -> Code {
         match self {
             Self::Access { .. } => Code::StoreAccess,
@@ -114,7 +114,7 @@ impl StoreError {
         }
     }
 
-    /// What sort of failure it is to a caller of a port.
+    /// Kind of failure, as reported to the caller of a port.
     pub fn kind(&self) -> PortErrorKind {
         match self {
             Self::Full { .. } | Self::Busy { .. } | Self::File { .. } | Self::Stopped => {
@@ -172,14 +172,14 @@ impl StoreError {
     }
 }
 
-/// Why one call was not carried out.
+/// Why a call was not carried out.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The contract of the port says no.
+    /// The contract of the port refuses it.
     Refused(PortErrorKind),
     /// The anchor may not do this.
     NoAuthority(NoAuthority),
-    /// The anchor takes nothing, or nothing of this epoch.
+    /// The anchor accepts nothing, or nothing of this epoch.
     NotNow(Refused),
     /// The store failed.
     Store(StoreError),
@@ -214,7 +214,7 @@ impl From<rusqlite::Error> for Failure {
     }
 }
 
-/// For statements of the ports, whose own operation is named by [`PortError`].
+/// For statements of the ports, where [`PortError`] names the operation.
 impl From<rusqlite::Error> for StoreError {
     fn from(error: rusqlite::Error) -> Self {
         Self::sqlite("run the statement", error)

@@ -1,4 +1,4 @@
-//! Approved images in the store, as their JSON.
+//! Approved images in the store, as JSON.
 
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension as _};
@@ -42,7 +42,7 @@ impl ImageRegistry for Store {
     }
 }
 
-/// Writes an image; also for what another anchor has.
+/// Writes an image; also used for images of another anchor.
 pub(super) fn put(db: &Connection, image: &ApprovedImage) -> Result<(), StoreError> {
     let body =
         serde_json::to_string(image).map_err(|error| StoreError::undecodable("image", error))?;
@@ -51,7 +51,7 @@ pub(super) fn put(db: &Connection, image: &ApprovedImage) -> Result<(), StoreErr
     Ok(())
 }
 
-/// Looks an image up; also for what another anchor has.
+/// Looks up an image; also used for images of another anchor.
 pub(super) fn find(db: &Connection, name: &ImageName) -> Result<Option<ApprovedImage>, StoreError> {
     db.prepare_cached("SELECT body FROM image WHERE name = ?1")?
         .query_row((name.as_str(),), |row| row.get(0))

@@ -123,7 +123,8 @@ fn change_state(
     Ok(audit::append(db, line)?)
 }
 
-/// Writes a machine, or its state and binding where it is there; also for what another anchor has.
+/// Writes a machine, or the state and binding of an existing one; also used for machines of another
+/// anchor.
 pub(super) fn put(db: &Connection, machine: &Machine) -> Result<(), StoreError> {
     db.prepare_cached(
         "INSERT INTO machine VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (id) DO UPDATE \
@@ -149,7 +150,7 @@ fn unclaimed(db: &Connection) -> Result<u64, StoreError> {
     Ok(machines.unsigned_abs())
 }
 
-/// Looks a machine up; also for the writes of keys.
+/// Looks up a machine; also used when keys are written.
 pub(super) fn find(db: &Connection, id: &MachineId) -> Result<Option<Machine>, StoreError> {
     db.prepare_cached("SELECT * FROM machine WHERE id = ?1")?
         .query_row((id.to_string(),), |row| Ok(decode(row)))
@@ -157,7 +158,7 @@ pub(super) fn find(db: &Connection, id: &MachineId) -> Result<Option<Machine>, S
         .transpose()
 }
 
-/// Machines in order; also for other anchors.
+/// Machines in order; also used for other anchors.
 pub(super) fn list(
     db: &Connection,
     after: Option<MachineId>,
@@ -172,7 +173,7 @@ pub(super) fn list(
         .collect()
 }
 
-/// Moves the machine of a key that is bound out of the unclaimed ones.
+/// Marks the machine of a bound key as no longer unclaimed.
 pub(super) fn activate(db: &Connection, ak: &AkRecord) -> Result<(), StoreError> {
     db.prepare_cached(
         "UPDATE machine SET state = 'active', last_ak = ?2, last_ek = ?3 WHERE id = ?1",
@@ -185,7 +186,8 @@ pub(super) fn activate(db: &Connection, ak: &AkRecord) -> Result<(), StoreError>
     Ok(())
 }
 
-/// Its attestation keys go by the foreign key. Also for what another anchor no longer has.
+/// The foreign key removes its attestation keys. Also used for machines that another anchor no
+/// longer has.
 pub(super) fn remove(db: &Connection, id: &str) -> Result<(), Failure> {
     db.prepare_cached("DELETE FROM attempt WHERE machine IN (?1, ?2)")?
         .execute((id, attempt::unsigned_of(id)))?;
@@ -194,7 +196,7 @@ pub(super) fn remove(db: &Connection, id: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// An anchor that may remove nothing keeps them: the other one decides.
+/// An anchor that may not remove anything keeps them: the other one decides.
 fn expire(db: &Connection, before: Timestamp) -> Result<u64, Failure> {
     if authority::read(db)?.permit(Deed::Remove).is_err() {
         return Ok(0);

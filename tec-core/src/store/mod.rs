@@ -4,8 +4,8 @@
 //! *What it is*: the implementation of all storage [`port`](crate::port)s for one host. Every
 //! write is on disk when its call returns.
 //!
-//! *What it is not*: a cache, or a database for many hosts. It is the one place of this crate that
-//! does I/O; it starts one thread, which ends with the store.
+//! *What it is not*: a cache, or a database for several hosts. It is the only place in this crate
+//! that does I/O; it starts one thread, which ends with the store.
 //!
 //! ```text
 //! call ─► bounded queue ─► writer thread: BEGIN IMMEDIATE
@@ -13,14 +13,14 @@
 //! call ─►      "           COMMIT: one fsync for all that waited ─► each caller is answered
 //! find ──────────────────► pool of read-only connections
 //! ```
-//! The state directory holds `tec.db` (with `-wal` and `-shm` beside it) and `seal.key`, all closed
-//! to other users. Losing `seal.key` is losing every disk key in the store: back both up.
+//! The state directory holds `tec.db` (with `-wal` and `-shm` next to it) and `seal.key`, all
+//! closed to other users. Losing `seal.key` means losing every disk key in the store: back up both.
 //!
-//! Every write asks the record of authority in its own transaction ([`crate::migrate`]): a store that
-//! gave the authority up approves nothing, and one that was replaced releases nothing.
+//! Every write checks the record of authority in its own transaction ([`crate::migrate`]): a store
+//! that gave up the authority approves nothing, and one that was replaced releases nothing.
 //!
-//! Reads run on the thread of the caller: they take microseconds, since the file is small and its
-//! pages are cached. Several processes may open one directory; writers take turns.
+//! Reads run on the caller's thread: they take microseconds, since the file is small and its pages
+//! are cached. Several processes may open one directory; writers take turns.
 //!
 //! # Cancel safety
 //! A write whose future is dropped may still happen, as if its acknowledgement had been lost.
@@ -58,46 +58,47 @@ pub use self::error::StoreError;
 
 /// The embedded store.
 ///
-/// Several of its traits have methods of the same name: call them through `&dyn MachineRegistry`
+/// Several of its traits have methods with the same name: call them through `&dyn MachineRegistry`
 /// and so on, or as `MachineRegistry::find(&store, …)`.
 ///
-/// Dropping it waits for the writes that are queued.
+/// Dropping it waits for queued writes.
 #[derive(Debug)]
 pub struct Store {
-    // In this order: readers close first, so that the writer is the last one and cleans up.
+    // In this order: readers close first, so that the writer is last and cleans up.
     readers: Readers,
     writer: Writer,
     seal: Arc<Seal>,
 }
 
 impl Store {
-    /// Opens the store in a state directory, or makes it there. The directory itself is made if
-    /// only it is missing.
+    /// Opens the store in a state directory, or creates it there. Creates the directory itself, but
+    /// not its parents.
     ///
-    /// Reads the whole file once for a quick check, so give it a blocking thread if it may be
-    /// large.
+    /// Reads the whole file once for a quick check, so run it on a blocking thread if the file may
+    /// be large.
     ///
     /// # Errors
-    /// `Access` when directory or files have the wrong owner or mode, `Corrupt` when the file is
-    /// damaged or not a store, `Newer` when a newer version wrote it, `Seal` when the seal key is
-    /// not the one that its secrets were sealed with, `Busy` while another process holds it.
+    /// `Access` if the directory or a file has the wrong owner or mode, `Corrupt` if the file is
+    /// damaged or not a store, `Newer` if a newer version wrote it, `Seal` if the seal key is not
+    /// the one that its secrets were sealed with, `Busy` while another process has it locked.
     ///
     /// # Security
-    /// Refuses to make a new seal key, or an empty database, beside the other half of an old pair.
+    /// Refuses to create a new seal key, or an empty database, next to the other half of an old
+    /// pair.
     pub fn open(dir: &Path, entropy: &dyn Entropy) -> Result<Self, StoreError> {
         access::check(dir)?;
-        // First starts at the same time make one database and one seal key.
+        // Concurrent first starts create one database and one seal key.
         let _alone = access::lock(dir)?;
         let db_path = access::database_file(dir)?;
         let mut db = schema::open_writer(&db_path)?;
         let seal = Arc::new(Seal::load(dir, &mut db, entropy)?);
         authority::found(&db, entropy)?;
-        // SQLite has made its own files by now.
+        // SQLite has created its own files by now.
         access::check(dir)?;
         Ok(Self { readers: Readers::open(&db_path)?, writer: Writer::start(db)?, seal })
     }
 
-    /// Whether the store can be read and its writer runs.
+    /// Checks that the store can be read and its writer runs.
     pub fn health(&self) -> Result<(), StoreError> {
         if !self.writer.is_running() {
             return Err(StoreError::Stopped);

@@ -1,4 +1,4 @@
-//! What people call machines.
+//! Human-readable names of machines.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +9,11 @@ use crate::id::MachineId;
 use crate::port::{PortError, PortErrorKind};
 
 impl Store {
-    /// Sets the name that people know a machine by. Nothing is decided on it, and it stays here when
+    /// Sets the human-readable name of a machine. Nothing depends on it, and it stays here when
     /// trust moves to another anchor.
     ///
     /// # Errors
-    /// `NotFound` where there is no such machine, `Conflict` where another one has the name.
+    /// `NotFound` if there is no such machine, `Conflict` if another one has the name.
     pub async fn name_machine(&self, id: &MachineId, name: &str) -> Result<(), PortError> {
         let (machine, text, name) = (*id, id.to_string(), name.to_owned());
         let operation = format!("name machine {id} {name}");

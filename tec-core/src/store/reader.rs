@@ -1,4 +1,4 @@
-//! A small pool of connections that only read.
+//! A small pool of read-only connections.
 
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -8,7 +8,7 @@ use rusqlite::Connection;
 use super::error::StoreError;
 use super::schema;
 
-/// Reads that run at the same time; one more waits for the first connection.
+/// Maximum number of concurrent reads; one more waits for the first connection.
 const CONNECTIONS: usize = 4;
 
 /// The pool.
@@ -27,7 +27,7 @@ impl Readers {
         })
     }
 
-    /// Runs `work` on a connection that is free, on this thread.
+    /// Runs `work` on a free connection, on this thread.
     pub(super) fn with<T>(&self, work: impl FnOnce(&Connection) -> T) -> T {
         work(&self.connection())
     }

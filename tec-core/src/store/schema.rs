@@ -11,7 +11,7 @@ use super::error::StoreError;
 const APPLICATION_ID: i64 = 0x5445_4373;
 /// `user_version` of the file header: the last of [`ADDED`].
 pub(super) const VERSION: i64 = 6;
-/// What each version added, from version 1 on.
+/// The additions of each version, from version 1 on.
 const ADDED: [(i64, &str); 6] = [
     (1, TABLES),
     (2, TRUST_TABLES),
@@ -20,20 +20,21 @@ const ADDED: [(i64, &str); 6] = [
     (5, SERVICE_COLUMN),
     (VERSION, NAME_TABLE),
 ];
-/// Bytes of a page. Files are whole pages, see [`super::access::database_file`].
+/// Page size in bytes. Files consist of whole pages, see [`super::access::database_file`].
 pub(super) const PAGE: u64 = 4096;
 /// How long a statement waits for another process.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// What remains of the write-ahead log after a checkpoint, in bytes.
+/// Maximum size of the write-ahead log after a checkpoint, in bytes.
 const WAL_LIMIT: i64 = 16 * 1024 * 1024;
-/// Prepared statements kept per connection; there are fewer in this module.
+/// Prepared statements kept per connection; this module has fewer.
 const STATEMENTS: usize = 64;
 
 /// Version 1.
 ///
 /// The registries are checked by constraints as well as by code: at most one bound key per machine
-/// (`ak_bound`), no key without machine, an audit log that only grows. `unclaimed` counts machines
-/// without key, since counting rows at each registration would make a boot storm quadratic.
+/// (`ak_bound`), no key without a machine, an audit log that only grows. `unclaimed` counts
+/// machines without a key, since counting rows at each registration would make a boot storm
+/// quadratic.
 const TABLES: &str = "
 CREATE TABLE machine (
     id TEXT PRIMARY KEY,
@@ -107,7 +108,7 @@ CREATE TABLE attempt (
 CREATE INDEX attempt_machine ON attempt (machine, seq);
 ";
 
-/// Added by version 2: who may approve, what came from another anchor, and how far a copy came.
+/// Added by version 2: who may approve, what came from another anchor, and how far a copy got.
 const TRUST_TABLES: &str = "
 CREATE TABLE authority (
     one INTEGER PRIMARY KEY CHECK (one = 1),
@@ -134,9 +135,10 @@ CREATE TABLE tpm_clock (
 CREATE INDEX tpm_clock_machine ON tpm_clock (machine);
 ";
 
-/// Added by version 4: the key that a machine had last, and the network that a key came from. A machine
-/// that older versions left without a bound key had the one that was revoked last, whose endorsement
-/// key counts for nothing: versions before this one did not say whether it was ever bound.
+/// Added by version 4: the key that a machine had last, and the network that a key came from. A
+/// machine that older versions left without a bound key is given the key that was revoked last,
+/// whose endorsement key counts for nothing: versions before this one did not record whether it was
+/// ever bound.
 const BINDING_COLUMNS: &str = "
 ALTER TABLE machine ADD COLUMN last_ak TEXT;
 ALTER TABLE machine ADD COLUMN last_ek TEXT;
@@ -150,14 +152,14 @@ UPDATE machine SET last_ak =
     WHERE last_ak IS NULL AND state <> 'unclaimed';
 ";
 
-/// Added by version 5: why a machine is out of service, other than by revocation. Its `state` is
-/// 'revoked' then, so that whatever looks at that column alone keeps it out.
+/// Added by version 5: why a machine is out of service, other than revocation. Its `state` is
+/// 'revoked' then, so that code that only looks at that column keeps it out.
 const SERVICE_COLUMN: &str = "
 ALTER TABLE machine ADD COLUMN out_of_service TEXT
     CHECK (out_of_service IN ('quarantined', 'retired'));
 ";
 
-/// Added by version 6: what people call a machine.
+/// Added by version 6: the human-readable name of a machine.
 const NAME_TABLE: &str = "
 CREATE TABLE machine_name (
     machine TEXT PRIMARY KEY REFERENCES machine (id) ON DELETE CASCADE,
@@ -165,15 +167,15 @@ CREATE TABLE machine_name (
 ) STRICT, WITHOUT ROWID;
 ";
 
-/// What lies at the path.
+/// What exists at the path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Found {
     Nothing,
     Ours { version: i64 },
 }
 
-/// Opens the connection that writes: recognises the file, checks it, makes the tables if it is new or
-/// older.
+/// Opens the connection that writes: recognizes the file, checks it, and creates the tables if it
+/// is new or older.
 pub(super) fn open_writer(path: &Path) -> Result<Connection, StoreError> {
     let failed = |source| StoreError::sqlite("open the store", source);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -191,7 +193,7 @@ pub(super) fn open_writer(path: &Path) -> Result<Connection, StoreError> {
     Ok(db)
 }
 
-/// Opens a connection that only reads. The writer must be open.
+/// Opens a read-only connection. The writer must be open.
 pub(super) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
     let failed = |source| StoreError::sqlite("open the store for reading", source);
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -203,15 +205,15 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
 }
 
 fn configure_writer(db: &Connection) -> Result<(), rusqlite::Error> {
-    // FULL in WAL mode: each commit is synced (sqlite.org/pragma.html#pragma_synchronous). First,
-    // so that it holds for what follows.
+    // FULL in WAL mode: each commit is synced (sqlite.org/pragma.html#pragma_synchronous). Set
+    // first, so that it holds for what follows.
     db.pragma_update(None, "synchronous", "FULL")?;
-    // Without effect once there are tables.
+    // Has no effect once there are tables.
     db.pragma_update(None, "page_size", PAGE.cast_signed())?;
     db.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
     db.pragma_update(None, "foreign_keys", true)?;
     db.pragma_update(None, "trusted_schema", false)?;
-    // What is removed is overwritten.
+    // Removed content is overwritten.
     db.pragma_update_and_check(None, "secure_delete", true, |_| Ok(()))?;
     db.pragma_update_and_check(None, "journal_size_limit", WAL_LIMIT, |_| Ok(()))?;
     db.set_prepared_statement_cache_capacity(STATEMENTS);
@@ -249,7 +251,7 @@ fn create_tables(db: &mut Connection) -> Result<(), StoreError> {
     let failed = |source| StoreError::sqlite("make the tables of the store", source);
     let transaction =
         db.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
-    // Another process may have made them since.
+    // Another process may have created them since.
     let has = match recognise(&transaction)? {
         Found::Nothing => 0,
         Found::Ours { version } => version,

@@ -1,4 +1,4 @@
-//! Secrets at rest: AES-256-GCM under a key that lies beside the database.
+//! Secrets at rest: AES-256-GCM under a key that is stored next to the database.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -23,11 +23,11 @@ use crate::secret::{SecretArray, SecretBytes};
 const SECRET_LABEL: &[u8] = b"tec store secret v1\0";
 /// Additional data of the check value.
 const CHECK_LABEL: &[u8] = b"tec store check v1\0";
-/// What the check value holds.
+/// Plaintext of the check value.
 const CHECK_TEXT: &[u8] = b"this seal key fits";
 /// Domain of the derivation of nonces; seed and counter follow.
 const NONCE_LABEL: &[u8] = b"tec store nonce v1\0";
-/// Bytes of a nonce of GCM (NIST SP 800-38D, section 5.2.1.1).
+/// Size of a GCM nonce in bytes (NIST SP 800-38D, section 5.2.1.1).
 const NONCE: usize = 12;
 const KEY: usize = 32;
 
@@ -35,8 +35,8 @@ const KEY: usize = 32;
 ///
 /// # Security
 /// Nonces are 96 bits of SHA-256 over a seed that is drawn at each start, and a counter: random in
-/// the sense of NIST SP 800-38D, section 8.2.2, whose bound of 2^32 sealings per key no registry of
-/// machines comes near.
+/// the sense of NIST SP 800-38D, section 8.2.2. Its bound of 2^32 sealings per key is far beyond
+/// any registry of machines.
 #[derive(Debug)]
 pub(super) struct Seal {
     key: SecretArray<KEY>,
@@ -45,10 +45,11 @@ pub(super) struct Seal {
 }
 
 impl Seal {
-    /// Reads the seal key and checks that it fits the database; makes both on the first start.
+    /// Reads the seal key and checks that it belongs to the database; creates both on the first
+    /// start.
     ///
-    /// The transaction keeps other processes out meanwhile. A crash between key file and check
-    /// value leaves a key without check, which the next start takes.
+    /// The transaction keeps other processes out in the meantime. A crash between key file and
+    /// check value leaves a key without a check value, which the next start uses.
     pub(super) fn load(
         dir: &Path,
         db: &mut Connection,
@@ -155,7 +156,7 @@ impl Seal {
     }
 }
 
-/// One path, one domain: a record that is moved to another path does not open.
+/// One path, one domain: a record moved to another path does not open.
 fn secret_data(path: &ResourcePath) -> Vec<u8> {
     [SECRET_LABEL, path.as_str().as_bytes()].concat()
 }
@@ -180,14 +181,15 @@ fn read_key(dir: &Path) -> Result<Option<SecretArray<KEY>>, StoreError> {
     Ok(Some(SecretArray::new(*key)))
 }
 
-/// Draws the key and makes it durable: written aside, synced, renamed, directory synced.
+/// Generates the key and makes it durable: written to a temporary file, synced, renamed, directory
+/// synced.
 fn create_key(dir: &Path, entropy: &dyn Entropy) -> Result<SecretArray<KEY>, StoreError> {
     let mut key = Zeroizing::new([0; KEY]);
     entropy.fill(key.as_mut_slice());
     let (path, aside) = (dir.join(access::SEAL_KEY), dir.join(access::SEAL_KEY_NEW));
     let write = || {
         let mut options = OpenOptions::new();
-        // What a crash left aside was never used.
+        // A temporary file left by a crash was never used.
         options.write(true).create(true).truncate(true).mode(access::FILE_MODE);
         let mut file = options.open(&aside)?;
         file.write_all(key.as_slice())?;

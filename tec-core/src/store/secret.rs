@@ -68,13 +68,13 @@ fn put_new(
     if !insert(db, path, sealed)? {
         return Ok(PutOutcome::Existed);
     }
-    // A refusal takes the row back.
+    // A refusal rolls back the row.
     authority::permit(db, Deed::Admit)?;
     audit::append(db, line)?;
     Ok(PutOutcome::Stored)
 }
 
-/// Whether there was none; also for what another anchor has.
+/// Returns whether there was none; also used for secrets of another anchor.
 pub(super) fn insert(db: &Connection, path: &str, sealed: &[u8]) -> Result<bool, StoreError> {
     let inserted = db
         .prepare_cached("INSERT INTO secret VALUES (?1, ?2) ON CONFLICT DO NOTHING")?
@@ -82,13 +82,13 @@ pub(super) fn insert(db: &Connection, path: &str, sealed: &[u8]) -> Result<bool,
     Ok(inserted > 0)
 }
 
-/// Removes a sealed secret; also for what another anchor no longer has.
+/// Removes a sealed secret; also used for secrets that another anchor no longer has.
 pub(super) fn delete(db: &Connection, path: &str) -> Result<(), StoreError> {
     db.prepare_cached("DELETE FROM secret WHERE path = ?1")?.execute((path,))?;
     Ok(())
 }
 
-/// Reads a sealed secret; also for other anchors.
+/// Reads a sealed secret; also used for other anchors.
 pub(super) fn find(db: &Connection, path: &ResourcePath) -> Result<Option<Vec<u8>>, StoreError> {
     let sealed = db
         .prepare_cached("SELECT sealed FROM secret WHERE path = ?1")?
@@ -97,9 +97,9 @@ pub(super) fn find(db: &Connection, path: &ResourcePath) -> Result<Option<Vec<u8
     Ok(sealed)
 }
 
-/// The numbers of the recovery keys that a machine left.
+/// The numbers of the recovery keys that a machine deposited.
 pub(super) fn recovery_numbers(db: &Connection, id: &MachineId) -> Result<Vec<u32>, StoreError> {
-    // '.' sorts right behind '-'.
+    // '.' sorts directly after '-'.
     let range = (format!("default/{id}/recovery-"), format!("default/{id}/recovery."));
     db.prepare_cached("SELECT path FROM secret WHERE path > ?1 AND path < ?2")?
         .query_map(range, |row| row.get::<_, String>(0))?

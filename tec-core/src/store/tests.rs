@@ -24,7 +24,7 @@ use crate::port::{
 };
 use crate::testing::{SeededEntropy, sample};
 
-/// A state directory that goes away with the test.
+/// A state directory that is removed after the test.
 struct Place(TempDir);
 
 impl Place {
@@ -49,7 +49,7 @@ impl Place {
         self.try_open().unwrap()
     }
 
-    /// The database past the store, as somebody with a shell would open it.
+    /// The database opened without the store, as someone with a shell would do it.
     fn raw(&self) -> Connection {
         Connection::open(self.file("tec.db")).unwrap()
     }
@@ -109,7 +109,7 @@ async fn everything_is_there_after_a_crash_without_closing() {
     let place = Place::new();
     let store = place.open();
     fill(&store).await;
-    // A copy of the files while the store is open is what a killed process leaves.
+    // A copy of the files while the store is open equals what a killed process leaves.
     let copy = Place::new();
     for name in ["tec.db", "tec.db-wal", "seal.key"] {
         std::fs::copy(place.file(name), copy.file(name)).unwrap();
@@ -163,7 +163,7 @@ fn many_first_starts_at_once_make_one_store() {
     }
 }
 
-/// Bytes that the write-ahead log has; each commit adds whole pages.
+/// Size of the write-ahead log in bytes; each commit adds whole pages.
 fn log_length(place: &Place) -> u64 {
     std::fs::metadata(place.file("tec.db-wal")).unwrap().len()
 }

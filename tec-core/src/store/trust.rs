@@ -83,7 +83,7 @@ impl TrustAnchor for Store {
             if authority::read(db)?.role() != Role::Forward {
                 return Err(Failure::Refused(PortErrorKind::Conflict));
             }
-            // What is removed is overwritten, see `schema::configure_writer`.
+            // Removed content is overwritten, see `schema::configure_writer`.
             let count = db.execute("DELETE FROM secret", ())?;
             audit::append(db, &line)?;
             Ok(u64::try_from(count).unwrap_or(u64::MAX))
@@ -93,7 +93,7 @@ impl TrustAnchor for Store {
     }
 }
 
-/// A page that the writer's thread owns.
+/// A page owned by the writer thread.
 struct OwnPage {
     intake: Intake,
     after: Option<UnitName>,

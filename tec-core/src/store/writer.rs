@@ -1,4 +1,4 @@
-//! The one writer: takes all writes that wait into one transaction and syncs once.
+//! The single writer: collects all waiting writes into one transaction and syncs once.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use tokio::sync::{mpsc, oneshot};
 use super::error::{Failure, StoreError};
 use crate::port::PortErrorKind;
 
-/// Writes that wait before callers have to wait for room.
+/// Maximum number of queued writes before callers have to wait.
 const QUEUE: usize = 1024;
-/// Most writes of one transaction, so that the first of them does not wait for long.
+/// Maximum number of writes in one transaction, so that the first does not wait long.
 const BATCH: usize = 256;
 
-/// Handle to the writer thread; dropping it waits until the queue is done.
+/// Handle to the writer thread; dropping it waits until the queue is empty.
 pub(super) struct Writer {
     queue: Option<mpsc::Sender<Box<dyn Job>>>,
     thread: Option<JoinHandle<()>>,
@@ -46,8 +46,8 @@ impl Writer {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
-    /// Queues `work` and waits for its commit. When it fails, it leaves nothing behind. It may be
-    /// called again after what it did was rolled back, through no fault of its own.
+    /// Queues `work` and waits for its commit. If it fails, it leaves nothing behind. It may be
+    /// called again if its changes were rolled back through no fault of its own.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         work: impl FnMut(&Connection) -> Result<T, Failure> + Send + 'static,
@@ -64,7 +64,7 @@ impl Drop for Writer {
     fn drop(&mut self) {
         drop(self.queue.take());
         if let Some(thread) = self.thread.take() {
-            // A writer that panicked has nothing left to say here; its callers were told.
+            // A writer that panicked has nothing to report here; its callers got errors.
             let _ended = thread.join();
         }
     }
@@ -72,7 +72,7 @@ impl Drop for Writer {
 
 /// One write in the queue.
 trait Job: Send {
-    /// Does it, inside a savepoint. Says whether its changes shall stay.
+    /// Runs the write inside a savepoint. Returns whether to keep its changes.
     fn run(&mut self, db: &Connection) -> Keep;
 
     /// Answers the caller, after the commit.
@@ -107,10 +107,10 @@ where
         let answer = match (commit, self.outcome) {
             (Ok(()), outcome) => outcome,
             (Err(_), Err(Failure::Store(own))) => Err(Failure::Store(own)),
-            // A refusal may rest on what another call of this transaction wrote, and is gone.
+            // A refusal may depend on what another call of this transaction wrote, which is gone.
             (Err(shared), _) => Err(StoreError::Commit(shared).into()),
         };
-        // A caller that went away does not want the answer.
+        // A caller that is gone does not want the answer.
         let _gone = self.reply.send(answer);
     }
 }
@@ -122,7 +122,7 @@ fn serve(mut db: Connection, mut queue: mpsc::Receiver<Box<dyn Job>>) {
             answer(&mut batch, &commit);
             continue;
         }
-        // One of them took the others along: each by itself, so that it fails alone.
+        // One of them ended the transaction for all: run each on its own, so that it fails alone.
         for job in batch.drain(..) {
             let mut alone = vec![job];
             let commit = carry_out(&mut db, &mut alone).unwrap_or_else(|| Err(rolled_back()));
@@ -145,15 +145,15 @@ fn rolled_back() -> Arc<StoreError> {
     })
 }
 
-/// One transaction for all of `batch`; dropping it rolls back. `None`: one of them ended it, and
-/// nothing of the others was kept.
+/// One transaction for all of `batch`; dropping it rolls back. `None` if one of them ended it, so
+/// that nothing of the others was kept.
 fn carry_out(db: &mut Connection, batch: &mut [Box<dyn Job>]) -> Option<Committed> {
     transact(db, batch)
         .map_err(|source| Arc::new(StoreError::sqlite("write to the store", source)))
         .transpose()
 }
 
-/// Whether a transaction was committed, and if not, why.
+/// Whether a transaction was committed and, if not, why.
 type Committed = Result<(), Arc<StoreError>>;
 
 fn transact(db: &mut Connection, batch: &mut [Box<dyn Job>]) -> rusqlite::Result<Option<()>> {
@@ -166,7 +166,7 @@ fn transact(db: &mut Connection, batch: &mut [Box<dyn Job>]) -> rusqlite::Result
         };
         if transaction.is_autocommit() {
             // Some failures end the whole transaction (sqlite.org/lang_transaction.html, section
-            // 3.1), a full disk for example; a further savepoint would begin another one.
+            // 3.1), for example a full disk; another savepoint would begin a new one.
             return Ok(None);
         }
         ended?;

@@ -1,4 +1,4 @@
-//! A key broker that keeps what it is given.
+//! A key broker that stores what it is given.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ struct State {
     reference_values: BTreeMap<String, serde_json::Value>,
 }
 
-/// A [`KeyBroker`] in memory, whose content a test can look at.
+/// A [`KeyBroker`] in memory, whose content a test can inspect.
 #[derive(Debug, Default)]
 pub struct MemoryBroker(Mutex<State>);
 

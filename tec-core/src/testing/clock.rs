@@ -1,4 +1,4 @@
-//! A clock that stands still until it is told otherwise.
+//! A clock that stands still until a test moves it.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -15,7 +15,7 @@ impl ManualClock {
         Self(AtomicI64::new(now.unix_seconds()))
     }
 
-    /// Sets the clock, also backwards.
+    /// Sets the clock; it may go backwards.
     pub fn set(&self, now: Timestamp) {
         self.0.store(now.unix_seconds(), Ordering::SeqCst);
     }

@@ -1,5 +1,5 @@
-//! Stores with one defect each, and the suites that catch them: a suite that lets one pass proves
-//! nothing to whoever writes a store.
+//! Stores with one defect each, and the suites that catch them: a suite that lets a defect pass
+//! proves nothing to the author of a store.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -53,7 +53,7 @@ enum Defect {
     ExportIgnoresAfter,
 }
 
-/// Which suite is to catch it.
+/// The suite that must catch it.
 #[derive(Clone, Copy, Debug)]
 enum Suite {
     Machines,
@@ -383,7 +383,7 @@ impl TrustAnchor for Defective {
     }
 }
 
-/// Whether the suite is content.
+/// Whether the suite passes.
 fn passes(defect: Option<Defect>, suite: Suite) -> bool {
     let number = Cell::new(0);
     let make = async || {

@@ -7,7 +7,7 @@ use rand_core::{Rng as _, SeedableRng as _};
 
 use crate::port::Entropy;
 
-/// An [`Entropy`] that gives the same bytes for the same seed: ChaCha20 behind a lock.
+/// An [`Entropy`] that returns the same bytes for the same seed: ChaCha20 behind a lock.
 ///
 /// # Security
 /// Predictable by design; for tests only.

@@ -1,4 +1,4 @@
-//! Faults on purpose: calls that fail, and calls whose answer is lost.
+//! Deliberate faults: calls that fail, and calls whose answer is lost.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,26 +32,27 @@ use crate::time::Timestamp;
 pub enum Fault {
     /// Nothing: the call goes through.
     None,
-    /// It fails before anything happened.
+    /// It fails before anything happens.
     Before,
-    /// It happens, but the caller is told that it failed: the acknowledgement is lost.
+    /// It happens, but the caller gets an error: the acknowledgement is lost.
     LostAck,
 }
 
-/// One call, as a plan sees it.
+/// One call, as seen by a plan of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Call {
-    /// Number of the call over all ports of this wrapper, from 0.
+    /// Number of the call across all ports of this wrapper, from 0.
     pub number: u64,
     /// Port and method, for example `AkRegistry::bind`.
     pub operation: &'static str,
 }
 
-/// Wraps an implementation of any port and makes calls fail with kind `Unavailable` by a plan.
+/// Wraps an implementation of any port, and makes calls fail with kind `Unavailable` according to a
+/// plan.
 ///
-/// Implements every port that `T` implements. The inner value is shared: keep a clone of the `Arc` to
-/// look at what really happened.
+/// Implements every port that `T` implements. The inner value is shared: keep a clone of the `Arc`
+/// to see what really happened.
 pub struct Faulty<T> {
     inner: Arc<T>,
     plan: Box<dyn Fn(Call) -> Fault + Send + Sync>,
@@ -65,7 +66,7 @@ impl<T> fmt::Debug for Faulty<T> {
 }
 
 impl<T: Send + Sync> Faulty<T> {
-    /// Asks `plan` for every call.
+    /// Consults `plan` for every call.
     pub fn new(inner: Arc<T>, plan: impl Fn(Call) -> Fault + Send + Sync + 'static) -> Self {
         Self { inner, plan: Box::new(plan), calls: AtomicU64::new(0) }
     }
@@ -75,7 +76,7 @@ impl<T: Send + Sync> Faulty<T> {
         Self::new(inner, |_| Fault::None)
     }
 
-    /// Call `number` suffers `fault`, and every later one fails: the process died there.
+    /// Call `number` suffers `fault`, and every later call fails: the process died there.
     pub fn crash_at(inner: Arc<T>, number: u64, fault: Fault) -> Self {
         Self::new(inner, move |call| match call.number.cmp(&number) {
             std::cmp::Ordering::Less => Fault::None,
@@ -84,8 +85,8 @@ impl<T: Send + Sync> Faulty<T> {
         })
     }
 
-    /// Of every 1000 calls about `per_mille` suffer a fault, either sort alike, repeatably by
-    /// `seed`.
+    /// About `per_mille` of every 1000 calls suffer a fault, both kinds equally likely,
+    /// reproducible by `seed`.
     pub fn seeded(inner: Arc<T>, seed: u64, per_mille: u32) -> Self {
         let rng = Mutex::new(ChaCha20Rng::seed_from_u64(seed));
         Self::new(inner, move |_| {
@@ -99,12 +100,12 @@ impl<T: Send + Sync> Faulty<T> {
         })
     }
 
-    /// What is wrapped.
+    /// The wrapped value.
     pub fn inner(&self) -> &Arc<T> {
         &self.inner
     }
 
-    /// How many calls there were.
+    /// Number of calls so far.
     pub fn calls(&self) -> u64 {
         self.calls.load(Ordering::SeqCst)
     }

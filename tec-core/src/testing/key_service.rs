@@ -11,7 +11,7 @@ use crate::node::envelope::{KeyWrapper, WrappedKeys};
 use crate::port::{CreateOutcome, PortError, PortErrorKind};
 use crate::secret::SecretBytes;
 
-/// Keeps what it wraps, and hands out its digest in its place.
+/// Stores what it wraps, and returns its digest instead.
 #[derive(Debug, Default)]
 pub struct MemoryKeyService(Mutex<State>);
 
@@ -22,7 +22,7 @@ struct State {
 }
 
 impl MemoryKeyService {
-    /// It knows nothing yet.
+    /// An empty key service.
     pub fn new() -> Self {
         Self::default()
     }

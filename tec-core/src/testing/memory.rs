@@ -22,11 +22,11 @@ use crate::port::{
 use crate::secret::SecretBytes;
 use crate::time::Timestamp;
 
-/// Most keys that wait per machine; the contract of [`AkRegistry::submit`].
+/// Maximum number of keys waiting per machine; the contract of [`AkRegistry::submit`].
 const MAX_WAITING: usize = 4;
 /// Attempts kept per machine; the contract of [`AttemptLog`] asks for 16.
 const ATTEMPTS_PER_MACHINE: usize = 32;
-/// Attempts kept of machines that nobody knows.
+/// Attempts kept for unknown machines.
 const ATTEMPTS_WITHOUT_MACHINE: usize = 1000;
 
 #[derive(Debug, Default)]
@@ -75,8 +75,8 @@ impl State {
 
 /// Every registry, the secrets, the audit log and the attempt log over one state in memory.
 ///
-/// Behaves as the embedded store does, without durability. Several of its traits have methods of
-/// the same name: call them through `&dyn MachineRegistry` and so on, or as
+/// Behaves like the embedded store, without durability. Several of its traits have methods with the
+/// same name: call them through `&dyn MachineRegistry` and so on, or as
 /// `MachineRegistry::find(&registry, …)`.
 #[derive(Debug, Default)]
 pub struct MemoryRegistry(Mutex<State>);
@@ -87,7 +87,7 @@ impl MemoryRegistry {
         Self::default()
     }
 
-    /// An empty registry, as the anchor of this number.
+    /// An empty registry, as the anchor with this number.
     pub fn anchor(number: u128) -> Self {
         let anchor = AnchorId::from(Uuid::from_u128(number));
         let registry = Self::default();

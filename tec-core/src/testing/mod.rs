@@ -1,18 +1,18 @@
-//! Doubles, faults and conformance suites, so that code over the ports is tested without a network,
-//! a TPM or a disk (feature `test-util`).
+//! Doubles, faults and conformance suites for testing code over the ports without a network, a TPM
+//! or a disk (feature `test-util`).
 //!
 //! *What it is*: in-memory implementations of every port ([`MemoryRegistry`], [`MemoryBroker`]), a
-//! clock and randomness that do what a test says ([`ManualClock`], [`SeededEntropy`]), a wrapper
+//! clock and randomness under the control of a test ([`ManualClock`], [`SeededEntropy`]), a wrapper
 //! that makes calls fail or lose their answer ([`Faulty`]), a driver that kills a
 //! [plan](crate::plan) at every step ([`crash_everywhere`]), sample values ([`sample`]), and one
 //! conformance suite per port.
 //!
-//! *What it is not*: fit for production. Nothing here is durable, and suites panic where an
+//! *What it is not*: fit for production. Nothing here is durable, and suites panic if an
 //! implementation breaks its contract.
 //!
 //! # Conformance suites
-//! A suite takes a factory that makes an *empty* implementation each time it is called, and checks
-//! the contract that the trait's documentation states:
+//! A suite takes a factory that creates an *empty* implementation each time it is called, and
+//! checks the contract in the trait's documentation:
 //!
 //! ```
 //! use tec_core::testing;
@@ -55,7 +55,7 @@ pub use self::suite::{
     trust_anchor, wrapped_keys,
 };
 
-/// Runs a future that never has to wait, as those of the doubles.
+/// Runs a future that never has to wait, as is true of the doubles.
 ///
 /// # Panics
 /// If it waits.

@@ -1,4 +1,4 @@
-//! A node in memory: its register, its disk, its files, and a cluster that is only counted.
+//! A node in memory: its register, its disk, its files, and a cluster that only counts calls.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -24,21 +24,21 @@ use crate::secret::SecretBytes;
 pub struct NodeRecord {
     /// PCR 15.
     pub register: Sha256Digest,
-    /// How often it was extended.
+    /// Number of extensions.
     pub extensions: usize,
-    /// SHA-256 of the key that opens the disk; `None` for the one of its making.
+    /// SHA-256 of the key that opens the disk; `None` for the initial key.
     pub disk_key: Option<Sha256Digest>,
     /// Journal.
     pub intent: Option<Intent>,
     /// `node_state.json`.
     pub state: Option<NodeState>,
-    /// How often a cluster was made of it.
+    /// How many times it was turned into a cluster.
     pub initialized: usize,
-    /// How often it joined one.
+    /// How many times it joined one.
     pub joined: usize,
-    /// SHA-256 over the URI of the key service that was kept.
+    /// SHA-256 over the stored URI of the key service.
     pub key_service: Option<Sha256Digest>,
-    /// Names of the control-plane files that were written.
+    /// Names of the written control-plane files.
     pub files: Vec<String>,
 }
 
@@ -57,7 +57,7 @@ impl MemoryNode {
         Self { disk, record: Mutex::default(), refusal: None }
     }
 
-    /// Preparing init or join fails.
+    /// Makes preparing init or join fail.
     #[must_use]
     pub fn refusing(mut self, kind: PortErrorKind) -> Self {
         self.refusal = Some(kind);
@@ -69,7 +69,7 @@ impl MemoryNode {
         self.lock().clone()
     }
 
-    /// The machine boots again: the register begins anew.
+    /// Reboots the machine: the register starts anew.
     pub fn reboot(&self) {
         self.lock().register = Sha256Digest::ZERO;
     }

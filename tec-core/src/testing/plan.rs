@@ -1,4 +1,4 @@
-//! Plans over a world that fails, loses answers and kills the process, at every step.
+//! Runs plans in a world that fails, loses answers and kills the process at every step.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -8,12 +8,12 @@ use rand_core::{Rng as _, SeedableRng as _};
 
 use crate::plan::Plan;
 
-/// What a plan acts on, as a test sees it: everything that survives a crash.
+/// The outside of a plan, as seen by a test: everything that survives a crash.
 pub trait World {
     /// The plan under test.
     type Plan: Plan;
 
-    /// A process begins: a plan that remembers nothing, and its first event.
+    /// Starts a process: returns a plan that remembers nothing, and its first event.
     fn boot(&mut self) -> (Self::Plan, <Self::Plan as Plan>::Event);
 
     /// Carries out the effect; `None` if the plan gets no answer.
@@ -22,8 +22,8 @@ pub trait World {
         effect: <Self::Plan as Plan>::Effect,
     ) -> Option<<Self::Plan as Plan>::Event>;
 
-    /// What the plan is told when the effect fails or its answer is lost; `None` if this effect
-    /// cannot fail, such as a wait.
+    /// The event for an effect that fails or whose answer is lost; `None` if the effect cannot
+    /// fail, such as a wait.
     fn failure(&self, effect: &<Self::Plan as Plan>::Effect)
     -> Option<<Self::Plan as Plan>::Event>;
 
@@ -31,24 +31,24 @@ pub trait World {
     fn name(&self, effect: &<Self::Plan as Plan>::Effect) -> String;
 }
 
-/// What happens at one effect.
+/// What happens to one effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "a schedule must know every mishap")]
 pub enum Mishap {
-    /// Nothing: the effect happens, and the plan is told.
+    /// Nothing: the effect happens, and the plan gets the answer.
     None,
-    /// It fails before anything happened, and the plan is told.
+    /// It fails before anything happens, and the plan gets the failure.
     Fails,
-    /// It happens, but the plan is told that it failed.
+    /// It happens, but the plan gets a failure.
     LostAck,
-    /// The process dies before it, and another begins.
+    /// The process dies before it, and another starts.
     CrashBefore,
-    /// It happens; the process dies before the plan is told, and another begins.
+    /// It happens; the process dies before the plan gets the answer, and another starts.
     CrashAfter,
 }
 
 impl Mishap {
-    /// All but [`None`](Self::None).
+    /// All except [`None`](Self::None).
     pub const ALL: [Self; 4] = [Self::Fails, Self::LostAck, Self::CrashBefore, Self::CrashAfter];
 
     fn kills(self) -> bool {
@@ -56,13 +56,13 @@ impl Mishap {
     }
 }
 
-/// What a run came to.
+/// Result of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PlanRun {
-    /// Names of the effects, in order, those that a mishap met among them.
+    /// Names of the effects in order, including those hit by a mishap.
     pub effects: Vec<String>,
-    /// How many processes began after the first.
+    /// Number of processes started after the first.
     pub restarts: usize,
 }
 
@@ -78,7 +78,7 @@ pub struct PlanRow {
     pub mishap: Mishap,
     /// Effects until the end.
     pub effects: usize,
-    /// Processes that began after the first.
+    /// Processes started after the first.
     pub restarts: usize,
 }
 
@@ -91,10 +91,11 @@ impl fmt::Display for PlanRow {
     }
 }
 
-/// Runs the world's plan to its end; `schedule` says what happens to the effect of each number.
+/// Runs the world's plan to its end; `schedule` decides what happens to the effect with each
+/// number.
 ///
 /// # Panics
-/// If there is no end within `limit` effects: the plan does not converge.
+/// If the plan does not finish within `limit` effects: it does not converge.
 pub fn run_plan<W: World>(
     world: &mut W,
     limit: usize,
@@ -154,12 +155,12 @@ fn suffer<W: World>(
 }
 
 /// Runs the plan once without a mishap, then once for every effect of that run and every
-/// [`Mishap`], each in a new world; `check` looks at each world when its plan has ended.
+/// [`Mishap`], each in a new world; `check` inspects each world when its plan has finished.
 ///
-/// Returns a row per run, to be printed.
+/// Returns one row per run, for printing.
 ///
 /// # Panics
-/// If a run does not end within `limit` effects.
+/// If a run does not finish within `limit` effects.
 pub fn crash_everywhere<W: World>(
     limit: usize,
     mut make: impl FnMut() -> W,
@@ -187,8 +188,8 @@ pub fn crash_everywhere<W: World>(
     rows
 }
 
-/// A schedule in which about `per_mille` of 1000 effects suffer a mishap, every sort alike,
-/// repeatably by `seed`, and none after the first `until` effects, so that every run has an end.
+/// A schedule in which about `per_mille` of 1000 effects suffer a mishap, all kinds equally likely,
+/// reproducible by `seed`, and none after the first `until` effects, so that every run ends.
 pub fn seeded_mishaps(seed: u64, per_mille: u32, until: usize) -> impl FnMut(usize) -> Mishap {
     let mut rng = ChaCha20Rng::seed_from_u64(seed);
     move |number| {
@@ -207,7 +208,7 @@ pub fn seeded_mishaps(seed: u64, per_mille: u32, until: usize) -> impl FnMut(usi
 mod tests {
     use super::*;
 
-    /// Adds to a counter until it is three; sloppy plans do not look before they add.
+    /// Increments a counter until it is three; sloppy plans do not check before they increment.
     struct Count {
         sloppy: bool,
     }

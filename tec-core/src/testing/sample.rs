@@ -1,4 +1,4 @@
-//! Sample values: different numbers give different values, equal numbers equal ones.
+//! Sample values: different numbers give different values, equal numbers give equal values.
 
 use uuid::Uuid;
 
@@ -27,7 +27,7 @@ pub fn time(seconds: i64) -> Timestamp {
     Timestamp::from_unix_seconds(1_767_225_600).plus_seconds(seconds)
 }
 
-/// A machine id; they sort like their numbers.
+/// A machine id; ids sort like their numbers.
 pub fn machine_id(number: u64) -> MachineId {
     MachineId::from(Uuid::from_u128(u128::from(number)))
 }
@@ -37,7 +37,7 @@ pub fn machine(number: u64) -> Machine {
     Machine::unclaimed(machine_id(number), RegisteredBy::FirstBoot, time(0))
 }
 
-/// A public key that parses. Its point need not lie on the curve: nothing can be verified with it.
+/// A public key that parses. Its point may not be on the curve: nothing can be verified with it.
 ///
 /// # Panics
 /// Never: the encoding is fixed.
@@ -50,17 +50,17 @@ pub fn public_key(number: u64) -> PublicKey {
     PublicKey::from_der(&der).expect("the sample key is canonical")
 }
 
-/// Key `key` as it is submitted for a machine.
+/// Key `key`, as submitted for a machine.
 pub fn ak(key: u64, machine: u64) -> AkRecord {
     AkRecord::pending(public_key(key), machine_id(machine), None, time(1))
 }
 
-/// Key `key` as a matcher would have approved it for a machine.
+/// Key `key`, as if a matcher had approved it for a machine.
 pub fn approved_ak(key: u64, machine: u64) -> ApprovedAk {
     ApprovedAk::dangerous_assume_approved(ak(key, machine))
 }
 
-/// An image name; they sort like their numbers up to 9999.
+/// An image name; names sort like their numbers up to 9999.
 ///
 /// # Panics
 /// Never: the name is well formed for any number.
@@ -101,7 +101,7 @@ pub fn secret(number: u64) -> SecretBytes {
     SecretBytes::new(Sha256Digest::of(number.to_le_bytes()).as_bytes().to_vec())
 }
 
-/// A recovery key, sealed to an admin as far as a store can tell: text, as every JWE is.
+/// A recovery key that looks sealed to an admin as far as a store can tell: text, like every JWE.
 pub fn sealed(number: u64) -> SecretBytes {
     SecretBytes::new(format!("{{\"ciphertext\":\"{number}\"}}").into_bytes())
 }
@@ -111,7 +111,7 @@ pub fn recovery_path(number: u32) -> ResourcePath {
     ResourcePath::recovery(&machine_id(1), number)
 }
 
-/// An audit event that names its number.
+/// An audit event that contains its number.
 pub fn audit_event(number: u64) -> AuditEvent {
     AuditEvent::new(
         time(3),
@@ -121,12 +121,12 @@ pub fn audit_event(number: u64) -> AuditEvent {
     )
 }
 
-/// The line about a change.
+/// The audit line for a change.
 pub fn line() -> AuditEvent {
     line_at(3)
 }
 
-/// The line about a change at this time.
+/// The audit line for a change at this time.
 pub fn line_at(seconds: i64) -> AuditEvent {
     AuditEvent::new(time(seconds), AuditAction::AkBound, None, "a change")
 }

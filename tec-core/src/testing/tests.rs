@@ -1,4 +1,4 @@
-//! The doubles pass their own suites, and the faults do what they say.
+//! The doubles pass their own suites, and the faults behave as documented.
 
 use std::sync::Arc;
 

@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use tec_k8s::signal::{Metric, MetricKind};
 
-/// Columns of Grafana's grid, and a panel's share of them.
+/// Columns of Grafana's grid, and the width of a panel.
 const GRID: usize = 24;
 const WIDTH: usize = 8;
 const HEIGHT: usize = 7;
@@ -76,8 +76,8 @@ fn panel(metric: Metric, id: usize, (x, y): (usize, usize)) -> Value {
     })
 }
 
-/// Rates of counters, the slowest hundredth of histograms, and the largest of gauges: only the
-/// leader knows them, and the other replicas say nothing.
+/// Rates of counters, the slowest hundredth of histograms, and the maximum of gauges: only the leader has
+/// values for them, and the other replicas report none.
 fn expression(metric: Metric) -> String {
     let (name, by) = (metric.as_str(), metric.labels().join(", "));
     match metric.kind() {

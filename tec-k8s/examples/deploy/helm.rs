@@ -1,7 +1,7 @@
-//! Two Helm charts: the definitions, which outlive an uninstallation, and the operator.
+//! Two Helm charts: the definitions, which survive an uninstallation, and the operator.
 //!
-//! Templates are the rendered objects with marks in the places that values fill; a mark cannot be
-//! confused with what stands there otherwise, and none may be left over.
+//! Templates are the rendered objects with marks in the places that values fill; a mark cannot be confused
+//! with real content, and none may be left over.
 
 use anyhow::{Context as _, Result, ensure};
 use kube::api::ObjectMeta;
@@ -16,13 +16,13 @@ use crate::{Files, REPOSITORY, VERSION, dashboard, monitoring, values, yaml};
 
 const CRDS: &str = "tec-crds";
 const OPERATOR: &str = "tec-operator";
-/// The oldest Kubernetes that evaluates selectable fields of custom resources by default.
+/// The oldest Kubernetes that supports selectable fields of custom resources by default.
 pub(crate) const KUBERNETES: &str = "1.31.0";
 
-/// Where an image is kept.
+/// Where an image is stored.
 type Place = fn(&mut Installation) -> &mut String;
 
-/// What begins every mark.
+/// Prefix of every mark.
 const MARK: &str = "tec-mark-";
 /// Member of `images` in values.yaml, and the accessor of the image.
 const IMAGES: [(&str, Place); 7] = [
@@ -92,7 +92,7 @@ fn chart() -> Result<Files> {
     Ok(files)
 }
 
-/// Accounts and rights; and the operator, for either sort of user.
+/// Accounts and permissions; and the operator, for either type of user.
 fn operator_templates() -> Result<(String, String)> {
     let (mut accounts, mut programs) = (yaml::GENERATED.to_owned(), yaml::GENERATED.to_owned());
     let assigned = template(&operator(&marked(PodUser::Assigned)))?;
@@ -118,8 +118,8 @@ fn operator_templates() -> Result<(String, String)> {
     Ok((accounts, programs))
 }
 
-/// The accounts and rights of servers stay when the chart is uninstalled. Their pods run on, and the
-/// tokens of an account that is deleted and created again are void until the kubelet renews them.
+/// The servers' accounts and permissions stay when the chart is uninstalled. Their pods keep running, and the
+/// tokens of an account that is deleted and recreated are void until the kubelet renews them.
 fn kept(object: &Object, text: &str) -> String {
     let ends_with_the_operator = [Component::Operator, Component::ComputePcrs]
         .iter()
@@ -133,7 +133,7 @@ fn kept(object: &Object, text: &str) -> String {
     }
 }
 
-/// Pods take the pull secrets of their account, also those that the operator deploys.
+/// Pods use the pull secrets of their account, including those that the operator deploys.
 const PULL_SECRETS: &str = "{{- with .Values.imagePullSecrets }}
 imagePullSecrets:
 {{- toYaml . | nindent 2 }}
@@ -179,7 +179,7 @@ fn monitoring_template() -> Result<String> {
     let rules = serde_saphyr::to_string(&monitoring::rules())?;
     let mark = format!("{MARK}dashboard");
     let dashboard = serde_saphyr::to_string(&monitoring::dashboard_config_map(&mark))?;
-    // The dashboard's own braces are Grafana's; a file is not read as a template.
+    // The dashboard's own braces belong to Grafana; a file is not read as a template.
     let file = "{{ .Files.Get \"dashboards/tec.json\" | toJson }}";
     let dashboard = dashboard.replace(&mark, file);
     let mut text = yaml::GENERATED.to_owned();
@@ -231,7 +231,7 @@ monitoring:
     )
 }
 
-/// Refuses what no template reads: a slip of the pen changes nothing otherwise.
+/// Refuses values that no template reads: a typo would otherwise have no effect.
 fn schema() -> Result<String> {
     let flag = json!({"type": "boolean"});
     let object = |members: Value| {
@@ -242,7 +242,7 @@ fn schema() -> Result<String> {
     let images: Value = IMAGES.iter().map(|(name, _)| ((*name).to_owned(), text.clone())).collect();
     let secret = json!({"type": "object", "required": ["name"], "properties": {"name": text}});
     let mut schema = object(json!({
-        // Helm gives every chart that is a dependency this member.
+        // Helm gives this member to every chart that is a dependency.
         "global": {"type": "object"},
         "imagePullSecrets": {"type": "array", "items": secret},
         "images": object(images),

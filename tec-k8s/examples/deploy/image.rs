@@ -1,4 +1,4 @@
-//! The file that images are built from: one target per image, of programs that are compiled beforehand.
+//! The file that images are built from: one target per image, from precompiled programs.
 
 use tec_k8s::render::RelatedImage;
 
@@ -14,12 +14,12 @@ const PROGRAMS: [(&str, &str, &str); 8] = [
     ("compute-pcrs", RelatedImage::ComputePcrs.image_name(), NOBODY),
     ("kbs-guard", RelatedImage::KbsGuard.image_name(), NOBODY),
     ("key-broker", RelatedImage::KeyBroker.image_name(), NOBODY),
-    // Also what `kubectl-tec` of a release is taken from.
+    // Also the source of a release's `kubectl-tec`.
     ("tec", "tec", NOBODY),
-    // The files of a control plane and the TPM's device are root's.
+    // The files of a control plane and the TPM device belong to root.
     ("join-service", "join-service", "0:0"),
 ];
-/// Programs of the image `tec-services`, whose containers name the one that they run.
+/// Programs of the image `tec-services`, whose containers name the one to run.
 const SERVICES: [&str; 3] = ["services-bootstrap", "services-init", "services-broker"];
 
 pub(crate) fn files() -> Files {

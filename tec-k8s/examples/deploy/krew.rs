@@ -1,5 +1,5 @@
 //! The manifest of `kubectl tec` for krew. Digests are those of the release's archives, which
-//! krew-release-bot puts in place of the braces.
+//! krew-release-bot substitutes for the braces.
 
 use crate::{Files, REPOSITORY};
 

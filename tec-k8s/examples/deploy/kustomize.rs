@@ -1,4 +1,4 @@
-//! Kustomize: the definitions, the operator, and what may be laid over it.
+//! Kustomize: the definitions, the operator, and optional overlays.
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use tec_k8s::render::{
 
 use crate::{Files, yaml};
 
-/// The file with what keeps the definitions.
+/// The file with what protects the definitions.
 pub(crate) const GUARD: &str = "guard.yaml";
 
 pub(crate) fn files() -> Result<Files> {
@@ -62,8 +62,8 @@ fn base(files: &mut Files, accounts: &[Object], programs: &[Object]) -> Result<(
     Ok(())
 }
 
-/// OpenShift picks the users of pods itself: the operator's own is left open, and it is told to
-/// leave the others open, too.
+/// OpenShift picks the users of pods itself: the operator's own is left open, and the operator is configured
+/// to leave the others open too.
 fn openshift() -> Result<String> {
     let name = Component::Operator.deployment();
     let mut installation = Installation::default();

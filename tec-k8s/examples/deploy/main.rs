@@ -1,5 +1,5 @@
-//! Writes the packages of the operator, and the pages about what it tells of itself, below the
-//! directory given. `cargo xtask codegen` runs it.
+//! Writes the operator's packages, and the pages about what it reports, below the given directory.
+//! `cargo xtask codegen` runs it.
 //!
 //! ```text
 //! render::operator, api::crds ─┬─► deploy/kustomize    bases and overlays

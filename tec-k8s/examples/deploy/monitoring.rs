@@ -35,8 +35,8 @@ fn metadata(labels: &Value) -> Value {
     json!({"name": NAME, "labels": labels})
 }
 
-/// All programs: their Services for metrics share a label and the name of the port. The label `job`
-/// is the Service's name, which the alerts rely on.
+/// All programs: their Services for metrics share a label and the name of the port. The label `job` is the
+/// Service's name, which the alerts rely on.
 pub(crate) fn service_monitor() -> Value {
     json!({
         "apiVersion": "monitoring.coreos.com/v1",
@@ -76,7 +76,7 @@ fn rule(alert: &Alert) -> Value {
     rule
 }
 
-/// Grafana's sidecar takes every ConfigMap with this label.
+/// Grafana's sidecar loads every ConfigMap with this label.
 pub(crate) fn dashboard_config_map(dashboard: &str) -> Value {
     json!({
         "apiVersion": "v1",

@@ -1,4 +1,4 @@
-//! A bundle for the Operator Lifecycle Manager: it makes accounts and Roles from the ClusterServiceVersion
+//! A bundle for the Operator Lifecycle Manager: it creates accounts and Roles from the ClusterServiceVersion
 //! and applies the rest as it is.
 
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ pub(crate) fn files() -> Result<Files> {
         let name = crd.metadata.name.clone().context("a CRD without name")?;
         files.insert(format!("manifests/{name}.yaml"), yaml::document(&crd)?);
     }
-    // The manager applies only kinds that it knows; NetworkPolicy is not among them everywhere.
+    // The manager applies only kinds that it knows; it does not know NetworkPolicy everywhere.
     for object in objects.iter().chain(&user_roles()) {
         if matches!(object.kind(), "Service" | "PodDisruptionBudget" | "ClusterRole") {
             let kind = object.kind().to_lowercase();
@@ -41,7 +41,7 @@ pub(crate) fn files() -> Result<Files> {
     Ok(files)
 }
 
-/// OpenShift is where the manager comes with; it assigns users.
+/// OpenShift ships the manager; it assigns users.
 fn installation() -> Installation {
     let mut installation = Installation::default();
     installation.deploy.user = PodUser::Assigned;
@@ -168,7 +168,7 @@ fn related_images(installation: &Installation) -> Result<Vec<Value>> {
     Ok(images)
 }
 
-/// What an admin begins with.
+/// What an admin starts with.
 fn examples() -> Result<String> {
     let api_version = format!("{GROUP}/{API_VERSION}");
     let cluster = json!({

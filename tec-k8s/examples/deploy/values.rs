@@ -1,5 +1,5 @@
-//! The values of the operator's chart: one table, from which values.yaml, its schema, the README and what the
-//! templates read are made.
+//! The values of the operator's chart: one table, from which values.yaml, its schema, the README and the
+//! template expressions are generated.
 
 use anyhow::{Result, ensure};
 use serde_json::{Map, Value, json};
@@ -9,10 +9,10 @@ use crate::yaml;
 /// One value.
 pub(crate) struct Setting {
     name: &'static str,
-    /// As values.yaml has it.
+    /// As written in values.yaml.
     default: &'static str,
     about: &'static str,
-    /// JSON Schema of it.
+    /// Its JSON Schema.
     schema: fn() -> Value,
     place: Place,
 }

@@ -1,4 +1,4 @@
-//! YAML with a line that says where it comes from.
+//! YAML with a line that states its origin.
 
 use anyhow::Result;
 use serde::Serialize;

@@ -1,6 +1,6 @@
-//! The metadata service of Azure where it is on every instance, 169.254.169.254, in a network
-//! namespace of this test: answers, and every sort of no answer. `unshare` and `ip` must be there,
-//! with the right to make namespaces.
+//! The metadata service of Azure at its address on every instance, 169.254.169.254, in a network namespace of
+//! this test: answers, and every kind of failure to answer. `unshare` and `ip` must be available, with
+//! permission to create namespaces.
 #![cfg(feature = "host")]
 #![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 
@@ -15,10 +15,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 
-/// Says that this process is the one inside.
+/// Marks the process inside.
 const INSIDE: &str = "METADATA_NAMESPACE";
 const ADDRESS: &str = "169.254.169.254";
-/// More than the client waits (`tec_node::host`), and much less than for ever.
+/// More than the client waits (`tec_node::host`), and much less than forever.
 const LIMIT: Duration = Duration::from_secs(15);
 
 const INSTANCE: &str = r#"{"compute": {"resourceId": "/subscriptions/s/vm", "osProfile":
@@ -45,7 +45,7 @@ enum Act {
     Drip,
 }
 
-/// The service, and what it shall do next.
+/// The service, and what it should do next.
 #[derive(Clone, Debug, Default)]
 struct Service(Arc<Mutex<Vec<Act>>>);
 
@@ -61,7 +61,7 @@ impl Service {
             let (stream, _) = listener.accept().await.unwrap();
             let act = self.0.lock().unwrap().pop().unwrap_or(Act::Answer);
             connections.spawn(async move {
-                // The client may have gone away.
+                // The client may have disconnected.
                 let _ = play(stream, act).await;
             });
         }
@@ -106,7 +106,7 @@ async fn play(mut stream: TcpStream, act: Act) -> std::io::Result<()> {
     stream.write_all(text.as_bytes()).await
 }
 
-/// A byte a second: no single read takes long.
+/// One byte per second: no single read takes long.
 async fn drip(mut stream: TcpStream) -> std::io::Result<()> {
     stream.write_all(b"HTTP/1.1 200 x\r\ncontent-length: 5000\r\n\r\n").await?;
     loop {
@@ -156,7 +156,7 @@ fn the_service_of_every_instance_is_asked() {
         tokio::select! {
             never = service.clone().serve() => match never {},
             () = async {
-                // The listener is bound with the first poll of what serves.
+                // The listener is bound with the first poll of the server.
                 tokio::task::yield_now().await;
                 faults(&service, &source).await;
                 slow(&service, &source).await;
@@ -197,7 +197,7 @@ async fn faults(service: &Service, source: &AzureMetadata) {
     assert_eq!(source.instances().await.unwrap().len(), 2);
 }
 
-/// A service that does not end keeps nobody waiting.
+/// A service that never finishes keeps nobody waiting.
 async fn slow(service: &Service, source: &AzureMetadata) {
     let began = Instant::now();
     service.next(&[Act::Silence, Act::Drip]);
@@ -206,7 +206,7 @@ async fn slow(service: &Service, source: &AzureMetadata) {
     assert!(began.elapsed() < LIMIT, "{:?}", began.elapsed());
 }
 
-/// Asked again where the service throttles or has none yet, a few times.
+/// Asked again a few times if the service throttles or has none yet.
 async fn certificates(service: &Service) {
     let source = AzureCertificates::new(None, None);
     service.next(&[Act::Status(429), Act::Body(r#"{"vcekCert": ""}"#), Act::Answer]);

@@ -1,4 +1,4 @@
-//! Labels of images, from their registries.
+//! Image labels, from their registries.
 
 use std::sync::Arc;
 

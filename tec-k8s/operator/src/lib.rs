@@ -1,15 +1,14 @@
-//! What an operator is made of, beside the controllers of [`tec_k8s::controller`].
+//! The parts of an operator other than the controllers of [`tec_k8s::controller`].
 //!
 //! ```text
 //!   tec_k8s::controller::Operator ◄─ Parts
 //!       trust:  FedTrust ──────── desired state ─► Trustees: admin API, or files in their pods
-//!       labels: RegistryLabels ── values that a label of an image has
+//!       labels: RegistryLabels ── values in an image's label
 //!       maker:  Maker ─────────── what the cluster's own Trustee starts with
 //! ```
 //!
-//! *What it is*: tec-k8s, tec-trustee and tec-tpm put together. An operator of your own takes these
-//! parts, or implements [`Trust`](tec_k8s::controller::Trust),
-//! [`LabelReader`](tec_k8s::controller::LabelReader) and
+//! *What it is*: tec-k8s, tec-trustee and tec-tpm put together. An operator of your own uses these parts, or
+//! implements [`Trust`](tec_k8s::controller::Trust), [`LabelReader`](tec_k8s::controller::LabelReader) and
 //! [`TrusteeMaker`](tec_k8s::controller::TrusteeMaker) itself, one by one.
 //!
 //! *What it is not*: a program; `bins/operator` is one.

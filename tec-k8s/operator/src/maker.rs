@@ -43,7 +43,7 @@ impl TrusteeMaker for Maker {
         Ok(AdminPair { private: key.private_pem(), public: key.public_pem() })
     }
 
-    /// The key of the authority is dropped: nobody can sign another signer with it.
+    /// The key of the CA is dropped: nobody can sign another signer with it.
     fn signer(&self, rng: &mut dyn CryptoRng, now: Timestamp) -> Result<SignerFiles, PortError> {
         let failed = |error: SignerError| {
             PortError::new(PortErrorKind::Internal, "make the signer of tokens").because(error)
@@ -87,7 +87,7 @@ impl TrusteeMaker for Maker {
         Ok((leaf, renew_at))
     }
 
-    /// One that cannot be read is of no use to the Trustee either.
+    /// A certificate that cannot be parsed is of no use to the Trustee either.
     fn is_signer_due(&self, certificate: &str, now: Timestamp) -> bool {
         signer::is_due(certificate, now).unwrap_or(true)
     }

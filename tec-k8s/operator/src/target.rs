@@ -1,4 +1,4 @@
-//! The Trustees that a cluster object names, and what feeds each of them.
+//! The Trustees that a cluster object names, and the publisher for each of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,26 +30,26 @@ use crate::volumes::Volumes;
 
 /// Name of the cluster's own Trustee.
 const OWN: &str = "trustee";
-/// Port of its Service where the cluster object names none (trusted-cluster-operator).
+/// Port of its Service if the cluster object names none (trusted-cluster-operator).
 const PORT: i32 = 8080;
 /// Entries of Secrets (trusted-cluster-operator).
 const PRIVATE_KEY: &str = "private.key";
 const CA: &str = "ca.crt";
-/// Entry of a target's Secrets: the one address that they are for.
+/// Entry of a target's Secrets: the only address that they are for.
 const TARGET_URL: &str = "url";
 
-/// What a publisher is made from; it is made anew when any of it changes.
+/// The input for a publisher, which is rebuilt when any of it changes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Target {
-    /// Fed through its admin API.
+    /// Published to through its admin API.
     Api {
         url: String,
         ca: String,
         key_version: Option<String>,
-        /// Whether the cluster object asks for plain HTTP; of its own Trustee only.
+        /// Whether the cluster object asks for plain HTTP; only for its own Trustee.
         dangerous_plain: bool,
     },
-    /// Fed through files that are mounted into its pod.
+    /// Published to through files that are mounted into its pod.
     Volumes { config: String, owner: OwnerReference },
 }
 
@@ -66,7 +66,7 @@ fn refused(target: &PublishTarget, why: String) -> PortError {
     PortError::new(PortErrorKind::Invalid, what).with_code(Code::TargetNotNamed).because(why)
 }
 
-/// Targets by name, with the key of the admin where there is one.
+/// Targets by name, with the admin's key if there is one.
 pub(crate) type Targets = BTreeMap<String, (Target, Option<SecretBytes>)>;
 
 /// How Trustees are reached.
@@ -77,7 +77,7 @@ pub(crate) struct Reach {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) entropy: Arc<dyn Entropy>,
     pub(crate) provider: Arc<CryptoProvider>,
-    /// Where the cluster's own Trustee is, unless at its Service.
+    /// Where the cluster's own Trustee is, if not at its Service.
     pub(crate) own_url: Option<BaseUrl>,
 }
 
@@ -91,7 +91,7 @@ impl Reach {
         let mut targets = BTreeMap::new();
         let mut refusal = None;
         let own = if cluster.key_broker() == BrokerKind::Builtin {
-            // It reads the objects themselves.
+            // It reads the objects itself.
             None
         } else if publish.mode == PublishMode::Volumes {
             Some((self.volumes(cluster)?, None))
@@ -110,7 +110,7 @@ impl Reach {
                 Ok(api) => {
                     targets.insert(target.name.clone(), api);
                 }
-                // The cluster's own Trustee and the other targets are fed all the same.
+                // The cluster's own Trustee and the other targets are published to all the same.
                 Err(error) => {
                     refusal.get_or_insert(error);
                 }
@@ -139,8 +139,8 @@ impl Reach {
         Ok(api)
     }
 
-    /// A target that every Secret vouches for which the cluster object names with it. Who may edit
-    /// the cluster object, and write no Secret, sends disk keys nowhere.
+    /// A target that is confirmed by every Secret that the cluster object names with it. Someone who may edit
+    /// the cluster object, but write no Secret, can send disk keys nowhere.
     async fn vouched(
         &self,
         target: &PublishTarget,
@@ -185,7 +185,7 @@ impl Reach {
             PortError::new(PortErrorKind::Invalid, "publish through volumes")
                 .because(why.to_owned())
         };
-        // Its configuration would lie elsewhere than the pod reads it (Trustee, KBS configuration).
+        // Its configuration would be elsewhere than where the pod reads it (Trustee, KBS configuration).
         if self.generation == Generation::Mounted {
             return Err(invalid("the pod is that of the generations unified and v0.21"));
         }
@@ -196,7 +196,7 @@ impl Reach {
         })
     }
 
-    /// The cluster's own Trustee, within the cluster: no public name need resolve.
+    /// The cluster's own Trustee, within the cluster: no public name needs to resolve.
     fn own_url(&self, cluster: &TrustedExecutionCluster) -> String {
         let spec = &cluster.spec;
         let service = || {
@@ -211,7 +211,7 @@ impl Reach {
         url.unwrap_or_else(service)
     }
 
-    /// What feeds a target.
+    /// The publisher for a target.
     pub(crate) fn publisher(
         &self,
         name: &str,

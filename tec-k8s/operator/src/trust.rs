@@ -26,7 +26,7 @@ use tec_trustee::publish::{Desired, Fanout, Health};
 
 use crate::target::{Reach, Target};
 
-/// Evidence that counts (trusted-cluster-operator).
+/// Accepted types of evidence (trusted-cluster-operator).
 const TEES: [Tee; 2] = [Tee::Tpm, Tee::AzSnpVtpm];
 #[derive(Debug, Default)]
 struct State {
@@ -34,20 +34,20 @@ struct State {
     machines: BTreeMap<MachineId, Option<PublicKey>>,
     /// Machines whose disk key is stated.
     keys: BTreeSet<MachineId>,
-    /// Number of the last change about a machine, also of one that is gone.
+    /// Number of the last change to a machine, including removed ones.
     changed: BTreeMap<MachineId, u64>,
     images: Vec<ApprovedImage>,
-    /// The registers of the policies.
+    /// The registers in the policies.
     pinned: Option<PinnedPcrs>,
     targets: BTreeMap<String, Target>,
 }
 
-/// Trustees, each fed as the cluster object says.
+/// Trustees, each published to as the cluster object specifies.
 pub struct FedTrust {
     reach: Reach,
     pins: Pins,
     desired: Desired,
-    /// Made anew when the targets change.
+    /// Rebuilt when the targets change.
     fanout: Mutex<Arc<Fanout>>,
     state: Mutex<State>,
 }
@@ -59,8 +59,8 @@ impl fmt::Debug for FedTrust {
 }
 
 impl FedTrust {
-    /// No targets yet; they come with the cluster object. `pins` says which registers must be those
-    /// of approved images.
+    /// No targets yet; they come with the cluster object. `pins` determines which registers must match
+    /// approved images.
     ///
     /// # Errors
     /// No policy can bind a key to its machine in this generation.
@@ -92,7 +92,7 @@ impl FedTrust {
         })
     }
 
-    /// Reaches the cluster's own Trustee there, not at its Service.
+    /// Reaches the cluster's own Trustee there, instead of at its Service.
     #[must_use]
     pub fn with_own_url(mut self, url: Option<BaseUrl>) -> Self {
         self.reach.own_url = url;
@@ -112,9 +112,9 @@ impl FedTrust {
         self.desired.distrust_key(&object_name(ak));
     }
 
-    /// States the policies and the values of their registers. A Trustee's policy cannot match values
-    /// of several registers to one image, nor skip a register for some images: it has the registers
-    /// that every image pins, and what is in front of it checks the rest.
+    /// States the policies and the values of their registers. A Trustee's policy cannot match values of
+    /// several registers to one image, nor skip a register for some images: it has the registers that every
+    /// image pins, and the check in front of it covers the rest.
     fn set_values(&self, state: &mut State, images: &[ApprovedImage]) -> Result<(), PortError> {
         let live = LiveImages::at(images, self.reach.clock.now());
         let pinned = self.pins.shared(&live);
@@ -126,8 +126,8 @@ impl FedTrust {
             }
         }
         let intent = PolicyIntent::new(pinned, TEES).map_err(invalid)?;
-        // Values first: a round in between must not find new policies that demand less together with
-        // the values of images that are gone.
+        // Values first: a round in between must not find new, less strict policies together with the values
+        // of images that are gone.
         for pcr in pinned.iter() {
             let values = values.remove(&pcr).unwrap_or_default();
             self.desired.set_pcr(pcr, values).map_err(invalid)?;
@@ -142,9 +142,8 @@ impl FedTrust {
     }
 }
 
-/// The states of images that pin the same registers. An image that cannot be combined with those
-/// before it is left out, in the order of approval: it must not keep what became of the others from
-/// Trustees.
+/// The states of images that pin the same registers. An image that cannot be combined with those before it,
+/// in order of approval, is left out: it must not keep changes to the others from Trustees.
 fn combined(live: &LiveImages<'_>) -> Result<Combined, PortError> {
     let mut named: Vec<_> =
         live.iter().map(|image| (image.name.as_str(), &image.expected)).collect();
@@ -169,7 +168,7 @@ fn invalid(error: impl std::error::Error + Send + Sync + 'static) -> PortError {
     PortError::new(PortErrorKind::Invalid, "combine the approved images").because(error)
 }
 
-/// Name of the object of a key, and of the Secret that is mounted.
+/// Name of a key's object, and of the Secret that is mounted.
 fn object_name(ak: &PublicKey) -> String {
     AttestationKey::name_of(&ak.fingerprint())
 }
@@ -226,7 +225,7 @@ impl Trust for FedTrust {
                 PortError::new(PortErrorKind::Conflict, format!("state the key of {machine}"))
                     .because(error)
             })?;
-            // The name is one of an object.
+            // The name is valid for an object.
             let _ = self.desired.trust_key(&object_name(ak), ak.clone());
         }
         state.machines.insert(*machine, ak.cloned());
@@ -266,7 +265,7 @@ impl Trust for FedTrust {
 
     fn set_images(&self, images: Vec<ApprovedImage>) -> Result<bool, PortError> {
         let mut state = self.state();
-        // Also at the start, when there are none: a Trustee may hold values from before.
+        // Also at startup, when there are none: a Trustee may hold values from before.
         let is_new = state.images != images || self.desired.is_empty();
         if is_new {
             self.set_values(&mut state, &images)?;
@@ -279,8 +278,8 @@ impl Trust for FedTrust {
     fn published(&self, machine: &MachineId) -> Published {
         let all = self.fanout().status();
         let mut state = self.state();
-        // A machine that nobody spoke of since the start: what Trustees hold of it goes with the
-        // first round.
+        // A machine that was not mentioned since startup: what Trustees hold of it is removed in the first
+        // round.
         let since = state.changed.get(machine).copied().unwrap_or(1);
         let has_it = |status: &tec_trustee::publish::TargetStatus| {
             status.converged_at.is_some() && status.revision >= since

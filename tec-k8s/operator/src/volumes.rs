@@ -1,4 +1,4 @@
-//! The cluster's own Trustee, whose files are ConfigMaps and Secrets that are mounted into its pod.
+//! The cluster's own Trustee, with files from ConfigMaps and Secrets that are mounted into its pod.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,12 +20,12 @@ use tec_trustee::publish::{
     Change, MountedTarget, Object, Observed, Patch as Difference, Pod, RESTART_ANNOTATION,
 };
 
-/// Owner of the pod's part that comes from here; the cluster controller owns the rest.
+/// Field manager of our part of the pod; the cluster controller owns the rest.
 const FIELD_MANAGER: &str = "trusted-cluster-operator-volumes";
-/// Label of the ConfigMaps that are mounted.
+/// Label of the mounted ConfigMaps.
 const MOUNTED: (&str, &str) = ("trusted-execution-clusters.io/mounted-by", "trustee");
 
-/// Digests of the values of an object, by key.
+/// Digests of the values in an object, by key.
 type Digests = BTreeMap<String, Sha256Digest>;
 
 /// The files of one Trustee.
@@ -33,8 +33,8 @@ pub(crate) struct Volumes {
     client: Client,
     namespace: String,
     owner: OwnerReference,
-    /// Secrets that hold what they should. They are made by the controllers of machines and keys,
-    /// never here; each is read once.
+    /// Secrets that hold what they should. The controllers of machines and keys create them, never this; each
+    /// is read once.
     secrets: Mutex<BTreeMap<String, Digests>>,
 }
 
@@ -45,7 +45,7 @@ impl fmt::Debug for Volumes {
 }
 
 impl Volumes {
-    /// Nothing is known of the Secrets yet. What is made belongs to `owner`.
+    /// Nothing is known about the Secrets yet. New objects belong to `owner`.
     pub(crate) fn new(client: Client, namespace: &str, owner: OwnerReference) -> Self {
         Self { client, namespace: namespace.to_owned(), owner, secrets: Mutex::default() }
     }
@@ -62,7 +62,7 @@ impl Volumes {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// Makes a ConfigMap, or changes some of its keys.
+    /// Creates a ConfigMap, or changes some of its keys.
     async fn merge(
         &self,
         name: &str,
@@ -111,7 +111,7 @@ impl Volumes {
         }
     }
 
-    /// Sees to it that a Secret holds what is to be mounted.
+    /// Makes sure that a Secret holds what is to be mounted.
     async fn check(
         &self,
         name: &str,
@@ -141,7 +141,7 @@ impl Volumes {
         Ok(())
     }
 
-    /// Changes the pod's volumes, which makes another pod.
+    /// Changes the pod's volumes, which creates a new pod.
     async fn mount(&self, pod: &Pod) -> Result<(), PortError> {
         let failed = |error| port_error("mount volumes into the Trustee", error);
         let deployments = self.deployments();
@@ -206,7 +206,7 @@ impl MountedTarget for Volumes {
         if let Some(pod) = &patch.pod {
             self.mount(pod).await?;
         }
-        // Disk keys and attestation keys go with their owners.
+        // Disk keys and attestation keys are removed with their owners.
         for (name, object) in &patch.secrets {
             if matches!(object, Object::Delete) {
                 self.secrets().remove(name);

@@ -1,19 +1,19 @@
-//! The approval policy of a cluster, as the matcher that carries it out.
+//! The approval policy of a cluster, as the matcher that implements it.
 
 use tec_core::ak::{AkMatcher, EkBoundMatcher, Fingerprint, ManualMatcher, TofuMatcher};
 
 use super::{ApprovalPolicy, ApprovalSpec};
 
-/// A policy of approval that cannot be carried out.
+/// An approval policy that cannot be implemented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ApprovalError {
-    /// An entry of `allowedEndorsementKeys` is no fingerprint of a key.
+    /// An entry of `allowedEndorsementKeys` is not the fingerprint of a key.
     #[error("the cluster's list of endorsement keys is malformed")]
     EndorsementKeys,
 }
 
-/// The matcher that carries out the policy of a cluster: of `spec.approval`, first use without one.
+/// The matcher for the policy in a cluster's `spec.approval`; first use by default.
 ///
 /// # Errors
 /// The list of endorsement keys is malformed.

@@ -1,4 +1,4 @@
-//! `AttestationKey`: the public key with which one machine's TPM signs.
+//! `AttestationKey`: the public key that one machine's TPM signs with.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema, ResourceExt as _};
@@ -11,9 +11,9 @@ use super::convert::{ConvertError, stamp, stamped_at, time_schema};
 use super::machine::Machine;
 use super::rule::{immutable, stays_set};
 
-/// When it was submitted, where that is not when the object was made.
+/// When it was submitted, if that differs from when the object was created.
 const SUBMITTED_AT: &str = "trusted-execution-clusters.io/submitted-at";
-/// The network that submitted it, as the server saw it.
+/// The network that submitted it, as seen by the server.
 const SOURCE: &str = "trusted-execution-clusters.io/source";
 
 /// A TPM's attestation key, submitted for a machine.
@@ -50,26 +50,26 @@ pub struct AttestationKeySpec {
     #[schemars(with = "String")]
     pub uuid: Option<String>,
 
-    /// SHA-256 fingerprint, in hexadecimal, of the endorsement key that was proven to be in the same
-    /// TPM. Said by the server that checked the proof.
+    /// SHA-256 fingerprint, in hexadecimal, of the endorsement key that was proven to be in the same TPM. Set
+    /// by the server that checked the proof.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub endorsement_key: Option<String>,
 
-    /// When the key was taken back, RFC 3339; final. The object stays, so that the key does not come
-    /// back.
+    /// When the key was revoked, RFC 3339; final. The object stays, so that the key cannot be submitted
+    /// again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time_schema")]
     #[x_kube(validation = immutable())]
     pub revoked_at: Option<String>,
 }
 
-/// What is known of the key.
+/// What is known about the key.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct AttestationKeyStatus {
-    /// `Approved`, and `AdminApproved`, which an admin sets for the generation that was looked at.
+    /// `Approved`, and `AdminApproved`, which an admin sets for the generation that they examined.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions_schema")]
     pub conditions: Vec<Condition>,
@@ -83,8 +83,8 @@ pub struct AttestationKeyStatus {
 impl AttestationKey {
     /// The object for a submitted key.
     ///
-    /// Its name is made from the key's fingerprint, so that the API server itself refuses a second
-    /// object for the same key. That it is bound is not said here, but by its machine.
+    /// Its name is derived from the key's fingerprint, so that the API server itself refuses a second object
+    /// for the same key. The binding is not recorded here, but in its machine.
     pub fn from_core(record: &AkRecord) -> Self {
         let mut spec = AttestationKeySpec {
             public_key: record.public.to_pem(),
@@ -104,7 +104,7 @@ impl AttestationKey {
         object
     }
 
-    /// The name of the object of a key: `ak-` and the first 32 hexadecimal digits of its fingerprint.
+    /// The name of a key's object: `ak-` and the first 32 hexadecimal digits of its fingerprint.
     pub fn name_of(key: &Fingerprint) -> String {
         let text = key.to_string();
         format!("ak-{}", text.get(..32).unwrap_or(&text))
@@ -135,9 +135,8 @@ impl AttestationKey {
         self.spec.endorsement_key.as_ref().map(parse).transpose()
     }
 
-    /// The key as the domain knows it. `machine` is the one that it was submitted for, where there
-    /// is such a machine: the key is bound exactly when that machine names this object and the key
-    /// that it holds.
+    /// The key as a domain object. `machine` is the machine that it was submitted for, if that exists: the
+    /// key is bound exactly if that machine names this object and the key that it holds.
     pub fn to_core(&self, machine: Option<&Machine>) -> Result<AkRecord, ConvertError> {
         let submitted_at = stamped_at(self, SUBMITTED_AT)?;
         let (public, id) = (self.public()?, self.machine_id()?);
@@ -161,7 +160,7 @@ impl AttestationKey {
         names_it && machine.machine_id().is_ok_and(|id| id == record.machine)
     }
 
-    /// Whether an admin approved the object as it is now.
+    /// Whether an admin approved the object in its current state.
     pub fn is_approved_by_admin(&self) -> bool {
         let conditions = self.status.iter().flat_map(|status| &status.conditions);
         conditions.filter(|condition| condition.type_ == ConditionKind::AdminApproved.as_str()).any(

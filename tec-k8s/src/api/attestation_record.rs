@@ -1,4 +1,4 @@
-//! `AttestationRecord`: the latest attempts of a machine to attest.
+//! `AttestationRecord`: the latest attestation attempts of a machine.
 
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
@@ -7,9 +7,9 @@ use tec_core::id::MachineId;
 
 use super::convert::ConvertError;
 
-/// The latest attempts of a machine to attest, newest first.
+/// The latest attestation attempts of a machine, newest first.
 ///
-/// The record without a machine holds those of unknown keys and those that nobody signed.
+/// The record without a machine holds attempts by unknown keys and attempts without a valid signature.
 #[derive(
     CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize,
 )]
@@ -62,7 +62,7 @@ pub struct RecordedAttempt {
 }
 
 impl RecordedAttempt {
-    /// An attempt as it is stored.
+    /// An attempt in its stored form.
     ///
     /// # Errors
     /// It cannot be written as JSON.
@@ -79,7 +79,7 @@ impl RecordedAttempt {
     /// The attempt, parsed.
     ///
     /// # Errors
-    /// Someone wrote something else there.
+    /// The stored text is not an attempt.
     pub fn to_core(&self) -> Result<Attempt, ConvertError> {
         serde_json::from_str(&self.attempt).map_err(|source| ConvertError::Attempt { source })
     }
@@ -104,7 +104,7 @@ impl AttestationRecord {
         Self::new(&Self::name_of(machine), spec)
     }
 
-    /// The attempts that can be read, newest first.
+    /// The attempts that can be parsed, newest first.
     pub fn attempts(&self) -> Vec<Attempt> {
         self.spec.attempts.iter().filter_map(|attempt| attempt.to_core().ok()).collect()
     }

@@ -1,4 +1,4 @@
-//! `TrustedExecutionCluster`: one per namespace, says where nodes reach the services.
+//! `TrustedExecutionCluster`: one per namespace; states where nodes reach the services.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
@@ -78,8 +78,8 @@ pub struct TrustedExecutionClusterSpec {
     #[schemars(length(max = 8))]
     pub additional_trustees: Vec<AdditionalTrustee>,
 
-    /// Address at which nodes register their attestation key: host and optional port, no scheme.
-    /// Without it nodes are not told to register one.
+    /// Address at which nodes register their attestation key: host and optional port, no scheme. Without it,
+    /// nodes are not instructed to register one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     #[x_kube(validation = immutable())]
@@ -91,15 +91,15 @@ pub struct TrustedExecutionClusterSpec {
     #[schemars(with = "String")]
     pub public_register_server_addr: Option<String>,
 
-    /// Whether servers without a Secret speak plain HTTP. By default they speak TLS with
-    /// certificates that the operator issues. It can become false later, and never true again.
+    /// Whether servers without a Secret use plain HTTP. By default they use TLS with certificates that the
+    /// operator issues. It can become false later, but never true again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "bool")]
     #[x_kube(validation = only_to_false())]
     pub dangerous_plain_http: Option<bool>,
 
-    /// Name of a PersistentVolumeClaim for the audit chain of the guard. Without one it goes with the
-    /// pod, which the condition AuditDurable says.
+    /// Name of a PersistentVolumeClaim for the audit chain of the guard. Without one, the chain is lost with
+    /// the pod, as the condition AuditDurable reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub guard_state_claim: Option<String>,
@@ -122,38 +122,38 @@ pub struct TrustedExecutionClusterSpec {
     #[x_kube(validation = immutable())]
     pub attestation_key_register_secret: Option<String>,
 
-    /// Issuer of cert-manager for the servers whose Secret is not named (experimental). Without one the
-    /// operator issues their certificates itself.
+    /// cert-manager issuer for the servers whose Secret is not named (experimental). By default the operator
+    /// issues their certificates itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "CertificateIssuer")]
     #[x_kube(validation = immutable())]
     pub certificate_issuer: Option<CertificateIssuer>,
 
-    /// Port of the key broker's Service; 8080 where absent.
+    /// Port of the key broker's Service (default 8080).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i32")]
     #[x_kube(validation = immutable())]
     pub trustee_kbs_port: Option<i32>,
 
-    /// Port of the registration server's Service; 8000 where absent.
+    /// Port of the registration server's Service (default 8000).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i32")]
     #[x_kube(validation = immutable())]
     pub register_server_port: Option<i32>,
 
-    /// Port of the attestation key server's Service; 8001 where absent.
+    /// Port of the attestation key server's Service (default 8001).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i32")]
     #[x_kube(validation = immutable())]
     pub attestation_key_register_port: Option<i32>,
 
-    /// Who may register machines, and how many may wait; nodes that show the token of the Secret
-    /// `registration-token`, which the operator makes, where absent.
+    /// Who may register machines, and how many may wait. By default, nodes that present the token of the
+    /// Secret `registration-token`, which the operator creates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "RegistrationSpec")]
     pub registration: Option<RegistrationSpec>,
 
-    /// What an attestation key needs to be bound to a machine; first use where absent.
+    /// What an attestation key needs to be bound to a machine (default first use).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "ApprovalSpec")]
     pub approval: Option<ApprovalSpec>,
@@ -169,19 +169,19 @@ pub struct TrustedExecutionClusterSpec {
     #[schemars(schema_with = "replicas_schema")]
     pub key_broker_replicas: Option<i32>,
 
-    /// How Trustees are fed; the cluster's own one through its admin API where absent.
+    /// How Trustees are updated (default: only the cluster's own, through its admin API).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "PublishSpec")]
     pub publish: Option<PublishSpec>,
 
-    /// Which machine owner keys the machines have enrolled, so that the Job of an image predicts PCR 14.
-    /// It counts for images measured from then on. If absent, PCR 14 is pinned only for images whose
-    /// label states it.
+    /// Machine owner keys that the machines have enrolled, so that the Job of an image can predict PCR 14. It
+    /// applies to images measured from then on. If absent, PCR 14 is pinned only for images whose label
+    /// states it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "MachineOwnerKeysSpec")]
     pub machine_owner_keys: Option<MachineOwnerKeysSpec>,
 
-    /// Evidence that nodes may attest with. Quotes of TPMs if absent.
+    /// Evidence that nodes may attest with (default TPM quotes).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "EvidenceSpec")]
     pub evidence: Option<EvidenceSpec>,
@@ -198,10 +198,10 @@ impl TrustedExecutionCluster {
         self.spec.key_broker.unwrap_or_default()
     }
 
-    /// The key brokers that nodes try, in this order, after that of the cluster.
+    /// The key brokers that nodes try, in this order, after the cluster's own.
     ///
     /// # Errors
-    /// An entry is invalid. Nodes are then given no address at all.
+    /// An entry is invalid. Nodes then get no address at all.
     pub fn additional_trustees(&self) -> Result<Vec<Endpoint>, AdditionalTrusteeError> {
         endpoints(self.spec.public_trustee_addr.as_deref(), &self.spec.additional_trustees)
     }
@@ -212,18 +212,18 @@ impl TrustedExecutionCluster {
         said.map(|said| said.mode).unwrap_or_default()
     }
 
-    /// What attestation keys need, where they need the proof of an endorsement key.
+    /// The approval settings, if keys need the proof of an endorsement key.
     pub fn endorsement(&self) -> Option<&ApprovalSpec> {
         let approval = self.spec.approval.as_ref();
         approval.filter(|approval| approval.policy == ApprovalPolicy::EndorsementKey)
     }
 
-    /// The ConfigMap with the CA certificates of endorsement keys, where they count.
+    /// The ConfigMap with the CA certificates of endorsement keys, if they are checked.
     pub fn endorsement_roots(&self) -> Option<&str> {
         self.endorsement()?.endorsement_roots_config_map.as_deref()
     }
 
-    /// The Secret with the token that nodes have to show, where they have to.
+    /// The Secret with the token that nodes must present, if they must present one.
     pub fn token_secret(&self) -> Option<&str> {
         let said = self.spec.registration.as_ref();
         let named = said.and_then(|said| said.token_secret.as_deref());
@@ -234,7 +234,7 @@ impl TrustedExecutionCluster {
     }
 }
 
-/// What is known of the cluster.
+/// What is known about the cluster.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -254,35 +254,35 @@ pub struct TrustedExecutionClusterStatus {
     #[schemars(with = "String")]
     pub observed_operator_version: Option<String>,
 
-    /// The Trustees that are fed.
+    /// The Trustees that receive updates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<TargetStatus>,
 
-    /// Whether the registers that a boot must match are those that the prediction of its image states,
-    /// or the same for every image. Exactly if absent.
+    /// Whether the registers that a boot must match are those that the prediction of its image states, or the
+    /// same for every image (default Exactly).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "PinsKind")]
     pub pins: Option<PinsKind>,
 
-    /// The registers of the TPM that the boot of every approved image must match; the status of an
-    /// ApprovedImage has all that a boot of it must match.
+    /// TPM registers that the boot of every approved image must match; the status of an ApprovedImage lists
+    /// everything that its boots must match.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "registers_schema")]
     pub pinned_pcrs: Vec<u8>,
 }
 
-/// More than the machines of any fleet need; fewer than none make no sense.
+/// More than the machines of any fleet need; a negative number makes no sense.
 fn replicas_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "integer", "format": "int32", "minimum": 1, "maximum": 100})
 }
 
-/// How the registers are chosen that a boot must match.
+/// How the registers that a boot must match are chosen.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[non_exhaustive]
 pub enum PinsKind {
-    /// For each image those that its prediction states.
+    /// For each image, those that its prediction states.
     Predicted,
     /// The same for every image.
     #[default]
@@ -298,8 +298,7 @@ impl From<Pins> for PinsKind {
     }
 }
 
-/// Numbers of registers (TCG PC Client Platform TPM Profile: 0 to 23). Kubernetes knows no unsigned
-/// formats.
+/// Register numbers (TCG PC Client Platform TPM Profile: 0 to 23). Kubernetes has no unsigned formats.
 pub(super) fn registers_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",

@@ -1,4 +1,4 @@
-//! Conditions: their types, reasons and schema, and how one is set.
+//! Conditions: their types, reasons and schema, and how to set one.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff;
@@ -19,7 +19,7 @@ pub enum ConditionKind {
     Tls,
     /// Cluster: the audit chain of the guard outlives its pod.
     AuditDurable,
-    /// Cluster: the CA of its servers is current, or its replacement goes on.
+    /// Cluster: the CA of its servers is current, or its replacement is making progress.
     CertificateAuthority,
     /// Image: its reference values are published.
     Committed,
@@ -29,9 +29,9 @@ pub enum ConditionKind {
     AdminApproved,
     /// Machine: every Trustee holds its key.
     KeyPublished,
-    /// Machine: its last attempt to obtain its key went well.
+    /// Machine: its last attempt to obtain its key succeeded.
     Attested,
-    /// Cluster: every Deployment runs the version that it should.
+    /// Cluster: every Deployment runs the intended version.
     Upgrade,
     /// Cluster: the operator changes nothing in its namespace.
     Paused,
@@ -40,7 +40,7 @@ pub enum ConditionKind {
 }
 
 impl ConditionKind {
-    /// As it is written.
+    /// As written in objects.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Installed => "Installed",
@@ -72,33 +72,33 @@ pub enum Reason {
     NonUnique,
     /// The object is being deleted.
     Uninstalling,
-    /// The address is there.
+    /// The address is known.
     AddressFound,
-    /// The address is not there yet.
+    /// The address is not known yet.
     NoAddressFound,
     /// A further key broker in the list of the cluster object is invalid.
     InvalidAdditionalTrustee,
-    /// All servers that nodes reach speak TLS.
+    /// All servers that nodes reach use TLS.
     TlsEverywhere,
     /// The cluster object asks for plain HTTP.
     DangerousPlainHttp,
-    /// The cluster was installed with plain HTTP before TLS was the default; an admin decides.
+    /// The cluster was installed with plain HTTP before TLS was the default; an admin must decide.
     PlainHttpUndecided,
     /// A volume claim holds the audit chain.
     VolumeClaimNamed,
-    /// The audit chain is in a directory that goes with the pod.
+    /// The audit chain is in a directory that is lost with the pod.
     NoVolumeClaim,
     /// The built-in key broker writes audit lines as Events, which expire.
     AuditInEvents,
-    /// One CA signs, and nodes are told no other.
+    /// One CA signs, and nodes are given no other.
     AuthorityCurrent,
-    /// Two CAs are published, one of them in place of the other.
+    /// Two CAs are published, one of them replacing the other.
     AuthorityRolling,
     /// The next CA waits for machines that do not trust it yet.
     AuthorityHeldBack,
     /// cert-manager issues the certificates.
     CertificatesManaged,
-    /// cert-manager did not issue a certificate yet.
+    /// cert-manager has not issued a certificate yet.
     CertificatesPending,
     /// Reference values are published.
     ImageCommitted,
@@ -110,7 +110,7 @@ pub enum Reason {
     ComputationFailed,
     /// The pod that computes them does not start.
     PodPending,
-    /// The machine is there, and the key is bound to it.
+    /// The machine exists, and the key is bound to it.
     MachineCreated,
     /// The key was registered and is not bound.
     Registration,
@@ -122,25 +122,25 @@ pub enum Reason {
     KeyChanged,
     /// Every Deployment rolled out.
     UpgradeComplete,
-    /// A Deployment rolls out; others wait for it.
+    /// A Deployment is rolling out; others wait for it.
     UpgradeInProgress,
-    /// New pods of a Deployment did not become available in time; others wait for it.
+    /// New pods of a Deployment did not become available in time; other Deployments wait for it.
     UpgradeFailed,
-    /// The annotation `trusted-execution-clusters.io/paused` says so.
+    /// The annotation `trusted-execution-clusters.io/paused` is set.
     PausedByAnnotation,
     /// The annotation was removed.
     Resumed,
-    /// It was taken back.
+    /// It was revoked.
     Revoked,
     /// The machine gets no key until an admin releases it.
     Quarantined,
     /// The machine was decommissioned.
     Retired,
-    /// The object cannot be read: a field is malformed.
+    /// The object cannot be parsed: a field is malformed.
     Malformed,
-    /// Another object has the same id, and is older.
+    /// Another, older object has the same id.
     Duplicate,
-    /// The Secret of the disk key is gone. No other one is made.
+    /// The Secret of the disk key is gone. No new one is created.
     KeyLost,
     /// No attestation key is bound to the machine yet.
     NoAttestationKey,
@@ -150,15 +150,15 @@ pub enum Reason {
     Published,
     /// A Trustee lacks something.
     Publishing,
-    /// Another trust anchor approves, since a migration; the message says what this one is.
+    /// Another trust anchor approves, since a migration; the message describes the role of this one.
     NoAuthority,
-    /// An admin looked, and approved.
+    /// An admin examined and approved it.
     ApprovedByAdmin,
     /// Everything is as it should be.
     AsDesired,
-    /// Something of it is still to come; the other conditions say what.
+    /// Part of it is still to come; the other conditions give details.
     Progressing,
-    /// The approval ended by itself.
+    /// The approval expired.
     Expired,
     /// A child object cannot be applied.
     ApplyFailed,
@@ -168,12 +168,12 @@ pub enum Reason {
     AttestationSucceeded,
     /// The machine did not prove what it booted.
     AttestationFailed,
-    /// The machine was not given what it asked for.
+    /// The machine was denied what it asked for.
     ResourcePolicyDenied,
 }
 
 impl Reason {
-    /// As it is written.
+    /// As written in objects.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::InstallationCompleted => "InstallationCompleted",
@@ -258,10 +258,10 @@ impl Reason {
 
 /// Sets the condition of this type and leaves all others, known or not, as they are.
 ///
-/// `lastTransitionTime` moves only when the status does. Setting the same again changes nothing.
+/// `lastTransitionTime` changes only when the status does. Setting the same condition again changes nothing.
 ///
 /// # Errors
-/// When `now` is not a time that Kubernetes can write.
+/// When `now` is not a time that Kubernetes can represent.
 pub fn set_condition(
     conditions: &mut Vec<Condition>,
     kind: ConditionKind,
@@ -293,8 +293,8 @@ pub fn set_condition(
     Ok(())
 }
 
-/// A list of `metav1.Condition`, merged by type; bounds and patterns are those of the Go type's
-/// own validation markers (k8s.io/apimachinery, meta/v1, type Condition).
+/// A list of `metav1.Condition`, merged by type; bounds and patterns match the validation markers of the Go
+/// type (k8s.io/apimachinery, meta/v1, type Condition).
 pub(super) fn conditions_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",

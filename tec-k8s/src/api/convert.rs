@@ -1,4 +1,4 @@
-//! What can be wrong with an object before the domain takes it.
+//! What can be wrong with an object when it is converted to the domain.
 
 use k8s_openapi::jiff;
 use kube::{Resource, ResourceExt as _};
@@ -7,7 +7,7 @@ use tec_core::ak::{ParseFingerprintError, ParsePublicKeyError};
 use tec_core::id::{ParseImageNameError, ParseMachineIdError};
 use tec_core::time::{ParseTimestampError, Timestamp};
 
-/// An object and the domain do not fit.
+/// An object cannot be converted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConvertError {
@@ -20,27 +20,27 @@ pub enum ConvertError {
         #[source]
         source: ParseMachineIdError,
     },
-    /// The clock of a TPM is not one.
+    /// The clock of a TPM is malformed.
     #[error("the clock of a TPM cannot be read")]
     Clock {
         /// What is wrong with it.
         #[source]
         source: serde_json::Error,
     },
-    /// An attempt to attest is not one.
+    /// An attestation attempt is malformed.
     #[error("an attempt to attest cannot be read or written")]
     Attempt {
         /// What is wrong with it.
         #[source]
         source: serde_json::Error,
     },
-    /// The key names no machine, as those of old nodes do.
+    /// The key names no machine, as is the case with old nodes.
     #[error("attestation key {name} names no machine")]
     NoMachine {
         /// Name of the object.
         name: String,
     },
-    /// The key is not a public key that an attestation key may have.
+    /// The key is not of a type that an attestation key may have.
     #[error("attestation key {name} holds no acceptable public key")]
     PublicKey {
         /// Name of the object.
@@ -49,7 +49,7 @@ pub enum ConvertError {
         #[source]
         source: ParsePublicKeyError,
     },
-    /// The object's name cannot be that of an image.
+    /// The object's name cannot be an image name.
     #[error("object name {name} is not the name of an image")]
     ImageName {
         /// Name of the object.
@@ -64,7 +64,7 @@ pub enum ConvertError {
         /// Name of the object.
         name: String,
     },
-    /// The endorsement key is no fingerprint.
+    /// The endorsement key is not a fingerprint.
     #[error("attestation key {name} names an endorsement key that is no SHA-256 fingerprint")]
     EndorsementKey {
         /// Name of the object.
@@ -82,7 +82,7 @@ pub enum ConvertError {
         #[source]
         source: ParseTimestampError,
     },
-    /// The object was never stored: it has no time of creation.
+    /// The object was never stored: it has no creation time.
     #[error("object {name} has no creation timestamp")]
     NotCreated {
         /// Name of the object.
@@ -97,12 +97,12 @@ pub enum ConvertError {
     },
 }
 
-/// Notes a point in time that is not the one at which the API server stores the object.
+/// Records a point in time that differs from when the API server stores the object.
 pub(super) fn stamp(object: &mut impl Resource, annotation: &str, time: Timestamp) {
     object.annotations_mut().insert(annotation.to_owned(), time.to_string());
 }
 
-/// The time in the annotation, or when the API server stored the object first.
+/// The time in the annotation, or when the API server first stored the object.
 pub(super) fn stamped_at(
     object: &impl Resource,
     annotation: &str,
@@ -118,7 +118,7 @@ pub(super) fn stamped_at(
         .ok_or_else(|| ConvertError::NotCreated { name: object.name_any() })
 }
 
-/// A time of the object, where there is one.
+/// An optional time in the object.
 pub(super) fn parsed_time(
     object: &impl Resource,
     text: Option<&str>,

@@ -1,4 +1,4 @@
-//! Which evidence nodes may attest with, beside or instead of quotes of a TPM.
+//! Evidence that nodes may attest with, in addition to or instead of TPM quotes.
 
 use kube::KubeSchema;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -6,21 +6,21 @@ use serde::{Deserialize, Serialize};
 
 use super::rule::{guests_are_named, snp_needs_its_kind};
 
-/// A kind of evidence.
+/// A type of evidence.
 #[derive(
     JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize,
 )]
 #[non_exhaustive]
 pub enum EvidenceKind {
-    /// A quote of a TPM.
+    /// A TPM quote.
     #[default]
     Tpm,
-    /// A quote of an Azure virtual machine's TPM, with an SNP report that vouches for it.
+    /// A quote from an Azure virtual machine's TPM, with an SNP report that vouches for it.
     AzSnpVtpm,
 }
 
 impl EvidenceKind {
-    /// As flags name it.
+    /// Its name in flags.
     pub const fn flag(self) -> &'static str {
         match self {
             Self::Tpm => "tpm",
@@ -46,7 +46,7 @@ pub struct EvidenceSpec {
     pub snp: Option<SnpSpec>,
 }
 
-/// Demands on SNP guests and their hosts.
+/// Requirements on SNP guests and their hosts.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -56,12 +56,12 @@ pub struct SnpSpec {
     #[schemars(schema_with = "digests_schema")]
     pub id_keys: Vec<String>,
 
-    /// Launch measurements, in hexadecimal, of guests that are accepted.
+    /// Launch measurements, in hexadecimal, of accepted guests.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "digests_schema")]
     pub measurements: Vec<String>,
 
-    /// Oldest firmware of hosts. Any if absent.
+    /// Oldest accepted firmware of hosts (default any).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "TcbSpec")]
     pub minimum_tcb: Option<TcbSpec>,
@@ -113,7 +113,7 @@ fn digests_schema(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// A byte. Kubernetes knows no unsigned formats.
+/// A byte. Kubernetes has no unsigned formats.
 fn version_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "integer", "format": "int32", "minimum": 0, "maximum": 255})
 }

@@ -13,11 +13,11 @@ use super::condition::conditions_schema;
 use super::convert::{ConvertError, parsed_time, stamp, stamped_at, time_schema};
 use super::rule::{by_digest, immutable, stays_set};
 
-/// What stands between the name of an image and its digest.
+/// The separator between the name of an image and its digest.
 const DIGEST_MARK: &str = "@sha256:";
 /// The reference of an image that has no digest, such as a directory that an admin approved.
 const REFERENCE: &str = "trusted-execution-clusters.io/reference";
-/// When it was approved, where that is not when the object was made.
+/// When it was approved, if that differs from when the object was created.
 const APPROVED_AT: &str = "trusted-execution-clusters.io/approved-at";
 
 /// A bootable container image by digest.
@@ -53,13 +53,13 @@ pub struct ApprovedImageSpec {
     )]
     pub image: String,
 
-    /// When the approval ends by itself, RFC 3339.
+    /// When the approval expires, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time_schema")]
     pub expires_at: Option<String>,
 
-    /// When the approval was taken back, RFC 3339; final. Deleting the object takes it back, too,
-    /// and forgets that it ever was.
+    /// When the approval was revoked, RFC 3339; final. Deleting the object also revokes it, but leaves no
+    /// trace of the approval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time_schema")]
     #[x_kube(validation = immutable())]
@@ -71,7 +71,7 @@ pub struct ApprovedImageSpec {
     pub pull_secret: Option<String>,
 }
 
-/// What is known of the image.
+/// What is known about the image.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -86,7 +86,7 @@ pub struct ApprovedImageStatus {
     #[schemars(with = "i64")]
     pub observed_generation: Option<i64>,
 
-    /// When its measurements were known first, RFC 3339.
+    /// When its measurements were first known, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time_schema")]
     pub first_seen: Option<String>,
@@ -96,7 +96,7 @@ pub struct ApprovedImageStatus {
     #[schemars(schema_with = "pcrs_schema")]
     pub pcrs: Vec<ExpectedPcr>,
 
-    /// The registers of the TPM that a boot of it must match; none where no boot of it gets a key.
+    /// TPM registers that a boot of it must match; empty if no boot of it gets a key.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "registers_schema")]
     pub pinned_pcrs: Vec<u8>,
@@ -137,8 +137,8 @@ fn pcrs_schema(_: &mut SchemaGenerator) -> Schema {
 }
 
 impl ApprovedImage {
-    /// The object for an approved image. What booting it measures is in its status, which an API
-    /// server takes in a request of its own.
+    /// The object for an approved image. What booting it measures is in its status, which an API server
+    /// accepts in a separate request.
     pub fn from_core(image: &image::ApprovedImage) -> Self {
         let mut spec =
             ApprovedImageSpec { image: image.reference.clone(), ..ApprovedImageSpec::default() };
@@ -156,11 +156,11 @@ impl ApprovedImage {
         object
     }
 
-    /// The image as the domain knows it; without measurements as long as they are not known.
+    /// The image as a domain object; without measurements while they are unknown.
     ///
     /// # Errors
-    /// A name or a time is malformed. Whether a digest ends the reference is asked by
-    /// [`digest`](Self::digest): what is approved are the measurements.
+    /// A name or a time is malformed. [`digest`](Self::digest) checks whether a digest ends the reference:
+    /// what is approved are the measurements.
     pub fn to_core(&self) -> Result<image::ApprovedImage, ConvertError> {
         let name = self.name_any();
         let image_name = name.parse().map_err(|source| ConvertError::ImageName { name, source })?;
@@ -176,11 +176,11 @@ impl ApprovedImage {
         Ok(image)
     }
 
-    /// The digest, if a whole SHA-256 digest ends the reference. The rule in the resource is laxer,
-    /// as it is in existing clusters.
+    /// The digest, if the reference ends with a whole SHA-256 digest. The rule in the resource is laxer, as
+    /// in existing clusters.
     ///
     /// # Errors
-    /// It is not so.
+    /// It does not.
     pub fn digest(&self) -> Result<&str, ConvertError> {
         let is_digest =
             |text: &str| text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit());
@@ -193,7 +193,7 @@ impl ApprovedImage {
     }
 }
 
-/// A reference for what has none: by the digest of what it measures, in a registry that is none
+/// A reference for an image without one: by the digest of what it measures, in a registry that does not exist
 /// (RFC 6761, section 6.4).
 fn stand_in(image: &image::ApprovedImage) -> String {
     let measures = serde_json::to_vec(&image.expected).unwrap_or_default();

@@ -1,10 +1,10 @@
-//! The issuer of cert-manager that a cluster object may name.
+//! The cert-manager issuer that a cluster object may name.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// An issuer of cert-manager.
+/// A cert-manager issuer.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -13,7 +13,7 @@ pub struct CertificateIssuer {
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
 
-    /// Issuer of the same namespace, or ClusterIssuer (default Issuer).
+    /// Issuer in the same namespace, or ClusterIssuer (default Issuer).
     #[serde(default)]
     pub kind: IssuerKind,
 }
@@ -30,7 +30,7 @@ pub enum IssuerKind {
 }
 
 impl IssuerKind {
-    /// As it is written.
+    /// As written in objects.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Issuer => "Issuer",

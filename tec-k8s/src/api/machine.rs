@@ -14,11 +14,11 @@ use super::condition::conditions_schema;
 use super::convert::{ConvertError, stamp, stamped_at, time_schema};
 use super::rule::{immutable, stays_set};
 
-/// Says that an admin made the object; absent on what a first boot made.
+/// Marks an object that an admin created; absent if a first boot created it.
 const REGISTERED_BY: &str = "trusted-execution-clusters.io/registered-by";
 const ADMIN: &str = "admin";
 const JOIN_SERVICE: &str = "join-service";
-/// When it was registered, where that is not when the object was made.
+/// When it was registered, if that differs from when the object was created.
 const REGISTERED_AT: &str = "trusted-execution-clusters.io/registered-at";
 
 /// Identity of one node.
@@ -60,21 +60,21 @@ pub struct MachineSpec {
     #[x_kube(validation = immutable())]
     pub id: String,
 
-    /// When the machine was taken back, RFC 3339; final. It attests no more; its key stays for an
-    /// admin. Deleting the object takes the key away, too.
+    /// When the machine was revoked, RFC 3339; final. It can no longer attest; its key stays for an admin.
+    /// Deleting the object also deletes the key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time_schema")]
     #[x_kube(validation = immutable())]
     pub revoked_at: Option<String>,
 
-    /// Name of the node that runs on the machine, as admins know it. It is shown, and commands find the
-    /// machine by it; nothing is decided on it.
+    /// Name of the node that runs on the machine, as admins know it. It is for display and for finding the
+    /// machine in commands; nothing is decided on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 253))]
     pub node_name: Option<String>,
 
-    /// When the machine was quarantined, RFC 3339. While this is set it may attest, but it gets no disk
-    /// key and binds no attestation key; remove it to release the machine. Its key is kept.
+    /// When the machine was quarantined, RFC 3339. While this is set it may attest, but it gets no disk key
+    /// and binds no attestation key; remove it to release the machine. Its key is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time_schema")]
     pub quarantined_at: Option<String>,
@@ -84,8 +84,8 @@ pub struct MachineSpec {
     #[schemars(with = "String")]
     pub quarantine_reason: Option<String>,
 
-    /// When the machine was decommissioned, RFC 3339; final. It attests no more; its key stays until
-    /// the object is deleted.
+    /// When the machine was decommissioned, RFC 3339; final. It can no longer attest; its key stays until the
+    /// object is deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time_schema")]
     #[x_kube(validation = immutable())]
@@ -93,7 +93,7 @@ pub struct MachineSpec {
 }
 
 impl MachineSpec {
-    /// Sets what puts a machine into this state, unless it is set; as a merge patch of the spec.
+    /// A merge patch of the spec that sets the fields for this state and keeps a time that is already set.
     /// Empty for the states that follow from its attestation key.
     pub fn patch_to(&self, state: MachineState, at: Timestamp) -> serde_json::Value {
         let since = |known: &Option<String>| known.clone().unwrap_or_else(|| at.to_string());
@@ -101,7 +101,7 @@ impl MachineSpec {
             MachineState::Revoked => json!({ "revokedAt": since(&self.revoked_at) }),
             MachineState::Retired => json!({ "retiredAt": since(&self.retired_at) }),
             MachineState::Quarantined => json!({ "quarantinedAt": since(&self.quarantined_at) }),
-            // A release. Nothing undoes the others.
+            // A release. Nothing undoes the other states.
             _ => json!({ "quarantinedAt": null, "quarantineReason": null }),
         }
     }
@@ -115,8 +115,8 @@ pub struct BoundKey {
     /// Name of the AttestationKey.
     pub name: String,
 
-    /// SHA-256 of the key's DER form, in hexadecimal: an object that holds another key by now is
-    /// not the one that was approved.
+    /// SHA-256 of the key's DER form, in hexadecimal: an object that now holds a different key is not the one
+    /// that was approved.
     pub fingerprint: String,
 
     /// Since when, RFC 3339.
@@ -124,14 +124,13 @@ pub struct BoundKey {
     #[schemars(schema_with = "time_schema")]
     pub since: Option<String>,
 
-    /// SHA-256 fingerprint, in hexadecimal, of the endorsement key that was proven for it. Also
-    /// when the key is revoked or its object deleted, a further key with the same endorsement key
-    /// needs no admin.
+    /// SHA-256 fingerprint, in hexadecimal, of the endorsement key that was proven for it. Even after the key
+    /// is revoked or its object deleted, another key with the same endorsement key needs no admin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub endorsement_key: Option<String>,
 
-    /// Network that it came from, where trust on first use bound it.
+    /// Network that it came from, if trust on first use bound it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub claimed_from: Option<String>,
@@ -149,7 +148,7 @@ impl BoundKey {
         }
     }
 
-    /// The same with what the record says of its TPM and of where it came from.
+    /// The same with what the record contains about its TPM and its origin.
     #[must_use]
     pub fn of(self, record: &AkRecord) -> Self {
         Self {
@@ -159,7 +158,7 @@ impl BoundKey {
         }
     }
 
-    /// As a merge patch that leaves nothing of an earlier binding.
+    /// As a merge patch that removes all of an earlier binding.
     #[cfg(feature = "client")]
     pub(crate) fn patch(&self) -> serde_json::Value {
         serde_json::json!({
@@ -171,7 +170,7 @@ impl BoundKey {
         })
     }
 
-    /// What the domain remembers of it; nothing where the fingerprint is malformed.
+    /// What the domain remembers of it; `None` if the fingerprint is malformed.
     fn to_core(&self) -> Option<LastBinding> {
         let ek = self.endorsement_key.as_ref();
         let ek = ek.and_then(|text| text.parse().ok());
@@ -193,20 +192,20 @@ pub struct LastAttestation {
     #[schemars(with = "String")]
     pub attempt: Option<String>,
 
-    /// The code that says why it was refused; absent when it was not.
+    /// Error code of the refusal; absent if it was not refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub code: Option<String>,
 
-    /// The approved image that it booted; several names, separated by commas, where a boot has parts of
-    /// several images or they cannot be told apart.
+    /// The approved image that it booted; several names, separated by commas, if a boot has parts of several
+    /// images or they cannot be told apart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub image: Option<String>,
 }
 
 impl LastAttestation {
-    /// As a merge patch that leaves nothing of an earlier attempt.
+    /// As a merge patch that removes all of an earlier attempt.
     #[cfg(feature = "controller")]
     pub(crate) fn patch(&self) -> serde_json::Value {
         serde_json::json!({
@@ -218,7 +217,7 @@ impl LastAttestation {
     }
 }
 
-/// What is known of the machine.
+/// What is known about the machine.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -233,15 +232,14 @@ pub struct MachineStatus {
     #[schemars(with = "i64")]
     pub observed_generation: Option<i64>,
 
-    /// The attestation key that it is bound to. The API server lets only one writer set it. It
-    /// stays when the key is revoked or deleted: a machine that ever had a key takes no other one
-    /// by first use.
+    /// The attestation key that it is bound to. The API server lets only one writer set it. It stays when the
+    /// key is revoked or deleted: a machine that ever had a key accepts no other one by first use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "BoundKey")]
     pub attestation_key: Option<BoundKey>,
 
-    /// Name of the Secret with the key of its disk. Once it is said here the key is never made
-    /// again, not even when the Secret is gone.
+    /// Name of the Secret with its disk key. Once this is set, the key is never generated again, even if the
+    /// Secret is lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub key_secret: Option<String>,
@@ -266,8 +264,8 @@ pub struct MachineStatus {
     #[schemars(schema_with = "time_schema")]
     pub last_boot: Option<String>,
 
-    /// SHA-256 digests of the CAs that the pin of its disk trusts for the key broker, as it reported
-    /// while the CA was replaced. The next CA signs once every machine trusts it.
+    /// SHA-256 digests of the CAs that its disk's pin trusts for the key broker, as reported while the CA was
+    /// being replaced. The next CA signs once every machine trusts it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trusted_authorities: Vec<String>,
 }
@@ -290,7 +288,7 @@ impl Machine {
                 let annotations = object.annotations_mut();
                 annotations.insert(REGISTERED_BY.to_owned(), ADMIN.to_owned());
             }
-            // A label, so that `kubectl get machines -l` tells members from other machines.
+            // A label, so that `kubectl get machines -l` distinguishes members from other machines.
             RegisteredBy::JoinService => {
                 let labels = object.labels_mut();
                 labels.insert(REGISTERED_BY.to_owned(), JOIN_SERVICE.to_owned());
@@ -300,12 +298,12 @@ impl Machine {
         object
     }
 
-    /// Which of several objects of one id counts, least first: one that a key was bound to, then the one
-    /// that is named after the id, then the oldest.
+    /// Which of several objects with the same id counts, least first: one that a key was bound to, then the
+    /// one that is named after the id, then the oldest.
     ///
     /// # Security
-    /// Who may make objects, as the registration server may, must not come before a machine whose disk
-    /// key exists.
+    /// An account that may create objects, as the registration server may, must not get ahead of a machine
+    /// whose disk key exists.
     pub fn precedence(&self) -> impl Ord + use<> {
         let name = self.name_any();
         let is_canonical = name.strip_prefix("machine-") == Some(self.spec.id.as_str());
@@ -313,12 +311,12 @@ impl Machine {
         (self.bound_key().is_none(), !is_canonical, made, name)
     }
 
-    /// The name of the object that the registration server makes for a machine.
+    /// The name of the object that the registration server creates for a machine.
     pub fn name_of(id: &MachineId) -> String {
         format!("machine-{id}")
     }
 
-    /// How people are shown the machine: the name of its node, if it has one, and its id. Commands of
+    /// How the machine is shown to people: the name of its node, if it has one, and its id. Commands of
     /// `kubectl tec` accept either.
     pub fn label(&self) -> String {
         match &self.spec.node_name {
@@ -335,7 +333,7 @@ impl Machine {
             .map_err(|source| ConvertError::MachineId { name: self.name_any(), source })
     }
 
-    /// The machine as the domain knows it: active once a key was bound to it.
+    /// The machine as a domain object: active once a key was bound to it.
     pub fn to_core(&self) -> Result<machine::Machine, ConvertError> {
         let by_admin = self.annotations().get(REGISTERED_BY).is_some_and(|v| v == ADMIN);
         let by_join = self.labels().get(REGISTERED_BY).is_some_and(|v| v == JOIN_SERVICE);
@@ -354,7 +352,7 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Where it stands.
+    /// Its current state.
     pub fn state(&self) -> MachineState {
         if self.spec.revoked_at.is_some() {
             MachineState::Revoked
@@ -369,8 +367,8 @@ impl Machine {
         }
     }
 
-    /// The key that it is bound to. Whether the object of that name still holds this key, and was
-    /// not revoked, is not in this object.
+    /// The key that it is bound to. This object does not tell whether the object with that name still holds
+    /// this key and was not revoked.
     pub fn bound_key(&self) -> Option<&BoundKey> {
         self.status.as_ref()?.attestation_key.as_ref()
     }

@@ -1,13 +1,13 @@
 //! The custom resources, `v1alpha1`.
 //!
-//! Names, fields, validation rules and condition reasons are those of existing clusters, so that
-//! their objects are read and written without loss. What is added is optional: fields that existing
-//! objects do not have, printer columns, short names, and the category `trusted-execution`.
+//! Names, fields, validation rules and condition reasons match existing clusters, so that their objects are
+//! read and written without loss. Additions are optional: fields that existing objects do not have, printer
+//! columns, short names, and the category `trusted-execution`.
 //!
-//! # Who says what
-//! The binding of an attestation key is a fact of the *machine's* status: one object, one field, so
-//! that the API server's own compare-and-swap decides between two keys. The condition `Approved` of
-//! the key only tells people. A time of revocation is in the spec of what was revoked, and final.
+//! # Where facts are recorded
+//! The binding of an attestation key is a fact in the *machine's* status: one object, one field, so that the
+//! API server's own compare-and-swap decides between two keys. The condition `Approved` of the key is only
+//! for people. A revocation time is in the spec of the revoked object, and final.
 #![expect(
     unreachable_pub,
     reason = "the derive of the schema works on a copy of each type within a block of its own"
@@ -66,20 +66,21 @@ pub const VERSION: &str = "v1alpha1";
 /// Field manager of everything that this project writes (trusted-cluster-operator).
 pub const FIELD_MANAGER: &str = "trusted-cluster-operator";
 
-/// Annotation: while it is `true` on a TrustedExecutionCluster the operator changes nothing in the
-/// namespace; on a Machine or an ApprovedImage, nothing of that object. Revocations and quarantines count at the guard and the built-in key broker all the same,
-/// which ask the API server; a Trustee is told of them when the pause ends.
+/// Annotation: while it is `true` on a TrustedExecutionCluster, the operator changes nothing in the
+/// namespace; on a Machine or an ApprovedImage, nothing about that object. Revocations and quarantines still
+/// take effect at the guard and the built-in key broker, which ask the API server; a Trustee learns of them
+/// when the pause ends.
 pub const PAUSED: &str = "trusted-execution-clusters.io/paused";
 
-/// Label by which a Kubernetes Node says on which machine it runs: the machine's id. It is shown, and
+/// Label of a Kubernetes Node that holds the id of the machine on which it runs. It is only for display, and
 /// nothing is decided on it, since a kubelet may label its own Node as it likes.
 pub const MACHINE_LABEL: &str = "trusted-execution-clusters.io/machine";
 
-/// Annotation of a cluster object: the SHA-256 digest of the CA that is to be replaced. Once it was,
+/// Annotation of a cluster object: the SHA-256 digest of the CA to replace. Once the CA has been replaced,
 /// the annotation has no effect.
 pub const REPLACE_CA: &str = "trusted-execution-clusters.io/replace-ca";
-/// Annotation of a cluster object: the SHA-256 digest of the next CA, which is to sign although machines
-/// do not trust it. They are locked out.
+/// Annotation of a cluster object: the SHA-256 digest of the next CA, which should sign although some
+/// machines do not trust it. They are locked out.
 pub const DANGEROUS_REPLACE_CA: &str =
     "trusted-execution-clusters.io/dangerous-replace-ca-without-reports";
 
@@ -92,7 +93,7 @@ pub fn is_paused(object: &impl kube::ResourceExt) -> bool {
 /// [`tec_core::migrate::Authority`].
 pub const AUTHORITY: &str = "trust-authority";
 
-/// The definitions of all kinds, in the order in which they are best installed.
+/// The definitions of all kinds, in the best order for installing them.
 pub fn crds() -> Vec<CustomResourceDefinition> {
     vec![
         TrustedExecutionCluster::crd(),

@@ -1,5 +1,5 @@
-//! What a cluster may say about registration, approval and publishing. All of it is optional: a
-//! cluster object without it means what it means in existing clusters.
+//! Settings for registration, approval and publishing. All are optional: a cluster object without them means
+//! what it means in existing clusters.
 
 use kube::KubeSchema;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::rule::roots_need_their_policy;
 
-/// A number of things. Kubernetes knows no unsigned formats.
+/// A count. Kubernetes has no unsigned formats.
 fn count_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "integer", "format": "int64", "minimum": 0, "maximum": u32::MAX})
 }
@@ -18,21 +18,21 @@ fn count_schema(_: &mut SchemaGenerator) -> Schema {
 )]
 #[non_exhaustive]
 pub enum RegistrationMode {
-    /// Every node that reaches the registration server: strangers fill the cluster up to the limits,
-    /// each with a machine and a disk key. Named on purpose, and warned about.
+    /// Every node that reaches the registration server: strangers fill the cluster up to the limits, each
+    /// with a machine and a disk key. It must be chosen explicitly, and causes a warning.
     Open,
-    /// Nodes that show the token.
+    /// Nodes that present the token.
     #[default]
     Token,
-    /// Nobody: an admin makes the machines.
+    /// Nobody: an admin creates the machines.
     Manual,
 }
 
-/// Secret with the key that all replicas of the server for attestation keys derive challenges from, 32 bytes
-/// in its entry `key`.
+/// Secret with the key from which all replicas of the attestation key server derive challenges: 32 bytes in
+/// its entry `key`.
 pub const CHALLENGE_KEY: &str = "endorsement-challenge-key";
 
-/// Secret with the token that nodes show to register, where the cluster object names none.
+/// Secret with the token that nodes present to register, if the cluster object names none.
 pub const REGISTRATION_TOKEN: &str = "registration-token";
 
 /// Registration of machines.
@@ -44,18 +44,18 @@ pub struct RegistrationSpec {
     #[serde(default)]
     pub mode: RegistrationMode,
 
-    /// Name of the Secret whose entry `token` a node has to show, for the mode Token. Where absent, the
-    /// operator makes the Secret `registration-token`.
+    /// Name of the Secret whose entry `token` a node must present, for the mode Token. By default the
+    /// operator creates the Secret `registration-token`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub token_secret: Option<String>,
 
-    /// The most machines that may wait without an attestation key; 1000 where absent.
+    /// Most machines that may wait without an attestation key (default 1000).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "count_schema")]
     pub max_unclaimed: Option<u32>,
 
-    /// Seconds after which a machine without an attestation key is removed; a day where absent.
+    /// Seconds after which a machine without an attestation key is removed (default one day).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "count_schema")]
     pub unclaimed_ttl_seconds: Option<u32>,
@@ -66,8 +66,8 @@ pub struct RegistrationSpec {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct MachineOwnerKeysSpec {
-    /// Name of a ConfigMap with the files that such a machine has in /sys/firmware/efi/mok-variables.
-    /// If absent, no machine has keys enrolled beside those of shim's vendor.
+    /// Name of a ConfigMap with the files that such a machine has in /sys/firmware/efi/mok-variables. By
+    /// default no machine has keys enrolled in addition to those of shim's vendor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub config_map: Option<String>,
@@ -79,12 +79,12 @@ pub struct MachineOwnerKeysSpec {
 )]
 #[non_exhaustive]
 pub enum ApprovalPolicy {
-    /// To be the first one of its machine.
+    /// It must be the first key of its machine.
     #[default]
     FirstUse,
-    /// To be the first one, and proven to be in the TPM of an endorsement key.
+    /// It must be the first key, and be proven to be in the same TPM as an endorsement key.
     EndorsementKey,
-    /// To be approved by an admin.
+    /// An admin must approve it.
     Manual,
 }
 
@@ -110,13 +110,13 @@ pub struct ApprovalSpec {
     #[schemars(with = "String")]
     pub endorsement_roots_config_map: Option<String>,
 
-    /// The most machines that first use may let in; further keys wait for an admin. 10000 where absent.
+    /// Most machines that first use may admit; further keys wait for an admin (default 10000).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "count_schema")]
     pub max_claimed: Option<u32>,
 
-    /// The most of them from one network, as the server for attestation keys sees it: one IPv4 address,
-    /// or 64 bits of an IPv6 address. 1000 where absent.
+    /// Most of them from one network, as seen by the attestation key server: one IPv4 address, or 64 bits of
+    /// an IPv6 address (default 1000).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "count_schema")]
     pub max_claimed_per_source: Option<u32>,
@@ -128,14 +128,14 @@ pub struct ApprovalSpec {
 )]
 #[non_exhaustive]
 pub enum BrokerKind {
-    /// A Trustee that the operator deploys and feeds, behind the guard.
+    /// A Trustee that the operator deploys and updates, behind the guard.
     #[default]
     Trustee,
-    /// The key broker of this project, which reads the objects of the cluster itself.
+    /// This project's key broker, which reads the objects of the cluster itself.
     Builtin,
 }
 
-/// How the cluster's own Trustee is fed.
+/// How the cluster's own Trustee is updated.
 #[derive(
     JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize,
 )]
@@ -148,7 +148,7 @@ pub enum PublishMode {
     Volumes,
 }
 
-/// A Trustee outside of this cluster.
+/// A Trustee outside this cluster.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -156,15 +156,15 @@ pub struct PublishTarget {
     /// Its name in the status, unique in the list.
     pub name: String,
 
-    /// Where its key broker is, with scheme: `https://kbs.example:8080`.
+    /// Address of its key broker, with scheme: `https://kbs.example:8080`.
     pub url: String,
 
-    /// Name of the Secret whose entry `private.key` signs the admin's tokens, and whose entry `url`
-    /// is the URL above, letter by letter: without it no key is sent there.
+    /// Name of the Secret whose entry `private.key` signs the admin's tokens, and whose entry `url` matches
+    /// the URL above exactly: otherwise no key is sent there.
     pub admin_key_secret: String,
 
-    /// Name of the Secret whose entry `ca.crt` its certificate is checked against, and whose entry
-    /// `url` is the URL above; the public authorities where absent.
+    /// Name of the Secret whose entry `ca.crt` its certificate is checked against, and whose entry `url` is
+    /// the URL above (default: the public CAs).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub ca_secret: Option<String>,
@@ -175,7 +175,7 @@ pub struct PublishTarget {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct PublishSpec {
-    /// How the cluster's own Trustee is fed: KbsApi or Volumes.
+    /// How the cluster's own Trustee is updated: KbsApi or Volumes.
     #[serde(default)]
     pub mode: PublishMode,
 
@@ -184,7 +184,7 @@ pub struct PublishSpec {
     pub targets: Vec<PublishTarget>,
 }
 
-/// How far publishing to one Trustee came.
+/// How far publishing to one Trustee has come.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -200,7 +200,7 @@ pub struct TargetStatus {
     #[schemars(schema_with = "count_schema")]
     pub lag: u32,
 
-    /// What is wrong, where something is.
+    /// What is wrong, if anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub message: Option<String>,

@@ -1,4 +1,4 @@
-//! `RecoveryKey`: a recovery key that a machine left, sealed to an admin.
+//! `RecoveryKey`: a recovery key that a machine deposited, sealed to an admin.
 
 use kube::{CustomResource, KubeSchema};
 use schemars::{Schema, SchemaGenerator, json_schema};
@@ -30,11 +30,11 @@ use super::rule::{immutable, named_after_machine_and_number};
 #[x_kube(validation = immutable())]
 #[non_exhaustive]
 pub struct RecoveryKeySpec {
-    /// Id of the machine that left the key.
+    /// Id of the machine that deposited the key.
     #[schemars(length(min = 36, max = 36))]
     pub machine: String,
 
-    /// Which key of the machine it is, from 1 to 64. The latest has the highest number.
+    /// Number of the key among those of the machine, from 1 to 64. The latest has the highest number.
     #[schemars(schema_with = "number_schema")]
     pub number: u32,
 

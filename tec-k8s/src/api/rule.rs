@@ -3,22 +3,22 @@
 
 use kube::core::Rule;
 
-/// The value never changes. Kubernetes asks this only when it was there before.
+/// The value never changes. Kubernetes checks this only if it was set before.
 pub(super) fn immutable() -> Rule {
     Rule::new("self == oldSelf").message("Value is immutable")
 }
 
-/// The value may become false, and never true.
+/// The value may become false, but never true.
 pub(super) fn only_to_false() -> Rule {
     Rule::new("oldSelf || !self").message("A cluster cannot return to plain HTTP")
 }
 
-/// The image is referenced by digest. Existing clusters accept anything behind `@sha256:`.
+/// The image is referenced by digest. Existing clusters accept anything after `@sha256:`.
 pub(super) fn by_digest() -> Rule {
     Rule::new("self.matches('.*@sha256:.*')").message("Image must be referenced by digest")
 }
 
-/// A field of the object may be added, and not taken away.
+/// A field of the object may be added, but not removed.
 pub(super) fn stays_set(field: &str) -> Rule {
     Rule::new(format!("!has(oldSelf.{field}) || has(self.{field})"))
         .message("Value is required once set")
@@ -30,9 +30,9 @@ pub(super) fn set_at_creation(field: &str) -> Rule {
         .message("Value must be set at creation")
 }
 
-/// A recovery key has the name that its machine and its number give it, so that none has two. What `string`
-/// returns has no bound that the API server knows: it refuses the rule that compares the whole name, as too
-/// expensive. An id has 36 characters.
+/// A recovery key has the name that its machine and its number determine, so that no number occurs twice. The
+/// API server knows no bound on the result of `string`, so it refuses a rule that compares the whole name as
+/// too expensive. An id has 36 characters.
 pub(super) fn named_after_machine_and_number() -> Rule {
     Rule::new(
         "self.metadata.name.startsWith('recovery-' + self.spec.machine + '-') && \
@@ -41,13 +41,13 @@ pub(super) fn named_after_machine_and_number() -> Rule {
     .message("The name must be recovery-<machine>-<number>")
 }
 
-/// Endorsement key roots are named only where they count.
+/// Endorsement key roots are named only where they are checked.
 pub(super) fn roots_need_their_policy() -> Rule {
     Rule::new("!has(self.endorsementRootsConfigMap) || (has(self.policy) && self.policy == 'EndorsementKey')")
         .message("endorsementRootsConfigMap needs the policy EndorsementKey")
 }
 
-/// Nodes trust a CA, or someone says that they need none.
+/// Nodes trust a CA, or the object states that they need none.
 pub(super) fn ca_or_plain_http() -> Rule {
     Rule::new(
         "has(self.certificateAuthority) != (has(self.dangerousPlainHttp) && self.dangerousPlainHttp)",
@@ -55,7 +55,7 @@ pub(super) fn ca_or_plain_http() -> Rule {
     .message("Either certificateAuthority or dangerousPlainHttp: true is required")
 }
 
-/// Without it any software in a genuine guest could claim any TPM to be its own.
+/// Without it any software in a genuine guest could claim any TPM as its own.
 pub(super) fn guests_are_named() -> Rule {
     Rule::new(
         "!('AzSnpVtpm' in self.kinds) || (has(self.snp) && \
@@ -65,12 +65,12 @@ pub(super) fn guests_are_named() -> Rule {
     .message("AzSnpVtpm needs snp.idKeys or snp.measurements")
 }
 
-/// Demands that no evidence is held against would be mistaken for a check.
+/// Requirements that no evidence is checked against would be mistaken for a check.
 pub(super) fn snp_needs_its_kind() -> Rule {
     Rule::new("!has(self.snp) || 'AzSnpVtpm' in self.kinds").message("snp needs the kind AzSnpVtpm")
 }
 
-/// The policies that a Trustee gets know quotes of TPMs only.
+/// The policies that a Trustee receives support only TPM quotes.
 pub(super) fn azure_needs_builtin() -> Rule {
     Rule::new(
         "!has(self.evidence) || !('AzSnpVtpm' in self.evidence.kinds) || \

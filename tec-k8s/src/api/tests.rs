@@ -12,14 +12,14 @@ const ID: &str = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
 const IMAGE: &str = "registry.example/os@sha256:\
     3d6772b4f84ed47595d72a2c4c5ffd15f5bb72c7507fe26f2aaee2c69d5633ba";
 const CREATED: &str = "2026-11-18T11:06:40Z";
-/// A P-256 key made for these tests with `openssl ecparam -name prime256v1 -genkey`.
+/// A P-256 key generated for these tests with `openssl ecparam -name prime256v1 -genkey`.
 const KEY: &str = include_str!("../../tests/data/ak.pem");
 
 fn created() -> Timestamp {
     CREATED.parse().unwrap()
 }
 
-/// Reads an object as the API server stores it, and checks that writing it gives the same back.
+/// Reads an object as the API server stores it, and checks that writing it gives the same result.
 fn stored<T: serde::de::DeserializeOwned + serde::Serialize>(
     kind: &str,
     name: &str,
@@ -331,7 +331,7 @@ fn the_definitions_are_namespaced_with_status_columns_and_no_nullable_fields() {
         assert_eq!((crd.spec.group.as_str(), crd.spec.scope.as_str()), (GROUP, "Namespaced"));
         let version = crd.spec.versions.first().unwrap();
         assert_eq!(version.name, VERSION);
-        // Each of these is one value of one sort of writer.
+        // Each of these is a single value from one kind of writer.
         let status = version.subresources.as_ref().and_then(|all| all.status.as_ref());
         let is_plain = ["TpmClock", "AttestationRecord", "RecoveryKey"]
             .contains(&crd.spec.names.kind.as_str());
@@ -339,7 +339,7 @@ fn the_definitions_are_namespaced_with_status_columns_and_no_nullable_fields() {
         assert!(version.additional_printer_columns.as_ref().unwrap().len() >= 2, "{name}");
         let schema = serde_json::to_value(version.schema.as_ref().unwrap()).unwrap();
         let spec = schema.pointer("/openAPIV3Schema/properties/spec").unwrap();
-        // A null that were kept would count as set in the rules on presence.
+        // If a null were kept, it would count as set in the rules on presence.
         assert!(!spec.to_string().contains("nullable"), "{name}: {spec}");
     }
 }

@@ -1,4 +1,4 @@
-//! `TpmClock`: where the clock of the TPM stood that holds an attestation key.
+//! `TpmClock`: last clock reading of the TPM that holds an attestation key.
 
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use super::convert::ConvertError;
 /// Label with the id of the machine.
 pub const CLOCK_OF: &str = "trusted-execution-clusters.io/clock-of";
 
-/// The last clock of a TPM, by the key that it attests with: a TPM whose clock goes back is a copy.
+/// The last clock of a TPM, by the key that it attests with: a TPM whose clock goes backwards is a copy.
 #[derive(
     CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize,
 )]
@@ -33,12 +33,12 @@ pub struct TpmClockSpec {
     /// Id of the machine.
     pub machine: String,
 
-    /// The last reading that was accepted: JSON.
+    /// The last accepted reading: JSON.
     pub reading: String,
 }
 
 impl TpmClock {
-    /// The object of a key's clock. Its name has the whole fingerprint, so that no two keys share it.
+    /// The object for a key's clock. Its name contains the whole fingerprint, so that no two keys share it.
     pub fn from_core(key: &Fingerprint, machine: MachineId, reading: &ClockReading) -> Self {
         let mut object = Self::new(
             &Self::name_of(key),
@@ -57,7 +57,7 @@ impl TpmClock {
     /// The reading, parsed.
     ///
     /// # Errors
-    /// Somebody wrote something else there.
+    /// The stored text is not a reading.
     pub fn reading(&self) -> Result<ClockReading, ConvertError> {
         serde_json::from_str(&self.spec.reading).map_err(|source| ConvertError::Clock { source })
     }

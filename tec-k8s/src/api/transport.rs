@@ -1,4 +1,4 @@
-//! How the servers of a cluster speak, and which Secret holds the certificate of each.
+//! The transport of a cluster's servers, and the Secret that holds each certificate.
 
 use super::cluster::TrustedExecutionCluster;
 use super::condition::{ConditionKind, Reason};
@@ -11,7 +11,7 @@ pub enum TlsServer {
     KeyBroker,
     /// The registration server.
     Registration,
-    /// The server for attestation keys.
+    /// The attestation key server.
     AttestationKeys,
 }
 
@@ -28,8 +28,8 @@ impl TlsServer {
         }
     }
 
-    /// The Secret that cert-manager writes for it. Never the one that the operator issues, whose CA nodes
-    /// pin.
+    /// The Secret that cert-manager writes for it. Never the same as the one that the operator issues, whose
+    /// CA nodes pin.
     pub const fn managed_secret(self) -> &'static str {
         match self {
             Self::KeyBroker => "tec-kbs-managed-tls",
@@ -38,7 +38,7 @@ impl TlsServer {
         }
     }
 
-    /// The field of the cluster object that names another one.
+    /// The field of the cluster object that names a different one.
     pub const fn field(self) -> &'static str {
         match self {
             Self::KeyBroker => "trusteeSecret",
@@ -48,25 +48,25 @@ impl TlsServer {
     }
 }
 
-/// How servers speak for which the cluster object names no Secret.
+/// Transport of the servers for which the cluster object names no Secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers must handle every case")]
 pub enum Transport {
     /// TLS, with certificates that the operator issues.
     Tls,
-    /// Plain HTTP: the cluster was installed before TLS was the default, and its nodes pin that. An
-    /// admin decides when it ends.
+    /// Plain HTTP: the cluster was installed before TLS was the default, and its nodes pin that. An admin
+    /// decides when it ends.
     Undecided,
-    /// Plain HTTP, as the cluster object says.
+    /// Plain HTTP, as set in the cluster object.
     DangerousPlain,
 }
 
 impl TrustedExecutionCluster {
-    /// How servers without a named Secret speak.
+    /// Transport of servers without a named Secret.
     ///
     /// # Security
-    /// A cluster that serves TLS never returns to plain HTTP, whatever its object says later: its
-    /// nodes pin https.
+    /// A cluster that serves TLS never returns to plain HTTP, whatever its object says later: its nodes pin
+    /// https.
     pub fn transport(&self) -> Transport {
         let spoken = self.condition(ConditionKind::Tls);
         if spoken == Some(Reason::TlsEverywhere.as_str()) {
@@ -84,7 +84,7 @@ impl TrustedExecutionCluster {
     }
 
     /// The Secret with the certificate of a server: the one that the object names, or the one that
-    /// cert-manager or the operator issues; none where the server speaks plain HTTP.
+    /// cert-manager or the operator issues; `None` if the server uses plain HTTP.
     pub fn tls_secret(&self, server: TlsServer) -> Option<&str> {
         let secret = match self.spec.certificate_issuer {
             Some(_) => server.managed_secret(),

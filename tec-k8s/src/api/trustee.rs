@@ -1,4 +1,4 @@
-//! Further key brokers that nodes try after that of the cluster.
+//! Further key brokers that nodes try after the cluster's own.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use tec_core::endpoint::{BaseUrl, Endpoint, ParseBaseUrlError};
 
 use super::rule::ca_or_plain_http;
 
-/// Borders of a certificate in PEM (RFC 7468, section 5.1).
+/// Delimiters of a certificate in PEM (RFC 7468, section 5.1).
 const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
 const END: &str = "-----END CERTIFICATE-----";
 
@@ -27,7 +27,7 @@ pub struct AdditionalTrustee {
     #[schemars(with = "String", length(max = 16384))]
     pub certificate_authority: Option<String>,
 
-    /// Whether nodes reach it in plain HTTP (default false).
+    /// Whether nodes reach it over plain HTTP (default false).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "bool")]
     pub dangerous_plain_http: Option<bool>,
@@ -57,21 +57,21 @@ impl AdditionalTrustee {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdditionalTrusteeError {
-    /// The address is not one.
+    /// The address is malformed.
     #[error("spec.additionalTrustees: {address:?} is not host[:port]")]
     Address {
-        /// What it holds.
+        /// The value.
         address: String,
         /// What is wrong with it.
         #[source]
         source: ParseBaseUrlError,
     },
-    /// The CA is not PEM, or missing, or given for plain HTTP.
+    /// The CA is not PEM, or missing, or set for plain HTTP.
     #[error(
         "spec.additionalTrustees: certificateAuthority of {address:?} is not a PEM certificate"
     )]
     CertificateAuthority {
-        /// Which entry.
+        /// Address of the entry.
         address: String,
     },
     /// Both a CA and plain HTTP, or neither.
@@ -79,18 +79,18 @@ pub enum AdditionalTrusteeError {
         "spec.additionalTrustees: {address:?} needs either certificateAuthority or dangerousPlainHttp: true"
     )]
     Transport {
-        /// Which entry.
+        /// Address of the entry.
         address: String,
     },
     /// The address occurs twice, or is publicTrusteeAddr.
     #[error("spec.additionalTrustees: {address:?} is listed twice, or is spec.publicTrusteeAddr")]
     Duplicate {
-        /// Which entry.
+        /// Address of the entry.
         address: String,
     },
 }
 
-/// The key brokers in this order, none of which is `own`, the address of the cluster's.
+/// The key brokers in this order, none of which is `own`, the address of the cluster's own.
 pub(super) fn endpoints(
     own: Option<&str>,
     trustees: &[AdditionalTrustee],
@@ -124,12 +124,12 @@ fn endpoint(trustee: &AdditionalTrustee) -> Result<Endpoint, AdditionalTrusteeEr
     Ok(Endpoint::new(url, ca))
 }
 
-/// Names of hosts do not depend on case (RFC 4343).
+/// Host names are case-insensitive (RFC 4343).
 fn comparable(address: &str) -> String {
     address.trim_end_matches('/').to_ascii_lowercase()
 }
 
-/// Whether the text is one certificate or more, and nothing else.
+/// Whether the text is one or more certificates, and nothing else.
 fn is_pem(text: &str) -> bool {
     let mut rest = text.trim();
     if rest.is_empty() {

@@ -19,13 +19,13 @@ use super::{ATTEMPTS, AUDIT, KubeRegistry, is_terminating, note};
 use crate::api;
 use crate::api::BoundKey;
 
-/// Most keys that wait per machine; the contract of [`AkRegistry::submit`].
+/// Most waiting keys per machine; part of the contract of [`AkRegistry::submit`].
 const MAX_WAITING: u64 = 4;
 
 /// How one attempt to bind ended.
 enum Attempt {
     Done(BindOutcome),
-    /// Somebody else changed one of the objects.
+    /// Someone else changed one of the objects.
     Again,
 }
 
@@ -42,7 +42,7 @@ impl KubeRegistry {
         found.map_err(|error| port_error(format!("look up {name}"), error))
     }
 
-    /// Every key object that was submitted for a machine. A list over all keys.
+    /// Every key object that was submitted for a machine. Lists all keys.
     pub(super) async fn key_objects(
         &self,
         machine: Option<&MachineId>,
@@ -79,8 +79,8 @@ impl KubeRegistry {
         }
     }
 
-    /// Names of the keys that wait for a machine, or that it is bound to: as seen from a limit on
-    /// strangers they are the same.
+    /// Names of the keys that wait for a machine, or that it is bound to: for a limit on strangers they are
+    /// the same.
     async fn waiting(
         &self,
         machine: &api::Machine,
@@ -94,8 +94,8 @@ impl KubeRegistry {
         Ok(objects.iter().filter(waits).map(kube::ResourceExt::name_any).collect())
     }
 
-    /// Whether the object that a machine is bound to is still there. One that was edited is: its
-    /// machine is not free before somebody removes or revokes it.
+    /// Whether the object that a machine is bound to still exists. One that was edited does: its machine is
+    /// not free until someone removes or revokes it.
     async fn is_held(&self, bound: &BoundKey) -> Result<bool, PortError> {
         let object = self.key_object(&bound.name).await?;
         Ok(object
@@ -104,7 +104,7 @@ impl KubeRegistry {
 
     async fn try_bind(&self, ak: &AkRecord, line: &AuditEvent) -> Result<Attempt, PortError> {
         let machine = self.machine_object(&ak.machine).await?;
-        // After the machine was read: see the module about authority.
+        // After the machine was read: see the module on authority.
         self.permit(Deed::Admit, || format!("bind key {}", ak.fingerprint())).await?;
         let Some(machine) = machine.filter(|machine| machine.state().takes_keys()) else {
             return Ok(Attempt::Done(BindOutcome::NoMachine));
@@ -144,13 +144,13 @@ impl KubeRegistry {
         };
         let is_swapped = self.swap(&machine, &bound).await?;
         if let Some(made) = made.filter(|_| !is_swapped) {
-            // Nothing of a key that is refused is kept.
+            // Nothing of a refused key is kept.
             self.delete_key(&made).await?;
         }
         Ok(if is_swapped { Attempt::Done(BindOutcome::Bound) } else { Attempt::Again })
     }
 
-    /// Makes the object; `None` when it exists.
+    /// Creates the object; `None` if it exists.
     pub(super) async fn create_key(
         &self,
         name: &str,
@@ -167,7 +167,7 @@ impl KubeRegistry {
         }
     }
 
-    /// An endorsement key that was proven later is added; one that is there stays.
+    /// An endorsement key that was proven later is added; an existing one stays.
     pub(super) async fn add_endorsement_key(
         &self,
         object: &api::AttestationKey,
@@ -185,7 +185,7 @@ impl KubeRegistry {
         Ok(())
     }
 
-    /// The compare and swap: false when the machine is no longer what was read.
+    /// The compare-and-swap: false if the machine has changed since it was read.
     async fn swap(&self, machine: &api::Machine, bound: &BoundKey) -> Result<bool, PortError> {
         let patch = json!({
             "metadata": {"resourceVersion": machine.resource_version()},
@@ -204,8 +204,8 @@ impl KubeRegistry {
         }
     }
 
-    /// Keeps a key that waits, in one request that writes. Whoever calls has looked at the machine and at the
-    /// limit, as [`AkRegistry::submit`] does.
+    /// Keeps a key that waits, with a single write request. The caller has checked the machine and the limit,
+    /// as [`AkRegistry::submit`] does.
     ///
     /// # Errors
     /// The API server refuses.
@@ -233,7 +233,7 @@ impl KubeRegistry {
 
 #[async_trait]
 impl AkRegistry for KubeRegistry {
-    /// Lists keys only from the third one on that this process is given for the same machine.
+    /// Lists keys only from the third key on that this process receives for the same machine.
     async fn submit(
         &self,
         record: &AkRecord,
@@ -313,7 +313,7 @@ impl AkRegistry for KubeRegistry {
         Ok(record.filter(|record| record.state == AkState::Bound && !is_terminating(&object)))
     }
 
-    /// A list over all keys; objects that are malformed are left out.
+    /// Lists all keys; malformed objects are left out.
     async fn list(&self, machine: Option<MachineId>) -> Result<Vec<AkRecord>, PortError> {
         let objects = self.key_objects(machine.as_ref()).await?;
         let machines = match machine {
@@ -330,7 +330,7 @@ impl AkRegistry for KubeRegistry {
         Ok(live.filter_map(record).collect())
     }
 
-    /// A list over all machines and keys; the operator counts what it knows instead.
+    /// Lists all machines and keys; the operator counts what it knows instead.
     async fn claims(&self, source: &SourceNetwork) -> Result<Claims, PortError> {
         let keys = AkRegistry::list(self, None).await?;
         let bound = keys.iter().filter(|key| key.state == AkState::Bound);

@@ -19,9 +19,8 @@ const MAX_NOTE: usize = 1024;
 
 #[async_trait]
 impl AuditSink for KubeRegistry {
-    /// An Event about the machine, or about nothing in particular; the log has the line, too. The API
-    /// server forgets Events after some time, an hour by default: who must keep the lines collects
-    /// them.
+    /// An Event about the machine, or about nothing in particular; the log has the line too. The API server
+    /// forgets Events after some time, an hour by default: collect them if you must keep the lines.
     async fn append(&self, event: &AuditEvent) -> Result<(), PortError> {
         tracing::info!(
             audit.action = ?event.action,
@@ -75,7 +74,7 @@ impl KubeRegistry {
     }
 }
 
-/// The action in CamelCase, as Events have it.
+/// The action in CamelCase, as is usual in Events.
 fn reason(action: AuditAction) -> String {
     format!("{action:?}")
 }

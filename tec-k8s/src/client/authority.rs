@@ -1,20 +1,20 @@
-//! The record of authority of a namespace, and the gate that it is for every write.
+//! The record of authority of a namespace, and its role as a gate for every write.
 //!
 //! # Why nothing is lost between the record and the write
-//! An API server knows no transaction over two objects. So whoever lets somebody in looks at the
-//! record twice, and the anchor that gave the authority up touches what it copies:
+//! An API server has no transactions over two objects. So a writer that admits something reads the record
+//! twice, and the anchor that gave up the authority touches what it copies:
 //!
 //! ```text
 //!  create an object:   look ─► create ─► look again ─► acknowledged
 //!  bind a key:         read the machine ─► look ─► swap its status       (a compare and swap)
 //!  give up:            swap the record ─► seal every object ─► list what there is ─► copy
 //! ```
-//! What is acknowledged was made while the record, read afterwards, still said active: before the
-//! authority was given up, so the list has it. What came too late is refused, and removed again by
-//! whoever may; otherwise it lies there. The next copy from the new authority prunes machines and
-//! images that it does not have; a disk key that it has another one for is a conflict, for an admin.
-//! A binding that comes after the seal fails, since the seal changed the version of the machine; one
-//! that comes before is in the list.
+//! Whatever is acknowledged was created while the record, read afterwards, was still active: before the
+//! authority was given up, so the list contains it. Whatever comes too late is refused, and removed again if
+//! the writer may do that; otherwise it stays. The next copy from the new authority prunes machines and
+//! images that it does not have; a disk key that differs from the authority's is a conflict, for an admin. A
+//! binding that comes after the seal fails, since the seal changed the version of the machine; one that comes
+//! before is in the list.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -31,12 +31,12 @@ use super::fence::Fence;
 use super::{ATTEMPTS, AUDIT, KubeRegistry, note};
 use crate::api::AUTHORITY;
 
-/// Entry with the record, JSON; absent as long as the anchor was never part of a migration.
+/// Entry with the record, JSON; absent while the anchor was never part of a migration.
 const RECORD: &str = "record";
-/// Seconds for which a look at the record is believed by the first of two looks.
+/// Seconds for which the first of the two checks may rely on an earlier look at the record.
 const FRESH: i64 = 1;
 
-/// What the last look at the record saw, and the looks that are under way.
+/// What the last look at the record saw, and the looks under way.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     last: Mutex<Option<(Timestamp, Option<Authority>)>>,
@@ -49,7 +49,7 @@ impl Seen {
     }
 }
 
-/// The record in its object; nothing where it was never part of a migration.
+/// The record in its object; `None` if it was never part of a migration.
 ///
 /// # Errors
 /// The record is malformed: nobody may do anything then.
@@ -61,8 +61,8 @@ pub fn record_of(object: &ConfigMap) -> Result<Option<Authority>, PortError> {
     })
 }
 
-/// A namespace without a record is the authority over itself. Its name is the UID that the API server
-/// drew for the object, and nobody else has.
+/// A namespace without a record is its own authority. Its name is the UID that the API server assigned to the
+/// object, which is unique.
 fn founded(object: &ConfigMap) -> Result<Authority, PortError> {
     let uid = object.uid().unwrap_or_default();
     let anchor = uid.parse().map_err(|error| {
@@ -83,7 +83,7 @@ impl KubeRegistry {
         self.objects()
     }
 
-    /// The object of the record, made where there is none.
+    /// The object of the record, created if it does not exist.
     pub(super) async fn authority_object(&self) -> Result<ConfigMap, PortError> {
         let failed = |error| port_error("read the record of authority", error);
         for _ in 0..ATTEMPTS {
@@ -91,7 +91,7 @@ impl KubeRegistry {
             if let Some(object) = found.map_err(failed)? {
                 return Ok(object);
             }
-            // Somebody removed it, where the cluster object remembers one.
+            // Someone removed it, if the cluster object remembers one.
             let lost = self.remembered().await?;
             let entry = lost.map(|record| text_of(&record)).transpose()?;
             let object = ConfigMap {
@@ -109,7 +109,7 @@ impl KubeRegistry {
         Err(PortError::new(PortErrorKind::Unavailable, why))
     }
 
-    /// Writes entries of the record's object, if nobody changed it since it was read.
+    /// Writes entries of the record's object, if nobody has changed it since it was read.
     pub(super) async fn replace_authority(
         &self,
         object: &ConfigMap,
@@ -157,14 +157,14 @@ impl KubeRegistry {
         Err(PortError::new(PortErrorKind::Unavailable, why))
     }
 
-    /// The line as an Event, too. It is in the object already, so failing is no reason to stop.
+    /// Also writes the line as an Event. It is in the object already, so a failure is no reason to stop.
     pub(super) async fn tell(&self, line: &AuditEvent) {
         if let Err(error) = self.append(line).await {
             tracing::warn!(error = chain(&error), "an audit line is not told as an Event");
         }
     }
 
-    /// The record of an object; where somebody emptied it, the one that is remembered.
+    /// The record of an object; if someone emptied it, the remembered one.
     pub(super) async fn authority_of(&self, object: &ConfigMap) -> Result<Authority, PortError> {
         if let Some(record) = record_of(object)? {
             return Ok(record);
@@ -173,8 +173,8 @@ impl KubeRegistry {
         remembered.map_or_else(|| founded(object), Ok)
     }
 
-    /// The record as it is now, and nothing where there never was one. All who ask during a look share
-    /// the next one, so that a rush of machines costs few of them.
+    /// The current record; `None` if there never was one. All callers that ask during a look share the next
+    /// one, so that a rush of machines costs few of them.
     async fn look(&self) -> Result<Option<Authority>, PortError> {
         self.seen.fence.look(self.look_alone()).await
     }
@@ -200,7 +200,7 @@ impl KubeRegistry {
         }
     }
 
-    /// Refuses what the anchor may not do, by the record as it is now.
+    /// Refuses what the anchor may not do according to the current record.
     pub(super) async fn permit(
         &self,
         deed: Deed,
@@ -209,8 +209,8 @@ impl KubeRegistry {
         permitted(self.look().await?.as_ref(), deed, operation)
     }
 
-    /// The same by a record that may be a second old: for what is looked at again afterwards, or
-    /// may come a second late.
+    /// The same with a record that may be a second old: for what is checked again afterwards, or may take
+    /// effect a second late.
     pub(super) async fn permit_soon(
         &self,
         deed: Deed,

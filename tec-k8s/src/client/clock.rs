@@ -1,4 +1,4 @@
-//! Clocks of TPMs as objects: one small one for each key, swapped as a whole.
+//! TPM clocks as objects: one small object for each key, swapped as a whole.
 
 use async_trait::async_trait;
 use kube::api::{DeleteParams, ListParams, PostParams};
@@ -16,7 +16,7 @@ use crate::api::{CLOCK_OF, TpmClock};
 
 #[async_trait]
 impl ClockLog for KubeRegistry {
-    /// Two requests, and one more at the first reading of a key or when it has another machine.
+    /// Two requests, and one more at the first reading of a key or when it has a different machine.
     async fn advance(
         &self,
         key: &Fingerprint,
@@ -44,12 +44,12 @@ impl ClockLog for KubeRegistry {
             let params = PostParams::default();
             let written = match &found {
                 None => clocks.create(&params, &next).await,
-                // A compare and swap: the object carries the version that was read.
+                // A compare-and-swap: the object carries the version that was read.
                 Some(_) => clocks.replace(&name, &params, &next).await,
             };
             match written {
                 Ok(_) => return Ok(ClockOutcome::Follows),
-                // Somebody else was faster, or removed it.
+                // Someone else was faster, or removed it.
                 Err(error) if is_conflict(&error) => {}
                 Err(error) if found.is_some() && is_not_found(&error) => {}
                 Err(error) => return Err(port_error(what(), error)),
@@ -85,7 +85,7 @@ impl KubeRegistry {
         self.objects()
     }
 
-    /// The object as it shall be; it goes with its machine.
+    /// The object as it should be; its machine owns it.
     async fn next_clock(
         &self,
         key: &Fingerprint,

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use kube::{Client, Config, Error};
 
-/// An API server that takes longer to be connected to is away. A node that waits for an answer gives up
-/// later than this, so that it is told why.
+/// An API server that takes longer to connect to counts as down. A node that waits for an answer gives up
+/// later than this, so that it learns the reason.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// A client of the API server of this pod, else of the current context of a kubeconfig.
+/// A client for the API server of this pod, or else of the current context of a kubeconfig.
 ///
 /// # Errors
 /// There is neither a service account nor a kubeconfig.

@@ -1,4 +1,4 @@
-//! All disk keys at once.
+//! All disk keys in one go.
 
 use tec_core::id::MachineId;
 use tec_core::migrate::Deed;
@@ -9,10 +9,10 @@ use super::KubeRegistry;
 use super::pages::{each, whole_pages};
 use super::secret::{SECRET_KEY, path_of};
 
-/// Disk keys are Secrets of this type; the releases of Helm, which are large, are not.
+/// Disk keys are Secrets of this type; Helm releases, which are large, are not.
 const ONLY_OPAQUE: &str = "type=Opaque";
 
-/// A disk key as it was read.
+/// A disk key as read.
 #[derive(Debug)]
 pub(crate) struct ReadKey {
     pub(crate) key: SecretBytes,
@@ -21,11 +21,11 @@ pub(crate) struct ReadKey {
 }
 
 impl KubeRegistry {
-    /// Hands over every disk key, in pages: far fewer requests than one for each.
+    /// Passes every disk key to `take`, in pages: far fewer requests than one for each.
     ///
     /// # Errors
-    /// This anchor may not release keys, or the API server does not answer. Some keys may have been
-    /// handed over already.
+    /// This anchor may not release keys, or the API server does not answer. Some keys may have been passed
+    /// already.
     pub(crate) async fn each_disk_key(
         &self,
         mut take: impl FnMut(MachineId, ReadKey),
@@ -43,7 +43,7 @@ impl KubeRegistry {
     }
 }
 
-/// The machine whose disk key a Secret of this name holds.
+/// The machine whose disk key a Secret with this name holds.
 fn machine_of(object: &str) -> Option<MachineId> {
     path_of(object).filter(|path| path.recovery_of().is_none())?.machine()
 }

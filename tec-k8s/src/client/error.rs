@@ -1,4 +1,4 @@
-//! Errors of the Kubernetes client as errors of ports.
+//! Kubernetes client errors as port errors.
 
 use kube::Error;
 use tec_core::port::{PortError, PortErrorKind};
@@ -6,14 +6,14 @@ use tec_core::port::{PortError, PortErrorKind};
 /// Most bytes of a message that are kept: a rule that fails quotes the whole object.
 const MAX_MESSAGE: usize = 1024;
 
-/// What the API server answered. The client's own error prints the whole answer twice.
+/// The API server's answer. The client's own error prints the whole answer twice.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 struct Refusal {
     message: String,
 }
 
-/// What an error of the client means; `operation` is what was tried, with the culprit.
+/// The port error for a client error; `operation` is what was tried, with the culprit.
 pub fn port_error(operation: impl Into<String>, error: Error) -> PortError {
     let port_error = PortError::new(kind(&error), operation);
     match error {
@@ -38,23 +38,23 @@ fn kind(error: &Error) -> PortErrorKind {
             _ => PortErrorKind::Internal,
         },
         Error::SerdeError(_) | Error::BuildRequest(_) => PortErrorKind::Invalid,
-        // What is left are connections that were not made or broke off.
+        // The rest are connections that failed or were cut off.
         _ => PortErrorKind::Unavailable,
     }
 }
 
-/// Whether the object is there already, or was changed by somebody else.
+/// Whether the object already exists, or was changed by someone else.
 pub fn is_conflict(error: &Error) -> bool {
     kind(error) == PortErrorKind::Conflict
 }
 
-/// Whether the object is not there.
+/// Whether the object does not exist.
 pub(super) fn is_not_found(error: &Error) -> bool {
     matches!(error, Error::Api(status) if status.code == 404)
 }
 
-/// The object that was asked for, if there is one. The client alone takes a kind that the cluster does not
-/// serve for a failure.
+/// The object that was asked for, if it exists. The client itself treats a kind that the cluster does not
+/// serve as a failure.
 pub(super) fn if_found<T>(found: Result<Option<T>, Error>) -> Result<Option<T>, Error> {
     match found {
         Err(error) if is_not_found(&error) => Ok(None),

@@ -1,18 +1,18 @@
-//! Looks at the record of authority that many writers share.
+//! Looks at the record of authority, shared by many writers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tec_core::port::PortError;
 use tokio::sync::Mutex;
 
-/// A look answers all who asked for one before it began, so that writes which are under way at the
-/// same time cost one look and not one each. A look that was under way already answers nobody new:
-/// the record may have changed behind it.
+/// A look answers everyone who asked for one before it began, so that concurrent writes cost one look instead
+/// of one each. A look already under way answers no new callers: the record may have changed after it was
+/// read.
 #[derive(Debug)]
 pub(super) struct Fence<T> {
-    /// Looks that began; grows only under the lock.
+    /// Number of looks begun; grows only under the lock.
     begun: AtomicU64,
-    /// The number of the last look that ended, and what it found.
+    /// The number of the last look that ended, and its result.
     found: Mutex<Option<(u64, T)>>,
 }
 
@@ -23,10 +23,10 @@ impl<T> Default for Fence<T> {
 }
 
 impl<T: Copy> Fence<T> {
-    /// The record, by a look that begins after this call.
+    /// The record, from a look that begins after this call.
     ///
     /// # Cancel safety
-    /// The next who asks looks anew.
+    /// The next caller looks anew.
     pub(super) async fn look(
         &self,
         look: impl Future<Output = Result<T, PortError>>,

@@ -23,9 +23,8 @@ impl KubeRegistry {
         Ok(found.filter(|object| !is_terminating(object)))
     }
 
-    /// Makes or renews the object. The reference of an object
-    /// is fixed, so one with another reference is made anew; until then nothing of that name is
-    /// approved.
+    /// Creates or updates the object. The reference of an object is fixed, so one with a different reference
+    /// is recreated; until then nothing of that name is approved.
     async fn try_put(&self, wanted: &api::ApprovedImage) -> Result<(), kube::Error> {
         let name = wanted.name_any();
         let images = self.images();
@@ -69,14 +68,14 @@ impl KubeRegistry {
     }
 }
 
-/// The image that an object stands for; none where it is malformed or being removed.
+/// The image that an object stands for; `None` if it is malformed or being removed.
 pub(crate) fn image_of(object: &api::ApprovedImage) -> Option<ApprovedImage> {
     Some(object).filter(|object| !is_terminating(*object))?.to_core().ok()
 }
 
 #[async_trait]
 impl ImageRegistry for KubeRegistry {
-    /// An image counts from when its measurements are stored, which is after its object is.
+    /// An image counts once its measurements are stored, which is after its object is.
     async fn put(&self, image: &ApprovedImage) -> Result<(), PortError> {
         let operation = || format!("store image {}", image.name);
         self.permit(Deed::Admit, operation).await?;
@@ -85,7 +84,7 @@ impl ImageRegistry for KubeRegistry {
         let was_there = self.image_object(&image.name).await?.is_some();
         self.put_object(&wanted).await?;
         let late = self.permit(Deed::Admit, operation).await;
-        // Only where the record says no; see `put_new` of secrets.
+        // Only if the record refuses; see `put_new` of secrets.
         if !was_there && late.as_ref().is_err_and(|late| late.code().is_some()) {
             self.delete_image(&image.name).await?;
         }
@@ -100,7 +99,7 @@ impl ImageRegistry for KubeRegistry {
         object.map(|object| object.to_core().map_err(failed)).transpose()
     }
 
-    /// Objects that are malformed are left out.
+    /// Malformed objects are left out.
     async fn list(&self) -> Result<Vec<ApprovedImage>, PortError> {
         let list = self.images().list(&ListParams::default()).await;
         let list = list.map_err(|error| port_error("list the images", error))?;

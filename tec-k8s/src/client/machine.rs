@@ -19,12 +19,13 @@ use super::pages::{each, whole_pages};
 use super::{AUDIT, KubeRegistry, is_terminating, note};
 use crate::api;
 
-/// Machines that no key was bound to and that were not revoked, quarantined and retired ones among them. An unset field is the empty text in a selector.
+/// Machines that no key was bound to and that were not revoked, including quarantined and retired ones. An
+/// unset field is the empty text in a selector.
 const UNCLAIMED: &str = "status.attestationKey.name=,spec.revokedAt=";
 
 impl KubeRegistry {
-    /// The object of a machine: the one that is named after it, else the oldest that has its id.
-    /// Costs a list only when there is none of that name. One that is being removed does not count.
+    /// The object of a machine: the one that is named after it, or else the oldest with its id. Lists objects
+    /// only if there is none with that name. One that is being removed does not count.
     ///
     /// # Errors
     /// The API server cannot be asked.
@@ -42,7 +43,7 @@ impl KubeRegistry {
         Ok(others.into_iter().min_by_key(|object| (object.creation_timestamp(), object.name_any())))
     }
 
-    /// Every machine object that a selector of fields chooses and that is not being removed.
+    /// Every machine object that a field selector matches and that is not being removed.
     pub(super) async fn machine_objects(
         &self,
         fields: Option<&str>,
@@ -66,8 +67,8 @@ impl KubeRegistry {
         Ok(found.is_some())
     }
 
-    /// Removes a machine that registered by itself before this time and that no key was bound to.
-    /// Whether it did is the answer; one that changed since it was read stays.
+    /// Removes a machine that registered by itself before this time and that no key was bound to. Returns
+    /// whether it did; one that changed since it was read stays.
     pub(crate) async fn expire_object(
         &self,
         object: &api::Machine,
@@ -112,7 +113,7 @@ impl KubeRegistry {
 
 #[async_trait]
 impl MachineRegistry for KubeRegistry {
-    /// The limit holds exactly within one process; see the module about limits.
+    /// The limit is exact within one process; see the module on limits.
     async fn create(
         &self,
         machine: &Machine,
@@ -143,7 +144,7 @@ impl MachineRegistry for KubeRegistry {
         match self.machines().create(&PostParams::default(), &object).await {
             Ok(made) => {
                 if let Err(late) = self.permit(Deed::Admit, operation).await {
-                    // The registration server may not remove it; nobody was told of it.
+                    // The registration server may not remove it; nobody was told about it.
                     let _ = self.delete_machine(&made).await;
                     return Err(late);
                 }
@@ -162,8 +163,8 @@ impl MachineRegistry for KubeRegistry {
         object.as_ref().map(converted).transpose()
     }
 
-    /// Reads every machine, whatever `limit` is: names sort like ids only where nobody made objects
-    /// by hand. Objects that are malformed are left out.
+    /// Reads every machine, whatever `limit` is: names sort like ids only if nobody created objects manually.
+    /// Malformed objects are left out.
     async fn list(
         &self,
         after: Option<MachineId>,

@@ -1,27 +1,27 @@
 //! The registries and the secret store of [`tec_core::port`] over a Kubernetes API server.
 //!
 //! ```text
-//!   port                  object                     what makes it hold among many writers
+//!   port                  object                     what protects it from concurrent writers
 //!   MachineRegistry       Machine machine-<id>       the object's name
-//!   AkRegistry::submit    AttestationKey ak-<hash>   the object's name is made from the key
+//!   AkRegistry::submit    AttestationKey ak-<hash>   the object's name is derived from the key
 //!   AkRegistry::bind      status of the Machine      compare and swap of the resource version
 //!   ImageRegistry         ApprovedImage              the object's name
 //!   SecretStore           Secret <id>, entry `root`  created, immutable, never overwritten
-//!                         RecoveryKey recovery-<id>-<n>  the same; of recovery keys
+//!                         RecoveryKey recovery-<id>-<n>  the same, for recovery keys
 //!   AuditSink             Event                      -
 //!   AttemptLog            AttestationRecord attempts-<id>  compare and swap; see [`AttemptRecords`]
 //!   ClockLog              TpmClock clock-<hash>     compare and swap of the resource version
 //!   TrustAnchor           ConfigMap trust-authority  compare and swap of the resource version
 //! ```
-//! *What it is*: one value, [`KubeRegistry`], for one namespace. Each method costs the same however
-//! many objects there are, except where its documentation says otherwise.
+//! *What it is*: one value, [`KubeRegistry`], for one namespace. Each method has the same cost however many
+//! objects there are, unless its documentation states otherwise.
 //!
-//! *What it is not*: a cache. Whoever watches objects reads them from the watch.
+//! *What it is not*: a cache. Code that watches objects reads them from the watch.
 //!
 //! # Audit lines
-//! A change that takes a line along writes it into the same object in the same request, as the
-//! annotation `trusted-execution-clusters.io/audit`, or as the time of the binding. The log of the
-//! API server has the lines before the last one.
+//! A change with an audit line writes the line into the same object in the same request, as the annotation
+//! `trusted-execution-clusters.io/audit`, or as the time of the binding. The log of the API server has the
+//! earlier lines.
 
 mod ak;
 mod anchor;
@@ -76,11 +76,11 @@ use crate::api;
 
 /// The last audit line about an object, JSON.
 pub(crate) const AUDIT: &str = "trusted-execution-clusters.io/audit";
-/// How often a compare and swap is tried again when somebody else was faster.
+/// How often a compare-and-swap is retried when someone else was faster.
 const ATTEMPTS: usize = 16;
 
-/// Whether the text can be the name of an object at all: an RFC 1123 subdomain of at most 253
-/// characters (Kubernetes, "Object Names and IDs"), as the name of an image is, too.
+/// Whether the text can be the name of an object at all: an RFC 1123 subdomain of at most 253 characters
+/// (Kubernetes, "Object Names and IDs"). Image names follow the same rule.
 pub fn is_object_name(text: &str) -> bool {
     text.parse::<ImageName>().is_ok()
 }
@@ -124,20 +124,20 @@ impl KubeRegistry {
         }
     }
 
-    /// The same registries, whose new objects go with their owner.
+    /// The same registries, but new objects belong to this owner.
     #[must_use]
     pub fn owned_by(&self, owner: OwnerReference) -> Self {
         Self { owner: Some(owner), ..self.clone() }
     }
 
-    /// The same registries, whose new machines have the name of this node.
+    /// The same registries, but new machines have the name of this node.
     #[must_use]
     pub fn with_node_name(&self, name: impl Into<String>) -> Self {
         Self { node_name: Some(name.into()), ..self.clone() }
     }
 
-    /// The same registries, in which an attestation key has an object of another name than the one
-    /// that would be made for it: objects that were written by hand, or by an older server.
+    /// The same registries, but an attestation key has an object with a different name than the one that
+    /// would be generated: for objects written manually, or by an older server.
     #[must_use]
     pub fn with_key_object(&self, key: Fingerprint, name: impl Into<String>) -> Self {
         Self { alias: Some((key, name.into())), ..self.clone() }
@@ -169,7 +169,7 @@ impl KubeRegistry {
         self.objects()
     }
 
-    /// Sets the owner, and the line about why the object is made.
+    /// Sets the owner, and the audit line about why the object is created.
     fn complete(&self, metadata: &mut ObjectMeta, line: Option<&AuditEvent>) {
         if let Some(owner) = &self.owner {
             metadata.owner_references = Some(vec![owner.clone()]);
@@ -181,7 +181,7 @@ impl KubeRegistry {
     }
 }
 
-/// An audit line as an annotation holds it.
+/// An audit line in the form of an annotation.
 fn note(line: &AuditEvent) -> Option<String> {
     // Its members are text, numbers and unit variants, which JSON can always write.
     serde_json::to_string(line).ok()

@@ -11,10 +11,10 @@ use tec_core::port::PortError;
 use super::error::port_error;
 use super::is_terminating;
 
-/// Objects in one answer of a list.
+/// Objects per page of a list.
 const PAGE: u32 = 500;
 
-/// The metadata of every object, page by page, as a list of one moment.
+/// The metadata of every object, page by page, as of one moment.
 pub(crate) fn metadata_pages<K>(
     objects: Api<K>,
 ) -> impl Stream<Item = Result<Vec<PartialObjectMeta<K>>, PortError>>
@@ -31,12 +31,12 @@ where
     })
 }
 
-/// Everything, in pages of objects that are not large.
+/// Everything, in pages of small objects.
 pub(super) fn whole_pages() -> ListParams {
     ListParams::default().limit(PAGE)
 }
 
-/// Hands over every object that these parameters choose and that is not being removed, page by page.
+/// Passes on every object that these parameters match and that is not being removed, page by page.
 pub(super) async fn each<K>(
     objects: Api<K>,
     params: ListParams,
@@ -51,7 +51,7 @@ where
     pages(&objects, params, take).await
 }
 
-/// Every object that these parameters choose, read page by page; also those that are being removed.
+/// Every object that these parameters match, read page by page, including those that are being removed.
 ///
 /// # Errors
 /// The API server refuses, or does not answer.

@@ -1,7 +1,7 @@
-//! Recovery keys that machines left, as objects of a kind of their own: a key broker may create these,
-//! and no Secret, which could be a token of another account.
+//! Recovery keys that machines deposited, as objects of their own kind: a key broker may create these, but no
+//! Secrets, which could be tokens of other accounts.
 //!
-//! Earlier versions created Secrets of the same name. Those still count.
+//! Earlier versions created Secrets with the same name. Those still count.
 
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Resource as _};
@@ -18,7 +18,7 @@ impl KubeRegistry {
         self.objects()
     }
 
-    /// Creates the object, which its machine owns; `None` when it exists.
+    /// Creates the object, which its machine owns; `None` if it exists.
     pub(super) async fn create_recovery_key(
         &self,
         (machine, number): (MachineId, u32),
@@ -33,7 +33,7 @@ impl KubeRegistry {
         self.complete(&mut object.metadata, Some(line));
         if self.owner.is_none() {
             let owner = self.machine_object(&machine).await?;
-            // Without an owner it would outlive the machine, for the next one of this id.
+            // Without an owner it would outlive the machine, and pass to the next one with this id.
             let gone = || PortError::new(PortErrorKind::NotFound, operation());
             let owner = owner.ok_or_else(gone)?.owner_ref(&());
             object.metadata.owner_references = owner.map(|owner| vec![owner]);
@@ -46,7 +46,7 @@ impl KubeRegistry {
     }
 }
 
-/// Of a list of recovery keys: a cluster of an earlier version does not serve the kind.
+/// For a list of recovery keys: a cluster of an earlier version does not serve the kind.
 pub(super) fn none_if_unknown(listed: Result<(), PortError>) -> Result<(), PortError> {
     match listed {
         Err(error) if error.kind() == PortErrorKind::NotFound => Ok(()),

@@ -1,10 +1,10 @@
 //! What the cluster object remembers of the record of authority.
 //!
-//! Whoever removes the ConfigMap of the record, or empties it, must not make an anchor the authority
-//! again that gave it up. So the record is kept twice: what gives up is written to the cluster object
-//! *before* it counts, what takes over *after* it counts. Where the ConfigMap is gone, what the cluster
-//! object remembers counts, which never permits more than the last record did. A writer that is late
-//! takes nothing back: what is remembered is only ever replaced by what came after it.
+//! Removing or emptying the record's ConfigMap must not restore the authority of an anchor that gave it up.
+//! So the record is kept twice: giving up is written to the cluster object *before* it takes effect, taking
+//! over *after* it takes effect. If the ConfigMap is gone, what the cluster object remembers applies, which
+//! never permits more than the last record did. A late writer undoes nothing: what is remembered is only ever
+//! replaced by what came after it.
 
 use kube::api::{ListParams, PartialObjectMeta, Patch, PatchParams};
 use kube::{Api, Resource, ResourceExt as _};
@@ -23,7 +23,7 @@ const REMEMBERED: &str = "trusted-execution-clusters.io/trust-authority";
 /// The record that a cluster object remembers, if it was ever part of a migration.
 ///
 /// # Errors
-/// What it remembers is malformed: nobody may do anything then.
+/// The remembered record is malformed: nobody may do anything then.
 pub fn remembered_of(object: &impl Resource) -> Result<Option<Authority>, PortError> {
     let text = object.annotations().get(REMEMBERED);
     let parsed = text.map(|text| serde_json::from_str(text)).transpose();
@@ -50,7 +50,7 @@ impl KubeRegistry {
         Ok(latest)
     }
 
-    /// Has the cluster objects remember a record that is about to count.
+    /// Makes the cluster objects remember a record that is about to take effect.
     pub(super) async fn remember_before(&self, record: &Authority) -> Result<(), PortError> {
         if record.role() == Role::Active {
             return Ok(());
@@ -58,7 +58,7 @@ impl KubeRegistry {
         self.remember(record).await
     }
 
-    /// Has them remember a record that counts. Failing is safe: what they remember permits less.
+    /// Makes them remember a record that is in effect. A failure is safe: what they remember permits less.
     pub(super) async fn remember_after(&self, record: &Authority) {
         if record.is_alone() {
             return;
@@ -69,8 +69,8 @@ impl KubeRegistry {
         }
     }
 
-    /// Has them remember the record that counts, once more: an object that was made anew, and one that
-    /// the last change did not reach.
+    /// Makes them remember the record in effect once more: for an object that was recreated, and one that the
+    /// last change did not reach.
     ///
     /// # Errors
     /// The API server fails.
@@ -95,7 +95,7 @@ impl KubeRegistry {
         Ok(())
     }
 
-    /// By compare and swap, and not over what came later.
+    /// By compare-and-swap, and never over a later record.
     async fn remember_in(
         &self,
         mut object: PartialObjectMeta<TrustedExecutionCluster>,
@@ -135,7 +135,7 @@ fn failed(error: kube::Error) -> PortError {
 
 /// Whether what is remembered is this record already, or one that came after it.
 fn is_settled(known: &Authority, record: &Authority) -> bool {
-    // At one epoch an anchor only ever permits less.
+    // Within one epoch an anchor only ever permits less.
     let closed = |role| match role {
         Role::Active => 0,
         Role::Forward => 2,

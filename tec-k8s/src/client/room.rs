@@ -1,8 +1,8 @@
-//! Limits on objects that strangers can make, without a request for each of them.
+//! Limits on objects that strangers can create, without a request for each of them.
 //!
-//! Within one process a limit holds exactly. Several replicas count anew, each on its own, after they
-//! filled one of [`SHARE`] parts of the places that were free; in between each knows only of its own
-//! objects. What is too much then is taken back by the operator.
+//! Within one process a limit is exact. Each of several replicas counts again after it has filled one of
+//! [`SHARE`] parts of the places that were free; between counts each knows only about its own objects. The
+//! operator then removes the excess.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,18 +11,18 @@ use tec_core::id::MachineId;
 use tec_core::port::PortError;
 use tec_core::time::Timestamp;
 
-/// Seconds for which a count is believed in any case, so that strangers cannot have everything
-/// counted for each of their requests; and at most, since others make objects, too.
+/// Seconds for which a count is valid in any case, so that strangers cannot cause a count with each of their
+/// requests; and its longest validity, since others create objects too.
 const FRESH: i64 = 1;
 const OLD: i64 = 300;
-/// So many replicas fill all free places before one of them counts again.
+/// This many replicas fill all free places before one of them counts again.
 const SHARE: u64 = 8;
-/// Keys of one machine that are not counted first: an honest node has one, and one in reserve.
+/// Keys of one machine that are admitted without counting: an honest node has one, and one in reserve.
 const UNCOUNTED_KEYS: u64 = 2;
-/// Machines whose keys are counted at the same time.
+/// Number of machines whose keys are counted at the same time.
 const MACHINES: usize = 10_000;
 
-/// What has a limit.
+/// Everything that has a limit.
 #[derive(Debug)]
 pub(super) struct Rooms {
     machines: Arc<Room>,
@@ -41,7 +41,7 @@ impl Rooms {
         Arc::clone(&self.machines)
     }
 
-    /// This process may have made room: what was counted is not believed any longer.
+    /// This process may have made room: earlier counts are no longer valid.
     pub(super) fn freed(&self) {
         lock(&self.machines.state).counted = None;
         for room in lock(&self.keys).values() {
@@ -53,7 +53,7 @@ impl Rooms {
     pub(super) fn of_keys(&self, machine: MachineId) -> Arc<Room> {
         let mut keys = lock(&self.keys);
         if keys.len() >= MACHINES {
-            // Rooms that nobody is in are forgotten; their machines are counted again.
+            // Unused rooms are forgotten; their machines are counted again.
             keys.retain(|_, room| Arc::strong_count(room) > 1);
         }
         let room =
@@ -65,7 +65,7 @@ impl Rooms {
 /// Places, and who has taken one.
 #[derive(Debug)]
 pub(super) struct Room {
-    /// Below so many places taken by this process, nobody is counted.
+    /// While this process has taken fewer places than this, nothing is counted.
     uncounted: u64,
     /// Held while counting, so that one caller counts for all.
     counting: tokio::sync::Mutex<()>,
@@ -75,13 +75,13 @@ pub(super) struct Room {
 #[derive(Debug, Default)]
 struct State {
     taken: u64,
-    /// When all were counted, and how many there may be before that is done again.
+    /// When everything was counted, and how many there may be before it is counted again.
     counted: Option<(Timestamp, u64)>,
-    /// Objects whose creation is under way: a list may or may not have them.
+    /// Objects being created: a list may or may not contain them.
     entering: BTreeSet<String>,
 }
 
-/// A place for an object whose creation is under way.
+/// A place for an object that is being created.
 #[derive(Debug)]
 pub(super) struct Place {
     room: Arc<Room>,
@@ -111,8 +111,8 @@ impl Room {
         Self { uncounted, counting: tokio::sync::Mutex::default(), state: Mutex::default() }
     }
 
-    /// Takes a place for the object `name`, or says that all `most` are taken. `list` names the
-    /// objects that have one.
+    /// Takes a place for the object `name`, or reports that all `most` are taken. `list` names the objects
+    /// that have one.
     pub(super) async fn enter(
         self: Arc<Self>,
         name: &str,
@@ -121,7 +121,8 @@ impl Room {
         list: impl Future<Output = Result<BTreeSet<String>, PortError>> + Send,
     ) -> Result<Option<Place>, PortError> {
         let one_at_a_time = self.counting.lock().await;
-        // Whoever enters meanwhile waits for the lock, so these are all that a list may lack.
+        // Callers that enter in the meantime wait for the lock, so these are the only objects that a list may
+        // lack.
         if self.must_count(most, now) {
             let mut names = lock(&self.state).entering.clone();
             names.extend(list.await?);

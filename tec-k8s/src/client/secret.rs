@@ -1,4 +1,4 @@
-//! Disk keys as Secrets, and the recovery keys that machines left as [`RecoveryKey`]s.
+//! Disk keys as Secrets, and the recovery keys that machines deposited as [`RecoveryKey`]s.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -20,7 +20,7 @@ use crate::api::RecoveryKey;
 
 /// The entry of the Secret that holds the key (trusted-cluster-operator).
 pub const SECRET_KEY: &str = "root";
-/// How the name of a recovery key begins.
+/// Prefix of a recovery key's name.
 const RECOVERY: &str = "recovery-";
 
 impl KubeRegistry {
@@ -28,7 +28,7 @@ impl KubeRegistry {
         self.objects()
     }
 
-    /// Creates the object of a path; its metadata, or `None` where there is one.
+    /// Creates the object for a path; returns its metadata, or `None` if it exists.
     pub(super) async fn create_at(
         &self,
         path: &ResourcePath,
@@ -36,7 +36,7 @@ impl KubeRegistry {
         line: &AuditEvent,
     ) -> Result<Option<ObjectMeta>, PortError> {
         match path.recovery_of() {
-            // An earlier version may have left this number in a Secret.
+            // An earlier version may have stored this number in a Secret.
             Some(_) if self.has::<Secret>(path).await? => Ok(None),
             Some(of) => self.create_recovery_key(of, key, line).await,
             None => self.create_secret(path, key, line).await,
@@ -54,7 +54,7 @@ impl KubeRegistry {
         let bytes = secret.expose("the API server stores it").to_vec();
         let object = Secret {
             metadata,
-            // The API server itself then refuses another key.
+            // The API server itself then refuses a different key.
             immutable: Some(true),
             data: Some(BTreeMap::from([(SECRET_KEY.to_owned(), ByteString(bytes))])),
             ..Secret::default()
@@ -66,7 +66,7 @@ impl KubeRegistry {
         }
     }
 
-    /// Removes what lies at a path: the object of this UID, where one is given.
+    /// Removes the object at a path: the one with this UID, if given.
     pub(super) async fn delete_at(
         &self,
         path: &ResourcePath,
@@ -94,7 +94,7 @@ impl KubeRegistry {
         }
     }
 
-    /// Asks for metadata only.
+    /// Requests only metadata.
     async fn has<K: Stored>(&self, path: &ResourcePath) -> Result<bool, PortError> {
         let found = self.objects::<K>().get_metadata_opt(&name(path)?).await;
         let found =
@@ -112,8 +112,8 @@ trait Stored:
 impl Stored for Secret {}
 impl Stored for RecoveryKey {}
 
-/// The name of what lies at a path. Only the keys of machines have one: a disk key is named like the
-/// machine's id, so that no path reaches a Secret of somebody else.
+/// The name of the object at a path. Only the keys of machines have one: a disk key has the machine's id as
+/// its name, so that no path reaches someone else's Secret.
 fn name(path: &ResourcePath) -> Result<String, PortError> {
     if let Some((machine, number)) = path.recovery_of() {
         return Ok(RecoveryKey::name_of(&machine, number));
@@ -125,7 +125,7 @@ fn name(path: &ResourcePath) -> Result<String, PortError> {
     Ok(machine.to_string())
 }
 
-/// The path whose key an object of this name holds, if it is named like one.
+/// The path whose key an object with this name holds, if the name has that form.
 pub(super) fn path_of(object: &str) -> Option<ResourcePath> {
     let path = match object.strip_prefix(RECOVERY) {
         Some(rest) => {
@@ -134,7 +134,7 @@ pub(super) fn path_of(object: &str) -> Option<ResourcePath> {
         }
         None => ResourcePath::luks_root(&object.parse().ok()?),
     };
-    // Parsing takes other spellings of an id, too.
+    // Parsing accepts other spellings of an id too.
     name(&path).is_ok_and(|name| name == object).then_some(path)
 }
 
@@ -150,11 +150,11 @@ impl SecretStore for KubeRegistry {
         self.permit(Deed::Admit, operation).await?;
         let made = self.create_at(path, secret, line).await?;
         if let Err(late) = self.permit(Deed::Admit, operation).await {
-            // Only where the record says no. One that cannot be read says nothing, and others may
-            // have been told meanwhile that there is a key.
+            // Only if the record refuses. One that cannot be read decides nothing, and others may have
+            // learned of the key in the meantime.
             if let Some(made) = made.filter(|_| late.code().is_some()) {
                 match self.delete_at(path, made.uid).await {
-                    // A key broker may not remove what it created; nobody was told of it.
+                    // A key broker may not remove what it created; nobody was told about it.
                     Err(error) if error.kind() == PortErrorKind::Denied => {}
                     removed => removed?,
                 }

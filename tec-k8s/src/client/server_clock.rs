@@ -1,10 +1,10 @@
-//! How far the clock of this host is from that of the API server.
+//! How far this host's clock is from the API server's.
 //!
 //! ```text
 //!   before ─ GET /version ─► Date ─► after      in agreement: before ≤ Date ≤ after, within TOLERANCE
 //! ```
-//! *What it is not*: a source of time. Nobody knows which of the two clocks is right, so nothing is
-//! computed with the other one; whatever time decides waits until they agree.
+//! *What it is not*: a source of time. Nobody knows which of the two clocks is right, so nothing is computed
+//! with the other one; time-based decisions wait until they agree.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,12 +22,12 @@ use tokio::time::{sleep, timeout};
 
 use super::error::port_error;
 
-/// Seconds by which the clocks may differ: half of what replicas of a key broker allow each other, so
-/// that any two that are within it continue each other's sessions.
+/// Seconds by which the clocks may differ: half of what replicas of a key broker allow each other, so that
+/// any two within it can continue each other's sessions.
 const TOLERANCE: i64 = 30;
 /// How often the API server is asked.
 const EVERY: Duration = Duration::from_secs(5);
-/// An API server that takes longer does not answer.
+/// An API server that takes longer counts as not answering.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The clock of the API server, compared with this host's while [`follow`](Self::follow) is polled.
@@ -51,7 +51,7 @@ impl ServerClock {
         Self { client, clock, ahead: watch::Sender::new(None) }
     }
 
-    /// Compares for ever. An API server that does not answer changes nothing.
+    /// Compares forever. An API server that does not answer changes nothing.
     pub async fn follow(&self) {
         loop {
             match timeout(PATIENCE, self.measure()).await {
@@ -66,7 +66,7 @@ impl ServerClock {
     /// Whether the clocks agree.
     ///
     /// # Errors
-    /// `Unavailable`: they differ (TEC-C425), or were not compared yet (TEC-C503).
+    /// `Unavailable`: they differ (TEC-C425), or have not been compared yet (TEC-C503).
     pub fn check(&self) -> Result<(), PortError> {
         let Some(code) = self.refusal() else {
             return Ok(());
@@ -89,7 +89,7 @@ impl ServerClock {
         }
     }
 
-    /// The later of the two times: what expired by either clock expired.
+    /// The later of the two times: what has expired by either clock has expired.
     pub fn latest(&self) -> Timestamp {
         let behind = self.ahead.borrow().filter(|ahead| is_off(*ahead)).unwrap_or(0).min(0);
         self.clock.now().plus_seconds(behind.saturating_neg())
@@ -101,7 +101,7 @@ impl ServerClock {
         let _ = self.ahead.subscribe().wait_for(Option::is_some).await;
     }
 
-    /// Sees when the clocks begin or cease to agree, or differ by another amount.
+    /// Reports when the clocks start or stop agreeing, or differ by another amount.
     pub fn subscribe(&self) -> watch::Receiver<Option<i64>> {
         self.ahead.subscribe()
     }
@@ -114,7 +114,7 @@ impl ServerClock {
         let before = self.clock.now().unix_seconds();
         let answer = self.client.send(request).await.map_err(|error| port_error(what, error))?;
         let after = self.clock.now().unix_seconds();
-        // RFC 9110, section 5.6.7: a form of RFC 5322 dates. Any answer has it, refusals, too.
+        // RFC 9110, section 5.6.7: a form of RFC 5322 dates. Every answer has it, including refusals.
         let date = answer.headers().get(DATE).and_then(|date| date.to_str().ok());
         let date = rfc2822::parse(date.ok_or_else(invalid)?);
         let date = date.map_err(|error| invalid().because(error))?.timestamp().as_second();
@@ -162,7 +162,7 @@ mod tests {
     const DATED: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
     const SECONDS: i64 = 784_111_777;
 
-    /// What an API server leads to whose answers take this many seconds.
+    /// The result for an API server whose answers take this many seconds.
     async fn measured(at: i64, takes: i64) -> ServerClock {
         let clock = Arc::new(ManualClock::new(Timestamp::from_unix_seconds(at)));
         let slow = Arc::clone(&clock);

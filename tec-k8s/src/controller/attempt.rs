@@ -1,7 +1,7 @@
-//! What the guard tells of attempts to attest, as a condition of the machine.
+//! The guard's reports of attestation attempts, as a condition of the machine.
 //!
-//! The guard may write Events only, so that whoever takes it over can bind no key. Nothing is decided
-//! on what stands here.
+//! The guard may write only Events, so that an attacker who takes it over can bind no key. Nothing is decided
+//! on what it reports.
 
 use k8s_openapi::api::events::v1::Event;
 use kube::runtime::watcher;
@@ -12,7 +12,7 @@ use super::context::{Context, Task};
 use crate::api::{ConditionKind, LastAttestation, Machine, Reason};
 use crate::client::{ATTEMPT, ATTEMPT_REPORTER};
 
-/// An attempt that the status does not tell of yet.
+/// An attempt that the status does not report yet.
 #[derive(Debug)]
 pub(super) struct News {
     pub(super) last: LastAttestation,
@@ -21,7 +21,7 @@ pub(super) struct News {
     pub(super) said: (ConditionKind, Reason, String),
 }
 
-/// Follows the Events of the guard for good.
+/// Follows the guard's Events forever.
 pub(super) async fn follow(ctx: &Context) {
     let fields = format!("reportingController={ATTEMPT_REPORTER}");
     let events = watcher(ctx.objects(), watcher::Config::default().fields(&fields));
@@ -34,7 +34,7 @@ pub(super) async fn follow(ctx: &Context) {
     ctx.caches.attempts.follow(events, changed).await;
 }
 
-/// The newest attempt of a machine, if the status does not tell of it or of a later one.
+/// The newest attempt of a machine, if the status does not report it or a later one.
 pub(super) fn news(ctx: &Context, machine: &Machine) -> Option<News> {
     let uid = machine.metadata.uid.as_ref();
     let name = machine.metadata.name.as_deref()?;
@@ -57,18 +57,18 @@ pub(super) fn news(ctx: &Context, machine: &Machine) -> Option<News> {
     Some(News { said: said(&last), last, boot })
 }
 
-/// Whether a time is not before the one that is known, if one is.
+/// Whether a time is not before the known one, if there is one.
 fn is_later(at: Timestamp, known: Option<&String>) -> bool {
     known.and_then(|known| known.parse().ok()).is_none_or(|known: Timestamp| known <= at)
 }
 
-/// Times are told in seconds. Of two attempts in one second the refused one counts, which nobody may
-/// overlook.
+/// Times are reported in seconds. Of two attempts in the same second the refused one counts, which must not
+/// be overlooked.
 fn rank((at, last): &(Timestamp, LastAttestation)) -> (Timestamp, bool) {
     (*at, last.code.is_some())
 }
 
-/// What the Event says, unless anybody could have said it: evidence without a good signature is of
+/// The attempt in the Event, unless anyone could have made it: evidence without a valid signature belongs to
 /// nobody.
 fn read(event: &Event) -> Option<(Timestamp, LastAttestation)> {
     let text = event.metadata.annotations.as_ref()?.get(ATTEMPT)?;

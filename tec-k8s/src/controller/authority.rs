@@ -1,13 +1,13 @@
-//! The CA that signs certificates of servers, and its replacement.
+//! The CA that signs the servers' certificates, and its replacement.
 //!
 //! ```text
 //!   Secret trust-anchor-ca   tls.crt, tls.key     the CA that signs
 //!                            next.crt, next.key   the CA that will, while it is replaced
 //!                            previous.crt         the CA that did, until it is withdrawn
-//!                            ca.crt               all of these: what servers hand out to nodes
+//!                            ca.crt               all of these: what servers give to nodes
 //! ```
-//! Each step is one compare and swap of this Secret, so a crash leaves the state before or after it.
-//! What the steps are is decided in [`tec_core::rollover`].
+//! Each step is one compare-and-swap of this Secret, so a crash leaves the state before or after it.
+//! [`tec_core::rollover`] decides the steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -42,25 +42,25 @@ use crate::client::{
 const NEXT: &str = "next.crt";
 const NEXT_KEY: &str = "next.key";
 const PREVIOUS: &str = "previous.crt";
-/// Annotation: since when every server hands out exactly what `ca.crt` holds, seconds since 1970.
+/// Annotation: since when every server has provided exactly the content of `ca.crt`, seconds since 1970.
 const PUBLISHED_AT: &str = "trusted-execution-clusters.io/published-at";
-/// Machines that a condition names.
+/// Most machines that a condition names.
 const NAMED: usize = 20;
-/// While machines report, nothing else tells of it.
+/// Interval between looks while machines report, since nothing else signals their progress.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
 
 /// The CA, as far as certificates are concerned.
 #[derive(Debug)]
 pub(super) struct Authority {
-    /// Signs.
+    /// The key pair that signs.
     pub(super) pair: CertificatePair,
-    /// What nodes should trust, PEM; the CA that signs first.
+    /// What nodes should trust, PEM; the signing CA comes first.
     pub(super) bundle: String,
     secret: Secret,
 }
 
-/// The CA after the step that is due. One that is gone is not replaced while there are certificates of
-/// it: nodes pin it.
+/// The CA after the step that is due. A missing CA is not replaced while certificates from it exist: nodes
+/// pin it.
 pub(super) async fn stand(
     ctx: &Context,
     cluster: &TrustedExecutionCluster,
@@ -99,7 +99,7 @@ pub(super) async fn stand(
     Ok(authority)
 }
 
-/// Notes that every server hands out the bundle, unless that is noted or nothing is replaced.
+/// Records that every server provides the bundle, unless that is recorded or nothing is being replaced.
 pub(super) async fn note_published(ctx: &Context, authority: Authority) -> Result<(), PortError> {
     let is_replaced = [NEXT, PREVIOUS].iter().any(|entry| authority.has(entry));
     if !is_replaced || authority.secret.annotations().contains_key(PUBLISHED_AT) {
@@ -136,7 +136,7 @@ async fn load(
 
 async fn replace(ctx: &Context, secret: &Secret) -> Result<Secret, PortError> {
     let secrets: Api<Secret> = ctx.objects();
-    // A compare and swap: the object carries the version that was read.
+    // A compare-and-swap: the object carries the version that was read.
     let replaced = secrets.replace(CA_SECRET, &PostParams::default(), secret).await;
     replaced.map_err(|error| port_error(format!("change the Secret {CA_SECRET}"), error))
 }
@@ -165,7 +165,7 @@ impl Authority {
         found.first().copied().filter(|_| found.len() == 1)
     }
 
-    /// `None` where someone put a chain of several certificates there, whose keeper they are.
+    /// `None` if someone stored a chain of several certificates there; then it is theirs to maintain.
     fn standing(&self, ctx: &Context) -> Option<Standing> {
         let published = self.secret.annotations().get(PUBLISHED_AT);
         let published = published.and_then(|at| at.parse().ok());
@@ -227,8 +227,8 @@ fn asked(cluster: &TrustedExecutionCluster) -> Asked {
     Asked { replace: named(REPLACE_CA), dangerous_without_reports: named(DANGEROUS_REPLACE_CA) }
 }
 
-/// What each machine with a disk reported. One that is not claimed has no disk yet, and is gone before
-/// the CA that it was told signs no more.
+/// What each machine with a disk reported. An unclaimed machine has no disk yet, and is gone before the CA
+/// that it was given stops signing.
 async fn pinned(ctx: &Context, next: &Sha256Digest) -> Result<Vec<Pinned>, PortError> {
     let mut machines = ctx.caches.machines.all();
     machines.retain(|machine| {

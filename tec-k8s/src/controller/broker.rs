@@ -1,11 +1,11 @@
-//! Which key broker nodes reach, and how one takes over from the other.
+//! Which key broker nodes reach, and how one kind takes over from the other.
 //!
 //! ```text
 //!   spec.keyBroker ─► objects of that kind are applied
 //!        its Deployment is available ─► kbs-service selects its pods ─► the other kind is removed
 //! ```
-//! Both kinds serve at the same Service, port and certificate, and disk keys are Secrets for both, so
-//! nodes notice nothing.
+//! Both kinds serve at the same Service, port and certificate, and disk keys are Secrets for both, so nodes
+//! notice nothing.
 
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::{DeleteParams, DynamicObject};
@@ -20,8 +20,8 @@ use crate::client::port_error;
 use crate::render;
 use crate::render::{KBS_SERVICE, Object, RenderError, component_of};
 
-/// Everything that belongs to the cluster object. Nodes go on reaching the other key broker until
-/// this one is available.
+/// Everything that belongs to the cluster object. Nodes continue to reach the other key broker until this one
+/// is available.
 pub(super) async fn objects(
     ctx: &Context,
     cluster: &TrustedExecutionCluster,
@@ -38,7 +38,7 @@ pub(super) async fn objects(
     Ok(objects)
 }
 
-/// Removes what is of the other kind alone, once nodes reach this one.
+/// Removes what belongs only to the other kind, once nodes reach this one.
 pub(super) async fn remove_other(
     ctx: &Context,
     cluster: &TrustedExecutionCluster,
@@ -78,7 +78,7 @@ async fn remove(ctx: &Context, object: &Object) -> Result<(), PortError> {
     Ok(())
 }
 
-/// The kind whose pods nodes reach: the one that is wanted, unless only the other one is available.
+/// The kind whose pods nodes reach: the desired one, unless only the other one is available.
 fn serving(ctx: &Context, wanted: BrokerKind) -> BrokerKind {
     let is_available = |kind| {
         let deployment = ctx.caches.deployments.get(component_of(kind).deployment());

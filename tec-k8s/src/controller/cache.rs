@@ -1,4 +1,4 @@
-//! Objects as the last watch told of them.
+//! Objects as last reported by the watch.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,7 +11,7 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Resource, ResourceExt as _};
 use tokio::sync::watch;
 
-/// What an object is found by beside its name; empty for none.
+/// The index value of an object, besides its name; `None` if it has none.
 type IndexOf<K> = fn(&K) -> Option<String>;
 
 /// Objects of one kind by name, and by one more text.
@@ -24,7 +24,7 @@ pub(super) struct Cache<K> {
 struct State<K> {
     objects: BTreeMap<String, Arc<K>>,
     index: BTreeMap<String, BTreeSet<String>>,
-    /// Names that a list that is under way has told of.
+    /// Names reported so far by a list that is under way.
     listed: BTreeSet<String>,
 }
 
@@ -51,17 +51,17 @@ impl<K: Resource> Cache<K> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The object of this name.
+    /// The object with this name.
     pub(super) fn get(&self, name: &str) -> Option<Arc<K>> {
         self.state().objects.get(name).cloned()
     }
 
-    /// Every object, in order of the names.
+    /// Every object, ordered by name.
     pub(super) fn all(&self) -> Vec<Arc<K>> {
         self.state().objects.values().cloned().collect()
     }
 
-    /// The objects that the index has under this text, in order of the names.
+    /// The objects that the index has under this text, ordered by name.
     pub(super) fn indexed(&self, text: &str) -> Vec<Arc<K>> {
         let state = self.state();
         let names = state.index.get(text).into_iter().flatten();
@@ -74,7 +74,7 @@ impl<K: Resource> Cache<K> {
         let _ = self.is_synced.subscribe().wait_for(|is_synced| *is_synced).await;
     }
 
-    /// Follows a watch for good; `changed` is called for each object that came, changed or went.
+    /// Follows a watch forever; calls `changed` for each object that appeared, changed or was removed.
     pub(super) async fn follow(
         &self,
         events: impl Stream<Item = Result<Event<K>, watcher::Error>>,
@@ -82,7 +82,7 @@ impl<K: Resource> Cache<K> {
     ) where
         K: Clone + 'static,
     {
-        // A watch that breaks off, or is too old (410), begins anew after a while.
+        // A watch that is interrupted or too old (410) starts anew after a while.
         let mut events = pin!(events.default_backoff());
         while let Some(event) = events.next().await {
             match event {
@@ -128,9 +128,9 @@ impl<K: Resource> Cache<K> {
         }
     }
 
-    /// Keeps the object; `None` when this very version was known.
+    /// Stores the object; `None` if exactly this version was known.
     fn insert(&self, state: &mut State<K>, mut object: K) -> Option<Arc<K>> {
-        // Who wrote which field is most of an object, and nobody here asks.
+        // The field managers are most of an object, and nobody here needs them.
         object.meta_mut().managed_fields = None;
         let name = object.name_any();
         let known = state.objects.get(&name);

@@ -1,12 +1,12 @@
-//! Certificates of servers for which the cluster object names none.
+//! Certificates of servers for which the cluster object names no Secret.
 //!
 //! ```text
 //!   Secret trust-anchor-ca     stored before anything is signed with it; replaced in `authority`
 //!     └─ a Secret per server   tls.crt, tls.key, ca.crt; renewed when a third of its life is left
 //! ```
-//! Servers read their certificate again when the kubelet replaces it, and nodes pin the authority.
-//! *What it is not*: a keeper of other people's Secrets. One that has neither the annotation of this
-//! module nor a certificate of the authority is somebody else's, and stays as it is.
+//! Servers reload their certificate when the kubelet replaces it, and nodes pin the CA. *What it is not*:
+//! responsible for other people's Secrets. One that has neither the annotation of this module nor a
+//! certificate from the CA belongs to someone else, and stays as it is.
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::PostParams;
@@ -23,7 +23,7 @@ use crate::api::{TlsServer, TrustedExecutionCluster};
 use crate::client::{ISSUED_FOR, RENEW_AT, port_error};
 use crate::render::server_names;
 
-/// Makes what is missing, and renews what ends soon.
+/// Creates what is missing, and renews what expires soon.
 pub(super) async fn issue(
     ctx: &Context,
     cluster: &TrustedExecutionCluster,
@@ -74,7 +74,7 @@ async fn issue_one(
         tracing::info!(secret = name, "certificate issued");
         return Ok(());
     };
-    // A compare and swap: the object carries the version that was read.
+    // A compare-and-swap: the object carries the version that was read.
     next.data = Some(data);
     let annotations = next.metadata.annotations.get_or_insert_default();
     annotations.extend(notes.map(|(key, value)| (key.to_owned(), value)));
@@ -85,12 +85,12 @@ async fn issue_one(
     Ok(())
 }
 
-/// Whether a certificate of ours is to be replaced: it ends soon, names something else, or comes with
-/// other CAs than nodes should trust. Another CA that signs changes their order.
+/// Whether one of our certificates must be replaced: it expires soon, has other names, or comes with other
+/// CAs than nodes should trust. A change of the signing CA changes their order.
 fn is_due(ctx: &Context, secret: &Secret, authority: &Authority, names: &[String]) -> bool {
     let notes = secret.annotations();
     let Some(renew_at) = notes.get(RENEW_AT) else {
-        // Brought from another anchor with its authority, or none of ours.
+        // Brought in from another anchor together with its CA, or not ours.
         return comes_with_ca_of(secret, authority);
     };
     let same_bundle = text(secret, AUTHORITY).is_ok_and(|ca| ca.trim() == authority.bundle.trim());

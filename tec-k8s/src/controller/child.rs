@@ -1,4 +1,4 @@
-//! One child of the cluster object, applied.
+//! Applies one child of the cluster object.
 
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
@@ -16,7 +16,7 @@ use crate::signal::{Event, Metric};
 /// Name of the cluster's own Trustee in the status.
 const OWN_TRUSTEE: &str = "trustee";
 
-/// Applies one child. What others added stays; what they changed is put right.
+/// Applies one child. Additions by others stay; their changes to our fields are reverted.
 pub(super) async fn apply(
     ctx: &Context,
     cluster: &TrustedExecutionCluster,
@@ -31,12 +31,12 @@ pub(super) async fn apply(
     let what = format!("{} {}", object.kind(), object.name());
     let applied = api.patch(object.name(), &params, &Patch::Apply(object)).await;
     let applied = applied.map_err(|error| port_error(format!("apply {what}"), error))?;
-    // A generation moves with the spec; objects without one have no status either.
+    // A generation changes with the spec; objects without one have no status either.
     let version = match applied.metadata.generation {
         Some(generation) => format!("{:?} {generation}", applied.uid()),
         None => applied.resource_version().unwrap_or_default(),
     };
-    // What is wanted may change while the cluster object stays the same: that is no drift.
+    // The desired state may change while the cluster object stays the same: that is not drift.
     let wanted = serde_json::to_vec(object).map(Sha256Digest::of);
     let same_wish = format!("{:?} {wanted:?} ", cluster.metadata.generation);
     let cause = format!("{same_wish}{version}");
@@ -51,7 +51,7 @@ pub(super) async fn apply(
     Ok(applied)
 }
 
-/// A Trustee that became available anew may be another pod, which holds nothing.
+/// A Trustee that became available again may be a new pod, which holds nothing.
 async fn distrust_when_replaced(ctx: &Context) {
     let Some(deployment) = ctx.caches.deployments.get(TRUSTEE_DEPLOYMENT) else {
         return;

@@ -1,4 +1,4 @@
-//! The cluster object: its children, put right whenever they differ, and its status.
+//! The cluster object: its children, corrected whenever they differ, and its status.
 
 use std::time::Duration;
 
@@ -26,10 +26,10 @@ use crate::api::{
 use crate::render::Object;
 use crate::signal::Event;
 
-/// The signer of tokens ends some day, and no event tells of it.
+/// The token signer expires eventually, and no event reports it.
 const LOOK_AGAIN: Duration = Duration::from_hours(6);
 
-/// Brings the cluster to what is desired.
+/// Reconciles the cluster.
 pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortError> {
     wake_if_another_counts(ctx);
     let Some(cluster) = ctx.caches.clusters.get(name) else {
@@ -76,7 +76,7 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
     installed.map(|()| Next::After(again.unwrap_or(LOOK_AGAIN).min(LOOK_AGAIN)))
 }
 
-/// What machines, keys and images are worth is said by the cluster object that counts.
+/// The cluster object that counts determines what applies to machines, keys and images.
 fn wake_if_another_counts(ctx: &Context) {
     let cluster = ctx.cluster();
     let counts =
@@ -97,13 +97,14 @@ async fn install(
     rollout: &mut Rollout,
 ) -> Result<(), PortError> {
     if let Err(skew) = ctx.clock_agrees() {
-        // Certificates of a wrong clock would be refused, and good ones replaced. Revocations go out.
+        // A wrong clock would issue certificates that are refused, and replace good ones. Revocations still
+        // go out.
         configure(ctx, cluster).await?;
         return Err(skew);
     }
     token::ensure(ctx, cluster).await?;
     endorsement::ensure_key(ctx, cluster).await?;
-    // Durable before anything serves with them, or tells nodes of them.
+    // Durable before anything serves with them, or reports them to nodes.
     certificate::issue(ctx, cluster).await?;
     let objects = broker::objects(ctx, cluster).await?;
     let mut first = None;
@@ -128,7 +129,7 @@ async fn install(
         return Err(error);
     }
     broker::remove_other(ctx, cluster).await?;
-    // The keys that Trustees are reached with are there now.
+    // The keys for reaching the Trustees now exist.
     configure(ctx, cluster).await?;
     endorsement::check_roots(ctx, cluster).await
 }
@@ -136,7 +137,7 @@ async fn install(
 async fn configure(ctx: &Context, cluster: &TrustedExecutionCluster) -> Result<(), PortError> {
     let publish = cluster.spec.publish.clone().unwrap_or_default();
     let configured = ctx.parts.trust.configure(cluster, &publish).await;
-    // One that cannot be read at the moment says nothing of the others.
+    // A Trustee that cannot be read right now tells nothing about the others.
     let is_known = configured.as_ref().err().is_none_or(|error| !error.is_retryable());
     ctx.memory().is_configured |= is_known;
     configured
@@ -191,13 +192,13 @@ fn verdicts(
         audit_durable(cluster),
         (ConditionKind::Ready, ready, missing),
     ];
-    // After an error some Deployments may not have been looked at.
+    // After an error some Deployments may not have been examined.
     said.extend((error.is_none() || rollout.waiting().is_some()).then(|| rollout.said()));
     said.extend(authority);
     said
 }
 
-/// Whether nodes can be given the addresses of key brokers, and what to change where not.
+/// Whether nodes can get the addresses of key brokers, and what to change if not.
 fn address(cluster: &TrustedExecutionCluster) -> (Reason, String) {
     match (&cluster.spec.public_trustee_addr, cluster.additional_trustees()) {
         (_, Err(error)) => {
@@ -209,7 +210,7 @@ fn address(cluster: &TrustedExecutionCluster) -> (Reason, String) {
     }
 }
 
-/// Whether every server speaks TLS, and what is to be done where one does not.
+/// Whether every server uses TLS, and what to do if one does not.
 fn tls(cluster: &TrustedExecutionCluster) -> (Reason, String) {
     let is_plain = |server: &TlsServer| cluster.tls_secret(*server).is_none();
     let plain: Vec<_> = TlsServer::ALL.into_iter().filter(is_plain).map(TlsServer::field).collect();
@@ -265,7 +266,7 @@ fn is_said(cluster: &TrustedExecutionCluster, kind: ConditionKind, reason: Reaso
     conditions.any(|one| one.type_ == kind.as_str() && one.reason == reason.as_str())
 }
 
-/// Plain HTTP is told once, when it begins.
+/// Plain HTTP is reported once, when it begins.
 async fn warn_of_plain_http(ctx: &Context, cluster: &TrustedExecutionCluster) {
     let (reason, said) = tls(cluster);
     let mut conditions = cluster.status.iter().flat_map(|status| &status.conditions);

@@ -29,7 +29,7 @@ use crate::api::{
 use crate::client::{KubeRegistry, ReadKey, ServerClock, record_of, remembered_of};
 use crate::signal;
 
-/// An object to look at, by name.
+/// An object to reconcile, by name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Task {
     Cluster(String),
@@ -42,7 +42,7 @@ impl Task {
     /// Names of all controllers.
     pub(super) const CONTROLLERS: [&str; 4] = ["cluster", "machine", "attestation-key", "image"];
 
-    /// Name of the controller, as metrics have it.
+    /// Name of the controller in metrics.
     pub(super) fn controller(&self) -> &'static str {
         match self {
             Self::Cluster(_) => "cluster",
@@ -53,7 +53,7 @@ impl Task {
     }
 }
 
-/// Everything that is watched. Of Secrets only the metadata is.
+/// Everything that is watched. For Secrets, only the metadata is.
 #[derive(Debug)]
 pub(super) struct Caches {
     pub(super) clusters: Cache<TrustedExecutionCluster>,
@@ -63,11 +63,11 @@ pub(super) struct Caches {
     pub(super) keys: Cache<AttestationKey>,
     /// Indexed by digest.
     pub(super) images: Cache<ApprovedImage>,
-    /// Those that compute what an image measures.
+    /// The Jobs that compute what an image measures.
     pub(super) jobs: Cache<Job>,
     pub(super) deployments: Cache<Deployment>,
     pub(super) secrets: Cache<PartialObjectMeta<Secret>>,
-    /// Events about attempts to attest, indexed by name of the machine object.
+    /// Events about attestation attempts, indexed by name of the machine object.
     pub(super) attempts: Cache<Event>,
     /// The record of authority.
     pub(super) authority: Cache<ConfigMap>,
@@ -89,42 +89,42 @@ impl Caches {
     }
 }
 
-/// What is said of the CA.
+/// What is reported about the CA.
 #[derive(Clone, Debug)]
 pub(super) struct Spoken {
     pub(super) said: (ConditionKind, Reason, String),
-    /// When to look again although nothing happens.
+    /// When to check again even if nothing happens.
     pub(super) again: Option<Duration>,
     /// Since when the next CA waits for machines.
     pub(super) held_since: Option<Timestamp>,
 }
 
-/// What changes while the operator runs, beside the caches.
+/// State that changes while the operator runs, besides the caches.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    /// Ids of machines by object name, for when the object is gone.
+    /// Ids of machines by object name, for use after the object is gone.
     pub(super) ids: BTreeMap<String, MachineId>,
     /// UID and generation of the cluster object that counted last, as text.
     pub(super) counting: String,
-    /// Machines that were there at the start and were not looked at yet.
+    /// Machines that existed at startup and have not been reconciled yet.
     pub(super) unseen: BTreeSet<String>,
-    /// Disk keys that were read at the start, until their machines are looked at.
+    /// Disk keys that were read at startup, until their machines are reconciled.
     pub(super) read_ahead: BTreeMap<MachineId, ReadKey>,
-    /// Whether it is known which Trustees there are.
+    /// Whether the list of Trustees is known.
     pub(super) is_configured: bool,
-    /// Whether they were told of machines since the start.
+    /// Whether a publishing round was completed since startup.
     pub(super) had_round: bool,
     /// Machines whose facts are on their way.
     pub(super) unpublished: BTreeSet<String>,
     /// The Trustees, as of the last round.
     pub(super) targets: Vec<TargetStatus>,
-    /// Versions of the child objects as they were applied last, by kind and name.
+    /// Versions of the child objects as last applied, by kind and name.
     pub(super) applied: BTreeMap<String, String>,
-    /// Versions of Deployments whose rollout is stuck, as they were reported.
+    /// Versions of Deployments whose rollout is stuck, as already reported.
     pub(super) stuck: BTreeMap<String, String>,
-    /// What is said of the CA, as of the last look.
+    /// What is reported about the CA, as of the last check.
     pub(super) authority: Option<Spoken>,
-    /// Since when the Trustee is available.
+    /// Since when the Trustee has been available.
     pub(super) available_since: Option<String>,
 }
 
@@ -182,17 +182,17 @@ impl Context {
         self.parts.clock.now()
     }
 
-    /// Whether something may be decided by this clock.
+    /// Whether time-based decisions may use this clock.
     pub(super) fn clock_agrees(&self) -> Result<(), PortError> {
         self.parts.server_clock.as_ref().map_or(Ok(()), ServerClock::check)
     }
 
-    /// Time by which approvals expire.
+    /// The time by which approvals expire.
     pub(super) fn latest(&self) -> Timestamp {
         self.parts.server_clock.as_ref().map_or_else(|| self.now(), ServerClock::latest)
     }
 
-    /// Looks at every machine, key and image, and publishes again.
+    /// Reconciles every machine, key and image, and publishes again.
     pub(super) fn wake_all(&self) {
         let caches = &self.caches;
         let machines = caches.machines.all().into_iter().map(|it| Task::Machine(it.name_any()));
@@ -216,19 +216,19 @@ impl Context {
         Api::namespaced(self.client(), &self.parts.namespace)
     }
 
-    /// Whether this anchor may do this, as far as the watch tells. The registry asks the record itself
-    /// before it writes; for the measurements of images this is the only gate.
+    /// Whether this anchor may do this, according to the watch. The registry reads the record itself before
+    /// it writes; for the measurements of images this is the only gate.
     pub(super) fn may(&self, deed: Deed) -> bool {
         match self.authority() {
             Ok(None) => true,
             Ok(Some(record)) => record.permit(deed).is_ok(),
-            // What is there is served, and nothing new is let in.
+            // What exists is served, and nothing new is admitted.
             Err(_) => deed == Deed::Release,
         }
     }
 
-    /// The record of authority; nothing where there never was one. What the cluster objects remember
-    /// counts where its ConfigMap was removed.
+    /// The record of authority; `None` if there never was one. If its ConfigMap was removed, what the cluster
+    /// objects remember applies.
     fn authority(&self) -> Result<Option<Authority>, PortError> {
         let object = self.caches.authority.get(AUTHORITY);
         if let Some(record) = object.map(|object| record_of(&object)).transpose()?.flatten() {
@@ -242,15 +242,15 @@ impl Context {
         Ok(latest)
     }
 
-    /// Why this anchor does not do what it would do as the authority.
+    /// Why this anchor does not act as the authority.
     pub(super) fn role(&self) -> String {
         let record = self.authority().ok().flatten();
         let role = record.map_or(Role::ServeOnly, |record| record.role());
         format!("this trust anchor is {role}")
     }
 
-    /// The cluster object that counts: the oldest one, and of those made in the same second, which is
-    /// all that an API server tells, the one that is installed.
+    /// The cluster object that counts: the oldest one, and of several created in the same second, which is
+    /// the resolution of an API server, the one that is installed.
     pub(super) fn cluster(&self) -> Option<Arc<TrustedExecutionCluster>> {
         let all = self.caches.clusters.all();
         all.into_iter().filter(|cluster| cluster.metadata.deletion_timestamp.is_none()).min_by_key(
@@ -266,7 +266,7 @@ impl Context {
         self.cluster().is_some_and(|cluster| cluster.is_paused())
     }
 
-    /// Tells people. An Event that cannot be written is no reason to stop.
+    /// Reports to people. An Event that cannot be written is no reason to stop.
     pub(super) async fn event<K>(&self, object: &K, event: signal::Event, note: &str)
     where
         K: Resource<DynamicType = ()>,
@@ -282,8 +282,8 @@ impl Context {
             secondary: None,
         };
         let reference = object.object_ref(&());
-        // A recorder remembers each Event for minutes, to count those that come again. Good news come
-        // once, for each of many machines.
+        // A recorder remembers each Event for minutes, to count repetitions. Good news is reported once for
+        // each of many machines.
         let published = match wanted.type_ {
             EventType::Normal => recorder(&self.parts).publish(&wanted, &reference).await,
             EventType::Warning => self.warnings.0.publish(&wanted, &reference).await,
@@ -293,14 +293,14 @@ impl Context {
         }
     }
 
-    /// Looks at everything that has to do with the machine of this id.
+    /// Reconciles everything related to the machine with this id.
     pub(super) fn wake_machine(&self, id: &str) {
         for machine in self.caches.machines.indexed(id) {
             self.queue.wake(Task::Machine(machine.name_any()));
         }
     }
 
-    /// Looks at every key that was submitted for the machine of this id.
+    /// Reconciles every key that was submitted for the machine with this id.
     pub(super) fn wake_keys(&self, id: &str) {
         for key in self.caches.keys.indexed(id) {
             self.queue.wake(Task::Key(key.name_any()));

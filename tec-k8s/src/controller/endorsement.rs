@@ -13,7 +13,7 @@ const LENGTH: usize = 32;
 /// What every certificate in PEM begins with (RFC 7468, section 5.1).
 const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
 
-/// Creates the Secret [`CHALLENGE_KEY`] where keys need a proof.
+/// Creates the Secret [`CHALLENGE_KEY`] if keys need a proof.
 pub(super) async fn ensure_key(
     ctx: &Context,
     cluster: &TrustedExecutionCluster,
@@ -27,8 +27,8 @@ pub(super) async fn ensure_key(
     Ok(())
 }
 
-/// Whether the CA certificates that the cluster object names are there. The server accepts no key
-/// without them.
+/// Checks that the CA certificates that the cluster object names exist. The server accepts no key without
+/// them.
 pub(super) async fn check_roots(
     ctx: &Context,
     cluster: &TrustedExecutionCluster,

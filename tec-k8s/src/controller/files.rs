@@ -1,4 +1,4 @@
-//! What the key broker starts with: keys in Secrets, and the configuration of Trustee.
+//! What the key broker starts with: keys in Secrets, and Trustee's configuration.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use crate::render::{
     TrusteeFiles,
 };
 
-/// Entries of the Secrets that others are told of.
+/// Entries of the Secrets that others receive.
 const ADMIN_PUBLIC: &str = "public.pub";
 const SIGNER_CERTIFICATE: &str = "tls.crt";
 
@@ -35,8 +35,8 @@ const SESSION_KEY: usize = 32;
 /// Entries of a Secret.
 pub(super) type Entries = BTreeMap<String, ByteString>;
 
-/// What the key broker of this kind starts with. Keys are made once, but for the signer of tokens,
-/// which is made anew before it ends; the configuration follows this release.
+/// What a key broker of this kind starts with. Keys are created once, except for the token signer, which is
+/// renewed before it expires; the configuration follows this release.
 pub(super) async fn files(
     ctx: &Context,
     cluster: &TrustedExecutionCluster,
@@ -109,7 +109,7 @@ fn signer(ctx: &Context) -> Result<Entries, PortError> {
     ]))
 }
 
-/// Entries of a certificate with its key, and of the CAs that vouch for it.
+/// Entries for a certificate with its key, and the CAs that vouch for it.
 pub(super) fn pair_entries(pair: &CertificatePair, authority: &str) -> Entries {
     let key = pair.key.expose("the API server stores it").to_vec();
     entries([
@@ -129,7 +129,7 @@ pub(super) async fn find(ctx: &Context, name: &str) -> Result<Option<Secret>, Po
     found.map_err(|error| port_error(format!("read the Secret {name}"), error))
 }
 
-/// Creates a Secret that goes with the cluster object, with these annotations.
+/// Creates a Secret owned by the cluster object, with these annotations.
 pub(super) async fn create(
     ctx: &Context,
     cluster: &TrustedExecutionCluster,
@@ -147,7 +147,7 @@ pub(super) async fn create(
             owner_references: owner_of(cluster).map(|owner| vec![owner]),
             ..ObjectMeta::default()
         },
-        // The API server itself then refuses another key of sessions. Others are renewed.
+        // The API server itself then refuses a different session key. Others are renewed.
         immutable: (name == BROKER_SESSION).then_some(true),
         data: Some(data),
         ..Secret::default()
@@ -156,7 +156,7 @@ pub(super) async fn create(
     let secrets: Api<Secret> = ctx.objects();
     match secrets.create(&PostParams::default(), &wanted).await {
         Ok(secret) => Ok(secret),
-        // Another replica was faster: its keys are the ones.
+        // Another replica was faster: its keys are used.
         Err(kube::Error::Api(status)) if status.code == 409 => {
             secrets.get(name).await.map_err(failed)
         }
@@ -164,8 +164,7 @@ pub(super) async fn create(
     }
 }
 
-/// The signer, or another one in its place when it ends soon. One that somebody else made is theirs to
-/// renew.
+/// The signer, or a new one if it expires soon. A signer that someone else created is theirs to renew.
 async fn renewed(
     ctx: &Context,
     cluster: &TrustedExecutionCluster,
@@ -178,7 +177,7 @@ async fn renewed(
     {
         return Ok(current);
     }
-    // A compare and swap: the object carries the version that was read.
+    // A compare-and-swap: the object carries the version that was read.
     let mut next = current;
     next.data = Some(signer(ctx)?);
     let secrets: Api<Secret> = ctx.objects();

@@ -1,5 +1,5 @@
-//! An approved image: what booting it measures, from its label, from another object with the same
-//! digest, or from a Job.
+//! An approved image: gets what booting it measures from its label, from another object with the same digest,
+//! or from a Job.
 
 use std::time::Duration;
 
@@ -24,32 +24,32 @@ use crate::client::{is_object_name, port_error};
 use crate::render::{DOCKER_CONFIG, ImageAccess};
 use crate::signal::Event;
 
-/// Finalizer of the existing operator, which would block the deletion of its objects for good
+/// Finalizer of the existing operator, which would block the deletion of its objects forever
 /// (trusted-cluster-operator).
 const FOREIGN_FINALIZER: &str = "finalizer.approved-image.trusted-execution-clusters.io";
 /// Entry of a Secret of type kubernetes.io/dockercfg.
 const DOCKER_CFG: &str = ".dockercfg";
-/// How often a Job that runs is looked at: whether its pod starts is said by the pod alone.
+/// How often a running Job is checked: only the pod shows whether it starts.
 const JOB_POLL: Duration = Duration::from_secs(10);
-/// How long an image rests whose Job failed.
+/// How long an image waits after its Job failed.
 const JOB_RETRY: Duration = Duration::from_mins(10);
 
-/// How the measurements stand.
+/// State of the measurements.
 enum Progress {
     Known(ExpectedPcrs),
     Working(Reason, String),
     Failed(String),
 }
 
-/// Brings one image to what is desired.
+/// Reconciles one image.
 pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortError> {
-    // Whatever happened to it, the set of live images may be another one.
+    // Whatever happened to it, the set of live images may have changed.
     ctx.publish.notify_one();
     let Some(image) = ctx.caches.images.get(name) else {
         return Ok(Next::Wait);
     };
     if is_paused(&*image) {
-        // It counts as it is; what is revoked or has expired does not.
+        // It counts as it is, unless it is revoked or has expired.
         let known = image.status.as_ref().map(|status| &status.conditions);
         ctx.say_paused(&*image, known).await?;
         return Ok(until_expiry(&image, ctx.latest()));
@@ -87,7 +87,7 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
     compute(ctx, &image).await
 }
 
-/// Why an image has nothing to wait for.
+/// Why nothing more will happen to an image.
 fn ended(image: &ApprovedImage, now: Timestamp) -> Option<(Reason, String)> {
     if image.spec.revoked_at.is_some() {
         return Some((Reason::Revoked, String::new()));
@@ -138,7 +138,7 @@ async fn progress(ctx: &Context, image: &ApprovedImage) -> Result<Progress, Port
     let is_rested = image_rested(image, ctx.now());
     match state {
         Some(JobState::Running) => {
-            // Why there is a Job at all was said when it was made.
+            // The reason for the Job was reported when it was created.
             let message = said(image, Reason::Computing).unwrap_or("its Job runs");
             return Ok(Progress::Working(Reason::Computing, message.to_owned()));
         }
@@ -173,7 +173,7 @@ async fn progress(ctx: &Context, image: &ApprovedImage) -> Result<Progress, Port
     Ok(Progress::Working(Reason::Computing, format!("a Job computes them: {why}")))
 }
 
-/// What the condition says, where this is its reason.
+/// The message of the condition, if it has this reason.
 fn said(image: &ApprovedImage, reason: Reason) -> Option<&str> {
     let mut conditions = image.status.iter().flat_map(|status| &status.conditions);
     let condition = conditions.find(|condition| condition.reason == reason.as_str())?;
@@ -186,7 +186,7 @@ fn is_sound(expected: &ExpectedPcrs) -> bool {
         && expected.pcrs.iter().all(tec_core::image::ExpectedPcr::is_consistent)
 }
 
-/// Whether the last failure is so long ago that it is tried again.
+/// Whether the last failure is long enough ago for another try.
 fn image_rested(image: &ApprovedImage, now: Timestamp) -> bool {
     let conditions = image.status.iter().flat_map(|status| &status.conditions);
     let failed = conditions
@@ -197,14 +197,14 @@ fn image_rested(image: &ApprovedImage, now: Timestamp) -> bool {
     failed.is_some_and(|at| now.unix_seconds().saturating_sub(at) >= rest)
 }
 
-/// The measurements of another object of the same digest: they are a fact of the content.
+/// The measurements of another object with the same digest: they are a fact about the content.
 fn of_same_digest(ctx: &Context, image: &ApprovedImage) -> Option<ExpectedPcrs> {
     let same = ctx.caches.images.indexed(image.digest().ok()?);
     let known = same.iter().filter_map(|other| other.status.as_ref());
     known.map(|status| ExpectedPcrs::new(status.pcrs.clone())).find(is_sound)
 }
 
-/// The pull secret of the image, if it has one; the error says what is wrong with it.
+/// The pull secret of the image, if it has one; the error tells what is wrong with it.
 async fn credentials(
     ctx: &Context,
     image: &ApprovedImage,
@@ -212,7 +212,7 @@ async fn credentials(
     let Some(name) = &image.spec.pull_secret else {
         return Ok(Ok(None));
     };
-    // What is no name of an object would be another path of the API.
+    // Anything but an object name would be a different path of the API.
     if !is_object_name(name) {
         let why = "the text under pullSecret cannot be the name of a Secret";
         return Ok(Err(why.to_owned()));
@@ -225,14 +225,14 @@ async fn credentials(
     let mut data = secret.data.unwrap_or_default();
     let mut entry = data.remove(DOCKER_CONFIG).map(|bytes| bytes.0);
     if ctx.parts.deploy.image_access == ImageAccess::Volume {
-        // The kubelet takes the older type as well.
+        // The kubelet also accepts the older type.
         entry = entry.or_else(|| Some(modern(&data.remove(DOCKER_CFG)?.0)));
     }
     let entry = entry.map(|bytes| Some(SecretBytes::new(bytes)));
     Ok(entry.ok_or_else(|| format!("the pull secret {name} has no entry {DOCKER_CONFIG}")))
 }
 
-/// What has the older form in the newer one.
+/// Converts the older form to the newer one.
 fn modern(docker_cfg: &[u8]) -> Vec<u8> {
     [&br#"{"auths":"#[..], docker_cfg, b"}"].concat()
 }
@@ -247,7 +247,7 @@ async fn commit(
     write(ctx, image, (Reason::ImageCommitted, ""), news).await
 }
 
-/// Says what of its boots is checked.
+/// Reports which parts of its boots are checked.
 async fn committed(
     ctx: &Context,
     image: &ApprovedImage,
@@ -301,7 +301,7 @@ async fn write(
     ctx.write_status(image, known.as_ref(), status).await
 }
 
-/// Looks at every image of the same content: what one learns is for all.
+/// Reconciles every image with the same content: what one learns applies to all.
 pub(super) fn wake_same(ctx: &Context, image: &ApprovedImage) {
     for other in image.digest().map(|digest| ctx.caches.images.indexed(digest)).unwrap_or_default()
     {

@@ -1,5 +1,4 @@
-//! The Job that computes what an image measures. One for each reference, however many objects name
-//! it.
+//! The Job that computes what an image measures. One for each reference, however many objects name it.
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ContainerState, LocalObjectReference, Pod};
@@ -13,7 +12,7 @@ use crate::client::port_error;
 use crate::render;
 use crate::render::job_name;
 
-/// How a Job stands.
+/// State of a Job.
 pub(super) enum JobState {
     Running,
     /// Its pod does not start.
@@ -22,7 +21,7 @@ pub(super) enum JobState {
     Failed(String),
 }
 
-/// How the Job of a reference stands; `None` where there is none.
+/// The state of a reference's Job; `None` if there is none.
 pub(super) async fn state(ctx: &Context, reference: &str) -> Result<Option<JobState>, PortError> {
     let name = job_name(reference);
     let job = ctx.objects::<Job>().get_opt(&name).await;
@@ -36,7 +35,7 @@ pub(super) async fn state(ctx: &Context, reference: &str) -> Result<Option<JobSt
         if end.type_ == "Complete" {
             return Ok(Some(JobState::Done));
         }
-        // The program says more than the Job, which counts attempts.
+        // The program reports more than the Job, which counts attempts.
         let why = last_words(ctx, &name).await?.or_else(|| end.message.clone());
         let why = why.unwrap_or_else(|| "its Job failed".to_owned());
         return Ok(Some(JobState::Failed(why)));
@@ -54,7 +53,7 @@ pub(super) async fn state(ctx: &Context, reference: &str) -> Result<Option<JobSt
 async fn waiting_pod(ctx: &Context, job: &str) -> Result<Option<String>, PortError> {
     let states = container_states(ctx, job, "Pending").await?;
     let waiting = states.into_iter().filter_map(|state| state.waiting);
-    // What the kubelet says of containers whose turn has not come.
+    // What the kubelet reports for containers whose turn has not come.
     let early = ["ContainerCreating", "PodInitializing"].map(Some);
     Ok(waiting
         .filter(|waiting| !early.contains(&waiting.reason.as_deref()))
@@ -65,7 +64,7 @@ async fn waiting_pod(ctx: &Context, job: &str) -> Result<Option<String>, PortErr
         .next())
 }
 
-/// What the program of a pod that failed wrote at its end.
+/// The termination message of the program in a failed pod.
 async fn last_words(ctx: &Context, job: &str) -> Result<Option<String>, PortError> {
     let states = container_states(ctx, job, "Failed").await?;
     let ends = states.into_iter().filter_map(|state| state.terminated);
@@ -91,7 +90,7 @@ async fn container_states(
     Ok(containers.filter_map(|container| container.state).collect())
 }
 
-/// Creates the Job of an image; one that exists is left as it is.
+/// Creates the Job of an image; an existing one is left as it is.
 pub(super) async fn create(ctx: &Context, image: &ApprovedImage) -> Result<(), PortError> {
     let cluster = ctx.cluster();
     let keys = cluster.as_ref().and_then(|cluster| cluster.spec.machine_owner_keys.as_ref());
@@ -104,8 +103,8 @@ pub(super) async fn create(ctx: &Context, image: &ApprovedImage) -> Result<(), P
     }
 }
 
-/// The Secrets that the operator was pulled with: those that the packages give every account. None
-/// outside of a pod.
+/// The Secrets that the operator was pulled with: those that the packages give every account. None outside a
+/// pod.
 async fn own_pull_secrets(ctx: &Context) -> Result<Vec<LocalObjectReference>, PortError> {
     let name = &ctx.parts.identity;
     let pod = ctx.objects::<Pod>().get_opt(name).await;

@@ -29,10 +29,10 @@ use crate::signal::Event;
 
 /// Entry of the key's Secret (trusted-cluster-operator).
 const PUBLIC_KEY: &str = "public_key";
-/// Most keys that wait for one machine; the contract of `AkRegistry::submit`.
+/// Most keys that wait for one machine; part of the contract of `AkRegistry::submit`.
 const MAX_WAITING: usize = 4;
 
-/// What is said of a key.
+/// What is reported about a key.
 struct Verdict {
     reason: Reason,
     event: Event,
@@ -53,7 +53,7 @@ impl Verdict {
     }
 }
 
-/// Brings one key to what is desired.
+/// Reconciles one key.
 pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortError> {
     let Some(key) = ctx.caches.keys.get(name) else {
         return Ok(Next::Wait);
@@ -112,8 +112,8 @@ async fn judge(ctx: &Context, key: &AttestationKey) -> Result<Verdict, PortError
     decide(ctx, key, &machine, record).await
 }
 
-/// The object of the machine. One that a key was bound to counts, whatever its name: who may only
-/// make objects gets no disk key that is there already.
+/// The object of the machine. One that a key was bound to counts, whatever its name: an account that may only
+/// create objects gets no existing disk key.
 async fn counting(ctx: &Context, id: &MachineId) -> Result<Option<Machine>, PortError> {
     let same = ctx.caches.machines.indexed(&id.to_string());
     let live = same.iter().filter(|object| object.metadata.deletion_timestamp.is_none());
@@ -139,7 +139,7 @@ async fn decide(
         return discard_or_wait(ctx, key, "there is no cluster object").await;
     };
     let matcher = match approval_matcher(cluster.spec.approval.as_ref()) {
-        // What an admin decided is not for the policy to decide again.
+        // The policy must not overrule an admin's decision.
         _ if key.is_approved_by_admin() => Box::new(ManualMatcher),
         Ok(matcher) => matcher,
         Err(error) => return Ok(Verdict::waiting(error.to_string())),
@@ -178,7 +178,7 @@ async fn decide(
     }
 }
 
-/// What a key waits for, with the code where there is one.
+/// What a key waits for, with the code if there is one.
 fn why(reason: AkReason) -> String {
     match reason {
         AkReason::NeedsRebind => format!("{}: {reason}", Code::RegisterRebind),
@@ -187,8 +187,8 @@ fn why(reason: AkReason) -> String {
     }
 }
 
-/// Whether the machine's disk key was made by an operator before this one, which noted no binding, or
-/// for another object of this id: its disk may be sealed, so that its next key is no first use.
+/// Whether the machine's disk key was created by an earlier operator, which recorded no binding, or for
+/// another object with this id: its disk may be sealed, so its next key is not a first use.
 pub(super) fn has_older_disk_key(ctx: &Context, machine: &Machine) -> bool {
     let uid = machine.metadata.uid.as_deref();
     let is_of_it = |owners: &[OwnerReference]| {
@@ -201,8 +201,8 @@ pub(super) fn has_older_disk_key(ctx: &Context, machine: &Machine) -> bool {
         })
 }
 
-/// Whether first use may let in one more. Bindings that the watch does not show yet are not
-/// counted, so that a limit may be exceeded by what is bound within some moments.
+/// Whether first use may admit one more. Bindings that the watch does not show yet are not counted, so keys
+/// bound within a few moments may exceed a limit.
 fn has_room(ctx: &Context, approval: Option<&ApprovalSpec>, candidate: &AkCandidate) -> bool {
     let machines = ctx.caches.machines.all();
     let claimed = machines.iter().filter_map(|machine| {
@@ -218,8 +218,8 @@ fn has_room(ctx: &Context, approval: Option<&ApprovalSpec>, candidate: &AkCandid
     claims.total < total && claims.of_source < said(each, limits.per_source)
 }
 
-/// A key that an admin approved, or that an operator before this one had approved, needs no second
-/// decision of the policy; the machine must be free all the same.
+/// A key that an admin approved, or that an earlier operator had approved, needs no second decision by the
+/// policy; the machine must be free all the same.
 fn candidate(key: &AttestationKey, machine: &Machine, record: &AkRecord) -> AkCandidate {
     let was_approved = machine.bound_key().is_none() && is_said(key, Reason::MachineCreated);
     if was_approved || key.is_approved_by_admin() {
@@ -229,7 +229,7 @@ fn candidate(key: &AttestationKey, machine: &Machine, record: &AkRecord) -> AkCa
     }
 }
 
-/// Whether the condition `Approved` gives this reason for the object as it is now.
+/// Whether the condition `Approved` gives this reason for the object in its current state.
 fn is_said(key: &AttestationKey, reason: Reason) -> bool {
     let conditions = key.status.iter().flat_map(|status| &status.conditions);
     conditions.filter(|condition| condition.type_ == ConditionKind::Approved.as_str()).any(
@@ -240,7 +240,7 @@ fn is_said(key: &AttestationKey, reason: Reason) -> bool {
     )
 }
 
-/// The key that the machine is bound to, as the matcher wants it.
+/// The key that the machine is bound to, in the form that the matcher expects.
 async fn bound_record(ctx: &Context, machine: &Machine) -> Result<Option<AkRecord>, PortError> {
     use tec_core::port::AkRegistry as _;
     match machine.machine_id() {
@@ -249,8 +249,8 @@ async fn bound_record(ctx: &Context, machine: &Machine) -> Result<Option<AkRecor
     }
 }
 
-/// A key that waits, unless others wait for the same machine in such numbers that somebody seems to
-/// fill the store: then the youngest go.
+/// Lets a key wait, unless so many others wait for the same machine that someone seems to be flooding the
+/// store: then the youngest are removed.
 async fn discard_or_wait(
     ctx: &Context,
     key: &AttestationKey,
@@ -313,7 +313,7 @@ async fn settle(
     Ok(Verdict::new(Reason::MachineCreated, Event::KeyBound, ""))
 }
 
-/// A key that does not count has no Secret; one of the same name that is somebody else's stays.
+/// A key that does not count has no Secret; someone else's Secret of the same name stays.
 async fn withdraw(ctx: &Context, key: &AttestationKey) -> Result<(), PortError> {
     if let Some(uuid) = &key.spec.uuid {
         ctx.wake_machine(uuid);
@@ -340,7 +340,7 @@ async fn write(ctx: &Context, key: &AttestationKey, verdict: Verdict) -> Result<
         tracing::info!(ak.name = key.name_any(), reason = verdict.reason.as_str(), "verdict");
         ctx.event(key, verdict.event, &verdict.message).await;
     }
-    // Adoption may just have changed the object; what it is now comes with the watch.
+    // Adoption may just have changed the object; the watch reports its new state.
     let known = key.status.as_ref();
     let said = vec![(ConditionKind::Approved, verdict.reason, verdict.message)];
     let status = json!({
@@ -349,7 +349,7 @@ async fn write(ctx: &Context, key: &AttestationKey, verdict: Verdict) -> Result<
     });
     let known = known.and_then(|known| serde_json::to_value(known).ok());
     match ctx.write_status(key, known.as_ref(), status).await {
-        // It was changed, so it is looked at again.
+        // It was changed, so it is reconciled again.
         Err(error)
             if error.kind() == PortErrorKind::Conflict
                 || error.kind() == PortErrorKind::NotFound =>

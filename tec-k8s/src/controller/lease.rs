@@ -1,7 +1,7 @@
 //! One leader at a time, by a Lease (coordination.k8s.io/v1).
 //!
-//! Nobody's clock is compared with anybody else's: a lease has run out when it was seen unchanged
-//! for as long as it is valid.
+//! No clock is compared with another host's: a lease has expired when it was seen unchanged for as long as it
+//! is valid.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ use tokio::time::Instant;
 use crate::api::FIELD_MANAGER;
 use crate::client::port_error;
 
-/// For how long a lease is valid, how often it is renewed, and when a leader that cannot renew it
-/// gives up, which is before anybody else may take over.
+/// How long a lease is valid, how often it is renewed, and when a leader that cannot renew it gives up, which
+/// is before anyone else may take over.
 const VALID: Duration = Duration::from_secs(15);
 const RENEW: Duration = Duration::from_secs(3);
 const GIVE_UP: Duration = Duration::from_secs(10);
@@ -27,7 +27,7 @@ const GIVE_UP: Duration = Duration::from_secs(10);
 pub(super) struct Leadership {
     leases: Api<Lease>,
     identity: String,
-    /// The version that was seen last, and since when.
+    /// The version seen last, and since when.
     seen: Option<(String, Instant)>,
 }
 
@@ -72,7 +72,7 @@ impl Leadership {
         }
     }
 
-    /// Lets the next one lead at once.
+    /// Lets the next replica lead immediately.
     pub(super) async fn release(&self) {
         let Ok(Some(mut lease)) = self.leases.get_opt(FIELD_MANAGER).await else {
             return;
@@ -81,7 +81,7 @@ impl Leadership {
             && spec.holder_identity.as_ref() == Some(&self.identity)
         {
             spec.holder_identity = None;
-            // If it fails the lease runs out by itself.
+            // If it fails, the lease expires by itself.
             let _ = self.replace(&lease).await;
         }
     }
@@ -142,7 +142,7 @@ impl Leadership {
         taken(self.leases.create(&PostParams::default(), &lease).await)
     }
 
-    /// A compare and swap: the object carries the version that was read.
+    /// A compare-and-swap: the object carries the version that was read.
     async fn replace(&self, lease: &Lease) -> Result<bool, PortError> {
         let params = PostParams::default();
         taken(self.leases.replace(FIELD_MANAGER, &params, lease).await)

@@ -1,4 +1,4 @@
-//! A machine: its disk key, made once, and what the Trustees are told of it.
+//! A machine: its disk key, created once, and what is published about it to the Trustees.
 
 use std::time::Duration;
 
@@ -21,15 +21,14 @@ use super::trust::Published;
 use crate::api::{ConditionKind, Machine, Reason, is_paused};
 use crate::signal::Event;
 
-/// Lets the operator take the key away from Trustees before the object is gone
-/// (trusted-cluster-operator).
+/// Lets the operator remove the key from Trustees before the object is gone (trusted-cluster-operator).
 const FINALIZER: &str = "finalizer.machine.trusted-execution-clusters.io";
-/// So long a machine that is being removed waits for Trustees that cannot be reached. They lose its
-/// key when they can.
+/// How long a machine being removed waits for unreachable Trustees, in seconds. Its key is removed from them
+/// once they are reachable.
 const LONGEST_FAREWELL: i64 = 60;
 const FAREWELL_POLL: Duration = Duration::from_secs(2);
 
-/// Brings one machine to what is desired.
+/// Reconciles one machine.
 pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortError> {
     let Some(machine) = ctx.caches.machines.get(name) else {
         forget(ctx, name);
@@ -61,7 +60,7 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
             forget(ctx, name);
             return refuse(ctx, &machine, Reason::Retired, String::new()).await;
         }
-        // Also a state that was not known when this was written.
+        // Also a state that is newer than this code.
         _ => {
             forget(ctx, name);
             return refuse(ctx, &machine, Reason::Revoked, String::new()).await;
@@ -78,8 +77,8 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
     serve(ctx, &machine, &id).await
 }
 
-/// Nothing is made, bound or removed. Trustees keep what they hold, also after a restart, when nothing is
-/// known of it; one that is taken out of service loses its attestation key all the same.
+/// Creates, binds and removes nothing. Trustees keep what they hold, even after a restart, when nothing is
+/// known about it; a machine that is taken out of service still loses its attestation key.
 async fn pause(ctx: &Context, machine: &Machine) -> Result<Next, PortError> {
     if !ctx.may(Deed::Release) {
         forget(ctx, &machine.name_any());
@@ -92,7 +91,7 @@ async fn pause(ctx: &Context, machine: &Machine) -> Result<Next, PortError> {
     Ok(Next::Wait)
 }
 
-/// Trustees lose the key of a quarantined machine until it is released. If nobody but them has the key
+/// The key of a quarantined machine is removed from Trustees until it is released. If only they have the key,
 /// they keep it, and lose only the attestation key that it is released to.
 async fn quarantine(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<Next, PortError> {
     let made = machine.status.as_ref().is_some_and(|status| status.key_secret.is_some());
@@ -113,7 +112,7 @@ async fn serve(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<Next,
     }
     if known.is_none() {
         make_key(ctx, machine, id).await?;
-        // That there is a key is written before anybody is told the key.
+        // The existence of the key is recorded before the key is given to anyone.
         return Ok(Next::Again);
     }
     let path = ResourcePath::luks_root(id);
@@ -148,7 +147,7 @@ async fn serve(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<Next,
     let is_told = machine.status.as_ref().is_some_and(|status| !status.published_to.is_empty());
     {
         let mut memory = ctx.memory();
-        // Before the first round nobody knows what Trustees hold: what was said of it stays said.
+        // Before the first round nobody knows what Trustees hold: earlier reports about it stay.
         let is_early = is_told && !memory.had_round;
         if is_early || !published.is_complete {
             memory.unpublished.insert(machine.name_any());
@@ -161,14 +160,14 @@ async fn serve(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<Next,
     Ok(Next::Wait)
 }
 
-/// The key that was read at the start, if its Secret is still the same one.
+/// The key that was read at startup, if its Secret is still the same one.
 fn read_ahead(ctx: &Context, id: &MachineId) -> Option<SecretBytes> {
     let read = ctx.memory().read_ahead.remove(id)?;
     let secret = ctx.caches.secrets.get(&id.to_string())?;
     (read.version.is_some() && secret.metadata.resource_version == read.version).then_some(read.key)
 }
 
-/// Makes the disk key, unless there is one, and notes that there is.
+/// Creates the disk key, unless there is one, and records that it exists.
 async fn make_key(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<(), PortError> {
     let registry = match owner_of(machine) {
         Some(owner) => ctx.registry.owned_by(owner),
@@ -176,7 +175,7 @@ async fn make_key(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<()
     };
     let ports = ProvisionPorts::new(&registry, &*ctx.parts.keys, ctx.clock(), ctx.entropy());
     let outcome = provision(ports, *id).await?;
-    // First: the status may have to be written again, and then the key is there already.
+    // First: the status may have to be written again, and then the key exists already.
     if outcome == PutOutcome::Stored {
         tracing::info!(machine.id = %id, "the disk key was made");
         ctx.event(machine, Event::KeyCreated, "").await;
@@ -185,8 +184,8 @@ async fn make_key(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<()
     ctx.write_status(machine, None, status).await
 }
 
-/// The Secret is gone. What Trustees hold stays; no other key is made, since the disk knows only
-/// the old one.
+/// The Secret is lost. What Trustees hold stays; no other key is created, since the disk accepts only the old
+/// one.
 async fn lost(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<Next, PortError> {
     keep(ctx, machine, id)?;
     let message = format!(
@@ -198,7 +197,7 @@ async fn lost(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<Next, 
     refuse(ctx, machine, Reason::KeyLost, message).await
 }
 
-/// Has Trustees keep the disk key that nobody here knows.
+/// Makes Trustees keep the disk key that is unknown here.
 pub(super) fn keep(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<(), PortError> {
     let ak = bound_key(ctx, machine);
     if ctx.parts.trust.keep_machine(id, ak.as_ref())? {
@@ -207,8 +206,8 @@ pub(super) fn keep(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<(
     Ok(())
 }
 
-/// The attestation key that is bound to the machine, if its object still says so and the machine is in
-/// service and stays.
+/// The attestation key that is bound to the machine, if its object still matches and the machine is in
+/// service and not being removed.
 fn bound_key(ctx: &Context, machine: &Machine) -> Option<PublicKey> {
     if !machine.state().takes_keys() || machine.metadata.deletion_timestamp.is_some() {
         return None;
@@ -279,7 +278,7 @@ async fn write(
     ctx.write_status(machine, known.as_ref(), status).await
 }
 
-/// The id in the one spelling that names of Secrets and paths have.
+/// The id in the spelling that names of Secrets and paths use.
 fn canonical_id(machine: &Machine) -> Result<MachineId, String> {
     let id = machine.machine_id().map_err(|error| tec_core::port::chain(&error))?;
     if id.to_string() == machine.spec.id {
@@ -297,7 +296,7 @@ fn older(ctx: &Context, machine: &Machine) -> Option<String> {
     live.filter(|other| other.precedence() < mine).map(|other| other.name_any()).next()
 }
 
-/// The Trustees lose what they hold of the machine, unless another object has the same id.
+/// Removes from the Trustees what they hold for the machine, unless another object has the same id.
 fn forget(ctx: &Context, name: &str) {
     let mut memory = ctx.memory();
     memory.unpublished.remove(name);
@@ -315,7 +314,7 @@ fn forget(ctx: &Context, name: &str) {
     }
 }
 
-/// The object goes when the Trustees have lost the key, or after a minute.
+/// The object is removed once the key is gone from the Trustees, or after a minute.
 async fn remove(ctx: &Context, machine: &Machine) -> Result<Next, PortError> {
     if !machine.finalizers().iter().any(|known| known == FINALIZER) {
         return Ok(Next::Wait);
@@ -324,7 +323,7 @@ async fn remove(ctx: &Context, machine: &Machine) -> Result<Next, PortError> {
     let waited = ctx.now().unix_seconds().saturating_sub(since.unwrap_or(i64::MIN));
     let id = machine.machine_id().ok();
     if let Some(id) = id.filter(|_| older(ctx, machine).is_none()) {
-        // Also after a restart, when nothing is remembered of it.
+        // Even after a restart, when nothing about it is remembered.
         ctx.memory().ids.insert(machine.name_any(), id);
         forget(ctx, &machine.name_any());
         let is_gone = ctx.parts.trust.published(&id).is_complete;

@@ -1,10 +1,10 @@
-//! Certificates of servers that cert-manager issues.
+//! Server certificates issued by cert-manager.
 //!
 //! ```text
 //!   spec.certificateIssuer ─► a Certificate per server ─ cert-manager ─► its Secret ─► the servers
 //! ```
-//! cert-manager renews them, and servers read them again. *What it is not*: a replacement of the CA
-//! that waits for nodes. Whoever runs the issuer sees to that.
+//! cert-manager renews them, and servers reload them. *What it is not*: a replacement of the CA that waits
+//! for nodes. That is up to whoever runs the issuer.
 
 use std::time::Duration;
 
@@ -24,10 +24,10 @@ use crate::api::{
 use crate::client::port_error;
 use crate::render;
 
-/// No watch tells of Secrets that cert-manager creates.
+/// No watch reports Secrets that cert-manager creates.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
-/// Asks cert-manager for what the cluster object does not name, and says what is still to come.
+/// Requests from cert-manager what the cluster object does not name, and reports what is still missing.
 pub(super) async fn request(
     ctx: &Context,
     cluster: &TrustedExecutionCluster,
@@ -65,7 +65,7 @@ pub(super) async fn request(
     Ok(())
 }
 
-/// A kind that the API server does not know answers like an object that is not there.
+/// A kind that the API server does not know gives the same answer as a missing object.
 fn refused(name: &str, error: kube::Error) -> PortError {
     let error = port_error(format!("apply the Certificate {name}"), error);
     match error.kind() {
@@ -74,7 +74,7 @@ fn refused(name: &str, error: kube::Error) -> PortError {
     }
 }
 
-/// What a Secret lacks for the servers, and for nodes to pin.
+/// What a Secret lacks for the servers, or for nodes to pin.
 fn lacking(secret: &Secret) -> Option<&'static str> {
     let has = |entry| text(secret, entry).is_ok_and(|text| !text.is_empty());
     if !has(CHAIN) || !has(KEY) {
@@ -84,7 +84,7 @@ fn lacking(secret: &Secret) -> Option<&'static str> {
     trusted.is_none().then_some("no ca.crt with one to eight CA certificates in its Secret")
 }
 
-/// What cert-manager says of a Certificate that is not ready.
+/// What cert-manager reports for a Certificate that is not ready.
 fn ready_message(certificate: &DynamicObject) -> String {
     let conditions = certificate.data.pointer("/status/conditions");
     let mut conditions = conditions.and_then(|all| all.as_array()).into_iter().flatten();

@@ -1,4 +1,4 @@
-//! Counters and gauges of the table in [`signal`](crate::signal), in the text form of Prometheus.
+//! Counters and gauges of the table in [`signal`](crate::signal), in the Prometheus text format.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -26,7 +26,7 @@ struct State {
     histograms: BTreeMap<Series, Histogram>,
 }
 
-/// What is counted. No label names an object, so that the number of series stays small.
+/// The counters and gauges. No label names an object, so that the number of series stays small.
 #[derive(Debug, Default)]
 pub struct Metrics(Mutex<State>);
 
@@ -35,13 +35,13 @@ impl Metrics {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts one more.
+    /// Increments a counter.
     pub(super) fn count(&self, metric: Metric, labels: &[&str]) {
         *self.state().numbers.entry(series(metric, labels)).or_default() += 1.0;
     }
 
-    /// Makes a counter visible before it counts: Prometheus sees no growth in a series that begins
-    /// above zero.
+    /// Makes a counter visible before it counts: Prometheus sees no increase in a series that begins above
+    /// zero.
     pub(super) fn begin(&self, metric: Metric, labels: &[&str]) {
         self.state().numbers.entry(series(metric, labels)).or_default();
     }
@@ -62,7 +62,7 @@ impl Metrics {
         self.state().numbers.insert(series(metric, labels), value);
     }
 
-    /// Notes how long something took.
+    /// Records how long something took.
     pub(super) fn observe(&self, metric: Metric, labels: &[&str], took: Duration) {
         let seconds = took.as_secs_f64();
         let mut state = self.state();

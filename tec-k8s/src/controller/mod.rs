@@ -1,22 +1,21 @@
 //! What the operator does, as one future that a program drives.
 //!
 //! ```text
-//!   watches ─► caches ─► queue ─► cluster   Deployments, Services, … as `render` says
+//!   watches ─► caches ─► queue ─► cluster   Deployments, Services, … from `render`
 //!                          │      machine   disk key, once; facts for the Trustees
 //!                          │      key       decision, binding, Secret of the key
 //!                          │      image     measurements: label, or a Job
 //!                          └─────► sync ──► Trust: every Trustee holds what it should
 //! ```
-//! *What it is*: level-triggered. Each object is looked at when something about it changes, and what
-//! is missing is done; doing it again changes nothing. One object that fails is tried again after a
-//! delay that grows, and holds nobody up.
+//! *What it is*: level-triggered. Each object is reconciled when something about it changes, and what is
+//! missing is done; doing it again changes nothing. An object that fails is retried after a growing delay,
+//! and holds up no others.
 //!
-//! *What it is not*: it knows no Trustee and no image registry. The program brings them as [`Trust`]
-//! and [`LabelReader`].
+//! *What it is not*: it knows no Trustee and no image registry. The program supplies them as [`Trust`] and
+//! [`LabelReader`].
 //!
 //! # Order
-//! Nothing is published before every machine that exists was looked at: publishing takes away what
-//! nobody desires.
+//! Nothing is published before every existing machine was reconciled: publishing removes what nobody desires.
 //!
 //! # Cancel safety
 //! Every await may be the last.

@@ -1,4 +1,4 @@
-//! What a program brings to the controllers.
+//! What a program supplies to the controllers.
 
 use std::sync::Arc;
 
@@ -10,17 +10,17 @@ use super::trust::{LabelReader, Trust, TrusteeMaker};
 use crate::client::ServerClock;
 use crate::render::Deploy;
 
-/// What the program brings.
+/// What the program supplies.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Parts {
     /// The API server.
     pub client: Client,
-    /// The one namespace that is looked after.
+    /// The one namespace that is managed.
     pub namespace: String,
     /// Name of this replica, unique: that of its pod.
     pub identity: String,
-    /// Which images run, and as whom.
+    /// Which images run, and as which user.
     pub deploy: Deploy,
     /// The Trustees.
     pub trust: Arc<dyn Trust>,
@@ -28,7 +28,7 @@ pub struct Parts {
     pub labels: Arc<dyn LabelReader>,
     /// Files of the cluster's own Trustee.
     pub maker: Arc<dyn TrusteeMaker>,
-    /// Makes the disk keys of new machines.
+    /// Generates the disk keys of new machines.
     pub keys: Arc<dyn LuksKeyGenerator>,
     /// Time.
     pub clock: Arc<dyn Clock>,
@@ -39,8 +39,8 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// These parts. What is deployed are the images of this release; new disk keys have the form
-    /// that existing clusters use.
+    /// These parts. The images of this release are deployed; new disk keys have the form that existing
+    /// clusters use.
     #[expect(clippy::too_many_arguments, reason = "ports, each of a type of its own")]
     pub fn new(
         client: Client,
@@ -67,7 +67,7 @@ impl Parts {
         }
     }
 
-    /// Decides nothing by a clock that differs from the API server's.
+    /// Makes no decision by a clock that differs from the API server's.
     #[must_use]
     pub fn with_server_clock(self) -> Self {
         let clock = ServerClock::new(self.client.clone(), Arc::clone(&self.clock));
@@ -80,7 +80,7 @@ impl Parts {
         Self { deploy, ..self }
     }
 
-    /// Creates the disk keys of new machines.
+    /// Generates the disk keys of new machines with this generator.
     #[must_use]
     pub fn with_keys(self, keys: Arc<dyn LuksKeyGenerator>) -> Self {
         Self { keys, ..self }

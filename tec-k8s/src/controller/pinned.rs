@@ -1,10 +1,10 @@
-//! What of an image's boot is checked, and what is not, in a sentence.
+//! Describes in a sentence which parts of an image's boot are checked, and which are not.
 
 use tec_core::boot::Pins;
 use tec_core::image::ExpectedPcrs;
 use tec_core::pcr::PcrIndex;
 
-/// Registers that follow from an image which boots by GRUB, and what goes unchecked without them.
+/// Registers that an image booted by GRUB determines, and what goes unchecked without them.
 const OF_GRUB: [(&[PcrIndex], &str); 4] = [
     (&[PcrIndex::MOK], "enrolled machine owner keys are"),
     (&[PcrIndex::BOOT_COMMANDS, PcrIndex::BOOT_FILES], "command line and initramfs are"),
@@ -39,7 +39,7 @@ pub(super) fn told(pins: Pins, expected: &ExpectedPcrs) -> String {
     }
 }
 
-/// Registers that are not pinned, each with what nobody checks therefore.
+/// Registers that are not pinned, each with what therefore goes unchecked.
 fn unchecked(pinned: &[PcrIndex], expected: &ExpectedPcrs) -> Vec<String> {
     let mut events = expected.pcrs.iter().flat_map(|pcr| &pcr.events);
     let is_uki = events.any(|event| event.id.contains("Uki"));

@@ -1,5 +1,4 @@
-//! What has to be looked at, each object at most once at the same time, failed ones after a delay
-//! that grows.
+//! Objects to reconcile, each by one worker at a time, and failed ones after a growing delay.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,12 +11,12 @@ use tokio::time::Instant;
 /// First delay after a failure, and the longest one.
 const DELAYS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_mins(5));
 
-/// When to look at an object again.
+/// When to reconcile an object again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// When something happens.
     Wait,
-    /// When the watch tells of what was just written; there is more to do then.
+    /// When the watch reports what was just written; then there is more to do.
     Again,
     /// After this time at the latest.
     After(Duration),
@@ -69,13 +68,13 @@ impl<K: Clone + Ord> Queue<K> {
         self.changed.notify_one();
     }
 
-    /// Number of objects that wait or are looked at.
+    /// Number of objects that wait or are being reconciled.
     pub(super) fn len(&self) -> usize {
         let state = self.state();
         state.due.len() + state.running.len()
     }
 
-    /// The next object that is due and that nobody looks at.
+    /// The next object that is due and that no worker has.
     pub(super) async fn next(&self) -> K {
         loop {
             let wait = match self.take() {
@@ -85,7 +84,7 @@ impl<K: Clone + Ord> Queue<K> {
             let changed = self.changed.notified();
             match wait {
                 Some(until) => {
-                    // Whichever comes first, the queue is looked at again.
+                    // Whichever comes first, the queue is checked again.
                     let _ = tokio::time::timeout_at(until, changed).await;
                 }
                 None => changed.await,
@@ -108,7 +107,7 @@ impl<K: Clone + Ord> Queue<K> {
         Ok(key)
     }
 
-    /// The object was looked at.
+    /// The object was reconciled.
     pub(super) fn done(&self, key: &K, next: Next) {
         let mut state = self.state();
         state.running.remove(key);
@@ -120,7 +119,7 @@ impl<K: Clone + Ord> Queue<K> {
         }
     }
 
-    /// Looking at the object failed. Says when it is tried again.
+    /// Reconciling the object failed. Returns when it is retried.
     pub(super) fn failed(&self, key: &K) -> Duration {
         let mut state = self.state();
         state.running.remove(key);
@@ -134,7 +133,7 @@ impl<K: Clone + Ord> Queue<K> {
         delay
     }
 
-    /// Between a half and the whole of `most`, so that what failed together is not tried together.
+    /// Between half and all of `most`, so that objects that failed together are not retried together.
     fn jittered(&self, most: Duration) -> Duration {
         let mut random = [0; 2];
         self.entropy.fill(&mut random);

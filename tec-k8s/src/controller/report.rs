@@ -14,10 +14,10 @@ use super::context::Context;
 use crate::api::{ConditionKind, PAUSED, Reason, set_condition};
 use crate::client::port_error;
 
-/// What conditions shall say; what nobody here knows stays.
+/// The conditions to set; unknown ones stay.
 pub(super) type Said = Vec<(ConditionKind, Reason, String)>;
 
-/// The conditions as they are, with what is said of the object's present generation.
+/// The current conditions, updated with `said` for the object's present generation.
 pub(super) fn conditions(
     ctx: &Context,
     object: &impl Resource,
@@ -34,7 +34,7 @@ pub(super) fn conditions(
     Ok(conditions)
 }
 
-/// Said of an object that is paused no longer.
+/// The condition for an object that is no longer paused.
 pub(super) fn resumed(known: Option<&Vec<Condition>>) -> Option<(ConditionKind, Reason, String)> {
     let mut known = known.into_iter().flatten();
     known
@@ -43,7 +43,7 @@ pub(super) fn resumed(known: Option<&Vec<Condition>>) -> Option<(ConditionKind, 
 }
 
 impl Context {
-    /// Says that an object is paused, and nothing else.
+    /// Reports that an object is paused, and nothing else.
     pub(super) async fn say_paused<K>(
         &self,
         object: &K,
@@ -59,8 +59,8 @@ impl Context {
         self.write_status(object, Some(&json!({ "conditions": known })), status).await
     }
 
-    /// Writes members of the status, unless they say it already; `known` is the status as it was
-    /// read. A status that somebody else changed since is not overwritten.
+    /// Writes members of the status, unless they have these values already; `known` is the status as it was
+    /// read. A status that someone else has changed since is not overwritten.
     pub(super) async fn write_status<K>(
         &self,
         object: &K,
@@ -89,7 +89,7 @@ impl Context {
         Ok(())
     }
 
-    /// Changes metadata of an object that nobody else changed since it was read.
+    /// Changes metadata of an object that nobody else has changed since it was read.
     pub(super) async fn write_metadata<K>(
         &self,
         object: &K,
@@ -110,9 +110,9 @@ impl Context {
         Ok(())
     }
 
-    /// Makes sure that the object goes with its owner, and not before its finalizer is taken off.
-    /// Other owners stay; one that is a controller of a kind in `replaces` gives way, since there can
-    /// be only one. Whether anything was changed is the answer; the watch then tells of it.
+    /// Makes sure that the object is removed with its owner, and not before its finalizer is removed. Other
+    /// owners stay; one that is a controller of a kind in `replaces` gives way, since there can be only one.
+    /// Returns whether anything was changed; the watch then reports it.
     pub(super) async fn claim<K>(
         &self,
         object: &K,
@@ -146,7 +146,7 @@ impl Context {
         Ok(true)
     }
 
-    /// Takes finalizers off.
+    /// Removes finalizers.
     pub(super) async fn unclaim<K>(&self, object: &K, finalizer: &str) -> Result<(), PortError>
     where
         K: Resource<Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
@@ -179,7 +179,7 @@ fn with_owner(
     owners
 }
 
-/// The reference by which an object owns others.
+/// The reference with which an object owns others.
 pub(super) fn owner_of<K: Resource<DynamicType = ()>>(object: &K) -> Option<OwnerReference> {
     let mut owner = object.controller_owner_ref(&())?;
     owner.block_owner_deletion = Some(true);

@@ -3,13 +3,13 @@
 //! ```text
 //!   key broker ─► attestation-key-register ─► register-server
 //! ```
-//! A Deployment that is to change keeps its pods until the ones before it have rolled out: a version
-//! whose key broker does not start goes no further, and nodes are told of a server only when it is
-//! there. What is new, or only has to be put right, is applied at once.
+//! A Deployment that changes keeps its pods until the ones before it have rolled out: a version whose key
+//! broker does not start goes no further, and nodes learn about a server only once it is there. New
+//! Deployments and mere corrections are applied immediately.
 //!
-//! One that another operator made for the same cluster object is taken over: its fields become ours, so
-//! that those that nobody wants any longer go. Otherwise they would stay beside ours, and the API server
-//! refuses some pairs, such as a volume with two sources or `Recreate` with `rollingUpdate`.
+//! A Deployment that another operator created for the same cluster object is taken over: its fields become
+//! ours, so that those that are no longer desired are removed. Otherwise they would stay beside ours, and the
+//! API server refuses some pairs, such as a volume with two sources or `Recreate` with `rollingUpdate`.
 
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
@@ -25,10 +25,10 @@ use crate::client::port_error;
 use crate::render::Object;
 use crate::signal::Event;
 
-/// Digest of what was wanted when it was applied last.
+/// Digest of the desired state when it was last applied.
 const WANTED: &str = "trusted-execution-clusters.io/wanted";
 
-/// How far the Deployments of a cluster object are.
+/// How far the rollout of a cluster object's Deployments has come.
 #[derive(Debug, Default)]
 pub(super) struct Rollout {
     /// The first that is not done, and what is missing.
@@ -54,7 +54,7 @@ impl Rollout {
         let digest = digest.to_string();
         let live = match ctx.caches.deployments.get(&name) {
             Some(known) => Some(known.as_ref().clone()),
-            // Another operator's has none of our labels.
+            // Another operator's Deployment has none of our labels.
             None => found(ctx, &name).await?,
         };
         let is_as_before = |live: &Deployment| live.annotations().get(WANTED) == Some(&digest);
@@ -80,7 +80,7 @@ impl Rollout {
         Ok(())
     }
 
-    /// What is waited for, and what waits; nothing when all is done.
+    /// What the rollout waits for, and what waits; `None` if all is done.
     pub(super) fn waiting(&self) -> Option<String> {
         let (name, missing) = self.waits_for.as_ref()?;
         let held_back = match &*self.held_back {
@@ -90,7 +90,7 @@ impl Rollout {
         Some(format!("waits for {name}: {missing}{held_back}"))
     }
 
-    /// What the condition says.
+    /// The condition to set.
     pub(super) fn said(&self) -> (ConditionKind, Reason, String) {
         let reason = match (&self.waits_for, self.is_stuck) {
             (None, _) => Reason::UpgradeComplete,
@@ -106,8 +106,8 @@ async fn found(ctx: &Context, name: &str) -> Result<Option<Deployment>, PortErro
     found.map_err(|error| port_error(format!("look up the Deployment {name}"), error))
 }
 
-/// Makes the fields ours that another operator set when it made the Deployment. Nothing else changes
-/// until it is applied.
+/// Makes the fields ours that another operator set when it created the Deployment. Nothing else changes until
+/// it is applied.
 async fn take_over(
     ctx: &Context,
     cluster: &TrustedExecutionCluster,
@@ -122,8 +122,8 @@ async fn take_over(
     Ok(())
 }
 
-/// The entries with ours in place of those of who made it a child of the cluster object; `None` where
-/// we applied it already, or nobody did.
+/// The entries with ours replacing those of whoever made it a child of the cluster object; `None` if we
+/// applied it already, or nobody did.
 fn handed_over(
     live: &Deployment,
     cluster: &TrustedExecutionCluster,
@@ -148,8 +148,8 @@ fn handed_over(
     Some(entries)
 }
 
-/// What a rollout lacks (Kubernetes, Deployments, "Complete Deployment"); nothing for one that no
-/// controller ever looked at.
+/// What a rollout lacks (Kubernetes, Deployments, "Complete Deployment"); `None` if no controller ever
+/// processed it.
 fn missing(deployment: &Deployment) -> Option<String> {
     let status = deployment.status.as_ref()?;
     let observed = status.observed_generation?;
@@ -180,7 +180,7 @@ fn stuck(deployment: &Deployment) -> Option<&str> {
     is_stuck.then(|| progress.message.as_deref().unwrap_or_default())
 }
 
-/// A Deployment whose new pods did not become ready in time, reported once for each version of it.
+/// Reports each Deployment whose new pods did not become ready in time, once per version.
 pub(super) async fn warn_of_stuck(ctx: &Context, cluster: &TrustedExecutionCluster) {
     for deployment in ctx.caches.deployments.all() {
         let name = deployment.name_any();

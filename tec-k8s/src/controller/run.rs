@@ -1,4 +1,4 @@
-//! Putting it together: leadership, watches, the queue, and an orderly end.
+//! Puts it together: leadership, watches, the queue, and an orderly shutdown.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -29,26 +29,25 @@ use super::{attempt, cluster, image, key, machine, sweep, sync};
 use crate::api::{AUTHORITY, FIELD_MANAGER, Machine};
 use crate::signal::Metric;
 
-/// Objects that are looked at at the same time.
+/// Objects that are reconciled concurrently.
 const WORKERS: usize = 16;
 
-/// The operator stopped, and nobody asked it to.
+/// The operator stopped without being asked to.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OperatorError {
-    /// Another replica leads, or the API server cannot be reached. The program ends, so that nothing
-    /// goes on with what it knew.
+    /// Another replica leads, or the API server cannot be reached. The program exits, so that nothing
+    /// continues with stale knowledge.
     #[error("this replica does not lead any longer")]
     LeadershipLost,
 }
 
-/// What probes ask.
+/// Health for probes.
 #[derive(Clone, Debug, Default)]
 pub struct Health(Arc<AtomicBool>);
 
 impl Health {
-    /// Whether this replica does its part: it waits for its turn, or it leads and has seen
-    /// everything.
+    /// Whether this replica does its part: it waits for its turn, or it leads and has seen everything.
     pub fn is_ready(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
@@ -72,21 +71,21 @@ impl Operator {
         Self { context: Context::new(parts, metrics), health: Health::default() }
     }
 
-    /// What it counts.
+    /// Its metrics.
     pub fn metrics(&self) -> Arc<Metrics> {
         Arc::clone(&self.context.metrics)
     }
 
-    /// What probes ask.
+    /// Its health, for probes.
     pub fn health(&self) -> Health {
         self.health.clone()
     }
 
-    /// Waits for its turn, leads, and ends when `shutdown` does: what is under way is finished, and
-    /// the next replica leads at once.
+    /// Waits for its turn, leads, and ends when `shutdown` does: work under way is finished, and the next
+    /// replica leads immediately.
     ///
     /// # Errors
-    /// It led, and does not any longer.
+    /// It led, and lost the leadership.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), OperatorError> {
         let ctx = &self.context;
         let mut shutdown = pin!(shutdown.fuse());
@@ -119,7 +118,7 @@ impl Operator {
         let ctx = &self.context;
         let mut shutdown = pin!(shutdown);
         let work = async {
-            // Whoever works on half of what there is asks for what is there already.
+            // A worker that sees only half of the objects would ask for what exists already.
             tokio::select! {
                 () = synced(ctx) => {}
                 () = &mut shutdown => return,
@@ -138,7 +137,7 @@ impl Operator {
     }
 }
 
-/// Waits for the first list of everything, and notes which machines there are.
+/// Waits for the first list of everything, and records which machines exist.
 async fn synced(ctx: &Context) {
     let caches = &ctx.caches;
     futures::join!(
@@ -161,8 +160,8 @@ async fn synced(ctx: &Context) {
     }
 }
 
-/// Reads the disk keys of all machines that have one. A key that is not among them is read when its
-/// machine is looked at.
+/// Reads the disk keys of all machines that have one. A key that is not among them is read when its machine
+/// is reconciled.
 async fn read_ahead(ctx: &Context) {
     let is_keyed = |machine: &Arc<Machine>| {
         machine.status.as_ref().is_some_and(|status| status.key_secret.is_some())
@@ -184,14 +183,14 @@ async fn read_ahead(ctx: &Context) {
     ctx.memory().read_ahead = keys;
 }
 
-/// Waits until the clocks were compared, if they are.
+/// Waits until the clocks were compared, if they are to be.
 async fn compared(ctx: &Context) {
     if let Some(clock) = &ctx.parts.server_clock {
         clock.compared().await;
     }
 }
 
-/// Follows every watch for good.
+/// Follows every watch forever.
 async fn follow(ctx: &Context) {
     let wake_cluster = || {
         for cluster in ctx.caches.clusters.all() {
@@ -207,7 +206,7 @@ async fn follow(ctx: &Context) {
             .clusters
             .follow(watcher(ctx.objects(), any()), |cluster| {
                 ctx.queue.wake(Task::Cluster(cluster.name_any()));
-                // Another one may be the oldest now.
+                // A different one may now be the oldest.
                 wake_cluster();
             })
             .boxed(),
@@ -248,7 +247,7 @@ async fn follow(ctx: &Context) {
         caches
             .secrets
             .follow(watcher(ctx.objects::<PartialObjectMeta<Secret>>(), any()), |secret| {
-                // Disk keys that somebody restored, or made beforehand, have no owner.
+                // Disk keys that someone restored, or created beforehand, have no owner.
                 ctx.wake_machine(&secret.name_any());
                 for owner in secret.owner_references() {
                     match owner.kind.as_str() {
@@ -277,7 +276,7 @@ fn authority(ctx: &Context) -> BoxFuture<'_, ()> {
     ctx.caches.authority.follow(events, |_| ctx.wake_all()).boxed()
 }
 
-/// Compares the clocks, and looks at everything again when they begin or cease to agree.
+/// Compares the clocks, and reconciles everything again when they start or stop agreeing.
 async fn clock(ctx: &Context, wake_cluster: impl Fn()) {
     let Some(clock) = &ctx.parts.server_clock else {
         return futures::future::pending().await;
@@ -293,7 +292,7 @@ async fn clock(ctx: &Context, wake_cluster: impl Fn()) {
     futures::join!(clock.follow(), wake);
 }
 
-/// Why nothing is done that time decides.
+/// Reports why no time-based decisions are made.
 fn refusing(ctx: &Context, code: Option<Code>) {
     let code = code.map(Code::as_str);
     ctx.metrics.keep_only(Metric::Refusing, code.as_slice());
@@ -302,7 +301,7 @@ fn refusing(ctx: &Context, code: Option<Code>) {
     }
 }
 
-/// Follows children of which only it matters that something happened to them.
+/// Follows children for which it only matters that something happened to them.
 fn child<'a, K>(
     ctx: &'a Context,
     ours: &watcher::Config,
@@ -325,7 +324,7 @@ where
     .boxed()
 }
 
-/// Looks at what is due until `shutdown`, then finishes what is under way.
+/// Reconciles what is due until `shutdown`, then finishes what is under way.
 async fn process(ctx: &Context, shutdown: impl Future<Output = ()>) {
     let mut shutdown = pin!(shutdown);
     let mut running = FuturesUnordered::new();
@@ -341,7 +340,7 @@ async fn process(ctx: &Context, shutdown: impl Future<Output = ()>) {
 
 async fn look(ctx: &Context, task: Task) {
     if ctx.is_paused() && !matches!(task, Task::Cluster(_)) {
-        // It counts as not looked at, and is looked at when the pause ends.
+        // It counts as not reconciled, and is reconciled when the pause ends.
         ctx.queue.done(&task, Next::Wait);
         return;
     }
@@ -367,7 +366,7 @@ fn settle(ctx: &Context, task: &Task, outcome: Result<Next, PortError>) {
             ctx.queue.done(task, next);
             ctx.metrics.count(Metric::Reconciliations, &[controller, "ok"]);
         }
-        // Somebody else was faster; what it is now comes with the watch, or has come already.
+        // Someone else was faster; the watch reports the new state, or has reported it already.
         Err(error) if error.kind() == PortErrorKind::Conflict => {
             ctx.queue.failed(task);
             is_seen = false;

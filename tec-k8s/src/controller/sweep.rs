@@ -1,5 +1,5 @@
-//! What no event tells of: machines that never got a key, finalizers of an operator that is gone,
-//! and the numbers of things.
+//! What no event reports: machines that never got a key, finalizers of an operator that is gone, and object
+//! counts.
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ use super::key::has_older_disk_key;
 use crate::api::{ApprovedImage, AttestationKey, ConditionKind, Machine, Reason, is_paused};
 use crate::signal::{Event, Metric};
 
-/// How often it is looked.
+/// Interval between sweeps.
 const EVERY: Duration = Duration::from_secs(30);
-/// Seconds after which a machine without a key goes, unless the cluster object says another number.
+/// Seconds after which a machine without a key is removed, unless the cluster object sets another number.
 const UNCLAIMED_TTL: u32 = 24 * 60 * 60;
 /// Finalizer that the existing operator has on the Secrets of keys (trusted-cluster-operator).
 const FOREIGN_FINALIZER: &str = "trusted-execution-clusters.io/attestationkey-secret-finalizer";
@@ -68,7 +68,7 @@ async fn expire(ctx: &Context) -> Result<(), PortError> {
     Ok(())
 }
 
-/// Secrets of keys that the existing operator made cannot go by themselves.
+/// Secrets of keys that the existing operator created cannot be removed without help.
 async fn release(ctx: &Context) -> Result<(), PortError> {
     for secret in ctx.caches.secrets.all() {
         let is_stuck = secret.meta().deletion_timestamp.is_some()
@@ -83,7 +83,7 @@ async fn release(ctx: &Context) -> Result<(), PortError> {
     Ok(())
 }
 
-/// The numbers of things, by state.
+/// The object counts, by state.
 fn count(ctx: &Context) {
     let machines = ctx.caches.machines.all();
     let states: Vec<_> = machines.iter().map(|machine| machine_state(machine)).collect();
@@ -98,7 +98,7 @@ fn count(ctx: &Context) {
     next_ca(ctx);
 }
 
-/// Since when the next CA waits for machines; without a series while it does not.
+/// Since when the next CA has been waiting for machines; no series if it is not waiting.
 fn next_ca(ctx: &Context) {
     let since = ctx.memory().authority.as_ref().and_then(|spoken| spoken.held_since);
     let since = since.filter(|_| ctx.cluster().is_some());
@@ -108,7 +108,7 @@ fn next_ca(ctx: &Context) {
     }
 }
 
-/// Zero counts, too: an alert cannot look at a series that is not there.
+/// Zero counts too: an alert cannot evaluate a missing series.
 fn set(ctx: &Context, metric: Metric, names: &[&str], states: &[&str]) {
     for name in names {
         let count = states.iter().filter(|state| *state == name).count();
@@ -132,7 +132,7 @@ fn machine_state(machine: &Machine) -> &'static str {
         MachineState::Quarantined => "quarantined",
         MachineState::Unclaimed => "unclaimed",
         MachineState::Active => "active",
-        // A state that this version does not know of releases no key.
+        // A state that this version does not know releases no key.
         _ => "failing",
     }
 }

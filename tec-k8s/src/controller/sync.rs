@@ -1,4 +1,5 @@
-//! Feeding the Trustees: which images are live, then one round, then who has what.
+//! Publishes to the Trustees: determines which images are live, runs one round, then records which Trustee
+//! has what.
 
 use std::time::Duration;
 
@@ -12,11 +13,11 @@ use super::machine;
 use crate::api::TargetStatus;
 use crate::signal::{Event, Metric};
 
-/// Changes that come together go out together.
+/// Changes that come together are published together.
 const GATHER: Duration = Duration::from_millis(100);
-/// So long the first round waits for machines whose facts cannot be read.
+/// How long the first round waits for machines whose facts cannot be read.
 const LONGEST_START: Duration = Duration::from_mins(1);
-/// A round without any change, to notice a Trustee that lost something.
+/// Interval between rounds without any change, to notice a Trustee that lost something.
 const AT_LEAST: Duration = Duration::from_mins(10);
 
 /// Runs until it is dropped.
@@ -45,7 +46,7 @@ pub(super) async fn run(ctx: &Context) {
     }
 }
 
-/// Of machines whose facts cannot be read, Trustees keep the disk keys that they hold.
+/// For machines whose facts cannot be read, Trustees keep the disk keys that they hold.
 fn keep_unseen(ctx: &Context) {
     let unseen = ctx.memory().unseen.clone();
     tracing::error!(machines = unseen.len(), "publishing begins although machines cannot be read");
@@ -78,7 +79,7 @@ async fn round(ctx: &Context) -> Result<Option<Duration>, PortError> {
         let converged = usize::from(target.converged);
         ctx.metrics.set(Metric::TargetConverged, &[&target.name], converged);
     }
-    // A Trustee that is no longer in the list is behind in nothing.
+    // A Trustee that is no longer in the list lacks nothing.
     let names: Vec<_> = round.targets.iter().map(name_of).collect();
     for metric in [Metric::TargetLag, Metric::TargetConverged] {
         ctx.metrics.keep_only(metric, &names);
@@ -96,7 +97,7 @@ async fn round(ctx: &Context) -> Result<Option<Duration>, PortError> {
         ctx.queue.wake(Task::Machine(name));
     }
     if is_other {
-        // Those that were told of before there was this Trustee, or while there was another one.
+        // Machines that were published before this Trustee existed, or while there was a different one.
         for machine in ctx.caches.machines.all() {
             ctx.queue.wake(Task::Machine(machine.name_any()));
         }
@@ -108,7 +109,7 @@ async fn round(ctx: &Context) -> Result<Option<Duration>, PortError> {
     stated.map(|_| round.again)
 }
 
-/// Events for a Trustee that cannot be published to, and for one that can again.
+/// Events for a Trustee that cannot be published to, and for one that can be again.
 async fn report(ctx: &Context, targets: &[TargetStatus]) {
     let known = ctx.memory().targets.clone();
     for target in targets {
@@ -132,8 +133,8 @@ fn name_of(target: &TargetStatus) -> &str {
     &target.name
 }
 
-/// Images whose boots may obtain keys now. Without a cluster object there are none: nobody says how
-/// they would count. Nor are there any where no key is released.
+/// Images whose boots may obtain keys now. Without a cluster object there are none: nothing defines how they
+/// would count. There are also none if no key is released.
 pub(super) fn live_images(ctx: &Context) -> Vec<ApprovedImage> {
     if ctx.cluster().is_none() || !ctx.may(Deed::Release) {
         return Vec::new();
@@ -144,7 +145,7 @@ pub(super) fn live_images(ctx: &Context) -> Vec<ApprovedImage> {
     let known =
         present.filter(|image| image.digest().is_ok()).filter_map(|image| image.to_core().ok());
     known
-        // Those that are not sound are told of at their objects, and cost the others nothing.
+        // Unsound images are reported on their objects, and do not affect the others.
         .filter(|image| !image.expected.pcrs.is_empty() && image.expected.is_sound())
         .filter(|image| image.is_live(now))
         .collect()

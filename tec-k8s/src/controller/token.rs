@@ -1,4 +1,4 @@
-//! The token that nodes show to register, made once where the cluster object names none.
+//! The token that nodes present to register, created once if the cluster object names none.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +16,8 @@ use crate::client::port_error;
 /// Bytes of randomness in a token, which is written as their digest.
 const LENGTH: usize = 32;
 
-/// Makes the Secret [`REGISTRATION_TOKEN`] where nodes have to show it and nobody made it. One that the
-/// cluster object names is its author's to make.
+/// Creates the Secret [`REGISTRATION_TOKEN`] if nodes must present it and nobody has created it. A Secret
+/// that the cluster object names is up to its author.
 pub(super) async fn ensure(
     ctx: &Context,
     cluster: &TrustedExecutionCluster,

@@ -1,4 +1,4 @@
-//! What the program brings: Trustees to feed, labels of images, and the files of a Trustee.
+//! What the program supplies: Trustees to publish to, labels of images, and the files of a Trustee.
 
 use std::fmt;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::api::{PublishSpec, TargetStatus, TrustedExecutionCluster};
 pub struct Published {
     /// Names of the Trustees that have them, sorted.
     pub targets: Vec<String>,
-    /// Whether no Trustee lacks them. Without any Trustee nothing is lacking, and nothing there.
+    /// Whether no Trustee lacks them. Without any Trustee nothing is lacking, and nothing is there.
     pub is_complete: bool,
 }
 
@@ -34,13 +34,13 @@ impl Published {
     }
 }
 
-/// How a round of publishing went.
+/// The result of a publishing round.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Round {
     /// The state of every Trustee, by name.
     pub targets: Vec<TargetStatus>,
-    /// When the next round is due although nothing changes.
+    /// When the next round is due even if nothing changes.
     pub again: Option<Duration>,
 }
 
@@ -51,29 +51,27 @@ impl Round {
     }
 }
 
-/// Trustees, fed with what they should hold.
+/// Trustees, supplied with what they should hold.
 ///
 /// *Contract*: level-triggered. The setters state what is desired, and are cheap; [`round`](Self::round)
-/// brings it to every Trustee and takes away what nobody desires. The controllers state everything
-/// before the first round.
-/// *Implemented by* the program, over `tec_trustee::publish`.
+/// publishes it to every Trustee and removes what nobody desires. The controllers state everything before the
+/// first round. *Implemented by* the program, over `tec_trustee::publish`.
 #[async_trait]
 pub trait Trust: fmt::Debug + Send + Sync {
-    /// Says which Trustees there are.
+    /// States which Trustees there are.
     async fn configure(
         &self,
         cluster: &TrustedExecutionCluster,
         publish: &PublishSpec,
     ) -> Result<(), PortError>;
 
-    /// Which registers must be those of an image.
+    /// Which registers must match an image.
     fn pins(&self) -> Pins;
 
-    /// Whether the disk key of a machine is known, so that nobody need read it again.
+    /// Whether the disk key of a machine is known, so that it need not be read again.
     fn knows_key(&self, machine: &MachineId) -> bool;
 
-    /// States the facts about a machine; without `key` the one that is known stays. Whether anything
-    /// is new is the answer.
+    /// States the facts about a machine; without `key` the known one stays. Returns whether anything is new.
     fn set_machine(
         &self,
         machine: &MachineId,
@@ -81,27 +79,27 @@ pub trait Trust: fmt::Debug + Send + Sync {
         key: Option<SecretBytes>,
     ) -> Result<bool, PortError>;
 
-    /// States that the disk key of a machine is lost here: what Trustees hold of it stays, and no key
-    /// is sent to any. A key that is known stays known. Whether anything is new is the answer.
+    /// States that the disk key of a machine is lost here: what Trustees hold of it stays, and no key is sent
+    /// to any. A key that is known stays known. Returns whether anything is new.
     fn keep_machine(&self, machine: &MachineId, ak: Option<&PublicKey>) -> Result<bool, PortError>;
 
-    /// There is no such machine. Whether that is new is the answer.
+    /// States that there is no such machine. Returns whether that is new.
     fn forget_machine(&self, machine: &MachineId) -> bool;
 
-    /// States which images may boot; with none no boot is good.
+    /// States which images may boot; with none, no boot is good.
     fn set_images(&self, images: Vec<ApprovedImage>) -> Result<bool, PortError>;
 
-    /// Where the facts about a machine have arrived, or that it is gone.
+    /// Where the facts about a machine have arrived, or its removal has.
     fn published(&self, machine: &MachineId) -> Published;
 
-    /// One round.
+    /// Runs one round.
     async fn round(&self) -> Round;
 
-    /// The Trustee of this name may have lost what it held.
+    /// The Trustee with this name may have lost what it held.
     async fn distrust(&self, target: &str);
 }
 
-/// Reads what an image says of itself.
+/// Reads an image's own labels.
 #[async_trait]
 pub trait LabelReader: fmt::Debug + Send + Sync {
     /// The label `org.coreos.pcrs` of an image, if it has one. `credentials` is the content of a
@@ -131,7 +129,7 @@ pub struct SignerFiles {
     pub key: SecretBytes,
     /// Its certificate.
     pub certificate: String,
-    /// The authority that tokens must chain to.
+    /// The CA that tokens must chain to.
     pub authority: String,
 }
 
@@ -139,15 +137,15 @@ pub struct SignerFiles {
 #[derive(Debug)]
 #[expect(clippy::exhaustive_structs, reason = "two halves of one thing")]
 pub struct CertificatePair {
-    /// The certificate, and those between it and its authority.
+    /// The certificate, and those between it and its CA.
     pub chain: String,
     /// PKCS #8.
     pub key: SecretBytes,
 }
 
-/// Makes what a Trustee starts with.
+/// Generates what a Trustee starts with.
 pub trait TrusteeMaker: fmt::Debug + Send + Sync {
-    /// The configuration that says what is intended.
+    /// The configuration that expresses the intent.
     fn config(&self, intent: &TrusteeIntent) -> Result<String, PortError>;
 
     /// A new key pair of the admin.
@@ -156,17 +154,16 @@ pub trait TrusteeMaker: fmt::Debug + Send + Sync {
     /// A new signer.
     fn signer(&self, rng: &mut dyn CryptoRng, now: Timestamp) -> Result<SignerFiles, PortError>;
 
-    /// Whether another signer is due, since the one of this certificate ends soon.
+    /// Whether a new signer is due, since the one with this certificate expires soon.
     fn is_signer_due(&self, certificate: &str, now: Timestamp) -> bool;
 
-    /// A new authority for certificates of servers. Nodes pin it, so it lives for years.
+    /// A new CA for server certificates. Nodes pin it, so it lives for years.
     fn authority(&self, now: Timestamp) -> Result<CertificatePair, PortError>;
 
-    /// When an authority expires; `None` where its certificate, PEM, cannot be read.
+    /// When a CA expires; `None` if its certificate, PEM, cannot be parsed.
     fn authority_ends(&self, certificate: &str) -> Option<Timestamp>;
 
-    /// A certificate of a server with these names, and when to renew it: when a third of its life is
-    /// left.
+    /// A server certificate with these names, and when to renew it: when a third of its lifetime is left.
     fn certificate(
         &self,
         authority: &CertificatePair,

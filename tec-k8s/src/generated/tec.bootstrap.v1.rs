@@ -3,16 +3,16 @@
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 #[prost(skip_debug)]
 pub struct TlsMaterial {
-    /// The certificate first, then what leads to the root, in PEM.
+    /// The certificate first, then its chain to the root, in PEM.
     #[prost(string, tag = "1")]
     pub certificate_chain: ::prost::alloc::string::String,
     /// The key in PKCS#8, PEM; empty if the caller keeps it.
     #[prost(bytes = "vec", tag = "2")]
     pub private_key: ::prost::alloc::vec::Vec<u8>,
-    /// The authorities, in PEM.
+    /// The CA certificates, in PEM.
     #[prost(string, tag = "3")]
     pub authorities: ::prost::alloc::string::String,
-    /// When it ends, in seconds since 1970.
+    /// When it expires, in seconds since 1970.
     #[prost(int64, tag = "4")]
     pub not_after: i64,
     #[prost(string, tag = "5")]
@@ -26,8 +26,8 @@ pub struct NatsBootstrapRequest {
     pub service_account_token: ::prost::alloc::vec::Vec<u8>,
     #[prost(string, tag = "2")]
     pub request_id: ::prost::alloc::string::String,
-    /// A request for a certificate (PKCS#10, PEM) for a key that the caller keeps. Names and addresses
-    /// are the controller's choice all the same. Without it the vault makes the key.
+    /// A certificate request (PKCS#10, PEM) for a key that the caller keeps. The controller still chooses
+    /// names and addresses. Without it the vault generates the key.
     #[prost(string, tag = "3")]
     pub certificate_request: ::prost::alloc::string::String,
 }
@@ -39,7 +39,7 @@ pub struct NatsBootstrapResponse {
     /// The account that may push and revoke accounts.
     #[prost(string, tag = "2")]
     pub system_account: ::prost::alloc::string::String,
-    /// JWTs of the accounts that the server must know from the start, by their key.
+    /// JWTs of the accounts that the server must know from the start, by key.
     #[prost(map = "string, string", tag = "3")]
     pub accounts: ::std::collections::HashMap<
         ::prost::alloc::string::String,
@@ -61,10 +61,10 @@ pub struct OpenSearchBootstrapRequest {
 pub struct OpenSearchBootstrapResponse {
     #[prost(message, optional, tag = "1")]
     pub node_tls: ::core::option::Option<TlsMaterial>,
-    /// The certificate that may do everything; for the job that changes passwords.
+    /// The certificate with full access, for the job that changes passwords.
     #[prost(message, optional, tag = "2")]
     pub admin_tls: ::core::option::Option<TlsMaterial>,
-    /// bcrypt hashes by the name of the user.
+    /// bcrypt hashes by user name.
     #[prost(map = "string, string", tag = "3")]
     pub password_hashes: ::std::collections::HashMap<
         ::prost::alloc::string::String,
@@ -78,11 +78,11 @@ pub struct ComponentBootstrapRequest {
     pub service_account_token: ::prost::alloc::vec::Vec<u8>,
     #[prost(string, tag = "2")]
     pub request_id: ::prost::alloc::string::String,
-    /// Public key of the user, made by the broker and kept there. If it is empty, the vault keeps
-    /// the key, and SignNonce signs with it.
+    /// Public key of the user, generated and kept by the broker. If it is empty, the vault keeps the key,
+    /// and SignNonce signs with it.
     #[prost(string, tag = "3")]
     pub nats_user: ::prost::alloc::string::String,
-    /// What a NATS server asked to be signed; only without nats_user.
+    /// The nonce that a NATS server wants signed; only without nats_user.
     #[prost(string, tag = "4")]
     pub nonce: ::prost::alloc::string::String,
     /// As in NATSBootstrapRequest.
@@ -96,15 +96,15 @@ pub struct ComponentBootstrapResponse {
     pub user_jwt: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub user: ::prost::alloc::string::String,
-    /// Over the nonce of the request, 64 bytes; empty if there was none.
+    /// Signature of the nonce in the request, 64 bytes; empty if there was none.
     #[prost(bytes = "vec", tag = "3")]
     pub signature: ::prost::alloc::vec::Vec<u8>,
-    /// When the JWT ends, in seconds since 1970.
+    /// When the JWT expires, in seconds since 1970.
     #[prost(int64, tag = "4")]
     pub jwt_expires: i64,
     #[prost(message, optional, tag = "5")]
     pub tls: ::core::option::Option<TlsMaterial>,
-    /// The user's name, which its subjects and its inbox begin with.
+    /// The user's name, the prefix of its subjects and its inbox.
     #[prost(string, tag = "6")]
     pub name: ::prost::alloc::string::String,
 }
@@ -124,7 +124,7 @@ pub struct SignNonceResponse {
     /// 64 bytes.
     #[prost(bytes = "vec", tag = "1")]
     pub signature: ::prost::alloc::vec::Vec<u8>,
-    /// A fresh JWT of the user.
+    /// A fresh JWT for the user.
     #[prost(string, tag = "2")]
     pub user_jwt: ::prost::alloc::string::String,
 }
@@ -158,10 +158,10 @@ pub struct TelemetryBootstrapRequest {
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 #[prost(skip_debug)]
 pub struct TelemetryBootstrapResponse {
-    /// Nothing for viewers: with a certificate they could send.
+    /// Empty for viewers: with a certificate they could send.
     #[prost(message, optional, tag = "1")]
     pub tls: ::core::option::Option<TlsMaterial>,
-    /// Password of the user telemetry of OpenSearch for collectors, of the user viewer for viewers.
+    /// Password of the OpenSearch user telemetry for collectors, of the user viewer for viewers.
     #[prost(bytes = "vec", tag = "2")]
     pub opensearch_password: ::prost::alloc::vec::Vec<u8>,
 }
@@ -359,7 +359,7 @@ pub mod bootstrap_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// For a broker whose NATS key is in the vault: signs what the server asks at each connection.
+        /// For a broker whose NATS key is in the vault: signs the server's challenge at each connection.
         pub async fn sign_nonce(
             &mut self,
             request: impl tonic::IntoRequest<super::SignNonceRequest>,
@@ -411,8 +411,8 @@ pub mod bootstrap_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// For the controllers of the vault's other pods: the key that opens the vault, as it lies wrapped on
-        /// disk. It opens with the Secret of the wrapping key only.
+        /// For the controllers of the vault's other pods: the key that opens the vault, wrapped as on disk.
+        /// Only the Secret of the wrapping key opens it.
         pub async fn get_wrapped_key(
             &mut self,
             request: impl tonic::IntoRequest<super::WrappedKeyRequest>,
@@ -476,7 +476,7 @@ pub mod bootstrap_server {
             tonic::Response<super::ComponentBootstrapResponse>,
             tonic::Status,
         >;
-        /// For a broker whose NATS key is in the vault: signs what the server asks at each connection.
+        /// For a broker whose NATS key is in the vault: signs the server's challenge at each connection.
         async fn sign_nonce(
             &self,
             request: tonic::Request<super::SignNonceRequest>,
@@ -492,8 +492,8 @@ pub mod bootstrap_server {
             tonic::Response<super::TelemetryBootstrapResponse>,
             tonic::Status,
         >;
-        /// For the controllers of the vault's other pods: the key that opens the vault, as it lies wrapped on
-        /// disk. It opens with the Secret of the wrapping key only.
+        /// For the controllers of the vault's other pods: the key that opens the vault, wrapped as on disk.
+        /// Only the Secret of the wrapping key opens it.
         async fn get_wrapped_key(
             &self,
             request: tonic::Request<super::WrappedKeyRequest>,

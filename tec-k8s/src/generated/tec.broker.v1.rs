@@ -6,8 +6,8 @@ pub struct PublishRequest {
     pub subject: ::prost::alloc::string::String,
     #[prost(bytes = "vec", tag = "2")]
     pub payload: ::prost::alloc::vec::Vec<u8>,
-    /// Name of the message, which nobody else gives another one. A stored event that is published again under
-    /// its name within two minutes is stored once. Without one the broker gives it a name.
+    /// Unique name of the message. A stored event that is published again under its name within two minutes
+    /// is stored once. Without a name the broker assigns one.
     #[prost(string, tag = "3")]
     pub id: ::prost::alloc::string::String,
 }
@@ -17,7 +17,7 @@ pub struct PublishResponse {}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 #[prost(skip_debug)]
 pub struct SubscribeRequest {
-    /// May have the wildcards of NATS.
+    /// May contain NATS wildcards.
     #[prost(string, tag = "1")]
     pub subject: ::prost::alloc::string::String,
 }
@@ -109,8 +109,8 @@ pub mod broker_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Hands a message to NATS. An event (subject `evt.…`) of a broker that stores them is stored when the
-        /// answer comes; UNAVAILABLE means that it may be: publish it again under the same id.
+        /// Publishes a message to NATS. If the broker stores events (subject `evt.…`), an event is stored when
+        /// the answer arrives; UNAVAILABLE means that it may be stored: publish it again with the same id.
         pub async fn publish(
             &mut self,
             request: impl tonic::IntoRequest<super::PublishRequest>,
@@ -135,7 +135,7 @@ pub mod broker_client {
                 .insert(GrpcMethod::new("tec.broker.v1.Broker", "Publish"));
             self.inner.unary(req, path, codec).await
         }
-        /// Messages of a subject, until the caller ends the stream. They survive every renewal of the
+        /// Messages of a subject, until the caller ends the stream. The stream survives every renewal of the
         /// broker's connection.
         pub async fn subscribe(
             &mut self,
@@ -176,8 +176,8 @@ pub mod broker_server {
     /// Generated trait containing gRPC methods that should be implemented for use with BrokerServer.
     #[async_trait]
     pub trait Broker: std::marker::Send + std::marker::Sync + 'static {
-        /// Hands a message to NATS. An event (subject `evt.…`) of a broker that stores them is stored when the
-        /// answer comes; UNAVAILABLE means that it may be: publish it again under the same id.
+        /// Publishes a message to NATS. If the broker stores events (subject `evt.…`), an event is stored when
+        /// the answer arrives; UNAVAILABLE means that it may be stored: publish it again with the same id.
         async fn publish(
             &self,
             request: tonic::Request<super::PublishRequest>,
@@ -188,7 +188,7 @@ pub mod broker_server {
             >
             + std::marker::Send
             + 'static;
-        /// Messages of a subject, until the caller ends the stream. They survive every renewal of the
+        /// Messages of a subject, until the caller ends the stream. The stream survives every renewal of the
         /// broker's connection.
         async fn subscribe(
             &self,

@@ -18,7 +18,7 @@ use super::trustee::PORT_NAME;
 use super::{Deploy, Object, RelatedImage, RenderError, TrusteeFiles, network};
 use crate::api::{BrokerKind, EvidenceSpec, TlsServer, TrustedExecutionCluster};
 
-/// Replicas of the broker, unless the cluster object says otherwise.
+/// Replicas of the broker, unless the cluster object sets another number.
 const REPLICAS: i32 = 2;
 
 /// The signer of attestation tokens.
@@ -29,7 +29,7 @@ const SIGNER: Mounted = Mounted {
     flag: "--signer-key",
     source: Source::Secret(Missing::Waits),
 };
-/// What replicas share so that any of them goes on with a session.
+/// What replicas share so that any of them can continue a session.
 const SESSION: Mounted = Mounted {
     volume: BROKER_SESSION,
     dir: "/etc/broker-session",
@@ -42,7 +42,7 @@ const SESSION: Mounted = Mounted {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BuiltinFiles {
-    /// Certificate of the token signer, PEM: replicas start again with another one.
+    /// Certificate of the token signer, PEM: replicas restart when it changes.
     pub signer_certificate: String,
 }
 
@@ -73,9 +73,8 @@ impl BrokerFiles {
     }
 }
 
-/// Deployment, Service for metrics, disruption budget and network policy of the built-in key broker.
-/// The Secrets [`BROKER_SESSION`] and [`TRUSTEE_SIGNER`] are the controller's to create, since they
-/// need randomness.
+/// Deployment, Service for metrics, disruption budget and network policy of the built-in key broker. The
+/// controller must create the Secrets [`BROKER_SESSION`] and [`TRUSTEE_SIGNER`], since they need randomness.
 ///
 /// # Errors
 /// The cluster object lacks what the API server gives every stored object.
@@ -92,14 +91,14 @@ pub fn key_broker(
         mounted: vec![(SIGNER, TRUSTEE_SIGNER), (SESSION, BROKER_SESSION)],
         replicas: cluster.spec.key_broker_replicas.unwrap_or(REPLICAS),
         more: arguments(cluster, deploy),
-        // As Trustee and guard together have.
+        // The same as Trustee and guard together.
         resources: ("100m", "64Mi", "512Mi"),
         files: Some(Sha256Digest::of(&files.signer_certificate)),
     };
     server(cluster, deploy, &broker)
 }
 
-/// What is checked of a boot, and of what.
+/// Which parts of a boot are checked, and in which evidence.
 fn arguments(cluster: &TrustedExecutionCluster, deploy: &Deploy) -> Vec<String> {
     let pins = match deploy.pins {
         Pins::Exactly(pinned) => Some(pcrs_argument(pinned.iter())),
@@ -120,7 +119,7 @@ pub fn broker_service(
     kind: BrokerKind,
 ) -> Result<Object, RenderError> {
     let component = component_of(kind);
-    // Labels stay those of existing clusters.
+    // Labels stay the same as in existing clusters.
     let metadata = Owner::new(cluster)?.metadata(KBS_SERVICE, Component::Trustee);
     let port = cluster.spec.trustee_kbs_port.unwrap_or_else(|| KBS_PORT.into());
     Ok(network::service(metadata, component, PORT_NAME, port, KBS_PORT).into())

@@ -10,12 +10,12 @@ use crate::api::{CertificateIssuer, TlsServer, TrustedExecutionCluster};
 /// The group of cert-manager's kinds.
 pub const CERT_MANAGER: &str = "cert-manager.io";
 
-/// `Certificate` of cert-manager, as far as a client has to know it.
+/// `Certificate` of cert-manager, as far as a client must know it.
 pub fn certificate_resource() -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk(CERT_MANAGER, "v1", "Certificate"))
 }
 
-/// One Certificate for each server that has none of its own, named after its Secret.
+/// One Certificate for each server without a Secret of its own, named after its Secret.
 ///
 /// # Errors
 /// The cluster object lacks what the API server gives every stored object.
@@ -82,7 +82,7 @@ pub(crate) fn server_names(
         .collect()
 }
 
-/// The host of `host[:port]`; nothing where no certificate could name it.
+/// The host of `host[:port]`; `None` if no certificate could name it.
 fn host_of(address: &str) -> Option<&str> {
     let host = match address.strip_prefix('[') {
         Some(rest) => rest.split_once(']')?.0,

@@ -1,5 +1,5 @@
-//! What keeps the definitions of the custom resources: with them would go every object of their kinds, and
-//! with Machines their disk keys.
+//! What protects the definitions of the custom resources: deleting them would delete every object of their
+//! kinds, and with Machines their disk keys.
 
 use k8s_openapi::api::admissionregistration::v1::{
     MatchResources, NamedRuleWithOperations, ValidatingAdmissionPolicy,
@@ -15,7 +15,7 @@ const NAME: &str = "definitions.trusted-execution-clusters.io";
 /// Annotation of a definition that may be deleted, with all of its objects; its value does not matter.
 pub const DANGEROUS_DELETE: &str = "trusted-execution-clusters.io/dangerous-delete";
 
-/// Refuses to delete a definition that has no annotation [`DANGEROUS_DELETE`] (Kubernetes, Validating
+/// Refuses to delete a definition without the annotation [`DANGEROUS_DELETE`] (Kubernetes, Validating
 /// Admission Policy, since 1.30).
 pub fn definition_guard() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
     let metadata = || ObjectMeta { name: Some(NAME.to_owned()), ..ObjectMeta::default() };

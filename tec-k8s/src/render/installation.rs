@@ -17,11 +17,11 @@ pub struct Installation {
     pub image: String,
     /// Images that it deploys, and the user of all pods.
     pub deploy: Deploy,
-    /// Secrets with which images are pulled, for all pods.
+    /// Secrets for pulling images, for all pods.
     pub pull_secrets: Vec<String>,
     /// Further flags of the operator.
     pub arguments: Vec<String>,
-    /// Registers that boots must have as approved; the operator's own choice where empty.
+    /// Registers that must match approved images in every boot; the operator's own choice if empty.
     pub pcrs: Vec<PcrIndex>,
 }
 

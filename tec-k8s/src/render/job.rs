@@ -20,12 +20,12 @@ use crate::api::{ApprovedImage, MachineOwnerKeysSpec};
 /// Labels of the existing operator (trusted-cluster-operator).
 const KIND_LABEL: (&str, &str) = ("kind", "compute-pcrs");
 const IMAGE_LABEL: &str = "approved-image";
-/// Longest value of a label, and longest name of a Job whose pods are labelled with it (RFC 1123).
+/// Longest value of a label, and longest name of a Job whose pods carry it as a label (RFC 1123).
 const MAX_LABEL: usize = 63;
-/// Where the image lies in the pod (trusted-cluster-operator).
+/// Where the image is mounted in the pod (trusted-cluster-operator).
 const IMAGE_DIR: &str = "/image";
 const IMAGE_VOLUME: &str = "image";
-/// Where boot files of packed layers are kept meanwhile, and then the measurements.
+/// Where boot files of packed layers are kept temporarily, and then the measurements.
 const SCRATCH_DIR: &str = "/tmp";
 const MEASUREMENTS: &str = "/tmp/measurements.json";
 const TOKEN_VOLUME: &str = "api-token";
@@ -39,9 +39,9 @@ const MOK_VOLUME: &str = "mok-variables";
 /// Entry of a Secret with credentials of registries (Kubernetes, type
 /// kubernetes.io/dockerconfigjson).
 pub const DOCKER_CONFIG: &str = ".dockerconfigjson";
-/// Pods that are tried before the Job counts as failed.
+/// Pods to try before the Job counts as failed.
 const RETRIES: i32 = 2;
-/// A Job that takes longer failed.
+/// A Job that takes longer has failed.
 const LONGEST_SECONDS: i64 = 3600;
 
 /// `compute-pcrs-<sha1[:10] of the reference>-<the reference, sanitised>`, cut to 63 characters
@@ -62,10 +62,9 @@ pub fn job_name(reference: &str) -> String {
     cut.trim_end_matches('-').to_owned()
 }
 
-/// The Job of an image. Its name follows from the reference alone, so objects of one image share
-/// it.
+/// The Job of an image. Its name follows from the reference alone, so objects for the same image share it.
 ///
-/// The kubelet pulls the program with `own` too: a pod that names a Secret gets none of its account.
+/// The kubelet pulls the program with `own` too: a pod that names a Secret gets none of its account's.
 pub fn job(
     image: &ApprovedImage,
     keys: Option<&MachineOwnerKeysSpec>,
@@ -95,8 +94,8 @@ pub fn job(
     }
 }
 
-/// Two containers, one after the other: what reads the image has no token of the cluster, and what
-/// has one reads nothing of the image but its measurements.
+/// Two containers, one after the other: the one that reads the image has no token for the cluster, and the
+/// one that has a token reads nothing of the image but its measurements.
 fn template(
     image: &ApprovedImage,
     keys: Option<&MachineOwnerKeysSpec>,
@@ -155,7 +154,7 @@ fn template(
     }
 }
 
-/// What `compute-pcrs` is told that writes the measurements into the object.
+/// Arguments of the `compute-pcrs` that writes the measurements into the object.
 fn publication(image: &ApprovedImage) -> Vec<String> {
     let (name, reference) = (&image.name_any(), &image.spec.image);
     let object = ["publish", "--approved-image", name, "--image", reference];
@@ -163,7 +162,7 @@ fn publication(image: &ApprovedImage) -> Vec<String> {
     words.map(str::to_owned).collect()
 }
 
-/// What `compute-pcrs` is told that reads the image.
+/// Arguments of the `compute-pcrs` that reads the image.
 fn arguments(
     image: &ApprovedImage,
     keys: Option<&MachineOwnerKeysSpec>,
@@ -253,7 +252,7 @@ mod tests {
         &pod.init_containers.as_ref().unwrap()[0]
     }
 
-    /// What the container that reads the image is told beyond its reference.
+    /// Arguments of the container that reads the image, other than its reference.
     fn arguments(pod: &PodSpec) -> String {
         let words = reader(pod).args.as_ref().unwrap().join(" ");
         let reference = image(None).spec.image;

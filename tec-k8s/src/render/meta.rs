@@ -33,8 +33,8 @@ pub(super) fn labels(component: Component) -> BTreeMap<String, String> {
     text_map(own)
 }
 
-/// What finds the pods of a component. A Deployment's selector can never change, so it is the one
-/// label of existing clusters.
+/// Selects the pods of a component. A Deployment's selector can never change, so it is the one label of
+/// existing clusters.
 pub(super) fn selector(component: Component) -> BTreeMap<String, String> {
     text_map([("app", component.app())])
 }
@@ -50,7 +50,7 @@ pub(super) fn text_map<'a>(
     pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
-/// Makes metadata of what one cluster object owns.
+/// Creates metadata for objects that one cluster object owns.
 pub(super) struct Owner {
     namespace: String,
     reference: OwnerReference,
@@ -88,7 +88,7 @@ impl Owner {
     }
 }
 
-/// Deletion in the foreground waits for it (trusted-cluster-operator).
+/// Foreground deletion waits for it (trusted-cluster-operator).
 fn blocking(reference: OwnerReference) -> OwnerReference {
     OwnerReference { block_owner_deletion: Some(true), ..reference }
 }

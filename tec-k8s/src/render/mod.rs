@@ -7,15 +7,15 @@
 //! Installation ───────────── operator() ─► Objects: what an admin applies beforehand
 //!                                           `cargo xtask codegen` packages them
 //! ```
-//! *What it is*: pure functions; the same input gives the same bytes. Names, labels, ports and
-//! paths are those of existing clusters (trusted-cluster-operator). *What it is not*: a client;
-//! nothing here reads the cluster or writes to it, and no secret passes through.
+//! *What it is*: pure functions; the same input gives the same bytes. Names, labels, ports and paths match
+//! existing clusters (trusted-cluster-operator). *What it is not*: a client; nothing here reads the cluster
+//! or writes to it, and no secret passes through.
 //!
 //! # Security
-//! Each program has a service account of its own, with a Role in its namespace, and runs without
-//! privileges on a read-only file system. The key broker listens on the loopback of its pod; what
-//! reaches it passes the guard beside it. Where a TLS Secret is named, it must be there before
-//! the pod starts: nothing falls back to plain HTTP.
+//! Each program has its own service account, with a Role in its namespace, and runs without privileges on a
+//! read-only file system. The key broker listens on the loopback of its pod; all requests to it pass through
+//! the guard beside it. If a TLS Secret is named, it must exist before the pod starts: nothing falls back to
+//! plain HTTP.
 
 mod broker;
 mod certificate;
@@ -74,14 +74,14 @@ pub struct Images {
     pub key_broker: String,
     /// The registration server.
     pub register_server: String,
-    /// The server that takes attestation keys.
+    /// The server that accepts attestation keys.
     pub attestation_key_register: String,
     /// Computes what an image measures; run as a Job.
     pub compute_pcrs: String,
 }
 
 impl Default for Images {
-    /// Those of this release.
+    /// The images of this release.
     fn default() -> Self {
         let image = |related: RelatedImage| related.default_image();
         Self {
@@ -96,7 +96,7 @@ impl Default for Images {
 }
 
 impl Images {
-    /// Those that `variable` gives, which stands for the environment; the release's own otherwise.
+    /// The images set in `variable`, which stands for the environment; the release's own otherwise.
     pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Self {
         let image = |related: RelatedImage| {
             variable(related.variable())
@@ -125,25 +125,25 @@ impl Images {
     }
 }
 
-/// Who the processes of a pod run as; root is nobody's choice.
+/// The user that a pod's processes run as; root cannot be chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there is no third way")]
 pub enum PodUser {
-    /// User and group 65532, which the images of this project are made for.
+    /// User and group 65532, for which the images of this project are built.
     #[default]
     Fixed,
-    /// Whom the platform assigns; OpenShift refuses pods that choose.
+    /// The user that the platform assigns; OpenShift refuses pods that choose one.
     Assigned,
 }
 
-/// How the Job that computes what an image measures sees the image.
+/// How the Job that computes what an image measures accesses the image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there is no third way")]
 pub enum ImageAccess {
-    /// It reads what it needs of it from its registry; with these flags of `compute-pcrs`.
+    /// It reads what it needs from the image's registry, with these flags of `compute-pcrs`.
     Registry(Vec<String>),
-    /// The kubelet pulls and mounts all of it, as existing clusters have it
-    /// (trusted-cluster-operator). The nodes must have image volumes.
+    /// The kubelet pulls and mounts all of it, as in existing clusters (trusted-cluster-operator). The nodes
+    /// must support image volumes.
     Volume,
 }
 
@@ -153,21 +153,21 @@ impl Default for ImageAccess {
     }
 }
 
-/// What objects are rendered from, besides the cluster object.
+/// The input for rendering objects, besides the cluster object.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Deploy {
     /// Which images run.
     pub images: Images,
-    /// As whom.
+    /// The user that they run as.
     pub user: PodUser,
     /// How images are measured.
     pub image_access: ImageAccess,
-    /// Which registers must be those of approved images.
+    /// Which registers must match approved images.
     pub pins: Pins,
-    /// Networks, such as 10.0.0.0/8, whose addresses stand for many nodes each, for the registration servers.
+    /// Networks, such as 10.0.0.0/8, whose addresses each stand for many nodes, for the registration servers.
     pub shared_sources: Vec<String>,
-    /// Pods and Services as an admin wants them.
+    /// The admin's settings for pods and Services.
     pub settings: Settings,
 }
 
@@ -178,8 +178,8 @@ impl Deploy {
     }
 }
 
-/// Everything that belongs to a cluster object, in the order in which it is best applied. Nodes reach
-/// the key broker that `files` are for.
+/// Everything that belongs to a cluster object, in the best order for applying it. Nodes reach the key broker
+/// that `files` are for.
 ///
 /// # Errors
 /// The cluster object lacks what the API server gives every stored object.
@@ -194,7 +194,7 @@ pub fn cluster(
     };
     objects.push(broker_service(cluster, files.kind())?);
     objects.extend(attestation_key_register(cluster, deploy)?);
-    // It tells nodes of the others.
+    // It informs nodes about the others.
     objects.extend(register_server(cluster, deploy)?);
     for object in &mut objects {
         deploy.settings.apply(object);
@@ -202,8 +202,8 @@ pub fn cluster(
     Ok(objects)
 }
 
-/// What belongs to the key broker of a kind alone: what is removed when the cluster object names the
-/// other kind. The Deployment comes last, so that as long as it is there not everything is removed.
+/// What belongs only to one kind of key broker: it is removed when the cluster object names the other kind.
+/// The Deployment comes last, so that while it exists, removal is not complete.
 ///
 /// # Errors
 /// The cluster object lacks what the API server gives every stored object.

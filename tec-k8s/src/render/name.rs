@@ -1,4 +1,4 @@
-//! Names, labels and ports (trusted-cluster-operator). Running clusters hold them: none may change.
+//! Names, labels and ports (trusted-cluster-operator). Running clusters contain them: none may change.
 
 pub use crate::api::FIELD_MANAGER;
 
@@ -14,17 +14,16 @@ pub(super) const TRUSTEE_CONFIG_KEY: &str = "kbs-config.toml";
 pub const TRUSTEE_AUTH: &str = "trustee-auth";
 /// The one key that the pod sees.
 pub(super) const TRUSTEE_AUTH_PUBLIC: &str = "public.pub";
-/// Audience of the operator's admin tokens, so that no other Trustee takes them.
+/// Audience of the operator's admin tokens, so that no other Trustee accepts them.
 pub const ADMIN_AUDIENCE: &str = "tec-trustee-admin";
 /// Secret with the signer of attestation tokens: `tls.key`, `tls.crt` and, trusted by the key
 /// broker, `ca.crt`; the layout that cert-manager writes.
 pub const TRUSTEE_SIGNER: &str = "trustee-token-signer";
-/// Secret with the key that the replicas of the built-in key broker share for their sessions; made
-/// once.
+/// Secret with the key that the replicas of the built-in key broker share for their sessions; created once.
 pub const BROKER_SESSION: &str = "broker-session";
 /// Its entry: 32 random bytes.
 pub const BROKER_SESSION_KEY: &str = "key";
-/// ConfigMap with the reference values, for people to look at.
+/// ConfigMap with the reference values, for people to read.
 pub const REFERENCE_VALUES: &str = "trustee-rv-data";
 /// ConfigMap with what each approved image measures.
 pub const IMAGE_PCRS: &str = "image-pcrs";
@@ -41,12 +40,12 @@ pub(super) const METRICS_PORT_NAME: &str = "metrics";
 /// Port of the container, and of the Service unless the cluster object names one
 /// (trusted-cluster-operator).
 pub(super) const KBS_PORT: u16 = 8080;
-/// The same of the registration server.
+/// The same for the registration server.
 pub(super) const REGISTER_SERVER_PORT: u16 = 8000;
-/// The same of the server that takes attestation keys.
+/// The same for the server that accepts attestation keys.
 pub(super) const ATTESTATION_KEY_REGISTER_PORT: u16 = 8001;
 
-/// A program with a service account of its own.
+/// A program with its own service account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Component {
@@ -56,9 +55,9 @@ pub enum Component {
     Trustee,
     /// The built-in key broker.
     KeyBroker,
-    /// Hands out Ignition configs.
+    /// Provides Ignition configs.
     RegisterServer,
-    /// Takes attestation keys.
+    /// Accepts attestation keys.
     AttestationKeyRegister,
     /// Computes what an image measures.
     ComputePcrs,
@@ -87,7 +86,7 @@ impl Component {
         }
     }
 
-    /// Value of the label `app`, by which Services, policies and existing clusters find its pods.
+    /// Value of the label `app`, by which Services, policies and existing clusters select its pods.
     pub const fn app(self) -> &'static str {
         match self {
             Self::Trustee => "kbs",
@@ -104,7 +103,7 @@ impl Component {
     }
 }
 
-/// An image that the operator deploys, named by a variable of its environment.
+/// An image that the operator deploys, set by an environment variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RelatedImage {
@@ -116,7 +115,7 @@ pub enum RelatedImage {
     KeyBroker,
     /// The registration server.
     RegistrationServer,
-    /// The server that takes attestation keys.
+    /// The server that accepts attestation keys.
     AttestationKeyRegister,
     /// Computes what an image measures.
     ComputePcrs,
@@ -157,10 +156,10 @@ impl RelatedImage {
         }
     }
 
-    /// What runs where the variable is not set (trusted-cluster-operator).
+    /// The image that runs if the variable is not set (trusted-cluster-operator).
     pub fn default_image(self) -> String {
         match self {
-            // Its configuration is that of the generation v0.21, whatever the tag says.
+            // Its configuration belongs to the generation v0.21, whatever the tag says.
             Self::Trustee => image(self.image_name(), "v0.20.0"),
             other => image(other.image_name(), RELEASE),
         }
@@ -170,7 +169,7 @@ impl RelatedImage {
 /// Tag of this release's own images.
 pub(super) const RELEASE: &str = concat!("v", env!("CARGO_PKG_VERSION"));
 
-/// An image of the project's registry.
+/// An image from the project's registry.
 pub(super) fn image(name: &str, tag: &str) -> String {
     format!("quay.io/{DEFAULT_NAMESPACE}/{name}:{tag}")
 }

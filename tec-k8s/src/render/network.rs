@@ -21,11 +21,11 @@ const HTTPS_PORTS: [u16; 2] = [443, 6443];
 pub(super) enum Reach {
     /// Names and HTTPS: the API server cannot be selected by a label.
     Api,
-    /// Besides, anything: external key brokers and registries have ports of their own.
+    /// Anything else as well: external key brokers and registries have their own ports.
     Anything,
 }
 
-/// Nodes reach `public` from anywhere, pods of the cluster reach the metrics; nothing else comes in.
+/// Nodes reach `public` from anywhere, pods of the cluster reach the metrics; nothing else is allowed in.
 pub(super) fn policy(
     metadata: ObjectMeta,
     component: Component,
@@ -86,7 +86,7 @@ fn policy_port(protocol: &str, port: u16) -> NetworkPolicyPort {
     }
 }
 
-/// The Service that nodes reach, by a route or load balancer of the admin's.
+/// The Service that nodes reach, through the admin's own route or load balancer.
 pub(super) fn service(
     metadata: ObjectMeta,
     component: Component,
@@ -106,7 +106,7 @@ pub(super) fn service(
     }
 }
 
-/// A Service for Prometheus alone, so that metrics never become public with the other port.
+/// A Service only for Prometheus, so that metrics never become public with the other port.
 pub(super) fn metrics_service(metadata: ObjectMeta, component: Component) -> Service {
     let target = IntOrString::String(METRICS_PORT_NAME.to_owned());
     Service {

@@ -1,4 +1,4 @@
-//! The operator itself: what an admin applies, as packages or by hand.
+//! The operator itself: what an admin applies, with packages or manually.
 
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentSpec};
 use k8s_openapi::api::core::v1::{Container, EnvVar, Namespace, PodSpec};
@@ -14,13 +14,13 @@ use super::{Object, PodUser, RelatedImage, network, pod, rbac};
 
 /// One leads, one waits.
 const REPLICAS: i32 = 2;
-/// Tells the operator that the platform assigns users to pods.
+/// Informs the operator that the platform assigns users to pods.
 const ASSIGNED_USER_FLAG: &str = "--assigned-pod-user";
 
-/// Accounts and rights of all components, and the operator's Deployment, Service for metrics,
-/// disruption budget and network policy; without the namespace and the custom resources.
+/// Accounts and permissions of all components, and the operator's Deployment, Service for metrics, disruption
+/// budget and network policy; without the namespace and the custom resources.
 ///
-/// The operator may not hand out rights that it lacks, so accounts and Roles of the programs that it
+/// The operator may not grant permissions that it lacks, so accounts and Roles of the programs that it
 /// deploys come with it.
 pub fn operator(installation: &Installation) -> Vec<Object> {
     let component = Component::Operator;
@@ -36,7 +36,7 @@ pub fn operator(installation: &Installation) -> Vec<Object> {
     objects
 }
 
-/// A namespace in which every pod has to fit the profile "restricted", as all of ours do.
+/// A namespace in which every pod must meet the profile "restricted", as all of ours do.
 pub fn namespace(name: &str) -> Object {
     let mut labels = labels(Component::Operator);
     labels.remove("app");

@@ -1,4 +1,4 @@
-//! What nodes are told: addresses of the cluster object, with the CAs that vouch for them.
+//! What nodes receive: addresses from the cluster object, with the CAs that vouch for them.
 
 use tec_core::endpoint::{BaseUrl, Endpoint, ParseBaseUrlError};
 use tec_core::ignition::ClevisPinGenerator;
@@ -9,9 +9,9 @@ use crate::api::{AdditionalTrusteeError, TlsServer, TrustedExecutionCluster};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Authorities {
-    /// Of the key broker.
+    /// CA of the key broker.
     pub kbs: Option<String>,
-    /// Of the server that takes attestation keys.
+    /// CA of the server that accepts attestation keys.
     pub attestation_key_register: Option<String>,
 }
 
@@ -22,19 +22,19 @@ impl Authorities {
     }
 }
 
-/// Nodes cannot be told where to go.
+/// Nodes cannot be given their addresses.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PinsError {
     /// The cluster object names no address of the key broker.
     #[error("the cluster object names no publicTrusteeAddr yet")]
     NoAddress,
-    /// An address is not one.
+    /// An address is malformed.
     #[error("{field} is not host[:port]: {address:?}")]
     Address {
         /// Field of the cluster object.
         field: &'static str,
-        /// What it holds.
+        /// The value.
         address: String,
         /// What is wrong with it.
         #[source]
@@ -43,7 +43,7 @@ pub enum PinsError {
     /// A further key broker is invalid.
     #[error("nodes cannot be given the list of key brokers")]
     AdditionalTrustee(#[from] AdditionalTrusteeError),
-    /// A Secret is named, and its CA is not at hand.
+    /// A Secret is named, but its CA is not available.
     #[error("the Secret of {field} has no ca.crt")]
     NoAuthority {
         /// Field of the cluster object.
@@ -54,8 +54,8 @@ pub enum PinsError {
 /// The generator of pins and Ignition configs of a cluster.
 ///
 /// # Errors
-/// There is no address, or one is malformed, or a Secret is named whose CA is missing, or a further key
-/// broker is invalid.
+/// There is no address, or one is malformed, or the CA of a named Secret is missing, or a further key broker
+/// is invalid.
 ///
 /// # Security
 /// A Secret, named or issued, means HTTPS with its CA; only `dangerousPlainHttp` means plain HTTP.

@@ -1,4 +1,4 @@
-//! Parts of pods that all of them share.
+//! Parts that all pods share.
 
 use std::collections::BTreeMap;
 
@@ -22,28 +22,28 @@ use super::{PodUser, secret_source};
 
 /// User and group of the images; the convention of distroless images.
 const USER: i64 = 65532;
-/// Files of Secrets are for owner and group alone.
+/// Files of Secrets are readable only by owner and group.
 pub(super) const SECRET_MODE: i32 = 0o440;
 /// Where Kubernetes puts the token of the service account, and clients look for it.
 const TOKEN_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-/// How long a token counts, in seconds; the kubelet renews it. What the admission plugin
-/// ServiceAccount asks for.
+/// Lifetime of a token in seconds; the kubelet renews it. The same as the admission plugin ServiceAccount
+/// requests.
 const TOKEN_SECONDS: i64 = 3607;
 /// ConfigMap that Kubernetes keeps in every namespace.
 const CLUSTER_CA: &str = "kube-root-ca.crt";
-/// Name of the volume with a server's certificate. It does not follow the Secret's name, which may
-/// hold what a volume's name may not.
+/// Name of the volume with a server's certificate. It does not follow the Secret's name, which may contain
+/// what a volume's name may not.
 pub(super) const TLS_VOLUME: &str = "tls";
 /// Where that volume is mounted.
 pub(super) const TLS_DIR: &str = "/etc/tls";
-/// Changes when a program has to start again to see what changed.
+/// Changes when a program must restart to see a change.
 const FILES_ANNOTATION: &str = "trusted-execution-clusters.io/trustee-files";
-/// Variable that every program of this project has.
+/// Variable that every program of this project reads.
 pub(super) const LOG_FORM: &str = "TEC_LOG_FORM";
 /// Time to finish requests, in seconds.
 const GRACE_SECONDS: i64 = 30;
 
-/// Which pod may reach the API server, and how.
+/// Which containers may reach the API server, and how.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ApiAccess {
     /// Every container has the token.
@@ -52,7 +52,7 @@ pub(super) enum ApiAccess {
     ByMount,
 }
 
-/// A pod of a component: no privileges, a read-only file system, no name of other Services in its
+/// A pod of a component: no privileges, a read-only file system, no names of other Services in its
 /// environment.
 pub(super) fn template(
     component: Component,
@@ -101,8 +101,8 @@ pub(super) fn container_security() -> SecurityContext {
     }
 }
 
-/// What is set aside, and the most memory. There is no limit on CPU: it would slow down a storm of
-/// boots although the node idles.
+/// Requests, and the memory limit. There is no limit on CPU: it would slow down a storm of boots although the
+/// node idles.
 pub(super) fn resources(cpu: &str, memory: &str, most: &str) -> ResourceRequirements {
     let quantities = |pairs: &[(&str, &str)]| -> BTreeMap<String, Quantity> {
         pairs
@@ -136,12 +136,12 @@ pub(super) fn pcrs_argument(pcrs: impl Iterator<Item = PcrIndex>) -> String {
     format!("--pcrs={}", pcrs.join(","))
 }
 
-/// Where a program of ours serves metrics and probes.
+/// Where our programs serve metrics and probes.
 pub(super) fn metrics_argument() -> String {
     format!("--metrics-addr=0.0.0.0:{METRICS_PORT}")
 }
 
-/// A probe of the port with the metrics, every ten seconds; three failures in a row count.
+/// A probe of the metrics port, every ten seconds; it fails after three failures in a row.
 pub(super) fn own_probe(path: &str) -> Probe {
     Probe {
         failure_threshold: Some(3),
@@ -194,8 +194,8 @@ pub(super) fn secret_volume(volume: &str, secret: &str) -> Volume {
     Volume { name: volume.to_owned(), secret: Some(secret_source(secret)), ..Volume::default() }
 }
 
-/// A volume with chosen keys of a Secret, each as a file of the same name. With
-/// `Missing::IsEmpty` the pod starts without the Secret and sees it when it comes.
+/// A volume with selected keys of a Secret, each as a file of the same name. With `Missing::IsEmpty` the pod
+/// starts without the Secret and sees it once it appears.
 pub(super) fn secret_keys_volume(
     volume: &str,
     secret: &str,
@@ -272,7 +272,7 @@ pub(super) fn claim_volume(volume: &str, claim: &str) -> Volume {
     }
 }
 
-/// The same files that Kubernetes mounts into every container, for containers that are chosen.
+/// The same files that Kubernetes mounts into every container, for selected containers.
 pub(super) fn token_volume(volume: &str) -> Volume {
     let token = VolumeProjection {
         service_account_token: Some(ServiceAccountTokenProjection {
@@ -319,7 +319,7 @@ pub(super) fn token_mount(volume: &str) -> VolumeMount {
     mount(volume, TOKEN_DIR)
 }
 
-/// Replicas on different nodes where there are enough of them.
+/// Replicas on different nodes, if there are enough nodes.
 pub(super) fn spread(component: Component) -> Vec<TopologySpreadConstraint> {
     vec![TopologySpreadConstraint {
         label_selector: Some(label_selector(component)),
@@ -330,8 +330,8 @@ pub(super) fn spread(component: Component) -> Vec<TopologySpreadConstraint> {
     }]
 }
 
-/// Has the pods start again when what they read once, at their start, changes. The other annotations
-/// are the answer.
+/// Makes the pods restart when the files change that they read once, at startup. Returns the annotations, for
+/// further entries.
 pub(super) fn annotate_files<'a>(
     template: &'a mut PodTemplateSpec,
     digest: &Sha256Digest,

@@ -1,5 +1,4 @@
-//! Service accounts and their rights: a Role in one namespace for each program, no more than it
-//! uses.
+//! Service accounts and their permissions: a Role in one namespace for each program, no more than it uses.
 
 use k8s_openapi::api::core::v1::{LocalObjectReference, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role, RoleBinding, RoleRef, Subject};
@@ -40,7 +39,7 @@ fn account(installation: &Installation, component: Component) -> [Object; 3] {
     let named = |name: &String| LocalObjectReference { name: name.clone() };
     let pull_secrets: Vec<_> = installation.pull_secrets.iter().map(named).collect();
     let account = ServiceAccount {
-        // Pods that talk to the API server say so themselves.
+        // Pods that talk to the API server mount the token themselves.
         automount_service_account_token: Some(false),
         image_pull_secrets: Some(pull_secrets).filter(|secrets| !secrets.is_empty()),
         metadata: metadata(name),
@@ -72,17 +71,17 @@ fn role_name(component: Component) -> String {
 pub(super) fn rules(component: Component) -> Vec<PolicyRule> {
     match component {
         Component::Operator => operator_rules(),
-        // The guard looks up the machine of a key and the approved images, for each attempt, keeps
-        // the clock of the TPM, and tells what came of it. It may not write a machine's status, where the key stands
-        // that the machine is bound to, nor a key's, where approvals stand.
+        // The guard looks up the machine of a key and the approved images for each attempt, keeps the clock
+        // of the TPM, and reports the outcome. It may write neither a machine's status, which holds the key
+        // that the machine is bound to, nor a key's, which holds approvals.
         Component::Trustee => vec![
             rule(GROUP, &[MACHINES, KEYS, IMAGES], &READ),
             rule(GROUP, &[CLOCKS, RECORDS], &["create", "get", "update"]),
             events(),
         ],
         Component::KeyBroker => key_broker_rules(),
-        // It may register machines. It may not change one, and sees no Secret. Whether this anchor
-        // may approve stands in one ConfigMap.
+        // It may register machines. It may not change them, and sees no Secret. One ConfigMap tells whether
+        // this anchor may approve.
         Component::RegisterServer => vec![
             rule(GROUP, &[CLUSTERS], &READ),
             rule(GROUP, &[MACHINES], &["create", "get", "list", "watch"]),
@@ -90,7 +89,7 @@ pub(super) fn rules(component: Component) -> Vec<PolicyRule> {
             owning(),
             events(),
         ],
-        // It may submit keys. Binding them is the operator's.
+        // It may submit keys. Binding them is up to the operator.
         Component::AttestationKeyRegister => vec![
             rule(GROUP, &[CLUSTERS, MACHINES], &READ),
             rule(GROUP, &[KEYS], &["create", "get", "list", "watch"]),
@@ -104,10 +103,10 @@ pub(super) fn rules(component: Component) -> Vec<PolicyRule> {
     }
 }
 
-/// The built-in key broker reads what it decides from, for each request, and keeps clocks and attempts,
-/// and recovery keys, which it can neither change nor remove. Like the guard it can bind no key and
-/// approve nothing. Rights cannot tell the Secrets of disk keys from others of the namespace; it may list
-/// none, and create none, which could be a token of another account.
+/// The built-in key broker reads what it decides from, for each request, and keeps clocks and attempts, and
+/// recovery keys, which it can neither change nor remove. Like the guard, it can bind no key and approve
+/// nothing. Permissions cannot distinguish the Secrets of disk keys from others in the namespace; it may list
+/// none, and create none, which could be tokens of other accounts.
 fn key_broker_rules() -> Vec<PolicyRule> {
     vec![
         rule(GROUP, &[MACHINES], &["get", "list"]),
@@ -129,13 +128,13 @@ fn operator_rules() -> Vec<PolicyRule> {
         rule(GROUP, &ALL, &OWN),
         rule(GROUP, &status, &STATUS),
         rule(GROUP, &finalizers, &["update"]),
-        // Where an issuer of cert-manager is named.
+        // Needed if a cert-manager issuer is named.
         rule(CERT_MANAGER, &["certificates"], &["create", "get", "patch"]),
-        // What machines reported to trust.
+        // Which CAs machines reported that they trust.
         rule(GROUP, &[RECORDS], &["list"]),
         rule("", &["configmaps", "services"], &OWN),
-        // Rights cannot tell metadata from data, nor names that are not known beforehand; that no
-        // other namespace's Secrets are in reach is what the Role sees to.
+        // Permissions cannot distinguish metadata from data, nor names that are not known beforehand; the
+        // Role makes sure that Secrets of other namespaces are out of reach.
         rule("", &["secrets"], &OWN),
         rule("", &["pods"], &READ),
         rule("apps", &["deployments"], &OWN),
@@ -144,14 +143,14 @@ fn operator_rules() -> Vec<PolicyRule> {
         rule("policy", &["poddisruptionbudgets"], &OWN),
         rule("coordination.k8s.io", &["leases"], &["create"]),
         named(rule("coordination.k8s.io", &["leases"], &STATUS), LEASE),
-        // The guard tells of attempts by Events.
+        // The guard reports attempts as Events.
         rule("events.k8s.io", &["events"], &READ),
         events(),
     ]
 }
 
-/// An object whose owner waits for its removal may only be made by who may delay that removal; the
-/// admission plugin OwnerReferencesPermissionEnforcement, which OpenShift runs, sees to that.
+/// An object whose owner waits for its removal may be created only by an account that may delay that removal,
+/// as enforced by the admission plugin OwnerReferencesPermissionEnforcement, which OpenShift runs.
 fn owning() -> PolicyRule {
     let resource = format!("{CLUSTERS}/finalizers");
     rule(GROUP, &[resource], &["update"])
@@ -174,10 +173,9 @@ fn named(rule: PolicyRule, name: &str) -> PolicyRule {
     PolicyRule { resource_names: Some(vec![name.to_owned()]), ..rule }
 }
 
-/// ClusterRoles for people, bound by nobody: for each kind one that may change and one that may
-/// read, with the names of existing clusters (trusted-cluster-operator), and counted among the
-/// roles
-/// `admin` and `view` that Kubernetes has.
+/// ClusterRoles for people, bound to nobody: for each kind one that may change and one that may read, with
+/// the names of existing clusters (trusted-cluster-operator), and aggregated to the Kubernetes roles `admin`
+/// and `view`.
 pub fn user_roles() -> Vec<Object> {
     let kinds = [
         ("trustedexecutioncluster", CLUSTERS),
@@ -192,7 +190,7 @@ pub fn user_roles() -> Vec<Object> {
         .flat_map(|(kind, plural)| {
             [user_role(kind, plural, "admin", &OWN), user_role(kind, plural, "viewer", &READ)]
         })
-        // Like Secrets, recovery keys are for admins only, sealed as they are.
+        // Like Secrets, recovery keys are for admins only, even though they are sealed.
         .chain([user_role("recoverykey", RECOVERY_KEYS, "admin", &OWN)])
         .collect()
 }
@@ -201,7 +199,7 @@ fn user_role(kind: &str, plural: &str, who: &str, verbs: &[&str]) -> Object {
     let aggregate = if who == "admin" { "admin" } else { "view" };
     let aggregate = format!("rbac.authorization.k8s.io/aggregate-to-{aggregate}");
     let mut labels = labels(Component::Operator);
-    // The label `app` finds pods, which a role for people has none of.
+    // The label `app` selects pods, and a role for people has none.
     labels.remove("app");
     labels.extend(text_map([(aggregate.as_str(), "true")]));
     ClusterRole {

@@ -15,11 +15,11 @@ use super::pod::{ApiAccess, Missing, TLS_DIR, TLS_VOLUME};
 use super::{Deploy, Object, RelatedImage, RenderError, network, pod};
 use crate::api::{CHALLENGE_KEY, TlsServer, TrustedExecutionCluster};
 
-/// Replicas of each server: one may go with its node.
+/// Replicas of each server: one may be lost with its node.
 const REPLICAS: i32 = 2;
 
-/// An entry of a Secret or ConfigMap as a file. The kubelet reads it, so that the server needs no right
-/// to read Secrets; keys of disks lie beside them.
+/// An entry of a Secret or ConfigMap as a file. The kubelet reads it, so the server needs no permission to
+/// read Secrets; disk keys are stored beside them.
 #[derive(Clone, Copy)]
 pub(super) struct Mounted {
     pub(super) source: Source,
@@ -27,7 +27,7 @@ pub(super) struct Mounted {
     pub(super) dir: &'static str,
     /// Key of the entry, and name of the file.
     pub(super) key: &'static str,
-    /// The flag that says where it is.
+    /// The flag with its path.
     pub(super) flag: &'static str,
 }
 
@@ -37,7 +37,7 @@ pub(super) enum Source {
     ConfigMap,
 }
 
-/// What nodes shall pin of the key broker.
+/// What nodes pin for the key broker.
 const KBS_CA: Mounted = Mounted {
     source: Source::Secret(Missing::IsEmpty),
     volume: "kbs-ca",
@@ -45,7 +45,7 @@ const KBS_CA: Mounted = Mounted {
     key: "ca.crt",
     flag: "--kbs-ca",
 };
-/// What nodes shall pin of the server that takes attestation keys.
+/// What nodes pin for the server that accepts attestation keys.
 const AK_CA: Mounted = Mounted {
     source: Source::Secret(Missing::IsEmpty),
     volume: "ak-ca",
@@ -53,7 +53,7 @@ const AK_CA: Mounted = Mounted {
     key: "ca.crt",
     flag: "--ak-ca",
 };
-/// What nodes show to register.
+/// What nodes present to register.
 const TOKEN: Mounted = Mounted {
     source: Source::Secret(Missing::IsEmpty),
     volume: "registration-token",
@@ -62,7 +62,7 @@ const TOKEN: Mounted = Mounted {
     flag: "--token-file",
 };
 
-/// From what replicas derive challenges.
+/// The key from which replicas derive challenges.
 const CHALLENGES: Mounted = Mounted {
     source: Source::Secret(Missing::IsEmpty),
     volume: "challenge-key",
@@ -90,14 +90,14 @@ pub(super) struct Server<'a> {
     pub(super) replicas: i32,
     /// Further arguments.
     pub(super) more: Vec<String>,
-    /// CPU and memory that are set aside, and the most memory.
+    /// CPU and memory requests, and the memory limit.
     pub(super) resources: (&'static str, &'static str, &'static str),
-    /// Over what it reads once, at its start.
+    /// Digest of what it reads once, at startup.
     pub(super) files: Option<Sha256Digest>,
 }
 
 impl Server<'_> {
-    /// A registration server: what is the same for both.
+    /// A registration server: the parts common to both.
     fn registration(component: Component, image: RelatedImage, port: u16) -> Self {
         Self {
             component,
@@ -166,7 +166,7 @@ fn named<const N: usize>(mounted: [(Mounted, Option<&str>); N]) -> Vec<(Mounted,
     mounted.into_iter().filter_map(|(entry, source)| Some((entry, source?))).collect()
 }
 
-/// Networks whose addresses stand for many nodes each.
+/// Networks whose addresses each stand for many nodes.
 fn shared_sources(deploy: &Deploy) -> Option<String> {
     let networks = &deploy.shared_sources;
     (!networks.is_empty()).then(|| format!("--shared-sources={}", networks.join(",")))
@@ -253,7 +253,7 @@ fn container(deploy: &Deploy, server: &Server<'_>) -> Container {
         liveness_probe: Some(pod::own_probe("/livez")),
         name: server.component.deployment().to_owned(),
         ports: Some(vec![
-            // Shorter than the Service's: a port of a container has at most 15 characters.
+            // Shorter than the Service's: a container port name has at most 15 characters.
             pod::port("http", server.port),
             pod::metrics_port(),
         ]),
@@ -265,7 +265,7 @@ fn container(deploy: &Deploy, server: &Server<'_>) -> Container {
     }
 }
 
-/// The flags of the existing programs (trusted-cluster-operator), and where metrics are.
+/// The flags of the existing programs (trusted-cluster-operator), and the metrics address.
 fn arguments(server: &Server<'_>) -> Vec<String> {
     let mut arguments = vec![format!("--port={}", server.port), pod::metrics_argument()];
     if server.tls.is_some() {

@@ -1,4 +1,4 @@
-//! What an admin says about the pods and Services that the operator creates, merged into what is rendered.
+//! An admin's settings for the pods and Services that the operator creates, merged into what is rendered.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -43,7 +43,7 @@ pub enum PublicService {
     KbsService,
     /// The registration server.
     RegisterServer,
-    /// The server for attestation keys.
+    /// The attestation key server.
     AttestationKeyRegister,
 }
 
@@ -95,7 +95,7 @@ impl ServiceKind {
     }
 }
 
-/// Which pods get what comes from outside.
+/// Which pods receive traffic from outside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum TrafficPolicy {
@@ -109,7 +109,7 @@ pub enum TrafficPolicy {
 impl FromStr for Settings {
     type Err = serde_json::Error;
 
-    /// Reads JSON; a member that nobody knows is an error.
+    /// Parses JSON; an unknown member is an error.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         serde_json::from_str(text)
     }
@@ -141,7 +141,7 @@ impl Settings {
         }
     }
 
-    /// Merges the settings into a pod: those of a Deployment or of a Job.
+    /// Merges the settings into a pod of a Deployment or of a Job.
     pub(super) fn apply_to_pod(&self, pod: &mut PodSpec) {
         if !self.node_selector.is_empty() {
             pod.node_selector.get_or_insert_default().extend(self.node_selector.clone());

@@ -99,7 +99,7 @@ fn the_same_cluster_gives_the_same_bytes() {
         (plain, files(), include_str!("golden/plain.yaml")),
         (with_builtin, builtin(), include_str!("golden/builtin.yaml")),
     ] {
-        // What a token adds has a test of its own.
+        // What a token adds has its own test.
         owner.spec.registration =
             Some(RegistrationSpec { mode: RegistrationMode::Open, ..RegistrationSpec::default() });
         let text = yaml(&cluster(&owner, &Deploy::default(), &files).unwrap());

@@ -1,4 +1,4 @@
-//! The key broker's pod: the guard on the public port, the key broker behind it on the loopback.
+//! The key broker's pod: the guard on the public port, the key broker behind it on loopback.
 //!
 //! ```text
 //! kbs-service:8080 ─► kbs-guard 0.0.0.0:8080 (TLS) ─► kbs 127.0.0.1:8081
@@ -25,7 +25,7 @@ use super::pod::{ApiAccess, TLS_DIR, TLS_VOLUME};
 use super::{Deploy, Object, RelatedImage, RenderError, network, pod};
 use crate::api::{PublishMode, TlsServer, TrustedExecutionCluster};
 
-/// Where the key broker listens: reached from its own pod alone.
+/// Where the key broker listens: reachable only from its own pod.
 const LOOPBACK: &str = "127.0.0.1:8081";
 /// Name of the public port, in pod and Service (trusted-cluster-operator).
 pub(super) const PORT_NAME: &str = "kbs-port";
@@ -35,18 +35,18 @@ const CONFIG_DIR: &str = "/etc/kbs";
 const AUTH_DIR: &str = "/opt/trustee/keys";
 const STORAGE_DIR: &str = "/opt/trustee/storage";
 const SIGNER_DIR: &str = "/opt/trustee/signer";
-/// The attestation service's own directory where its configuration names none.
+/// The attestation service's own directory if its configuration names none.
 const WORK_DIR: &str = "/opt/confidential-containers";
 /// Where the volume for the guard's state is mounted.
 const GUARD_DIR: &str = "/var/lib/kbs-guard";
-/// The guard makes it. The volume itself is open to everybody, which the guard refuses.
+/// The guard creates it. The volume itself is accessible to everyone, which the guard refuses.
 const GUARD_STATE_DIR: &str = "/var/lib/kbs-guard/state";
 
-/// What the key broker reads once, at its start. None of it is secret.
+/// What the key broker reads once, at startup. None of it is secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TrusteeFiles {
-    /// The text of `kbs-config.toml`, made from [`intent`].
+    /// The text of `kbs-config.toml`, generated from [`intent`].
     pub config: String,
     /// Certificate of the token signer, PEM; the Secret's `tls.crt`.
     pub signer_certificate: String,
@@ -68,8 +68,7 @@ impl TrusteeFiles {
         }
     }
 
-    /// Over all of them, each as a digest of its own, so that nothing can move from one to the
-    /// next.
+    /// Covers all of them, each as a digest of its own, so that no content can move from one to the next.
     fn digest(&self) -> Sha256Digest {
         let texts = [&self.config, &self.signer_certificate, &self.admin_public_key];
         let digests = texts.map(|text| *Sha256Digest::of(text).as_bytes());
@@ -77,7 +76,7 @@ impl TrusteeFiles {
     }
 }
 
-/// What the configuration has to say so that it fits the pod.
+/// What the configuration must contain to match the pod.
 pub fn intent() -> TrusteeIntent {
     let signer = |file: &str| format!("{SIGNER_DIR}/{file}");
     let mut intent = TrusteeIntent::new(
@@ -99,13 +98,12 @@ pub fn mounted_intent() -> TrusteeIntent {
     intent
 }
 
-/// Most memory of the guard's container, in MiB: what its limits let clients take, and its own.
+/// Memory limit of the guard's container, in MiB: what its limits let clients take, plus its own.
 pub const GUARD_MEMORY_MIB: usize = 256;
 
-/// Configuration, public key of the admin, Deployment, Service for metrics and network policy of
-/// Trustee. The Secrets [`TRUSTEE_AUTH`] and [`TRUSTEE_SIGNER`] are the controller's to make, since
-/// they need randomness. Where its files are mounted, whoever publishes them makes the
-/// configuration, too, and adds the volumes to the pod.
+/// Configuration, public key of the admin, Deployment, Service for metrics and network policy of Trustee. The
+/// controller must create the Secrets [`TRUSTEE_AUTH`] and [`TRUSTEE_SIGNER`], since they need randomness. If
+/// its files are mounted, their publisher also creates the configuration, and adds the volumes to the pod.
 ///
 /// # Errors
 /// The cluster object lacks what the API server gives every stored object.
@@ -156,8 +154,8 @@ pub fn trustee(
     Ok(objects)
 }
 
-/// One pod, replaced as a whole: its storage is its own, and two of them at once would be told
-/// different things.
+/// One pod, replaced as a whole: its storage is its own, and two at the same time would receive different
+/// content.
 fn deployment(
     owner: &Owner,
     (tls, mode, state_claim): (Option<&str>, PublishMode, Option<&str>),
@@ -167,7 +165,7 @@ fn deployment(
     let mut key_broker = key_broker(deploy.images.of(RelatedImage::Trustee));
     let mut volumes = volumes(tls, state_claim);
     if mode == PublishMode::Volumes {
-        // The one comes with the mounted files, the other opens the admin API.
+        // One comes with the mounted files, the other opens the admin API.
         let is_left_out = |name: &str| [TRUSTEE_DATA, TRUSTEE_AUTH].contains(&name);
         volumes.retain(|volume| !is_left_out(&volume.name));
         if let Some(mounts) = &mut key_broker.volume_mounts {
@@ -202,8 +200,8 @@ fn annotate(template: &mut PodTemplateSpec, files: &TrusteeFiles) {
     annotations.extend(pod::default_container("kbs"));
 }
 
-/// The kubelet cannot reach the loopback of a pod, so the guard probes the key broker for it: in a
-/// way that every generation answers, which `/healthz` is not.
+/// The kubelet cannot reach the loopback of a pod, so the guard probes the key broker for it: in a way that
+/// every generation answers, unlike `/healthz`.
 fn key_broker(image: &str) -> Container {
     Container {
         command: Some(vec![
@@ -289,7 +287,7 @@ fn volumes(tls: Option<&str>, state_claim: Option<&str>) -> Vec<Volume> {
         .map_or_else(|| pod::scratch_volume(state), |claim| pod::claim_volume(state, claim));
     let mut volumes = vec![
         pod::config_map_volume(TRUSTEE_DATA, TRUSTEE_DATA),
-        // The Secret of this name has the private key, which no pod mounts.
+        // The Secret with this name has the private key, which no pod mounts.
         pod::config_map_volume(TRUSTEE_AUTH, TRUSTEE_AUTH),
         pod::secret_volume(TRUSTEE_SIGNER, TRUSTEE_SIGNER),
         pod::scratch_volume("trustee-storage"),

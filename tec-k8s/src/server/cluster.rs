@@ -11,8 +11,8 @@ use tokio::sync::watch;
 use super::watch::follow;
 use crate::api::TrustedExecutionCluster;
 
-/// The cluster object of a namespace. Of several the oldest one counts, as for the operator: a
-/// second one disturbs nothing.
+/// The cluster object of a namespace. Of several, the oldest counts, as for the operator: a second one
+/// disturbs nothing.
 #[derive(Debug)]
 pub struct ClusterView {
     current: watch::Sender<Option<Arc<TrustedExecutionCluster>>>,
@@ -36,7 +36,7 @@ impl ClusterView {
         *self.synced.borrow()
     }
 
-    /// Follows the objects of the namespace, for ever.
+    /// Follows the objects of the namespace forever.
     pub async fn follow(&self, client: Client, namespace: &str) {
         let mut objects = BTreeMap::new();
         let mut initial = BTreeMap::new();
@@ -84,7 +84,7 @@ fn oldest<'a>(
     live.min_by_key(|object| (object.creation_timestamp(), object.name_any()))
 }
 
-/// The reference by which objects of this cluster go with it.
+/// The reference with which this cluster owns objects.
 pub fn owner_of(cluster: &TrustedExecutionCluster) -> Option<OwnerReference> {
     cluster.controller_owner_ref(&())
 }

@@ -1,4 +1,4 @@
-//! Approved images from a watch that shows that it is alive.
+//! Approved images from a watch that proves it is alive.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,21 +16,21 @@ use tokio::time::{Instant, sleep};
 use crate::api;
 use crate::client::{KubeRegistry, image_of, port_error};
 
-/// Lifetime of one watch in seconds. The API server ends it on time, which shows that everything
-/// until then was delivered.
+/// Lifetime of one watch in seconds. The API server ends it on time, which proves that everything up to then
+/// was delivered.
 const WATCH_SECONDS: u32 = 5;
-/// How long what is known counts after the last sign of life: two watches.
+/// How long the known state counts after the last sign of life: two watches.
 const FRESH: Duration = Duration::from_secs(2 * WATCH_SECONDS as u64);
 /// Pause after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The images of a namespace, read from memory while [`run`](Self::run) is polled and its watch is
-/// alive, and from the API server otherwise.
+/// The images of a namespace, read from memory while [`run`](Self::run) is polled and its watch is alive, and
+/// from the API server otherwise.
 ///
 /// # Security
-/// A revocation counts when the API server delivers it, usually within milliseconds. If it delivers
-/// nothing although the connection stands, what is known counts for 10 seconds and is then asked for
-/// again at each use.
+/// A revocation takes effect when the API server delivers it, usually within milliseconds. If it delivers
+/// nothing although the connection is up, the known state counts for 10 seconds and is then queried again at
+/// each use.
 #[derive(Debug)]
 pub struct WatchedImages {
     registry: KubeRegistry,
@@ -39,10 +39,10 @@ pub struct WatchedImages {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// By name of the object; what is malformed or being removed is left out.
+    /// By name of the object; malformed objects and those being removed are left out.
     images: BTreeMap<String, ApprovedImage>,
     version: Option<String>,
-    /// The last moment of which it is sure that everything until then is known.
+    /// The last moment up to which everything is certainly known.
     complete_at: Option<Instant>,
 }
 
@@ -70,7 +70,7 @@ impl WatchedImages {
         Self { registry, known: Mutex::default() }
     }
 
-    /// Follows the images, for ever.
+    /// Follows the images forever.
     pub async fn run(&self) {
         let mut is_failing = false;
         loop {
@@ -90,7 +90,7 @@ impl WatchedImages {
         }
     }
 
-    /// One watch, and the list before it where there was none.
+    /// One watch, preceded by a list if there was none.
     async fn follow(&self) -> Result<(), PortError> {
         let failed = |error| port_error("watch the images", error);
         let objects: Api<api::ApprovedImage> = self.registry.objects();
@@ -145,7 +145,7 @@ impl WatchedImages {
         Ok(())
     }
 
-    /// What was written here must be read back, so the API server is asked until the watch is sure.
+    /// What was written here must be read back, so the API server is asked until the watch is certain.
     fn doubt(&self) {
         self.known().complete_at = None;
     }

@@ -1,4 +1,4 @@
-//! The registries as the server for attestation keys uses them.
+//! The registries as used by the attestation key server.
 
 use std::sync::Arc;
 
@@ -17,11 +17,11 @@ use super::known::Known;
 use crate::api;
 use crate::client::{KubeRegistry, port_error};
 
-/// Most keys per machine that were not revoked, the bound one too ([`AkRegistry::submit`]). Requests that
-/// come in at the same moment may exceed it by their number.
+/// Most unrevoked keys per machine, including the bound one ([`AkRegistry::submit`]). Concurrent requests may
+/// exceed it by their number.
 const MAX_KEYS: usize = 4;
 
-/// Machines and keys of a namespace for a server that may look, and submit keys: what is known is
+/// Machines and keys of a namespace for a server that may only look, and submit keys: known objects are
 /// answered from memory, and submitting costs one request. Everything else is refused.
 #[derive(Debug)]
 pub struct Intake {
@@ -31,7 +31,7 @@ pub struct Intake {
 }
 
 impl Intake {
-    /// Over the registries of a namespace, and what is known of it.
+    /// Over the registries of a namespace, and what is known about it.
     pub fn new(registry: KubeRegistry, client: Client, namespace: &str, known: Arc<Known>) -> Self {
         Self { registry, machines: Api::namespaced(client, namespace), known }
     }
@@ -112,7 +112,7 @@ impl AkRegistry for Intake {
         Self::refused("bind a key")
     }
 
-    /// A key that is not known yet has no object, or the API server will say so when one is made.
+    /// A key that is not known yet has no object, or the API server reports one when it is created.
     async fn find(&self, key: &Fingerprint) -> Result<Option<AkRecord>, PortError> {
         if !self.known.has_key(&api::AttestationKey::name_of(key)) {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! Machines and keys in few words.
+//! Machines and keys in compact form.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use tec_core::machine::Machine;
 use super::watch::follow;
 use crate::api;
 
-/// What is known of machines and attestation keys of a namespace: some ten words for each.
+/// What is known about the machines and attestation keys of a namespace: some ten words for each.
 #[derive(Debug, Default)]
 pub struct Known(Mutex<State>);
 
@@ -27,7 +27,7 @@ struct State {
 #[derive(Debug)]
 struct Table<R> {
     rows: BTreeMap<String, R>,
-    /// While a list comes in.
+    /// Set while a list is being received.
     initial: Option<BTreeMap<String, R>>,
     is_synced: bool,
     names: BTreeMap<MachineId, Vec<String>>,
@@ -77,7 +77,7 @@ impl<R: About> Table<R> {
         }
     }
 
-    /// Takes an event; `row` says what is kept of an object, if anything.
+    /// Processes an event; `row` returns what is kept of an object, if anything.
     fn take<K: kube::Resource>(&mut self, event: Event<K>, row: impl Fn(&K) -> Option<R>) {
         match event {
             Event::Init => self.initial = Some(BTreeMap::new()),
@@ -107,14 +107,14 @@ impl<R: About> Table<R> {
     }
 }
 
-/// One that is being removed does not count, nor one that is malformed.
+/// An object that is being removed or malformed does not count.
 fn machine_row(object: &api::Machine) -> Option<Machine> {
     let is_live = object.metadata.deletion_timestamp.is_none();
     object.to_core().ok().filter(|_| is_live)
 }
 
 impl Known {
-    /// Follows the machines of a namespace, for ever.
+    /// Follows the machines of a namespace forever.
     pub async fn follow_machines(&self, client: Client, namespace: &str) {
         follow(Api::namespaced(client, namespace), |event| {
             self.state().machines.take(event, machine_row);
@@ -122,7 +122,7 @@ impl Known {
         .await;
     }
 
-    /// Follows the attestation keys of a namespace, for ever.
+    /// Follows the attestation keys of a namespace forever.
     pub async fn follow_keys(&self, client: Client, namespace: &str) {
         follow(Api::namespaced(client, namespace), |event| {
             let row = |key: &api::AttestationKey| Some(counted(key));
@@ -148,12 +148,12 @@ impl Known {
         self.state().keys.rows.contains_key(name)
     }
 
-    /// How many keys of a machine were not revoked.
+    /// Number of unrevoked keys of a machine.
     pub(super) fn keys_of(&self, machine: &MachineId) -> usize {
         self.state().keys.of(machine).len()
     }
 
-    /// Notes a key before the watch tells of it.
+    /// Adds a key before the watch reports it.
     pub(super) fn add_key(&self, name: String, machine: MachineId) {
         self.state().keys.put(name, Some(machine));
     }
@@ -163,7 +163,7 @@ impl Known {
     }
 }
 
-/// The machine that a key counts for; one that was revoked waits for none.
+/// The machine that a key counts for; a revoked key counts for none.
 fn counted(key: &api::AttestationKey) -> Option<MachineId> {
     let machine = key.machine_id().ok();
     machine.filter(|_| key.spec.revoked_at.is_none())

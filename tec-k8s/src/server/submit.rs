@@ -1,17 +1,17 @@
-//! Deciding without binding.
+//! Decides without binding.
 
 use std::sync::Arc;
 
 use tec_core::ak::{AkCandidate, AkDecision, AkMatcher, AkReason, AkRecord};
 use tec_core::machine::Machine;
 
-/// Decides as another matcher does, but lets keys wait that it would bind: a server that strangers
-/// reach has no right to bind, the operator has.
+/// Decides like another matcher, but lets keys wait that it would bind: a server that strangers reach has no
+/// permission to bind, the operator has.
 #[derive(Clone, Debug)]
 pub struct SubmitOnly(Arc<dyn AkMatcher>);
 
 impl SubmitOnly {
-    /// Decides as `matcher`.
+    /// Decides like `matcher`.
     pub fn new(matcher: Arc<dyn AkMatcher>) -> Self {
         Self(matcher)
     }

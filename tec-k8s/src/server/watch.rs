@@ -1,4 +1,4 @@
-//! Following a kind of object.
+//! Follows a kind of object.
 
 use std::fmt::Debug;
 
@@ -8,8 +8,7 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 
-/// Tells every event of a kind, for ever. Failures are tried again with growing pauses, by the
-/// stream.
+/// Passes on every event of a kind, forever. The stream retries failures with growing pauses.
 pub(super) async fn follow<K>(api: Api<K>, mut each: impl FnMut(Event<K>))
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,

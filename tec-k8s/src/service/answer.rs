@@ -1,4 +1,4 @@
-//! What callers ask for and get, as values.
+//! What callers request and receive, as values.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use tec_core::service::nats::{Nonce, PublicKey};
 use tec_core::service::tls::{Material, SigningRequest};
 use tec_core::time::Timestamp;
 
-/// What a NATS server gets.
+/// What a NATS server receives.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct NatsServer {
@@ -17,7 +17,7 @@ pub struct NatsServer {
     pub system_account: PublicKey,
     /// JWTs of accounts, by their key.
     pub accounts: BTreeMap<PublicKey, String>,
-    /// The server's certificate.
+    /// What an OpenSearch node receives.
     pub tls: Material,
 }
 
@@ -27,25 +27,25 @@ pub struct NatsServer {
 pub struct OpenSearchNode {
     /// The node's certificate.
     pub node: Material,
-    /// The certificate that may do everything.
+    /// The certificate with full access.
     pub admin: Material,
-    /// bcrypt hashes, by the name of the user.
+    /// bcrypt hashes, by name of the user.
     pub hashes: BTreeMap<String, String>,
 }
 
-/// What the broker of a component asks for.
+/// What a component's broker requests.
 #[derive(Clone, Debug, Default)]
 #[expect(clippy::exhaustive_structs, reason = "every part is the caller's decision")]
 pub struct ComponentCall {
     /// The user's own key; without one the vault keeps a key.
     pub user: Option<PublicKey>,
-    /// What the key that the vault keeps shall sign.
+    /// What the key kept by the vault should sign.
     pub nonce: Option<Nonce>,
-    /// For the broker's own key of TLS; without it the vault makes one.
+    /// For the broker's own TLS key; without it the vault generates one.
     pub certificate: Option<SigningRequest>,
 }
 
-/// What the broker of a component gets.
+/// What a component's broker receives.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Component {
@@ -53,9 +53,9 @@ pub struct Component {
     pub user_jwt: String,
     /// Whose JWT it is.
     pub user: PublicKey,
-    /// Over the nonce, if there was one.
+    /// Signature of the nonce, if there was one.
     pub signature: Option<[u8; 64]>,
-    /// When the JWT ends.
+    /// When the JWT expires.
     pub expires: Timestamp,
     /// Name of the user.
     pub name: String,
@@ -63,7 +63,7 @@ pub struct Component {
     pub tls: Material,
 }
 
-/// Which side of telemetry.
+/// A role in telemetry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there are these three")]
 pub enum TelemetryKind {
@@ -75,7 +75,7 @@ pub enum TelemetryKind {
     Viewer,
 }
 
-/// What a collector, sender or viewer gets.
+/// What a collector, sender or viewer receives.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Telemetry {

@@ -1,4 +1,4 @@
-//! The few objects of Kubernetes that the bootstrap reads and writes.
+//! The few Kubernetes objects that the bootstrap reads and writes.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -16,10 +16,10 @@ use tec_core::time::Timestamp;
 
 use super::{Http, Reply, object};
 
-/// What the bootstrap needs of a cluster.
+/// What the bootstrap needs from a cluster.
 ///
-/// *Contract*: `create` never replaces; `advance`, `rotate` and `forget` write only if what they name
-/// is there, and nobody wrote in between. *Implementations*: [`ApiServer`].
+/// *Contract*: `create` never replaces; `advance`, `rotate` and `forget` write only if what they name is
+/// there and nobody has written in the meantime. *Implementations*: [`ApiServer`].
 #[async_trait]
 pub trait Cluster: fmt::Debug + Send + Sync {
     /// The wrapping key, if there is one.
@@ -28,39 +28,39 @@ pub trait Cluster: fmt::Debug + Send + Sync {
     async fn create(&self, key: &SecretArray<32>, key_id: &str) -> Result<(), PortError>;
     /// Changes the progress.
     async fn advance(&self, from: &Progress, to: &Progress) -> Result<(), PortError>;
-    /// Puts a new wrapping key beside the one named `from`, if that is the one of the moment, and takes
-    /// back that a person asked for it.
+    /// Puts a new wrapping key beside the one named `from`, if that is the current one, and clears the
+    /// request for it.
     async fn rotate(
         &self,
         from: &str,
         key: &SecretArray<32>,
         key_id: &str,
     ) -> Result<(), PortError>;
-    /// Removes the wrapping key before the one of this name.
+    /// Removes the wrapping key that precedes the one with this name.
     async fn forget(&self, key_id: &str) -> Result<(), PortError>;
-    /// Writes what everybody may see.
+    /// Writes what everyone may see.
     async fn publish(&self, published: &Published) -> Result<(), PortError>;
-    /// The authorities of what was published, in PEM; `None` if nothing was.
+    /// The published CAs, in PEM; `None` if nothing was published.
     async fn authorities(&self) -> Result<Option<String>, PortError>;
-    /// Users of NATS that are shut out, and since when.
+    /// Revoked users of NATS, and since when.
     async fn revocations(&self) -> Result<Revocations, PortError>;
-    /// A pod, if there is one of this name.
+    /// A pod, if there is one with this name.
     async fn pod(&self, namespace: &str, name: &str) -> Result<Option<PodObject>, PortError>;
-    /// Tells whoever looks at a pod of the cluster that a person is needed.
+    /// Reports on a pod of the cluster that a person is needed.
     async fn warn(&self, warning: &Warning) -> Result<(), PortError>;
     /// Whether it answers at all.
     async fn is_up(&self) -> bool;
 }
 
-/// What a person has to know, as an Event of a pod.
+/// What a person must know, as an Event of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "programs make it")]
 pub struct Warning {
-    /// The pod, of the controller's namespace.
+    /// The pod, in the controller's namespace.
     pub pod: String,
-    /// Its identity; without it the Event is not shown beside the pod.
+    /// Its UID; without it the Event is not shown with the pod.
     pub pod_uid: Option<String>,
-    /// A word for programs.
+    /// A machine-readable reason.
     pub reason: String,
     /// A sentence for people.
     pub message: String,
@@ -68,19 +68,19 @@ pub struct Warning {
     pub at: Timestamp,
 }
 
-/// What certificates need to know of a pod.
+/// What is needed about a pod for its certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "shells and doubles make it")]
 pub struct PodObject {
-    /// Its identity.
+    /// Its UID.
     pub uid: String,
-    /// Name of its service account, of its own namespace.
+    /// Name of its service account, in its own namespace.
     pub account: String,
-    /// Its addresses; none until the kubelet has told.
+    /// Its addresses; none until the kubelet reports them.
     pub addresses: Vec<IpAddr>,
     /// Whether they are the node's.
     pub on_host: bool,
-    /// Whether it ran to its end: its addresses may be another's by now.
+    /// Whether it ran to completion: its addresses may now belong to another pod.
     pub ended: bool,
 }
 
@@ -92,16 +92,16 @@ pub struct SecretNames {
     pub namespace: String,
     /// The Secret of the wrapping key.
     pub key: String,
-    /// The Secret of certificate and authorities.
+    /// The Secret of certificate and CAs.
     pub tls: String,
-    /// The ConfigMap of the authorities alone.
+    /// The ConfigMap with only the CAs.
     pub authorities: String,
-    /// The ConfigMap of users of NATS that are shut out: for each key the time, in seconds since
-    /// 1970, before which its JWTs count no more. There need not be one.
+    /// The ConfigMap of revoked users of NATS: for each key the time, in seconds since 1970, before which its
+    /// JWTs no longer count. It may be absent.
     pub revocations: String,
 }
 
-/// An API server, called with the token of the pod, which is read again for each call.
+/// An API server, called with the token of the pod, which is read anew for each call.
 #[derive(Clone, Debug)]
 pub struct ApiServer {
     http: Http,
@@ -160,8 +160,8 @@ impl ApiServer {
         }
     }
 
-    /// The Secret of the wrapping key, if that has this name; with the resource version that was read,
-    /// so that the API server refuses a write if somebody wrote since.
+    /// The Secret of the wrapping key, if the key has this name; with the resource version that was read, so
+    /// that the API server refuses a write if someone has written since.
     async fn secret_with_key(&self, key_id: &str) -> Result<Value, PortError> {
         let object = self.get(&self.names.key).await?;
         object
@@ -192,7 +192,7 @@ impl ApiServer {
         }
     }
 
-    /// Creates an object, or replaces the one of its name if its content is another.
+    /// Creates an object, or replaces the one with its name if the content differs.
     async fn ensure(&self, kind: &str, name: &str, mut object: Value) -> Result<(), PortError> {
         if self.post_of(kind, name, &object).await? != 409 {
             return Ok(());
@@ -249,14 +249,14 @@ impl Cluster for ApiServer {
     async fn create(&self, key: &SecretArray<32>, key_id: &str) -> Result<(), PortError> {
         let name = &self.names.key;
         let object = object::created(name, key, key_id);
-        // 409: there is one, which is read next.
+        // 409: it exists, and is read next.
         self.post(name, &object).await.map(|_| ())
     }
 
     async fn advance(&self, from: &Progress, to: &Progress) -> Result<(), PortError> {
         let name = &self.names.key;
         let conflict = || conflict("advance the bootstrap");
-        // With the resource version that was read: the API server refuses if somebody wrote since.
+        // With the resource version that was read: the API server refuses if someone has written since.
         let mut object = self.get(name).await?.ok_or_else(conflict)?;
         match object::progress(&mut object) {
             Some(progress) if *progress == from.to_string() => *progress = to.to_string().into(),

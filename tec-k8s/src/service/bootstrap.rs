@@ -1,4 +1,4 @@
-//! Answers to bootstrap requests: login in the caller's name first, everything else after it.
+//! Answers bootstrap requests: first logs in on behalf of the caller, then does everything else.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -21,13 +21,13 @@ use super::{
     Standing, Telemetry, TelemetryKind, Vault, Visit,
 };
 
-/// A login takes no longer than this: with the look at the API server after it, a call is answered
-/// within the ten seconds that it has.
+/// Longest time for a login: with the check of the API server after it, a call is answered within its ten
+/// seconds.
 const LOGIN: Duration = Duration::from_secs(7);
-/// An API server that is up answers by then; callers wait meanwhile.
+/// An API server that is up answers by then; callers wait in the meantime.
 const PROBE: Duration = Duration::from_secs(2);
 
-/// Somebody whom the vault knows.
+/// A caller that the vault knows.
 #[derive(Debug)]
 struct Caller {
     login: Login,
@@ -147,7 +147,7 @@ impl Bootstrap {
             visit.minted(user, minted.id);
             Ok((user, signature, minted.jwt, minted.expires))
         };
-        // JWT and certificate know nothing of each other.
+        // JWT and certificate are independent.
         let ((user, signature, user_jwt, expires), tls) = tokio::try_join!(
             mint,
             self.issue(visit, &caller, "component", call.certificate.as_ref()),
@@ -216,7 +216,7 @@ impl Bootstrap {
         Ok(Telemetry { tls, password })
     }
 
-    /// For the controller of another pod of the vault: the key as it lies on disk, wrapped.
+    /// For the controller of another pod of the vault: the wrapped key as it is on disk.
     ///
     /// # Errors
     /// [`Refusal`].
@@ -243,7 +243,7 @@ impl Bootstrap {
     ) -> Result<Caller, Refusal> {
         let claims = Claims::read(token, &self.settings.platform.audience, self.clock.now())?;
         visit.claims(role, &claims);
-        // An account that has no call left costs no review.
+        // An account that has no calls left costs no token review.
         if !self.rates().allows(&claims.account, self.clock.now()) {
             return Err(Refusal::Rate);
         }
@@ -251,7 +251,7 @@ impl Bootstrap {
         let request = call::log_in(role, token);
         let answer = tokio::time::timeout(LOGIN, self.vault.call(&request)).await;
         let Ok(Ok(answer)) = answer else {
-            // A vault that waits for the API server outlasts the deadline of the call.
+            // A vault that waits for the API server exceeds the deadline of the call.
             return Err(match self.reviewer().await {
                 Reviewer::Down => Refusal::ReviewDown,
                 Reviewer::Up => Refusal::VaultDown,
@@ -265,14 +265,14 @@ impl Bootstrap {
                     return Err(Refusal::NotBound);
                 }
                 let taken = self.rates().take(&login.account, self.clock.now());
-                // The vault had the token reviewed: all that it claims holds.
+                // The vault had the token reviewed: all its claims hold.
                 let pod = claims.pod;
                 taken.then_some(Caller { login, pod }).ok_or(Refusal::Rate)
             }
             Some(_) => Err(Refusal::VaultError),
             None => {
                 let reviewer = match answer.status {
-                    // What took so long needs no second look.
+                    // A call that took this long needs no second check.
                     403 if took < REVIEW_TIMEOUT => self.reviewer().await,
                     _ => Reviewer::Up,
                 };
@@ -306,7 +306,7 @@ impl Bootstrap {
     ) -> Result<Material, Refusal> {
         let common_name = caller.login.account.host();
         let subject = match role {
-            // No server: nobody connects to it.
+            // Not a server: nobody connects to it.
             "telemetry-client" => {
                 Subject { hosts: vec![common_name.clone()], common_name, addresses: Vec::new() }
             }
@@ -319,8 +319,7 @@ impl Bootstrap {
         self.certificate(visit, &caller.login, role, &subject, own_key).await
     }
 
-    /// Addresses of the pod that the token is bound to, as the API server knows them; none if it is
-    /// bound to none.
+    /// Addresses of the pod that the token is bound to, from the API server; none if it is bound to none.
     async fn addresses(&self, caller: &Caller) -> Result<Vec<IpAddr>, Refusal> {
         let Some(claimed) = &caller.pod else {
             return Ok(Vec::new());
@@ -343,7 +342,7 @@ impl Bootstrap {
                 let is_known = !pod.addresses.is_empty();
                 is_known.then_some(pod.addresses).ok_or(Refusal::PodPending)
             }
-            // Reviews are remembered for some seconds: this pod is no more.
+            // Reviews are cached for some seconds: this pod no longer exists.
             _ => Err(Refusal::TokenInvalid),
         }
     }
@@ -389,17 +388,17 @@ impl Bootstrap {
     }
 }
 
-/// Names that others reach the caller by.
+/// Names by which others reach the caller.
 fn hosts(role: &str, caller: &Caller, name: &str) -> Vec<String> {
     let mut hosts = vec![name.to_owned(), "localhost".to_owned()];
-    // Servers of a cluster reach one another by the names of their pods.
+    // Servers of a cluster reach each other by the names of their pods.
     if let ("nats", Some(pod)) = (role, &caller.pod) {
         hosts.push(format!("{}.{name}", pod.name));
     }
     hosts
 }
 
-/// Whose JWT it will be, and the signature of the nonce, if there is one.
+/// The user of the JWT, and the signature of the nonce, if there is one.
 async fn user_of(
     minter: &Minter<'_>,
     login: &Login,
@@ -407,7 +406,7 @@ async fn user_of(
 ) -> Result<(PublicKey, Option<[u8; 64]>), Refusal> {
     match (call.user, &call.nonce) {
         (Some(user), None) if user.kind() == KeyKind::User => Ok((user, None)),
-        // No user's key, or a nonce that its own key has to sign.
+        // Not a user's key, or a nonce that its own key has to sign.
         (Some(_), _) => Err(Refusal::BadRequest),
         (None, nonce) => {
             let user = minter.kept_user(&login.account_uid).await?;

@@ -1,6 +1,5 @@
-//! What a refusal says to programs, as every client of gRPC reads it: `google.rpc.Status` with
-//! `ErrorInfo` and `RetryInfo` (google/rpc/error_details.proto) in the trailer
-//! `grpc-status-details-bin`.
+//! The details of a refusal for programs, as every gRPC client reads them: `google.rpc.Status` with
+//! `ErrorInfo` and `RetryInfo` (google/rpc/error_details.proto) in the trailer `grpc-status-details-bin`.
 
 use std::time::Duration;
 
@@ -8,9 +7,9 @@ use prost::Message;
 use tec_core::service::caller::Refusal;
 use tonic::Code;
 
-/// Whose words the reasons are.
+/// The domain of the reasons.
 pub(super) const DOMAIN: &str = "trusted-execution-clusters.io";
-/// Where the types of details are found.
+/// The type URL prefix of the details.
 const TYPES: &str = "type.googleapis.com/google.rpc";
 
 #[derive(Clone, PartialEq, Message)]
@@ -59,10 +58,10 @@ fn any(name: &str, value: &impl Message) -> Any {
     Any { type_url: format!("{TYPES}.{name}"), value: value.encode_to_vec() }
 }
 
-/// When the same call may succeed; nothing where it never will.
+/// When the same call may succeed; `None` if it never will.
 fn retry_after(refusal: Refusal) -> Option<Duration> {
     match refusal {
-        // An account has a call again after half a second, with the default of 120 in a minute.
+        // An account has a call again after half a second, with the default of 120 per minute.
         Refusal::Rate | Refusal::PodPending => Some(Duration::from_secs(1)),
         refusal if refusal.is_transient() => Some(Duration::from_secs(2)),
         _ => None,

@@ -2,11 +2,11 @@
 
 use std::{fmt, io};
 
-/// Where the wrapped key lies, and how the vault's storage is emptied.
+/// Where the wrapped key is, and how the vault's storage is emptied.
 ///
-/// *Contract*: `write` is whole and durable when it returns, or has not happened; `reset` returns
-/// when the storage is empty and the vault starts anew. *Implementations*: the directory of
-/// `services-bootstrap`; doubles of tests.
+/// *Contract*: `write` is complete and durable when it returns, or has not happened; `reset` returns when the
+/// storage is empty and the vault starts anew. *Implementations*: the directory of `services-bootstrap`; test
+/// doubles.
 pub trait Disk: fmt::Debug + Send + Sync {
     /// The file, if there is one.
     fn read(&self) -> io::Result<Option<Vec<u8>>>;
@@ -14,17 +14,17 @@ pub trait Disk: fmt::Debug + Send + Sync {
     fn write(&self, bytes: &[u8]) -> io::Result<()>;
     /// Removes the file, if there is one.
     fn remove(&self) -> io::Result<()>;
-    /// Writes, as durably as the file, that the vault is about to be initialized under the wrapping key
-    /// of this name.
+    /// Records, as durably as the file, that the vault is about to be initialized under the wrapping key with
+    /// this name.
     fn write_intent(&self, key_id: &str) -> io::Result<()>;
-    /// The name of that wrapping key, if it was written.
+    /// The name of that wrapping key, if it was recorded.
     fn read_intent(&self) -> io::Result<Option<Vec<u8>>>;
-    /// Removes that, if it is there.
+    /// Removes that record, if it exists.
     fn remove_intent(&self) -> io::Result<()>;
-    /// Asks whoever runs the vault to stop it, empty its storage, and start it.
+    /// Asks the vault's supervisor to stop it, empty its storage, and start it.
     fn request_reset(&self) -> io::Result<()>;
-    /// Takes that back, if nobody has done it yet.
+    /// Withdraws that request, if it has not been carried out yet.
     fn withdraw_reset(&self) -> io::Result<()>;
-    /// Whether it is still to be done.
+    /// Whether it is still to be carried out.
     fn is_reset_pending(&self) -> io::Result<bool>;
 }

@@ -1,4 +1,4 @@
-//! Sends lines of a program's own log to a collector.
+//! Sends a program's own log lines to a collector.
 
 use std::time::Duration;
 
@@ -10,37 +10,37 @@ use tokio::time::Instant;
 
 use super::Http;
 
-/// Lines of one call.
+/// Lines per call.
 const MOST: usize = 256;
-/// A line waits no longer for others.
+/// Longest time that a line waits for others.
 const TOGETHER: Duration = Duration::from_secs(1);
-/// Wait after a failure. Lines that come meanwhile wait in the queue, whose end is bounded.
+/// Wait after a failure. Lines that arrive in the meantime wait in the bounded queue.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// The way to a collector.
+/// The connection to a collector.
 #[derive(Debug)]
 pub struct Export {
     collector: Http,
     service: &'static str,
 }
 
-/// Why lines were not taken.
+/// Why lines were not accepted.
 struct Unsent {
     error: String,
     is_final: bool,
 }
 
 impl Export {
-    /// To this collector, in the name of this program.
+    /// Sends to this collector, in the name of this program.
     pub fn new(collector: Http, service: &'static str) -> Self {
         Self { collector, service }
     }
 
-    /// Sends until there will be no more lines. A call that fails is made again, unless the collector
-    /// says that it always will.
+    /// Sends until there will be no more lines. A failed call is repeated, unless the collector reports that
+    /// it will always fail.
     ///
     /// # Cancel safety
-    /// When dropped, lines that were not taken by the collector are lost.
+    /// When dropped, lines that the collector has not accepted are lost.
     pub async fn run(&self, mut lines: Receiver<Line>) {
         let mut is_down = false;
         let mut batch = Vec::new();
@@ -49,7 +49,7 @@ impl Export {
             gather(&mut lines, &mut batch).await;
             while let Err(Unsent { error, is_final }) = self.send(&batch).await {
                 if is_final {
-                    // The same call would be refused for ever, and every later line with it.
+                    // The same call would be refused forever, and every later line with it.
                     let lost = batch.len();
                     tracing::warn!(
                         error,
@@ -58,7 +58,7 @@ impl Export {
                     );
                     break;
                 }
-                // Told once: the telling is a line, too.
+                // Reported once: the report is a line too.
                 if !std::mem::replace(&mut is_down, true) {
                     tracing::warn!(error, "the collector takes no lines now");
                 }

@@ -1,4 +1,4 @@
-//! The gRPC face: the only place that names generated messages.
+//! The gRPC interface: the only place that names generated messages.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,7 +26,7 @@ pub fn service(bootstrap: Arc<Bootstrap>) -> BootstrapServer<impl pb::bootstrap_
     BootstrapServer::new(Face(bootstrap)).max_decoding_message_size(MAX_MESSAGE)
 }
 
-/// What this crate can offer, for reflection; [`NAME`] is the service that is served.
+/// What this crate can offer for reflection; [`NAME`] is the service that is served.
 pub fn descriptors() -> Vec<u8> {
     // Written by the generator, compared in check.
     STANDARD.decode(include_str!("../generated/descriptors").trim_end()).unwrap_or_default()
@@ -55,13 +55,13 @@ fn status(refusal: Refusal) -> Status {
     Status::with_details(code, message, details.into())
 }
 
-/// Does the work within its time, writes the audit line, and turns the outcome into an answer.
+/// Does the work within its deadline, writes the audit line, and turns the outcome into an answer.
 async fn answer<T, U>(
     visit: &Visit,
     work: impl Future<Output = Result<T, Refusal>>,
     message: impl FnOnce(T) -> U,
 ) -> Result<Response<U>, Status> {
-    // Everything that takes long waits for the vault.
+    // Everything that takes long is waiting for the vault.
     let outcome = tokio::time::timeout(DEADLINE, work).await;
     let outcome = outcome.unwrap_or(Err(Refusal::VaultDown));
     visit.end(outcome.as_ref().err().copied());
@@ -212,7 +212,7 @@ impl pb::bootstrap_server::Bootstrap for Face {
     }
 }
 
-/// Messages that hold tokens, keys or passwords print their name and nothing else.
+/// Messages that hold tokens, keys or passwords print only their name.
 macro_rules! redacted {
     ($($message:ident)*) => {
         $(impl fmt::Debug for pb::$message {

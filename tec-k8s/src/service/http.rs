@@ -1,7 +1,7 @@
 //! HTTP calls over a Unix socket, TCP or TLS, with a deadline and a bound on the answer.
 //!
-//! Written here since the vault is reached through a socket that only its pod has, and since a
-//! connection that is driven by the call that uses it needs no task.
+//! Written here because the vault is reached through a socket that only its pod has, and because a connection
+//! driven by the call that uses it needs no task.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -34,16 +34,16 @@ pub enum Target {
         address: String,
         /// Name in the certificate.
         name: ServerName<'static>,
-        /// Trust and, maybe, a certificate of our own.
+        /// Trust and, optionally, a client certificate.
         config: Arc<ClientConfig>,
     },
 }
 
 impl Target {
-    /// TLS to a host and port, whose certificate must name the host.
+    /// TLS to a host and port; the certificate must name the host.
     ///
     /// # Errors
-    /// The host is no name of a server.
+    /// The host is not a valid server name.
     pub fn tls(address: &str, config: Arc<ClientConfig>) -> Result<Self, InvalidDnsNameError> {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         Ok(Self::Tls {
@@ -72,7 +72,7 @@ pub struct Http {
     idle: Arc<Idle>,
 }
 
-/// A call failed; whether it happened is not known.
+/// A call failed; whether it took effect is not known.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HttpError {
@@ -85,7 +85,7 @@ pub enum HttpError {
     /// The answer is too long, or its end is missing.
     #[error("read the answer of {0:?}")]
     Answer(Target, #[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The request cannot be written.
+    /// The request cannot be created.
     #[error("write a request to {0:?}")]
     Request(Target, #[source] ::http::Error),
     /// No answer in time.
@@ -155,7 +155,7 @@ impl Http {
     async fn exchange(&self, mut request: Request) -> Result<Reply, HttpError> {
         while let Some(kept) = self.idle.take() {
             match kept.call(request).await {
-                // It was closed while nobody used it.
+                // It was closed while idle.
                 Err(Failure::Unsent(unsent, _)) => request = *unsent,
                 outcome => return self.settle(outcome),
             }
@@ -211,7 +211,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers `calls` calls on each of `connections` connections, and closes them without a word.
+    /// Answers `calls` calls on each of `connections` connections, and closes them silently.
     fn serve(socket: &Path, connections: usize, calls: usize) -> JoinSet<()> {
         let listener = UnixListener::bind(socket).unwrap();
         let mut server = JoinSet::new();

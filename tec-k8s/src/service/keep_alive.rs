@@ -1,7 +1,7 @@
 //! Connections that outlive a call.
 //!
-//! Each is driven by the call that uses it, and by nothing in between: no task, but also nobody who
-//! notices that the other end closed it. So that is looked for before a request is sent.
+//! Each is driven by the call that uses it, and by nothing between calls: no task, but also nothing that
+//! notices when the other end closes it. So that is checked before a request is sent.
 
 use std::fmt;
 use std::pin::{Pin, pin};
@@ -19,15 +19,15 @@ use super::Reply;
 
 /// Longest answer, in bytes.
 const MAX_ANSWER: usize = 4 * 1024 * 1024;
-/// Connections that wait for a call. More than that are open only while there are as many calls.
+/// Idle connections that are kept. More than that are open only while there are as many calls.
 const IDLE: usize = 16;
-/// No connection is used for longer: one with a certificate must not outlive it for long, and a
-/// server that closes idle ones does so later (OpenBao after five minutes).
+/// No connection is used for longer: one with a certificate must not outlive it for long, and a server that
+/// closes idle connections does so later (OpenBao after five minutes).
 const LIFE: Duration = Duration::from_secs(30);
 
 pub(super) type Request = ::http::Request<Full<Bytes>>;
 
-/// Connections to one target that nobody uses at the moment.
+/// Connections to one target that are currently unused.
 #[derive(Default)]
 pub(super) struct Idle(Mutex<Vec<Connection>>);
 
@@ -53,7 +53,7 @@ impl Idle {
     }
 }
 
-/// A connection, and what has to be polled for it to move.
+/// A connection, and the driver to poll for it to make progress.
 pub(super) struct Connection {
     sender: http1::SendRequest<Full<Bytes>>,
     driver: Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>,
@@ -62,7 +62,7 @@ pub(super) struct Connection {
 
 /// A call over a connection failed.
 pub(super) enum Failure {
-    /// Nothing of the request was sent; here it is again.
+    /// Nothing of the request was sent; it is returned here.
     Unsent(Box<Request>, hyper::Error),
     /// The connection broke.
     Broken(hyper::Error),
@@ -71,7 +71,7 @@ pub(super) enum Failure {
 }
 
 impl Connection {
-    /// Over this stream.
+    /// Opens a connection over this stream.
     pub(super) async fn over<S>(stream: S) -> hyper::Result<Self>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -80,7 +80,7 @@ impl Connection {
         Ok(Self { sender, driver: Box::pin(driver), opened: Instant::now() })
     }
 
-    /// Makes a call. Gives the connection back if it may be used again.
+    /// Makes a call. Returns the connection if it may be used again.
     pub(super) async fn call(self, request: Request) -> Result<(Reply, Option<Self>), Failure> {
         let Self { mut sender, mut driver, opened } = self;
         let reply = {
@@ -88,7 +88,7 @@ impl Connection {
             tokio::select! {
                 biased;
                 reply = &mut exchange => reply?,
-                // The answer may have come with the end of the connection. Without its driver the call
+                // The answer may have arrived with the end of the connection. Without its driver the call
                 // ends in any case.
                 _ = &mut driver => {
                     drop(driver);

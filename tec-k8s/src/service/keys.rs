@@ -1,4 +1,4 @@
-//! Public halves of the keys that sign for NATS, remembered for a short time.
+//! Public halves of the keys that sign for NATS, cached for a short time.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -6,21 +6,20 @@ use std::sync::{Mutex, PoisonError};
 use tec_core::service::vault::call::PublicHalf;
 use tec_core::time::Timestamp;
 
-/// How long one is remembered, in seconds. Whoever signs names the version that it knows, so a key
-/// that was replaced meanwhile gives a JWT of the version before, which servers still know.
+/// How long one is cached, in seconds. The signer names the version that it knows, so a key that was replaced
+/// in the meantime yields a JWT of the previous version, which servers still accept.
 const SECONDS: i64 = 60;
 
-/// What is remembered, by the name of the key. Only names of the platform's own keys come here, of
-/// which there are few.
+/// The cache, by name of the key. Only names of the platform's own keys get here, of which there are few.
 #[derive(Debug, Default)]
 pub struct Keys(Mutex<BTreeMap<String, (PublicHalf, Timestamp)>>);
 
 impl Keys {
-    /// The one of this name, if it was seen lately.
+    /// The one with this name, if it was seen recently.
     pub(super) fn seen(&self, name: &str, now: Timestamp) -> Option<PublicHalf> {
         let keys = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (key, seen) = keys.get(name)?;
-        // A clock that goes backwards makes nothing last longer.
+        // A clock that goes backwards extends nothing.
         let age = now.unix_seconds().checked_sub(seen.unix_seconds())?;
         (0..SECONDS).contains(&age).then_some(*key)
     }

@@ -1,4 +1,4 @@
-//! JWTs of NATS, signed by keys that never leave the vault.
+//! NATS JWTs, signed by keys that never leave the vault.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tec_core::time::Timestamp;
 
 use super::{Keys, Vault};
 
-/// Mints with the controller's own token: a caller may have JWTs, never sign them.
+/// Mints with the controller's own token: a caller may have JWTs, but never sign them.
 #[derive(Debug)]
 pub struct Minter<'a> {
     vault: &'a Vault,
@@ -22,7 +22,7 @@ pub struct Minter<'a> {
     now: Timestamp,
 }
 
-/// A key of the vault: its public half, and which version of it signs.
+/// A key in the vault: its public half, and which version of it signs.
 #[derive(Clone, Debug)]
 struct Key {
     name: String,
@@ -41,7 +41,7 @@ impl Key {
 }
 
 impl<'a> Minter<'a> {
-    /// With the controller's token. What is known of the keys lately is not asked for again.
+    /// With the controller's token. Recently seen keys are not requested again.
     pub fn new(vault: &'a Vault, token: &'a SecretBytes, keys: &'a Keys, now: Timestamp) -> Self {
         Self { vault, token, keys, now }
     }
@@ -51,7 +51,7 @@ impl<'a> Minter<'a> {
         let answer = answer.map_err(|_| Refusal::VaultDown)?;
         match answer.status {
             200..=299 => Ok(answer),
-            // The controller's own token: whatever is wrong with it is no fault of the caller.
+            // The controller's own token: a problem with it is not the caller's fault.
             403 => Err(Refusal::NotBootstrapped),
             _ => Err(caller::classify_call(&answer)),
         }
@@ -106,7 +106,7 @@ impl<'a> Minter<'a> {
         &self,
         revocations: Revocations,
     ) -> Result<BTreeMap<PublicKey, String>, Refusal> {
-        // Boxed, since each holds several calls of the vault.
+        // Boxed, since each holds several calls to the vault.
         let (system, app) = tokio::try_join!(
             Box::pin(self.account("SYS", "account-sys", Scope::Any, Revocations::new())),
             Box::pin(self.account("APP", "account-app", Scope::Component, revocations)),
@@ -165,7 +165,7 @@ impl<'a> Minter<'a> {
         Ok(Minted { jwt, expires, id })
     }
 
-    /// JWT of a user of the system account: who may push accounts.
+    /// JWT of a user of the system account, who may push accounts.
     ///
     /// # Errors
     /// [`Refusal`].
@@ -178,8 +178,8 @@ impl<'a> Minter<'a> {
         self.signed(&issuer, &user.unsigned(self.now)).await
     }
 
-    /// JWT of a user who may do everything in the account of components: who makes the stream of events.
-    /// Signed by the identity of the account, whose signing key gives no more than a component has.
+    /// JWT of a user with full access to the components' account, who creates the event stream. Signed by the
+    /// identity of the account, whose signing key grants no more than a component has.
     ///
     /// # Errors
     /// [`Refusal`].
@@ -194,7 +194,7 @@ impl<'a> Minter<'a> {
         self.now.plus_seconds(i64::try_from(life.as_secs()).unwrap_or(i64::MAX))
     }
 
-    /// The user whose key the vault keeps; made at the first call.
+    /// The user whose key the vault keeps; created at the first call.
     ///
     /// # Errors
     /// [`Refusal`].
@@ -203,13 +203,13 @@ impl<'a> Minter<'a> {
         let made = self.call(call::ensure_key(&name)).await?;
         let half = match public_half(&made) {
             Ok(half) => half,
-            // Vault says no more than that it is there.
+            // Vault only reports that it exists.
             Err(_) => public_half(&self.call(call::read_key(&name)).await?)?,
         };
         Ok(KeptUser(Key::of(KeyKind::User, &name, half)))
     }
 
-    /// Signs what a server asked, with the user's key in the vault.
+    /// Signs a server's nonce with the user's key in the vault.
     ///
     /// # Errors
     /// [`Refusal`].
@@ -224,7 +224,7 @@ impl<'a> Minter<'a> {
 pub struct Minted {
     /// The JWT.
     pub jwt: String,
-    /// When it ends.
+    /// When it expires.
     pub expires: Timestamp,
     /// Its id, `jti`.
     pub id: String,

@@ -1,16 +1,14 @@
-//! Shells of the services bootstrap (feature `service`): the plans of
-//! [`tec_core::service`] over a real vault, a real API server and a real disk, and the gRPC server
-//! that others bootstrap from.
+//! Shells of the services bootstrap (feature `service`): the plans of [`tec_core::service`] over a real
+//! vault, a real API server and a real disk, and the gRPC server for bootstrap requests.
 //!
-//! *What it is*: thin. [`Http`] makes one call; [`Vault`] and [`ApiServer`] know addresses and
-//! tokens; [`BringUpShell`] and [`SetupShell`] carry out effects; [`Bootstrap`] answers requests.
+//! *What it is*: thin. [`Http`] makes one call; [`Vault`] and [`ApiServer`] know addresses and tokens;
+//! [`BringUpShell`] and [`SetupShell`] carry out effects; [`Bootstrap`] answers requests.
 //!
-//! *What it is not*: a place of decisions. Those are in tec-core, where every step is killed by a
-//! test.
+//! *What it is not*: a place for decisions. Those are in tec-core, where tests kill every step.
 //!
 //! ```text
 //!   BringUp ─effects─► BringUpShell ─► Vault (socket beside it), ApiServer (Secret), Disk (file)
-//!   Setup ───effects─► SetupShell ──► Vault, ApiServer (certificate for everybody)
+//!   Setup ───effects─► SetupShell ──► Vault, ApiServer (certificate for everyone)
 //!   gRPC ─► Bootstrap ─► Vault: login in the caller's name, certificate, signature, password
 //! ```
 

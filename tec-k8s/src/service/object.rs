@@ -1,4 +1,4 @@
-//! Objects of Kubernetes as JSON: what is read in them, and how they are written.
+//! Kubernetes objects as JSON: what is read from them, and how they are written.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -10,16 +10,16 @@ use tec_core::time::Timestamp;
 
 use super::{PodObject, Warning};
 
-/// A person annotates the Secret with this, to have the wrapping key replaced.
+/// A person sets this annotation on the Secret to have the wrapping key replaced.
 const ROTATE: &str = "trusted-execution-clusters.io/rotate-wrapping-key";
-/// Members of the Secret that hold the wrapping key, and the one before.
+/// Members of the Secret that hold the wrapping key, and the previous one.
 const KEY: [&str; 2] = ["key", "key-id"];
 const BEFORE: [&str; 2] = ["previous-key", "previous-key-id"];
-/// Remembers how far the bootstrap came.
+/// Records how far the bootstrap has come.
 const PROGRESS: &str = "trusted-execution-clusters.io/bootstrap-state";
-/// Longest name of an object (RFC 1123, section 2.1, as Kubernetes takes it).
+/// Longest name of an object (RFC 1123, section 2.1, as used by Kubernetes).
 const MAX_NAME: usize = 253;
-/// Who reports events.
+/// Reporter of events.
 const REPORTER: &str = "services-bootstrap";
 
 fn data(object: &Value, member: &str) -> Option<Vec<u8>> {
@@ -37,12 +37,12 @@ pub(super) fn key_id(object: &Value) -> Option<String> {
     text(object, KEY[1])
 }
 
-/// Whether the wrapping key before is still there.
+/// Whether the previous wrapping key is still there.
 pub(super) fn is_under_rotation(object: &Value) -> bool {
     data(object, BEFORE[0]).is_some()
 }
 
-/// A new Secret of the wrapping key.
+/// A new Secret for the wrapping key.
 pub(super) fn created(name: &str, key: &SecretArray<32>, key_id: &str) -> Value {
     let key = STANDARD.encode(key.expose("to store the wrapping key"));
     json!({
@@ -52,12 +52,12 @@ pub(super) fn created(name: &str, key: &SecretArray<32>, key_id: &str) -> Value 
     })
 }
 
-/// Where the Secret remembers how far the bootstrap came.
+/// Where the Secret records how far the bootstrap has come.
 pub(super) fn progress(object: &mut Value) -> Option<&mut Value> {
     members(object, &["metadata", "annotations"])?.get_mut(PROGRESS)
 }
 
-/// The wrapping key, how far the bootstrap came, and whether the key is to be replaced.
+/// The wrapping key, how far the bootstrap has come, and whether the key should be replaced.
 pub(super) fn aes(object: &Value) -> Option<AesSecret> {
     let annotations = object.get("metadata")?.get("annotations")?;
     let (key, key_id) = named_key(object, KEY)?;
@@ -88,7 +88,7 @@ fn members<'a>(object: &'a mut Value, path: &[&str]) -> Option<&'a mut Map<Strin
     path.iter().try_fold(object, |at, name| at.get_mut(*name))?.as_object_mut()
 }
 
-/// Puts a new wrapping key in the Secret, and the one before beside it.
+/// Puts a new wrapping key in the Secret, and the previous one beside it.
 pub(super) fn rotate(object: &mut Value, key: &SecretArray<32>, key_id: &str) -> Option<()> {
     let data = members(object, &["data"])?;
     for (now, before) in KEY.into_iter().zip(BEFORE) {
@@ -102,15 +102,15 @@ pub(super) fn rotate(object: &mut Value, key: &SecretArray<32>, key_id: &str) ->
     Some(())
 }
 
-/// Takes the wrapping key before out of the Secret.
+/// Removes the previous wrapping key from the Secret.
 pub(super) fn forget(object: &mut Value) {
     if let Some(data) = members(object, &["data"]) {
         data.retain(|name, _| !BEFORE.contains(&name.as_str()));
     }
 }
 
-/// Whether it can become part of a path: as RFC 1123 has subdomains, but for the length of a label,
-/// which Kubernetes does not limit.
+/// Whether it can become part of a path: an RFC 1123 subdomain, except for the length of a label, which
+/// Kubernetes does not limit.
 pub(super) fn is_pod_name(name: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
     (1..=MAX_NAME).contains(&name.len())
@@ -118,7 +118,7 @@ pub(super) fn is_pod_name(name: &str) -> bool {
         && name.starts_with(|c: char| c.is_ascii_alphanumeric())
 }
 
-/// What certificates need to know of a pod.
+/// What is needed about a pod for its certificates.
 pub(super) fn pod(object: &Value) -> Option<PodObject> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let status = object.get("status");
@@ -153,7 +153,7 @@ pub(super) fn event(namespace: &str, warning: &Warning) -> Value {
     })
 }
 
-/// Users of NATS that are shut out. One bad line refuses all of it: who is to be shut out must not slip through.
+/// Revoked users of NATS. One bad line refuses all of it: nobody who should be revoked may slip through.
 pub(super) fn revoked(object: &Value) -> Option<Revocations> {
     let Some(data) = object.get("data") else {
         return Some(Revocations::new());

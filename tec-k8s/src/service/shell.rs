@@ -1,4 +1,4 @@
-//! Carries out what the plans want.
+//! Carries out the effects of the plans.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -17,22 +17,22 @@ use tec_core::service::vault::{
 
 use super::{Cluster, Disk, Vault};
 
-/// How often a reset is looked at.
+/// How often a reset is checked.
 const POLL: Duration = Duration::from_millis(200);
-/// How often it is looked at before the plan looks at everything again.
+/// Number of checks before the plan examines everything again.
 const POLLS: u32 = 150;
 
 /// The controllers of the vault's other pods.
 ///
-/// *Contract*: one answer for each, `None` where it has none or does not tell. *Implementations*:
-/// the controller's own client.
+/// *Contract*: one answer for each, `None` if it has none or does not answer. *Implementations*: the
+/// controller's own client.
 #[async_trait]
 pub trait Peers: fmt::Debug + Send + Sync {
-    /// The wrapped key, as it lies on the disk of each.
+    /// The wrapped key, as stored on the disk of each.
     async fn wrapped_keys(&self) -> Vec<Option<Vec<u8>>>;
 }
 
-/// The outside of [`BringUp`].
+/// The effects of [`BringUp`].
 #[derive(Debug)]
 pub struct BringUpShell {
     vault: Vault,
@@ -70,7 +70,7 @@ impl BringUpShell {
                 Err(error) => return io_failed("look at a reset", &error),
             }
         }
-        // Nobody serves it now. Whoever does later may find a vault in use.
+        // Nobody carries it out now. Whoever does later may find a vault in use.
         match self.disk.withdraw_reset() {
             Ok(()) => Event::Failed,
             Err(error) => io_failed("take back a reset", &error),
@@ -88,7 +88,7 @@ fn failed<E>(error: &PortError, event: E) -> E {
     event
 }
 
-/// A vault that is about to start is normal, and one that is waited for again and again is not.
+/// A vault that is about to start is normal; one that needs waiting again and again is not.
 async fn wait(time: Duration) {
     let wait_millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     tracing::info!(wait_millis, "the vault is not as it shall be yet");
@@ -165,7 +165,7 @@ impl Shell<BringUp> for BringUpShell {
     }
 }
 
-/// The outside of [`Setup`].
+/// The effects of [`Setup`].
 #[derive(Debug)]
 pub struct SetupShell {
     vault: Vault,

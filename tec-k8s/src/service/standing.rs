@@ -8,31 +8,31 @@ use tec_core::secret::SecretBytes;
 use tec_core::service::caller::Refusal;
 use tec_core::service::vault::Platform;
 
-/// What can be set.
+/// The settings.
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "every part is the caller's decision")]
 pub struct Settings {
     /// Who may call, and the audience that their tokens must name.
     pub platform: Platform,
-    /// Life of a user's JWT.
+    /// Lifetime of a user's JWT.
     pub user_life: Duration,
-    /// Calls at the same time; each costs the API server a review.
+    /// Concurrent calls; each costs the API server a token review.
     pub concurrency: usize,
-    /// Calls of an account in a minute, also all at once.
+    /// Calls of an account per minute, even if all at once.
     pub calls_per_minute: NonZeroU32,
 }
 
-/// The controller's own token of the vault, replaced as it is renewed.
+/// The controller's own token for the vault, replaced as it is renewed.
 #[derive(Debug, Default)]
 pub struct Standing(RwLock<Option<Arc<SecretBytes>>>);
 
 impl Standing {
-    /// From now on this token.
+    /// Uses this token from now on.
     pub fn replace(&self, token: SecretBytes) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(token));
     }
 
-    /// The token of the moment.
+    /// The current token.
     ///
     /// # Errors
     /// [`Refusal::NotBootstrapped`] until there is one.

@@ -16,7 +16,7 @@ const REQUEST: (&str, &[u8]) = ("x-vault-request", b"true");
 pub struct Vault(Http);
 
 impl Vault {
-    /// Behind these calls.
+    /// Over these calls.
     pub fn new(http: Http) -> Self {
         Self(http)
     }

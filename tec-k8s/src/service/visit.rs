@@ -1,4 +1,4 @@
-//! The line of a call in the audit: who called, for what, with what end, and how long it took.
+//! The audit line of a call: who called, for what, with what outcome, and how long it took.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -9,13 +9,13 @@ use tracing::field::{debug, display};
 
 use super::object::is_pod_name;
 
-/// Longest id of a request that is written down.
+/// Longest request id that is logged.
 const MAX_ID: usize = 64;
-/// Outcomes beside the words of refusals.
+/// Outcomes other than refusals.
 const GRANTED: &str = "GRANTED";
 const ABANDONED: &str = "ABANDONED";
 
-/// A call from its beginning to its line in the audit.
+/// A call from its beginning to its audit line.
 #[derive(Debug)]
 pub struct Visit {
     call: &'static str,
@@ -28,9 +28,9 @@ pub struct Visit {
 #[derive(Debug, Default)]
 struct Known {
     role: Option<Role>,
-    /// What the token says of itself.
+    /// The token's own claims.
     claimed: Option<Account>,
-    /// Whom the vault knows.
+    /// The account that the vault knows.
     account: Option<Account>,
     pod: Option<String>,
     serials: Vec<String>,
@@ -87,7 +87,7 @@ impl Visit {
         }
         let role = known.role.map(Role::as_str);
         let account = known.account.as_ref().map(display);
-        // What nobody has checked must not look like what was.
+        // Unchecked claims must not look like checked ones.
         let claimed = match account {
             Some(_) => None,
             None => known.claimed.as_ref().map(display),

@@ -3,7 +3,7 @@
 use super::condition::{Aggregate, Comparison, Condition, Matcher, Selector};
 use super::metric::Metric;
 
-/// How soon somebody has to look.
+/// How soon someone must respond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Severity {
@@ -14,7 +14,7 @@ pub enum Severity {
 }
 
 impl Severity {
-    /// As the label is written.
+    /// The value of the label.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Critical => "critical",
@@ -29,13 +29,13 @@ impl Severity {
 pub struct Alert {
     /// Its name, and that of its runbook page.
     pub name: &'static str,
-    /// How soon somebody has to look.
+    /// How soon someone must respond.
     pub severity: Severity,
     /// It fires while one of these holds.
     pub any_of: &'static [Condition],
-    /// How long that has to hold, as Prometheus writes it.
+    /// How long that must hold, in Prometheus syntax.
     pub hold: &'static str,
-    /// What it says, as one sentence.
+    /// Its message, as one sentence.
     pub summary: &'static str,
     /// What that means for nodes.
     pub impact: &'static str,
@@ -81,7 +81,7 @@ const fn of(metric: Metric, labels: &'static [Matcher]) -> Selector {
 
 /// Requests that were refused with any code.
 const REFUSED: &[Matcher] = &[Matcher::IsNot("code", "ok")];
-/// A key was asked for that is not the machine's own.
+/// A machine asked for a key that is not its own.
 const DENIED: &[Matcher] = &[Matcher::Is("code", "TEC-A413")];
 
 /// Something is in this state.
@@ -290,7 +290,7 @@ const KEYS_WAIT: Alert = Alert {
 const RECONCILE_FAILS: Alert = Alert {
     name: "TecReconcileFails",
     severity: Severity::Warning,
-    // An object that fails for good is tried again after at most five minutes.
+    // An object that keeps failing is retried after at most five minutes.
     any_of: &[Condition::Grows(
         Some("controller"),
         of(Metric::Reconciliations, &[Matcher::Is("outcome", "error")]),

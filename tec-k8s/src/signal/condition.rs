@@ -1,22 +1,22 @@
-//! When an alert fires: metrics, label values and comparisons, from which the PromQL is written.
+//! When an alert fires: metrics, label values and comparisons, from which the PromQL is generated.
 //!
-//! *What it is not*: an evaluator. Tests hold each condition against what the programs really serve.
+//! *What it is not*: an evaluator. Tests check each condition against what the programs really serve.
 
 use std::fmt;
 
 use super::Metric;
 
-/// Series of a metric, by the values of labels.
+/// Series of a metric, selected by label values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "a selector of PromQL")]
 pub struct Selector {
     /// The metric.
     pub metric: Metric,
-    /// Required values of labels.
+    /// Required label values.
     pub labels: &'static [Matcher],
 }
 
-/// A required value of a label.
+/// A required label value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "the two matchers that alerts use")]
 pub enum Matcher {
@@ -58,8 +58,8 @@ pub enum Condition {
     Down(&'static [&'static str]),
     /// The value of a gauge.
     Level(Aggregate, Selector, Comparison),
-    /// A counter grows by more than this in so many minutes, for each value of the label, if any.
-    /// Prometheus sees no growth in a series that begins above zero.
+    /// A counter grows by more than this in so many minutes, per value of the label, if any. Prometheus sees
+    /// no increase in a series that begins above zero.
     Grows(Option<&'static str>, Selector, u32, u32),
     /// The first counter grows by more than so many percent of the second, within so many minutes.
     Share(Selector, Selector, u32, u32),

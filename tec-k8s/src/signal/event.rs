@@ -1,12 +1,12 @@
 //! Reasons of Events (events.k8s.io/v1).
 
-/// Whether somebody has to look.
+/// Whether someone must take a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EventType {
     /// It went as it should.
     Normal,
-    /// Somebody may have to look.
+    /// Someone may have to take a look.
     Warning,
 }
 
@@ -38,7 +38,7 @@ macro_rules! events {
                 match self { $(Self::$name => stringify!($name)),* }
             }
 
-            /// Whether somebody has to look.
+            /// Whether someone must take a look.
             pub const fn event_type(self) -> EventType {
                 match self { $(Self::$name => EventType::$kind),* }
             }

@@ -51,12 +51,12 @@ macro_rules! metrics {
                 match self { $(Self::$name => &[$($label),*]),* }
             }
 
-            /// Which program has it; `all` of them, perhaps.
+            /// Which program has it, or `all` of them.
             pub const fn program(self) -> &'static str {
                 match self { $(Self::$name => $program),* }
             }
 
-            /// What it says, as one sentence.
+            /// What it means, as one sentence.
             pub const fn help(self) -> &'static str {
                 match self { $(Self::$name => $help),* }
             }

@@ -1,4 +1,4 @@
-//! What the programs tell of themselves: metrics, Events, and the alerts over them.
+//! What the programs report about themselves: metrics, Events, and the alerts over them.
 //!
 //! ```text
 //! Metric::ALL ┬─ the programs count them
@@ -6,10 +6,10 @@
 //!             └─ dashboard, docs/reference/kubernetes/
 //! Event::ALL ─┴─ reasons of Events
 //! ```
-//! One table for each, so that programs, alerts, dashboard and pages cannot drift apart.
+//! One table for each, so that programs, alerts, dashboards and pages cannot drift apart.
 //!
-//! *What it is not*: a registry of counters; the programs hold theirs. No label names a machine, a
-//! key, a path or an image: the number of series does not grow with the fleet.
+//! *What it is not*: a registry of counters; the programs have their own. No label names a machine, a key, a
+//! path or an image: the number of series does not grow with the fleet.
 
 mod alert;
 mod condition;

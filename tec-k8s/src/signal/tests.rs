@@ -1,6 +1,6 @@
 use super::*;
 
-/// Labels whose values an admin or the code bounds.
+/// Labels whose values are bounded by an admin or by the code.
 const BOUNDED: [&str; 8] =
     ["code", "controller", "kind", "listener", "outcome", "reason", "state", "target"];
 

@@ -1,4 +1,4 @@
-//! The server's end of a handshake.
+//! The server's side of a handshake.
 
 use std::sync::Arc;
 
@@ -14,14 +14,14 @@ use super::verify::PeerVerifier;
 use super::{AtlsError, AtlsStream, AttestedPeer, ChannelBinding, Endpoint, Nonce, bind, config};
 
 impl Endpoint {
-    /// Takes a connection: proves itself to the client with a document that is made on a thread
-    /// that may block, and judges the client where there are validators.
+    /// Accepts a connection: proves itself to the client with a document created on a thread that
+    /// may block, and verifies the client if there are validators.
     ///
     /// # Errors
-    /// [`AtlsError`]; the connection is then closed.
+    /// [`AtlsError`]; the connection is closed in that case.
     ///
     /// # Cancel safety
-    /// Dropping the future closes the connection; a document that is being made is thrown away.
+    /// Dropping the future closes the connection; a document that is being created is discarded.
     pub async fn accept<IO>(&self, io: IO) -> Result<AtlsStream<IO>, AtlsError>
     where
         IO: AsyncRead + AsyncWrite + Unpin,
@@ -85,7 +85,7 @@ where
     Ok((stream?, peer))
 }
 
-/// Quoting takes as long as the TPM does, and anybody can ask for it: the number is bounded.
+/// Quoting takes as long as the TPM does, and anyone can request it: the number is bounded.
 async fn identity(inner: &Arc<Inner>, nonce: Option<Nonce>) -> Result<CertifiedKey, AtlsError> {
     let _permit = inner.issuing.try_acquire().map_err(|_| AtlsError::Busy)?;
     let certifying = Arc::clone(inner);

@@ -40,22 +40,22 @@ struct WireAzure {
     runtime: String,
 }
 
-/// Where a node finds its paravisor's report and the certificate of the chip's key.
+/// Where a node gets its paravisor's report and the certificate of the chip's key.
 pub trait HclSource: fmt::Debug + Send + Sync {
     /// Content of NV index 0x01400001.
     ///
     /// # Errors
-    /// Whatever the TPM says.
+    /// Whatever the TPM reports.
     fn hcl_report(&self) -> Result<Vec<u8>, Cause>;
 
     /// Certificate of the VCEK in PEM or DER.
     ///
     /// # Errors
-    /// Whatever its source says.
+    /// Whatever its source reports.
     fn vcek(&self) -> Result<Vec<u8>, Cause>;
 }
 
-/// Makes the instance information of such a machine.
+/// Creates the instance information of such a machine.
 #[derive(Clone, Debug)]
 pub struct AzureInfo(Arc<dyn HclSource>);
 
@@ -123,7 +123,7 @@ impl AkTrust for AzureSnpAk {
     }
 }
 
-/// The first half is SHA-256 of the claims, the second is zero.
+/// The first half is the SHA-256 digest of the claims, the second is zero.
 fn binds(report_data: &[u8; 64], runtime: &[u8]) -> bool {
     let mut expected = [0; 64];
     for (to, from) in expected.iter_mut().zip(Sha256::digest(runtime)) {

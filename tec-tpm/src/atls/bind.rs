@@ -1,10 +1,10 @@
-//! Evidence over the connection itself, so that none can be relayed.
+//! Evidence over the connection itself, so that it cannot be relayed.
 //!
-//! After the handshake the server sends one frame, and when the client found it good, so does the
-//! client: four bytes of length, most significant first; one byte of length, and the identifier of
-//! the document's sort in the encoding of X.690, section 8.19; the document. Its user data are
-//! SHA-256(`tec-atls-bind/1` ‖ 0 ‖ role ‖ exporter ‖ key hash), its nonce is the exporter (RFC 8446,
-//! section 7.5). An end that attests nothing sends the length 0.
+//! After the handshake the server sends one frame and, if the client accepts it, the client sends
+//! one as well: four bytes of length, most significant first; one byte of length, and the
+//! identifier of the document's type in the encoding of X.690, section 8.19; the document. Its user
+//! data is SHA-256(`tec-atls-bind/1` ‖ 0 ‖ role ‖ exporter ‖ key hash), its nonce is the exporter
+//! (RFC 8446, section 7.5). A side that attests nothing sends the length 0.
 
 use std::sync::Arc;
 
@@ -20,32 +20,32 @@ use super::inner::Inner;
 use super::signatures::ByProvider;
 use super::{AtlsError, AttestedPeer, MAX_DOCUMENT, Nonce, Variant, issue};
 
-/// The protocol that begins with the exchange and goes on with HTTP/2.
+/// The protocol that begins with the exchange and continues with HTTP/2.
 const BOUND: &[u8] = b"tec-atls-bind/1";
-/// HTTP/2 alone (RFC 9113, section 3.1), which older peers speak.
+/// Plain HTTP/2 (RFC 9113, section 3.1), which older peers speak.
 const H2: &[u8] = b"h2";
 /// Label of the exporter (RFC 8446, section 7.5).
 const EXPORTER: &[u8] = b"EXPORTER-tec-atls-bind";
-/// Most bytes of a frame after its length: identifiers of sorts have less than 32.
+/// Maximum size of a frame after its length: identifiers of types have less than 32 bytes.
 const MAX_FRAME: usize = MAX_DOCUMENT + 32;
 
-/// Whether evidence over the connection itself is demanded.
+/// Whether evidence over the connection itself is required.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "demanded or not")]
 pub enum ChannelBinding {
-    /// Peers that cannot are refused.
+    /// Peers without support are refused.
     Required,
-    /// Peers that cannot prove themselves with a document in their certificate. Whoever stole the
-    /// key of that can relay it.
+    /// Peers without support prove themselves with a document in their certificate. Whoever steals
+    /// its key can relay it.
     WherePeerCan,
 }
 
-/// What goes on over a connection whose ends send evidence over it.
+/// Protocols for a connection whose sides send evidence over it.
 pub(super) fn bound() -> Vec<Vec<u8>> {
     vec![BOUND.to_vec()]
 }
 
-/// What goes on where documents are in certificates.
+/// Protocols for documents in certificates.
 pub(super) fn unbound() -> Vec<Vec<u8>> {
     vec![H2.to_vec()]
 }
@@ -55,7 +55,7 @@ pub(super) fn is_offered(hello: &ClientHello<'_>) -> bool {
     hello.alpn().is_some_and(|mut offered| offered.any(|one| one == BOUND))
 }
 
-/// Whether the ends agreed on it.
+/// Whether both sides agreed on it.
 pub(super) fn is_agreed<IO>(stream: &TlsStream<IO>) -> bool {
     stream.get_ref().1.alpn_protocol() == Some(BOUND)
 }
@@ -82,11 +82,11 @@ impl Role {
     }
 }
 
-/// What only this connection has.
+/// Properties that only this connection has.
 struct Channel {
     role: Role,
     exporter: [u8; 32],
-    /// The key of the peer's certificate, which it proved to have.
+    /// The key of the peer's certificate; the peer proved to have it.
     peer: Option<Sha256Digest>,
 }
 
@@ -135,7 +135,7 @@ fn hash_of(certificate: &CertificateDer<'_>) -> Result<Sha256Digest, rustls::Err
     ParsedCertificate::try_from(certificate).map(|one| key_hash(&one.subject_public_key_info()))
 }
 
-/// Exchanges and judges evidence. Nobody proves anything to a server that was not found good.
+/// Exchanges and verifies evidence. A client proves nothing to a server that it has not accepted.
 pub(super) async fn exchange<IO>(
     inner: &Arc<Inner>,
     stream: &mut TlsStream<IO>,
@@ -149,7 +149,7 @@ where
     let channel = Channel::of(stream)?;
     match channel.role {
         Role::Server => {
-            // Anybody can ask for it: the number is bounded.
+            // Anyone can request it: the number is bounded.
             let permit = inner.issuing.try_acquire().map_err(|_| AtlsError::Busy)?;
             let ours = evidence(inner, &channel).await?;
             drop(permit);
@@ -199,7 +199,7 @@ async fn receive<R: AsyncRead + Unpin>(reader: &mut R) -> Result<Vec<u8>, AtlsEr
     Ok(frame)
 }
 
-/// The peer, once its frame was found good; `None` where it is not to be judged.
+/// The peer, once its frame was accepted; `None` if it need not be verified.
 async fn hear<R: AsyncRead + Unpin>(
     inner: &Inner,
     channel: &Channel,

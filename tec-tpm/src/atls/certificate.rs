@@ -1,4 +1,4 @@
-//! Certificates: made, with a document for one handshake or without, and read back.
+//! Certificates: creating them, with a document for one handshake or without, and parsing them.
 
 use rustls::SignatureScheme;
 use rustls::crypto::CryptoProvider;
@@ -17,11 +17,11 @@ use crate::ek::{CertificateError, Parsed};
 const ECDSA_SHA256: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10045.4.3.2");
 /// Common name (RFC 5280, appendix A.1).
 const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
-/// Clocks may differ this much, seconds: two hours before and after, as peers do it.
+/// Allowed clock difference in seconds: two hours before and after, same as peers.
 const VALIDITY: i64 = 2 * 60 * 60;
-/// What a certificate has besides its document is smaller than this.
+/// Maximum size of a certificate without its document.
 const OVERHEAD: usize = 1024;
-/// First year that UTCTime cannot write (RFC 5280, section 4.1.2.5).
+/// First year that UTCTime cannot express (RFC 5280, section 4.1.2.5).
 const UTC_TIME_END: &str = "2050";
 
 /// The peer's certificate was refused.
@@ -31,7 +31,7 @@ pub enum PeerCertificateError {
     /// More bytes than any certificate with a document has.
     #[error("the certificate has {length} bytes, which is more than any should")]
     TooLarge {
-        /// What was sent.
+        /// Its size.
         length: usize,
     },
     /// Not an acceptable X.509 certificate.
@@ -40,7 +40,7 @@ pub enum PeerCertificateError {
     /// Its key did not sign it, or is not on P-256.
     #[error("the certificate is not signed by its own P-256 key")]
     Signature,
-    /// It is not valid now.
+    /// It is not currently valid.
     #[error("the certificate is valid from {from} to {until}, and it is {now}")]
     Expired {
         /// First second.
@@ -58,18 +58,18 @@ pub enum PeerCertificateError {
     },
 }
 
-/// The dates of a certificate that ends with its endpoint: none is known (RFC 5280, section
-/// 4.1.2.5), and nobody looks at them. From 1970 to 9999-12-31T23:59:59Z.
+/// The validity of a certificate that lives as long as its endpoint: the end is unknown (RFC 5280,
+/// section 4.1.2.5), and nobody checks it. From 1970 to 9999-12-31T23:59:59Z.
 pub(super) fn without_end() -> [Timestamp; 2] {
     [0, 253_402_300_799].map(Timestamp::from_unix_seconds)
 }
 
-/// The dates of a certificate for one handshake.
+/// The validity of a certificate for one handshake.
 pub(super) fn around(now: Timestamp) -> [Timestamp; 2] {
     [now.plus_seconds(-VALIDITY), now.plus_seconds(VALIDITY)]
 }
 
-/// Makes a certificate for `spki`, signed by its own key. Without document it attests nothing.
+/// Creates a certificate for `spki`, signed by its own key. Without a document it attests nothing.
 pub(super) fn make(
     key: &dyn SigningKey,
     spki: &[u8],
@@ -96,7 +96,7 @@ fn to_be_signed(
     [from, until]: [Timestamp; 2],
     document: Option<(Variant, &[u8])>,
 ) -> Vec<u8> {
-    // Positive, and without a leading zero byte, whatever was drawn.
+    // Positive, and without a leading zero byte, whatever the random value.
     serial[0] = serial[0] & 0x7f | 0x40;
     let version = der::tlv(der::VERSION, &[&der::tlv(der::INTEGER, &[&[2]])]);
     let name = common_name("TEC");
@@ -109,7 +109,7 @@ fn to_be_signed(
     )
 }
 
-/// One extension, not critical, whose content is the document as it is.
+/// One non-critical extension with the raw document as content.
 fn extensions((variant, document): (Variant, &[u8])) -> Vec<u8> {
     let extension = der::tlv(
         der::SEQUENCE,
@@ -138,8 +138,7 @@ fn time(at: Timestamp) -> Vec<u8> {
     }
 }
 
-/// A certificate that is signed by its own key and valid now. What its document says is not looked
-/// at.
+/// A self-signed certificate that is currently valid. Its document is not examined.
 #[derive(Debug)]
 pub(super) struct PeerCertificate {
     parsed: Parsed,
@@ -175,7 +174,7 @@ impl PeerCertificate {
         self.key_hash
     }
 
-    /// The first extension whose identifier is that of one of `accepted`.
+    /// The first extension with the identifier of one of `accepted`.
     pub(super) fn document(
         &self,
         accepted: &[Variant],
@@ -196,7 +195,7 @@ impl PeerCertificate {
     }
 }
 
-/// Only ECDSA on P-256 over SHA-256: one form, and every peer makes it.
+/// Only ECDSA on P-256 over SHA-256: a single form, which every peer produces.
 fn check_signature(parsed: &Parsed, provider: &CryptoProvider) -> Result<(), PeerCertificateError> {
     let refused = || PeerCertificateError::Signature;
     let certificate = parsed.certificate();

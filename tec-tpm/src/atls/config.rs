@@ -1,4 +1,4 @@
-//! What TLS is told for connections whose ends send evidence over them: the same for each.
+//! TLS configuration for connections whose sides send evidence over them: the same for all of them.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use super::bind;
 use super::inner::BoundConfigs;
 use super::verify::PeerVerifier;
 
-/// What TLS is told for both roles of an endpoint. The certificate is no more than a carrier of the
-/// key. `attests`: there is an issuer; `judges`: there are validators.
+/// TLS configuration for both roles of an endpoint. The certificate only carries the key.
+/// `attests`: there is an issuer; `judges`: there are validators.
 pub(super) fn bound(
     provider: &Arc<CryptoProvider>,
     certified: CertifiedKey,
@@ -31,7 +31,7 @@ pub(super) fn bound(
     Ok(BoundConfigs { server: Arc::new(server), client: Arc::new(client), certificate: certified })
 }
 
-/// A server that asks for certificates where there is a verifier.
+/// A server that requests certificates if there is a verifier.
 pub(super) fn server(
     provider: &Arc<CryptoProvider>,
     verifier: Option<Arc<PeerVerifier>>,
@@ -51,7 +51,7 @@ pub(super) fn server(
     Ok(config)
 }
 
-/// A client that has a certificate where there is an identity.
+/// A client that has a certificate if there is an identity.
 pub(super) fn client(
     provider: &Arc<CryptoProvider>,
     verifier: Arc<PeerVerifier>,
@@ -73,7 +73,7 @@ pub(super) fn client(
     Ok(config)
 }
 
-/// Always the same.
+/// Always presents the same certificate.
 #[derive(Debug)]
 pub(super) struct OneCertificate(pub(super) Arc<CertifiedKey>);
 

@@ -1,4 +1,4 @@
-//! The client's end of a handshake.
+//! The client's side of a handshake.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,18 +16,20 @@ use super::verify::PeerVerifier;
 use super::{AtlsError, AtlsStream, AttestedPeer, ChannelBinding, Endpoint, Nonce, bind, config};
 
 impl Endpoint {
-    /// Connects over `io`, judges the server, then proves itself to it where there is an issuer.
+    /// Connects over `io`, verifies the server, then proves itself to it if there is an issuer.
     ///
-    /// With an issuer, and unless binding is required, the whole handshake runs on a thread that may
-    /// block, since rustls asks for the certificate, and so for a quote, in the midst of it.
+    /// With an issuer, and unless binding is required, the whole handshake runs on a thread that
+    /// may block, because rustls asks for the certificate, and thus for a quote, in the middle of
+    /// it.
     ///
     /// # Errors
-    /// [`AtlsError`]; without validator always, unless
+    /// [`AtlsError`]; always if there is no validator, unless
     /// [allowed](super::EndpointBuilder::dangerous_unverified_server). A server that refuses this
-    /// end's evidence closes the connection later.
+    /// side's evidence closes the connection later.
     ///
     /// # Cancel safety
-    /// Dropping the future gives the connection up; such a thread ends with the handshake's limit.
+    /// Dropping the future gives up the connection; the thread ends with the handshake's time
+    /// limit.
     pub async fn connect<IO>(&self, io: IO) -> Result<AtlsStream<IO>, AtlsError>
     where
         IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -80,7 +82,7 @@ where
     stream.map(TlsStream::Client).map_err(AtlsError::handshake)
 }
 
-/// The server decides where documents are: in certificates, or over the connection.
+/// The server decides where documents go: into certificates, or over the connection.
 pub(super) async fn with_nonce<IO>(
     inner: &Arc<Inner>,
     io: IO,
@@ -116,7 +118,7 @@ where
     Err(stream.err().unwrap_or(AtlsError::NoCertificate))
 }
 
-/// Evidence names the server; no name is sent.
+/// Evidence identifies the server; no name is sent.
 fn unnamed() -> ServerName<'static> {
     const NAME: &str = "atls.invalid";
     match DnsName::try_from(NAME) {
@@ -125,7 +127,7 @@ fn unnamed() -> ServerName<'static> {
     }
 }
 
-/// Makes our certificate when the server asks for it.
+/// Creates our certificate when the server asks for it.
 struct Identity {
     inner: Arc<Inner>,
     verifier: Arc<PeerVerifier>,
@@ -161,13 +163,13 @@ impl ResolvesClientCert for Identity {
         _sigschemes: &[SignatureScheme],
     ) -> Option<Arc<CertifiedKey>> {
         let Some(nonce) = Nonce::from_authorities(root_hint_subjects) else {
-            // A server that is to be sent evidence over the connection has no nonce; any other one
-            // gets a certificate that proves nothing, and the failure counts.
+            // A server that expects evidence over the connection sends no nonce; any other gets a
+            // certificate that proves nothing, and the failure counts.
             self.fail(AtlsError::NoNonce);
             return Some(Arc::clone(&self.inner.bound.certificate));
         };
-        // It wants our document in a certificate: so its own is in one, which is judged before ours
-        // is sent.
+        // It wants our document in a certificate, so its own document is in one, which is verified
+        // before ours is sent.
         self.verifier.demand_document();
         self.inner.certify(Some(&nonce)).map_err(|error| self.fail(error)).ok().map(Arc::new)
     }

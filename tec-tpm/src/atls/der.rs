@@ -1,4 +1,4 @@
-//! Writing DER, as far as one certificate and one name need it (X.690).
+//! Writes DER, just enough for one certificate and one name (X.690).
 
 use x509_cert::der::oid::ObjectIdentifier;
 

@@ -1,5 +1,5 @@
-//! The document of a vTPM: JSON as go-tpm-tools' types are written by Go's encoding/json, which
-//! is what peers of the older implementation exchange.
+//! The document of a vTPM: JSON of go-tpm-tools types as written by Go's encoding/json, which peers
+//! of the older implementation exchange.
 //!
 //! ```json
 //! { "Attestation": { "ak_pub": "<base64 of TPMT_PUBLIC>", "quotes": [
@@ -22,7 +22,7 @@ use crate::evidence::TpmEvidence;
 use crate::public::PublicArea;
 use crate::quote::UntrustedQuote;
 
-/// TPM_ALG_SHA256 (TCG Algorithm Registry), as the enumeration of go-tpm-tools numbers it, too.
+/// TPM_ALG_SHA256 (TCG Algorithm Registry); the enumeration of go-tpm-tools has the same number.
 const SHA256: u32 = 11;
 
 #[derive(Serialize, Deserialize)]
@@ -76,11 +76,11 @@ pub(super) fn write(
         instance_info: (!instance_info.is_empty()).then(|| encode(instance_info)),
         user_data: encode(user_data),
     };
-    // Texts and numbers under texts: nothing of this can fail to be written.
+    // Strings and numbers under string keys: serialization cannot fail.
     serde_json::to_vec(&wire).unwrap_or_default()
 }
 
-/// A document, decoded; nothing of it is verified.
+/// A decoded document; nothing in it is verified.
 pub(super) struct Document {
     pub(super) ak: AttestationKey,
     message: Vec<u8>,
@@ -122,8 +122,8 @@ impl Document {
     }
 }
 
-/// Peers quote each bank. Only the one whose values are compared counts, and it must be there once:
-/// values of a quote that is not verified would decide otherwise.
+/// Peers quote every bank. Only the one whose values are compared counts, and it must occur exactly
+/// once: otherwise values from an unverified quote would decide.
 fn only_sha256(quotes: Vec<WireQuote>) -> Result<WireQuote, ValidateError> {
     let mut found = quotes.into_iter().filter(|one| one.pcrs.hash == SHA256);
     match (found.next(), found.next()) {

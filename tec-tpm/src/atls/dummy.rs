@@ -15,10 +15,10 @@ struct Document {
     nonce: String,
 }
 
-/// Writes user data and nonce down, unsigned.
+/// Writes user data and nonce, unsigned.
 ///
 /// # Security
-/// For tests: anybody can do the same.
+/// For tests: anyone can do the same.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::exhaustive_structs, reason = "there is nothing to add")]
 pub struct DangerousDummyIssuer;
@@ -38,10 +38,10 @@ impl Issuer for DangerousDummyIssuer {
     }
 }
 
-/// Believes what an unsigned document says.
+/// Believes whatever an unsigned document says.
 ///
 /// # Security
-/// For tests: anybody passes.
+/// For tests: anyone passes.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::exhaustive_structs, reason = "there is nothing to add")]
 pub struct DangerousDummyValidator;

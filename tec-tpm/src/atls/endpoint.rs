@@ -1,4 +1,4 @@
-//! What one end of connections is made of.
+//! The parts of one side of connections.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,31 +11,33 @@ use super::identity::LeafKey;
 use super::inner::{BoundConfigs, Inner};
 use super::{ChannelBinding, Issuer, Validator, certificate, config};
 
-/// A handshake may take this long, document included: discrete TPMs take seconds for a quote.
+/// Time limit of a handshake, including the document: discrete TPMs take seconds for a quote.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(30);
-/// Documents that a server makes or waits for at once; more clients are turned away.
+/// Maximum number of documents that a server is creating or waiting for; further clients are turned
+/// away.
 const ISSUING_LIMIT: usize = 64;
-/// Documents that are made at once: a TPM does one thing at a time, and threads are few.
+/// Maximum number of documents created at the same time: a TPM does one thing at a time, and
+/// threads are few.
 const TURNS: usize = 2;
 
-/// An endpoint was put together wrongly.
+/// An endpoint was assembled incorrectly.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EndpointError {
-    /// It can neither prove anything nor judge anybody.
+    /// It can neither prove anything nor verify anyone.
     #[error("an endpoint needs an issuer or a validator")]
     Nothing,
-    /// The provider of cryptography cannot use the key.
+    /// The cryptography provider cannot use the key.
     #[error("the provider of cryptography cannot be used")]
     Provider(#[source] rustls::Error),
 }
 
-/// One end of attested connections, for any number of them. Cheap to clone.
+/// One side of attested connections, for any number of them. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Endpoint(pub(super) Arc<Inner>);
 
 impl Endpoint {
-    /// Begins with what every endpoint needs.
+    /// Starts with what every endpoint needs.
     pub fn builder(
         provider: Arc<CryptoProvider>,
         clock: Arc<dyn Clock>,
@@ -54,7 +56,7 @@ impl Endpoint {
     }
 }
 
-/// Puts an [`Endpoint`] together.
+/// Builder of an [`Endpoint`].
 #[derive(Debug)]
 pub struct EndpointBuilder {
     provider: Arc<CryptoProvider>,
@@ -68,46 +70,47 @@ pub struct EndpointBuilder {
 }
 
 impl EndpointBuilder {
-    /// Proves what this end is. A server needs it unless its clients verify nothing.
+    /// Proves the identity of this side. A server needs it unless its clients verify nothing.
     #[must_use]
     pub fn with_issuer(mut self, issuer: Arc<dyn Issuer>) -> Self {
         self.issuer = Some(issuer);
         self
     }
 
-    /// Judges the other end; of several, the first whose variant is in the certificate. A server
-    /// without one takes any client.
+    /// Verifies the other side; if there are several, the first whose variant is in the
+    /// certificate. A server without a validator accepts any client.
     #[must_use]
     pub fn with_validator(mut self, validator: Arc<dyn Validator>) -> Self {
         self.validators.push(validator);
         self
     }
 
-    /// Lets clients connect to a server that they do not judge.
+    /// Lets clients connect to a server that they do not verify.
     ///
     /// # Security
-    /// Anybody on the network path can be that server. What it says must be proven otherwise.
+    /// Anyone on the network path can be that server. Whatever it sends must be proven in another
+    /// way.
     #[must_use]
     pub fn dangerous_unverified_server(mut self) -> Self {
         self.unverified_server = true;
         self
     }
 
-    /// Where evidence goes: by default over the connection, and peers that cannot do that are refused.
+    /// How evidence is sent: by default over the connection, refusing peers without support.
     #[must_use]
     pub fn with_channel_binding(mut self, binding: ChannelBinding) -> Self {
         self.binding = binding;
         self
     }
 
-    /// How long a handshake may take, document included; half a minute by default.
+    /// Time limit of a handshake, including the document (default 30 seconds).
     #[must_use]
     pub fn with_handshake_limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
     }
 
-    /// Makes the key of its certificates.
+    /// Generates the key of its certificates.
     ///
     /// # Errors
     /// [`EndpointError`].

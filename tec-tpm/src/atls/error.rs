@@ -1,4 +1,4 @@
-//! Why a connection did not come about.
+//! Why a connection failed.
 
 use std::io;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub enum AtlsError {
     /// TLS could not be set up.
     #[error("TLS cannot be set up")]
     Setup(#[source] rustls::Error),
-    /// A client that judges no server was told to connect.
+    /// A client without a validator was asked to connect.
     #[error("no validator judges the server")]
     NoValidator,
     /// The peer sent no nonce, or more than one.
@@ -38,46 +38,46 @@ pub enum AtlsError {
     /// Its document.
     #[error("the peer's attestation document was refused")]
     Document(#[source] ValidateError),
-    /// The document was made for another key.
+    /// The document was created for another key.
     #[error("the attestation document was made for another key than the certificate's")]
     OtherKey,
     /// Our document.
     #[error("our attestation document could not be made")]
     Issue(#[source] IssueError),
-    /// More documents are being made than are allowed at once.
+    /// Too many documents are being created at the same time.
     #[error("too many attestation documents are being made")]
     Busy,
-    /// A thread that makes documents ended.
+    /// A thread that creates documents terminated.
     #[error("the thread of the handshake ended early")]
     Thread,
-    /// The peer cannot send evidence over the connection, and it is demanded.
+    /// The peer cannot send evidence over the connection, which is required.
     #[error("the peer sends no evidence over this connection")]
     Unbound,
     /// Sending or receiving the documents over this connection.
     #[error("the evidence over this connection could not be exchanged")]
     Exchange(#[source] io::Error),
-    /// The peer's document over this connection has a size that none has.
+    /// The peer's document over this connection has an impossible size.
     #[error("the evidence over this connection has {length} bytes")]
     ExchangeSize {
-        /// What was announced.
+        /// The announced size.
         length: usize,
     },
-    /// The peer sent a frame without document.
+    /// The peer sent a frame without a document.
     #[error("the peer proves nothing")]
     NoEvidence,
-    /// No validator is for this sort of document.
+    /// No validator handles this type of document.
     #[error("the peer's attestation document is of no accepted sort; its identifier is {found:?}")]
     OtherVariant {
-        /// Identifier of the sort, where it is one.
+        /// Identifier of the type, if it is one.
         found: Option<String>,
     },
-    /// The document is over another connection, or for another key or role.
+    /// The document belongs to another connection, key or role.
     #[error("the evidence is over another connection: somebody relays it")]
     Relayed,
 }
 
 impl AtlsError {
-    /// What rustls says by errors of its own is told by ours.
+    /// Replaces rustls errors by our own where we have a better one.
     pub(super) fn handshake(error: io::Error) -> Self {
         let tls = error.get_ref().and_then(|inner| inner.downcast_ref());
         match tls {

@@ -15,7 +15,7 @@ use tec_core::time::Timestamp;
 use super::challenge::key_hash;
 use super::{Variant, certificate};
 
-/// A P-256 key that lives in memory only, for as long as its endpoint.
+/// A P-256 key that only lives in memory, for as long as its endpoint.
 pub(super) struct LeafKey {
     signing: Arc<dyn SigningKey>,
     spki: Vec<u8>,
@@ -40,7 +40,8 @@ impl LeafKey {
             .to_public_key_der()
             .map_err(|_| rustls::Error::General("a new P-256 key cannot be encoded".to_owned()))?;
         let pkcs8 = key.to_pkcs8_der().map_err(unusable)?;
-        // The provider copies the key; ours is wiped when `pkcs8` is dropped, this copy by rustls.
+        // The provider copies the key; ours is wiped when `pkcs8` is dropped, and rustls wipes this
+        // copy.
         let der = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(pkcs8.as_bytes().to_vec()));
         Ok(Self {
             signing: provider.key_provider.load_private_key(der)?,
@@ -49,7 +50,7 @@ impl LeafKey {
         })
     }
 
-    /// A new certificate of the key, and the key.
+    /// A new certificate for the key, with the key.
     pub(super) fn certified(
         &self,
         entropy: &dyn Entropy,

@@ -1,4 +1,4 @@
-//! What an endpoint holds.
+//! The data of an endpoint.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 use super::identity::LeafKey;
 use super::{AtlsError, ChannelBinding, Issuer, Nonce, Validator, Variant, certificate, issue};
 
-/// What TLS is told for connections whose ends send evidence over them.
+/// TLS configurations for connections whose sides send evidence over them.
 #[derive(Debug)]
 pub(super) struct BoundConfigs {
     pub(super) server: Arc<ServerConfig>,
@@ -38,9 +38,9 @@ pub(super) struct Inner {
 }
 
 impl Inner {
-    /// Our certificate for a peer with this nonce; without issuer it attests nothing.
+    /// Our certificate for a peer with this nonce; without an issuer it attests nothing.
     ///
-    /// The key is new: who steals it can relay this document, and no other.
+    /// The key is new: whoever steals it can relay this document, and no other.
     pub(super) fn certify(&self, nonce: Option<&Nonce>) -> Result<CertifiedKey, AtlsError> {
         let key = LeafKey::generate(&*self.entropy, &self.provider).map_err(AtlsError::Setup)?;
         let document = match (&self.issuer, nonce) {
@@ -57,7 +57,8 @@ impl Inner {
         key.certified(&*self.entropy, validity, document).map_err(AtlsError::Setup)
     }
 
-    /// Does what takes as long as a TPM does, on a thread that may. Who stops waiting loses its turn.
+    /// Runs work that takes as long as a TPM does, on a thread that may block. A caller that stops
+    /// waiting loses its turn.
     pub(super) async fn in_turn<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, AtlsError> + Send + 'static,

@@ -1,4 +1,4 @@
-//! Making documents.
+//! Creating documents.
 
 use std::error::Error;
 use std::fmt;
@@ -10,20 +10,20 @@ use crate::evidence::TpmEvidence;
 
 type Cause = Box<dyn Error + Send + Sync>;
 
-/// No document could be made.
+/// No document could be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IssueError {
     /// The TPM or the source of instance information failed.
     #[error("{operation}")]
     Source {
-        /// What was to be done.
+        /// The operation that failed.
         operation: &'static str,
         /// Why.
         #[source]
         source: Cause,
     },
-    /// The document is larger than fits into a handshake.
+    /// The document is too large for a handshake.
     #[error("the document has {length} bytes, at most {MAX_DOCUMENT} fit into a handshake")]
     TooLarge {
         /// Its size.
@@ -32,54 +32,54 @@ pub enum IssueError {
 }
 
 impl IssueError {
-    /// A failed source.
+    /// A source that failed.
     pub fn source_failed(operation: &'static str, source: impl Into<Cause>) -> Self {
         Self::Source { operation, source: source.into() }
     }
 }
 
-/// Makes documents of one variant.
+/// Creates documents of one variant.
 ///
-/// *Contract*: the document binds user data and nonce, so that its validator can return the one
-/// and refuse another of the other. Calls may block for as long as a TPM takes: they are made on
-/// threads that may.
+/// *Contract*: the document binds user data and nonce, so that its validator can return the former
+/// and refuse a wrong nonce. Calls may block for as long as a TPM takes: they run on threads that
+/// may block.
 pub trait Issuer: fmt::Debug + Send + Sync {
     /// The variant.
     fn variant(&self) -> Variant;
 
-    /// Makes a document.
+    /// Creates a document.
     ///
     /// # Errors
-    /// [`IssueError::Source`] when what it is made from cannot be had.
+    /// [`IssueError::Source`] if its input cannot be obtained.
     fn issue(&self, user_data: &[u8; 32], nonce: &Nonce) -> Result<Vec<u8>, IssueError>;
 }
 
-/// Makes quotes with an attestation key.
+/// Creates quotes with an attestation key.
 pub trait Quoter: fmt::Debug + Send + Sync {
     /// TPMT_PUBLIC of the key.
     ///
     /// # Errors
-    /// Whatever the TPM says.
+    /// Whatever the TPM reports.
     fn ak_area(&self) -> Result<Vec<u8>, Cause>;
 
     /// A quote over all 24 registers of the SHA-256 bank.
     ///
     /// # Errors
-    /// Whatever the TPM says.
+    /// Whatever the TPM reports.
     fn quote(&self, nonce: &[u8; 32]) -> Result<TpmEvidence, Cause>;
 }
 
-/// What vouches for an attestation key where hardware does.
+/// What vouches for an attestation key, if hardware does.
 pub trait InstanceInfo: fmt::Debug + Send + Sync {
-    /// The bytes that go into the document. `inner` is SHA-256(user data ‖ nonce), for what can
-    /// bind it.
+    /// The bytes that go into the document. `inner` is SHA-256(user data ‖ nonce), for sources that
+    /// can bind it.
     ///
     /// # Errors
-    /// Whatever the source says.
+    /// Whatever the source reports.
     fn instance_info(&self, inner: &[u8; 32]) -> Result<Vec<u8>, Cause>;
 }
 
-/// Makes documents from quotes.
+/// Creates documents from quotes.
 #[derive(Clone, Debug)]
 pub struct VtpmIssuer {
     variant: Variant,
@@ -88,7 +88,7 @@ pub struct VtpmIssuer {
 }
 
 impl VtpmIssuer {
-    /// Quotes alone.
+    /// Uses quotes only.
     pub fn new(variant: Variant, quoter: Arc<dyn Quoter>) -> Self {
         Self { variant, quoter, info: None }
     }

@@ -9,36 +9,36 @@ use serde::de::{Error as _, MapAccess, Visitor};
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::{PcrIndex, PcrValues};
 
-/// Whether another value refuses the peer.
+/// Whether a different value refuses the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "it refuses or it does not")]
 pub enum Severity {
     /// It does.
     Enforce,
-    /// It is only told.
+    /// It is only reported.
     Warn,
 }
 
-/// What one register should hold.
+/// What one register should contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "a value and what it is for")]
 pub struct Expectation {
     /// The value.
     pub expected: Sha256Digest,
-    /// What another value means.
+    /// What a different value means.
     pub severity: Severity,
 }
 
-/// A register holds another value than expected.
+/// A register has a value other than the expected one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("PCR {index} is {found}, expected {expected}")]
 #[non_exhaustive]
 pub struct Mismatch {
-    /// Which register.
+    /// The register.
     pub index: PcrIndex,
-    /// What it should hold.
+    /// The expected value.
     pub expected: Sha256Digest,
-    /// What it holds.
+    /// The actual value.
     pub found: Sha256Digest,
 }
 
@@ -47,7 +47,7 @@ pub struct Mismatch {
 pub struct Mismatches(Vec<Mismatch>);
 
 impl Mismatches {
-    /// In order of the index; never empty.
+    /// In register order; never empty.
     pub fn all(&self) -> &[Mismatch] {
         &self.0
     }
@@ -67,7 +67,7 @@ impl fmt::Display for Mismatches {
 
 impl std::error::Error for Mismatches {}
 
-/// The text states no measurements.
+/// The text is not a valid set of measurements.
 #[derive(Debug, thiserror::Error)]
 #[error("the measurements cannot be read")]
 #[non_exhaustive]
@@ -77,17 +77,17 @@ pub struct MeasurementError {
     pub source: serde_json::Error,
 }
 
-/// Expected values by register; registers without one may hold anything.
+/// Expected values by register; other registers may have any value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Measurements(BTreeMap<PcrIndex, Expectation>);
 
 impl Measurements {
-    /// Reads `{"4": {"expected": "<64 hex>", "warnOnly": false}, "9": "<64 hex>"}`. A bare value
+    /// Parses `{"4": {"expected": "<64 hex>", "warnOnly": false}, "9": "<64 hex>"}`. A bare value
     /// is enforced, and so is one without `warnOnly`.
     ///
     /// # Errors
-    /// [`MeasurementError`] for unknown members, a register that is named twice, and anything
-    /// that is not a digest.
+    /// [`MeasurementError`] for unknown members, a register that occurs twice, and anything that is
+    /// not a digest.
     pub fn from_json(json: &[u8]) -> Result<Self, MeasurementError> {
         serde_json::from_slice(json).map_err(|source| MeasurementError { source })
     }
@@ -99,14 +99,14 @@ impl Measurements {
         self
     }
 
-    /// Lets a register hold anything: for callers that judge it themselves.
+    /// Lets a register have any value: for callers that check it themselves.
     #[must_use]
     pub fn without(mut self, index: PcrIndex) -> Self {
         self.0.remove(&index);
         self
     }
 
-    /// What is expected, in order of the index.
+    /// The expectations, in register order.
     pub fn registers(&self) -> impl Iterator<Item = (PcrIndex, Expectation)> {
         self.0.iter().map(|(index, expectation)| (*index, *expectation))
     }
@@ -189,22 +189,22 @@ impl<'de> Deserialize<'de> for Measurements {
     }
 }
 
-/// Measurements that can be replaced while connections are judged by them.
+/// Measurements that can be replaced while connections are verified against them.
 #[derive(Debug, Default)]
 pub struct LiveMeasurements(RwLock<Arc<Measurements>>);
 
 impl LiveMeasurements {
-    /// Begins with these.
+    /// Starts with these.
     pub fn new(measurements: Measurements) -> Self {
         Self(RwLock::new(Arc::new(measurements)))
     }
 
-    /// Those that count now.
+    /// The current measurements.
     pub fn current(&self) -> Arc<Measurements> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Those that count from now on.
+    /// Replaces the measurements from now on.
     pub fn replace(&self, measurements: Measurements) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(measurements);
     }

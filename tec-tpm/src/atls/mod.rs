@@ -1,4 +1,4 @@
-//! Attested TLS: a connection whose ends prove with evidence what they are (feature `atls`).
+//! Attested TLS: a connection whose sides prove with evidence what they are (feature `atls`).
 //!
 //! ```text
 //!  client                                               server
@@ -8,12 +8,13 @@
 //!  judged; ours, over the same ────────────────────────►  judged
 //! ```
 //!
-//! The document's format is that of a [`Variant`], an [`Issuer`] makes it and a [`Validator`]
-//! judges it. It binds the role, the key of the certificate and a value that only this connection
-//! has: who stole a key cannot relay a document that was made for it.
+//! The document has the format of a [`Variant`]; an [`Issuer`] creates it and a [`Validator`]
+//! verifies it. It binds the role, the key of the certificate and a value that only this connection
+//! has: someone who stole a key cannot relay a document created for it.
 //!
-//! *Peers that cannot do this* are taken with [`ChannelBinding::WherePeerCan`]. With them documents
-//! are in an extension of certificates that are made for one handshake, and bind nonces:
+//! *Peers without support for this* are accepted with [`ChannelBinding::WherePeerCan`]. For them,
+//! documents are in an extension of certificates that are created for one handshake, and bind
+//! nonces:
 //!
 //! ```text
 //!  ClientHello, ALPN atls:v1:nonce:<64 hex>, h2 ──────►
@@ -21,10 +22,10 @@
 //!  document binds that key and our nonce ◄────────────  CertificateRequest, authority CN=<nonce>
 //!  certificate with our document ─────────────────────►  binds our key and the server's nonce
 //! ```
-//! User data of such a document is SHA-256 over the SubjectPublicKeyInfo.
+//! The user data of such a document is SHA-256 over the SubjectPublicKeyInfo.
 //!
-//! *What it is not*: it picks no provider of cryptography, starts no task, and opens no socket. It
-//! speaks TLS 1.3 only.
+//! *What it is not*: it picks no cryptography provider, starts no task, and opens no socket. It
+//! only speaks TLS 1.3.
 //!
 //! # Example
 //! ```
@@ -106,8 +107,8 @@ pub use self::validate::{
 };
 pub use self::variant::Variant;
 
-/// Largest attestation document in bytes. rustls takes no handshake message above 65535 bytes, and
-/// the certificate around the document needs less than 1 KiB.
+/// Maximum size of an attestation document in bytes. rustls accepts no handshake message above
+/// 65535 bytes, and the certificate around the document needs less than 1 KiB.
 pub const MAX_DOCUMENT: usize = 60 * 1024;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The nonces of a handshake and the two ways that they travel.
+//! The nonces of a handshake, and the two ways to transmit them.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use x509_cert::name::Name;
 
 use super::der;
 
-/// What ALPN tokens that carry a nonce begin with; 64 hexadecimal digits follow.
+/// Prefix of ALPN tokens that carry a nonce; 64 hexadecimal digits follow.
 const ALPN_PREFIX: &[u8] = b"atls:v1:nonce:";
 /// Common name (RFC 5280, appendix A.1: id-at 3).
 const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
@@ -43,7 +43,7 @@ impl Nonce {
         [ALPN_PREFIX, hex::encode(self.0).as_bytes()].concat()
     }
 
-    /// The nonce among the offered protocols: exactly one, or none.
+    /// The nonce among the offered protocols: exactly one, otherwise none.
     pub(super) fn from_alpn<'a>(offered: impl Iterator<Item = &'a [u8]>) -> Option<Self> {
         let mut tokens = offered.filter_map(|token| token.strip_prefix(ALPN_PREFIX));
         let (token, None) = (tokens.next()?, tokens.next()) else {
@@ -54,7 +54,7 @@ impl Nonce {
         Some(Self(bytes))
     }
 
-    /// The server's way: an acceptable authority whose common name is the nonce in base64.
+    /// The server's way: an acceptable CA whose common name is the nonce in base64.
     pub(super) fn to_authority(self) -> DistinguishedName {
         let text = STANDARD.encode(self.0);
         let value = der::tlv(der::PRINTABLE_STRING, &[text.as_bytes()]);
@@ -62,12 +62,12 @@ impl Nonce {
         DistinguishedName::in_sequence(&der::tlv(der::SET, &[&attribute]))
     }
 
-    /// The nonce in the only acceptable authority.
+    /// The nonce in the only acceptable CA.
     pub(super) fn from_authorities(authorities: &[&[u8]]) -> Option<Self> {
         let [only] = authorities else { return None };
         let name = Name::from_der(only).ok()?;
         let attribute = name.iter().find(|one| one.oid == COMMON_NAME)?;
-        // PrintableString and UTF8String alike; both are read as their bytes.
+        // PrintableString or UTF8String; both are read as their bytes.
         let bytes = STANDARD.decode(attribute.value.value()).ok()?;
         bytes.try_into().ok().map(Self)
     }

@@ -1,4 +1,4 @@
-//! Who is at the other end.
+//! Who is on the other side.
 
 use tec_core::ak::PublicKey;
 use tec_core::digest::Sha256Digest;
@@ -6,7 +6,7 @@ use tec_core::pcr::PcrValues;
 
 use super::{Mismatch, Validated, Variant};
 
-/// Proof that the peer's evidence was judged and found good. Only a handshake makes one.
+/// Proof that the peer's evidence was verified and accepted. Only a handshake creates one.
 #[derive(Clone, Debug)]
 pub struct AttestedPeer {
     pub(super) variant: Variant,
@@ -16,7 +16,7 @@ pub struct AttestedPeer {
 }
 
 impl AttestedPeer {
-    /// Sort of its evidence.
+    /// Type of its evidence.
     pub fn variant(&self) -> Variant {
         self.variant
     }
@@ -26,25 +26,26 @@ impl AttestedPeer {
         &self.key_hash
     }
 
-    /// Its attestation key, where it has one.
+    /// Its attestation key, if it has one.
     ///
     /// # Security
-    /// With [`AnyAk`](super::AnyAk) the caller must look whose it is.
+    /// With [`AnyAk`](super::AnyAk) the caller must check whose key it is.
     pub fn ak(&self) -> Option<&PublicKey> {
         self.validated.ak.as_ref()
     }
 
-    /// Its registers, where it has some.
+    /// Its registers, if it has any.
     pub fn pcrs(&self) -> Option<&PcrValues> {
         self.validated.pcrs.as_ref()
     }
 
-    /// Registers that differ from what was expected, but only warn.
+    /// Registers that differ from the expected value, but only warn.
     pub fn warnings(&self) -> &[Mismatch] {
         &self.validated.warnings
     }
 
-    /// Whether its evidence came over this very connection; else it was in its certificate.
+    /// Whether its evidence was sent over this very connection; otherwise it was in its
+    /// certificate.
     pub fn is_channel_bound(&self) -> bool {
         self.bound
     }

@@ -1,4 +1,4 @@
-//! Both ends as tower services, as gRPC clients and servers take them.
+//! Both sides as tower services, in the form that gRPC clients and servers use.
 
 use std::error::Error;
 use std::pin::Pin;
@@ -11,12 +11,12 @@ use super::{AtlsError, AtlsStream, Endpoint};
 
 type Connecting<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
 
-/// Takes transports, gives attested connections.
+/// Takes transports, returns attested connections.
 #[derive(Clone, Debug)]
 pub struct Acceptor(Endpoint);
 
 impl Acceptor {
-    /// With this endpoint.
+    /// Uses this endpoint.
     pub fn new(endpoint: Endpoint) -> Self {
         Self(endpoint)
     }
@@ -40,11 +40,11 @@ where
     }
 }
 
-/// No attested connection to a server came about.
+/// No attested connection to a server could be established.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The transport under it did not.
+    /// The underlying transport failed.
     #[error("connect to the server")]
     Transport(#[source] Box<dyn Error + Send + Sync>),
     /// The handshake failed.
@@ -52,7 +52,7 @@ pub enum ConnectError {
     Atls(#[source] AtlsError),
 }
 
-/// Connects with `C`, then does the handshake over it.
+/// Connects with `C`, then performs the handshake over it.
 #[derive(Clone, Debug)]
 pub struct Connector<C> {
     transport: C,
@@ -60,7 +60,7 @@ pub struct Connector<C> {
 }
 
 impl<C> Connector<C> {
-    /// With this endpoint, over connections of `transport`.
+    /// Uses this endpoint, over connections of `transport`.
     pub fn new(transport: C, endpoint: Endpoint) -> Self {
         Self { transport, endpoint }
     }

@@ -1,4 +1,4 @@
-//! Signatures by the endpoint's provider of cryptography, which is faster than pure Rust.
+//! Signatures by the endpoint's cryptography provider, which is faster than pure Rust.
 
 use p256::ecdsa;
 use rustls::SignatureScheme;

@@ -1,4 +1,4 @@
-//! A connection whose ends are known.
+//! A connection whose peers are known.
 
 use std::io;
 use std::io::IoSlice;
@@ -23,12 +23,12 @@ impl<IO> AtlsStream<IO> {
         Self { tls, peer: peer.map(Arc::new) }
     }
 
-    /// The other end; `None` where it was not to be attested.
+    /// The other side; `None` if it did not have to be attested.
     pub fn peer(&self) -> Option<&Arc<AttestedPeer>> {
         self.peer.as_ref()
     }
 
-    /// The transport under it.
+    /// The underlying transport.
     pub fn transport(&self) -> &IO {
         self.tls.get_ref().0
     }

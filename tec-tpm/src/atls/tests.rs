@@ -14,7 +14,7 @@ use crate::testing::{SoftAzure, SoftSnp, SoftTpm};
 
 type Stream = AtlsStream<DuplexStream>;
 
-/// No two endpoints of the tests draw the same.
+/// No two endpoints in the tests draw the same randomness.
 static SEED: AtomicU64 = AtomicU64::new(0);
 
 fn at(seconds: i64) -> EndpointBuilder {
@@ -45,7 +45,7 @@ async fn meet(
     tokio::join!(server.accept(near), client.connect(far))
 }
 
-/// The client knows nothing of evidence over the connection.
+/// The client does not support evidence over the connection.
 async fn meet_older(
     server: EndpointBuilder,
     client: EndpointBuilder,
@@ -177,7 +177,7 @@ async fn a_client_that_judges_nobody_does_not_connect() {
     assert!(client.unwrap().peer().is_none());
 }
 
-/// Says something else than it should.
+/// Says something other than it should.
 #[derive(Debug)]
 struct Lying(Lie, Mutex<Option<Vec<u8>>>);
 
@@ -227,7 +227,7 @@ async fn documents_for_another_nonce_or_key_are_refused() {
     assert!(nonce(client));
     let (_, client) = meet_older(lying(Lie::OtherKey), dummy_client()).await;
     assert!(matches!(client, Err(AtlsError::OtherKey)));
-    // Of this connection, but for another key or by another role.
+    // For this connection, but for another key or by another role.
     let (_, client) = meet(lying(Lie::OtherKey), dummy_client()).await;
     assert!(matches!(client, Err(AtlsError::Relayed)));
     let (_, client) = meet(lying(Lie::Nonce), dummy_client()).await;
@@ -280,7 +280,7 @@ async fn nobody_gets_the_document_of_a_client_that_did_not_judge_it() {
     };
 }
 
-/// Reads a frame as it is, and sends another one.
+/// Reads a frame as it is, and sends a different one.
 async fn pass_on(from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrite + Unpin)) {
     let length = from.read_u32().await.unwrap();
     let mut frame = vec![0; length.try_into().unwrap()];
@@ -295,7 +295,7 @@ async fn who_stole_the_key_of_a_certificate_cannot_relay_evidence() {
     let judging = || now().with_validator(any_vtpm(Measurements::default()));
     let service = Arc::new(SoftTpm::p256(1));
     let service = judging().with_issuer(vtpm(&service)).build().unwrap();
-    // It even believes any server, so that it sends its evidence to the thief.
+    // It even believes any server, so it sends its evidence to the thief.
     let node = now().with_issuer(vtpm(&Arc::new(SoftTpm::p256(2))));
     let node = node.dangerous_unverified_server().build().unwrap();
 
@@ -451,7 +451,7 @@ async fn azure(
 
 #[tokio::test]
 async fn the_key_of_an_azure_machine_is_vouched_for_by_its_processor() {
-    // Keys come from the seed: this is the machine's own TPM.
+    // Keys are derived from the seed: this is the machine's own TPM.
     let (machine, tpm) = (SoftAzure::new(3), Arc::new(SoftTpm::rsa(3)));
     let vcek = machine.chip().certificate();
     let stream = azure(machine, Arc::clone(&tpm), vcek.clone()).await.unwrap();
@@ -480,7 +480,7 @@ fn a_second_quote_of_the_compared_bank_is_refused() {
     };
     assert_eq!(validate(&value).unwrap().user_data, [1; 32]);
 
-    // Other banks are ignored, however good: their values are not compared.
+    // Other banks are ignored, however good they are: their values are not compared.
     let quotes = value["Attestation"]["quotes"].as_array_mut().unwrap();
     let mut other = quotes[0].clone();
     other["pcrs"]["hash"] = 12.into();
@@ -517,7 +517,7 @@ fn certificates_can_be_made_after_2049() {
     assert!(certificate::PeerCertificate::check(&made.cert[0], now, &provider).is_ok());
 }
 
-/// Counts, and takes until the other end of the channel is gone.
+/// Counts calls, and blocks until the other end of the channel is gone.
 #[derive(Debug)]
 struct Slow(AtomicU64, Mutex<std::sync::mpsc::Receiver<()>>);
 
@@ -554,7 +554,7 @@ async fn no_quote_is_made_for_those_who_went_away() {
         assert!(matches!(ended, Err(AtlsError::TimedOut { .. })), "{ended:?}");
     }
     drop(tpm);
-    // All turns are free again only when those who had one are through.
+    // All turns are free again only when the current holders have finished.
     let all = server.0.turns.acquire_many(2).await.unwrap();
     assert_eq!(slow.0.load(Ordering::SeqCst), 2);
     drop(all);

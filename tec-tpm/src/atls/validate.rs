@@ -1,4 +1,4 @@
-//! Judging documents.
+//! Verifying documents.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -17,25 +17,25 @@ use crate::quote::{QuoteError, SignatureCheck};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ValidateError {
-    /// A member is missing or not what it should be.
+    /// A member is missing or malformed.
     #[error("the document's {at} is malformed")]
     Malformed {
-        /// Which member.
+        /// The member.
         at: &'static str,
-        /// Why, where there is more to say.
+        /// Why, if there is more to say.
         #[source]
         source: Option<Box<dyn Error + Send + Sync>>,
     },
     /// The document is for another nonce.
     #[error("the document is for another nonce")]
     Nonce,
-    /// The quote does not verify; a quote for other user data or another nonce neither.
+    /// The quote is invalid; this includes a quote for other user data or another nonce.
     #[error("the quote does not verify")]
     Quote(#[source] QuoteError),
     /// Nothing vouches for the attestation key.
     #[error("the attestation key {ak} is not trusted: {reason}")]
     Untrusted {
-        /// Which key.
+        /// The key.
         ak: Fingerprint,
         /// Why.
         reason: String,
@@ -54,39 +54,40 @@ impl ValidateError {
     }
 }
 
-/// What a valid document says.
+/// The content of a valid document.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Validated {
     /// The user data that it binds.
     pub user_data: [u8; 32],
-    /// The attestation key that signed, where there is one.
+    /// The attestation key that signed, if any.
     pub ak: Option<PublicKey>,
-    /// The quoted registers, where there are some.
+    /// The quoted registers, if any.
     pub pcrs: Option<PcrValues>,
     /// Registers that differ but only warn.
     pub warnings: Vec<Mismatch>,
 }
 
 impl Validated {
-    /// A document that binds these user data, and says nothing else.
+    /// A document that binds this user data, and contains nothing else.
     pub fn new(user_data: [u8; 32]) -> Self {
         Self { user_data, ak: None, pcrs: None, warnings: Vec::new() }
     }
 }
 
-/// Judges documents of one variant.
+/// Verifies documents of one variant.
 ///
-/// *Contract*: a document that was not made for `nonce` is refused; user data are returned, and
-/// compared by the handshake. Pure computation, bounded by [`MAX_DOCUMENT`](super::MAX_DOCUMENT).
+/// *Contract*: a document that was not created for `nonce` is refused; the user data is returned,
+/// and the handshake compares it. Pure computation, bounded by
+/// [`MAX_DOCUMENT`](super::MAX_DOCUMENT).
 pub trait Validator: fmt::Debug + Send + Sync {
     /// The variant.
     fn variant(&self) -> Variant;
 
-    /// Judges a document. Signatures are best verified by what the endpoint has for that.
+    /// Verifies a document. Signatures are best verified with what the endpoint provides.
     ///
     /// # Errors
-    /// [`ValidateError`], the first check that failed; of registers, all that differ.
+    /// [`ValidateError`] with the first check that failed; for registers, all that differ.
     fn validate(
         &self,
         document: &[u8],
@@ -95,20 +96,20 @@ pub trait Validator: fmt::Debug + Send + Sync {
     ) -> Result<Validated, ValidateError>;
 }
 
-/// Whether an attestation key is that of a TPM that may be believed.
+/// Whether an attestation key belongs to a trusted TPM.
 pub trait AkTrust: fmt::Debug + Send + Sync {
-    /// Judges a key by what came along with it.
+    /// Checks a key by what was sent with it.
     ///
     /// # Errors
     /// [`ValidateError::Untrusted`] with the reason, or [`ValidateError::Malformed`].
     fn check(&self, ak: &PublicKey, instance_info: &[u8]) -> Result<(), ValidateError>;
 }
 
-/// Takes any key: for those who look at [`AttestedPeer::ak`](super::AttestedPeer::ak) themselves,
-/// such as a registry that trusts on first use.
+/// Accepts any key: for callers that check [`AttestedPeer::ak`](super::AttestedPeer::ak)
+/// themselves, such as a registry with trust on first use.
 ///
 /// # Security
-/// Anybody can make a TPM in software. A quote by an unknown key proves nothing.
+/// Anyone can create a TPM in software. A quote by an unknown key proves nothing.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::exhaustive_structs, reason = "there is nothing to add")]
 pub struct AnyAk;
@@ -119,12 +120,12 @@ impl AkTrust for AnyAk {
     }
 }
 
-/// Takes these keys.
+/// Accepts these keys.
 #[derive(Clone, Debug)]
 pub struct PinnedAks(BTreeSet<Fingerprint>);
 
 impl PinnedAks {
-    /// Keys by fingerprint.
+    /// Accepts keys with these fingerprints.
     pub fn new(keys: impl IntoIterator<Item = Fingerprint>) -> Self {
         Self(keys.into_iter().collect())
     }
@@ -140,12 +141,12 @@ impl AkTrust for PinnedAks {
     }
 }
 
-/// Takes keys that all of these take.
+/// Accepts keys that all of these accept.
 #[derive(Clone, Debug)]
 pub struct EveryTrust(Vec<Arc<dyn AkTrust>>);
 
 impl EveryTrust {
-    /// Asked in this order.
+    /// Consulted in this order.
     pub fn new(all: impl IntoIterator<Item = Arc<dyn AkTrust>>) -> Self {
         Self(all.into_iter().collect())
     }
@@ -157,7 +158,7 @@ impl AkTrust for EveryTrust {
     }
 }
 
-/// Judges documents with quotes.
+/// Verifies documents with quotes.
 #[derive(Clone, Debug)]
 pub struct VtpmValidator {
     variant: Variant,
@@ -166,7 +167,7 @@ pub struct VtpmValidator {
 }
 
 impl VtpmValidator {
-    /// Trusts keys by `trust`, and expects `measurements` as they are at each call.
+    /// Trusts keys according to `trust`, and expects `measurements` as they are at each call.
     pub fn new(
         variant: Variant,
         trust: Arc<dyn AkTrust>,

@@ -1,6 +1,7 @@
 //! Types of attestation documents, and the identifiers of their extensions.
 //!
-//! Only types whose name promises what is verified: a quote of a vTPM proves no SEV-ES, SEV-SNP or TDX.
+//! Only types whose name promises what is verified: a quote of a vTPM does not prove SEV-ES,
+//! SEV-SNP or TDX.
 
 use std::fmt;
 
@@ -41,21 +42,21 @@ variants! {
     Dummy = "dummy", "1.3.9900.1.1";
     /// NitroTPM of AWS.
     AwsNitroTpm = "aws-nitro-tpm", "1.3.9900.2.1";
-    /// A vTPM that an SEV-SNP report of Azure vouches for.
+    /// A vTPM that an Azure SEV-SNP report vouches for.
     AzureSevSnp = "azure-sev-snp", "1.3.9900.4.1";
-    /// Trusted launch at Azure.
+    /// Trusted launch on Azure.
     AzureTrustedLaunch = "azure-trustedlaunch", "1.3.9900.4.2";
     /// Any TPM 2.0: QEMU with swtpm, or hardware.
     QemuVtpm = "qemu-vtpm", "1.3.9900.5.1";
 }
 
 impl Variant {
-    /// The variant of this name. `qemu-vtpm` is that of every TPM that has no name of its own.
+    /// The variant with this name. `qemu-vtpm` stands for every TPM that has no name of its own.
     pub fn of_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|one| one.as_str() == name)
     }
 
-    /// The identifier in dotted form, where it is one; it need not be known.
+    /// The identifier in dotted form, if it is one; it need not be known.
     pub(super) fn dotted(identifier: &[u8]) -> Option<String> {
         let parsed = ObjectIdentifier::from_bytes(identifier).ok()?;
         Some(parsed.to_string())

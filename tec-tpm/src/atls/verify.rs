@@ -1,4 +1,4 @@
-//! What rustls asks of us during a handshake: judging the peer's certificate.
+//! What rustls asks us during a handshake: verifying the peer's certificate.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,8 +18,8 @@ use super::inner::Inner;
 use super::signatures::ByProvider;
 use super::{AtlsError, AttestedPeer, Nonce};
 
-/// Takes certificates: any, whose key will prove itself over the connection, or those whose
-/// document is for the nonce of one handshake.
+/// Accepts certificates: any, if the key proves itself over the connection, or those whose document
+/// is for the nonce of one handshake.
 pub(super) struct PeerVerifier {
     provider: Arc<CryptoProvider>,
     judge: Option<Judge>,
@@ -33,13 +33,13 @@ impl fmt::Debug for PeerVerifier {
 }
 
 impl PeerVerifier {
-    /// What the certificate says is not looked at. The peer proves that it has the key.
+    /// Does not examine the certificate. The peer proves that it has the key.
     pub(super) fn any(provider: &Arc<CryptoProvider>) -> Arc<Self> {
         Arc::new(Self { provider: Arc::clone(provider), judge: None, hints: Vec::new() })
     }
 
-    /// The document must be for this nonce, which a server tells among its hints. It need not be
-    /// there until it is `demanded`.
+    /// The document must be for this nonce, which a server sends among its hints. It may be missing
+    /// until it is `demanded`.
     pub(super) fn judging(inner: Arc<Inner>, nonce: Nonce, demanded: bool) -> Arc<Self> {
         Arc::new(Self {
             provider: Arc::clone(&inner.provider),
@@ -53,14 +53,14 @@ impl PeerVerifier {
         })
     }
 
-    /// From now on a certificate without document is refused.
+    /// From now on a certificate without a document is refused.
     pub(super) fn demand_document(&self) {
         if let Some(judge) = &self.judge {
             judge.demanded.store(true, Ordering::SeqCst);
         }
     }
 
-    /// The peer, once the handshake ended; an error that is better than the one of TLS.
+    /// The peer, once the handshake has finished; or an error that is better than the one from TLS.
     pub(super) fn take(&self) -> Result<Option<AttestedPeer>, AtlsError> {
         let Some(judge) = &self.judge else {
             return Ok(None);
@@ -87,7 +87,7 @@ impl PeerVerifier {
     }
 }
 
-/// Judges the certificate of one peer. What rustls cannot carry is kept here.
+/// Verifies the certificate of one peer. Stores what rustls cannot carry.
 struct Judge {
     inner: Arc<Inner>,
     nonce: Nonce,
@@ -100,7 +100,8 @@ impl Judge {
         let outcome = self.attested(certificate);
         let passed = match &outcome {
             Ok(_) => true,
-            // It may come over the connection: whether the ends agreed on that is not known yet.
+            // It may be sent over the connection: whether the sides agreed on that is not known
+            // yet.
             Err(AtlsError::Certificate(PeerCertificateError::NoDocument { found })) => {
                 found.is_empty() && !self.demanded.load(Ordering::SeqCst)
             }
@@ -116,7 +117,7 @@ impl Judge {
         }
     }
 
-    /// `None` where the peer need not be attested.
+    /// `None` if the peer need not be attested.
     fn attested(
         &self,
         certificate: &CertificateDer<'_>,
@@ -129,7 +130,7 @@ impl Judge {
         }
         let (variant, document) =
             certificate.document(&inner.accepted()).map_err(AtlsError::Certificate)?;
-        // The variant is one of those accepted, so there is a validator.
+        // The variant is an accepted one, so there is a validator.
         let validator = inner.validator(variant).ok_or(AtlsError::NoCertificate)?;
         let validated = validator
             .validate(document, &self.nonce, &ByProvider(&inner.provider))
@@ -146,7 +147,7 @@ impl Judge {
     }
 }
 
-/// Endpoints speak TLS 1.3 only.
+/// Endpoints only speak TLS 1.3.
 fn no_tls12() -> rustls::Error {
     rustls::Error::PeerIncompatible(PeerIncompatible::ServerDoesNotSupportTls12Or13)
 }

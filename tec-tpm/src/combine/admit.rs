@@ -1,4 +1,4 @@
-//! Whether quoted values are those of a state of the fleet.
+//! Whether quoted values match a state of the fleet.
 
 use tec_core::attest::PinnedPcrs;
 use tec_core::digest::Sha256Digest;
@@ -10,38 +10,38 @@ use super::source::Family;
 use super::walk::Choice;
 use super::{Combined, Provenance};
 
-/// Quoted values are those of no state.
+/// Quoted values match no state.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
     /// No state has this value.
     #[error("PCR {pcr} is that of no state of the approved images")]
     Unknown {
-        /// First pinned register whose value is not known.
+        /// First pinned register with an unknown value.
         pcr: PcrIndex,
-        /// What was quoted.
+        /// The quoted value.
         quoted: Sha256Digest,
     },
-    /// Each register has a value of some state, but no state has them all.
+    /// Each register has a value of some state, but no single state has them all.
     #[error("the values of the pinned registers do not occur together")]
     NotTogether {
-        /// Per register, what makes its value.
+        /// For each register, what produces its value.
         each: Vec<(PcrIndex, Vec<Provenance>)>,
     },
 }
 
 impl Combined {
-    /// Finds the states that all pinned registers fit at once; whole images first.
+    /// Finds the states that match all pinned registers together; whole images first.
     ///
-    /// [`MixedStates`](super::MixedStates) makes of it the gate of the PCR values: there it is asked
-    /// for a combination of the *live* images only.
+    /// [`MixedStates`](super::MixedStates) builds the gate of the PCR values on this, using a
+    /// combination of only the *live* images.
     ///
     /// # Errors
-    /// [`Refusal`] when there is no such state.
+    /// [`Refusal`] if there is no such state.
     ///
     /// # Security
-    /// `quoted` must come from a quote whose signature and nonce are verified. States whose values
-    /// are undetermined are refused.
+    /// `quoted` must come from a quote whose signature and nonce have been verified. States with
+    /// undetermined values are refused.
     pub fn admit(
         &self,
         quoted: &PcrValues,
@@ -79,7 +79,7 @@ impl Combined {
 }
 
 impl Enumerated {
-    /// The choices that give all pinned values.
+    /// The choices that produce all pinned values.
     fn choices(&self, quoted: &PcrValues, pinned: PinnedPcrs) -> Vec<Choice> {
         let mut choices = vec![Choice::FREE];
         for pcr in pinned.iter() {

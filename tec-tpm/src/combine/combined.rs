@@ -1,4 +1,4 @@
-//! The result: values per register, with what makes them.
+//! The result: values per register, with what produces them.
 
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::{PcrIndex, PcrSet};
@@ -15,20 +15,20 @@ pub struct Combined {
     pub(super) families: Vec<Enumerated>,
 }
 
-/// A family with what its registers can hold.
+/// A family, with the possible values of its registers.
 #[derive(Debug)]
 pub(super) struct Enumerated {
     pub(super) family: Family,
     pub(super) registers: Vec<Outcome>,
 }
 
-/// A state whose value of a register is not known.
+/// A state in which the value of a register is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Undetermined {
     /// The register.
     pub pcr: PcrIndex,
-    /// The state, as far as it matters.
+    /// The state, as far as relevant.
     pub state: Provenance,
     /// Why.
     pub reason: Reason,
@@ -51,13 +51,13 @@ impl Combined {
         Ok(Self { rules, names, families: enumerated })
     }
 
-    /// Registers that at least one image says something about.
+    /// Registers that at least one image states.
     pub fn registers(&self) -> PcrSet {
         let outcomes = self.families.iter().flat_map(|f| &f.registers);
         outcomes.map(|outcome| outcome.pcr).collect()
     }
 
-    /// All values that a register can hold, sorted, each once.
+    /// All values that a register can have, sorted, without duplicates.
     pub fn values(&self, pcr: PcrIndex) -> Vec<Sha256Digest> {
         let mut values: Vec<_> = self.leaves(pcr).map(|(_, leaf)| leaf.value).collect();
         values.sort_unstable();
@@ -65,7 +65,7 @@ impl Combined {
         values
     }
 
-    /// The states that make this value; empty when none does.
+    /// The states that produce this value; empty if none does.
     pub fn provenance(&self, pcr: PcrIndex, value: &Sha256Digest) -> Vec<Provenance> {
         let mut found = Vec::new();
         for enumerated in &self.families {
@@ -76,7 +76,7 @@ impl Combined {
         provenance::tidied(found)
     }
 
-    /// States whose values are not known, and therefore in no list.
+    /// States whose values are unknown, and which are therefore in no list.
     pub fn undetermined(&self) -> Vec<Undetermined> {
         let mut found: Vec<Undetermined> = Vec::new();
         for enumerated in &self.families {

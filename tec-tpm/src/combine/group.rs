@@ -1,4 +1,4 @@
-//! Which part of a boot chain a measurement depends on, told by its id.
+//! Which part of a boot chain a measurement depends on, derived from its id.
 
 use std::fmt;
 
@@ -9,23 +9,23 @@ use serde::Serialize;
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Group {
-    /// What the firmware measures by itself: the boot attempt, separators.
+    /// What the firmware itself measures: the boot attempt, separators.
     Firmware,
     /// The Secure Boot variables: state, PK, KEK, db, dbx.
     SecureBoot,
     /// shim and GRUB as one unit.
     Bootloader,
-    /// shim, where it is updated apart from GRUB.
+    /// shim, if it is updated separately from GRUB.
     Shim,
-    /// GRUB, where it is updated apart from shim.
+    /// GRUB, if it is updated separately from shim.
     Grub,
     /// The kernel and what is loaded with it.
     Kernel,
     /// The unified kernel image with its add-ons.
     Uki,
-    /// The lists of machine owner keys, where they do not follow from shim.
+    /// The lists of machine owner keys, if they do not follow from shim.
     Mok,
-    /// The revocation level that the firmware stores; it only rises.
+    /// The revocation level stored by the firmware; it only rises.
     SbatLevel,
 }
 
@@ -45,7 +45,7 @@ impl Group {
         Self::SbatLevel,
     ];
 
-    /// Name for people.
+    /// Human-readable name.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Firmware => "firmware",
@@ -64,8 +64,8 @@ impl Group {
         self as usize
     }
 
-    /// Whether an image brings all measurements of the group along, whatever loads it. How often
-    /// a kernel is measured, on the contrary, is the loader's doing.
+    /// Whether an image determines all measurements of the group, whatever loads it. How many times
+    /// a kernel is measured, by contrast, depends on the loader.
     pub(super) const fn shapes_itself(self) -> bool {
         !matches!(self, Self::Kernel | Self::Shim | Self::Grub | Self::Bootloader)
     }
@@ -114,7 +114,7 @@ impl GroupSet {
         Group::ALL.into_iter().filter(move |g| self.contains(*g))
     }
 
-    /// The group, if it is exactly one.
+    /// The group, if there is exactly one.
     pub(super) fn single(self) -> Option<Group> {
         let lowest = usize::try_from(self.0.trailing_zeros()).ok()?;
         Group::ALL.get(lowest).copied().filter(|_| self.0.is_power_of_two())
@@ -136,10 +136,10 @@ impl FromIterator<Group> for GroupSet {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Loaders {
-    /// As one unit, the way `bootupd` and distribution packages of signed loaders do.
+    /// As one unit, as `bootupd` and distribution packages of signed loaders do.
     #[default]
     OneUnit,
-    /// One by one; a power loss between the two leaves a mix.
+    /// Separately; a power loss between the two leaves a mix.
     Separate,
 }
 
@@ -147,14 +147,14 @@ pub enum Loaders {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MokLists {
-    /// To shim: its vendor certificate begins the list, so they change when shim does.
+    /// To shim: the list begins with shim's vendor certificate, so it changes when shim does.
     #[default]
     FollowShim,
-    /// To the machine: any list may come with any shim.
+    /// To the machine: any list may occur with any shim.
     Independent,
 }
 
-/// How measurements are put into groups.
+/// How measurements are assigned to groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Grouping {
@@ -165,7 +165,7 @@ pub struct Grouping {
 }
 
 impl Grouping {
-    /// A grouping.
+    /// Creates a grouping.
     pub const fn new(loaders: Loaders, mok_lists: MokLists) -> Self {
         Self { loaders, mok_lists }
     }
@@ -193,14 +193,14 @@ impl Grouping {
     }
 }
 
-/// With a unified kernel image there is no kernel of its own: what is measured of the inner
-/// kernel comes with the image.
+/// A unified kernel image has no separate kernel: measurements of the inner kernel come with the
+/// image.
 pub(super) fn within_uki(set: GroupSet) -> GroupSet {
     set.replaced(Group::Kernel, Group::Uki)
 }
 
-/// Where the firmware starts the unified kernel image, the authority of what it starts first is
-/// that of the image.
+/// If the firmware starts the unified kernel image, the authority of what it starts first is that
+/// of the image.
 pub(super) fn only_uki(set: GroupSet) -> GroupSet {
     let loaders = [Group::Bootloader, Group::Shim, Group::Grub].into_iter();
     loaders.fold(within_uki(set), |set, loader| set.replaced(loader, Group::Uki))
@@ -215,8 +215,8 @@ const UKI: GroupSet = GroupSet::of(Group::Uki);
 const MOK: GroupSet = GroupSet::of(Group::Mok);
 const LOADERS: GroupSet = SHIM.and(GRUB);
 
-/// The groups of an id such as `Pcr4Shim` or `Pcr7GrubDbCert`: the register, then the component.
-/// An id that is not known depends on everything that boots, so that no mix of it is guessed.
+/// The groups of an id such as `Pcr4Shim` or `Pcr7GrubDbCert`: the register, then the component. An
+/// unknown id depends on everything that boots, so that no mix of it is ever guessed.
 fn dependence(id: &str) -> GroupSet {
     let rest = id.strip_prefix("Pcr").unwrap_or(id);
     let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
@@ -239,7 +239,7 @@ fn dependence(id: &str) -> GroupSet {
 }
 
 /// PCR 7. An authority depends on the image that it vouches for, on the keys that it was chosen
-/// from, and on the images before, since each authority is measured once.
+/// from, and on the earlier images, since each authority is measured only once.
 fn secure_boot(component: &str) -> GroupSet {
     match component {
         "SecureBoot" | "Pk" | "Kek" | "Db" | "Dbx" | "Dbt" | "Dbr" => SECURE_BOOT,

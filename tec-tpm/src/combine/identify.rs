@@ -1,4 +1,4 @@
-//! What made a value, and what each event of a log is.
+//! Finds what produced a value, and what each event of a log is.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use tec_core::pcr::PcrIndex;
 use super::{CombineError, Combined, Combiner, Grouping, Loaders, MokLists, Provenance, loose};
 use crate::event_log::{Event, EventLog};
 
-/// An event as an image makes it.
+/// An event that an image causes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[non_exhaustive]
 pub struct KnownEvent {
@@ -24,43 +24,43 @@ pub struct KnownEvent {
     pub file: Option<String>,
 }
 
-/// An event of a log, and which images make the same.
+/// An event of a log, and the images that cause the same event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct IdentifiedEvent {
     /// The event; its `detail` proves nothing.
     #[serde(flatten)]
     pub event: LoggedEvent,
-    /// Images that extend the same register by the same digest; empty for what no image makes.
+    /// Images that extend the same register with the same digest; empty if there are none.
     pub known_as: Vec<KnownEvent>,
-    /// What the digest is by itself, for those that every firmware measures.
+    /// The meaning of the digest itself, if it is one that every firmware measures.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub well_known: Option<&'static str>,
 }
 
-/// How far from the images as they come a value is made.
+/// How far the origin of a value is from unmodified images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Liberty {
-    /// An image as it comes.
+    /// An unmodified image.
     Image,
-    /// A state of a fleet on the move.
+    /// A state of a fleet that is being updated.
     Fleet,
-    /// shim and GRUB of different images, or machine owner keys of another one.
+    /// shim and GRUB from different images, or machine owner keys of another image.
     SplitUnits,
-    /// Known components in an order that is known, left out, replaced or repeated at will.
+    /// Known components in a known order, arbitrarily omitted, replaced or repeated.
     Loose,
 }
 
-/// What makes a value.
+/// What produces a value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Made {
     /// A state.
     By(Provenance),
-    /// A sequence of components: the events, and how often each.
+    /// A sequence of components: the events, and how many times each occurs.
     From(Vec<(Vec<KnownEvent>, u32)>),
 }
 
@@ -72,15 +72,15 @@ pub struct Identification {
     pub pcr: PcrIndex,
     /// The value.
     pub value: Sha256Digest,
-    /// How far from the images; `None` when nothing known makes the value.
+    /// How far from the images; `None` if nothing known produces the value.
     pub liberty: Option<Liberty>,
-    /// What makes it, all ways of that liberty.
+    /// What produces it: all ways with that degree of liberty.
     pub made: Vec<Made>,
-    /// Whether every way was tried; `false` when there were too many.
+    /// Whether every way was tried; `false` if there were too many.
     pub exhaustive: bool,
 }
 
-/// Known images, for asking what made a value or an event.
+/// Known images, for finding out what produced a value or an event.
 ///
 /// # Example
 /// ```
@@ -131,10 +131,10 @@ const WELL_KNOWN: [(&[u8], &str); 8] = [
 ];
 
 impl<'a> Catalog<'a> {
-    /// A catalog of these images, each with its name; approved or not.
+    /// A catalog of these named images, approved or not.
     ///
     /// # Errors
-    /// [`CombineError`] when they cannot be combined.
+    /// [`CombineError`] if they cannot be combined.
     pub fn new(images: &[(&'a str, &'a ExpectedPcrs)]) -> Result<Self, CombineError> {
         let mut events: BTreeMap<_, Vec<KnownEvent>> = BTreeMap::new();
         for (name, expected) in images {
@@ -159,8 +159,9 @@ impl<'a> Catalog<'a> {
         })
     }
 
-    /// What makes this value: an image as it comes, else a state of the fleet, else split units,
-    /// else known components in any selection. The nearest that is found is told.
+    /// Finds what produces this value: an unmodified image, otherwise a state of the fleet,
+    /// otherwise split units, otherwise any selection of known components. Returns the nearest one
+    /// found.
     pub fn value(&self, pcr: PcrIndex, value: &Sha256Digest) -> Identification {
         let mut found = Identification {
             pcr,
@@ -195,12 +196,12 @@ impl<'a> Catalog<'a> {
         found
     }
 
-    /// Images that extend a register by this digest.
+    /// Images that extend a register with this digest.
     pub fn known_as(&self, pcr: PcrIndex, digest: &Sha256Digest) -> &[KnownEvent] {
         self.events.get(&(pcr, *digest)).map_or(&[], Vec::as_slice)
     }
 
-    /// Says of each event which images make it.
+    /// For each event, the images that cause it.
     pub fn events(&self, events: impl IntoIterator<Item = LoggedEvent>) -> Vec<IdentifiedEvent> {
         let identify = |event: LoggedEvent| IdentifiedEvent {
             known_as: self.known_as(event.pcr, &event.digest).to_vec(),
@@ -210,8 +211,8 @@ impl<'a> Catalog<'a> {
         events.into_iter().map(identify).collect()
     }
 
-    /// Says of each event of a log that extends a register which images make it. Events without a
-    /// SHA-256 digest are left out.
+    /// For each event of a log that extends a register, the images that cause it. Events without a
+    /// SHA-256 digest are omitted.
     pub fn log(&self, log: &EventLog<'_>) -> Vec<IdentifiedEvent> {
         self.events(log.events().iter().filter_map(Event::logged))
     }

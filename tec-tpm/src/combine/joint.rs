@@ -1,4 +1,4 @@
-//! Values that several registers hold at the same time.
+//! Values that several registers have at the same time.
 
 use std::collections::BTreeMap;
 
@@ -10,26 +10,26 @@ use super::provenance::{common, tidied};
 use super::walk::{Choice, Leaf, MAX_LEAVES};
 use super::{CombineError, Combined, Provenance};
 
-/// A state of several registers at once.
+/// A state of several registers together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct JointState {
     /// Register and value, in register order.
     pub values: Vec<(PcrIndex, Sha256Digest)>,
-    /// What makes it.
+    /// What produces it.
     pub made_by: Vec<Provenance>,
 }
 
-/// Values in register order, and a choice that makes them.
+/// Values in register order, and a choice that produces them.
 type Row = (Vec<Sha256Digest>, Choice);
 
 impl Combined {
-    /// The tuples of values that occur together, sorted, each once.
+    /// The tuples of values that occur together, sorted, without duplicates.
     ///
     /// A state in which one of the registers is undetermined has no tuple.
     ///
     /// # Errors
-    /// [`CombineError::TooManyValues`] when there are more than a verifier takes.
+    /// [`CombineError::TooManyValues`] if there are more than a verifier accepts.
     pub fn joint(&self, registers: PcrSet) -> Result<Vec<JointState>, CombineError> {
         let mut states: BTreeMap<Vec<Sha256Digest>, Vec<Provenance>> = BTreeMap::new();
         for enumerated in &self.families {
@@ -45,10 +45,10 @@ impl Combined {
         Ok(states.into_iter().map(state).collect())
     }
 
-    /// As [`joint`](Self::joint) without saying what makes each tuple: values in register order.
+    /// Like [`joint`](Self::joint), without what produces each tuple: values in register order.
     ///
     /// # Errors
-    /// [`CombineError::TooManyValues`] when there are more than a verifier takes.
+    /// [`CombineError::TooManyValues`] if there are more than a verifier accepts.
     pub fn joint_values(&self, registers: PcrSet) -> Result<Vec<Vec<Sha256Digest>>, CombineError> {
         let mut tuples = Vec::new();
         for enumerated in &self.families {
@@ -75,7 +75,8 @@ impl Enumerated {
     }
 }
 
-/// Rows and leaves that can be one state. Groups that all of both decide are the index.
+/// Combinations of rows and leaves that can be one state. The groups decided by all of both serve
+/// as the index.
 fn join(pcr: PcrIndex, rows: &[Row], leaves: &[Leaf]) -> Result<Vec<Row>, CombineError> {
     let in_rows = common(rows.iter().map(|(_, choice)| choice.groups()));
     let in_leaves = common(leaves.iter().map(|leaf| leaf.choice.groups()));

@@ -1,5 +1,5 @@
-//! The last resort of identification: known components in known orders, each one left out,
-//! replaced by another image's, or repeated.
+//! The last resort of identification: known components in known orders, each one omitted, replaced
+//! by another image's, or repeated.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,14 +7,14 @@ use tec_core::digest::Sha256Digest;
 use tec_core::image::ExpectedPcrs;
 use tec_core::pcr::PcrIndex;
 
-/// Most extends of one search: about a tenth of a second.
+/// Maximum number of extends in one search: about a tenth of a second.
 const MAX_EXTENDS: u32 = 1 << 20;
-/// Most often that one component is measured in a row; two is the most that was ever seen.
+/// Maximum number of consecutive measurements of one component; two is the most ever seen.
 const MAX_REPEATS: u32 = 2;
-/// Most sequences that are told.
+/// Maximum number of sequences returned.
 const MAX_FOUND: usize = 16;
 
-/// A sequence of digests, and how often each.
+/// A sequence of digests, with the number of repetitions of each.
 pub(super) type Sequence = Vec<(Sha256Digest, u32)>;
 
 pub(super) struct Search {

@@ -1,4 +1,4 @@
-//! The policy of core: which states of live images explain a boot.
+//! The policy for the core: which states of live images explain a boot.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,16 +13,16 @@ use super::source::Family;
 use super::walk::Choice;
 use super::{CombineError, Combined, Combiner};
 
-/// Most sets that are kept: those of images that pin the same registers take turns.
+/// Maximum number of sets kept: those of images that pin the same registers take turns.
 const MAX_KEPT: usize = 8;
 
 /// Admits machines that are between approved images: every state that a fleet passes through while
 /// it is updated part by part, and no other.
 ///
-/// The combination is computed once for a set of live images and kept while the set is among the last
-/// eight that were asked for: names and measurements are compared each time, so an image that was
-/// revoked, replaced or has expired is in no state from that moment on. Images that cannot be combined
-/// count as they come.
+/// The combination is computed once for a set of live images, and kept while the set is among the
+/// last eight requested: names and measurements are compared each time, so an image that was
+/// revoked, replaced or has expired is in no state from that moment on. Images that cannot be
+/// combined only count as whole images.
 ///
 /// ```
 /// use tec_core::attest::PinnedPcrs;
@@ -56,18 +56,18 @@ const MAX_KEPT: usize = 8;
 #[derive(Debug, Default)]
 pub struct MixedStates {
     combiner: Combiner,
-    /// The set that was asked for last is at the end.
+    /// The most recently requested set is last.
     kept: Mutex<Vec<Arc<Kept>>>,
 }
 
 impl MixedStates {
-    /// Combines by the rules of `combiner`.
+    /// Combines according to the rules of `combiner`.
     pub fn new(combiner: Combiner) -> Self {
         Self { combiner, kept: Mutex::default() }
     }
 
-    /// What is known of a set of images. Who else asks for a new set waits rather than computing it,
-    /// too.
+    /// The data for a set of images. Others that ask for the same new set wait instead of computing
+    /// it as well.
     fn of(&self, live: &LiveImages<'_>) -> Arc<Kept> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let known = kept.iter().position(|known| known.is_of(live));
@@ -124,7 +124,7 @@ impl BootStates for MixedStates {
     }
 }
 
-/// A set of images, and what follows from it.
+/// A set of images, and what is derived from it.
 #[derive(Debug)]
 struct Kept {
     images: Vec<(ImageName, ExpectedPcrs)>,
@@ -161,7 +161,7 @@ impl Kept {
         Some(NearState::new(state, expected))
     }
 
-    /// The event of an image that takes part in the state, or else of any.
+    /// The event of an image that is part of the state, or otherwise of any image.
     fn event(&self, state: &BootState, pcr: PcrIndex, digest: &Sha256Digest) -> ImageEvent {
         let takes_part = |name: &ImageName| state.images().any(|image| image == name);
         let (first, others): (Vec<_>, Vec<_>) =
@@ -171,7 +171,7 @@ impl Kept {
             .filter_map(|(_, expected)| expected.pcr(pcr))
             .flat_map(|expected| &expected.events);
         let found = events.find(|event| event.hash == *digest).cloned();
-        // A level that the firmware has stored is the one measurement that is of no image.
+        // A level stored by the firmware is the only measurement that comes from no image.
         found.unwrap_or_else(|| ImageEvent::new("", pcr, *digest, format!("Pcr{pcr}SbatLevel")))
     }
 }
@@ -190,7 +190,7 @@ impl Combined {
 
     fn boot_state(&self, family: &Family, choice: &Choice, pinned: PinnedPcrs) -> BootState {
         let provenance = self.provenance_of(family, choice);
-        // The names were made of image names.
+        // The names were created from image names.
         let names = |images: &[String]| -> Vec<ImageName> {
             let parsed = images.iter().filter_map(|name| name.parse().ok());
             parsed.collect()
@@ -210,7 +210,7 @@ impl Combined {
         BootState::mixed(provenance.origins().iter().map(part).collect())
     }
 
-    /// Tells of states whose pinned registers are not known.
+    /// Describes states whose pinned registers are unknown.
     fn gaps(&self, pinned: PinnedPcrs) -> Option<String> {
         let is_pinned = |pcr| pinned.iter().any(|other| other == pcr);
         let mut gaps = self.families.iter().flat_map(|enumerated| {

@@ -1,13 +1,13 @@
-//! The register values of a fleet on the move: which values occur while machines are updated, part
-//! by part, between any of the approved images, and back.
+//! The register values of a fleet that is being updated: which values occur while machines are
+//! updated, part by part, between any of the approved images, and back.
 //!
-//! *What it is*: an enumeration of the states of a fleet. An image is taken apart into
-//! [`Group`]s that are updated as one (boot loader, kernel, unified kernel image, …); a state has
-//! any image's alternative of each group; its values are folds over the measurements that such a
-//! machine makes. Beside the values of single registers it knows which occur *together*, and for
-//! each one which part comes from which image.
+//! *What it is*: an enumeration of the states of a fleet. An image is divided into [`Group`]s that
+//! are updated as one (boot loader, kernel, unified kernel image, …); a state combines any image's
+//! alternative for each group; its values are folds over the measurements that such a machine
+//! makes. In addition to the values of single registers it knows which occur *together*, and which
+//! part of each comes from which image.
 //!
-//! *What it is not*: a guess. Where the images do not tell what a mix measures there is no value,
+//! *What it is not*: a guess. If the images do not reveal what a mix measures, there is no value,
 //! but an entry in [`Combined::undetermined`]. Nothing is approved here.
 //!
 //! ```text
@@ -20,14 +20,15 @@
 //! ```
 //!
 //! # The rules
-//! * The boot loader decides which measurements are made, in which order and how often; the other
-//!   groups only give the digests. So a kernel that one GRUB has measured twice is measured once
-//!   under another.
-//! * What several groups decide together (an authority in PCR 7) is taken from an image that has
-//!   all of them, or where every image that has one of them agrees; else it is undetermined.
+//! * The boot loader decides which measurements are made, in which order and how many times; the
+//!   other groups only contribute the digests. So a kernel that is measured twice under one GRUB
+//!   may be measured once under another.
+//! * A measurement that several groups decide together (an authority in PCR 7) is taken from an
+//!   image that has all of them, or is used if every image that has one of them agrees; otherwise
+//!   it is undetermined.
 //! * A stored SbatLevel only rises: shim measures its own level, or a newer one of the set.
-//! * Between chains of another sort (GRUB with kernel, UKI) and between Secure Boot on and off
-//!   nothing is mixed.
+//! * Chains of different types (GRUB with kernel, UKI), or with Secure Boot on and off, are never
+//!   mixed.
 //!
 //! # Example
 //! ```
@@ -77,7 +78,7 @@ pub use self::mixed::MixedStates;
 pub use self::provenance::{Origin, Provenance};
 pub use self::sbat::{SbatLevelError, SbatLevels};
 
-/// Most images; alternatives are counted in 16 bits.
+/// Maximum number of images; alternatives are counted in 16 bits.
 const MAX_IMAGES: usize = 10_000;
 
 /// Images cannot be combined.
@@ -103,7 +104,7 @@ pub enum CombineError {
     /// More images than can be counted.
     #[error("{count} images are more than the limit of {limit}")]
     TooManyImages {
-        /// How many were given.
+        /// Number of images given.
         count: usize,
         /// Limit.
         limit: usize,
@@ -111,7 +112,7 @@ pub enum CombineError {
     /// The events have more than 65 535 ids.
     #[error("the events have more than 65535 different ids")]
     TooManyComponents,
-    /// A register would have more values than anything takes.
+    /// A register would have more values than anything accepts.
     #[error("PCR {pcr} would have more than {limit} values")]
     TooManyValues {
         /// The register.
@@ -121,20 +122,20 @@ pub enum CombineError {
     },
 }
 
-/// Why the value of a mix is not known.
+/// Why the value of a mix is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[non_exhaustive]
 pub enum Reason {
-    /// An image says nothing about the register.
+    /// An image does not state the register.
     #[error("an image of the mix says nothing about the register")]
     RegisterUnknown,
-    /// The loader measures a part that the image of that part was not seen to have.
+    /// The loader measures a part that was never seen measured for the image of that part.
     #[error("the loader measures a part that the other image was not seen to have")]
     NotMeasured,
     /// Parts of both images decide it together, and no image has both.
     #[error("parts of both images decide a measurement together")]
     Entangled,
-    /// Which of two revocation levels is newer is not known.
+    /// It is unknown which of two revocation levels is newer.
     #[error("which of two revocation levels is newer is not known")]
     LevelOrder,
 }
@@ -147,29 +148,29 @@ pub struct Combiner {
 }
 
 impl Combiner {
-    /// shim and GRUB as one unit, lists of machine owner keys as shim makes them.
+    /// shim and GRUB as one unit, lists of machine owner keys determined by shim.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Groups otherwise.
+    /// Uses another grouping.
     #[must_use]
     pub fn with_grouping(mut self, grouping: Grouping) -> Self {
         self.grouping = grouping;
         self
     }
 
-    /// Knows more revocation levels.
+    /// Adds known revocation levels.
     #[must_use]
     pub fn with_sbat_levels(mut self, levels: SbatLevels) -> Self {
         self.levels = levels;
         self
     }
 
-    /// The states of machines that move between these images, each given with its name.
+    /// The states of machines that move between these named images.
     ///
     /// # Errors
-    /// [`CombineError`] for images whose values are not those of their events, and for sets whose
+    /// [`CombineError`] for images whose values do not follow from their events, and for sets whose
     /// states cannot be listed.
     pub fn combine(&self, images: &[(&str, &ExpectedPcrs)]) -> Result<Combined, CombineError> {
         if images.len() > MAX_IMAGES {

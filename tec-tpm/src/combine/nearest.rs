@@ -1,4 +1,4 @@
-//! The state that a boot comes nearest to, to tell a refusal against.
+//! The state closest to a boot, which a refusal is explained against.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +11,11 @@ use super::combined::Enumerated;
 use super::source::Family;
 use super::walk::{Choice, Fold, walk};
 
-/// Most pairs of states of two registers that are looked at; beyond, the nearest so far is told.
+/// Maximum number of pairs of states of two registers that are examined; beyond that, the nearest
+/// so far is returned.
 const MAX_STEPS: u32 = 1 << 16;
 
-/// A state, and the digests that it extends the pinned registers by.
+/// A state, and the digests that it extends the pinned registers with.
 #[derive(Debug)]
 pub(super) struct Nearest<'a> {
     pub(super) family: &'a Family,
@@ -23,8 +24,8 @@ pub(super) struct Nearest<'a> {
 }
 
 impl Combined {
-    /// The state with the fewest measurements that it has and the boot lacks, or the other way
-    /// round. A register without events counts as one where its value differs.
+    /// The state with the fewest measurements that only it or only the boot has. A register without
+    /// events counts as one measurement if its value differs.
     pub(super) fn nearest(
         &self,
         evidence: &VerifiedEvidence,
@@ -78,7 +79,7 @@ impl Combined {
         distances
     }
 
-    /// What a state extends a register by.
+    /// What a state extends a register with.
     fn trace(
         &self,
         family: &Family,
@@ -115,7 +116,7 @@ impl Logged {
     }
 }
 
-/// Measurements that were found in the log, and that were not.
+/// Measurements that were found in the log, and those that were not.
 #[derive(Clone, Copy)]
 struct Distance<'a> {
     log: &'a Logged,
@@ -155,7 +156,8 @@ impl Fold for Vec<Sha256Digest> {
     }
 }
 
-/// Looks for the states, one of each register, that fit together and are nearest in sum.
+/// Searches for the states, one for each register, that are compatible and have the smallest total
+/// distance.
 struct Search<'a> {
     registers: &'a [Vec<(u32, Choice)>],
     best: Option<(u32, Choice)>,
@@ -171,7 +173,7 @@ impl Search<'_> {
 
     fn step(&mut self, at: usize, cost: u32, choice: Choice) {
         let Some(states) = self.registers.get(at) else {
-            // Only what is nearer than the best comes here.
+            // Only what is nearer than the best so far gets here.
             self.best = Some((cost, choice));
             return;
         };

@@ -8,29 +8,30 @@ use super::group::{Group, GroupSet};
 use super::source::{Family, Source};
 use super::walk::Choice;
 
-/// Parts of a state that the same images have.
+/// Parts of a state that come from the same images.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[non_exhaustive]
 pub struct Origin {
     /// The parts.
     pub groups: Vec<Group>,
-    /// Images that have exactly these parts. Empty for a stored revocation level of no image.
+    /// Images that have exactly these parts. Empty for a stored revocation level that comes from no
+    /// image.
     pub images: Vec<String>,
 }
 
-/// What a state is made of: one origin when it is that of a whole image, more for a mix. Parts that
-/// are the same in all images are left out of a mix.
+/// What a state consists of: one origin for a whole image, more for a mix. A mix omits parts that
+/// are the same in all images.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct Provenance(Vec<Origin>);
 
 impl Provenance {
-    /// The origins, in the order of the boot.
+    /// The origins, in boot order.
     pub fn origins(&self) -> &[Origin] {
         &self.0
     }
 
-    /// The images that are in this state when they are installed as they come; empty for a mix.
+    /// The images that are in this state when installed unmodified; empty for a mix.
     pub fn whole_images(&self) -> &[String] {
         match self.0.as_slice() {
             [only] => &only.images,
@@ -74,7 +75,7 @@ pub(super) fn of(names: &[String], family: &Family, choice: &Choice) -> Provenan
     let matters = chosen.iter().filter(|g| family.alternatives(*g) > 1 || !has(*g));
     let mut left: GroupSet = matters.collect();
     if !left.iter().any(has) {
-        // All images are alike in what matters; name them by what they start.
+        // All images agree in what matters; name them by what they start.
         let started = [Group::Bootloader, Group::Shim, Group::Uki].into_iter();
         let named: GroupSet = started.filter(|g| chosen.contains(*g)).collect();
         left = left.and(if named.is_empty() { chosen } else { named });
@@ -86,7 +87,7 @@ pub(super) fn of(names: &[String], family: &Family, choice: &Choice) -> Provenan
             left.iter().filter(has).collect()
         };
         let covered: Vec<GroupSet> = family.sources.iter().map(covers).collect();
-        // The last of those that cover most, so that equal input gives equal text.
+        // The last of those that cover the most, so that equal input gives equal text.
         let best = covered.iter().copied().max_by_key(|set| set.count());
         let best = best.unwrap_or_default();
         if best.is_empty() {
@@ -107,7 +108,7 @@ pub(super) fn of(names: &[String], family: &Family, choice: &Choice) -> Provenan
     Provenance(origins)
 }
 
-/// Sorted, each once; whole images first.
+/// Sorted, without duplicates; whole images first.
 pub(super) fn tidied(mut found: Vec<Provenance>) -> Vec<Provenance> {
     found.sort_by(|a, b| (a.0.len(), a).cmp(&(b.0.len(), b)));
     found.dedup();

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use tec_core::digest::Sha256Digest;
 
-/// GUID of shim, under which it stores its variables (shim, `SHIM_LOCK_GUID`), as in memory.
+/// GUID of shim, under which it stores its variables (shim, `SHIM_LOCK_GUID`), in memory byte
+/// order.
 const SHIM_GUID: [u8; 16] = [
     0x50, 0xab, 0x5d, 0x60, 0x46, 0xe0, 0x00, 0x43, 0xab, 0xb6, 0x3d, 0xd8, 0x10, 0xdd, 0x8b, 0x23,
 ];
 
-/// Levels that shim's makers published (shim, `SbatLevel_Variable.txt`).
+/// Levels published by the authors of shim (shim, `SbatLevel_Variable.txt`).
 const PUBLISHED: [&str; 9] = [
     "sbat,1,2021030218\n",
     "sbat,1,2022052400\ngrub,2\n",
@@ -22,20 +23,21 @@ const PUBLISHED: [&str; 9] = [
     "sbat,1,2025051000\nshim,4\ngrub,5\ngrub.proxmox,2\n",
 ];
 
-/// A text is no SbatLevel.
+/// A text is not an SbatLevel.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} does not begin with sbat,1 and a date")]
 #[non_exhaustive]
 pub struct SbatLevelError {
-    /// What was given, cut to 64 characters.
+    /// The given text, cut to 64 characters.
     pub text: String,
 }
 
-/// Revocation levels, told by the digest of their measurement, with their dates.
+/// Revocation levels, identified by the digest of their measurement, with their dates.
 ///
-/// The firmware keeps the newest level that any shim brought, and that one is measured from then
-/// on, also by older shims. An event holds a digest only, so the texts must be known to tell which
-/// level is newer: those that shim's makers published are, others are added by text.
+/// The firmware keeps the newest level that any shim brought, and from then on that level is
+/// measured, also by older shims. An event only contains a digest, so the texts must be known to
+/// tell which level is newer: those published by the authors of shim are known, others are added as
+/// text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SbatLevels {
     dates: BTreeMap<Sha256Digest, u64>,
@@ -53,7 +55,7 @@ impl SbatLevels {
     /// Adds a level that an image of the fleet may bring.
     ///
     /// # Errors
-    /// [`SbatLevelError`] when the text does not begin with `sbat,1,` and a date.
+    /// [`SbatLevelError`] if the text does not begin with `sbat,1,` and a date.
     pub fn with_known(mut self, text: &str) -> Result<Self, SbatLevelError> {
         let date =
             date(text).ok_or_else(|| SbatLevelError { text: text.chars().take(64).collect() })?;
@@ -61,10 +63,10 @@ impl SbatLevels {
         Ok(self)
     }
 
-    /// Adds a level that machines of the fleet have stored already, whichever image brought it.
+    /// Adds a level that machines of the fleet have already stored, whichever image brought it.
     ///
     /// # Errors
-    /// [`SbatLevelError`] when the text does not begin with `sbat,1,` and a date.
+    /// [`SbatLevelError`] if the text does not begin with `sbat,1,` and a date.
     pub fn with_stored(mut self, text: &str) -> Result<Self, SbatLevelError> {
         self = self.with_known(text)?;
         self.stored.push(digest(text));
@@ -83,12 +85,12 @@ impl SbatLevels {
         self
     }
 
-    /// Levels that machines have stored already.
+    /// Levels that machines have already stored.
     pub(super) fn stored(&self) -> &[Sha256Digest] {
         &self.stored
     }
 
-    /// Whether `level` replaces `own`; `None` when one of them is not known.
+    /// Whether `level` replaces `own`; `None` if one of them is unknown.
     pub(super) fn replaces(&self, level: &Sha256Digest, own: &Sha256Digest) -> Option<bool> {
         Some(self.dates.get(level)? > self.dates.get(own)?)
     }

@@ -1,5 +1,5 @@
-//! A fleet in miniature: machines whose parts are replaced one by one in every order, with boots in
-//! between. What they measure must be what the combination lists, no more and no less.
+//! A miniature fleet: machines whose parts are replaced one by one in every order, with boots in
+//! between. The combination must list exactly what they measure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +28,7 @@ struct Grub {
     asks_twice: bool,
 }
 
-/// What is installed, and the level that the firmware has stored.
+/// What is installed, and the level stored by the firmware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Machine {
     shim: Shim,
@@ -38,7 +38,7 @@ struct Machine {
 }
 
 impl Machine {
-    /// Boots: the level that is stored afterwards, and what was measured.
+    /// Boots; returns the machine with the level stored afterwards, and what was measured.
     fn boot(mut self) -> (Self, ExpectedPcrs) {
         self.stored = self.stored.max(self.shim.level);
         let measure = |pcr: u8, id: &str, what: String| {
@@ -173,13 +173,13 @@ fn any_change() -> impl Strategy<Value = Change> {
     ]
 }
 
-/// A registry in miniature, with the policy that is asked all the time.
+/// A miniature registry, with the policy that is consulted all the time.
 struct Registry {
     machines: Vec<Machine>,
     states: MixedStates,
     images: BTreeMap<usize, ApprovedImage>,
     now: i64,
-    /// Every tuple that some set of approvals ever allowed, or any two registers of them.
+    /// Every tuple that any set of approvals ever allowed, for all registers or any two of them.
     seen: BTreeSet<Vec<Sha256Digest>>,
 }
 
@@ -189,7 +189,7 @@ impl Registry {
         let levels = SbatLevels::of_digests(levels);
         let simulated = simulate(&machines, Loaders::OneUnit);
         let mut seen: BTreeSet<_> = simulated.iter().cloned().collect();
-        // Pairs that may not occur: registers of one state beside those of another.
+        // Pairs that may not occur: registers of one state together with those of another.
         for (one, other) in simulated.iter().zip(simulated.iter().rev()) {
             seen.insert(vec![one[0], other[1], one[2]]);
             seen.insert(vec![one[0], one[1], other[2]]);
@@ -228,7 +228,7 @@ impl Registry {
         Timestamp::from_unix_seconds(self.now)
     }
 
-    /// What is admitted is what machines measure that only ever had live images.
+    /// The admitted values are those measured by machines that only ever had live images.
     fn check(&self) {
         let is_live = |number: &usize| {
             let image = self.images.get(number);

@@ -1,4 +1,5 @@
-//! Images taken apart: per register the parts of its measurement, per group the alternatives.
+//! Images divided up: for each register the parts of its measurement, for each group the
+//! alternatives.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +11,13 @@ use super::CombineError;
 use super::group::{GROUPS, Group, GroupSet, Grouping, only_uki, within_uki};
 use super::sbat::SbatLevels;
 
-/// In place of an id, where an image says nothing about a register.
+/// Used instead of an id if an image does not state a register.
 const UNKNOWN: u16 = u16::MAX;
 
 /// Number of an alternative within its group.
 pub(super) type Class = u16;
 
-/// Equal measurements that follow one another.
+/// Equal consecutive measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Part {
     /// Number of the id.
@@ -32,7 +33,7 @@ pub(super) type Parts = Vec<Part>;
 /// One image.
 #[derive(Debug)]
 pub(super) struct Source {
-    /// Per register; `None` where the image says nothing about it.
+    /// Per register; `None` if the image does not state it.
     pub(super) registers: Vec<Option<Parts>>,
     /// Per group, the alternative that it has.
     pub(super) classes: [Class; GROUPS],
@@ -48,8 +49,8 @@ impl Source {
     }
 }
 
-/// State of Secure Boot, as far as the measurements tell. Between the two states the chain
-/// measures other things, so no mix across them is made.
+/// State of Secure Boot, as far as the measurements reveal it. The chain measures different things
+/// in the two states, so they are never mixed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Enforcement {
     On,
@@ -61,14 +62,14 @@ enum Enforcement {
 #[derive(Debug)]
 pub(super) struct Family {
     pub(super) sources: Vec<Source>,
-    /// Per source, its number among the images that were given.
+    /// For each source, its number among the given images.
     pub(super) numbers: Vec<u16>,
-    /// Per group and alternative, the places of the images that have it. One alternative also
-    /// where nothing is measured.
+    /// For each group and alternative, the positions of the images that have it. There is one
+    /// alternative even if nothing is measured.
     members: [Vec<Vec<usize>>; GROUPS],
-    /// The levels in the order of their classes, with those that are only stored.
+    /// The levels in the order of their classes, followed by those that are only stored.
     pub(super) sbat_levels: Vec<Sha256Digest>,
-    /// Whether stored levels count: they do not while Secure Boot is off.
+    /// Whether stored levels count; they do not while Secure Boot is off.
     pub(super) sbat_rises: bool,
 }
 
@@ -79,7 +80,7 @@ const SECURE_BOOT_OFF: [u8; 32] = [
     0xea, 0x62, 0x0b, 0x86, 0x0a, 0x94, 0xbe, 0xd5, 0xb7, 0xa2, 0x7b, 0xba, 0x1c, 0x4d, 0x02, 0xd8,
 ];
 
-/// Takes images apart, and sorts them into families.
+/// Divides images up, and sorts them into families.
 pub(super) fn families(
     images: &[(&str, &ExpectedPcrs)],
     grouping: Grouping,
@@ -108,7 +109,7 @@ pub(super) fn families(
     Ok(families)
 }
 
-/// What the firmware starts. Machines do not mix parts of one sort of chain with those of another.
+/// What the firmware starts. Machines do not mix parts of different types of chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Chain {
     Loader,
@@ -135,7 +136,7 @@ impl<'a> Ids<'a> {
             let groups = self.groups.get(usize::from(*number)).copied();
             return Ok((*number, groups.unwrap_or_default()));
         }
-        // The last number stands for a register that an image says nothing about.
+        // The last number stands for a register that an image does not state.
         let number = u16::try_from(self.groups.len())
             .ok()
             .filter(|number| *number < UNKNOWN)
@@ -150,7 +151,7 @@ impl<'a> Ids<'a> {
     }
 }
 
-/// An image taken apart, before it is compared with others.
+/// An image divided up, before it is compared with others.
 struct Taken {
     registers: Vec<Option<Parts>>,
     chain: Chain,
@@ -193,7 +194,7 @@ impl Taken {
     }
 }
 
-/// The group that a set consists of, as a set; nothing for sets of several.
+/// The group that a set consists of, as a set; empty for sets of several groups.
 fn single_only(set: GroupSet) -> GroupSet {
     set.single().map(GroupSet::of).unwrap_or_default()
 }
@@ -258,8 +259,8 @@ impl Family {
         family
     }
 
-    /// Numbers the alternatives of a group: images that measure the same of it share one. How
-    /// often something is measured is not part of it.
+    /// Numbers the alternatives of a group: images that measure the same for it share one. The
+    /// number of repetitions is not part of it.
     fn classify(&mut self, group: Group) {
         let set = GroupSet::of(group);
         let measured_in: Vec<bool> = (0..PCR_COUNT)
@@ -276,7 +277,7 @@ impl Family {
                 if !measured_in.get(pcr).is_some_and(|measured| *measured) {
                     continue;
                 }
-                // A register that the image says nothing about is not one without measurements.
+                // A register that the image does not state differs from one without measurements.
                 let Some(parts) = parts else {
                     content.push((pcr, UNKNOWN, Sha256Digest::ZERO));
                     continue;
@@ -301,7 +302,7 @@ impl Family {
         }
     }
 
-    /// The digest of each class of levels, then those that machines have stored besides.
+    /// The digest of each class of levels, followed by those that machines have stored in addition.
     fn collect_levels(&mut self, levels: &SbatLevels) {
         let set = GroupSet::of(Group::SbatLevel);
         let mut digests = BTreeMap::new();
@@ -314,7 +315,7 @@ impl Family {
         }
         let known: Vec<Sha256Digest> = digests.values().copied().collect();
         if known.len() != usize::from(self.alternatives(Group::SbatLevel)) {
-            // Some image measures none, so classes are no places in the list; nothing rises.
+            // Some image measures none, so classes are not positions in the list; nothing rises.
             self.sbat_rises = false;
             return;
         }
@@ -333,7 +334,7 @@ impl Family {
         parts.flatten().any(|part| part.groups.contains(group))
     }
 
-    /// Images of one alternative.
+    /// Images with this alternative.
     pub(super) fn of_class(&self, group: Group, class: Class) -> impl Iterator<Item = &Source> {
         let members = self.members.get(group.index());
         let places = members.and_then(|members| members.get(usize::from(class)));

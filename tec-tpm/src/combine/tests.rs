@@ -141,7 +141,8 @@ fn a_kernel_that_is_measured_twice_moves_as_one() {
     assert_eq!(combined.values(PCR4), sorted(expected));
 }
 
-/// Upgrading from Debian 12 to 13: the old GRUB has any kernel measured twice, the new one once.
+/// Upgrading from Debian 12 to 13: the old GRUB causes every kernel to be measured twice, the new
+/// one once.
 #[test]
 fn the_loader_decides_how_often_a_kernel_is_measured() {
     let old = chain("shim", "grub 2.06", &["linux 6.1", "linux 6.1"]);
@@ -155,8 +156,8 @@ fn the_loader_decides_how_often_a_kernel_is_measured() {
     assert_eq!(combined.values(PCR4), sorted(expected));
 }
 
-/// Without Secure Boot GRUB 2.12 has no kernel measured and 2.14 has; what the old kernel's digest
-/// would be stands nowhere.
+/// Without Secure Boot, kernels are measured under GRUB 2.14 but not under 2.12; the digest of the
+/// old kernel is found nowhere.
 #[test]
 fn a_kernel_that_was_never_measured_is_not_guessed() {
     let old = chain("shim", "grub 2.12", &[]);
@@ -209,7 +210,7 @@ fn owner_key_lists_of_captured_files_may_come_with_any_loader() {
     assert_eq!(combined.joint(set(&[PCR4, PCR14])).unwrap().len(), 4);
 }
 
-/// Which authority vouches for a shim is not known for keys that it was never seen with.
+/// The authority that vouches for a shim is unknown for keys that it was never seen with.
 #[test]
 fn an_authority_of_new_keys_is_undetermined_unless_all_agree() {
     let level = "sbat,1,2021030218\n";
@@ -222,7 +223,7 @@ fn an_authority_of_new_keys_is_undetermined_unless_all_agree() {
 }
 
 fn levels() -> SbatLevels {
-    // The tests measure the bare texts.
+    // The tests measure the plain texts.
     SbatLevels::of_digests([
         (Sha256Digest::of("2021"), 2021),
         (Sha256Digest::of("2023"), 2023),
@@ -315,7 +316,7 @@ fn images_with_and_without_enforcement_are_not_mixed() {
     assert!(combined.values(PCR4).len() > 3, "an image that does not say mixes with both");
 }
 
-/// The last number of an id stands for what an image says nothing about.
+/// The last number of an id stands for what an image does not state.
 #[test]
 fn more_ids_than_are_numbered_are_refused() {
     let of = |count: usize| {
@@ -415,7 +416,7 @@ fn events_of_a_log_are_told_by_image_or_by_what_every_firmware_measures() {
             event.well_known.map_or(known, str::to_owned)
         })
         .collect();
-    // What extends nothing is left out; a digest counts in its own register only.
+    // Events that extend nothing are omitted; a digest only counts in its own register.
     assert_eq!(
         told,
         ["separator after an error", "Pcr4Shim of a, Pcr4Shim of b", "Pcr4Vmlinuz of b", "", "",]

@@ -1,5 +1,5 @@
-//! The enumeration: per register, every sequence of measurements that a mix of parts makes, with
-//! common beginnings folded once.
+//! The enumeration: for each register, every sequence of measurements that a mix of parts makes,
+//! folding common prefixes only once.
 
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
@@ -9,11 +9,11 @@ use super::sbat::SbatLevels;
 use super::source::{Class, Family, Part, Source};
 use super::{CombineError, Combiner, Reason};
 
-/// Which alternative of each group a value needs; [`ANY`] where it does not matter.
+/// The alternative of each group that a value needs; [`ANY`] if it does not matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Choice([Class; GROUPS]);
 
-/// Every alternative does.
+/// Any alternative will do.
 const ANY: Class = Class::MAX;
 
 impl Choice {
@@ -31,7 +31,7 @@ impl Choice {
         self
     }
 
-    /// Both at once, if they do not contradict each other.
+    /// Both combined, if they do not contradict each other.
     pub(super) fn joined(&self, other: &Self) -> Option<Self> {
         let mut joined = *self;
         for (slot, more) in joined.0.iter_mut().zip(other.0) {
@@ -62,7 +62,7 @@ impl Choice {
     }
 }
 
-/// What a walk makes of the measurements on its way.
+/// What a walk computes from the measurements on its way.
 pub(super) trait Fold: Clone {
     /// After one more measurement, made `count` times in a row.
     fn after(self, hash: &Sha256Digest, count: u32) -> Self;
@@ -75,14 +75,14 @@ impl Fold for Sha256Digest {
     }
 }
 
-/// A value, and what makes it.
+/// A value, and what produces it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Leaf<V = Sha256Digest> {
     pub(super) value: V,
     pub(super) choice: Choice,
 }
 
-/// Why the value of a mix is not known.
+/// Why the value of a mix is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Gap {
     pub(super) choice: Choice,
@@ -97,12 +97,11 @@ pub(super) struct Outcome<V = Sha256Digest> {
     pub(super) gaps: Vec<Gap>,
 }
 
-/// Most values of one register and family, before duplicates are removed. A thousand loaders with
-/// a thousand kernels; no verifier takes a list of that length.
+/// Maximum number of values of one register and family, before duplicates are removed. A thousand
+/// loaders with a thousand kernels; no verifier accepts a list of that length.
 pub(super) const MAX_LEAVES: usize = 1 << 20;
 
-/// Enumerates one register, sorted by value; nothing if no image of the family says anything about
-/// it.
+/// Enumerates one register, sorted by value; empty if no image of the family states it.
 pub(super) fn enumerate(
     family: &Family,
     pcr: PcrIndex,
@@ -135,7 +134,7 @@ pub(super) fn walk<V: Fold>(
     let Some(leader) = leader(&known, pcr, grouping) else {
         return Ok(None);
     };
-    // Images that differ in nothing this register depends on are walked once.
+    // Images that differ in nothing that this register depends on are walked only once.
     known.sort_by(|a, b| {
         (a.class(leader), a.register(pcr)).cmp(&(b.class(leader), b.register(pcr)))
     });
@@ -168,12 +167,12 @@ pub(super) fn walk<V: Fold>(
     Ok(Some(walk.outcome))
 }
 
-/// The group that decides which measurements are made, and how often: GRUB or the unit that it is
-/// part of, else shim, else the UKI, else whatever there is.
+/// The group that decides which measurements are made, and how many times: GRUB or the unit that
+/// contains it, otherwise shim, otherwise the UKI, otherwise whatever there is.
 fn leader(known: &[&Source], pcr: PcrIndex, grouping: Grouping) -> Option<Group> {
     let parts = known.iter().filter_map(|s| s.register(pcr)).flatten();
     let all = parts.fold(GroupSet::default(), |set, part| set.and(part.groups));
-    // Which level is measured hangs on shim.
+    // Which level is measured depends on shim.
     let all =
         if all.contains(Group::SbatLevel) { all.and(GroupSet::of(grouping.shim())) } else { all };
     let ranked = [
@@ -190,7 +189,7 @@ fn leader(known: &[&Source], pcr: PcrIndex, grouping: Grouping) -> Option<Group>
     ranked.into_iter().find(|group| all.contains(*group)).or(Some(Group::Firmware))
 }
 
-/// An image that gives the order of the measurements.
+/// An image that determines the order of the measurements.
 struct Template<'a> {
     source: &'a Source,
     class: Class,
@@ -202,8 +201,8 @@ impl<'a> Template<'a> {
         Self { source, class: source.class(leader), parts }
     }
 
-    /// Whether both lead to the same walk: the same parts as often in the same order, and the same
-    /// digests where several groups decide together.
+    /// Whether both lead to the same walk: the same parts the same number of times in the same
+    /// order, and the same digests where several groups decide together.
     fn same(&self, other: &Self) -> bool {
         let alike = |(a, b): (&Part, &Part)| {
             (a.key, a.groups, a.count) == (b.key, b.groups, b.count)
@@ -218,18 +217,18 @@ impl<'a> Template<'a> {
             && together(self).iter().all(|g| self.source.class(g) == other.source.class(g))
     }
 
-    /// The parts of one group or set, with their place.
+    /// The parts of one group or set, with their positions.
     fn of(&self, set: GroupSet) -> impl Iterator<Item = (usize, &'a Part)> {
         let parts = self.parts.iter().enumerate();
         parts.filter(move |(_, part)| part.groups == set)
     }
 
-    /// How many parts of the same set come before the one at `at`.
+    /// Number of parts of the same set before the one at `at`.
     fn rank(&self, at: usize, set: GroupSet) -> usize {
         self.of(set).take_while(|(place, _)| *place < at).count()
     }
 
-    /// Whether the parts of a set follow one another; then, how many there are.
+    /// The number of parts of a set, if they are consecutive.
     fn block(&self, set: GroupSet) -> Option<usize> {
         let first = self.of(set).next()?.0;
         let count = self.of(set).count();
@@ -248,7 +247,7 @@ struct Walk<'a, V> {
 }
 
 impl<'a, V: Fold> Walk<'a, V> {
-    /// Folds the parts of a template from `at` on, and branches where a group is not chosen yet.
+    /// Folds the parts of a template from `at` on, and branches if a group has not been chosen yet.
     fn step(
         &mut self,
         template: &Template<'a>,
@@ -299,7 +298,7 @@ impl<'a, V: Fold> Walk<'a, V> {
         Err(CombineError::TooManyValues { pcr: self.pcr, limit: MAX_LEAVES })
     }
 
-    /// A group of the part that is not chosen yet. The level waits for shim.
+    /// A group of the part that has not been chosen yet. The level waits for shim.
     fn undecided(&self, part: &Part, choice: &Choice) -> Option<Group> {
         let set = if part.groups.contains(Group::SbatLevel) {
             GroupSet::of(self.shim).and(part.groups)
@@ -328,8 +327,8 @@ impl<'a, V: Fold> Walk<'a, V> {
         Ok(())
     }
 
-    /// The level of another image: shim measures it if it is newer than its own. `Err(None)` where
-    /// the state cannot occur.
+    /// The level of another image: shim measures it if it is newer than its own. `Err(None)` if the
+    /// state cannot occur.
     fn level(&self, choice: &Choice) -> Result<Sha256Digest, Option<Reason>> {
         let class = choice.get(Group::SbatLevel).unwrap_or_default();
         let shim = choice.get(self.shim).unwrap_or_default();
@@ -352,7 +351,7 @@ impl<'a, V: Fold> Walk<'a, V> {
         if newer { Ok(*level) } else { Err(None) }
     }
 
-    /// A part of one group in the alternative that was chosen.
+    /// A part of one group, in the chosen alternative.
     fn replaced(
         &self,
         template: &Template<'a>,
@@ -381,8 +380,8 @@ impl<'a, V: Fold> Walk<'a, V> {
         Err(Some(Reason::NotMeasured))
     }
 
-    /// A part that several groups decide together, in another mix than the template's: taken
-    /// where all images that share a part of the mix agree about it.
+    /// A part that several groups decide together, in another mix than the template's: used if all
+    /// images that share a part of the mix agree on it.
     fn together(
         &self,
         template: &Template<'a>,
@@ -422,8 +421,8 @@ impl<'a, V: Fold> Walk<'a, V> {
 }
 
 enum Taken<'a> {
-    /// In place of the part.
+    /// Replaces the part.
     One(Sha256Digest),
-    /// All parts of the set, in place of that many.
+    /// All parts of the set, replacing this many.
     Block(&'a [Part], usize),
 }

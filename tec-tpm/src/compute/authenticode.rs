@@ -11,7 +11,7 @@ pub(super) struct Signature<'d> {
     certificates: Vec<Certificate<'d>>,
     image_hash: &'d [u8],
     pub(super) image_digest: &'d [u8],
-    /// What is signed: the content of the SpcIndirectDataContent.
+    /// The signed data: the content of the SpcIndirectDataContent.
     content: &'d [u8],
     signer_issuer: &'d [u8],
     signer_serial: &'d [u8],
@@ -20,7 +20,7 @@ pub(super) struct Signature<'d> {
     value: &'d [u8],
 }
 
-/// Why it cannot be told whether a certificate verifies a signature.
+/// Why it cannot be determined whether a certificate verifies a signature.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AuthenticodeError {
@@ -50,11 +50,11 @@ pub enum AuthenticodeError {
     },
 }
 
-/// Most certificates of one signature; real ones have up to four.
+/// Maximum number of certificates in one signature; real ones have up to four.
 const MAX_CERTIFICATES: usize = 16;
-/// Most checks of a signature by a certificate in one search.
+/// Maximum number of checks of a signature by a certificate in one search.
 const MAX_CHECKS: usize = 64;
-/// Longest path of certificates.
+/// Maximum length of a certificate path.
 const MAX_DEPTH: usize = 6;
 /// RFC 2315, 14: `signedData`.
 const SIGNED_DATA: &[u8] = b"\x2a\x86\x48\x86\xf7\x0d\x01\x07\x02";
@@ -90,7 +90,7 @@ impl<'d> Signature<'d> {
         if let Some(list) = fields.optional(der::CONTEXT_0)? {
             let mut list = Der::new(list.value, STRUCTURE);
             while !list.is_empty() && certificates.len() <= MAX_CERTIFICATES {
-                // What is no X.509 certificate has another tag, and is none that counts.
+                // Anything but an X.509 certificate has another tag, and does not count.
                 let element = list.any()?;
                 if element.tag == der::SEQUENCE {
                     certificates.push(Certificate::parse(element.raw)?);
@@ -120,13 +120,13 @@ impl<'d> Signature<'d> {
         })
     }
 
-    /// The certificates that come with the signature.
+    /// The certificates included in the signature.
     pub(super) fn certificates(&self) -> &[Certificate<'d>] {
         &self.certificates
     }
 
-    /// Whether this is a signature of an image with this SHA-256 digest, by somebody whom a path
-    /// of signatures connects with `trusted`.
+    /// Whether this is a signature of an image with this SHA-256 digest by a signer that a path of
+    /// signatures connects with `trusted`.
     pub(super) fn is_trusted_by(
         &self,
         trusted: &Certificate<'_>,
@@ -165,14 +165,14 @@ impl<'d> Signature<'d> {
         self.leads_to(signer, trusted, MAX_DEPTH, &mut checks)
     }
 
-    /// Whether a path could end at `trusted`, by the names alone. Nearly all entries of a database
-    /// are told apart by this, without computing with keys.
+    /// Whether a path could end at `trusted`, judging by the names only. This rules out nearly all
+    /// entries of a database, without computing with keys.
     fn names(&self, trusted: &Certificate<'_>) -> bool {
         let mut certificates = self.certificates.iter();
         certificates.any(|one| one.raw == trusted.raw || one.issuer == trusted.subject)
     }
 
-    /// The digest that the signer signs; none if it is not that of the content.
+    /// The digest that the signer signs; `None` if it is not that of the content.
     fn signed_digest(&self, hash: Hash) -> Result<Option<Vec<u8>>, DerError> {
         let content = hash.digest(self.content);
         let Some(attributes) = self.attributes else {

@@ -1,4 +1,4 @@
-//! Who allows an image to start: the entries of key databases that firmware and shim find, in the
+//! What allows an image to start: the entries of key databases that firmware and shim find, in the
 //! order in which they look.
 
 use super::authenticode::{AuthenticodeError, Signature};
@@ -21,7 +21,7 @@ pub(super) struct Authority {
     pub(super) data: Vec<u8>,
 }
 
-/// Who allows an image cannot be told, or nobody does.
+/// It cannot be determined what allows an image, or nothing does.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AuthorityError {
@@ -52,10 +52,10 @@ pub enum AuthorityError {
         /// Variable.
         variable: &'static str,
     },
-    /// The section `.sbat` of the image cannot be read.
+    /// The `.sbat` section of the image cannot be read.
     #[error("this boot would be refused: the .sbat section of the image cannot be read")]
     Sbat(#[source] SbatError),
-    /// The image has no section `.sbat`, without which shim starts nothing itself.
+    /// The image has no `.sbat` section, without which shim starts nothing itself.
     #[error("this boot would be refused: the image has no .sbat section")]
     NoSbat,
     /// The revocation level in force is above the image's.
@@ -73,8 +73,7 @@ pub enum AuthorityError {
 }
 
 impl AuthorityError {
-    /// Whether it is known that the machine refuses to start the image; otherwise it cannot be
-    /// told.
+    /// Whether the machine is known to refuse the image; otherwise that cannot be determined.
     pub fn is_refusal(&self) -> bool {
         matches!(
             self,
@@ -95,7 +94,7 @@ pub(super) struct Database<'d> {
     data: &'d [u8],
 }
 
-/// One image, as a verifier sees it.
+/// One image, from the point of view of a verifier.
 pub(super) struct Image<'i> {
     digests: BankDigests,
     digest: [u8; 32],
@@ -158,7 +157,7 @@ impl<'d> Database<'d> {
             if entry.kind != siglist::X509 {
                 continue;
             }
-            // Firmware passes over what is no certificate.
+            // Firmware skips entries that are not certificates.
             let Ok(certificate) = Certificate::parse(entry.value) else {
                 continue;
             };
@@ -175,8 +174,8 @@ impl<'d> Database<'d> {
         Ok(None)
     }
 
-    /// Whether the digest of a certificate of the signature is listed. When it was revoked is not
-    /// looked at: that would need a trusted time of the signature.
+    /// Whether the digest of a certificate of the signature is listed. The time of the revocation
+    /// is ignored: it would need a trusted time of the signature.
     pub(super) fn revokes_certificate(
         &self,
         signature: &Signature<'_>,

@@ -1,4 +1,4 @@
-//! The boot, step by step: who comes next, and who verifies it.
+//! The boot, step by step: what is started next, and what verifies it.
 
 use std::collections::BTreeMap;
 
@@ -33,34 +33,34 @@ pub(super) struct Boot<'b> {
     pub(super) shim_authorities: Vec<Authority>,
 }
 
-/// Who verifies what is started next.
+/// What verifies the program that is started next.
 #[derive(Clone, Debug)]
 pub(super) enum Guard {
     Firmware,
     Shim(Box<Shim>),
 }
 
-/// A file that is started, with its path.
+/// A started file, with its path.
 #[derive(Debug)]
 pub(super) struct Started {
     pub(super) path: String,
     pub(super) file: PeFile,
-    /// The profile whose sections were chosen; none where no choice was needed.
+    /// The profile whose sections were chosen; `None` if no choice was needed.
     pub(super) profile: Option<u32>,
 }
 
-/// Most of what a file says about itself that is repeated.
+/// Maximum length of quoted text that a file contains about itself.
 const MAX_MAGIC: usize = 64;
 impl BootPredictor {
     /// Predicts the next boot.
     ///
     /// # Errors
-    /// [`PredictError`] naming the file. A register that cannot be told is no error: the
-    /// prediction says which and why.
+    /// [`PredictError`] naming the file. A register that cannot be predicted is not an error: the
+    /// prediction says which one and why.
     ///
     /// # Security
     /// With Secure Boot on, every image must be allowed by a key of the machine or of shim: the
-    /// signatures are verified. With Secure Boot off they must fit their files, and nothing more.
+    /// signatures are verified. With Secure Boot off they only have to match their files.
     pub fn predict(
         &self,
         image: &dyn BootImage,
@@ -172,13 +172,13 @@ impl<'b> Boot<'b> {
         self.start_grub(&second)
     }
 
-    /// Whether the firmware verifies images: what the variable `SecureBoot` says.
+    /// Whether the firmware verifies images, according to the variable `SecureBoot`.
     pub(super) fn secure_boot(&self) -> SecureBoot {
         self.state
     }
 
-    /// Whether what is started next is verified: shim stops when the user tells it to, and GRUB
-    /// then behaves as with Secure Boot off.
+    /// Whether the next program is verified: shim stops verifying when the user tells it to, and
+    /// GRUB then behaves as if Secure Boot were off.
     pub(super) fn verification(&self) -> SecureBoot {
         match &self.guard {
             Guard::Shim(shim) if !shim.verifies() => SecureBoot::Off,
@@ -195,7 +195,7 @@ impl<'b> Boot<'b> {
         self.push(Measurement::application_in(component, digests, started.path.clone()));
     }
 
-    /// Measures bytes as they are.
+    /// Measures raw bytes.
     pub(super) fn push_data(
         &mut self,
         component: Component,
@@ -208,12 +208,12 @@ impl<'b> Boot<'b> {
         self.push(Measurement::new(component, pcr, kind, digests).about(subject));
     }
 
-    /// Says that a register cannot be told; the first reason counts.
+    /// Records that a register cannot be predicted; the first reason counts.
     pub(super) fn give_up(&mut self, pcr: PcrIndex, reason: Unpredictable) {
         self.unpredictable.entry(pcr).or_insert(reason);
     }
 
-    /// Says the same of several registers.
+    /// Records the same for several registers.
     pub(super) fn give_up_all(
         &mut self,
         pcrs: impl IntoIterator<Item = PcrIndex>,
@@ -225,7 +225,7 @@ impl<'b> Boot<'b> {
     }
 }
 
-/// What a file is to the boot, which decides how its authority is named.
+/// The role of a file in the boot, which decides how its authority is named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// What the firmware starts.
@@ -245,7 +245,7 @@ impl Started {
         self.file.sections().any(|name| name == ".linux")
     }
 
-    /// What it says that it is.
+    /// What it says about itself.
     fn magic(&self) -> String {
         let Some(magic) = self.file.section(".sdmagic") else {
             return "neither shim nor a unified kernel image".to_owned();

@@ -1,4 +1,4 @@
-//! Signed add-ons of a unified kernel image, and what lies beside it at all.
+//! Signed add-ons of a unified kernel image, and all other files next to it.
 
 use tec_core::pcr::PcrIndex;
 
@@ -10,14 +10,14 @@ use super::stub::StubProfile;
 use super::unpredictable::Unpredictable;
 use crate::event_log::EventKind;
 
-/// Folder of add-ons for all images of the partition.
+/// Folder of add-ons for all images on the partition.
 const GLOBAL_ADDONS: &str = "loader/addons";
-/// Most add-ons, and most files of one archive.
+/// Maximum number of add-ons, and of files in one archive.
 pub(super) const MAX_FILES: usize = 256;
-/// Longest name of a file that the stub takes, in UTF-16 units.
+/// Maximum length of a file name that the stub accepts, in UTF-16 units.
 const MAX_NAME: usize = 255;
 
-/// The add-ons of a unified kernel image that count, in order.
+/// The effective add-ons of a unified kernel image, in order.
 #[derive(Debug)]
 pub(super) struct Addons {
     counted: Vec<Started>,
@@ -36,7 +36,7 @@ impl Addons {
         self.counted.iter().filter(move |addon| addon.has(section))
     }
 
-    /// The command line with what they add to it.
+    /// The command line, including what they add to it.
     pub(super) fn append_to(&self, own: &str) -> Result<String, Unpredictable> {
         let added = self.line.clone()?;
         let words = [own, added.trim()].into_iter();
@@ -44,7 +44,7 @@ impl Addons {
         Ok(words.collect::<Vec<_>>().join(" "))
     }
 
-    /// Counts an add-on, unless it is for another kernel or has nothing to add.
+    /// Includes an add-on, unless it is for another kernel or has nothing to add.
     fn count(&mut self, profile: StubProfile, uki: &Started, addon: Started) {
         let text = |section: Option<&[u8]>| {
             let text = section?.split(|byte| *byte == 0).next()?;
@@ -79,7 +79,7 @@ fn with_line(profile: StubProfile, addon: &Started, line: String) -> Result<Stri
 }
 
 impl Boot<'_> {
-    /// Starts the add-ons, those for all images first, each folder in the order of names.
+    /// Starts the add-ons: first those for all images, each folder in name order.
     pub(super) fn start_addons(
         &mut self,
         profile: StubProfile,
@@ -110,7 +110,7 @@ impl Boot<'_> {
         Ok(addons)
     }
 
-    /// What add-ons add to the command line is measured once.
+    /// What add-ons append to the command line is measured once.
     pub(super) fn measure_addon_lines(&mut self, addons: &Addons) {
         let pcr = PcrIndex::KERNEL_CONFIG;
         match addons.line.as_deref().map(str::trim) {
@@ -123,7 +123,7 @@ impl Boot<'_> {
         }
     }
 
-    /// Their microcode, the last one first, then their initial file systems.
+    /// Their microcode, in reverse order, then their initial file systems.
     pub(super) fn measure_addon_sections(&mut self, addons: &Addons) {
         let ucode = addons.with(".ucode").rev();
         let ucode = ucode.map(|addon| (addon, ".ucode", Component::Pcr12AddonUcode));
@@ -139,7 +139,7 @@ impl Boot<'_> {
         }
     }
 
-    /// The files of a folder on the image's partition that the stub takes, in its order.
+    /// The files in a folder on the image's partition that the stub accepts, in its order.
     pub(super) fn files_beside(
         &self,
         uki: &Started,
@@ -156,7 +156,7 @@ impl Boot<'_> {
         Ok(files)
     }
 
-    /// Files in a folder, but not below it, whose name is spelled in any case.
+    /// Files directly in a folder, whose name may be spelled in any case.
     fn list_spelled(&self, uki: &str, folder: &str) -> Result<Vec<String>, PredictError> {
         let folder = format!("{}{folder}", partition(uki, folder));
         let top = folder.split('/').next().unwrap_or_default();
@@ -172,8 +172,8 @@ impl Boot<'_> {
     }
 }
 
-/// Where the partition of a unified kernel image lies in the boot image, with a slash at the end:
-/// what comes before its `EFI`. A folder that is the image's own is complete.
+/// Location of a unified kernel image's partition in the boot image, with a trailing slash: what
+/// precedes its `EFI`. A folder of the image itself is complete.
 fn partition<'p>(uki: &'p str, folder: &str) -> &'p str {
     if folder.starts_with("loader/") {
         let upper = uki.to_ascii_uppercase();
@@ -184,8 +184,8 @@ fn partition<'p>(uki: &'p str, folder: &str) -> &'p str {
     }
 }
 
-/// The folder of an image's own files. From 257 on, the count of tries is not part of the name
-/// (UAPI group, "Boot Loader Specification", "Boot counting").
+/// The folder of an image's own files. Since 257, the count of tries is not part of the name (UAPI
+/// group, "Boot Loader Specification", "Boot counting").
 pub(super) fn own_folder(profile: StubProfile, uki: &str) -> String {
     let counted = || {
         let (stem, ending) = uki.rsplit_once('.')?;

@@ -14,8 +14,8 @@ use crate::event_log::EventKind;
 use crate::guid::Guid;
 
 impl Boot<'_> {
-    /// EDK II, `MeasureAllSecureVariables`: five variables, empty where they are not set; then
-    /// `dbt` if it is set; then the separator.
+    /// EDK II, `MeasureAllSecureVariables`: five variables, empty if they are not set; then `dbt`
+    /// if it is set; then the separator.
     pub(super) fn measure_variables(&mut self) {
         let kind = EventKind::EFI_VARIABLE_DRIVER_CONFIG;
         let state = [u8::from(self.secure_boot() == SecureBoot::On)];
@@ -66,13 +66,13 @@ impl Boot<'_> {
         self.push_variable(component, kind, name, vendor, &authority.data);
     }
 
-    /// Lets whoever stands guard verify an image.
+    /// Makes the current guard verify an image.
     pub(super) fn allow(&mut self, started: &Started, role: Role) -> Result<(), PredictError> {
         if self.options.signatures == Signatures::DangerousIgnored {
             return Ok(());
         }
         if !self.platform.knows_keys() {
-            // Who may allow it is not known, so a signature of somebody must do.
+            // What may allow it is unknown, so any valid signature must do.
             let presence = match self.secure_boot() {
                 SecureBoot::On => SignaturePresence::Required,
                 SecureBoot::Off => SignaturePresence::Optional,

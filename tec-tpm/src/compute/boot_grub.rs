@@ -1,4 +1,4 @@
-//! The boot from GRUB on: its script, the kernel, and what the kernel finds.
+//! The boot from GRUB onwards: its script, the kernel, and what the kernel finds.
 
 use tec_core::pcr::PcrIndex;
 
@@ -17,13 +17,13 @@ use crate::event_log::EventKind;
 
 /// Where Debian's GRUB looks for its script.
 const DEBIAN_FOLDER: &str = "EFI/debian";
-/// Size of the pieces in which other files than programs are read.
+/// Size of the chunks in which files other than programs are read.
 const PIECE: usize = 256 << 10;
 
 /// What GRUB has loaded so far.
 #[derive(Default)]
 struct Loaded {
-    /// Whether the kernel is known, and its start for the version.
+    /// Set if the kernel is known: its beginning, for the version.
     kernel: Option<Vec<u8>>,
     options: String,
     initrd: Option<(String, BankDigests)>,
@@ -41,7 +41,7 @@ impl Boot<'_> {
             || sbat
                 .and_then(|section| Sbat::parse(section).ok())
                 .is_some_and(|sbat| sbat.component("grub.debian").is_some());
-        // Other vendors' builds were observed with Secure Boot on only.
+        // Builds of other vendors were observed with Secure Boot on only.
         if !vendor_is_known && self.verification() == SecureBoot::Off {
             self.give_up(PcrIndex::BOOT_MANAGER, Unpredictable::GrubVendor);
         }
@@ -61,7 +61,7 @@ impl Boot<'_> {
         Ok(())
     }
 
-    /// PCR 4 and 7 without a script that could be followed: the one kernel of the image.
+    /// PCR 4 and 7 without a script to follow: the only kernel of the image.
     fn start_found_kernel(&mut self, profile: GrubProfile) -> Result<(), PredictError> {
         if profile.kernel_measurements(self.verification()) == 0 {
             return Ok(());
@@ -83,7 +83,7 @@ impl Boot<'_> {
         Ok(())
     }
 
-    /// Follows GRUB's script as far as the boot.
+    /// Follows GRUB's script up to the boot.
     fn follow_script(
         &mut self,
         profile: GrubProfile,
@@ -111,7 +111,7 @@ impl Boot<'_> {
         Ok(self.boot(profile, loaded))
     }
 
-    /// The script that the embedded one picks, with what GRUB 2.06 measures on the way.
+    /// The script that the embedded one selects, with what GRUB 2.06 measures on the way.
     fn find_script(
         &mut self,
         profile: GrubProfile,
@@ -144,7 +144,7 @@ impl Boot<'_> {
         Ok(Ok(found))
     }
 
-    /// What one command measures beside itself.
+    /// What one command measures in addition to itself.
     fn obey(
         &mut self,
         profile: GrubProfile,
@@ -221,7 +221,7 @@ impl Boot<'_> {
         Ok(Ok(()))
     }
 
-    /// What the kernel finds, where GRUB enters it by its EFI stub.
+    /// What the kernel finds if GRUB enters it through its EFI stub.
     fn boot(&mut self, profile: GrubProfile, loaded: &Loaded) -> Result<(), Unpredictable> {
         let Some(kernel) = &loaded.kernel else {
             return Err(Unpredictable::CommandLine {

@@ -1,4 +1,4 @@
-//! The boot through systemd-boot, where it has nothing to choose: one unified kernel image, and
+//! The boot through systemd-boot, if there is nothing to choose: one unified kernel image, and
 //! nothing on the partition or in variables that configures it.
 
 use super::boot::{Boot, Role, Started};
@@ -6,11 +6,11 @@ use super::measurement::Component;
 use super::predict_error::PredictError;
 use crate::guid::Guid;
 
-/// Versions that have been observed to start such an image without options.
+/// Versions that were observed to start such an image without options.
 const OBSERVED: [&str; 2] = ["257", "262"];
-/// Where unified kernel images lie (UAPI group, "Boot Loader Specification", "Type #2").
+/// Location of unified kernel images (UAPI group, "Boot Loader Specification", "Type #2").
 const IMAGES: &str = "efi/linux/";
-/// What configures it, or gives it something else to start, in small letters.
+/// Paths that configure it or give it something else to start, in lower case.
 const CHOICES: [&str; 7] = [
     "loader/loader.conf",
     "loader/entries/",
@@ -27,7 +27,7 @@ const VARIABLES: [&str; 4] =
 const LOADER: Guid = Guid::of(0x4a67_b082_0a4c_41cf_b6c7_440b_29bb_8c4f);
 
 impl Boot<'_> {
-    /// Goes on with the one image that `manager`, whose version is given, can start.
+    /// Continues with the one image that `manager`, whose version is given, can start.
     pub(super) fn start_manager(
         &mut self,
         manager: &Started,
@@ -61,7 +61,7 @@ impl Boot<'_> {
         self.start_uki(&uki, None)
     }
 
-    /// The one image on the manager's partition, or what stands against it.
+    /// The only image on the manager's partition, or the reason why there is none.
     fn only_image(&self, manager: &Started) -> Result<Result<String, String>, PredictError> {
         let upper = manager.path.to_ascii_uppercase();
         let root = upper.rfind("/EFI/").map_or(0, |at| at + 1);

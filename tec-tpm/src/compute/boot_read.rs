@@ -1,4 +1,4 @@
-//! Which files a boot starts, and reading them.
+//! Finds and reads the files that a boot starts.
 
 use std::io::Read as _;
 
@@ -14,9 +14,9 @@ use super::signature::SignaturePresence;
 use super::uki_table::SectionTable;
 use super::{find, load_options, stub};
 
-/// Largest script of GRUB that is read.
+/// Maximum size of a GRUB script.
 const MAX_SCRIPT: u64 = 1 << 20;
-/// Sections that are read whole.
+/// Sections that are read in full.
 const KEPT: [&str; 11] = [
     ".vendor_cert",
     ".sbatlevel",
@@ -32,8 +32,8 @@ const KEPT: [&str; 11] = [
 ];
 
 impl Boot<'_> {
-    /// What firmware starts, and what shim would start after it: what the caller says; else the
-    /// first boot entry whose file is there; else what lies where it usually does.
+    /// What firmware starts, and what shim would start after it: what the caller specifies;
+    /// otherwise the first boot entry whose file exists; otherwise what is in the usual places.
     pub(super) fn stages(&self) -> Result<(String, Option<String>), PredictError> {
         if let Some(stages) = &self.options.stages {
             return Ok(stages.clone());
@@ -72,7 +72,7 @@ impl Boot<'_> {
         })
     }
 
-    /// Reads what may be shim, GRUB, a unified kernel image or an add-on; of an image with several
+    /// Reads what may be shim, GRUB, a unified kernel image or an add-on; for an image with several
     /// profiles, the sections of this one.
     pub(super) fn read_loader(&self, path: String, profile: u32) -> Result<Started, PredictError> {
         let mut request = PeRequest::new(self.options.banks).keep(KEPT);
@@ -112,7 +112,7 @@ impl Boot<'_> {
         Ok(started)
     }
 
-    /// Reads a small file whole.
+    /// Reads a small file in full.
     pub(super) fn read_small(&self, path: &str, limit: u64) -> Result<Vec<u8>, PredictError> {
         let refuse = |source| PredictError::Open { file: path.to_owned(), source };
         let reader = self.image.open(path).map_err(refuse)?;

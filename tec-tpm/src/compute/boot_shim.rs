@@ -74,8 +74,8 @@ impl Boot<'_> {
         self.shim_authorities.push(authority);
     }
 
-    /// Started by its path for removable media, shim prefers the program that makes boot entries
-    /// (shim, shim.c, `should_use_fallback`).
+    /// If started by its path for removable media, shim prefers the program that creates boot
+    /// entries (shim, shim.c, `should_use_fallback`).
     pub(super) fn check_fallback(&self, shim: &str) -> Result<(), PredictError> {
         let Some((folder, _)) = shim.rsplit_once('/') else {
             return Ok(());
@@ -90,7 +90,7 @@ impl Boot<'_> {
         }
     }
 
-    /// Files beside shim that add to its keys or raise its level (shim, shim.c,
+    /// Files next to shim that add to its keys or raise its level (shim, shim.c,
     /// `load_unbundled_trust`).
     fn notice_unbundled(&mut self, started: &Started) -> Result<(), PredictError> {
         let folder = started.path.rsplit_once('/').map_or("", |(folder, _)| folder);

@@ -1,4 +1,4 @@
-//! Credentials and extensions beside a unified kernel image, which its stub packs into archives.
+//! Credentials and extensions next to a unified kernel image, which its stub packs into archives.
 
 use tec_core::pcr::PcrIndex;
 
@@ -13,22 +13,22 @@ use super::stub::StubProfile;
 use super::unpredictable::Unpredictable;
 use crate::event_log::EventKind;
 
-/// Largest file that is packed into an archive, and largest sum of them.
+/// Maximum size of a file that is packed into an archive, and of their sum.
 const MAX_PACKED: u64 = 4 << 20;
 
-/// A sort of files beside the image that the stub packs into an archive (systemd, stub.c,
+/// A type of files next to the image that the stub packs into an archive (systemd, stub.c,
 /// `generate_sidecar_initrds`).
 struct Sidecar {
-    /// Folder for all images; none for the image's own.
+    /// Folder for all images; `None` for the image's own.
     folder: Option<&'static str>,
     ending: &'static str,
     not_ending: Option<&'static str>,
     target: Target,
-    /// What is measured, and where; PCR 13 is not predicted here.
+    /// What is measured; PCR 13 is not predicted here.
     component: Option<Component>,
 }
 
-/// How many of them stub 252 was observed to pack.
+/// Number of them that stub 252 was observed to pack.
 const OBSERVED_OF_252: usize = 3;
 const CREDENTIALS: &str = "loader/credentials";
 const EXTENSIONS: &str = "loader/extensions";
@@ -37,7 +37,7 @@ const fn target(folder: &'static str, folder_mode: u32, file_mode: u32) -> Targe
     Target { folder, folder_mode, file_mode }
 }
 
-/// In the order of the archives.
+/// In archive order.
 const SIDECARS: [Sidecar; 6] = [
     Sidecar {
         folder: None,
@@ -84,7 +84,7 @@ const SIDECARS: [Sidecar; 6] = [
 ];
 
 impl Boot<'_> {
-    /// Packs and measures credentials and extensions; the answer is the archives.
+    /// Packs and measures credentials and extensions; returns the archives.
     pub(super) fn pack_sidecars(
         &mut self,
         profile: StubProfile,
@@ -126,7 +126,7 @@ impl Boot<'_> {
         }
     }
 
-    /// An archive of these files; none if they are too many or too large.
+    /// An archive of these files; `None` if they are too many or too large.
     fn pack(&self, target: Target, files: &[String]) -> Result<Option<Vec<u8>>, PredictError> {
         let mut left = MAX_PACKED;
         let mut packed = Vec::new();

@@ -1,4 +1,4 @@
-//! The boot from a unified kernel image on.
+//! The boot from a unified kernel image onwards.
 
 use tec_core::pcr::PcrIndex;
 
@@ -15,12 +15,12 @@ use super::unpredictable::Unpredictable;
 use super::{initrd, kernel};
 use crate::event_log::EventKind;
 
-/// What the stub makes follow from image and machine, or not.
+/// A result that the stub derives from image and machine, if that can be predicted.
 type Followed<T> = Result<T, Unpredictable>;
 
 impl Boot<'_> {
-    /// What the stub measures, and what the kernel within it finds. `handed` is what the boot
-    /// entry hands to the stub.
+    /// What the stub measures, and what the kernel inside it finds. `handed` is what the boot entry
+    /// passes to the stub.
     pub(super) fn start_uki(
         &mut self,
         uki: &Started,
@@ -55,7 +55,7 @@ impl Boot<'_> {
         }
     }
 
-    /// Reads the image once more if the boot entry chooses another profile than the first.
+    /// Rereads the image if the boot entry selects a profile other than the first.
     pub(super) fn choose_profile(
         &self,
         uki: Started,
@@ -80,7 +80,7 @@ impl Boot<'_> {
         Ok(profile)
     }
 
-    /// The number of the profile if it is not the first, then name with terminator and content for
+    /// The number of the profile if it is not the first, then name (with terminator) and content of
     /// each section.
     fn measure_sections(&mut self, profile: StubProfile, uki: &Started) {
         if let Some(number) = uki.profile.filter(|number| *number > 0) {
@@ -104,8 +104,8 @@ impl Boot<'_> {
         }
     }
 
-    /// The command line before add-ons: what the boot entry hands over, unless Secure Boot is on
-    /// and the image has its own.
+    /// The command line before add-ons: what the boot entry passes, unless Secure Boot is on and
+    /// the image has its own.
     fn settle_command_line(
         &mut self,
         profile: StubProfile,
@@ -152,8 +152,9 @@ impl Boot<'_> {
         self.push_data(component, pcr, EventKind::EVENT_TAG, &wide, line);
     }
 
-    /// The initial file system in the stub's order: microcode of add-ons, the last one first, and
-    /// of the image; its own; credentials and extensions; archives of its sections; add-ons.
+    /// The initial file system in the stub's order: microcode of add-ons in reverse order, and of
+    /// the image; its own initial file system; credentials and extensions; archives of its
+    /// sections; add-ons.
     fn measure_initrd(
         &mut self,
         profile: StubProfile,

@@ -1,4 +1,4 @@
-//! PCR 4 of an image alone, where no machine is given.
+//! PCR 4 of an image alone, without a given machine.
 
 use tec_core::image::ExpectedPcrs;
 use tec_core::pcr::{PcrIndex, PcrSet};
@@ -16,7 +16,7 @@ use super::prediction::Register;
 ///
 /// The files are found by [`find_boot_files`](super::find_boot_files), or named with the `with_`
 /// methods. Every file is hashed in full, and its embedded signature must sign that hash; who
-/// signed is not asked.
+/// signed does not matter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChainComputer {
     secure_boot: SecureBoot,
@@ -24,46 +24,46 @@ pub struct ChainComputer {
 }
 
 impl ChainComputer {
-    /// A computer for machines with this state of Secure Boot.
+    /// Creates a computer for machines with this state of Secure Boot.
     pub fn new(secure_boot: SecureBoot) -> Self {
         let registers = PcrSet::default().with(PcrIndex::BOOT_MANAGER);
         let predictor = BootPredictor::new().with_registers(registers);
         Self { secure_boot, predictor }
     }
 
-    /// Takes this profile instead of the one that GRUB's `.sbat` section names.
+    /// Uses this profile instead of the one named by GRUB's `.sbat` section.
     #[must_use]
     pub fn with_grub_profile(mut self, profile: GrubProfile) -> Self {
         self.predictor = self.predictor.with_grub_profile(profile);
         self
     }
 
-    /// Takes these files as shim and GRUB instead of searching for them.
+    /// Uses these files as shim and GRUB instead of searching for them.
     #[must_use]
     pub fn with_loaders(mut self, shim: impl Into<String>, grub: impl Into<String>) -> Self {
         self.predictor = self.predictor.with_stages(shim, Some(grub.into()));
         self
     }
 
-    /// Takes this file as the kernel instead of searching for one.
+    /// Uses this file as the kernel instead of searching for one.
     #[must_use]
     pub fn with_kernel(mut self, path: impl Into<String>) -> Self {
         self.predictor = self.predictor.with_kernel(path);
         self
     }
 
-    /// Takes files whose signatures are missing or do not fit.
+    /// Accepts files whose signatures are missing or do not match.
     ///
     /// # Security
-    /// Only for saying what a machine *would* measure, as simulated firmware does. The values of
-    /// such files must not be approved.
+    /// Only for predicting what a machine *would* measure, as simulated firmware does. The values
+    /// of such files must not be approved.
     #[must_use]
     pub fn dangerous_ignore_signatures(mut self) -> Self {
         self.predictor = self.predictor.dangerous_ignore_signatures();
         self
     }
 
-    /// The measurements in the order of the boot.
+    /// The measurements in boot order.
     ///
     /// # Errors
     /// [`PredictError`] naming the file.

@@ -4,11 +4,11 @@
 /// Kinds of files in the mode field (POSIX, `sys/stat.h`).
 const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
-/// systemd-stub, cpio.c: all fields in small letters except in the trailer, which is a constant.
+/// systemd-stub, cpio.c: all fields are in lower case except in the trailer, which is a constant.
 const TRAILER: &[u8] = b"07070100000000000000000000000000000000000000010000000000000000\
 000000000000000000000000000000000000000B00000000TRAILER!!!\0\0\0\0";
 
-/// A folder of an archive, and the permissions within it.
+/// A folder of an archive, with its permissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) folder: &'static str,
@@ -16,7 +16,7 @@ pub(super) struct Target {
     pub(super) file_mode: u32,
 }
 
-/// Where the stub puts what its own sections say.
+/// Where the stub puts the content of its own sections.
 pub(super) const META: Target = Target { folder: ".extra", folder_mode: 0o555, file_mode: 0o444 };
 
 /// An archive with one file, with its content, in a folder.
@@ -27,7 +27,7 @@ pub(super) fn one(target: Target, name: &str, content: &[u8]) -> Vec<u8> {
 /// Permissions of the folders above a target's.
 const ABOVE: u32 = 0o555;
 
-/// An archive with the folder, those above it, and files in it; inodes are numbered from 1.
+/// An archive with the folder, its parent folders, and files in it; inodes are numbered from 1.
 pub(super) fn pack(target: Target, files: &[(String, Vec<u8>)]) -> Vec<u8> {
     let mut archive = Vec::new();
     let mut inode = 1;
@@ -51,7 +51,7 @@ pub(super) fn pack(target: Target, files: &[(String, Vec<u8>)]) -> Vec<u8> {
 /// Magic, then 13 numbers of 8 hexadecimal digits: inode, mode, owner, group, links, time, size,
 /// four device numbers, length of the name with terminator, checksum.
 fn entry(archive: &mut Vec<u8>, inode: u32, mode: u32, name: &str, content: &[u8]) {
-    // Names and contents are limited where they are read.
+    // Names and contents are limited when they are read.
     let size = |size: usize| u32::try_from(size).unwrap_or(u32::MAX);
     archive.extend(b"070701");
     let named = size(name.len() + 1);

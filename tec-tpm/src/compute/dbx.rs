@@ -4,7 +4,7 @@
 //! .auth: EFI_TIME 16 │ WIN_CERTIFICATE_UEFI_GUID: length 4, revision 2, type 2, GUID 16, PKCS #7 │ lists
 //! .esl:  the lists
 //! ```
-//! Whether the firmware takes the update is not looked at: its signature is not verified.
+//! Whether the firmware accepts the update is not checked: its signature is not verified.
 
 use super::siglist;
 use super::siglist::{SignatureEntry, SignatureListError};
@@ -27,23 +27,23 @@ pub enum DbxUpdateError {
     /// The certificate before the lists is longer than the file.
     #[error("the certificate of the update has {length} bytes, {left} are left")]
     Certificate {
-        /// What it announces.
+        /// The announced length.
         length: usize,
-        /// What is left of the file.
+        /// The length of the rest of the file.
         left: usize,
     },
     /// The lists of the update cannot be read.
     #[error("the lists of the update cannot be read")]
     Update(#[source] SignatureListError),
-    /// The lists that are in `dbx` already cannot be read.
+    /// The lists already in `dbx` cannot be read.
     #[error("the lists that dbx has cannot be read")]
     Present(#[source] SignatureListError),
-    /// There is nothing in it.
+    /// It is empty.
     #[error("the update has no entries")]
     Empty,
 }
 
-/// What `dbx` holds after an update was appended: firmware leaves entries out that are there already
+/// Content of `dbx` after an update was appended: firmware omits entries that are already there
 /// (UEFI 2.10, 8.2.1, `EFI_VARIABLE_APPEND_WRITE`).
 pub(super) fn appended(present: &[u8], update: &[u8]) -> Result<Vec<u8>, DbxUpdateError> {
     let known = siglist::parse(present).map_err(DbxUpdateError::Present)?;

@@ -1,12 +1,12 @@
-//! The few DER structures of certificates and signatures, with the bytes that they are made of:
-//! what is signed is the encoding, so nothing here is decoded and encoded again.
+//! The few DER structures of certificates and signatures, with their original bytes: the encoding
+//! is what is signed, so nothing here is decoded and re-encoded.
 
-/// DER that cannot be read, or another structure than expected.
+/// DER that cannot be read, or a structure other than the expected one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the DER structure is not that of a {structure}")]
 #[non_exhaustive]
 pub struct DerError {
-    /// What it should be.
+    /// The expected structure.
     pub structure: &'static str,
 }
 

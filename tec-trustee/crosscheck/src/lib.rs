@@ -1,1 +1,1 @@
-//! tec-trustee beside other implementations of the same formats: the tests are all there is.
+//! tec-trustee compared with other implementations of the same formats: there is nothing but the tests.

@@ -1,4 +1,4 @@
-//! Attestation tokens beside the crate that makes Trustee's.
+//! Attestation tokens compared with the crate that generates Trustee's.
 
 use std::collections::BTreeMap;
 
@@ -36,11 +36,11 @@ fn verdict(claims: &BTreeMap<&str, i8>) -> Verdict {
         .unwrap()
 }
 
-/// Verified and read by the other side.
+/// Verified and parsed by the other side.
 fn read(verdict: &Verdict) -> Ear {
     let evidence = json!({"tpm": {"pcr04": "aa"}, "report_data": null});
     let id = "7c9e6679-7425-40de-944b-e07fc1f90ae7".parse().unwrap();
-    // The other side looks at the clock: a token that ends in 2100.
+    // The other side reads the clock: a token that expires in 2100.
     let at = Timestamp::from_unix_seconds(ISSUED);
     let claims = EarClaims::new(id, at, 300, verdict, &evidence).to_value();
     let signer = TokenSigner::random(&mut ChaCha20Rng::seed_from_u64(1));

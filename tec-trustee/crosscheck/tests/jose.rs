@@ -1,7 +1,7 @@
-//! Encrypted responses, sealed passphrases and signed tokens beside josekit.
+//! Encrypted responses, sealed passphrases and signed tokens compared with josekit.
 //!
-//! josekit builds serde_json with maps in order of insertion, so these tests also show that nothing
-//! here depends on the order of maps.
+//! josekit builds serde_json with insertion-ordered maps, so these tests also show that nothing here depends
+//! on the order of maps.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -31,7 +31,7 @@ fn secret() -> SecretBytes {
     SecretBytes::new(SECRET.to_vec())
 }
 
-/// The `tee-pubkey` of a key of josekit (KBS attestation protocol 0.4.0).
+/// The `tee-pubkey` of a josekit key (KBS attestation protocol 0.4.0).
 fn tee_pubkey(key: &Jwk, alg: &str) -> TeePubKey {
     let mut jwk: Value = serde_json::to_value(key).unwrap();
     let members = jwk.as_object_mut().unwrap();

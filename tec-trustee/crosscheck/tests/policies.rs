@@ -1,4 +1,4 @@
-//! The table of cases on the engines of Trustee: v0.16 to v0.21.
+//! The table of cases on Trustee's engines: v0.16 to v0.21.
 
 #[path = "../../tests/policy_cases/mod.rs"]
 mod policy_cases;
@@ -10,10 +10,10 @@ use tec_trustee::policy::TrustTier;
 
 use self::policy_cases::{Case, cases};
 
-/// What an attestation policy gives: trust claims and extensions.
+/// The result of an attestation policy: trust claims and extensions.
 type Appraisal = (Value, Value);
 
-/// One module per version, since each has types of its own.
+/// One module per version, since each has its own types.
 macro_rules! engine {
     ($module:ident, $name:ident) => {
         mod $module {

@@ -38,11 +38,11 @@ pub enum SetupError {
     },
 }
 
-/// A call got no answer that says anything: neither yes nor no.
+/// A call got no usable answer: neither yes nor no.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
-    /// The server answers that it cannot serve now.
+    /// The server answered that it cannot serve now.
     #[error("{server} cannot serve now (status {status})")]
     Unavailable {
         /// Which server.
@@ -59,7 +59,7 @@ pub enum CallError {
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
-    /// The TLS session does not come about.
+    /// The TLS handshake failed.
     #[error("no TLS session with {server}")]
     Tls {
         /// Which server.
@@ -68,7 +68,7 @@ pub enum CallError {
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
-    /// The answer is not that of a KBS.
+    /// The answer does not come from a KBS.
     #[error("the answer of {server} is malformed at {at}")]
     Malformed {
         /// Which server.
@@ -87,7 +87,7 @@ impl CallError {
         }
     }
 
-    /// How telling it is, as [`RcarError::weight`].
+    /// How informative it is, as in [`RcarError::weight`].
     fn weight(&self) -> u8 {
         match self {
             Self::Unreachable { .. } => 1,
@@ -105,23 +105,23 @@ pub enum RcarError {
     /// The list of servers is empty.
     #[error("no server is given")]
     NoServer,
-    /// The server says no.
+    /// The server refused.
     #[error("{server} refuses: {kind}{}", code.map(|code| format!(", {code}")).unwrap_or_default())]
     Denied {
         /// Which server.
         server: BaseUrl,
-        /// What sort of refusal.
+        /// Type of refusal.
         kind: ErrorKind,
-        /// The server's words, at most 512 characters.
+        /// The server's message, at most 512 characters.
         detail: String,
-        /// The code that this project's servers give.
+        /// The code, if the server is one of this project's.
         code: Option<Code>,
-        /// The attempt that this project's servers name; `tec explain` knows it.
+        /// The attempt, if the server is one of this project's; `tec explain` looks it up.
         attempt: Option<AttemptId>,
-        /// Whether it was a resource that was refused, and not a step of the handshake.
+        /// Whether the server refused the resource or a step of the handshake.
         stage: Stage,
     },
-    /// The server gives no answer that says anything.
+    /// The server gave no usable answer.
     #[error(transparent)]
     Call(#[from] CallError),
     /// The resource cannot be decrypted.
@@ -133,7 +133,7 @@ pub enum RcarError {
         #[source]
         source: JweError,
     },
-    /// No evidence could be made.
+    /// The attester could not create evidence.
     #[error("make evidence")]
     Attester(#[source] PortError),
 }
@@ -168,8 +168,8 @@ impl RcarError {
         }
     }
 
-    /// Whether another round may go better: not when a server denied for a reason that waiting does
-    /// not change. A key that waits for approval, or a store that is away, are worth waiting for.
+    /// Whether another round may succeed. It will not if a server denied for a reason that waiting does not
+    /// change. A key that waits for approval and a store that is down are worth waiting for.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Denied { kind, code, .. } => match code {
@@ -198,7 +198,7 @@ impl RcarError {
         )
     }
 
-    /// How telling the error is, among those of several servers.
+    /// How informative the error is, compared with those of other servers.
     pub(super) fn weight(&self) -> u8 {
         match self {
             Self::NoServer => 0,

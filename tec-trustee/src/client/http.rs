@@ -1,4 +1,4 @@
-//! HTTP calls: bounded, with deadlines, and their failures in classes.
+//! HTTP calls: bounded, with deadlines, and with failures in classes.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use zeroize::Zeroizing;
 use super::{CallError, Deadlines, RcarError, SetupError, Stage, tls};
 use crate::wire::{BASE_PATH, ErrorBody, SESSION_COOKIE};
 
-/// Largest answer: a resource of 1 MiB in base64, with room.
+/// Largest answer: a resource of 1 MiB in base64, with room to spare.
 const MAX_ANSWER: usize = 2 * 1024 * 1024;
 /// Largest session cookie that is kept (RFC 6265, section 6.1).
 const MAX_COOKIE: usize = 4096;
-/// Most of a server's words that is kept.
+/// Longest part of a server's message that is kept.
 const MAX_DETAIL: usize = 512;
 
 /// One server.
@@ -66,7 +66,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Without a session.
+    /// A call without a session.
     pub(super) fn open(place: &'a str) -> Self {
         Self { cookie: None, ..Self::get(place, "") }
     }
@@ -102,8 +102,8 @@ impl Server {
         self.client.request(method, url)
     }
 
-    /// Sends a request and takes its answer, of at most `max` bytes. A server that says that it
-    /// cannot serve now gives none.
+    /// Sends a request and reads its answer of at most `max` bytes. A server that reports that it cannot
+    /// serve now counts as no answer.
     pub(crate) async fn send(
         &self,
         request: RequestBuilder,
@@ -175,7 +175,7 @@ impl Server {
     }
 }
 
-/// A client of one server: its trust alone, no redirects, no proxy.
+/// A client for one server: it trusts only that server's CA, follows no redirects and uses no proxy.
 fn http_client(
     endpoint: &Endpoint,
     deadlines: Deadlines,
@@ -199,13 +199,13 @@ fn http_client(
 
 /// Why there is no body.
 enum Broken {
-    /// It is longer than is taken.
+    /// It is longer than the limit.
     TooLong,
-    /// It breaks off.
+    /// It was cut off.
     Off(reqwest::Error),
 }
 
-/// The body of at most `max` bytes.
+/// Reads the body, at most `max` bytes.
 async fn bounded_body(mut response: Response, max: usize) -> Result<Zeroizing<Vec<u8>>, Broken> {
     let mut body = Zeroizing::new(Vec::new());
     while let Some(chunk) = response.chunk().await.map_err(Broken::Off)? {
@@ -217,14 +217,14 @@ async fn bounded_body(mut response: Response, max: usize) -> Result<Zeroizing<Ve
     Ok(body)
 }
 
-/// A server's words, as far as they are kept.
+/// A server's message, cut to the length that is kept.
 pub(crate) fn readable(detail: &str) -> String {
     let printable = detail.chars().filter(|c| !c.is_control());
     printable.take(MAX_DETAIL).collect()
 }
 
-/// The code of the TLS error that is among the causes, also inside of I/O errors: a certificate
-/// that is not valid *now* is told apart, since the clock of this side may be at fault.
+/// Code of the TLS error among the causes, including those inside I/O errors. A certificate that is not valid
+/// *now* gets its own code, since the local clock may be wrong.
 pub fn tls_code(error: &(dyn Error + 'static)) -> Option<Code> {
     let mut next = Some(error);
     while let Some(cause) = next {
@@ -252,7 +252,7 @@ fn code_of(error: &rustls::Error) -> Code {
     }
 }
 
-/// The value of the session cookie; `Expires`, `Max-Age` and `Path` are not looked at.
+/// The value of the session cookie; `Expires`, `Max-Age` and `Path` are ignored.
 fn session_cookie(response: &Response) -> Option<String> {
     let value = response
         .headers()

@@ -1,15 +1,14 @@
-//! The client's side of the attestation handshake (KBS attestation protocol 0.4.0).
+//! The client side of the attestation handshake (KBS attestation protocol 0.4.0).
 //!
 //! ```text
 //! for each server: POST auth ─► Attester ─► POST attest ─► GET resource ─► open the JWE
-//!                    ▲── once more, when the session is not accepted any longer ──┘
+//!                    ▲── once more, if the session is no longer accepted ─────────┘
 //! ```
-//! [`RcarClient::token`] stops after `attest`, to see what a server found.
+//! [`RcarClient::token`] stops after `attest`, to show what a server found.
 //!
-//! A [`RcarClient`] makes one round over its servers; [`RetryPolicy::rounds`] makes several, and
-//! needs the timers of tokio for the waits in between. It picks no TLS provider and keeps its
-//! session cookie itself, whatever expiry the server writes into it: the clock of a node in its
-//! initrd may be wrong.
+//! A [`RcarClient`] makes one round over its servers; [`RetryPolicy::rounds`] makes several, and needs the
+//! timers of tokio to wait between them. It picks no TLS provider, and keeps its session cookie itself,
+//! ignoring the expiry that the server sets: the clock of a node in its initrd may be wrong.
 
 mod error;
 pub(crate) mod http;
@@ -52,8 +51,7 @@ use crate::wire::{AttestRequest, AttestResponse, AuthRequest, Challenge, Escrowe
 pub struct Deadlines {
     /// For the connection with its TLS handshake.
     pub connect: Duration,
-    /// For the whole call; the existing client waits this long, too (KBS attestation protocol
-    /// 0.4.0).
+    /// For the whole call; the existing client waits this long too (KBS attestation protocol 0.4.0).
     pub call: Duration,
 }
 
@@ -64,13 +62,13 @@ impl Default for Deadlines {
 }
 
 impl Deadlines {
-    /// Deadlines other than the default ones (10 and 60 seconds).
+    /// Deadlines other than the defaults (10 and 60 seconds).
     pub fn new(connect: Duration, call: Duration) -> Self {
         Self { connect, call }
     }
 }
 
-/// Fetches resources from the first server that gives them.
+/// Fetches resources from the first server that releases them.
 pub struct RcarClient {
     servers: Vec<Server>,
     entropy: Arc<dyn Entropy>,
@@ -90,15 +88,15 @@ struct Session {
 }
 
 impl RcarClient {
-    /// A client for `servers`, in this order. An https server with a CA bundle is trusted by that
-    /// bundle alone, one without by the platform's roots.
+    /// A client for `servers`, tried in this order. An https server with a CA bundle is trusted by that
+    /// bundle alone, one without a bundle by the platform's roots.
     ///
     /// # Errors
     /// No server, or a CA bundle that is not PEM.
     ///
     /// # Security
-    /// Plain HTTP is taken where a server's address says so, and warned about. The resource is
-    /// still encrypted for a key that the evidence binds, but anybody on the way can answer.
+    /// Plain HTTP is used where a server's address says so, with a warning. The resource is still encrypted
+    /// to a key that the evidence binds, but anyone on the network path can answer.
     pub fn new(
         servers: &[Endpoint],
         deadlines: Deadlines,
@@ -118,11 +116,11 @@ impl RcarClient {
     /// Attests and fetches a resource; one round over all servers.
     ///
     /// # Errors
-    /// The most telling error of all servers: a denial before a malformed answer before a server
-    /// that cannot be reached.
+    /// The most informative error of all servers: a denial ranks before a malformed answer, which ranks
+    /// before an unreachable server.
     ///
     /// # Cancel safety
-    /// Nothing is changed on this side; a server forgets the session by itself.
+    /// Nothing changes on this side; the server drops the session by itself.
     pub async fn fetch(
         &self,
         path: &ResourcePath,
@@ -131,14 +129,15 @@ impl RcarClient {
         self.round(|server| self.fetch_from(server, path, attester)).await
     }
 
-    /// Attests, and returns the attestation token of the first server that issues one. What is in
-    /// it, [`token_claims`](crate::wire::token_claims) shows.
+    /// Attests, and returns the attestation token of the first server that issues one.
+    /// [`token_claims`](crate::wire::token_claims) shows its claims.
     ///
     /// # Errors
     /// As [`fetch`](Self::fetch).
     ///
     /// # Security
-    /// Whoever holds the token and the session key, which stays here, obtains what the session may.
+    /// Anyone who holds both the token and the session key, which never leaves this client, obtains what the
+    /// session may obtain.
     pub async fn token(&self, attester: &dyn Attester) -> Result<String, RcarError> {
         self.round(|server| async {
             let (_, token) = self.handshake(server, attester).await?;
@@ -147,14 +146,14 @@ impl RcarClient {
         .await
     }
 
-    /// Attests, and leaves a recovery key with the first server that keeps it; returns its number
-    /// there. Trustee itself keeps none.
+    /// Attests, and deposits a recovery key with the first server that accepts it; returns its number there.
+    /// Trustee itself accepts none.
     ///
     /// # Errors
     /// As [`fetch`](Self::fetch).
     ///
     /// # Cancel safety
-    /// A server may have kept the key. Leaving another one is fine.
+    /// A server may have kept the key. Depositing another one is fine.
     pub async fn escrow(&self, sealed: &Jwe, attester: &dyn Attester) -> Result<u32, RcarError> {
         self.round(|server| async {
             let (session, _) = self.handshake(server, attester).await?;
@@ -165,14 +164,14 @@ impl RcarClient {
         .await
     }
 
-    /// The CA certificates, PEM, that nodes should trust for the first server that answers; `None`
-    /// where it hands out none, as Trustee does.
+    /// The CA certificates (PEM) that nodes should trust for the first server that answers; `None` if it
+    /// provides none, as Trustee does.
     ///
     /// # Errors
     /// No server can be reached or trusted.
     ///
     /// # Security
-    /// As good as the connection: the answer vouches for whom the trusted CA vouches for.
+    /// As good as the connection: the answer is as trustworthy as the server that the trusted CA vouches for.
     pub async fn authorities(&self) -> Result<Option<String>, RcarError> {
         let asked = self.round(|server| async {
             let (bundle, _): (Bundle, _) = server.call(Call::open(authority::PLACE)).await?;
@@ -185,7 +184,7 @@ impl RcarClient {
         }
     }
 
-    /// Attests, and reports which CAs this machine's pin trusts for the first server that records it.
+    /// Attests, and reports to the first server that records it which CAs this machine's pin trusts.
     ///
     /// # Errors
     /// As [`fetch`](Self::fetch).
@@ -207,7 +206,7 @@ impl RcarClient {
         .await
     }
 
-    /// Asks each server in order, until one gives what is asked for.
+    /// Asks each server in order until one answers the request.
     async fn round<'a, T, F>(&'a self, ask: impl Fn(&'a Server) -> F) -> Result<T, RcarError>
     where
         F: Future<Output = Result<T, RcarError>>,
@@ -224,7 +223,7 @@ impl RcarClient {
                 error = tec_core::port::chain(&error),
                 "this server gave no key"
             );
-            // A failing attester fails for the next server as well.
+            // A failing attester would fail for the next server as well.
             let done = matches!(error, RcarError::Attester(_));
             if worst.as_ref().is_none_or(|worst| error.weight() > worst.weight()) {
                 worst = Some(error);
@@ -236,7 +235,7 @@ impl RcarClient {
         Err(worst.unwrap_or(RcarError::NoServer))
     }
 
-    /// A session that was not accepted any longer is renewed once; a denial is final.
+    /// A session that is no longer accepted is renewed once; a denial is final.
     async fn fetch_from(
         &self,
         server: &Server,
@@ -298,7 +297,7 @@ async fn resource(
         .map_err(|source| RcarError::Jwe { server: server.url.clone(), source })
 }
 
-/// SHA-384 unless the server selects another one; `None` for one that is not known.
+/// SHA-384 unless the server selects another algorithm; `None` if that one is unknown.
 fn selected_algorithm(extra_params: &Value) -> Option<HashAlgorithm> {
     match extra_params.get("selected-hash-algorithm") {
         None | Some(Value::Null) => Some(HashAlgorithm::Sha384),

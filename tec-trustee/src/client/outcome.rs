@@ -1,4 +1,4 @@
-//! What an attempt by hand brought, as programs hand it to one another and print it.
+//! The outcome of a manual attempt, as programs pass it on and print it.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use tec_core::id::ResourcePath;
 
 use crate::policy::MACHINE_CLAIM;
 
-/// What an attempt brought. It never holds what a resource is.
+/// Outcome of an attempt. It never holds the content of a resource.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 #[non_exhaustive]
@@ -16,7 +16,7 @@ pub enum Outcome {
     /// A token was issued.
     #[non_exhaustive]
     Token {
-        /// Its claims, signature unseen.
+        /// Its claims; the signature was not checked.
         claims: Value,
     },
     /// A resource was released.
@@ -35,7 +35,7 @@ impl Outcome {
         Self::Token { claims }
     }
 
-    /// A resource of so many bytes.
+    /// A resource of this length.
     pub fn resource(path: ResourcePath, bytes: usize) -> Self {
         Self::Resource { path, bytes }
     }

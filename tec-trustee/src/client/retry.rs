@@ -9,10 +9,10 @@ use tokio::time::Instant;
 
 use super::RcarError;
 
-/// Exponential back-off with jitter: pure, attempt number in, delay out.
+/// Exponential back-off with jitter: a pure function from attempt number to delay.
 ///
-/// The delay of attempt `n` lies between a half and the whole of `base * 2^n`, at most `cap`, so
-/// that a rack of nodes that lost power together does not come back in step.
+/// The delay of attempt `n` lies between half and all of `base * 2^n`, at most `cap`, so that a rack of nodes
+/// that lost power together does not come back in step.
 ///
 /// ```
 /// use std::time::Duration;
@@ -27,17 +27,17 @@ use super::RcarError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RetryPolicy {
-    /// Rounds in all; `None` is without end.
+    /// Total number of rounds; `None` means no limit.
     pub rounds: Option<NonZeroU32>,
     /// Longest delay after the first round.
     pub base: Duration,
-    /// Longest delay at all.
+    /// Longest delay of all.
     pub cap: Duration,
-    /// No round begins later than this after the first one; `None` is without end.
+    /// No round begins later than this after the first one; `None` means no limit.
     pub deadline: Option<Duration>,
 }
 
-/// Rounds of the existing pin when the configuration says nothing (clevis-pin-trustee).
+/// Rounds of the existing pin when the configuration sets none (clevis-pin-trustee).
 const DEFAULT_ROUNDS: NonZeroU32 = NonZeroU32::MIN.saturating_add(9);
 
 impl Default for RetryPolicy {
@@ -62,7 +62,7 @@ impl RetryPolicy {
         Self { rounds, ..Self::default() }
     }
 
-    /// Other delays.
+    /// Sets the delays.
     #[must_use]
     pub fn with_delays(mut self, base: Duration, cap: Duration) -> Self {
         self.base = base;
@@ -70,11 +70,11 @@ impl RetryPolicy {
         self
     }
 
-    /// Asks until it goes well, nothing can be hoped for from another round, or the rounds or the
-    /// time are used up. A denial is final, since asking again costs a server a whole appraisal.
+    /// Asks until it succeeds, another round cannot help, or the rounds or the time are used up. A denial is
+    /// final, since asking again costs a server a whole appraisal.
     ///
     /// # Errors
-    /// That of the last round.
+    /// The error of the last round.
     ///
     /// # Cancel safety
     /// Nothing is kept between rounds.
@@ -101,7 +101,7 @@ impl RetryPolicy {
         }
     }
 
-    /// With a deadline, counted from the begin of the first round.
+    /// Sets a deadline, counted from the beginning of the first round.
     #[must_use]
     pub fn with_deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);

@@ -6,8 +6,8 @@ use base64::engine::general_purpose::STANDARD;
 use tec_core::attest::Tee;
 use tec_core::port::{AttestationEvidence, Attester, PortError};
 
-/// Makes the evidence that anybody can make: to try the protocol with a key broker, which should
-/// give it nothing.
+/// Creates evidence that anyone can create, to try the protocol with a key broker, which should release
+/// nothing for it.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct SampleAttester;

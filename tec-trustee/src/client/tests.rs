@@ -25,7 +25,7 @@ fn client_of(servers: &[Endpoint]) -> RcarClient {
     RcarClient::new(servers, deadlines, &provider(), entropy).unwrap()
 }
 
-/// A server that answers from a script and notes what it was asked.
+/// A server that answers from a script and records the requests.
 #[derive(Clone, Default)]
 struct Script(Arc<Mutex<Played>>);
 

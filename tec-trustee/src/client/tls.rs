@@ -25,7 +25,7 @@ pub(super) fn config(
         .with_safe_default_protocol_versions()
         .map_err(client)?;
     let builder = if !endpoint.url.is_tls() {
-        // Never used; the HTTP client wants one.
+        // Never used, but the HTTP client requires one.
         builder.with_root_certificates(RootCertStore::empty())
     } else if endpoint.cert.trim().is_empty() {
         builder.with_platform_verifier().map_err(client)?

@@ -1,4 +1,4 @@
-//! Writing settings into a text, touching nothing else.
+//! Writes settings into a text and touches nothing else.
 
 use tec_core::trustee::PatchError;
 use toml::{Table, Value};
@@ -6,7 +6,7 @@ use toml_edit::{ArrayOfTables, DocumentMut, InlineTable, Item, TableLike};
 
 use super::settings::{Path, Settings};
 
-/// Brings `document`, of which `before` is the meaning, to what `settings` says.
+/// Changes `document`, whose parsed value is `before`, to what `settings` prescribes.
 pub(super) fn apply(
     document: &mut DocumentMut,
     before: &Table,
@@ -38,7 +38,7 @@ fn shape(key: impl Into<String>) -> PatchError {
     PatchError::Shape { key: key.into() }
 }
 
-/// Sets a key, making tables on the way.
+/// Sets a key, creating tables on the way.
 fn set(root: &mut dyn TableLike, path: Path, value: &Value) -> Result<(), PatchError> {
     let Some((key, parents)) = path.split_last() else {
         return Ok(());
@@ -108,7 +108,7 @@ fn admin(admin: Table) -> Result<Item, PatchError> {
     Ok(item)
 }
 
-/// Places are those of the file that it was parsed from; without one, a table comes where it was
+/// Positions refer to the file that a table was parsed from; without one, a table is written where it was
 /// inserted.
 fn forget_place(item: &mut Item) {
     match item {
@@ -127,7 +127,7 @@ fn forget_place(item: &mut Item) {
     }
 }
 
-/// Without the plugin `resource` there is no way to a key.
+/// Without the plugin `resource` no key can be fetched.
 fn plugin(
     root: &mut dyn TableLike,
     keys: &[(&'static str, Value)],

@@ -12,7 +12,7 @@ use super::parse;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Change {
-    /// Dotted path; members of lists by number: `plugins[0].name`.
+    /// Dotted path; list members by index: `plugins[0].name`.
     pub key: String,
     /// Value before, as TOML.
     pub before: Option<String>,
@@ -32,7 +32,7 @@ impl fmt::Display for Change {
     }
 }
 
-/// What differs between two configurations, in order of the keys. Comments and layout do not count.
+/// What differs between two configurations, ordered by key. Comments and layout are ignored.
 ///
 /// # Errors
 /// One of the texts does not parse.

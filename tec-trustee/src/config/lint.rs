@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, and what to do about it.
+//! What is wrong with a configuration, and how to fix it.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,16 +8,16 @@ use toml::{Table, Value};
 
 use super::{Generation, parse};
 
-/// Attestation keys that the mounted form loads unless told otherwise (Trustee, verifiers).
+/// Number of attestation keys that the mounted form loads by default (Trustee, verifiers).
 const DEFAULT_MAX_KEYS: i64 = 100;
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[expect(clippy::exhaustive_enums, reason = "callers must handle every severity")]
 pub enum Severity {
-    /// It works, but not as one would want.
+    /// It works, but not as desired.
     Warn,
-    /// Keys may go to whom they do not belong, or the KBS does not start. Do not deploy it.
+    /// Keys may be released to the wrong machines, or the KBS does not start. Do not deploy it.
     Refuse,
 }
 
@@ -41,7 +41,7 @@ macro_rules! rules {
                 match self { $(Self::$name => Severity::$severity,)* }
             }
 
-            /// What to do.
+            /// How to fix it.
             pub fn fix(self) -> &'static str {
                 match self { $(Self::$name => $fix,)* }
             }
@@ -100,7 +100,7 @@ rules! {
 pub struct Finding {
     /// What it is about.
     pub rule: Rule,
-    /// Dotted path of the key, what is missing, or what a policy does not refuse.
+    /// Dotted path of the key, of what is missing, or of what a policy fails to refuse.
     pub key: String,
 }
 
@@ -126,21 +126,21 @@ impl fmt::Display for Finding {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Facts {
-    /// Number of attestation keys that are mounted.
+    /// Number of mounted attestation keys.
     pub keys: u32,
-    /// Names of the policies on a read-only mount; `None` where the service may write.
+    /// Names of the policies on a read-only mount; `None` if the service may write them.
     pub mounted_policies: Option<BTreeSet<String>>,
 }
 
 impl Facts {
-    /// With this many attestation keys.
+    /// Sets the number of attestation keys.
     #[must_use]
     pub fn with_keys(mut self, keys: u32) -> Self {
         self.keys = keys;
         self
     }
 
-    /// With these policies on a read-only mount.
+    /// Sets the policies that are on a read-only mount.
     #[must_use]
     pub fn with_mounted_policies<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
         self.mounted_policies = Some(names.into_iter().map(str::to_owned).collect());
@@ -148,7 +148,7 @@ impl Facts {
     }
 }
 
-/// All that is wrong, in a fixed order.
+/// Returns all findings, in a fixed order.
 ///
 /// # Errors
 /// The text does not parse.
@@ -185,7 +185,7 @@ impl Check {
     }
 
     fn is_on(&self, dotted: &str) -> bool {
-        // What is not plainly false counts as on: environments give numbers and text, too.
+        // Anything but a plain false counts as on: environment variables supply numbers and text too.
         self.at(dotted).is_some_and(|value| value.as_bool() != Some(false))
     }
 

@@ -1,15 +1,14 @@
 //! Configuration of a KBS: patched, compared, and checked (Trustee, KBS configuration).
 //!
 //! ```text
-//! text ─ Generation::patch(intent) ─► text that says what is intended, and nothing insecure
-//! text ─ lint(generation, facts) ───► findings, each with what to do
+//! text ─ Generation::patch(intent) ─► text that expresses the intent, with nothing insecure
+//! text ─ lint(generation, facts) ───► findings, each with a fix
 //! text, text ─ changes ─────────────► a diff for people
 //! ```
-//! A patch touches what it has to: keys that are not known stay, and so do comments and layout.
-//! Only
-//! `[admin]` is written as a whole, since the KBS rejects what it does not know there. Settings
-//! that switch checks off are removed, with the comment above them. `insecure_http` is set only
-//! when the intent names no TLS files, since the KBS does not start otherwise.
+//! A patch touches only what it must: unknown keys, comments and layout stay. Only `[admin]` is rewritten as
+//! a whole, since the KBS rejects keys there that it does not know. Settings that switch checks off are
+//! removed, together with the comment above them. `insecure_http` is set only when the intent names no TLS
+//! files, since the KBS does not start otherwise.
 //!
 //! ```
 //! use tec_core::trustee::{Patched, TrusteeConfigurator, TrusteeIntent};
@@ -41,14 +40,14 @@ pub use self::diff::{Change, changes};
 pub use self::lint::{Facts, Finding, Rule, Severity, lint};
 use self::settings::Settings;
 
-/// Schema generation of a KBS configuration, and with it of what policies are told. It follows
-/// from the code of the KBS, not from the tag of its image.
+/// Schema generation of a KBS configuration, and so of the input that policies receive. It follows from the
+/// code of the KBS, not from the tag of its image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Generation {
     /// v0.16 to v0.18: everything is a mounted file; `type` and `personas` under `[admin]`.
     Mounted,
-    /// v0.19 and v0.20: one storage for all, the older admin and token keys.
+    /// v0.19 and v0.20: one storage for everything, with the older admin and token keys.
     Unified,
     /// v0.21 and later: `authorization_mode`, `insecure_header_jwk`.
     V0_21,
@@ -67,9 +66,8 @@ impl Generation {
         }
     }
 
-    /// Default policies that the attestation service writes at start when they are missing, and so
-    /// must be there when their directory is read-only (Trustee, attestation service; Trustee, KBS
-    /// configuration).
+    /// Default policies that the attestation service writes at startup when they are missing, so they must
+    /// exist when their directory is read-only (Trustee, attestation service; Trustee, KBS configuration).
     pub fn default_policies(self) -> &'static [&'static str] {
         match self {
             Self::Mounted => &["default_cpu", "default_gpu"],
@@ -79,7 +77,7 @@ impl Generation {
         }
     }
 
-    /// Whether attestation keys are trusted by files in a directory, besides any policy.
+    /// Whether files in a directory make attestation keys trusted, in addition to any policy.
     pub fn has_key_directory(self) -> bool {
         self == Self::Mounted
     }

@@ -1,4 +1,4 @@
-//! What a configuration of each generation must say (Trustee, KBS configuration).
+//! What a configuration must contain, per generation (Trustee, KBS configuration).
 
 use tec_core::trustee::TrusteeIntent;
 use toml::{Table, Value};
@@ -8,9 +8,9 @@ use super::Generation;
 /// Dotted path of a key.
 pub(super) type Path = &'static [&'static str];
 
-/// Storage back ends that several pods share; they stay as they are.
+/// Storage back ends that several pods share; they are left as they are.
 const SHARED_STORAGE: [&str; 2] = ["Postgres", "Redis"];
-/// Requests that the admin role may make: all of the API (Trustee, KBS configuration).
+/// Requests that the admin role may make: the whole API (Trustee, KBS configuration).
 const ADMIN_ENDPOINTS: &str = "^/kbs/.+$";
 /// The one admin role.
 const ADMIN: &str = "admin";
@@ -38,7 +38,7 @@ pub(super) struct Settings {
     pub(super) admin: Table,
     /// Keys of the plugin `resource`.
     pub(super) plugin: Vec<(&'static str, Value)>,
-    /// Whether the plugin's keys stay as they are where they are set.
+    /// Whether the plugin's existing keys are left as they are.
     pub(super) plugin_is_free: bool,
 }
 
@@ -56,7 +56,7 @@ impl Settings {
             Generation::Unified => {
                 settings.admin = personas(intent);
                 settings.storage(intent, current);
-                // v0.19 reads the one name, v0.20 the other; neither rejects what it does not know.
+                // v0.19 reads one name, v0.20 the other; neither rejects keys that it does not know.
                 settings.plugin = vec![
                     ("type", "kvstorage".into()),
                     ("storage_backend_type", "kvstorage".into()),
@@ -97,8 +97,8 @@ impl Settings {
         self.set(RVPS, "BuiltIn");
     }
 
-    /// Files in one directory per namespace: the JSON-file back end rewrites everything for each
-    /// write. Sessions stay in memory, as befits one pod.
+    /// Files in one directory per namespace: the JSON-file back end rewrites everything on each write.
+    /// Sessions stay in memory, which suits a single pod.
     fn storage(&mut self, intent: &TrusteeIntent, current: &Table) {
         let shared = current
             .get("storage_backend")
@@ -116,14 +116,14 @@ impl Settings {
         self.set(&["session_storage_type"], "Memory");
     }
 
-    /// The places that the documents of the mounted form name, below the storage directory.
+    /// The paths that the documents of the mounted form use, below the storage directory.
     fn files(&mut self, intent: &TrusteeIntent) {
         let below = |name: &str| format!("{}/{name}", intent.storage_dir.trim_end_matches('/'));
         self.set(BROKER_POLICIES, below("policies"));
         self.set(RVPS_STORAGE, "LocalJson");
         self.set(RVPS_FILE, below("reference-values.json"));
         self.set(KEY_DIR, intent.ak_dir.as_str());
-        // Beyond the limit, keys are left out in the order of the directory, without a word.
+        // Keys beyond the limit are skipped silently, in directory order.
         self.set(MAX_KEYS, i64::from(intent.max_aks));
         self.set(&["policy_engine", "policy_path"], below("policy.rego"));
         self.plugin =
@@ -153,7 +153,7 @@ fn roles(intent: &TrusteeIntent) -> Table {
     admin
 }
 
-/// Until v0.20: a person with a key. `roles` is read from v0.18 on and ignored before.
+/// Until v0.20: a person with a key. `roles` is read since v0.18 and ignored before.
 fn personas(intent: &TrusteeIntent) -> Table {
     let Some(key) = &intent.admin_public_key else {
         return one("type", "DenyAll");

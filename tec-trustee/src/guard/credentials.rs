@@ -1,5 +1,5 @@
-//! Who a request says it is of. The Trustee reads the same headers in its own way, so what could be
-//! read in two ways counts as nothing.
+//! Which session or token a request presents. The Trustee parses the same headers in its own way, so anything
+//! ambiguous counts as absent.
 
 use axum::http::HeaderMap;
 use axum::http::header::{AUTHORIZATION, COOKIE};
@@ -15,7 +15,7 @@ pub(super) enum Named<T> {
     None,
     /// There is exactly one.
     One(T),
-    /// There are several, or one that others might read differently.
+    /// There are several, or one that other parsers might read differently.
     Unclear,
 }
 
@@ -42,7 +42,7 @@ pub(super) fn session(headers: &HeaderMap) -> Named<SessionId> {
     found
 }
 
-/// A name that nobody decodes: the Trustee's reader of cookies takes `%2D` for a hyphen.
+/// Whether nobody would decode this name: the Trustee's cookie parser takes `%2D` for a hyphen.
 fn is_plain(name: &str) -> bool {
     name.bytes().all(|c| c.is_ascii_graphic() && !matches!(c, b'%' | b'"' | b',' | b'\\'))
 }

@@ -28,11 +28,11 @@ use crate::wire::{
     AttestRequest, AttestResponse, AuthRequest, Challenge, ErrorBody, ErrorKind, SESSION_COOKIE,
 };
 
-/// Largest answer to `POST attest`: a token that holds all claims; real ones have about 8 KiB.
+/// Largest answer to `POST attest`: a token that holds all claims; real ones are about 8 KiB.
 const MAX_TOKEN: usize = 4 * 1024 * 1024;
 /// Largest error body that is looked at.
 const MAX_ERROR: usize = 64 * 1024;
-/// Code of a refusal by the broker. A header, so that the broker's body stays as it is.
+/// Code of a refusal by the broker. It is a header so that the broker's body stays unchanged.
 const CODE: HeaderName = HeaderName::from_static("tec-code");
 /// Number of the attempt, for `tec explain`.
 const ATTEMPT: HeaderName = HeaderName::from_static("tec-attempt");
@@ -46,7 +46,7 @@ fn port(error: &PortError) -> Refusal {
 }
 
 impl Guard {
-    /// `POST auth`: the nonce is remembered with the session.
+    /// `POST auth`: remembers the nonce with the session.
     pub(super) async fn auth(&self, request: Request<Body>) -> Reply {
         let (parts, body) = request.into_parts();
         announced(&parts.headers, MAX_AUTH)?;
@@ -70,7 +70,7 @@ impl Guard {
         Ok(answer.into_response())
     }
 
-    /// The sort of evidence that is announced, if it may come at all.
+    /// The announced type of evidence, if it is allowed at all.
     fn tee_of(&self, body: &[u8]) -> Result<Tee, Refusal> {
         let request: AuthRequest = strict::from_slice(body).map_err(|_| {
             Refusal::with_code(&ErrorKind::AttestationError, Code::EvidenceMalformed, None)
@@ -81,7 +81,7 @@ impl Guard {
             .ok_or_else(|| refused("evidence of this sort is not accepted"))
     }
 
-    /// `POST attest`: only what our own verifier accepts goes on.
+    /// `POST attest`: forwards only what our own verifier accepts.
     pub(super) async fn attest(&self, request: Request<Body>) -> Reply {
         let (parts, body) = request.into_parts();
         announced(&parts.headers, self.0.config.max_payload)?;
@@ -115,7 +115,7 @@ impl Guard {
         self.refused_by_broker(&passage, None, answer).await
     }
 
-    /// The token that the Trustee issued is remembered.
+    /// Remembers the token that the Trustee issued.
     fn attested(&self, id: SessionId, passage: Passage, answer: Whole) -> Reply {
         let token = serde_json::from_slice::<AttestResponse>(&answer.body)
             .map_err(|_| refused("the key broker issued no token"))?;
@@ -155,7 +155,7 @@ impl Guard {
         }
     }
 
-    /// Reads an answer, which counts among the bodies that are held.
+    /// Reads an answer, which counts toward the bodies held.
     async fn whole(&self, answer: Response<Body>, max: usize) -> Result<Whole, Refusal> {
         let (parts, body) = answer.into_parts();
         let body = self.0.intake.receive(body, None, max).await;
@@ -163,7 +163,7 @@ impl Guard {
         Ok(Whole { answer: Response::from_parts(parts, ()), body: body.bytes })
     }
 
-    /// `GET resource`: for sessions, and tokens, that came through this guard.
+    /// `GET resource`: for sessions and tokens that came through this guard.
     pub(super) async fn resource(&self, request: Request<Body>, tail: &str) -> Reply {
         let passage = self.identify(request.headers()).ok_or_else(|| {
             Refusal::new(&ErrorKind::TokenNotFound, "attestation token not found")
@@ -179,7 +179,7 @@ impl Guard {
             let answer = self.whole(answer, MAX_ERROR).await?;
             return self.refused_by_broker(&passage, Some(&path), answer).await;
         }
-        // The broker took its time, and a revocation counts from the next byte on.
+        // The broker took its time, and a revocation takes effect from the next byte on.
         gatekeeper
             .permit(&passage, &path)
             .await
@@ -193,7 +193,7 @@ impl Guard {
         Ok(answer)
     }
 
-    /// `PUT authorities`: for sessions, and tokens, that came through this guard.
+    /// `PUT authorities`: for sessions and tokens that came through this guard.
     pub(super) async fn trusts(&self, request: Request<Body>) -> Reply {
         let passage = self.identify(request.headers());
         let machine = passage.and_then(|passage| passage.record().machine).ok_or_else(|| {
@@ -206,8 +206,8 @@ impl Guard {
         authority::take(self.0.config.authorities.as_ref(), machine, &body.bytes).await
     }
 
-    /// The attested session, by its cookie or by its token (KBS attestation protocol 0.4.0). A
-    /// request that brings both must mean one session by them, whichever of them the Trustee uses.
+    /// The attested session, by its cookie or by its token (KBS attestation protocol 0.4.0). If a request has
+    /// both, they must belong to the same session, whichever of them the Trustee uses.
     fn identify(&self, headers: &HeaderMap) -> Option<Arc<Passage>> {
         let sessions = &self.0.sessions;
         let id = match (credentials::session(headers), credentials::token(headers)) {
@@ -219,7 +219,7 @@ impl Guard {
         sessions.passage(id, self.0.config.clock.now())
     }
 
-    /// Passes a refusal on as it is, with a code and the number of the attempt beside it.
+    /// Passes a refusal on unchanged, and adds a code and the number of the attempt.
     async fn refused_by_broker(
         &self,
         passage: &Passage,
@@ -258,7 +258,7 @@ fn add(response: &mut Response<Body>, name: HeaderName, value: &str) {
     }
 }
 
-/// What a refusal of the broker means on the ladder.
+/// The attestation check that a refusal by the broker stands for.
 fn code_of(kind: &ErrorKind) -> Code {
     match kind {
         ErrorKind::PluginInternalError => Code::KeyMissing,
@@ -267,13 +267,13 @@ fn code_of(kind: &ErrorKind) -> Code {
     }
 }
 
-/// Evidence that the verifier refused never passes, whatever the gatekeeper says.
+/// Evidence that the verifier refused never passes, whatever the gatekeeper decides.
 fn refusal_of<T>(passage: &Passage, evidence: &Result<T, VerifyError>) -> Option<Code> {
     let by_verifier = evidence.as_ref().err().map(crate::kbs::code_of);
     passage.refused().or(by_verifier)
 }
 
-/// Session and nonce of an answer to `POST auth`.
+/// Session and nonce from an answer to `POST auth`.
 fn begun(answer: &Whole) -> Option<(SessionId, String)> {
     let cookie = answer.answer.headers().get(SET_COOKIE)?.to_str().ok()?;
     let (name, rest) = cookie.split_once('=')?;

@@ -1,4 +1,4 @@
-//! Who decides, and where it is kept.
+//! Who decides, and where the decision is recorded.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub struct Passage {
 }
 
 impl Passage {
-    /// The passage of an attempt: it is refused if a gate of its ladder failed.
+    /// The passage of an attempt: it is refused if one of its attestation checks failed.
     pub fn of(record: Attempt) -> Self {
         Self { refused: record.ladder.code, record }
     }
@@ -39,13 +39,13 @@ impl Passage {
         &self.record
     }
 
-    /// Why the evidence must not pass, if so.
+    /// Why the evidence must not pass, if it must not.
     pub fn refused(&self) -> Option<Code> {
         self.refused
     }
 }
 
-/// How the key broker answered what the guard let through.
+/// How the key broker answered what the guard forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "yes or no")]
 pub enum BrokerAnswer {
@@ -55,7 +55,7 @@ pub enum BrokerAnswer {
     Refused(Code),
 }
 
-/// Decides which machine evidence is of, and keeps what came of it.
+/// Decides which machine a piece of evidence belongs to, and records the outcome.
 ///
 /// *Contract*: what is recorded is durable when the call returns. *Implemented by* [`Registries`].
 #[async_trait]
@@ -67,15 +67,15 @@ pub trait Gatekeeper: fmt::Debug + Send + Sync {
         evidence: &Result<VerifiedEvidence, VerifyError>,
     ) -> Result<Passage, PortError>;
 
-    /// Records the attempt of evidence that goes on to the broker, while the broker looks at it;
-    /// the broker's answer waits for it.
+    /// Records the attempt of evidence that is forwarded to the broker, while the broker examines it; the
+    /// broker's answer waits for the record.
     async fn passed(&self, passage: &Passage) -> Result<(), PortError>;
 
     /// Whether an attested machine may ask the broker for a resource now.
     async fn permit(&self, passage: &Passage, path: &ResourcePath) -> Result<(), ReleaseError>;
 
-    /// Records what the broker answered; a granted resource waits for it. Without a path the
-    /// broker answered to the evidence itself.
+    /// Records what the broker answered; a granted resource waits for the record. Without a path, the broker
+    /// answered the evidence itself.
     async fn settle(
         &self,
         passage: &Passage,
@@ -84,7 +84,7 @@ pub trait Gatekeeper: fmt::Debug + Send + Sync {
     ) -> Result<(), PortError>;
 }
 
-/// Approved images, and what counts as a boot of them.
+/// Approved images, and what counts as a boot of one.
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "a bundle of ports, built field by field")]
 pub struct ApprovedBoots {
@@ -92,19 +92,19 @@ pub struct ApprovedBoots {
     pub images: Arc<dyn ImageRegistry>,
     /// Which registers must match.
     pub pins: Pins,
-    /// States that machines may be in.
+    /// Boot states that machines may be in.
     pub states: Arc<dyn BootStates>,
 }
 
-/// A gatekeeper over the registries: the ladder of gates, with or without approved images.
+/// A gatekeeper over the registries: the attestation checks, with or without approved images.
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "a bundle of ports, built field by field")]
 pub struct Registries {
     /// Keys, and their machines.
     pub aks: Arc<dyn AkRegistry>,
-    /// Approved boots; `None` leaves the registers to the broker's policies alone.
+    /// Approved boots; `None` leaves the registers to the broker's policies.
     pub boots: Option<ApprovedBoots>,
-    /// What was last heard of each TPM.
+    /// Last known clock of each TPM.
     pub clocks: Arc<dyn ClockLog>,
     /// Attempts, for `tec explain`.
     pub attempts: Arc<dyn AttemptLog>,
@@ -216,7 +216,7 @@ impl Gatekeeper for Registries {
                 (AuditAction::KeyRefused, format!("{code} attempt {attempt}"))
             }
         };
-        // Both at once, so that a store writes both in one go.
+        // Both concurrently, so that a store writes both in one go.
         let noted = self.note(passage, action, subject);
         let (noted, recorded) = tokio::join!(noted, self.attempts.record(&record));
         noted.and(recorded)

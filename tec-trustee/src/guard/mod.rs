@@ -1,14 +1,14 @@
-//! A strict check in front of a Trustee that runs unmodified.
+//! A strict check in front of an unmodified Trustee.
 //!
-//! *What it is*: a reverse proxy. The Trustee listens on loopback, the guard on the public port of
-//! the same pod. Evidence passes only if our own verifier accepts it and its key is bound to a
-//! machine; everything else passes untouched, byte for byte, in both directions.
-//! *What it is not*: no second key broker. It holds no key and no policy, opens no socket and
-//! terminates no TLS; the router is served by a program, which also limits rates.
+//! *What it is*: a reverse proxy. The Trustee listens on loopback, the guard on the public port of the same
+//! pod. Evidence passes only if our own verifier accepts it and its key is bound to a machine; everything
+//! else passes untouched, byte for byte, in both directions. *What it is not*: a second key broker. It holds
+//! no key and no policy, opens no socket and terminates no TLS; a program serves the router and also limits
+//! rates.
 //!
-//! Why: a verifier that takes register values by their position in a list, without looking at the
-//! selection that was quoted, can be told any value for any register, and no policy over the
-//! claims can tell (Trustee, verifiers; seen with Trustee v0.21).
+//! Why: a verifier that takes register values by their position in a list, without checking the quoted
+//! selection, can be made to see any value for any register, and no policy over the claims can detect it
+//! (Trustee, verifiers; seen with Trustee v0.21).
 //!
 //! ```text
 //! POST auth ────────► Trustee      the nonce is remembered with the session
@@ -20,15 +20,15 @@
 //! ```
 //!
 //! # Security
-//! - One answer, one reading: paths with percent signs, dot segments or empty segments, encoded
-//!   bodies, JSON with repeated members, several or encoded session cookies, and headers that
-//!   `Connection` would take away are refused, since the Trustee might read them otherwise.
-//! - A session has one token, for one piece of evidence. Where a request brings a cookie and a
-//!   token, they must be of one session.
-//! - Plugins other than `resource` are refused: they hand things out, too.
-//! - A bearer token obtains a resource only if it was issued through this guard, so a token that
-//!   somebody signed for himself counts for nothing, whatever the Trustee's configuration says.
-//! - After a restart the guard knows no session; clients make a new handshake by themselves.
+//! - One answer, one reading: paths with percent signs, dot segments or empty segments, encoded bodies, JSON
+//!   with repeated members, several or encoded session cookies, and headers that `Connection` would remove
+//!   are refused, since the Trustee might read them differently.
+//! - A session has one token, for one piece of evidence. If a request has both a cookie and a token, they
+//!   must belong to the same session.
+//! - Plugins other than `resource` are refused: they release data too.
+//! - A bearer token obtains a resource only if it was issued through this guard, so a self-signed token
+//!   counts for nothing, whatever the Trustee's configuration says.
+//! - After a restart the guard knows no sessions; clients repeat the handshake by themselves.
 
 mod credentials;
 mod exchange;
@@ -64,17 +64,17 @@ use crate::kbs::{
     DEFAULT_TOKEN_SECONDS,
 };
 
-/// Bytes of all bodies, in either direction, that a guard holds at a time.
+/// Bytes of all bodies, in both directions, that a guard holds at a time.
 const HELD: usize = 32 * 1024 * 1024;
 /// Bytes of all sessions of a guard.
 const SESSION_BYTES: usize = 40 * 1024 * 1024;
 
-/// Most bytes that a guard with the default limits keeps for its clients, however many they are and
-/// whatever they send: bodies, evidence that is being verified, and sessions. Connections are
-/// bounded by the server around it.
+/// Most bytes that a guard with the default limits keeps for its clients, however many there are and whatever
+/// they send: bodies, evidence that is being verified, and sessions. The server around it bounds the
+/// connections.
 pub const MAX_KEPT: usize = HELD + WORK + SESSION_BYTES;
 
-/// What a guard is made of.
+/// Configuration of a [`Guard`].
 #[derive(Debug)]
 pub struct GuardConfig {
     upstream: Authority,
@@ -90,8 +90,8 @@ pub struct GuardConfig {
 }
 
 impl GuardConfig {
-    /// Takes TPM evidence. `upstream` is host and port of the Trustee, which is spoken to in plain
-    /// HTTP: it belongs on the loopback of the same pod.
+    /// Accepts TPM evidence. `upstream` is the host and port of the Trustee, which is reached over plain
+    /// HTTP: it belongs on the loopback interface of the same pod.
     pub fn new(
         upstream: Authority,
         verifier: Arc<dyn Verifier>,
@@ -113,22 +113,22 @@ impl GuardConfig {
         }
     }
 
-    /// Takes evidence of these sorts; others never reach the Trustee, and `Sample` never does.
+    /// Accepts evidence of these types; others never reach the Trustee, and `Sample` never does.
     #[must_use]
     pub fn with_tees(mut self, tees: impl IntoIterator<Item = Tee>) -> Self {
         self.tees = tees.into_iter().filter(|tee| *tee != Tee::Sample).collect();
         self
     }
 
-    /// Tells nodes which CAs to trust for this server, and takes their reports.
+    /// Reports to nodes which CAs to trust for this server, and accepts their reports.
     #[must_use]
     pub fn with_authorities(mut self, authorities: Arc<dyn Authorities>) -> Self {
         self.authorities = Some(authorities);
         self
     }
 
-    /// Bounds on sessions, on bytes of evidence, and on the time to send it. One client has a
-    /// quarter of the sessions at most, see [`KbsConfig::with_limits`](crate::kbs::KbsConfig).
+    /// Bounds on sessions, on bytes of evidence, and on the time to send it. One client gets at most a
+    /// quarter of the sessions, see [`KbsConfig::with_limits`](crate::kbs::KbsConfig).
     #[must_use]
     pub fn with_limits(
         mut self,
@@ -174,18 +174,18 @@ impl Guard {
         }))
     }
 
-    /// The proxy, for a server of the caller's.
+    /// The proxy, for a server that the caller runs.
     pub fn router(&self) -> Router {
         Router::new().fallback(serve).with_state(self.clone())
     }
 
-    /// Whether the Trustee answers requests, of whatever generation it is; for probes.
+    /// Whether the Trustee answers requests, whatever its generation; for probes.
     pub async fn is_ready(&self) -> bool {
         self.0.upstream.answers().await
     }
 
-    /// Counters in the text format of Prometheus. Not part of [`router`](Self::router), whose
-    /// `/metrics` are the Trustee's.
+    /// Counters in the Prometheus text format. Not part of [`router`](Self::router), whose `/metrics` are the
+    /// Trustee's.
     pub fn metrics(&self) -> String {
         self.0.metrics.render(self.0.sessions.len())
     }

@@ -1,4 +1,4 @@
-//! Passing requests on, and answers back.
+//! Passes requests on, and answers back.
 
 use axum::body::Body;
 use axum::http::uri::{Authority, PathAndQuery, Scheme};
@@ -11,13 +11,13 @@ use tokio::time::{Duration, timeout};
 
 use crate::kbs::reply::{Refusal, Reply};
 
-/// The Trustee must have begun to answer by then; clients wait for 60 s.
+/// The Trustee must have begun to answer by then; clients wait 60 s.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(50);
 
 /// The same for a probe, whose own deadline is five seconds.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Headers that belong to one connection (RFC 9110, section 7.6.1; the last two are older use).
+/// Headers that belong to one connection (RFC 9110, section 7.6.1; the last two are legacy).
 const HOP_BY_HOP: [HeaderName; 7] = [
     header::CONNECTION,
     header::TE,
@@ -39,8 +39,8 @@ impl Upstream {
         Self { client: Client::builder(TokioExecutor::new()).build_http(), authority }
     }
 
-    /// Passes a request on and its answer back, as they come. How the body is framed is for each
-    /// connection: it is said anew, from the body itself.
+    /// Passes a request on and its answer back, unchanged. The framing of the body belongs to each
+    /// connection: it is derived anew from the body itself.
     pub(super) async fn stream(&self, mut request: Request<Body>) -> Reply {
         let path = request.uri().path_and_query().cloned();
         *request.uri_mut() = self.uri(path)?;
@@ -58,8 +58,8 @@ impl Upstream {
         Ok(answer)
     }
 
-    /// Whether the Trustee answers requests. Generations before v0.21 have no `/healthz`: their 404
-    /// shows as much as the 200 of later ones, which check nothing behind it.
+    /// Whether the Trustee answers requests. Generations before v0.21 have no `/healthz`: their 404 proves as
+    /// much as the 200 of later ones, which check nothing behind it.
     pub(super) async fn answers(&self) -> bool {
         let Ok(uri) = self.uri(Some(PathAndQuery::from_static("/healthz"))) else {
             return false;
@@ -84,8 +84,8 @@ pub(super) fn unavailable(why: &(impl std::fmt::Display + ?Sized)) -> Refusal {
     Refusal::busy("the key broker does not answer, try again later")
 }
 
-/// Whether `Connection` names a header that is not of a connection. The one that it names would be
-/// taken away on the way to the Trustee after the guard has read it, such as the cookie.
+/// Whether `Connection` names only headers that belong to a connection. Any other header that it names, such
+/// as the cookie, would be removed on the way to the Trustee after the guard has read it.
 pub(super) fn connection_is_plain(headers: &HeaderMap) -> bool {
     let plain = |name: &str| {
         name.is_empty()
@@ -97,7 +97,7 @@ pub(super) fn connection_is_plain(headers: &HeaderMap) -> bool {
     })
 }
 
-/// Also those that `Connection` names.
+/// Also removes those that `Connection` names.
 fn remove_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
@@ -111,7 +111,7 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// An answer that was read whole, to be looked at and passed on as it came.
+/// An answer that was read completely, to be examined and passed on unchanged.
 pub(super) struct Whole {
     pub(super) answer: Response<()>,
     pub(super) body: axum::body::Bytes,

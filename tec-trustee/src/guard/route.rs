@@ -1,4 +1,4 @@
-//! Which request is which. What the Trustee might read in another way than the guard is refused.
+//! Classifies requests. Anything that the Trustee might read differently from the guard is refused.
 
 use axum::body::Body;
 use axum::http::header::CONTENT_ENCODING;
@@ -9,18 +9,18 @@ use crate::authority::PLACE;
 use crate::kbs::reply::Refusal;
 use crate::wire::{BASE_PATH, ErrorKind};
 
-/// A sort of request.
+/// A type of request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Route {
     /// A session begins.
     Auth,
-    /// Evidence comes.
+    /// Evidence arrives.
     Attest,
-    /// A resource is asked for; what follows `resource/`.
+    /// A resource is requested; holds what follows `resource/`.
     Resource(String),
-    /// Which CAs nodes should trust is asked for.
+    /// A node asks which CAs it should trust.
     Authorities,
-    /// Which CAs a node trusts is reported.
+    /// A node reports which CAs it trusts.
     Trusts,
     /// The admin API, health and metrics.
     Other,
@@ -52,15 +52,15 @@ impl Route {
             (&Method::PUT, PLACE) if rest == verb => decoded(request, Self::Trusts),
             (&Method::POST | &Method::DELETE, "resource")
             | (_, "attestation-policy" | "resource-policy" | "reference-value") => Ok(Self::Other),
-            // Whatever method the Trustee might take for a GET.
+            // Any method, since the Trustee might treat it as a GET.
             (_, "resource") => Ok(Self::Resource(tail.to_owned())),
-            // Other plugins hand things out, too, and for a token alone.
+            // Other plugins release data too, and require only a token.
             _ => Err(Refusal::new(&ErrorKind::PluginNotFound, "there is no such plugin")),
         }
     }
 }
 
-/// The Trustee's HTTP stack would decode a body, the guard does not.
+/// The Trustee's HTTP stack would decode a body; the guard does not.
 fn decoded(request: &Request<Body>, route: Route) -> Result<Route, Refusal> {
     if request.headers().contains_key(CONTENT_ENCODING) {
         let detail = "encoded bodies are not accepted";
@@ -73,8 +73,7 @@ fn is_plain(verb: &str) -> bool {
     !verb.is_empty() && verb.bytes().all(|c| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_'))
 }
 
-/// Clients of v0.21 send `resource//a/b/c` (clevis-pin-trustee), so one empty segment in front is
-/// fine.
+/// Clients of v0.21 send `resource//a/b/c` (clevis-pin-trustee), so one leading empty segment is fine.
 fn is_unambiguous(tail: &str) -> bool {
     let legal = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_' | b'.');
     let tail = tail.strip_prefix('/').unwrap_or(tail);

@@ -1,4 +1,4 @@
-//! The sessions that the guard saw begin, bounded.
+//! The sessions that began through the guard, bounded.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,18 +15,18 @@ use crate::kbs::session::{OPEN, SHARE, record_bytes};
 use crate::kbs::session_id::SessionId;
 use crate::kbs::table::Table;
 
-/// Evidence that one session may bring: the Trustee lets a client try again with its nonce.
+/// Pieces of evidence that one session may send: the Trustee lets a client try again with its nonce.
 const MAX_TRIES: u8 = 3;
 
-/// Digest of a token that passed. As good as the token only for who can invert SHA-256.
+/// Digest of a token that passed. As good as the token only to someone who can invert SHA-256.
 type TokenDigest = [u8; 32];
 
-/// How far a session came.
+/// How far a session has come.
 enum State {
     /// Evidence may come.
     Open,
-    /// Evidence is with the Trustee. Stays so if its answer is never seen: what it made of the
-    /// evidence is not known then.
+    /// Evidence is with the Trustee. The session stays in this state if the answer is never seen: whether the
+    /// Trustee accepted the evidence is then unknown.
     Forwarding,
     /// The Trustee issued its one token.
     Passed(Arc<Passage>, TokenDigest),
@@ -59,7 +59,7 @@ impl fmt::Debug for Sessions {
 }
 
 impl Sessions {
-    /// A session is kept for both lifetimes: its token may be as young as the session is old.
+    /// A session is kept for both lifetimes, since its token may be issued just before the session expires.
     pub(super) fn new(
         max: usize,
         (session_seconds, token_seconds): (i64, i64),
@@ -80,15 +80,15 @@ impl Sessions {
         self.known().table.len()
     }
 
-    /// Whether one more session may be asked for.
+    /// Whether there is room for one more session.
     pub(super) fn has_room(&self, peer: Option<IpAddr>, now: Timestamp) -> bool {
         let mut known = self.known();
         known.expire(now);
         known.table.has_room(peer)
     }
 
-    /// Keeps a session that the Trustee opened. `false` when there is no room for it, or when the
-    /// Trustee gave out an id twice.
+    /// Keeps a session that the Trustee opened. `false` if there is no room for it, or if the Trustee used an
+    /// id twice.
     pub(super) fn open(
         &self,
         id: SessionId,
@@ -105,8 +105,7 @@ impl Sessions {
         self.known().table.insert(id, peer, now, session)
     }
 
-    /// Sort of evidence, when it was asked for, and nonce of a session that may still bring evidence;
-    /// counts the try.
+    /// Requested type of evidence and nonce of a session that may still send evidence; counts the try.
     pub(super) fn begin(
         &self,
         id: SessionId,
@@ -124,8 +123,8 @@ impl Sessions {
         Some(((session.tee, opened), session.nonce.clone()))
     }
 
-    /// Whether evidence that was found good may go on now. Only one at a time does, so that the
-    /// token which the Trustee keeps is the one that this table knows.
+    /// Whether evidence that was found good may be forwarded now. Only one piece is forwarded at a time, so
+    /// that the token that the Trustee keeps is the one that this table knows.
     pub(super) fn forward(&self, id: SessionId, now: Timestamp) -> bool {
         let mut known = self.known();
         let Some(entry) = known.table.get_mut(id, now) else {
@@ -141,7 +140,7 @@ impl Sessions {
         }
     }
 
-    /// The Trustee refused the evidence; other evidence may come.
+    /// The Trustee refused the evidence; the client may send other evidence.
     pub(super) fn reopen(&self, id: SessionId, now: Timestamp) {
         if let Some(entry) = self.known().table.get_mut(id, now)
             && matches!(entry.value.state, State::Forwarding)
@@ -150,8 +149,8 @@ impl Sessions {
         }
     }
 
-    /// The Trustee answered with a token. `false` if it is not the one that the session has, since
-    /// a token stays with the evidence for which it was issued, or if there is no room.
+    /// The Trustee answered with a token. `false` if it differs from the session's token, since a token stays
+    /// with the evidence for which it was issued, or if there is no room.
     pub(super) fn finish(
         &self,
         id: SessionId,
@@ -177,7 +176,7 @@ impl Sessions {
         }
     }
 
-    /// Who a session is, once it attested.
+    /// What is known about a session once it has attested.
     pub(super) fn passage(&self, id: SessionId, now: Timestamp) -> Option<Arc<Passage>> {
         match &self.known().table.get(id, now)?.value.state {
             State::Passed(passage, _) => Some(Arc::clone(passage)),
@@ -185,7 +184,7 @@ impl Sessions {
         }
     }
 
-    /// The session for which a token was issued, through this guard.
+    /// The session for which a token was issued through this guard.
     pub(super) fn of_token(&self, token: &str) -> Option<SessionId> {
         self.known().tokens.get(&digest(token)).copied()
     }

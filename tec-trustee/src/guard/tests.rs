@@ -1,5 +1,5 @@
-//! The guard in front of a Trustee that checks nothing: who brings a session, or any token at all,
-//! gets every resource.
+//! The guard in front of a Trustee that checks nothing: anyone with a session, or any token at all, gets
+//! every resource.
 #![expect(clippy::disallowed_methods, reason = "the double's server ends with its test")]
 
 mod attacks;
@@ -42,16 +42,16 @@ struct Seen {
     body: Vec<u8>,
 }
 
-/// What the double was asked, and the sessions it opened.
+/// The requests to the double, and the sessions that it opened.
 #[derive(Debug, Default)]
 struct Lax {
     seen: Mutex<Vec<Seen>>,
     sessions: Mutex<HashSet<String>>,
-    /// Answers resources with a refusal of this sort.
+    /// Answers resource requests with this refusal.
     denies: Mutex<Option<ErrorKind>>,
     /// Resources never end.
     stuck: Mutex<bool>,
-    /// While it is closed no answer leaves.
+    /// While it is closed, no answer leaves.
     door: Door,
 }
 
@@ -122,7 +122,7 @@ async fn serve_lax(State(lax): State<Arc<Lax>>, request: Request<Body>) -> Respo
     answer
 }
 
-/// Holds answers back, and tells when a request has come as far as here.
+/// Holds answers back, and reports when a request has arrived.
 #[derive(Debug)]
 struct Door {
     open: watch::Sender<bool>,
@@ -195,7 +195,7 @@ impl World {
         Self::built(change, |config| config).await
     }
 
-    /// Machines 1 and 2 with their keys, in front of a broker that gives out everything.
+    /// Machines 1 and 2 with their keys, in front of a broker that releases everything.
     async fn built(
         gatekeeper: impl FnOnce(Registries) -> Registries,
         change: impl FnOnce(GuardConfig) -> GuardConfig,
@@ -227,7 +227,7 @@ impl World {
         (parts.status, parts.headers, body)
     }
 
-    /// Begins a session; its cookie and nonce.
+    /// Begins a session; returns its cookie and nonce.
     async fn auth(&self) -> (String, String) {
         let (status, headers, body) = self.ask(post("auth", AUTH)).await;
         assert_eq!(status, StatusCode::OK);
@@ -280,7 +280,7 @@ async fn evidence(nonce: &str, key: u64) -> String {
     evidence_with(nonce, key, 9).await
 }
 
-/// Evidence with the session key of a seed.
+/// Evidence with the session key from a seed.
 async fn evidence_with(nonce: &str, key: u64, seed: u64) -> String {
     use rand_core::SeedableRng as _;
     let mut rng = rand_chacha::ChaCha20Rng::seed_from_u64(seed);
@@ -288,7 +288,7 @@ async fn evidence_with(nonce: &str, key: u64, seed: u64) -> String {
     let session_key = serde_json::to_value(session_key.public()).unwrap();
     let data = report_data::primary(nonce, &session_key, "", HashAlgorithm::Sha384).unwrap();
     let evidence = FakeAttester::new(key, 1).attest(&data).await.unwrap().evidence;
-    // White space shows that nothing is written anew.
+    // White space shows that nothing is rewritten.
     format!(
         r#"{{ "init-data": null,  "runtime-data": {{"nonce": "{nonce}", "tee-pubkey": {session_key}}},
         "tee-evidence": {{"primary_evidence": {evidence}, "additional_evidence": ""}} }}"#

@@ -1,4 +1,4 @@
-//! Public keys of a session (`tee-pubkey`), with exactly the members that the KBS protocol has.
+//! Public keys of a session (`tee-pubkey`), with exactly the members that the KBS protocol defines.
 
 use rand_core::CryptoRng;
 use rsa::{BoxedUint, Oaep, RsaPublicKey};
@@ -95,7 +95,7 @@ pub struct RsaPublicJwk {
     pub e: String,
 }
 
-/// The public key that a response is encrypted for.
+/// The public key to which a response is encrypted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kty")]
 #[non_exhaustive]
@@ -109,8 +109,8 @@ pub enum TeePubKey {
 }
 
 impl TeePubKey {
-    /// Whether something can be encrypted for this key: the point is on its curve, the modulus has
-    /// 2048 to 4096 bits.
+    /// Checks that data can be encrypted to this key: the point is on its curve, or the modulus has 2048 to
+    /// 4096 bits.
     ///
     /// # Errors
     /// `PublicKey` or `Member`.

@@ -5,9 +5,9 @@
 //! tee-pubkey ─ agree / OAEP ─► key encryption ─► content key ─ A256GCM ─► ciphertext
 //!                              AAD = ASCII of base64url(protected header)
 //! ```
-//! The existing client does not keep the bytes of the protected header: it parses and rewrites it.
-//! So the header is written compact, in the order `alg`, `enc`, `epk` with `crv`, `kty`, `x`, `y`,
-//! which survives both sorted and insertion-ordered maps. Decryption uses the received text.
+//! The existing client does not keep the bytes of the protected header: it parses and rewrites it. So the
+//! header is written compactly, in the order `alg`, `enc`, `epk` with `crv`, `kty`, `x`, `y`, which survives
+//! both sorted and insertion-ordered maps. Decryption uses the text as received.
 //!
 //! ```
 //! use tec_core::secret::SecretBytes;
@@ -40,9 +40,9 @@ pub use self::ec::EcPrivateKey;
 pub use self::kdf::concat_kdf;
 pub use self::key::{Curve, EcKeyAlgorithm, EcPublicJwk, RsaKeyAlgorithm, RsaPublicJwk, TeePubKey};
 
-/// Largest secret: far above any disk key, far below what would hurt.
+/// Largest secret: far above any disk key, far below what would cause trouble.
 pub const MAX_SECRET: usize = 1024 * 1024;
-/// Largest protected header in base64url: that of P-521 has 400 characters.
+/// Largest protected header in base64url: with P-521 it has 400 characters.
 const MAX_PROTECTED: usize = 4096;
 /// Bytes of an AES-256 key wrapped by AES-KW (RFC 3394, section 2.2.1).
 const WRAPPED_KEY: usize = 40;
@@ -58,9 +58,9 @@ const ECDH_ES_A256KW: &str = "ECDH-ES+A256KW";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Jwe {
-    /// Header, integrity protected.
+    /// Header, integrity-protected.
     pub protected: String,
-    /// Content key, encrypted for the recipient.
+    /// Content key, encrypted to the recipient.
     pub encrypted_key: String,
     /// Initialization vector.
     pub iv: String,
@@ -70,7 +70,7 @@ pub struct Jwe {
     pub tag: String,
 }
 
-/// A JWE cannot be made or opened.
+/// A JWE cannot be created or opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JweError {
@@ -80,13 +80,13 @@ pub enum JweError {
         /// Its name.
         member: &'static str,
     },
-    /// A member is not base64url without padding, or has not the length that its type prescribes.
+    /// A member is not base64url without padding, or does not have the length that its type prescribes.
     #[error("the member {member} of the JWE is malformed")]
     Member {
         /// Its name.
         member: &'static str,
     },
-    /// The protected header is not the JSON that is expected.
+    /// The protected header is not the expected JSON.
     #[error("the protected header of the JWE does not parse")]
     Header(#[source] serde_json::Error),
     /// The protected header asks for something that is not supported.
@@ -98,7 +98,7 @@ pub enum JweError {
     /// The recipient's key is not a key of its type, or a point is not on its curve.
     #[error("the public key of the JWE is not valid")]
     PublicKey,
-    /// The content key does not unwrap: another recipient was meant, or it was altered.
+    /// The content key does not unwrap: it was meant for another recipient, or it was altered.
     #[error("the content key of the JWE does not unwrap")]
     Unwrap,
     /// The content does not authenticate.
@@ -109,10 +109,10 @@ pub enum JweError {
     Encrypt,
 }
 
-/// Encrypts `secret` for `key` (KBS attestation protocol 0.4.0).
+/// Encrypts `secret` to `key` (KBS attestation protocol 0.4.0).
 ///
 /// # Errors
-/// A key that is no key of its type, and a secret above [`MAX_SECRET`].
+/// An invalid key for its type, or a secret above [`MAX_SECRET`].
 pub fn encrypt(
     key: &TeePubKey,
     secret: &SecretBytes,
@@ -198,8 +198,8 @@ pub(crate) fn decode_array<const N: usize>(
     decode(member, text, N)?.try_into().map_err(|_| JweError::Member { member })
 }
 
-/// The protected header as it is read. Members that change the meaning must be understood
-/// (RFC 7516, section 4.1.13), so `crit` and `zip` are refused.
+/// The protected header as parsed. Members that change the meaning must be understood (RFC 7516, section
+/// 4.1.13), so `crit` and `zip` are refused.
 #[derive(Deserialize)]
 struct Header {
     alg: String,
@@ -243,11 +243,10 @@ fn unsupported(parameter: &str, value: &str) -> JweError {
 }
 
 impl EcPrivateKey {
-    /// Opens a JWE that was encrypted for this key. The received protected header, to the byte, is
-    /// what is authenticated.
+    /// Opens a JWE that was encrypted to this key. The protected header is authenticated exactly as received.
     ///
     /// # Errors
-    /// Anything that is malformed, meant for another key, or altered.
+    /// Anything malformed, meant for another key, or altered.
     pub fn decrypt(&self, jwe: &Jwe) -> Result<SecretBytes, JweError> {
         let header = Header::parse(&jwe.protected)?;
         if header.alg != ECDH_ES_A256KW {

@@ -64,7 +64,7 @@ fn the_header_is_compact_and_in_the_order_that_survives_a_rewrite() {
         ),
         "{header}"
     );
-    // Maps that sort and maps that keep the order write the same bytes.
+    // Sorted maps and insertion-ordered maps write the same bytes.
     let value: serde_json::Value = serde_json::from_str(&header).unwrap();
     assert_eq!(value.to_string(), header);
     let canonical = serde_json_canonicalizer::to_vec(&value).unwrap();
@@ -129,7 +129,7 @@ fn weak_and_broken_public_keys_are_refused() {
 fn the_received_header_is_what_is_authenticated() {
     let key = EcPrivateKey::generate(Curve::P256, &mut rng(1));
     let mut jwe = encrypt(&key.public(), &secret(), &mut rng(2)).unwrap();
-    // The same JSON with a blank is another header.
+    // The same JSON with a space is a different header.
     jwe.protected = URL_SAFE_NO_PAD.encode(header_of(&jwe).replacen(',', ", ", 1));
     assert!(matches!(key.decrypt(&jwe), Err(JweError::Content)));
 }

@@ -31,8 +31,8 @@ const ADMIN_ROLE: &str = "admin";
 /// The one attestation policy: evidence here is of the class `cpu` (Trustee, attestation service).
 const ATTESTATION_POLICY: &str = "default_cpu";
 
-/// Who may use the admin API: bearers of a token with the claim `role` = `admin`, signed by one key
-/// with EdDSA (Ed25519) or ES256.
+/// Who may use the admin API: bearers of a token with the claim `role` = `admin`, signed by one key with
+/// EdDSA (Ed25519) or ES256.
 #[derive(Clone, Debug)]
 pub struct AdminAuth {
     key: Key,
@@ -62,10 +62,10 @@ impl fmt::Debug for Key {
 pub struct AdminKeyError;
 
 impl AdminAuth {
-    /// Tokens signed by this public key, in PEM (SubjectPublicKeyInfo).
+    /// Accepts tokens signed by this public key, in PEM (SubjectPublicKeyInfo).
     ///
     /// # Errors
-    /// Another key, or no PEM.
+    /// A key of another type, or invalid PEM.
     pub fn from_pem(pem: &str) -> Result<Self, AdminKeyError> {
         if pem.len() > MAX_PEM {
             return Err(AdminKeyError);
@@ -77,22 +77,22 @@ impl AdminAuth {
         Ok(Self { key, issuer: None, audience: None })
     }
 
-    /// Demands this `iss`.
+    /// Requires this `iss`.
     #[must_use]
     pub fn with_issuer(mut self, issuer: impl Into<String>) -> Self {
         self.issuer = Some(issuer.into());
         self
     }
 
-    /// Demands this `aud`, alone or in a list.
+    /// Requires this `aud`, alone or in a list.
     #[must_use]
     pub fn with_audience(mut self, audience: impl Into<String>) -> Self {
         self.audience = Some(audience.into());
         self
     }
 
-    /// Whether a token is that of an admin: good signature, `exp` in the future, the role, and
-    /// issuer and audience where they are demanded.
+    /// Whether a token belongs to an admin: valid signature, `exp` in the future, the role, and the issuer
+    /// and audience if they are required.
     pub fn accepts(&self, token: &str, now: Timestamp) -> bool {
         let claims = Unverified::split(token, MAX_TOKEN)
             .and_then(|token| token.claims(now, |alg, signed, sig| self.verify(alg, signed, sig)));
@@ -198,7 +198,7 @@ impl Kbs {
             .ok_or_else(|| bad_policy("the policy is not base64url of a text"))?;
         let stored = self.broker()?.set_policy(slot, &text).await;
         stored.map_err(|error| match error.kind() {
-            // The admin is told line and column.
+            // The reply gives the admin line and column.
             PortErrorKind::Invalid => bad_policy(&chain(&error)),
             _ => Refusal::port(&ErrorKind::PolicyEngineError, &error),
         })?;

@@ -30,7 +30,7 @@ use crate::wire::{
     AttestRequest, AttestResponse, AuthRequest, Challenge, ErrorKind, PROTOCOL_VERSION,
 };
 
-/// Most rounds of an evaluation: names of reference values may follow from reference values.
+/// Most rounds of an evaluation: names of reference values may depend on other reference values.
 const MAX_ROUNDS: usize = 8;
 
 fn refused(detail: &str) -> Refusal {
@@ -46,7 +46,7 @@ fn port(error: &PortError) -> Refusal {
 }
 
 impl Kbs {
-    /// `POST auth`: unknown members and extra parameters are ignored, the version is exact.
+    /// `POST auth`: unknown members and extra parameters are ignored; the version must match exactly.
     pub(super) async fn auth(&self, parts: &Parts, body: Body) -> Reply {
         let config = &self.0.config;
         let body = self.receive(parts, body, MAX_AUTH).await?;
@@ -76,15 +76,15 @@ impl Kbs {
         Ok(reply::with_session(response, &cookie, self.0.sessions.end(now), now))
     }
 
-    /// `POST attest`, in the order of docs/reference/trustee.md. Evidence is read in whole only for a session
-    /// that exists; others are read as far as it takes to answer them.
+    /// `POST attest`, in the order of docs/reference/trustee.md. Evidence is read completely only for a
+    /// session that exists; other bodies are read as far as needed to answer them.
     pub(super) async fn attest(&self, parts: &Parts, body: Body) -> Reply {
         let now = self.0.config.clock.now();
         let named = match self.adopted(parts, now) {
             Ok(Some(named)) => named,
             other => {
                 announced(&parts.headers, self.0.config.max_payload)?;
-                // What comes of it does not matter.
+                // The result does not matter.
                 let _ = self.receive(parts, body, MAX_AUTH).await;
                 return Err(other.err().unwrap_or_else(|| self.unknown(parts)));
             }
@@ -166,7 +166,7 @@ impl Kbs {
         Ok(token.into())
     }
 
-    /// Verification, the backend's gate, the policy; the claims of a token.
+    /// Verification, the backend's gate and the policy; returns the claims of a token.
     async fn appraise(
         &self,
         asked: (Tee, Timestamp),

@@ -15,10 +15,10 @@ use super::{reply, strict};
 use crate::authority::{Bundle, Recorded, Trusts};
 use crate::wire::ErrorKind;
 
-/// The CA certificates of a server, and what machines reported to trust.
+/// The CA certificates of a server, and what machines reported that they trust.
 ///
-/// *Contract*: a report is durable when the call returns, and replaces the one before. Reporting
-/// the same again is fine. *Implemented by* the programs, over a mounted file and the API server.
+/// *Contract*: a report is durable when the call returns, and replaces the previous one. Reporting the same
+/// again is fine. *Implemented by* the programs, over a mounted file and the API server.
 #[async_trait]
 pub trait Authorities: fmt::Debug + Send + Sync {
     /// The CA certificates that nodes should trust for this server, PEM.

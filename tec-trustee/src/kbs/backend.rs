@@ -1,4 +1,4 @@
-//! What a KBS is run on.
+//! What a KBS runs on.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,7 +13,7 @@ use tec_core::id::{AttemptId, ResourcePath};
 use tec_core::port::{KeyBroker, PortError};
 use tec_core::secret::SecretBytes;
 
-/// What a backend says about evidence; the KBS keeps it with the session.
+/// What a backend decides about evidence; the KBS keeps it with the session.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Admission {
@@ -21,11 +21,11 @@ pub struct Admission {
     pub attempt: AttemptId,
     /// Why the backend refuses, if it does. The token is then never affirming.
     pub refused: Option<Code>,
-    /// Proof of the machine, where the backend has machines.
+    /// Proof of the machine, if the backend has machines.
     pub attested: Option<Attested>,
     /// The attempt as it was recorded, to be continued at the release.
     pub record: Option<Attempt>,
-    /// Reference values that stand for this appraisal alone; they go before all others.
+    /// Reference values that apply to this appraisal alone; they take precedence over all others.
     pub references: BTreeMap<String, Value>,
 }
 
@@ -53,12 +53,12 @@ pub enum PolicyDecision {
     Deny,
 }
 
-/// Policies, reference values, resources, and the gate before them.
+/// Policies, reference values, resources, and the gate in front of them.
 ///
-/// *Contract*: `release` is called for every request of an attested session, also when the policy
-/// denies it, so that the refusal can be recorded; it must not give anything out on
-/// [`PolicyDecision::Deny`]. A policy that is `None` denies. *Implemented by*
-/// [`MemoryBackend`](super::MemoryBackend) and [`LiveBackend`](super::LiveBackend).
+/// *Contract*: `release` is called for every request of an attested session, even when the policy denies it,
+/// so that the refusal can be recorded; it must not release anything on [`PolicyDecision::Deny`]. A policy
+/// that is `None` denies. *Implemented by* [`MemoryBackend`](super::MemoryBackend) and
+/// [`LiveBackend`](super::LiveBackend).
 ///
 /// # Cancel safety
 /// Any call may be dropped when a client hangs up.
@@ -70,14 +70,14 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// The resource policy.
     async fn resource_policy(&self) -> Result<Option<Arc<str>>, PortError>;
 
-    /// Looks at evidence, good or bad, and records the attempt.
+    /// Examines evidence, good or bad, and records the attempt.
     async fn admit(
         &self,
         attempt: AttemptId,
         evidence: &Result<VerifiedEvidence, VerifyError>,
     ) -> Result<Admission, PortError>;
 
-    /// A reference value; `None` where there is none.
+    /// A reference value; `None` if there is none.
     async fn reference_value(&self, name: &str) -> Result<Option<Value>, PortError>;
 
     /// Releases a resource.
@@ -88,15 +88,15 @@ pub trait Backend: fmt::Debug + Send + Sync {
         policy: PolicyDecision,
     ) -> Result<SecretBytes, ReleaseError>;
 
-    /// Keeps a recovery key that an attested machine leaves, sealed to an admin, and returns its
-    /// number. A backend without machines refuses.
+    /// Keeps a recovery key that an attested machine deposits, sealed to an admin, and returns its number. A
+    /// backend without machines refuses.
     async fn escrow(
         &self,
         admission: &Admission,
         sealed: &SecretBytes,
     ) -> Result<u32, ReleaseError>;
 
-    /// Where the admin API writes; `None` where everything is managed elsewhere.
+    /// Where the admin API writes; `None` if everything is managed elsewhere.
     fn broker(&self) -> Option<&dyn KeyBroker>;
 }
 

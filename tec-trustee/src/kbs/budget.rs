@@ -1,4 +1,4 @@
-//! Bytes that are kept for clients: bounded in all, and for one client network.
+//! Bytes that are kept for clients: bounded in total and per client network.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ struct Spent {
     peers: HashMap<IpAddr, usize>,
 }
 
-/// So many bytes in all, and a part of them for one network.
+/// A total number of bytes, and the part of it that one network may use.
 #[derive(Clone, Debug)]
 pub(crate) struct Budget {
     max: usize,
@@ -19,12 +19,12 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// One network may have the `share`-th part.
+    /// One network may use one `share`-th of it.
     pub(crate) fn new(max: usize, share: usize) -> Self {
         Self { max, per_peer: max / share, spent: Arc::default() }
     }
 
-    /// A charge of nothing yet. Where the server does not say who asks, only the whole is bounded.
+    /// An empty charge. If the server does not report who asks, only the total is bounded.
     pub(crate) fn charge(&self, peer: Option<IpAddr>) -> Charge {
         Charge { budget: self.clone(), peer, bytes: 0 }
     }
@@ -34,7 +34,7 @@ impl Budget {
     }
 }
 
-/// What something takes of a budget, until it is dropped.
+/// The bytes that something takes from a budget until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Charge {
     budget: Budget,
@@ -43,7 +43,7 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// Takes so many bytes in all; `false`, and no change, where there are not as many.
+    /// Grows to this many bytes; `false`, and no change, if that many are not available.
     #[must_use]
     pub(crate) fn grow_to(&mut self, bytes: usize) -> bool {
         let more = bytes.saturating_sub(self.bytes);

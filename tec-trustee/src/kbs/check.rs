@@ -1,4 +1,4 @@
-//! What is checked of a request before policies see it. The KBS and the guard check the same.
+//! What is checked in a request before policies see it. The KBS and the guard check the same.
 
 use serde::Deserialize as _;
 use serde_json::Value;
@@ -15,7 +15,7 @@ use crate::wire::AttestRequest;
 /// Largest session key, in bytes of its members: one of RSA-4096 has about 720.
 const MAX_SESSION_KEY: usize = 2048;
 
-/// Checks evidence of the sort that was asked for, and notes when it was; also returns the claims of
+/// Checks evidence of the type that was requested, and notes when it was; also returns the claims of
 /// init-data.
 pub(crate) async fn verify(
     verifier: &dyn Verifier,
@@ -54,12 +54,12 @@ pub(crate) fn stale(request: &AttestRequest) -> VerifyError {
     }
 }
 
-/// The body is not what the protocol prescribes.
+/// The body does not follow the protocol.
 pub(crate) fn unreadable() -> VerifyError {
     VerifyError::Malformed { at: "the request body".to_owned() }
 }
 
-/// What of a request is checked before a verifier sees it.
+/// The parts of a request that are checked before a verifier sees it.
 struct Prepared {
     report_data: [u8; 48],
     init_data: Option<init_data::Parsed>,
@@ -69,7 +69,7 @@ impl Prepared {
     fn new(request: &AttestRequest) -> Result<Self, &'static str> {
         let runtime = &request.runtime_data;
         let additional = request.tee_evidence.additional_evidence.as_str();
-        // Devices cannot be verified here, and what is not verified must not be passed over.
+        // Devices cannot be verified here, and what is not verified must not be ignored.
         if !matches!(additional, "" | "{}") {
             return Err("additional_evidence");
         }
@@ -92,7 +92,7 @@ impl Prepared {
 }
 
 /// Whether this is a public key with the members of the KBS attestation protocol and no others: it is kept
-/// with the session and stands in the token.
+/// with the session and is part of the token.
 fn is_session_key(jwk: &Value) -> bool {
     let Some(members) = jwk.as_object() else {
         return false;
@@ -111,7 +111,7 @@ fn is_session_key(jwk: &Value) -> bool {
         && TeePubKey::deserialize(jwk).is_ok_and(|key| key.check().is_ok())
 }
 
-/// The key that unverified evidence of a TPM names.
+/// The key that unverified TPM evidence names.
 fn claimed_ak(request: &AttestRequest) -> Option<tec_core::ak::Fingerprint> {
     let named = request.tee_evidence.primary_evidence.get("ak_public")?;
     let key = tec_core::ak::PublicKey::from_base64(named.as_str()?).ok()?;

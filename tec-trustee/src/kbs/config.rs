@@ -1,4 +1,4 @@
-//! What a KBS is made of.
+//! Configuration of a KBS.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ pub struct KbsConfig {
 }
 
 impl KbsConfig {
-    /// Takes TPM evidence, has no admin API, and accepts the tokens of its own signer.
+    /// Accepts TPM evidence, has no admin API, and accepts the tokens of its own signer.
     pub fn new(
         backend: Arc<dyn Backend>,
         verifier: Arc<dyn Verifier>,
@@ -71,7 +71,7 @@ impl KbsConfig {
         }
     }
 
-    /// Takes evidence of these sorts. `Sample` is ignored here, see
+    /// Accepts evidence of these types. `Sample` is ignored here, see
     /// [`dangerous_accept_sample`](Self::dangerous_accept_sample).
     #[must_use]
     pub fn with_tees(mut self, tees: impl IntoIterator<Item = Tee>) -> Self {
@@ -86,7 +86,7 @@ impl KbsConfig {
         self
     }
 
-    /// Accepts the tokens that `tokens` accepts, instead of those of the own signer alone.
+    /// Accepts the tokens that `tokens` accepts, instead of only those of its own signer.
     #[must_use]
     pub fn with_token_verifier(mut self, tokens: TokenVerifier) -> Self {
         self.tokens = tokens;
@@ -101,9 +101,9 @@ impl KbsConfig {
         self
     }
 
-    /// Bounds on sessions and on bytes per request. Where the server tells the address of a client
-    /// ([`ConnectInfo`](axum::extract::ConnectInfo)), one address, or one /64 network of IPv6, has
-    /// a quarter of the sessions at most.
+    /// Bounds on sessions and on bytes per request. If the server reports the address of a client
+    /// ([`ConnectInfo`](axum::extract::ConnectInfo)), one address, or one IPv6 /64 network, gets at most a
+    /// quarter of the sessions.
     #[must_use]
     pub fn with_limits(mut self, max_sessions: usize, max_payload: usize) -> Self {
         self.max_sessions = max_sessions;
@@ -111,41 +111,41 @@ impl KbsConfig {
         self
     }
 
-    /// The time in which a request's body must come; 10 seconds without this.
+    /// Time limit for receiving a request's body (default 10 seconds).
     #[must_use]
     pub fn with_body_timeout(mut self, body_timeout: Duration) -> Self {
         self.body_timeout = body_timeout;
         self
     }
 
-    /// Continues sessions that other replicas opened, and lets them continue ours. All replicas
-    /// have the same `key`, the same [`TokenSigner`], the same lifetimes and the same backend
-    /// behind them. Clocks may differ by a minute.
+    /// Continues sessions that other replicas opened, and lets them continue ours. All replicas have the same
+    /// `key`, the same [`TokenSigner`], the same lifetimes and the same backend behind them. Clocks may
+    /// differ by a minute.
     ///
     /// Session cookies are then up to 4 KiB long instead of 32 hexadecimal digits.
     ///
     /// # Security
-    /// Whoever has the key, or the signer, obtains any key: keep both where the disk keys are. A
-    /// nonce is single-use at each replica, no longer among all of them. That gives nobody a key: a
-    /// replay yields a JWE for the session key that the evidence binds, which its client alone has.
-    /// To change the key, restart the replicas with another one; clients attest once more.
+    /// Anyone who has the key, or the signer, can obtain any key: keep both where the disk keys are. A nonce
+    /// is single-use at each replica, but no longer across all of them. That gives nobody a key: a replay
+    /// yields a JWE for the session key that the evidence binds, which only its client has. To change the
+    /// key, restart the replicas with a new one; clients attest once more.
     #[must_use]
     pub fn with_shared_sessions(mut self, key: SecretArray<32>) -> Self {
         self.shared = Some(key);
         self
     }
 
-    /// Tells nodes which CAs to trust for this server, and takes their reports.
+    /// Reports to nodes which CAs to trust for this server, and accepts their reports.
     #[must_use]
     pub fn with_authorities(mut self, authorities: Arc<dyn Authorities>) -> Self {
         self.authorities = Some(authorities);
         self
     }
 
-    /// Takes evidence that anybody can make.
+    /// Accepts evidence that anyone can create.
     ///
     /// # Security
-    /// For tests of the protocol only: whether it obtains anything is left to the policies.
+    /// For tests of the protocol only: the policies decide whether it obtains anything.
     #[must_use]
     pub fn dangerous_accept_sample(mut self) -> Self {
         tracing::warn!("sample evidence is accepted, which anybody can make");

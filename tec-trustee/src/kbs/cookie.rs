@@ -1,4 +1,4 @@
-//! The session cookie, as it comes and as it goes.
+//! The session cookie, incoming and outgoing.
 
 use axum::http::HeaderMap;
 use axum::http::header::COOKIE;
@@ -14,7 +14,7 @@ use super::{Admission, Kbs};
 use crate::jwt::Unverified;
 use crate::wire::SESSION_COOKIE;
 
-/// The session that a cookie names, and what the cookie itself holds of it.
+/// The session that a cookie names, and what the cookie itself carries of it.
 pub(super) struct Named<'a> {
     pub(super) id: SessionId,
     pub(super) cookie: &'a str,
@@ -34,7 +34,7 @@ pub(super) fn session_cookie(headers: &HeaderMap) -> Option<&str> {
 }
 
 impl Kbs {
-    /// The session that the cookie of a request names, whether it is known or not.
+    /// The session that the cookie of a request names, whether or not it is known.
     pub(super) fn named<'a>(&self, headers: &'a HeaderMap, now: Timestamp) -> Option<Named<'a>> {
         let cookie = session_cookie(headers)?;
         let carried = match &self.0.shared {
@@ -45,7 +45,7 @@ impl Kbs {
         Some(Named { id, cookie, carried })
     }
 
-    /// The same, if the session is in the table, or can be taken over from another replica.
+    /// The same, if the session is in the table or can be taken over from another replica.
     pub(super) fn adopted<'a>(
         &self,
         parts: &'a Parts,
@@ -74,7 +74,7 @@ impl Kbs {
         }
     }
 
-    /// The cookie of a session that has a result now; `former` where there is nothing to add.
+    /// The cookie of a session that now has a result; `former` if there is nothing to add.
     pub(super) fn renewed(
         &self,
         former: &Named<'_>,
@@ -95,7 +95,7 @@ impl Kbs {
     }
 }
 
-/// The claims of a token that this process signed and kept, while it lasts.
+/// The claims of a token that this process signed and kept, while the token lasts.
 pub(super) fn own_claims(token: &str, now: Timestamp) -> Option<Value> {
     let mut claims = Unverified::split(token, token.len())?.claims(now, |_, _, _| true)?;
     take_stamp(&mut claims);

@@ -1,5 +1,5 @@
-//! `PUT escrow`: a machine leaves the recovery key of its disk, sealed to an admin. Trustee has no
-//! such path.
+//! `PUT escrow`: a machine deposits the recovery key of its disk, sealed to an admin. Trustee has no such
+//! path.
 
 use axum::body::Body;
 use axum::http::request::Parts;
@@ -16,7 +16,7 @@ impl Kbs {
     pub(super) async fn escrow(&self, parts: &Parts, body: Body) -> Reply {
         let (_, admission) = self.authenticate(&parts.headers)?;
         let body = self.receive(parts, body, MAX_ESCROW).await?;
-        // Whether it can be opened, only the admin can tell; what is no JWE at all is a mistake.
+        // Only the admin can tell whether it can be opened; what is not a JWE at all is a mistake.
         let sealed: Jwe = serde_json::from_slice(&body.bytes)
             .map_err(|_| Refusal::new(&ErrorKind::SerdeError, "the body is not a JWE"))?;
         let sealed = serde_json::to_vec(&sealed)

@@ -26,7 +26,7 @@ pub(super) struct Parsed {
     pub(super) claims: Value,
 }
 
-/// Parses init-data; `None` for another format or algorithm than are supported.
+/// Parses init-data; `None` if its format or algorithm is not supported.
 pub(super) fn parse(init_data: &InitData) -> Option<Parsed> {
     if init_data.format != "toml" || init_data.body.len() > MAX_TEXT {
         return None;

@@ -1,4 +1,4 @@
-//! Taking in what strangers send: bounded in size, in time, and in all.
+//! Receives what strangers send: bounded in size, in time, and in total.
 
 use std::future::poll_fn;
 use std::net::IpAddr;
@@ -18,26 +18,26 @@ use super::budget::{Budget, Charge};
 use super::reply::Refusal;
 use crate::wire::ErrorKind;
 
-/// A body must have come by then.
+/// A body must have arrived by then.
 pub(crate) const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest body of `POST auth`, in either direction; real ones have about 200 bytes.
 pub(crate) const MAX_AUTH: usize = 64 * 1024;
-/// Bytes of all bodies that are held at a time by a key broker.
+/// Bytes of all bodies that a key broker holds at a time.
 pub(crate) const HELD: usize = 64 * 1024 * 1024;
 /// The part of them that one network may send, as a divisor.
 const SHARE: usize = 4;
-/// Bytes that all evidence which is being read and verified may take, see [`weight`].
+/// Bytes that all evidence being read and verified may take, see [`weight`].
 pub(crate) const WORK: usize = 64 * 1024 * 1024;
-/// Bytes that are counted as one.
+/// Bytes per unit of accounting.
 const UNIT: usize = 4096;
-/// Values of one document of JSON: evidence with certificates as lists of numbers has about 15,000.
+/// Values in one JSON document: evidence with certificates as lists of numbers has about 15,000.
 pub(crate) const MAX_VALUES: usize = 65_536;
-/// Bytes that a value of JSON takes at most beside its text: a member of an object, with its name.
+/// Bytes that a JSON value takes at most in addition to its text: a member of an object, with its name.
 const VALUE: usize = 128;
-/// Copies of the text of evidence: parsed, decoded, and what was found in it.
+/// Copies of the text of evidence: parsed, decoded, and the findings from it.
 const COPIES: usize = 4;
 
-/// Takes in bodies. What came of one counts as long as its [`Received`] lives, so who announces
+/// Receives bodies. The bytes received count as long as their [`Received`] lives, so a client that announces
 /// much and sends nothing takes no room from others.
 #[derive(Debug)]
 pub(crate) struct Intake {
@@ -54,13 +54,12 @@ pub(crate) struct Received {
 }
 
 impl Intake {
-    /// Each body must come within this time, and all of them have at most `held` bytes.
+    /// Each body must arrive within this time, and all of them together have at most `held` bytes.
     pub(crate) fn new(within: Duration, held: usize) -> Self {
         Self { room: Budget::new(held, SHARE), work: Arc::new(Semaphore::new(WORK / UNIT)), within }
     }
 
-    /// Reads a body of at most `max` bytes. One that is there already needs no timer, and so no
-    /// runtime.
+    /// Reads a body of at most `max` bytes. One that is already there needs no timer, and so no runtime.
     pub(crate) async fn receive(
         &self,
         body: Body,
@@ -86,9 +85,9 @@ impl Intake {
     ) -> Result<Received, Refusal> {
         let mut bytes = Vec::new();
         while let Some(frame) = body.frame().await {
-            // A body that breaks off has nobody left to be answered.
+            // When a body is cut off, nobody is left to answer.
             let frame = frame.map_err(|_| Refusal::too_large())?;
-            // Trailers mean nothing to anybody here.
+            // Trailers have no meaning here.
             let Ok(data) = frame.into_data() else {
                 continue;
             };
@@ -105,7 +104,7 @@ impl Intake {
         Ok(Received { bytes: bytes.into(), _room: room })
     }
 
-    /// Waits until so much evidence may be read and verified.
+    /// Waits until this much evidence may be read and verified.
     pub(crate) async fn work(&self, length: usize) -> Result<OwnedSemaphorePermit, Refusal> {
         let units = weight(length).div_ceil(UNIT).min(WORK / UNIT);
         let units = u32::try_from(units).unwrap_or(u32::MAX);
@@ -129,7 +128,7 @@ pub(crate) fn weight(length: usize) -> usize {
     length.saturating_mul(COPIES).saturating_add(values * VALUE)
 }
 
-/// Refuses a body that is announced to be larger than `max` bytes before any of it is read.
+/// Refuses a body with an announced length above `max` bytes before any of it is read.
 pub(crate) fn announced(headers: &HeaderMap, max: usize) -> Result<(), Refusal> {
     let length =
         headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! admit ─── the registries ─► flow::admit ─► AttemptLog, AuditSink
-//! policies ◄── reference values of that very look
+//! policies ◄── reference values from that same look
 //! release ─ the same registries again ─► flow::release ─► audit line, then the key
 //! ```
 
@@ -37,15 +37,15 @@ use crate::policy::{
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LivePorts {
-    /// The keys that attest, and their machines.
+    /// The attestation keys, and their machines.
     pub aks: Arc<dyn AkRegistry>,
     /// The approved images.
     pub images: Arc<dyn ImageRegistry>,
     /// The disk keys.
     pub secrets: Arc<dyn SecretStore>,
-    /// Where refusals and releases are noted.
+    /// Where refusals and releases are recorded.
     pub audit: Arc<dyn AuditSink>,
-    /// What was last heard of each TPM.
+    /// Last known clock of each TPM.
     pub clocks: Arc<dyn ClockLog>,
     /// Where attempts are kept for `tec explain`.
     pub attempts: Arc<dyn AttemptLog>,
@@ -84,11 +84,11 @@ impl LivePorts {
     }
 }
 
-/// Decides from the registries, twice: when evidence comes and when the key leaves.
+/// Decides from the registries twice: when evidence arrives and when the key is released.
 ///
 /// # Security
-/// A machine needs both, the appraisal against the registries and the policies. What is revoked in
-/// a registry counts from the next request on, also for sessions and tokens that exist.
+/// A machine needs both the appraisal against the registries and the policies. A revocation in a registry
+/// takes effect from the next request on, also for existing sessions and tokens.
 #[derive(Debug)]
 pub struct LiveBackend {
     ports: LivePorts,
@@ -101,8 +101,8 @@ pub struct LiveBackend {
 }
 
 impl LiveBackend {
-    /// A backend with the policies of `intent`, which also says what is pinned. Only whole images
-    /// are admitted.
+    /// A backend with the policies of `intent`, which also sets what is pinned. Only whole images are
+    /// admitted.
     pub fn new(ports: LivePorts, intent: &PolicyIntent) -> Self {
         Self {
             ports,
@@ -114,10 +114,10 @@ impl LiveBackend {
         }
     }
 
-    /// Asks these policies instead of those of the intent: Rego texts with the package `policy`.
+    /// Uses these policies instead of those of the intent: Rego texts with the package `policy`.
     ///
-    /// They can only refuse more. What is pinned, and which machine gets which key, the registries
-    /// decide all the same.
+    /// They can only refuse more. The registries still decide what is pinned and which machine gets which
+    /// key.
     ///
     /// # Errors
     /// A text does not parse.
@@ -129,8 +129,8 @@ impl LiveBackend {
         Ok(self)
     }
 
-    /// Judges boots by these registers, whatever the policies ask about. For [`Pins::Predicted`] the
-    /// intent should pin PCR 4, which every image that is admitted pins.
+    /// Judges boots by these registers, whatever the policies ask about. For [`Pins::Predicted`] the intent
+    /// should pin PCR 4, which every admitted image pins.
     #[must_use]
     pub fn with_pins(mut self, pins: Pins) -> Self {
         self.pins = pins;
@@ -144,7 +144,7 @@ impl LiveBackend {
         self
     }
 
-    /// What policies may ask for, from one look at the registries.
+    /// The values that policies may ask for, from one look at the registries.
     fn references(
         &self,
         evidence: &VerifiedEvidence,
@@ -167,8 +167,8 @@ impl LiveBackend {
         references
     }
 
-    /// The values that a register may have. Which of them occur together no list can say: that is
-    /// what the appraisal decides.
+    /// The values that a register may have. No list can tell which of them occur together: the appraisal
+    /// decides that.
     fn values(&self, live: &LiveImages<'_>, pcr: PcrIndex) -> Value {
         let values = self.pins.values(&*self.states, live, pcr);
         values.iter().map(ToString::to_string).collect()
@@ -214,7 +214,7 @@ impl Backend for LiveBackend {
         if admission.attested.is_some() {
             admission.record = Some(record);
         } else {
-            // What the ladder holds of a refusal is in the log; the session needs the code alone.
+            // The checks of a refusal are in the log; the session needs only the code.
             let code = record.ladder.code.unwrap_or(Code::EvidenceMalformed);
             admission.refused = Some(code);
         }
@@ -228,7 +228,7 @@ impl Backend for LiveBackend {
             let live = LiveImages::at(&images, self.ports.clock.now());
             return Ok(Some(self.values(&live, pcr)));
         }
-        // Keys are answered from the look of the appraisal, see `references`.
+        // Keys are answered from the appraisal's view of the registries, see `references`.
         Ok(None)
     }
 
@@ -252,7 +252,7 @@ impl Backend for LiveBackend {
             noted.map_err(ReleaseError::Port)?;
             Err(ReleaseError::Refused { code })
         } else {
-            // For a path that is not its own the flow refuses, too, and says so better.
+            // For a path that is not its own the flow refuses too, with a better message.
             let ports = ReleasePorts::new(
                 &*self.ports.aks,
                 &*self.ports.images,
@@ -264,7 +264,7 @@ impl Backend for LiveBackend {
             flow::release(ports, attested, path, &mut attempt).await
         };
         if let Err(error) = self.ports.attempts.record(&attempt).await {
-            // The audit log, which counts, is written before; this record is for explaining.
+            // The audit log, which is the one that counts, is written before; this record is for explaining.
             tracing::warn!(attempt = %attempt.id, error = chain(&error), "attempt not recorded");
         }
         released

@@ -1,5 +1,4 @@
-//! A plain key-value backend, as Trustee has one: policies, reference values and resources are
-//! pushed to it.
+//! A plain key-value backend like Trustee's: policies, reference values and resources are pushed to it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,11 +24,10 @@ struct State {
     resources: BTreeMap<ResourcePath, SecretBytes>,
 }
 
-/// Everything in memory, lost at the end of the process. Policies alone decide.
+/// Everything in memory, lost when the process ends. Policies alone decide.
 ///
 /// # Security
-/// Unlike Trustee, which starts with policies of its own, it denies everything until policies are
-/// set.
+/// Unlike Trustee, which starts with default policies, it denies everything until policies are set.
 #[derive(Debug, Default)]
 pub struct MemoryBackend(Mutex<State>);
 

@@ -1,5 +1,5 @@
-//! Counters, in the text format of Prometheus. The labels are the codes, so their number is bounded,
-//! however many machines there are.
+//! Counters in the Prometheus text format. The labels are the codes, so their number is bounded, however many
+//! machines there are.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use tec_core::code::Code;
 /// What a key broker and a guard count.
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    /// First part of the names.
+    /// Prefix of the names.
     name: &'static str,
     opened: AtomicU64,
     passed: AtomicU64,
@@ -49,7 +49,7 @@ impl Metrics {
         }
     }
 
-    /// A resource was handed out.
+    /// A resource was released.
     pub(crate) fn released(&self) {
         self.released.fetch_add(1, Ordering::Relaxed);
     }
@@ -73,8 +73,8 @@ impl Metrics {
         );
         for (code, counter) in Code::ALL.iter().zip(&self.by_code) {
             let count = value(counter);
-            // Those of attempts from the start: Prometheus sees no growth in a series that begins
-            // above zero, and the first refusal may be what an alert is about.
+            // Codes of attempts are there from the start: Prometheus sees no increase in a series that begins
+            // above zero, and an alert may depend on the first refusal.
             if count > 0 || code.as_str().starts_with("TEC-A") {
                 // Writing to a string does not fail.
                 let _ = writeln!(text, "{name}_attempts_total{{code=\"{code}\"}} {count}");

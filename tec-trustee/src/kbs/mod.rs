@@ -2,8 +2,8 @@
 //! (KBS attestation protocol 0.4.0).
 //!
 //! *What it is*: the endpoints of the attestation handshake, resources, and the admin API, over a
-//! [`Backend`]. *What it is not*: it opens no socket and terminates no TLS; the router is served by
-//! a program. There are no plugins but `resource`.
+//! [`Backend`]. *What it is not*: it opens no socket and terminates no TLS; a program serves the router.
+//! There are no plugins but `resource`.
 //!
 //! ```text
 //! POST /kbs/v0/auth                nonce, cookie
@@ -17,31 +17,31 @@
 //! ```
 //!
 //! # Replicas
-//! Sessions live in the memory of the process. With [`KbsConfig::with_shared_sessions`] any number
-//! of replicas over the same registries serve the same clients: each request may reach another one,
-//! and a replica may be lost between any two of them. Nothing is written for that; cookies and tokens
-//! carry it.
+//! Sessions live in the memory of the process. With [`KbsConfig::with_shared_sessions`] any number of
+//! replicas over the same registries serve the same clients: each request may reach a different replica, and
+//! a replica may be lost between any two of them. Nothing is written for that; cookies and tokens carry the
+//! state.
 //!
 //! # When to use Trustee instead
-//! Where other types of evidence, or plugins, matter, run Trustee: the same policies bind machines to
-//! their keys there, and the guard of this crate checks in front of it what they cannot.
+//! If you need other types of evidence, or plugins, run Trustee: the same policies bind machines to their
+//! keys there, and the guard of this crate, in front of it, checks what they cannot.
 //!
 //! # Limits
-//! The number of sessions, the share of one client in them, the size of bodies, the time they
-//! take and the memory they hold are bounded here. Rates are for the program: a layer around
-//! [`Kbs::router`] that refuses with 429.
+//! The number of sessions, one client's share of them, the size of bodies, the time they take and the memory
+//! they hold are bounded here. Rates are up to the program: a layer around [`Kbs::router`] that refuses with
+//! 429.
 //!
 //! # Where to mount it
-//! At the root of a host and port. The paths are part of the protocol, and what names a server
-//! ([`BaseUrl`](tec_core::endpoint::BaseUrl), the pin of a node) has no path: a router that nests it
-//! below a prefix is never asked.
+//! Serve it at the root of a host and port. The paths are part of the protocol, and what names a server
+//! ([`BaseUrl`](tec_core::endpoint::BaseUrl), the pin of a node) has no path: a router nested below a prefix
+//! never receives a request.
 //!
 //! # Differences from Trustee, on purpose
 //! - Without policies everything is denied.
-//! - Tokens count only when signed by this server's key, or keys that it was given.
+//! - Tokens count only if they are signed by this server's key or by keys that it was configured with.
 //! - A nonce is good for one request, whatever its outcome.
-//! - The number of sessions is bounded; beyond, `auth` answers 503. Its body has at most 64 KiB.
-//! - JSON with a member that occurs twice is refused, since readers differ in which one counts.
+//! - The number of sessions is bounded; beyond it, `auth` answers 503. Its body has at most 64 KiB.
+//! - JSON in which a member occurs twice is refused, since parsers differ in which one counts.
 //! - Denials carry a code (`TEC-A4xx`) and the number of the attempt in `detail`.
 //! - `RSA1_5` session keys, additional devices, and init-data digests of SM3 are refused.
 
@@ -103,7 +103,7 @@ use crate::authority::{MAX_BODY, PLACE};
 use crate::policy::{AttestationPolicy, PolicyError, ResourcePolicy};
 use crate::wire::{BASE_PATH, ErrorKind};
 
-/// Bytes of all sessions, half of them for one client network: 65,536 that proved nothing take a
+/// Bytes of all sessions, half of them for one client network: 65,536 sessions that proved nothing take a
 /// quarter of it, the rest is for tokens and records of machines.
 const SESSION_BYTES: usize = 128 * 1024 * 1024;
 
@@ -169,14 +169,14 @@ impl Kbs {
         }))
     }
 
-    /// Counters in the text format of Prometheus, as `GET /metrics` has them.
+    /// Counters in the Prometheus text format, as served by `GET /metrics`.
     pub fn metrics(&self) -> String {
         self.0.metrics.render(self.0.sessions.len())
     }
 
-    /// All endpoints, for a server of the caller's.
+    /// All endpoints, for a server that the caller runs.
     ///
-    /// One handler takes everything, since the rules for unknown paths and methods are those of
+    /// One handler takes everything, since unknown paths and methods follow the rules of
     /// docs/reference/trustee.md and not those of a router.
     pub fn router(&self) -> Router {
         Router::new().fallback(serve).with_state(self.clone())
@@ -219,7 +219,7 @@ impl Kbs {
             (&Method::PUT, "escrow", "") => self.escrow(&parts, body).await,
             (&Method::GET, PLACE, "") => authority::hand_out(self.0.config.authorities.as_ref()),
             (&Method::PUT, PLACE, "") => self.trusts(&parts, body).await,
-            // Trustee asks for an attestation here, too, and has nothing for it.
+            // Trustee asks for an attestation here too, and has nothing to serve for it.
             (&Method::PUT, "resource", _) => {
                 Err(Refusal::new(&ErrorKind::TokenNotFound, "attestation token not found"))
             }
@@ -235,7 +235,7 @@ impl Kbs {
         }
     }
 
-    /// `PUT authorities`: for attested machines, whose reports hold a replacement of the CA back.
+    /// `PUT authorities`: for attested machines, whose reports delay a replacement of the CA.
     async fn trusts(&self, parts: &Parts, body: Body) -> Reply {
         let (_, admission) = self.authenticate(&parts.headers)?;
         let Some(attested) = &admission.attested else {
@@ -248,7 +248,7 @@ impl Kbs {
         authority::take(authorities, attested.machine(), &body.bytes).await
     }
 
-    /// A body of at most `max` bytes, which is not more than any body may have.
+    /// A body of at most `max` bytes, never more than the limit for any body.
     async fn receive(&self, parts: &Parts, body: Body, max: usize) -> Result<Received, Refusal> {
         let max = max.min(self.0.config.max_payload);
         announced(&parts.headers, max)?;

@@ -12,7 +12,7 @@ use time::OffsetDateTime;
 
 use crate::wire::{ErrorBody, ErrorKind, SESSION_COOKIE};
 
-/// Why a request is refused, as the client is told.
+/// Why a request is refused, as reported to the client.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     status: u16,
@@ -25,12 +25,12 @@ impl Refusal {
         Self { status: kind.http_status(), body: Some(ErrorBody::new(kind, detail)), code: None }
     }
 
-    /// The code of an attempt that is refused.
+    /// The code of a refused attempt.
     pub(crate) fn code(&self) -> Option<Code> {
         self.code
     }
 
-    /// Code and title, and where to look up more. Nothing of what was seen.
+    /// Code and title, and where to look up more. Nothing about what was seen.
     pub(crate) fn with_code(kind: &ErrorKind, code: Code, attempt: Option<AttemptId>) -> Self {
         let title = code.title();
         let detail = match attempt {
@@ -40,7 +40,7 @@ impl Refusal {
         Self { code: Some(code), ..Self::new(kind, detail) }
     }
 
-    /// A port failed; the chain is for the log.
+    /// A port failed; the chain of causes is for the log.
     pub(crate) fn port(kind: &ErrorKind, error: &PortError) -> Self {
         tracing::error!(error = chain(error), "a port of the KBS failed");
         Self::with_code(kind, error.code().unwrap_or(Code::StoreUnavailable), None)
@@ -51,13 +51,13 @@ impl Refusal {
         Self::bare(413)
     }
 
-    /// Without JSON, as Trustee's HTTP stack answers what never comes as far as its API.
+    /// Without JSON, as Trustee's HTTP stack answers requests that never reach its API.
     pub(crate) fn bare(status: u16) -> Self {
         Self { status, body: None, code: None }
     }
 
-    /// For now: a bound is reached, or what is behind does not answer. Trustee has no such bounds,
-    /// so the status is ours.
+    /// Temporarily unavailable: a bound is reached, or a service behind this one does not answer. Trustee has
+    /// no such bounds, so the status is ours.
     pub(crate) fn busy(detail: &str) -> Self {
         Self { status: 503, ..Self::new(&ErrorKind::AttestationError, detail) }
     }
@@ -68,7 +68,7 @@ impl Refusal {
         Self::busy("too many sessions, try again later")
     }
 
-    /// No Content-Type, as the real server.
+    /// No Content-Type, like the real server.
     pub(crate) fn into_response(self) -> Response<Body> {
         let body = self
             .body
@@ -77,7 +77,7 @@ impl Refusal {
         let mut response = Response::new(body);
         *response.status_mut() =
             StatusCode::from_u16(self.status).unwrap_or(StatusCode::UNAUTHORIZED);
-        // For whoever counts answers.
+        // For the counters.
         if let Some(code) = self.code {
             response.extensions_mut().insert(code);
         }
@@ -112,8 +112,8 @@ pub(crate) fn json(value: &impl Serialize) -> Reply {
     Ok(response)
 }
 
-/// Adds the session cookie. `Max-Age` wins over `Expires` in cookie jars, so that a client whose
-/// clock is wrong keeps its session (seen with Trustee v0.21).
+/// Adds the session cookie. `Max-Age` wins over `Expires` in cookie jars, so a client whose clock is wrong
+/// keeps its session (seen with Trustee v0.21).
 pub(super) fn with_session(
     mut response: Response<Body>,
     session: &str,

@@ -63,9 +63,9 @@ impl Kbs {
         reply::json(&encrypted)
     }
 
-    /// The attested session of the cookie is tried first, as this process knows it or as the cookie
-    /// says, then a bearer token. The token of a session never left this process, so its time is
-    /// looked at and not its signature.
+    /// The attested session of the cookie is tried first, as this process knows it or as the cookie carries
+    /// it, then a bearer token. The token of a session never left this process, so its expiry is checked and
+    /// its signature is not.
     pub(super) fn authenticate(
         &self,
         headers: &HeaderMap,
@@ -77,7 +77,7 @@ impl Kbs {
         let own = named.as_ref().and_then(|named| self.0.sessions.passed(named.id, now));
         if let Some(passed) = own {
             let Kept::Token(token) = &passed.token else {
-                // The backend has the last word, and says why it refused.
+                // The backend has the last word, and reports why it refused.
                 return Ok((Value::Null, passed.admission));
             };
             let claims = own_claims(token, now).ok_or_else(not_accepted)?;
@@ -98,12 +98,12 @@ impl Kbs {
         let stamp = take_stamp(&mut claims);
         let attempt: Option<AttemptId> =
             claims.get("jti").and_then(Value::as_str).and_then(|id| id.parse().ok());
-        // The very token of the session: another trusted signer cannot speak for it.
+        // The session's own token exactly: another trusted signer cannot speak for it.
         let known = attempt
             .and_then(|attempt| self.0.sessions.of_attempt(attempt, now))
             .filter(|passed| passed.token.is(token));
-        // Without a session, own or carried, nothing is known but what the token says; backends that
-        // want a proof of the machine then release nothing.
+        // Without a session, our own or carried, only what the token says is known; backends that require
+        // proof of the machine then release nothing.
         let admission = match (known, &self.0.shared, stamp) {
             (Some(passed), ..) => Some(passed.admission),
             (None, Some(shared), Some(stamp)) => shared.redeem(&claims, &stamp, now).map(Arc::new),
@@ -146,15 +146,15 @@ impl Kbs {
     }
 }
 
-/// Three segments. One empty segment in front is dropped: clients of v0.21 send
-/// `resource//a/b/c` (clevis-pin-trustee).
+/// Three segments. One leading empty segment is dropped: clients of v0.21 send `resource//a/b/c`
+/// (clevis-pin-trustee).
 pub(crate) fn parse_path(tail: &str) -> Result<ResourcePath, Refusal> {
     tail.strip_prefix('/').unwrap_or(tail).parse().map_err(|_| {
         Refusal::new(&ErrorKind::PluginInternalError, "a resource path has three segments")
     })
 }
 
-/// Names and values as they stand in the query, not decoded.
+/// Names and values as they appear in the query, not decoded.
 fn query_map(query: &str) -> serde_json::Map<String, Value> {
     query
         .split('&')

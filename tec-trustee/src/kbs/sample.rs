@@ -13,7 +13,7 @@ use tec_core::digest::Sha256Digest;
 use tec_core::pcr::{PCR_COUNT, PcrValues};
 use tec_core::port::{EvidenceRequest, Verifier};
 
-/// Accepts sample evidence besides what the inner verifier accepts.
+/// Accepts sample evidence in addition to what the inner verifier accepts.
 #[derive(Debug)]
 pub(super) struct SampleVerifier {
     pub(super) inner: Arc<dyn Verifier>,

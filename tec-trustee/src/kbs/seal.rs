@@ -1,4 +1,4 @@
-//! What replicas hand to each other by way of the client: sealed, bound to its place.
+//! What replicas pass to each other through the client: sealed, and bound to its place.
 //!
 //! ```text
 //! secret of all replicas ─HKDF-SHA256 (salt, label of the place)─► key of this one blob
@@ -6,10 +6,10 @@
 //! ```
 //!
 //! # Security
-//! Every blob has a key of its own, from a random salt of 256 bits, so that the number of blobs that
-//! strangers cause is no concern (NIST SP 800-38D, section 8.3, bounds it to 2^32 for one key).
-//! Nothing is parsed before it is authenticated. The padding leaves of the length of the content,
-//! which is compressed, steps of 256 bytes.
+//! Every blob has a key of its own, from a random salt of 256 bits, so the number of blobs that strangers
+//! cause does not matter (NIST SP 800-38D, section 8.3, bounds it to 2^32 per key). Nothing is parsed before
+//! it is authenticated. The content is compressed and padded, so only its length in steps of 256 bytes is
+//! visible.
 
 use std::fmt;
 use std::io::Read as _;
@@ -32,19 +32,19 @@ const SALT: usize = 32;
 const TAG: usize = 16;
 /// The key of a blob is used once, so its nonce may be fixed.
 const NONCE: [u8; 12] = [0; 12];
-/// Longest value of a cookie. Name, value and attributes have 4096 bytes in every client (RFC 6265,
+/// Longest value of a cookie. Every client allows 4096 bytes for name, value and attributes (RFC 6265,
 /// section 6.1).
 pub(super) const MAX_COOKIE: usize = 3900;
-/// Length of what is sealed is a multiple of this.
+/// The length of sealed content is a multiple of this.
 const STEP: usize = 256;
 /// Content up to this length is not compressed: that would cost more than all the rest.
 const SHORT: usize = 512;
-/// Longest content, before it is compressed.
+/// Longest content before compression.
 const MAX_CONTENT: usize = 64 * 1024;
-/// Longest blob that is looked at, in characters.
+/// Longest blob that is examined, in characters.
 const MAX_TEXT: usize = 64 * 1024;
 
-/// Where a blob may stand; a blob of one place is void in any other.
+/// Where a blob may appear; a blob for one place is void in any other.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Place {
     /// In the session cookie.
@@ -61,8 +61,7 @@ impl Place {
         }
     }
 
-    /// Bytes that it may have, with salt, tag and padding, before more work is put into making it
-    /// shorter.
+    /// Bytes that it may take, with salt, tag and padding, before more work goes into shortening it.
     fn room(self) -> usize {
         match self {
             Self::Cookie => MAX_COOKIE / 4 * 3,
@@ -71,8 +70,8 @@ impl Place {
     }
 }
 
-/// The secret of all replicas, and two compressors: their tables of 300 KiB are most of the cost of a
-/// blob where each one makes its own.
+/// The secret of all replicas, and two compressors: if each blob allocated its own, their tables of 300 KiB
+/// would be most of its cost.
 pub(super) struct Seal {
     secret: SecretArray<32>,
     fast: Mutex<Compress>,
@@ -87,13 +86,13 @@ impl fmt::Debug for Seal {
 
 impl Seal {
     pub(super) fn new(secret: SecretArray<32>) -> Self {
-        // Without the header of zlib.
+        // Without the zlib header.
         let compressor = |level| Mutex::new(Compress::new(level, false));
         let [fast, thorough] = [Compression::fast(), Compression::default()].map(compressor);
         Self { secret, fast, thorough }
     }
 
-    /// Seals content for a place, bound to `bound`; `None` where the content is too long.
+    /// Seals content for a place, bound to `bound`; `None` if the content is too long.
     pub(super) fn seal(
         &self,
         place: Place,
@@ -152,7 +151,7 @@ impl Seal {
     }
 }
 
-/// A stream of one block that is not compressed (RFC 1951, 3.2.4).
+/// A stream of one uncompressed block (RFC 1951, 3.2.4).
 fn stored(json: &[u8]) -> Option<Vec<u8>> {
     const LAST: u8 = 1;
     let length = u16::try_from(json.len()).ok()?;
@@ -164,7 +163,7 @@ fn stored(json: &[u8]) -> Option<Vec<u8>> {
 }
 
 fn compressed(compressor: &Mutex<Compress>, json: &[u8]) -> Option<Vec<u8>> {
-    // What cannot be compressed is stored in blocks of 64 KiB with 5 bytes each (RFC 1951, 3.2.4).
+    // Incompressible content is stored in blocks of 64 KiB with 5 bytes each (RFC 1951, 3.2.4).
     let mut packed = Vec::with_capacity(json.len() + STEP);
     let mut compressor = compressor.lock().unwrap_or_else(PoisonError::into_inner);
     compressor.reset();
@@ -177,7 +176,7 @@ fn padded(mut packed: Vec<u8>) -> Vec<u8> {
     packed
 }
 
-/// The compressed stream says itself where it ends, so the padding is not looked at.
+/// The compressed stream marks its own end, so the padding is ignored.
 fn unpack<T: DeserializeOwned>(packed: &[u8]) -> Option<T> {
     let most = u64::try_from(MAX_CONTENT).ok()?;
     let mut json = Vec::new();

@@ -25,7 +25,7 @@ pub(crate) fn record_bytes(record: &Attempt) -> usize {
     serde_json::to_vec(record).map_or(usize::MAX, |json| json.len().saturating_mul(2))
 }
 
-/// Digest of a token. As good as the token only for who can invert SHA-256.
+/// Digest of a token. As good as the token only to someone who can invert SHA-256.
 type TokenDigest = [u8; 32];
 
 /// What is kept of a token.
@@ -33,8 +33,8 @@ type TokenDigest = [u8; 32];
 pub(super) enum Kept {
     /// All of it.
     Token(Arc<str>),
-    /// The backend refused: nobody obtains anything with the token, so only its digest is kept, to
-    /// answer with the code of that refusal.
+    /// The backend refused: the token obtains nothing, so only its digest is kept, to answer with the code of
+    /// that refusal.
     Withheld(TokenDigest),
 }
 
@@ -46,7 +46,7 @@ impl Kept {
         }
     }
 
-    /// Whether it is this very token.
+    /// Whether it is exactly this token.
     pub(super) fn is(&self, token: &str) -> bool {
         match self {
             Self::Token(own) => **own == *token,
@@ -75,10 +75,10 @@ pub(super) struct Passed {
 
 #[derive(Debug)]
 enum State {
-    /// The nonce is out.
+    /// The nonce was issued.
     Authed,
-    /// Evidence came, or the nonce was wrong: the nonce is spent. Stays in the table until it
-    /// expires, so that failing attempts count against the bound.
+    /// Evidence arrived, or the nonce was wrong: the nonce is spent. The session stays in the table until it
+    /// expires, so that failing attempts count toward the bound.
     Spent,
     /// Done.
     Attested(Passed),
@@ -99,9 +99,9 @@ pub(super) enum Begin {
     Unknown,
     /// It is attested already.
     Attested { passed: Passed, opened: Timestamp },
-    /// The evidence is for another nonce. This session's nonce is spent now.
+    /// The evidence is for another nonce. This session's nonce is now spent.
     WrongNonce,
-    /// Go on; the nonce is spent now.
+    /// Continue; the nonce is now spent.
     Fresh { tee: Tee, opened: Timestamp },
 }
 
@@ -120,7 +120,7 @@ pub(super) struct Sessions {
 }
 
 impl Sessions {
-    /// So many sessions, each for so long, and so many bytes of all of them.
+    /// At most `max` sessions, each for `ttl_seconds`, and at most `max_bytes` for all of them.
     pub(super) fn new(max: usize, ttl_seconds: i64, max_bytes: usize) -> Self {
         let known = Known { table: Table::new(max, ttl_seconds), by_attempt: HashMap::new() };
         Self { known: Mutex::new(known), ttl_seconds, budget: Budget::new(max_bytes, SHARE) }
@@ -134,17 +134,17 @@ impl Sessions {
         self.known().table.len()
     }
 
-    /// Whether a session may still bring or show something.
+    /// Whether a session may still send or show something.
     pub(super) fn is_known(&self, id: SessionId, now: Timestamp) -> bool {
         self.known().table.get(id, now).is_some()
     }
 
-    /// When a session ends.
+    /// When a session expires.
     pub(super) fn end(&self, opened: Timestamp) -> Timestamp {
         opened.plus_seconds(self.ttl_seconds)
     }
 
-    /// Opens a session, unless it is known, when its state stays; `false` when there is no room.
+    /// Opens a session, or leaves its state alone if it is known; `false` if there is no room.
     pub(super) fn open(&self, session: &Opened, peer: Option<IpAddr>, now: Timestamp) -> bool {
         let mut charge = self.budget.charge(peer);
         let mut known = self.known();
@@ -182,8 +182,8 @@ impl Sessions {
         }
     }
 
-    /// Keeps the result of an attempt that [`begin`](Self::begin) started; `false` where there is
-    /// no room for it. A session that expired meanwhile keeps nothing.
+    /// Keeps the result of an attempt that [`begin`](Self::begin) started; `false` if there is no room for
+    /// it. A session that expired in the meantime keeps nothing.
     pub(super) fn finish(
         &self,
         id: SessionId,

@@ -34,7 +34,7 @@ impl fmt::Display for SessionId {
     }
 }
 
-/// Session ids are as good as passwords: they do not print.
+/// Session ids are as sensitive as passwords: they do not print.
 impl fmt::Debug for SessionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("SessionId([redacted])")

@@ -1,8 +1,8 @@
-//! Sessions that any replica continues.
+//! Sessions that any replica can continue.
 //!
-//! Without a shared secret the cookie is the id of a session that this process alone knows. With one
-//! ([`KbsConfig::with_shared_sessions`](super::KbsConfig::with_shared_sessions)) cookie and token
-//! carry what another replica needs, sealed by [`Seal`]:
+//! Without a shared secret the cookie is the id of a session that only this process knows. With one
+//! ([`KbsConfig::with_shared_sessions`](super::KbsConfig::with_shared_sessions)) cookie and token carry what
+//! another replica needs, sealed by [`Seal`]:
 //!
 //! ```text
 //! POST auth    A  cookie: id, tee, nonce, opened                            Carried::Opened
@@ -13,16 +13,16 @@
 //! ```
 //!
 //! # Security
-//! - *Replay*: a nonce is single-use at each replica, not among them. The same evidence at another
-//!   replica gives another token, and keys only as JWEs for the session key, which the evidence
-//!   binds: nobody but the client that made the evidence can open them.
-//! - *Revocation*: a blob says who attested, never what is released. Every replica decides that
-//!   anew, from its registries and policies.
-//! - *Age*: a blob is worth something as long as the session: from the time in which it was opened,
-//!   which the blob states, with [`SKEW_SECONDS`] for clocks that are behind.
-//! - *Own knowledge first*: a replica that knows the result of a session asks no blob.
-//! - *Swapping*: a blob names its session itself; one in a token is bound to every other claim, so
-//!   that not even another trusted signer can put it elsewhere. A refusal is carried like a result.
+//! - *Replay*: a nonce is single-use at each replica, not across them. The same evidence at another replica
+//!   yields another token, and keys only as JWEs for the session key, which the evidence binds: only the
+//!   client that created the evidence can open them.
+//! - *Revocation*: a blob says who attested, never what is released. Every replica decides that anew, from
+//!   its registries and policies.
+//! - *Age*: a blob is valid as long as the session: from the time it was opened, which the blob states, with
+//!   [`SKEW_SECONDS`] for clocks that are behind.
+//! - *Own knowledge first*: a replica that knows the result of a session reads no blob.
+//! - *Swapping*: a blob names its session itself; one in a token is bound to every other claim, so that not
+//!   even another trusted signer can use it elsewhere. A refusal is carried like a result.
 //! - *Secrecy*: the holder of a blob learns its length in steps of 256 bytes.
 
 use serde::{Deserialize, Serialize};
@@ -41,7 +41,7 @@ use super::session_id::SessionId;
 
 /// The claim of a token that holds its blob.
 const CLAIM: &str = "tec.session";
-/// How far the clock of the replica that opened a session may be ahead; as for tokens.
+/// How far ahead the clock of the replica that opened a session may be; the same as for tokens.
 const SKEW_SECONDS: i64 = 60;
 
 /// Seals and opens what replicas share.
@@ -54,13 +54,13 @@ pub(super) struct Shared {
 /// What a cookie holds.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Carried {
-    /// The nonce is out.
+    /// The nonce was issued.
     Opened(Opened),
     /// Evidence was judged, for better or worse.
     Judged(Box<Judged>),
 }
 
-/// A session that proved nothing yet.
+/// A session that has proved nothing yet.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Opened {
     pub(super) id: SessionId,
@@ -73,12 +73,12 @@ pub(super) struct Opened {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Judged {
     pub(super) id: SessionId,
-    /// What the token says, without [`CLAIM`].
+    /// The claims of the token, without [`CLAIM`].
     pub(super) claims: Value,
     ticket: Ticket,
 }
 
-/// What beside the claims of a token is known of who has it.
+/// What is known about the holder of a token in addition to its claims.
 #[derive(Debug, Serialize, Deserialize)]
 struct Ticket {
     opened: Timestamp,
@@ -118,7 +118,7 @@ impl Ticket {
     fn admission(self) -> Option<Admission> {
         let mut admission = Admission::new(self.attempt);
         admission.refused = self.refused;
-        // The caller opened the seal of this server, and looked at the time.
+        // The caller opened this server's seal and checked the time.
         admission.attested = self.attested.map(Attested::dangerous_reopen).transpose().ok()?;
         admission.record = self.record;
         Some(admission)
@@ -142,8 +142,8 @@ impl Shared {
         self.cookie(&Carried::Opened(session), entropy)
     }
 
-    /// The cookie of a session with a result; `None` where that is too much for a cookie. Then
-    /// this replica alone, or the token, can speak for the session.
+    /// The cookie of a session with a result; `None` if that is too much for a cookie. Then only this
+    /// replica, or the token, can speak for the session.
     pub(super) fn judged(
         &self,
         (id, opened): (SessionId, Timestamp),
@@ -151,7 +151,7 @@ impl Shared {
         admission: &Admission,
         entropy: &dyn Entropy,
     ) -> Option<String> {
-        // With a refusal the claims obtain nothing, so they need no room.
+        // After a refusal the claims obtain nothing, so they take no room.
         let claims = if admission.refused.is_none() { claims.clone() } else { Value::Null };
         let judged = Judged { id, claims, ticket: Ticket::new(opened, admission) };
         self.cookie(&Carried::Judged(Box::new(judged)), entropy)
@@ -162,14 +162,14 @@ impl Shared {
         Some(text).filter(|text| text.len() <= MAX_COOKIE)
     }
 
-    /// What a cookie holds, while the session lasts.
+    /// The content of a cookie, while the session lasts.
     pub(super) fn read(&self, cookie: &str, now: Timestamp) -> Option<Carried> {
         let cookie = Some(cookie).filter(|cookie| cookie.len() <= MAX_COOKIE)?;
         let carried: Carried = self.seal.open(Place::Cookie, &[], cookie)?;
         self.lasts(carried.opened(), now).then_some(carried)
     }
 
-    /// Adds to the claims of a token what a replica needs that does not know the session.
+    /// Adds to the claims of a token what a replica needs if it does not know the session.
     pub(super) fn stamp(
         &self,
         claims: &mut Value,
@@ -205,8 +205,8 @@ pub(super) fn take_stamp(claims: &mut Value) -> Option<String> {
     }
 }
 
-/// Not of a canonical form: a replica reads the very bytes that another signed, so that the order of
-/// the members is the same here and there.
+/// Not computed over a canonical form: a replica reads the exact bytes that another one signed, so the order
+/// of the members is the same on both sides.
 fn bound_to(claims: &Value) -> Option<[u8; 32]> {
     let text = serde_json::to_vec(claims).ok()?;
     Some(Sha256::digest(text).into())
@@ -232,8 +232,8 @@ mod tests {
         base64::engine::general_purpose::STANDARD.encode(noise)
     }
 
-    /// What a token says of a machine with another value in each register, RSA keys everywhere, and a
-    /// report of the processor.
+    /// The claims for a machine with a different value in each register, RSA keys everywhere, and a report of
+    /// the processor.
     fn claims() -> Value {
         let registers = (0..24).map(|n| (format!("pcr{n:02}"), digest(n).into()));
         let mut tpm: serde_json::Map<_, _> = registers.collect();

@@ -1,7 +1,7 @@
-//! JSON that can be read in one way only.
+//! JSON that can be read in only one way.
 //!
-//! Of a member that an object has twice, some readers take the first, some the last, and some
-//! refuse. What one program checks and another one uses must not have any.
+//! If an object has the same member twice, some parsers take the first, some the last, and some refuse. JSON
+//! that one program checks and another one uses must have no such members.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ use serde::de::{DeserializeOwned, DeserializeSeed, Error, MapAccess, SeqAccess, 
 
 use super::intake::MAX_VALUES;
 
-/// Reads JSON in which every object, however deep, has each of its members once. It has at most
+/// Reads JSON in which every object, at any depth, has each of its members once. It has at most
 /// [`MAX_VALUES`] values, so that it takes little more memory than its text.
 pub(crate) fn from_slice<T: DeserializeOwned>(text: &[u8]) -> Result<T, serde_json::Error> {
     let left = Cell::new(MAX_VALUES);
@@ -22,7 +22,7 @@ pub(crate) fn from_slice<T: DeserializeOwned>(text: &[u8]) -> Result<T, serde_js
     serde_json::from_slice(text)
 }
 
-/// Any JSON without repeated members; keeps nothing of it but how many values may still come.
+/// Any JSON without repeated members; keeps only the number of values that may still come.
 #[derive(Clone, Copy)]
 struct Once<'a>(&'a Cell<usize>);
 

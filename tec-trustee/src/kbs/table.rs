@@ -1,4 +1,4 @@
-//! A bounded table of what lives for a while, by session.
+//! A bounded table of short-lived entries, by session.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -10,11 +10,11 @@ use tec_core::time::Timestamp;
 
 use super::session_id::SessionId;
 
-/// The part of a table that one client may fill, as a divisor: a flood from one address leaves
-/// room for all others, and a fleet behind one address still has a quarter.
+/// The part of a table that one client may fill, as a divisor: a flood from one address leaves room for all
+/// others, and a fleet behind one address still gets a quarter.
 const SHARE: usize = 4;
 
-/// The network that a request came from, where the server says so.
+/// The network that a request came from, if the server reports it.
 pub(crate) fn peer(extensions: &Extensions) -> Option<IpAddr> {
     let ConnectInfo(address) = extensions.get::<ConnectInfo<SocketAddr>>()?;
     Some(network_of(address.ip()))
@@ -28,11 +28,11 @@ pub(crate) struct Entry<V> {
     peer: Option<IpAddr>,
 }
 
-/// At most so many entries, each for so many seconds, and a quarter of them for one client.
+/// A bounded number of entries, each with the same lifetime, and at most a quarter of them for one client.
 #[derive(Debug)]
 pub(crate) struct Table<V> {
     entries: HashMap<SessionId, Entry<V>>,
-    /// By the time in which they were opened, which is the order of their expiry.
+    /// By the time they were opened, which is the order of their expiry.
     queue: BTreeSet<(Timestamp, SessionId)>,
     peers: HashMap<IpAddr, usize>,
     max: usize,
@@ -54,14 +54,14 @@ impl<V> Table<V> {
         self.entries.len()
     }
 
-    /// Whether there is room for one more of this client.
+    /// Whether there is room for one more entry of this client.
     pub(crate) fn has_room(&self, peer: Option<IpAddr>) -> bool {
         let of_peer = peer.and_then(|peer| self.peers.get(&peer));
         let share = self.max.div_ceil(SHARE);
         self.entries.len() < self.max && of_peer.is_none_or(|count| *count < share)
     }
 
-    /// Adds an entry; `false` where there is no room, or one of this id.
+    /// Adds an entry; `false` if there is no room, or already one with this id.
     pub(crate) fn insert(
         &mut self,
         id: SessionId,
@@ -91,7 +91,7 @@ impl<V> Table<V> {
         self.entries.get_mut(&id).filter(|entry| entry.opened > end)
     }
 
-    /// Removes one entry whose time is over; the caller asks until there is none.
+    /// Removes one expired entry; the caller asks until there is none.
     pub(crate) fn pop_expired(&mut self, now: Timestamp) -> Option<V> {
         let (_, id) = *self.queue.first()?;
         if self.get(id, now).is_some() {

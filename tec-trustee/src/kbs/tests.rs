@@ -1,5 +1,5 @@
-//! The KBS over its router, without a socket. `World` holds registries with one machine, one key
-//! and one image, and a verifier that believes what the evidence says.
+//! The KBS through its router, without a socket. `World` holds registries with one machine, one key and one
+//! image, and a verifier that trusts the evidence.
 
 mod admin;
 mod authorities;
@@ -328,7 +328,7 @@ async fn the_path_of_another_machine_is_refused_and_told_as_such() {
     assert_eq!(attempt.ladder.first_failure().unwrap().gate, Gate::ReleasePolicy);
 }
 
-/// What must be denied at the resource although the session is attested, and by which code.
+/// Checks that the resource is denied with this code although the session is attested.
 async fn denied_after(world: &World, cookie: &str, code: Code) {
     let answer = get(&own_path()).cookie(cookie).of(&world.kbs).await;
     answer.is_error(401, &ErrorKind::PolicyDeny);
@@ -523,7 +523,7 @@ async fn the_number_of_sessions_is_bounded() {
     auth(&kbs).await;
 }
 
-/// An admin's key and a token of it.
+/// An admin's key and a token signed with it.
 fn admin(claims: &Value) -> (AdminAuth, String) {
     use ed25519_dalek::Signer as _;
     use ed25519_dalek::pkcs8::EncodePublicKey as _;
@@ -538,7 +538,7 @@ fn admin(claims: &Value) -> (AdminAuth, String) {
     (AdminAuth::from_pem(&pem).unwrap(), format!("{signed}.{signature}"))
 }
 
-/// A Trustee-like KBS that an admin feeds over the API.
+/// A KBS like Trustee, which an admin supplies through the API.
 async fn fed_kbs() -> (Kbs, String) {
     let clock = Arc::new(ManualClock::new(sample::time(1000)));
     let (auth, token) = admin(&json!({"role": "admin", "exp": i32::MAX}));
@@ -788,7 +788,7 @@ proptest::proptest! {
                 let answer = ask.of(&kbs).await;
                 match answer.status.as_u16() {
                     200 => {}
-                    // What never comes as far as the API is refused without JSON.
+                    // Requests that never reach the API are refused without JSON.
                     404 if !path.starts_with("/kbs/v0/") => assert!(answer.body.is_empty()),
                     405 => assert!(answer.body.is_empty()),
                     status @ (401 | 404) => {

@@ -1,8 +1,8 @@
-//! Policies of our own as programs of the engine's register machine, which runs them in a fraction
-//! of the time of its interpreter.
+//! Our own policies as programs of the engine's register machine, which runs them in a fraction of the
+//! interpreter's time.
 //!
-//! Only texts that [`PolicyIntent`] renders are compiled: tests and fuzzing compare what both say
-//! of them. A stranger's policy is left to the interpreter, which is what Trustee runs.
+//! Only texts that [`PolicyIntent`] renders are compiled: tests and fuzzing compare the results of both.
+//! Other policies are left to the interpreter, which is what Trustee runs.
 
 use std::collections::BTreeMap;
 use std::iter::repeat_n;
@@ -17,9 +17,9 @@ use super::PolicyIntent;
 use super::error::PolicyError;
 use super::rego::{TIMER, evaluation_failed, parse, to_rego};
 
-/// Rules that policies do not have: the function of Trustee as a question to the
-/// host, named after what is asked for so that the answers can be laid out beforehand; and both
-/// results in one, which is undefined when one of them is.
+/// Rules that the policies do not have: Trustee's function as a question to the host, named after what is
+/// asked for so that the answers can be supplied beforehand; and both results in one, which is undefined when
+/// one of them is.
 const HOST: &str = "
 package policy
 
@@ -30,10 +30,10 @@ package tec.answer
 
 verdict := [data.policy.trust_claims, data.policy.extensions]
 ";
-/// Times that an answer is laid out. The rules that ask are evaluated once.
+/// Number of times that an answer is supplied. The rules that ask are evaluated once.
 const ANSWERS: usize = 2;
 
-/// A program, and the machines that no evaluation uses now.
+/// A program, and the idle machines that run it.
 #[derive(Debug)]
 pub(super) struct Compiled {
     text: String,
@@ -79,8 +79,8 @@ impl Compiled {
         })
     }
 
-    /// Evidence without the registers that the text does not name, and so does not look at: most of
-    /// the evidence.
+    /// Evidence without the registers that the text does not name, and so does not read: most of the
+    /// evidence.
     pub(super) fn seen(&self, evidence: &Json) -> Result<Value, PolicyError> {
         let Json::Object(members) = evidence else {
             return to_rego(evidence);
@@ -94,8 +94,8 @@ impl Compiled {
             .map(Value::from)
     }
 
-    /// Runs the program once. What it asks for and does not find among `references` is undefined to
-    /// it, and so are errors: a pass counts, everything else is the interpreter's to say.
+    /// Runs the program once. Values that it asks for and that are not in `references` are undefined, and so
+    /// are errors: a pass counts, everything else is left to the interpreter.
     pub(super) fn run(
         &self,
         input: Value,

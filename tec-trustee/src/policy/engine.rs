@@ -1,9 +1,9 @@
 //! Evaluation with the semantics of Trustee's attestation service and its resource policy.
 //!
-//! Policies are parsed and analyzed once; an evaluation runs on a clone of the engine, which serves
-//! again after it. Those that we rendered are compiled, too. The look-up of reference values is
-//! asynchronous and Rego is not, so an evaluation names the values that it wants and is run again
-//! with them: [`Evaluation::Wants`].
+//! Policies are parsed and analyzed once; an evaluation runs on a clone of the engine, which is reused
+//! afterwards. Policies that we rendered are also compiled. Looking up reference values is asynchronous and
+//! Rego is not, so an evaluation names the values that it wants and is run again with them:
+//! [`Evaluation::Wants`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,19 +20,20 @@ use super::verdict::{TrustTier, Verdict, verdict_of};
 const QUERY: &str = "query_reference_value";
 /// Most reference values that one evaluation may ask for.
 const MAX_WANTED: usize = 256;
-/// Most rounds of an evaluation: names of reference values may follow from reference values.
+/// Most rounds of an evaluation: names of reference values may depend on other reference values.
 const MAX_ROUNDS: usize = 8;
-/// How far an evaluation came.
+/// How far an evaluation got.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers must handle every outcome")]
 pub enum Evaluation {
     /// It is done.
     Done(Verdict),
-    /// Run it again with these reference values too; those that do not exist are `null`.
+    /// Run it again with these reference values added; those that do not exist are `null`.
     Wants(BTreeSet<String>),
 }
 
-/// Reference values as the function sees them: what is known, and what was asked for in vain.
+/// Reference values as the function sees them: those that are known, and those that were requested but not
+/// found.
 #[derive(Debug, Default)]
 struct References {
     known: BTreeMap<String, regorus::Value>,
@@ -44,7 +45,7 @@ struct References {
 pub struct AttestationPolicy {
     compiled: Option<Arc<Compiled>>,
     engine: Engine,
-    /// Clones that no evaluation uses now: no more than evaluations ran at the same time.
+    /// Idle clones: no more than the number of evaluations that ran at the same time.
     idle: Arc<Mutex<Vec<Evaluator>>>,
 }
 
@@ -78,7 +79,7 @@ pub struct ResourcePolicy {
 
 /// Value of a rule, `None` when undefined.
 fn rule(engine: &mut Engine, path: &str) -> Result<Option<Value>, PolicyError> {
-    // A rule that is not there, or only in parts, is no rule to the quick way.
+    // The fast path treats a missing or partial rule as no rule.
     let value = match engine.eval_rule(path.to_owned()) {
         Ok(value) => value,
         Err(_) => queried(engine, path)?,
@@ -103,14 +104,14 @@ impl AttestationPolicy {
     /// Parses a policy.
     ///
     /// # Errors
-    /// Text that does not parse, or of another package.
+    /// Text that does not parse, or that has another package.
     pub fn parse(text: &str) -> Result<Self, PolicyError> {
         let compiled = Compiled::attestation(text).map(Arc::new);
         let interpreted = Self::interpreted(text)?;
         Ok(Self { compiled, ..interpreted })
     }
 
-    /// As [`parse`](Self::parse), for the interpreter alone: what Trustee does for each request.
+    /// Like [`parse`](Self::parse), but for the interpreter alone: what Trustee does for each request.
     ///
     /// # Errors
     /// As `parse`.
@@ -130,7 +131,7 @@ impl AttestationPolicy {
     /// Evaluates the policy over annotated evidence, with the reference values in `references`.
     ///
     /// # Errors
-    /// Runtime errors of the policy, and results that are not of the prescribed form.
+    /// Runtime errors of the policy, and results that do not have the prescribed form.
     pub fn evaluate(
         &self,
         input: &Value,
@@ -167,7 +168,7 @@ impl AttestationPolicy {
             evaluator.engine.set_input(regorus::Value::Undefined);
             self.idle().push(evaluator);
         }
-        // A null in place of a value that was not fetched yet may fail the policy: fetch first.
+        // A null in place of a value that was not fetched yet may make the policy fail: fetch first.
         if wanted.is_empty() {
             verdict.map(Evaluation::Done)
         } else if wanted.len() + references.len() > MAX_WANTED {
@@ -177,11 +178,11 @@ impl AttestationPolicy {
         }
     }
 
-    /// Evaluates the policy over annotated evidence to its end; `lookup` gives each reference value
-    /// that it asks for, once, and `None` for those that do not exist.
+    /// Evaluates the policy over annotated evidence to the end; `lookup` returns each reference value that it
+    /// asks for, once, and `None` for those that do not exist.
     ///
     /// # Errors
-    /// As [`evaluate`](Self::evaluate), and a policy that asks for values without end.
+    /// As for [`evaluate`](Self::evaluate), and a policy that never stops asking for values.
     pub fn decide(
         &self,
         input: &Value,
@@ -221,7 +222,7 @@ fn verdict(engine: &mut Engine) -> Result<Verdict, PolicyError> {
     verdict_of(claims, extensions)
 }
 
-/// The verdict of a program that gave both results, if it is an approval.
+/// The verdict of a program that returned both results, if it is an approval.
 fn approval(answer: &regorus::Value) -> Result<Option<Verdict>, PolicyError> {
     let part = |index: usize| answer.as_array().ok()?.get(index);
     let (Some(claims), Some(extensions)) = (part(0), part(1)) else {
@@ -235,14 +236,14 @@ impl ResourcePolicy {
     /// Parses a policy.
     ///
     /// # Errors
-    /// Text that does not parse, or of another package.
+    /// Text that does not parse, or that has another package.
     pub fn parse(text: &str) -> Result<Self, PolicyError> {
         let compiled = Compiled::resource(text).map(Arc::new);
         let interpreted = Self::interpreted(text)?;
         Ok(Self { compiled, ..interpreted })
     }
 
-    /// As [`parse`](Self::parse), for the interpreter alone: what Trustee does for each request.
+    /// Like [`parse`](Self::parse), but for the interpreter alone: what Trustee does for each request.
     ///
     /// # Errors
     /// As `parse`.
@@ -255,8 +256,8 @@ impl ResourcePolicy {
         self.compiled.is_some()
     }
 
-    /// Whether the policy allows it: `data.policy.allow` is `true`; undefined and everything else
-    /// is no. `claims` are those of the token, `request` is `{"plugin","resource-path","query"}`.
+    /// Whether the policy allows the request: `data.policy.allow` is `true`; undefined and everything else
+    /// means no. `claims` are those of the token, `request` is `{"plugin","resource-path","query"}`.
     ///
     /// # Errors
     /// Runtime errors of the policy.

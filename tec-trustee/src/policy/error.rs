@@ -7,7 +7,7 @@ pub enum PolicyError {
     /// Longer than any sensible policy.
     #[error("the policy has {length} bytes, at most 262144 are taken")]
     TooLarge {
-        /// What was given.
+        /// Length of the input.
         length: usize,
     },
     /// The text does not parse.
@@ -28,7 +28,7 @@ pub enum PolicyError {
         /// What went wrong.
         reason: String,
     },
-    /// The result is not of the prescribed form.
+    /// The result does not have the prescribed form.
     #[error("the policy's result is malformed at {at}")]
     Result {
         /// Rule or claim.

@@ -1,4 +1,4 @@
-//! What policies shall enforce.
+//! What policies should enforce.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,16 +12,16 @@ use crate::config::Generation;
 pub const MACHINE_CLAIM: &str = "tec.machine";
 /// Its integer key, in the private-use range of CWT claims (RFC 8392, section 9.1: below -65536).
 pub(super) const MACHINE_CLAIM_KEY: i64 = -75_001;
-/// Keys that an extension claim may have: the private-use range of CWT claims (RFC 8392, section
-/// 9.1), as far as 32 bits go, which is what a token holds.
+/// Keys that an extension claim may have: the private-use range of CWT claims (RFC 8392, section 9.1),
+/// limited to 32 bits, which is what a token holds.
 const PRIVATE_KEYS: std::ops::RangeInclusive<i64> = -2_147_483_648..=-65_537;
 /// Keys of the claims `ear.veraison.*` in that range.
 const VERAISON_KEYS: std::ops::RangeInclusive<i64> = -70_002..=-70_000;
-/// Longest name and text of a claim.
+/// Longest name and longest text of a claim.
 const MAX_TEXT: usize = 128;
 
-/// Smallest versions of a processor's firmware that are accepted, as the SNP report gives them
-/// (`REPORTED_TCB`, SEV-SNP firmware ABI specification, table 3).
+/// Minimum firmware versions of a processor, as reported in the SNP report (`REPORTED_TCB`, SEV-SNP firmware
+/// ABI specification, table 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "the four parts of a TCB version")]
 pub struct SnpTcb {
@@ -35,7 +35,7 @@ pub struct SnpTcb {
     pub microcode: u8,
 }
 
-/// What the SNP report beneath a vTPM must say. Debugging is never accepted.
+/// Requirements on the SNP report beneath a vTPM. Debugging is never accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SnpRequirement {
@@ -79,7 +79,7 @@ pub(super) enum Binding {
     DangerousAnyMachine,
 }
 
-/// What the policies shall enforce.
+/// What the policies should enforce.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PolicyIntent {
@@ -95,19 +95,19 @@ pub struct PolicyIntent {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyIntentError {
-    /// No sort of evidence would be accepted.
+    /// No type of evidence would be accepted.
     #[error("a policy must accept at least one sort of evidence")]
     NoTee,
-    /// Evidence of this sort carries no key and no registers.
+    /// This type of evidence carries no key and no registers.
     #[error("evidence of the sort {tee} says nothing that a policy could rely on")]
     Tee {
-        /// Which.
+        /// The type.
         tee: Tee,
     },
-    /// Something is demanded of SNP reports, but no evidence with one is accepted.
+    /// Something is required of SNP reports, but no accepted evidence contains one.
     #[error("SNP reports are to be checked, but no evidence that has one is accepted")]
     NoSnp,
-    /// An extension claim has the name or key of another one, or a form that tokens do not carry.
+    /// An extension claim has the name or key of another one, or a form that tokens cannot carry.
     #[error("the extension claim {name:?} with the key {key} is not possible")]
     Claim {
         /// Its name.
@@ -121,30 +121,30 @@ pub enum PolicyIntentError {
          signed, so they cannot bind a machine to its own disk key"
     )]
     NoKeyClaim {
-        /// Which generation.
+        /// The generation.
         generation: Generation,
     },
-    /// Every TPM at all would be accepted, since this generation trusts keys by policy alone.
+    /// Any TPM would be accepted, since this generation trusts keys by policy alone.
     #[error(
         "the attestation service of generation {generation} trusts keys by policy alone, so a \
          policy that asks for no machine would accept every TPM"
     )]
     Unbound {
-        /// Which generation.
+        /// The generation.
         generation: Generation,
     },
 }
 
 impl PolicyIntent {
-    /// Policies that demand approved values of `pinned`, from evidence of one of `tees`, and bind
-    /// each machine to its own disk key.
+    /// Policies that require approved values of `pinned`, in evidence of one of `tees`, and bind each machine
+    /// to its own disk key.
     ///
     /// # Errors
     /// `NoTee`; `Tee` for `sample`.
     ///
     /// # Security
-    /// Evidence of Azure virtual machines names its key (`ak_public`) only when this project's
-    /// verifier checked it; with others the policy denies it.
+    /// Evidence of Azure virtual machines names its key (`ak_public`) only if this project's verifier checked
+    /// it; with other verifiers the policy denies it.
     pub fn new(
         pinned: PinnedPcrs,
         tees: impl IntoIterator<Item = Tee>,
@@ -165,7 +165,7 @@ impl PolicyIntent {
         }
     }
 
-    /// Demands something of the SNP report beneath a vTPM.
+    /// Sets requirements on the SNP report beneath a vTPM.
     ///
     /// # Errors
     /// `NoSnp`.
@@ -177,12 +177,12 @@ impl PolicyIntent {
         Ok(self)
     }
 
-    /// Publishes a further claim in the token, under a name of `[A-Za-z0-9._-]` and an integer key
-    /// below -65536 (private use, RFC 8392, section 9.1).
+    /// Publishes a further claim in the token, under a name of `[A-Za-z0-9._-]` and an integer key below
+    /// -65536 (private use, RFC 8392, section 9.1).
     ///
     /// # Errors
-    /// `Claim`: name or key are taken or not possible, or the text is longer than 128 characters
-    /// or has control characters.
+    /// `Claim`: the name or key is taken or invalid, or the text is longer than 128 characters or has control
+    /// characters.
     pub fn with_claim(
         mut self,
         name: &str,
@@ -212,13 +212,13 @@ impl PolicyIntent {
         Ok(self)
     }
 
-    /// Lets every machine that boots an approved image have the disk key of every machine: for
-    /// Trustee v0.16 to v0.19, which trusts keys by a directory and tells policies nothing of them.
+    /// Lets every machine that boots an approved image obtain the disk key of every machine: for Trustee
+    /// v0.16 to v0.19, which trusts keys by a directory and does not report them to policies.
     ///
     /// # Security
-    /// Whoever holds one machine with a trusted key reads the disks of all. The policy denies
-    /// everything on services that trust keys by policy alone (v0.20 and later), where it would
-    /// accept every TPM.
+    /// Anyone who holds one machine with a trusted key can read the disks of all. The policy denies
+    /// everything on services that trust keys by policy alone (v0.20 and later), where it would accept every
+    /// TPM.
     #[must_use]
     pub fn dangerous_any_machine(mut self) -> Self {
         self.binding = Binding::DangerousAnyMachine;
@@ -230,11 +230,11 @@ impl PolicyIntent {
         self.pinned
     }
 
-    /// Whether policies of this intent do what they say on a Trustee of this generation.
+    /// Whether policies of this intent work as intended on a Trustee of this generation.
     ///
-    /// They need `query_reference_value`, which came with v0.16, and for the binding the claim
-    /// `ak_public`, which came with v0.20. `Unified` stands for v0.19, too, which has no such
-    /// claim: there the policy denies everything.
+    /// They need `query_reference_value`, which came with v0.16, and, for the binding, the claim `ak_public`,
+    /// which came with v0.20. `Unified` also stands for v0.19, which has no such claim: there the policy
+    /// denies everything.
     ///
     /// # Errors
     /// `NoKeyClaim`, `Unbound`.

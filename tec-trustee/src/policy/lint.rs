@@ -18,10 +18,10 @@ struct Trial {
     claims: Value,
 }
 
-/// Tries a resource policy: on tokens that must not obtain a machine's disk key, and on the one
-/// that must. Each rule is found once.
+/// Tries a resource policy on tokens that must not obtain a machine's disk key, and on the one that must.
+/// Each rule is reported once.
 ///
-/// What it does not find: a policy may still allow what none of the trials is.
+/// It cannot find everything: a policy may still allow a case that none of the trials covers.
 ///
 /// # Errors
 /// `Parse`, `Package`, `TooLarge`. A policy that fails on a token denies it.
@@ -38,7 +38,7 @@ pub fn lint_resource(text: &str) -> Result<Vec<Finding>, PolicyError> {
             findings.push(Finding::new(trial.rule, trial.what));
         }
         if findings.iter().any(|finding| finding.rule == Rule::AllowAll) {
-            // All else follows from it.
+            // Everything else follows from it.
             return Ok(findings);
         }
     }
@@ -102,8 +102,7 @@ fn submodule(status: &str, tee: &str, machine: Option<&str>) -> Value {
     })
 }
 
-/// Tries an attestation policy on evidence for which there is no reference value: it must affirm
-/// none of it.
+/// Tries an attestation policy on evidence for which there is no reference value: it must affirm none of it.
 ///
 /// # Errors
 /// `Parse`, `Package`, `TooLarge`. A policy that fails on evidence affirms nothing.

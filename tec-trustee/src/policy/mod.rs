@@ -1,5 +1,5 @@
-//! Policies that let a machine have its own key and no other (Trustee, attestation service; seen
-//! with Trustee v0.21).
+//! Policies that release to a machine its own key and no other (Trustee, attestation service; seen with
+//! Trustee v0.21).
 //!
 //! ```text
 //! evidence ─ attestation policy ─► trust claims, extension tec.machine ─► token
@@ -7,9 +7,9 @@
 //! full token ─ resource policy ─► allow, if tec.machine == resource-path[1] and ear.status is
 //! affirming
 //! ```
-//! The texts run on an unmodified Trustee (v0.20 and later) and on the embedded KBS alike. They use
-//! no `crypto.*` builtins, which Trustee does not have. Trustee v0.16 to v0.19 tells policies
-//! nothing about the key, so there is no binding there: [`PolicyIntent::check_for`] refuses it.
+//! The texts run both on an unmodified Trustee (v0.20 and later) and on the embedded KBS. They use no
+//! `crypto.*` builtins, which Trustee does not have. Trustee v0.16 to v0.19 reports nothing about the key to
+//! policies, so no binding is possible there: [`PolicyIntent::check_for`] refuses it.
 //!
 //! ```
 //! use tec_core::attest::{PinnedPcrs, Tee};

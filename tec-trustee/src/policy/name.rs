@@ -1,4 +1,4 @@
-//! Names and values of references, the same as the policies derive and expect.
+//! Names and values of references, as the policies derive and expect them.
 
 use serde_json::Value;
 use tec_core::ak::PublicKey;
@@ -8,10 +8,10 @@ use tec_core::pcr::PcrIndex;
 
 /// Prefix of the reference value of an attestation key.
 pub(super) const PREFIX: &str = "tec-ak-";
-/// Characters of the base64 text that are left out in front: the 33 bytes before the modulus of an
-/// RSA key of 2048 to 4096 bits (RFC 8017, A.1.1), which are nearly the same in all keys.
+/// Characters skipped at the beginning of the base64 text: the 33 bytes before the modulus of an RSA key of
+/// 2048 to 4096 bits (RFC 8017, A.1.1), which are nearly the same in all keys.
 pub(super) const SKIP: usize = 44;
-/// Characters that follow. With the prefix 199, since some storage back ends take 200.
+/// Number of characters that follow. With the prefix that makes 199, since some storage back ends allow 200.
 pub(super) const TAKE: usize = 192;
 
 /// Name of the list of approved launch measurements of SNP guests, in standard base64.
@@ -19,18 +19,18 @@ pub const SNP_MEASUREMENT: &str = "snp_measurement";
 
 /// The name under which the reference value of an attestation key is stored.
 ///
-/// It is a part of the key's base64 text, made legal for every storage back end: at most 199
-/// characters of `[A-Za-z0-9_-]`. RSA keys give 144 bytes of the modulus, P-256 keys the last 26
-/// bytes of X and all of Y.
+/// It is part of the key's base64 text, made legal for every storage back end: at most 199 characters of
+/// `[A-Za-z0-9_-]`. RSA keys contribute 144 bytes of the modulus, P-256 keys the last 26 bytes of X and all
+/// of Y.
 ///
-/// A digest would make the better name, but the policy must derive it, too, and the Rego engine of
-/// Trustee is built without the `crypto` functions (Trustee, attestation service).
+/// A digest would be a better name, but the policy must derive it too, and Trustee's Rego engine is built
+/// without the `crypto` functions (Trustee, attestation service).
 ///
 /// # Security
-/// The name alone proves nothing: an RSA key whose modulus begins like that of another key is made
-/// in seconds. The value under the name holds the whole key, and the policy compares it; two keys
-/// of one name cannot both be stored, and the one that is not stored is denied. Who stores such
-/// values must not overwrite the value of another key, as `publish::Desired` refuses to.
+/// The name alone proves nothing: an RSA key whose modulus begins like that of another key is generated in
+/// seconds. The value under the name holds the whole key, and the policy compares it; two keys with the same
+/// name cannot both be stored, and the one that is not stored is denied. A program that stores such values
+/// must not overwrite the value of another key, as `publish::Desired` refuses to.
 pub fn ak_reference_name(ak: &PublicKey) -> String {
     let mut name = String::from(PREFIX);
     for c in ak.to_base64().chars().skip(SKIP).take(TAKE) {
@@ -44,7 +44,7 @@ pub fn ak_reference_name(ak: &PublicKey) -> String {
     name
 }
 
-/// What is stored under [`ak_reference_name`]; JSON `null` in its place revokes the key.
+/// The value stored under [`ak_reference_name`]; JSON `null` in its place revokes the key.
 pub fn ak_reference_value(ak: &PublicKey, machine: &MachineId) -> Value {
     serde_json::json!({"ak": ak.to_base64(), "machine": machine.to_string()})
 }
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(first.len(), PREFIX.len() + 78);
     }
 
-    /// Whether the policy knows the machine of a key, from these reference values.
+    /// The machine that the policy finds for a key with these reference values.
     fn machine_of(ak: &PublicKey, references: &Value) -> Option<Value> {
         let intent = PolicyIntent::new(PinnedPcrs::boot_manager(), [Tee::Tpm]).unwrap();
         let policy = AttestationPolicy::parse(&intent.render_attestation()).unwrap();
@@ -143,7 +143,7 @@ mod tests {
         machine
     }
 
-    /// Two moduli that begin alike, as far as the name goes.
+    /// Two keys whose moduli begin alike, as far as the name reaches.
     fn of_one_name(end: &[u8], other: &[u8]) -> [PublicKey; 2] {
         let start = vec![0xc3; 144];
         [end, other].map(|end| rsa_key(&[&start, end].concat()))

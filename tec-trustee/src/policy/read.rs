@@ -10,9 +10,9 @@ use super::pcr_reference_name;
 use super::render::UNBOUND_HEAD;
 
 impl PolicyIntent {
-    /// The intent whose attestation policy is this very text, `None` for every other text.
+    /// The intent whose attestation policy is exactly this text; `None` for every other text.
     ///
-    /// What is read from the text is only a guess: it counts when the same text comes of it.
+    /// The values read from the text are only a guess: it counts if they render to the same text.
     pub fn read_attestation(text: &str) -> Option<Self> {
         let tees = [Tee::Tpm, Tee::AzSnpVtpm].into_iter().filter(|tee| {
             path_of(*tee).is_some_and(|(guard, registers)| {

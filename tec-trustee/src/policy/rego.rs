@@ -1,4 +1,4 @@
-//! Texts in Rego, and values on their way in and out.
+//! Rego texts, and values in and out.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use super::error::PolicyError;
 
 /// Largest policy text.
 const MAX_POLICY: usize = 256 * 1024;
-/// Longest evaluation, since the default policies take well below a millisecond; and how many work
-/// units pass between two looks at the clock.
+/// Longest evaluation (the default policies take well below a millisecond), and the number of work units
+/// between two checks of the clock.
 pub(super) const TIMER: ExecutionTimerConfig = ExecutionTimerConfig {
     limit: Duration::from_secs(2),
     check_interval: NonZeroU32::MIN.saturating_add(255),
@@ -28,7 +28,7 @@ pub(super) fn parse(text: &str) -> Result<Engine, PolicyError> {
     }
     let mut engine = Engine::new();
     engine.set_execution_timer_config(TIMER);
-    // What ends without a line break does not parse at times.
+    // A text that does not end with a line break sometimes fails to parse.
     let package = engine
         .add_policy("policy.rego".to_owned(), format!("{text}\n"))
         .map_err(|error| PolicyError::Parse { reason: error.to_string() })?;
@@ -38,11 +38,11 @@ pub(super) fn parse(text: &str) -> Result<Engine, PolicyError> {
     Ok(engine)
 }
 
-/// As [`parse`], and analyzed.
+/// Like [`parse`], and also analyzes the policy.
 pub(super) fn analyzed(text: &str) -> Result<Engine, PolicyError> {
     let mut engine = parse(text)?;
-    // There is no such rule, which is found out after the policy was analyzed: once here, and not
-    // in every clone that evaluates it.
+    // There is no such rule, but the call makes the engine analyze the policy: once here, and not in every
+    // clone that evaluates it.
     let _ = engine.eval_rule(String::new());
     Ok(engine)
 }
@@ -50,8 +50,8 @@ pub(super) fn analyzed(text: &str) -> Result<Engine, PolicyError> {
 /// Most [`parsing_effort`] of a text: a hundred brackets nine deep pass, twenty nested ones do not.
 const MAX_PARSING_EFFORT: u64 = 1 << 16;
 
-/// How hard a text is to parse: the parser tries each bracket in two ways, so its effort doubles
-/// with each level. Brackets in strings and comments count, too.
+/// How hard a text is to parse: the parser tries each bracket in two ways, so the effort doubles with each
+/// level. Brackets in strings and comments count too.
 fn parsing_effort(text: &str) -> u64 {
     let (mut depth, mut effort) = (0_u32, 0_u64);
     for byte in text.bytes() {

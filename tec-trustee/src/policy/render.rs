@@ -13,8 +13,8 @@ use super::pcr_reference_name;
 impl PolicyIntent {
     /// The attestation policy `default_cpu`.
     ///
-    /// Codes are those of AR4SI: executables 3 approved, 33 not recognized; instance identity 2
-    /// recognized, 97 not recognized.
+    /// Codes follow AR4SI: executables 3 approved, 33 not recognized; instance identity 2 recognized, 97 not
+    /// recognized.
     pub fn render_attestation(&self) -> String {
         let mut text = String::from(match self.binding {
             Binding::Machine => HEAD,
@@ -35,12 +35,12 @@ impl PolicyIntent {
         text
     }
 
-    /// The registers of evidence of this sort, if the rest of it is good.
+    /// The registers in evidence of this type, if the rest of it is good.
     fn platform(&self, text: &mut String, tee: Tee) {
         let Some((root, registers)) = path_of(tee) else {
             return;
         };
-        // The bare guard comes first, so that other evidence costs no look-up.
+        // The bare guard comes first, so that other evidence causes no look-up.
         let _ = write!(text, "\nregisters := {registers} if {{\n\t{root}\n");
         if tee == Tee::AzSnpVtpm {
             snp(text, root, self.snp);
@@ -52,7 +52,7 @@ impl PolicyIntent {
         text.push_str("\nexecutables := 3 if {\n");
         text.push_str(match self.binding {
             Binding::Machine => "\tmachine\n",
-            // A service that names the key leaves it to policies whether the key is trusted.
+            // If the service reports the key, policies must decide whether the key is trusted.
             Binding::DangerousAnyMachine => "\tnot registers.ak_public\n",
         });
         for pcr in self.pinned.iter() {
@@ -68,7 +68,7 @@ impl PolicyIntent {
             let claim = claim(MACHINE_CLAIM, MACHINE_CLAIM_KEY, "machine");
             let _ = writeln!(text, "\nclaims contains {claim} if machine");
         } else {
-            // A set needs one rule at least.
+            // A set needs at least one rule.
             text.push_str("\nclaims contains null if false\n");
         }
         for (name, (key, value)) in &self.claims {
@@ -144,7 +144,7 @@ fn claim(name: &str, key: i64, value: &str) -> String {
     format!(r#"{{"name": "{name}", "key": {key}, "value": {value}}}"#)
 }
 
-/// A text of printable ASCII as Rego writes it, which is as JSON does.
+/// Printable ASCII text as a Rego string, which is written like a JSON string.
 fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }

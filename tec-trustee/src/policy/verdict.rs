@@ -1,4 +1,4 @@
-//! What an attestation policy says of evidence: a trust vector, its tier, and further claims.
+//! The result of an attestation policy: a trust vector, its tier, and further claims.
 
 use std::collections::BTreeMap;
 
@@ -18,11 +18,11 @@ const CLAIMS: [&str; 8] = [
     "sourced-data",
 ];
 
-/// Tier of a trust claim and of a whole verdict; the worse, the greater.
+/// Tier of a trust claim or of a whole verdict; worse tiers are greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum TrustTier {
-    /// Nothing is said.
+    /// No statement.
     None,
     /// Good.
     Affirming,
@@ -78,7 +78,7 @@ impl Verdict {
     }
 }
 
-/// The verdict of the two results; `None` where a rule is undefined.
+/// The verdict from the two results; `None` if a rule is undefined.
 pub(super) fn verdict_of(
     claims: Option<Value>,
     extensions: Option<Value>,
@@ -86,7 +86,7 @@ pub(super) fn verdict_of(
     let mut verdict = Verdict::default();
     match claims {
         None => {
-            // As in Trustee, an undefined rule says nothing about anything.
+            // As in Trustee, an undefined rule makes no statement.
             for claim in CLAIMS {
                 verdict.claims.insert(claim.to_owned(), 0);
             }
@@ -120,7 +120,7 @@ fn malformed(at: impl Into<String>) -> PolicyError {
     PolicyError::Result { at: at.into() }
 }
 
-/// `{name, key, value}`; names of the token's own claims are not for policies.
+/// `{name, key, value}`; policies may not use the names of the token's own claims.
 fn extension(entry: Value) -> Option<(String, Value)> {
     let Value::Object(mut entry) = entry else {
         return None;

@@ -16,8 +16,8 @@ use super::plan::{Action, Step, plan};
 use super::record::Record;
 use super::{Progress, Publisher, index};
 
-/// Passes of one call: the first does the work; each loss of state in between costs one more. A
-/// target that loses more is not worth more of this call.
+/// Passes per call: the first does the work; each loss of state along the way costs one more. If a target
+/// loses its state more often, this call gives up.
 const PASSES: usize = 4;
 
 /// Publishes to a [`KeyBroker`].
@@ -29,32 +29,32 @@ const PASSES: usize = 4;
 /// plan ─► for each batch: doubts into the index ─► steps, values read back ─► fingerprints into it
 ///      ─► epoch still there?
 /// ```
-/// Nothing needs to be kept over a restart of the program: the notes in the target tell a new
-/// publisher what is there, and only what differs is sent. They cost one request for 128 items.
+/// Nothing needs to survive a restart of the program: the notes in the target show a new publisher what is
+/// there, and only the differences are sent. They cost one request per 128 items.
 ///
-/// A Trustee may lose its state between any two calls and start with policies of its own. The epoch
-/// that is asked for at the end says so, and the pass begins again with the policies.
+/// A Trustee may lose its state between any two calls and restart with its default policies. The epoch read
+/// at the end reveals this, and the pass starts over with the policies.
 #[derive(Debug)]
 pub struct BrokerPublisher {
     broker: Arc<dyn KeyBroker>,
     entropy: Arc<dyn Entropy>,
-    /// Held for a whole round: rounds of one target must not overlap.
+    /// Held for a whole round: rounds for one target must not overlap.
     pub(super) record: Mutex<Record>,
 }
 
 impl BrokerPublisher {
-    /// A publisher that knows nothing of its target yet.
+    /// A publisher that knows nothing about its target yet.
     pub fn new(broker: Arc<dyn KeyBroker>, entropy: Arc<dyn Entropy>) -> Self {
         Self { broker, entropy, record: Mutex::default() }
     }
 
-    /// Has the next round send `count` of all items again, round and round from call to call: what
-    /// somebody else changed, or a storage lost without a trace, is mended within one turn.
+    /// Makes the next round send `count` of all items again, cycling through them from call to call: what
+    /// someone else changed, or a storage lost without a trace, is repaired within one cycle.
     pub async fn refresh(&self, count: usize) {
         self.record.lock().await.doubt_next(count);
     }
 
-    /// One pass. Whether another one is needed.
+    /// Makes one pass and returns whether another one is needed.
     async fn pass(
         &self,
         desired: &Desired,
@@ -63,7 +63,7 @@ impl BrokerPublisher {
     ) -> Result<Outcome, PortError> {
         let found = self.recognize(record).await?;
         let (steps, position) = desired.read(|state| {
-            // Who wants to take it away later has to know that it may be there.
+            // To be able to withdraw it later, the record must know that it may be there.
             for item in state.kept().iter().filter(|item| !record.knows(item)).collect::<Vec<_>>() {
                 record.doubt(item);
             }
@@ -88,13 +88,13 @@ impl BrokerPublisher {
         })
     }
 
-    /// Compares the target with the record. When it is not as it was left, its notes say what is
-    /// there. Without notes that can be believed everything is in doubt: what the record knows,
-    /// what the notes name, and the names of other policies.
+    /// Compares the target with the record. If it is not as this publisher left it, its notes tell what is
+    /// there. Without trustworthy notes everything is in doubt: what the record knows, what the notes name,
+    /// and the names of other policies.
     async fn recognize(&self, record: &mut Record) -> Result<Found, PortError> {
         let mut head = index::head(&*self.broker).await?;
         if head.is_none() && record.epoch.is_some() {
-            // A service that failed answers alike, and starting over costs much.
+            // A failed service gives the same answer, and starting over is expensive.
             head = index::head(&*self.broker).await?;
         }
         let Some(head) = head else {
@@ -120,9 +120,9 @@ impl BrokerPublisher {
         Ok(Found::Foreign(Some(head)))
     }
 
-    /// Begins a new epoch, with an index of all doubts. A head that is not there and one that
-    /// cannot be read look the same (Trustee, KBS admin API), so that the service reads at all is
-    /// seen before an index is overwritten.
+    /// Begins a new epoch, with an index of everything in doubt. A missing head and an unreadable one look
+    /// the same (Trustee, KBS admin API), so this first makes sure that the service can read at all before it
+    /// overwrites an index.
     async fn begin(&self, record: &mut Record, old: Option<&Head>) -> Result<Head, PortError> {
         tracing::info!("everything is published to this target");
         let epoch = index::random(&*self.entropy);
@@ -137,9 +137,8 @@ impl BrokerPublisher {
         Ok(Head::anew(old, record))
     }
 
-    /// Does the steps, batch by batch: a break between two costs none of what was done. One that
-    /// can never succeed does not keep the others from being done, but nothing is set while a
-    /// policy is refused.
+    /// Takes the steps, batch by batch: an interruption between two batches loses none of the work done. A
+    /// step that can never succeed does not block the others, but nothing is set while a policy is refused.
     async fn deliver(
         &self,
         desired: &Desired,
@@ -169,8 +168,8 @@ impl BrokerPublisher {
         refusals.first.map_or(Ok(()), Err)
     }
 
-    /// Writes into the index what is known of all that was announced, also by batches that broke off:
-    /// the next publisher would send it once more.
+    /// Writes to the index what is known about everything announced, including by interrupted batches:
+    /// otherwise the next publisher would send it once more.
     async fn confirm(&self, record: &mut Record, head: &mut Head) -> Result<(), PortError> {
         let stamp = self.next_stamp(record);
         let items = record.unconfirmed();
@@ -180,14 +179,14 @@ impl BrokerPublisher {
         Ok(())
     }
 
-    /// A stamp that the head may carry from now on, whether or not writing it is answered.
+    /// A stamp that the head may carry from now on, whether or not the write is answered.
     fn next_stamp(&self, record: &mut Record) -> String {
         let stamp = index::random(&*self.entropy);
         record.stamps.insert(stamp.clone());
         stamp
     }
 
-    /// Takes one step. Whether it changed the target.
+    /// Takes one step and returns whether it changed the target.
     async fn take(
         &self,
         desired: &Desired,
@@ -205,7 +204,7 @@ impl BrokerPublisher {
                 record.doubt(&step.item);
                 deliver::withdraw(&*self.broker, &step.item).await
             }
-            // A policy is refused, or it changed since the plan was made; the next one knows.
+            // A policy is refused, or it changed since the plan was made; the next plan will include it.
             _ => return Ok(false),
         };
         match outcome {
@@ -251,7 +250,7 @@ impl Publisher for BrokerPublisher {
 
 /// The target's index.
 enum Found {
-    /// What it says is in the record.
+    /// Its content is in the record.
     Ours(Head),
     /// There is none, or none that counts.
     Foreign(Option<Head>),
@@ -262,14 +261,14 @@ enum Outcome {
     Again,
 }
 
-/// What can never succeed.
+/// Steps that can never succeed.
 #[derive(Default)]
 struct Refusals {
     first: Option<PortError>,
     of_policy: bool,
 }
 
-/// Whether the next call would fail alike: it goes to the same target with the same token.
+/// Whether the next call would fail the same way: it goes to the same target with the same token.
 fn is_about_the_target(error: &PortError) -> bool {
     error.is_retryable() || error.kind() == PortErrorKind::Denied
 }

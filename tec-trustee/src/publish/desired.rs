@@ -1,4 +1,4 @@
-//! What every Trustee shall hold.
+//! What every Trustee should hold.
 
 mod state;
 
@@ -19,20 +19,20 @@ use super::index;
 use super::item::{Item, ParseItemError, ReferenceName, TRUSTED_AKS};
 use crate::policy::{PolicyIntent, ak_reference_name, ak_reference_value, pcr_reference_name};
 
-/// The state that is desired of every target: policies, reference values, secrets, and for the
-/// mounted form trusted keys and images.
+/// The desired state of every target: policies, reference values, secrets, and for the mounted form trusted
+/// keys and images.
 ///
-/// Share it: all methods take `&self`, a change takes effect at once, costs O(log n) of the number
-/// of items, and waits for no target. Setting what is set already changes nothing. Every change
-/// has a number, the [`revision`](Self::revision), and the latest change of each item is kept by
-/// it, so that a publisher looks only at what changed since it was last done.
+/// Share it: all methods take `&self`. A change takes effect immediately, costs O(log n) in the number of
+/// items, and waits for no target. Setting a value that is already set changes nothing. Every change has a
+/// number, the [`revision`](Self::revision), by which the latest change of each item is indexed, so that a
+/// publisher looks only at what changed since it last finished.
 ///
 /// # State everything first
-/// What is not desired is withdrawn from every target. After a restart, state what all registries
+/// Items that are not desired are withdrawn from every target. After a restart, state what all registries
 /// hold before the first call of [`publish`](super::Publisher::publish).
 pub struct Desired {
     state: Mutex<State>,
-    /// The revision, for those who wait for the next.
+    /// The revision, for callers that wait for the next one.
     latest: watch::Sender<u64>,
 }
 
@@ -43,22 +43,22 @@ pub enum DesiredError {
     /// The name is not legal for every storage back end.
     #[error("the name of a reference value is not legal")]
     Name(#[source] ParseItemError),
-    /// The name is one that publishers keep their own notes under.
+    /// The name is one under which publishers keep their own notes.
     #[error("the name {name} is reserved for the publisher")]
     Reserved {
-        /// Which.
+        /// The name.
         name: ReferenceName,
     },
     /// Another key has the same name; its value must not be overwritten.
     #[error("another attestation key is stored under the name {name}")]
     KeyNameTaken {
-        /// Which.
+        /// The name.
         name: ReferenceName,
     },
-    /// A trusted key must be named like an object of the cluster.
+    /// A trusted key must have a valid name of a cluster object.
     #[error("{name:?} is no object name: at most 63 characters of a-z, 0-9 and '-'")]
     ObjectName {
-        /// Which, at most 64 characters of it.
+        /// The name, at most 64 characters of it.
         name: String,
     },
 }
@@ -73,14 +73,14 @@ impl fmt::Debug for Desired {
 }
 
 impl Desired {
-    /// Nothing but the two policies.
+    /// Contains only the two policies.
     pub fn new(attestation: impl Into<String>, resource: impl Into<String>) -> Self {
         let desired = Self { state: Mutex::default(), latest: watch::Sender::default() };
         desired.set_policies(attestation, resource);
         desired
     }
 
-    /// Nothing but the policies of `intent`.
+    /// Contains only the policies of `intent`.
     pub fn from_intent(intent: &PolicyIntent) -> Self {
         Self::new(intent.render_attestation(), intent.render_resource())
     }
@@ -98,7 +98,7 @@ impl Desired {
         let mut latest = self.latest.subscribe();
         match latest.wait_for(|latest| *latest > revision).await {
             Ok(latest) => *latest,
-            // The sender is part of this value, so it is still there.
+            // The sender is part of this value, so it still exists.
             Err(_) => self.revision(),
         }
     }
@@ -140,8 +140,8 @@ impl Desired {
         self.change(|state| state.remove(&Item::Reference(name.clone())));
     }
 
-    /// Sets the values that a register may have, sorted and each once. None is an empty list: no
-    /// boot is good.
+    /// Sets the values that a register may have, sorted and without duplicates. No values means an empty
+    /// list: no boot is good.
     ///
     /// # Errors
     /// Never: the names of registers are legal.
@@ -159,7 +159,7 @@ impl Desired {
     /// Binds an attestation key to a machine: one small value.
     ///
     /// # Errors
-    /// Another key of the same name is bound.
+    /// A different key with the same name is bound.
     pub fn bind_key(&self, ak: &PublicKey, machine: &MachineId) -> Result<(), DesiredError> {
         let name = ak_reference_name(ak).parse().map_err(DesiredError::Name)?;
         let item = Item::Reference(name);
@@ -174,7 +174,7 @@ impl Desired {
         })
     }
 
-    /// Takes back a key; that of another machine which has the same name stays.
+    /// Removes the binding of a key; that of another machine with the same name stays.
     pub fn unbind_key(&self, ak: &PublicKey) {
         let Ok(name) = ak_reference_name(ak).parse() else {
             return;
@@ -205,20 +205,19 @@ impl Desired {
     /// Sets a secret.
     ///
     /// # Security
-    /// A plain hash of it is stored in the targets, too, to be compared after a restart. It tells
-    /// nothing of a secret that nobody can guess, as disk keys are.
+    /// A plain hash of it is also stored in the targets, to be compared after a restart. It reveals nothing
+    /// about a secret that nobody can guess, such as a disk key.
     pub fn put_secret(&self, path: ResourcePath, secret: SecretBytes) {
         self.change(|state| state.set(Item::Secret(path), Content::Secret(secret)));
     }
 
-    /// Leaves what targets hold under a path as it is: nothing is sent, and nothing taken away.
-    /// For a secret that was lost here, and that only targets still have. One that is set stays
-    /// set.
+    /// Leaves what targets hold under a path as it is: nothing is sent and nothing removed. For a secret that
+    /// was lost here and that only targets still have. A secret that is set stays set.
     pub fn keep_secret(&self, path: ResourcePath) {
         self.change(|state| state.keep(Item::Secret(path)));
     }
 
-    /// Removes a secret, also one that was only kept.
+    /// Removes a secret, including one that was only kept.
     pub fn remove_secret(&self, path: &ResourcePath) {
         self.change(|state| state.remove(&Item::Secret(path.clone())));
     }
@@ -227,7 +226,7 @@ impl Desired {
     /// (Trustee, verifiers). Only the mounted form has one.
     ///
     /// # Errors
-    /// The name is none of an object.
+    /// The name is not valid for an object.
     pub fn trust_key(&self, name: &str, key: PublicKey) -> Result<(), DesiredError> {
         let alphanumeric = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
         let legal = name.len() <= 63
@@ -242,19 +241,19 @@ impl Desired {
         Ok(())
     }
 
-    /// Trusts the key of an object no longer.
+    /// Stops trusting the key of an object.
     pub fn distrust_key(&self, name: &str) {
         self.change(|state| state.distrust(name));
     }
 
-    /// The images that are told of in the ConfigMap `image-pcrs`. Only the mounted form has one.
+    /// Sets the images listed in the ConfigMap `image-pcrs`. Only the mounted form has one.
     pub fn set_images(&self, images: impl IntoIterator<Item = ApprovedImage>) {
         let mut images: Vec<_> = images.into_iter().collect();
         images.sort_by(|a, b| a.name.cmp(&b.name));
         self.change(|state| state.set_images(images));
     }
 
-    /// What is desired at this moment. Changes wait meanwhile, so it must not take long.
+    /// The desired state at this moment. Changes wait in the meantime, so the reader must be quick.
     pub(super) fn read<T>(&self, reader: impl FnOnce(&State) -> T) -> T {
         reader(&self.lock())
     }
@@ -277,7 +276,7 @@ impl Desired {
     }
 }
 
-/// Whether the reference value of a key's name is of this very key.
+/// Whether the reference value under a key's name belongs to exactly this key.
 fn is_of(known: &Value, ak: &PublicKey) -> bool {
     known.get("ak").and_then(Value::as_str) == Some(ak.to_base64().as_str())
 }

@@ -16,23 +16,23 @@ use super::desired::Desired;
 use super::{Progress, Publisher};
 use crate::client::RetryPolicy;
 
-/// Longest wait after the first failure, and at all.
+/// Longest wait after the first failure, and longest wait overall.
 const WAITS: (Duration, Duration) = (Duration::from_secs(2), Duration::from_mins(5));
 
-/// How a target fares.
+/// Health of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Health {
-    /// It was not tried yet.
+    /// It has not been tried yet.
     Unknown,
-    /// The last round reached what was desired.
+    /// The last round reached the desired state.
     Healthy,
-    /// Changes are gathered before they go out.
+    /// Changes are being gathered before they are sent.
     Waiting,
     /// The last round failed, and waiting may help.
     Failing(PortErrorKind),
-    /// The last round failed, and somebody has to do something: a token or a policy is refused. It is
-    /// tried again all the same, since that somebody may change the target.
+    /// The last round failed, and someone has to act: a token or a policy is refused. It is retried all the
+    /// same, since the fix may happen on the target.
     Broken(PortErrorKind),
 }
 
@@ -40,7 +40,7 @@ pub enum Health {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TargetStatus {
-    /// How it fares.
+    /// Its health.
     pub health: Health,
     /// Number of the latest change that it has; compare with [`Desired::revision`].
     pub revision: u64,
@@ -50,15 +50,15 @@ pub struct TargetStatus {
     pub converged_at: Option<Timestamp>,
     /// Rounds that failed since then.
     pub failures: u32,
-    /// When the next round is due; before, [`Fanout::publish`] passes it over.
+    /// When the next round is due; until then, [`Fanout::publish`] skips it.
     pub due: Timestamp,
     /// The last failure with its causes, without secrets.
     pub error: Option<String>,
 }
 
-/// Brings one desired state to several targets, each on its own.
+/// Publishes one desired state to several targets, each independently.
 ///
-/// A target that fails is left alone for a while, which grows; the others do not notice.
+/// A target that fails is left alone for a growing while; the others are not affected.
 pub struct Fanout {
     targets: BTreeMap<String, Target>,
     clock: Arc<dyn Clock>,
@@ -95,7 +95,7 @@ impl Fanout {
         }
     }
 
-    /// Delays other than the default ones, 2 s to 5 min. The rounds do not count: no target is given
+    /// Sets delays other than the defaults, 2 s to 5 min. The number of rounds is ignored: no target is given
     /// up.
     #[must_use]
     pub fn with_retry(mut self, retry: RetryPolicy) -> Self {
@@ -103,7 +103,7 @@ impl Fanout {
         self
     }
 
-    /// Adds a target, or replaces the one of this name.
+    /// Adds a target, or replaces the one with this name.
     pub fn add(&mut self, name: impl Into<String>, publisher: Arc<dyn Publisher>) {
         let status = TargetStatus {
             health: Health::Unknown,
@@ -117,12 +117,12 @@ impl Fanout {
         self.targets.insert(name.into(), Target { publisher, status: Mutex::new(status) });
     }
 
-    /// Leaves a target alone from now on; what it holds stays there.
+    /// Stops publishing to a target; what it holds stays there.
     pub fn remove(&mut self, name: &str) {
         self.targets.remove(name);
     }
 
-    /// The state of all targets, also while a round is under way.
+    /// The state of all targets, even while a round is under way.
     pub fn status(&self) -> BTreeMap<String, TargetStatus> {
         let status = |(name, target): (&String, &Target)| (name.clone(), target.status().clone());
         self.targets.iter().map(status).collect()
@@ -134,11 +134,11 @@ impl Fanout {
         status.filter(|status| status.health != Health::Healthy).map(|status| status.due).min()
     }
 
-    /// One round of every target that is due, all at the same time. Returns when the last is done;
-    /// who must not wait for the slowest calls [`publish_to`](Self::publish_to) for each.
+    /// Runs one round for every target that is due, all concurrently. Returns when the last is done; a caller
+    /// that must not wait for the slowest calls [`publish_to`](Self::publish_to) for each.
     ///
     /// # Cancel safety
-    /// As that of the publishers.
+    /// As for the publishers.
     pub async fn publish(&self, desired: &Desired) -> BTreeMap<String, TargetStatus> {
         let now = self.clock.now();
         let due = self.targets.iter().filter(|(_, target)| target.status().due <= now);
@@ -151,7 +151,7 @@ impl Fanout {
         self.status()
     }
 
-    /// One round of one target, due or not. `None` when there is no such target.
+    /// Runs one round for one target, due or not. `None` if there is no such target.
     pub async fn publish_to(&self, name: &str, desired: &Desired) -> Option<TargetStatus> {
         let target = self.targets.get(name)?;
         self.round(name, target, desired).await;
@@ -159,7 +159,8 @@ impl Fanout {
         Some(status)
     }
 
-    /// Has the target of this name sent everything again, now: its pod was replaced, for example.
+    /// Makes the target with this name receive everything again, now: because its pod was replaced, for
+    /// example.
     pub async fn distrust(&self, name: &str) {
         if let Some(target) = self.targets.get(name) {
             target.publisher.distrust().await;
@@ -201,7 +202,7 @@ impl Fanout {
         status.lag = desired.revision().saturating_sub(status.revision);
     }
 
-    /// Seconds to wait after so many earlier failures.
+    /// Seconds to wait after this many earlier failures.
     fn wait(&self, failures: u32) -> i64 {
         let delay = self.retry.delay(failures, &mut EntropyRng::new(&*self.entropy));
         let whole = delay.unwrap_or(self.retry.cap).as_millis().div_ceil(1000);
@@ -213,7 +214,7 @@ fn health(error: &PortError) -> Health {
     if error.is_retryable() { Health::Failing(error.kind()) } else { Health::Broken(error.kind()) }
 }
 
-/// Runs all futures at the same time, within this task: a library does not spawn.
+/// Runs all futures concurrently, within this task: a library does not spawn.
 pub(super) async fn all(futures: Vec<Pin<Box<dyn Future<Output = ()> + Send + '_>>>) {
     let mut waiting = futures;
     poll_fn(|context| {

@@ -1,23 +1,23 @@
 //! Notes that a publisher keeps in its target, so that a later one knows what is there.
 //!
-//! A Trustee lists neither its reference values nor, in most versions, its secrets, and gives no
-//! secret back (Trustee, KBS admin API). So the names and fingerprints of what was published are
-//! stored beside it, as reference values of reserved names:
+//! A Trustee lists neither its reference values nor, in most versions, its secrets, and returns no secrets
+//! (Trustee, KBS admin API). So the names and fingerprints of what was published are stored beside it, as
+//! reference values with reserved names:
 //!
 //! ```text
-//! tec-index-epoch   random; written when everything is begun anew, and then never: it is gone
-//!                   when the Trustee lost its state
+//! tec-index-epoch   random; written at each fresh start, and never again: it is gone
+//!                   if the Trustee lost its state
 //! tec-index         head: the epoch, a stamp, side and number of chunks, the latest notes
-//! tec-index-a-<n>   chunks of notes; the other side, b, while the index is written anew
+//! tec-index-a-<n>   chunks of notes; the other side, b, while the index is rewritten
 //! ```
-//! It is a log: a later note of an item counts more than an earlier one. Before items are sent,
-//! they are noted as doubtful, and when they are there, with their fingerprint; each time the head
-//! gets a new stamp, so a record that misses one is known to be old. A few notes rewrite the head
-//! only, which is small, and the log is written anew when most of it no longer counts.
+//! It is a log: a later note for an item overrides an earlier one. Items are noted as doubtful before they
+//! are sent, and with their fingerprint once they are there; each time the head gets a new stamp, so a record
+//! that misses one is known to be stale. A few notes rewrite only the head, which is small, and the log is
+//! rewritten when most of it no longer counts.
 //!
-//! One loss leaves no trace: a Trustee that loses its state within a batch, and a publisher that
-//! ends before it notices. What it sent of that batch after the loss is found again only if it is
-//! desired still, or when the Trustee loses its state once more.
+//! One loss leaves no trace: a Trustee that loses its state within a batch, and a publisher that ends before
+//! it notices. Items of that batch sent after the loss are found again only if they are still desired, or
+//! when the Trustee loses its state once more.
 
 use std::collections::BTreeMap;
 
@@ -30,17 +30,17 @@ use super::record::{Known, Record};
 
 const HEAD: &str = "tec-index";
 const EPOCH: &str = "tec-index-epoch";
-/// Notes in the head at most, while nothing is under way. It is rewritten for each batch, so it is
-/// short: two notes for each machine, about 260 bytes together.
+/// Most notes in the head while nothing is under way. It is rewritten for each batch, so it is short: two
+/// notes per machine, about 260 bytes together.
 const MAX_TAIL: usize = 8;
-/// Notes in a chunk at most, and steps in a batch.
+/// Most notes in a chunk, and most steps in a batch.
 pub(super) const MAX_CHUNK: usize = 128;
-/// Chunks that are read at most: four million machines. More is damage.
+/// Most chunks that are read: four million machines. More is damage.
 const MAX_CHUNKS: u32 = 65_536;
-/// The index is written anew when it has more notes than twice those that count, and this.
+/// The index is rewritten when it has more notes than twice those that count, plus this.
 const SLACK: usize = 1024;
-/// And when it has more chunks than twice those that are needed, and this: nodes that register one
-/// after the other fill small ones.
+/// And when it has more chunks than twice those needed, plus this: nodes that register one after the other
+/// fill small ones.
 const SLACK_CHUNKS: usize = 64;
 
 /// The head of an index.
@@ -90,16 +90,16 @@ impl TryFrom<String> for Mark {
     }
 }
 
-/// What an index says.
+/// The content of an index.
 #[derive(Debug)]
 pub(super) struct Notes {
-    /// What each item holds that was published, also earlier; `None` for what is in doubt.
+    /// What each published item holds, including earlier ones; `None` if in doubt.
     pub(super) known: BTreeMap<Item, Option<Known>>,
     /// Whether all of it could be read. If not, no fingerprint counts.
     pub(super) is_whole: bool,
 }
 
-/// Whether a name is for these notes.
+/// Whether a name is reserved for these notes.
 pub(super) fn is_reserved(name: &ReferenceName) -> bool {
     name.as_str().starts_with(HEAD)
 }
@@ -111,15 +111,15 @@ pub(super) fn random(entropy: &dyn Entropy) -> String {
     hex::encode(bytes)
 }
 
-/// The head; `None` where there is none, or none that can be understood.
+/// The head; `None` if there is none, or none that can be parsed.
 pub(super) async fn head(broker: &dyn KeyBroker) -> Result<Option<Head>, PortError> {
     let head = broker.reference_value(HEAD).await?;
     let head = head.and_then(|value| serde_json::from_value::<Head>(value).ok());
     Ok(head.filter(|head| head.chunks <= MAX_CHUNKS))
 }
 
-/// Whether the target has kept its state since the epoch was written. No is told at a second look
-/// only, since it costs much.
+/// Whether the target has kept its state since the epoch was written. It answers no only after a second look,
+/// since that answer is expensive.
 pub(super) async fn has_epoch(broker: &dyn KeyBroker, epoch: &str) -> Result<bool, PortError> {
     for _ in 0..2 {
         let there = broker.reference_value(EPOCH).await?;
@@ -134,7 +134,7 @@ pub(super) async fn set_epoch(broker: &dyn KeyBroker, epoch: &str) -> Result<(),
     broker.set_reference_value(EPOCH, &epoch.into()).await
 }
 
-/// All notes of an index. Whether a chunk is missing or damaged is told at a second look.
+/// All notes of an index. A chunk is reported missing or damaged only after a second look.
 pub(super) async fn notes(broker: &dyn KeyBroker, head: &Head) -> Result<Notes, PortError> {
     let (mut marks, mut is_whole) = (BTreeMap::new(), true);
     for number in 0..head.chunks {
@@ -150,7 +150,7 @@ pub(super) async fn notes(broker: &dyn KeyBroker, head: &Head) -> Result<Notes, 
 }
 
 impl Notes {
-    /// Without the names of what was withdrawn and is nobody's any more.
+    /// Without the names of items that were withdrawn and are no longer in use.
     pub(super) fn counting(mut self) -> BTreeMap<Item, Option<Known>> {
         let common = common_names();
         self.known.retain(|item, known| *known != Some(Known::Nothing) || common.contains(item));
@@ -172,8 +172,8 @@ async fn chunk(
 }
 
 impl Head {
-    /// An index of what is in `record`, in the place of `old`. Its chunks go to the other side, so
-    /// that the old one stays whole until the head is written.
+    /// An index of the content of `record`, replacing `old`. Its chunks go to the other side, so that the old
+    /// one stays intact until the head is written.
     pub(super) fn anew(old: Option<&Self>, record: &Record) -> Self {
         let side = match old.map(|old| old.side) {
             Some(Side::A) => Side::B,
@@ -188,7 +188,7 @@ impl Head {
         }
     }
 
-    /// Whether the index, with `more` notes, is worth writing anew for `live` ones.
+    /// Whether rewriting the index, with `more` notes, for the `live` ones is worthwhile.
     pub(super) fn is_bloated(&self, live: usize, more: usize) -> bool {
         let notes = self.listed.saturating_add(self.tail.len()).saturating_add(more);
         let chunks = usize::try_from(self.chunks).unwrap_or(usize::MAX);
@@ -196,15 +196,15 @@ impl Head {
             || chunks > live.saturating_mul(2) / MAX_CHUNK + SLACK_CHUNKS
     }
 
-    /// Notes that these items may hold anything soon. Reads back: an item that is not in the index
-    /// is not found again.
+    /// Notes that these items may soon hold anything. Reads back: an item that is not in the index is not
+    /// found again.
     pub(super) async fn announce<'a>(
         &mut self,
         broker: &dyn KeyBroker,
         items: impl IntoIterator<Item = &'a Item>,
         stamp: &str,
     ) -> Result<(), PortError> {
-        // What an earlier batch left here because it broke off.
+        // Notes left by an earlier batch that was interrupted.
         self.spill(broker, MAX_TAIL.saturating_add(MAX_CHUNK)).await?;
         for item in items {
             self.tail.insert(item.clone(), Mark(None));
@@ -213,7 +213,7 @@ impl Head {
         written(broker, HEAD, &self.as_value()?).await
     }
 
-    /// Notes what these items hold now.
+    /// Notes what these items now hold.
     pub(super) async fn confirm<'a>(
         &mut self,
         broker: &dyn KeyBroker,
@@ -254,7 +254,7 @@ fn as_value(notes: &impl Serialize) -> Result<Value, PortError> {
     })
 }
 
-/// Writes, and reads back.
+/// Writes a value and reads it back.
 async fn written(broker: &dyn KeyBroker, name: &str, value: &Value) -> Result<(), PortError> {
     broker.set_reference_value(name, value).await?;
     if broker.reference_value(name).await?.as_ref() == Some(value) {

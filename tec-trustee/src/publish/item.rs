@@ -1,4 +1,4 @@
-//! Names of what a Trustee holds, and fingerprints of content.
+//! Names of the items that a Trustee holds, and fingerprints of their content.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,14 +10,14 @@ use tec_core::pcr::PcrIndex;
 
 use crate::policy::pcr_reference_name;
 
-/// The list of all trusted keys that the upstream policy asks for.
+/// The list of all trusted keys, which the upstream policy asks for.
 pub(super) const TRUSTED_AKS: &str = "trusted_aks";
 
 /// Separates these fingerprints from all other uses of the hash.
 const FINGERPRINT_LABEL: &[u8] = b"tec publish fingerprint v1\0";
 
-/// Name of a reference value: 1 to 200 characters of `A-Z a-z 0-9 . _ -`, not beginning with a dot,
-/// so that every storage back end takes it (Trustee, key-value storage).
+/// Name of a reference value: 1 to 200 characters of `A-Z a-z 0-9 . _ -`, not beginning with a dot, so that
+/// every storage back end accepts it (Trustee, key-value storage).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReferenceName(String);
 
@@ -49,7 +49,7 @@ impl fmt::Display for ReferenceName {
     }
 }
 
-/// One thing that a Trustee holds. They sort in the order in which they are published.
+/// One item that a Trustee holds. Items sort in the order in which they are published.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(super) enum Item {
@@ -63,11 +63,11 @@ pub(super) enum Item {
     Secret(ResourcePath),
 }
 
-/// Tells content from other content of the same item: half of a SHA-256. Nobody gains from two
-/// contents that have the same one.
+/// Distinguishes content from other content of the same item: half of a SHA-256. Nobody gains anything from
+/// two contents with the same fingerprint.
 ///
 /// # Security
-/// A plain hash: it hides content that nobody can guess, as disk keys are (192 bits).
+/// A plain hash: it hides content that nobody can guess, such as disk keys (192 bits).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fingerprint([u8; 16]);
 

@@ -1,5 +1,5 @@
-//! Publishing: one desired state, brought to any number of Trustees and kept there (Trustee, KBS
-//! configuration; Trustee, KBS admin API).
+//! Publishing: reconciles any number of Trustees with one desired state (Trustee, KBS configuration; Trustee,
+//! KBS admin API).
 //!
 //! ```text
 //!            Desired ── plan(desired, record) ─► steps, only of what changed
@@ -7,14 +7,14 @@
 //!    Fanout ────┼─► BrokerPublisher ─► KeyBroker: AdminApi of a remote Trustee, or any other
 //!   (N targets) └─► MountedPublisher ─► MountedTarget: ConfigMaps, Secrets, one patch of the pod
 //! ```
-//! *What it is*: level-triggered. A publisher compares what is desired with what it knows to be
-//! there, and does the difference: policies first, then what is withdrawn, then what is new. What
-//! it sent and had no answer to is in doubt, and is sent again. A target that lost its state gets
-//! all of it; a publisher that was restarted reads what is there and sends what differs. What
-//! nobody wants any more is found and taken away.
+//! *What it is*: level-triggered. A publisher compares what is desired with what it knows to be there, and
+//! applies the difference: policies first, then what is withdrawn, then what is new. Anything that it sent
+//! without getting an answer is in doubt, and is sent again. A target that lost its state gets all of it; a
+//! publisher that was restarted reads what is there and sends the differences. Items that are no longer
+//! desired are found and withdrawn.
 //!
-//! *What it is not*: it decides nothing about machines, waits for nothing, and holds no Kubernetes
-//! client. When to call again is said by [`Fanout`] and [`Desired::changed`]; the program calls.
+//! *What it is not*: it decides nothing about machines, waits for nothing, and holds no Kubernetes client.
+//! [`Fanout`] and [`Desired::changed`] tell when to call again; the program makes the calls.
 //!
 //! # Entry points
 //! | when | call | cost |
@@ -22,16 +22,16 @@
 //! | start | [`Desired::from_intent`], then state all that registries hold, then the first round | |
 //! | a key is approved, revoked | [`Desired::bind_key`], [`Desired::unbind_key`] | O(log n), no I/O |
 //! | a machine has a disk key, is deleted | [`Desired::put_secret`], [`Desired::remove_secret`] | O(log n), no I/O |
-//! | images change | [`Desired::set_pcr`] for each register that counts, also with no values | O(log n), no I/O |
+//! | images change | [`Desired::set_pcr`] for each register that counts, even without values | O(log n), no I/O |
 //! | something changed, or a target is due | [`Fanout::publish_to`], in a task for each target | O(changes); after a restart one request for 128 items |
-//! | the pod of a Trustee is ready | [`Fanout::publish_to`]: whether it kept its state is seen | |
-//! | now and then | [`BrokerPublisher::refresh`] with a part of all items | that part |
+//! | the pod of a Trustee is ready | [`Fanout::publish_to`], which detects whether it kept its state | |
+//! | occasionally | [`BrokerPublisher::refresh`] with a part of all items | that part |
 //!
-//! The mounted form is rendered as a whole for each round, which is why changes are gathered; what
-//! is written is what differs.
+//! The mounted form is rendered as a whole for each round, which is why changes are gathered; only the
+//! differences are written.
 //!
 //! # One publisher for each Trustee
-//! Rounds of two publishers that overlap at one Trustee lose notes of each other. Elect a leader.
+//! Overlapping rounds of two publishers at one Trustee lose each other's notes. Elect a leader.
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
@@ -87,38 +87,37 @@ pub use self::mounted::{
     render,
 };
 
-/// How far a call of [`Publisher::publish`] came.
+/// How far a call of [`Publisher::publish`] got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Progress {
     /// The target holds what is desired.
     Converged {
-        /// Changes that this took; none when there was nothing to do.
+        /// Number of changes that this took; 0 if there was nothing to do.
         changes: usize,
         /// Number of the latest change that the target has; later ones are for the next call.
         revision: u64,
     },
-    /// Changes are gathered first.
+    /// Changes are being gathered first.
     Waiting {
         /// When to call again.
         until: Timestamp,
     },
 }
 
-/// Brings one target to what is desired.
+/// Reconciles one target with the desired state.
 ///
-/// *Contract*: level-triggered and idempotent; each call starts from what the target holds, as far
-/// as that can be known. An error leaves the target between two states, and the next call goes on
-/// from there; [`PortError::is_retryable`] says whether waiting alone may help.
+/// *Contract*: level-triggered and idempotent; each call starts from what the target holds, as far as that
+/// can be known. An error leaves the target between two states, and the next call continues from there;
+/// [`PortError::is_retryable`] tells whether waiting alone may help.
 ///
 /// # Cancel safety
 /// Every await may be the last.
 #[async_trait]
 pub trait Publisher: fmt::Debug + Send + Sync {
-    /// One round.
+    /// Runs one round.
     async fn publish(&self, desired: &Desired) -> Result<Progress, PortError>;
 
-    /// Believes nothing that is known of the target any longer: the next round sends everything
-    /// again.
+    /// Discards everything known about the target: the next round sends everything again.
     async fn distrust(&self);
 }

@@ -1,4 +1,4 @@
-//! From what is desired and what is known to what is to be done.
+//! Derives the steps to take from what is desired and what is known.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use super::desired::State;
 use super::item::{Item, common_names};
 use super::record::Record;
 
-/// What is to be done with one item.
+/// What to do with one item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Step {
     pub(super) item: Item,
@@ -16,22 +16,22 @@ pub(super) struct Step {
 /// What a step does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    /// The target shall hold the desired content.
+    /// The target should hold the desired content.
     Set,
-    /// The target shall hold nothing: a secret is removed, a reference value emptied.
+    /// The target should hold nothing: a secret is removed, a reference value emptied.
     Withdraw,
 }
 
-/// The steps from what is known of a target to what is desired: policies, then what is withdrawn,
-/// then reference values, then secrets. Nothing, when both agree.
+/// The steps from what is known about a target to what is desired: policies, then what is withdrawn, then
+/// reference values, then secrets. Empty if both agree.
 ///
-/// Pure. It looks at what changed since the target was last as desired, and at what is in doubt,
-/// and only where that is not known at everything. Names that policies ask for whoever wrote them
-/// (`tpm_pcr0` to `tpm_pcr23`, `trusted_aks`) are emptied on every target that may still have them.
+/// Pure. It looks at what changed since the target last matched the desired state and at what is in doubt,
+/// and only if that is unknown at everything. Names that policies of any origin ask for (`tpm_pcr0` to
+/// `tpm_pcr23`, `trusted_aks`) are emptied on every target that may still have them.
 ///
 /// # Security
-/// No secret before the policies: those that a Trustee starts with release keys to anybody's TPM
-/// (Trustee, resource policy).
+/// No secret before the policies: a Trustee's default policies release keys to anyone's TPM (Trustee,
+/// resource policy).
 pub(super) fn plan(desired: &State, record: &Record) -> Vec<Step> {
     let mut steps: Vec<Step> = match desired.changes_since(record.position()) {
         Some(changes) => {
@@ -61,7 +61,7 @@ fn step(desired: &State, record: &Record, item: &Item) -> Option<Step> {
     }
     match wanted {
         Some(_) => Some(Step { item: item.clone(), action: Action::Set }),
-        // There are always policies, so this is none.
+        // Policies always exist, so this is not one.
         None => Some(withdraw(item)),
     }
 }

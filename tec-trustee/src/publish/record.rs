@@ -1,4 +1,4 @@
-//! What is known of a target.
+//! What is known about a target.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::item::{Fingerprint, Item};
 
-/// Where in the changes of which desired state a publisher is.
+/// A publisher's position in the changes of a particular desired state.
 #[derive(Clone, Debug)]
 pub(super) struct Position {
     pub(super) identity: Arc<()>,
@@ -21,22 +21,21 @@ impl Position {
     }
 }
 
-/// What a publisher knows of its target: names and fingerprints, never content.
+/// What a publisher knows about its target: names and fingerprints, never content.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Record {
-    /// Written into the target when its state was last begun anew.
+    /// Written into the target when its state was last started anew.
     pub(super) epoch: Option<String>,
-    /// What the head of the target's index may be stamped with: one, or two when a write of it had
-    /// no answer.
+    /// Possible stamps of the head of the target's index: one, or two if a write of it was not answered.
     pub(super) stamps: BTreeSet<String>,
-    /// Whether the target's own notes count for nothing.
+    /// Whether to ignore the target's own notes.
     pub(super) is_distrustful: bool,
-    /// Items that the target's notes hold in doubt, because a batch was announced and not confirmed.
+    /// Items that the target's notes mark as doubtful, because a batch was announced and not confirmed.
     announced: BTreeSet<Item>,
     known: BTreeMap<Item, Known>,
     /// Items among them that may hold something else; a subset of the keys.
     doubts: BTreeSet<Item>,
-    /// Where [`doubt_next`](Self::doubt_next) goes on.
+    /// Where [`doubt_next`](Self::doubt_next) continues.
     cursor: Option<Item>,
     position: Option<Position>,
 }
@@ -44,7 +43,7 @@ pub(super) struct Record {
 /// What an item holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Known {
-    /// Content of this fingerprint.
+    /// Content with this fingerprint.
     Holds(Fingerprint),
     /// Nothing that counts.
     Nothing,
@@ -56,7 +55,7 @@ impl Record {
         self.known.len()
     }
 
-    /// Whether the item surely is as `wanted`; nothing wanted is the same as nothing there.
+    /// Whether the item is certainly as `wanted`; nothing wanted is the same as nothing there.
     pub(super) fn is(&self, item: &Item, wanted: Option<Fingerprint>) -> bool {
         if self.doubts.contains(item) {
             return false;
@@ -76,7 +75,7 @@ impl Record {
         self.known.keys()
     }
 
-    /// What an item surely holds; `None` when that is in doubt.
+    /// What an item certainly holds; `None` if that is in doubt.
     pub(super) fn known(&self, item: &Item) -> Option<Known> {
         let known = self.known.get(item).copied();
         (!self.doubts.contains(item)).then(|| known.unwrap_or(Known::Nothing))
@@ -90,22 +89,22 @@ impl Record {
         self.position.as_ref()
     }
 
-    /// Everything that was desired then is there.
+    /// Everything that was desired at that position is there.
     pub(super) fn reached(&mut self, position: Position) {
         self.position = Some(position);
     }
 
-    /// The target's notes hold these in doubt from now on.
+    /// The target's notes mark these as doubtful from now on.
     pub(super) fn announced<'a>(&mut self, items: impl Iterator<Item = &'a Item>) {
         self.announced.extend(items.cloned());
     }
 
-    /// What the target's notes hold in doubt.
+    /// Items that the target's notes mark as doubtful.
     pub(super) fn unconfirmed(&self) -> &BTreeSet<Item> {
         &self.announced
     }
 
-    /// The target's notes say of all of them what is known.
+    /// The target's notes now match what is known about all of them.
     pub(super) fn confirmed(&mut self) {
         self.announced.clear();
     }
@@ -138,8 +137,8 @@ impl Record {
         self.position = None;
     }
 
-    /// Takes over what the target's notes say, `None` for what they doubt. What they do not say of
-    /// items that are known here, or say otherwise, is in doubt.
+    /// Takes over the target's notes, with `None` for what they mark as doubtful. Items that are known here
+    /// and that the notes omit or contradict are in doubt.
     pub(super) fn adopt(&mut self, notes: BTreeMap<Item, Option<Known>>, epoch: &str, stamp: &str) {
         let mut theirs = Self {
             epoch: Some(epoch.to_owned()),
@@ -162,7 +161,7 @@ impl Record {
         *self = theirs;
     }
 
-    /// Doubts the next `count` items, round and round.
+    /// Doubts the next `count` items, cycling through all of them.
     pub(super) fn doubt_next(&mut self, count: usize) {
         let start = self.cursor.take().map_or(Bound::Unbounded, Bound::Excluded);
         let after = self.known.range((start, Bound::Unbounded));

@@ -1,5 +1,5 @@
-//! Publishing: against the embedded KBS, against a fake of each generation that fails on purpose,
-//! and, when the environment names one, against a real KBS.
+//! Publishing: against the embedded KBS, against a fake of each generation that fails on purpose, and, if the
+//! environment names one, against a real KBS.
 
 mod admin;
 mod converge;
@@ -64,7 +64,7 @@ fn register(desired: &Desired, number: u64) {
     desired.put_secret(sample::secret_path(number), sample::secret(number));
 }
 
-/// The answer of a round that took so many changes.
+/// The result of a round that took this many changes.
 fn converged(changes: usize, desired: &Desired) -> Progress {
     let revision = desired.revision();
     Progress::Converged { changes, revision }
@@ -87,7 +87,7 @@ fn a_key_is_bound_once_and_reserved_names_are_not_for_policies() {
     assert!(matches!(reserved, Err(DesiredError::Reserved { .. })));
     assert!(matches!(desired.set_reference("../x", json!(1)), Err(DesiredError::Name(_))));
 
-    // Another key that has the name of the first.
+    // Another key with the same name as the first.
     let name = crate::policy::ak_reference_name(&sample::public_key(1));
     desired.set_reference(&name, json!({"ak": "other", "machine": "x"})).unwrap();
     let taken = desired.bind_key(&sample::public_key(1), &sample::machine_id(1));

@@ -43,7 +43,7 @@ impl Role {
 struct Profile {
     role: Role,
     subject: Name,
-    /// `None` where it signs itself.
+    /// `None` if it is self-signed.
     issuer: Option<Name>,
 }
 
@@ -118,7 +118,7 @@ fn try_build(
         .build::<_, DerSignature>(issuer_key)
 }
 
-/// A name of its own for each, so that two CAs are never taken for one another.
+/// Each has a unique name, so that two CAs are never confused.
 fn name(role: Role, serial: &[u8; 16]) -> Result<Name> {
     let number = serial
         .iter()
@@ -137,7 +137,7 @@ fn time(at: Timestamp) -> Result<Time> {
     Ok(Time::from(time))
 }
 
-/// Begin and end.
+/// Start and end of validity.
 pub(super) fn period(certificate: &Certificate) -> (Timestamp, Timestamp) {
     let validity = certificate.tbs_certificate().validity();
     let at = |time: Time| {
@@ -160,7 +160,7 @@ pub(super) fn is_ca(certificate: &Certificate) -> bool {
     matches!(constraints, Ok(Some((_, constraints))) if constraints.ca)
 }
 
-/// Whether it names this issuer, and its signature is of this key.
+/// Whether it names this issuer and is signed with this key.
 pub(super) fn is_issued_by(
     certificate: &Certificate,
     issuer: &Certificate,

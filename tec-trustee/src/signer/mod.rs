@@ -1,13 +1,13 @@
-//! The key that signs attestation tokens, and certificates that a KBS is told to trust
-//! (EAR, draft-ietf-rats-ear; Trustee, KBS configuration).
+//! The key that signs attestation tokens, and certificates for a KBS to trust (EAR, draft-ietf-rats-ear;
+//! Trustee, KBS configuration).
 //!
 //! ```text
 //! SignerCa ─ issue ─► IssuedSigner: signer.key, signer.crt ─► attestation_token_broker.signer
 //!     └ certificate ─► trusted_certs_paths: the only tokens that count are those of its signers
 //! ```
-//! A KBS without such files signs with a key that nobody can verify, and so is set to believe the
-//! key that a token brings along: then anybody signs. Here the CA stays, and signers are renewed
-//! below it without any change of what is trusted.
+//! A KBS without such files signs with a key that nobody can verify, and so is configured to accept the key
+//! that a token carries itself: then anyone can sign. Here the CA stays, and signers are renewed below it
+//! without any change to what is trusted.
 //!
 //! ```
 //! use tec_core::time::Timestamp;
@@ -41,11 +41,11 @@ use x509_cert::der::DecodePem as _;
 
 use self::certificate::Role;
 
-/// Life of a signer's certificate, in days.
+/// Lifetime of a signer's certificate, in days.
 const SIGNER_DAYS: i64 = 90;
-/// A signer with less life than this is renewed, in days.
+/// A signer with less remaining lifetime than this is renewed, in days.
 const RENEW_DAYS: i64 = 30;
-/// Life of the CA, in days: what is trusted is seldom looked at again.
+/// Lifetime of the CA, in days: trusted certificates are seldom looked at again.
 const CA_DAYS: i64 = 3650;
 /// Certificates are valid from a bit earlier, for a KBS whose clock is behind.
 const SKEW_SECONDS: i64 = 3600;
@@ -53,20 +53,20 @@ const DAY: i64 = 86_400;
 /// Largest PEM file of a key or certificate.
 const MAX_PEM: usize = 16 * 1024;
 
-/// A signer cannot be made or read.
+/// A signer cannot be created or read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SignerError {
     /// Not a P-256 private key in PEM.
     #[error("the key of the {role} is not a P-256 private key in PEM")]
     Key {
-        /// Whose.
+        /// Its owner.
         role: &'static str,
     },
     /// Not a certificate in PEM.
     #[error("the certificate of the {role} does not parse")]
     Certificate {
-        /// Whose.
+        /// Its owner.
         role: &'static str,
         /// Why.
         #[source]
@@ -75,13 +75,13 @@ pub enum SignerError {
     /// Key and certificate are not a pair.
     #[error("the certificate of the {role} is for another key")]
     Pair {
-        /// Whose.
+        /// Their owner.
         role: &'static str,
     },
-    /// The certificate is not that of a CA.
+    /// The certificate does not belong to a CA.
     #[error("the certificate of the CA does not let it issue certificates")]
     NotCa,
-    /// The CA ends before a signer of it would.
+    /// The CA expires before its signer would.
     #[error("the CA ends at {ends_at} (Unix seconds), before a new signer would: make a new CA")]
     CaEnds {
         /// When, in seconds since 1970.
@@ -90,7 +90,7 @@ pub enum SignerError {
     /// A certificate cannot be built or encoded.
     #[error("build the certificate of the {role}")]
     Build {
-        /// Whose.
+        /// Its owner.
         role: &'static str,
         /// Why.
         #[source]
@@ -101,7 +101,7 @@ pub enum SignerError {
 /// A CA for signers of attestation tokens. Its key is zeroized on drop.
 ///
 /// # Security
-/// Who holds its key signs tokens that the KBS believes, and so obtains every resource.
+/// Anyone who holds its key can sign tokens that the KBS accepts, and so obtain every resource.
 pub struct SignerCa {
     key: SigningKey,
     certificate: Certificate,
@@ -125,7 +125,7 @@ impl SignerCa {
     /// A new CA, valid for ten years. The same `rng` and `now` give the same bytes.
     ///
     /// # Errors
-    /// `Build`, for a clock beyond what certificates can say.
+    /// `Build`, for a time beyond what certificates can express.
     pub fn generate(rng: &mut dyn CryptoRng, now: Timestamp) -> Result<Self, SignerError> {
         let key = SigningKey::from(SecretKey::generate_from_rng(rng));
         let period = (now.plus_seconds(-SKEW_SECONDS), now.plus_seconds(CA_DAYS * DAY));
@@ -165,7 +165,7 @@ impl SignerCa {
         write_certificate(&self.certificate, Role::Ca)
     }
 
-    /// When the CA ends.
+    /// When the CA expires.
     pub fn ends_at(&self) -> Timestamp {
         certificate::period(&self.certificate).1
     }
@@ -189,11 +189,11 @@ impl SignerCa {
         Ok(IssuedSigner { key: write_key(&key, Role::Signer)?, certificate })
     }
 
-    /// Issues another signer, where `current` is not of this CA or has less than 30 days to live;
-    /// `None` where it is good.
+    /// Issues a new signer if `current` was not issued by this CA or has less than 30 days left; `None` if it
+    /// is good.
     ///
     /// # Errors
-    /// As [`issue`](Self::issue).
+    /// As for [`issue`](Self::issue).
     pub fn renew(
         &self,
         current: &IssuedSigner,
@@ -236,7 +236,7 @@ impl IssuedSigner {
         write_certificate(&self.certificate, Role::Signer)
     }
 
-    /// When it ends.
+    /// When it expires.
     pub fn ends_at(&self) -> Timestamp {
         certificate::period(&self.certificate).1
     }
@@ -251,8 +251,7 @@ impl IssuedSigner {
     }
 }
 
-/// Whether the certificate of a signer has less than 30 days to live, so that another signer is
-/// due.
+/// Whether the certificate of a signer has less than 30 days left, so that a new signer is due.
 ///
 /// # Errors
 /// `Certificate`, when it does not parse.

@@ -51,7 +51,7 @@ fn a_signer_is_renewed_thirty_days_before_its_end_and_not_earlier() {
         let renewal = ca.renew(&signer, &mut rng(3), days(day)).unwrap();
         assert_eq!(renewal.is_some(), renewed, "day {day}");
     }
-    // Issued in the future: the clock was wrong then, or is now.
+    // Issued in the future: the clock was wrong then, or is wrong now.
     let early = ca.renew(&signer, &mut rng(3), days(-2)).unwrap();
     assert!(early.is_some());
 }

@@ -1,4 +1,4 @@
-//! Who obtains a disk key and who does not: one table for every engine that policies run on.
+//! Who obtains a disk key and who does not: one table for every engine that runs policies.
 
 use std::collections::BTreeMap;
 
@@ -21,14 +21,14 @@ pub(crate) struct Case {
     pub(crate) references: BTreeMap<String, Value>,
     /// Submodules besides `cpu0`.
     pub(crate) devices: Map<String, Value>,
-    /// Status that the token shall have, instead of that of the verdict.
+    /// Status that the token should have, instead of the verdict's.
     pub(crate) status: Option<&'static str>,
     pub(crate) path: Vec<&'static str>,
     pub(crate) is_allowed: bool,
 }
 
 impl Case {
-    /// The claims of the token, when the policy gave this status and these extensions to `cpu0`.
+    /// The claims of the token, if the policy gave this status and these extensions to `cpu0`.
     pub(crate) fn token(&self, status: &str, extensions: Map<String, Value>) -> Value {
         let mut cpu = extensions;
         cpu.insert("ear.status".to_owned(), self.status.unwrap_or(status).into());
@@ -39,7 +39,7 @@ impl Case {
         json!({"submods": submods})
     }
 
-    /// What the resource policy sees as `data`.
+    /// The request that the resource policy receives as `data`.
     pub(crate) fn request(&self) -> Value {
         json!({"plugin": "resource", "resource-path": self.path, "query": {}})
     }
@@ -106,7 +106,7 @@ fn registers() -> Value {
     registers.into()
 }
 
-/// What an attestation service adds to each sort of evidence (EAR, draft-ietf-rats-ear).
+/// What an attestation service adds to each type of evidence (EAR, draft-ietf-rats-ear).
 fn annotated(tee: &str, claims: impl Into<Value>) -> Value {
     let claims = claims.into();
     json!({
@@ -122,7 +122,7 @@ fn tpm() -> Value {
     annotated("tpm", claims)
 }
 
-/// The claims of a report are all text (Trustee, verifiers).
+/// All claims of a report are text (Trustee, verifiers).
 fn azure() -> Value {
     let mut registers = registers();
     registers["ak_public"] = ak(1).to_base64().into();
@@ -309,7 +309,7 @@ fn unbound() -> Vec<Case> {
         case("unbound: other path").at(&["default", MACHINE, "home"]),
         case("unbound: unknown boot").claiming("/tpm/pcr04", value_of("dd").into()),
         case("unbound: sample").sending(annotated("sample", json!({"svn": "1"}))),
-        // Where the service names the key, it leaves it to the policy whether it is trusted.
+        // A service that names the key leaves it to the policy whether the key is trusted.
         base("unbound: on a service that names keys", bound().dangerous_any_machine(), tpm()),
     ]
 }

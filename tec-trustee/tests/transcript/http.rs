@@ -1,17 +1,17 @@
-//! As much of HTTP/1.1 as a transcript needs, to the byte.
+//! As much of HTTP/1.1 as a transcript needs, byte for byte.
 
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufStream};
 use tokio::net::TcpStream;
 
 use crate::template::{Values, filled, matches};
 
-/// A message of a transcript, with placeholders, or of the wire, without.
+/// A message from a transcript, with placeholders, or from the wire, without.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Message {
     /// `POST /path`, or the status.
     pub(crate) start: String,
     pub(crate) headers: Vec<(String, String)>,
-    /// Headers that must not be there.
+    /// Headers that must be absent.
     absent: Vec<String>,
     pub(crate) body: String,
 }
@@ -34,7 +34,7 @@ impl Message {
         message
     }
 
-    /// Whether `heard` is this message.
+    /// Checks that `heard` is this message.
     pub(crate) fn check(&self, heard: &Self, values: &mut Values) -> Result<(), String> {
         matches(&self.start, &heard.start, values)?;
         for (name, value) in &self.headers {

@@ -1,4 +1,4 @@
-//! The protocol, to the byte: transcripts that are played in both roles. See README.md.
+//! The protocol, byte for byte: transcripts that are played in both roles. See README.md.
 #![cfg(all(feature = "kbs", feature = "rcar"))]
 #![expect(
     clippy::unwrap_used,
@@ -58,7 +58,7 @@ fn exchanges(transcript: &str) -> Vec<(Message, Message)> {
     messages
 }
 
-/// Report data by hand: canonical JSON has no white space, and its members are sorted (KBS
+/// Report data computed manually: canonical JSON has no white space, and its members are sorted (KBS
 /// attestation protocol 0.4.0). Sample evidence carries all 48 bytes (Trustee, verifiers).
 fn report_data(nonce: &str, x: &str, y: &str) -> String {
     let canonical = format!(
@@ -80,7 +80,7 @@ fn server_values() -> Values {
     values.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
 }
 
-/// Encrypts the secret for the key that the client named.
+/// Encrypts the secret to the key that the client named.
 fn seal(values: &mut Values) {
     let key = format!(
         r#"{{"kty":"EC","crv":"P-256","alg":"ECDH-ES+A256KW","x":"{}","y":"{}"}}"#,
@@ -94,7 +94,7 @@ fn seal(values: &mut Values) {
     values.extend(jwe);
 }
 
-/// Serves a transcript on any number of connections; gives what the placeholders were.
+/// Serves a transcript on any number of connections; returns the values of the placeholders.
 async fn serve(listener: TcpListener, transcript: &str) -> Values {
     let mut values = server_values();
     let mut left = exchanges(transcript).into_iter();
@@ -117,7 +117,7 @@ async fn serve(listener: TcpListener, transcript: &str) -> Values {
     values
 }
 
-/// Our client, against the transcript. It must ask all that stands there, and nothing more.
+/// Our client, against the transcript. It must send all requests in it, and nothing more.
 async fn play_client(transcript: &str, path: &str) -> (Result<SecretBytes, RcarError>, Values) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -131,7 +131,7 @@ async fn play_client(transcript: &str, path: &str) -> (Result<SecretBytes, RcarE
     tokio::join!(client.fetch(&path, &attester), serve(listener, transcript))
 }
 
-/// There is no other evidence than sample's here.
+/// There is only sample evidence here.
 #[derive(Debug)]
 struct NoVerifier;
 
@@ -142,7 +142,7 @@ impl Verifier for NoVerifier {
     }
 }
 
-/// Puts the one resource, and a policy that gives it to everybody.
+/// Stores the one resource, and a policy that releases it to everyone.
 async fn feed(broker: &dyn KeyBroker) {
     let path: ResourcePath = PATH.parse().unwrap();
     let secret = SecretBytes::new(SECRET.to_vec());
@@ -235,7 +235,7 @@ async fn our_client_takes_a_denial_as_final() {
 async fn our_broker_answers_as_the_transcript_does_and_its_resource_opens() {
     let (key, values) = play_broker(RELEASED).await;
     let header = URL_SAFE_NO_PAD.decode(&values["protected"]).unwrap();
-    // The order survives readers that rewrite the header (KBS attestation protocol 0.4.0).
+    // The order survives programs that rewrite the header (KBS attestation protocol 0.4.0).
     let form = r#"{"alg":"ECDH-ES+A256KW","enc":"A256GCM","epk":{"crv":"P-256","kty":"EC","x":"{{epk_x}}","y":"{{epk_y}}"}}"#;
     let mut found = Values::new();
     matches(form, std::str::from_utf8(&header).unwrap(), &mut found).unwrap();
@@ -261,8 +261,8 @@ async fn our_broker_denies_and_refuses_as_the_transcripts_do() {
     play_broker(REFUSED).await;
 }
 
-/// The same against a Trustee v0.21 for tests: TRUSTEE_URL (plain HTTP), TRUSTEE_ADMIN_KEY (file).
-/// Without one it says so, past the capture of what tests print.
+/// The same against a test Trustee v0.21: TRUSTEE_URL (plain HTTP), TRUSTEE_ADMIN_KEY (file). Without one the
+/// test says so, bypassing the capture of test output.
 #[cfg(feature = "publish")]
 #[tokio::test]
 async fn a_real_trustee_answers_as_the_transcripts_do() {
@@ -290,8 +290,8 @@ async fn a_real_trustee_answers_as_the_transcripts_do() {
     let api =
         AdminApi::dangerous_plain_http(&endpoint, generation, key, clock, deadlines, &provider);
     feed(&api.unwrap()).await;
-    // Ours alone says how long a cookie lives in seconds, too, drops an empty segment, and reads the
-    // scheme in any case (RFC 9110, section 11.1).
+    // Only our broker also states the lifetime of a cookie in seconds, drops an empty segment, and accepts
+    // the scheme in any case (RFC 9110, section 11.1).
     let ours = [("; Max-Age=300", ""), ("resource//", "resource/"), (": bearer", ": Bearer")];
     let theirs = |transcript: &str| {
         ours.iter().fold(transcript.to_owned(), |text, (ours, theirs)| text.replace(ours, theirs))

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// What the placeholders stand for, as far as it is known.
+/// The values of the placeholders, as far as they are known.
 pub(crate) type Values = BTreeMap<String, String>;
 
 /// A piece of a template: text, or the name of a placeholder.

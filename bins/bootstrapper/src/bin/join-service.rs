@@ -22,7 +22,7 @@ use tokio::sync::watch;
 #[derive(Debug, Parser)]
 #[command(name = "join-service", version)]
 struct Args {
-    /// File of settings, TOML.
+    /// Settings file, TOML
     #[arg(long, env = "TEC_JOIN_SERVICE_CONFIG", default_value = "/etc/tec/join-service.toml")]
     config: PathBuf,
     /// The log.

@@ -1,4 +1,4 @@
-//! The commands of the admin, `tec node init`, `join`, `recover` and `verify`, as processes beside ours.
+//! The admin's commands, `tec node init`, `join`, `recover` and `verify`, run as separate processes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::init;
 use crate::keys::openbao::Bao;
 use crate::stage::{CANARIES, INIT_SECRET, KMS, Machine, mode};
 
-/// What a command said, and how it ended.
+/// The output and exit status of a command.
 struct Said {
     code: Option<i32>,
     out: String,
@@ -30,7 +30,7 @@ impl Said {
         serde_json::from_str(&self.out).unwrap()
     }
 
-    /// It ended so, and said that; no secret that it was given is in what it said.
+    /// Checks exit code and output; the output must not contain any secret it was given.
     fn assert(&self, code: i32, says: &str) -> &Self {
         let all = format!("{}{}", self.out, self.err);
         assert_eq!(self.code, Some(code), "{all}");
@@ -43,7 +43,7 @@ impl Said {
     }
 }
 
-/// Where cargo puts it beside the program of this package.
+/// Path of tec, which cargo puts next to this package's program.
 fn tec() -> PathBuf {
     let program = Path::new(env!("CARGO_BIN_EXE_bootstrapper")).with_file_name("tec");
     assert!(program.exists(), "build it first: cargo build -p tec");
@@ -74,7 +74,7 @@ fn words(words: &[&str]) -> Vec<String> {
     words.iter().copied().map(str::to_owned).collect()
 }
 
-/// The admin's desk: files with what it knows.
+/// The admin's desk: files with what the admin knows.
 struct Desk<'m>(&'m Machine);
 
 impl Desk<'_> {
@@ -166,11 +166,11 @@ async fn tec_says_by_code_why_there_is_no_cluster_and_the_node_stays_as_it_was()
     refused.assert(1, "TEC-B50").assert(1, "a call failed");
     fs::write(machine.path("refuse-preflight"), "").unwrap();
     let refused = desk.init(KMS, INIT_SECRET, &[]).await;
-    // With the node's own log.
+    // Includes the node's own log.
     refused.assert(1, "TEC-B424").assert(1, "a call failed");
     assert!(machine.opens_with(b"initial").await);
 
-    // Another machine answers in its place.
+    // A different machine answers in its place.
     let (key, address) = (stranger.ak.to_string(), machine.init_address());
     let seen = desk.verify(&address, &["--ak", &key]).await;
     assert_eq!(seen.assert(1, "attestation key").json()["accepted"], false);
@@ -267,7 +267,7 @@ async fn tec_looks_whether_a_node_could_join_and_joins_it() {
     cluster.stop().await;
 }
 
-/// Passes connections on until they are cut.
+/// Forwards connections until they are cut.
 struct Relay {
     address: String,
     connections: Arc<AtomicUsize>,
@@ -309,7 +309,7 @@ impl Relay {
     }
 }
 
-/// Until kubeadm, and so the node, is beyond the lock.
+/// Waits until kubeadm, and therefore the node, is past the lock.
 async fn locked(machine: &Machine) {
     while !machine.calls().contains("kubeadm init --skip") {
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -326,7 +326,7 @@ async fn tec_hears_how_an_init_ends_whose_connection_broke_beyond_the_lock() {
     let breaking = async {
         locked(&machine).await;
         relay.cut.send(()).unwrap();
-        // The second one finds the first call running, and so there is a third.
+        // The second call finds the first one running, so there is a third.
         relay.reached(3).await;
         fs::remove_file(machine.path("hold")).unwrap();
     };
@@ -356,7 +356,7 @@ async fn tec_learns_before_the_lock_which_cluster_it_makes_where_keys_come_from_
         let passed = relay.connections.load(Ordering::Relaxed);
         relay.cut.send(()).unwrap();
         relay.reached(passed + 1).await;
-        // Another process knows it by the id alone.
+        // A different process knows it only by its ID.
         let unknown = desk.init(&kms, INIT_SECRET, &stored).await;
         unknown.assert(1, "--cluster does not say");
         fs::remove_file(machine.path("hold")).unwrap();
@@ -380,7 +380,7 @@ async fn tec_takes_up_its_own_cluster_and_sends_nothing_to_a_member_of_another()
     first.kill().unwrap();
     first.wait().unwrap();
 
-    // The node would log a wrong secret that it was sent.
+    // The node would log receiving a wrong secret.
     let other = KMS.replace("QEFC", "QUFC");
     let refused = desk.init(&other, b"canary-wrong", &[]).await;
     refused.assert(1, "TEC-B403");
@@ -408,7 +408,7 @@ async fn tec_waits_no_longer_than_it_was_told_for_a_host_that_says_nothing() {
     all.extend(Desk(&machine).trust());
     let began = Instant::now();
     run(all).await.assert(3, "TEC-B503");
-    // Half of what a handshake may take.
+    // Half of a handshake's deadline.
     assert!(began.elapsed() < Duration::from_secs(15));
 }
 
@@ -428,7 +428,7 @@ async fn tec_warns_of_a_register_that_only_warns() {
     let (ak, address) = (machine.ak.to_string(), machine.init_address());
     let all = ["node", "recover", &address, "--kms-uri-file", &kms, "--check"];
     let trust = ["--ak", &ak, "--measurements", &expected];
-    // Nobody serves Recover there; the evidence was taken all the same.
+    // Nothing serves Recover there; the evidence was accepted anyway.
     let said = run(words(&[&all[..], &trust].concat())).await;
     said.assert(1, "a peer is taken whose register differs").assert(1, "it tries the keys");
     program.kill();

@@ -1,5 +1,5 @@
-//! A virtual machine of Azure on SEV-SNP, from its TPM and its metadata to a client that judges it:
-//! a real TPM implementation with a paravisor's report, made up, as is AMD.
+//! An Azure virtual machine on SEV-SNP, from its TPM and its metadata to a client that appraises it: a real
+//! TPM implementation with a fabricated paravisor report and fabricated AMD keys.
 
 use std::fs;
 use std::process::Command;
@@ -38,7 +38,7 @@ fn tool(swtpm: &Swtpm, name: &str, arguments: &[&str]) {
 }
 
 impl Azure {
-    /// The report binds the key that the TPM has.
+    /// The report binds the TPM's key.
     fn new() -> Self {
         let swtpm = Swtpm::start().unwrap();
         let tpm = Tpm::open(&swtpm.tcti()).unwrap();
@@ -70,7 +70,7 @@ impl Azure {
     fn settings(&self, url: &str) -> TpmSettings {
         TpmSettings {
             tcti: self.swtpm.tcti(),
-            // Where Azure has its key.
+            // Where Azure's key is.
             ak_handle: None,
             variant: Variant::AzureSevSnp.as_str().to_owned(),
             vcek_url: Some(url.to_owned()),
@@ -78,7 +78,7 @@ impl Azure {
         }
     }
 
-    /// A client meets the node that these settings make.
+    /// A client connects to the node with these settings.
     async fn meet(&self, settings: &TpmSettings) -> Result<AtlsStream<DuplexStream>, AtlsError> {
         let attestation = Attestation::open(settings).unwrap();
         let server = endpoint().with_issuer(attestation.issuer).build().unwrap();
@@ -93,14 +93,15 @@ impl Azure {
         let serving = Box::pin(server.accept(near));
         let (served, met) = tokio::join!(serving, Box::pin(client.connect(far)));
         if let (Err(error), Err(_)) = (served, &met) {
-            // What the client sees is that nobody speaks any more.
+            // The client only sees that the connection ended.
             assert!(!matches!(error, AtlsError::TimedOut { .. }), "{error}");
         }
         met
     }
 }
 
-/// Serves these answers, each once and the last for ever; its base URL, and a count of questions.
+/// Serves each of these answers once, and the last one forever; returns its base URL, and a counter of
+/// requests.
 async fn metadata(
     answers: Vec<(u16, Vec<u8>)>,
 ) -> (String, impl Future<Output = std::convert::Infallible>) {
@@ -166,7 +167,7 @@ async fn certificates_come_from_a_file_where_the_platform_gives_none() {
     let mut settings = machine.settings(&base);
     beside(serving, async {
         assert!(machine.meet(&settings).await.is_err());
-        // As AMD distributes it: DER.
+        // In the format that AMD distributes: DER.
         let file = machine.directory.path().join("vcek.der");
         fs::write(&file, machine.chip.certificate()).unwrap();
         settings.vcek_file = Some(file);
@@ -182,14 +183,14 @@ async fn keys_that_nothing_vouches_for_are_refused() {
         let error = met.err().unwrap();
         assert!(matches!(error, AtlsError::Document(ValidateError::Untrusted { .. })), "{error}");
     };
-    // The certificate of another chip.
+    // The certificate of a different chip.
     let other = SoftSnp::vcek(Product::Milan, 6);
     let (base, serving) = metadata(vec![certified(&other)]).await;
     beside(serving, async {
         untrusted(machine.meet(&machine.settings(&base)).await);
     })
     .await;
-    // A genuine report that names another machine's key.
+    // A genuine report that names a different machine's key.
     let (base, serving) = metadata(vec![certified(&machine.chip)]).await;
     let stranger = SoftAzure::new(9);
     let claims = SoftAzure::claims_of(&stranger.tpm().public_key());

@@ -1,5 +1,5 @@
-//! Bad input: each condition has a code and a next step, nothing is changed, and the node is not
-//! locked. docs/reference/bootstrapper.md lists them.
+//! Bad input: each condition has a code and a next step, nothing is changed, and the node is not locked.
+//! docs/reference/bootstrapper.md lists the conditions.
 
 use std::fs;
 use std::net::TcpListener;
@@ -18,17 +18,17 @@ use crate::cluster::Cluster;
 use crate::stage::{Machine, Program};
 
 const COMMANDS: [&str; 3] = ["prepare", "recover", "run"];
-/// Three years from when this was written.
+/// Three years from the time of writing.
 const YEARS_LATER: i64 = 1_890_000_000;
 
-/// The program names the condition and the next step, and the machine is as it was.
+/// The program names the condition and the next step, and the machine is unchanged.
 fn assert_found(machine: &Machine, log: &str, code: Code) {
     assert!(log.contains(code.as_str()) && log.contains(code.fix()), "{code}: {log}");
     assert_eq!(machine.register(), Sha256Digest::ZERO, "the node is locked");
     assert_eq!(machine.calls(), "", "something was started");
 }
 
-/// A command ends with the code; the disk has what it had.
+/// A command fails with the code; the disk is unchanged.
 fn assert_refused(machine: &Machine, command: &str, code: Code) {
     let before = fs::read(machine.path("disk")).ok();
     let (status, log) = machine.run(command);
@@ -46,7 +46,7 @@ async fn wait_for(program: &Program, code: Code) {
     }
 }
 
-/// Runs until the code is in the log, and is killed.
+/// Runs until the code is in the log, and then kills the program.
 async fn assert_reported(machine: &Machine, code: Code) {
     let program = machine.start("run");
     wait_for(&program, code).await;
@@ -55,7 +55,7 @@ async fn assert_reported(machine: &Machine, code: Code) {
     assert_found(machine, &log, code);
 }
 
-/// The disk behind a block device that takes no writes.
+/// The disk behind a read-only block device.
 struct ReadOnly(PathBuf);
 
 impl ReadOnly {
@@ -96,7 +96,7 @@ fn a_missing_disk_is_named() {
 fn a_read_only_disk_is_named() {
     let machine = Machine::new("plane-0", "ControlPlane");
     let disk = machine.path("disk").display().to_string();
-    // A file of a file system without writes.
+    // A file on a read-only file system.
     let script = format!("mount --bind {disk} {disk}; mount -o remount,ro,bind {disk}");
     for command in COMMANDS {
         let (status, log) = machine.start_after(&script, command).wait();
@@ -131,7 +131,7 @@ fn a_header_that_is_weak_or_damaged_is_refused() {
     for command in COMMANDS {
         assert_refused(&machine, command, Code::BootstrapHeader);
     }
-    // What is left of a second header.
+    // Remains of a second header.
     let disk = fs::File::create(machine.path("disk")).unwrap();
     disk.set_len(64 << 20).unwrap();
     disk.write_all_at(b"SKUL\xba\xbe", 16384).unwrap();
@@ -186,7 +186,7 @@ async fn metadata_that_are_silent_or_lie_are_asked_for_again_and_make_no_node() 
         fs::write(machine.path("metadata.json"), good.replacen(truth, lie, 1)).unwrap();
         assert_reported(&machine, Code::BootstrapMetadata).await;
     }
-    // Nobody answers, and the node asks again.
+    // Nothing answers, and the node asks again.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = listener.local_addr().unwrap();
     drop(listener);
@@ -195,10 +195,10 @@ async fn metadata_that_are_silent_or_lie_are_asked_for_again_and_make_no_node() 
     machine.change_settings(|text| text.replace(&file, &service));
     assert_reported(&machine, Code::BootstrapMetadata).await;
     machine.change_settings(|text| text.replace(&service, &file));
-    // A hash that admits nobody ends the program: no time makes it better.
+    // A hash that admits no one ends the program: waiting would not help.
     fs::write(machine.path("metadata.json"), good.replace("sha256:", "md5:")).unwrap();
     assert_refused(&machine, "run", Code::BootstrapMetadata);
-    // What was wrong is right, and the same process goes on.
+    // Once the input is fixed, the same process continues.
     fs::write(machine.path("metadata.json"), "").unwrap();
     let program = machine.start("run");
     wait_for(&program, Code::BootstrapMetadata).await;

@@ -1,5 +1,5 @@
-//! A cluster that admits nodes: the join service over attested connections, with members, tokens
-//! and turns in memory.
+//! A cluster that admits nodes: the join service over attested connections, with members, tokens and turns
+//! kept in memory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -75,7 +75,7 @@ impl Enrollments for Members {
     }
 }
 
-/// What the machine of the control plane has; all other nodes are registered when a test says so.
+/// What the control plane's machine has; all other nodes are registered when a test says so.
 #[derive(Debug)]
 struct Facts {
     ca: Vec<u8>,
@@ -113,7 +113,7 @@ impl ClusterFacts for Facts {
         Ok(("v1.34.3".to_owned(), Vec::new()))
     }
 
-    /// More than a worker may have: it takes no more than the CA.
+    /// More than a worker may have: it accepts only the CA.
     async fn files(&self, _role: Role) -> Result<Vec<(PkiFile, SecretBytes)>, PortError> {
         let file = |file: PkiFile| match file {
             PkiFile::CA => (file, SecretBytes::new(self.ca.clone())),
@@ -123,10 +123,10 @@ impl ClusterFacts for Facts {
     }
 }
 
-/// A running join service; it ends with the test.
+/// A running join service; stopped with the test.
 pub(crate) struct Cluster {
     pub(crate) port: u16,
-    /// Whether the nodes that join have their objects.
+    /// Whether joining nodes have their objects.
     pub(crate) registered: Arc<AtomicBool>,
     pub(crate) ak: Fingerprint,
     pub(crate) id: ClusterId,
@@ -137,12 +137,12 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// On the machine of a control plane; takes `nodes`, of which `planes` may be control planes.
+    /// Runs on the machine of a control plane; admits `nodes`, of which `planes` may be control planes.
     pub(crate) async fn start(on: &Machine, nodes: &[Fingerprint], planes: &[Fingerprint]) -> Self {
         Self::start_at(Arc::new(SystemClock), on, nodes, planes).await
     }
 
-    /// The same, with a clock of its own for the certificates of members.
+    /// Same, with a separate clock for the certificates of members.
     pub(crate) async fn start_at(
         clock: Arc<dyn Clock>,
         on: &Machine,
@@ -153,7 +153,7 @@ impl Cluster {
         Self::judging(clock, on, &keys, planes).await
     }
 
-    /// The same, of nodes that these settings take.
+    /// Same, for the nodes admitted by these settings.
     pub(crate) async fn taking(on: &Machine, nodes: &str, planes: &[Fingerprint]) -> Self {
         Self::judging(Arc::new(SystemClock), on, nodes, planes).await
     }
@@ -208,19 +208,19 @@ impl Cluster {
             id: cluster,
             config,
             live,
-            // The runtime of the test ends it at the latest.
+            // The test's runtime stops it at the latest.
             serving: spawned(serving),
             cleaner,
         }
     }
 
-    /// Writes other settings, and lets the service look at its files.
+    /// Writes other settings, and makes the service reload its files.
     pub(crate) fn change(&self, nodes: &str, planes: &[Fingerprint]) {
         write_settings(&self.config, nodes, planes);
         self.look();
     }
 
-    /// Lets the service look at its files.
+    /// Makes the service reload its files.
     pub(crate) fn look(&self) {
         self.live.look();
     }
@@ -236,7 +236,7 @@ fn list(keys: &[Fingerprint]) -> String {
     format!("[{}]", keys.join(", "))
 }
 
-/// What stands before `[nodes]`, if that is there, is of the service itself.
+/// Text before `[nodes]`, if there is any, belongs to the service itself.
 fn write_settings(config: &Path, nodes: &str, planes: &[Fingerprint]) {
     let table = if nodes.contains("[nodes]") { "" } else { "[nodes]\n" };
     let text = format!(
@@ -257,7 +257,7 @@ pub(crate) fn pki_file(machine: &Machine, file: PkiFile) -> Vec<u8> {
     fs::read(ticket_file(machine, file)).unwrap_or_default()
 }
 
-/// Where it lies.
+/// Its path.
 pub(crate) fn ticket_file(machine: &Machine, file: PkiFile) -> PathBuf {
     KubeadmPaths::under(machine.path("root")).of_ticket(file)
 }

@@ -1,4 +1,4 @@
-//! Nodes whose attestation key nobody listed: a genuine TPM vouches for them, or they stay out.
+//! Nodes with unlisted attestation keys: a genuine TPM vouches for them, or they are refused.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -74,7 +74,7 @@ async fn a_node_that_nobody_listed_joins_and_boots_again_by_its_endorsement_key(
 async fn a_foreign_endorsement_key_is_refused_and_its_node_logs_why() {
     let plane = Machine::new("plane-0", "ControlPlane");
     let ours = Machine::manufactured("node-1", "Worker");
-    // One of another maker, and one without a certificate.
+    // A TPM of a different manufacturer, and one without a certificate.
     for (machine, why) in [
         (Machine::manufactured("node-2", "Worker"), "no trusted root vouches"),
         (Machine::new("node-3", "Worker"), "without a certificate"),
@@ -100,7 +100,7 @@ async fn a_foreign_endorsement_key_is_refused_and_its_node_logs_why() {
     }
 }
 
-/// A connection that this attestation key proves.
+/// A connection proven by this attestation key.
 pub(crate) async fn connect(cluster: &Cluster, attestation: &Attestation) -> Channel {
     reach(cluster, attestation).await.unwrap()
 }
@@ -116,7 +116,7 @@ async fn reach(cluster: &Cluster, attestation: &Attestation) -> Result<Channel, 
     transport::dial(&end, &format!("127.0.0.1:{}", cluster.port)).await
 }
 
-/// A challenge to this TPM: what comes back with the answer, and what the TPM has to open.
+/// A challenge for this TPM: what to send back with the answer, and what the TPM must open.
 pub(crate) async fn challenge(
     channel: &Channel,
     offer: TpmOffer,
@@ -136,7 +136,7 @@ async fn ticket(channel: &Channel, proof: Option<EndorsementProof>) -> Result<()
     ask(channel, IssueJoinTicketRequest { endorsement: proof, ..Default::default() }).await
 }
 
-/// Asks for a ticket with what is said of the name and the disk.
+/// Requests a ticket with these claims about the name and the disk.
 pub(crate) async fn ask(channel: &Channel, request: IssueJoinTicketRequest) -> Result<(), Status> {
     let authority = Authority::new("", Arc::new(SystemClock), Arc::new(SystemEntropy));
     let name = "node-1".parse().unwrap();
@@ -149,7 +149,7 @@ pub(crate) async fn ask(channel: &Channel, request: IssueJoinTicketRequest) -> R
     ApiClient::new(channel.clone()).issue_join_ticket(request).await.map(drop)
 }
 
-/// What a node does that is asked for its endorsement key.
+/// How a node answers when asked for its endorsement key.
 pub(crate) async fn prove(channel: &Channel, attestation: &Attestation) -> EndorsementProof {
     let offer = attestation.endorser.offer().await.unwrap();
     let (id, credential) = challenge(channel, offer).await.unwrap();
@@ -177,9 +177,9 @@ async fn a_genuine_endorsement_key_vouches_for_no_key_of_another_machine() {
 
     let unproven = ticket(&channel, None).await.unwrap_err();
     assert_eq!(Reason::of(&unproven), Some(Reason::NeedsEndorsementKey));
-    // What the accomplice has is not what proved this connection.
+    // The accomplice's key is not the one that proved this connection.
     assert_refused(challenge(&channel, shown.clone()).await, "this connection proved");
-    // Of its own key the genuine TPM knows nothing, even if its owner helps.
+    // The genuine TPM does not know this key, even if its owner helps.
     let borrowed = TpmOffer { ek: shown.ek, ak_area: own.ak_area };
     let (id, credential) = challenge(&channel, borrowed).await.unwrap();
     for tpm in [&accomplice, &intruder] {
@@ -208,7 +208,7 @@ async fn an_answer_that_another_node_replays_is_refused() {
     cluster.stop().await;
 }
 
-/// A certificate of an endorsement key that was valid until an hour ago, and its CA in a file.
+/// An endorsement key certificate that expired an hour ago, and its CA in a file.
 fn expired(machine: &Machine, ek: &EkOffer) -> (Vec<u8>, PathBuf) {
     let named = |name: &str| {
         let mut params = CertificateParams::default();
@@ -253,7 +253,7 @@ async fn an_endorsement_key_whose_certificate_expired_vouches_for_nobody_unless_
     cluster.stop().await;
 }
 
-/// Connects and asks for a ticket.
+/// Connects and requests a ticket.
 async fn asks(cluster: &Cluster, attestation: &Attestation) -> Result<(), Option<Reason>> {
     let Ok(channel) = reach(cluster, attestation).await else { return Err(None) };
     ticket(&channel, None).await.map_err(|status| Reason::of(&status))
@@ -271,13 +271,13 @@ async fn changed_settings_count_for_the_next_connection_and_broken_ones_change_n
     let listed = format!("{ANYTHING}{key}");
     cluster.change(&listed, &[]);
     assert_eq!(asks(&cluster, &attestation).await, Ok(()));
-    // The key is taken all the same, and is nothing to be a control plane with.
+    // The key is accepted anyway, but does not qualify for a control plane.
     for broken in ["attestation_keys = ['00']", "unknown = 1", &key] {
         cluster.change(broken, &[machine.ak]);
         assert_eq!(asks(&cluster, &attestation).await, Ok(()), "{broken}");
     }
 
-    // Files that the settings name are followed, too.
+    // Files named in the settings are followed, too.
     let measurements = machine.path("measurements.json");
     let write = |value: Sha256Digest| fs::write(&measurements, format!(r#"{{"4": "{value}"}}"#));
     write(Sha256Digest::ZERO).unwrap();
@@ -316,10 +316,10 @@ async fn a_stranger_whose_connection_waits_for_other_settings_still_has_to_prove
     let plane = Machine::new("plane-0", "ControlPlane");
     let stranger = Machine::new("node-1", "Worker");
     let attestation = stranger.attestation();
-    // The handshake lets every key pass, since the calls ask for the endorsement key.
+    // The handshake accepts every key, since the calls ask for the endorsement key.
     let cluster = Cluster::taking(&plane, &of_makers(&plane_roots(&plane)), &[]).await;
     let channel = connect(&cluster, &attestation).await;
-    // Now they do not ask any more, and the handshake is strict.
+    // Now the calls no longer ask, and the handshake is strict.
     cluster.change(ANYTHING, &[]);
     let refused = ticket(&channel, None).await.unwrap_err();
     assert_eq!(Reason::of(&refused), Some(Reason::NeedsEndorsementKey));
@@ -327,7 +327,7 @@ async fn a_stranger_whose_connection_waits_for_other_settings_still_has_to_prove
     cluster.stop().await;
 }
 
-/// The roots of some maker.
+/// The CA certificates of a manufacturer.
 fn plane_roots(plane: &Machine) -> PathBuf {
     let path = plane.path("roots.pem");
     fs::copy(plane.path("ca/ca.crt"), &path).unwrap();

@@ -1,4 +1,4 @@
-//! Init: once, again, raced, and after a crash.
+//! Init: once, repeated, concurrent, and after a crash.
 
 use std::fs;
 use std::time::Duration;
@@ -82,7 +82,7 @@ async fn another_init_is_refused_while_the_first_runs_whose_caller_may_come_back
     let machine = Machine::new("plane-0", "ControlPlane");
     fs::write(machine.path("hold"), "").unwrap();
     let program = machine.start("run").serving();
-    // The first caller gives up waiting; the node does not.
+    // The first caller gives up waiting; the node continues.
     let first = init(&machine, request());
     let until_held = async {
         while !machine.calls().contains("kubeadm init --skip") {
@@ -119,7 +119,7 @@ async fn another_init_is_refused_while_the_first_runs_whose_caller_may_come_back
 async fn bad_requests_leave_the_register_zero_and_the_server_up() {
     let machine = Machine::new("plane-0", "ControlPlane");
     let mut program = machine.start("run").serving();
-    // After a boot nobody could reach the key that opens what it lies on.
+    // After a reboot, the key could not be reached, since it would be on the disk that it opens.
     let own_disk = format!("storage://file?path={}", machine.path("root/run/state/keys").display());
     let cases: [(&str, &str, &[u8], Code); 8] = [
         (
@@ -143,7 +143,7 @@ async fn bad_requests_leave_the_register_zero_and_the_server_up() {
             "kms://trustee?url=https%3A%2F%2Fkbs&path=a%2Fb%2Fc",
             "storage://no-store",
             INIT_SECRET,
-            // It is a service like others, and not there.
+            // A service like any other, but unreachable.
             Code::Unavailable,
         ),
     ];
@@ -152,7 +152,7 @@ async fn bad_requests_leave_the_register_zero_and_the_server_up() {
         (bad.kms_uri, bad.storage_uri) = (kms.to_owned(), storage.to_owned());
         bad.init_secret = secret.to_vec();
         let refused = init(&machine, bad).await.err().unwrap();
-        // The next connection proves that the register still is zero.
+        // The next connection proves that the register is still zero.
         assert_eq!(refused.code(), code, "{kms}: {refused}");
     }
     fs::write(machine.path("refuse-preflight"), "").unwrap();
@@ -189,7 +189,7 @@ async fn an_init_that_fails_beyond_the_lock_is_taken_up_again_by_itself_and_by_t
     assert!(claim.exists(), "a member without a claim could be impersonated");
     fs::remove_file(machine.path("hold")).unwrap();
 
-    // The next process knows that the node is not done, and takes the same request only.
+    // The next process knows that the node is not done, and accepts only the same request.
     let program = machine.start("run").serving();
     let channel = machine.dial_any(&machine.init_address()).await;
     let answer = ApiClient::new(channel).init(request()).await.unwrap();
@@ -221,7 +221,7 @@ async fn two_processes_do_not_bootstrap_one_node() {
     let (status, log) = machine.run("run");
     assert!(!status.success() && log.contains("another bootstrapper"), "{log}");
     assert_eq!(machine.register(), Sha256Digest::ZERO);
-    // It ended, however it did.
+    // It ended, with whatever outcome.
     drop(other);
     let program = machine.start("run").serving();
     init(&machine, request()).await.unwrap();

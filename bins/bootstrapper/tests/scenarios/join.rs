@@ -1,4 +1,4 @@
-//! Join: tickets, refusals, and joins that were cut off.
+//! Join: tickets, refusals, and interrupted joins.
 
 use std::fs;
 use std::sync::atomic::Ordering;
@@ -58,7 +58,7 @@ async fn a_join_service_that_proves_nothing_gets_nothing_and_init_still_can_win(
     let ak = machine.ak;
     let cluster = Cluster::start(&stranger, &[ak], &[ak]).await;
     machine.write_metadata("node-1", "ControlPlane", &["127.0.0.1"]);
-    // Its key is not that of a control plane that this node knows.
+    // Its key does not belong to a control plane known to this node.
     machine.write_settings_with(&[], cluster.port);
     let program = machine.start("run").serving();
     init::init(&machine, init::request()).await.unwrap();
@@ -72,7 +72,7 @@ async fn a_join_service_that_proves_nothing_gets_nothing_and_init_still_can_win(
 async fn a_ticket_of_a_service_that_is_no_member_of_its_cluster_changes_nothing() {
     let (plane, machine) =
         (Machine::new("plane-0", "ControlPlane"), Machine::new("node-1", "ControlPlane"));
-    // A genuine machine with a trusted key: what its tickets say is somebody else's cluster.
+    // A genuine machine with a trusted key, but its tickets name a different cluster.
     let elsewhere = plane.attestation().marker;
     elsewhere.set(&ClusterId::new([9; 32])).await.unwrap();
     drop(elsewhere);
@@ -87,7 +87,7 @@ async fn a_ticket_of_a_service_that_is_no_member_of_its_cluster_changes_nothing(
     };
     let refused = tokio::time::timeout(Duration::from_mins(2), refused).await;
     assert!(refused.is_ok(), "{}", program.log());
-    // Init still can win, which proves that the register is zero.
+    // Init can still win, which proves that the register is zero.
     init::init(&machine, init::request()).await.unwrap();
     let (status, log) = tokio::task::spawn_blocking(|| program.wait()).await.unwrap();
     assert!(status.success(), "{log}");
@@ -173,7 +173,7 @@ async fn a_node_that_kubeadm_refuses_is_not_locked_for_the_cluster_of_its_ticket
     cluster.stop().await;
 }
 
-/// Connects from 127.0.0.`last`, and says nothing.
+/// Connects from 127.0.0.`last`, and sends nothing.
 async fn silent(cluster: &Cluster, last: u8) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(([127, 0, 0, last], 0).into()).unwrap();

@@ -1,7 +1,7 @@
-//! Scenarios of init, join and recovery, with the program itself: a real TPM implementation, real
-//! LUKS headers, attested connections. kubeadm and systemctl are scripts that write down how they
-//! were called; `swtpm`, `tpm2-tools`, `cryptsetup` `util-linux` and `openssl` must be installed. Key services
-//! come from the cache of `cargo xtask tools`.
+//! Scenarios of init, join and recovery, with the program itself: a real TPM implementation, real LUKS
+//! headers, attested connections. kubeadm and systemctl are scripts that record their calls; `swtpm`,
+//! `tpm2-tools`, `cryptsetup`, `util-linux` and `openssl` must be installed. Key services come from the cache
+//! of `cargo xtask tools`.
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,

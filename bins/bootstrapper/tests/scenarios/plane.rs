@@ -1,4 +1,4 @@
-//! Control planes that no list names: an admin signed for them.
+//! Control planes that are not listed: an admin signed for them.
 
 use std::fs;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::stage::Machine;
 
 const HOUR: i64 = 3600;
 
-/// These nodes are taken, and tickets of this admin.
+/// Admits these nodes, and tickets signed by this admin.
 fn taking(admin: &AdminKey, nodes: &[&Machine]) -> String {
     let keys: Vec<String> = nodes.iter().map(|node| format!("'{}'", node.ak)).collect();
     let signer = admin.fingerprint().unwrap();
@@ -60,7 +60,7 @@ async fn a_node_is_a_control_plane_by_a_ticket_that_an_admin_signed_for_it_and_n
     let channel = connect(&cluster, &intruder).await;
     let unlisted = ask(&channel, request("")).await.unwrap_err();
     assert_eq!(Reason::of(&unlisted), Some(Reason::NotAdmitted));
-    // It may be for its endorsement key, until it proves another one.
+    // It may be for its endorsement key, until it proves a different one.
     let replayed = ask(&channel, request(&text)).await.unwrap_err();
     assert_eq!(Reason::of(&replayed), Some(Reason::NeedsEndorsementKey));
     for (wrong, why) in [
@@ -111,7 +111,7 @@ async fn a_ticket_or_a_list_may_name_the_endorsement_key_that_a_node_proves() {
     assert_eq!(Reason::of(&unlisted), Some(Reason::NotAdmitted));
     assert_refused(with_proof(&intruder, &text).await, "for another node");
     with_proof(&attestation, &text).await.unwrap();
-    // Whoever is a member needs no ticket to get its own again.
+    // A member needs no ticket to get its own again.
     with_proof(&attestation, "").await.unwrap();
     cluster.stop().await;
     let cluster = Cluster::taking(&plane, &settings, &[another]).await;

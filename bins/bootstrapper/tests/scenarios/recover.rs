@@ -1,4 +1,4 @@
-//! After a boot: rejoin and Recover.
+//! After a reboot: rejoin and Recover.
 
 use std::fs;
 use std::time::Duration;
@@ -71,13 +71,13 @@ async fn recover_takes_the_right_secret_only_and_keeps_serving_after_a_wrong_one
     for (kms, code) in [
         (&*wrong, Code::FailedPrecondition),
         ("kms://cluster-kms", Code::InvalidArgument),
-        // What an older client sends: parts of a stream, with other numbers.
+        // What an older client sends: parts of a stream, with different field numbers.
         ("", Code::InvalidArgument),
     ] {
         let refused = client.recover(message(kms)).await.err().unwrap();
         assert_eq!(refused.code(), code, "{kms}");
     }
-    // A new connection proves that the register still is zero.
+    // A new connection proves that the register is still zero.
     let mut client = ApiClient::new(machine.dial(&machine.recovery_address()).await);
     client.recover(message(KMS)).await.unwrap();
     let log = ended(program).await;
@@ -107,7 +107,7 @@ async fn an_operator_recovers_a_node_that_cannot_even_ask_join_services() {
     ended(program).await;
 }
 
-/// What older clients sent first (Constellation).
+/// The first message of older clients (Constellation).
 #[derive(Clone, PartialEq, prost::Message)]
 struct OlderMessage {
     #[prost(bytes = "vec", tag = "2")]
@@ -132,7 +132,7 @@ async fn an_older_client_that_streams_is_told_so_and_a_large_message_is_refused(
     let mut older = tonic::client::Grpc::new(channel);
     older.ready().await.unwrap();
     let first = OlderMessage { measurement_secret: vec![7; 32] };
-    // It waits for an answer before it sends more.
+    // Waits for an answer before it sends more.
     let stream = stream::iter([first]).chain(stream::pending());
     let path = PathAndQuery::from_static("/recoverproto.API/Recover");
     let codec = ProstCodec::<OlderMessage, OlderMessage>::default();
@@ -163,7 +163,7 @@ async fn the_disk_of_a_recovery_that_died_is_recovered_and_not_taken_for_a_new_o
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     program.kill();
-    // The file of the first passphrase now has the key that opens the disk.
+    // The file of the first passphrase now contains the key that opens the disk.
     assert_eq!(machine.run("run").0.code(), Some(3));
 
     fs::remove_file(machine.path("refuse-units")).unwrap();

@@ -1,4 +1,4 @@
-//! A machine: its TPM, its disk, its file system, and the programs that it finds.
+//! A machine: its TPM, its disk, its file system, and the programs it uses.
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
@@ -28,12 +28,12 @@ use tempfile::TempDir;
 use tonic::transport::Channel;
 
 const BUILT: &str = env!("CARGO_BIN_EXE_bootstrapper");
-/// Room for a header of LUKS2.
+/// Enough for a LUKS2 header.
 const DISK: u64 = 17 * 1024 * 1024;
 /// Master key 40..5f, salt 60..7f (Constellation).
 pub(crate) const KMS: &str = "kms://cluster-kms?key=QEFCQ0RFRkdISUpLTE1OT1BRUlNUVVZXWFlaW1xdXl8=\
                               &salt=YGFiY2RlZmdoaWprbG1ub3BxcnN0dXZ3eHl6e3x9fn8=";
-/// What is searched for everywhere: key and salt of the URI, as bytes and as text.
+/// Secrets to search for everywhere: key and salt of the URI, as bytes and as text.
 pub(crate) const CANARIES: [&[u8]; 4] = [
     b"QEFCQ0RFRkdISUpLTE1OT1BRUlNUVVZXWFlaW1xdXl8",
     b"@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_",
@@ -42,8 +42,8 @@ pub(crate) const CANARIES: [&[u8]; 4] = [
 ];
 pub(crate) const INIT_SECRET: &[u8] = b"canary-init-secret";
 
-/// Writes how it was called, keeps a copy of the configuration out of reach of the search for
-/// secrets, and leaves what kubeadm would leave.
+/// Records its call, keeps a copy of the configuration where the search for secrets does not look, and
+/// creates the files that kubeadm would.
 const KUBEADM: &str = r#"
 set -eu
 root=$1; shift
@@ -89,12 +89,12 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// A machine that was never started.
+    /// A machine that has never been started.
     pub(crate) fn new(name: &str, role: &str) -> Self {
         Self::with_tpm(Swtpm::start().unwrap(), name, role)
     }
 
-    /// Its TPM has an endorsement key certificate of a maker of its own.
+    /// Its TPM has an endorsement key certificate from its own manufacturer.
     pub(crate) fn manufactured(name: &str, role: &str) -> Self {
         Self::with_tpm(Swtpm::manufacture().unwrap(), name, role)
     }
@@ -136,7 +136,7 @@ impl Machine {
             .stderr(Stdio::null())
             .status();
         assert!(made.unwrap().success());
-        // kubeadm writes RSA keys in this form.
+        // kubeadm writes RSA keys in this format.
         let made = Command::new("openssl")
             .args(["rsa", "-traditional", "-in"])
             .args([self.path("ca/pkcs8.key"), "-out".into(), self.path("ca/ca.key")])
@@ -173,7 +173,7 @@ impl Machine {
         fs::write(self.path("metadata.json"), text).unwrap();
     }
 
-    /// `keys` are those of join services.
+    /// `keys` are the keys of join services.
     pub(crate) fn write_settings(&self, keys: &[Fingerprint]) {
         self.write_settings_with(keys, 1);
     }
@@ -223,7 +223,7 @@ impl Machine {
         Program::start(&self.path("settings.toml"), command)
     }
 
-    /// Starts the program where `script` changed what is mounted, and nobody else sees it.
+    /// Starts the program in a mount namespace prepared by `script`.
     pub(crate) fn start_after(&self, script: &str, command: &str) -> Program {
         let mut unshare = Command::new("unshare");
         unshare.args(["--map-root-user", "--mount", "/bin/sh", "-euc"]);
@@ -244,19 +244,19 @@ impl Machine {
         format!("127.0.0.1:{}", self.recovery_port)
     }
 
-    /// The TPM's key and evidence, as a join service on this machine has them. An emulated TPM
-    /// serves one at a time: not while the program runs.
+    /// The TPM's key and evidence, for a join service on this machine. An emulated TPM serves one client at a
+    /// time, so this must not be used while the program runs.
     pub(crate) fn attestation(&self) -> Attestation {
         attestation(&self.swtpm)
     }
 
-    /// PCR 15, not while the program runs.
+    /// PCR 15; must not be used while the program runs.
     pub(crate) fn register(&self) -> Sha256Digest {
         let tpm = Tpm::open(&self.swtpm.tcti()).unwrap();
         *tpm.pcr_read().unwrap().value(PcrIndex::CLUSTER)
     }
 
-    /// Somebody who expects this machine, with these registers.
+    /// A client that expects this machine, with these registers.
     fn client(&self, measurements: Measurements) -> Endpoint {
         let live = Arc::new(LiveMeasurements::new(measurements));
         let trust = Arc::new(PinnedAks::new([self.ak]));
@@ -278,7 +278,7 @@ impl Machine {
         transport::dial(&client, address).await.unwrap()
     }
 
-    /// The CA certificates of its TPM's maker, in a file.
+    /// The CA certificates of its TPM's manufacturer, in a file.
     pub(crate) fn maker(&self) -> PathBuf {
         let ca = self.swtpm.ca().unwrap();
         let path = self.path("maker.pem");
@@ -286,7 +286,7 @@ impl Machine {
         path
     }
 
-    /// How its programs were called.
+    /// The recorded calls of its programs.
     pub(crate) fn calls(&self) -> String {
         fs::read_to_string(self.path("calls")).unwrap_or_default()
     }
@@ -303,14 +303,14 @@ impl Machine {
         self.disk().opens_with(&key).await.unwrap()
     }
 
-    /// The machine boots again: registers begin anew, and memory is empty.
+    /// Reboots the machine: registers are reset, and memory is lost.
     pub(crate) fn reboot(&mut self) {
         self.swtpm.restart().unwrap();
         let _ = fs::remove_dir_all(self.path("root/run/tec-bootstrapper"));
         let _ = fs::remove_file(self.path("calls"));
     }
 
-    /// No file below the root has a canary, except those that are for secrets.
+    /// No file below the root contains a canary, except files for secrets.
     pub(crate) fn assert_no_secrets(&self, log: &str) {
         for canary in CANARIES {
             let text = String::from_utf8_lossy(canary);
@@ -332,7 +332,7 @@ fn attestation(swtpm: &Swtpm) -> Attestation {
 fn search(directory: &Path) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
-        // It is for the join service, and for root alone.
+        // For the join service, and readable only by root.
         if path.ends_with("run/state/tec") {
             for file in fs::read_dir(path).unwrap() {
                 assert_eq!(mode(&file.unwrap().path()), 0o600);
@@ -353,7 +353,7 @@ fn assert_clean(path: &Path) {
     }
 }
 
-/// The program, running; ended with the test at the latest.
+/// The program, running; stopped with the test at the latest.
 pub(crate) struct Program {
     child: Child,
     log: Arc<Mutex<String>>,
@@ -405,7 +405,7 @@ impl Program {
         self.log.lock().unwrap().clone()
     }
 
-    /// Waits for its end: status and log.
+    /// Waits for its end; returns status and log.
     pub(crate) fn wait(mut self) -> (ExitStatus, String) {
         let status = self.child.wait().unwrap();
         if let Some(reader) = self.reader.take() {
@@ -414,7 +414,7 @@ impl Program {
         (status, self.log())
     }
 
-    /// Dies as a machine without power does.
+    /// Dies like a machine that loses power.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();

@@ -1,4 +1,4 @@
-//! A Kubernetes node with real pods on this machine, for tests and for people: up, down, a shell.
+//! A Kubernetes node with real pods on this machine, for tests and for manual use: up, down, a shell.
 
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
@@ -13,7 +13,7 @@ struct Cli {
     /// Folder of the node; removed by `down`
     #[arg(long)]
     dir: PathBuf,
-    /// Folder with kubelet, kube-apiserver and the others
+    /// Folder with kubelet, kube-apiserver and the other programs
     #[arg(long)]
     kubernetes: PathBuf,
     #[command(subcommand)]
@@ -22,25 +22,25 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Bring up a new node; one that is up ends
+    /// Start a new node, ending any that is running
     Up,
-    /// End it, and remove what it left
+    /// Stop the node, and remove what it left
     Down,
-    /// A shell in the network of the node, with kubectl
+    /// Open a shell in the network of the node, with kubectl
     Shell,
-    /// Give it an image of a program; pods never pull
+    /// Load an image of a program into the node; pods never pull
     Load {
         /// Name and tag
         tag: String,
         /// The program, with its libraries
         program: PathBuf,
     },
-    /// Write an image of the services' chart that has another project's program, as an archive
+    /// Write an image of the services' chart with a third-party program, as an archive
     Image {
         /// Name of the image
         #[arg(value_enum)]
         name: Foreign,
-        /// The archive
+        /// Archive to write
         archive: PathBuf,
     },
 }

@@ -1,4 +1,4 @@
-//! Plays the main job end to end.
+//! Plays the main use case end to end.
 
 use std::process::ExitCode;
 
@@ -22,7 +22,7 @@ fn run(settings: Settings) -> anyhow::Result<u8> {
     let mut stage = Stage::new(settings, directory.path())?;
     let played = stage.play();
     let seconds = stage.story.elapsed().as_secs_f64();
-    // What failed can be looked at.
+    // Keeps the files of a failed run for inspection.
     directory.disable_cleanup(settings_keep || played.is_err());
     played
         .with_context(|| format!("after {seconds:.1} s, logs in {}", directory.path().display()))?;

@@ -1,4 +1,4 @@
-//! Boots virtual machines and compares what they measure with what was predicted.
+//! Boots virtual machines and compares their measurements with the prediction.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -21,7 +21,7 @@ fn run(settings: &Settings) -> anyhow::Result<u8> {
         return Ok(exit::OK);
     }
     let results = pcr_live::run(settings, |line| {
-        // A closed standard error is no reason to stop.
+        // A closed standard error must not stop the run.
         let _ = writeln!(std::io::stderr(), "   {line}");
     });
     stdout.write_all(pcr_live::render(&results, settings.output).as_bytes())?;

@@ -8,17 +8,18 @@ use tec_e2e::services::{demo, kills};
 
 #[derive(Debug, Parser)]
 struct Args {
-    /// Kill each pod so often while components publish and read, and print a table, instead of the demo
+    /// Kill each pod this many times while components publish and read, and print a table, instead of running
+    /// the demo
     #[arg(long)]
     kills: Option<u32>,
-    /// Kill only what begins with this name
+    /// Only kill pods whose names start with this
     #[arg(long, requires = "kills", default_value = "")]
     only: String,
 }
 
 fn main() -> anyhow::Result<()> {
     let Args { kills, only } = Args::parse();
-    // Another provider that somebody installed before is as good.
+    // A provider installed by other code is just as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
     match kills {
         Some(times) => kills::play(times, &only, &mut io::stdout()),

@@ -1,5 +1,5 @@
-//! `services-load`: runs in pods beside a broker, for tables of kills. `speak` publishes numbered events,
-//! each after the one before is stored; `listen` counts what came, what is missing and what came twice.
+//! `services-load`: runs in pods next to a broker, for tables of kills. `speak` publishes numbered events,
+//! each after the previous one is stored; `listen` counts received, missing and duplicate events.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tonic::Code;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 
-/// Those who speak at the same time, in one pod.
+/// Concurrent speakers in one pod.
 const SPEAKERS: u32 = 4;
 const AGAIN: Duration = Duration::from_millis(200);
 
@@ -25,14 +25,14 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Publish to subjects that begin like this
+    /// Publish to subjects with this prefix
     Speak {
         subject: String,
         /// Milliseconds between two events of a speaker
         #[arg(long, default_value_t = 50)]
         each: u64,
     },
-    /// Count
+    /// Count events
     Listen { subject: String },
 }
 
@@ -46,7 +46,7 @@ async fn main() -> anyhow::Result<()> {
         Verb::Speak { subject, each } => {
             let mut speakers = JoinSet::new();
             for number in 0..SPEAKERS {
-                // Each start speaks under a new name.
+                // Each start uses a new name.
                 let name = format!("{subject}.{}-{number}", std::fs::read_to_string(UUID)?.trim());
                 speakers.spawn(speak(broker.clone(), name, Duration::from_millis(each)));
             }
@@ -56,7 +56,7 @@ async fn main() -> anyhow::Result<()> {
     }
 }
 
-/// Random at each look (random(4)).
+/// Random each time it is read (random(4)).
 const UUID: &str = "/proc/sys/kernel/random/uuid";
 
 async fn speak(
@@ -70,7 +70,7 @@ async fn speak(
             payload: number.to_string().into_bytes(),
             id: format!("{subject}.{number}"),
         };
-        // Under the same name until it is stored.
+        // Repeats under the same name until it is stored.
         while let Err(refused) = broker.publish(request.clone()).await {
             let refused_for_good = matches!(refused.code(), Code::PermissionDenied);
             anyhow::ensure!(!refused_for_good, "{refused}");
@@ -81,7 +81,7 @@ async fn speak(
     Ok(())
 }
 
-/// What came from one speaker.
+/// Events received from one speaker.
 #[derive(Default)]
 struct Heard {
     highest: u64,
@@ -104,7 +104,7 @@ async fn listen(mut broker: BrokerClient<Channel>, subject: String) -> anyhow::R
                 let message = message?.context("the broker ended the subscription")?;
                 let number: u64 = String::from_utf8(message.payload)?.parse()?;
                 let from = heard.entry(message.subject).or_default();
-                // A speaker waits for each event: they come in order.
+                // A speaker waits for each event, so they arrive in order.
                 if number > from.highest {
                     from.highest = number;
                     from.count += 1;

@@ -1,4 +1,4 @@
-//! Namespaces with the custom resources, and service accounts with just the rights that they get.
+//! Namespaces with the custom resources, and service accounts with exactly the permissions given to them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,13 +16,13 @@ use serde_json::Value;
 
 use super::control_plane::ControlPlane;
 
-/// Definitions are served by then.
+/// Deadline for the definitions to be served.
 const ESTABLISHED: Duration = Duration::from_secs(30);
 /// Tokens outlive every test.
 const TOKEN_SECONDS: i64 = 24 * 60 * 60;
 
 impl ControlPlane {
-    /// Installs the custom resources; doing it again changes nothing.
+    /// Installs the custom resources; repeating it changes nothing.
     ///
     /// # Errors
     /// The API server refuses a definition.
@@ -45,7 +45,7 @@ impl ControlPlane {
     /// A new namespace with this word in its name.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// It cannot be created.
     pub async fn namespace(&self, word: &str) -> anyhow::Result<String> {
         let name = format!("{word}-{}", self.next_namespace());
         let namespace = Namespace {
@@ -58,8 +58,8 @@ impl ControlPlane {
         Ok(name)
     }
 
-    /// A bearer token of a service account. The account is made where it is not there, with a role
-    /// of these rules in its namespace.
+    /// A bearer token of a service account. The account is created if necessary, with a Role of these rules
+    /// in its namespace.
     ///
     /// # Errors
     /// The API server refuses.
@@ -84,7 +84,7 @@ impl ControlPlane {
         self.token(namespace, name).await
     }
 
-    /// A bearer token of a service account that is there, with what rights it has.
+    /// A bearer token of an existing service account, with the permissions it has.
     ///
     /// # Errors
     /// The API server refuses.
@@ -102,8 +102,8 @@ impl ControlPlane {
         Ok(token.token)
     }
 
-    /// A configuration file with the token of a service account that is there, as if for its pods: the
-    /// namespace is theirs.
+    /// A kubeconfig with the token of an existing service account, as for its pods: its namespace is the
+    /// default.
     ///
     /// # Errors
     /// The API server refuses, or the file cannot be written.
@@ -116,7 +116,7 @@ impl ControlPlane {
         Ok(path)
     }
 
-    /// A client of a service account, as [`account_token`](Self::account_token) makes it.
+    /// A client of a service account, created as in [`account_token`](Self::account_token).
     ///
     /// # Errors
     /// The API server refuses.

@@ -27,16 +27,16 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tower_service::Service as _;
 
-/// Largest body that is taken; the broker itself takes less.
+/// Largest accepted body; the broker itself accepts less.
 const MAX_BODY: usize = 4 << 20;
 
-/// What went to a broker.
+/// What was sent to a broker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sent {
-    /// Digests of what was sent as each disk key, one for each time, by the resource's path.
+    /// Digests of the disk keys sent, one for each request, by the resource's path.
     pub keys: BTreeMap<String, Vec<Sha256Digest>>,
-    /// Requests of all sorts.
+    /// Requests of all kinds.
     pub requests: u64,
     /// Bytes of their bodies.
     pub bytes: u64,
@@ -46,7 +46,7 @@ struct Inside {
     backend: Arc<MemoryBackend>,
     router: Router,
     sent: Sent,
-    /// Of 1000 requests so many fail.
+    /// How many of 1000 requests fail.
     faults: u16,
     is_down: bool,
 }
@@ -54,7 +54,7 @@ struct Inside {
 struct Shared {
     inside: Mutex<Inside>,
     admin: String,
-    /// Whom tokens of its admin must be for.
+    /// Required audience of its admin's tokens.
     audience: String,
     dice: SeededEntropy,
 }
@@ -72,7 +72,7 @@ impl Shared {
     }
 }
 
-/// A key broker on loopback. Ends with the value.
+/// A key broker on loopback; stopped on drop.
 pub struct Broker {
     url: String,
     key: AdminKey,
@@ -87,18 +87,18 @@ impl std::fmt::Debug for Broker {
 }
 
 impl Broker {
-    /// An empty one; `seed` decides which requests fail when some do.
+    /// An empty broker; `seed` determines which requests fail when some do.
     ///
     /// # Errors
-    /// There is no port.
+    /// No port is available.
     pub async fn start(seed: u64) -> anyhow::Result<Self> {
         Self::with_audience(seed, Some(ADMIN_AUDIENCE)).await
     }
 
-    /// One that is no cluster's own: tokens have to name its address.
+    /// A broker outside any cluster: tokens must name its address.
     ///
     /// # Errors
-    /// There is no port.
+    /// No port is available.
     pub async fn outside(seed: u64) -> anyhow::Result<Self> {
         Self::with_audience(seed, None).await
     }
@@ -125,18 +125,18 @@ impl Broker {
         let router = Router::new().fallback(serve).with_state(Arc::clone(&shared));
         let mut server = JoinSet::new();
         server.spawn(async {
-            // It only ends with the value that holds it.
+            // It ends only with the value that holds it.
             let _ = axum::serve(listener, router).await;
         });
         Ok(Self { url, key, shared, _server: server })
     }
 
-    /// Where it is.
+    /// Its URL.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The Secret with the key of its admin, as an operator finds it that was here before.
+    /// The Secret with its admin's key, as an operator finds it on a later start.
     pub fn admin_secret(&self) -> Secret {
         let private = self.key.private_pem();
         let private = private.expose("the API server stores it").to_vec();
@@ -149,20 +149,20 @@ impl Broker {
         }
     }
 
-    /// Of 1000 requests of the admin so many fail from now on, half of them after they were done.
+    /// Makes this many of 1000 admin requests fail from now on, half of them after they were carried out.
     pub fn set_faults(&self, per_mille: u16) {
         self.shared.inside().faults = per_mille;
     }
 
-    /// Answers nothing, or again.
+    /// Stops answering, or answers again.
     pub fn set_down(&self, is_down: bool) {
         self.shared.inside().is_down = is_down;
     }
 
-    /// Starts anew with nothing.
+    /// Restarts with empty state.
     ///
     /// # Errors
-    /// Never: its admin's key was good before.
+    /// Never: its admin's key was valid before.
     pub fn lose_everything(&self) -> anyhow::Result<()> {
         let (backend, router) = empty(&self.shared.admin, &self.shared.audience)?;
         let mut inside = self.shared.inside();
@@ -170,12 +170,12 @@ impl Broker {
         Ok(())
     }
 
-    /// What was sent to it since it was asked last.
+    /// What was sent to it since the last call.
     pub fn take_sent(&self) -> Sent {
         std::mem::take(&mut self.shared.inside().sent)
     }
 
-    /// The disk key that it holds for a machine; a policy that denies everything counts not here.
+    /// The disk key it holds for a machine, even if a policy denies everything.
     pub async fn key(&self, machine: &MachineId) -> Option<Vec<u8>> {
         let backend = Arc::clone(&self.shared.inside().backend);
         let admission = Admission::new(sample::attempt_id(1));
@@ -184,7 +184,7 @@ impl Broker {
         Some(key.ok()?.expose("the test compares it").to_vec())
     }
 
-    /// The paths of everything that it holds.
+    /// The paths of everything it holds.
     pub async fn paths(&self) -> Vec<ResourcePath> {
         let backend = Arc::clone(&self.shared.inside().backend);
         let listed = match backend.broker() {
@@ -239,7 +239,7 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response 
         Err(never) => match never {},
     };
     if fails {
-        // It happened, and nobody is told.
+        // It was carried out, but the caller does not learn of it.
         return StatusCode::BAD_GATEWAY.into_response();
     }
     answer

@@ -1,8 +1,8 @@
-//! A container of a Deployment as a process of this machine: what a kubelet makes of its pod.
+//! A container of a Deployment as a process of this machine: what a kubelet would run for its pod.
 //!
-//! *What it is*: the volumes of the pod, filled from the API server, at their paths; the user of the
-//! pod, no capability, and a root that nobody can write to. *What it is not*: there is no image,
-//! libraries are those of this machine, and no network of its own. Only root can make the mounts.
+//! *What it is*: the volumes of the pod, filled from the API server, at their paths; the user of the pod, no
+//! capabilities, and a read-only root. *What it is not*: there is no image (libraries are those of this
+//! machine) and no separate network. Only root can create the mounts.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -22,9 +22,9 @@ use super::guarded::Guarded;
 use super::operator::Bench;
 use crate::process::Transcript;
 
-/// Who makes the mounts, changes the root, and becomes the user. Arguments: the directory that
-/// becomes the root, the user, the program; lines of `<from> <to> <ro|rw>` until `--`; then
-/// variables and arguments of the program.
+/// Creates the mounts, changes the root, and switches to the user. Arguments: the directory that becomes the
+/// root, the user, the program; lines of `<from> <to> <ro|rw>` until `--`; then variables and arguments of
+/// the program.
 const ENTER: &str = r#"
 root=$1 user=$2 program=$3; shift 3
 mount -t tmpfs -o mode=755 tmpfs "$root"
@@ -46,7 +46,7 @@ exec chroot "$root" /usr/bin/setpriv --reuid="$user" --regid="$user" --clear-gro
     --no-new-privs --inh-caps=-all --bounding-set=-all /usr/bin/env -i "$@"
 "#;
 
-/// A container with its volumes, of a pod that is new. What it keeps goes with the value.
+/// A container with its volumes, for a new pod. Its data is removed on drop.
 #[derive(Debug)]
 pub struct Container {
     spec: Spec,
@@ -55,11 +55,11 @@ pub struct Container {
 }
 
 impl Container {
-    /// The container of this name of a Deployment. In files, `change` replaces the one text by the
-    /// other: ports of this machine belong to all tests.
+    /// The container with this name in a Deployment. In files, `change` replaces its first text with its
+    /// second: all tests share the ports of this machine.
     ///
     /// # Errors
-    /// The Deployment or what is mounted is not there, or the root can be written to.
+    /// The Deployment or a mounted object does not exist, or the root is writable.
     pub async fn of(
         bench: &Bench,
         (deployment, name): (&str, &str),
@@ -89,10 +89,10 @@ impl Container {
         Ok(Self { spec, user, directory })
     }
 
-    /// Starts it; `program` is what its image has.
+    /// Starts it; `program` stands for the program in its image.
     ///
     /// # Errors
-    /// A volume is of a kind that is not played here.
+    /// A volume has a kind that is not supported here.
     pub fn start(&self, program: &Path, logs: &Transcript) -> anyhow::Result<Guarded> {
         let arguments = self.arguments(program)?;
         Guarded::start(&self.spec.name, Path::new("/usr/bin/unshare"), arguments, &[], logs)
@@ -103,7 +103,7 @@ impl Container {
         let mut all: Vec<OsString> = words.map(OsString::from).into();
         let root = self.directory.path().join("root");
         all.extend([root.into(), self.user.to_string().into(), program.into()]);
-        // One comes before those below it.
+        // A mount comes before those below it.
         let mut mounts: Vec<_> = self.spec.volume_mounts.iter().flatten().collect();
         mounts.sort_by_key(|mount| &mount.mount_path);
         for mount in mounts {
@@ -125,7 +125,7 @@ impl Container {
     }
 }
 
-/// Where files of volumes come from.
+/// Where the files of volumes come from.
 struct Files<'a> {
     secrets: Api<Secret>,
     config_maps: Api<ConfigMap>,
@@ -134,7 +134,7 @@ struct Files<'a> {
 }
 
 impl Files<'_> {
-    /// Volumes of other kinds are left out; who mounts one is told.
+    /// Volumes of other kinds are left out; mounting one is an error.
     async fn fill(&self, volume: &Volume, directory: &Path) -> anyhow::Result<()> {
         if let Some(secret) = &volume.secret {
             let name = secret.secret_name.as_deref().unwrap_or_default();
@@ -190,7 +190,7 @@ impl Files<'_> {
         Ok(())
     }
 
-    /// As a kubelet does for a pod with `fsGroup`: the files are root's, and of the user's group.
+    /// As a kubelet does for a pod with `fsGroup`: files belong to root, and to the user's group.
     fn write(
         &self,
         items: Option<&Vec<KeyToPath>>,

@@ -20,18 +20,18 @@ use super::guarded::Guarded;
 use super::pki::Pki;
 use crate::process::Transcript;
 
-/// A control plane must be ready by then, on a machine that does other things, too.
+/// Deadline for a control plane to be ready, on a machine that is also busy otherwise.
 const READY: Duration = Duration::from_mins(2);
-/// How often it is asked whether it is ready.
+/// Interval between readiness checks.
 const POLL: Duration = Duration::from_millis(100);
-/// Attempts with other ports, when somebody takes a port between its choice and its use.
+/// Attempts with other ports, if a port is taken between its choice and its use.
 const ATTEMPTS: u32 = 5;
-/// What owner references, namespaces and service accounts take. Who runs Deployments and Jobs is played
-/// by the tests: without nodes the real ones say that nothing ever starts.
+/// Controllers for owner references, namespaces and service accounts. Tests play the controllers of
+/// Deployments and Jobs: without nodes, the real ones report that nothing ever starts.
 const CONTROLLERS: &str =
     "garbage-collector-controller,namespace-controller,serviceaccount-controller";
 
-/// What becomes of a process that runs.
+/// What to do with a running process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there are these two signals")]
 pub enum Freeze {
@@ -41,7 +41,7 @@ pub enum Freeze {
     GoOn,
 }
 
-/// A running control plane. Ends with the value, or with the process.
+/// A running control plane. Stopped on drop, or with the process.
 #[derive(Debug)]
 pub struct ControlPlane {
     // The order matters: fields are dropped from the top.
@@ -61,8 +61,8 @@ impl ControlPlane {
     /// Starts everything and waits until it serves.
     ///
     /// # Errors
-    /// A program is missing (`cargo xtask tools`), or does not become ready; the error has the end
-    /// of its log.
+    /// A program is missing (`cargo xtask tools`), or does not become ready; the error contains the end of
+    /// its log.
     pub async fn start() -> anyhow::Result<Self> {
         let mut attempt = 1;
         loop {
@@ -140,7 +140,7 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Lets etcd refuse every write as it does when its disk quota is used up, or ends that.
+    /// Makes etcd refuse every write, as if its disk quota were used up, or stops doing so.
     ///
     /// # Errors
     /// etcd does not answer.
@@ -161,8 +161,8 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Starts the API server, for the first time or after [`stop_api_server`](Self::stop_api_server),
-    /// and waits until it is ready.
+    /// Starts the API server, for the first time or after [`stop_api_server`](Self::stop_api_server), and
+    /// waits until it is ready.
     ///
     /// # Errors
     /// It does not become ready.
@@ -173,8 +173,8 @@ impl ControlPlane {
             format!("--etcd-servers=http://127.0.0.1:{etcd}").into(),
             format!("--secure-port={port}").into(),
             "--bind-address=127.0.0.1".into(),
-            // An address that nobody has (RFC 5737): unset, it is that of the default route, and
-            // a machine without network has none.
+            // An address that no host has (RFC 5737): by default it is that of the default route, and a
+            // machine without a network has none.
             "--advertise-address=192.0.2.1".into(),
             flag("--tls-cert-file=", certificate),
             flag("--tls-private-key-file=", key),
@@ -184,9 +184,9 @@ impl ControlPlane {
             flag("--service-account-signing-key-file=", &self.pki.accounts_key),
             flag("--service-account-key-file=", &self.pki.accounts_public),
             "--service-cluster-ip-range=10.0.0.0/16".into(),
-            // One test program is no fleet of tenants; without this it would be throttled as one.
+            // One test program is not a fleet of tenants; otherwise it would be throttled as one.
             "--enable-priority-and-fairness=false".into(),
-            // Volumes made from images, which Jobs mount; off by default in this release.
+            // Image volumes, which Jobs mount; off by default in this release.
             "--feature-gates=ImageVolume=true".into(),
         ];
         let program = self.programs.join("kube-apiserver");
@@ -196,11 +196,11 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Stops the API server in the midst of whatever it does, as a machine that hangs, or lets it go
-    /// on. Connections stay open, and nobody answers.
+    /// Stops the API server in the middle of whatever it does, like a machine that hangs, or continues it.
+    /// Connections stay open, but nothing answers.
     ///
     /// # Errors
-    /// It does not run.
+    /// It is not running.
     pub fn freeze_api_server(&self, freeze: Freeze) -> anyhow::Result<()> {
         let server = self.api_server.as_ref().context("no API server runs")?;
         let pid = rustix::process::Pid::from_raw(server.pid()?.try_into()?);
@@ -212,12 +212,12 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Certificate of the authority of the API server, in PEM.
+    /// CA certificate of the API server, PEM.
     pub fn authority(&self) -> &str {
         &self.pki.ca
     }
 
-    /// Ends the API server with SIGKILL; what it acknowledged is in etcd.
+    /// Kills the API server with SIGKILL; what it acknowledged is in etcd.
     pub fn stop_api_server(&mut self) {
         self.api_server = None;
     }
@@ -239,10 +239,10 @@ impl ControlPlane {
         }
     }
 
-    /// A client that may do anything.
+    /// A client with all permissions.
     ///
     /// # Errors
-    /// The certificates are not usable.
+    /// The certificates are unusable.
     pub fn admin(&self) -> anyhow::Result<Client> {
         self.client(&self.token)
     }
@@ -250,9 +250,9 @@ impl ControlPlane {
     /// A client with this bearer token.
     ///
     /// # Errors
-    /// The certificates are not usable.
+    /// The certificates are unusable.
     pub fn client(&self, token: &str) -> anyhow::Result<Client> {
-        // Another provider that somebody installed before is as good.
+        // A provider installed by other code is just as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut config = Config::new(self.url().parse()?);
         let ca = pem_body(&self.pki.ca)?;
@@ -261,13 +261,13 @@ impl ControlPlane {
         Ok(Client::try_from(config)?)
     }
 
-    /// Where the API server is.
+    /// URL of the API server.
     pub fn url(&self) -> String {
         let [_, _, port] = self.ports;
         format!("https://127.0.0.1:{port}")
     }
 
-    /// A configuration file for kubectl and other programs, with this bearer token.
+    /// A kubeconfig for kubectl and other programs, with this bearer token.
     ///
     /// # Errors
     /// It cannot be written.
@@ -275,7 +275,7 @@ impl ControlPlane {
         self.kubeconfig_at(&self.url(), name, token)
     }
 
-    /// The same, with another way to the API server.
+    /// Same, with a different URL for the API server.
     ///
     /// # Errors
     /// It cannot be written.
@@ -291,14 +291,14 @@ impl ControlPlane {
             "users": [{"name": "test", "user": {"token": token}}],
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
         });
-        // Somebody may read the one of before at this moment.
+        // The previous file may be being read at this moment.
         let mut file = tempfile::NamedTempFile::new_in(self.directory.path())?;
         file.write_all(value.to_string().as_bytes())?;
         file.persist(&path).with_context(|| format!("write {}", path.display()))?;
         Ok(path)
     }
 
-    /// A configuration file that may do anything.
+    /// A kubeconfig with all permissions.
     ///
     /// # Errors
     /// It cannot be written.
@@ -306,7 +306,7 @@ impl ControlPlane {
         self.kubeconfig("admin", &self.token)
     }
 
-    /// Logs of everything that runs here; tests may add programs of their own.
+    /// Logs of everything that runs here; tests may add their own programs.
     pub fn logs(&self) -> &Transcript {
         &self.logs
     }
@@ -317,7 +317,7 @@ impl ControlPlane {
     }
 }
 
-/// Where the programs lie that `cargo xtask tools` built.
+/// Directory of the programs built by `cargo xtask tools`.
 fn programs() -> anyhow::Result<PathBuf> {
     let variable = |name| std::env::var_os(name).map(PathBuf::from);
     let cache = variable("TEC_CACHE")
@@ -336,7 +336,7 @@ fn flag(name: &str, path: impl AsRef<OsStr>) -> std::ffi::OsString {
     flag
 }
 
-/// The DER form of the one block of a PEM text.
+/// The DER form of the only block in a PEM text.
 fn pem_body(pem: &str) -> anyhow::Result<Vec<u8>> {
     use base64::Engine as _;
     let lines = pem.lines().filter(|line| !line.starts_with('-'));

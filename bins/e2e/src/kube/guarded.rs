@@ -8,9 +8,9 @@ use anyhow::Context as _;
 
 use crate::process::Transcript;
 
-/// Runs the program and waits for the end of its own standard input, which is a pipe from the test:
-/// the kernel closes it when the test is gone. The shell stays the program's parent, and does not
-/// reap it before it kills it, so the process id cannot be somebody else's by then.
+/// Runs the program and waits for the end of its own standard input, a pipe from the test, which the kernel
+/// closes when the test is gone. The shell remains the program's parent and does not reap it before killing
+/// it, so the process ID cannot belong to another process by then.
 const KEEPER: &str =
     r#""$@" </dev/null & program=$!; read -r _; kill -KILL $program; wait $program"#;
 
@@ -22,7 +22,7 @@ pub struct Guarded {
 }
 
 impl Guarded {
-    /// Starts a program, with what it prints in a log of this name.
+    /// Starts a program, with its output in a log of this name.
     ///
     /// # Errors
     /// It cannot be started.
@@ -57,20 +57,20 @@ impl Guarded {
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// Its process id, once it was started.
+    /// Its process ID, once it has started.
     ///
     /// # Errors
-    /// The kernel does not tell.
+    /// The kernel does not report it.
     pub fn pid(&self) -> anyhow::Result<u32> {
         let keeper = self.keeper.id();
-        // Linux, proc_pid_task(5): the program is the only child of the shell that waits.
+        // Linux, proc_pid_task(5): the program is the only child of the waiting shell.
         let path = format!("/proc/{keeper}/task/{keeper}/children");
         let children = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
         let first = children.split_whitespace().next();
         Ok(first.context("the program was not started yet")?.parse()?)
     }
 
-    /// Whether the program still runs.
+    /// Whether the program is still running.
     pub fn is_running(&self) -> bool {
         let stat = self.pid().and_then(|pid| {
             let path = format!("/proc/{pid}/stat");
@@ -80,7 +80,7 @@ impl Guarded {
         stat.is_ok_and(|stat| !stat.contains(") Z ") && !stat.contains(") X "))
     }
 
-    /// Ends the program with SIGKILL and waits for it.
+    /// Kills the program with SIGKILL and waits for it.
     pub fn kill(&mut self) {
         drop(self.keeper.stdin.take());
         let _ = self.keeper.wait();

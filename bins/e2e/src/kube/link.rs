@@ -1,4 +1,4 @@
-//! The way to the API server: requests are counted, and break off when a test wants them to.
+//! A connection to the API server that counts requests, and is cut when a test wants it to be.
 //!
 //! ```text
 //! operator ─ HTTP ─► Link ─ TLS, with the operator's token ─► kube-apiserver
@@ -28,28 +28,28 @@ use tokio::task::JoinSet;
 
 /// Largest body of a request; the API server itself takes 3 MiB.
 const MAX_BODY: usize = 4 << 20;
-/// What an API server ends a watch with whose events it does not have any longer (Kubernetes API
-/// concepts, "410 Gone responses").
+/// The event with which an API server ends a watch when it no longer has its events (Kubernetes API concepts,
+/// "410 Gone responses").
 const EXPIRED: &str = r#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"too old resource version","reason":"Expired","code":410}}
 "#;
 
-/// What went over a link.
+/// What passed through a link.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Traffic {
     /// Requests by method and kind, such as `PATCH machines/status`.
     pub requests: BTreeMap<String, u64>,
-    /// Bytes of bodies in both directions, those of watches, too.
+    /// Bytes of bodies in both directions, including watches.
     pub bytes: u64,
 }
 
 impl Traffic {
-    /// Requests of all sorts.
+    /// Requests of all kinds.
     pub fn total(&self) -> u64 {
         self.requests.values().sum()
     }
 
-    /// Requests that change something, of a kind.
+    /// Requests that change objects of this kind.
     pub fn writes(&self, kind: &str) -> u64 {
         let of_kind = |(name, _): &(&String, &u64)| {
             let (method, of) = name.split_once(' ').unwrap_or_default();
@@ -59,33 +59,33 @@ impl Traffic {
     }
 }
 
-/// What happens to the streams that are open.
+/// What happens to open streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Fate {
     is_cut: bool,
-    /// How often every watch expired.
+    /// How many times all watches have expired.
     expired: u64,
 }
 
-/// What becomes of the last request before a cut.
+/// What happens to the last request before a cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there are these two")]
 pub enum Last {
     /// It is carried out, and answered.
     Answered,
-    /// It is carried out, and its answer is lost.
+    /// It is carried out, but its answer is lost.
     Lost,
 }
 
-/// How many requests still pass.
+/// How many more requests may pass.
 #[derive(Debug, Default)]
 struct Allowance {
     left: Option<(u64, Last)>,
-    /// Whether anything was lost or refused for want of it.
+    /// Whether any request or answer was lost because the allowance was used up.
     has_cut: bool,
 }
 
-/// What is done with one request.
+/// What to do with a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Passage {
     Whole,
@@ -114,7 +114,7 @@ struct Shared {
     allowance: Mutex<Allowance>,
     traffic: Mutex<Traffic>,
     fate: watch::Sender<Fate>,
-    /// Seconds that the API server's clock seems to be ahead.
+    /// How far the API server's clock appears to be ahead, in seconds.
     ahead: AtomicI64,
 }
 
@@ -135,7 +135,7 @@ impl Shared {
     }
 }
 
-/// A way to the API server. Ends with the value.
+/// A link to the API server; stopped on drop.
 pub struct Link {
     url: String,
     shared: Arc<Shared>,
@@ -149,10 +149,10 @@ impl std::fmt::Debug for Link {
 }
 
 impl Link {
-    /// A way for whom `client` stands for.
+    /// A link with the identity of `client`.
     ///
     /// # Errors
-    /// There is no port.
+    /// No port is available.
     pub async fn new(client: Client) -> anyhow::Result<Self> {
         let shared = Arc::new(Shared {
             client,
@@ -166,51 +166,51 @@ impl Link {
         let router = Router::new().fallback(forward).with_state(Arc::clone(&shared));
         let mut server = JoinSet::new();
         server.spawn(async {
-            // It only ends with the value that holds it.
+            // It ends only with the value that holds it.
             let _ = axum::serve(listener, router).await;
         });
         Ok(Self { url, shared, _server: server })
     }
 
-    /// Where it begins.
+    /// Its URL.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// A client that goes this way.
+    /// A client that uses this link.
     ///
     /// # Errors
-    /// There is none.
+    /// No client can be built.
     pub fn client(&self) -> anyhow::Result<Client> {
         Ok(Client::try_from(Config::new(self.url.parse()?))?)
     }
 
-    /// Breaks off what is under way, and lets nothing pass, or mends it.
+    /// Cuts what is in progress and lets nothing pass, or restores the link.
     pub fn set_cut(&self, is_cut: bool) {
         self.shared.fate.send_modify(|fate| fate.is_cut = is_cut);
     }
 
-    /// Lets the API server tell a time that is so many seconds ahead of this host's.
+    /// Makes the API server report a time this many seconds ahead of this host's.
     pub fn set_clock(&self, ahead: i64) {
         self.shared.ahead.store(ahead, Ordering::Relaxed);
     }
 
-    /// Lets so many more requests pass, and cuts then.
+    /// Lets this many more requests pass, then cuts the link.
     pub fn cut_after(&self, requests: u64, last: Last) {
         *self.shared.allowance() = Allowance { left: Some((requests, last)), has_cut: false };
     }
 
-    /// Lets everything pass again, and says whether a request met the cut.
+    /// Lets everything pass again; returns whether a request was affected by the cut.
     pub fn mend(&self) -> bool {
         std::mem::take(&mut *self.shared.allowance()).has_cut
     }
 
-    /// Ends every watch that is open as too old.
+    /// Ends every open watch as expired.
     pub fn expire_watches(&self) {
         self.shared.fate.send_modify(|fate| fate.expired += 1);
     }
 
-    /// What went over it since it was asked last.
+    /// The traffic since the last call.
     pub fn take_traffic(&self) -> Traffic {
         std::mem::take(&mut self.shared.traffic())
     }
@@ -256,7 +256,7 @@ async fn pass(shared: Arc<Shared>, request: Request) -> anyhow::Result<Response>
         anyhow::Ok(bytes)
     });
     let pieces = pieces.take_until(ended(fate.clone()));
-    // Only what is a watch can expire; a list that is cut off is no list.
+    // Only watches can expire; a list that is cut off is invalid.
     let before = fate.borrow().expired;
     let last = futures::stream::once(async move {
         let fate = *fate.borrow();
@@ -271,20 +271,20 @@ async fn pass(shared: Arc<Shared>, request: Request) -> anyhow::Result<Response>
     Ok(Response::from_parts(parts, Body::from_stream(pieces.chain(last))))
 }
 
-/// Waits until whoever is under way has to end.
+/// Waits until requests in progress have to end.
 async fn ended(mut fate: watch::Receiver<Fate>) {
     let before = fate.borrow().expired;
     // The sender lives as long as the link.
     let _ = fate.wait_for(|fate| fate.is_cut || fate.expired != before).await;
 }
 
-/// `PATCH machines/status` for `/apis/group/v1/namespaces/a/machines/b/status`; `LIST machines` and
-/// `WATCH machines` for reads of all of a kind.
+/// `PATCH machines/status` for `/apis/group/v1/namespaces/a/machines/b/status`; `LIST machines` and `WATCH
+/// machines` for reads of all objects of a kind.
 fn name_of(request: &http::request::Parts, is_watch: bool) -> String {
     let path = request.uri.path();
     let parts: Vec<&str> = path.split('/').collect();
     let place = parts.iter().position(|part| *part == "namespaces");
-    // Whoever asks for metadata alone never sees what is inside.
+    // A metadata-only request does not show the content.
     let accept = request.headers.get(ACCEPT).and_then(|value| value.to_str().ok());
     let what = if accept.is_some_and(|accept| accept.contains("PartialObjectMetadata")) {
         " metadata"

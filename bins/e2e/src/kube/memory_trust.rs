@@ -1,4 +1,4 @@
-//! A Trustee in memory, and what else the controllers are given in tests.
+//! A Trustee in memory, and the other inputs of the controllers in tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -17,14 +17,14 @@ use tec_k8s::api::{PublishSpec, TargetStatus, TrustedExecutionCluster};
 use tec_k8s::controller::{LabelReader, Published, Round, Trust};
 use tec_support::SystemClock;
 
-/// The facts about one machine.
+/// What is known about one machine.
 type Facts = (Option<Fingerprint>, Option<Vec<u8>>);
 
 #[derive(Debug, Default)]
 struct State {
     desired: BTreeMap<MachineId, Facts>,
     held: BTreeMap<MachineId, Facts>,
-    /// Machines whose disk key it keeps as it is.
+    /// Machines whose disk key is never replaced.
     kept: BTreeSet<MachineId>,
     images: Vec<ApprovedImage>,
     held_images: Vec<ApprovedImage>,
@@ -33,7 +33,7 @@ struct State {
     losses: u64,
 }
 
-/// One Trustee named `trustee`, which tests can look into and take down.
+/// One Trustee named `trustee`, which tests can inspect and take down.
 #[derive(Debug, Default)]
 pub struct MemoryTrust(Mutex<State>);
 
@@ -42,33 +42,33 @@ impl MemoryTrust {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes it down, or up again.
+    /// Takes it down, or brings it up again.
     pub fn set_down(&self, is_down: bool) {
         self.state().is_down = is_down;
     }
 
-    /// The disk key that it holds for a machine.
+    /// The disk key it holds for a machine.
     pub fn key(&self, machine: &MachineId) -> Option<Vec<u8>> {
         self.state().held.get(machine)?.1.clone()
     }
 
-    /// The attestation key that it holds for a machine.
+    /// The attestation key it holds for a machine.
     pub fn ak(&self, machine: &MachineId) -> Option<Fingerprint> {
         self.state().held.get(machine)?.0
     }
 
-    /// Whether the operator that runs told it the disk key of a machine.
+    /// Whether the running operator sent it the disk key of a machine.
     pub fn knows(&self, machine: &MachineId) -> bool {
         self.knows_key(machine)
     }
 
-    /// Names of the images that it lets boot.
+    /// Names of the images that it allows to boot.
     pub fn images(&self) -> Vec<String> {
         let state = self.state();
         state.held_images.iter().map(|image| image.name.to_string()).collect()
     }
 
-    /// The operator is another process now: what it said is forgotten, what the Trustee holds is not.
+    /// Simulates a restart of the operator: what it sent is forgotten, what the Trustee holds is not.
     pub fn restart_operator(&self) {
         let mut state = self.state();
         state.desired.clear();
@@ -76,7 +76,7 @@ impl MemoryTrust {
         state.images.clear();
     }
 
-    /// How often it was told that it may have lost what it held.
+    /// How many times it was told that it may have lost its state.
     pub fn losses(&self) -> u64 {
         self.state().losses
     }
@@ -184,7 +184,7 @@ impl Trust for MemoryTrust {
     }
 }
 
-/// Labels of images, as tests set them. Other images cannot be read.
+/// Labels of images, as set by tests. Other images cannot be read.
 #[derive(Debug, Default)]
 pub struct Labels(Mutex<BTreeMap<String, ExpectedPcrs>>);
 
@@ -210,7 +210,7 @@ impl LabelReader for Labels {
     }
 }
 
-/// The system's clock, set forward as tests want it.
+/// The system clock, which tests can set forward.
 #[derive(Clone, Debug, Default)]
 pub struct ShiftedClock(Arc<AtomicI64>);
 

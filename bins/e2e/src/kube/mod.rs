@@ -5,10 +5,9 @@
 //!                  ▲
 //!                  └── clients of the tests, one for each service account
 //! ```
-//! *What it is*: the real programs on free ports of the loopback address, with certificates and
-//! data in a directory that goes with the value. *What it is not*: there is no kubelet and no
-//! scheduler, and nobody runs Deployments and Jobs. Tests play them where they need to, by writing the
-//! status that those would write.
+//! *What it is*: the real programs on free loopback ports, with certificates and data in a directory that is
+//! removed on drop. *What it is not*: there is no kubelet and no scheduler, and nothing runs Deployments and
+//! Jobs. Tests play them where necessary, by writing the status that those would write.
 //!
 //! `cargo xtask tools` sets up the programs.
 

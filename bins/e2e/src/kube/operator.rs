@@ -1,4 +1,4 @@
-//! The controllers in this process, in a namespace of their own on a shared control plane.
+//! The controllers in this process, in their own namespace on a shared control plane.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
@@ -23,27 +23,27 @@ use tokio::task::JoinSet;
 use super::control_plane::ControlPlane;
 use super::memory_trust::{Labels, MemoryTrust, ShiftedClock};
 
-/// What shall happen has to happen by then.
+/// Deadline for what should happen.
 const SOON: Duration = Duration::from_mins(1);
 const POLL: Duration = Duration::from_millis(50);
 
-/// One control plane for all tests of a program that run at the same time.
+/// One control plane for all concurrent tests of a program.
 static PLANE: Mutex<Weak<ControlPlane>> = Mutex::const_new(Weak::new());
 
-/// A namespace with the operator in it.
+/// A namespace with the operator.
 #[derive(Debug)]
 pub struct Bench {
-    /// Where it runs.
+    /// The control plane.
     pub plane: Arc<ControlPlane>,
     /// The namespace.
     pub namespace: String,
-    /// What the operator feeds.
+    /// The Trustee that the operator feeds.
     pub trust: Arc<MemoryTrust>,
     /// Labels of images.
     pub labels: Arc<Labels>,
     /// The operator's clock.
     pub clock: ShiftedClock,
-    /// What replicas deploy that are started from now on.
+    /// Deployment settings of replicas started from now on.
     pub deploy: Deploy,
     token: String,
     running: JoinSet<anyhow::Result<()>>,
@@ -70,7 +70,7 @@ impl Bench {
         Self::on(plane).await
     }
 
-    /// The same on a control plane of its own, which the test may break.
+    /// Same, on a separate control plane, which the test may break.
     ///
     /// # Errors
     /// The control plane does not start.
@@ -83,7 +83,7 @@ impl Bench {
     /// The control plane of [`alone`](Self::alone), to break it.
     ///
     /// # Errors
-    /// Others use it, too.
+    /// It is shared.
     pub fn plane_mut(&mut self) -> anyhow::Result<&mut ControlPlane> {
         Arc::get_mut(&mut self.plane).context("others use this control plane")
     }
@@ -95,7 +95,7 @@ impl Bench {
     pub async fn on(plane: Arc<ControlPlane>) -> anyhow::Result<Self> {
         let namespace = plane.namespace("operator").await?;
         let account = Component::Operator.service_account();
-        // The rights are those that the packages give, no more.
+        // Exactly the permissions that the packages grant.
         let rights = rights(Component::Operator)?;
         let token = plane.account_token(&namespace, account, &rights).await?;
         Ok(Self {
@@ -112,7 +112,7 @@ impl Bench {
         })
     }
 
-    /// A new namespace with a cluster object, and the operator at work.
+    /// A new namespace with a cluster object and a running operator.
     ///
     /// # Errors
     /// The control plane does not start.
@@ -120,7 +120,7 @@ impl Bench {
         Self::at_work_on(&cluster("cluster")).await
     }
 
-    /// The same with this cluster object.
+    /// Same, with this cluster object.
     ///
     /// # Errors
     /// The control plane does not start.
@@ -134,23 +134,23 @@ impl Bench {
     /// Starts a replica.
     ///
     /// # Errors
-    /// There is no client.
+    /// No client can be built.
     pub fn start(&mut self, identity: &str) -> anyhow::Result<Health> {
         self.start_over(identity, self.client()?)
     }
 
-    /// Starts a replica that reaches the API server with this client.
+    /// Starts a replica that reaches the API server through this client.
     ///
     /// # Errors
-    /// Never yet.
+    /// None so far.
     pub fn start_over(&mut self, identity: &str, client: Client) -> anyhow::Result<Health> {
         Ok(self.start_of(self.parts(identity, client)))
     }
 
-    /// Starts a replica that compares its clock with the API server's, as the program does.
+    /// Starts a replica that compares its clock with the API server's, like the program.
     ///
     /// # Errors
-    /// There is no client.
+    /// No client can be built.
     pub fn start_comparing(&mut self, identity: &str) -> anyhow::Result<Health> {
         let parts = self.parts(identity, self.client()?);
         Ok(self.start_of(parts.with_server_clock()))
@@ -179,7 +179,7 @@ impl Bench {
         self.stops.push(stop);
         self.running.spawn(async move {
             let shutdown = async {
-                // A sender that is gone stops it, too.
+                // A dropped sender stops it, too.
                 let _ = stopped.await;
             };
             operator.run(shutdown).await.context("the operator ended")
@@ -187,12 +187,12 @@ impl Bench {
         health
     }
 
-    /// What the replica that was started last serves at /metrics.
+    /// /metrics of the replica started last.
     pub fn metrics(&self) -> String {
         self.metrics.render()
     }
 
-    /// Asks all replicas to end, and waits for them.
+    /// Stops all replicas, and waits for them.
     ///
     /// # Errors
     /// One of them failed.
@@ -204,26 +204,26 @@ impl Bench {
         Ok(())
     }
 
-    /// Whether a replica ended by itself; one for each call.
+    /// Whether a replica ended by itself; reports one per call.
     pub fn take_ended(&mut self) -> bool {
         self.running.try_join_next().is_some()
     }
 
-    /// Asks the replica that was started first to end.
+    /// Stops the replica that was started first.
     pub fn stop_first(&mut self) {
         if !self.stops.is_empty() {
             drop(self.stops.remove(0));
         }
     }
 
-    /// Ends all replicas in the midst of whatever they do.
+    /// Aborts all replicas in the middle of whatever they do.
     pub async fn kill(&mut self) {
         self.running.abort_all();
         while self.running.join_next().await.is_some() {}
         self.stops.clear();
     }
 
-    /// A configuration file with the rights of the operator, for a replica that is a program.
+    /// A kubeconfig with the operator's permissions, for a replica that is a program.
     ///
     /// # Errors
     /// It cannot be written.
@@ -231,7 +231,7 @@ impl Bench {
         self.kubeconfig_at(identity, &self.plane.url())
     }
 
-    /// The same, with another way to the API server.
+    /// Same, with a different URL for the API server.
     ///
     /// # Errors
     /// It cannot be written.
@@ -240,26 +240,26 @@ impl Bench {
         self.plane.kubeconfig_at(api_server, &name, &self.token)
     }
 
-    /// A client with the rights of the operator.
+    /// A client with the operator's permissions.
     ///
     /// # Errors
-    /// There is none.
+    /// No client can be built.
     pub fn client(&self) -> anyhow::Result<Client> {
         self.plane.client(&self.token)
     }
 
-    /// A client that may do anything.
+    /// A client with all permissions.
     ///
     /// # Errors
-    /// There is none.
+    /// No client can be built.
     pub fn admin(&self) -> anyhow::Result<Client> {
         self.plane.admin()
     }
 
-    /// Objects of the namespace, for the admin.
+    /// Objects of the namespace, as the admin.
     ///
     /// # Errors
-    /// There is no client.
+    /// No client can be built.
     pub fn objects<K>(&self) -> anyhow::Result<Api<K>>
     where
         K: Resource<Scope = NamespaceResourceScope>,
@@ -286,10 +286,10 @@ impl Bench {
     }
 }
 
-/// What the packages let a component do.
+/// The permissions that the packages grant to a component.
 ///
 /// # Errors
-/// They have no role for it.
+/// They contain no Role for it.
 pub fn rights(component: Component) -> anyhow::Result<Vec<PolicyRule>> {
     let name = format!("{}-role", component.service_account());
     let objects = tec_k8s::render::operator(&Installation::default());
@@ -309,7 +309,7 @@ pub fn cluster(name: &str) -> TrustedExecutionCluster {
     TrustedExecutionCluster::new(name, spec)
 }
 
-/// The same for nodes that show no token.
+/// Same, for nodes without a token.
 #[must_use]
 pub fn open(mut cluster: TrustedExecutionCluster) -> TrustedExecutionCluster {
     let mut registration = RegistrationSpec::default();
@@ -318,17 +318,17 @@ pub fn open(mut cluster: TrustedExecutionCluster) -> TrustedExecutionCluster {
     cluster
 }
 
-/// The same, whose servers speak plain HTTP.
+/// Same, with servers that speak plain HTTP.
 pub fn plain_cluster(name: &str) -> TrustedExecutionCluster {
     let mut object = cluster(name);
     object.spec.dangerous_plain_http = Some(true);
     object
 }
 
-/// Waits until `holds` is true, for a minute at most.
+/// Waits at most a minute until `holds` is true.
 ///
 /// # Errors
-/// It is not in time; `what` says what was waited for.
+/// The deadline passes; `what` describes the condition.
 pub async fn eventually(
     what: &str,
     holds: impl AsyncFnMut() -> anyhow::Result<bool>,
@@ -339,7 +339,7 @@ pub async fn eventually(
 /// Waits until `holds` is true.
 ///
 /// # Errors
-/// It is not in time; `what` says what was waited for.
+/// The deadline passes; `what` describes the condition.
 pub async fn within(
     limit: Duration,
     what: &str,

@@ -1,4 +1,4 @@
-//! Throw-away certificates and keys.
+//! Throwaway certificates and keys.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
@@ -7,23 +7,23 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
 
-/// The files that a control plane starts with.
+/// The files that a control plane needs to start.
 #[derive(Debug)]
 pub(super) struct Pki {
     /// Certificate of the authority, PEM.
     pub(super) ca: String,
-    /// The same as a file.
+    /// Same, as a file.
     pub(super) ca_file: PathBuf,
     /// Certificate and key of the API server.
     pub(super) server: [PathBuf; 2],
-    /// Key that signs the tokens of service accounts.
+    /// Key that signs service account tokens.
     pub(super) accounts_key: PathBuf,
-    /// What verifies them.
+    /// Key that verifies them.
     pub(super) accounts_public: PathBuf,
 }
 
 impl Pki {
-    /// Makes everything anew in this directory.
+    /// Creates everything in this directory.
     pub(super) fn create(dir: &Path) -> anyhow::Result<Self> {
         let mut authority = CertificateParams::default();
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

@@ -1,4 +1,4 @@
-//! The operator as a process, with the rights that the packages give it.
+//! The operator as a process, with the permissions that the packages grant.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -8,7 +8,7 @@ use super::guarded::Guarded;
 use super::operator::Bench;
 use crate::settings::own_program;
 
-/// Starts a replica of this name that looks after a namespace, with the rights of a kubeconfig.
+/// Starts a replica with this name that reconciles a namespace, with the permissions of a kubeconfig.
 ///
 /// # Errors
 /// The program is missing.
@@ -21,7 +21,7 @@ pub fn start_operator(
     start_operator_with(plane, namespace, (identity, kubeconfig), &[])
 }
 
-/// The same with these further arguments.
+/// Same, with these additional arguments.
 ///
 /// # Errors
 /// The program is missing.
@@ -43,7 +43,7 @@ pub fn start_operator_with(
 }
 
 impl Bench {
-    /// Starts a replica as a process, with these further arguments. It ends with the value.
+    /// Starts a replica as a process, with these additional arguments. It is stopped on drop.
     ///
     /// # Errors
     /// It cannot be started.
@@ -51,7 +51,7 @@ impl Bench {
         self.start_program_at(&self.plane.url(), identity, arguments)
     }
 
-    /// The same, with another way to the API server.
+    /// Same, with a different URL for the API server.
     ///
     /// # Errors
     /// It cannot be started.

@@ -1,5 +1,5 @@
-//! What a Prometheus knows after scraping programs, and which alerts it would fire. Not a PromQL
-//! engine: it evaluates the conditions from which the expressions of alerts are written.
+//! What Prometheus knows after scraping programs, and which alerts it would fire. Not a PromQL engine: it
+//! evaluates the conditions from which the alert expressions are generated.
 
 use std::collections::BTreeMap;
 
@@ -22,8 +22,8 @@ struct Series {
 pub struct Prometheus(Vec<Vec<Series>>);
 
 impl Prometheus {
-    /// One round: the answer of each pod with its job, none where nobody answers. Pods are told apart
-    /// by their place.
+    /// One round: the response of each pod with its job, `None` if the pod did not answer. Pods are
+    /// identified by their position.
     pub fn scrape(&mut self, answers: &[(&str, Option<&str>)]) {
         let mut round = Vec::new();
         for (place, (job, answer)) in answers.iter().enumerate() {
@@ -40,7 +40,7 @@ impl Prometheus {
         self.0.push(round);
     }
 
-    /// Whether the expression of the alert of this name is true at this time.
+    /// Whether the expression of the alert with this name is true at this time.
     pub fn fires(&self, name: &str, now: i64) -> bool {
         let mut named = Alert::ALL.iter().filter(|alert| alert.name == name);
         named.any(|alert| alert.any_of.iter().any(|condition| self.holds(condition, now)))
@@ -104,7 +104,7 @@ impl Prometheus {
         })
     }
 
-    /// What each series grew by. Where it begins there is nothing to compare it with.
+    /// How much each series grew. At its start there is nothing to compare it with.
     fn growth(&self, of: &Selector) -> Vec<(Labels, f64)> {
         let mut growth = Vec::new();
         for pair in self.0.windows(2) {

@@ -1,4 +1,4 @@
-//! The servers that nodes reach, as processes with the rights of their service accounts.
+//! The servers that nodes reach, as processes with the permissions of their service accounts.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::control_plane::ControlPlane;
 use super::guarded::Guarded;
 
-/// A server is ready by then, on a machine that does other things, too.
+/// Deadline for a server to be ready, on a machine that is also busy otherwise.
 const READY: Duration = Duration::from_mins(1);
 const POLL: Duration = Duration::from_millis(50);
 
@@ -21,18 +21,18 @@ const POLL: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub struct Server {
     process: Guarded,
-    /// Where nodes reach it, without scheme.
+    /// Address for nodes, without scheme.
     pub address: String,
-    /// Where probes and metrics are.
+    /// Address of probes and metrics.
     pub status: String,
 }
 
 impl Server {
-    /// Starts the server of a component in a namespace, and waits until it is ready. It has the
-    /// Role that its package gives it.
+    /// Starts the server of a component in a namespace, and waits until it is ready. It has the Role in its
+    /// package.
     ///
     /// # Errors
-    /// It is not built, or does not become ready; the error has its log.
+    /// It is not built, or does not become ready; the error contains its log.
     pub async fn start(
         plane: &ControlPlane,
         component: Component,
@@ -43,10 +43,10 @@ impl Server {
         Self::start_with(plane, component, (namespace, &kubeconfig), flags).await
     }
 
-    /// The same with another configuration file for the API server.
+    /// Same, with a different kubeconfig.
     ///
     /// # Errors
-    /// It is not built, or does not become ready; the error has its log.
+    /// It is not built, or does not become ready; the error contains its log.
     pub async fn start_with(
         plane: &ControlPlane,
         component: Component,
@@ -95,7 +95,7 @@ impl Server {
         }
     }
 
-    /// The address in the log line with this message; empty while there is none.
+    /// The address in the log line with this message; empty if there is none yet.
     fn said(&self, message: &str) -> anyhow::Result<String> {
         let log = self.process.log()?;
         let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -108,7 +108,7 @@ impl Server {
         Ok(told.next().map(|fields| text(&fields, "address")).unwrap_or_default())
     }
 
-    /// What it printed so far.
+    /// Its output so far.
     ///
     /// # Errors
     /// The log cannot be read.
@@ -123,8 +123,7 @@ fn is_certificate(flag: &OsStr) -> bool {
 }
 
 impl ControlPlane {
-    /// A configuration file for the program of a component, with the rights that its package gives
-    /// it.
+    /// A kubeconfig for the program of a component, with the permissions that its package grants.
     ///
     /// # Errors
     /// The API server refuses.
@@ -139,7 +138,7 @@ impl ControlPlane {
     }
 }
 
-/// The rules of the Role of a component, as it is packaged.
+/// The rules of a component's packaged Role.
 fn role(component: Component) -> anyhow::Result<Vec<PolicyRule>> {
     let name = format!("{}-role", component.service_account());
     let objects = tec_k8s::render::operator(&Installation::default());
@@ -167,7 +166,7 @@ pub fn program(name: &str) -> anyhow::Result<PathBuf> {
 }
 
 /// The same as a static program, for images.
-///
+/// Same, as a static program, for images.
 /// # Errors
 /// It is not built.
 pub fn static_program(name: &str) -> anyhow::Result<PathBuf> {
@@ -182,7 +181,7 @@ pub fn static_program(name: &str) -> anyhow::Result<PathBuf> {
     Ok(program)
 }
 
-/// A test lies in `target/<profile>/deps`, the programs one above.
+/// A test is in `target/<profile>/deps`, the programs one level above.
 fn programs() -> anyhow::Result<PathBuf> {
     if let Some(directory) = std::env::var_os("TEC_BIN_DIR") {
         return Ok(directory.into());

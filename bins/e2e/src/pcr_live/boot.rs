@@ -1,4 +1,4 @@
-//! Sets a machine up, boots it, and keeps what it measured.
+//! Sets up a machine, boots it, and keeps its measurements.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -20,13 +20,13 @@ use super::case::Case;
 use super::{Settings, setup};
 use crate::qemu::{Machine, Running, VirtualTpm, disk};
 
-/// From power-on to the guest's greeting: half a minute where nothing else runs, several where
-/// two boots and a compiler share two processors.
+/// From power-on to the guest's greeting: half a minute on an idle host, several minutes if two boots and a
+/// compiler share two processors.
 const BOOT_LIMIT: Duration = Duration::from_mins(10);
-/// For the report of the guest, and then for it to switch off.
+/// For the guest's report, and then for it to switch off.
 const REPORT_LIMIT: Duration = Duration::from_mins(3);
 
-/// What a boot measured, and what the prediction of it begins with.
+/// What a boot measured, and the inputs of its prediction.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Recording {
@@ -34,11 +34,11 @@ pub struct Recording {
     pub directory: PathBuf,
     /// The variable store before the boot.
     pub variables: Vec<u8>,
-    /// Registers of every active bank as the guest read them.
+    /// Registers of every active bank as read by the guest.
     pub pcrs: BTreeMap<Bank, BTreeMap<PcrIndex, Vec<u8>>>,
-    /// Those of the SHA-256 bank, quoted by the TPM.
+    /// Registers of the SHA-256 bank, quoted by the TPM.
     pub quoted: PcrValues,
-    /// The event log, where the kernel was handed one.
+    /// The event log, if the kernel got one.
     pub log: Option<Vec<u8>>,
     /// How long it took.
     pub took: Duration,
@@ -51,10 +51,10 @@ impl Recording {
     }
 }
 
-/// Boots a case; artefacts of an earlier run are replaced.
+/// Boots a case; artifacts of an earlier run are replaced.
 ///
 /// # Errors
-/// The machine cannot be set up, does not boot, or says what cannot be true.
+/// The machine cannot be set up, does not boot, or reports something impossible.
 pub fn record(case: Case, settings: &Settings) -> anyhow::Result<Recording> {
     let begin = Instant::now();
     let directory = settings.artefacts.join(case.to_string());
@@ -110,7 +110,7 @@ fn converse(running: &Running, nonce: &[u8]) -> anyhow::Result<Frames> {
     line.write_all(nonce).context("send the nonce")?;
     let mut frames = Frames::new();
     while let Some(frame) = frame::read(&mut line).context("receive the guest's report")? {
-        // The names become files.
+        // The names become file names.
         ensure!(
             !frame.name.starts_with('/') && !frame.name.contains(".."),
             "the guest sent a file named {:?}",
@@ -156,7 +156,7 @@ fn registers(text: &[u8]) -> anyhow::Result<BTreeMap<Bank, BTreeMap<PcrIndex, Ve
     Ok(banks)
 }
 
-/// The registers of the SHA-256 bank, proven by the quote that came along.
+/// The registers of the SHA-256 bank, proven by the accompanying quote.
 fn quoted(
     frames: &Frames,
     pcrs: &BTreeMap<Bank, BTreeMap<PcrIndex, Vec<u8>>>,

@@ -1,15 +1,15 @@
-//! Which boots there are: a suite of Debian, and what is set up with its packages.
+//! The boots: a suite of Debian, and what is set up with its packages.
 
 use std::fmt;
 use std::str::FromStr;
 
 use anyhow::bail;
 
-/// The suites whose packages `cargo xtask pcr-live` fetches: other firmware, boot loaders, stubs
-/// and kernels each.
+/// The suites whose packages `cargo xtask pcr-live` fetches: each has different firmware, boot loaders, stubs
+/// and kernels.
 const SUITES: [&str; 3] = ["bookworm", "trixie", "sid"];
 
-/// What boots, and which keys the firmware has.
+/// What boots, and the keys in the firmware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Setup {
@@ -19,9 +19,9 @@ pub enum Setup {
     NoKeys,
     /// shim, GRUB and kernel; Microsoft's keys, Secure Boot switched off.
     KeysOff,
-    /// A unified kernel image that the firmware starts; keys of the machine's owner.
+    /// A unified kernel image started by the firmware; the machine owner's keys.
     Uki,
-    /// The same without keys.
+    /// Same, without keys.
     UkiNoKeys,
     /// shim and a unified kernel image under a machine owner key; Microsoft's keys.
     ShimUki,
@@ -40,7 +40,7 @@ const SETUPS: [(Setup, &str); 6] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Case {
-    /// Suite of Debian that firmware and boot files come from.
+    /// Debian suite of the firmware and boot files.
     pub suite: &'static str,
     /// What boots.
     pub setup: Setup,

@@ -1,4 +1,4 @@
-//! What was predicted beside what was measured: registers in all banks, and event by event.
+//! Compares the prediction with the measurements: registers in all banks, and event by event.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use tec_tpm::event_log::{Bank, Event, EventLog};
 use super::boot::Recording;
 use crate::qemu::disk::GRUB_DEVICE;
 
-/// The registers that are predicted.
+/// The predicted registers.
 const REGISTERS: [PcrIndex; 7] = [
     PcrIndex::BOOT_MANAGER,
     PcrIndex::SECURE_BOOT,
@@ -27,25 +27,25 @@ const REGISTERS: [PcrIndex; 7] = [
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RegisterResult {
-    /// Which.
+    /// The register.
     pub pcr: PcrIndex,
-    /// What came of it.
+    /// The result.
     pub verdict: Verdict,
 }
 
-/// What came of a register.
+/// The result for a register.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Verdict {
-    /// It does not follow from boot files and variables.
+    /// It cannot be derived from boot files and variables.
     Unpredictable(String),
     /// It was predicted.
     Predicted {
         /// Values of each active bank.
         banks: BTreeMap<Bank, Values>,
-        /// How many events fit in order; none where the system was handed no log.
+        /// How many events match in order; `None` if the system got no log.
         events: Option<usize>,
-        /// The first event that does not fit.
+        /// The first event that does not match.
         difference: Option<Difference>,
     },
 }
@@ -60,17 +60,17 @@ pub struct Values {
     pub measured: Vec<u8>,
 }
 
-/// Two events at the same place of a register that are not the same.
+/// Two different events at the same position of a register.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Difference {
-    /// Place among the events of the register, from 0.
+    /// Position among the events of the register, from 0.
     pub place: usize,
-    /// Component, file and subject that were predicted there; none past the prediction's end.
+    /// Component, file and subject predicted there; `None` after the end of the prediction.
     pub predicted: Option<String>,
-    /// Number, type and data that the log has there; none past the log's end.
+    /// Number, type and data logged there; `None` after the end of the log.
     pub logged: Option<String>,
-    /// Banks whose digests differ; none where the type does, or an event is missing.
+    /// Banks whose digests differ; empty if the type differs, or an event is missing.
     pub banks: Vec<Bank>,
 }
 
@@ -87,7 +87,7 @@ impl Verdict {
 }
 
 impl Values {
-    /// Whether they are the same.
+    /// Whether they are equal.
     pub fn fit(&self) -> bool {
         self.predicted == self.measured
     }
@@ -96,7 +96,7 @@ impl Values {
 /// Predicts the boot from its files and the variables before it, and compares.
 ///
 /// # Errors
-/// There is no prediction, or the log does not prove what was measured.
+/// There is no prediction, or the log does not prove the measurements.
 pub fn compare(recording: &Recording) -> anyhow::Result<Vec<RegisterResult>> {
     let image = DirectoryImage::open(recording.esp()).context("open the boot files")?;
     let platform = PlatformState::from_variable_store(&recording.variables)?;
@@ -117,7 +117,7 @@ pub fn compare(recording: &Recording) -> anyhow::Result<Vec<RegisterResult>> {
         .collect()
 }
 
-/// The log, if it folds to what was quoted and, in the other banks, to what was read.
+/// The log, if it replays to the quoted values and, in the other banks, to the values read.
 fn proven<'l>(bytes: &'l [u8], recording: &Recording) -> anyhow::Result<EventLog<'l>> {
     let parse = || EventLog::parse(bytes).context("read the event log");
     let chosen: PcrSet = REGISTERS.into_iter().collect();

@@ -1,9 +1,9 @@
-//! Predictions against real boots: Debian's packages of today, booted in virtual machines, and
+//! Predictions compared with real boots: Debian's current packages, booted in virtual machines, and
 //! everything that the predictor says about them.
 //!
-//! *What it is*: the proof that `tec_tpm::compute` is right about firmware, boot loaders and
-//! kernels that nobody recorded. The predictor sees the boot files and the variables before the
-//! boot, and nothing else; the machine is asked afterwards.
+//! *What it is*: the proof that `tec_tpm::compute` is right about firmware, boot loaders and kernels that
+//! were never recorded. The predictor sees only the boot files and the variables before the boot; the machine
+//! is queried afterwards.
 //!
 //! *What it is not*: a test of nodes. The guest runs one program, which reports and switches off.
 //!
@@ -29,10 +29,10 @@ pub use self::boot::{Recording, record};
 pub use self::case::{Case, Setup};
 pub use self::compare::{Difference, RegisterResult, Values, Verdict, compare};
 
-/// A machine keeps one processor busy; more at once would only make each wait longer.
+/// A machine keeps one processor busy; more would only make each one slower.
 const AT_ONCE: usize = 2;
 
-/// Boots virtual machines and compares what they measure with what was predicted.
+/// Boots virtual machines and compares their measurements with the prediction.
 #[derive(Clone, Debug, Parser)]
 #[command(version)]
 #[non_exhaustive]
@@ -43,21 +43,21 @@ pub struct Settings {
     /// Cases to boot
     #[arg(long = "case", value_name = "NAME", required_unless_present = "list")]
     pub cases: Vec<Case>,
-    /// Cache of tools and boot files, as `cargo xtask pcr-live` fills it
+    /// Cache of tools and boot files, as set up by `cargo xtask pcr-live`
     #[arg(long, env = "TEC_CACHE")]
     pub cache: PathBuf,
     /// Program that is process 1 of the machines, linked statically
     #[arg(long, default_value = "target/guest/tec-guest")]
     pub guest: PathBuf,
-    /// Where logs, variables, consoles and boot files of each case are kept
+    /// Directory for logs, variables, consoles and boot files of each case
     #[arg(long, default_value = "target/pcr-live")]
     pub artefacts: PathBuf,
-    /// Form of the result on standard output
+    /// Format of the result on standard output
     #[arg(long, value_enum, default_value_t)]
     pub output: Output,
 }
 
-/// Form of the result.
+/// Format of the result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 #[non_exhaustive]
 pub enum Output {
@@ -68,25 +68,25 @@ pub enum Output {
     Json,
 }
 
-/// What came of one case.
+/// The result of one case.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct CaseResult {
-    /// Which.
+    /// The case.
     pub case: Case,
-    /// Where its files are kept.
+    /// Where its files are.
     pub artefacts: PathBuf,
-    /// What was compared, or why nothing could be.
+    /// The comparison, or why there is none.
     pub compared: anyhow::Result<Compared>,
 }
 
-/// A boot beside its prediction.
+/// A boot compared with its prediction.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Compared {
-    /// The registers that are predicted, in order.
+    /// The predicted registers, in order.
     pub registers: Vec<RegisterResult>,
-    /// Whether the system was handed an event log.
+    /// Whether the system got an event log.
     pub has_log: bool,
     /// How long set-up and boot took.
     pub took: Duration,
@@ -100,7 +100,7 @@ impl CaseResult {
     }
 }
 
-/// Boots all cases, two at a time, in their order; `tell` hears of each when it begins and ends.
+/// Boots all cases in order, two at a time; `tell` is called when each one starts and ends.
 pub fn run(settings: &Settings, tell: impl Fn(&str) + Sync) -> Vec<CaseResult> {
     let queue: Mutex<VecDeque<_>> =
         Mutex::new(settings.cases.iter().copied().enumerate().collect());
@@ -136,7 +136,7 @@ fn boot(case: Case, settings: &Settings) -> CaseResult {
     CaseResult { case, artefacts: settings.artefacts.join(case.to_string()), compared }
 }
 
-/// The result in the form that was asked for.
+/// The result in the requested format.
 pub fn render(results: &[CaseResult], output: Output) -> String {
     match output {
         Output::Text => report::table(results),

@@ -1,4 +1,4 @@
-//! What came of the boots, for people and for programs.
+//! The results of the boots, for people and for programs.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use tec_tpm::event_log::Bank;
 use super::compare::{Difference, RegisterResult, Verdict};
 use super::{CaseResult, Compared};
 
-/// A row per case and register, a column per bank; below it what is to be said of each case.
+/// One row per case and register, one column per bank, followed by remarks on each case.
 pub(super) fn table(results: &[CaseResult]) -> String {
     let banks: String = Bank::ALL.map(|bank| format!("{:>8}", bank.as_str())).concat();
     let mut text = format!("{:<22} {:>4} {:>7}{banks}\n", "boot", "PCR", "events");
@@ -40,7 +40,7 @@ fn row(verdict: &Verdict) -> String {
     format!("{events:>7}{banks}")
 }
 
-/// What a table has no room for.
+/// What the table has no room for.
 fn remarks(result: &CaseResult) -> String {
     let directory = result.artefacts.display();
     let compared = match &result.compared {
@@ -83,7 +83,7 @@ fn describe(difference: &Difference) -> String {
     )
 }
 
-/// The same for programs.
+/// Same, for programs.
 pub(super) fn json(results: &[CaseResult]) -> Value {
     json!({
         "as_predicted": results.iter().all(CaseResult::holds),

@@ -1,4 +1,4 @@
-//! What a case boots: files of the EFI system partition, and variables.
+//! What a case boots: files on the EFI system partition, and variables.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,11 +11,11 @@ use super::case::{Case, Setup};
 use crate::qemu::variables::{BOOT_ONLY, SIGNED};
 use crate::qemu::{Initramfs, SigningKey, Uki, VariableStore};
 
-/// The removable-media path (UEFI 2.10, 3.5.1.1), and what shim starts beside it.
+/// The removable-media path (UEFI 2.10, 3.5.1.1), and the file next to it that shim starts.
 const FIRST: &str = "EFI/BOOT/BOOTX64.EFI";
 const SECOND: &str = "EFI/BOOT/grubx64.efi";
-/// Where a kernel says its version (kernel documentation, x86/boot: `kernel_version`, relative to
-/// the setup code's first 512 bytes).
+/// Offset of the kernel's version (kernel documentation, x86/boot: `kernel_version`, relative to the setup
+/// code's first 512 bytes).
 const KERNEL_VERSION: usize = 0x20e;
 const SETUP_CODE: usize = 0x200;
 
@@ -51,7 +51,7 @@ impl BootFiles {
     }
 }
 
-/// Fills `directory/esp`, and gives the variables before the boot.
+/// Fills `directory/esp`, and returns the variables before the boot.
 pub(super) fn prepare(case: Case, files: &BootFiles, directory: &Path) -> anyhow::Result<Vec<u8>> {
     let esp = directory.join("esp");
     match case.setup {
@@ -69,8 +69,8 @@ pub(super) fn prepare(case: Case, files: &BootFiles, directory: &Path) -> anyhow
     variables(case, files, directory)
 }
 
-/// A panic ends the machine at once. On a busy host, emulated ticks come too late for the kernel's
-/// check of its timers, which would panic.
+/// A panic shuts the machine down immediately. On a busy host, emulated ticks come too late for the kernel's
+/// timer check, which would panic.
 fn command_line(case: Case) -> String {
     format!("console=ttyS0,115200 panic=-1 no_timer_check loglevel=4 tec.case={case}")
 }
@@ -106,7 +106,7 @@ fn signed_uki(
         .with(".osrel", b"ID=tec-e2e\nPRETTY_NAME=\"TEC e2e\"\n")?
         .with(".cmdline", command_line(case).as_bytes())?
         .with(".uname", &kernel_version(&kernel)?)?
-        // The stub hands it to the system, and measures that as part of the initial file system.
+        // The stub passes it to the system, and measures it as part of the initial file system.
         .with(".pcrpkey", b"-----BEGIN PUBLIC KEY-----\n")?
         .with(".linux", &kernel)?
         .with(".initrd", &files.initial_file_system()?)?;

@@ -1,4 +1,4 @@
-//! The charts on a node, as an administrator installs them, and ports of the node for machines.
+//! The charts on a node, installed as an administrator would, and node ports for machines.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -22,17 +22,17 @@ use crate::settings::cache;
 pub const NAMESPACE: &str = "trusted-execution-clusters";
 /// Deployment of the operator.
 pub const OPERATOR: &str = "trusted-cluster-operator";
-/// Deployment of our own key broker.
+/// Deployment of the built-in key broker.
 pub const BROKER: &str = "key-broker";
 /// Deployments of the two servers.
 pub const SERVERS: [&str; 2] = ["register-server", "attestation-key-register"];
-/// Service, and the port at which machines reach it.
+/// Each Service, with the port at which machines reach it.
 const PORTS: [(&str, u16, u16); 3] = [
     ("kbs-service", 8080, 30080),
     ("register-server", 8000, 30000),
     ("attestation-key-register", 8001, 30001),
 ];
-/// What runs in the pods of both charts.
+/// Programs in the pods of both charts.
 const PROGRAMS: [&str; 6] = [
     "operator",
     "register-server",
@@ -41,10 +41,10 @@ const PROGRAMS: [&str; 6] = [
     "kbs-guard",
     "key-broker",
 ];
-/// A Deployment is available by then.
+/// Deadline for a Deployment to be available.
 const AVAILABLE: Duration = Duration::from_mins(2);
 
-/// A node with our images and, once they are installed, our charts.
+/// A node with our images and, once installed, our charts.
 #[derive(Debug)]
 pub struct Charts {
     node: Node,
@@ -53,8 +53,8 @@ pub struct Charts {
 }
 
 impl Charts {
-    /// A new node that has the images which the charts name by default; the calling thread is in its
-    /// network from now on. There is one such node per machine, that of `cargo xtask cluster`, too.
+    /// A new node with the images that the charts name by default; the calling thread is in its network from
+    /// now on. There is only one such node per machine, including that of `cargo xtask cluster`.
     ///
     /// # Errors
     /// A tool or a program is missing, or the node does not become ready.
@@ -68,7 +68,7 @@ impl Charts {
         Ok(charts)
     }
 
-    /// From the Containerfile of a release. The authority of the registry stands in for public ones.
+    /// Builds from the Containerfile of a release. The registry's CA stands in for public ones.
     fn load_release(&self) -> anyhow::Result<()> {
         let work = tempfile::tempdir_in(&self.node.dir)?;
         let release = Release::new(work, &PROGRAMS, self.authority.pem())?;
@@ -80,10 +80,10 @@ impl Charts {
         Ok(())
     }
 
-    /// Gives an image to the node.
+    /// Loads an image into the node.
     ///
     /// # Errors
-    /// containerd does not take it.
+    /// containerd does not accept it.
     pub fn load(&self, image: &Image) -> anyhow::Result<()> {
         self.node.load(image)
     }
@@ -93,7 +93,7 @@ impl Charts {
         &self.node
     }
 
-    /// A folder for files of this installation.
+    /// A folder for the files of this installation.
     pub fn files(&self) -> &Path {
         self.files.path()
     }
@@ -103,24 +103,24 @@ impl Charts {
         self.node.command(program)
     }
 
-    /// kubectl, for whichever namespace it is told.
+    /// Runs kubectl, in the namespace given in its arguments.
     ///
     /// # Errors
-    /// It fails; the error has what it said.
+    /// It fails; the error contains its output.
     pub fn everywhere(&self, arguments: &[&str]) -> anyhow::Result<String> {
         self.node.kubectl(arguments)
     }
 
-    /// kubectl in the namespace of the operator.
+    /// Runs kubectl in the namespace of the operator.
     ///
     /// # Errors
-    /// It fails; the error has what it said.
+    /// It fails; the error contains its output.
     pub fn kubectl(&self, arguments: &[&str]) -> anyhow::Result<String> {
         let namespace = ["--namespace", NAMESPACE];
         self.node.kubectl(&[&namespace[..], arguments].concat())
     }
 
-    /// What `kubectl tec` prints, whether it succeeds or not.
+    /// Output of `kubectl tec`, whether it succeeds or not.
     ///
     /// # Errors
     /// It cannot be run.
@@ -156,7 +156,7 @@ impl Charts {
         self.operator(verb, charts)
     }
 
-    /// The same of the operator's chart alone.
+    /// Same, for the operator's chart only.
     ///
     /// # Errors
     /// Helm refuses, or the operator does not become available.
@@ -166,7 +166,7 @@ impl Charts {
         self.available(OPERATOR)
     }
 
-    /// The chart of today with one value.
+    /// Upgrades to the current chart with one value set.
     ///
     /// # Errors
     /// Helm refuses.
@@ -175,7 +175,7 @@ impl Charts {
         self.helm(&["upgrade", "tec", &chart, "--namespace", NAMESPACE, "--set", value])
     }
 
-    /// The revision before the last one.
+    /// Rolls back to the revision before the last.
     ///
     /// # Errors
     /// Helm refuses.
@@ -183,7 +183,7 @@ impl Charts {
         self.helm(&["rollback", "tec", "--namespace", NAMESPACE])
     }
 
-    /// Takes the operator's chart away.
+    /// Uninstalls the operator's chart.
     ///
     /// # Errors
     /// Helm refuses.
@@ -191,20 +191,20 @@ impl Charts {
         self.helm(&["uninstall", "tec", "--namespace", NAMESPACE, "--wait"])
     }
 
-    /// A namespace that enforces the Pod Security Standard "restricted".
+    /// Creates a namespace that enforces the Pod Security Standard "restricted".
     ///
     /// # Errors
-    /// There is one.
+    /// It exists already.
     pub fn namespace(&self) -> anyhow::Result<()> {
         self.everywhere(&["create", "namespace", NAMESPACE])?;
         let enforce = "pod-security.kubernetes.io/enforce=restricted";
         self.everywhere(&["label", "namespace", NAMESPACE, enforce]).map(drop)
     }
 
-    /// Takes everything away, so that the next installation finds nothing.
+    /// Removes everything, so that the next installation finds nothing.
     ///
     /// # Errors
-    /// Something stays.
+    /// Something is left.
     pub fn remove_everything(&self) -> anyhow::Result<()> {
         let objects = "trustedexecutionclusters,machines,approvedimages,attestationkeys";
         self.kubectl(&["delete", objects, "--all", "--timeout=90s"])?;
@@ -221,7 +221,7 @@ impl Charts {
         self.everywhere(&["delete", "namespace", NAMESPACE]).map(drop)
     }
 
-    /// The cluster object with this key broker; machines reach everything at ports of the node.
+    /// Creates the cluster object with this key broker; machines reach everything through node ports.
     ///
     /// # Errors
     /// The API server refuses.
@@ -240,7 +240,7 @@ impl Charts {
         self.apply("cluster.json", &object.to_string())
     }
 
-    /// Ports of the node for the three Services as they are now.
+    /// Creates node ports for the current three Services.
     ///
     /// # Errors
     /// There are no such Services.
@@ -258,7 +258,7 @@ impl Charts {
     /// Waits until all pods of a Deployment are ready.
     ///
     /// # Errors
-    /// They are not in time; the error shows pods and Events.
+    /// The deadline passes; the error shows pods and Events.
     pub fn available(&self, name: &str) -> anyhow::Result<()> {
         let deployment = format!("deployment/{name}");
         until(name, AVAILABLE, || self.kubectl(&["get", &deployment]).is_ok())?;
@@ -278,10 +278,10 @@ impl Charts {
         Ok(pods.filter(|pod| pod.starts_with(&format!("{name}-"))).map(str::to_owned).collect())
     }
 
-    /// Approves an image, and waits until it is known what its boot measures; its status.
+    /// Approves an image, waits until its measurements are known, and returns its status.
     ///
     /// # Errors
-    /// It is not in time; the error shows the Job.
+    /// The deadline passes; the error shows the Job.
     pub fn approve(&self, name: &str, image: &str) -> anyhow::Result<Value> {
         let said = self.tec(&["image", "approve", name, image])?;
         ensure!(said.contains("approved"), "{said}");
@@ -296,7 +296,7 @@ impl Charts {
         Ok(object["status"].clone())
     }
 
-    /// The config with which installers send new machines to the registration server.
+    /// The config with which installers direct new machines to the registration server.
     ///
     /// # Errors
     /// `kubectl tec` fails.
@@ -306,7 +306,7 @@ impl Charts {
         serde_json::from_str(&merge).with_context(|| merge.clone())
     }
 
-    /// The authority that signs the certificates of the servers, PEM.
+    /// The CA that signs the servers' certificates, PEM.
     ///
     /// # Errors
     /// The operator has created none.
@@ -322,7 +322,7 @@ impl Drop for Charts {
     }
 }
 
-/// The charts of today.
+/// Directory of the current charts.
 pub fn charts_of_today() -> PathBuf {
     directory().join("helm")
 }

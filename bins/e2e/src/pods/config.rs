@@ -1,14 +1,14 @@
-//! Settings of the programs of the node.
+//! Settings of the node's programs.
 
 use std::path::Path;
 
-/// Address of the node (RFC 5737, for documentation: nobody has it).
+/// Address of the node (RFC 5737, reserved for documentation).
 pub const ADDRESS: &str = "192.0.2.10";
 pub(super) const NODE: &str = "n1";
 pub(super) const SERVICES: &str = "10.96.0.0/16";
 const DNS: &str = "10.96.0.10";
 const PODS: &str = "10.244.0.0/16";
-/// What etcd serves inside the namespace.
+/// URLs that etcd serves inside the namespace.
 const ETCD: [&str; 2] = ["http://127.0.0.1:2379", "http://127.0.0.1:2380"];
 
 pub(super) fn kubeadm(dir: &Path) -> String {
@@ -30,7 +30,7 @@ networking: {{serviceSubnet: {SERVICES}, podSubnet: {PODS}}}
 
 pub(super) fn containerd(dir: &Path) -> String {
     let dir = dir.display();
-    // Where CAP_SYS_RESOURCE is missing, runc cannot lower OOM scores.
+    // Without CAP_SYS_RESOURCE, runc cannot lower OOM scores.
     format!(
         r#"version = 2
 root = "{dir}/containerd"
@@ -67,7 +67,8 @@ pub(super) const BRIDGE: &str = r#"{
 "#;
 
 pub(super) fn kubelet(dir: &Path) -> String {
-    // The disk is that of whoever tests, full as it may be, and nobody would pull a removed image again.
+    // The disk belongs to whoever runs the test and may be nearly full, and a removed image would never be
+    // pulled again.
     let dir = dir.display();
     format!(
         r#"apiVersion: kubelet.config.k8s.io/v1beta1
@@ -87,7 +88,7 @@ imageGCHighThresholdPercent: 100
 }
 
 pub(super) fn proxy(dir: &Path) -> String {
-    // Limits of connection tracking are those of the machine, and not every root may change them.
+    // Connection tracking limits belong to the machine, and not every root user may change them.
     let dir = dir.display();
     format!(
         r#"apiVersion: kubeproxy.config.k8s.io/v1alpha1
@@ -129,7 +130,7 @@ pub(super) fn api_server(dir: &Path) -> Vec<String> {
         "--enable-bootstrap-token-auth".into(),
         format!("--kubelet-client-certificate={pki}/apiserver-kubelet-client.crt"),
         format!("--kubelet-client-key={pki}/apiserver-kubelet-client.key"),
-        // The name of the node is in no DNS.
+        // The name of the node is not in DNS.
         "--kubelet-preferred-address-types=InternalIP".into(),
         format!("--service-account-key-file={pki}/sa.pub"),
         format!("--service-account-signing-key-file={pki}/sa.key"),

@@ -1,4 +1,4 @@
-//! Programs that go on when whoever started them is gone, in the network namespace of the node.
+//! Programs that outlive the process that started them, in the network namespace of the node.
 
 use std::fs;
 use std::fs::File;
@@ -14,12 +14,11 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// The network namespace.
 pub(super) const NETWORK: &str = "tec-node";
-/// How long a program may take to end by itself.
+/// How long a program may take to stop by itself.
 const PATIENCE: Duration = Duration::from_secs(10);
 const STEP: Duration = Duration::from_millis(50);
 
-/// A command in the network of the node. It does not unshare mounts, which kubelet and containerd
-/// must share.
+/// A command in the network of the node. It does not unshare mounts, which kubelet and containerd must share.
 pub(super) fn inside(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new("nsenter");
     command.arg(format!("--net=/run/netns/{NETWORK}")).arg("--").arg(program);
@@ -27,14 +26,14 @@ pub(super) fn inside(program: impl AsRef<std::ffi::OsStr>) -> Command {
     command
 }
 
-/// Moves the calling thread there (Linux, setns(2)).
+/// Moves the calling thread to that network (Linux, setns(2)).
 pub(super) fn enter() -> anyhow::Result<()> {
     let namespace = File::open(format!("/run/netns/{NETWORK}"))?;
     let kind = LinkNameSpaceType::Network;
     Ok(move_into_link_name_space(namespace.as_fd(), Some(kind))?)
 }
 
-/// Starts a program; its log and a note of its process go into the folders `log` and `pid`.
+/// Starts a program; its log and a record of its process go to the folders `log` and `pid`.
 pub(super) fn start(
     dir: &Path,
     name: &str,
@@ -50,7 +49,7 @@ pub(super) fn start(
     Ok(())
 }
 
-/// Ends a program that [`start`] started, if it still runs.
+/// Stops a program that [`start`] started, if it is still running.
 pub(super) fn stop(dir: &Path, name: &str) {
     if let Some(note) = Note::read(dir, name) {
         for signal in [Signal::TERM, Signal::KILL] {
@@ -59,7 +58,7 @@ pub(super) fn stop(dir: &Path, name: &str) {
     }
 }
 
-/// Whether a program that [`start`] started still runs.
+/// Whether a program that [`start`] started is still running.
 pub(super) fn runs(dir: &Path, name: &str) -> bool {
     Note::read(dir, name).is_some_and(|note| note.runs())
 }
@@ -70,7 +69,7 @@ pub(super) fn last_words(dir: &Path, name: &str) -> String {
     log.unwrap_or_default().lines().last().unwrap_or_default().to_owned()
 }
 
-/// A process, which another one with its number is not.
+/// Identifies a process, even if its PID was reused.
 struct Note {
     pid: i32,
     since: Option<String>,
@@ -104,11 +103,11 @@ impl Note {
     }
 }
 
-/// When a process started, in clock ticks since the boot (Linux, proc_pid_stat(5), field 22).
-/// `None` when it does not run.
+/// When a process started, in clock ticks since boot (Linux, proc_pid_stat(5), field 22). `None` if it is not
+/// running.
 fn started(pid: i32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name is in parentheses and may have blanks; the state comes after it.
+    // The name is in parentheses and may contain blanks; the state follows it.
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
     let state = fields.next()?;
     (!matches!(state, "Z" | "X")).then_some(())?;
@@ -120,10 +119,10 @@ pub(super) fn pause(step: Duration) {
     std::thread::sleep(step);
 }
 
-/// Asks until it is so.
+/// Polls until the condition is true.
 ///
 /// # Errors
-/// It is not so within the limit.
+/// It is not true within the limit.
 pub fn until(what: &str, limit: Duration, is_so: impl Fn() -> bool) -> anyhow::Result<()> {
     let begin = Instant::now();
     while !is_so() {

@@ -1,5 +1,5 @@
-//! Images without a registry: those of a release, which buildah builds from its own Containerfile, and
-//! programs of this machine. They are archives, which `ctr` imports.
+//! Images without a registry: those of a release, built by buildah from its own Containerfile, and images of
+//! this machine's programs. They are archives, which `ctr` imports.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -13,17 +13,17 @@ use super::output;
 use crate::kube::static_program;
 use crate::packages::directory;
 
-/// Static programs run on this architecture alone.
+/// Static programs run only on this architecture.
 const ARCH: &str = "amd64";
 
-/// The images of a release, from static programs that were built for tests.
+/// The images of a release, from static programs built for tests.
 #[derive(Debug)]
 pub(super) struct Release {
     work: tempfile::TempDir,
 }
 
 impl Release {
-    /// What the Containerfile copies: these programs, and this authority in place of public ones.
+    /// Inputs of the Containerfile: these programs, and this CA instead of public ones.
     pub(super) fn new(
         work: tempfile::TempDir,
         programs: &[&str],
@@ -38,7 +38,7 @@ impl Release {
         Ok(Self { work })
     }
 
-    /// Builds a target; its archive.
+    /// Builds a target; returns its archive.
     pub(super) fn build(&self, target: &str, tag: &str) -> anyhow::Result<PathBuf> {
         let containerfile = directory().join("image/Containerfile");
         let platform = format!("linux/{ARCH}");
@@ -53,24 +53,24 @@ impl Release {
 pub struct Image {
     /// Name and tag.
     pub tag: String,
-    /// The program that it runs; its libraries come with it.
+    /// The program it runs, included together with its libraries.
     pub program: PathBuf,
-    /// Folder of the programs, below the root of the image.
+    /// Folder of the programs in the image.
     pub folder: PathBuf,
-    /// Further programs in the same folder.
+    /// Additional programs in the same folder.
     pub beside: Vec<PathBuf>,
-    /// Folders of this machine, and where they lie below the root of the image.
+    /// Folders of this machine, with their paths in the image.
     pub trees: Vec<(PathBuf, PathBuf)>,
-    /// Further names of the program, in the same folder.
+    /// Additional names of the program, in the same folder.
     pub links: Vec<String>,
-    /// Words after the program, before those of a pod.
+    /// Arguments after the program, before those of a pod.
     pub words: Vec<String>,
     /// User and group, by number.
     pub user: String,
 }
 
 impl Image {
-    /// An image of one program, which runs as nobody.
+    /// An image of one program, run as nobody.
     pub fn of(tag: impl Into<String>, program: impl Into<PathBuf>) -> Self {
         Self {
             tag: tag.into(),
@@ -84,30 +84,30 @@ impl Image {
         }
     }
 
-    /// The same, as root.
+    /// Runs it as root.
     #[must_use]
     pub fn as_root(self) -> Self {
         Self { user: "0:0".to_owned(), ..self }
     }
 
-    /// The same, with a further program.
+    /// Adds a program.
     #[must_use]
     pub fn with(mut self, program: impl Into<PathBuf>) -> Self {
         self.beside.push(program.into());
         self
     }
 
-    /// The same, with a folder and the libraries that its programs need.
+    /// Adds a folder, and the libraries that its programs need.
     #[must_use]
     pub fn with_tree(mut self, from: impl Into<PathBuf>, to: impl Into<PathBuf>) -> Self {
         self.trees.push((from.into(), to.into()));
         self
     }
 
-    /// Builds it below this folder, which was made for it; its archive.
+    /// Builds it in this folder, which exists for this purpose; returns the archive.
     ///
     /// # Errors
-    /// A program or one of its libraries is not there.
+    /// A program or one of its libraries is missing.
     pub fn build(&self, work: &Path) -> anyhow::Result<PathBuf> {
         let root = work.join("root");
         let folder = root.join(&self.folder);
@@ -131,7 +131,7 @@ impl Image {
     }
 }
 
-/// The archive of an image with one layer, of the folder `root` (Docker Image Specification v1.2).
+/// The archive of an image with a single layer, the folder `root` (Docker Image Specification v1.2).
 fn archive(work: &Path, tag: &str, config: &Value) -> anyhow::Result<PathBuf> {
     let tar = || {
         let mut tar = Command::new("tar");
@@ -182,7 +182,7 @@ fn build(work: &Path, file: &Path, words: &[&str], tag: &str) -> anyhow::Result<
     Ok(archive)
 }
 
-/// Debugging information is most of a program that is built for tests.
+/// Strips debugging information, which is most of a program built for tests.
 fn place(program: &Path, to: &Path) -> anyhow::Result<()> {
     fs::copy(program, to).with_context(|| format!("copy {}", program.display()))?;
     fs::set_permissions(to, fs::Permissions::from_mode(0o755))?;
@@ -199,7 +199,7 @@ fn place_libraries(program: &Path, root: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Links become what they lead to; those that lead nowhere are left out.
+/// Links are replaced with their targets; dangling links are left out.
 fn place_tree(from: &Path, to: &Path, root: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from).with_context(|| format!("read {}", from.display()))? {
@@ -223,7 +223,7 @@ fn is_library(file: &Path) -> bool {
     file.extension().is_some_and(|end| end == "so")
 }
 
-/// What the loader would load; nothing for static programs, about which ldd complains.
+/// What the loader would load; empty for static programs, about which ldd complains.
 fn libraries(program: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let output = Command::new("ldd").arg(program).output().context("run ldd")?;
     let text = String::from_utf8_lossy(&output.stdout);

@@ -6,11 +6,11 @@
 //!                       ├─ kube-proxy (nftables)                Services, node ports
 //!                       └─ bridge cni0                          10.244.0.0/24
 //! ```
-//! *What it is*: the programs that a node of a cluster runs, in a network namespace of their own: no
-//! traffic, route or rule of theirs touches the network of the machine. One at a time; it goes on until
+//! *What it is*: the programs that a cluster node runs, in their own network namespace: none of their
+//! traffic, routes or rules touches the machine's network. There is one at a time; it keeps running until
 //! [`Node::down`], so that people can work with it.
 //!
-//! *What it is not*: reachable from the outside, and not durable: a new one begins empty.
+//! *What it is not*: reachable from the outside, or durable: a new one starts empty.
 
 mod charts;
 mod config;
@@ -39,14 +39,14 @@ pub use self::registry::Registry;
 pub use self::services::{collector, nats, opensearch};
 pub use self::start::Steps;
 
-/// What keeps the namespaces of a pod; the name that kubeadm gives it.
+/// Keeps the namespaces of a pod; named as in kubeadm.
 const PAUSE: &str = "registry.k8s.io/pause:3.10";
 const DNS: &str = "registry.k8s.io/coredns/coredns:v1.12.1";
-/// In the order in which they end: those that would start others again go first.
+/// In the order in which they are stopped: those that would restart others go first.
 const DAEMONS: [&str; 7] =
     ["kube-proxy", "kubelet", "containerd", "scheduler", "controllers", "api-server", "etcd"];
 
-/// Folder of the one node of this machine, in the cache of the tools.
+/// Folder of this machine's only node, in the tools cache.
 pub const FOLDER: &str = "pods";
 
 /// The node.
@@ -57,7 +57,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// The node of a folder, whether it is up or not; `programs` has those of Kubernetes.
+    /// The node in a folder, whether it is up or not; `programs` contains those of Kubernetes.
     pub fn at(dir: impl Into<PathBuf>, programs: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into(), programs: programs.into() }
     }
@@ -70,7 +70,7 @@ impl Node {
         self.programs.join(name)
     }
 
-    /// Ends everything; a node that is not up is fine. Images and data are gone with it.
+    /// Stops everything; a node that is not up is fine. Images and data are deleted.
     pub fn down(&self) {
         for name in &DAEMONS[..2] {
             stop(&self.dir, name);
@@ -81,14 +81,14 @@ impl Node {
         }
         unmount(&self.dir);
         let _ = output(Command::new("ip").args(["netns", "del", NETWORK]));
-        // Nothing that is not ours: no other folder, and no volume that is still mounted into this one.
+        // Deletes only what is ours: no other folder, and no volume that is still mounted into this one.
         if self.path("pid").is_dir() && mounts_below(&self.dir).is_empty() {
             let _ = fs::remove_dir_all(&self.dir);
         }
     }
 
     fn end_containers(&self) {
-        // Nobody answers, and `ctr` waits ten seconds for each answer.
+        // Otherwise nothing answers, and `ctr` waits ten seconds for each answer.
         if !runs(&self.dir, "containerd") {
             return;
         }
@@ -109,13 +109,13 @@ impl Node {
         self.kubeconfig().is_file() && self.kubectl(&["get", "--raw=/readyz"]).is_ok()
     }
 
-    /// A kubeconfig that may do anything, for programs in the network of the node.
+    /// A kubeconfig with all permissions, for programs in the network of the node.
     pub fn kubeconfig(&self) -> PathBuf {
         self.path("conf/super-admin.conf")
     }
 
-    /// Moves the calling thread into the network of the node, and with it every program and connection
-    /// that it starts from now on.
+    /// Moves the calling thread into the network of the node, and with it every program and connection it
+    /// starts from now on.
     ///
     /// # Errors
     /// The node is not up.
@@ -133,10 +133,10 @@ impl Node {
         command
     }
 
-    /// What kubectl prints.
+    /// Output of kubectl.
     ///
     /// # Errors
-    /// It fails; the error has what it said.
+    /// It fails; the error contains its output.
     pub fn kubectl(&self, arguments: &[&str]) -> anyhow::Result<String> {
         output(self.command(self.program("kubectl")).args(arguments))
     }
@@ -147,7 +147,7 @@ impl Node {
         command
     }
 
-    /// Ends a container as a power cut does, by the id that its pod's status has.
+    /// Kills a container like a power failure, by the ID in its pod's status.
     ///
     /// # Errors
     /// There is no such container.
@@ -155,10 +155,10 @@ impl Node {
         output(self.ctr().args(["tasks", "kill", "--signal=9", id])).map(drop)
     }
 
-    /// Gives an image to the node, which pulls none.
+    /// Loads an image into the node, which pulls none.
     ///
     /// # Errors
-    /// A program or one of its libraries is not there, or containerd does not take it.
+    /// A program or one of its libraries is missing, or containerd does not accept it.
     pub fn load(&self, image: &Image) -> anyhow::Result<()> {
         let work = tempfile::tempdir_in(&self.dir)?;
         self.import(&image.build(work.path())?)
@@ -169,7 +169,7 @@ impl Node {
     }
 }
 
-/// Takes away what containerd and kubelet mounted below a folder, the deepest first.
+/// Unmounts what containerd and kubelet mounted below a folder, the deepest first.
 fn unmount(dir: &Path) {
     for place in mounts_below(dir).into_iter().rev() {
         let _ = output(Command::new("umount").arg("-l").arg(place));
@@ -183,7 +183,7 @@ fn mounts_below(dir: &Path) -> BTreeSet<String> {
     places.filter(|place| place.starts_with(&below)).map(str::to_owned).collect()
 }
 
-/// Runs a command that must succeed; what it printed.
+/// Runs a command that must succeed; returns its output.
 fn output(command: &mut Command) -> anyhow::Result<String> {
     let words = || {
         let all = std::iter::once(command.get_program()).chain(command.get_args());

@@ -1,4 +1,4 @@
-//! The chart of the services on a node, as an administrator installs it, with the images that it names.
+//! The services' chart on a node, installed as an administrator would, with the images that it names.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,11 +15,11 @@ pub const PLATFORM: &str = "platform";
 /// Namespace of components.
 pub const APPS: &str = "apps";
 const AUTHORITIES: &str = "services-bootstrap-ca";
-/// What the chart's claims are bound to; a node of ours provisions nothing.
+/// The chart's claims, bound manually because this node has no provisioner.
 const VOLUMES: [&str; 7] =
     ["vault-0", "vault-1", "vault-2", "nats-0", "nats-1", "nats-2", "opensearch-0"];
 
-/// A node with our images and, once it is installed, our chart.
+/// A node with our images and, once installed, our chart.
 #[derive(Debug)]
 pub struct Platform {
     node: Node,
@@ -52,10 +52,10 @@ impl Platform {
         self.node.load(&services::component()?)
     }
 
-    /// Gives the node the image of the load, too.
+    /// Also loads the image of the load generator.
     ///
     /// # Errors
-    /// It is not built, or containerd does not take it.
+    /// It is not built, or containerd does not accept it.
     pub fn load_load(&self) -> anyhow::Result<()> {
         self.node.load(&services::load()?)
     }
@@ -65,10 +65,10 @@ impl Platform {
         &self.node
     }
 
-    /// Gives the node the images of telemetry, too, which take longest.
+    /// Also loads the telemetry images, which take longest.
     ///
     /// # Errors
-    /// OpenSearch is missing, or containerd does not take an image.
+    /// OpenSearch is missing, or containerd does not accept an image.
     pub fn load_telemetry(&self) -> anyhow::Result<()> {
         self.node.load(&services::collector()?)?;
         self.node.load(&services::opensearch()?)
@@ -92,10 +92,10 @@ impl Platform {
         self.apply(PLATFORM, &file)
     }
 
-    /// kubectl, for whichever namespace it is told.
+    /// Runs kubectl, in the namespace given in its arguments.
     ///
     /// # Errors
-    /// It fails; the error has what it said.
+    /// It fails; the error contains its output.
     pub fn kubectl(&self, arguments: &[&str]) -> anyhow::Result<String> {
         self.node.kubectl(arguments)
     }
@@ -109,7 +109,7 @@ impl Platform {
         self.kubectl(&["--namespace", namespace, "apply", "--filename", file]).map(drop)
     }
 
-    /// `helm install` with default values, or with others in their place.
+    /// `helm install` with default values, except for these.
     ///
     /// # Errors
     /// Helm refuses.
@@ -122,7 +122,7 @@ impl Platform {
     /// Waits until all pods of a StatefulSet or Deployment are ready.
     ///
     /// # Errors
-    /// They are not in time; the error shows pods and Events.
+    /// The deadline passes; the error shows pods and Events.
     pub fn ready(&self, namespace: &str, object: &str, limit: Duration) -> anyhow::Result<()> {
         let limit = format!("--timeout={}s", limit.as_secs());
         let status = ["--namespace", namespace, "rollout", "status", object, &limit];
@@ -132,7 +132,7 @@ impl Platform {
         })
     }
 
-    /// The authorities, as the controller publishes them.
+    /// The authorities, as published by the controller.
     ///
     /// # Errors
     /// They are not published.
@@ -141,12 +141,12 @@ impl Platform {
         self.kubectl(&["--namespace", PLATFORM, "get", "configmap", AUTHORITIES, template])
     }
 
-    /// A folder for files of this platform.
+    /// A folder for the files of this platform.
     pub fn files(&self) -> &Path {
         &self.node.dir
     }
 
-    /// Copies the authorities to the components, as an administrator does.
+    /// Copies the authorities to the components, as an administrator would.
     ///
     /// # Errors
     /// They are not published, or the API server refuses.

@@ -13,7 +13,7 @@ use tec_support::tls::{Pair, issue, new_ca};
 use super::{Charts, Image};
 use crate::settings::cache;
 
-/// An address of Services that nobody else is given.
+/// A Service address that is never assigned to another Service.
 const ADDRESS: &str = "10.96.0.50";
 const TAG: &str = "registry.example/docker-registry:1";
 const OBJECTS: &str = r#"
@@ -52,7 +52,7 @@ spec:
     - {name: data, mountPath: /data}
 "#;
 
-/// The authority of the registry. Our images have it where images have the authorities that they trust.
+/// The registry's CA. Our images have it in place of the usual trusted CAs.
 #[derive(Debug)]
 pub(super) struct Authority(Pair);
 
@@ -72,7 +72,7 @@ impl Authority {
 pub struct Registry(());
 
 impl Registry {
-    /// Starts one in a namespace of its own, with TLS.
+    /// Starts a registry in its own namespace, with TLS.
     ///
     /// # Errors
     /// Its pod does not become ready.
@@ -98,7 +98,7 @@ impl Registry {
         Ok(Self(()))
     }
 
-    /// Pushes an image of one layer with these labels, and returns its reference.
+    /// Pushes a single-layer image with these labels, and returns its reference.
     ///
     /// # Errors
     /// The registry refuses.
@@ -123,7 +123,7 @@ impl Registry {
         Ok(format!("{host}/team/os@{digest}"))
     }
 
-    /// Pushes the boot files of a tree, and nothing that says what they measure.
+    /// Pushes the boot files of a tree, without a label for their measurements.
     ///
     /// # Errors
     /// A file cannot be read, or the registry refuses.

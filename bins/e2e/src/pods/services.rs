@@ -1,4 +1,4 @@
-//! Images of the services' chart and of the example beside it, by the names that their manifests have.
+//! Images of the services' chart and of the example next to it, with the names used in their manifests.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use crate::packages::tool;
 
 const REPOSITORY: &str = "quay.io/trusted-execution-clusters";
 const HOME: &str = "usr/share/opensearch";
-/// What OpenSearch's own start script calls.
+/// Programs called by OpenSearch's own start script.
 const SCRIPTED: [&str; 6] = ["basename", "dirname", "env", "expr", "ls", "uname"];
 
 fn image(name: &str, program: PathBuf) -> Image {
@@ -28,7 +28,7 @@ pub(super) fn component() -> anyhow::Result<Image> {
     Ok(image("tec-example-component", program("examples/component")?))
 }
 
-/// A component that speaks and listens for tables of kills.
+/// A component that publishes and reads, for tables of kills.
 pub(super) fn load() -> anyhow::Result<Image> {
     Ok(image("tec-services-load", program("services-load")?))
 }
@@ -63,7 +63,7 @@ pub fn opensearch() -> anyhow::Result<Image> {
     for folder in ["bin", "lib", "modules", "plugins"] {
         image = image.with_tree(home.join(folder), Path::new(HOME).join(folder));
     }
-    // The rest of a development kit is documentation and modules to link from.
+    // The rest of a JDK is documentation and modules for linking.
     for folder in ["bin", "conf", "lib"] {
         let to = Path::new(HOME).join("jdk").join(folder);
         image = image.with_tree(home.join("jdk").join(folder), to);

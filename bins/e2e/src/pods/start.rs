@@ -1,11 +1,11 @@
-//! From nothing to a node that is Ready.
+//! Takes the node from nothing to Ready.
 //!
 //! ```text
 //!   containerd ─► its two images ──────────────┐
 //!   etcd ─► certificates ─► API server listens ─┴─► kubelet ─► controllers ─► Ready, names of Services
 //! ```
-//! A machine has few processors for so many programs: nothing here asks in a hurry, and nothing starts a
-//! program to ask.
+//! A machine has few processors for so many programs: nothing here polls quickly, and nothing starts a
+//! program just to poll.
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
@@ -19,22 +19,22 @@ use super::config::NODE;
 use super::daemon::{inside, last_words, runs, start, stop};
 use super::{ADDRESS, DAEMONS, DNS, Image, NETWORK, Node, PAUSE, config, daemon, output, until};
 
-/// A control plane or a node must be ready by then, on a machine that does other things, too.
+/// Deadline for a control plane or a node to be ready, on a machine that is also busy otherwise.
 const READY: Duration = Duration::from_mins(2);
 /// Port of the API server.
 const PORT: u16 = 6443;
-/// CoreDNS as kubeadm deploys it: two pods, and after the first look at one, which comes too early, ten
-/// seconds until the next.
+/// CoreDNS as deployed by kubeadm: two pods, and ten seconds between the first check of a pod, which comes
+/// too early, and the next.
 const DNS_OF_KUBEADM: [(&str, &str); 2] = [
     ("  replicas: 2\n", "  replicas: 1\n"),
     ("        readinessProbe:\n", "        readinessProbe:\n          periodSeconds: 1\n"),
 ];
 
-/// The steps of [`Node::up`], and how long each took.
+/// The steps of [`Node::up`], and the duration of each.
 pub type Steps = Vec<(&'static str, Duration)>;
 
 impl Node {
-    /// Brings up a new node, and ends what was up before.
+    /// Starts a new node, after stopping the current one.
     ///
     /// # Errors
     /// A program is missing or does not become ready; its log is in the folder `log`.
@@ -113,7 +113,7 @@ impl Node {
         self.api_server_is_ready()
     }
 
-    /// Ends the API server; everything else goes on.
+    /// Stops the API server; everything else keeps running.
     pub fn stop_api_server(&self) {
         stop(&self.dir, "api-server");
     }
@@ -122,7 +122,7 @@ impl Node {
         let program = self.program("kube-apiserver");
         start(&self.dir, "api-server", &program, &config::api_server(&self.dir))?;
         let address: SocketAddr = format!("{ADDRESS}:{PORT}").parse()?;
-        // In a thread of its own, which moves into the network of the node.
+        // In a separate thread, which moves into the network of the node.
         let listens = || {
             daemon::enter()?;
             until("the API server listens", READY, || TcpStream::connect(address).is_ok())
@@ -144,11 +144,11 @@ impl Node {
         let mut pause = Image::of(PAUSE, "/bin/busybox");
         pause.words = ["sleep", "2147483647"].map(str::to_owned).into();
         self.load(&pause)?;
-        // It listens on port 53, by a capability that only root keeps.
+        // It listens on port 53, with a capability that only root keeps.
         self.load(&Image::of(DNS, self.program("coredns")).as_root())
     }
 
-    /// They try again until the API server is ready.
+    /// They retry until the API server is ready.
     fn workers(&self) -> anyhow::Result<()> {
         let dir = &self.dir;
         start(dir, "kubelet", &self.program("kubelet"), &config::kubelet_flags(dir))?;
@@ -156,7 +156,7 @@ impl Node {
         start(dir, "kube-proxy", &self.program("kube-proxy"), &[proxy])
     }
 
-    /// They end where they have no rights yet.
+    /// They exit if they have no permissions yet.
     fn controllers(&self) -> anyhow::Result<()> {
         let dir = &self.dir;
         let program = self.program("kube-controller-manager");
@@ -165,7 +165,7 @@ impl Node {
     }
 
     fn objects(&self) -> anyhow::Result<()> {
-        // What kubeadm binds when it makes a whole cluster: logs and exec of pods.
+        // What kubeadm binds for a cluster: logs and exec of pods.
         let role = "--clusterrole=system:kubelet-api-admin";
         let user = "--user=kube-apiserver-kubelet-client";
         self.kubectl(&["create", "clusterrolebinding", "kubelet-api", role, user])?;
@@ -202,7 +202,7 @@ impl Node {
     }
 }
 
-/// The namespace, and a pair of devices whose one end has the address of the node.
+/// The namespace, and a veth pair with the address of the node on one end.
 fn network() -> anyhow::Result<()> {
     output(Command::new("ip").args(["netns", "add", NETWORK])).context("root is needed")?;
     for words in [

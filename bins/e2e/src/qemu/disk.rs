@@ -1,4 +1,4 @@
-//! Disks: a directory becomes the EFI system partition of a disk image.
+//! Disks: turns a directory into the EFI system partition of a disk image.
 
 use std::fs::File;
 use std::io::{Seek as _, SeekFrom};
@@ -11,22 +11,22 @@ use anyhow::Context as _;
 use super::gpt::Partition;
 use super::{gpt, must};
 
-/// How GRUB names the partition of a disk that [`write()`] made, when it is the first disk.
+/// GRUB's name for the partition of a disk created by [`write()`], if it is the first disk.
 pub const GRUB_DEVICE: &str = "hd0,gpt1";
-/// Room beside the files: directories, tables, and what firmware may write.
+/// Space in addition to the files: directories, tables, and what firmware may write.
 const SPARE: u64 = 16 << 20;
-/// Below 32 MiB `mformat` would choose FAT12, which UEFI does not know on disks (UEFI 2.10, 13.3).
+/// Below 32 MiB, `mformat` would choose FAT12, which UEFI does not support on disks (UEFI 2.10, 13.3).
 const MINIMUM: u64 = 32 << 20;
 const MIB: u64 = 1 << 20;
-/// Of a disk with a root: room for one image of a node.
+/// Size of the system partition on a disk with a root: enough for one image of a node.
 const SYSTEM: u64 = 80 * MIB;
 /// Bytes of the root; a LUKS2 header takes 16 MiB of them.
 pub const ROOT: u64 = 96 * MIB;
 
-/// Writes a disk whose only partition holds the files of `directory`.
+/// Writes a disk whose only partition contains the files of `directory`.
 ///
 /// # Errors
-/// The directory cannot be read, the disk not be written, or mtools are not installed.
+/// The directory cannot be read, the disk cannot be written, or mtools are not installed.
 pub fn write(directory: &Path, disk: &Path) -> anyhow::Result<()> {
     let size = (size_of(directory)? + SPARE).max(MINIMUM);
     let size = size.next_multiple_of(MIB);
@@ -35,7 +35,7 @@ pub fn write(directory: &Path, disk: &Path) -> anyhow::Result<()> {
     write_system(directory, disk, size)
 }
 
-/// Writes a disk with an EFI system partition of a fixed size and an empty one named `root`.
+/// Writes a disk with an EFI system partition of fixed size and an empty partition named `root`.
 ///
 /// # Errors
 /// The disk cannot be written.
@@ -45,11 +45,11 @@ pub fn write_with_root(disk: &Path) -> anyhow::Result<()> {
     written.with_context(|| format!("partition {}", disk.display()))
 }
 
-/// Puts the files of `directory` into the EFI system partition of a disk that
-/// [`write_with_root()`] made, in place of those that were there.
+/// Replaces the content of the EFI system partition, on a disk created by [`write_with_root()`], with the
+/// files of `directory`.
 ///
 /// # Errors
-/// As of [`write()`], or they do not fit.
+/// As in [`write()`], or the files do not fit.
 pub fn replace_system(directory: &Path, disk: &Path) -> anyhow::Result<()> {
     write_system(directory, disk, SYSTEM)
 }
@@ -69,7 +69,7 @@ fn write_system(directory: &Path, disk: &Path, size: u64) -> anyhow::Result<()> 
     fs::remove_file(&partition).with_context(|| format!("remove {}", partition.display()))
 }
 
-/// Where the root of a disk begins that [`write_with_root()`] made, in bytes.
+/// Offset of the root on a disk created by [`write_with_root()`], in bytes.
 pub fn offset_of_root() -> u64 {
     gpt::offset() + SYSTEM
 }

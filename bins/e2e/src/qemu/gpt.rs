@@ -1,32 +1,32 @@
-//! Partition tables (UEFI 2.10, chapter 5) with an EFI system partition, and perhaps one for a root.
-//! All identifiers are constants: the same content gives the same disk.
+//! Partition tables (UEFI 2.10, chapter 5) with an EFI system partition, and optionally one for a root. All
+//! identifiers are constants: the same content yields the same disk.
 
 use std::fs::File;
 use std::io::{Seek as _, SeekFrom, Write as _};
 
 /// Bytes of a sector.
 const SECTOR: u64 = 512;
-/// First sector of the partition: 1 MiB, where partitioning programs put it.
+/// First sector of the partition: 1 MiB, as in partitioning programs.
 pub(super) const FIRST: u64 = 2048;
-/// Entries of the table (UEFI 2.10, 5.3: 16 KiB at least), and bytes of one.
+/// Number of table entries (UEFI 2.10, 5.3: 16 KiB at least), and bytes of one.
 const ENTRIES: u32 = 128;
 const ENTRY_SIZE: u32 = 128;
 /// Sectors of one table.
 const TABLE: u64 = (ENTRIES * ENTRY_SIZE) as u64 / SECTOR;
-/// Bytes of the header that are in use (UEFI 2.10, table 5-5).
+/// Bytes of the header in use (UEFI 2.10, table 5-5).
 const HEADER_SIZE: u32 = 92;
-/// EFI system partition, c12a7328-f81f-11d2-ba4b-00a0c93ec93b, in the order of memory.
+/// EFI system partition, c12a7328-f81f-11d2-ba4b-00a0c93ec93b, in memory order.
 const SYSTEM_PARTITION: [u8; 16] = [
     0x28, 0x73, 0x2a, 0xc1, 0x1f, 0xf8, 0xd2, 0x11, 0xba, 0x4b, 0x00, 0xa0, 0xc9, 0x3e, 0xc9, 0x3b,
 ];
-/// Linux file system data, 0fc63daf-8483-4772-8e79-3d69d8477de4, in the order of memory.
+/// Linux file system data, 0fc63daf-8483-4772-8e79-3d69d8477de4, in memory order.
 const LINUX: [u8; 16] = [
     0xaf, 0x3d, 0xc6, 0x0f, 0x83, 0x84, 0x72, 0x47, 0x8e, 0x79, 0x3d, 0x69, 0xd8, 0x47, 0x7d, 0xe4,
 ];
-/// Made up; nothing looks at it.
+/// Arbitrary; nothing checks it.
 const DISK: [u8; 16] = *b"TEC e2e disk id.";
 
-/// A partition of a disk; they follow one another.
+/// A partition of a disk; partitions are contiguous.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Partition {
     kind: [u8; 16],
@@ -36,18 +36,18 @@ pub(super) struct Partition {
 }
 
 impl Partition {
-    /// What firmware starts from, of `size` bytes.
+    /// The partition that firmware boots from, of `size` bytes.
     pub(super) const fn system(size: u64) -> Self {
         Self { kind: SYSTEM_PARTITION, id: *b"TEC e2e part id.", name: "ESP", size }
     }
 
-    /// What an installer encrypts, found by its name.
+    /// The partition that an installer encrypts, found by its name.
     pub(super) const fn root(size: u64) -> Self {
         Self { kind: LINUX, id: *b"TEC e2e root id.", name: "root", size }
     }
 }
 
-/// Where the first partition begins, in bytes.
+/// Offset of the first partition, in bytes.
 pub(super) const fn offset() -> u64 {
     FIRST * SECTOR
 }
@@ -55,11 +55,11 @@ pub(super) const fn offset() -> u64 {
 /// Bytes of a disk with these partitions.
 pub(super) fn disk_size(partitions: &[Partition]) -> u64 {
     let sizes = partitions.iter().map(|partition| partition.size);
-    // The same room behind as in front, for the second table.
+    // As much space at the end as at the start, for the second table.
     sizes.sum::<u64>() + 2 * offset()
 }
 
-/// Writes both tables and the protective master boot record around partitions.
+/// Writes both tables and the protective master boot record around the partitions.
 pub(super) fn write(disk: &mut File, partitions: &[Partition]) -> std::io::Result<()> {
     let table = table(partitions);
     let sectors = disk_size(partitions) / SECTOR;
@@ -105,7 +105,7 @@ fn header(own: u64, other: u64, table_at: u64, sectors: u64, table: &[u8]) -> Ve
         header.extend(HEADER_SIZE.to_le_bytes());
         header.extend(checksum.to_le_bytes());
         header.extend([0; 4]);
-        // Own place, the other's, first and last sector that partitions may use.
+        // This table's sector, the other's, and the first and last sectors usable for partitions.
         for number in [own, other, 2 + TABLE, sectors - TABLE - 2] {
             header.extend(number.to_le_bytes());
         }

@@ -1,5 +1,5 @@
-//! Initial file systems: a cpio archive in the form that Linux unpacks (kernel documentation,
-//! driver-api/early-userspace/buffer-format). The same files give the same bytes.
+//! Initial file systems: a cpio archive in the format that Linux unpacks (kernel documentation,
+//! driver-api/early-userspace/buffer-format). The same files yield the same bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ const LINK: u32 = 0o120_777;
 const MAGIC: &str = "070701";
 const END: &str = "TRAILER!!!";
 
-/// The files of an initial file system; all are root's and may be run.
+/// The files of an initial file system, all owned by root and executable.
 #[derive(Clone, Debug, Default)]
 pub struct Initramfs {
     files: BTreeMap<String, Vec<u8>>,
@@ -21,7 +21,7 @@ pub struct Initramfs {
 }
 
 impl Initramfs {
-    /// Without files.
+    /// An empty one.
     pub fn new() -> Self {
         Self::default()
     }
@@ -40,7 +40,7 @@ impl Initramfs {
         self
     }
 
-    /// Takes a file or a link away again.
+    /// Removes a file or a link.
     #[must_use]
     pub fn without(mut self, path: &str) -> Self {
         self.files.remove(path);
@@ -48,19 +48,19 @@ impl Initramfs {
         self
     }
 
-    /// Adds an empty directory, and those above it.
+    /// Adds an empty directory, and the directories above it.
     #[must_use]
     pub fn with_directory(mut self, path: &str) -> Self {
         self.directories.insert(path.to_owned());
         self
     }
 
-    /// Whether there is a file of this name.
+    /// Whether there is a file with this name.
     pub fn has(&self, path: &str) -> bool {
         self.files.contains_key(path)
     }
 
-    /// The archive, not compressed.
+    /// The archive, uncompressed.
     ///
     /// # Errors
     /// A file is larger than 4 GiB.

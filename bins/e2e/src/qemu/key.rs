@@ -1,4 +1,4 @@
-//! Keys of machine owners: what firmware and shim are told to allow, and what signs for it.
+//! Machine owner keys: what firmware and shim should accept, and the keys that sign it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,12 +17,12 @@ const X509: Guid = Guid::from_bytes([
 pub const SHA256: Guid = Guid::from_bytes([
     0x26, 0x16, 0xc4, 0xc1, 0x4c, 0x50, 0x92, 0x40, 0xac, 0xa9, 0x41, 0xf9, 0x36, 0x93, 0x43, 0x28,
 ]);
-/// Who owns the entries of the lists; made up.
+/// Owner of the list entries; arbitrary.
 const OWNER: Guid = Guid::from_bytes(*b"TEC e2e owner id");
 /// EFI_SIGNATURE_LIST without header and entries (UEFI 2.10, 32.4.1).
 const LIST_HEADER: usize = 28;
 
-/// A private key with a certificate that it signed itself.
+/// A private key with a self-signed certificate.
 #[derive(Clone, Debug)]
 pub struct SigningKey {
     private: PathBuf,
@@ -30,12 +30,12 @@ pub struct SigningKey {
 }
 
 impl SigningKey {
-    /// Makes a key; its files are named `NAME.key` and `NAME.crt`.
+    /// Generates a key; its files are named `NAME.key` and `NAME.crt`.
     ///
-    /// RSA, since OVMF's Secure Boot knows nothing else.
+    /// Uses RSA, the only algorithm that OVMF's Secure Boot supports.
     ///
     /// # Errors
-    /// openssl is not installed, or cannot write there.
+    /// openssl is not installed, or cannot write to the directory.
     pub fn generate(directory: &Path, name: &str) -> anyhow::Result<Self> {
         let key = Self::open(directory, name);
         let mut openssl = Command::new("openssl");
@@ -51,7 +51,7 @@ impl SigningKey {
         Ok(key)
     }
 
-    /// A key that was made before.
+    /// An existing key.
     pub fn open(directory: &Path, name: &str) -> Self {
         Self {
             private: directory.join(format!("{name}.key")),
@@ -59,7 +59,7 @@ impl SigningKey {
         }
     }
 
-    /// The certificate as the only entry of a signature list, as variables hold it.
+    /// The certificate as the only entry of a signature list, as stored in variables.
     ///
     /// # Errors
     /// The certificate cannot be read.
@@ -84,7 +84,7 @@ impl SigningKey {
     }
 }
 
-/// A signature list of this kind with one entry.
+/// A signature list of this type with one entry.
 ///
 /// # Errors
 /// The entry is too long for a list.

@@ -1,4 +1,4 @@
-//! Machines: what they are made of, and what can be done while one runs.
+//! Machines: their parts, and what can be done while one is running.
 
 use std::fs;
 use std::fs::File;
@@ -15,28 +15,28 @@ use super::line::Line;
 use super::tpm::VirtualTpm;
 use crate::process::wait_for;
 
-/// Enough for firmware, kernel and an initial file system that is unpacked.
+/// Enough for firmware, kernel and an unpacked initial file system.
 const MEMORY_MIB: &str = "768";
-/// The same for a system whose initial file system holds more, and which formats a LUKS2 volume.
+/// Same, for a system with a larger initial file system that formats a LUKS2 volume.
 const NODE_MEMORY_MIB: &str = "1024";
-/// Under which name Ignition looks for its config (Ignition, "Supported platforms", QEMU).
+/// Name under which Ignition looks for its config (Ignition, "Supported platforms", QEMU).
 const IGNITION: &str = "opt/com.coreos/config";
-/// QEMU itself starts within a second; the machine waits for the host at that point.
+/// QEMU itself starts within a second; then the machine waits for the host.
 const START_LIMIT: Duration = Duration::from_mins(1);
-/// A person reads before typing.
+/// Time a person reads before typing.
 const PAUSE: Duration = Duration::from_secs(2);
-/// After this time, a person types a line once more.
+/// Time after which a person types a line again.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Sockets of a machine that runs.
+/// Sockets of a running machine.
 const TPM: &str = "tpm";
 const LINE: &str = "line";
 const CONSOLE: &str = "console";
-/// Lines of the console that an error shows.
+/// Console lines that an error shows.
 const TAIL: usize = 30;
 
 /// A machine that is switched off. Variables, disk and TPM keep what a boot writes.
 ///
-/// Everything is emulated, so that a boot is the same on every host: no KVM.
+/// Everything is emulated, without KVM, so that a boot is the same on every host.
 #[derive(Clone, Debug)]
 pub struct Machine {
     directory: PathBuf,
@@ -61,8 +61,8 @@ pub struct Running {
 impl Machine {
     /// A machine whose logs go to `directory`.
     ///
-    /// `firmware` is OVMF's code (`OVMF_CODE_4M.secboot.fd`), `variables` its variable store,
-    /// `disk` an image that it starts from.
+    /// `firmware` is OVMF's code (`OVMF_CODE_4M.secboot.fd`), `variables` its variable store, `disk` the
+    /// image it boots from.
     pub fn new(
         directory: &Path,
         firmware: &Path,
@@ -81,22 +81,22 @@ impl Machine {
         }
     }
 
-    /// Leads ports of this host's loopback address to ports of a node.
+    /// Forwards loopback ports of this host to ports of a node.
     #[must_use]
     pub fn with_forwards(mut self, forwards: &[(u16, u16)]) -> Self {
         self.forwards = forwards.to_vec();
         self
     }
 
-    /// Adds what a node has: a network card behind which the host is 10.0.2.2, a config for
-    /// Ignition, and more memory.
+    /// Adds the parts of a node: a network card with the host at 10.0.2.2, a config for Ignition, and more
+    /// memory.
     #[must_use]
     pub fn as_node(mut self, ignition: &Path) -> Self {
         self.ignition = Some(ignition.to_owned());
         self
     }
 
-    /// The file that the first serial port writes: firmware, boot loader and kernel.
+    /// The file with the output of the first serial port: firmware, boot loader and kernel.
     pub fn console(&self) -> PathBuf {
         self.directory.join("console.log")
     }
@@ -104,9 +104,9 @@ impl Machine {
     /// Switches it on.
     ///
     /// # Errors
-    /// QEMU or swtpm is not installed, or does not take what the machine is made of.
+    /// QEMU or swtpm is not installed, or does not accept the parts of the machine.
     pub fn power_on(&self) -> anyhow::Result<Running> {
-        // Names of sockets have at most 107 bytes (unix(7)), so they lie nowhere deep.
+        // Socket paths have at most 107 bytes (unix(7)), so they must not be nested deeply.
         let sockets = tempfile::Builder::new().prefix("tec-vm-").tempdir()?;
         let mut tpm = self.tpm.power_on(&sockets.path().join(TPM))?;
         let started = self.start(sockets.path());
@@ -114,7 +114,7 @@ impl Machine {
         Ok(Running { qemu, tpm, line, console: self.console(), sockets })
     }
 
-    /// Starts QEMU, which begins to boot when somebody connects to the second serial port.
+    /// Starts QEMU, which boots once a client connects to the second serial port.
     fn start(&self, sockets: &Path) -> anyhow::Result<(Child, UnixStream)> {
         let messages = self.directory.join("qemu.log");
         let log =
@@ -144,7 +144,7 @@ impl Machine {
 
     fn command(&self, sockets: &Path) -> Command {
         let mut qemu = Command::new("qemu-system-x86_64");
-        // OVMF keeps Secure Boot's variables from the system by SMM.
+        // OVMF uses SMM to protect Secure Boot's variables from the system.
         qemu.args(["-machine", "q35,smm=on,accel=tcg", "-cpu", "max", "-smp", "1"])
             .args(["-nodefaults", "-no-user-config", "-no-reboot"])
             .args(["-display", "none", "-monitor", "none"])
@@ -171,7 +171,7 @@ impl Machine {
             None => qemu.args(["-m", MEMORY_MIB]),
             Some(config) => qemu
                 .args(["-m", NODE_MEMORY_MIB, "-netdev", &self.network()])
-                // Without a ROM, whose firmware would try to start from the network.
+                // Without an option ROM, whose firmware would try to boot from the network.
                 .args(["-device", "virtio-net-pci,netdev=net,romfile="])
                 .arg("-fw_cfg")
                 .arg(format!("name={IGNITION},file={}", config.display())),
@@ -192,13 +192,13 @@ fn socket(id: &str, path: &Path) -> String {
 }
 
 fn drive(qemu: &mut Command, kind: &str, file: &Path) {
-    // QEMU ends an option at a comma, unless there are two.
+    // QEMU ends an option at a comma, unless it is doubled.
     let file = file.to_string_lossy().replace(',', ",,");
     qemu.arg("-drive").arg(format!("{kind},file={file}"));
 }
 
 impl Running {
-    /// The second serial port, for as long as `limit`.
+    /// The second serial port, for the duration `limit`.
     pub fn line(&self, limit: Duration) -> Line<'_> {
         Line::new(&self.line, limit)
     }
@@ -206,7 +206,7 @@ impl Running {
     /// Waits until the console shows a text.
     ///
     /// # Errors
-    /// It did not in time, or the machine switched itself off before.
+    /// It did not appear in time, or the machine switched itself off first.
     pub fn wait_for_console(&mut self, text: &str, limit: Duration) -> anyhow::Result<()> {
         let (qemu, console) = (&mut self.qemu, &self.console);
         let shown = || fs::read(console).is_ok_and(|log| contains(&log, text));
@@ -218,12 +218,12 @@ impl Running {
         waited.map_err(|error| self.explain(&error))
     }
 
-    /// Types a line at the prompt that ends the console, as a person who sits in front of the
-    /// machine, until the machine has taken it: a program that asks throws away what was typed
-    /// before it listens (termios(3), `TCSAFLUSH`).
+    /// Types a line at the prompt that the console ends with, like a person in front of the machine, until
+    /// the machine accepts it: a program that asks discards what was typed before it listens (termios(3),
+    /// `TCSAFLUSH`).
     ///
     /// # Errors
-    /// The machine is off, or takes nothing in time.
+    /// The machine is off, or accepts nothing in time.
     pub fn type_line(&mut self, text: &str, limit: Duration) -> anyhow::Result<()> {
         let console = UnixStream::connect(self.sockets.path().join(CONSOLE));
         let mut console = console.context("reach the console")?;
@@ -232,7 +232,7 @@ impl Running {
         let mut again = Instant::now() + PAUSE;
         let waited = wait_for("the line that was typed to be taken", limit, || {
             if Instant::now() >= again {
-                // A terminal sends a carriage return for the key at the end of a line.
+                // Terminals send a carriage return for the Enter key.
                 write!(console, "{text}\r").context("type on the console")?;
                 again = Instant::now() + PATIENCE;
             }
@@ -244,7 +244,7 @@ impl Running {
     /// Waits until the machine has switched itself off.
     ///
     /// # Errors
-    /// It did not in time.
+    /// It did not do so in time.
     pub fn wait_for_power_off(mut self, limit: Duration) -> anyhow::Result<()> {
         let qemu = &mut self.qemu;
         let waited =
@@ -257,7 +257,7 @@ impl Running {
         drop(self);
     }
 
-    /// An error that ends with what the console shows.
+    /// An error that ends with the content of the console.
     pub fn explain(&self, error: &anyhow::Error) -> anyhow::Error {
         let log = fs::read(&self.console).unwrap_or_default();
         let text: String = String::from_utf8_lossy(&log)
@@ -283,7 +283,7 @@ impl Drop for Running {
 }
 
 fn end(child: &mut Child) {
-    // Fails only when it is gone already.
+    // Fails only if it is already gone.
     let _ = child.kill();
     let _ = child.wait();
 }

@@ -1,13 +1,13 @@
-//! Virtual machines with real firmware: QEMU with OVMF, Secure Boot behind SMM, and a software
-//! TPM that measures what the firmware starts.
+//! Virtual machines with real firmware: QEMU with OVMF, Secure Boot protected by SMM, and a software TPM that
+//! measures what the firmware starts.
 //!
-//! *What it is*: the parts of such a machine, each made from nothing but files: variables with
-//! keys ([`VariableStore`], [`SigningKey`]), unified kernel images ([`Uki`]), initial file systems
-//! ([`Initramfs`]), disks ([`disk`]), a TPM that keeps its state ([`VirtualTpm`]), and the
-//! [`Machine`] that boots them.
+//! *What it is*: the parts of such a machine, each created only from files: variables with keys
+//! ([`VariableStore`], [`SigningKey`]), unified kernel images ([`Uki`]), initial file systems
+//! ([`Initramfs`]), disks ([`disk`]), a TPM that keeps its state ([`VirtualTpm`]), and the [`Machine`] that
+//! boots them.
 //!
-//! *What it is not*: a way to look into a machine. What a guest tells it sends over its second
-//! serial port; the first is the console, which is a file.
+//! *What it is not*: a way to look into a machine. A guest reports over its second serial port; the first is
+//! the console, which is a file.
 //!
 //! ```text
 //!  boot files ─ Uki, SigningKey ─► directory ─ disk::write ─► disk image ─┐
@@ -38,7 +38,7 @@ pub use self::tpm::VirtualTpm;
 pub use self::uki::Uki;
 pub use self::variables::VariableStore;
 
-/// Runs a program that must succeed; the error has what it said.
+/// Runs a program that must succeed; the error contains its output.
 pub(crate) fn must(command: &mut Command) -> anyhow::Result<()> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("run {program}"))?;
@@ -50,7 +50,7 @@ pub(crate) fn must(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A little-endian number in a file that others made.
+/// A little-endian number in a foreign file.
 fn field<const N: usize>(bytes: &[u8], at: usize) -> anyhow::Result<[u8; N]> {
     let found = bytes.get(at..).and_then(|rest| rest.first_chunk());
     found.copied().with_context(|| format!("offset {at}: the file ends"))

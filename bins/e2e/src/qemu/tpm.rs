@@ -1,4 +1,4 @@
-//! The TPM of a virtual machine: swtpm on a socket of QEMU's, with a state that outlives boots.
+//! The TPM of a virtual machine: swtpm on QEMU's socket, with a state that outlives boots.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use super::must;
 use crate::process::wait_for;
 
-/// All banks that swtpm has.
+/// All banks that swtpm supports.
 const BANKS: &str = "sha1,sha256,sha384,sha512";
 const START_LIMIT: Duration = Duration::from_secs(30);
 
@@ -21,7 +21,7 @@ pub struct VirtualTpm {
 }
 
 impl VirtualTpm {
-    /// Makes a new TPM with all banks active; its state goes into `state`.
+    /// Creates a new TPM with all banks active; its state goes to `state`.
     ///
     /// # Errors
     /// swtpm_setup is not installed, or fails.
@@ -29,16 +29,16 @@ impl VirtualTpm {
         Self::with_banks(state, BANKS)
     }
 
-    /// Makes a new TPM whose only active bank is SHA-256, as most have it. Firmware measures what
-    /// it starts once and not four times.
+    /// Creates a new TPM with SHA-256 as the only active bank, as on most machines. Firmware then measures
+    /// what it starts once, not four times.
     ///
     /// # Errors
-    /// As of [`manufacture`](Self::manufacture).
+    /// As in [`manufacture`](Self::manufacture).
     pub fn manufacture_plain(state: &Path) -> anyhow::Result<Self> {
         Self::with_banks(state, "sha256")
     }
 
-    /// One whose state was put there by somebody.
+    /// A TPM with existing state.
     pub fn found(state: &Path) -> Self {
         Self { state: state.to_owned() }
     }
@@ -51,7 +51,7 @@ impl VirtualTpm {
         Ok(Self { state: state.to_owned() })
     }
 
-    /// Starts it; it ends when the machine disconnects.
+    /// Starts it; it exits when the machine disconnects.
     pub(super) fn power_on(&self, socket: &Path) -> anyhow::Result<Child> {
         let with = |key: &str, path: &Path| format!("{key}={}", path.display());
         let child = Command::new("swtpm")

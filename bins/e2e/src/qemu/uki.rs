@@ -1,12 +1,12 @@
-//! Unified kernel images: systemd-stub with sections behind its own.
+//! Unified kernel images: systemd-stub with sections appended.
 
 use anyhow::{Context as _, ensure};
 
 use super::{field, put, u16_at, u32_at};
 
-/// Where the offset of the PE header stands (PE format, "MS-DOS Stub").
+/// Location of the PE header's offset (PE format, "MS-DOS Stub").
 const PE_OFFSET: usize = 0x3c;
-/// Fields behind the PE header's begin (PE format, "COFF File Header" and "Optional Header").
+/// Fields relative to the start of the PE header (PE format, "COFF File Header" and "Optional Header").
 const SECTION_COUNT: usize = 6;
 const SYMBOL_TABLE: usize = 12;
 const OPTIONAL_SIZE: usize = 20;
@@ -21,12 +21,12 @@ const VIRTUAL_SIZE: usize = 8;
 const VIRTUAL_ADDRESS: usize = 12;
 const RAW_SIZE: usize = 16;
 const RAW_OFFSET: usize = 20;
-/// Initialized data that may be read (PE format, "Section Flags").
+/// Readable initialized data (PE format, "Section Flags").
 const READ_ONLY_DATA: u32 = 0x4000_0040;
-/// Older stubs have a smaller alignment than a page; the kernel in a section wants one.
+/// Older stubs have an alignment smaller than a page; the kernel in a section needs a page.
 const PAGE: usize = 4096;
 
-/// A unified kernel image that is not signed.
+/// An unsigned unified kernel image.
 #[derive(Clone, Debug)]
 pub struct Uki {
     image: Vec<u8>,
@@ -36,10 +36,10 @@ pub struct Uki {
 }
 
 impl Uki {
-    /// Begins with a stub as distributions ship it.
+    /// Starts from a stub as shipped by distributions.
     ///
     /// # Errors
-    /// The stub is no PE file.
+    /// The stub is not a PE file.
     pub fn new(stub: &[u8]) -> anyhow::Result<Self> {
         let pe = u32_at(stub, PE_OFFSET)?;
         ensure!(field(stub, pe)? == *b"PE\0\0", "the stub is no PE file");
@@ -53,7 +53,7 @@ impl Uki {
         Ok(uki)
     }
 
-    /// Older stubs have symbols behind the last section, where the new ones go.
+    /// Older stubs have symbols after the last section, where the new ones go.
     fn drop_symbols(&mut self) -> anyhow::Result<()> {
         let mut end = 0;
         for number in 0..self.count {
@@ -90,7 +90,7 @@ impl Uki {
         Ok(self)
     }
 
-    /// The first address behind all sections.
+    /// The first address after all sections.
     fn free_address(&self) -> anyhow::Result<usize> {
         let mut end = 0;
         for number in 0..self.count {
@@ -109,7 +109,7 @@ impl Uki {
         for size in sizes {
             header.extend(u32::try_from(size)?.to_le_bytes());
         }
-        // Neither relocations nor line numbers.
+        // No relocations and no line numbers.
         header.extend([0; 12]);
         header.extend(READ_ONLY_DATA.to_le_bytes());
         put(&mut self.image, at, &header)

@@ -17,22 +17,22 @@ const AUTHENTICATED: [u8; 16] = [
 ];
 const STORE_HEADER: usize = 28;
 const RECORD_HEADER: usize = 60;
-/// `VARIABLE_DATA`: every record begins with it.
+/// `VARIABLE_DATA`: every record starts with it.
 const START: u16 = 0x55aa;
 /// `VAR_ADDED`: the record is live; without the second bit (`VAR_DELETED`) it is not.
 const ADDED: u8 = 0x3f;
 const NOT_DELETED: u8 = 0x02;
 /// EFI_VARIABLE_TIME_BASED_AUTHENTICATED_WRITE_ACCESS (UEFI 2.10, 8.2).
 const TIME_BASED: u32 = 0x20;
-/// EFI_TIME (UEFI 2.10, 8.3) of 1 January 2024: when keys are said to have been enrolled.
+/// EFI_TIME (UEFI 2.10, 8.3) of 1 January 2024: when keys were supposedly enrolled.
 const ENROLLED: [u8; 16] = [0xe8, 0x07, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// Non-volatile, with access by boot services (UEFI 2.10, 8.2).
+/// Non-volatile, accessible to boot services (UEFI 2.10, 8.2).
 pub const BOOT_ONLY: u32 = 0x3;
-/// Non-volatile, with access by both, changed by signed requests only: keys of the firmware.
+/// Non-volatile, accessible to both, changed only by signed requests: keys of the firmware.
 pub const SIGNED: u32 = 0x27;
 
-/// A flash image that variables are added to.
+/// A flash image to add variables to.
 #[derive(Clone, Debug)]
 pub struct VariableStore {
     image: Vec<u8>,
@@ -40,10 +40,10 @@ pub struct VariableStore {
 }
 
 impl VariableStore {
-    /// Takes an image such as `OVMF_VARS.fd`.
+    /// Reads an image such as `OVMF_VARS.fd`.
     ///
     /// # Errors
-    /// The image has no store of authenticated variables.
+    /// The image has no authenticated variable store.
     pub fn new(image: Vec<u8>) -> anyhow::Result<Self> {
         let start = u16_at(&image, VOLUME_HEADER)?;
         ensure!(
@@ -55,7 +55,7 @@ impl VariableStore {
         Ok(Self { image, end })
     }
 
-    /// Sets a variable; one of the same name is replaced.
+    /// Sets a variable, replacing one of the same name.
     ///
     /// # Errors
     /// The store is full.
@@ -74,7 +74,7 @@ impl VariableStore {
         Ok(self)
     }
 
-    /// Marks a variable as deleted, if there is one; the answer is where the records end.
+    /// Marks a variable as deleted, if it exists; returns where the records end.
     fn delete(&mut self, name: &[u8], vendor: Guid) -> anyhow::Result<usize> {
         let mut at = u16_at(&self.image, VOLUME_HEADER)? + STORE_HEADER;
         while at + RECORD_HEADER <= self.end && field(&self.image, at)? == START.to_le_bytes() {
@@ -116,7 +116,7 @@ fn record(name: &[u8], vendor: Guid, attributes: u32, data: &[u8]) -> anyhow::Re
     Ok(record)
 }
 
-/// A store without variables, for tests.
+/// An empty store, for tests.
 #[cfg(test)]
 pub(crate) fn empty_store() -> Vec<u8> {
     let mut image = vec![0xff; 72 + 1024];

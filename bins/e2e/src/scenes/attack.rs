@@ -64,7 +64,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Scene e: evidence of an earlier session is sent again.
+    /// Scene e: evidence from an earlier session is replayed.
     pub(super) fn replayed_evidence(&mut self) -> anyhow::Result<()> {
         self.story.scene('e', "Old evidence is replayed");
         let kbs = self.anchor.kbs()?;
@@ -87,7 +87,7 @@ impl Stage {
         })
     }
 
-    /// Scene f: somebody who knows the id of a machine registers a key of their own for it.
+    /// Scene f: someone who knows a machine's ID registers their own key for it.
     pub(super) fn second_key(&mut self) -> anyhow::Result<()> {
         self.story.scene('f', "A second attestation key for the same machine");
         let [_, ak, _] = self.anchor.urls()?;
@@ -104,7 +104,7 @@ impl Stage {
         })
     }
 
-    /// Scene g: a machine that attests well asks for the key of another one.
+    /// Scene g: a correctly attested machine requests another machine's key.
     pub(super) fn foreign_path(&mut self) -> anyhow::Result<()> {
         self.story.scene('g', "A good machine asks for another machine's key");
         let chain = self.approved()?.chain;

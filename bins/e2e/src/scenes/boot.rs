@@ -5,7 +5,7 @@ use anyhow::{Context as _, ensure};
 use super::Stage;
 
 impl Stage {
-    /// Scene a: an image directory made of Debian's real shim, GRUB and kernel is approved.
+    /// Scene a: an image directory with Debian's real shim, GRUB and kernel is approved.
     pub(super) fn approve_an_image(&mut self) -> anyhow::Result<()> {
         self.story.scene('a', "An image is approved");
         let mut story = std::mem::take(&mut self.story);
@@ -53,7 +53,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Scene c: a reboot, everything measured again.
+    /// Scene c: a reboot; everything is measured again.
     pub(super) fn reboot(&mut self) -> anyhow::Result<()> {
         self.story.scene('c', "Reboot");
         let mut node = self.one.take().context("machine one did not boot yet")?;

@@ -1,4 +1,4 @@
-//! The scenes of the main job.
+//! The scenes of the main use case.
 
 mod attack;
 mod boot;
@@ -22,7 +22,7 @@ use crate::report;
 use crate::settings::Settings;
 use crate::story::Story;
 
-/// Everything on stage.
+/// The stage.
 #[derive(Debug)]
 pub struct Stage {
     settings: Settings,
@@ -30,14 +30,14 @@ pub struct Stage {
     logs: Arc<Transcript>,
     anchor: Anchor,
     runtime: tokio::runtime::Runtime,
-    /// What is told.
+    /// The story.
     pub story: Story,
     current: Option<Approved>,
     one: Option<Node>,
     two: Option<Node>,
 }
 
-/// An approved image and the chain that it boots.
+/// An approved image and its boot chain.
 #[derive(Clone, Debug)]
 struct Approved {
     printed: Value,
@@ -52,7 +52,7 @@ struct Node {
 }
 
 impl Stage {
-    /// Sets the stage below `directory`: a server with an empty store.
+    /// Sets up the stage below `directory`: a server with an empty store.
     ///
     /// # Errors
     /// Something is missing, or the server does not start.
@@ -77,7 +77,7 @@ impl Stage {
     /// Plays all scenes and writes the report.
     ///
     /// # Errors
-    /// The first thing that did not go as it must.
+    /// The first step with an unexpected outcome.
     pub fn play(&mut self) -> anyhow::Result<()> {
         self.approve_an_image()?;
         self.first_boot()?;
@@ -119,7 +119,7 @@ impl Stage {
         Machine::new(&self.settings, &self.logs, &self.directory, name, own)
     }
 
-    /// Fetches an Ignition config by the merge directive that the installer would carry.
+    /// Fetches an Ignition config with the merge directive that the installer would contain.
     fn ignition(&self) -> anyhow::Result<Value> {
         let merge = self.anchor.tec(&["ignition", "merge"])?;
         self.validate("merge.ign", &merge)?;
@@ -142,14 +142,14 @@ impl Stage {
         self.logs.must(validator.arg(&path)).map(drop)
     }
 
-    /// Runs a machine through its first boot.
+    /// Takes a machine through its first boot.
     fn install(&self, name: &str, chain: &BootChain) -> anyhow::Result<Node> {
         let machine = self.new_machine(name, chain)?;
         let id = machine.first_boot(&self.ignition()?)?;
         Ok(Node { machine, id })
     }
 
-    /// Key material by name, to be searched for in everything that was printed.
+    /// Key material by name, to search for in all output.
     fn needles(&self) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
         use base64::Engine as _;
         let store = self.anchor.store()?;

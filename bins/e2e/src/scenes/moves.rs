@@ -13,7 +13,7 @@ use crate::load;
 const NODES: u64 = 6;
 /// Names of the anchors in the picture.
 const ANCHORS: [&str; 2] = ["the anchor outside", "the anchor inside"];
-/// What takes the trust inside, in order.
+/// The commands that move the trust into the cluster, in order.
 const VERBS: [(&str, &str); 5] = [
     ("plan", "what would come is listed"),
     ("apply", "the anchor inside has a copy, and serves nobody"),
@@ -23,7 +23,7 @@ const VERBS: [(&str, &str); 5] = [
 ];
 
 impl Stage {
-    /// Scene k: from an anchor outside to one inside, without a failed boot.
+    /// Scene k: from an external anchor to an in-cluster one, without a failed boot.
     pub(super) fn moved_trust(&mut self) -> anyhow::Result<()> {
         self.story.scene('k', "Trust moves to another anchor while nodes boot");
         let directory = self.directory.join("move");

@@ -1,4 +1,4 @@
-//! An update in parts: the boot loader first, then the kernel, with boots in between.
+//! A staged update: the boot loader first, then the kernel, with boots between them.
 
 use std::fs;
 use std::time::Duration;
@@ -13,16 +13,16 @@ use crate::story::Story;
 
 /// What machine one boots in this scene.
 struct Chains {
-    /// The next image's boot loader with the kernel from before.
+    /// The next image's boot loader with the previous kernel.
     half: BootChain,
     /// The next image.
     whole: BootChain,
-    /// The next image's shim with the GRUB from before.
+    /// The next image's shim with the previous GRUB.
     torn: BootChain,
 }
 
 impl Stage {
-    /// Scene j: a machine is updated part by part.
+    /// Scene j: a machine is updated one component at a time.
     pub(super) fn update_in_parts(&mut self) -> anyhow::Result<()> {
         self.story.scene('j', "An update in parts: boot loader first, then kernel");
         let mut story = std::mem::take(&mut self.story);
@@ -105,13 +105,13 @@ impl Stage {
         story.works("the next image goes on opening the volume", || opens(one, &chains.whole))
     }
 
-    /// An image that shares no boot file with `old`. Its values come with it, as they come with
-    /// images that are built elsewhere.
+    /// Approves an image that shares no boot file with `old`. Its values are supplied with it, as for images
+    /// that are built elsewhere.
     fn approve_next(&self, old: &BootChain) -> anyhow::Result<BootChain> {
         let kernel = self.approved()?.chain;
         let chain = old.copied_to(&self.directory.join("next"))?;
         let chain = chain.with_kernel_of(&kernel)?;
-        // Not the bytes of another version, but other bytes.
+        // Not a different version, just different bytes.
         let shim = chain.file(SHIM)?;
         let mut bytes = fs::read(&shim)?;
         let middle = bytes.len() / 2;
@@ -135,7 +135,7 @@ impl Stage {
     }
 }
 
-/// Boots a chain and asks for the key.
+/// Boots a chain and requests the key.
 fn boot(node: &mut Node, chain: &BootChain) -> anyhow::Result<Result<Duration, Refusal>> {
     node.machine.chain = chain.clone();
     node.machine.reboot()?;
@@ -147,7 +147,7 @@ fn opens(node: &mut Node, chain: &BootChain) -> anyhow::Result<()> {
     released(boot(node, chain)?).map(drop)
 }
 
-/// A boot that must be refused: the code, and what the node's console shows.
+/// A boot that must be refused; returns the code, and the content of the node's console.
 fn refusal(node: &mut Node, chain: &BootChain) -> anyhow::Result<Result<(), (String, String)>> {
     let unlocked = boot(node, chain)?;
     Ok(unlocked.map(drop).map_err(|r| (r.code, r.console)))

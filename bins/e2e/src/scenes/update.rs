@@ -1,4 +1,4 @@
-//! An update: old and new boot side by side, until the old approval ends.
+//! An update: old and new image boot side by side, until the old approval is revoked.
 
 use anyhow::Context as _;
 

@@ -1,4 +1,4 @@
-//! What a node told of one boot.
+//! What a node reported during one boot.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -11,28 +11,28 @@ use tec_guest::node::marks::{Answer, Mark};
 
 use crate::qemu::Running;
 
-/// From power-on to the first program of ours. Half a minute where nothing else runs, several
-/// where compilers share the processors.
+/// From power-on to the first of our programs. Half a minute on an idle host, several minutes if compilers
+/// share the processors.
 const START_LIMIT: Duration = Duration::from_mins(10);
-/// From there from step to step: the first boot makes a volume with a slow hash on an emulated
+/// From then on, between two steps: the first boot creates a volume with a slow hash on an emulated
 /// processor.
 const RUN_LIMIT: Duration = Duration::from_mins(10);
 
-/// From a refusal to the prompt of whoever types a key.
+/// From a refusal to the prompt for a typed key.
 pub(super) const TYPING_LIMIT: Duration = Duration::from_mins(5);
 
-/// Lines of a report of the pin (docs/reference/clevis-pin.md).
+/// Number of lines in a report of the pin (docs/reference/clevis-pin.md).
 const REPORT: usize = 3;
 
 /// A step of a boot.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Step {
-    /// Which.
+    /// The step.
     pub mark: Mark,
     /// When, since the kernel started.
     pub at: Duration,
-    /// What was told with it.
+    /// Text reported with it.
     pub text: String,
 }
 
@@ -40,27 +40,26 @@ pub struct Step {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Boot {
-    /// What was done, in order.
+    /// The steps, in order.
     pub steps: Vec<Step>,
-    /// What the console shows.
+    /// The content of the console.
     pub console: String,
 }
 
-/// How a boot ended.
+/// The outcome of a boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Ended {
-    /// The root is open; how often it has run.
+    /// The root is open; this is how often it has run.
     Root(u32),
     /// The disk stayed closed, with this code.
     Refused(String),
-    /// The first boot failed, with the last code on the console, if there is one.
+    /// The first boot failed, with the last code on the console, if any.
     Failed(String),
 }
 
 impl Boot {
-    /// Listens after [`greet`] until the machine is off, with somebody who may do something after
-    /// each step.
+    /// Listens after [`greet`] until the machine is off; `hands` may act after each step.
     ///
     /// # Errors
     /// It does not end in time.
@@ -75,20 +74,20 @@ impl Boot {
         Ok(Self { steps, console: String::from_utf8_lossy(&console).into_owned() })
     }
 
-    /// When a step was done, since the kernel started.
+    /// When a step was reached, since the kernel started.
     pub fn at(&self, mark: Mark) -> Option<Duration> {
         self.step(mark).map(|step| step.at)
     }
 
-    /// A step, if it was done.
+    /// A step, if it was reached.
     pub(super) fn step(&self, mark: Mark) -> Option<&Step> {
         self.steps.iter().find(|step| step.mark == mark)
     }
 
-    /// How it ended.
+    /// The outcome.
     ///
     /// # Errors
-    /// Nothing tells.
+    /// The outcome is unknown.
     pub fn ended(&self) -> anyhow::Result<Ended> {
         let last = self.steps.last().context("the machine told nothing")?;
         Ok(match last.mark {
@@ -103,10 +102,10 @@ impl Boot {
         })
     }
 
-    /// That the root was opened, and how often it has run.
+    /// Expects that the root was opened; returns how often it has run.
     ///
     /// # Errors
-    /// It was not; the error has what the node said.
+    /// It was not; the error contains the node's messages.
     pub fn opened(&self) -> anyhow::Result<u32> {
         match self.ended()? {
             Ended::Root(boots) => Ok(boots),
@@ -125,16 +124,16 @@ impl Boot {
         report.lines().take(REPORT).collect::<Vec<_>>().join("\n")
     }
 
-    /// Whether the engine made the disk anew.
+    /// Whether the engine created the disk from scratch.
     pub fn was_first(&self) -> bool {
         self.at(Mark::FirstBoot).is_some()
     }
 }
 
-/// What is done from outside after a step.
+/// Actions from outside after a step.
 pub(super) type Hands<'h> = &'h mut dyn FnMut(Mark, &mut Running) -> anyhow::Result<()>;
 
-/// Nobody sits at the console: a machine whose disk stays closed goes off.
+/// No one is at the console: a machine whose disk stays closed switches off.
 pub(super) fn nobody(mark: Mark, running: &mut Running) -> anyhow::Result<()> {
     match mark {
         Mark::Refused => answer(running, Answer::GoOff),
@@ -142,7 +141,7 @@ pub(super) fn nobody(mark: Mark, running: &mut Running) -> anyhow::Result<()> {
     }
 }
 
-/// Says what shall happen while a disk is closed.
+/// Tells the machine what to do while a disk is closed.
 pub(super) fn answer(running: &Running, answer: Answer) -> anyhow::Result<()> {
     let mut line = running.line(RUN_LIMIT);
     line.write_all(&[answer.byte()]).context("answer the node")
@@ -166,7 +165,7 @@ fn listen(running: &mut Running, hands: Hands<'_>) -> anyhow::Result<Vec<Step>> 
     Ok(steps)
 }
 
-/// Waits for the first program of ours.
+/// Waits for the first of our programs.
 pub(super) fn greet(running: &Running) -> anyhow::Result<()> {
     match frame::find_greeting(&mut running.line(START_LIMIT)) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
@@ -182,7 +181,7 @@ fn boots(text: &str) -> anyhow::Result<u32> {
     Ok(number.context("the root does not say how often it ran")?.parse()?)
 }
 
-/// The code that begins the last report.
+/// The code at the start of the last report.
 fn last_code(text: &str) -> String {
     let Some(begin) = begin_of_report(text) else {
         return String::new();
@@ -191,10 +190,10 @@ fn last_code(text: &str) -> String {
     code.take_while(|c| c.is_ascii_alphanumeric() || *c == '-').collect()
 }
 
-/// Where the last report begins.
+/// Start of the last report.
 fn begin_of_report(text: &str) -> Option<usize> {
     let codes = text.match_indices("TEC-").map(|(at, _)| at);
-    // Not the page that the report names.
+    // Not the code in the page's URL, which is part of the report.
     let begins = codes.filter(|at| {
         let before = text.get(..*at).unwrap_or_default();
         before.is_empty() || before.ends_with('\n')

@@ -1,5 +1,5 @@
-//! What a cloud tells a node that is bootstrapped: its metadata and settings, as a script that the
-//! firmware hands to the node.
+//! What a cloud provides to a bootstrapped node: its metadata and settings, as a script that the firmware
+//! passes to the node.
 
 use std::fs;
 use std::path::Path;
@@ -13,16 +13,16 @@ use crate::admin::INIT_SECRET;
 
 /// Address of every node in its own network.
 const ADDRESS: &str = "10.0.2.15";
-/// Ends the text of a file in the script.
+/// Ends the content of a file in the script.
 const END: &str = "END_OF_FILE";
 
 /// Files for one node.
 #[derive(Debug)]
 pub(super) struct Cloud {
     files: Vec<(String, String)>,
-    /// What is started beside.
+    /// Additional units to start.
     services: Vec<&'static str>,
-    /// What is run beside.
+    /// Additional script to run.
     beside: &'static str,
 }
 
@@ -60,21 +60,21 @@ impl Cloud {
         cloud.with("metadata.json", &metadata.to_string()).with("bootstrapper.toml", &settings)
     }
 
-    /// One more file in /etc/tec.
+    /// Adds a file in /etc/tec.
     #[must_use]
     pub(super) fn with(mut self, name: &str, text: &str) -> Self {
         self.files.push((name.to_owned(), text.to_owned()));
         self
     }
 
-    /// A unit that is started, too.
+    /// Also starts this unit.
     #[must_use]
     pub(super) fn with_service(mut self, name: &'static str) -> Self {
         self.services.push(name);
         self
     }
 
-    /// A script that runs beside.
+    /// Also runs this script.
     #[must_use]
     pub(super) fn beside(mut self, script: &'static str) -> Self {
         self.beside = script;

@@ -16,11 +16,11 @@ use tokio::runtime::Runtime;
 use super::stage::{HOST, REGISTERS};
 use crate::kube::{Bench, Broker, Guarded, Server, eventually, open};
 
-/// Where the register server has the config of new nodes (docs/reference/http.md).
+/// Path of the config for new nodes on the register server (docs/reference/http.md).
 const CONFIG: &str = "ignition-clevis-pin-trustee";
 
-/// Everything that runs in a cluster for nodes, as processes of this host; the key broker is
-/// embedded, and fed through its admin API as a Trustee is.
+/// Everything that a cluster runs for nodes, as processes of this host; the key broker is embedded, and fed
+/// through its admin API like a Trustee.
 #[derive(Debug)]
 pub(super) struct Cluster {
     register: Server,
@@ -32,7 +32,7 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    /// Starts all of it in a new namespace.
+    /// Starts everything in a new namespace.
     pub(super) fn start() -> anyhow::Result<Self> {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -53,7 +53,7 @@ impl Cluster {
         Ok(Self { register, _keys: keys, _operator: operator, broker, bench, runtime })
     }
 
-    /// Approves an image; in place of the Job, what `tec pcr compute` printed is written.
+    /// Approves an image; writes the output of `tec pcr compute` in place of the Job.
     pub(super) fn approve(&self, name: &str, label: &Path) -> anyhow::Result<()> {
         let label: Value = serde_json::from_slice(&fs::read(label)?)?;
         let mut spec = ApprovedImageSpec::default();
@@ -67,7 +67,7 @@ impl Cluster {
         })
     }
 
-    /// The config with which a node asks for its own.
+    /// The config with which a node requests its own config.
     pub(super) fn merge(&self) -> Value {
         let source = format!("http://{}/{CONFIG}", for_nodes(&self.register.address));
         json!({"ignition": {
@@ -76,7 +76,7 @@ impl Cluster {
         }})
     }
 
-    /// The key broker as a node is told of it.
+    /// The key broker, as announced to nodes.
     pub(super) fn kbs(&self) -> String {
         format!("http://{}", broker_for_nodes(&self.broker))
     }
@@ -97,7 +97,7 @@ impl Cluster {
         }))
     }
 
-    /// Deletes a machine, and waits until the key broker has lost its key.
+    /// Deletes a machine, and waits until the key broker no longer has its key.
     pub(super) fn delete(&self, id: &MachineId) -> anyhow::Result<()> {
         self.runtime.block_on(async {
             let machines = self.bench.objects::<Machine>()?;
@@ -126,7 +126,7 @@ fn broker_for_nodes(broker: &Broker) -> String {
     for_nodes(broker.url().trim_start_matches("http://"))
 }
 
-/// An address of the loopback interface as machines reach it.
+/// A loopback address, as reached by machines.
 fn for_nodes(address: &str) -> String {
     address.replace("127.0.0.1", HOST)
 }

@@ -1,4 +1,4 @@
-//! What a node boots: the files of its EFI system partition.
+//! What a node boots: the files on its EFI system partition.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,39 +7,39 @@ use anyhow::Context as _;
 
 use super::settings::Settings;
 
-/// The removable-media path (UEFI 2.10, 3.5.1.1), and what shim starts beside it.
+/// The removable-media path (UEFI 2.10, 3.5.1.1), and the file next to it that shim starts.
 pub(super) const SHIM: &str = "EFI/BOOT/BOOTX64.EFI";
 const GRUB: &str = "EFI/BOOT/grubx64.efi";
 /// Where Debian's signed GRUB looks for its commands.
 const COMMANDS: &str = "EFI/debian/grub.cfg";
 const KERNEL: &str = "vmlinuz";
 const INITIAL: &str = "initrd.img";
-/// A panic ends the machine at once. On a busy host, emulated ticks come too late for the kernel's
-/// check of its timers, which would panic.
+/// A panic shuts the machine down immediately. On a busy host, emulated ticks come too late for the kernel's
+/// timer check, which would panic.
 const COMMAND_LINE: &str = "console=ttyS0,115200 panic=-1 no_timer_check loglevel=3";
 
-/// What an image is made of.
+/// The parts of an image.
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "built field by field by every scene")]
 pub struct Parts {
-    /// Suite of Debian that shim and GRUB are of.
+    /// Debian suite of shim and GRUB.
     pub loader: &'static str,
     /// Kernel in the cache: `current` or `update`.
     pub kernel: &'static str,
-    /// File of the initial file system.
+    /// File with the initial file system.
     pub initial: PathBuf,
-    /// What stands behind the usual command line.
+    /// Added to the usual command line.
     pub command_line: &'static str,
 }
 
-/// The files of an EFI system partition.
+/// The files on an EFI system partition.
 #[derive(Clone, Debug)]
 pub struct Image {
     directory: PathBuf,
 }
 
 impl Image {
-    /// Writes the files into a new directory.
+    /// Writes the files to a new directory.
     ///
     /// # Errors
     /// A part is missing, or the directory cannot be written.
@@ -64,7 +64,7 @@ impl Image {
         Ok(Self { directory: directory.to_owned() })
     }
 
-    /// Where the files lie.
+    /// Directory of the files.
     pub fn directory(&self) -> &Path {
         &self.directory
     }

@@ -10,7 +10,7 @@ use super::programs;
 use super::settings::Settings;
 use crate::qemu::{Initramfs, must};
 
-/// Programs of the host: what systemd, udev, Ignition and Clevis call, and nothing more.
+/// Programs of the host: exactly what systemd, udev, Ignition and Clevis call.
 const PROGRAMS: [&str; 32] = [
     "awk",
     "basename",
@@ -45,20 +45,20 @@ const PROGRAMS: [&str; 32] = [
     "udevadm",
     "wipefs",
 ];
-/// Files that programs open by name, at the place that they have on the host.
+/// Files that programs open by name, at the same path as on the host.
 const FILES: [&str; 7] = [
     "/usr/lib/systemd/systemd",
     "/etc/mke2fs.conf",
-    // What a unit of the root relies on.
+    // Needed by a unit of the root.
     "/usr/lib/systemd/system/sysinit.target",
     "/usr/lib/systemd/system/basic.target",
     "/usr/lib/systemd/system/multi-user.target",
     "/usr/lib/systemd/system/network-online.target",
     "/usr/lib/systemd/system/shutdown.target",
 ];
-/// Loaded by name while a program runs: by threads that end, to unwind them.
+/// Libraries loaded by name at run time: by threads that end, to unwind them.
 const LOADED: [&str; 1] = ["libgcc_s.so.1"];
-/// Rules of udev: names of disks, and when a unit may rely on one.
+/// udev rules: names of disks, and when a unit may rely on one.
 const RULES: [&str; 7] = [
     "50-udev-default",
     "55-dm",
@@ -80,7 +80,7 @@ const LINKS: [(&str, &str); 9] = [
     ("usr/lib/systemd/systemd-udevd", "../../bin/udevadm"),
 ];
 const DIRECTORIES: [&str; 8] = ["dev", "proc", "root", "run", "sys", "sysroot", "tmp", "var"];
-/// Written as they are; what is deployed with node-agent, at the places that its documentation names.
+/// Copied unchanged: what is deployed with node-agent, at the documented paths.
 const TEXTS: [(&str, &str); 16] = [
     (
         "usr/bin/clevis-decrypt-trustee",
@@ -115,20 +115,20 @@ const TEXTS: [(&str, &str); 16] = [
     ("etc/machine-id", "uninitialized\n"),
     ("etc/passwd", "root:x:0:0::/root:/bin/sh\n"),
     ("etc/group", "root:x:0:\ntty:x:5:\ndisk:x:6:\nkmem:x:15:\ntss:x:108:\n"),
-    // Words of a dictionary are no matter for passphrases that a program makes.
+    // Dictionary words do not matter for generated passphrases.
     ("etc/security/pwquality.conf", "dictcheck = 0\n"),
 ];
-/// The kernels whose modules are there; both boot with the same file.
+/// The kernels whose modules are included; both boot with the same file.
 const KERNELS: [&str; 2] = ["current", "update"];
 
-/// An initial file system, and how it becomes a file.
+/// An initial file system, and how to write it to a file.
 #[derive(Clone, Debug)]
 pub struct InitialSystem {
     pub(super) files: Initramfs,
 }
 
 impl InitialSystem {
-    /// Puts everything together.
+    /// Assembles everything.
     ///
     /// # Errors
     /// A program or a file is missing.
@@ -166,15 +166,15 @@ impl InitialSystem {
         Ok(Self { files })
     }
 
-    /// The same with another file in it.
+    /// Adds a file.
     #[must_use]
     pub fn with(mut self, path: &str, content: &str) -> Self {
         self.files = self.files.with(path, content);
         self
     }
 
-    /// Writes it as GRUB hands it to the kernel: compressed, since firmware reads and measures it
-    /// at a few megabytes a second.
+    /// Writes it as GRUB passes it to the kernel: compressed, since firmware reads and measures it at a few
+    /// megabytes per second.
     ///
     /// # Errors
     /// zstd is not installed, or the file cannot be written.
@@ -188,7 +188,7 @@ impl InitialSystem {
     }
 }
 
-/// Ours, and those that were built for this.
+/// Adds our own programs and those built for this purpose.
 fn own(mut files: Initramfs, settings: &Settings, work: &Path) -> anyhow::Result<Initramfs> {
     let ignition = settings.cache.join("bin/ignition");
     for (program, name) in [
@@ -196,7 +196,7 @@ fn own(mut files: Initramfs, settings: &Settings, work: &Path) -> anyhow::Result
         (settings.agent.as_path(), "node-agent"),
         (settings.node.as_path(), "tec-node"),
     ] {
-        // Debug information is of no use here, and is most of a program.
+        // Debug information is not needed here, and is most of a program.
         let bare = work.join(name);
         let mut strip = Command::new("strip");
         must(strip.arg("-o").arg(&bare).arg(program))?;
@@ -206,7 +206,7 @@ fn own(mut files: Initramfs, settings: &Settings, work: &Path) -> anyhow::Result
     Ok(files)
 }
 
-/// A library that no program names: it lies where the others do.
+/// A library that no program names: it is in the same directory as the others.
 fn library(name: &str) -> anyhow::Result<std::path::PathBuf> {
     let place = format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
     let path = Path::new(&place).join(name);

@@ -1,8 +1,8 @@
-//! The initial file system of a node that is bootstrapped: systemd as process 1, the units and the
-//! lines of crypttab(5) and fstab(5) that are deployed with `bootstrapper`, as they are. What differs from
-//! node to node comes from the firmware, see [`Cloud`](super::cloud::Cloud).
+//! The initial file system of a bootstrapped node: systemd as process 1, and, unchanged, the units and the
+//! lines of crypttab(5) and fstab(5) that are deployed with `bootstrapper`. What differs between nodes comes
+//! from the firmware, see [`Cloud`](super::cloud::Cloud).
 //!
-//! *What it is not*: a node of Kubernetes. Programs stand in for kubeadm and the kubelet.
+//! *What it is not*: a Kubernetes node. Programs stand in for kubeadm and the kubelet.
 
 use std::fs;
 use std::path::Path;
@@ -13,11 +13,11 @@ use super::programs;
 use super::settings::Settings;
 use crate::qemu::must;
 
-/// Beside those of every node: what maps the state disk, and what stands in for a kubelet.
+/// In addition to those of every node: what maps the state disk, and what stands in for a kubelet.
 const PROGRAMS: [&str; 2] = ["chmod", "sleep"];
-/// Ours.
+/// Our own programs.
 const OWN: [&str; 2] = ["bootstrapper", "join-service"];
-/// Programs and units of systemd that map a disk.
+/// systemd's programs and units that map a disk.
 const FILES: [&str; 9] = [
     "/usr/lib/systemd/systemd-cryptsetup",
     "/usr/lib/systemd/system-generators/systemd-cryptsetup-generator",
@@ -29,7 +29,8 @@ const FILES: [&str; 9] = [
     "/usr/lib/systemd/system/local-fs.target",
     "/usr/lib/systemd/system/umount.target",
 ];
-/// What makes the system an initial one, and what only Ignition and Clevis need: firmware reads slowly.
+/// Left out: what marks an initial system, and what only Ignition and Clevis need, because firmware reads
+/// slowly.
 const NOT: [&str; 7] = [
     "etc/initrd-release",
     "etc/os-release",
@@ -39,7 +40,7 @@ const NOT: [&str; 7] = [
     "usr/lib/systemd/system/node.service",
     "usr/lib/udev/rules.d/99-xx-unformatted.rules",
 ];
-/// The units that are deployed.
+/// The deployed units.
 pub(super) const UNITS: [(&str, &str); 2] = [
     ("tec-recover.service", include_str!("../../../bootstrapper/deploy/tec-recover.service")),
     (
@@ -69,14 +70,14 @@ const TEXTS: [(&str, &str); 10] = [
     ("etc/os-release", "ID=tec-member\nVERSION_ID=1\n"),
 ];
 const CRYPTTAB: &str = include_str!("../../../bootstrapper/deploy/crypttab");
-/// The device of the deployed line, and the partition that nodes of this host have.
+/// The device in the deployed line, and the partition of nodes on this host.
 const DEVICE: &str = "/dev/disk/by-partlabel/state";
 pub(super) const PARTITION: &str = "/dev/disk/by-partlabel/root";
-/// Certificates that HTTP clients begin with.
+/// CA certificates that HTTP clients load on start.
 const ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 impl InitialSystem {
-    /// The system of a node that is bootstrapped.
+    /// The initial system of a bootstrapped node.
     ///
     /// # Errors
     /// A program or a file is missing.
@@ -118,8 +119,8 @@ impl InitialSystem {
     }
 }
 
-/// Files as kubeadm makes them: certificate and key of a CA, in the form that it writes, and what says
-/// which addresses the API server has.
+/// Files as created by kubeadm: the certificate and key of a CA, in its format, and a file with the addresses
+/// of the API server.
 fn authority(work: &Path) -> anyhow::Result<[(&'static str, Vec<u8>); 3]> {
     let at = |name: &str| work.join(name);
     let make = |name: &str, key: &str, more: &[&str]| {

@@ -1,16 +1,16 @@
-//! Virtual nodes: real firmware measures, the real Ignition engine merges, the real Clevis binds
-//! and unlocks, the kernel opens the disk, and none of them knows that it is tested.
+//! Virtual nodes: real firmware measures, the real Ignition engine merges, the real Clevis binds and unlocks,
+//! the kernel opens the disk, and none of them knows that it is being tested.
 //!
-//! *What it is*: machines of [`crate::qemu`] that boot an initial file system of systemd, Ignition,
-//! Clevis, cryptsetup and node-agent, and talk to a real `tec serve` on this host. The programs
-//! come from the packages of the host, the kernels from Debian.
+//! *What it is*: machines of [`crate::qemu`] that boot an initial file system of systemd, Ignition, Clevis,
+//! cryptsetup and node-agent, and talk to a real `tec serve` on this host. The programs come from the host's
+//! packages, the kernels from Debian.
 //!
-//! The scene `bootstrap` boots another initial file system, of a node that is bootstrapped: systemd, the
+//! The scene `bootstrap` boots a different initial file system, that of a bootstrapped node: systemd, the
 //! units of `bootstrapper`, and programs that stand in for kubeadm and the kubelet. The scene `join` adds a
-//! second machine, and a join service over a real API server.
+//! second machine, and a join service on a real API server.
 //!
-//! *What it is not*: a distribution. What one does around Ignition and Clevis is in
-//! `tec_guest::node`, as little of it as goes.
+//! *What it is not*: a distribution. The minimum that a distribution does around Ignition and Clevis is in
+//! `tec_guest::node`.
 //!
 //! ```text
 //!  programs of the host, modules, units ─ InitialSystem ─┐

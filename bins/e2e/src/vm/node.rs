@@ -13,16 +13,16 @@ use super::image::Image;
 use super::settings::Settings;
 use crate::qemu::{Machine, Running, VirtualTpm, disk};
 
-/// Firmware with Microsoft's keys, as machines are sold.
+/// Firmware with Microsoft's keys, as on machines that are sold.
 const VARIABLES: &str = "OVMF_VARS.ms.fd";
 const CODE: &str = "OVMF_CODE.fd";
-/// The suite that the firmware is of.
+/// Debian suite of the firmware.
 pub(super) const SUITE: &str = "trixie";
 
 /// A virtual node.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// For the story.
+    /// Name in the story.
     pub name: String,
     directory: PathBuf,
     firmware: PathBuf,
@@ -32,11 +32,10 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node with an empty root and a new TPM that boots `image`; `ignition` is the config that
-    /// it is given.
+    /// A node with an empty root and a new TPM that boots `image`; `ignition` is its config.
     ///
     /// # Errors
-    /// Its parts cannot be made.
+    /// Its parts cannot be created.
     pub fn new(
         settings: &Settings,
         name: &str,
@@ -62,7 +61,7 @@ impl Node {
         Ok(node)
     }
 
-    /// Leads ports of this host to ports of the node, from the next boot on.
+    /// Forwards ports of this host to ports of the node, from the next boot on.
     pub(super) fn forward(&mut self, forwards: &[(u16, u16)]) {
         self.forwards = forwards.to_vec();
     }
@@ -72,7 +71,7 @@ impl Node {
         self.directory.join("disk.img")
     }
 
-    /// The firmware's store of variables.
+    /// The firmware's variable store.
     pub fn variables(&self) -> PathBuf {
         self.directory.join("variables.fd")
     }
@@ -82,7 +81,7 @@ impl Node {
         self.directory.join("tpm")
     }
 
-    /// Puts another image into the EFI system partition.
+    /// Replaces the image on the EFI system partition.
     ///
     /// # Errors
     /// The disk cannot be written.
@@ -93,22 +92,22 @@ impl Node {
     /// Switches it on and watches until it is off.
     ///
     /// # Errors
-    /// It does not come up, or does not end.
+    /// It does not come up, or does not switch off.
     pub fn boot(&mut self) -> anyhow::Result<Boot> {
         self.boot_attended(&mut boot::nobody)
     }
 
-    /// The same with somebody who may do something after each step.
+    /// Same, with actions after each step.
     ///
     /// # Errors
-    /// As of [`boot`](Self::boot), or what is done fails.
+    /// As in [`boot`](Self::boot), or an action fails.
     pub(super) fn boot_attended(&mut self, hands: Hands<'_>) -> anyhow::Result<Boot> {
         let (running, console) = self.power_on()?;
         boot::greet(&running).map_err(|error| running.explain(&error))?;
         Boot::watch(running, &console, hands).with_context(|| format!("boot of {}", self.name))
     }
 
-    /// Switches it on; the second value is the file of its console.
+    /// Switches it on; also returns the path of its console file.
     ///
     /// # Errors
     /// A part of it cannot be used.
@@ -122,7 +121,7 @@ impl Node {
         Ok((machine.power_on()?, machine.console()))
     }
 
-    /// The root's partition as a file, for programs that look at volumes.
+    /// The root partition as a file, for programs that read volumes.
     ///
     /// # Errors
     /// The disk cannot be read.
@@ -133,7 +132,7 @@ impl Node {
         Ok(path)
     }
 
-    /// Puts something on the root's partition.
+    /// Writes to the root partition.
     ///
     /// # Errors
     /// The disk cannot be written.
@@ -143,7 +142,7 @@ impl Node {
         disk.write_all(content).context("write the root")
     }
 
-    /// Frees the room that its parts take; the logs stay.
+    /// Deletes its parts to free space; the logs stay.
     ///
     /// # Errors
     /// They cannot be removed.

@@ -8,7 +8,7 @@ use anyhow::{Context as _, ensure};
 
 use crate::qemu::Initramfs;
 
-/// Where programs lie; not all of them are in every user's PATH.
+/// Directories of programs; not all of them are in every user's PATH.
 const PLACES: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
 /// The file of a program of this host.
@@ -21,7 +21,7 @@ pub(super) fn find(name: &str) -> anyhow::Result<PathBuf> {
     found.with_context(|| format!("{name} is not installed; run `cargo xtask tools`"))
 }
 
-/// Adds a file that may be a program at `place`, and the libraries that it names.
+/// Adds a file, possibly a program, at `place`, with the libraries that it names.
 ///
 /// # Errors
 /// It cannot be read.
@@ -42,8 +42,8 @@ pub(super) fn add(system: Initramfs, file: &Path, place: &str) -> anyhow::Result
     Ok(system)
 }
 
-/// What the dynamic linker would load: absolute paths in the output of ldd(1). A program that is
-/// linked statically has none, for which ldd fails.
+/// What the dynamic linker would load: absolute paths in the output of ldd(1). ldd fails for statically
+/// linked programs, which have none.
 fn libraries(program: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let output = Command::new("ldd").arg(program).output();
     let output = output.context("run ldd")?;
@@ -53,7 +53,7 @@ fn libraries(program: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(words.filter(|word| word.starts_with('/')).map(PathBuf::from).collect())
 }
 
-/// The archive has everything below /usr; `/lib` and its like are links.
+/// In the archive everything is below /usr; `/lib` and the like are links.
 pub(super) fn below_usr(path: &Path) -> String {
     let path = path.to_string_lossy();
     let path = path.trim_start_matches('/');

@@ -1,4 +1,4 @@
-//! Where everything is, and what is played.
+//! Where everything is, and what to play.
 
 use std::path::PathBuf;
 
@@ -12,13 +12,13 @@ pub struct Settings {
     /// Scenes to play, in order
     #[arg(long = "scene", value_enum, required = true)]
     pub scenes: Vec<Scene>,
-    /// How many machines lose their power in the scenes `cuts`, `bootstrap` and `join`
+    /// Number of machines that lose power in the scenes `cuts`, `bootstrap` and `join`
     #[arg(long, default_value_t = 3)]
     pub cuts: u32,
-    /// Where the random moments of the power cuts begin
+    /// Seed of the random times of power failures
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Cache of tools and boot files, as `cargo xtask vm` fills it
+    /// Cache of tools and boot files, as set up by `cargo xtask vm`
     #[arg(long, env = "TEC_CACHE")]
     pub cache: PathBuf,
     /// Directory with the program `tec`
@@ -27,10 +27,10 @@ pub struct Settings {
     /// The program `tec-node`, linked statically
     #[arg(long, default_value = "target/guest/tec-node")]
     pub node: PathBuf,
-    /// The program `node-agent` as it goes into an initramfs, linked statically
+    /// The program `node-agent` as included in an initramfs, linked statically
     #[arg(long, default_value = "target/x86_64-unknown-linux-musl/node/node-agent")]
     pub agent: PathBuf,
-    /// Where consoles, disks and logs are kept
+    /// Directory for consoles, disks and logs
     #[arg(long, default_value = "target/vm")]
     pub artefacts: PathBuf,
 }
@@ -39,26 +39,26 @@ pub struct Settings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[non_exhaustive]
 pub enum Scene {
-    /// First boot, reboot, a boot that was tampered with; and what lies on the disk
+    /// First boot, reboot, a boot that was tampered with, and the content of the disk
     Short,
     /// An update in two steps, a rollback, a revocation
     Update,
     /// Three machines at once
     Fleet,
-    /// The power fails during the first boot
+    /// Power failures during the first boot
     Cuts,
-    /// What an adversary may boot, and who is refused for what
+    /// What an adversary may boot, and who is refused with which code
     Adversary,
-    /// The same as short with the operator and its servers, on a Kubernetes API server
+    /// Same as short, with the operator and its servers on a Kubernetes API server
     Operator,
-    /// The same as operator with real pods: charts, Services and node ports of a Kubernetes node
+    /// Same as operator, with real pods: charts, Services and node ports of a Kubernetes node
     Cluster,
-    /// The server is gone, the recovery key is typed, the server comes back
+    /// The server is gone, the recovery key is typed, the server returns
     Recovery,
     /// Trust moves from a laptop into a cluster, and the laptop is switched off
     Migration,
-    /// The state disk of a node that is bootstrapped: made, re-keyed by Init, recovered; power cuts
+    /// The state disk of a bootstrapped node: created, re-keyed by Init, recovered; power failures
     Bootstrap,
-    /// A second machine joins it by attested TLS; power cuts until it is a member
+    /// A second machine joins it over attested TLS; power failures until it is a member
     Join,
 }

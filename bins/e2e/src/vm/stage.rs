@@ -1,4 +1,4 @@
-//! Everything on stage: the server, the images, the nodes.
+//! The stage: the server, the images, the nodes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,20 +21,20 @@ use crate::settings::Settings as Programs;
 use crate::story::Story;
 use crate::volume;
 
-/// What the host is called in QEMU's user network.
+/// Address of the host in QEMU's user network.
 pub(super) const HOST: &str = "10.0.2.2";
-/// What GRUB's part of a boot leaves in registers: boot loader and kernel, keys, command line,
-/// files, and what shim was told.
+/// Registers that depend on GRUB's part of a boot: boot loader and kernel, keys, command line, files, and
+/// shim's settings.
 pub(super) const REGISTERS: &str = "4,7,8,9,14";
 
-/// The server, and what nodes are made of.
+/// The server, and the parts of nodes.
 #[derive(Debug)]
 pub struct Stage {
     pub(super) settings: Settings,
     pub(super) logs: Arc<Transcript>,
     pub(super) anchor: Anchor,
     pub(super) initial: InitialSystem,
-    /// What is told.
+    /// The story.
     pub story: Story,
     initial_file: PathBuf,
     pub(super) merge: PathBuf,
@@ -44,8 +44,8 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Sets the stage below the directory of artefacts, which is emptied: a server with an empty
-    /// store, and the initial file system of the nodes.
+    /// Sets up the stage in the artifacts directory, which is emptied first: a server with an empty store,
+    /// and the initial file system of the nodes.
     ///
     /// # Errors
     /// Something is missing, or the server does not start.
@@ -84,7 +84,7 @@ impl Stage {
     /// Plays scenes.
     ///
     /// # Errors
-    /// The first thing that did not go as it must.
+    /// The first step with an unexpected outcome.
     pub fn play(&mut self, scenes: &[Scene]) -> anyhow::Result<()> {
         for scene in scenes {
             match scene {
@@ -114,13 +114,12 @@ impl Stage {
         })
     }
 
-    /// A further server, which may die; it looks at the same registers.
+    /// Starts a further server, which may die; it checks the same registers.
     pub(super) fn start_anchor(&self, name: &str, flags: &[&str]) -> anyhow::Result<Anchor> {
         start_anchor(&self.settings, &self.logs, name, flags)
     }
 
-    /// An image in a directory of its own; without changes it is what [`current`](Self::current)
-    /// approves.
+    /// An image in its own directory; without changes it is the one that [`current`](Self::current) approves.
     pub(super) fn image(
         &self,
         name: &str,
@@ -161,12 +160,12 @@ impl Stage {
         fs::write(self.label(name), label).context("keep what was approved")
     }
 
-    /// File with what was approved under a name, for those who ask beforehand.
+    /// File with the values approved under a name, for checks before a boot.
     pub(super) fn label(&self, name: &str) -> PathBuf {
         self.settings.artefacts.join(format!("approved-{name}.json"))
     }
 
-    /// The image that all nodes begin with, approved.
+    /// The image that all nodes start with, approved.
     pub(super) fn current(&mut self) -> anyhow::Result<Image> {
         if let Some(image) = &self.current {
             return Ok(image.clone());
@@ -194,13 +193,13 @@ impl Stage {
         Ok(node)
     }
 
-    /// The image that nodes began with is approved no more; the next scene approves another one.
+    /// Records that the initial image is no longer approved; the next scene approves another one.
     pub(super) fn forget_current(&mut self) {
         self.current = None;
         self.one = None;
     }
 
-    /// Keeps it for the next scene.
+    /// Keeps the node for the next scene.
     pub(super) fn keep(&mut self, one: Node) {
         self.one = Some(one);
     }
@@ -219,7 +218,7 @@ impl Stage {
         Ok((self.anchor.tec(&["explain", &id])?, self.anchor.tec_text(&["explain", &id])?))
     }
 
-    /// What `tec explain` says at the gate that ended the last attempt, of a machine or of all.
+    /// What `tec explain` reports for the check that ended the last attempt, of one machine or of all.
     pub(super) fn reason(&self, machine: Option<MachineId>) -> anyhow::Result<String> {
         let id = machine.map(|id| id.to_string());
         let words: Vec<&str> = ["explain"].into_iter().chain(id.as_deref()).collect();
@@ -231,7 +230,7 @@ impl Stage {
         Ok(detail.to_owned())
     }
 
-    /// Keeps the times of a boot for the end.
+    /// Keeps the times of a boot for the summary.
     pub(super) fn timed(&mut self, what: &str, boot: &Boot) {
         self.times.push((what.to_owned(), boot.clone()));
     }

@@ -1,6 +1,6 @@
 //! Tables on the console.
 
-/// Columns of a width that fits, with a line below the heading.
+/// Formats columns of matching width, with a line below the heading.
 pub(super) fn render(heading: &[&str], rows: &[Vec<String>]) -> String {
     let head = std::iter::once(heading.to_vec());
     let rows = rows.iter().map(|row| row.iter().map(String::as_str).collect());

@@ -1,4 +1,4 @@
-//! How long boots take, and what for.
+//! How long boots take, and what they spend the time on.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ const STEPS: [Mark; 8] = [
 const SHARES: [&str; 6] =
     ["kernel and devices", "network", "TPM", "server", "Clevis and LUKS", "all"];
 
-/// When what was reached, for each boot.
+/// When each boot reached which step.
 pub(super) fn reached(boots: &[(String, Boot)]) -> String {
     let heading: Vec<String> = STEPS.iter().map(ToString::to_string).collect();
     let heading = ["boot"].into_iter().chain(heading.iter().map(String::as_str));
@@ -54,7 +54,7 @@ pub(super) fn shares(boots: &[(String, Boot)]) -> String {
     table::render(&heading, &rows)
 }
 
-/// All shares but the sum; nothing for a boot that Clevis did not unlock.
+/// All shares except the sum; `None` for a boot that Clevis did not unlock.
 fn shares_of(boot: &Boot) -> Option<[Duration; 5]> {
     let [devices, network, unlocking, unlocked] =
         [Mark::Devices, Mark::Network, Mark::Unlocking, Mark::Unlocked].map(|mark| boot.at(mark));
@@ -66,7 +66,7 @@ fn shares_of(boot: &Boot) -> Option<[Duration; 5]> {
     Some([devices, network.saturating_sub(devices), tpm, server, rest.saturating_sub(tpm + server)])
 }
 
-/// A number in what node-agent logs.
+/// A number in node-agent's log.
 fn milliseconds(log: &str, name: &str) -> Option<Duration> {
     let mut words = log.split_whitespace();
     let number = words.find_map(|word| word.strip_prefix(name))?;

@@ -1,4 +1,4 @@
-//! Each alert fires in the situation that it is for: by what the programs really serve at /metrics.
+//! Each alert fires in the situation it is meant for, based on what the programs really serve at /metrics.
 
 use std::ffi::OsStr;
 
@@ -30,21 +30,21 @@ const GUARD: &str = "kbs-metrics";
 const BROKER: &str = "key-broker-metrics";
 const REGISTER: &str = "register-server-metrics";
 const KEYS: &str = "attestation-key-register-metrics";
-/// The operator's role, as tests name it.
+/// The operator's role in tests.
 const ROLE: &str = "trusted-cluster-operator";
 
 fn now() -> i64 {
     SystemClock.now().unix_seconds()
 }
 
-/// What a program serves at this address.
+/// The metrics served at this address.
 async fn metrics(address: &str) -> Option<String> {
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let answer = client.get(format!("http://{address}/metrics")).send().await.ok()?;
     Some(answer.text().await.unwrap())
 }
 
-/// Scrapes until the alert of a wrong clock fires, or no longer does.
+/// Scrapes until the wrong-clock alert fires, or no longer fires.
 pub(crate) async fn until_the_clock_alert(job: &str, address: &str, fires: bool) {
     let mut prometheus = Prometheus::default();
     let mut text = None;
@@ -71,7 +71,7 @@ async fn until_they_fire(prometheus: &mut Prometheus, job: &str, address: &str, 
     assert!(came.is_ok(), "{quiet:?}: {:?}", metrics(address).await);
 }
 
-/// Somebody holds the lease who is gone.
+/// The lease is held by a replica that is gone.
 async fn foreign_lease(bench: &Bench) {
     let time = jiff::Timestamp::from_second(now()).unwrap();
     let lease = Lease {
@@ -87,7 +87,7 @@ async fn foreign_lease(bench: &Bench) {
     bench.create(&lease).await.unwrap();
 }
 
-/// Two objects of one id, a key whose machine is not there, an image that nobody can read.
+/// Two objects with one ID, a key without its machine, an image that cannot be read.
 async fn trouble(bench: &Bench) {
     let known = |number| {
         let id = sample::machine_id(number);
@@ -103,7 +103,7 @@ async fn trouble(bench: &Bench) {
     bench.create(&ApprovedImage::new("one", spec)).await.unwrap();
 }
 
-/// What a Job says whose pod fails.
+/// What a Job reports when its pod fails.
 async fn break_job(bench: &Bench) {
     let jobs = bench.objects::<Job>().unwrap();
     let of_images = ListParams::default().labels("kind=compute-pcrs");
@@ -122,7 +122,7 @@ async fn break_job(bench: &Bench) {
     jobs.patch_status(&name.unwrap(), &params, &Patch::Merge(failed)).await.unwrap();
 }
 
-/// Takes the operator's right to Services away.
+/// Revokes the operator's permission for Services.
 async fn take_a_right(bench: &Bench) {
     let roles = bench.objects::<Role>().unwrap();
     let mut role = roles.get(ROLE).await.unwrap();
@@ -132,7 +132,7 @@ async fn take_a_right(bench: &Bench) {
         }
     }
     roles.replace(ROLE, &PostParams::default(), &role).await.unwrap();
-    // What is missing is applied again.
+    // A missing object is applied again.
     let services = bench.objects::<Service>().unwrap();
     services.delete("kbs-service", &DeleteParams::default()).await.unwrap();
 }
@@ -181,7 +181,7 @@ async fn the_alert_of_a_wrong_clock_fires_over_the_operator_until_it_is_right() 
 /// Flags for a certificate that expires in this many days.
 fn certificate(days: i64, directory: &std::path::Path) -> [String; 2] {
     let ca = tls::new_ca(SystemClock.now()).unwrap();
-    // Leaves live 90 days.
+    // Leaf certificates are valid for 90 days.
     let issued = SystemClock.now().plus_seconds((days - 90) * 86_400);
     let (pair, _) = tls::issue(&ca, &["localhost".to_owned()], issued).unwrap();
     let [cert, key] = ["tls.crt", "tls.key"].map(|name| directory.join(name));
@@ -219,7 +219,7 @@ async fn alerts_over_the_registration_servers_fire() {
     assert!(!prometheus.fires("TecRegistrationDown", now()));
     assert!(prometheus.fires("TecCertificateEnds", now()));
     assert!(!prometheus.fires("TecCertificateEnds", now() - 5 * 86_400));
-    // One of the servers alone.
+    // Only one of the servers.
     assert_eq!(ask().await, 404);
     scrape(&mut prometheus, Some(&register)).await;
     assert!(prometheus.fires("TecRegistrationFails", now()));
@@ -277,7 +277,7 @@ async fn alerts_over_the_built_in_key_broker_fire() {
     assert!(prometheus.fires("TecKeyBrokerDown", now()));
 }
 
-/// Names of Services with a port for metrics.
+/// Names of Services with a metrics port.
 fn scraped(services: impl IntoIterator<Item = Service>) -> Vec<String> {
     let has_port = |service: &Service| {
         let ports = service.spec.iter().flat_map(|spec| spec.ports.iter().flatten());

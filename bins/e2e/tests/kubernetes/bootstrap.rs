@@ -1,5 +1,5 @@
-//! `tec bootstrap` on a cluster that serves several clusters-to-be, each in its namespace: from an API
-//! server that knows nothing of this to a namespace that a node could boot from.
+//! `tec bootstrap` on a cluster that serves several future clusters, each in its namespace: from an API
+//! server without any of this to a namespace that a node could boot from.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -23,7 +23,7 @@ use tec_support::exit::{FAILED, NOT_READY, OK};
 use tec_support::testing::free_port;
 use tempfile::TempDir;
 
-/// What an operator has to do is done by then, on a machine that does other things, too.
+/// Deadline for the operator, on a machine that is also busy otherwise.
 const LONG: Duration = Duration::from_mins(2);
 const ACCOUNT: &str = "trusted-cluster-operator";
 
@@ -34,7 +34,7 @@ struct World {
     directory: TempDir,
 }
 
-/// A namespace, and where its nodes reach it: registration, key registration, key broker.
+/// A namespace, and its addresses for nodes: registration, key registration, key broker.
 struct Place<'a> {
     world: &'a World,
     namespace: &'static str,
@@ -59,7 +59,7 @@ impl World {
 }
 
 impl Place<'_> {
-    /// Runs `tec bootstrap`: the exit code, and what it printed.
+    /// Runs `tec bootstrap`; returns the exit code and the output.
     fn bootstrap(&self, verb: &str, words: &[&str]) -> (u8, Value) {
         let mut command = Command::new(own_program("tec").unwrap());
         let kubeconfig = self.world.plane.admin_kubeconfig().unwrap();
@@ -91,7 +91,7 @@ impl Place<'_> {
         Api::namespaced(self.world.plane.admin().unwrap(), self.namespace)
     }
 
-    /// The entries of a Secret, as a kubelet mounts them.
+    /// The entries of a Secret, as mounted by a kubelet.
     async fn mounted(&self, name: &str) -> PathBuf {
         let directory = self.world.directory.path().join(self.namespace).join(name);
         fs::create_dir_all(&directory).unwrap();
@@ -102,8 +102,8 @@ impl Place<'_> {
         directory
     }
 
-    /// A program with the rights that the installation gave its account, and the certificate that was
-    /// made for it.
+    /// A program with the permissions that the installation granted its account, and the certificate that was
+    /// created for it.
     async fn run(&self, name: &str, account: &str, flags: &[String]) -> Guarded {
         let plane = &self.world.plane;
         let kubeconfig = plane.account_kubeconfig(self.namespace, account).await.unwrap();
@@ -218,7 +218,7 @@ async fn clusters_to_be_share_a_cluster_and_nothing_else() {
         let kbs = format!("localhost:{}", place.ports[2]);
         assert_eq!(spec["publicTrusteeAddr"], kbs.as_str());
     }
-    // What is approved by reference is measured by the operator, and is not known before.
+    // An image approved by reference is measured by the operator, so nothing is known before.
     let digest = format!("registry.example/os@sha256:{:064x}", 1);
     two.init(&["--image", &format!("os={digest}")]);
     let client = world.plane.admin().unwrap();
@@ -235,7 +235,7 @@ async fn clusters_to_be_share_a_cluster_and_nothing_else() {
     run_page(&world);
 }
 
-/// Nobody deletes a definition by accident, and with it what all namespaces hold.
+/// Deleting a definition by accident, and with it the objects of all namespaces, is prevented.
 async fn definitions_are_kept(world: &World) {
     let all: Api<CustomResourceDefinition> = Api::all(world.plane.admin().unwrap());
     let attempt = DeleteParams { dry_run: true, ..DeleteParams::default() };
@@ -290,7 +290,7 @@ async fn no_flag_is_dropped_on_the_way_into_a_namespace() {
     let account = accounts.get(ACCOUNT).await.unwrap();
     assert_eq!(account.image_pull_secrets.unwrap()[0].name, "pulls");
 
-    // What is there stays, and whoever asks for something else is told.
+    // Existing objects stay, and a request for something different is refused.
     for (flag, words) in [
         ("--ek-roots", ["--ak-approval=ek", &*other]),
         ("--ak-approval", ["--ak-approval=manual", "--max-claimed=10000"]),
@@ -305,7 +305,7 @@ async fn no_flag_is_dropped_on_the_way_into_a_namespace() {
     place.init(&["--ak-approval=ek", &roots]);
 }
 
-/// Runs the commands of the page about this.
+/// Runs the commands of the page on this topic.
 fn run_page(world: &World) {
     let page = "how-to/move-trust-to-another-anchor.md";
     let section = "In a namespace of another cluster";

@@ -1,5 +1,5 @@
-//! An operator as a process, a live key broker that
-//! it feeds through the admin API, and nodes with software TPMs that unlock there.
+//! An operator as a process, a live key broker that it feeds through the admin API, and nodes with software
+//! TPMs that unlock with it.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ use tec_trustee::client::RcarError;
 
 use crate::fetch::fetch;
 
-/// What the boot extends registers with.
+/// What the boot extends into registers.
 const BOOT: [(PcrIndex, &str); 2] = [(PcrIndex::BOOT_MANAGER, "shim"), (PcrIndex::MOK, "MokList")];
 
 /// A node that has booted.
@@ -37,13 +37,13 @@ pub(crate) struct Node {
     pub(crate) id: MachineId,
     object: String,
     pub(crate) key: AttestationKey,
-    /// Open but for the moment of a reboot.
+    /// Present except during a reboot.
     pub(crate) tpm: Option<Arc<Tpm>>,
     swtpm: Swtpm,
 }
 
 impl Node {
-    /// Registers a machine and the key of its TPM.
+    /// Registers a machine and its TPM's key.
     pub(crate) async fn register(bench: &Bench, number: u64) -> Self {
         let swtpm = Swtpm::start().unwrap();
         let tpm = boot(&swtpm);
@@ -60,7 +60,7 @@ impl Node {
         TpmAttester::new(self.tpm.clone().unwrap(), AkHandle::DEFAULT)
     }
 
-    /// The same machine by its name, with a TPM whose key nobody registered.
+    /// The same machine by name, with a TPM whose key is not registered.
     pub(crate) fn on_another_tpm(self) -> Self {
         let swtpm = Swtpm::start().unwrap();
         let tpm = boot(&swtpm);
@@ -87,7 +87,7 @@ impl Node {
         Ok(key.expose("the test compares it").to_vec())
     }
 
-    /// Waits until it gets its own key, and says which.
+    /// Waits until it gets its own key, and returns it.
     async fn unlocks(&self, broker: &Broker) -> Vec<u8> {
         let what = format!("{} unlocks", self.id);
         eventually(&what, async || Ok(self.unlock(broker, &self.id).await.is_ok())).await.unwrap();
@@ -109,12 +109,12 @@ fn boot(swtpm: &Swtpm) -> Arc<Tpm> {
     Arc::new(tpm)
 }
 
-/// An image that measures what nodes boot; the test plays the Job that computes it.
+/// An image that measures what nodes boot; the test plays the Job that computes this.
 pub(crate) async fn approve(bench: &Bench, name: &str) {
     approve_with(bench, name, &BOOT).await;
 }
 
-/// An image of which this much is predicted.
+/// An image with only these predicted values.
 async fn approve_with(bench: &Bench, name: &str, known: &[(PcrIndex, &str)]) {
     let mut spec = ApprovedImageSpec::default();
     spec.image = format!("registry.example/os@sha256:{:064x}", known.len());
@@ -149,7 +149,7 @@ async fn a_node_gets_its_own_key_and_no_other_until_its_machine_is_deleted() {
     let refused = one.unlock(&broker, &two.id).await.unwrap_err();
     assert_eq!(refused.code(), Code::ReleaseDenied, "another machine's key");
 
-    // A key that nobody registered is that of no machine.
+    // An unregistered key belongs to no machine.
     let stranger = two.on_another_tpm();
     stranger.unlock(&broker, &stranger.id).await.unwrap_err();
 
@@ -167,7 +167,7 @@ async fn a_revoked_key_another_boot_and_a_withdrawn_image_are_refused() {
     let (mut one, two) = (Node::register(&bench, 1).await, Node::register(&bench, 2).await);
     let key = one.unlocks(&broker).await;
     two.unlocks(&broker).await;
-    // Another boot loader, then the good one again.
+    // A different boot loader, then the good one again.
     let evil = Sha256Digest::of("evil");
     one.tpm.as_ref().unwrap().pcr_extend(PcrIndex::BOOT_MANAGER, &evil).unwrap();
     one.unlock(&broker, &one.id).await.unwrap_err();
@@ -185,7 +185,7 @@ async fn a_revoked_key_another_boot_and_a_withdrawn_image_are_refused() {
     two.is_refused(&broker).await;
 }
 
-/// Waits until the object of the cluster says that every boot must match these registers.
+/// Waits until the cluster object reports that every boot must match these registers.
 async fn pins(bench: &Bench, wanted: &[u8]) {
     let clusters = bench.objects::<TrustedExecutionCluster>().unwrap();
     eventually(&format!("{wanted:?} are pinned"), async || {
@@ -217,7 +217,7 @@ async fn an_image_of_which_only_pcr_4_is_predicted_unlocks_its_nodes() {
     .await
     .unwrap();
 
-    // Policies demand what every image pins, and change with the images.
+    // Policies demand what all images pin, and change with the images.
     approve(&bench, "labelled").await;
     images.delete("unlabelled", &DeleteParams::default()).await.unwrap();
     pins(&bench, &[4, 14]).await;
@@ -266,19 +266,19 @@ async fn a_broker_that_lost_everything_or_fails_is_filled_again_with_the_same_ke
     let node = Node::register(&bench, 1).await;
     let key = node.unlocks(&broker).await;
     broker.lose_everything().unwrap();
-    // A round takes some twenty requests: with many more faults most rounds break, and waiting longer
-    // after each takes minutes.
+    // A round takes about twenty requests: with many more faults, most rounds fail, and the growing waits
+    // take minutes.
     broker.set_faults(30);
-    // What tells the operator of a new pod is its Deployment; here a change does.
+    // Normally its Deployment notifies the operator of a new pod; here a change does.
     let other = Node::register(&bench, 2).await;
     other.unlocks(&broker).await;
     assert_eq!(node.unlocks(&broker).await, key);
     broker.set_faults(0);
-    // A round that a fault broke may still be under way, and the conditions be of the round before:
-    // what is published from here on ends a round without faults.
+    // A round that failed may still be in progress, with the conditions of the previous round: what is
+    // published from here on completes a round without faults.
     let after = Node::register(&bench, 4).await;
     after.unlocks(&broker).await;
-    // A restart of the operator sends no key that is there, once it has noted what is.
+    // After a restart, the operator sends no key that is already there, once it has read what is.
     let registry =
         KubeRegistry::new(bench.admin().unwrap(), &bench.namespace, Arc::new(SystemClock));
     eventually("the operator has noted what it sent", async || {

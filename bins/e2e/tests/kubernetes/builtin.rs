@@ -1,5 +1,5 @@
-//! The built-in key broker as several processes with the rights of its account: they share nothing but
-//! the API server and what the operator mounts.
+//! The built-in key broker as several processes with the permissions of its account: they share only the API
+//! server and what the operator mounts.
 
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
@@ -40,10 +40,10 @@ use crate::guard::bind;
 const SHIM: &[u8] = b"shim";
 pub(crate) const KERNEL: &[u8] = b"kernel";
 const KERNEL_FILE: &str = "usr/lib/modules/6.1/vmlinuz";
-/// More than a request has.
+/// More than a request contains.
 const MAX_BODY: usize = 4 << 20;
 
-/// Boots a machine; its log tells what.
+/// Boots a machine, including its log.
 pub(crate) fn boot(tpm: &SoftTpm, kernel: &[u8]) {
     let (pcr, mut log) = (PcrIndex::BOOT_MANAGER, EventLogBuilder::new());
     tpm.reboot();
@@ -69,16 +69,16 @@ fn image() -> ApprovedImage {
     ApprovedImage::new(sample::image_name(1), reference, expected, SystemClock.now())
 }
 
-/// What the balancer does with a step of a handshake.
+/// What the balancer does after a handshake step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum After {
     Nothing,
-    /// The replica that answered is killed.
+    /// Kill the replica that answered.
     Kill,
 }
 
-/// Sends each step of a handshake to a replica of its own: auth to the first, attest to the second,
-/// the rest to the third.
+/// Sends each handshake step to a different replica: auth to the first, attest to the second, the rest to the
+/// third.
 #[derive(Clone)]
 struct Balancer {
     replicas: Arc<Mutex<Vec<Option<Server>>>>,
@@ -136,12 +136,12 @@ pub(crate) fn builtin() -> TrustedExecutionCluster {
 }
 
 impl World {
-    /// Machine 1 with the key of this TPM, an approved image, the operator and replicas at work.
+    /// Machine 1 with this TPM's key, an approved image, and running operator and replicas.
     pub(crate) async fn new(tpm: &SoftTpm, replicas: usize) -> Self {
         Self::of(&builtin(), tpm, replicas).await
     }
 
-    /// The same with this cluster object.
+    /// Same, with this cluster object.
     pub(crate) async fn of(
         cluster: &TrustedExecutionCluster,
         tpm: &SoftTpm,
@@ -150,7 +150,7 @@ impl World {
         Self::on(Bench::new().await.unwrap(), cluster, tpm, replicas).await
     }
 
-    /// The same on this bench.
+    /// Same, on this bench.
     pub(crate) async fn on(
         mut bench: Bench,
         cluster: &TrustedExecutionCluster,
@@ -190,7 +190,7 @@ impl World {
         self.fetch_key_of(1, attester).await
     }
 
-    /// The same for the disk key of a machine that may be another one.
+    /// Same, for the disk key of a machine that may be a different one.
     pub(crate) async fn fetch_key_of(
         &self,
         number: u64,
@@ -199,7 +199,7 @@ impl World {
         self.try_fetch(number, attester).await.map_err(|error| error.code())
     }
 
-    /// The same with all that the broker said.
+    /// Same, returning everything the broker sent.
     pub(crate) async fn try_fetch(
         &self,
         number: u64,
@@ -208,18 +208,18 @@ impl World {
         fetch(&self.url(), &sample::machine_id(number), attester).await
     }
 
-    /// Where nodes reach a replica.
+    /// Address of a replica for nodes.
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Where the first replica serves metrics.
+    /// Address of the first replica's metrics.
     pub(crate) fn status(&self) -> String {
         let replicas = self.balancer.replicas.lock().unwrap();
         replicas[0].as_ref().unwrap().status.clone()
     }
 
-    /// The disk key that the operator made.
+    /// The disk key that the operator created.
     pub(crate) async fn disk_key(&self) -> SecretBytes {
         let name = sample::machine_id(1).to_string();
         let secrets = self.bench.objects::<Secret>().unwrap();
@@ -234,7 +234,7 @@ impl World {
     }
 }
 
-/// What the Deployment hands to the broker, with the Secrets as files.
+/// Arguments of the broker in the Deployment, with the Secrets as files.
 pub(crate) async fn flags(bench: &Bench, mounted: &Path) -> Vec<OsString> {
     let deployments = bench.objects::<Deployment>().unwrap();
     let mut found = None;
@@ -316,7 +316,7 @@ async fn a_changed_boot_is_refused_with_its_component_and_the_record_outlives_th
     }
 }
 
-/// What `kubectl tec explain` prints about machine 1.
+/// The output of `kubectl tec explain` for machine 1.
 async fn explain(bench: &Bench) -> String {
     let kubeconfig = bench.plane.admin_kubeconfig().unwrap();
     let mut plugin = Command::new(own_program("tec").unwrap());

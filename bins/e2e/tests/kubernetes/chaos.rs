@@ -1,5 +1,5 @@
-//! Five hundred machines while the operator, the API server and the key broker are killed, lose
-//! their state and fail at random: in the end each has exactly one key, published, and who was deleted is gone.
+//! Five hundred machines while the operator, the API server and the key broker are killed, lose their state
+//! and fail at random: in the end each machine has exactly one published key, and deleted machines are gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,11 +16,11 @@ use tec_k8s::api::{AttestationKey, Machine};
 use tec_support::SystemClock;
 use tokio::time::{Instant, sleep};
 
-/// How many machines there will have been.
+/// Total number of machines.
 const MACHINES: u64 = 500;
-/// Seconds of chaos, unless TEC_CHAOS_SECONDS says another number.
+/// Seconds of chaos, unless TEC_CHAOS_SECONDS is set.
 const SECONDS: u64 = 45;
-/// What is left to do must be done by then.
+/// Deadline for the remaining work.
 const CALM: Duration = Duration::from_mins(4);
 
 fn variable(name: &str, default: u64) -> u64 {
@@ -28,7 +28,7 @@ fn variable(name: &str, default: u64) -> u64 {
     text.map_or(default, |text| text.parse().unwrap())
 }
 
-/// What happened, to be told at the end.
+/// What happened, printed at the end.
 #[derive(Debug, Default)]
 struct Tally {
     operator_kills: u32,
@@ -47,7 +47,7 @@ struct Chaos {
     dice: SeededEntropy,
     created: u64,
     tally: Tally,
-    /// Every disk key that was ever seen, by the machine's id.
+    /// Every disk key ever seen, by machine ID.
     keys: BTreeMap<String, BTreeSet<Sha256Digest>>,
 }
 
@@ -71,7 +71,7 @@ impl Chaos {
         }
     }
 
-    /// A number below this one.
+    /// A random number below this one.
     fn roll(&self, below: u64) -> u64 {
         let mut random = [0; 8];
         self.dice.fill(&mut random);
@@ -134,7 +134,7 @@ impl Chaos {
     fn kill_operator(&mut self) {
         self.operator.kill();
         self.tally.operator_kills += 1;
-        // As a container that starts again in its pod, or as another pod.
+        // Either a container restart in its pod, or a new pod.
         self.identities += u32::from(self.roll(4) == 0);
         self.start_operator();
     }
@@ -154,7 +154,7 @@ impl Chaos {
         plane.start_api_server().await.unwrap();
     }
 
-    /// What a kubelet does, and a look at all keys.
+    /// Plays the kubelet, and records all keys.
     async fn tend(&mut self) {
         if !self.operator.is_running() {
             self.tally.operator_ends += 1;
@@ -165,7 +165,7 @@ impl Chaos {
         }
         for (path, digests) in self.broker.take_sent().keys {
             let id = path.split('/').nth(1).unwrap().to_owned();
-            // A broker that fails to delete a key is sent an empty one instead.
+            // A broker that fails to delete a key gets an empty one instead.
             let digests = digests.into_iter().filter(|digest| *digest != Sha256Digest::of("{}"));
             self.keys.entry(id).or_default().extend(digests);
         }
@@ -185,7 +185,7 @@ impl Chaos {
         digests.insert(Sha256Digest::of(&key.0));
     }
 
-    /// Machines that are not yet as they should be, of those that there were.
+    /// Machines that are not in their final state yet, out of all.
     async fn open(&mut self) -> Vec<String> {
         self.tend().await;
         let machines = self.objects::<Machine>().list(&ListParams::default()).await;
@@ -235,7 +235,7 @@ async fn whatever_is_killed_each_machine_ends_with_one_key_and_the_deleted_are_g
     .await;
     let log = || chaos.operator.log().unwrap();
     assert!(outcome.is_ok(), "{outcome:?}: {open:#?}\n{}", log());
-    // One key for each machine, of all that anybody ever saw or was sent.
+    // One key per machine, among all that were ever seen or sent.
     let several = chaos.keys.iter().filter(|(_, digests)| digests.len() > 1);
     let several: Vec<_> = several.collect();
     assert!(several.is_empty(), "{several:?}, {:?}", chaos.tally);

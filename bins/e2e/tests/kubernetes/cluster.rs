@@ -208,7 +208,7 @@ async fn the_signer_of_tokens_is_renewed_before_it_ends_and_the_trustee_starts_w
     };
     let before = template().await;
     bench.clock.advance(61 * 86_400);
-    // Any event will do; without one it is looked at every few hours.
+    // Any event will do; without one, the next check is hours away.
     let services = bench.objects::<Service>().unwrap();
     let params = DeleteParams::default();
     services.delete("kbs-service", &params).await.unwrap();

@@ -1,5 +1,5 @@
-//! What an admin or a full disk can do to the cluster itself: definitions that go, and an etcd that takes
-//! nothing any more.
+//! What an admin or a full disk can do to the cluster itself: deleted definitions, and an etcd that refuses
+//! writes.
 
 use std::sync::Arc;
 
@@ -109,7 +109,7 @@ async fn the_operator_goes_on_when_a_definition_is_back() {
     eventually("it may boot", async || Ok(bench.trust.images() == ["image-1"])).await.unwrap();
     let key = bench.trust.key(&sample::machine_id(1));
     remove_definition(&bench, IMAGES).await;
-    // With its definition went the approval of the image.
+    // The image's approval was deleted with its definition.
     eventually("nothing may boot", async || Ok(bench.trust.images().is_empty())).await.unwrap();
     bench.plane.install_resources().await.unwrap();
     approve(&bench, 2).await;
@@ -134,7 +134,7 @@ async fn nothing_is_lost_while_etcd_is_full_and_all_goes_on_when_there_is_room()
     let refused = bench.create(&machine(2)).await.unwrap_err();
     assert!(refused.to_string().contains("space exceeded"), "{refused}");
     assert_eq!(bench.trust.key(&sample::machine_id(1)), key, "nodes boot on");
-    // Without its lease the operator ends, and is started again, for ever if need be.
+    // Without its lease the operator exits and is restarted, forever if necessary.
     let mut restarts = 0;
     eventually("it could not renew its lease", async || Ok(bench.take_ended())).await.unwrap();
     bench.plane.fill_etcd(false).await.unwrap();

@@ -1,4 +1,4 @@
-//! What the operator does where an endorsement key has to prove attestation keys.
+//! The operator's behavior when an endorsement key must prove attestation keys.
 
 use std::collections::BTreeMap;
 

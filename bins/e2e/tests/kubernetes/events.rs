@@ -1,5 +1,4 @@
-//! Each reason of an Event is seen on a real API server. Those of the key brokers are in guard.rs and
-//! alerts.rs.
+//! Each Event reason occurs on a real API server. Those of the key brokers are in guard.rs and alerts.rs.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +20,7 @@ use tec_support::SystemClock;
 
 const DAY: i64 = 86_400;
 
-/// Reason and kind of the object of every Event in the namespace.
+/// Reason and object kind of every Event in the namespace.
 async fn seen(bench: &Bench) -> anyhow::Result<BTreeSet<(String, String)>> {
     let events = bench.objects::<Reported>()?.list(&ListParams::default()).await?;
     let read = |event: Reported| Some((event.reason?, event.regarding?.kind?));
@@ -145,7 +144,7 @@ async fn every_reason_about_the_cluster_is_seen() {
     bench.stop().await.unwrap();
 }
 
-/// Reasons that this file, and those named at its head, wait for.
+/// Reasons covered by this file and by those named at its top.
 #[test]
 fn no_reason_is_left_out() {
     let here = include_str!("events.rs");

@@ -1,4 +1,4 @@
-//! Evidence that the cluster object names, as the operator hands it to key brokers.
+//! Evidence named in the cluster object, as the operator passes it to key brokers.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use tec_trustee::client::RcarError;
 use crate::builtin::{KERNEL, World, boot, builtin};
 use crate::guard::bind;
 
-/// Guests with either of two ID keys, on hosts that are recent enough, beside plain TPMs.
+/// Guests with either of two ID keys, on sufficiently recent hosts, in addition to plain TPMs.
 fn azure() -> Value {
     json!({
         "kinds": ["Tpm", "AzSnpVtpm"],
@@ -40,7 +40,7 @@ fn azure() -> Value {
     })
 }
 
-/// What the Deployment says about evidence.
+/// The Deployment's arguments about evidence.
 async fn arguments(deployments: &Api<Deployment>, name: &str) -> anyhow::Result<Vec<String>> {
     let found = deployments.get_opt(name).await?.and_then(|found| found.spec);
     let pod = found.and_then(|spec| spec.template.spec).unwrap_or_default();
@@ -49,7 +49,7 @@ async fn arguments(deployments: &Api<Deployment>, name: &str) -> anyhow::Result<
     Ok(all.filter(is_evidence).collect())
 }
 
-/// The flags of a key broker that are about evidence.
+/// The evidence flags of a key broker.
 #[derive(Parser)]
 struct Broker {
     #[command(flatten)]
@@ -64,15 +64,15 @@ fn policy(arguments: &[String]) -> Policy {
     guests(&flags.snp_id_keys, &flags.snp_measurements, flags.snp_minimum_tcb).unwrap()
 }
 
-/// Judges evidence that a virtual machine of Azure once gave, for a nonce that no running broker would
+/// Appraises evidence that an Azure virtual machine once produced, for a nonce that no running broker would
 /// choose.
 fn judge(policy: Policy, recorded: &Value) -> Result<VerifiedEvidence, VerifyError> {
-    // 2026-01-01: the certificates of the recording are valid then.
+    // 2026-01-01, when the certificates of the recording are valid.
     let clock = ManualClock::new(Timestamp::from_unix_seconds(1_767_225_600));
     AzSnpVtpmVerifier::new(Arc::new(clock), policy).verify_evidence(recorded, b"challenge", None)
 }
 
-/// The same evidence as tec-tpm verifies, in its JSON form.
+/// The evidence that tec-tpm verifies, in its JSON form.
 fn recorded() -> Option<Value> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     let path = own.join("../../../shared/fixtures/snp/trustee/evidence-v1.json");
@@ -87,7 +87,7 @@ fn recorded() -> Option<Value> {
     Some(serde_json::from_slice(&text).unwrap())
 }
 
-/// The guest and the host of the recording.
+/// Accepts the guest and the host of the recording.
 fn accepting(recorded: &Value) -> Value {
     let hcl = AzSnpEvidence::from_value(recorded).unwrap().hcl_report;
     let report = Report::parse(HclReport::parse(&hcl).unwrap().hardware_report()).unwrap();
@@ -174,13 +174,13 @@ async fn key_brokers_follow_the_evidence_of_the_cluster_object_and_its_end() {
     bench.stop().await.unwrap();
 }
 
-/// The processor of this machine is none of AMD's.
+/// This machine's processor is not one of AMD's.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_broker_looks_at_reports_of_azure_only_where_the_cluster_object_names_them() {
     let machine = SoftAzure::new(1);
     let mut named = builtin();
     named.spec.evidence = Some(serde_json::from_value(azure()).unwrap());
-    // Only the verifier of Azure's evidence names a code.
+    // Only the verifier of Azure evidence returns a code.
     for (cluster, why) in [(builtin(), None), (named, Some(Code::QuoteInvalid))] {
         boot(machine.tpm(), KERNEL);
         let mut world = World::of(&cluster, machine.tpm(), 1).await;
@@ -194,7 +194,7 @@ async fn a_key_broker_looks_at_reports_of_azure_only_where_the_cluster_object_na
     }
 }
 
-/// Shows the recording whatever it is asked.
+/// Presents the recording whatever it is asked.
 #[derive(Debug)]
 struct Replay(Value);
 
@@ -209,9 +209,9 @@ impl Attester for Replay {
     }
 }
 
-/// A running broker can accept no recording: the quote must be over its own nonce. Nor can it accept
-/// what a test makes: the report must chain to AMD's roots, and there is no flag for others. So what it
-/// would accept is shown with its arguments and a nonce of the recording, above.
+/// A running broker can accept no recording, because the quote must cover its own nonce; nor can it accept
+/// evidence made in a test, because the report must chain to AMD's roots, and there is no flag for others. So
+/// what it would accept is tested above, with its arguments and the recording's nonce.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_recording_of_a_guest_that_is_accepted_is_refused_by_a_running_key_broker_as_a_replay() {
     let Some(recorded) = recorded() else { return };

@@ -1,4 +1,4 @@
-//! What breaks under the operator: the API server, a watch, the way there, leadership.
+//! Failures below the operator: the API server, a watch, the connection, leadership.
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -28,7 +28,7 @@ async fn key(bench: &Bench, number: u64) -> Option<Vec<u8>> {
     Some(secret.data?.remove("root")?.0)
 }
 
-/// Each machine has one key, the one that the Trustee holds.
+/// Each machine has one key, the one held by the Trustee.
 async fn are_published(bench: &Bench, numbers: impl IntoIterator<Item = u64>) {
     for number in numbers {
         let what = format!("the key of machine {number} is published");
@@ -52,7 +52,7 @@ async fn nothing_is_lost_when_the_api_server_is_killed_and_comes_back() {
     for number in 31..=40 {
         bench.create(&machine(number)).await.unwrap();
     }
-    // One that could not renew its lease ends itself, and is started again.
+    // A replica that could not renew its lease exits, and is restarted.
     let mut restarts = 0;
     eventually("all of them are published", async || {
         if bench.take_ended() {
@@ -87,7 +87,7 @@ async fn what_happened_while_the_way_to_the_api_server_was_cut_is_noticed() {
     let all = ["image-1", "image-2"];
     eventually("both may boot", async || Ok(bench.trust.images() == all)).await.unwrap();
     link.set_cut(true);
-    // Nothing but the absence in a list tells of it afterwards.
+    // Afterwards, only its absence from a list reveals this.
     images.delete("image-1", &DeleteParams::default()).await.unwrap();
     bench.create(&machine(1)).await.unwrap();
     link.set_cut(false);
@@ -116,7 +116,7 @@ async fn watches_that_are_too_old_begin_anew_and_nothing_is_written_twice() {
         are_published(&bench, [10 + round]).await;
     }
     let traffic = link.take_traffic();
-    // Eight keys, two files of the Trustee, a registration token, a CA and three certificates of it.
+    // Eight keys, two files for the Trustee, a registration token, a CA and three certificates issued by it.
     assert_eq!(traffic.requests.get("POST secrets"), Some(&15), "{traffic:?}");
     for request in ["LIST secrets", "WATCH secrets"] {
         assert_eq!(traffic.requests.get(request), None, "only metadata: {traffic:?}");
@@ -131,7 +131,7 @@ async fn two_leaders_for_a_moment_make_one_key_for_each_machine() {
     are_published(&bench, [100]).await;
     let waiting = bench.start("two").unwrap();
     eventually("the other waits", async || Ok(waiting.is_ready())).await.unwrap();
-    // Somebody gives the lease away; the first does not know until it renews it.
+    // The lease is given away; the first replica only notices when it renews.
     let leases = bench.objects::<Lease>().unwrap();
     let stolen = Patch::Merge(json!({"spec": {"holderIdentity": "two"}}));
     let params = PatchParams::default();
@@ -172,7 +172,7 @@ async fn a_disk_key_that_is_lost_is_never_made_again_nor_taken_from_the_trustee(
     assert!(bench.trust.rounds() > rounds, "it was published since");
     assert_eq!(bench.trust.key(&id(1)), held, "the Trustee keeps it");
     assert_eq!(key(&bench, 1).await, None, "no other one is made");
-    // Somebody restores it, but wrongly; then as the condition says.
+    // It is restored, first wrongly, then as the condition says.
     let entry = ("root".to_owned(), ByteString(b"no disk key".to_vec()));
     let wrong = Some([entry].into());
     for (content, verdict) in [(wrong, "False Malformed"), (backup.data, "False NoAttestationKey")]

@@ -10,7 +10,7 @@ use tec_core::secret::SecretBytes;
 use tec_support::SystemEntropy;
 use tec_trustee::client::{Deadlines, RcarClient, RcarError};
 
-/// The disk key of a machine, which may be another one than the attester's.
+/// The disk key of a machine, which may differ from the attester's.
 pub(crate) async fn fetch(
     url: &str,
     whose: &MachineId,

@@ -1,5 +1,5 @@
-//! Strangers register machines with keys in software at the servers in front of an API server: what they
-//! get is bounded, the key of a known node stays where it is, and audit lines are still written.
+//! Strangers register machines with software keys at the servers in front of an API server: what they get is
+//! bounded, the key of a known node is unaffected, and audit lines are still written.
 
 use std::collections::BTreeMap;
 
@@ -16,12 +16,12 @@ use tec_k8s::client::KubeRegistry;
 use tec_k8s::render::Component;
 use tec_support::SystemClock;
 
-/// Strangers by default; `TEC_FLOOD` asks for more.
+/// Default number of strangers; `TEC_FLOOD` overrides it.
 const STRANGERS: u64 = 300;
-/// What the cluster lets in.
+/// How many machines the cluster admits.
 const CLAIMS: u64 = 40;
 const UNCLAIMED: u64 = 60;
-/// Strangers at a time.
+/// Concurrent strangers.
 const AT_ONCE: u64 = 8;
 
 async fn stranger(client: &reqwest::Client, servers: &[Server; 2], key: u64) -> String {
@@ -132,7 +132,7 @@ async fn a_flood_of_strangers_gets_no_more_machines_than_the_cluster_says() {
     };
     let claimed = u64::try_from(machines.iter().filter(claimed).count()).unwrap();
     let all = u64::try_from(machines.len()).unwrap();
-    // What is bound within the moment in which the watch is late.
+    // Includes keys that are bound while the watch lags behind.
     assert!((1..=CLAIMS + 2 * AT_ONCE).contains(&claimed), "{claimed}");
     assert!(all <= CLAIMS + UNCLAIMED + 2 * AT_ONCE, "{all}");
     assert!(told.contains_key("TEC-R430"), "{told:?}");

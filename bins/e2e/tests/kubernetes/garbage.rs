@@ -1,5 +1,5 @@
-//! Garbage and megabytes in every text that an object may have. Conflicting machines, edited keys and
-//! a second cluster object are in `check_12`, `check_07` and `check_05`.
+//! Garbage and megabytes in every text field of the objects. Conflicting machines, edited keys and a second
+//! cluster object are in `check_12`, `check_07` and `check_05`.
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{DeleteParams, DynamicObject, PostParams};
@@ -13,7 +13,7 @@ use tec_e2e::kube::{Bench, eventually};
 use tec_k8s::api::Machine;
 use tec_support::SystemClock;
 
-/// What somebody might write, from nothing to a megabyte.
+/// Possible content, from nothing to a megabyte.
 fn garbage() -> Vec<String> {
     let small = [
         "",
@@ -31,7 +31,7 @@ fn garbage() -> Vec<String> {
     all
 }
 
-/// An object that is good, but for one text.
+/// A valid object, except for one text.
 fn good(kind: &str) -> Value {
     match kind {
         "Machine" => json!({"id": sample::machine_id(1).to_string()}),
@@ -43,7 +43,7 @@ fn good(kind: &str) -> Value {
     }
 }
 
-/// Specs in which each text of the schema in turn is this one.
+/// Specs in which each text of the schema in turn is replaced with this one.
 fn spoiled(schema: &Value, base: &Value, text: &str) -> Vec<Value> {
     let mut all = Vec::new();
     for (name, field) in schema["properties"].as_object().into_iter().flatten() {
@@ -56,10 +56,10 @@ fn spoiled(schema: &Value, base: &Value, text: &str) -> Vec<Value> {
     all
 }
 
-/// Values of a field with the text in each place that takes one.
+/// Values of a field with the text in each possible place.
 fn values(field: &Value, text: &str) -> Vec<Value> {
     match field["type"].as_str() {
-        // What has only a few values is refused by the API server whatever it is.
+        // The API server refuses anything but the few allowed values.
         Some("string") => vec![json!(text)],
         Some("array") => {
             values(&field["items"], text).into_iter().map(|value| json!([value])).collect()
@@ -102,7 +102,7 @@ fn schema(kind: &str) -> Value {
     whole["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"].clone()
 }
 
-/// Creates objects with every garbage in every text; names of those that the API server took.
+/// Creates objects with every garbage in every text; returns the names of those accepted by the API server.
 async fn litter(bench: &Bench, kind: &str) -> Vec<String> {
     let (api, schema) = (api(bench, kind), schema(kind));
     let mut taken = Vec::new();
@@ -151,7 +151,7 @@ async fn garbage_in_any_text_of_any_object_is_told_of_and_stops_nobody() {
         for name in &taken {
             says_something(&api, name, condition).await;
         }
-        // A machine that is garbage has no key, and names of Secrets are ids.
+        // A garbage machine has no key, and Secrets are named after IDs.
         let secrets = bench.objects::<Secret>().unwrap();
         let all = secrets.list(&kube::api::ListParams::default()).await.unwrap();
         for secret in all.items.iter().filter(|secret| secret.immutable == Some(true)) {
@@ -174,13 +174,13 @@ async fn a_cluster_object_of_garbage_is_told_of_and_can_be_replaced() {
     let try_out = PostParams { dry_run: true, ..PostParams::default() };
     let texts = ["../../etc/passwd".to_owned(), String::new(), "a".repeat(1 << 20)];
     for (number, text) in texts.into_iter().enumerate() {
-        // Each on its own, since of two objects one counts; all texts at once that are taken.
+        // Each one separately, because only one of two objects counts; all accepted texts together.
         let mut whole = json!({});
         for spec in spoiled(&schema, &json!({}), &text) {
             if api.create(&try_out, &object(kind, "g", &spec)).await.is_ok() {
                 merge(&mut whole, spec);
             }
-            // A megabyte in more than one place is refused as a whole.
+            // A megabyte in more than one place is refused.
             if text.len() > 1000 && whole != json!({}) {
                 break;
             }

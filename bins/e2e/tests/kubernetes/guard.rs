@@ -1,5 +1,5 @@
-//! The guard as a program beside the key broker, with the rights of its account: it asks the API
-//! server for machines and keys, and tells there what came of each attempt.
+//! The guard as a program next to the key broker, with the permissions of its account: it looks up machines
+//! and keys in the API server, and reports there the outcome of each attempt.
 
 use std::ffi::OsStr;
 use std::fs::Permissions;
@@ -51,19 +51,19 @@ use super::standing;
 use crate::fetch::fetch;
 
 const DISK_KEY: &[u8] = br#"{"key_type":"oct","key":"0123456789abcdef0123456789abcdef"}"#;
-/// More than anybody would write down one by one.
+/// More than anyone would record individually.
 const FLOOD: usize = 20;
 
 fn clock() -> Arc<dyn Clock> {
     Arc::new(SystemClock)
 }
 
-/// A key broker that releases the key of machine 1 to this TPM as it is now.
+/// A key broker that releases machine 1's key to this TPM in its current state.
 pub(crate) async fn broker(tpm: &SoftTpm) -> SocketAddr {
     broker_of(&tpm.public_key(), tpm.pcrs().value(PcrIndex::BOOT_MANAGER)).await
 }
 
-/// The same for a key, and a value of PCR 4.
+/// Same, for a key and a value of PCR 4.
 pub(crate) async fn broker_of(key: &PublicKey, booted: &Sha256Digest) -> SocketAddr {
     let backend = Arc::new(MemoryBackend::new());
     let intent = PolicyIntent::new(PinnedPcrs::boot_manager(), [Tee::Tpm]).unwrap();
@@ -113,7 +113,7 @@ pub(crate) struct Pod {
 }
 
 impl Pod {
-    /// The guard as its Deployment says, with a volume that is new.
+    /// The guard as in its Deployment, with a new volume.
     pub(crate) async fn start(bench: &Bench, upstream: SocketAddr) -> Self {
         let (plane, namespace) = (&bench.plane, &bench.namespace);
         let account = Component::Trustee.service_account();
@@ -121,7 +121,7 @@ impl Pod {
         plane.account(namespace, account, &rules).await.unwrap();
         let kubeconfig = plane.account_kubeconfig(namespace, account).await.unwrap();
         let volume = tempfile::tempdir().unwrap();
-        // As the kubelet makes volumes.
+        // As a kubelet creates volumes.
         std::fs::set_permissions(volume.path(), Permissions::from_mode(0o777)).unwrap();
         let arguments = arguments(bench, upstream, volume.path()).await;
         let environment =
@@ -133,7 +133,7 @@ impl Pod {
 }
 
 impl World {
-    /// Machine 1 with the key of this TPM, operator and guard at work.
+    /// Machine 1 with this TPM's key, and running operator and guard.
     pub(crate) async fn new(tpm: &SoftTpm) -> Self {
         let bench = Bench::at_work_on(&plain_cluster("cluster")).await.unwrap();
         let registry = KubeRegistry::new(bench.admin().unwrap(), &bench.namespace, clock());
@@ -144,14 +144,14 @@ impl World {
         Self { guard: address(&pod.program).await, upstream, bench, registry, pod }
     }
 
-    /// The node of the pod is lost: another process, and nothing in its volume.
+    /// The pod's node is lost: a new process with an empty volume.
     async fn replace_guard(&mut self) {
         self.pod.program.kill();
         self.pod = Pod::start(&self.bench, self.upstream).await;
         self.guard = address(&self.pod.program).await;
     }
 
-    /// Why the guard refused last, as it wrote down where it outlives the pod.
+    /// The guard's last reason for a refusal, from what outlives the pod.
     async fn last_words(mut self) -> String {
         self.pod.program.kill();
         let records = AttemptRecords::new(self.registry.clone());
@@ -165,7 +165,7 @@ impl World {
         self.fetch_key_of(1, attester).await
     }
 
-    /// The same for the disk key of a machine that may be another one.
+    /// Same, for the disk key of a machine that may be a different one.
     pub(crate) async fn fetch_key_of(
         &self,
         number: u64,
@@ -176,7 +176,7 @@ impl World {
         fetched.map_err(|error| error.code())
     }
 
-    /// The key, as a node gets it: one whose key is not bound yet asks again.
+    /// The key, as a node gets it: a node whose key is not bound yet asks again.
     pub(crate) async fn unlock(&self, attester: &dyn Attester) -> SecretBytes {
         let mut key = None;
         let released = async || match self.fetch(attester).await {
@@ -195,7 +195,7 @@ impl World {
         self.bench.objects().unwrap().get(&name).await.unwrap()
     }
 
-    /// Waits until the condition `Attested` is so, as `False AttestationFailed`.
+    /// Waits for a state of the condition `Attested`, such as `False AttestationFailed`.
     async fn attested(&self, wanted: &str) {
         let holds = async || {
             let status = self.machine().await.status.unwrap_or_default();
@@ -206,7 +206,7 @@ impl World {
         eventually(wanted, holds).await.unwrap();
     }
 
-    /// The guard's Events about the machine: reason and version of each, by reason.
+    /// The guard's Events about the machine: reason and version of each, sorted by reason.
     pub(crate) async fn events(&self) -> Vec<(String, String)> {
         let params = ListParams::default()
             .fields(&format!("reportingController={ATTEMPT_REPORTER},regarding.kind=Machine"));
@@ -221,7 +221,7 @@ impl World {
     }
 }
 
-/// What the Deployment hands to the guard, with addresses and the volume of this machine.
+/// Arguments of the guard in the Deployment, with this machine's addresses and volume.
 async fn arguments(bench: &Bench, upstream: SocketAddr, volume: &Path) -> Vec<String> {
     let clusters = bench.objects::<TrustedExecutionCluster>().unwrap();
     let cluster = clusters.get("cluster").await.unwrap();
@@ -263,17 +263,17 @@ pub(crate) async fn bind(registry: &KubeRegistry, id: MachineId, key: PublicKey)
     assert!(is_bound, "{outcome:?}");
 }
 
-/// Where the program listens, as its log says.
+/// Listening address of the program, from its log.
 pub(crate) async fn address(program: &Guarded) -> SocketAddr {
     said(program, "ready").await
 }
 
-/// Where it serves metrics and readiness.
+/// Address of its metrics and readiness.
 pub(crate) async fn metrics_address(program: &Guarded) -> SocketAddr {
     said(program, "metrics are served").await
 }
 
-/// The address in the line of its log with this message.
+/// The address in the log line with this message.
 pub(crate) async fn said(program: &Guarded, message: &str) -> SocketAddr {
     let mut address = None;
     let ready = async || {
@@ -289,7 +289,7 @@ pub(crate) async fn said(program: &Guarded, message: &str) -> SocketAddr {
     address.unwrap().parse().unwrap()
 }
 
-/// Evidence that a stranger signed, in the name of a registered key.
+/// Evidence signed by a stranger in the name of a registered key.
 struct Impostor {
     stranger: SoftTpm,
     named: PublicKey,
@@ -315,7 +315,7 @@ impl Attester for Impostor {
     }
 }
 
-/// The kernel that is approved.
+/// The approved kernel.
 const KERNEL: Sha256Digest = Sha256Digest::new([0xab; 32]);
 const FILE: &str = "usr/lib/modules/6.12/vmlinuz";
 
@@ -325,7 +325,7 @@ pub(crate) fn approved_boot() -> SoftTpm {
     tpm
 }
 
-/// Starts a kernel, which the log says, too.
+/// Starts a kernel, also recorded in the log.
 fn boot(tpm: &SoftTpm, kernel: Sha256Digest) {
     tpm.extend(PcrIndex::BOOT_MANAGER, &kernel);
     tpm.set_event_log(EventLogBuilder::new().image(kernel, "EFI/linux").build());
@@ -357,7 +357,7 @@ async fn what_comes_of_an_attempt_stands_on_the_machine_and_a_flood_writes_it_on
     assert_eq!(*booted, sample::machine_id(1).to_string(), "{said}");
     world.fetch(&tpm).await.unwrap();
 
-    // The disk key of a machine that booted something else stays where it is.
+    // The disk key of a machine that booted something else is not affected.
     tpm.reboot();
     boot(&tpm, Sha256Digest::new([0xee; 32]));
     let mut codes = Vec::new();
@@ -365,7 +365,7 @@ async fn what_comes_of_an_attempt_stands_on_the_machine_and_a_flood_writes_it_on
         codes.push(world.fetch(&tpm).await.unwrap_err());
     }
     codes.dedup();
-    // Not the code of a resource policy that denies: nobody revokes a machine for an update.
+    // Not the code of a denying resource policy: an update must not look like a revoked machine.
     assert_eq!(codes, [Code::PcrMismatch]);
     world.attested("False AttestationFailed").await;
     let status = world.machine().await.status.unwrap();
@@ -394,7 +394,7 @@ async fn a_clone_that_is_older_is_refused_by_a_guard_that_never_saw_the_original
     boot(&original, KERNEL);
     world.fetch(&original).await.unwrap();
 
-    // What is kept goes with the machine, and is no way to another right.
+    // The records are deleted with the machine, and grant no other permission.
     let clocks = world.bench.objects::<TpmClock>().unwrap();
     let all = clocks.list(&ListParams::default()).await.unwrap().items;
     let owners: Vec<_> = all.iter().flat_map(TpmClock::owner_references).collect();

@@ -186,8 +186,8 @@ async fn an_approval_ends_by_itself_and_when_it_is_taken_back() {
     bench.stop().await.unwrap();
 }
 
-/// The kubelet pulls the image and the program with the Secrets of one pod, and adds those of its
-/// account only to a pod that names none.
+/// The kubelet pulls the image and the program with the Secrets of the pod, and uses those of its account
+/// only for a pod that names none.
 #[tokio::test]
 async fn a_mounted_image_takes_secrets_of_both_types_and_leaves_the_program_its_own() {
     let mut bench = Bench::new().await.unwrap();
@@ -253,7 +253,7 @@ async fn an_image_that_is_paused_gets_no_job_until_the_pause_ends_and_counts_as_
     paused.metadata.annotations = Some([(PAUSED.to_owned(), "true".to_owned())].into());
     bench.create(&paused).await.unwrap();
     says("paused", "True").await;
-    // Another one is looked at later, and gets its Job.
+    // A different image is handled later, and gets its Job.
     bench.create(&image("other", 2)).await.unwrap();
     committed(&bench, "other", "False Computing").await;
     assert_eq!(jobs(&bench).await.len(), 1);

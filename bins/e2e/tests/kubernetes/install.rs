@@ -1,4 +1,4 @@
-//! The charts, installed by Helm on a real API server; the operator lives on what they give it.
+//! The charts, installed by Helm on a real API server; the operator runs with what they grant.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -47,7 +47,7 @@ impl Installed {
         Api::namespaced(self.plane.admin().unwrap(), NAMESPACE)
     }
 
-    /// The operator as a process with the token of its account.
+    /// The operator as a process with its account's token.
     async fn operator(&self) -> Guarded {
         let kubeconfig = self.plane.account_kubeconfig(NAMESPACE, ACCOUNT).await;
         start_operator(&self.plane, NAMESPACE, "one", &kubeconfig.unwrap()).unwrap()

@@ -1,5 +1,5 @@
-//! The Job that computes measurements, on a real API server and with a real registry, with the
-//! rights that its package gives it.
+//! The Job that computes measurements, on a real API server and with a real registry, with the permissions
+//! that its package grants.
 
 use std::path::Path;
 use std::process::Output;
@@ -56,8 +56,7 @@ impl World {
         self.images().create(&PostParams::default(), &object).await.unwrap();
     }
 
-    /// Measures the image of an object, without any account; then writes the values with the account
-    /// of the Job.
+    /// Measures an object's image without any account, then writes the values with the Job's account.
     async fn job(&self, name: &str, flags: &[&str]) -> Output {
         let image = self.images().get(name).await.unwrap().spec.image;
         let directory = tempfile::tempdir().unwrap();
@@ -113,7 +112,7 @@ async fn measurements_come_from_the_label_or_from_the_boot_files() {
     let mut content = Content::default();
     let packed = layer::zstd_chunked(&files, 65_536).unwrap();
     let bare = content.image(&json!({}), &[("zstd", packed)]);
-    // What the label says counts: the layer holds something else.
+    // The label counts: the layer contains something else.
     let other = expected(&debian_chain("2.06"));
     let label = json!({ "org.coreos.pcrs": output::label(&other).unwrap() });
     let labeled = content.image(&label, &[gzip(&files).unwrap()]);
@@ -134,7 +133,7 @@ async fn measurements_come_from_the_label_or_from_the_boot_files() {
         assert_eq!(pcr4(&status["pcrs"]), Some(value(&expected).as_str()), "{status}");
         assert!(status["firstSeen"].is_string());
     }
-    // What others say of the object stays.
+    // Status fields of other owners stay.
     let status = world.status("bare").await;
     assert_eq!(status["conditions"][0]["type"], "example.org/Scanned");
 

@@ -35,7 +35,7 @@ fn id(number: u64) -> MachineId {
     sample::machine_id(number)
 }
 
-/// Status and reason of a condition of a key, as `True MachineCreated`.
+/// Status and reason of a key's condition, such as `True MachineCreated`.
 async fn verdict(bench: &Bench, name: &str) -> Option<String> {
     let key = bench.objects::<AttestationKey>().unwrap().get(name).await.unwrap();
     let conditions = key.status?.conditions;
@@ -112,7 +112,7 @@ async fn a_second_key_is_rejected_and_waits_for_an_admin_once_the_first_is_revok
     bench.stop().await.unwrap();
 }
 
-/// What `kubectl tec ak approve` writes.
+/// Writes what `kubectl tec ak approve` does.
 async fn approve(bench: &Bench, name: &str) {
     let keys = bench.objects::<AttestationKey>().unwrap();
     let generation = keys.get(name).await.unwrap().metadata.generation;
@@ -158,7 +158,7 @@ async fn a_strangers_key_waits_when_the_object_of_the_bound_key_is_deleted() {
     other_tpm.spec.endorsement_key = Some(fingerprint(78).to_string());
     let other_tpm = bench.create(&other_tpm).await.unwrap().name_any();
     has_verdict(&bench, &other_tpm, "False Waiting").await;
-    // The TPM of before needs nobody.
+    // The previous TPM needs no approval.
     let mut same_tpm = key(4, 1);
     same_tpm.spec.endorsement_key = Some(fingerprint(77).to_string());
     let same_tpm = bench.create(&same_tpm).await.unwrap().name_any();
@@ -170,7 +170,7 @@ async fn a_strangers_key_waits_when_the_object_of_the_bound_key_is_deleted() {
 async fn a_second_object_of_a_bound_machine_gets_nothing_for_a_strangers_key() {
     let mut bench = Bench::at_work().await.unwrap();
     let mut own = machine(1);
-    // An admin chose the name. That of the other one is what the registration server gives.
+    // The admin chose this name; the other one is assigned by the registration server.
     own.metadata.name = Some("rack-7".to_owned());
     bench.create(&own).await.unwrap();
     let bound = bench.create(&key(1, 1)).await.unwrap().name_any();
@@ -183,7 +183,7 @@ async fn a_second_object_of_a_bound_machine_gets_nothing_for_a_strangers_key() {
     })
     .await
     .unwrap();
-    // Whatever comes next is judged after both.
+    // The next one is judged after both.
     bench.create(&machine(2)).await.unwrap();
     let next = bench.create(&key(3, 2)).await.unwrap().name_any();
     has_verdict(&bench, &next, "True MachineCreated").await;
@@ -230,7 +230,7 @@ async fn a_machine_whose_disk_key_an_older_operator_made_is_no_first_use() {
     bench.stop().await.unwrap();
 }
 
-/// As the existing operator makes it.
+/// In the existing operator's format.
 fn disk_key() -> Vec<u8> {
     json!({"key_type": "oct", "key": "QUJDREVGR0hJSktMTU5PUFFSU1RVVldY"}).to_string().into_bytes()
 }

@@ -1,4 +1,4 @@
-//! Tests on a real Kubernetes API server, one for all that run at the same time.
+//! Tests on a real Kubernetes API server, shared by all tests that run at the same time.
 #![expect(
     clippy::indexing_slicing,
     clippy::panic,

@@ -1,4 +1,4 @@
-//! Certificates by cert-manager, whose part this test plays: its kind Certificate, and an issuer.
+//! Certificates from cert-manager, which this test plays: its kind Certificate, and an issuer.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
@@ -23,7 +23,7 @@ const SECRETS: [&str; 3] = [
     "tec-register-server-managed-tls",
 ];
 
-/// As much of cert-manager's definition as the API server needs.
+/// The part of cert-manager's definition that the API server needs.
 fn definition() -> CustomResourceDefinition {
     serde_json::from_value(json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
@@ -55,7 +55,7 @@ impl Issuer {
         Self { ca, issuer: rcgen::Issuer::new(params, key) }
     }
 
-    /// Writes the Secret that a Certificate asks for, for the names that it asks for.
+    /// Writes the Secret requested by a Certificate, for its names.
     async fn issue(&self, bench: &Bench, certificate: &DynamicObject) -> String {
         let spec = &certificate.data["spec"];
         let names = ["dnsNames", "ipAddresses"].map(|list| spec[list].as_array().unwrap().clone());
@@ -88,7 +88,7 @@ async fn look_again(bench: &Bench) {
     clusters.patch("cluster", &PatchParams::default(), &patch).await.unwrap();
 }
 
-/// The certificate that the server shows, as PEM without line breaks.
+/// The certificate that the server presents, as PEM without line breaks.
 async fn shown(address: &str, ca: &rcgen::Certificate) -> Option<Vec<u8>> {
     let ca = reqwest::Certificate::from_pem(ca.pem().as_bytes()).unwrap();
     let client = reqwest::Client::builder().no_proxy().tls_certs_only([ca]).tls_info(true);
@@ -149,7 +149,7 @@ async fn servers_get_their_certificates_from_cert_manager_where_an_issuer_is_nam
     let secrets = bench.objects::<Secret>().unwrap();
     assert!(secrets.get_opt("trust-anchor-ca").await.unwrap().is_none(), "no CA of its own");
 
-    // The server shows it, and the one that comes in its place without a restart.
+    // The server presents it, and its replacement without a restart.
     let volumes = tempfile::tempdir().unwrap();
     let words = flags(&bench, volumes.path()).await;
     let words: Vec<&OsStr> = words.iter().map(OsString::as_os_str).collect();

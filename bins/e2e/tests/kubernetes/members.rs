@@ -1,4 +1,4 @@
-//! Members that the join service admits, and those whose membership ends.
+//! Members admitted by the join service, and members whose membership ends.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -28,7 +28,7 @@ struct World {
     members: KubeEnrollments,
 }
 
-/// Of this attestation key, name and disk.
+/// A claim of this attestation key, name and disk.
 fn claim(key: u64, name: &str, disk: u8) -> Claim {
     Claim {
         ak: sample::public_key(key).fingerprint(),
@@ -54,7 +54,7 @@ impl World {
         Self { bench, members: KubeEnrollments::new(registry) }
     }
 
-    /// What a claim of a key comes to; the kind of a refusal.
+    /// The outcome of a key's claim; the kind of a refusal.
     async fn settle(
         &self,
         key: u64,
@@ -88,7 +88,7 @@ impl World {
         self.nodes().get_opt(name).await.unwrap().is_some()
     }
 
-    /// The policy of the manifest, over the members of this namespace.
+    /// Installs the manifest's policy, over the members of this namespace.
     async fn guard_nodes(&self) {
         let manifest = include_str!("../../../bootstrapper/deploy/join-service.yaml");
         let objects: Vec<Value> = serde_saphyr::from_multiple(manifest).unwrap();
@@ -109,11 +109,11 @@ impl World {
         }
     }
 
-    /// Whether a kubelet may register its Node; nothing is changed.
+    /// Whether a kubelet may register its Node; changes nothing.
     async fn may_register(&self, name: &str) -> bool {
         let mut object = Node::default();
         object.metadata.name = Some(name.to_owned());
-        // Authorization is not what is tested: such a user may do anything.
+        // Authorization is not under test: such a user may do anything.
         let request = Request::post("/api/v1/nodes?dryRun=All")
             .header("content-type", "application/json")
             .header("impersonate-user", format!("system:node:{name}"))
@@ -128,7 +128,7 @@ impl World {
         answer.is_ok()
     }
 
-    /// `kubectl tec member`: whether it worked, and what it said.
+    /// Runs `kubectl tec member`; returns whether it succeeded, and its output.
     fn member(&self, words: &[&str]) -> (bool, String) {
         let mut command = Command::new(own_program("tec").unwrap());
         let kubeconfig = self.bench.plane.admin_kubeconfig().unwrap();
@@ -210,13 +210,13 @@ async fn a_removal_that_was_cut_off_is_finished_and_its_kubelet_registers_no_nod
     let (name, gone) = ("member-3", claim(1, "member-3", 1));
     world.join(1, &gone, Some(ek(1))).await;
     world.guard_nodes().await;
-    // The API server looks for new policies once in a while.
+    // The API server picks up new policies only now and then.
     while world.may_register("member-of-none").await {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     world.nodes().delete(name, &DeleteParams::default()).await.unwrap();
     assert!(world.may_register(name).await);
-    // As a command leaves it whose process died.
+    // The state left by a command whose process died.
     world.members.begin_removal(&gone, &BTreeSet::new()).await.unwrap();
     while world.may_register(name).await {
         tokio::time::sleep(Duration::from_millis(100)).await;

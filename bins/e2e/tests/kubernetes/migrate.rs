@@ -1,5 +1,5 @@
-//! Trust moves into a cluster, from another cluster and from `tec serve`, between real API servers
-//! with operators as processes and live key brokers, while nodes boot all the time.
+//! Trust moves into a cluster, from another cluster and from `tec serve`, between real API servers with
+//! operators as processes and live key brokers, while nodes boot continuously.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -32,9 +32,9 @@ use tec_support::SystemClock;
 use tec_tpm::testing::SoftTpm;
 use tempfile::TempDir;
 
-/// Nodes that boot in a loop, unless `TEC_NODES` says another number.
+/// Number of nodes that boot in a loop, unless `TEC_NODES` is set.
 const NODES: u64 = 50;
-/// What an operator has to do is done by then, on a machine that does other things, too.
+/// Deadline for the operator, on a machine that is also busy otherwise.
 const LONG: Duration = Duration::from_mins(2);
 /// How long a command runs before it is killed.
 const KILLS: [Duration; 4] = [
@@ -49,7 +49,7 @@ fn nodes() -> u64 {
     said.map_or(NODES, |said| said.to_str().unwrap().parse().unwrap())
 }
 
-/// A cluster with an operator, which feeds a broker.
+/// A cluster with an operator and the broker it feeds.
 struct Side {
     bench: Bench,
     broker: Broker,
@@ -90,7 +90,7 @@ impl Side {
         ]
     }
 
-    /// A machine with its key, as the registration servers make them.
+    /// A machine with its key, as created by the registration servers.
     async fn register(&self, number: u64) -> SoftNode {
         let tpm = SoftTpm::p256(number);
         let (id, now) = (sample::machine_id(number), SystemClock.now());
@@ -102,7 +102,7 @@ impl Side {
         SoftNode { tpm, machine: id, boot: vec![event().hash], servers: Vec::new() }
     }
 
-    /// Lets new nodes try the broker of the other side after this one.
+    /// Makes new nodes try the other side's broker after this one.
     async fn also(&self, other: &Self) {
         let trustee = json!({"address": address(&other.broker), "dangerousPlainHttp": true});
         let patch = Patch::Merge(json!({"spec": {"additionalTrustees": [trustee]}}));
@@ -115,14 +115,14 @@ impl Side {
         .unwrap();
     }
 
-    /// The pin that the registration server hands to a first boot.
+    /// The pin that the registration server issues for a first boot.
     async fn pin(&self) -> Option<PinConfig> {
         let reply = wire::get("", &self.first_boot()).await.unwrap();
         let pin = reply.body.pointer("/storage/luks/0/clevis/custom/config")?;
         Some(PinConfig::parse(pin.as_str()?).unwrap())
     }
 
-    /// A node that knows what the registration server handed it, and nothing else.
+    /// A node that knows only what the registration server sent it.
     async fn first_boot_of(&self, number: u64) -> SoftNode {
         let pin = self.pin().await.unwrap();
         let (tpm, machine) = (SoftTpm::p256(number), pin.path.machine().unwrap());
@@ -135,7 +135,7 @@ impl Side {
         format!("http://{}/ignition-clevis-pin-trustee", self.registration.address)
     }
 
-    /// Waits until so many machines have their keys in the broker.
+    /// Waits until this many machines have their keys in the broker.
     async fn publishes(&self, count: usize) {
         within(LONG, "all keys are published", async || {
             let machines = self.bench.objects::<Machine>()?;
@@ -147,7 +147,7 @@ impl Side {
         .unwrap();
     }
 
-    /// What the registration server says to a first boot.
+    /// The registration server's answer to a first boot.
     async fn answer(&self) -> String {
         let reply = wire::get("", &self.first_boot()).await.unwrap();
         if reply.status == 200 { "registered".to_owned() } else { reply.code() }
@@ -158,7 +158,7 @@ impl Side {
         within(LONG, &what, async || Ok(self.answer().await == expected)).await.unwrap();
     }
 
-    /// Ends everything that nodes could reach.
+    /// Stops everything that nodes could reach.
     fn switch_off(&mut self) {
         self.operator = None;
         self.broker.set_down(true);
@@ -226,7 +226,7 @@ impl Tool {
         ["source", "target"].map(|side| status[side]["role"].as_str().unwrap().to_owned())
     }
 
-    /// Kills the command some times at different moments, then lets it end.
+    /// Kills the command several times at different moments, then lets it finish.
     async fn despite_kills(&self, verb: &str) -> Value {
         for after in KILLS {
             let mut command = self.command(verb);
@@ -239,7 +239,7 @@ impl Tool {
         self.must(verb)
     }
 
-    /// Retires the source as soon as the target's operator has told its broker all keys.
+    /// Retires the source as soon as the target's operator has published all keys to its broker.
     async fn retire(&self) {
         within(LONG, "the source is retired", async || match self.migrate("retire") {
             Ok(_) => Ok(true),
@@ -299,7 +299,7 @@ async fn no_boot_fails_while_trust_moves_from_cluster_to_cluster() {
     fleet.go_on("all of the new cluster is down").unwrap();
     target.broker.set_down(false);
 
-    // The old anchor binds nothing any more, the new one does.
+    // The old anchor no longer binds keys, the new one does.
     let (stray, late) = (source.register(900).await, target.register(901).await);
     target.publishes(size + 1).await;
     let refused = source.registry().bound_to(&stray.machine).await.unwrap();
@@ -329,13 +329,13 @@ async fn no_boot_fails_while_trust_moves_from_cluster_to_cluster() {
     assert!(by.iter().all(|count| *count > 0), "both answered: {by:?}");
 }
 
-/// How many machines there are, with those that asked for a config and never came back.
+/// The number of machines, including those that requested a config and never came back.
 async fn machines(side: &Side) -> usize {
     let machines = side.bench.objects::<Machine>().unwrap();
     machines.list(&ListParams::default()).await.unwrap().items.len()
 }
 
-/// Every disk key goes with its machine of this cluster.
+/// Every disk key belongs to its machine in this cluster.
 async fn owners_are_of_the_target(target: &Side) {
     let machines = target.bench.objects::<Machine>().unwrap();
     let machines = machines.list(&ListParams::default()).await.unwrap().items;

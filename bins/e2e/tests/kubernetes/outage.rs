@@ -1,4 +1,4 @@
-//! An API server that is away for longer than leases and sessions last.
+//! An API server outage longer than the lifetime of leases and sessions.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -15,12 +15,12 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::builtin::{KERNEL, World, boot, builtin};
 
-/// How long the API server is away, unless `TEC_API_PAUSE_SECONDS` says another number, such as 300.
-/// First it hangs, for half of that or as long as it takes to see what nodes are told, then it is gone.
+/// Duration of the outage, unless `TEC_API_PAUSE_SECONDS` is set, for example to 300. First the API server
+/// hangs, for half of that time or as long as it takes to see the answers that nodes get, then it is gone.
 const SECONDS: u64 = 60;
-/// Whatever waited goes on by then: leases run out within 15 s, watches are tried again within 30 s.
+/// Deadline for everything to continue: leases expire within 15 s, watches are retried within 30 s.
 const SOON: Duration = Duration::from_mins(1);
-/// What nodes ask is answered by then, also while the API server hangs.
+/// Deadline for answers to nodes, even while the API server hangs.
 const TOLD: Duration = Duration::from_secs(45);
 const REGISTER: &str = "/ignition-clevis-pin-trustee";
 const KEYS: &str = "/register-ak";
@@ -43,13 +43,13 @@ impl Node {
         Self { http: reqwest::Client::builder().no_proxy().build().unwrap(), servers }
     }
 
-    /// What registration answers: status and body.
+    /// The answer of the registration: status and body.
     async fn register(&self) -> (StatusCode, Value) {
         let url = format!("http://{}{REGISTER}", self.servers[0].address);
         read(self.http.get(url)).await
     }
 
-    /// What becomes of a key for a machine that no server has heard of.
+    /// The answer to a key for a machine that no server knows.
     async fn submit(&self) -> (StatusCode, Value) {
         let url = format!("http://{}{KEYS}", self.servers[1].address);
         let machine = sample::machine_id(404).to_string();
@@ -58,7 +58,7 @@ impl Node {
         read(sent.header("content-type", "application/json")).await
     }
 
-    /// Nodes are told a code, and no process is one that a kubelet would restart.
+    /// Nodes get a code, and no process is in a state that a kubelet would restart.
     async fn is_told_to_wait(&self, world: &World, tpm: &SoftTpm) {
         let all = async { tokio::join!(self.register(), self.submit(), world.fetch(tpm)) };
         let told = tokio::time::timeout(TOLD, all).await;
@@ -85,7 +85,7 @@ async fn read(request: reqwest::RequestBuilder) -> (StatusCode, Value) {
     (status, serde_json::from_slice(&answer.bytes().await.unwrap()).unwrap_or_default())
 }
 
-/// Whoever reads the log must see it, also when the test passes.
+/// Visible in the log even when the test passes.
 fn tell(what: &str) {
     let _ = writeln!(std::io::stderr(), "{what}");
 }
@@ -147,7 +147,7 @@ async fn an_api_server_that_was_away_for_minutes_is_taken_up_again_without_hands
     within(SOON, "a new machine gets a disk key", has_key).await.unwrap();
     let mut refused = None;
     let released = within(SOON, "the key broker releases", async || {
-        // The clock of a TPM in software stands still, except for boots.
+        // The clock of a software TPM stands still, except for boots.
         boot(&tpm, KERNEL);
         let fetched = world.fetch(&tpm).await;
         refused = fetched.as_ref().err().copied();

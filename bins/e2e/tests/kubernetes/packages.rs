@@ -20,20 +20,20 @@ use tec_k8s::render::{BrokerFiles, DEFAULT_NAMESPACE, Deploy, TrusteeFiles, clus
 
 const MACHINE: &str = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
 
-/// Whether something is only asked for, or done.
+/// Whether to do something, or just try it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
     DryRun,
     ForReal,
 }
 
-/// Applies a document as `kubectl apply --server-side` does; unknown fields are refused.
+/// Applies a document like `kubectl apply --server-side`; unknown fields are refused.
 async fn apply(client: &Client, document: &Value, mode: Mode) {
     let text = |path: &str| document.pointer(path).and_then(Value::as_str);
     let (group, version) = text("/apiVersion").unwrap().split_once('/').unwrap_or(("", "v1"));
     let kind = GroupVersionKind::gvk(group, version, text("/kind").unwrap());
     let resource = plural(&ApiResource::from_gvk(&kind));
-    // Kustomize gives these a namespace; kubectl and API server know that they have none.
+    // Kustomize gives these a namespace; kubectl and the API server know that they have none.
     let of_cluster = |_: &&str| !kind.kind.starts_with("ValidatingAdmissionPolicy");
     let api: Api<DynamicObject> = match text("/metadata/namespace").filter(of_cluster) {
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
@@ -48,7 +48,7 @@ async fn apply(client: &Client, document: &Value, mode: Mode) {
     applied.unwrap_or_else(|error| panic!("{} {name}: {error}", kind.kind));
 }
 
-/// Kinds whose plural is not the kind and an s.
+/// Kinds whose plural is not the kind plus an s.
 fn plural(resource: &ApiResource) -> ApiResource {
     let mut resource = resource.clone();
     if let Some(kind) = resource.kind.strip_suffix("Policy") {
@@ -59,7 +59,7 @@ fn plural(resource: &ApiResource) -> ApiResource {
 
 pub(crate) async fn apply_all(client: &Client, documents: &[Value]) {
     for document in documents {
-        // What is in a namespace cannot even be tried before the namespace is there.
+        // Namespaced objects cannot even be tried before the namespace exists.
         if document["kind"] != "Namespace" && document["kind"] != "CustomResourceDefinition" {
             apply(client, document, Mode::DryRun).await;
         }
@@ -92,7 +92,7 @@ impl Plugin {
         }
     }
 
-    /// The program, told to print in this form.
+    /// The program, set to print in this format.
     pub(crate) fn command(&self, output: &str) -> Command {
         let mut command = Command::new(&self.link);
         command.arg("--kubeconfig").arg(&self.kubeconfig);
@@ -104,7 +104,7 @@ impl Plugin {
         self.command("json").args(arguments).output().unwrap()
     }
 
-    /// Runs a command that succeeds, and reads what it printed.
+    /// Runs a command that must succeed, and parses its output.
     pub(crate) fn json(&self, arguments: &[&str]) -> Value {
         let output = self.run(arguments);
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -124,7 +124,7 @@ impl Plugin {
         let mut spec = TrustedExecutionClusterSpec::default();
         spec.public_trustee_addr = Some("kbs.example.com:8080".to_owned());
         spec.trustee_secret = Some("kbs.example.com".to_owned());
-        // No operator is here, which would issue the others.
+        // There is no operator here to issue the others.
         spec.dangerous_plain_http = Some(true);
         let object = TrustedExecutionCluster::new("tec", spec);
         let post = PostParams::default();
@@ -154,7 +154,7 @@ async fn every_package_applies_to_a_real_api_server() {
     apply_all(&client, &chart).await;
 }
 
-/// Values of each kind, and what the operator's Deployment gets of them.
+/// Values of each kind, and what the operator's Deployment derives from them.
 #[tokio::test]
 async fn the_values_of_the_chart_reach_the_operator_and_what_it_creates() {
     let plane = ControlPlane::start().await.unwrap();
@@ -200,7 +200,7 @@ async fn the_values_of_the_chart_reach_the_operator_and_what_it_creates() {
     ] {
         assert!(arguments.contains(&flag), "{flag}: {arguments:?}");
     }
-    // The program takes all of it, and Helm takes nothing else.
+    // The program accepts all of them, and Helm accepts nothing else.
     let mut deploy = Deploy::default();
     deploy.settings = given.parse().unwrap();
     for typo in ["setings.replicas=3", "settings.replica=3", "settings.services.kbs.type=X"] {
@@ -215,7 +215,7 @@ async fn what_a_cluster_object_deploys_applies_to_a_real_api_server() {
     let client = plane.admin().unwrap();
     let namespace = plane.namespace("rendered").await.unwrap();
     let mut spec = TrustedExecutionClusterSpec::default();
-    // A name that no volume may have.
+    // A name that is invalid for a volume.
     spec.trustee_secret = Some("kbs.example.com".to_owned());
     spec.register_server_secret = Some(format!("{}.example.com", "r".repeat(63)));
     spec.attestation_key_register_secret = Some("ak.example.com".to_owned());
@@ -294,7 +294,7 @@ async fn an_installer_is_told_where_to_register_and_with_which_token() {
     let source = merge["source"].as_str().unwrap();
     assert!(source.starts_with("https://register.example.com:8000/"), "{source}");
     assert_eq!(merge["httpHeaders"][0]["value"], "Bearer sesame");
-    // Without a file it is the token that the operator made.
+    // Without a file, it is the token that the operator created.
     let secret: Secret = serde_json::from_value(json!({
         "metadata": {"name": "registration-token"}, "stringData": {"token": "of-the-operator"},
     }))
@@ -354,7 +354,7 @@ async fn a_support_bundle_holds_no_secret() {
     let text = String::from_utf8(listed.stdout).unwrap();
     assert!(text.contains("kbs.example.com"));
     assert!(!text.contains("the CA"));
-    // It is never written over another file.
+    // It never overwrites a file.
     let again = plugin.run(&["support-bundle", "--file", path]);
     assert_eq!(again.status.code(), Some(1));
 }

@@ -1,4 +1,4 @@
-//! `kubectl tec` answers what `tec` answers: attempts by id, readmission, recovery keys, audit lines,
+//! `kubectl tec` gives the same answers as `tec`: attempts by ID, readmission, recovery keys, audit lines,
 //! images.
 
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use tec_support::SystemClock;
 
 use crate::packages::Plugin;
 
-/// A plugin, and the namespace as a registry, in which machine 1 is.
+/// A plugin, and the namespace as a registry that contains machine 1.
 async fn world() -> (Plugin, KubeRegistry, String) {
     let plugin = Plugin::start().await;
     let admin = plugin.plane.admin().unwrap();
@@ -161,7 +161,7 @@ async fn a_node_names_its_machine_for_people_and_no_command_takes_its_word() {
         assert!(listed.contains(part), "{part} in {listed}");
     }
     assert!(text(&plugin, &["machine", "show", &machine]).contains("(worker-1)"));
-    // A kubelet says what it likes of its own Node.
+    // A kubelet can claim anything about its own Node.
     for verb in ["show", "release", "revoke"] {
         let refused = plugin.run(&["machine", verb, "worker-1"]);
         assert!(String::from_utf8_lossy(&refused.stderr).contains("TEC-C404"), "{verb}");

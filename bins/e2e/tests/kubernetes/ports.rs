@@ -1,4 +1,4 @@
-//! The registries over a real API server keep the contracts that every implementation keeps.
+//! The registries over a real API server honor the contracts of every implementation.
 
 use std::sync::Arc;
 
@@ -26,14 +26,14 @@ impl Suite {
         Self { plane, client }
     }
 
-    /// Registries in a namespace of their own.
+    /// Registries in their own namespace.
     async fn registry(&self) -> KubeRegistry {
         let namespace = self.plane.namespace("ports").await.unwrap();
         KubeRegistry::new(self.client.clone(), namespace, Arc::new(SystemClock))
     }
 }
 
-/// Registries in which two machines are.
+/// Registries that contain two machines.
 async fn with_machines(suite: &Suite) -> KubeRegistry {
     let registry = suite.registry().await;
     for number in [1, 2] {
@@ -45,7 +45,7 @@ async fn with_machines(suite: &Suite) -> KubeRegistry {
     registry
 }
 
-/// A log of attempts of two machines that are there.
+/// An attempt log for two existing machines.
 async fn records(suite: &Suite) -> AttemptRecords {
     AttemptRecords::new(with_machines(suite).await)
 }

@@ -1,4 +1,4 @@
-//! The program `operator` as a process, with the rights that the packages give it.
+//! The program `operator` as a process, with the permissions that the packages grant.
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;

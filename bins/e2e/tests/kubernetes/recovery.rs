@@ -1,4 +1,4 @@
-//! Recovery keys: nodes leave them with the built-in key broker, which has the rights of its account.
+//! Recovery keys: nodes escrow them with the built-in key broker, which has its account's permissions.
 
 use std::sync::Arc;
 
@@ -29,13 +29,13 @@ use crate::builtin::{KERNEL, World, boot};
 use crate::fetch::client;
 use crate::standing::plugin;
 
-/// A private key of an admin, made with `jose jwk gen -i '{"kty":"EC","crv":"P-256"}'`.
+/// An admin's private key, created with `jose jwk gen -i '{"kty":"EC","crv":"P-256"}'`.
 const ADMIN: &str = r#"{"kty":"EC","crv":"P-256","alg":"ECDH-ES+A256KW",
     "x":"b5sedQAHMTILkOYb954h_7vDzB-Vov5Xpz2SyXb0wIw",
     "y":"bPUhjZDF8xI3omuBQFsWuH7qzBhFVzKzAXeucOyab8s",
     "d":"nssbgwTQocAdnMFUYT37Q6AU5fCjr0cUUognLIS-SBo"}"#;
 
-/// Leaves a key as a node does, and returns its number and its digits.
+/// Escrows a key like a node, and returns its number and its digits.
 async fn leave(world: &World, tpm: &SoftTpm) -> Result<(u32, String), RcarError> {
     let mut rng = EntropyRng::new(&SystemEntropy);
     let digits = Digits::random(&mut rng);
@@ -46,7 +46,7 @@ async fn leave(world: &World, tpm: &SoftTpm) -> Result<(u32, String), RcarError>
     Ok((number, String::from_utf8(text).unwrap()))
 }
 
-/// The keys of machine 1 as an admin reads them, the latest first.
+/// The keys of machine 1 as read by an admin, latest first.
 async fn printed(bench: &Bench) -> Value {
     let identity = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(identity.path(), ADMIN).unwrap();
@@ -107,7 +107,7 @@ async fn who_takes_over_the_key_broker_neither_lists_changes_nor_removes_recover
     let mut secret = Secret::default();
     secret.metadata.name = Some(name.to_owned());
     assert_eq!(code(secrets.create(&PostParams::default(), &secret).await), 403);
-    // An admin may remove one, and may not change it either.
+    // An admin may remove one, but may not change it.
     assert_eq!(code(all.patch(name, &PatchParams::default(), &other).await), 422);
     let mut elsewhere = RecoveryKey::of(sample::machine_id(1), 2, "{}");
     elsewhere.metadata.name = Some("recovery-of-nobody".to_owned());

@@ -1,5 +1,5 @@
-//! What each service account may do, as the API server sees it: exactly this, and nothing in another
-//! namespace.
+//! The permissions of each service account, as reported by the API server: exactly these, and none in other
+//! namespaces.
 
 use std::collections::BTreeSet;
 
@@ -14,10 +14,10 @@ use tec_e2e::packages::{directory, helm_at};
 use tec_k8s::render::Component;
 
 const NAMESPACE: &str = "tec-rights";
-/// Our API group in the tables below; `core` is the group without a name.
+/// Our API group in the tables below; `core` is the unnamed group.
 const TEC: &str = "trusted-execution-clusters.io";
 
-/// Verbs, and what they are on: group, resources, and the one name that counts, if one does.
+/// Verbs and their objects: group, resources, and a single resource name, if limited to one.
 type Right = (&'static str, &'static str, &'static str, Option<&'static str>);
 
 const READ: &str = "get list watch";
@@ -75,7 +75,7 @@ const ATTESTATION_KEY_REGISTER: [Right; 5] = [
 const COMPUTE_PCRS: [Right; 2] =
     [("get", TEC, "approvedimages", None), (STATUS, TEC, "approvedimages/status", None)];
 
-/// What would be worth an attack, and nobody may: verb, group, resource, namespace.
+/// Permissions worth an attack, which no account has: verb, group, resource, namespace.
 const NOBODY: [[&str; 4]; 18] = [
     ["get", "", "secrets", "kube-system"],
     ["list", "", "secrets", "default"],
@@ -96,7 +96,7 @@ const NOBODY: [[&str; 4]; 18] = [
     ["get", "", "nodes", ""],
     ["delete", "", "namespaces", ""],
 ];
-/// What only the operator may.
+/// Permissions of the operator only.
 const OPERATOR_ONLY: [[&str; 4]; 7] = [
     ["list", "", "secrets", NAMESPACE],
     ["create", "", "secrets", NAMESPACE],
@@ -119,7 +119,7 @@ fn rights(component: Component) -> &'static [Right] {
     }
 }
 
-/// One line for each verb on each resource.
+/// One line per verb and resource.
 fn expected(component: Component) -> BTreeSet<String> {
     let mut lines = BTreeSet::new();
     for (verbs, group, resources, name) in rights(component) {
@@ -148,7 +148,7 @@ fn lines(rule: &ResourceRule) -> Vec<String> {
     lines
 }
 
-/// Everything that the owner of this client may do in a namespace.
+/// All permissions of this client's user in a namespace.
 async fn allowed(client: &Client, namespace: &str) -> BTreeSet<String> {
     let review = SelfSubjectRulesReview {
         spec: SelfSubjectRulesReviewSpec { namespace: Some(namespace.to_owned()) },

@@ -1,5 +1,5 @@
 //! The CA that nodes pin is replaced: nodes with real disks follow by themselves, and one that does not
-//! holds it back.
+//! follow delays the replacement.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt as _;
@@ -34,7 +34,7 @@ use crate::tls::{condition, deployments, entry, mounted, object, until};
 
 const CA: &str = "trust-anchor-ca";
 const LEAF: &str = "tec-kbs-tls";
-/// What the operator notes on the Secret of the CA.
+/// Annotation that the operator sets on the CA's Secret.
 const PUBLISHED_AT: &str = "trusted-execution-clusters.io/published-at";
 const CONDITION: &str = "CertificateAuthority";
 const PASSPHRASE: &[u8] = b"first";
@@ -43,7 +43,7 @@ fn cluster(broker: &str) -> TrustedExecutionCluster {
     object(&json!({"publicTrusteeAddr": "127.0.0.1:8080", "keyBroker": broker}))
 }
 
-/// A machine with this key, an approved image, whose boot extends PCR 4 by one kernel, and the operator.
+/// A machine with this key, an approved image whose boot extends PCR 4 with one kernel, and the operator.
 async fn at_work(broker: &str, (machine, key): (u64, PublicKey)) -> Bench {
     let mut bench = Bench::new().await.unwrap();
     bench.create(&cluster(broker)).await.unwrap();
@@ -72,13 +72,13 @@ async fn ca(bench: &Bench) -> Sha256Digest {
     fingerprints(&pem).unwrap().pop_first().unwrap()
 }
 
-/// The CAs that a Secret tells nodes to trust.
+/// Number of CAs that a Secret tells nodes to trust.
 async fn told(bench: &Bench, name: &str) -> usize {
     let bundle = entry(bench, name, "ca.crt").await.unwrap();
     fingerprints(&bundle).unwrap().len()
 }
 
-/// Nothing else than time passes: the bundle has been published for long enough.
+/// Makes time pass: the bundle has been published for long enough.
 async fn let_time_pass(bench: &Bench) {
     let secrets = bench.objects::<Secret>().unwrap();
     eventually("every server hands out the bundle", async || {
@@ -93,7 +93,7 @@ async fn let_time_pass(bench: &Bench) {
     secrets.patch(CA, &PatchParams::default(), &patch).await.unwrap();
 }
 
-/// An admin asks for another CA; its digest.
+/// An admin requests a new CA; returns its digest.
 async fn begin(bench: &Bench) -> Sha256Digest {
     annotate(bench, REPLACE_CA, &ca(bench).await.to_string()).await;
     until(bench, CONDITION, "True", "AuthorityRolling").await;
@@ -102,10 +102,10 @@ async fn begin(bench: &Bench) -> Sha256Digest {
     fingerprints(&next).unwrap().pop_first().unwrap()
 }
 
-/// Disks of a node; the second one is found by itself.
+/// Disks of a node; the second one is discovered.
 const DISKS: [&str; 2] = ["disk", "data"];
 
-/// A machine with disks that Clevis bound to the key broker.
+/// A machine with disks that Clevis has bound to the key broker.
 struct Node {
     tpm: Swtpm,
     directory: tempfile::TempDir,
@@ -135,7 +135,7 @@ impl Node {
         PublicKey::from_pem(shown["public_key"].as_str().unwrap()).unwrap()
     }
 
-    /// What `lsblk` says on a machine with such a disk.
+    /// The output of `lsblk` on a machine with such a disk.
     fn list_disks(&self) {
         let device = json!({"path": self.path(DISKS[1]), "fstype": "crypto_LUKS", "fsver": "2"});
         let script = format!("#!/bin/sh\necho '{}'\n", json!({ "blockdevices": [device] }));
@@ -169,7 +169,7 @@ impl Node {
         good(&self.run(Path::new(program), &[&words, last].concat(), PASSPHRASE));
     }
 
-    /// What the timer runs; the servers with changes and those with a report.
+    /// Runs the timer's command; returns the servers with changes and those with a report.
     fn refresh(&self) -> [Value; 2] {
         let disk = self.path(DISKS[0]);
         let words = ["--rounds", "3", "refresh-ca", "--output", "json"].map(OsStr::new);
@@ -205,7 +205,7 @@ impl Node {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // A program that does not read is fine.
+        // The program need not read its input.
         let _ = child.stdin.take().unwrap().write_all(input);
         child.wait_with_output().unwrap()
     }
@@ -221,7 +221,7 @@ fn good(output: &Output) -> Vec<u8> {
     output.stdout.clone()
 }
 
-/// What nodes reach: the built-in broker, or the guard before another one, as it is deployed.
+/// What nodes reach: the built-in broker, or the guard in front of another broker, as deployed.
 enum Front {
     Builtin(Server),
     Guard { _program: Guarded, address: String },
@@ -258,7 +258,7 @@ impl Front {
         Self::Guard { _program: started, address }
     }
 
-    /// Secrets as the kubelet mounts them, and the flags of the program.
+    /// Mounts Secrets like a kubelet, and returns the program's flags.
     async fn mount(bench: &Bench, volumes: &Path) -> Vec<OsString> {
         let pods = deployments(bench).await;
         let is_broker = |name: &String| name == "key-broker" || name == "trustee-deployment";
@@ -281,7 +281,7 @@ impl Front {
         }
     }
 
-    /// Whether its certificate is of one of these CAs.
+    /// Whether one of these CAs issued its certificate.
     async fn is_trusted_by(&self, bundle: &str) -> bool {
         let all = reqwest::Certificate::from_pem_bundle(bundle.as_bytes()).unwrap();
         let client = reqwest::Client::builder().no_proxy().tls_certs_only(all).build().unwrap();
@@ -299,7 +299,7 @@ fn booted() -> Sha256Digest {
     Sha256Digest::ZERO.extended(&Sha256Digest::of("kernel"))
 }
 
-/// A node that was enrolled under one CA unlocks under the next one, when the first one is gone.
+/// A node that was enrolled under one CA unlocks under the next one after the first is gone.
 async fn a_node_follows(broker: &str) {
     let node = Node::new();
     let bench = at_work(broker, (1, node.key())).await;
@@ -317,7 +317,7 @@ async fn a_node_follows(broker: &str) {
     let named = good(&node.run(&agent(), &["machine".as_ref()], b""));
     assert_eq!(named, format!("{}\n", sample::machine_id(1)).into_bytes());
 
-    // While it did not report, the CA that it trusts signs.
+    // As long as it has not reported, the CA that it trusts signs.
     let next = begin(&bench).await;
     let_time_pass(&bench).await;
     let said = until(&bench, CONDITION, "False", "AuthorityHeldBack").await;
@@ -325,7 +325,7 @@ async fn a_node_follows(broker: &str) {
     Front::mount(&bench, volumes.path()).await;
     assert!(node.unlocks() && front.is_trusted_by(&first).await);
 
-    // The timer of the node, and no hand of anybody.
+    // The node's timer, without manual action.
     assert_eq!(node.refresh(), [json!([front.url()]), json!([front.url()])]);
     assert!(node.unlocks());
     annotate(&bench, "example.com/look", "again").await;
@@ -338,7 +338,7 @@ async fn a_node_follows(broker: &str) {
     assert!(!front.is_trusted_by(&first).await);
     assert!(node.unlocks(), "under the next CA");
 
-    // The first one ends.
+    // The first CA is removed.
     let_time_pass(&bench).await;
     until(&bench, CONDITION, "True", "AuthorityCurrent").await;
     assert_eq!((told(&bench, CA).await, told(&bench, LEAF).await), (1, 1));
@@ -347,7 +347,7 @@ async fn a_node_follows(broker: &str) {
     assert!(node.unlocks(), "with the next CA alone");
 }
 
-/// The kubelet brings the Secrets to the pod, and the server reads them.
+/// The kubelet updates the Secrets in the pod, and the server reads them.
 async fn renewed(bench: &Bench, front: &Front, volumes: &Path, ca: &str) {
     eventually("the server shows a certificate of the CA", async || {
         Front::mount(bench, volumes).await;
@@ -393,7 +393,7 @@ async fn a_machine_that_never_reports_holds_the_next_ca_back_until_it_is_retired
     alerts_within_a_week(&bench, false).await;
 }
 
-/// Whether the alert about a CA that waits would fire, not now but in a week.
+/// Whether the alert about a waiting CA would fire in a week, but not now.
 async fn alerts_within_a_week(bench: &Bench, expected: bool) {
     let now = SystemClock.now().unix_seconds();
     eventually(&format!("the alert: {expected}"), async || {

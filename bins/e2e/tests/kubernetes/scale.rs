@@ -1,4 +1,4 @@
-//! What an event costs does not grow with the number of machines, and a restart writes to none.
+//! The cost of an event does not grow with the number of machines, and a restart writes to none.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tec_support::SystemClock;
 
 const SMALL: u64 = 100;
 const LARGE: u64 = 1000;
-/// As many are created at the same time.
+/// Number created concurrently.
 const AT_ONCE: usize = 16;
 const LONG: Duration = Duration::from_mins(4);
 
@@ -37,7 +37,7 @@ async fn create(bench: &Bench, numbers: std::ops::Range<u64>) {
     .unwrap();
 }
 
-/// What one more key costs, from its creation to its binding.
+/// The cost of one more key, from its creation to its binding.
 async fn one_key(bench: &Bench, link: &Link, number: u64) -> Traffic {
     link.take_traffic();
     let key = bench.create(&AttestationKey::from_core(&sample::ak(number, number))).await.unwrap();
@@ -67,13 +67,13 @@ async fn an_event_costs_as_much_with_a_thousand_machines_as_with_a_hundred() {
     let key_of_many = one_key(&bench, &link, 2).await;
     assert!(many <= few + 1, "{many} requests for each machine, {few} when they were few");
     for traffic in [&key_of_few, &key_of_many] {
-        // With the lease, which is renewed now and then.
+        // Includes the lease, which is renewed now and then.
         assert!(traffic.total() <= 24, "{traffic:?}");
         assert_eq!(traffic.requests.get("LIST machines"), None, "no list: {traffic:?}");
     }
     let (small, large) = (key_of_few.bytes, key_of_many.bytes);
     assert!(large < small * 2, "{large} bytes for a key, {small} when they were few");
-    // Another operator reads all keys in a few requests, and writes none.
+    // A new operator reads all keys in a few requests, and writes none.
     bench.stop().await.unwrap();
     bench.trust.restart_operator();
     link.take_traffic();

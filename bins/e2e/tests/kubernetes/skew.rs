@@ -22,7 +22,7 @@ use crate::tls::until;
 
 const HOUR: i64 = 3600;
 const DAY: i64 = 24 * HOUR;
-/// Secrets with certificates that are renewed by the clock.
+/// Secrets with certificates that are renewed based on the clock.
 const CERTIFICATES: [&str; 3] = ["trust-anchor-ca", "trustee-token-signer", "tec-kbs-tls"];
 
 fn machine(number: u64) -> Machine {
@@ -30,7 +30,7 @@ fn machine(number: u64) -> Machine {
     Machine::from_core(&Known::unclaimed(id, RegisteredBy::FirstBoot, SystemClock.now()))
 }
 
-/// Approves an image until so many seconds from now.
+/// Approves an image for this many seconds.
 async fn approve(bench: &Bench, number: u64, expires: Option<i64>) {
     let mut spec = ApprovedImageSpec::default();
     spec.image = format!("registry.example/os@sha256:{number:064x}");
@@ -68,7 +68,7 @@ async fn an_operator_whose_clock_is_wrong_says_by_how_much_and_loses_nothing() {
     let before = certificates(&bench).await;
     bench.stop().await.unwrap();
 
-    // At its start it would remove the machine, and renew all that a third of its life is left of.
+    // On start it would remove the machine, and renew everything with less than a third of its life left.
     bench.clock.advance(61 * DAY);
     bench.trust.restart_operator();
     bench.start_comparing("two").unwrap();
@@ -124,7 +124,7 @@ async fn until_committed(bench: &Bench, name: &str, reason: &str) {
     .unwrap();
 }
 
-/// A server whose way to the API server is the link.
+/// A server that reaches the API server through the link.
 async fn start(bench: &Bench, link: &Link, component: Component, flags: &[OsString]) -> Server {
     let name = component.service_account();
     let kubeconfig = bench.plane.kubeconfig_at(link.url(), name, "unused").unwrap();
@@ -133,12 +133,12 @@ async fn start(bench: &Bench, link: &Link, component: Component, flags: &[OsStri
     Server::start_with(&bench.plane, component, place, &flags).await.unwrap()
 }
 
-/// Whether the server serves, is ready, or refuses with the code for a wrong clock.
+/// Whether the server serves and is ready, or refuses with the code for a wrong clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
     Serves,
     Refuses,
-    /// Anything between the two.
+    /// Anything else.
     Else(StatusCode),
 }
 

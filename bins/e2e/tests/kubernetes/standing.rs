@@ -1,4 +1,4 @@
-//! Machines in quarantine and retired, their names, what is said of their boots, and the pause.
+//! Quarantined and retired machines, their names, reports on their boots, and the pause.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -41,7 +41,7 @@ async fn status(bench: &Bench, number: u64) -> MachineStatus {
     machines.get(&Machine::name_of(&id(number))).await.unwrap().status.unwrap_or_default()
 }
 
-/// Waits until the condition `Ready` has this reason; its message.
+/// Waits until the condition `Ready` has this reason; returns its message.
 async fn is_ready_for(bench: &Bench, number: u64, reason: &str) -> String {
     let mut message = String::new();
     let holds = async || {
@@ -141,7 +141,7 @@ async fn a_quarantined_machine_binds_no_key_until_it_is_released() {
     bench.stop().await.unwrap();
 }
 
-/// The Trustee may hold the only copy: a quarantine can be lifted, so it must not destroy it.
+/// The Trustee may hold the only copy: a quarantine can be lifted, so it must not destroy the key.
 #[tokio::test]
 async fn a_quarantine_does_not_take_the_last_copy_of_a_key_away() {
     let mut bench = Bench::at_work().await.unwrap();
@@ -173,7 +173,7 @@ async fn a_name_finds_one_machine_and_none_where_two_have_it() {
         let refused = plugin(&bench, &["machine", "name", &two, taken]).await;
         assert!(!refused.status.success(), "{taken} leads to another machine");
     }
-    // As the join service registers the machine of a member.
+    // As the join service registers a member's machine.
     let admin = bench.admin().unwrap();
     let registry = KubeRegistry::new(admin, &bench.namespace, Arc::new(SystemClock));
     let now = tec_core::port::Clock::now(&SystemClock);
@@ -182,7 +182,7 @@ async fn a_name_finds_one_machine_and_none_where_two_have_it() {
     named.create(&member, UnclaimedLimit::Unlimited).await.unwrap();
     let shown = done(&bench, &["machine", "show", "worker-3"]).await;
     assert_eq!(shown["spec"]["id"], id(3).to_string());
-    // Somebody who may write objects does it all the same.
+    // A user who may write objects can do it anyway.
     let machines = bench.objects::<Machine>().unwrap();
     let twin = Patch::Merge(json!({"spec": {"nodeName": "worker-1"}}));
     let params = PatchParams::default();
@@ -194,7 +194,7 @@ async fn a_name_finds_one_machine_and_none_where_two_have_it() {
     bench.stop().await.unwrap();
 }
 
-/// What a guard writes about an attempt.
+/// Writes what a guard does about an attempt.
 async fn tell(bench: &Bench, number: u64, second: u32, outcome: Value) {
     let machines = bench.objects::<Machine>().unwrap();
     let machine = machines.get(&Machine::name_of(&id(number))).await.unwrap();
@@ -226,7 +226,7 @@ async fn the_image_of_the_last_good_boot_stays_on_the_machine_when_another_boot_
             let last = status.last_attestation.unwrap_or_default();
             let at = format!("2026-01-01T00:00:{second:02}Z");
             let is_it = last.at == at && last.code.as_deref() == code;
-            // The time of the refused boots is not that of the last good one.
+            // The time of the refused boots differs from that of the last good one.
             let second = if code.is_none() { second } else { 1 };
             let boot = format!("2026-01-01T00:00:{second:02}Z");
             let is_boot = status.last_boot.as_deref() == Some(&boot);
@@ -239,7 +239,7 @@ async fn the_image_of_the_last_good_boot_stays_on_the_machine_when_another_boot_
     says("44.1", None, 1).await;
     tell(&bench, 1, 2, json!({"code": "TEC-A412"})).await;
     says("44.1", Some("TEC-A412"), 2).await;
-    // A machine that is refused for another reason than its boot did boot something.
+    // A machine refused for a reason other than its boot still booted something.
     tell(&bench, 1, 3, json!({"code": "TEC-A408", "image": "44.2"})).await;
     says("44.1", Some("TEC-A408"), 3).await;
     tell(&bench, 1, 4, json!({"image": "44.1, 44.2"})).await;
@@ -274,7 +274,7 @@ async fn nothing_is_changed_while_the_cluster_is_paused_and_all_of_it_afterwards
     services.delete(BROKER_SERVICE, &DeleteParams::default()).await.unwrap();
     done(&bench, &["machine", "quarantine", &id(1).to_string()]).await;
     register(&bench, 2).await;
-    // A change of the cluster object itself is looked at after all of that.
+    // A change to the cluster object itself is processed after all of that.
     let patch = Patch::Merge(json!({"metadata": {"annotations": {"test": "later"}}}));
     clusters.patch("cluster", &PatchParams::default(), &patch).await.unwrap();
     let quiet = tokio::time::timeout(std::time::Duration::from_secs(2), async {
@@ -301,7 +301,7 @@ async fn nothing_is_changed_while_the_cluster_is_paused_and_all_of_it_afterwards
     bench.stop().await.unwrap();
 }
 
-/// Annotates a machine, and waits until the operator says so.
+/// Annotates a machine, and waits until the operator confirms it.
 async fn pause_machine(bench: &Bench, number: u64, value: Option<&str>) {
     let machines = bench.objects::<Machine>().unwrap();
     let patch = Patch::Merge(json!({"metadata": {"annotations": {PAUSED: value}}}));
@@ -325,7 +325,7 @@ async fn a_machine_that_is_paused_stays_as_it_is_and_is_taken_out_of_service_all
     let key = bench.trust.key(&id(1)).unwrap();
     pause_machine(&bench, 1, Some("true")).await;
 
-    // One that is new is made no key and bound none, while another one is served.
+    // A new one gets no key and none is bound, while another one is served.
     let now = tec_core::port::Clock::now(&SystemClock);
     let mut new = Machine::from_core(&Known::unclaimed(id(2), RegisteredBy::FirstBoot, now));
     new.annotations_mut().insert(PAUSED.to_owned(), "true".to_owned());
@@ -337,7 +337,7 @@ async fn a_machine_that_is_paused_stays_as_it_is_and_is_taken_out_of_service_all
     let untouched = status(&bench, 2).await;
     assert!(untouched.key_secret.is_none() && untouched.attestation_key.is_none());
 
-    // An operator that knows nothing of it yet takes nothing away, and goes on with the others.
+    // An operator that has not seen it yet removes nothing, and continues with the others.
     bench.stop().await.unwrap();
     bench.trust.restart_operator();
     bench.start("two").unwrap();
@@ -347,7 +347,7 @@ async fn a_machine_that_is_paused_stays_as_it_is_and_is_taken_out_of_service_all
     assert_eq!(bench.trust.key(&id(1)), Some(key.clone()));
     assert!(bench.trust.ak(&id(1)).is_some());
 
-    // What is withdrawn is withdrawn.
+    // Revocations still take effect.
     pause_machine(&bench, 4, Some("true")).await;
     let machines = bench.objects::<Machine>().unwrap();
     let params = kube::api::DeleteParams::default();

@@ -1,4 +1,4 @@
-//! Who may edit the cluster object alone sends disk keys nowhere.
+//! Permission to edit only the cluster object does not allow sending disk keys elsewhere.
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Patch, PatchParams};
@@ -10,7 +10,7 @@ use tec_e2e::kube::{Bench, Broker, Guarded, cluster, eventually, plain_cluster};
 use tec_k8s::api::{Machine, TrustedExecutionCluster};
 use tec_support::SystemClock;
 
-/// A cluster whose own Trustee is fed, with a machine, and a Trustee of somebody else.
+/// A cluster whose own Trustee is fed, with a machine, and a foreign Trustee.
 struct World {
     bench: Bench,
     own: Broker,
@@ -31,7 +31,7 @@ impl World {
         world
     }
 
-    /// A machine, whose key arrives at the own Trustee.
+    /// A machine whose key arrives at its own Trustee.
     async fn machine(&self, number: u64) {
         let (id, now) = (sample::machine_id(number), SystemClock.now());
         let machine = Machine::from_core(&Known::unclaimed(id, RegisteredBy::Admin, now));
@@ -51,7 +51,7 @@ impl World {
         clusters.patch("cluster", &params, &patch).await.unwrap();
     }
 
-    /// Names the other Trustee as a target, as an editor of cluster objects can.
+    /// Names the foreign Trustee as a target, as an editor of cluster objects can.
     async fn name_target(&self, secret: &str) {
         let target = json!({
             "name": "outside", "url": self.outside.url(), "adminKeySecret": secret,
@@ -77,7 +77,7 @@ impl World {
         assert_eq!(self.outside.paths().await, [], "nothing was sent there");
     }
 
-    /// The other admin's key in a Secret that names an address.
+    /// The foreign admin's key in a Secret that names an address.
     async fn secret(&self, name: &str, url: Option<&str>) {
         let mut secret: Secret = self.outside.admin_secret();
         secret.metadata.name = Some(name.to_owned());
@@ -96,7 +96,7 @@ async fn a_target_that_no_secret_vouches_for_gets_no_key() {
     world.secret("without", None).await;
     world.name_target("without").await;
     world.refuses("does not name").await;
-    // The key of the own Trustee's admin is not for others either.
+    // The admin key of the cluster's own Trustee is not for others, either.
     world.name_target("trustee-auth").await;
     world.refuses("trustee-auth").await;
     world.secret("other", Some("https://elsewhere.example")).await;
@@ -120,7 +120,7 @@ async fn a_target_over_plain_http_is_refused_where_the_cluster_speaks_tls() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_target_that_is_refused_keeps_nothing_from_the_own_trustee() {
-    // It is there before the operator starts, as after an upgrade or a restart.
+    // It exists before the operator starts, as after an upgrade or a restart.
     let target = json!({
         "name": "old", "url": "https://old.example", "adminKeySecret": "nowhere",
     });

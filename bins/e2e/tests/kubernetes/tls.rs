@@ -1,4 +1,4 @@
-//! TLS without anybody asking for it: what a cluster object gets that names no certificate.
+//! TLS by default: what a cluster object without certificates gets.
 
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
@@ -17,9 +17,9 @@ use tec_k8s::render::Component;
 
 const DAY: i64 = 86_400;
 const CONFIG: &str = "ignition-clevis-pin-trustee";
-/// Port of probes and metrics, which carry no secret.
+/// Port of probes and metrics, which are not secret.
 const STATUS_PORT: i64 = 9090;
-/// What the operator makes where the object names nothing.
+/// What the operator creates if the object names none.
 const CA: &str = "trust-anchor-ca";
 const LEAVES: [&str; 3] =
     ["tec-kbs-tls", "tec-register-server-tls", "tec-attestation-key-register-tls"];
@@ -32,7 +32,7 @@ pub(crate) fn object(spec: &Value) -> TrustedExecutionCluster {
     .unwrap()
 }
 
-/// What upstream's examples say, which name no certificate.
+/// Upstream's examples, which name no certificate.
 fn plainest() -> TrustedExecutionCluster {
     object(&json!({
         "publicTrusteeAddr": "kbs.example:8080",
@@ -91,7 +91,7 @@ pub(crate) async fn entry(bench: &Bench, name: &str, key: &str) -> Option<String
     String::from_utf8(data.get(key)?.0.clone()).ok()
 }
 
-/// Flags of a pod's only container, with its Secrets as the kubelet mounts them.
+/// Flags of a pod's only container, with its Secrets mounted as by a kubelet.
 pub(crate) async fn mounted(bench: &Bench, pod: &PodSpec, directory: &Path) -> Vec<OsString> {
     let container = &pod.containers[0];
     let mut flags = container.args.clone().unwrap();
@@ -112,8 +112,7 @@ pub(crate) async fn mounted(bench: &Bench, pod: &PodSpec, directory: &Path) -> V
     flags.into_iter().map(OsString::from).collect()
 }
 
-/// What a node gets at its first boot from the registration server as it is deployed, by its name in
-/// the cluster.
+/// What a node gets on first boot from the deployed registration server, by its name in the cluster.
 async fn registered(bench: &Bench) -> Value {
     let pods = deployments(bench).await;
     let (name, pod) = pods.iter().find(|(name, _)| name == "register-server").unwrap();
@@ -149,7 +148,7 @@ fn pin(config: &Value) -> Value {
     serde_json::from_str(clevis["config"].as_str().unwrap()).unwrap()
 }
 
-/// What `kubectl tec` prints for these words.
+/// The output of `kubectl tec` for these arguments.
 fn kubectl_tec(bench: &Bench, words: &[&str]) -> String {
     let directory = tempfile::tempdir().unwrap();
     let link = directory.path().join("kubectl-tec");
@@ -229,7 +228,7 @@ async fn plain_http_is_named_in_the_object_and_told_to_people() {
     let check = kubectl_tec(&bench, &["check"]);
     assert!(check.contains("!! TLS: DangerousPlainHttp"), "{check}");
 
-    // From there to TLS is a decision; there is no way back.
+    // Switching to TLS is a decision; there is no way back.
     patch(&bench, &json!({"dangerousPlainHttp": false})).await.unwrap();
     until(&bench, "TLS", "True", "TlsEverywhere").await;
     let back = patch(&bench, &json!({"dangerousPlainHttp": true})).await;
@@ -240,7 +239,7 @@ async fn plain_http_is_named_in_the_object_and_told_to_people() {
 async fn a_cluster_that_serves_plain_http_keeps_its_nodes_until_an_admin_decides() {
     let mut bench = Bench::new().await.unwrap();
     bench.create(&plainest()).await.unwrap();
-    // As an operator left it that knew nothing of TLS by default.
+    // The state left by an operator without TLS by default.
     let status = json!({"status": {"conditions": [{
         "type": "Installed", "status": "True", "reason": "InstallationCompleted",
         "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
@@ -258,7 +257,7 @@ async fn a_cluster_that_serves_plain_http_keeps_its_nodes_until_an_admin_decides
         let args = serde_json::to_string(&pod.containers).unwrap();
         assert!(args.contains("--dangerous-plain-http"), "{name}: {args}");
     }
-    // A new leader thinks the same.
+    // A new leader decides the same.
     bench.stop().await.unwrap();
     bench.start("two").unwrap();
     patch(&bench, &json!({"dangerousPlainHttp": false})).await.unwrap();
@@ -310,7 +309,7 @@ async fn an_authority_that_is_lost_is_not_replaced_while_nodes_pin_it() {
     let said = until(&bench, "Ready", "False", "ApplyFailed").await;
     assert!(said.contains(CA) && said.contains("backup"), "{said}");
     assert!(secret(&bench, CA).await.is_none());
-    // Who gives up the leaves as well says that nobody needs it.
+    // Removing the leaves, too, states that no one needs it.
     for name in LEAVES {
         secrets.delete(name, &gone).await.unwrap();
     }

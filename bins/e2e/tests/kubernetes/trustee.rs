@@ -1,8 +1,8 @@
-//! A real Trustee in place of our own key broker: in the pod that the operator renders, with the files
-//! that it writes, the guard in front, fed by the operator, asked by nodes with software TPMs.
+//! A real Trustee in place of our own key broker: in the pod that the operator renders, with the files that
+//! it writes, the guard in front, fed by the operator, and queried by nodes with software TPMs.
 //!
-//! `TRUSTEE_BIN` names its program `kbs`, of the generation v0.21, built elsewhere with the TPM
-//! verifier. Without it nothing is tried here, which is said aloud.
+//! `TRUSTEE_BIN` is the path of its program `kbs`, of generation v0.21, built elsewhere with the TPM
+//! verifier. Without it, these tests do nothing and say so.
 
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -26,10 +26,10 @@ use super::broker::{Node, approve};
 use super::guard;
 
 const DEPLOYMENT: &str = "trustee-deployment";
-/// Where the key broker listens in its pod.
+/// Address of the key broker in its pod.
 const LOOPBACK: &str = "127.0.0.1:8081";
 
-/// The Trustee to try; none is said aloud, past the capture of what tests print.
+/// The Trustee to test; its absence is reported, bypassing the capture of test output.
 fn kbs() -> Option<PathBuf> {
     let kbs = std::env::var_os("TRUSTEE_BIN").map(PathBuf::from);
     if kbs.is_none() {
@@ -58,7 +58,7 @@ impl World {
         world
     }
 
-    /// The operator at work, and the guard in front of nothing.
+    /// The operator is running, and the guard has nothing behind it.
     async fn without_pod(kbs: PathBuf, mode: PublishMode) -> Self {
         let bench = Bench::new().await.unwrap();
         let mut object = plain_cluster("cluster");
@@ -76,7 +76,7 @@ impl World {
         world
     }
 
-    /// What the probes of the pod are told.
+    /// The result of the pod's probes.
     async fn is_ready(&self) -> bool {
         let metrics = guard::metrics_address(&self.guard.program).await;
         let answer = client().get(format!("http://{metrics}/readyz")).send().await.unwrap();
@@ -88,7 +88,7 @@ impl World {
         Ok(deployments.get_opt(DEPLOYMENT).await?.is_some())
     }
 
-    /// A new pod, with volumes that are as new.
+    /// A new pod, with new volumes.
     async fn start_trustee(&mut self) {
         self.trustee = None;
         let upstream = self.upstream.to_string();
@@ -101,7 +101,7 @@ impl World {
         self.trustee = Some((container, program));
     }
 
-    /// Counts pods as whoever runs them does.
+    /// Reports pods like the controller that runs them.
     async fn report(&self, available: i32) {
         let status = json!({"status": {
             "replicas": 1, "availableReplicas": available, "readyReplicas": available,
@@ -115,7 +115,7 @@ impl World {
         deployments.patch_status(DEPLOYMENT, &params, &Patch::Merge(status)).await.unwrap();
     }
 
-    /// Waits until a node gets its own key, and says which.
+    /// Waits until a node gets its own key, and returns it.
     async fn unlocks(&self, node: &Node) -> Vec<u8> {
         let mut last = None;
         let mut key = Vec::new();
@@ -189,7 +189,7 @@ async fn a_real_trustee_that_lost_its_pod_is_filled_again_with_the_same_keys() {
     assert_eq!(world.unlocks(&node).await, key);
 }
 
-/// Its admin API is closed; everything is a file of a ConfigMap or a Secret.
+/// Its admin API is closed; everything is a file from a ConfigMap or a Secret.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_real_trustee_whose_files_are_mounted_releases_to_the_machine_itself() {
     let Some(kbs) = kbs() else { return };
@@ -215,7 +215,7 @@ async fn a_real_trustee_whose_files_are_mounted_releases_to_the_machine_itself()
     assert_eq!(world.unlocks(&one).await, key);
 }
 
-/// What strangers send: method, path, header, body.
+/// Requests of strangers: method, path, header, body.
 type Ask = (&'static str, &'static str, Option<(&'static str, &'static str)>, &'static str);
 
 const STRANGERS: &[Ask] = &[
@@ -268,7 +268,7 @@ fn client() -> reqwest::Client {
     reqwest::Client::new()
 }
 
-/// Status, media type, and sort of the error.
+/// Status, media type, and type of the error.
 async fn reply(
     server: SocketAddr,
     (method, path, header, body): &Ask,
@@ -294,7 +294,7 @@ async fn our_broker_refuses_strangers_as_a_real_trustee_does() {
     }
 }
 
-/// Policies of v0.16 to v0.18 are not told the key that signed. Nodes would be refused forever.
+/// Policies of v0.16 to v0.18 do not get the signing key. Nodes would be refused forever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operator_that_could_bind_no_key_to_its_machine_does_not_start() {
     let bench = Bench::new().await.unwrap();

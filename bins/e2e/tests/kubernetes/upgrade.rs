@@ -1,4 +1,4 @@
-//! A newer operator, whose Deployments roll out one after the other or do not.
+//! A newer operator whose Deployments roll out one after another, or fail to.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::builtin::builtin;
 use crate::swap::roll_out;
 use crate::tls::until;
 
-/// In the order in which they are rolled out.
+/// In rollout order.
 const ALL: [&str; 3] = ["key-broker", "attestation-key-register", "register-server"];
 const OLD: &str = "registry.example/tec:1";
 const NEW: &str = "registry.example/tec:2";
@@ -22,7 +22,7 @@ fn version(image: &str) -> Deploy {
     Deploy::new(Images::from_variables(|_| Some(image.to_owned())))
 }
 
-/// An operator with these images in place of the one before.
+/// An operator with these images, replacing the previous one.
 async fn operator(bench: &mut Bench, identity: &str, image: &str) {
     bench.stop().await.unwrap();
     bench.deploy = version(image);
@@ -47,7 +47,7 @@ async fn has(bench: &Bench, name: &str, image: &str) {
         .unwrap();
 }
 
-/// All that is to run this image does, one after the other.
+/// Every component that should run this image does, one after another.
 async fn all_roll_out(bench: &Bench, image: &str) {
     for name in ALL {
         has(bench, name, image).await;
@@ -57,7 +57,7 @@ async fn all_roll_out(bench: &Bench, image: &str) {
     assert_eq!(images(bench).await, ALL.map(|name| (name.to_owned(), image.to_owned())).into());
 }
 
-/// What the controller of Deployments says when new pods did not start in time.
+/// What the Deployment controller reports when new pods did not start in time.
 async fn does_not_start(bench: &Bench, name: &str) {
     let deployments = bench.objects::<Deployment>().unwrap();
     let generation = deployments.get(name).await.unwrap().metadata.generation;

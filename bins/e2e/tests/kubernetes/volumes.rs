@@ -1,5 +1,5 @@
-//! A Trustee whose admin API is closed: the operator as a process publishes through ConfigMaps and
-//! Secrets that are mounted into its pod.
+//! A Trustee with a closed admin API: the operator as a process publishes through ConfigMaps and Secrets that
+//! are mounted into its pod.
 
 use std::collections::BTreeMap;
 
@@ -25,12 +25,12 @@ async fn template(bench: &Bench) -> Option<PodTemplateSpec> {
     Some(deployment.spec?.template)
 }
 
-/// Digest of the files, when they are mounted.
+/// Digest of the files, once mounted.
 async fn digest(bench: &Bench) -> Option<String> {
     template(bench).await?.metadata?.annotations?.remove(DIGEST)
 }
 
-/// Disk keys that are mounted, by file.
+/// Mounted disk keys, by file.
 async fn mounted(bench: &Bench) -> Vec<String> {
     let pod = template(bench).await.and_then(|template| template.spec);
     let volumes = pod.and_then(|pod| pod.volumes).unwrap_or_default();
@@ -40,7 +40,7 @@ async fn mounted(bench: &Bench) -> Vec<String> {
     secrets.map(|secret| secret.name).collect()
 }
 
-/// Everything that is in ConfigMaps, by key.
+/// The content of all ConfigMaps, by key.
 async fn files(bench: &Bench) -> BTreeMap<String, String> {
     let config_maps = bench.objects::<ConfigMap>().unwrap();
     let all = config_maps.list(&ListParams::default()).await.unwrap();

@@ -1,6 +1,6 @@
-//! What an OpenSearch node gets, on a real OpenSearch. Runs only when it is asked for, as by `cargo
-//! xtask test --opensearch`: `cargo test -p tec-e2e --test opensearch`. Without OpenSearch it
-//! fails; `cargo xtask tools --opensearch` sets it up.
+//! What an OpenSearch node gets, on a real OpenSearch. Runs only on request, as by `cargo xtask test
+//! --opensearch`: `cargo test -p tec-e2e --test opensearch`. Without OpenSearch it fails; `cargo xtask tools
+//! --opensearch` sets it up.
 #![expect(clippy::unwrap_used, reason = "clippy takes helpers of tests for library code")]
 
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use tec_services::init::run;
 use tec_support::certificate::Certificate;
 use tokio::sync::{Mutex, MutexGuard};
 
-/// One node at a time: each takes most of a gigabyte, and half a minute of both cores to start.
+/// One node at a time: each uses most of a gigabyte, and both cores for half a minute to start.
 static TURN: Mutex<()> = Mutex::const_new(());
 
-/// A platform with a node, whose users' passwords live as long as the flag says.
+/// A platform with a node, whose users' passwords have the lifetime in the flag.
 struct Scene {
     node: OpenSearch,
     platform: Platform,
@@ -52,7 +52,7 @@ impl Scene {
         Self { node, platform, authorities, nobody, _turn: turn }
     }
 
-    /// The password that an initializer writes for a user.
+    /// The password that an init container writes for a user.
     async fn password(&self, account: &str, service: &[&str]) -> SecretBytes {
         let account = self.platform.stage.cluster.account(account).unwrap();
         let args = self.platform.init(&account, service).await.unwrap();
@@ -69,7 +69,7 @@ impl Scene {
         self.password("dashboards", &["viewer"]).await
     }
 
-    /// The certificate that may change passwords.
+    /// The certificate that authorizes changing passwords.
     async fn admin(&self) -> Http {
         let cluster = &self.platform.stage.cluster;
         let account = cluster.account("opensearch").unwrap();
@@ -139,7 +139,7 @@ async fn each_user_may_do_what_its_role_says_and_nothing_else() {
     assert_eq!(nobody.status, 401);
 }
 
-/// Statuses of a bulk request that adds a line to each of these indices in both ways that collectors use.
+/// Statuses of a bulk request that adds a line to each of these indices in both ways used by collectors.
 async fn bulk(scene: &Scene, user: (&str, &SecretBytes), indices: &[&str]) -> (u16, Vec<u64>) {
     let both = |index| [(index, "index"), (index, "create")];
     let line = json!({"body": "a line in bulk"});
@@ -166,7 +166,7 @@ async fn a_collector_writes_in_bulk_to_what_is_its_own_and_to_nothing_else() {
     let (writes, reads) = (("telemetry", &collector), ("viewer", &viewer));
     let written = bulk(&scene, writes, &["otel-logs", "ss4o_traces"]).await;
     assert_eq!(written, (200, vec![201; 4]));
-    // One part that is forbidden spoils no other.
+    // One forbidden part does not affect the others.
     let mixed = bulk(&scene, writes, &["otel-logs", "other"]).await;
     assert_eq!(mixed, (200, vec![201, 201, 403, 403]));
     let (status, items) = bulk(&scene, reads, &["otel-logs"]).await;
@@ -181,7 +181,7 @@ async fn a_password_that_lived_long_enough_is_replaced_and_the_old_one_counts_no
     let scene = Scene::new(&["--password-seconds", "1"]).await;
     let (old_writer, old_viewer) = (scene.collector().await, scene.viewer().await);
     let passwords = &scene.platform.controller.passwords;
-    // Their lives are over since the node took half a minute to start.
+    // They have expired, since the node took half a minute to start.
     assert_eq!(passwords.ensure(&scene.authorities).await.unwrap(), 3);
     let (writer, viewer) = (scene.collector().await, scene.viewer().await);
     for (user, old, new) in [("telemetry", &old_writer, &writer), ("viewer", &old_viewer, &viewer)]
@@ -199,7 +199,7 @@ async fn what_the_vault_has_counts_again_after_somebody_changed_it() {
     let scene = Scene::new(&[]).await;
     let passwords = &scene.platform.controller.passwords;
     assert_eq!(passwords.ensure(&scene.authorities).await.unwrap(), 0);
-    // As if the controller had ended between vault and OpenSearch.
+    // As if the controller had stopped between the vault and OpenSearch.
     let somebody = SecretBytes::new(b"somebody".to_vec());
     let salt = SecretArray::new([7; 16]);
     let hash = opensearch::hash(&somebody, &salt, opensearch::BCRYPT_COST).unwrap();

@@ -1,5 +1,5 @@
-//! The chart of the services on a Kubernetes node with real pods. One node, as for the other charts: these
-//! run one after another.
+//! The services' chart on a Kubernetes node with real pods. There is one node, shared with the other charts,
+//! so these tests run one after another.
 #![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 
 mod raft;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tec_e2e::pods::{APPS, PLATFORM, Platform, until};
 
-/// Nobody waits longer for a platform from nothing, on a node that has the images.
+/// Longest time for a platform to start from nothing, on a node that has the images.
 const UP: Duration = Duration::from_secs(90);
 const SOON: Duration = Duration::from_mins(2);
 
@@ -36,13 +36,13 @@ fn the_chart_with_default_values_and_a_component_that_publishes() {
     a_vault_that_dies_comes_back_and_components_get_identities_again(&platform);
 }
 
-/// Past the capture of tests that pass.
+/// Bypasses the capture of output from passing tests.
 fn tell(line: &str) {
     let mut aloud = std::io::stderr();
     writeln!(aloud, "{line}").unwrap();
 }
 
-/// The password of a user of OpenSearch, as an admin asks for it.
+/// The password of an OpenSearch user, as requested by an admin.
 fn password(platform: &Platform, pod: &str, user: &str) -> anyhow::Result<String> {
     let exec = ["--namespace", PLATFORM, "exec", pod, "--container=controller", "--"];
     platform.kubectl(&[&exec[..], &["services-bootstrap", "password", user]].concat())
@@ -75,7 +75,7 @@ fn component(platform: &Platform) {
     nothing_was_restarted(platform, APPS);
 }
 
-/// A pod of this moment publishes, and reads from NATS what it published.
+/// A current pod publishes, and reads from NATS what it published.
 fn hears_itself(platform: &Platform) {
     let log = ["--namespace", APPS, "logs", "deployment/hello", "--container=component"];
     until("a message comes back", SOON, || {

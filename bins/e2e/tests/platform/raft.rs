@@ -8,7 +8,7 @@ use crate::{SOON, password, tell};
 
 const PODS: [&str; 3] = ["vault-0", "vault-1", "vault-2"];
 
-/// What the vault holds is the same from every pod, whichever one was killed.
+/// The vault's content is the same from every pod, whichever pod was killed.
 pub(crate) fn each_pod_is_killed_and_the_others_serve_what_it_knew(platform: &Platform) {
     platform.ready(PLATFORM, "statefulset/vault", SOON).unwrap();
     let before = password(platform, "vault-0", "admin").unwrap();

@@ -1,10 +1,10 @@
-//! What the tokens of our service accounts must not do, tried with real tokens.
+//! What the tokens of our service accounts must not be able to do, tried with real tokens.
 
 use std::process::Command;
 
 use tec_e2e::pods::{ADDRESS, Charts, NAMESPACE, OPERATOR};
 
-/// What no account of a program that nodes or images reach may do.
+/// What no account of a program that nodes or images can reach may do.
 const FORBIDDEN: [&[&str]; 9] = [
     &["get", "secrets"],
     &["get", "secret", "trust-anchor-ca"],
@@ -18,7 +18,7 @@ const FORBIDDEN: [&[&str]; 9] = [
 ];
 /// It releases disk keys, so it reads Secrets by name.
 const KEY_BROKER: &str = "key-broker";
-/// What even the operator may not: it has a Role in its namespace.
+/// What not even the operator may do: it has a Role only in its namespace.
 const FORBIDDEN_TO_ALL: [&[&str]; 4] = [
     &["get", "nodes"],
     &["get", "secrets", "--namespace=kube-system"],
@@ -35,7 +35,7 @@ pub(crate) fn no_account_may_do_what_it_must_not(charts: &Charts) {
         let token = charts.kubectl(&["create", "token", account]).unwrap();
         let forbidden = if account == OPERATOR { &FORBIDDEN_TO_ALL[..] } else { &FORBIDDEN[..] };
         for words in forbidden {
-            // Rights cannot tell disk keys from other Secrets whose name is known.
+            // Permissions cannot distinguish disk keys from other Secrets whose name is known.
             if account == KEY_BROKER && words.starts_with(&["get", "secret"]) {
                 continue;
             }
@@ -45,7 +45,7 @@ pub(crate) fn no_account_may_do_what_it_must_not(charts: &Charts) {
     }
 }
 
-/// What kubectl says with this token and nothing else: the kubeconfig of an admin would count first.
+/// kubectl's answer with only this token: an admin's kubeconfig would take precedence.
 fn attempt(charts: &Charts, token: &str, words: &[&str]) -> String {
     let server = [&format!("--server=https://{ADDRESS}:6443"), "--insecure-skip-tls-verify"];
     let mut kubectl: Command = charts.command("kubectl");

@@ -1,4 +1,4 @@
-//! What happens to pods, and what it means for machines: nothing.
+//! What happens to pods, without any effect on machines.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub(crate) fn pods_that_die_come_back(charts: &Charts, one: &mut One) {
     one.opens();
 }
 
-/// The only node is drained: a broker stays, since a disruption budget holds it, and nodes boot.
+/// The only node is drained: a broker stays, held by a disruption budget, and nodes boot.
 pub(crate) fn a_drain_leaves_a_key_broker(charts: &Charts, one: &mut One) {
     let selector = "--pod-selector=app.kubernetes.io/part-of=trusted-execution-clusters";
     let drain = ["drain", "n1", "--delete-emptydir-data", "--timeout=15s", selector];
@@ -35,7 +35,7 @@ pub(crate) fn a_drain_leaves_a_key_broker(charts: &Charts, one: &mut One) {
     one.opens();
 }
 
-/// A version whose image does not exist takes no pod away that works; Helm rolls back.
+/// A version whose image does not exist replaces no working pod; Helm rolls back.
 pub(crate) fn a_broken_key_broker_replaces_no_good_one(charts: &Charts, one: &mut One) {
     let before = charts.pods(BROKER).unwrap();
     charts.upgrade_with("images.keyBroker=registry.example/none:1").unwrap();
@@ -57,7 +57,7 @@ pub(crate) fn a_broken_key_broker_replaces_no_good_one(charts: &Charts, one: &mu
     one.opens();
 }
 
-/// Without an API server nobody decides, so no key leaves; with it again everything works.
+/// Without an API server nothing decides, so no key is released; once it is back, everything works.
 pub(crate) fn an_api_server_that_was_away(charts: &Charts, one: &mut One) {
     charts.node().stop_api_server();
     one.is_refused("TEC-S503");
@@ -66,7 +66,7 @@ pub(crate) fn an_api_server_that_was_away(charts: &Charts, one: &mut One) {
     one.opens();
 }
 
-/// Without the chart the machines and their keys are still there; with it again, disks open.
+/// Without the chart, the machines and their keys still exist; once it is back, disks open.
 pub(crate) fn an_uninstallation_keeps_machines(charts: &Charts, one: &mut One) {
     let id = one.id.to_string();
     let machine = format!("machine/machine-{id}");
@@ -77,7 +77,7 @@ pub(crate) fn an_uninstallation_keeps_machines(charts: &Charts, one: &mut One) {
     charts.uninstall().unwrap();
     charts.kubectl(&["get", &machine]).unwrap();
     assert_eq!(charts.kubectl(&key).unwrap(), before);
-    // Another account of that name would make the tokens of running pods void.
+    // A new account with that name would invalidate the tokens of running pods.
     assert_eq!(charts.kubectl(&account).unwrap(), account_before);
     one.opens();
     charts.operator("install", &charts_of_today()).unwrap();

@@ -1,4 +1,4 @@
-//! Machines outside of the cluster that reach it through ports of the node: software TPM, LUKS2, Clevis.
+//! Machines outside the cluster that reach it through node ports: software TPM, LUKS2, Clevis.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tec_e2e::wire;
 
 use crate::image_root;
 
-/// How often a machine asks before it gives up, as node-agent does by default.
+/// How many times a machine asks before it gives up, the default of node-agent.
 const ROUNDS: u32 = 3;
 
 /// What every machine here boots.
@@ -26,14 +26,14 @@ pub(crate) struct Fleet {
     chain: BootChain,
 }
 
-/// A machine that had its first boot.
+/// A machine after its first boot.
 pub(crate) struct One {
     pub(crate) id: MachineId,
     machine: Machine,
 }
 
 impl Fleet {
-    /// Approves the image, which the Job measures: nothing is said of registers anywhere.
+    /// Approves the image, which the Job measures: registers are not given anywhere.
     pub(crate) fn begin(charts: &Charts, image: &str) -> Self {
         let status = charts.approve("debian", image).unwrap();
         let chain = BootChain::of_approval(&image_root(), &status).unwrap();
@@ -49,7 +49,7 @@ impl Fleet {
         let chain = self.chain.copied_to(&own).unwrap();
         let mut machine =
             Machine::new(&self.settings, &self.logs, self.directory.path(), name, chain).unwrap();
-        // As nodes do: the operator binds a key a moment after it was registered.
+        // As nodes do: the operator binds a key shortly after it was registered.
         machine.rounds = ROUNDS;
         let id = machine.first_boot(&config_of_a_new_machine(charts)).unwrap();
         One { id, machine }
@@ -57,14 +57,14 @@ impl Fleet {
 }
 
 impl One {
-    /// It boots once more, and its disk opens.
+    /// Boots again, and the disk opens.
     pub(crate) fn opens(&mut self) {
         self.machine.reboot().unwrap();
         let opened = self.machine.unlock().unwrap();
         assert!(opened.is_ok(), "{opened:?}");
     }
 
-    /// It boots once more, and its disk stays closed with a code that begins so.
+    /// Boots again, and the disk stays closed with a code that starts like this.
     pub(crate) fn is_refused(&mut self, code: &str) {
         self.machine.reboot().unwrap();
         self.machine.rounds = 1;
@@ -73,7 +73,7 @@ impl One {
         assert!(refused.code.starts_with(code), "{refused:?}");
     }
 
-    /// Another kernel: refused, and `kubectl tec explain` names the file.
+    /// A different kernel is refused, and `kubectl tec explain` names the file.
     pub(crate) fn a_changed_kernel_is_refused_and_named(&mut self, charts: &Charts) {
         self.machine.tamper_with_kernel().unwrap();
         self.is_refused("TEC-A412");
@@ -89,7 +89,7 @@ impl One {
     }
 }
 
-/// What Ignition does with the config of the installer.
+/// What Ignition does with the installer's config.
 fn config_of_a_new_machine(charts: &Charts) -> Value {
     let merge = charts.merge().unwrap();
     let text = |place: &str| merge.pointer(place).and_then(Value::as_str).unwrap();

@@ -1,4 +1,4 @@
-//! The charts on a Kubernetes node with real pods. One node for all tests, one after another.
+//! The charts on a Kubernetes node with real pods. One node for all tests, which run one after another.
 #![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 
 mod accounts;
@@ -20,7 +20,7 @@ use tec_k8s::render::Images;
 
 use self::machine::Fleet;
 
-/// Everything of the charts, from the installation with default values to the end.
+/// All chart tests, from the installation with default values to the removal.
 #[test]
 fn the_charts_with_default_values_on_a_real_node() {
     let charts = Charts::begin().unwrap();
@@ -59,7 +59,7 @@ fn image_root() -> PathBuf {
     cache().unwrap().join("images/debian/current")
 }
 
-/// Deployments that a cluster with our own key broker has.
+/// Deployments of a cluster with the built-in key broker.
 fn ours() -> Vec<&'static str> {
     [&[OPERATOR, BROKER][..], &SERVERS].concat()
 }
@@ -70,8 +70,8 @@ fn all_available(charts: &Charts, names: &[&str]) {
     }
 }
 
-/// The charts as the commit before the head has them; where there is no history, those of today. They
-/// deploy the images of today, whose tags are the same.
+/// The charts as of the commit before HEAD, or the current ones if there is no history. They deploy the
+/// current images, whose tags are the same.
 fn charts_before(charts: &Charts) -> PathBuf {
     let into = charts.files().join("before");
     std::fs::create_dir(&into).unwrap();
@@ -86,20 +86,20 @@ fn charts_before(charts: &Charts) -> PathBuf {
         return into.join(place);
     }
     let why = "NOT RUN: an upgrade from the charts of the commit before, which is not here";
-    // Past the capture of tests that pass.
+    // Bypasses the capture of output from passing tests.
     let mut aloud = std::io::stderr();
     writeln!(aloud, "{why}").unwrap();
     charts_of_today()
 }
 
-/// The namespace enforces the Pod Security Standard "restricted", and all of ours live with it.
+/// The namespace enforces the Pod Security Standard "restricted", which all our pods satisfy.
 fn a_stranger_pod_that_is_not_restricted_is_refused(charts: &Charts) {
     let run = ["run", "stranger", "--image=registry.k8s.io/pause:3.10", "--privileged"];
     let refused = charts.kubectl(&run).unwrap_err();
     assert!(format!("{refused:#}").contains("violates PodSecurity"), "{refused:#}");
 }
 
-/// Trustee is another project's, and its image is not on this node.
+/// Trustee is a third-party project, and its image is not on this node.
 fn an_image_that_cannot_be_pulled_is_named_by_the_check(charts: &Charts) {
     let image = Images::default().trustee;
     until("the check names the image", Duration::from_mins(1), || {

@@ -36,7 +36,7 @@ pub(crate) fn every_command_prints_what_the_page_says(charts: &Charts, image: &s
     execute(&root.join("docs/tutorial/a-cluster-with-kubectl.md"), &mut shell).unwrap();
 }
 
-/// A copy: the page sets the namespace of its context.
+/// A copy, because the page sets the namespace of its context.
 fn own_kubeconfig(charts: &Charts, home: &Path) -> std::path::PathBuf {
     let file = home.join("config");
     let content = charts.everywhere(&["config", "view", "--raw", "--flatten"]).unwrap();

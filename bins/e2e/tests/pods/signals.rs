@@ -1,4 +1,4 @@
-//! What a Prometheus in the cluster would scrape of real pods, and which alerts it would fire.
+//! What Prometheus in the cluster would scrape from real pods, and which alerts it would fire.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tec_e2e::kube::Prometheus;
 use tec_e2e::pods::{BROKER, Charts, NAMESPACE, OPERATOR, until};
 use tec_support::SystemClock;
 
-/// Deployments, each with its Service for metrics that the ServiceMonitor selects.
+/// Deployments, each with its metrics Service selected by the ServiceMonitor.
 const SCRAPED: [&str; 4] = [OPERATOR, BROKER, "register-server", "attestation-key-register"];
 const DAY: i64 = 86_400;
 
@@ -29,7 +29,7 @@ pub(crate) fn scrape(charts: &Charts, prometheus: &mut Prometheus) {
     prometheus.scrape(&answers);
 }
 
-/// Alerts about programs, images and certificates, none of which fires while all of them work.
+/// Alerts about programs, images and certificates, none of which fires while everything works.
 const QUIET: [&str; 6] = [
     "TecOperatorDown",
     "TecKeyBrokerDown",
@@ -39,7 +39,7 @@ const QUIET: [&str; 6] = [
     "TecCertificateEnds",
 ];
 
-/// Nothing fires, at the latest when the lease of the operator was taken again: alerts have a hold.
+/// Nothing fires, at the latest once the operator's lease was acquired again: alerts have a hold time.
 pub(crate) fn nothing_fires(charts: &Charts, prometheus: &mut Prometheus) {
     let is_quiet = || {
         let mut now = Prometheus::default();
@@ -52,7 +52,7 @@ pub(crate) fn nothing_fires(charts: &Charts, prometheus: &mut Prometheus) {
     assert!(prometheus.fires("TecCertificateEnds", later), "no server tells its expiry");
 }
 
-/// A node was refused between the last scrapes.
+/// A node was refused between the last two scrapes.
 pub(crate) fn a_refusal_fires(prometheus: &Prometheus) {
     let now = SystemClock.now().unix_seconds();
     assert!(prometheus.fires("TecAttestationsRefused", now));

@@ -9,7 +9,7 @@ use tec_e2e::services::stage::Stage;
 
 use crate::vault::{assert_nowhere_in_plain, fatal, root_tokens, seal_status, stored_key};
 
-/// The authorities as everybody finds them.
+/// The authorities as seen by everyone.
 async fn public_authorities(stage: &Stage) -> String {
     let admin = stage.cluster.plane.admin().unwrap();
     let maps: Api<ConfigMap> = Api::namespaced(admin, &stage.cluster.platform);
@@ -17,7 +17,7 @@ async fn public_authorities(stage: &Stage) -> String {
     map.data.unwrap().remove("ca.crt").unwrap()
 }
 
-/// Somebody else writes there; the next round of the controller mends it.
+/// Someone else writes there; the controller's next round fixes it.
 async fn spoil_public_authorities(stage: &Stage) {
     let admin = stage.cluster.plane.admin().unwrap();
     let maps: Api<ConfigMap> = Api::namespaced(admin, &stage.cluster.platform);
@@ -39,7 +39,7 @@ async fn a_vault_comes_up_from_nothing_and_again_after_a_power_cut() {
     assert_nowhere_in_plain(&stage, &key);
     assert_eq!(root_tokens(&stage, &key).await, 0);
 
-    // The second round finds everything in place, or puts it there; after a power cut it unseals.
+    // The second round finds everything in place, or restores it; after a power failure it unseals.
     spoil_public_authorities(&stage).await;
     controller.round().await.unwrap();
     assert_eq!(public_authorities(&stage).await, stage.authorities().await.unwrap());

@@ -1,5 +1,5 @@
-//! What stands in certificates of callers: their own names, the addresses of their own pod, and a key that
-//! the vault need not know.
+//! The content of callers' certificates: their own names, the addresses of their own pod, and a key that the
+//! vault need not know.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
@@ -32,7 +32,7 @@ async fn ask(
     Ok(answer.into_inner().tls.unwrap())
 }
 
-/// Whether the certificate is good for this host or address.
+/// Whether the certificate is valid for this host or address.
 fn is_for(tls: &TlsMaterial, name: &str) -> bool {
     let der = CertificateDer::from_pem_slice(tls.certificate_chain.as_bytes()).unwrap();
     let certificate = ParsedCertificate::try_from(&der).unwrap();
@@ -67,7 +67,7 @@ async fn a_certificate_names_the_addresses_of_the_callers_own_pod() {
         assert!(!is_for(&tls, name), "for {name}");
     }
 
-    // A token that is bound to no pod is good for names only.
+    // A token that is not bound to a pod yields names only.
     let token = cluster.token(&account).await.unwrap();
     let tls = ask(&platform, &token, String::new()).await.unwrap();
     assert!(is_for(&tls, &account.host()) && !is_for(&tls, "10.1.2.3"));
@@ -80,7 +80,7 @@ async fn a_token_of_a_pod_that_was_replaced_gets_nothing_of_the_new_one() {
     let account = cluster.component("comp-a").await.unwrap();
     let old = cluster.pod_token(&account, "comp-a-0", &["10.1.2.3"]);
     let old = old.await.unwrap();
-    // The review of the old one is remembered for some seconds from now on.
+    // The review of the old token is cached for a few seconds from now on.
     ask(&platform, &old, String::new()).await.unwrap();
     let pods: Api<Pod> = Api::namespaced(cluster.plane.admin().unwrap(), account.namespace());
     let at_once = DeleteParams::default().grace_period(0);
@@ -109,7 +109,7 @@ async fn a_key_that_its_owner_made_is_certified_for_the_owners_names_only() {
     assert!(!fits(&OwnKey::generate().unwrap().into_key()));
     assert!(is_for(&tls, &account.host()));
 
-    // Names that the request has are nobody's.
+    // Names in the request are ignored.
     let greedy = CertificateParams::new(vec!["other.example".to_owned()]).unwrap();
     let greedy = greedy.serialize_request(&KeyPair::generate().unwrap());
     let greedy = greedy.unwrap().pem().unwrap();

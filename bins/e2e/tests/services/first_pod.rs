@@ -1,4 +1,4 @@
-//! Only the first pod initializes, and only what was never set up.
+//! Only the first pod initializes, and only if that was never done.
 
 use std::time::Duration;
 

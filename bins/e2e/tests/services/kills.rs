@@ -1,4 +1,4 @@
-//! The controller is killed at each step; the next one comes to the same end.
+//! The controller is killed at each step; the next process reaches the same end state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -23,14 +23,14 @@ use tokio::task::JoinSet;
 
 use crate::vault::{assert_nowhere_in_plain, root_tokens, seal_status, stored_key};
 
-/// Vaults at the same time; each mostly waits to lead.
+/// Vaults at a time; each mostly waits to become the leader.
 const AT_ONCE: usize = 8;
 
-/// A process that dies after so many steps: the last one is done, and nobody hears of it.
+/// A process that dies after this many steps: the last one is done, but its result is lost.
 struct Dying<S> {
     shell: S,
     left: usize,
-    /// It dies after this step, too: how many there are before it depends on how often it waits.
+    /// It also dies after this step: the number of steps before it depends on how often it waits.
     last: Option<String>,
     steps: Vec<String>,
 }
@@ -98,7 +98,7 @@ fn name(effect: &Effect) -> String {
     }
 }
 
-/// Writes that are alike are one sort; `None` if the step leaves nothing behind.
+/// Groups equivalent writes; `None` if the step leaves nothing behind.
 fn sort(step: &str) -> Option<&str> {
     let does = step.split(' ').next()?;
     let alike = ["sys/policies/acl/", "auth/kubernetes/role/"];
@@ -111,7 +111,7 @@ fn word(text: &str) -> String {
     text.chars().take_while(|c| fits(*c)).collect()
 }
 
-/// One process, which dies after `steps`. Says what it did, and whether it came to its end.
+/// One process, which dies after `steps`. Returns what it did, and whether it finished.
 async fn bring_up(controller: &Controller, steps: usize) -> (Vec<String>, bool) {
     bring_up_until(controller, steps, None).await
 }
@@ -153,7 +153,7 @@ async fn set_up(controller: &Controller, steps: usize) -> (Vec<String>, bool) {
     (steps, end.is_some())
 }
 
-/// A vault that is run as in its pod, so that its storage can be emptied.
+/// A vault run as in its pod, so that its storage can be emptied.
 struct Guarded {
     stage: Stage,
     controller: Controller,
@@ -176,7 +176,7 @@ async fn guarded() -> Guarded {
     Guarded { stage, controller, _guard: guard }
 }
 
-/// The one end, whatever happened on the way.
+/// The same end state, whatever happened on the way.
 async fn assert_up(guarded: &Guarded) {
     let Guarded { stage, controller, .. } = guarded;
     assert_eq!(seal_status(stage).await["sealed"], false);
@@ -200,7 +200,7 @@ async fn a_controller_that_always_dies_a_little_later_comes_to_the_same_end() {
     let died = steps;
     steps = 1;
     while !set_up(&guarded.controller, steps).await.1 {
-        // A look and a write: each of the two is the last one now and then.
+        // A read and a write: each of the two is the last one now and then.
         steps += 5;
     }
     println!(
@@ -211,14 +211,14 @@ async fn a_controller_that_always_dies_a_little_later_comes_to_the_same_end() {
     assert_up(&guarded).await;
 }
 
-/// A process that dies: after what others died before it, and after what it does.
+/// The death of a process: after which earlier deaths, and after which step.
 struct Death {
     earlier: Vec<String>,
     steps: usize,
     step: String,
 }
 
-/// Deaths after the first step of each sort, in the last one of these processes.
+/// Deaths after the first step of each kind, in the last of these processes.
 async fn deaths(earlier: Vec<String>) -> Vec<Death> {
     let guarded = guarded().await;
     for step in &earlier {
@@ -234,7 +234,7 @@ async fn deaths(earlier: Vec<String>) -> Vec<Death> {
     steps.iter().enumerate().filter_map(death).collect()
 }
 
-/// Dies, and says how it came up again.
+/// Dies, and returns how it came up again.
 async fn die(death: Death) -> ((usize, usize), String) {
     let Death { mut earlier, steps, step } = death;
     println!("a process dies after {step}");
@@ -256,7 +256,7 @@ async fn die(death: Death) -> ((usize, usize), String) {
 async fn a_death_after_each_sort_of_write_leads_to_the_same_end() {
     let mut rows = deaths(Vec::new()).await;
     let stored = rows.iter().find(|death| death.step.ends_with("key-stored"));
-    // The root token died with the first process: the second makes one.
+    // The root token was lost with the first process: the second one creates a new one.
     let second = deaths(vec![stored.unwrap().step.clone()]).await;
     assert!(second.iter().any(|death| death.step == "post sys/generate-root/update"));
     rows.extend(second);

@@ -1,4 +1,4 @@
-//! Each refused login has its own gRPC code, and an outage is no bad credential.
+//! Each refused login has its own gRPC code, and an outage is not reported as a bad credential.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ fn code(code: Code, word: &str) -> (Code, String) {
     (code, word.to_owned())
 }
 
-/// The same token with other claims; its signature fits no more.
+/// The same token with other claims; its signature is no longer valid.
 fn altered(token: &str, name: &str, value: Value) -> String {
     let mut parts: Vec<String> = token.split('.').map(str::to_owned).collect();
     let claims = URL_SAFE_NO_PAD.decode(&parts[1]).unwrap();
@@ -91,7 +91,7 @@ async fn each_refusal_has_its_own_code() {
     }
     assert_eq!(ask(&mut client, &good).await.0, Code::Ok);
 
-    // Reviews are kept for some seconds by the API server, so the account counts a little longer.
+    // The API server caches reviews for a few seconds, so the account stays valid a little longer.
     let accounts: Api<k8s_openapi::api::core::v1::ServiceAccount> =
         Api::namespaced(cluster.plane.admin().unwrap(), &cluster.platform);
     accounts.delete("nats", &DeleteParams::default()).await.unwrap();
@@ -146,7 +146,7 @@ async fn an_account_that_calls_too_often_is_refused_and_nobody_else_can_use_up_i
     }
     let often = ask(&mut client, &good).await;
     assert_eq!(often, code(Code::ResourceExhausted, "RATE"));
-    // It has calls of its own; that it may not make this one is found out after them.
+    // It has calls of its own; that it may not make this one is determined after them.
     let component = cluster.component("comp-a").await.unwrap();
     let component = cluster.token(&component).await.unwrap();
     let foreign = ask(&mut client, &component).await;
@@ -201,8 +201,8 @@ async fn a_token_that_only_the_vault_finds_expired_is_told_so_too() {
     let platform = Platform::new(&[]).await.unwrap();
     let cluster = &platform.stage.cluster;
     let good = cluster.token(&cluster.account("nats").unwrap()).await;
-    // An API server gives no token for less than ten minutes. This one ended an hour ago, and a controller
-    // whose clock is behind takes it to the vault.
+    // An API server issues no token for less than ten minutes. This one expired an hour ago, and a controller
+    // whose clock is behind presents it to the vault.
     let hour = SystemClock.now().plus_seconds(-3600).unix_seconds();
     let ended = altered(&good.unwrap(), "exp", json!(hour));
     let mut late = platform.stage.controller(&[]).await.unwrap();
@@ -220,7 +220,7 @@ async fn a_controller_that_is_not_set_up_and_a_policy_that_forbids_have_their_wo
     let stage = &platform.stage;
     let account = stage.cluster.account("nats").unwrap();
     let good = stage.cluster.token(&account).await.unwrap();
-    // A process that has a certificate, and no round behind it.
+    // A process with a certificate, but without a completed round.
     let mut new = stage.controller(&[]).await.unwrap();
     new.certificate = Arc::clone(&platform.controller.certificate);
     let served = Platform::serve(&new).await.unwrap();

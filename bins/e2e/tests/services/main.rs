@@ -1,5 +1,5 @@
-//! The services bootstrap on real servers: OpenBao, NATS, and
-//! a Kubernetes API server. A program that is missing fails the tests; `cargo xtask tools` sets it up.
+//! The services bootstrap on real servers: OpenBao, NATS, and a Kubernetes API server. A missing program
+//! fails the tests; `cargo xtask tools` sets it up.
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,

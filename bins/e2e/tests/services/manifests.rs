@@ -1,4 +1,4 @@
-//! The chart, as an API server takes it.
+//! The chart, validated by an API server.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -53,7 +53,7 @@ async fn the_chart_is_taken_and_its_controller_may_do_what_the_tests_let_it_do()
     }
 }
 
-/// The configuration of the vault that the chart has with these values.
+/// The chart's vault configuration with these values.
 async fn configuration(cluster: &Cluster, prefix: &str, values: &[&str]) -> (String, StatefulSet) {
     let namespace = cluster.plane.namespace(prefix).await.unwrap();
     let mut helm = Command::new(tool("bin/helm").unwrap());
@@ -71,7 +71,7 @@ async fn configuration(cluster: &Cluster, prefix: &str, values: &[&str]) -> (Str
     (config, sets.get("vault").await.unwrap())
 }
 
-/// The controller's flags, as its own program reads them.
+/// The controller's flags, as parsed by its own program.
 fn controller(set: &StatefulSet) -> Serve {
     let pod = set.spec.as_ref().unwrap().template.spec.as_ref().unwrap();
     let mut containers = pod.containers.iter();
@@ -86,7 +86,7 @@ fn controller(set: &StatefulSet) -> Serve {
     serve.unwrap()
 }
 
-/// Starts a vault with a configuration of the chart, whose paths and ports are others here.
+/// Starts a vault with a configuration from the chart, with different paths and ports.
 async fn is_taken(config: &str, scheme: &str) {
     let dir = tempfile::tempdir().unwrap();
     let logs = Transcript::new(dir.path().join("logs")).unwrap();
@@ -131,12 +131,12 @@ async fn the_chart_has_one_pod_of_the_vault_or_several_that_share_its_storage() 
     let cluster = Cluster::shared().await.unwrap();
     let (config, set) = configuration(&cluster, "one", &[]).await;
     assert!(!config.contains("retry_join") && !config.contains("0.0.0.0"));
-    // A file of its own would fill its volume some day, and stop the vault.
+    // A file of its own would eventually fill its volume, and stop the vault.
     assert!(config.contains("file_path = \"stdout\""));
     assert_eq!(set.spec.as_ref().unwrap().replicas, Some(1));
     let flags = controller(&set);
     assert!(flags.peers.is_empty() && flags.unseal == Unseal::Start);
-    // Helm would write large numbers as powers of ten.
+    // Helm would write large numbers in scientific notation.
     assert_eq!(flags.password_seconds, 90 * 24 * 3600);
     is_taken(&config, "http").await;
 

@@ -1,4 +1,4 @@
-//! NATS with what its initializer wrote, and components that connect to it.
+//! NATS with the files of its init container, and components that connect to it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -70,7 +70,7 @@ async fn the_same_on_the_older_server_of_debian() {
     speak_and_be_kept_apart("nats-server-debian").await;
 }
 
-/// A component that asks by hand, to do what a broker does not.
+/// A manually driven component, to do what a broker does not.
 struct ByHand {
     user: KeyPair,
     answer: ComponentBootstrapResponse,
@@ -93,7 +93,7 @@ async fn by_hand(platform: &Platform, name: &str) -> ByHand {
 }
 
 impl ByHand {
-    /// Connects once, with a signature over what `choose` makes of the nonce.
+    /// Connects once, with a signature over what `choose` derives from the nonce.
     async fn connect(
         &self,
         nats: &Nats,
@@ -164,7 +164,7 @@ async fn a_jwt_of_three_seconds_ends_and_the_callback_brings_another() {
     let (own, broker) =
         (format!("evt.{apps}.comp-a.x"), platform.broker("comp-a", &nats.url).await.unwrap());
     let mut events = broker.subscribe(&own).await.unwrap();
-    // Nobody renews: the server closes the connection, and the client comes again by itself.
+    // Without a renewal, the server closes the connection, and the client reconnects by itself.
     eventually("the server closes the connection", async || Ok(broker.refused() > 0))
         .await
         .unwrap();
@@ -253,7 +253,7 @@ async fn the_server_shows_a_renewed_certificate_without_a_restart() {
     platform.broker("comp-b", &nats.url).await.unwrap();
 }
 
-/// Passes connections on, but for the second one, which breaks at once.
+/// Forwards connections, except for the second one, which breaks immediately.
 async fn second_breaks(to: SocketAddr) -> (SocketAddr, JoinSet<()>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -328,7 +328,7 @@ async fn in_an_outage_what_a_broker_holds_is_good_until_its_end() {
     let held = identity.grant().await.unwrap();
 
     platform.stage.bao.kill();
-    // Due, but alive.
+    // Due for renewal, but valid.
     clock.0.store(500, Ordering::Relaxed);
     let asking = Arc::clone(&identity);
     let mut asks = JoinSet::new();
@@ -336,7 +336,7 @@ async fn in_an_outage_what_a_broker_holds_is_good_until_its_end() {
     let at_once = timeout(Duration::from_secs(1), identity.grant());
     let grant = at_once.await.expect("it waits for nobody").unwrap();
     assert_eq!(grant.ends, held.ends);
-    // A connection that breaks comes back with it, although somebody asks all the time.
+    // A broken connection is restored with it, even while the controller is being asked all the time.
     let callback = timeout(Duration::from_secs(5), identity.answer(b"nonce"));
     assert!(callback.await.expect("in time for NATS").is_ok());
     assert!(bus.is_connected().await);

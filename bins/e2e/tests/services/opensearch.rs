@@ -1,4 +1,4 @@
-//! What an OpenSearch node gets; a node itself is in tests/opensearch.
+//! What an OpenSearch node gets; the node itself is in tests/opensearch.
 
 use tec_e2e::services::platform::Platform;
 use tec_k8s::service::client::OpenSearchBootstrapRequest;
@@ -20,7 +20,7 @@ async fn an_opensearch_node_gets_hashes_and_certificates_and_no_password() {
     let mut hashes = answer.password_hashes.values();
     assert!(hashes.all(|hash| hash.starts_with("$2b$12$")));
     let key = answer.node_tls.unwrap().private_key;
-    // OpenSearch takes no other form than PKCS#8.
+    // OpenSearch accepts only PKCS#8.
     assert!(key.starts_with(b"-----BEGIN PRIVATE KEY-----"));
     assert!(answer.admin_tls.is_some());
 }

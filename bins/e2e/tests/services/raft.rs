@@ -1,5 +1,5 @@
-//! Three pods of one vault: the others join the first one, open with a key that they fetch from it, and
-//! stay when it is gone.
+//! Three pods of one vault: the others join the first, unseal with a key fetched from it, and stay when it is
+//! gone.
 
 use std::net::SocketAddr;
 
@@ -21,7 +21,7 @@ async fn health(vault: &Vault) -> u16 {
     vault.call(&request).await.map_or(0, |answer| answer.status)
 }
 
-/// A component's login at this vault, as its controller makes it.
+/// A component's login to this vault, as performed by its controller.
 async fn logs_in(platform: &Platform, vault: &Vault) -> anyhow::Result<bool> {
     let account = platform.stage.cluster.component("comp-a").await?;
     let token = platform.stage.cluster.token(&account).await?;
@@ -32,7 +32,7 @@ async fn logs_in(platform: &Platform, vault: &Vault) -> anyhow::Result<bool> {
 /// The first pod, and two that joined it, with their controllers.
 async fn three() -> (Platform, [Follower; 2], [Controller; 2]) {
     let stage = Stage::new().await.unwrap();
-    // Nobody is there yet: that is no reason for the first pod to wait.
+    // No peer is there yet, which does not make the first pod wait.
     let platform = Platform::on(stage, &["--peers", "127.0.0.1:1"]).await.unwrap();
     let stage = &platform.stage;
     let mut pods = Vec::new();
@@ -44,7 +44,7 @@ async fn three() -> (Platform, [Follower; 2], [Controller; 2]) {
         pods.push((pod, controller));
     }
     let key = stored_key(stage, &platform.controller).await;
-    // Who joins has a vote after it was healthy for ten seconds (OpenBao's autopilot).
+    // A new member has a vote after being healthy for ten seconds (OpenBao's autopilot).
     eventually("three votes", async || Ok(voters(stage, &key).await == 3)).await.unwrap();
     let (pods, controllers): (Vec<_>, Vec<_>) = pods.into_iter().unzip();
     (platform, pods.try_into().unwrap(), controllers.try_into().ok().unwrap())
@@ -59,7 +59,7 @@ async fn followers_open_with_a_key_from_their_peer_and_stay_when_the_first_pod_d
         let file = std::fs::read(pod.volume.join("unseal.v1.json")).unwrap();
         assert_eq!(Some(file), controller.disk.read().unwrap());
         assert_eq!(stored_key(&platform.stage, controller).await, key);
-        // What only the leader can do is handed on to it.
+        // What only the leader can do is forwarded to it.
         assert!(logs_in(&platform, &pod.vault()).await.unwrap());
     }
     assert_nowhere_in_plain(&platform.stage, &key);
@@ -75,7 +75,7 @@ async fn followers_open_with_a_key_from_their_peer_and_stay_when_the_first_pod_d
         controller.round().await.unwrap();
         assert!(logs_in(&platform, &pod.vault()).await.unwrap());
     }
-    // Its key lies on its own disk by now: nobody has to be asked.
+    // Its key is on its own disk by now, so it need not ask.
     let logs = &platform.stage.logs;
     let [one, _] = &mut pods;
     one.bao.kill();
@@ -112,7 +112,7 @@ async fn a_first_pod_that_lost_its_volume_joins_the_others_and_initializes_nothi
     controller.round().await.unwrap();
     assert_eq!(stored_key(stage, &controller).await, key);
     assert!([200, 429].contains(&health(&stage.bao.vault()).await));
-    // The same storage: nothing was initialized a second time.
+    // The same storage: it was not initialized a second time.
     let leader = async |vault: &Vault| {
         let answer = vault.call(&Request::get("sys/leader")).await.unwrap();
         answer.json::<Value>().unwrap()["leader_address"].clone()

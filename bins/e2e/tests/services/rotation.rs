@@ -1,4 +1,4 @@
-//! Rotation of what no caller holds: the key that wraps the vault's key.
+//! Rotation of a key that no caller holds: the key that wraps the vault's key.
 
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
@@ -32,7 +32,7 @@ async fn the_wrapping_key_is_replaced_when_a_person_asks_and_opens_the_vault() {
     assert_eq!(new.as_object().unwrap().len(), 2, "the old key is still there");
     assert_ne!(controller.disk.read().unwrap().unwrap(), file);
 
-    // The vault's own key is the same, and a new process opens the vault with it.
+    // The vault's own key is unchanged, and a new process unseals the vault with it.
     assert_eq!(stored_key(&stage, &controller).await, key);
     assert_nowhere_in_plain(&stage, &key);
     stage.bao.kill();

@@ -1,5 +1,5 @@
-//! What the controller does beside the way from nothing to a vault: it leaves sealed what a person sealed,
-//! and says where people look that it needs one.
+//! The controller's behavior beyond setting up a vault: it leaves a vault sealed that an admin sealed, and
+//! reports where admins look that it needs one.
 
 use k8s_openapi::api::core::v1::Event;
 use kube::Api;
@@ -28,7 +28,7 @@ async fn what_a_person_sealed_stays_sealed_until_a_restart() {
         assert!(is_sealed(&stage).await, "it fought the person");
     }
 
-    // The vault starts again, or this program does.
+    // Either the vault or this program restarts.
     stage.bao.kill();
     stage.bao.start(&stage.logs).await.unwrap();
     controller.round().await.unwrap();
@@ -62,7 +62,7 @@ async fn a_state_that_needs_a_person_is_an_event_of_the_pod() {
 
     let admin = stage.cluster.plane.admin().unwrap();
     let events: Api<Event> = Api::namespaced(admin, &stage.cluster.platform);
-    // As `kubectl describe pod` looks for them.
+    // The lookup of `kubectl describe pod`.
     let of_pod = format!("involvedObject.name=vault-0,involvedObject.uid={}", flags[1]);
     let found = events.list(&ListParams::default().fields(&of_pod)).await;
     let found = found.unwrap().items;

@@ -1,5 +1,5 @@
-//! Secrets are nowhere but where they belong: in no log of any program, of the controller and the clients
-//! at its most talkative, and in no other file.
+//! Secrets are only where they belong: in no program's log, with the controller and the clients at their most
+//! verbose, and in no other file.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,7 +20,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use crate::vault::{make_root, stored_key};
 
-/// Something secret, and the names of the files where it belongs.
+/// A secret, and the names of the files where it belongs.
 pub(crate) struct Needle {
     name: String,
     bytes: Vec<u8>,
@@ -33,7 +33,7 @@ impl Needle {
         Self { name: name.to_owned(), bytes: bytes.to_vec(), at }
     }
 
-    /// A key as it is, in hex, and in base64.
+    /// A key as raw bytes, in hex, and in base64.
     pub(crate) fn key(name: &str, key: &[u8]) -> [Self; 3] {
         [
             Self::new(name, key, &[]),
@@ -57,7 +57,7 @@ impl Needle {
     }
 }
 
-/// Where needles are that do not belong there.
+/// Where needles occur that do not belong there.
 pub(crate) fn astray(dir: &Path, needles: &[Needle]) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).unwrap() {
@@ -66,7 +66,7 @@ pub(crate) fn astray(dir: &Path, needles: &[Needle]) -> Vec<String> {
             found.extend(astray(&path, needles));
             continue;
         }
-        // A socket, or a file that its owner removed meanwhile.
+        // A socket, or a file that its owner has removed in the meantime.
         let Ok(bytes) = fs::read(&path) else { continue };
         let name = path.file_name().unwrap().to_str().unwrap();
         let needles = needles.iter();
@@ -76,7 +76,7 @@ pub(crate) fn astray(dir: &Path, needles: &[Needle]) -> Vec<String> {
     found
 }
 
-/// What programs in this process write to their log.
+/// The log output of programs in this process.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -100,8 +100,7 @@ impl<'a> MakeWriter<'a> for Log {
     }
 }
 
-/// Words of a log that look like tokens of a vault: a letter, a dot, and more than twenty letters or
-/// digits.
+/// Words in a log that look like vault tokens: a letter, a dot, and more than twenty letters or digits.
 fn vault_tokens(log: &str) -> Vec<&str> {
     let is_inner = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let is_token = |word: &&str| {
@@ -129,7 +128,7 @@ async fn passwords(stage: &Stage, root: &SecretBytes) -> Vec<Needle> {
     needles
 }
 
-// One thread, so that what is set for it hears of every task.
+// A single thread, so that its subscriber sees every task.
 #[tokio::test]
 async fn no_secret_is_in_any_log_or_in_a_file_where_it_does_not_belong() {
     let log = Log::default();
@@ -138,8 +137,8 @@ async fn no_secret_is_in_any_log_or_in_a_file_where_it_does_not_belong() {
         .with_ansi(false)
         .with_writer(log.clone())
         .finish();
-    // Of one subscriber alone, lines ask that of the thread which comes to them first: another test's may
-    // have none. Of two, they ask both.
+    // With a single subscriber, a log line's interest is cached by the thread that reaches it first, and
+    // another test's thread may have none. With two, both are asked.
     let _second = Dispatch::new(NoSubscriber::default());
     let listening = tracing::subscriber::set_default(subscriber);
     let platform = Platform::new(&[]).await.unwrap();
@@ -155,7 +154,7 @@ async fn no_secret_is_in_any_log_or_in_a_file_where_it_does_not_belong() {
         let account = cluster.account(account).unwrap();
         run::run(&platform.init(&account, service).await.unwrap()).await.unwrap();
     }
-    // What is refused is written down as well.
+    // Refusals are logged as well.
     let foreign = cluster.account("nats").unwrap();
     let foreign = platform.init(&foreign, &["viewer"]).await.unwrap();
     run::run(&foreign).await.unwrap_err();
@@ -193,12 +192,12 @@ async fn no_secret_is_in_any_log_or_in_a_file_where_it_does_not_belong() {
     assert!(in_log.is_empty(), "{in_log:?} in the log");
     let text = String::from_utf8_lossy(&log);
     assert_eq!(vault_tokens(&text), Vec::<&str>::new());
-    // It was listened to, at each level.
+    // Logging was captured at every level.
     assert!(text.contains("TRACE"));
     assert_audited(&text, &cluster.apps, &cluster.platform);
 }
 
-/// A line for a call has all that is known of it.
+/// The log line of a call contains everything known about it.
 fn assert_audited(log: &str, apps: &str, platform: &str) {
     let granted = [
         "audit:",

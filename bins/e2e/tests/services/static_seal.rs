@@ -1,4 +1,4 @@
-//! The static seal: the vault opens by itself, and its key can be replaced.
+//! The static seal: the vault unseals itself, and its key can be replaced.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -27,7 +27,7 @@ fn only(current: &(String, PathBuf)) -> Seal {
     Seal::Static { current: current.clone(), previous: None }
 }
 
-/// A power cut, and a start with this seal; it opens without anybody's help.
+/// A power failure, and a start with this seal; it unseals without help.
 async fn restart(stage: &mut Stage, seal: &Seal) {
     stage.bao.kill();
     stage.bao.configure(seal).unwrap();
@@ -57,14 +57,14 @@ async fn without_a_recovery_key_a_seal_key_cannot_be_replaced() {
     stage.bao.kill();
     stage.bao.configure(&only(&second)).unwrap();
     stage.bao.start(&stage.logs).await.unwrap();
-    // It tries every few seconds, and would have opened long ago.
+    // It retries every few seconds, and would have unsealed long ago.
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(seal_status(&stage).await["sealed"], true);
-    // Somebody else's vault: the controller leaves it alone, and says so.
+    // A foreign vault: the controller leaves it alone, and reports it.
     let controller = stage.controller(&["--seal", "static"]).await.unwrap();
     let error = controller.round().await.unwrap_err();
     assert_eq!(fatal(&error), Some(Fatal::AesSecretMissing));
-    // With the first key it opens still: nothing of it was changed.
+    // It still unseals with the first key: nothing was changed.
     restart(&mut stage, &both).await;
 }
 
@@ -78,7 +78,7 @@ async fn a_static_seal_opens_by_itself_and_its_key_is_replaced() {
     let flags = ["--seal", "static"];
     let controller = stage.controller(&flags).await.unwrap();
     controller.round().await.unwrap();
-    // What is wrapped on disk is the recovery key: without one the seal could never be replaced.
+    // The wrapped key on disk is the recovery key: without one, the seal could never be replaced.
     let recovery = stored_key(&stage, &controller).await;
     assert_nowhere_in_plain(&stage, &recovery);
     restart(&mut stage, &only(&first)).await;

@@ -1,4 +1,4 @@
-//! Telemetry: collectors take it from senders with a certificate of the platform, and from nobody else.
+//! Telemetry: collectors accept it only from senders with a certificate of the platform.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ async fn a_sink_takes_logs_with_a_certificate_for_it_and_refuses_all_others() {
 
     let nobody = sink.send(None, &sender.authorities, "no certificate").await;
     assert!(nobody.is_err());
-    // A server's certificate of the same authority: it is for another use.
+    // A server certificate from the same CA has the wrong usage.
     let server = sink.send(Some(&collector), &sender.authorities, "wrong usage").await;
     assert!(server.is_err());
     let stranger = Arc::new(Platform::new(&[]).await.unwrap());

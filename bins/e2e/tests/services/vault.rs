@@ -1,4 +1,4 @@
-//! A look into the vault, as only who has both halves of its key can take it.
+//! Access to the vault's internals, which requires both halves of its key.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
@@ -18,7 +18,7 @@ pub(crate) fn fatal(error: &RoundError) -> Option<Fatal> {
     }
 }
 
-/// The vault's key, from Secret and file.
+/// The vault's key, from the Secret and the file.
 pub(crate) async fn stored_key(stage: &Stage, controller: &Controller) -> String {
     let decode = |text: &Value| STANDARD.decode(text.as_str().unwrap()).unwrap();
     let secret = stage.secret("vault-aes").await.unwrap();
@@ -32,13 +32,13 @@ pub(crate) async fn stored_key(stage: &Stage, controller: &Controller) -> String
     String::from_utf8(opened.expose("test").to_vec()).unwrap()
 }
 
-/// What nobody may find on disk or in logs: neither beside the vault nor in its storage.
+/// What must not be in plain text on disk or in logs: neither next to the vault nor in its storage.
 pub(crate) fn assert_nowhere_in_plain(stage: &Stage, key: &str) {
     let needles = Needle::key("the key", &STANDARD.decode(key).unwrap());
     assert_eq!(astray(stage.dir.path(), &needles), Vec::<String>::new());
 }
 
-/// A root token, made from the vault's key. The caller revokes it.
+/// A root token, created with the vault's key. The caller revokes it.
 pub(crate) async fn make_root(stage: &Stage, key: &str) -> SecretBytes {
     let vault = stage.bao.vault();
     let attempt = Request::post("sys/generate-root/attempt", &json!({}));
@@ -52,7 +52,7 @@ pub(crate) async fn make_root(stage: &Stage, key: &str) -> SecretBytes {
     SecretBytes::new(bytes.into_iter().zip(otp).map(|(a, b)| a ^ b).collect())
 }
 
-/// How many root tokens there are, but for the one that counts them.
+/// Number of root tokens, not including the one used for counting.
 pub(crate) async fn root_tokens(stage: &Stage, key: &str) -> usize {
     let vault = stage.bao.vault();
     let token = make_root(stage, key).await;
@@ -71,7 +71,7 @@ pub(crate) async fn root_tokens(stage: &Stage, key: &str) -> usize {
     roots - 1
 }
 
-/// Seals it, as a person would.
+/// Seals it, like an admin.
 pub(crate) async fn seal(stage: &Stage, key: &str) {
     let token = make_root(stage, key).await;
     let request = Request::post("sys/seal", &json!({})).by(&token);
@@ -79,7 +79,7 @@ pub(crate) async fn seal(stage: &Stage, key: &str) {
     assert_eq!(answer.status, 204, "{answer:?}");
 }
 
-/// How many of the pods that share the storage have a vote.
+/// Number of pods with a vote among those that share the storage.
 pub(crate) async fn voters(stage: &Stage, key: &str) -> usize {
     let vault = stage.bao.vault();
     let token = make_root(stage, key).await;
@@ -91,7 +91,7 @@ pub(crate) async fn voters(stage: &Stage, key: &str) -> usize {
     servers.iter().filter(|server| server["voter"] == true).count()
 }
 
-/// What `sys/seal-status` says.
+/// The response of `sys/seal-status`.
 pub(crate) async fn seal_status(stage: &Stage) -> Value {
     let request = Request::get("sys/seal-status");
     stage.bao.vault().call(&request).await.unwrap().json().unwrap()

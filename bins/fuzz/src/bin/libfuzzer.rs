@@ -1,5 +1,5 @@
-//! libFuzzer over the target that `TEC_FUZZ_TARGET` names: one program for all targets, so that
-//! there is one to link.
+//! Runs libFuzzer on the target named by `TEC_FUZZ_TARGET`: one program for all targets, so that there is
+//! only one to link.
 #![no_main]
 #![expect(
     clippy::disallowed_methods,

@@ -1,4 +1,4 @@
-//! A small fleet: what is installed, and every machine that can come of it.
+//! A small fleet: what is installed, and every machine that can result from it.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use tec_tpm::compute::{Guid, SecureBoot};
 
 use super::{NAMES, REGISTERS};
 
-/// Revocation levels, from the oldest on.
+/// Revocation levels, oldest first.
 const LEVELS: [&str; 4] =
     ["sbat,1,2101010100\n", "sbat,1,2102010100\n", "sbat,1,2103010100\n", "sbat,1,2104010100\n"];
 
@@ -27,19 +27,19 @@ struct Grub {
     asks_twice: bool,
 }
 
-/// What is installed.
+/// Installed components.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Image {
     shim: Shim,
     grub: Grub,
     kernel: u8,
-    /// Lists of owner keys; those of shim where they follow it.
+    /// Lists of owner keys; those of shim if they depend on it.
     keys: u8,
     secure_boot: SecureBoot,
 }
 
 impl Image {
-    /// What a boot measures before any other image was there.
+    /// What a boot measures before any other image was installed.
     pub(super) fn expected(&self) -> ExpectedPcrs {
         self.measured(self.shim.level)
     }
@@ -96,12 +96,12 @@ fn variable(vendor: Guid, name: &str, data: &[u8]) -> Sha256Digest {
     Sha256Digest::of(event)
 }
 
-/// How its parts are updated.
+/// How its components are updated.
 #[derive(Debug)]
 pub(super) struct Fleet {
     loaders: Loaders,
     mok_lists: MokLists,
-    /// A level that machines have stored, whichever image brought it.
+    /// A level stored on machines, whichever image it came from.
     stored: Option<usize>,
 }
 
@@ -139,7 +139,7 @@ impl Fleet {
         Some((fleet, images))
     }
 
-    /// Knows all levels here.
+    /// A combiner that knows all levels used here.
     pub(super) fn combiner(&self) -> Combiner {
         let levels = LEVELS.iter().try_fold(SbatLevels::default(), |l, text| l.with_known(text));
         let mut levels = levels.expect("four levels");
@@ -151,8 +151,8 @@ impl Fleet {
             .with_sbat_levels(levels)
     }
 
-    /// Every machine with a shim, a GRUB, a kernel and keys of any image, on which a shim of any
-    /// image was before.
+    /// Every machine with a shim, a GRUB, a kernel and keys of any images, on which the shim of any image ran
+    /// before.
     pub(super) fn machines(&self, images: &[Image]) -> BTreeSet<Vec<Sha256Digest>> {
         let mut machines = BTreeSet::new();
         for state in [SecureBoot::On, SecureBoot::Off] {
@@ -177,7 +177,7 @@ impl Fleet {
         machines
     }
 
-    /// Each shim with each GRUB that it may come with.
+    /// Each shim with each GRUB it may be installed with.
     fn loaders(&self, images: &[Image]) -> Vec<Image> {
         let with = |shim: &Image| {
             let shim = *shim;

@@ -1,4 +1,4 @@
-//! Logs whose lengths and counts lie.
+//! Logs with wrong lengths and counts.
 
 use tec_core::pcr::PcrIndex;
 use tec_tpm::event_log::{Bank, EventKind, EventLog, EventLogBuilder};
@@ -11,16 +11,16 @@ fn read(data: &[u8]) -> Result<(), String> {
     outcome(EventLog::parse(data))
 }
 
-/// A header of 69 bytes (32 of the event, 37 of data), then one event of 62 bytes from 69 on.
+/// A header of 69 bytes (32 of the event, 37 of data), then one event of 62 bytes starting at 69.
 fn good() -> Vec<u8> {
     let mut log = EventLogBuilder::with_banks(&[Bank::Sha1, Bank::Sha256]);
     log.measure(PcrIndex::BOOT_MANAGER, EventKind::SEPARATOR, b"data");
     log.build()
 }
 
-/// Places in [`good`]: size of the header, its number of algorithms, the first algorithm and its
-/// digest size, the second algorithm, size of the vendor's part; of the event the register, the
-/// number of digests, the second algorithm, the size of its data.
+/// Offsets in [`good`]: size of the header, its number of algorithms, the first algorithm and its digest
+/// size, the second algorithm, size of the vendor's part; and, in the event, the register, the number of
+/// digests, the second algorithm, the size of its data.
 const HEADER_SIZE: usize = 28;
 const ALGORITHMS: usize = 56;
 const FIRST: usize = 60;

@@ -1,4 +1,4 @@
-//! Logs that are read.
+//! Valid logs.
 
 use sha1::{Digest as _, Sha1};
 use tec_core::digest::Sha256Digest;
@@ -39,7 +39,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     ]
 }
 
-/// One event in the older form.
+/// One event in the older format.
 pub(super) fn sha1_event(register: u32, kind: EventKind, data: &[u8]) -> Vec<u8> {
     let mut event = [register.to_le_bytes(), kind.number().to_le_bytes()].concat();
     event.extend(Sha1::digest(data));
@@ -58,7 +58,7 @@ fn sha1_form() -> Vec<u8> {
     .concat()
 }
 
-/// SHA-256 and SM3-256 (TCG Algorithm Registry: 0x0012), which is only skipped.
+/// SHA-256 and SM3-256 (TCG Algorithm Registry: 0x0012), which is skipped.
 fn unknown_algorithm() -> Vec<u8> {
     let mut header = b"Spec ID Event03\0".to_vec();
     header.extend([0, 0, 0, 0, 0, 2, 2, 2]);

@@ -1,5 +1,5 @@
-//! A broker that reads requests in every way in which a server might: paths and cookies decoded,
-//! empty and dot segments dropped, names in any case, every one of repeated headers.
+//! A broker that reads requests in every way that a server might: paths and cookies decoded, empty and dot
+//! segments dropped, names in any case, every occurrence of repeated headers.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ use serde_json::json;
 /// What it gives out.
 pub(super) const KEY: &[u8] = b"the resource, whichever";
 
-/// A request as it was read.
+/// A request as the broker read it.
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) method: String,
@@ -70,7 +70,7 @@ impl Lax {
         *self.seen() = Seen::default();
     }
 
-    /// What was read since the last call.
+    /// The requests read since the last call.
     pub(super) fn take(&self) -> Vec<Reading> {
         std::mem::take(&mut self.seen().readings)
     }

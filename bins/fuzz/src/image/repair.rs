@@ -1,4 +1,4 @@
-//! Checksums of GUID partition tables and tar headers, made right.
+//! Corrects checksums of GUID partition tables and tar headers.
 
 use std::ops::Range;
 
@@ -7,10 +7,10 @@ use flate2::Crc;
 use crate::bytes::u32_at;
 
 const SECTOR: usize = 512;
-/// Where the checksum of a tar header stands (POSIX pax, "ustar Interchange Format").
+/// Location of the checksum in a tar header (POSIX pax, "ustar Interchange Format").
 const TAR_SUM: Range<usize> = 148..156;
 
-/// The same bytes with right checksums, wherever a header stands that has one.
+/// The same bytes with correct checksums wherever there is a header with one.
 pub(super) fn repaired(data: &[u8]) -> Vec<u8> {
     let mut data = data.to_vec();
     for block in data.chunks_exact_mut(SECTOR) {
@@ -24,15 +24,15 @@ pub(super) fn repaired(data: &[u8]) -> Vec<u8> {
     data
 }
 
-/// The sum of all bytes, those of the sum itself taken as blanks, in six octal digits.
+/// The sum of all bytes, with those of the sum itself counted as blanks, in six octal digits.
 pub(super) fn sign_tar(header: &mut [u8]) {
     write(header, TAR_SUM.start, b"        ");
     let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
     write(header, TAR_SUM.start, format!("{sum:06o}\0 ").as_bytes());
 }
 
-/// UEFI 2.10, 5.3.2: of the header, checksum at 16, number of entries at 80, size of one at 84,
-/// their checksum at 88; the entries are taken where they usually lie, in the third sector.
+/// UEFI 2.10, 5.3.2: in the header, checksum at 16, number of entries at 80, size of one at 84, their
+/// checksum at 88; the entries are assumed at their usual location, the third sector.
 pub(super) fn sign_gpt(disk: &mut [u8]) {
     let field = |at| u32_at(disk, SECTOR + at).unwrap_or_default();
     let length = field(80).saturating_mul(field(84));

@@ -1,4 +1,4 @@
-//! Small images of each form, and hostile ones.
+//! Small images in each form, including hostile ones.
 
 use std::io::Write as _;
 
@@ -16,7 +16,7 @@ use crate::bytes::{cut, le16, le32, put};
 const SECTOR: usize = 512;
 /// Sectors of [`fat`]: boot sector, table, root folder, and four clusters of one sector each.
 const FAT_SECTORS: usize = 7;
-/// Where the root folder of [`fat`] lies.
+/// Offset of the root folder in [`fat`].
 const ROOT: usize = 2 * SECTOR;
 
 /// A header of a tar stream (POSIX pax, "ustar Interchange Format"): name, size at 124, checksum at
@@ -188,7 +188,7 @@ fn hostile_disks() -> Vec<Seed> {
     ]
 }
 
-/// One byte of the kernel in the layer is another one.
+/// One byte of the kernel in the layer differs.
 fn oci_of_another_layer() -> Vec<u8> {
     let archive = oci(&[("tar", system())]);
     let kernel = archive.windows(9).position(|bytes| bytes == b"MZ kernel");

@@ -1,4 +1,4 @@
-//! Responses that the first key of the target does not open, with the error.
+//! Responses that the target's first key does not open, with the error.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -34,7 +34,7 @@ fn under(header: &str) -> Jwe {
     jwe
 }
 
-/// With another value, or one more, in the header.
+/// With a changed or additional value in the header.
 fn saying(pointer: &str, name: &str, value: Value) -> Jwe {
     let mut header = header(&good(0));
     let object = header.pointer_mut(pointer).and_then(Value::as_object_mut);

@@ -1,4 +1,4 @@
-//! PE files whose headers lie.
+//! PE files with wrong headers.
 
 mod certificates;
 
@@ -9,8 +9,8 @@ use super::KEEP;
 use crate::bytes::{cut, le32, put};
 use crate::{Seed, outcome};
 
-/// Where the builder puts things: fields of the MS-DOS header, of the COFF header, of the optional
-/// header, and the section table of 40 bytes per section.
+/// Where the builder puts things: fields of the MS-DOS header, the COFF header, the optional header, and the
+/// section table of 40 bytes per section.
 const PE_OFFSET: usize = 0x3c;
 const SIGNATURE: usize = 0x80;
 const SECTION_COUNT: usize = 0x86;

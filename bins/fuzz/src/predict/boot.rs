@@ -1,4 +1,4 @@
-//! The tiny boots: files and variables, each file with who signs it.
+//! The tiny boots: files and variables, with the signer of each file.
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
@@ -12,13 +12,13 @@ use crate::bytes::le16;
 use crate::signer::{firmware, vendor};
 use crate::{signature_list, uki, vendor_cert};
 
-/// Who signs a file.
+/// The signer of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     Nobody,
     Firmware,
     Vendor,
-    /// Nobody, but its digest is in `db`: nothing is verified, which is quicker.
+    /// Unsigned, but its digest is in `db`: nothing is verified, which is faster.
     Listed,
 }
 
@@ -44,13 +44,13 @@ struct Variable {
 pub(super) struct Boot {
     files: Vec<File>,
     variables: Vec<Variable>,
-    /// The state that the machine is meant to be in.
+    /// The intended state of the machine.
     pub(super) state: SecureBoot,
-    /// Digests of all files that somebody signed.
+    /// Digests of all signed files.
     pub(super) signed: BTreeSet<Sha256Digest>,
-    /// Those that are in `db`.
+    /// Digests in `db`.
     listed: BTreeSet<Sha256Digest>,
-    /// Whether keys may be other ones than those that sign here.
+    /// Whether keys may differ from those that sign here.
     pub(super) other_keys: bool,
 }
 
@@ -74,7 +74,7 @@ impl Boot {
         "uki_262",
     ];
 
-    /// The boot of a number, which is taken modulo their count.
+    /// The boot with this number, modulo their count.
     pub(super) fn choose(choice: u8) -> Self {
         static BOOTS: OnceLock<Vec<Boot>> = OnceLock::new();
         let boots = BOOTS.get_or_init(|| (0..Self::CHOICES).map(Self::make).collect());
@@ -106,7 +106,7 @@ impl Boot {
             other_keys: false,
         };
         for mut file in files {
-            // Without Secure Boot files need no signature, and changing them is cheaper.
+            // Without Secure Boot, files need no signature, and changing them is cheaper.
             if secure_boot == SecureBoot::Off {
                 file.by = By::Nobody;
             }
@@ -131,7 +131,7 @@ impl Boot {
         }
     }
 
-    /// Changes a file or a variable; numbers count the files first.
+    /// Changes a file or a variable; numbers count files first.
     pub(super) fn apply(&mut self, edit: &Edit<'_>) {
         let count = self.files.len() + self.variables.len();
         let Some(place) = usize::from(edit.subject).checked_rem(count) else {
@@ -158,7 +158,7 @@ impl Boot {
         };
         file.plain.clone_from(&after);
         file.content = after;
-        // Shim's own keys are in the file: with others, others sign.
+        // Shim's own keys are in the file: with other keys, other signers are accepted.
         self.other_keys |= file.path.eq_ignore_ascii_case(SHIM);
         if is_signed {
             self.sign(&mut file);

@@ -1,33 +1,33 @@
-//! Changes of files and variables, as an input writes them.
+//! Changes of files and variables, as encoded in an input.
 
-/// What is changed, and how.
+/// What to change, and how.
 #[derive(Clone, Debug)]
 pub(super) struct Edit<'d> {
-    /// Which file or variable: a number that is taken modulo their count.
+    /// The file or variable: a number modulo their count.
     pub(super) subject: u8,
     pub(super) change: Change<'d>,
-    /// Whether a changed file is signed again, by whom it was signed before.
+    /// Whether a changed file is signed again, by its original signer.
     pub(super) signed: bool,
 }
 
 #[derive(Clone, Debug)]
 pub(super) enum Change<'d> {
-    /// Bytes over others from a place on.
+    /// Overwrite bytes from an offset on.
     Overwrite(usize, &'d [u8]),
-    /// Bytes between others.
+    /// Insert bytes.
     Insert(usize, &'d [u8]),
-    /// The end from a place on is gone.
+    /// Cut everything from an offset on.
     Cut(usize),
-    /// Other bytes in place of all.
+    /// Replace the content.
     Replace(&'d [u8]),
-    /// It is not there.
+    /// Remove it.
     Remove,
-    /// Its attributes (of a variable), or its name in capital letters (of a file).
+    /// Change its attributes (variables), or its name to capital letters (files).
     Rename(u8),
 }
 
 impl Change<'_> {
-    /// The bytes afterwards; nothing if they are gone.
+    /// The bytes afterwards; `None` if removed.
     pub(super) fn of(&self, mut bytes: Vec<u8>) -> Option<Vec<u8>> {
         match *self {
             Self::Overwrite(at, new) => {
@@ -48,10 +48,10 @@ impl Change<'_> {
     }
 }
 
-/// Most changes of one input.
+/// Most changes per input.
 const MAX_EDITS: usize = 16;
 
-/// Subject, kind of change, place in 16 bits, number of bytes in 16 bits, bytes.
+/// Subject, kind of change, offset in 16 bits, number of bytes in 16 bits, bytes.
 pub(super) fn edits(mut data: &[u8]) -> Vec<Edit<'_>> {
     let mut edits = Vec::new();
     while let Some((&[subject, kind, p0, p1, l0, l1], rest)) = data.split_first_chunk() {
@@ -77,8 +77,8 @@ pub(super) fn edits(mut data: &[u8]) -> Vec<Edit<'_>> {
     edits
 }
 
-/// How an input writes a change: 0 overwrites, 1 inserts, 2 cuts, 3 replaces, 4 removes; with 0x80
-/// a file is signed again.
+/// Encoding of a change in an input: 0 overwrites, 1 inserts, 2 cuts, 3 replaces, 4 removes; with 0x80 a file
+/// is signed again.
 pub(super) fn written(subject: u8, kind: u8, place: u16, bytes: &[u8]) -> Vec<u8> {
     let mut edit = vec![subject, kind];
     edit.extend(place.to_le_bytes());

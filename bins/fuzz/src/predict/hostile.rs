@@ -4,7 +4,7 @@ use super::edit::written;
 use crate::signer::firmware;
 use crate::{Seed, signature_list};
 
-/// Boots with changes. With GRUB, files are 0 to 4 and variables begin at 5.
+/// Boots with changes. With GRUB, files are 0 to 4 and variables start at 5.
 pub(super) fn seeds(read: fn(&[u8]) -> Result<(), String>) -> Vec<Seed> {
     let changed = |name, choice: u8, edit: Vec<u8>| Seed::new(name, [vec![choice], edit].concat());
     let refused = |name, choice, edit| changed(name, choice, edit).refused(read);

@@ -1,4 +1,4 @@
-//! Bodies that a broker refuses, with what it says to them.
+//! Bodies that a broker refuses, with its answers.
 
 use serde_json::{Value, json};
 use tec_tpm::testing::AttestFields;
@@ -10,7 +10,7 @@ use crate::Seed;
 use crate::kbs::session_key;
 use crate::sample::{p256_tpm, rsa_tpm};
 
-/// Status and detail of what a broker answers.
+/// Status and detail of a broker's answer.
 fn answer(data: &[u8]) -> Result<(), String> {
     let (which, body) = parts(data).unwrap_or_default();
     let world = broker();
@@ -64,7 +64,7 @@ fn changed(pointer: &str, value: Value) -> String {
     body.to_string()
 }
 
-/// The good body with other members of the session key.
+/// The good body with other members in the session key.
 fn with_key(members: &[(&str, &str)]) -> String {
     let mut body = good();
     let key = body.pointer_mut("/runtime-data/tee-pubkey");
@@ -75,7 +75,7 @@ fn with_key(members: &[(&str, &str)]) -> String {
     body.to_string()
 }
 
-/// The good body with a member in front of another one that it has, too.
+/// The good body with a duplicate member in front.
 fn twice(member: &str, before: &str) -> String {
     let good = good().to_string();
     let twice = good.replacen(member, &format!("{before},{member}"), 1);
@@ -126,7 +126,7 @@ fn evidence() -> Vec<Seed> {
     ])
 }
 
-/// The quote of a registered key that says something else than a quote should.
+/// A registered key's quote with unexpected content.
 fn quoting(change: impl Fn(&mut AttestFields)) -> String {
     let nonce = session(&broker()).1;
     let key = serde_json::to_value(session_key().public()).expect("an object");

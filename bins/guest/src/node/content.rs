@@ -1,8 +1,8 @@
-//! What an image of a distribution would bring: the files of the root.
+//! What a distribution's image would contain: the files of the root.
 //!
-//! Most nodes have a root of one program, which is process 1. Where Ignition has left an admin's key,
-//! the root is a system: systemd and what the initial file system has, so that the unit of recovery
-//! keys runs as it does on any machine.
+//! Most nodes have a root with one program, which is process 1. If Ignition has left an admin's key, the root
+//! is a full system: systemd and the content of the initial file system, so that the recovery key unit runs
+//! as it does on any machine.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -10,21 +10,21 @@ use std::path::Path;
 
 use anyhow::Context as _;
 
-/// Where the admin's key lies (docs/how-to/recover-a-disk.md), below the root.
+/// Path of the admin's key (docs/how-to/recover-a-disk.md), below the root.
 const ADMIN_KEY: &str = "etc/node-agent/admin.jwk";
 /// Written last, when the root is complete.
 const COMPLETE: &str = "etc/os-release";
-/// The program of this package, in either root.
+/// The program of this package, in both kinds of root.
 const PROGRAM: &str = "usr/bin/tec-node";
-/// Of no use in a root: the engine, and modules, which are loaded.
+/// Not needed in a root: the engine, and the modules, which are already loaded.
 const LEFT_OUT: [&str; 2] = ["ignition", "modules"];
 const DIRECTORIES: [&str; 8] = ["dev", "proc", "sys", "run", "tmp", "etc", "var", "usr/sbin"];
 const LINKS: [(&str, &str); 4] =
     [("bin", "usr/bin"), ("sbin", "usr/sbin"), ("lib", "usr/lib"), ("lib64", "usr/lib64")];
-/// What makes the initial file system one: not to be copied, and the sign of it.
+/// Marks a system as an initial file system; not copied.
 pub const INITIAL: &str = "/etc/initrd-release";
 const UNITS: &str = "etc/systemd/system";
-/// Runs this program beside whatever else the system has to do.
+/// Runs this program in addition to everything else in the system.
 const UNIT: &str = "[Unit]
 Description=Tell the host of this boot
 
@@ -35,12 +35,12 @@ StandardOutput=file:/dev/console
 StandardError=file:/dev/console
 ";
 
-/// Whether the root at `place` was filled to the end.
+/// Whether the root at `place` was filled completely.
 pub fn is_complete(place: &Path) -> bool {
     place.join(COMPLETE).exists()
 }
 
-/// Whether the root at `place` keeps a recovery key.
+/// Whether the root at `place` contains the admin's key, and so maintains a recovery key.
 pub fn has_recovery(place: &Path) -> bool {
     place.join(ADMIN_KEY).exists()
 }
@@ -48,7 +48,7 @@ pub fn has_recovery(place: &Path) -> bool {
 /// Fills the root at `place`, after Ignition has written its files.
 ///
 /// # Errors
-/// The root is full, or broken.
+/// The root is full, or damaged.
 pub fn fill(place: &Path) -> anyhow::Result<()> {
     for directory in DIRECTORIES {
         make(&place.join(directory))?;
@@ -89,13 +89,13 @@ fn write(file: &Path, text: &str) -> anyhow::Result<()> {
     fs::write(file, text).with_context(|| format!("write {}", file.display()))
 }
 
-/// The power may have failed after an earlier try.
+/// The link may be left over from a try that ended with a power failure.
 fn relink(target: impl AsRef<Path>, link: &Path) -> anyhow::Result<()> {
     let _ = fs::remove_file(link);
     symlink(target, link).with_context(|| format!("link {}", link.display()))
 }
 
-/// A file, a link, or a directory with what is in it.
+/// A file, a link, or a directory with its content.
 fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
     let meta = fs::symlink_metadata(from).with_context(|| format!("look at {}", from.display()))?;
     if meta.is_symlink() {

@@ -1,4 +1,4 @@
-//! In the initial file system, started by systemd.
+//! The part in the initial file system, started by systemd.
 
 use std::fs;
 use std::fs::OpenOptions;
@@ -12,23 +12,22 @@ use rustix::mount::MountFlags;
 use super::content;
 use super::marks::{Answer, Mark, Marks};
 
-/// The disk that Ignition encrypts, and what it is called when it is open: both as the config of
-/// the server says.
+/// The disk that Ignition encrypts, and its name when open, both as in the server's config.
 const DISK: &str = "/dev/disk/by-partlabel/root";
 const NAME: &str = "root";
 const OPENED: &str = "/dev/mapper/root";
 const PLACE: &str = "/sysroot";
-/// What is loaded before anything else; the engine loads `qemu_fw_cfg` itself.
+/// Loaded before anything else; the engine itself loads `qemu_fw_cfg`.
 const MODULES: [&str; 7] =
     ["virtio_blk", "virtio_net", "dm_crypt", "algif_skcipher", "xts", "aesni_intel", "ext4"];
-/// Address and router that QEMU's user network gives to its first guest.
+/// Address and router that QEMU's user network assigns to its first guest.
 const ADDRESS: &str = "10.0.2.15/24";
 const ROUTER: &str = "10.0.2.2";
-/// What the pin tells beside failures: how long it waited for whom.
+/// What the pin logs in addition to failures: how long it waited, and for what.
 const LOG: &str = "warn,tec_trustee=error,node_agent=info";
 const CONSOLE: &str = "/dev/console";
 
-/// Runs to the switch of the root, or switches the machine off and says why.
+/// Runs until the root is switched, or switches the machine off and reports why.
 pub fn run() {
     let mut marks = match Marks::open() {
         Ok(marks) => marks,
@@ -75,7 +74,7 @@ fn open_root(marks: &mut Marks) -> anyhow::Result<Way> {
         if let Way::Closed = unlock(marks)? {
             return Ok(Way::Closed);
         }
-        // The power may have failed before the file system was made, or the root filled.
+        // Power may have failed before the file system was created, or the root filled.
         if mount().is_ok() && content::is_complete(Path::new(PLACE)) {
             return Ok(Way::Open);
         }
@@ -85,7 +84,7 @@ fn open_root(marks: &mut Marks) -> anyhow::Result<Way> {
     Ok(Way::Open)
 }
 
-/// The engine's stages, in the order that its dracut module gives them.
+/// The engine's stages, in the order of its dracut module.
 fn first_boot(marks: &mut Marks) -> anyhow::Result<()> {
     marks.tell(Mark::FirstBoot, "")?;
     ignition("fetch-offline")?;
@@ -122,7 +121,7 @@ fn network() -> anyhow::Result<()> {
     ip(&["route", "add", "default", "via", ROUTER])
 }
 
-/// Whether the disk has a token of Clevis'. Until then everything on it may be made anew.
+/// Whether the disk has a Clevis token. Until then, everything on it may be recreated.
 fn is_bound() -> anyhow::Result<bool> {
     let dump = Command::new("cryptsetup").args(["luksDump", DISK]).output();
     let dump = dump.context("run cryptsetup")?;
@@ -130,8 +129,8 @@ fn is_bound() -> anyhow::Result<bool> {
     Ok(dump.status.success() && text.contains(": clevis"))
 }
 
-/// As in the initial file systems of distributions, but the key is asked for once: who watches
-/// starts the machine again, or types a key.
+/// As in the initial file systems of distributions, except that the key is requested only once: whoever
+/// watches restarts the machine, or types a key.
 fn unlock(marks: &mut Marks) -> anyhow::Result<Way> {
     marks.tell(Mark::Unlocking, "")?;
     let mut clevis = Command::new("clevis");
@@ -154,7 +153,7 @@ fn unlock(marks: &mut Marks) -> anyhow::Result<Way> {
     }
 }
 
-/// Whoever sits at the console types a key.
+/// Lets a person at the console type a key.
 fn ask() -> anyhow::Result<()> {
     let console = || {
         let both = OpenOptions::new().read(true).write(true).open(CONSOLE);
@@ -174,12 +173,12 @@ fn mount() -> anyhow::Result<()> {
 }
 
 fn close() -> anyhow::Result<()> {
-    // Not mounted where there was no file system yet.
+    // Not mounted if there was no file system yet.
     let _ = rustix::mount::unmount(PLACE, rustix::mount::UnmountFlags::empty());
     must(Command::new("cryptsetup").args(["close", NAME]))
 }
 
-/// systemd starts process 1 of the root in its own place.
+/// systemd replaces itself with process 1 of the root.
 fn hand_over() -> anyhow::Result<()> {
     must(Command::new("systemctl").args(["--no-block", "switch-root", PLACE, "/sbin/init"]))
 }

@@ -1,4 +1,4 @@
-//! Telling the host what happens, and when.
+//! Reports to the host what happens, and when.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -13,39 +13,39 @@ use crate::{frame, system};
 const LINE: &str = "/dev/ttyS1";
 const UPTIME: &str = "/proc/uptime";
 
-/// A step of a boot, as its frame is named.
+/// A step of a boot, named as in its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mark {
-    /// The first program of ours runs.
+    /// The first of our programs runs.
     Started,
-    /// Devices are there.
+    /// Devices are available.
     Devices,
     /// The network is up.
     Network,
-    /// The disk is not bound yet: Ignition begins.
+    /// The disk is not bound yet: Ignition starts.
     FirstBoot,
     /// Ignition has its config.
     Fetched,
     /// Ignition has encrypted and bound the disk.
     Bound,
-    /// The disk is bound: Clevis begins.
+    /// The disk is bound: Clevis starts.
     Unlocking,
     /// Clevis has opened it.
     Unlocked,
-    /// Clevis has not opened it; the text is what it said. The host says what happens now.
+    /// Clevis has not opened it; the text is its output. The host decides what happens now.
     Refused,
-    /// A key that was typed on the console has opened it.
+    /// A key typed on the console has opened it.
     Typed,
     /// Something else went wrong; the text says what.
     Failed,
-    /// The opened root runs; the text is how often it has.
+    /// The opened root runs; the text is the number of times it has run.
     Root,
-    /// The root's recovery key is as it should be; the text is how its unit ended.
+    /// The root's recovery key is up to date; the text is the result of its unit.
     Recovery,
 }
 
-/// All of them with their names.
+/// All steps with their names.
 const NAMES: [(Mark, &str); 13] = [
     (Mark::Started, "started"),
     (Mark::Devices, "devices"),
@@ -62,18 +62,18 @@ const NAMES: [(Mark, &str); 13] = [
     (Mark::Recovery, "recovery"),
 ];
 
-/// What the host answers when a disk stays closed, as one byte.
+/// The host's answer when a disk stays closed, as one byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "both ends are built together")]
 pub enum Answer {
-    /// Nobody is there: the machine goes off.
+    /// No one is there: the machine switches off.
     GoOff,
-    /// Somebody sits at the console.
+    /// Someone is at the console.
     Ask,
 }
 
 impl Answer {
-    /// On the line.
+    /// The byte sent over the connection.
     pub const fn byte(self) -> u8 {
         match self {
             Self::GoOff => b'0',
@@ -83,7 +83,7 @@ impl Answer {
 }
 
 impl Mark {
-    /// The mark of a name.
+    /// The step with this name.
     pub fn of_name(name: &str) -> Option<Self> {
         let found = NAMES.into_iter().find(|(_, own)| *own == name);
         found.map(|(mark, _)| mark)
@@ -97,34 +97,34 @@ impl fmt::Display for Mark {
     }
 }
 
-/// The line to the host.
+/// The connection to the host.
 #[derive(Debug)]
 pub struct Marks {
     line: File,
 }
 
 impl Marks {
-    /// Opens the line.
+    /// Opens the connection.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no serial line.
     pub fn open() -> anyhow::Result<Self> {
         let line = system::open_line(Path::new(LINE))?;
         Ok(Self { line })
     }
 
-    /// Says that frames follow.
+    /// Announces frames.
     ///
     /// # Errors
-    /// The line is broken.
+    /// The connection is broken.
     pub fn greet(&mut self) -> anyhow::Result<()> {
         self.line.write_all(frame::GREETING).context("greet")
     }
 
-    /// Tells of a step: seconds since the kernel started, a line end, and the text.
+    /// Reports a step: seconds since the kernel started, a line end, and the text.
     ///
     /// # Errors
-    /// The line is broken.
+    /// The connection is broken.
     pub fn tell(&mut self, mark: Mark, text: &str) -> anyhow::Result<()> {
         let uptime = fs::read_to_string(UPTIME).context("read the uptime")?;
         let seconds = uptime.split(' ').next().unwrap_or_default();
@@ -133,10 +133,10 @@ impl Marks {
             .with_context(|| format!("tell of {mark}"))
     }
 
-    /// Tells that the disk stays closed, and waits for what shall happen now.
+    /// Reports that the disk stays closed, and waits for the host's decision.
     ///
     /// # Errors
-    /// The line is broken.
+    /// The connection is broken.
     pub fn refused(&mut self, text: &str) -> anyhow::Result<Answer> {
         self.tell(Mark::Refused, text)?;
         let mut byte = [0];
@@ -147,7 +147,7 @@ impl Marks {
     /// Ends the report and switches the machine off.
     ///
     /// # Errors
-    /// The line is broken, or the kernel refuses.
+    /// The connection is broken, or the kernel refuses.
     pub fn switch_off(mut self) -> anyhow::Result<()> {
         frame::write_end(&mut self.line).context("end the report")?;
         rustix::fs::sync();

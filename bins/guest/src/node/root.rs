@@ -1,4 +1,4 @@
-//! In the opened root: as process 1, or as a unit of the system that is there.
+//! The part in the opened root: runs as process 1, or as a unit of the full system.
 
 use std::fs;
 use std::io::Write as _;
@@ -11,20 +11,20 @@ use anyhow::{Context as _, bail};
 use super::content;
 use super::marks::{Mark, Marks};
 
-/// How often this root has run.
+/// Number of times this root has run.
 const COUNTER: &str = "/var/boots";
-/// What the engine leaves in a root that it made.
+/// A file that the engine leaves in a root it created.
 const RESULT: &str = "/etc/.ignition-result.json";
-/// The unit that looks after the recovery key.
+/// The unit that maintains the recovery key.
 const UNIT: &str = "tec-recovery.service";
-/// It waits for servers, which come back when the host says so.
+/// The unit waits for servers, which come back when the host decides so.
 const RECOVERY_LIMIT: Duration = Duration::from_mins(10);
 const STEP: Duration = Duration::from_millis(500);
 
-/// Counts the boot, tells of it, and switches off.
+/// Counts the boot, reports it, and switches off.
 pub fn run() {
     if let Err(error) = tell() {
-        // The kernel stops when process 1 ends, and the console shows it.
+        // The kernel panics when process 1 exits, and the console shows it.
         let _ = writeln!(std::io::stderr(), "root: {error:#}");
     }
 }
@@ -48,7 +48,7 @@ fn tell() -> anyhow::Result<()> {
     marks.switch_off()
 }
 
-/// Until the unit has done its work.
+/// Waits until the unit is done.
 fn wait_for_recovery() -> anyhow::Result<()> {
     let end = Instant::now() + RECOVERY_LIMIT;
     loop {

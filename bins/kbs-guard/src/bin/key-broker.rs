@@ -1,11 +1,11 @@
-//! `key-broker`: releases disk keys to nodes that attest, from what the API server says.
+//! `key-broker`: releases disk keys to nodes that attest, based on the objects of the API server.
 //!
 //! ```text
 //!   auth ─ attest ─ resource ─► Kbs ─ LiveBackend ─► Machines, AttestationKeys, ApprovedImages,
 //!                                                    TpmClocks, AttestationRecords, Secrets,
 //!                                                    RecoveryKeys
 //! ```
-//! It keeps nothing. Replicas with the same session key continue each other's sessions.
+//! It is stateless. Replicas with the same session key can continue each other's sessions.
 
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -21,12 +21,12 @@ pub struct Args {
     /// Private key that signs attestation tokens, PEM; the same for all replicas
     #[arg(long)]
     pub signer_key: PathBuf,
-    /// File with 32 random bytes that replicas share, so that each continues sessions of the others.
-    /// By default sessions belong to this process
+    /// File with 32 random bytes that replicas share, so that each can continue the sessions of the others
+    /// (default: sessions belong to this process)
     #[arg(long)]
     pub session_key: Option<PathBuf>,
-    /// CA certificates that nodes should trust for this server, PEM; read for each request. Nodes
-    /// learn them here and report to trust them
+    /// CA certificates that nodes should trust for this server, PEM; read for each request. Nodes fetch them
+    /// here and report that they trust them
     #[arg(long)]
     pub ca_path: Option<PathBuf>,
     /// Which registers a boot must match.

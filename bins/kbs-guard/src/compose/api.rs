@@ -1,4 +1,4 @@
-//! What guard and key broker have of an API server.
+//! What the guard and the key broker use of an API server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,30 +16,29 @@ use tec_support::front::Ready;
 use tec_support::serve::Shutdown;
 use tokio::task::JoinSet;
 
-/// How often it is asked whether the API server answers.
+/// Interval between checks that the API server answers.
 const ASK: Duration = Duration::from_secs(3);
-/// An API server that takes longer does not answer.
+/// An API server that takes longer counts as unreachable.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The objects of one namespace, and attempts as records and Events about machines.
+/// The objects of one namespace, with attempts kept as records and reported as Events about machines.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ApiServer {
     /// Machines, keys, clocks, disk keys.
     pub registry: Arc<KubeRegistry>,
-    /// Approved images, from memory while they are followed.
+    /// Approved images, cached while they are watched.
     pub images: Arc<WatchedImages>,
-    /// Attempts; those of strangers are written while it runs.
+    /// Attempts; those of unknown machines are written while it runs.
     pub records: AttemptRecords,
-    /// The same, told as Events, too, while it runs.
+    /// The same attempts, also reported as Events while it runs.
     pub attempts: Arc<AttemptEvents>,
     /// Its clock, compared with this host's.
     pub clock: ServerClock,
 }
 
 impl ApiServer {
-    /// The API server of this pod, or of the current context; the namespace is the pod's own where
-    /// none is named.
+    /// The API server of this pod, or of the current context; the namespace defaults to the pod's own.
     ///
     /// # Errors
     /// There is neither a service account nor a kubeconfig.
@@ -56,7 +55,7 @@ impl ApiServer {
         Ok(Self { registry, images, records, attempts, clock: server_clock })
     }
 
-    /// Follows the images, compares the clocks and writes attempts until the shutdown.
+    /// Watches the images, compares the clocks and writes attempts until shutdown.
     pub fn spawn(&self, tasks: &mut JoinSet<anyhow::Result<()>>, shutdown: &Shutdown) {
         let (images, stop) = (Arc::clone(&self.images), shutdown.clone());
         tasks.spawn(async move { stop.until(images.run()).await });
@@ -68,7 +67,7 @@ impl ApiServer {
         tasks.spawn(async move { stop.until(records.run()).await });
     }
 
-    /// Whether it can be reached, asked again and again.
+    /// Whether it can be reached, checked repeatedly.
     pub fn reachable(&self) -> Reachable {
         Reachable { objects: self.registry.objects(), answers: Arc::default() }
     }
@@ -82,13 +81,13 @@ pub struct Reachable {
 }
 
 impl Reachable {
-    /// Whether it answered last.
+    /// Whether it answered the last time.
     pub fn answer(&self) -> Ready {
         let answers = Arc::clone(&self.answers);
         Arc::new(move || answers.load(Ordering::Relaxed))
     }
 
-    /// Asks for good: for the record of authority, without which no key is released.
+    /// Checks forever, on behalf of the record of authority, without which no key is released.
     pub async fn follow(self) {
         loop {
             let asked = self.objects.get_metadata_opt(AUTHORITY);

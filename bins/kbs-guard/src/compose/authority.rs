@@ -1,4 +1,4 @@
-//! The CAs of this server, from a mounted file, and reports of machines, to the API server.
+//! The CAs of this server, read from a mounted file, and reports of machines, sent to the API server.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use tec_trustee::kbs::Authorities;
 
 use super::ApiServer;
 
-/// A bundle that is read for each request, so that another one counts without a restart.
+/// A bundle that is read for each request, so that a new one takes effect without a restart.
 #[derive(Debug)]
 struct Mounted {
     file: PathBuf,
@@ -34,7 +34,7 @@ impl Authorities for Mounted {
             let why = format!("read {}", self.file.display());
             return Err(PortError::new(PortErrorKind::NotFound, why));
         }
-        // In JSON it is a little longer.
+        // Its JSON form is a little longer.
         input::text(&self.file, MAX_BODY as u64 / 2).map_err(|error| {
             let why = format!("read the CAs that nodes should trust: {error:#}");
             PortError::new(PortErrorKind::Internal, why)

@@ -18,7 +18,7 @@ use crate::cli::broker::Args;
 /// Largest key file.
 const MAX_KEY: u64 = 16 * 1024;
 
-/// A key broker that decides from the objects of the API server alone.
+/// A key broker whose decisions depend only on the objects of the API server.
 ///
 /// # Errors
 /// A flag or a key file cannot be used.
@@ -26,7 +26,7 @@ pub fn key_broker(args: &Args, api: &ApiServer) -> anyhow::Result<Kbs> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let verifier = args.evidence.verifier(&clock)?;
     let tees: Vec<_> = verifier.tees().collect();
-    // The policies demand what every image pins; the backend checks the rest, image by image.
+    // The policies demand what all images pin; the backend checks the rest for each image.
     let pins = args.pins.pins()?;
     let intent = PolicyIntent::new(pins.of_policies(), tees.iter().copied())?;
     let registry = &api.registry;
@@ -39,7 +39,7 @@ pub fn key_broker(args: &Args, api: &ApiServer) -> anyhow::Result<Kbs> {
         Arc::clone(&api.attempts) as _,
         Arc::clone(&clock),
     );
-    // Machines are updated part by part, and may boot at any moment in between.
+    // Machines are updated one component at a time, and may boot between two updates.
     let states = Arc::new(MixedStates::default());
     let backend = LiveBackend::new(ports, &intent).with_pins(pins).with_states(states);
     let signer = TokenSigner::from_pem(&key(&args.signer_key)?)

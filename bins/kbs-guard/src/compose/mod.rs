@@ -37,14 +37,14 @@ pub use self::broker::key_broker;
 /// Opens the state directory.
 ///
 /// # Errors
-/// `TEC-S…`: it is damaged, or not ours alone.
+/// `TEC-S…`: it is damaged, or others have access to it.
 pub fn open(dir: &Path) -> anyhow::Result<Arc<Store>> {
     let store = Store::open(dir, &SystemEntropy)
         .with_context(|| format!("open the state in {}", dir.display()))?;
     Ok(Arc::new(store))
 }
 
-/// Who knows which key belongs to which machine and which boots are approved, and is told of attempts.
+/// Knows which key belongs to which machine and which boots are approved, and receives the attempts.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Known {
@@ -56,7 +56,7 @@ pub struct Known {
 }
 
 impl Known {
-    /// The store, which [`Keys`](crate::keys::Keys) keeps in step with directories.
+    /// The store, which [`Keys`](crate::keys::Keys) keeps in sync with directories.
     pub fn store(store: &Arc<Store>) -> Self {
         Self {
             aks: Arc::clone(store) as _,
@@ -67,8 +67,8 @@ impl Known {
         }
     }
 
-    /// The objects of an API server. Each attempt asks for the machine and its key, so revoking one counts
-    /// immediately; revoking an image counts as soon as the watch delivers it. Clocks and
+    /// The objects of an API server. Each attempt looks up the machine and its key, so revoking a key takes
+    /// effect immediately; revoking an image takes effect as soon as the watch delivers it. Clocks and
     /// attempts outlive the pod, whose directory may be a new one.
     ///
     /// `ca` is the file with the CAs that nodes should trust for this server.
@@ -87,9 +87,8 @@ impl Known {
     }
 }
 
-/// A guard over these keys, with the audit log in a store. It takes the types of evidence that
-/// `verifier` does. Where no approved boots are known it leaves the registers to the policies of the
-/// Trustee.
+/// A guard over these keys, with the audit log in a store. It accepts the types of evidence that `verifier`
+/// does. If no approved boots are known, it leaves the registers to the policies of the Trustee.
 pub fn guard(
     upstream: Authority,
     verifier: ByTee,
@@ -116,7 +115,7 @@ pub fn guard(
     Guard::new(config.with_tees(tees))
 }
 
-/// The public endpoints: the guard, with a limit on sessions that begin.
+/// The public endpoints: the guard, with a limit on new sessions.
 pub fn public(guard: &Guard, auth_rate: NonZeroU32) -> Router {
     let limiter = Arc::new(Limiter::new(auth_rate, ReplyStyle::KeyBroker));
     guard.router().layer(from_fn_with_state(limiter, limit_sessions))

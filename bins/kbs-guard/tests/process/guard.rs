@@ -11,7 +11,7 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use serde_json::Value;
 
-/// Everything here takes some seconds at most; a busy host may take longer.
+/// Everything here takes a few seconds at most; a busy host may take longer.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 pub(crate) fn wait_for(what: &str, mut ready: impl FnMut() -> bool) {
@@ -23,7 +23,7 @@ pub(crate) fn wait_for(what: &str, mut ready: impl FnMut() -> bool) {
     }
 }
 
-/// A directory with an empty directory of keys in it.
+/// A directory that contains an empty directory of keys.
 pub(crate) fn keys() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("keys")).unwrap();
@@ -41,7 +41,7 @@ fn command(dir: &tempfile::TempDir, flags: &[&str]) -> Command {
     command
 }
 
-/// Exit code and what is said of a start that fails.
+/// Exit code and output of a failed start.
 pub(crate) fn refused(dir: &tempfile::TempDir, flags: &[&str]) -> (i32, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kbs-guard"));
     let listen = ["--state-dir"];
@@ -88,12 +88,12 @@ impl Running {
                 _ => {}
             }
         };
-        // What it says later must not fill the pipe.
+        // Later output must not fill the pipe.
         std::thread::spawn(move || lines.for_each(drop));
         Self { child, address, metrics }
     }
 
-    /// Asks it to end, and gives how it did.
+    /// Asks it to stop, and returns its exit status.
     pub(crate) fn terminate(&mut self) -> ExitStatus {
         let pid = i32::try_from(self.child.id()).unwrap();
         let pid = rustix::process::Pid::from_raw(pid).unwrap();
@@ -106,7 +106,7 @@ impl Running {
         status.unwrap()
     }
 
-    /// The certificate that it shows, in DER.
+    /// The certificate it presents, in DER.
     pub(crate) fn certificate(&self) -> Vec<u8> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = rustls::ClientConfig::builder_with_provider(provider)
@@ -125,7 +125,7 @@ impl Running {
     }
 }
 
-/// Takes any certificate: the test compares it.
+/// Accepts any certificate: the test compares it.
 #[derive(Debug)]
 struct Anything;
 
@@ -166,11 +166,11 @@ impl ServerCertVerifier for Anything {
     }
 }
 
-/// What is answered to these bytes until the connection ends, or until nothing more comes.
+/// The response to these bytes, until the connection is closed or nothing more arrives.
 pub(crate) fn exchange(address: SocketAddr, request: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
-    // Who refuses early need not read everything.
+    // A server that refuses early need not read everything.
     let _ = stream.write_all(request.as_bytes());
     let mut answer = Vec::new();
     let mut buffer = [0; 4096];

@@ -1,4 +1,4 @@
-//! A key broker that notes what it is asked.
+//! A key broker that records its requests.
 
 use std::sync::{Arc, Mutex};
 

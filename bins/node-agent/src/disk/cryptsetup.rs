@@ -12,14 +12,14 @@ use super::{DiskError, Header, RecoveryState, RecoveryToken, RecoveryView, SlotM
 /// Exit status for a passphrase that opens nothing (cryptsetup(8), "RETURN CODES").
 const NO_PERMISSION: i32 = 2;
 
-/// The header of a device, or of a file.
+/// The header of a device or file.
 #[derive(Clone, Debug)]
 pub struct Cryptsetup {
     device: PathBuf,
 }
 
 impl Cryptsetup {
-    /// Of this device.
+    /// Accesses this device.
     pub fn new(device: impl Into<PathBuf>) -> Self {
         Self { device: device.into() }
     }
@@ -44,7 +44,7 @@ impl Cryptsetup {
         if output.status.success() { Ok(output.stdout) } else { Err(failed(operation, &output)) }
     }
 
-    /// Runs it on the device. Secrets go through its standard input only.
+    /// Runs it on the device. Secrets go only through its standard input.
     fn run(
         &self,
         operation: &'static str,
@@ -55,7 +55,7 @@ impl Cryptsetup {
         call(command.args(arguments).arg(&self.device), operation, input)
     }
 
-    /// Writes a token at the lowest free number.
+    /// Writes a token under the lowest free number.
     fn import(&self, token: &str) -> Result<u32, DiskError> {
         let id = Token::free(&self.metadata()?)?;
         let number = id.to_string();
@@ -75,7 +75,7 @@ fn call(command: &mut Command, operation: &'static str, input: &[u8]) -> Result<
         .spawn()
         .map_err(start)?;
     if let Some(mut stdin) = child.stdin.take() {
-        // It may fail before it reads; then its own words say more than ours.
+        // It may fail before it reads; its own message then says more than ours.
         let _ = stdin.write_all(input);
     }
     child.wait_with_output().map_err(start)
@@ -123,7 +123,7 @@ impl Header for Cryptsetup {
         if old.contains(&b'\n') || new.contains(&b'\n') {
             return Err(DiskError::LineBreak);
         }
-        // Without a terminal it reads one line for each.
+        // Without a terminal, it reads one line for each.
         let mut input = Zeroizing::new(Vec::with_capacity(old.len() + new.len() + 2));
         for passphrase in [old, new] {
             input.extend(passphrase);
@@ -144,7 +144,7 @@ impl Header for Cryptsetup {
     }
 
     fn remove_slot(&self, slot: u32) -> Result<(), DiskError> {
-        // The device is the last argument of every action but this one.
+        // The device is the last argument of every action except this one.
         let device = self.device.as_os_str();
         let mut command = Command::new("cryptsetup");
         command.args(["luksKillSlot", "--batch-mode"]).arg(device);

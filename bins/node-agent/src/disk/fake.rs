@@ -1,4 +1,4 @@
-//! A header in memory that dies when it is told to.
+//! A header in memory that dies on command.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
@@ -42,15 +42,15 @@ struct State {
     recovery: BTreeMap<u32, RecoveryToken>,
 }
 
-/// Key slot 1 with the passphrase, until more are made.
+/// Key slot 1 holds the passphrase, until more slots are created.
 #[derive(Debug)]
 pub(crate) struct FakeHeader {
     state: Mutex<State>,
-    /// Calls that are left until it dies.
+    /// Calls left until it dies.
     pub(crate) life: Life,
 }
 
-/// A number that anybody may set.
+/// A number that tests can set.
 #[derive(Debug, Default)]
 pub(crate) struct Life(Mutex<Option<u32>>);
 
@@ -59,7 +59,7 @@ impl Life {
         *self.0.lock().unwrap() = calls;
     }
 
-    /// Counts a call; whether there is no life left for it.
+    /// Counts a call; returns whether no life is left for it.
     fn is_over(&self) -> bool {
         let mut left = self.0.lock().unwrap();
         let is_over = *left == Some(0);
@@ -88,12 +88,12 @@ impl FakeHeader {
         header
     }
 
-    /// Another program makes a slot, as it stretches passwords.
+    /// A different program creates a slot, with a stretched password.
     pub(crate) fn fill(&self, slot: u32, passphrase: &[u8]) {
         self.now().slots.insert(slot, passphrase.to_vec());
     }
 
-    /// What is on the disk, whether it lives or not.
+    /// What is on the disk, dead or alive.
     pub(crate) fn recovery_now(&self) -> RecoveryView {
         let state = self.now();
         RecoveryView {
@@ -180,7 +180,7 @@ impl Header for FakeHeader {
         let mut state = self.live()?;
         assert!(state.slots.remove(&slot).is_some());
         state.marks.remove(&slot);
-        // As LUKS2 does, the slot is taken from its tokens.
+        // As in LUKS2, removing a slot also removes it from its tokens.
         for token in state.recovery.values_mut().filter(|token| token.slot == slot) {
             token.state = RecoveryState::Intended;
         }

@@ -10,7 +10,7 @@ use super::{Cryptsetup, DiskError, Header as _};
 
 /// Columns of lsblk(8).
 const COLUMNS: &str = "PATH,FSTYPE,FSVER";
-/// What it calls a LUKS header.
+/// Its name for a LUKS header.
 const LUKS: &str = "crypto_LUKS";
 
 #[derive(Deserialize)]
@@ -25,11 +25,11 @@ struct Listed {
     fsver: Option<String>,
 }
 
-/// The given devices, and every LUKS2 device of the machine with a token of the pin. One whose header
-/// cannot be read may have a token: it is among them, and fails where it is used.
+/// The given devices, and every LUKS2 device of the machine with a token of the pin. A device whose header
+/// cannot be read may have a token, so it is included and fails where it is used.
 ///
 /// # Errors
-/// [`DiskError`], where the devices cannot be listed.
+/// [`DiskError`] if the devices cannot be listed.
 pub fn bound(given: &[PathBuf]) -> Result<Vec<Cryptsetup>, DiskError> {
     let canonical = |path: &PathBuf| fs::canonicalize(path).unwrap_or_else(|_| path.clone());
     let mut devices: Vec<PathBuf> = given.iter().map(canonical).collect();
@@ -57,7 +57,7 @@ fn listed() -> Result<Vec<PathBuf>, DiskError> {
     parse(&output.stdout).map_err(|error| failed(error.to_string()))
 }
 
-/// The pin knows LUKS2 alone. A version that is not told may be 2.
+/// The pin supports LUKS2 only. An unreported version may be 2.
 fn parse(listing: &[u8]) -> Result<Vec<PathBuf>, serde_json::Error> {
     let listing: Listing = serde_json::from_slice(listing)?;
     let mut devices = listing.blockdevices;

@@ -1,8 +1,8 @@
-//! The token that says which key slot holds the recovery key.
+//! The token that identifies the recovery key's slot.
 //!
-//! It names no key slot of LUKS while the slot is yet to be made: that is an intent. What a crash left in
-//! the slot belongs to nobody; what somebody else put there since is theirs. The two are told apart by a
-//! mark, the number of iterations of the slot's PBKDF2, which the intent says beforehand.
+//! It references no key slot of LUKS as long as the slot is yet to be created: that is an intent. A slot left
+//! by a crash belongs to no one; a slot that someone else has created there since is theirs. A mark
+//! distinguishes the two: the number of iterations of the slot's PBKDF2, which the intent records beforehand.
 
 use std::collections::BTreeMap;
 
@@ -14,21 +14,21 @@ use super::DiskError;
 
 /// Type of the token.
 const KIND: &str = "tec-recovery";
-/// Key slots of a header are 0 to 31 (LUKS2 On-Disk Format Specification, "Keyslots Object").
+/// Key slots of a header are numbered 0 to 31 (LUKS2 On-Disk Format Specification, "Keyslots Object").
 const LAST_SLOT: u32 = 31;
 
-/// How a recovery slot is recognized: the iterations of its PBKDF2.
+/// Identifies a recovery slot: the iterations of its PBKDF2.
 ///
-/// The key has 159 bits of entropy, so that no number of iterations is too small.
+/// The key has 159 bits of entropy, so no number of iterations is too small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(transparent)]
 pub struct SlotMark(u32);
 
-/// The least that cryptsetup takes (cryptsetup(8), `--pbkdf-force-iterations`).
+/// The minimum that cryptsetup accepts (cryptsetup(8), `--pbkdf-force-iterations`).
 const LEAST_ITERATIONS: u32 = 1000;
 
 impl SlotMark {
-    /// A mark that no other slot has by chance: others stretch a password, for much longer.
+    /// A mark that no other slot has by chance: others stretch a password, with many more iterations.
     pub fn random(entropy: &dyn Entropy) -> Self {
         let mut bytes = [0; 2];
         entropy.fill(&mut bytes);
@@ -41,7 +41,7 @@ impl SlotMark {
     }
 }
 
-/// A token of a recovery key.
+/// A recovery key token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecoveryToken {
@@ -51,17 +51,17 @@ pub struct RecoveryToken {
     pub slot: u32,
     /// Whether the slot is known to be the recovery key's.
     pub state: RecoveryState,
-    /// What the slot is recognized by; none in tokens of older versions.
+    /// The mark of the slot; none in tokens of older versions.
     pub mark: Option<SlotMark>,
 }
 
-/// How far the making of a recovery slot got.
+/// Progress of creating a recovery slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "a yes or no with names")]
 pub enum RecoveryState {
-    /// The slot is to be made, or was made just before a crash.
+    /// The slot is yet to be created, or was created just before a crash.
     Intended,
-    /// The slot holds a recovery key that was escrowed.
+    /// The slot holds an escrowed recovery key.
     Active,
 }
 
@@ -71,9 +71,9 @@ pub enum RecoveryState {
 pub struct RecoveryView {
     /// Key slots that are in use.
     pub slots: Vec<u32>,
-    /// What those of them that use PBKDF2 are recognized by.
+    /// The marks of those that use PBKDF2.
     pub marks: BTreeMap<u32, SlotMark>,
-    /// Tokens of recovery keys, by their number.
+    /// Recovery key tokens, by number.
     pub tokens: Vec<RecoveryToken>,
 }
 
@@ -94,7 +94,7 @@ struct Wire {
     iterations: Option<SlotMark>,
 }
 
-/// Of a key slot (LUKS2 On-Disk Format Specification, "Keyslots Object").
+/// A key slot (LUKS2 On-Disk Format Specification, "Keyslots Object").
 #[derive(Deserialize)]
 struct WireSlot {
     kdf: WireKdf,
@@ -120,7 +120,7 @@ impl RecoveryView {
         })
     }
 
-    /// Whether a slot is there and was made for this token.
+    /// Whether the slot exists and was created for this token.
     pub fn is_of(&self, token: &RecoveryToken) -> bool {
         let mark = self.marks.get(&token.slot).copied();
         self.slots.contains(&token.slot) && token.mark.is_some() && mark == token.mark

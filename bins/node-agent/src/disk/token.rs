@@ -1,4 +1,4 @@
-//! Tokens as Clevis keeps them in a LUKS2 header: a flattened JWE and the key slots that it opens.
+//! Tokens that Clevis keeps in a LUKS2 header: a flattened JWE and the key slots that it opens.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +8,9 @@ use tec_trustee::clevis::SealedPassphrase;
 
 use super::DiskError;
 
-/// Type of the tokens of Clevis.
+/// Type of Clevis tokens.
 const CLEVIS: &str = "clevis";
-/// Tokens that a header has room for (LUKS2 On-Disk Format Specification, "Tokens").
+/// Number of tokens a header can hold (LUKS2 On-Disk Format Specification, "Tokens").
 const MAX_TOKENS: u32 = 32;
 
 /// A token of the pin `trustee`.
@@ -51,7 +51,7 @@ struct Flattened {
 }
 
 impl Token {
-    /// Reads one; `None` where it is another's.
+    /// Parses a token; `None` if it belongs to something else.
     pub(super) fn read(id: u32, value: &Value) -> Option<Self> {
         let wire = Wire::deserialize(value).ok()?;
         let jwe = &wire.jwe;
@@ -61,20 +61,20 @@ impl Token {
         is_ours.then_some(Self { id, slots: wire.keyslots, sealed })
     }
 
-    /// All of the pin in the metadata of a header.
+    /// All tokens of the pin in the metadata of a header.
     pub(super) fn all(metadata: &[u8]) -> Result<Vec<Self>, DiskError> {
         let metadata: Metadata = serde_json::from_slice(metadata).map_err(DiskError::Metadata)?;
         let tokens = metadata.tokens.iter();
         Ok(tokens.filter_map(|(id, value)| Self::read(*id, value)).collect())
     }
 
-    /// The lowest number that no token has.
+    /// The lowest unused token number.
     pub(super) fn free(metadata: &[u8]) -> Result<u32, DiskError> {
         let metadata: Metadata = serde_json::from_slice(metadata).map_err(DiskError::Metadata)?;
         (0..MAX_TOKENS).find(|id| !metadata.tokens.contains_key(id)).ok_or(DiskError::Full)
     }
 
-    /// As Clevis writes it.
+    /// Formats a token as Clevis does.
     pub(super) fn render(slots: &[String], sealed: &str) -> String {
         let mut parts = sealed.split('.');
         let mut next = || parts.next().unwrap_or_default();

@@ -45,7 +45,7 @@ impl Bench {
         enroll(&self.header, &passphrase, &admin, &self.kept, &self.entropy).await
     }
 
-    /// Slots that escrowed keys open, in the order of the keys.
+    /// Slots that the escrowed keys open, in the order of the keys.
     fn opened(&self) -> Vec<u32> {
         self.header.life.set(None);
         let kept = self.kept.0.lock().unwrap();
@@ -120,7 +120,7 @@ async fn after_a_power_cut_at_any_step_no_slot_has_a_key_that_nobody_knows() {
 
 #[tokio::test]
 async fn a_slot_that_another_program_made_where_one_was_intended_is_kept() {
-    // After the intent was written, and before its slot was made.
+    // After the intent was written, and before its slot was created.
     let bench = Bench::new();
     bench.header.life.set(Some(3));
     bench.enroll().await.unwrap_err();
@@ -132,7 +132,7 @@ async fn a_slot_that_another_program_made_where_one_was_intended_is_kept() {
     let theirs = SecretBytes::new(b"theirs".to_vec());
     assert!(bench.header.opens("31", &theirs).unwrap());
 
-    // An admin removes the recovery slot by hand, and uses its number.
+    // An admin removes the recovery slot manually, and uses its number.
     bench.header.remove_slot(30).unwrap();
     bench.header.fill(30, b"theirs");
     assert_eq!(bench.enroll().await.unwrap().slot, 29);

@@ -1,4 +1,4 @@
-//! A server with a CA that changes, and a disk that dies at every step.
+//! A server whose CA changes, and a disk that dies at every step.
 
 use std::sync::Mutex;
 
@@ -25,13 +25,13 @@ fn trusts(authorities: &[u8]) -> BTreeSet<Sha256Digest> {
     fingerprints(&pem(authorities)).unwrap()
 }
 
-/// A server whose certificate one CA signs, and which hands out some CAs.
+/// A server with a certificate signed by one CA, which hands out a set of CAs.
 #[derive(Debug)]
 struct Server {
     signs: u8,
     hands_out: Option<String>,
     reports: Mutex<Vec<BTreeSet<Sha256Digest>>>,
-    /// Another server releases the key, too.
+    /// A second server releases the key, too.
     has_twin: bool,
 }
 
@@ -40,7 +40,7 @@ impl Server {
         Self { signs, hands_out: Some(pem(hands_out)), reports: Mutex::default(), has_twin: false }
     }
 
-    /// TLS: the CA that signs must be trusted.
+    /// TLS: the signing CA must be trusted.
     fn reached_by(&self, server: &Endpoint) -> Result<(), Failure> {
         if server.cert.contains(&pem(&[self.signs])) {
             return Ok(());
@@ -119,7 +119,7 @@ async fn the_pin_follows_from_one_ca_over_both_to_the_next_one() {
     assert_eq!(run(&header, &alone).await.unwrap(), nothing());
 }
 
-/// Nothing is new to the only disk.
+/// Nothing has changed for the only disk.
 fn nothing() -> Refreshed {
     Refreshed { disks: vec!["disk-0".to_owned()], ..Refreshed::default() }
 }
@@ -141,7 +141,7 @@ async fn nothing_is_reported_before_every_disk_of_the_machine_was_refreshed() {
     }
 }
 
-/// What a pin trusts for [`URL`], as the server said now or as it was before.
+/// What a pin trusts for [`URL`], confirmed by the server now or left over from before.
 fn trust(authorities: &[u8], is_current: bool) -> Trust {
     let server = Endpoint::new(URL.parse().unwrap(), pem(authorities));
     Trust { server, authorities: trusts(authorities), is_current }

@@ -1,4 +1,4 @@
-//! What the replies of registration servers mean.
+//! Interprets the replies of registration servers.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,27 +9,27 @@ use tec_core::id::MachineId;
 
 use super::Reply;
 
-/// With this message the existing operator's server answers for a key that it knows.
+/// Message with which the existing operator's server answers for a key it knows.
 const KNOWN_KEY: &str = "Public key already registered";
-/// Longest id of a challenge that is sent back: for an RSA key of 4096 bits it has some 830 characters.
+/// Longest challenge ID to send back: for a 4096-bit RSA key it is about 830 characters.
 const MAX_CHALLENGE_ID: usize = 4096;
 
-/// A reply, understood.
+/// A parsed reply.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// The key is registered, now or from before.
+    /// The key is registered, now or since before.
     Registered,
     /// An admin must decide.
     Pending,
-    /// The TPM must prove the key: id of the challenge, and the challenge.
+    /// The TPM must prove the key: the ID of the challenge, and the challenge.
     Challenge(String, Credential),
-    /// The body is not what this server takes.
+    /// The server does not accept this form of body.
     NotUnderstood(Code),
-    /// Not now.
+    /// The server cannot answer now.
     Busy(Code),
-    /// The key is that of this machine.
+    /// The key belongs to this machine.
     Elsewhere(MachineId),
-    /// No.
+    /// The server refused.
     Refused(Code),
 }
 
@@ -60,7 +60,7 @@ impl Wire {
         (id.len() <= MAX_CHALLENGE_ID).then(|| (id, Credential::new(id_object, secret)))
     }
 
-    /// 202: an admin or a proof is waited for.
+    /// 202: wait for an admin, or send a proof.
     fn accepted(&self) -> Answer {
         if self.status != "challenge" {
             return Answer::Pending;
@@ -71,7 +71,7 @@ impl Wire {
         }
     }
 
-    /// 409: the key is known, which is fine, or the machine has another one.
+    /// 409: the key is known, which is fine, or the machine has a different one.
     fn conflict(&self) -> Answer {
         match self.code() {
             Some(Code::RegisterAkKnown) => Answer::Registered,
@@ -87,7 +87,7 @@ impl Wire {
 }
 
 impl Answer {
-    /// Reads a reply. Bodies that are not JSON count by their status alone.
+    /// Parses a reply. Bodies that are not JSON count only by their status.
     pub(super) fn read(reply: &Reply) -> Self {
         let wire: Wire = serde_json::from_slice(&reply.body).unwrap_or_default();
         let code = |otherwise| wire.code().unwrap_or(otherwise);
@@ -106,7 +106,7 @@ impl Answer {
             415 => Self::Refused(code(Code::RegisterContentType)),
             429 => Self::Busy(code(Code::RegisterRate)),
             500..=599 => Self::Busy(code(Code::RegisterUnavailable)),
-            // 404 and redirects, too: this is not where keys are registered.
+            // Includes 404 and redirects: keys are not registered here.
             _ => Self::Refused(code(Code::RegisterNotFound)),
         }
     }

@@ -1,4 +1,4 @@
-//! The transport: HTTP, with only the CA of the configuration.
+//! The transport: HTTP, trusting only the CA in the configuration.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tec_trustee::client::tls_code;
 
 use super::{RegisterError, Registrar, Reply, Target};
 
-/// Most bytes of a reply that are read: a challenge for a 4096-bit key takes 2 KiB.
+/// Most bytes of a reply to read: a challenge for a 4096-bit key takes 2 KiB.
 const MAX_REPLY: usize = 64 * 1024;
 
 /// A registration server.
@@ -23,16 +23,15 @@ pub struct HttpRegistrar {
 }
 
 impl HttpRegistrar {
-    /// A server, by the full address of its registration, with the CA that vouches for it (may be
-    /// empty).
+    /// A server, by the full URL of its registration, with the CA that vouches for it (may be empty).
     ///
     /// # Errors
-    /// `Address` when URL or CA cannot be used.
+    /// `Address` if the URL or the CA cannot be used.
     ///
     /// # Security
-    /// A CA in the configuration is the only one that counts; without one, https needs a publicly
-    /// trusted certificate. A CA together with plain http is refused: somebody expects TLS.
-    /// Redirects and proxies are not followed.
+    /// If the configuration has a CA, only that CA is trusted; otherwise https needs a publicly trusted
+    /// certificate. A CA together with plain http is refused, because whoever set it expects TLS. Redirects
+    /// and proxies are not followed.
     pub fn new(url: &str, ca_pem: &str, timeout: Duration) -> Result<Self, RegisterError> {
         let wrong = |reason| RegisterError::Address { url: url.to_owned(), reason };
         let text = url.trim_end_matches('/');
@@ -52,7 +51,7 @@ impl HttpRegistrar {
                     %url,
                     "the attestation key is registered without TLS, as configured"
                 );
-                // An initial file system need not have the platform's CAs, and none is asked.
+                // An initial file system may lack the platform's CAs, and they are not needed.
                 builder = builder.tls_certs_only([]);
             }
             ("http", _) => return Err(wrong("there is a CA, but the scheme is http")),
@@ -101,7 +100,7 @@ impl Registrar for HttpRegistrar {
         self.try_put(url, body).await.map_err(|error| RegisterError::Unanswered {
             url: url.to_string(),
             code: tls_code(&error).unwrap_or(Code::ServerUnreachable),
-            // The address is named already.
+            // The URL is already in the error.
             source: error.without_url().into(),
         })
     }

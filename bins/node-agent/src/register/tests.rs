@@ -4,7 +4,7 @@ use tec_core::testing::{SeededEntropy, sample};
 
 use super::*;
 
-/// A server that answers from a list, and remembers what it was sent.
+/// A server that answers from a list, and records the requests.
 #[derive(Debug)]
 struct Scripted {
     replies: Mutex<Vec<(u16, &'static str)>>,

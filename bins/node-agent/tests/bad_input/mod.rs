@@ -1,5 +1,5 @@
-//! What can be wrong around a node: it ends unlocked, or with three lines and a code, and opens as soon
-//! as the fault is gone.
+//! Faults around a node: it either unlocks or fails with three lines and a code, and it unlocks as soon as
+//! the fault is gone.
 
 use std::fs::OpenOptions;
 use std::net::TcpListener;
@@ -11,7 +11,7 @@ use tec_tpm::testing::Swtpm;
 
 use crate::world::{Node, PASSPHRASE, Wire, good, pipe, refused};
 
-/// It fails with this code in three lines; the second one says this.
+/// It fails with this code in three lines; the second line contains this.
 #[track_caller]
 fn told(output: &Output, code: Code, cause: &str) {
     let lines = refused(output);
@@ -25,7 +25,7 @@ fn opens(node: &Node, sealed: &[u8]) {
     assert_eq!(good(node.decrypt(sealed)), PASSPHRASE.as_bytes());
 }
 
-/// A tool of tpm2-tools at the node's TPM, in a directory for its files.
+/// Runs one of the tpm2-tools on the node's TPM, in a directory for its files.
 fn tpm2(tpm: &Swtpm, files: &Path, tool: &str, arguments: &str) -> bool {
     let mut command = Command::new(tool);
     let command = command.args(arguments.split(' ')).current_dir(files);
@@ -33,7 +33,7 @@ fn tpm2(tpm: &Swtpm, files: &Path, tool: &str, arguments: &str) -> bool {
     command.output().unwrap().status.success()
 }
 
-/// Guesses the password of a key until the TPM protects itself.
+/// Guesses a key's password until the TPM locks out further attempts.
 fn lock_out(tpm: &Swtpm, files: &Path) {
     let run = |tool, arguments| tpm2(tpm, files, tool, arguments);
     let parameters =
@@ -124,7 +124,7 @@ fn a_clock_that_is_years_off_is_named() {
     for (years, why) in [(10, "not valid yet"), (-10, "expired")] {
         let mut node = Node::start(Wire::TlsAhead(years));
         told(&node.encrypt(), Code::NodeClock, why);
-        // That was the registration; without it, the key broker is asked.
+        // So far this was the registration; without it, the key broker is asked.
         node.config.as_object_mut().unwrap().remove("attestation_key");
         told(&node.encrypt(), Code::NodeClock, why);
     }

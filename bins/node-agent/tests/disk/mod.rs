@@ -1,4 +1,4 @@
-//! `rebind` with the real Clevis, the real `cryptsetup` and a file for a disk.
+//! `rebind` with the real Clevis, the real `cryptsetup` and a file as the disk.
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,7 +24,7 @@ fn bound_disk(world: &World, tpm: &Swtpm, config: &serde_json::Value) -> PathBuf
     File::create(&disk).unwrap().set_len(SIZE).unwrap();
     let mut format = Command::new("cryptsetup");
     format.args(["luksFormat", "--type", "luks2", "--batch-mode", "--key-file", "-"]);
-    // The least that is taken: the test is not about strength.
+    // The accepted minimum: the test is not about strength.
     format.args(["--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000"]);
     good(pipe(format.arg(&disk), b"first"));
     let mut bind = clevis(world, &["luks", "bind", "-y", "-k", "-", "-d"]);
@@ -40,7 +40,7 @@ fn clevis(world: &World, arguments: &[&str]) -> Command {
     command
 }
 
-/// Whether Clevis opens the disk with its token, over the servers that the token names.
+/// Whether Clevis opens the disk with its token, using the servers in the token.
 fn clevis_opens(world: &World, tpm: &Swtpm, disk: &Path) -> bool {
     let mut pass = clevis(world, &["luks", "pass", "-s", "1", "-d"]);
     let output = pipe(world.prepare(pass.arg(disk), tpm), b"");
@@ -72,7 +72,7 @@ fn rebind(world: &World, tpm: &Swtpm, disk: &Path, url: &str) -> std::process::O
 fn a_disk_moves_to_another_name_of_its_server_and_clevis_opens_it_there() {
     let Node { world, tpm, mut config, .. } = Node::start(Wire::Tls);
     let alive = config["servers"][0].clone();
-    // An old server that is gone by now stands first.
+    // An old server, now gone, comes first.
     config["servers"] = serde_json::json!([{ "url": NOBODY, "cert": "" }, alive]);
     let disk = bound_disk(&world, &tpm, &config);
     let before = metadata(&disk);
@@ -139,7 +139,7 @@ fn opens(disk: &Path, slot: &str, passphrase: &[u8]) -> bool {
     pipe(open.arg(disk), passphrase).status.success()
 }
 
-/// What the admin reads at the server, the latest first.
+/// What the admin reads at the server, latest first.
 fn recovery_keys(world: &World, machine: &MachineId, admin: &EcPrivateKey) -> Vec<Vec<u8>> {
     let escrowed = flow::escrowed(&*world.registry, machine);
     let escrowed = world.runtime.block_on(escrowed).unwrap();

@@ -1,4 +1,4 @@
-//! A TPM goes on where it was, and a copy of its state does not.
+//! A TPM continues from its last state, and a copy of its state does not.
 
 use tec_core::code::Code;
 use tec_core::explain::Gate;
@@ -8,7 +8,7 @@ use tec_tpm::testing::Swtpm;
 
 use crate::world::{Node, PASSPHRASE, Wire, boot, good, refused};
 
-/// A node that was rebooted once since somebody copied the state of its TPM.
+/// A node that was rebooted once since the state of its TPM was copied.
 fn copied() -> (Node, Swtpm, Vec<u8>) {
     let mut node = Node::start(Wire::Plain);
     let sealed = good(node.encrypt());
@@ -44,7 +44,7 @@ fn of_two_copies_the_second_is_refused_even_if_it_is_the_right_machine() {
         copy.restart().unwrap();
     }
     boot(&copy, "kernel");
-    // Nothing tells it from the machine, which was switched on as often.
+    // Nothing distinguishes it from the machine, which was switched on equally often.
     good(node.world.decrypt(&copy, &sealed));
     let lines = refused(&node.decrypt(&sealed));
     assert!(lines[0].starts_with("TEC-A408 "), "{lines:?}");

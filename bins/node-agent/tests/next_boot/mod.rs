@@ -19,7 +19,7 @@ use crate::world::{Node, Wire, refused};
 
 const KERNEL: &str = "boot/vmlinuz-6.12.0-amd64";
 
-/// GRUB 2.14 measures the kernel into PCR 4 without Secure Boot, too.
+/// GRUB 2.14 measures the kernel into PCR 4 even without Secure Boot.
 fn image(kernel: &str) -> MemoryImage {
     debian_chain("2.14").with(KERNEL, application(kernel))
 }
@@ -76,7 +76,7 @@ fn a_node_tells_whether_it_will_unlock_after_the_next_boot() {
     let text = String::from_utf8(text.stdout).unwrap();
     assert!(text.contains("changes PCR 4: approve this image before"), "{text}");
 
-    // The values that came with the image, for example as a bundle.
+    // The values supplied with the image, for example as a bundle.
     let prediction = BootPredictor::new().predict(&next, &PlatformState::new());
     let report = PredictionReport::new(&prediction.unwrap(), |_| None);
     let label = staged.path().join("next.json");

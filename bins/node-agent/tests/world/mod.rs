@@ -1,5 +1,4 @@
-//! A machine with an emulated TPM, the real program under its Clevis names, and all services in
-//! this process.
+//! A machine with an emulated TPM, the real program under its Clevis names, and all services in this process.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -48,7 +47,7 @@ const YEAR: i64 = 365 * 24 * 3600;
 pub(crate) enum Wire {
     Plain,
     Tls,
-    /// The clock of the server, which dates its certificates, is so many years ahead of the node's.
+    /// The server's clock, which dates its certificates, is this many years ahead of the node's.
     TlsAhead(i64),
 }
 
@@ -60,7 +59,7 @@ pub(crate) struct World {
     pub(crate) runtime: Runtime,
 }
 
-/// A machine whose TPM measured an approved kernel, beside its servers.
+/// A machine whose TPM measured an approved kernel, with its servers.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) world: World,
@@ -114,7 +113,7 @@ impl World {
         Self { registry, endpoint, directory, runtime }
     }
 
-    /// Approves a boot whose PCR 4 is extended once, by the digest of `kernel`.
+    /// Approves a boot whose PCR 4 is extended once, with the digest of `kernel`.
     pub(crate) fn approve(&self, kernel: &str) {
         let pcr4 = PcrIndex::BOOT_MANAGER;
         let event = ImageEvent::new("EV", pcr4, Sha256Digest::of(kernel), "Pcr4Vmlinuz");
@@ -125,8 +124,8 @@ impl World {
         self.runtime.block_on(published).unwrap();
     }
 
-    /// Registers a machine; returns the configuration that its Ignition carries, with one round of
-    /// tries, so that refusals come at once.
+    /// Registers a machine; returns the configuration in its Ignition config, with one round of tries, so
+    /// that refusals are immediate.
     pub(crate) fn machine(&self) -> (MachineId, serde_json::Value) {
         let id = MachineId::random(&mut EntropyRng::new(&SystemEntropy));
         let machine = Machine::unclaimed(id, RegisteredBy::FirstBoot, SystemClock.now());
@@ -175,7 +174,7 @@ impl World {
         pipe(self.prepare(command.args(arguments), tpm), b"")
     }
 
-    /// Everything comes through the environment, as it does under Clevis.
+    /// Everything is passed through the environment, as under Clevis.
     pub(crate) fn prepare<'a>(&self, command: &'a mut Command, tpm: &Swtpm) -> &'a mut Command {
         let no_log = self.directory.path().join("no-event-log");
         std::fs::write(&no_log, b"").unwrap();

@@ -66,14 +66,14 @@ async fn run(action: Action) -> anyhow::Result<u8> {
             tasks.spawn(async move { keep(&controller, shutdown).await });
         }
     }
-    // Whatever ends first, end or defect, ends the program.
+    // The first task to end, normally or with a defect, ends the program.
     match tasks.join_next().await {
         Some(ended) => ended.context("a part of the program died")?,
         None => Ok(exit::OK),
     }
 }
 
-/// Rounds; a state that needs a person ends the program with that state's own exit code.
+/// Runs rounds; a state that needs manual intervention ends the program with that state's exit code.
 async fn keep(controller: &Controller, shutdown: Shutdown) -> anyhow::Result<u8> {
     match controller.keep(shutdown).await {
         Ok(()) => Ok(exit::OK),

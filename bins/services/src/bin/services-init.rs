@@ -1,4 +1,4 @@
-//! `services-init`: parses the command line, asks, writes, ends.
+//! `services-init`: parses the command line, asks, writes, exits.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! Accounts, pushed to a running NATS: how users are shut out at once.
+//! Accounts, pushed to a running NATS: locks users out immediately.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +14,9 @@ use tec_k8s::service::{Cluster, Keys, Minter, Standing, Vault};
 use tec_support::certificate::Certificate;
 use tokio::sync::Mutex;
 
-/// Where a NATS server with a full resolver takes JWTs of accounts.
+/// Subject on which a NATS server with a full resolver accepts account JWTs.
 const UPDATE: &str = "$SYS.REQ.CLAIMS.UPDATE";
-/// The connection lives for one push only.
+/// Lifetime of a connection, which serves a single push.
 const LIFE: Duration = Duration::from_mins(1);
 
 /// Keeps the accounts of a NATS server.
@@ -25,25 +25,25 @@ const LIFE: Duration = Duration::from_mins(1);
 pub struct Accounts {
     /// The vault whose keys sign.
     pub vault: Vault,
-    /// Knows who is shut out.
+    /// Knows which users are locked out.
     pub cluster: Arc<dyn Cluster>,
     /// The controller's own token of the vault.
     pub standing: Arc<Standing>,
-    /// What is known of the vault's keys.
+    /// What is known about the vault's keys.
     pub keys: Keys,
-    /// Tells the time.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// Shown to the server, which wants one.
+    /// Presented to the server, which requires one.
     pub certificate: Arc<Certificate>,
-    /// The server, if it is to be told.
+    /// The server, if accounts are pushed.
     pub url: Option<String>,
-    /// Copies of the events that the servers store, if they do.
+    /// Replicas of the events that the servers store, if they do.
     pub event_replicas: Option<u32>,
     /// What the server knows.
     pub pushed: Mutex<Option<Revocations>>,
 }
 
-/// What the server answers; without an error it took the JWT.
+/// The server's reply; without an error, it accepted the JWT.
 #[derive(Deserialize)]
 struct Reply {
     error: Option<ReplyError>,
@@ -56,13 +56,13 @@ struct ReplyError {
 }
 
 impl Accounts {
-    /// Pushes the accounts if the server may not know who is shut out. Says whether it did.
+    /// Pushes the accounts if the server may not know who is locked out. Returns whether it did.
     ///
     /// # Errors
-    /// API server, vault or NATS cannot be reached, or refuse; nothing is taken for known then.
+    /// The API server, the vault or NATS cannot be reached or refuses; the next call then pushes again.
     ///
     /// # Cancel safety
-    /// May be dropped at any await; the next call pushes again.
+    /// Can be dropped at any await; the next call pushes again.
     pub async fn ensure(&self, authorities: &str) -> anyhow::Result<bool> {
         let Some(url) = &self.url else {
             return Ok(false);
@@ -86,13 +86,13 @@ impl Accounts {
         Ok(true)
     }
 
-    /// Has the servers store events, as they shall; a stream that is there is brought to it.
+    /// Has the servers store events as configured; an existing stream is updated.
     ///
     /// # Errors
-    /// Vault or NATS cannot be reached, or refuse; also while too few servers of a cluster are there.
+    /// The vault or NATS cannot be reached or refuses, for example while too few servers of a cluster are up.
     ///
     /// # Cancel safety
-    /// May be dropped at any await.
+    /// Can be dropped at any await.
     pub async fn ensure_events(&self, authorities: &str) -> anyhow::Result<()> {
         let (Some(url), Some(replicas)) = (&self.url, self.event_replicas) else {
             return Ok(());
@@ -104,7 +104,7 @@ impl Accounts {
         let client = self.connect((user, jwt), url, authorities).await?;
         let stream = nats::events_stream(replicas).to_string();
         let call = |verb| format!("$JS.API.STREAM.{verb}.{}", nats::EVENTS);
-        // The same stream again is no error.
+        // Creating the same stream again is not an error.
         if ask(&client, call("CREATE"), stream.clone()).await.is_err() {
             ask(&client, call("UPDATE"), stream).await.context("store events")?;
         }

@@ -1,15 +1,15 @@
-//! When the vault's authorities end: nothing renews them, so people are told long before.
+//! When the vault's authorities expire: nothing renews them, so the admin is warned long before.
 
 use std::time::Duration;
 
 use tec_core::time::Timestamp;
 use x509_cert::Certificate;
 
-/// People are told when an authority has less than this left. Certificates of the last days would outlive
-/// it, and are refused.
+/// Remaining life of an authority below which the admin is warned. In an authority's last days, certificates
+/// would outlive it and are refused.
 const NOTICE: Duration = Duration::from_hours(365 * 24);
 
-/// When the first of these authorities, in PEM, ends; `None` if they cannot be read.
+/// When the first of these authorities (PEM) expires; `None` if they cannot be read.
 fn first_end(authorities: &str) -> Option<Timestamp> {
     let chain = Certificate::load_pem_chain(authorities.as_bytes()).ok()?;
     let end = |certificate: &Certificate| {
@@ -20,7 +20,7 @@ fn first_end(authorities: &str) -> Option<Timestamp> {
     ends?.into_iter().min().map(Timestamp::from_unix_seconds)
 }
 
-/// What is to be told at `now` about authorities in PEM, if anything is.
+/// The warning due at `now` about these authorities (PEM), if any.
 pub(crate) fn notice(authorities: &str, now: Timestamp) -> Option<String> {
     let Some(end) = first_end(authorities) else {
         return Some("the authorities of the vault cannot be read".to_owned());
@@ -42,7 +42,7 @@ mod tests {
 
     const DAY: i64 = 24 * 60 * 60;
 
-    /// One that ends after so many days, counted from 1970.
+    /// An authority that expires this many days after 1970-01-01.
     fn authority(days: i64) -> String {
         let mut params = rcgen::CertificateParams::default();
         params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);

@@ -25,15 +25,15 @@ use crate::bootstrap::passwords::Passwords;
 use crate::bootstrap::peers::Others;
 use crate::bootstrap::sealing::Sealing;
 
-/// Longer than the ten seconds that the vault gives the API server, and short enough for an answer to a
-/// caller that waits fifteen.
+/// Longer than the ten seconds that the vault gives the API server, and short enough to answer a caller that
+/// waits fifteen.
 pub(crate) const VAULT_DEADLINE: Duration = Duration::from_secs(12);
 const KUBERNETES_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The controller that these flags describe.
 ///
 /// # Errors
-/// The pod is none of a StatefulSet, or the API server's authority cannot be read.
+/// The pod does not belong to a StatefulSet, or the API server's CA cannot be read.
 pub fn controller(args: &Serve) -> anyhow::Result<Controller> {
     let ordinal = Ordinal::of_pod(&args.pod)
         .with_context(|| format!("{:?} is no pod of a StatefulSet", args.pod))?;
@@ -102,7 +102,7 @@ pub fn controller(args: &Serve) -> anyhow::Result<Controller> {
     })
 }
 
-/// The list may be the same for every pod: who asks itself learns nothing.
+/// Excludes this pod, so every pod can have the same list: asking itself would tell a pod nothing.
 fn others(args: &Serve) -> Vec<String> {
     let own = |peer: &&String| peer.split(['.', ':']).next() == Some(args.pod.as_str());
     let peers = args.peers.iter();

@@ -27,33 +27,33 @@ use crate::bootstrap::health::Health;
 use crate::bootstrap::passwords::Passwords;
 use crate::bootstrap::sealing::{Instance, Sealing};
 
-/// Drift is looked for at least this often.
+/// Longest interval between checks for drift.
 const LOOK: Duration = Duration::from_mins(5);
-/// Those who are shut out are looked for this often.
+/// Interval between checks for locked-out users.
 const REVOCATIONS: Duration = Duration::from_secs(2);
-/// So often is looked whether somebody else did what only they may do: the first pod wrote what only
-/// root may write, or a person opened the vault that a person sealed.
+/// Interval between checks whether someone else did what only they can do: the first pod wrote what only root
+/// may write, or an admin unsealed the vault that an admin had sealed.
 const MENDED: Duration = Duration::from_secs(5);
-/// So often is told that an authority ends soon.
+/// Interval between warnings that an authority expires soon.
 const NOTICES: i64 = 24 * 60 * 60;
-/// Word for programs in what tells so.
+/// Reason of the Event for programs.
 const AUTHORITY_ENDS: &str = "AuthorityEndsSoon";
-/// Renewals are never closer together.
+/// Shortest interval between renewals.
 const SHORTEST: Duration = Duration::from_secs(1);
 
-/// Everything that the controller works with.
+/// Everything that the controller needs.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_structs, reason = "composed by main and by tests")]
 pub struct Controller {
-    /// What shall be.
+    /// The desired state.
     pub platform: Platform,
     /// Name of this pod.
     pub pod: String,
-    /// Its identity, if it is known.
+    /// Its UID, if known.
     pub pod_uid: Option<String>,
-    /// Whether the vault is opened if it is sealed.
+    /// Whether to unseal a sealed vault.
     pub sealing: Sealing,
-    /// This pod's place.
+    /// This pod's ordinal.
     pub ordinal: Ordinal,
     /// The vault beside it.
     pub vault: Vault,
@@ -65,29 +65,29 @@ pub struct Controller {
     pub peers: Arc<dyn Peers>,
     /// The controller's own token, for its own audience.
     pub token: PathBuf,
-    /// What can be set about callers.
+    /// Configuration of callers.
     pub settings: Settings,
-    /// Tells the time.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
     /// Randomness.
     pub entropy: Arc<dyn Entropy>,
-    /// What the gRPC server shows.
+    /// Presented by the gRPC server.
     pub certificate: Arc<Certificate>,
-    /// The token that requests are served with.
+    /// The token used to serve requests.
     pub standing: Arc<Standing>,
     /// Accounts of a running NATS.
     pub accounts: Accounts,
     /// Passwords of a running OpenSearch.
     pub passwords: Passwords,
-    /// Whether callers may be sent here.
+    /// Whether callers may be routed here.
     pub health: Health,
 }
 
-/// What a round leaves.
+/// Result of a round.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Round {
-    /// After how long the next one is due.
+    /// How long until the next round is due.
     pub next: Duration,
     /// The authorities, in PEM.
     pub authorities: String,
@@ -97,16 +97,16 @@ pub struct Round {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RoundError {
-    /// A person has to look.
+    /// Manual intervention is needed.
     #[error("{0}: {1}")]
     Fatal(Fatal, String),
-    /// The vault was sealed on purpose; nothing can be done until somebody opens it.
+    /// The vault was sealed on purpose; nothing can be done until an admin unseals it.
     #[error("the vault was sealed on purpose")]
     Sealed,
     /// The certificate of the vault cannot be used.
     #[error("use the certificate of the vault")]
     Certificate(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// A plan ended without saying how.
+    /// A plan ended without an outcome.
     #[error("a plan ended without an outcome")]
     NoOutcome,
 }
@@ -137,13 +137,13 @@ impl Controller {
         Ok(routes.into_axum_router())
     }
 
-    /// Brings the vault up, and sets it up, once.
+    /// Unseals and sets up the vault, once.
     ///
     /// # Errors
     /// [`RoundError`].
     ///
     /// # Cancel safety
-    /// May be dropped at any await; the next round continues.
+    /// Can be dropped at any await; the next round continues.
     pub async fn round(&self) -> Result<Round, RoundError> {
         let mut root_part = RootPart::IfChanged;
         let mut mended = 0;
@@ -185,8 +185,8 @@ impl Controller {
         }
     }
 
-    /// Once more where the vault made its socket only meanwhile: else nobody knew which process of it was
-    /// opened.
+    /// Runs once more if the vault created its socket only during this call, because otherwise it would be
+    /// unknown which vault process was unsealed.
     async fn bring_up(&self, root_part: RootPart) -> Result<(), RoundError> {
         let instance = self.sealing.instance();
         self.bring_up_instance(root_part, instance).await?;
@@ -236,7 +236,7 @@ impl Controller {
         shell.into_end().ok_or(RoundError::NoOutcome)
     }
 
-    /// Rounds until shutdown.
+    /// Runs rounds until shutdown.
     ///
     /// # Errors
     /// [`RoundError`].
@@ -250,7 +250,7 @@ impl Controller {
         }
     }
 
-    /// A round, and the time until the next one.
+    /// One round, and the wait until the next.
     async fn once(&self, told: &mut Option<Timestamp>) -> Result<(), RoundError> {
         match self.health.during(self.round()).await {
             Ok(round) => {
@@ -275,7 +275,7 @@ impl Controller {
         }
     }
 
-    /// Tells of an authority that ends soon, once in a day; `told` is when that was last done.
+    /// Warns of an authority that expires soon, once a day; `told` is the time of the last warning.
     async fn tell_of_authorities(&self, round: &Round, told: &mut Option<Timestamp>) {
         let now = self.clock.now();
         let age = |told: Timestamp| now.unix_seconds().saturating_sub(told.unix_seconds());
@@ -288,7 +288,7 @@ impl Controller {
         }
     }
 
-    /// Tells whoever looks at the pod; that the program ends is more important than that this works.
+    /// Records a warning on the pod; failing to do so must not keep the program from exiting.
     async fn warn(&self, fatal: Fatal, detail: &str) {
         self.event(fatal.code().to_string(), format!("{fatal}: {detail}")).await;
     }
@@ -306,13 +306,13 @@ impl Controller {
         }
     }
 
-    /// Waits for the next round; meanwhile NATS is told who is shut out, and OpenSearch new passwords.
-    /// Neither waits for the other, nor the next round for any of them.
+    /// Waits for the next round. In the meantime NATS gets the locked-out users, and OpenSearch new
+    /// passwords. Neither waits for the other, and the next round waits for neither.
     async fn rest(&self, round: &Round) {
         let told = Box::pin(async {
             tokio::join!(self.tell_nats(round), self.tell_opensearch(round));
         });
-        // Both may be dropped at any await.
+        // Both can be dropped at any await.
         let _ = tokio::time::timeout(round.next, told).await;
     }
 
@@ -325,7 +325,7 @@ impl Controller {
     }
 
     async fn tell_nats(&self, round: &Round) {
-        // Once in a round: a server that lost its volume has no stream.
+        // Once per round: a server that lost its volume has no stream.
         let mut stores = false;
         loop {
             if let Err(error) = self.accounts.ensure(&round.authorities).await {
@@ -344,8 +344,7 @@ impl Controller {
     }
 }
 
-/// How long is waited before drift is mended that was mended so often in this round: each time makes a
-/// root token.
+/// Wait before fixing drift that was fixed this many times in this round: each fix creates a root token.
 fn before_mending(times: u32) -> Duration {
     match times.checked_sub(1) {
         None => Duration::ZERO,

@@ -8,9 +8,9 @@ use tec_support::files::write_private;
 
 /// The wrapped key.
 const KEY: &str = "unseal.v1.json";
-/// Asks whoever runs the vault to empty its storage.
+/// Asks the process that runs the vault to empty its storage.
 const RESET: &str = "reset-requested";
-/// Says that the vault is about to be initialized, and holds nothing yet.
+/// Marks that the vault is about to be initialized, and is still empty.
 const INTENT: &str = "init-intent";
 
 /// A directory.
@@ -23,12 +23,12 @@ impl Volume {
         Self(directory)
     }
 
-    /// Where a request to empty the vault's storage lies.
+    /// Path of the request to empty the vault's storage.
     fn reset_request(&self) -> PathBuf {
         self.0.join(RESET)
     }
 
-    /// Whether the storage may be emptied: a vault whose key is kept here may be in use.
+    /// Whether the storage may be emptied: if a key is kept here, its vault may be in use.
     ///
     /// # Errors
     /// The directory cannot be read.

@@ -1,4 +1,4 @@
-//! The controller's log for a collector, with the certificate that the vault gave it.
+//! Sends the controller's log to a collector, with the certificate that the vault issued.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use crate::bootstrap::controller::Controller;
 
 /// Name of the program, for collectors.
 const SERVICE: &str = "services-bootstrap";
-/// A collector takes lines by then.
+/// Deadline of a collector to accept lines.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// How often is looked whether there are authorities that can be used.
+/// Interval between checks for usable authorities.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// Sends lines until there are no more. They wait until the vault is up: who brings it up has no
-/// certificate yet. A log that cannot be sent is no reason to end.
+/// Sends lines until there are no more. They wait until the vault is up, since there is no certificate before
+/// that. Failing to send a log never ends the program.
 ///
 /// # Cancel safety
-/// May be dropped at any await; lines that wait are lost, and stand on stderr.
+/// Can be dropped at any await; waiting lines are not sent, but are still on stderr.
 pub async fn run(controller: &Controller, collector: &str, lines: Receiver<Line>) {
     let target = loop {
         match target(controller, collector).await {
@@ -45,7 +45,7 @@ async fn target(controller: &Controller, collector: &str) -> anyhow::Result<Targ
 
 async fn authorities(controller: &Controller) -> String {
     loop {
-        // Published by a controller before this one, they are the same.
+        // Authorities published by an earlier controller are the same.
         if let Ok(Some(authorities)) = controller.cluster.authorities().await {
             return authorities;
         }

@@ -1,8 +1,8 @@
 //! Runs the vault as a child, and empties its storage when the controller asks for it.
 //!
-//! The vault's container runs this program around the vault, since nobody else can stop it. A reset
-//! is asked for only while the vault holds nothing; see [`tec_core::service::vault`]. A request that lies
-//! beside a wrapped key is a stale one: it is removed, and not obeyed.
+//! The vault's container runs this program around the vault, since nothing else can stop it. A reset is
+//! requested only while the vault holds nothing; see [`tec_core::service::vault`]. A request next to a
+//! wrapped key is stale: it is removed and not obeyed.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -15,13 +15,13 @@ use tokio::process::{Child, Command};
 
 use crate::bootstrap::disk::Volume;
 
-/// How often a request is looked for.
+/// Polling interval for requests.
 const POLL: Duration = Duration::from_millis(200);
 
-/// Runs `command` until it ends or shutdown, and serves resets.
+/// Runs `command` until it exits or until shutdown, and serves resets.
 ///
 /// # Errors
-/// The vault cannot be started, ended by itself, or its storage cannot be emptied.
+/// The vault cannot be started, exited by itself, or its storage cannot be emptied.
 pub async fn run(
     command: &[OsString],
     storage: &Path,
@@ -39,7 +39,7 @@ pub async fn run(
             due = requested(volume) => due?,
         }
         stop(&mut child).await?;
-        // Only now does nobody write any more; it may have been taken back meanwhile.
+        // Only now is nothing writing any more; the request may have been withdrawn in the meantime.
         if is_due(volume)? {
             tracing::warn!(storage = %storage.display(), "the vault's empty storage is reset");
             empty(storage).with_context(|| format!("empty {}", storage.display()))?;
@@ -64,7 +64,7 @@ async fn requested(volume: &Volume) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether somebody asked for a reset of a vault that holds nothing.
+/// Whether there is a request to reset a vault that holds nothing.
 fn is_due(volume: &Volume) -> anyhow::Result<bool> {
     if !volume.is_reset_pending().context("look for a request")? {
         return Ok(false);
@@ -82,7 +82,7 @@ async fn stop(child: &mut Child) -> anyhow::Result<()> {
     child.kill().await.context("stop the vault")
 }
 
-/// Removes what is in the directory, and keeps the directory, which may be a mount.
+/// Removes the contents of the directory, but not the directory, which may be a mount.
 fn empty(directory: &Path) -> std::io::Result<()> {
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;
@@ -101,7 +101,7 @@ mod tests {
 
     use super::*;
 
-    /// A vault with something in its storage, and a volume with a request to empty it.
+    /// A vault with some data in its storage, and a volume with a request to empty it.
     fn prepared() -> (tempfile::TempDir, Volume) {
         let dir = tempfile::tempdir().unwrap();
         for name in ["storage", "volume"] {
@@ -113,7 +113,7 @@ mod tests {
         (dir, volume)
     }
 
-    /// Until nobody asks for a reset any more.
+    /// Waits until the request is gone.
     async fn served(dir: &Path, volume: &Volume) {
         let command = ["sleep", "600"].map(OsString::from);
         let storage = dir.join("storage");

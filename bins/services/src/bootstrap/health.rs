@@ -1,5 +1,5 @@
-//! Whether callers may be sent here: told to clients of gRPC, and to a kubelet, whose probes know no TLS of
-//! ours.
+//! Whether callers may be routed here: reported to gRPC clients, and to a kubelet, whose probes cannot verify
+//! this TLS.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use tonic_health::ServingStatus;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
-/// A vault that is well is looked at within this time. While a round takes longer, calls would fail.
+/// Longest time in which a healthy vault completes a round. If a round takes longer, calls would fail.
 const LONG: Duration = Duration::from_secs(30);
 
-/// What the last rounds say.
+/// Outcome of the latest rounds.
 #[derive(Clone, Debug, Default)]
 pub struct Health {
     reporter: HealthReporter,
@@ -25,7 +25,7 @@ pub struct Health {
 }
 
 impl Health {
-    /// The service of gRPC, for the whole server and for its one service.
+    /// The gRPC health service, for the server as a whole and for its only service.
     pub async fn service(&self) -> HealthServer<HealthService> {
         self.tell(self.is_ready.load(Ordering::Relaxed)).await;
         HealthServer::new(HealthService::from_health_reporter(self.reporter.clone()))
@@ -45,15 +45,15 @@ impl Health {
         Router::new().route("/livez", get(async || "alive")).route("/readyz", get(readiness))
     }
 
-    /// Lets a round take place. Afterwards this is ready, or not if the round failed; and it is not while
-    /// the round takes long: then vault or API server are away, and the token of the round before is of no
-    /// use without them.
+    /// Runs a round. Afterwards this is ready, or not ready if the round failed. It is also not ready while
+    /// the round takes long: the vault or the API server is then unreachable, and the token of the previous
+    /// round is of no use without them.
     ///
     /// # Errors
-    /// Those of the round.
+    /// The errors of the round.
     ///
     /// # Cancel safety
-    /// When dropped, what was told last stays.
+    /// When dropped, the last reported state remains.
     pub async fn during<T, E>(&self, round: impl Future<Output = Result<T, E>>) -> Result<T, E> {
         let mut round = pin!(round);
         let ended = if let Ok(ended) = tokio::time::timeout(LONG, &mut round).await {
@@ -83,7 +83,7 @@ mod tests {
 
     use super::*;
 
-    /// What clients are told, which must be what the kubelet is told.
+    /// What clients get, which must equal what the kubelet gets.
     async fn is_ready(health: &Health) -> bool {
         let service = HealthService::from_health_reporter(health.reporter.clone());
         let told = health.is_ready.load(Ordering::Relaxed);

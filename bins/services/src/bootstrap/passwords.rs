@@ -1,4 +1,4 @@
-//! Passwords of OpenSearch's users: what the vault has is what a running cluster takes.
+//! Passwords of OpenSearch users: keeps a running cluster in sync with the vault.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,39 +15,39 @@ use tec_core::service::vault::{OPENSEARCH_USERS, Request, Response, call, passwo
 use tec_k8s::service::{Http, Standing, Target, Vault};
 use tec_support::certificate::Certificate;
 
-/// A node that is busy answers by then.
+/// Deadline that even a busy node meets.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Keeps the passwords of a running OpenSearch.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_structs, reason = "composed by main and by tests")]
 pub struct Passwords {
-    /// The vault that has them.
+    /// The vault that stores them.
     pub vault: Vault,
     /// The controller's own token of the vault.
     pub standing: Arc<Standing>,
-    /// Tells the time.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// Randomness, for salt.
+    /// Randomness, for salts.
     pub entropy: Arc<dyn Entropy>,
-    /// Host and port of OpenSearch, if it is to be told.
+    /// Host and port of OpenSearch, if passwords are pushed.
     pub opensearch: Option<String>,
-    /// How long a password lives.
+    /// Lifetime of a password.
     pub life: Duration,
 }
 
 impl Passwords {
-    /// Replaces passwords that are due, and makes OpenSearch take those that it does not know. Says
-    /// of how many users it learned a new one.
+    /// Replaces passwords that are due, and sets those that OpenSearch does not know. Returns the number of
+    /// users whose password was set.
     ///
-    /// The vault comes first: if this ends between the two, the next call finds a password that
-    /// OpenSearch does not take.
+    /// The vault comes first: if this stops between the two, the next call finds a password that OpenSearch
+    /// does not accept.
     ///
     /// # Errors
-    /// Vault or OpenSearch cannot be reached, or refuse.
+    /// The vault or OpenSearch cannot be reached, or refuses.
     ///
     /// # Cancel safety
-    /// May be dropped at any await; the next call continues.
+    /// Can be dropped at any await; the next call continues.
     pub async fn ensure(&self, authorities: &str) -> anyhow::Result<usize> {
         let Some(address) = &self.opensearch else {
             return Ok(0);
@@ -63,7 +63,7 @@ impl Passwords {
                 told.with_context(|| format!("change the password of {user}"))?;
                 tracing::info!(user, version, "OpenSearch takes a new password");
                 is_new = true;
-                // The controller of another pod may have replaced it meanwhile: then ours was the old
+                // The controller of another pod may have replaced it in the meantime: then ours was the old
                 // one, and OpenSearch must not keep it.
                 let stored = self.stored(user).await?;
                 if stored.version == version {
@@ -80,7 +80,7 @@ impl Passwords {
         Ok(Stored::from_answer(&self.call(password::read(user)).await?)?)
     }
 
-    /// The password that shall count, and its number; a new one if the one before has lived long enough.
+    /// The current password and its version; a new one if the previous one is old enough.
     async fn newest(&self, user: &str) -> anyhow::Result<(SecretBytes, u64)> {
         let stored = self.stored(user).await?;
         if !stored.is_due(self.life, self.clock.now()) {
@@ -94,7 +94,7 @@ impl Passwords {
         Ok((new, version))
     }
 
-    /// A certificate that may change passwords.
+    /// A certificate that authorizes changing passwords.
     async fn admin(&self) -> anyhow::Result<Arc<Certificate>> {
         let request = call::issue("opensearch-admin", &Subject::named("opensearch-admin"));
         let tls = Material::from_issued(&self.call(request).await?)?;
@@ -121,7 +121,7 @@ impl Passwords {
     }
 }
 
-/// Whether OpenSearch takes the password.
+/// Whether OpenSearch accepts the password.
 async fn knows(api: &Http, user: &str, password: &SecretBytes) -> anyhow::Result<bool> {
     let login = opensearch::login(user, password);
     let headers = [("authorization", &login)];

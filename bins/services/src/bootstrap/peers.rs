@@ -1,4 +1,4 @@
-//! The way to the controllers of the vault's other pods.
+//! Client for the controllers of the vault's other pods.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use tec_k8s::service::client::bootstrap_client::BootstrapClient;
 use tec_k8s::service::{Cluster, Peers};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
 
-/// One that is there answers by then; its vault reviews our token meanwhile.
+/// Deadline that a reachable controller meets, including its vault's review of our token.
 const DEADLINE: Duration = Duration::from_secs(15);
 
-/// Controllers by the addresses of their pods. Never by that of their Service: it could lead back here.
+/// Controllers by the addresses of their pods, never by that of their Service, which could lead back here.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_structs, reason = "composed by main and by tests")]
 pub struct Others {
@@ -23,7 +23,7 @@ pub struct Others {
     pub name: String,
     /// File of the controller's own token, for its own audience.
     pub token: PathBuf,
-    /// Knows the authorities that the first one published.
+    /// Knows the authorities that the first controller published.
     pub cluster: Arc<dyn Cluster>,
 }
 

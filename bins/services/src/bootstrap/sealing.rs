@@ -1,4 +1,4 @@
-//! Whether a sealed vault is opened: who seals one on purpose is not to be fought.
+//! Whether to unseal a sealed vault: one that an admin sealed on purpose stays sealed.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use tec_core::service::vault::Sealed;
 
 use crate::bootstrap::cli::Unseal;
 
-/// Remembers which process of the vault was opened.
+/// Remembers which process of the vault was unsealed.
 #[derive(Debug)]
 pub struct Sealing {
     when: Unseal,
@@ -16,7 +16,7 @@ pub struct Sealing {
     opened: Mutex<Option<Instance>>,
 }
 
-/// A process of the vault: each makes its own socket.
+/// A process of the vault: each creates its own socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instance {
     device: u64,
@@ -30,7 +30,7 @@ impl Sealing {
         Self { when, socket, opened: Mutex::default() }
     }
 
-    /// The process of the moment, if there is one.
+    /// The current process, if there is one.
     pub fn instance(&self) -> Option<Instance> {
         let found = std::fs::metadata(&self.socket).ok()?;
         Some(Instance {
@@ -40,7 +40,7 @@ impl Sealing {
         })
     }
 
-    /// What is done if it is sealed: opened, unless it was open before.
+    /// What to do if it is sealed: unseal it, unless it was unsealed before.
     pub fn of(&self, instance: Option<Instance>) -> Sealed {
         let opened = *self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         match self.when {
@@ -49,7 +49,8 @@ impl Sealing {
         }
     }
 
-    /// It is open. `instance` was looked at before it was opened: a process that started since is another.
+    /// Records that it is unsealed. `instance` was read before unsealing, so a process that started since
+    /// differs.
     pub fn opened(&self, instance: Option<Instance>) {
         *self.opened.lock().unwrap_or_else(PoisonError::into_inner) = instance;
     }

@@ -1,4 +1,4 @@
-//! Shows an admin the password of a user of OpenSearch.
+//! Shows an admin the password of an OpenSearch user.
 
 use anyhow::Context as _;
 use tec_core::secret::SecretBytes;
@@ -10,7 +10,7 @@ use tec_k8s::service::{Http, Target, Vault};
 use crate::bootstrap::cli::Password;
 use crate::bootstrap::compose::VAULT_DEADLINE;
 
-/// Writes the password to `out`, and nothing else. The vault's audit log has the read.
+/// Writes the password to `out`, and nothing else. The vault's audit log records the read.
 ///
 /// # Errors
 /// The vault is sealed or not set up yet, or refuses the controller's own token.

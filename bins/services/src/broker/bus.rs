@@ -1,14 +1,14 @@
-//! NATS, as one connection that never ends, made of many that do.
+//! NATS, as one connection that never ends, built from many that do.
 //!
-//! A server closes a connection at once when its JWT ends, and what was on its way is lost. So a new
-//! connection is made before that:
+//! A server closes a connection as soon as its JWT expires, and whatever was in transit is lost. So a new
+//! connection is opened before that:
 //!
 //! ```text
 //!   old ──── publish ─────────────┬─ drain ─┐ closed
 //!   new       connect, subscribe ─┴─ publish ──────────
 //! ```
-//! Both have each subscription in one queue group of its own, so a message that comes while both are
-//! there is delivered by one of them.
+//! Both connections put each subscription into a queue group of its own, so a message that arrives while both
+//! exist is delivered by only one of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,11 +26,11 @@ use tokio::task::JoinSet;
 
 use crate::broker::identity::Identity;
 
-/// Messages of a subscription that wait for their reader.
+/// Most messages of a subscription that wait for their reader.
 const WAITING: usize = 1024;
-/// Renewals are never closer together.
+/// Shortest interval between renewals.
 const SHORTEST: Duration = Duration::from_secs(1);
-/// A server must have heard of a subscription by then.
+/// Deadline by which a server must have processed a subscription.
 const HEARD: Duration = Duration::from_secs(10);
 
 /// The connection.
@@ -48,7 +48,7 @@ pub struct Bus {
 struct Standing {
     next: u64,
     subscriptions: BTreeMap<u64, Subscription>,
-    /// Carry messages from a connection to whoever reads them; each ends with its connection.
+    /// Carry messages from a connection to the readers; each ends with its connection.
     carriers: JoinSet<()>,
 }
 
@@ -63,7 +63,7 @@ impl Bus {
     /// Connects.
     ///
     /// # Errors
-    /// The controller gives no identity, or NATS does not take it.
+    /// The controller issues no identity, or NATS does not accept it.
     pub async fn connect(identity: Arc<Identity>, servers: String) -> anyhow::Result<Self> {
         let refused = Arc::default();
         let client = open(&identity, &servers, &refused).await?;
@@ -77,24 +77,24 @@ impl Bus {
         })
     }
 
-    /// Hands a message over. Messages of one caller keep their order, but for those before and after
-    /// a new connection.
+    /// Hands over a message. Messages of one caller keep their order, except across a switch to a new
+    /// connection.
     ///
     /// # Errors
-    /// The subject is none, or the message is too large. A subject that the component may not publish
-    /// to is refused by the server later, see [`refused`](Self::refused).
+    /// The subject is invalid, or the message is too large. If the component may not publish to a subject,
+    /// the server refuses later; see [`refused`](Self::refused).
     pub async fn publish(&self, subject: &str, payload: Vec<u8>) -> anyhow::Result<()> {
-        // Held until the message is handed over, so that nothing comes after the drain.
+        // Held until the message is handed over, so that none follows the drain.
         let client = self.client.read().await;
         let published = client.publish(subject.to_owned(), payload.into()).await;
         published.with_context(|| format!("publish to {subject:?}"))
     }
 
-    /// Messages of a subject, until the receiver is dropped. Who reads too slowly holds up nobody: the
-    /// server tells of a slow consumer, and messages are lost.
+    /// Messages of a subject, until the receiver is dropped. A slow reader holds up no one else: the server
+    /// reports a slow consumer, and messages are lost.
     ///
     /// # Errors
-    /// The subject is none.
+    /// The subject is invalid.
     pub async fn subscribe(&self, subject: &str) -> anyhow::Result<mpsc::Receiver<Message>> {
         let (to, from) = mpsc::channel(WAITING);
         let mut standing = self.standing.lock().await;
@@ -112,10 +112,10 @@ impl Bus {
         Ok(from)
     }
 
-    /// Goes over to a new connection with a new JWT.
+    /// Switches to a new connection with a new JWT.
     ///
     /// # Errors
-    /// There is no new identity, or no new connection; the old one stays.
+    /// There is no new identity, or no new connection; the old connection stays.
     ///
     /// # Cancel safety
     /// When dropped, the old connection stays.
@@ -130,12 +130,12 @@ impl Bus {
         self.settle(&new).await?;
         let old = std::mem::replace(&mut *self.client.write().await, Arc::new(new));
         self.renewals.send_modify(|count| *count += 1);
-        // What it was given is sent, what came for it is carried, and then it is closed.
+        // Messages handed to it are sent and messages received are delivered before it is closed.
         old.drain().await.context("leave the old connection")
     }
 
-    /// Renews in time, for as long as it is polled. What does not work out is tried again: until the
-    /// old JWT ends there is time, and after it the client connects again by itself.
+    /// Renews in time, for as long as it is polled. Failures are retried: there is time until the old JWT
+    /// expires, and after that the client reconnects by itself.
     pub async fn keep(&self, clock: &dyn tec_core::port::Clock) {
         let mut renewed = anyhow::Ok(());
         loop {
@@ -143,7 +143,7 @@ impl Bus {
                 (Ok(()), Ok(grant)) => {
                     pace::renewal(grant.renew_after(clock.now()), &SystemEntropy).max(SHORTEST)
                 }
-                // There may be a new grant already, but the connection still lives by the old one.
+                // A new grant may exist already, but the connection still uses the old one.
                 _ => SHORTEST,
             };
             tokio::time::sleep(wait).await;
@@ -155,17 +155,17 @@ impl Bus {
         }
     }
 
-    /// The connection of the moment.
+    /// The current connection.
     pub(super) async fn client(&self) -> Arc<Client> {
         Arc::clone(&*self.client.read().await)
     }
 
-    /// Tells of each new connection.
+    /// Reports each new connection.
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
         self.renewals.subscribe()
     }
 
-    /// Waits until the server has heard everything that was said before: it answers in order.
+    /// Waits until the server has processed everything sent so far: it answers in order.
     async fn settle(&self, client: &Client) -> anyhow::Result<()> {
         let name = self.identity.grant().await?.name;
         let inbox = format!("_INBOX.{name}.settle.{}", self.identity.user());
@@ -183,19 +183,19 @@ impl Bus {
         self.client.read().await.connection_state() == State::Connected
     }
 
-    /// How often a new connection took the place of an old one.
+    /// How many times a new connection has replaced an old one.
     pub fn renewals(&self) -> u64 {
         *self.renewals.borrow()
     }
 
-    /// What the server refused so far, as it told afterwards.
+    /// Number of errors that the server has reported so far, such as refused messages.
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 }
 
 impl Standing {
-    /// Carries what comes for the subscription over this connection.
+    /// Delivers the messages of the subscription over this connection.
     async fn carry(&mut self, client: &Client, subscription: &Subscription) -> anyhow::Result<()> {
         let Subscription { subject, group, to } = subscription.clone();
         let from = client
@@ -206,7 +206,7 @@ impl Standing {
         Ok(())
     }
 
-    /// Drops subscriptions that nobody reads, and carriers of connections that ended.
+    /// Drops subscriptions without a reader, and carriers of closed connections.
     fn forget_closed(&mut self) {
         self.subscriptions.retain(|_, one| !one.to.is_closed());
         while self.carriers.try_join_next().is_some() {}
@@ -217,7 +217,7 @@ async fn carry(mut from: Subscriber, to: mpsc::Sender<Message>) {
     loop {
         let message = tokio::select! {
             message = from.next() => message,
-            // Nobody reads any more; the server is told when the subscriber is dropped.
+            // No one reads any more; the server learns of it when the subscriber is dropped.
             () = to.closed() => return,
         };
         let Some(message) = message else { return };
@@ -227,7 +227,7 @@ async fn carry(mut from: Subscriber, to: mpsc::Sender<Message>) {
     }
 }
 
-/// A connection with the identity of the moment.
+/// A connection with the current identity.
 async fn open(
     identity: &Arc<Identity>,
     servers: &str,
@@ -240,7 +240,7 @@ async fn open(
     let options = ConnectOptions::with_auth_callback(move |nonce| {
         let identity = Arc::clone(&asked);
         async move {
-            // A task of its own, since the client wants a future that may be shared between threads.
+            // A separate task, since the client requires a future that is `Sync`.
             let mut asked = JoinSet::new();
             asked.spawn(async move { identity.answer(&nonce).await });
             match asked.join_next().await {

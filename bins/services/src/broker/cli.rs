@@ -15,23 +15,23 @@ pub struct Args {
     /// The way to the controller.
     #[command(flatten)]
     pub way: Way,
-    /// NATS, as tls URL, such as `tls://nats.<namespace>.svc:4222`; several with commas.
+    /// URL of NATS, such as `tls://nats.<namespace>.svc:4222`; several separated by commas
     #[arg(long, env = "TEC_NATS_URL")]
     pub nats: String,
-    /// Where the runtime connects.
+    /// Address that the runtime connects to
     #[arg(long, env = "TEC_LISTEN", default_value = "127.0.0.1:9443")]
     pub listen: SocketAddr,
-    /// Where probes (/livez, /readyz) are served, in plain HTTP: a kubelet has no authority of ours.
+    /// Address of the probes (/livez, /readyz), plain HTTP because a kubelet does not have this CA
     #[arg(long, env = "TEC_HEALTH_LISTEN")]
     pub health_listen: Option<SocketAddr>,
-    /// Directory that the runtime reads the authorities from.
+    /// Directory where the runtime reads the authorities
     #[arg(long, env = "TEC_OUT", default_value = "/shared")]
     pub out: PathBuf,
-    /// Store events in NATS: one that is published is answered when it is stored, and who reads events
-    /// misses none while NATS is away.
+    /// Store events in NATS: publishing an event returns once it is stored, and readers miss no events while
+    /// NATS is unreachable
     #[arg(long, env = "TEC_STORED_EVENTS")]
     pub stored_events: bool,
-    /// Collector, host and port of OTLP over HTTP, that gets the log, too.
+    /// Host and port of a collector (OTLP over HTTP) that also receives the log
     #[arg(long, env = "TEC_OTLP")]
     pub otlp: Option<String>,
     /// The log.

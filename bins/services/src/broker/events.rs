@@ -1,10 +1,10 @@
-//! Events that NATS stores: what was answered is not lost when a server ends, and who reads misses nothing.
+//! Events that NATS stores: an acknowledged event survives the end of a server, and readers miss nothing.
 //!
 //! ```text
 //!   publish ── id, message ──► stream EVENTS ── answer: stored          again under the same id: stored once
 //!   subscribe ── "from number n on" ──► a consumer ── n, n+1, …         after a gap or silence: another one
 //! ```
-//! *What it is not*: a work queue. Each subscription reads every event from the moment on when it began.
+//! *What it is not*: a work queue. Each subscription reads every event from the moment it started.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,18 +22,18 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::broker::bus::Bus;
 
-/// What events are published to.
+/// Prefix of the subjects that events are published to.
 const SUBJECTS: &str = "evt.";
-/// Header of a message's name (JetStream, "Message Deduplication").
+/// Header with a message's ID (JetStream, "Message Deduplication").
 const ID: &str = "Nats-Msg-Id";
-/// A server that is there has stored a message by then.
+/// Deadline by which a reachable server has stored a message.
 const STORED: Duration = Duration::from_secs(5);
-/// A caller waits no longer for servers that are away.
+/// Longest time a caller waits for servers that are unreachable.
 const DEADLINE: Duration = Duration::from_mins(1);
 const AGAIN: Duration = Duration::from_millis(100);
-/// Events of a subscription that wait for their reader.
+/// Most events of a subscription that wait for their reader.
 const WAITING: usize = 1024;
-/// So often a consumer shows that it is there, in nanoseconds; and how long its silence is borne.
+/// Heartbeat interval of a consumer, in nanoseconds, and the longest silence tolerated.
 const HEARTBEAT: (u64, Duration) = (2_000_000_000, Duration::from_secs(5));
 
 /// Publishes and reads stored events.
@@ -49,15 +49,15 @@ pub struct Events {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EventError {
-    /// Not below the component's own subjects.
+    /// The subject is not one of the component's own.
     #[error("{0:?} is no subject of this component's events")]
     Foreign(String),
-    /// Nobody stored it in time, as far as is known.
+    /// As far as is known, no server stored it in time.
     #[error("no NATS server answered in time that {0:?} is stored: {1}")]
     NotStored(String, String),
 }
 
-/// What JetStream answers; without an error it did what was asked.
+/// JetStream's reply; without an error, it did what was asked.
 #[derive(Debug, Deserialize)]
 struct Answer {
     error: Option<Refused>,
@@ -75,7 +75,7 @@ struct Delivered {
     stream_seq: u64,
 }
 
-/// Numbers of a message: in the stream, and among those of its consumer.
+/// Sequence numbers of a message: in the stream, and in its consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Numbers {
     stream: u64,
@@ -94,23 +94,23 @@ impl Numbers {
 }
 
 impl Events {
-    /// Over the bus of this component.
+    /// Uses the bus of this component.
     pub fn new(bus: Arc<Bus>, name: String) -> Self {
         Self { bus, name, readers: Arc::default() }
     }
 
-    /// Whether events are published to this subject.
+    /// Whether this subject is for events.
     pub fn are_at(subject: &str) -> bool {
         subject.starts_with(SUBJECTS)
     }
 
-    /// Publishes until it is stored, under one name.
+    /// Publishes until the event is stored, under a single ID.
     ///
     /// # Errors
     /// [`EventError`].
     ///
     /// # Cancel safety
-    /// When dropped, nobody knows whether it is stored: publish it again under its name.
+    /// When dropped, it is unknown whether the event was stored: publish it again under the same ID.
     pub async fn publish(
         &self,
         subject: &str,
@@ -121,7 +121,7 @@ impl Events {
         if !subject.starts_with(&own) {
             return Err(EventError::Foreign(subject.to_owned()));
         }
-        // A name of the component's own, which no other component can take.
+        // An ID of the component's own, which no other component can use.
         let unique = KeyPair::new_user().public_key();
         let id = format!("{}.{}", self.name, if id.is_empty() { &unique } else { id });
         let end = Instant::now() + DEADLINE;
@@ -147,10 +147,10 @@ impl Events {
         answered(&client.send_request(subject.to_owned(), request).await?).map(drop)
     }
 
-    /// Events of a subject from now on, until the receiver is dropped. Who reads slowly is waited for.
+    /// Events of a subject from now on, until the receiver is dropped. Slow readers are waited for.
     ///
     /// # Errors
-    /// No server answers, or nothing stores events.
+    /// No server answers, or none stores events.
     pub async fn subscribe(&self, subject: &str) -> anyhow::Result<mpsc::Receiver<Message>> {
         let (to, from) = mpsc::channel(WAITING);
         let reader = Reader { bus: Arc::clone(&self.bus), subject: subject.to_owned(), to };
@@ -179,7 +179,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// A consumer from the event after `last` on; from now on if there is none yet.
+    /// A consumer that starts after event `last`, or now if there is no event yet.
     async fn ask(&self, client: &Client, last: &mut Option<u64>) -> anyhow::Result<Subscriber> {
         let inbox = client.new_inbox();
         let from = client.subscribe(inbox.clone()).await?;
@@ -201,7 +201,7 @@ impl Reader {
         Ok(from)
     }
 
-    /// Until nobody reads any more.
+    /// Runs until no one reads any more.
     async fn run(self, first: Subscriber, mut last: Option<u64>) {
         let mut changes = self.bus.changes();
         let mut next = Some(first);
@@ -227,11 +227,11 @@ impl Reader {
         }
     }
 
-    /// Hands events over until the consumer is silent, or left one out.
+    /// Hands events over until the consumer is silent or skips one.
     async fn carry(&self, mut from: Subscriber, last: &mut Option<u64>) {
         let mut expected = 1;
         while let Ok(Some(message)) = timeout(HEARTBEAT.1, from.next()).await {
-            // What is no event shows that the consumer is there.
+            // Anything that is not an event shows that the consumer is alive.
             let Some(numbers) = Numbers::of(&message) else {
                 continue;
             };
@@ -242,7 +242,7 @@ impl Reader {
             if last.is_some_and(|last| numbers.stream <= last) {
                 continue;
             }
-            // A slow reader may take its time: the consumer's silence is not counted meanwhile.
+            // A slow reader may take its time: this wait does not count as the consumer's silence.
             let Ok(place) = self.to.reserve().await else {
                 return;
             };

@@ -20,7 +20,7 @@ use crate::broker::events::{EventError, Events};
 /// How often the connection is looked at.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Serves over the bus.
+/// The service, backed by the bus.
 #[derive(Clone, Debug)]
 struct Face {
     bus: Arc<Bus>,
@@ -28,13 +28,13 @@ struct Face {
 }
 
 impl Face {
-    /// Who stores what is published to this subject, if anybody does.
+    /// The store for this subject, if its messages are stored.
     fn stored(&self, subject: &str) -> Option<&Events> {
         self.events.as_ref().filter(|_| Events::are_at(subject))
     }
 }
 
-/// The routes, broker and health; and who tells of the latter.
+/// The routes (broker and health), and the health reporter.
 pub fn router(bus: Arc<Bus>, events: Option<Events>) -> (HealthReporter, Router) {
     let (reporter, health) = tonic_health::server::health_reporter();
     let routes = tonic::service::Routes::new(BrokerServer::new(Face { bus, events }))
@@ -43,7 +43,7 @@ pub fn router(bus: Arc<Bus>, events: Option<Events>) -> (HealthReporter, Router)
     (reporter, routes)
 }
 
-/// `/livez`, and `/readyz`: whether messages can be handed over.
+/// `/livez`, and `/readyz`: whether messages can be published.
 pub fn probes(bus: Arc<Bus>) -> Router {
     let readiness = async move || {
         if bus.is_connected().await {
@@ -55,8 +55,8 @@ pub fn probes(bus: Arc<Bus>) -> Router {
     Router::new().route("/livez", get(async || "alive")).route("/readyz", get(readiness))
 }
 
-/// Tells whether messages can be handed over, of the whole server and of its one service, for as long as
-/// it is polled.
+/// Reports whether messages can be published, for the server as a whole and for its only service, for as long
+/// as it is polled.
 pub async fn tell(bus: &Bus, health: &HealthReporter) {
     loop {
         let status = if bus.is_connected().await {

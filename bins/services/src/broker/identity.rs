@@ -1,4 +1,4 @@
-//! Who the component is: a key of its own, and what the controller gives for its token.
+//! The component's identity: its own key, and what the controller issues for its token.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,28 +17,28 @@ use tec_k8s::service::client::ComponentBootstrapRequest;
 use tec_support::certificate::Certificate;
 use tokio::sync::{Mutex, watch};
 
-/// A server and its client wait five seconds for an answer.
+/// Deadline of the answer; NATS servers and clients wait five seconds.
 const ANSWER: Duration = Duration::from_secs(3);
 
-/// What the controller gave.
+/// What the controller issued.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Grant {
-    /// The user's name, which its subjects and its inbox begin with.
+    /// The user's name, the prefix of its subjects and its inbox.
     pub name: String,
     /// The broker's chain, in PEM.
     pub chain: String,
     /// The authorities, in PEM.
     pub authorities: String,
-    /// When JWT or certificate ends, whichever is first.
+    /// When the JWT or the certificate expires, whichever is first.
     pub ends: Timestamp,
-    /// When it was given.
+    /// When it was issued.
     pub given: Timestamp,
     jwt: String,
 }
 
 impl Grant {
-    /// After how long a new one is due: two thirds of its life.
+    /// How long until a new one is due: two thirds of its life.
     pub fn renew_after(&self, now: Timestamp) -> Duration {
         let life = renew_after(self.ends, self.given);
         let due = self.given.plus_seconds(i64::try_from(life.as_secs()).unwrap_or(i64::MAX));
@@ -49,7 +49,7 @@ impl Grant {
 
 #[cfg(test)]
 impl Grant {
-    /// One that is told from others by its certificate and its authorities.
+    /// A grant recognizable by its certificate and its authorities.
     pub(crate) fn sample(pem: &str) -> Self {
         Self {
             name: "apps.comp-a".to_owned(),
@@ -62,7 +62,7 @@ impl Grant {
     }
 }
 
-/// The component's identity. Its NATS key is made with it, its key of TLS with each grant; neither ever
+/// The component's identity. Its NATS key is created with it, its TLS key with each grant; neither ever
 /// leaves it.
 pub struct Identity {
     user: KeyPair,
@@ -70,7 +70,7 @@ pub struct Identity {
     clock: Arc<dyn Clock>,
     certificate: Arc<Certificate>,
     held: watch::Sender<Option<Grant>>,
-    /// Whoever asks the controller; those who only need what is held wait for nobody.
+    /// Held while asking the controller; callers that only need the current grant do not wait for it.
     asking: Mutex<()>,
 }
 
@@ -81,7 +81,7 @@ impl fmt::Debug for Identity {
 }
 
 impl Identity {
-    /// A new one; the authorities are read where they are mounted, each time that it asks.
+    /// A new identity; the mounted authorities are read each time it asks the controller.
     pub fn new(way: Way, clock: Arc<dyn Clock>) -> Self {
         Self {
             user: KeyPair::new_user(),
@@ -93,20 +93,20 @@ impl Identity {
         }
     }
 
-    /// What both the runtime and NATS are shown; follows every renewal.
+    /// The certificate presented to both the runtime and NATS; follows every renewal.
     pub fn certificate(&self) -> &Arc<Certificate> {
         &self.certificate
     }
 
-    /// Public half of the key.
+    /// Public half of the NATS key.
     pub fn user(&self) -> String {
         self.user.public_key()
     }
 
-    /// The grant that is held, as long as it lives; a new one if there is none.
+    /// The current grant while it is valid, otherwise a new one.
     ///
     /// # Errors
-    /// There is none, and the controller refused for good, or was not reached in time.
+    /// There is no valid grant, and the controller refused permanently or was not reached in time.
     pub async fn grant(&self) -> anyhow::Result<Grant> {
         match self.living() {
             Some(grant) => Ok(grant),
@@ -114,17 +114,17 @@ impl Identity {
         }
     }
 
-    /// A grant that is not due yet: the one that is held, or a new one.
+    /// A grant that is not due for renewal: the current one, or a new one.
     ///
     /// # Errors
-    /// One is due, and the controller refused for good, or was not reached in time. What is held stays
-    /// good until its end: see [`grant`](Self::grant).
+    /// A renewal is due, and the controller refused permanently or was not reached in time. The current grant
+    /// stays valid until it expires: see [`grant`](Self::grant).
     ///
     /// # Cancel safety
-    /// When dropped, what is held stays.
+    /// When dropped, the current grant stays.
     pub async fn renewed(&self) -> anyhow::Result<Grant> {
         let _turn = self.asking.lock().await;
-        // Whoever had the turn before may have renewed it.
+        // An earlier holder of the lock may have renewed it.
         if let Some(grant) = self.young() {
             return Ok(grant);
         }
@@ -133,7 +133,7 @@ impl Identity {
         Ok(grant)
     }
 
-    /// Each grant as it comes.
+    /// Every new grant.
     pub fn grants(&self) -> watch::Receiver<Option<Grant>> {
         self.held.subscribe()
     }
@@ -176,11 +176,11 @@ impl Identity {
         })
     }
 
-    /// What a NATS server wants: asked at each connection, also at those that are made again.
-    /// Whatever lives will do where the controller gives nothing new in time.
+    /// The answer to a NATS server, needed at each connection and reconnection. Any valid grant will do if
+    /// the controller issues no new one in time.
     ///
     /// # Errors
-    /// Nothing lives, and the controller gave nothing in time.
+    /// No grant is valid, and the controller issued none in time.
     pub async fn answer(&self, nonce: &[u8]) -> Result<Auth, AuthError> {
         let renewed = tokio::time::timeout(ANSWER, self.renewed()).await;
         let grant = match (renewed, self.living()) {

@@ -1,12 +1,11 @@
-//! The broker of a component, as a library and as a sidecar: from the token of a service account to a
-//! connection to NATS that never ends, and a gRPC server for the runtime in the same pod.
+//! The broker of a component, as a library and as a sidecar: from a service account token to a connection to
+//! NATS that never ends, and a gRPC server for the runtime in the same pod.
 //!
-//! *What it is*: [`identity::Identity`] has a key that never leaves the process, and asks the controller
-//! for a JWT and a certificate; [`bus::Bus`] speaks with NATS, and goes over to a new connection before
-//! the JWT of the old one ends; [`events::Events`] publishes and reads what NATS stores; [`face`] serves the
-//! runtime.
+//! *What it is*: [`identity::Identity`] has a key that never leaves the process, and asks the controller for
+//! a JWT and a certificate; [`bus::Bus`] talks to NATS, and switches to a new connection before the JWT of
+//! the old one expires; [`events::Events`] publishes and reads what NATS stores; [`face`] serves the runtime.
 //!
-//! *What it is not*: storage. A message is with NATS once it was handed over, and nowhere else.
+//! *What it is not*: storage. Once handed over, a message is with NATS and nowhere else.
 //!
 //! ```text
 //!   runtime ──gRPC, TLS──► face ──► Bus ══ NATS, mutual TLS ══► server

@@ -1,4 +1,4 @@
-//! From flags to a broker that runs.
+//! Runs a broker from its flags.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -21,15 +21,16 @@ use crate::broker::identity::{Grant, Identity};
 
 /// Name of the program, for collectors.
 const SERVICE: &str = "services-broker";
-/// A volume that takes nothing may take it then.
+/// Wait before writing again to a volume that failed.
 const AGAIN: Duration = Duration::from_secs(5);
-/// A collector takes lines by then.
+/// Deadline of a collector to accept lines.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Connects, leaves what the runtime needs on the shared volume, serves until shutdown.
+/// Connects, writes what the runtime needs to the shared volume, and serves until shutdown.
 ///
 /// # Errors
-/// The controller refused for good, NATS does not take us, or the volume or the port cannot be used.
+/// The controller refused permanently, NATS does not accept the identity, or the volume or the port cannot be
+/// used.
 pub async fn run(args: &Args, clock: Arc<dyn Clock>, shutdown: Shutdown) -> anyhow::Result<()> {
     let identity = Arc::new(Identity::new(args.way.clone(), Arc::clone(&clock)));
     let grants = identity.grants();
@@ -54,7 +55,7 @@ pub async fn run(args: &Args, clock: Arc<dyn Clock>, shutdown: Shutdown) -> anyh
     }
 }
 
-/// Serves probes where that is asked for; without it, never ends.
+/// Serves probes if requested; otherwise never ends.
 fn probes(
     listen: Option<SocketAddr>,
     bus: &Arc<Bus>,
@@ -72,8 +73,8 @@ fn probes(
     })
 }
 
-/// Sends the log to the collector, with the certificate of the moment; without one, never ends. Lines
-/// count from this call on.
+/// Sends the log to the collector, with the current certificate; never ends without a collector. Covers the
+/// lines from this call on.
 fn export(
     collector: Option<&str>,
     identity: &Identity,
@@ -103,9 +104,9 @@ fn shared(grant: &Grant) -> Output {
     output
 }
 
-/// Writes what each new grant brings, for as long as it is polled.
+/// Writes the files of each new grant, for as long as it is polled.
 pub async fn share(out: &Path, mut grants: watch::Receiver<Option<Grant>>) {
-    // Its sender lives as long as the identity.
+    // The sender lives as long as the identity.
     while grants.changed().await.is_ok() {
         let grant = grants.borrow_and_update().clone();
         if let Some(grant) = grant
@@ -135,7 +136,7 @@ mod tests {
         let sharing = share(&out, grants);
         let telling = async {
             told.send_replace(Some(first));
-            // Nothing can be written yet: it is tried again.
+            // Still not writable: the next try comes later.
             tokio::time::sleep(AGAIN * 2).await;
             fs::create_dir(&out).unwrap();
             tokio::time::sleep(AGAIN * 2).await;

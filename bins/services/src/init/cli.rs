@@ -6,128 +6,129 @@ use std::path::PathBuf;
 use clap::Parser;
 use tec_support::program::LogArgs;
 
-/// Writes what a service needs to begin, and ends.
+/// Writes the files that a service needs to start, and exits.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "services-init", version)]
 #[expect(clippy::exhaustive_structs, reason = "a command line, built field by field")]
 pub struct Args {
-    /// The way to the controller.
+    /// Connection to the controller.
     #[command(flatten)]
     pub way: Way,
-    /// Directory that the service reads.
+    /// Directory that the service reads
     #[arg(long, env = "TEC_OUT", global = true, default_value = "/shared")]
     pub out: PathBuf,
-    /// Stay, and renew the certificate alone: as a sidecar of the service, after the init container.
+    /// Stay and renew only the certificate: as a sidecar of the service, after the init container
     #[arg(long, env = "TEC_KEEP", global = true)]
     pub keep: bool,
-    /// File with the process id of the service, which is sent SIGHUP after each renewal.
+    /// File with the process ID of the service, which gets SIGHUP after each renewal
     #[arg(long, env = "TEC_RELOAD", global = true, requires = "keep")]
     pub reload: Option<PathBuf>,
     /// The log.
     #[command(flatten)]
     pub log: LogArgs,
-    /// For which service.
+    /// The service.
     #[command(subcommand)]
     pub service: Service,
 }
 
-/// The way to the controller, for everybody who asks it.
+/// Connection to the controller, shared by its clients.
 #[derive(Clone, Debug, clap::Args)]
 #[expect(clippy::exhaustive_structs, reason = "a command line, built field by field")]
 pub struct Way {
-    /// Controller, host and port: `services-bootstrap.<namespace>.svc:8443`, as its certificate names it.
-    /// Nothing works without it.
-    // A flag that every service has cannot be required.
+    /// Host and port of the controller, as in its certificate: `services-bootstrap.<namespace>.svc:8443`.
+    /// Required
+    // clap does not allow a global flag to be required.
     #[arg(long, env = "TEC_CONTROLLER_ADDRESS", global = true)]
     pub controller: Option<String>,
-    /// Name in the controller's certificate; the host of its address, if it is left out.
+    /// Name in the controller's certificate (default: the host of its address)
     #[arg(long, env = "TEC_CONTROLLER_NAME", global = true)]
     pub controller_name: Option<String>,
-    /// Authorities, mounted from the Secret that the controller publishes.
+    /// File with the authorities, mounted from the Secret that the controller publishes
     #[arg(long, env = "TEC_CA", global = true, default_value = "/etc/tec/ca.crt")]
     pub ca: PathBuf,
-    /// The pod's token for the controller; read again at each try.
+    /// File with the pod's token for the controller; read again at each try
     #[arg(long, env = "TEC_TOKEN", global = true, default_value = "/var/run/secrets/tec/token")]
     pub token: PathBuf,
-    /// How long to try, in seconds.
+    /// How long to try, in seconds
     #[arg(long, env = "TEC_DEADLINE_SECONDS", global = true, default_value = "300")]
     pub deadline_seconds: u32,
 }
 
-/// For which service.
+/// The service.
 #[derive(Clone, Debug, clap::Subcommand)]
 #[expect(clippy::exhaustive_enums, reason = "a command line")]
 pub enum Service {
     /// A NATS server: certificate and nats.conf
     Nats {
-        /// Where clients connect.
+        /// Address that clients connect to
         #[arg(long, env = "TEC_NATS_LISTEN", default_value = "0.0.0.0:4222")]
         listen: SocketAddr,
-        /// Where the monitor listens.
+        /// Address of the monitor
         #[arg(long, env = "TEC_NATS_MONITOR")]
         monitor: Option<SocketAddr>,
-        /// Directory where the server keeps accounts that are pushed to it while it runs; without
-        /// it, accounts change with a restart only.
+        /// Directory where the server keeps accounts that are pushed to it while it runs (default: accounts
+        /// change only with a restart)
         #[arg(long, env = "TEC_NATS_ACCOUNTS")]
         accounts: Option<String>,
-        /// Directory where the server stores events; without it, none are stored.
+        /// Directory where the server stores events (default: store no events)
         #[arg(long, env = "TEC_NATS_STORAGE")]
         storage: Option<String>,
-        /// Name of the server among those that store events.
+        /// Name of the server among those that store events
         #[arg(long, env = "TEC_NATS_NAME", default_value = "nats-0")]
         name: String,
-        /// Where the other servers connect.
+        /// Address that the other servers connect to
         #[arg(long, env = "TEC_NATS_CLUSTER_LISTEN", default_value = "0.0.0.0:6222")]
         cluster_listen: SocketAddr,
-        /// Host and port of every server that stores events together, with commas; none if it is alone.
+        /// Host and port of every server that stores events together with this one, separated by commas
+        /// (default: none)
         #[arg(long, env = "TEC_NATS_ROUTES", value_delimiter = ',', requires = "storage")]
         routes: Vec<String>,
     },
     /// An OpenSearch node: certificates and the files of the security plugin
     Opensearch {
-        /// Name of the cluster.
+        /// Name of the cluster
         #[arg(long, env = "TEC_OPENSEARCH_CLUSTER", default_value = "tec")]
         cluster: String,
-        /// Where clients connect.
+        /// Address that clients connect to
         #[arg(long, env = "TEC_OPENSEARCH_LISTEN", default_value = "0.0.0.0:9200")]
         listen: SocketAddr,
-        /// Where other nodes connect.
+        /// Address that other nodes connect to
         #[arg(long, env = "TEC_OPENSEARCH_TRANSPORT", default_value = "0.0.0.0:9300")]
         transport: SocketAddr,
-        /// Heap of its JVM, in mebibytes; about half of the memory that its container may use.
+        /// Heap of the JVM, in mebibytes; about half of the container's memory
         #[arg(long, env = "TEC_OPENSEARCH_HEAP", default_value = "1024")]
         heap: u32,
-        /// Directory of data.
+        /// Directory of data
         #[arg(long, env = "TEC_OPENSEARCH_DATA", default_value = "/usr/share/opensearch/data")]
         data: String,
-        /// Directory of logs.
+        /// Directory of logs
         #[arg(long, env = "TEC_OPENSEARCH_LOGS", default_value = "/usr/share/opensearch/logs")]
         logs: String,
-        /// Name in the node's own certificate: name.namespace.svc of its service account.
+        /// Name in the node's own certificate: name.namespace.svc of its service account
         #[arg(long, env = "TEC_OPENSEARCH_NODE_NAME")]
         node_name: String,
     },
-    /// A collector of telemetry: certificate, password, configuration
+    /// A telemetry collector: certificate, password, configuration
     Collector {
-        /// Where tracers connect, with gRPC.
+        /// Address that tracers connect to, over gRPC
         #[arg(long, env = "TEC_COLLECTOR_LISTEN", default_value = "0.0.0.0:4317")]
         listen: SocketAddr,
-        /// Where log forwarders connect, with HTTP.
+        /// Address that log forwarders connect to, over HTTP
         #[arg(long, env = "TEC_COLLECTOR_HTTP", default_value = "0.0.0.0:4318")]
         listen_http: SocketAddr,
-        /// OpenSearch, as https URL.
+        /// URL of OpenSearch, https
         #[arg(long, env = "TEC_OPENSEARCH_URL")]
         opensearch: String,
     },
-    /// A sender of telemetry: certificate, and the environment of a tracer
+    /// A telemetry sender: certificate, and the environment of a tracer
     Sender {
-        /// Host of the collector.
+        /// Host of the collector
         #[arg(long, env = "TEC_COLLECTOR_HOST")]
         host: String,
-        /// Port of the collector for tracers.
+        /// Port of the collector for tracers
         #[arg(long, env = "TEC_COLLECTOR_GRPC", default_value = "4317")]
         grpc_port: u16,
     },
-    /// Who shows telemetry to people: password of the user viewer
+    /// A telemetry viewer: password of the user viewer
     Viewer,
 }

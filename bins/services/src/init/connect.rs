@@ -1,4 +1,4 @@
-//! The way to the controller: mounted authorities, the pod's token, tries with a deadline.
+//! The connection to the controller: mounted authorities, the pod's token, retries with a deadline.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,20 +19,19 @@ use x509_cert::der::Decode as _;
 
 use crate::init::cli::Way;
 
-/// One try.
+/// Deadline of one try.
 const TRY: Duration = Duration::from_secs(15);
-/// Tries with a token that is refused: the kubelet may have replaced it meanwhile.
+/// Most tries with a token that is refused: the kubelet may have replaced it in the meantime.
 const TOKEN_TRIES: u32 = 3;
-/// Tries at a vault whose answers make no sense.
+/// Most tries at a vault whose answers make no sense.
 const DEFECT_TRIES: u32 = 5;
 
 type Client = BootstrapClient<Channel>;
 
-/// Reads the mounted authorities. During their rotation there are several, and the old one may have
-/// ended.
+/// Reads the mounted authorities. During a rotation there are several, and the old one may have expired.
 ///
 /// # Errors
-/// [`Fatal::CaNotMounted`] if there is none, one cannot be read, or all have ended: the service must not
+/// [`Fatal::CaNotMounted`] if there is none, one cannot be read, or all have expired: the service must not
 /// start.
 pub fn authorities(file: &Path, now: Timestamp) -> Result<String, Fatal> {
     let (pem, ends) = certificates(file)?;
@@ -42,8 +41,8 @@ pub fn authorities(file: &Path, now: Timestamp) -> Result<String, Fatal> {
     }
 }
 
-/// Reads the controller's own certificate, which is mounted beside the authorities: where it has ended,
-/// nobody has published for long, and what is mounted is no guide.
+/// Reads the controller's own certificate, which is mounted with the authorities: if it has expired, nothing
+/// was published for a long time, and the mounted authorities cannot be relied on.
 ///
 /// # Errors
 /// [`Fatal::CaNotMounted`], as for [`authorities`].
@@ -55,7 +54,7 @@ fn published(file: &Path, now: Timestamp) -> Result<(), Fatal> {
     }
 }
 
-/// The file, and when each of its certificates ends.
+/// The file, and when each of its certificates expires.
 fn certificates(file: &Path) -> Result<(String, Vec<Timestamp>), Fatal> {
     let end = |der: CertificateDer<'_>| {
         let certificate = Certificate::from_der(&der).ok()?;
@@ -69,18 +68,17 @@ fn certificates(file: &Path) -> Result<(String, Vec<Timestamp>), Fatal> {
     ends.map(|ends| (pem, ends)).ok_or(Fatal::CaNotMounted)
 }
 
-/// What a program wants to find mounted.
+/// What a program expects to be mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there are these two")]
 pub enum Mounted {
     /// The Secret that the controller publishes, with its certificate: `tls.crt` beside the authorities.
     Secret,
-    /// The authorities alone, as whoever copies them into another namespace may mount them.
+    /// Only the authorities, as when someone copies them into a different namespace.
     Authorities,
 }
 
-/// Looks at what is mounted, and tells the exit code of the program where that is not good, after saying
-/// why.
+/// Checks the mounted files. If they are unusable, logs why and returns the exit code of the program.
 ///
 /// # Errors
 /// As [`authorities`].
@@ -102,7 +100,7 @@ pub fn look(way: &Way, mounted: Mounted) -> Result<(), u8> {
     }
 }
 
-/// A client that connects when it is first used. There is no way without TLS.
+/// A client that connects when first used, always over TLS.
 ///
 /// # Errors
 /// The address cannot be used.
@@ -125,7 +123,7 @@ pub fn client(way: &Way, authorities: &str) -> anyhow::Result<Client> {
     Ok(BootstrapClient::new(endpoint.connect_lazy()))
 }
 
-/// How often a call that is refused like this is made.
+/// Most tries of a call that is refused with this code.
 fn tries(code: Code) -> u32 {
     match code {
         Code::Unavailable
@@ -140,8 +138,8 @@ fn tries(code: Code) -> u32 {
     }
 }
 
-/// Calls until it works, until it cannot work, or until the deadline; with the token and the authorities
-/// of the moment.
+/// Calls until it succeeds, until it cannot succeed, or until the deadline, each time with the current token
+/// and authorities.
 ///
 /// # Errors
 /// The last refusal, or what is mounted cannot be read.
@@ -186,7 +184,7 @@ mod tests {
     use super::*;
     use crate::init::cli::Args;
 
-    /// A certificate that ended long ago, or ends long after this.
+    /// A certificate that expired long ago, or is valid far into the future.
     fn certificate(last_year: i32) -> String {
         let mut params = rcgen::CertificateParams::new(vec!["a.svc".to_owned()]).unwrap();
         params.not_after = rcgen::date_time_ymd(last_year, 1, 1);
@@ -229,7 +227,7 @@ mod tests {
         std::fs::write(&way.ca, certificate(2090)).unwrap();
         assert_eq!(look(), Err(16), "there is no tls.crt");
         let own = dir.path().join("tls.crt");
-        // What follows the own certificate is the authority's.
+        // The certificates after its own are the authority's.
         let ended = format!("{}{}", certificate(2020), certificate(2090));
         for bad in ["not PEM", &ended] {
             std::fs::write(&own, bad).unwrap();
@@ -239,7 +237,7 @@ mod tests {
         assert_eq!(look(), Ok(()));
     }
 
-    /// Calls that end with this code until no more are made.
+    /// The number of calls that fail with this code before it gives up.
     async fn calls(code: Code) -> u32 {
         let dir = tempfile::tempdir().unwrap();
         let way = way(dir.path());
@@ -273,7 +271,7 @@ mod tests {
         let mut tokens = Vec::new();
         let ended = persist(&way, |_, token| {
             tokens.push(token);
-            // From here on nothing that can be used is mounted.
+            // From here on, nothing usable is mounted.
             std::fs::write(&way.token, "new").unwrap();
             if tokens.len() == 2 {
                 std::fs::write(&way.ca, "not PEM").unwrap();

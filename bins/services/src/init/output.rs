@@ -14,22 +14,22 @@ use tec_core::time::Timestamp;
 use tec_k8s::service::client::TlsMaterial;
 use tec_support::files::{write_private, write_public};
 
-/// Says that everything was written; holds the digest of it.
+/// Marks that everything was written; holds the digest of it.
 const COMPLETE: &str = ".complete";
-/// The password of a user of OpenSearch.
+/// The password of an OpenSearch user.
 const PASSWORD: &str = "password";
-/// The same as a collector sends it.
+/// The same password as a collector sends it.
 pub const LOGIN: &str = "login";
-/// How often a password is looked at: nobody tells when it was replaced.
+/// Polling interval of passwords: replacement is not announced.
 const LOOK: Duration = Duration::from_mins(5);
 
-/// Files by their path below the directory: certificates of mode 0644, all others 0600.
+/// Files by their path below the directory: certificates with mode 0644, all others with 0600.
 #[derive(Default)]
 pub struct Output {
     files: BTreeMap<String, Vec<u8>>,
-    /// Those that can be renewed while the service runs.
+    /// Files that can be renewed while the service runs.
     renewable: BTreeSet<String>,
-    /// Those that anybody may read: a runtime has a user of its own.
+    /// Files that anyone may read: a runtime has its own user.
     public: BTreeSet<String>,
     ends: Option<Timestamp>,
 }
@@ -46,7 +46,7 @@ impl Output {
         self.files.insert(path.into(), content.into());
     }
 
-    /// Adds a file that anybody may read.
+    /// Adds a file that anyone may read.
     pub fn public(&mut self, path: impl Into<String>, content: impl Into<Vec<u8>>) {
         let path = path.into();
         self.public.insert(path.clone());
@@ -77,13 +77,13 @@ impl Output {
         self.file(PASSWORD, password);
     }
 
-    /// Adds what a user logs in with, as a header of HTTP has it after the scheme.
+    /// Adds a user's credentials, as in an HTTP header after the scheme.
     pub fn login(&mut self, credentials: &SecretBytes) {
         self.renewable.insert(LOGIN.to_owned());
         self.file(LOGIN, credentials.expose("its user reads it"));
     }
 
-    /// After how long new files are due.
+    /// How long until new files are due.
     pub fn next(&self, now: Timestamp) -> Duration {
         let ends = self.ends.map(|ends| renew_after(ends, now));
         let has_password = self.files.contains_key(PASSWORD);
@@ -91,7 +91,7 @@ impl Output {
         ends.into_iter().chain(looks).min().unwrap_or(LOOK)
     }
 
-    /// Writes certificate, key, authorities and password, and nothing else.
+    /// Writes the certificate, key, authorities and password, and nothing else.
     ///
     /// # Errors
     /// A file cannot be written.
@@ -114,7 +114,7 @@ impl Output {
         written.with_context(|| format!("write {}", file.display()))
     }
 
-    /// Writes all of it, and the mark at the end. A second run replaces the first.
+    /// Writes everything, and the mark at the end. A second run replaces the files of the first.
     ///
     /// # Errors
     /// A file cannot be written.
@@ -139,7 +139,7 @@ impl Output {
     }
 }
 
-/// A directory that the group of the volume may read; one that is there stays as it is.
+/// Creates a directory that the group of the volume may read; an existing one is left unchanged.
 fn make(dir: &Path) -> std::io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o750).create(dir)
 }
@@ -187,7 +187,7 @@ mod tests {
         let mut output = Output::default();
         output.file("a", "1");
         output.write(dir.path()).unwrap();
-        // A directory lies where a file shall be.
+        // A directory is in the place of a file.
         fs::create_dir(dir.path().join("b")).unwrap();
         output.file("b", "2");
         output.write(dir.path()).unwrap_err();

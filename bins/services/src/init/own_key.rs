@@ -1,11 +1,11 @@
-//! A key of TLS that its owner makes and keeps: only a request for its certificate leaves the pod.
+//! A TLS key that its owner generates and keeps: only the certificate request leaves the pod.
 
 use anyhow::Context as _;
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
 use tec_core::secret::SecretBytes;
 use tec_k8s::service::client::TlsMaterial;
 
-/// A key, and what is sent for it.
+/// A key, and its certificate request.
 #[derive(Debug)]
 pub struct OwnKey {
     key: SecretBytes,
@@ -13,13 +13,13 @@ pub struct OwnKey {
 }
 
 impl OwnKey {
-    /// A new one, on P-256, which is what the vault certifies.
+    /// A new key on P-256, the curve that the vault certifies.
     ///
     /// # Errors
-    /// There is no randomness.
+    /// No randomness is available.
     pub fn generate() -> anyhow::Result<Self> {
         let mut params = CertificateParams::default();
-        // The controller knows all names better.
+        // The controller sets all names.
         params.distinguished_name = DistinguishedName::new();
         let pair = KeyPair::generate().context("make a key")?;
         let request = params.serialize_request(&pair).context("make a request")?;
@@ -34,15 +34,15 @@ impl OwnKey {
         self.request.clone()
     }
 
-    /// The key in PKCS#8, PEM.
+    /// The key as PKCS#8 PEM.
     pub fn into_key(self) -> SecretBytes {
         self.key
     }
 
-    /// Puts the key where the controller would have put one of the vault.
+    /// Puts the key where the controller would have put one from the vault.
     ///
     /// # Errors
-    /// There is no certificate, or the controller sent a key: it was not asked for one.
+    /// There is no certificate, or the controller sent a key although none was requested.
     pub fn complete(self, tls: Option<TlsMaterial>) -> anyhow::Result<TlsMaterial> {
         let mut tls = tls.context("the controller sent no certificate")?;
         anyhow::ensure!(

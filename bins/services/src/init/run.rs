@@ -22,23 +22,23 @@ use crate::init::output::Output;
 use crate::init::own_key::OwnKey;
 use crate::init::{connect, output};
 
-/// Renewals are never closer together.
+/// Shortest interval between renewals.
 const SHORTEST: Duration = Duration::from_secs(1);
 
-/// Asks, and writes.
+/// Asks the controller, and writes the files.
 ///
 /// # Errors
-/// The controller refused for good, or a file cannot be written.
+/// The controller refused permanently, or a file cannot be written.
 pub async fn run(args: &Args) -> anyhow::Result<()> {
     ask(args).await?.write(&args.out)
 }
 
-/// Renews certificate and password for ever, beside the service: at two thirds of the certificate's
-/// life, and a password every five minutes. The service is sent
-/// SIGHUP by the id in the file `reload`; one that reads its certificate again by itself needs none.
+/// Renews the certificate and the password forever, beside the service: the certificate at two thirds of its
+/// life, the password every five minutes. The service gets SIGHUP by the process ID in the file `reload`; a
+/// service that reloads its certificate by itself needs none.
 ///
 /// # Errors
-/// The controller refused for good, a file cannot be written, or the service cannot be told.
+/// The controller refused permanently, a file cannot be written, or the service cannot be signaled.
 pub async fn keep(args: &Args, reload: Option<&Path>, clock: &dyn Clock) -> anyhow::Result<()> {
     loop {
         let output = ask(args).await?;
@@ -52,7 +52,7 @@ pub async fn keep(args: &Args, reload: Option<&Path>, clock: &dyn Clock) -> anyh
     }
 }
 
-/// A service that does not run reads the new files when it starts.
+/// A service that is not running reads the new files when it starts.
 fn hang_up(file: &Path) -> anyhow::Result<()> {
     let text = match std::fs::read_to_string(file) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -116,7 +116,7 @@ fn tls_files(args: &Args) -> TlsFiles {
     TlsFiles { cert: path(args, "tls.crt"), key: path(args, "tls.key"), ca: path(args, "ca.crt") }
 }
 
-/// So that a try can be found in the controller's audit.
+/// Identifies a try in the controller's audit log.
 fn request_id(args: &Args) -> String {
     let service = match args.service {
         Service::Nats { .. } => "nats",
@@ -211,7 +211,7 @@ async fn opensearch(args: &Args) -> anyhow::Result<Output> {
     for (path, text) in opensearch::files(&node, &hashes) {
         output.file(path, text);
     }
-    // The certificate that may do everything stays out of the node's volume.
+    // The admin certificate stays off the node's volume.
     let tls = answer.node_tls.context("the controller sent no certificate")?;
     output.tls("certs/", tls);
     Ok(output)

@@ -1,4 +1,4 @@
-//! Flags that say what boots, and where.
+//! Flags that select what boots, and on which machine.
 
 use std::path::PathBuf;
 
@@ -9,38 +9,37 @@ use tec_tpm::compute::{GrubProfile, SecureBoot, ShimProfile, StubProfile};
 use crate::image::ImageChoice;
 use crate::pins::parse_pcr;
 
-/// What of the image boots.
+/// Which parts of the image boot.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "What boots")]
 #[non_exhaustive]
 pub struct ChainArgs {
-    /// Kernel that GRUB starts, where the image has several.
+    /// Kernel that GRUB starts, if the image has several
     #[arg(long, value_name = "PATH")]
     pub kernel: Option<String>,
-    /// File that the firmware starts, where it is not found by itself: shim, or a unified kernel
-    /// image.
+    /// File that the firmware starts, if it is not found automatically: shim, or a unified kernel image
     #[arg(long, value_name = "PATH")]
     pub firmware_starts: Option<String>,
-    /// File that shim starts: GRUB, or a unified kernel image.
+    /// File that shim starts: GRUB, or a unified kernel image
     #[arg(long, value_name = "PATH", requires = "firmware_starts")]
     pub shim_starts: Option<String>,
-    /// What shim measures, instead of what its version says.
+    /// Measuring behavior of shim (default: that of its version)
     #[arg(long, value_enum)]
     pub shim_profile: Option<ShimName>,
-    /// What GRUB measures, instead of what its version says.
+    /// Measuring behavior of GRUB (default: that of its version)
     #[arg(long, value_enum)]
     pub grub_profile: Option<GrubName>,
-    /// What systemd-stub measures, instead of what its version says.
+    /// Measuring behavior of systemd-stub (default: that of its version)
     #[arg(long, value_enum)]
     pub stub_profile: Option<StubName>,
-    /// Register to predict; all that can be if not given. May be given several times.
+    /// Register to predict; repeatable (default: all that can be predicted)
     #[arg(
         long = "pcr",
         value_name = "INDEX",
         value_parser = parse_pcr
     )]
     pub registers: Vec<PcrIndex>,
-    /// Which of several in the image.
+    /// Selects one of several images.
     #[command(flatten)]
     pub choice: ImageChoice,
 }
@@ -50,39 +49,39 @@ pub struct ChainArgs {
 #[command(next_help_heading = "The machine")]
 #[non_exhaustive]
 pub struct MachineArgs {
-    /// Whether Secure Boot is on; as the variables say or, without them, on.
+    /// Whether Secure Boot is on (default: as in the variables, otherwise on)
     #[arg(long, value_enum)]
     pub secure_boot: Option<SecureBootState>,
-    /// Directory with the machine's variables, as in /sys/firmware/efi/efivars.
+    /// Directory with the machine's variables, as in /sys/firmware/efi/efivars
     #[arg(long, value_name = "DIR")]
     pub efivars: Option<PathBuf>,
-    /// The machine's variables as EDK II stores them, such as OVMF_VARS.fd.
+    /// The machine's variables as EDK II stores them, such as OVMF_VARS.fd
     #[arg(long, value_name = "FILE", conflicts_with = "efivars")]
     pub variable_store: Option<PathBuf>,
-    /// Directory with shim's lists, as in /sys/firmware/efi/mok-variables.
+    /// Directory with shim's lists, as in /sys/firmware/efi/mok-variables
     #[arg(long, value_name = "DIR", conflicts_with = "variable_store")]
     pub mok_variables: Option<PathBuf>,
-    /// Machines have no machine owner keys but those of shim's vendor.
+    /// Machines have no machine owner keys except those of shim's vendor
     #[arg(
         long,
         conflicts_with_all = ["mok_variables", "efivars", "variable_store"]
     )]
     pub no_mok: bool,
-    /// File with the SbatLevel that the machine has stored.
+    /// File with the SbatLevel stored on the machine
     #[arg(long, value_name = "FILE")]
     pub sbat_level: Option<PathBuf>,
-    /// How GRUB names the partition that it starts from, for example hd0,gpt1.
+    /// GRUB's name for the partition it starts from, for example hd0,gpt1
     #[arg(long, value_name = "NAME")]
     pub grub_device: Option<String>,
 }
 
-/// Whether Secure Boot is on where an image boots.
+/// Whether Secure Boot is on when an image boots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[non_exhaustive]
 pub enum SecureBootState {
-    /// It is on.
+    /// Secure Boot is on
     On,
-    /// It is off.
+    /// Secure Boot is off
     Off,
 }
 
@@ -95,14 +94,14 @@ impl From<SecureBootState> for SecureBoot {
     }
 }
 
-/// Generations of shim.
+/// Versions of shim that measure differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[non_exhaustive]
 pub enum ShimName {
-    /// Version 15.8.
+    /// Version 15.8
     #[value(name = "15.8")]
     V15_8,
-    /// Version 16.1.
+    /// Version 16.1
     #[value(name = "16.1")]
     V16_1,
 }
@@ -116,17 +115,17 @@ impl From<ShimName> for ShimProfile {
     }
 }
 
-/// Generations of GRUB.
+/// Versions of GRUB that measure differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[non_exhaustive]
 pub enum GrubName {
-    /// Version 2.06.
+    /// Version 2.06
     #[value(name = "2.06")]
     V2_06,
-    /// Version 2.12.
+    /// Version 2.12
     #[value(name = "2.12")]
     V2_12,
-    /// Version 2.14.
+    /// Version 2.14
     #[value(name = "2.14")]
     V2_14,
 }
@@ -141,17 +140,17 @@ impl From<GrubName> for GrubProfile {
     }
 }
 
-/// Generations of systemd-stub.
+/// Versions of systemd-stub that measure differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[non_exhaustive]
 pub enum StubName {
-    /// Version 252.
+    /// Version 252
     #[value(name = "252")]
     V252,
-    /// Version 257.
+    /// Version 257
     #[value(name = "257")]
     V257,
-    /// Version 262.
+    /// Version 262
     #[value(name = "262")]
     V262,
 }

@@ -1,5 +1,5 @@
-//! What the flags of `tec image approve`, `tec pcr compute` and `tec node nextboot` say: an image,
-//! a machine, and from them a prediction.
+//! What `tec image approve`, `tec pcr compute` and `tec node nextboot` derive from their flags: an image, a
+//! machine, and from these a prediction.
 
 mod args;
 mod progress;
@@ -19,9 +19,9 @@ use crate::exit::CodedError;
 use crate::image::predictor_of;
 use crate::input;
 
-/// Largest variable store that is read; flash images of OVMF have at most 4 MiB.
+/// Largest variable store to read; flash images of OVMF are at most 4 MiB.
 const MAX_STORE: u64 = 16 << 20;
-/// Largest SbatLevel that is read; real ones have less than 100 bytes.
+/// Largest SbatLevel to read; real ones are less than 100 bytes.
 pub const MAX_LEVEL: u64 = 64 << 10;
 /// Attributes of a stored `SbatLevel`: non-volatile, boot services (shim, sbat.c; UEFI 2.10,
 /// 8.2.1).
@@ -63,7 +63,7 @@ fn is_reference(path: &str) -> bool {
         && rest.contains(':')
 }
 
-/// The predictor that follows what the flags say.
+/// The predictor selected by the flags.
 fn chosen(mut predictor: BootPredictor, chain: &ChainArgs) -> BootPredictor {
     if let Some(kernel) = &chain.kernel {
         predictor = predictor.with_kernel(kernel);
@@ -86,7 +86,7 @@ fn chosen(mut predictor: BootPredictor, chain: &ChainArgs) -> BootPredictor {
     predictor
 }
 
-/// The machine that the flags describe; without variables, one of which little is known.
+/// The machine that the flags describe; without variables, little is known about it.
 pub fn machine(args: &MachineArgs) -> anyhow::Result<PlatformState> {
     let given = args.secure_boot.map(SecureBoot::from);
     let mut machine = match (&args.efivars, &args.variable_store) {
@@ -128,7 +128,7 @@ fn variable_store(file: &Path) -> anyhow::Result<PlatformState> {
     PlatformState::from_variable_store(&store).with_context(|| file.display().to_string())
 }
 
-/// The flag that adds what is missing.
+/// The flag that supplies what is missing.
 pub fn remedy(reason: &Unpredictable) -> Option<&'static str> {
     match reason {
         Unpredictable::Keys => Some("--efivars or --variable-store"),

@@ -1,4 +1,4 @@
-//! Which file is read, for people who wait: on a terminal only.
+//! Shows which file is being read, on a terminal only.
 
 use std::io;
 use std::io::{IsTerminal as _, Write as _};
@@ -8,7 +8,7 @@ use tec_core::reference::{BootImage, ImageFile};
 /// Back to the start of the line, and clear it (ECMA-48, CR and EL).
 const CLEAR: &str = "\r\u{1b}[2K";
 
-/// An image that says on stderr which of its files is being read.
+/// An image that reports on stderr which of its files is being read.
 #[derive(Debug)]
 pub(super) struct Shown<'i> {
     image: &'i dyn BootImage,
@@ -20,7 +20,7 @@ impl<'i> Shown<'i> {
         Self { image, on_terminal: io::stderr().is_terminal() }
     }
 
-    /// Who waits cannot do anything about a terminal that is gone.
+    /// Nothing can be done about a terminal that is gone.
     fn say(&self, text: std::fmt::Arguments<'_>) {
         if self.on_terminal {
             let mut stderr = io::stderr().lock();

@@ -1,4 +1,4 @@
-//! What a connection is doing, and until when it may.
+//! What a connection is doing, and how long it may.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -11,28 +11,28 @@ use super::limits::Limits;
 /// What a connection is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Shaking hands.
+    /// In the TLS handshake.
     Handshake,
-    /// Nothing came yet.
+    /// Nothing has arrived yet.
     New,
-    /// The head of a request began.
+    /// The head of a request has begun to arrive.
     Head,
-    /// The head of a request is there, its body is not.
+    /// The head of a request has arrived, but not its body.
     Receiving,
     /// A request is being answered.
     Serving,
-    /// A request was answered.
+    /// A request has been answered.
     Idle,
 }
 
-/// How easily a connection is given up for another one; the first goes first.
+/// Order in which connections make room for others; the first variant goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Worth {
-    /// It waits for its client, who asked nothing.
+    /// It waits for its client, which has not sent a request.
     Waiting,
     /// It waits for the rest of a request.
     Receiving,
-    /// It is being answered.
+    /// It is being served.
     Serving,
 }
 
@@ -41,11 +41,11 @@ struct State {
     phase: Phase,
     since: Instant,
     in_flight: usize,
-    /// Reads, and has to know when there is a deadline again.
+    /// The reader, which must be woken when there is a deadline again.
     reader: Option<Waker>,
 }
 
-/// The state of one connection, shared by its parts and the table of all.
+/// The state of one connection, shared by its parts and the connection table.
 #[derive(Debug)]
 pub struct Activity(Mutex<State>);
 
@@ -63,12 +63,12 @@ impl Activity {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The handshake ended, or there is none.
+    /// The handshake is done, or not needed.
     pub fn shaken(&self) {
         self.state().go(Phase::New);
     }
 
-    /// Something came.
+    /// Data has arrived.
     pub(super) fn heard(&self) {
         let mut state = self.state();
         if matches!(state.phase, Phase::New | Phase::Idle) {
@@ -76,7 +76,7 @@ impl Activity {
         }
     }
 
-    /// A request is there. It runs while the answer lives, which may be a stream.
+    /// A request has arrived. It runs as long as its response lives, which may be a stream.
     pub fn request(self: &Arc<Self>) -> Running {
         let mut state = self.state();
         state.in_flight = state.in_flight.saturating_add(1);
@@ -84,7 +84,7 @@ impl Activity {
         Running(Arc::clone(self))
     }
 
-    /// The body of a request is waited for.
+    /// The body of a request is expected.
     pub(super) fn receiving(&self) {
         let mut state = self.state();
         if state.phase == Phase::Serving && state.in_flight == 1 {
@@ -92,7 +92,7 @@ impl Activity {
         }
     }
 
-    /// The body of a request is there, or not wanted.
+    /// The body of a request has arrived, or is not wanted.
     pub(super) fn received(&self) {
         let mut state = self.state();
         if state.phase == Phase::Receiving {
@@ -100,8 +100,8 @@ impl Activity {
         }
     }
 
-    /// Until when something must come, and what it means if nothing does. Without a deadline the
-    /// reader is woken when there is one.
+    /// The deadline for data to arrive, and what it means if none does. Without a deadline, the reader is
+    /// woken once there is one.
     pub(super) fn deadline(&self, limits: &Limits, reader: &Waker) -> Option<(Instant, Reason)> {
         let mut state = self.state();
         let (limit, reason) = match state.phase {
@@ -117,12 +117,12 @@ impl Activity {
         Some((state.since + limit, reason))
     }
 
-    /// Whether nobody loses anything when the connection is closed.
+    /// Whether closing the connection loses nothing.
     pub(super) fn is_unused(&self) -> bool {
         matches!(self.state().phase, Phase::Handshake | Phase::New | Phase::Idle)
     }
 
-    /// How easily the connection is given up, and since when it is in this state.
+    /// The worth of the connection, and since when it has been in this state.
     pub(super) fn worth(&self) -> (Worth, Instant) {
         let state = self.state();
         let worth = match state.phase {
@@ -141,7 +141,7 @@ impl State {
     }
 }
 
-/// A request that is being answered.
+/// A request that is being served.
 #[derive(Debug)]
 pub struct Running(Arc<Activity>);
 

@@ -1,4 +1,4 @@
-//! Bodies: those of requests have deadlines, those of answers say how long a request runs.
+//! Bodies: request bodies have deadlines, response bodies determine how long a request runs.
 
 use std::io;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use super::watched::Timer;
 
 type Cause = Box<dyn std::error::Error + Send + Sync>;
 
-/// The body of a request: it ends with an error when it does not come.
+/// The body of a request; it fails if it does not arrive in time.
 #[derive(Debug)]
 pub(super) struct Arriving<B> {
     body: B,
@@ -85,7 +85,7 @@ impl<B> Drop for Arriving<B> {
     }
 }
 
-/// The body of an answer: its request runs until it was sent.
+/// The body of a response; its request runs until it is sent.
 #[derive(Debug)]
 pub(super) struct Answer<B> {
     body: B,

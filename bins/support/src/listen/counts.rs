@@ -4,29 +4,29 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Why a connection was turned away or closed by us.
+/// Why a connection was rejected or closed by this side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
-    /// Its network has as many connections as one may have, all of them in use.
+    /// Its network already has the most connections allowed, all of them in use.
     PeerLimit,
-    /// The listener has as many connections as it may have, and none that may be closed for it.
+    /// The listener already has the most connections allowed, and none that can be closed for this one.
     TotalLimit,
-    /// It made room for another one.
+    /// It made room for a different connection.
     Displaced,
-    /// The handshake did not end in time.
+    /// The handshake did not complete in time.
     HandshakeTimeout,
     /// The handshake failed.
     HandshakeFailed,
-    /// Nothing came.
+    /// Nothing arrived.
     FirstByteTimeout,
-    /// The head of a request did not come whole.
+    /// The head of a request did not arrive completely.
     HeadTimeout,
-    /// A body did not come whole, or broke off.
+    /// A body did not arrive completely, or was cut off.
     BodyTimeout,
-    /// No other request came.
+    /// No further request arrived.
     IdleTimeout,
-    /// An answer was not taken.
+    /// The client did not read the response.
     WriteTimeout,
 }
 
@@ -60,7 +60,7 @@ impl Reason {
     }
 }
 
-/// What a listener counts. Nothing is kept of who connected.
+/// The counters of a listener. Nothing about clients is kept.
 #[derive(Debug)]
 pub struct Counts {
     name: &'static str,
@@ -80,13 +80,13 @@ impl Counts {
         })
     }
 
-    /// Connections that are open.
+    /// Number of open connections.
     pub fn open(&self) -> u64 {
         let ended = self.ended.load(Ordering::Relaxed);
         self.accepted.load(Ordering::Relaxed).saturating_sub(ended)
     }
 
-    /// Connections that were turned away or closed for this reason.
+    /// Number of connections rejected or closed for this reason.
     pub fn closed(&self, reason: Reason) -> u64 {
         self.counter(reason).map_or(0, |counter| counter.load(Ordering::Relaxed))
     }
@@ -111,7 +111,7 @@ impl Counts {
     }
 }
 
-/// All of some listeners, as text.
+/// The counters of these listeners, as text.
 pub fn render(listeners: &[Arc<Counts>]) -> String {
     let mut text = String::from(
         "# HELP tec_connections_open Connections that are open.\n\

@@ -23,7 +23,7 @@ use super::limits::Limits;
 use super::watched::Watched;
 use crate::shutdown::Shutdown;
 
-/// What a connection speaks.
+/// The protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Protocol {
     Http1,
@@ -42,7 +42,7 @@ pub(super) struct Conversation {
 }
 
 impl Conversation {
-    /// Answers requests until the connection ends. On shutdown, one that nobody uses ends now, and
+    /// Answers requests until the connection ends. On shutdown, an unused connection closes immediately, and
     /// others after their requests.
     pub(super) async fn run<IO>(self, stream: IO, protocol: Protocol, mut shutdown: Shutdown)
     where

@@ -1,44 +1,45 @@
-//! What one listener lets its clients hold, in time and in number.
+//! What a listener lets its clients hold, in time and in number.
 
 use std::time::Duration;
 
-/// A TLS handshake ends by then.
+/// Deadline of a TLS handshake.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
-/// The first byte of the first request comes by then.
+/// Deadline of the first byte of the first request.
 pub const FIRST_BYTE: Duration = Duration::from_secs(10);
-/// The head of a request is whole this long after its first byte.
+/// Deadline of a complete request head, from its first byte.
 pub const HEAD: Duration = Duration::from_secs(10);
-/// The body of a request is whole this long after its head. Evidence of 2 MiB needs 70 KiB/s.
+/// Deadline of a complete request body, from the end of its head. Evidence of 2 MiB needs 70 KiB/s.
 pub const BODY: Duration = Duration::from_secs(30);
-/// Longest silence within a body: longer than services wait for one, which answer with a code.
+/// Longest silence within a body. Longer than the time services wait for a body, because they answer with a
+/// code.
 pub const BODY_IDLE: Duration = Duration::from_secs(15);
 /// Longest silence between two requests.
 pub const IDLE: Duration = Duration::from_mins(1);
-/// Longest time in which a client takes nothing of an answer.
+/// Longest time during which a client reads nothing of a response.
 pub const WRITE: Duration = Duration::from_secs(30);
-/// Connections at a time.
+/// Most connections at a time.
 pub const TOTAL: usize = 1024;
-/// Connections of one client network at a time. A rack behind one address fits in.
+/// Most connections of one client network at a time. Enough for a rack behind one address.
 pub const PER_PEER: usize = 256;
-/// Largest head of a request in bytes. Attestation tokens travel in heads and have about 8 KiB.
+/// Largest request head, in bytes. Attestation tokens travel in heads and are about 8 KiB.
 pub const HEAD_BYTES: usize = 32 << 10;
-/// Requests at a time on a connection of HTTP/2.
+/// Most concurrent requests on an HTTP/2 connection.
 pub const STREAMS: u32 = 64;
-/// Largest head of a request of HTTP/2 in bytes, unpacked.
+/// Largest request head in HTTP/2, in bytes, uncompressed.
 pub const HTTP2_HEAD_BYTES: u32 = 16 << 10;
-/// Streams that a client reset and that are still kept.
+/// Most streams that are kept after the client has reset them.
 pub const RESETS: usize = 32;
-/// Bytes that a client may send ahead on a stream of HTTP/2.
+/// Bytes that a client may send ahead on an HTTP/2 stream.
 pub const HTTP2_WINDOW: u32 = 256 << 10;
-/// A silent peer of HTTP/2 is asked this often whether it lives, and has as long to answer.
+/// Ping interval for a silent HTTP/2 peer, and its deadline to answer.
 pub const PING: Duration = Duration::from_secs(20);
-/// Connections at a time of a listener for probes and metrics.
+/// Most connections at a time to a listener for probes and metrics.
 pub const PROBES: usize = 64;
-/// Most bytes that a connection takes beside the bodies of its requests: a head, a record of TLS in
-/// each direction (RFC 8446, section 5.2), and its state.
+/// Most bytes that a connection uses in addition to request bodies: a head, a TLS record in each direction
+/// (RFC 8446, section 5.2), and its state.
 pub const CONNECTION_BYTES: usize = HEAD_BYTES + 2 * (18 << 10) + (12 << 10);
-/// Part of the process's file descriptors that one listener may use, as a divisor: the largest
-/// program has three listeners and needs some for its files.
+/// Share of the process's file descriptors that one listener may use, as a divisor: the largest program has
+/// three listeners and needs some descriptors for its files.
 const SHARE_OF_DESCRIPTORS: usize = 4;
 
 /// Limits of a listener; [`Limits::default`] are the constants of this module.
@@ -82,17 +83,17 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// For probes and metrics: few clients, all of them of the cluster.
+    /// For probes and metrics: few clients, all within the cluster.
     pub fn probes() -> Self {
         Self { total: PROBES, per_peer: PROBES, ..Self::default() }
     }
 
-    /// Most bytes that all connections take beside the bodies of requests.
+    /// Most bytes that all connections together use in addition to request bodies.
     pub fn most_bytes(&self) -> usize {
         self.total.saturating_mul(CONNECTION_BYTES)
     }
 
-    /// As many connections as the process has file descriptors for.
+    /// Reduces the connections to what the process's file descriptors allow.
     #[must_use]
     pub fn within_descriptors(self) -> Self {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);

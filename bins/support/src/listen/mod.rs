@@ -5,8 +5,8 @@
 //!              ▲                              deadline      deadlines        bodies: deadlines
 //!              └── a connection that must make room ends
 //! ```
-//! *What it is*: the bounds on what clients that proved nothing may hold. *What it is not*: a limit
-//! on the rate of requests, see [`limit`](crate::limit).
+//! *What it is*: the limits on what unauthenticated clients can hold. *What it is not*: a limit on the rate
+//! of requests, see [`limit`](crate::limit).
 
 pub mod activity;
 #[cfg(feature = "server")]
@@ -36,16 +36,16 @@ pub use self::places::{Place, Places};
 #[cfg(feature = "server")]
 pub use self::router::{Server, Transport};
 
-/// Requests in flight may end until then.
+/// How long requests in flight may take after a shutdown begins.
 const GRACE: Duration = Duration::from_secs(10);
-/// After a failure to accept, for example without file descriptors.
+/// Pause after a failure to accept, for example when out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Accepts connections until `stop`, then waits a while for those that are open.
+/// Accepts connections until `stop`, then waits a while for open ones.
 ///
-/// `connection` gets a stream that sends without delay: an answer of gRPC is several small frames,
-/// and a kernel that gathers them waits for the client's acknowledgement, which the client holds
-/// back for 40 ms. Its future is dropped when the connection has to make room for another one.
+/// `connection` gets a stream that sends without delay: a gRPC response consists of several small frames, and
+/// a kernel that gathers them waits for the client's acknowledgement, which the client holds back for 40 ms.
+/// Its future is dropped when the connection has to make room for a different one.
 ///
 /// # Cancel safety
 /// Dropping the future closes all connections.
@@ -70,7 +70,7 @@ pub async fn accept<F>(
             Ok((stream, peer)) => {
                 failing = false;
                 if let Ok(place) = places.admit(peer.ip()) {
-                    // Fails for a connection that is gone.
+                    // Fails if the connection is already gone.
                     let _ = stream.set_nodelay(true);
                     connections.spawn(connection(stream, peer, place));
                 }
@@ -92,7 +92,7 @@ pub async fn accept<F>(
     }
 }
 
-/// Whether the client is gone already, which says nothing about the next one.
+/// Whether only this client is gone, which says nothing about the next one.
 fn is_of_a_connection(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -1,8 +1,8 @@
 //! The table of a listener's connections: bounded, in fair shares.
 //!
-//! A network that is at its own bound gives up the connection that waited longest for its client.
-//! When all places are taken, the network with the most connections gives one up for a network that
-//! has fewer, so that no number of connections from a few addresses locks out the rest.
+//! A network at its own limit gives up the connection that has waited longest for its client. When all places
+//! are taken, the network with the most connections gives one up for a network that has fewer, so that no
+//! number of connections from a few addresses locks out the rest.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -26,7 +26,7 @@ struct Held {
 #[derive(Debug, Default)]
 struct Table {
     next: u64,
-    /// In the order in which they came.
+    /// In order of arrival.
     open: BTreeMap<u64, Held>,
     peers: HashMap<IpAddr, usize>,
 }
@@ -42,12 +42,12 @@ pub struct Places {
 }
 
 impl Places {
-    /// So many places in all, and for one network.
+    /// This many places in total, and this many per network.
     pub fn new(total: usize, per_peer: usize, counts: Arc<Counts>) -> Arc<Self> {
         Self::shared_by(SharedSources::default(), total, per_peer, counts)
     }
 
-    /// The same; one address of these networks may have all places.
+    /// Same, but a single address in these networks may take all places.
     pub fn shared_by(
         shared: SharedSources,
         total: usize,
@@ -66,10 +66,10 @@ impl Places {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a connection from this address, maybe that of another one, which is told to end.
+    /// A place for a connection from this address, possibly that of another connection, which is told to end.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no place.
     pub fn admit(self: &Arc<Self>, address: IpAddr) -> Result<Place, Reason> {
         let peer = network_of(address);
         let per_peer = if self.shared.contains(address) { self.total } else { self.per_peer };
@@ -83,8 +83,8 @@ impl Places {
         Ok(table.insert(self, peer))
     }
 
-    /// Gives up the connection that is worth least, and that nobody is being answered on: the process
-    /// is out of file descriptors.
+    /// Gives up the connection that is worth least and is not being served: the process is out of file
+    /// descriptors.
     pub fn shed(&self) {
         let mut table = self.table();
         let least = table.least_of(table.most(), None);
@@ -96,7 +96,7 @@ impl Places {
 }
 
 impl Table {
-    /// Who makes room for a connection of this peer, if somebody has to.
+    /// Which connection makes room for one of this peer, if any has to.
     fn make_room(
         &mut self,
         peer: IpAddr,
@@ -110,7 +110,7 @@ impl Table {
             Some(waits.ok_or(Reason::PeerLimit)?.0)
         } else if self.open.len() >= total {
             let most = self.most();
-            // Between peers that have as many, nobody who is being served makes room.
+            // Between peers with equally many connections, one that is being served does not make room.
             let fewer = own.saturating_add(1) < most;
             let least = self.least_of(most, None);
             let allowed = least.filter(|(_, worth)| fewer || *worth < Worth::Serving);
@@ -139,12 +139,13 @@ impl Table {
         self.peers.get(&peer).copied().unwrap_or_default()
     }
 
-    /// How many connections the peer with the most has.
+    /// Number of connections of the peer with the most.
     fn most(&self) -> usize {
         self.peers.values().copied().max().unwrap_or_default()
     }
 
-    /// The connection that is given up first, of one peer or of those that have so many.
+    /// The connection to give up first, either of this peer or of all peers with at least `count`
+    /// connections.
     fn least_of(&self, count: usize, peer: Option<IpAddr>) -> Option<(u64, Worth)> {
         let candidates = self.open.iter().filter(|(_, held)| match peer {
             Some(peer) => held.peer == peer,
@@ -177,7 +178,7 @@ impl Table {
     }
 }
 
-/// The place of one connection; it is free again when this is dropped.
+/// The place of one connection, freed on drop.
 #[derive(Debug)]
 pub struct Place {
     places: Arc<Places>,

@@ -15,7 +15,7 @@ use super::{Counts, Limits, Place, Places, Reason, accept};
 use crate::shared::SharedSources;
 use crate::shutdown::Shutdown;
 
-/// How a listener speaks.
+/// How a listener talks to its clients.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Transport {
@@ -28,7 +28,7 @@ pub enum Transport {
 /// HTTP/2 in ALPN (RFC 9113, section 3.2).
 const H2: &[u8] = b"h2";
 
-/// What is served, and how. HTTP/2 is spoken only where the TLS configuration offers it.
+/// What to serve, and how. HTTP/2 is available only if the TLS configuration offers it.
 #[derive(Clone, Debug)]
 pub struct Server {
     transport: Transport,
@@ -39,37 +39,37 @@ pub struct Server {
 }
 
 impl Server {
-    /// With the default limits.
+    /// A server with the default limits.
     pub fn new(transport: Transport, router: Router) -> Self {
         let (limits, shared) = (Limits::default(), SharedSources::default());
         Self { transport, router, limits, shared, counts: Counts::new("default") }
     }
 
-    /// With these limits.
+    /// Sets the limits.
     #[must_use]
     pub fn with_limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// One address of these networks may have all connections.
+    /// Lets a single address in these networks have all connections.
     #[must_use]
     pub fn shared_by(mut self, shared: SharedSources) -> Self {
         self.shared = shared;
         self
     }
 
-    /// Counts connections there.
+    /// Counts connections with these counters.
     #[must_use]
     pub fn counted_by(mut self, counts: &Arc<Counts>) -> Self {
         self.counts = Arc::clone(counts);
         self
     }
 
-    /// Serves until `shutdown`; requests in flight get some seconds to end.
+    /// Serves until `shutdown`; requests in flight get a few seconds to finish.
     ///
     /// # Errors
-    /// The listener is none of this runtime.
+    /// The listener cannot be registered with this runtime.
     pub async fn run(
         self,
         listener: std::net::TcpListener,
@@ -110,7 +110,7 @@ impl Tls {
         }
     }
 
-    /// What the two sides agreed on. A client that names nothing speaks what the server is for.
+    /// The negotiated protocol. A client that names none gets the protocol the server is meant for.
     fn protocol(&self, stream: &TlsStream<TcpStream>) -> Protocol {
         let agreed = stream.get_ref().1.alpn_protocol();
         match agreed {

@@ -1,4 +1,4 @@
-//! Over real sockets, with short deadlines.
+//! Tests over real sockets, with short deadlines.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -23,14 +23,14 @@ use tokio_rustls::client::TlsStream;
 use super::*;
 use crate::serve::{Shutdown, Transport, bind};
 
-/// What a deadline is in these tests.
+/// The deadline under test.
 const SHORT: Duration = Duration::from_millis(100);
-/// What is longer than any test may take.
+/// Longer than any test may take.
 const LONG: Duration = Duration::from_mins(1);
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// No deadline counts but those that a test shortens.
+/// Limits without any relevant deadline, except those that a test shortens.
 fn patient() -> Limits {
     Limits {
         handshake: LONG,
@@ -48,9 +48,9 @@ struct Served {
     address: SocketAddr,
     client: Option<Arc<ClientConfig>>,
     counts: Arc<Counts>,
-    /// Lets `GET /wait` be answered.
+    /// Lets `GET /wait` return.
     go_on: Arc<Notify>,
-    /// How often it was asked for.
+    /// Number of requests for it.
     asked: Arc<AtomicUsize>,
     stop: watch::Sender<bool>,
     task: JoinSet<anyhow::Result<()>>,
@@ -111,7 +111,7 @@ impl Served {
         self.connect_from(1).await
     }
 
-    /// From 127.0.0.`last`.
+    /// Connects from 127.0.0.`last`.
     async fn connect_from(&self, last: u8) -> TcpStream {
         let socket = TcpSocket::new_v4().unwrap();
         let from = IpAddr::from([127, 0, 0, last]);
@@ -129,7 +129,7 @@ impl Served {
         until(|| self.counts.open() == count).await;
     }
 
-    /// So many clients wait for an answer.
+    /// Waits until this many clients wait for an answer.
     async fn asked(&self, count: usize) {
         until(|| self.asked.load(Ordering::Relaxed) == count).await;
     }
@@ -151,17 +151,17 @@ async fn take(body: Result<Bytes, axum::extract::rejection::BytesRejection>) -> 
     }
 }
 
-/// What comes until the server closes the connection.
+/// Everything received until the server closes the connection.
 async fn rest(stream: &mut (impl AsyncRead + Unpin)) -> String {
     let mut bytes = Vec::new();
-    // Broken off or ended: both are closed.
+    // Reset or closed: either way the connection is gone.
     let _ = timeout(LONG / 6, stream.read_to_end(&mut bytes))
         .await
         .expect("the connection is still open");
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Sends something, and waits for the head of an answer.
+/// Sends a request, and waits for the head of the response.
 async fn ask(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), request: &[u8]) -> String {
     stream.write_all(request).await.unwrap();
     let mut bytes = vec![0; 4096];
@@ -173,7 +173,7 @@ async fn ask(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), request: &[u8])
 #[tokio::test]
 async fn a_handshake_that_does_not_begin_or_does_not_end_is_cut_off() {
     let served = Served::tls(Limits { handshake: SHORT, ..patient() });
-    // A record of a handshake (RFC 8446, section 5.1) that does not come.
+    // The start of a handshake record (RFC 8446, section 5.1) whose rest never arrives.
     for said in [&b""[..], b"\x16\x03\x01\x01\x00"] {
         let mut stream = served.connect().await;
         stream.write_all(said).await.unwrap();
@@ -288,7 +288,7 @@ async fn a_head_has_a_largest_size() {
     let mut stream = served.connect().await;
     let begin = b"GET / HTTP/1.1\r\nHost: a\r\nX: ";
     stream.write_all(begin).await.unwrap();
-    // The server may have closed it before all was sent.
+    // The server may close the connection before everything is sent.
     let _ = stream.write_all(&vec![b'a'; limits::HEAD_BYTES * 2]).await;
     let answer = rest(&mut stream).await;
     assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");

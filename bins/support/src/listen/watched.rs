@@ -1,4 +1,4 @@
-//! A stream that ends with an error when its client is silent for too long.
+//! A stream that fails if its client is silent for too long.
 
 use std::io;
 use std::pin::Pin;
@@ -12,7 +12,7 @@ use super::activity::Activity;
 use super::counts::{Counts, Reason};
 use super::limits::Limits;
 
-/// One timer, made when it is needed.
+/// One timer, created when needed.
 #[derive(Debug, Default)]
 pub(super) struct Timer(Option<Pin<Box<Sleep>>>);
 
@@ -36,7 +36,7 @@ pub(super) struct Watched<IO> {
     limits: Limits,
     reading: Timer,
     writing: Timer,
-    /// Nothing was taken since then.
+    /// Since when the client has read nothing.
     stalled: Option<Instant>,
 }
 
@@ -63,7 +63,7 @@ impl<IO> Watched<IO> {
         io::ErrorKind::TimedOut.into()
     }
 
-    /// What came of a write; one that does not go on ends.
+    /// Handles the outcome of a write; the stream fails if a write stalls too long.
     fn written<T>(
         &mut self,
         written: Poll<io::Result<T>>,

@@ -66,7 +66,7 @@ fn key_table(keys: &[AkRecord]) -> Table {
     Table::new(&["KEY", "MACHINE", "STATE", "PROVEN BY EK"], keys.iter().map(row)).narrow(3)
 }
 
-/// The key of a fingerprint, or of its first digits.
+/// The key with this fingerprint, or with one that starts with these digits.
 async fn find(store: &Store, text: &str) -> anyhow::Result<AkRecord> {
     let unavailable = || coded(Code::StoreUnavailable, format!("look up key {text}"));
     let found = match text.parse::<Fingerprint>() {

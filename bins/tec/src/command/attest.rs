@@ -1,8 +1,8 @@
-//! `tec attest`: an attestation by hand, to see what a key broker finds and releases.
+//! `tec attest`: a manual attestation, to see what a key broker finds and releases.
 //!
-//! The TPM of this machine is the business of `node-agent`, which links the TPM software stack;
-//! this program runs on the desks of admins, without it. So evidence of the TPM is left to
-//! `node-agent attest`, and only evidence that needs no TPM is made here.
+//! Only `node-agent` talks to this machine's TPM, because it links the TPM software stack; this program runs
+//! on admins' machines, without it. So TPM evidence is left to `node-agent attest`, and this program produces
+//! only evidence that needs no TPM.
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ const CONNECT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
 pub(crate) struct AttestArgs {
-    /// Key broker, with the file of its CA; may be given several times, and they are tried in order.
+    /// Key broker, optionally with the file of its CA; repeatable, tried in order.
     #[arg(
         long = "url",
         value_name = "URL[=CA-FILE]",
@@ -37,13 +37,13 @@ pub(crate) struct AttestArgs {
         value_parser = known_endpoint
     )]
     servers: Vec<(String, Endpoint)>,
-    /// The resource to fetch; without it, the claims of the token are printed.
+    /// Resource to fetch (default: print the claims of the token instead).
     #[arg(long, value_parser = tec_trustee::wire::parse_resource)]
     path: Option<ResourcePath>,
-    /// File of mode 0600 that the resource is written to; it is printed nowhere.
+    /// Output file for the resource, mode 0600; the resource is never printed.
     #[arg(long, value_name = "FILE", requires = "path")]
     write: Option<PathBuf>,
-    /// What makes the evidence.
+    /// Source of the evidence.
     #[arg(long, value_enum, default_value_t = AttesterName::Tpm)]
     attester: AttesterName,
     /// Rounds over the brokers; a denial is final.
@@ -52,31 +52,31 @@ pub(crate) struct AttestArgs {
     /// Seconds after which no further round begins.
     #[arg(long, default_value_t = 300)]
     deadline: u64,
-    /// Seconds that one request may take.
+    /// Timeout of one request, in seconds.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     timeout: u64,
-    /// The program that has the TPM, for `--attester tpm`.
+    /// Program that accesses the TPM, for `--attester tpm`.
     #[arg(long, env = "TEC_NODE_AGENT", default_value = "node-agent")]
     node_agent: PathBuf,
-    /// Number that the keys of `--attester soft` are made of.
+    /// Number from which the keys of `--attester soft` are derived.
     #[cfg(feature = "soft")]
     #[arg(long, default_value_t = 1, hide = true)]
     seed: u64,
 }
 
-/// A server as it was given, and as it is meant.
+/// A server, both as text and parsed.
 fn known_endpoint(text: &str) -> anyhow::Result<(String, Endpoint)> {
     Ok((text.to_owned(), endpoint::parse(text)?))
 }
 
-/// What makes the evidence.
+/// Source of the evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum AttesterName {
-    /// The TPM of this machine, by way of `node-agent`.
+    /// The TPM of this machine, through `node-agent`.
     Tpm,
-    /// Nothing: evidence that anybody can make, to try the protocol with a broker.
+    /// None: evidence that anyone can produce, to try the protocol with a broker.
     Sample,
-    /// A TPM in software, whose keys anybody can make.
+    /// A software TPM with keys that anyone can produce.
     #[cfg(feature = "soft")]
     #[value(hide = true)]
     Soft,
@@ -86,7 +86,7 @@ pub(crate) async fn attest(args: AttestArgs, output: &Output) -> anyhow::Result<
     let outcome = match args.attester {
         AttesterName::Tpm => match node_agent(&args)? {
             Some(outcome) => outcome,
-            // It has told why.
+            // It has already printed why.
             None => return Ok(FAILED),
         },
         AttesterName::Sample => with(&args, &SampleAttester::default()).await?,
@@ -127,7 +127,7 @@ fn coded(error: RcarError) -> CodedError {
     CodedError::caused(error.code(), "no key broker released anything", error)
 }
 
-/// Lets the program with the TPM do it; `None` when it failed, and told why on stderr.
+/// Delegates to the program with the TPM; `None` if it failed, having printed why on stderr.
 fn node_agent(args: &AttestArgs) -> anyhow::Result<Option<Outcome>> {
     let mut command = Command::new(&args.node_agent);
     command.arg("attest");

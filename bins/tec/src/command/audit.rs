@@ -18,7 +18,7 @@ use crate::state::open_existing;
 /// Lines are read in pages of this size.
 const PAGE: usize = 1000;
 
-/// How often new lines are looked for.
+/// Polling interval for new lines.
 const FOLLOW: Duration = Duration::from_millis(500);
 
 pub(crate) async fn audit(
@@ -51,7 +51,7 @@ pub(crate) async fn audit(
     Ok(OK)
 }
 
-/// The lines that are wanted, the latest first.
+/// The selected lines, latest first.
 fn latest(store: &Store, wanted: &Wanted, args: &LineArgs) -> anyhow::Result<Vec<AuditEntry>> {
     let (mut found, mut before) = (Vec::new(), u64::MAX);
     loop {
@@ -68,7 +68,7 @@ fn latest(store: &Store, wanted: &Wanted, args: &LineArgs) -> anyhow::Result<Vec
     Ok(found)
 }
 
-/// Prints lines as they are written, one JSON object a line.
+/// Prints lines as they are written, as one JSON object per line.
 async fn follow(store: &Store, wanted: &Wanted) -> anyhow::Result<u8> {
     let last = store.audit_latest(u64::MAX, 1).map_err(coded)?;
     let mut after = last.first().map_or(0, |entry| entry.sequence);

@@ -1,4 +1,4 @@
-//! `tec explain`: the ladder of gates of one attempt.
+//! `tec explain`: the attestation checks of one attempt.
 
 use std::path::Path;
 
@@ -35,8 +35,8 @@ pub(crate) async fn explain(
     Ok(OK)
 }
 
-/// Prints the page of an error code, if that is what is asked for: it needs neither a state directory
-/// nor a cluster.
+/// Prints the page of an error code, if the subject is one: this needs neither a state directory nor a
+/// cluster.
 pub(crate) fn explain_code(args: &ExplainArgs, output: &Output) -> Option<anyhow::Result<u8>> {
     let code = args.subject.as_deref()?.parse::<Code>().ok()?;
     Some(output.print(&Page::of(code), |_| page(code)).map(|()| OK))
@@ -54,7 +54,7 @@ async fn find(store: &Store, subject: Option<&str>) -> anyhow::Result<Attempt> {
         Some(text) => Some(named(store, text).await?),
         None => None,
     };
-    // Of a machine that is unknown or was removed there may be attempts.
+    // A machine that is unknown or was removed may still have attempts.
     if let Some(attempt) = store.latest(machine, 1).await.map_err(unavailable())?.pop() {
         return Ok(attempt);
     }
@@ -68,7 +68,7 @@ async fn find(store: &Store, subject: Option<&str>) -> anyhow::Result<Attempt> {
     Err(CodedError::new(Code::NoAttempt, format!("no boot of {whose} is recorded")).into())
 }
 
-/// The machine of an id, its first digits, or a name.
+/// The machine with this ID, an ID that starts with these digits, or this name.
 async fn named(store: &Store, text: &str) -> anyhow::Result<MachineId> {
     id_of(store, &MachineRef { machine: text.to_owned() }).await.map_err(|_| {
         anyhow::anyhow!(
@@ -78,7 +78,7 @@ async fn named(store: &Store, text: &str) -> anyhow::Result<MachineId> {
     })
 }
 
-/// A code without an attempt.
+/// The page of a code, without an attempt.
 #[derive(Serialize)]
 struct Page {
     code: Code,

@@ -43,7 +43,7 @@ pub(crate) async fn ignition(
             pins.render_ignition(&id)?
         }
     };
-    // An Ignition config is JSON in either form of output.
+    // An Ignition config is JSON in either output format.
     let config: serde_json::Value = serde_json::from_slice(&bytes)?;
     output.print(&config, ToString::to_string)?;
     Ok(OK)

@@ -30,7 +30,7 @@ use crate::image::{ApproveArgs, ImageCommand, Origin, ProofArgs, image_state, la
 use crate::output::{Output, Table};
 use crate::state::{open, open_existing};
 
-/// Largest file of computed values that is read.
+/// Largest file of computed values to read.
 const MAX_PCRS_FILE: u64 = 4 << 20;
 
 pub(crate) async fn image(
@@ -77,13 +77,13 @@ async fn list(store: &Store) -> anyhow::Result<Vec<ApprovedImage>> {
     Ok(images.map_err(coded(Code::StoreUnavailable, "list the images"))?)
 }
 
-/// Approves an image that needs no further words.
+/// Approves an image without any further flags.
 pub(crate) async fn approve_plain(
     (images, audit): (&dyn ImageRegistry, &dyn AuditSink),
     name: ImageName,
     path: &Path,
 ) -> anyhow::Result<ApprovedImage> {
-    /// What those words are when nobody says them.
+    /// The defaults of those flags.
     #[derive(clap::Parser)]
     struct Unsaid {
         #[command(flatten)]
@@ -104,16 +104,16 @@ pub(crate) async fn approve_plain(
     Ok(image)
 }
 
-/// Where values come from, and what they are.
+/// Values with their source.
 struct Values {
     reference: String,
     expected: ExpectedPcrs,
-    /// End that whoever made the values has set.
+    /// Expiry set by whoever computed the values.
     expires_at: Option<Timestamp>,
     unpredictable: Vec<UnpredictableRegisters>,
 }
 
-/// An approval as it is printed, with what of the boot it says nothing about.
+/// An approval as printed, with the parts of the boot that it does not cover.
 #[derive(Serialize)]
 struct Approval {
     #[serde(flatten)]
@@ -186,7 +186,7 @@ fn image_table(images: &[ApprovedImage]) -> Table {
     Table::new(&["IMAGE", "STATE", "PCRS", "FROM"], images.iter().map(row))
 }
 
-/// Machines whose last good boot was of this image, or had parts of it: revoking it locks them out at
+/// Machines whose last good boot was of this image or contained parts of it: revoking it locks them out at
 /// their next boot, unless another approval covers them.
 async fn on_image(store: &Store, name: &ImageName) -> anyhow::Result<Vec<OnImage>> {
     let mut on_it = Vec::new();

@@ -1,4 +1,4 @@
-//! What commands read: files of computed values, logs, keys, and the store.
+//! Inputs of commands: files of computed values, logs, keys, and the store.
 
 use std::path::Path;
 
@@ -14,14 +14,14 @@ use tec_tpm::output;
 use super::coded;
 use crate::state::open_existing;
 
-/// The images that are asked about.
+/// The images to work on.
 #[derive(Debug, Args)]
 #[group(id = "images", required = true, multiple = true)]
 pub(crate) struct Images {
-    /// File with computed values, as in the label `org.coreos.pcrs`, with or without a name.
+    /// File with computed values, as in the label `org.coreos.pcrs`, optionally with a name.
     #[arg(long = "image", value_name = "[NAME=]FILE", group = "images")]
     pub(crate) files: Vec<String>,
-    /// The approved images of the store.
+    /// Use the approved images of the store.
     #[arg(long, group = "images")]
     pub(crate) approved: bool,
 }
@@ -32,7 +32,7 @@ pub(super) fn label(path: &Path) -> anyhow::Result<ExpectedPcrs> {
     output::read_label(&text).with_context(|| format!("{}", path.display()))
 }
 
-/// The images of the command line, each with a name.
+/// The images of the command line, with their names.
 pub(super) async fn images(
     state_dir: &Path,
     images: &Images,

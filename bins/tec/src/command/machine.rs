@@ -68,7 +68,7 @@ pub(crate) async fn machine(
             final_change(&store, &machine, Final::Remove, consent, output).await?;
         }
         MachineCommand::Readmit { machine, dry_run } => {
-            // The store of a guard knows no machines, only how far their TPMs are.
+            // The store of a guard has no machines, only the TPM counters.
             let id = id_of(&store, &machine).await?;
             readmit(&*store, Code::StoreUnavailable, id, dry_run, output).await?;
         }
@@ -94,7 +94,7 @@ async fn find(store: &Store, id: MachineId) -> anyhow::Result<Machine> {
         })
 }
 
-/// The id that is meant, whether or not there is such a machine, or that of the machine of this name.
+/// The given ID, even if there is no such machine, or the ID of the machine with this name.
 pub(super) async fn id_of(store: &Store, asked: &MachineRef) -> anyhow::Result<MachineId> {
     if let Ok(id) = asked.machine.parse() {
         return Ok(id);
@@ -105,7 +105,7 @@ pub(super) async fn id_of(store: &Store, asked: &MachineRef) -> anyhow::Result<M
     Ok(found.map_err(|unknown| CodedError::new(Code::MachineUnknown, unknown.to_string()))?)
 }
 
-/// The machine of a list's filter, if it has one.
+/// The machine that the filter of a list names, if any.
 pub(super) async fn wanted(
     store: &Store,
     filter: MachineFilter,

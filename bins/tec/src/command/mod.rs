@@ -1,4 +1,4 @@
-//! The commands that look at the store, and change it.
+//! The commands that read or change the store.
 
 pub(crate) mod ak;
 pub(crate) mod attest;
@@ -42,7 +42,7 @@ use tec_support::exit::CodedError;
 
 use crate::output::word;
 
-/// Gives a port's error its code and says what was tried.
+/// Adds a code and the failed operation to a port's error.
 fn coded(fallback: Code, context: impl Into<String>) -> impl FnOnce(PortError) -> CodedError {
     let context = context.into();
     move |error| CodedError::caused(error.code().unwrap_or(fallback), context, error)

@@ -1,4 +1,4 @@
-//! `tec node`: nodes of a cluster, and what the next boot of a machine measures.
+//! `tec node`: nodes of a cluster, and what the next boot of a machine will measure.
 
 use std::path::{Path, PathBuf};
 
@@ -33,15 +33,15 @@ pub(crate) enum NodeCommand {
 pub(crate) struct NodeArgs {
     #[command(flatten)]
     boot: NextbootArgs,
-    /// Accept what is approved in the store of --state-dir, and the states between.
+    /// Accept the images approved in the store of --state-dir, and states between them.
     #[arg(long, help_heading = "What is accepted")]
     approved: bool,
-    /// Event log of the running boot, as in /sys/kernel/security/tpm0/binary_bios_measurements, to
-    /// compare with.
+    /// Event log of the running boot for comparison, as in
+    /// /sys/kernel/security/tpm0/binary_bios_measurements.
     #[arg(long, value_name = "FILE", help_heading = "The running boot")]
     log_file: Option<PathBuf>,
-    /// Values of the running boot, as tpm2_pcrread prints them, to compare with. With both, the
-    /// firmware's own registers are taken from the log where it folds to these values.
+    /// PCR values of the running boot for comparison, as printed by tpm2_pcrread. With both, the firmware's
+    /// own registers are taken from the log if it replays to these values.
     #[arg(long, value_name = "FILE", help_heading = "The running boot")]
     pcr_values: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! `tec ticket`: what an admin signs for nodes of a cluster.
+//! `tec ticket`: tickets that an admin signs for nodes of a cluster.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ use tec_support::{SystemClock, SystemEntropy, input};
 use crate::command::member::cluster_id;
 use crate::output::Output;
 
-/// Largest file with a key.
+/// Largest key file.
 const MAX_KEY: u64 = 64 * 1024;
 
 #[derive(Debug, Subcommand)]
@@ -32,7 +32,7 @@ pub(crate) enum TicketCommand {
     /// Let one node be a control plane of one cluster, and print the ticket for the file of
     /// control_plane_ticket in its bootstrapper.toml.
     ControlPlane {
-        /// File with the key of the admin, PEM.
+        /// File with the admin's key, PEM.
         #[arg(long, value_name = "FILE")]
         key: PathBuf,
         /// Fingerprint of the attestation key or the endorsement key of the node.

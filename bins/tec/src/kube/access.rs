@@ -18,7 +18,7 @@ use super::FIELD_MANAGER;
 use crate::args::Access;
 use crate::args::DryRun;
 
-/// How many objects one answer has; kubectl asks for as many.
+/// Objects per page; the same as in kubectl.
 const PAGE: u32 = 500;
 
 /// An object of a namespace.
@@ -35,7 +35,7 @@ impl<K> Object for K where
 {
 }
 
-/// A client that looks at one namespace.
+/// A client for one namespace.
 #[derive(Clone)]
 pub(crate) struct Cluster {
     pub(crate) client: Client,
@@ -43,9 +43,9 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Reads the kubeconfig, or, within a pod, the service account.
+    /// Uses the kubeconfig or, within a pod, the service account.
     pub(crate) async fn connect(access: &Access) -> anyhow::Result<Self> {
-        // Fails only when a provider is installed already, which is as good.
+        // Fails only if a provider is already installed, which is just as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let config = config(access).await?;
         let namespace = access.namespace.clone();
@@ -65,12 +65,12 @@ impl Cluster {
         self.select(ListParams::default()).await
     }
 
-    /// The objects of a kind whose fields are so.
+    /// The objects of a kind that match a field selector.
     pub(crate) async fn list_where<K: Object>(&self, fields: &str) -> Result<Vec<K>, CodedError> {
         self.select(ListParams::default().fields(fields)).await
     }
 
-    /// The objects of a kind whose labels are so.
+    /// The objects of a kind that match a label selector.
     pub(crate) async fn list_labeled<K: Object>(&self, labels: &str) -> Result<Vec<K>, CodedError> {
         self.select(ListParams::default().labels(labels)).await
     }
@@ -90,7 +90,7 @@ impl Cluster {
         }
     }
 
-    /// One object, if it is there.
+    /// One object, if it exists.
     pub(crate) async fn find<K: Object>(&self, name: &str) -> Result<Option<K>, CodedError> {
         let what = format!("look up {} {name} in {}", K::kind(&()), self.namespace);
         self.api::<K>().get_opt(name).await.map_err(coded(what))
@@ -105,7 +105,7 @@ impl Cluster {
         self.find(name).await?.ok_or_else(missing)
     }
 
-    /// The one cluster object of the namespace.
+    /// The only cluster object of the namespace.
     pub(crate) async fn cluster_object(&self) -> Result<TrustedExecutionCluster, CodedError> {
         let mut found = self.list::<TrustedExecutionCluster>().await?;
         match (found.pop(), found.is_empty()) {
@@ -133,7 +133,7 @@ impl Cluster {
         created.map_err(coded(format!("create {} {name}", K::kind(&()))))
     }
 
-    /// Changes fields of an object that is there.
+    /// Changes fields of an existing object.
     pub(crate) async fn merge<K: Object>(
         &self,
         name: &str,
@@ -150,7 +150,7 @@ impl Cluster {
         changed.map_err(coded(format!("change {} {name}", K::kind(&()))))
     }
 
-    /// Applies fields of an object's status, and leaves those of others.
+    /// Applies fields of an object's status, and leaves the fields of other owners alone.
     pub(crate) async fn apply_status<K: Object>(
         &self,
         name: &str,
@@ -197,7 +197,7 @@ async fn config(access: &Access) -> anyhow::Result<Config> {
         return config.context("use that context of the kubeconfig");
     }
     Config::infer().await.map_err(|error| {
-        // Where no pod runs, only the file is of interest, and its error holds its own causes.
+        // Outside a pod, only the file matters, and its error contains its own causes.
         let why = std::error::Error::source(&error)
             .map_or_else(|| error.to_string(), ToString::to_string);
         anyhow!("cannot reach a cluster: {why} (set KUBECONFIG, or pass --kubeconfig FILE)")

@@ -42,7 +42,7 @@ pub(crate) async fn ak(
     Ok(OK)
 }
 
-/// The condition by which an admin approves what was looked at: a key that is edited later was not.
+/// The condition with which an admin approves the key as reviewed: a key edited later is not approved.
 fn approval(key: &AttestationKey) -> anyhow::Result<Vec<Condition>> {
     let mut conditions = Vec::new();
     set_condition(

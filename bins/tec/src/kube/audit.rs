@@ -1,4 +1,4 @@
-//! `tec audit` on a cluster: audit lines and the latest attempts, as a namespace has them.
+//! `tec audit` on a cluster: audit lines and the latest attempts of a namespace.
 
 use tec_core::port::AttemptLog as _;
 use tec_k8s::client::AttemptRecords;
@@ -33,7 +33,7 @@ pub(crate) async fn audit(
             let listed = listed.map_err(failed("list the attempts"))?;
             output.table(&listed, &attempt_table(&listed))?;
         }
-        // `place::misplaced` refuses it before.
+        // `place::misplaced` has already refused it.
         AuditCommand::Verify => anyhow::bail!("a cluster has no audit chain"),
     }
     Ok(OK)

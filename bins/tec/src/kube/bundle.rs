@@ -1,7 +1,7 @@
-//! `kubectl tec support-bundle`: an archive for somebody who is to help.
+//! `kubectl tec support-bundle`: an archive of diagnostics for support.
 //!
-//! Objects, Events and logs, and a list of what was taken out. No Secret is read: not its data,
-//! and not by this program's rights, which may be an admin's.
+//! Objects, Events and logs, and a list of what was redacted. It never reads Secrets, even though the caller
+//! may have an admin's permissions.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -28,9 +28,9 @@ use super::redact::redact;
 use crate::args::DryRun;
 use crate::output::Output;
 
-/// Most lines of one container's log.
+/// Most log lines per container.
 const LOG_LINES: i64 = 5000;
-/// Directory that the archive unpacks to.
+/// Top-level directory of the archive.
 const DIRECTORY: &str = "tec-support";
 
 /// One file of the archive.
@@ -38,7 +38,7 @@ const DIRECTORY: &str = "tec-support";
 struct Entry {
     path: String,
     bytes: usize,
-    /// How many secrets were taken out.
+    /// Number of redacted secrets.
     redacted: usize,
     #[serde(skip)]
     text: String,
@@ -50,7 +50,7 @@ struct Manifest {
     version: &'static str,
     namespace: String,
     entries: Vec<Entry>,
-    /// What could not be had, with the reason.
+    /// What could not be collected, with the reason.
     missing: Vec<String>,
     left_out: &'static str,
 }
@@ -63,7 +63,7 @@ pub(crate) async fn bundle(
 ) -> anyhow::Result<u8> {
     let manifest = collect(cluster).await?;
     if !dry_run.dry_run {
-        // It tells of a cluster's inside: for its owner alone, and never over another file.
+        // It reveals internals of the cluster: readable only by its owner, and never overwrites a file.
         let archive = OpenOptions::new()
             .write(true)
             .create_new(true)
@@ -100,7 +100,7 @@ async fn collect(cluster: &Cluster) -> anyhow::Result<Manifest> {
     Ok(manifest)
 }
 
-/// Adds all objects of a kind; what cannot be had is noted, since the rest may help all the same.
+/// Adds all objects of a kind; what cannot be read is noted, since the rest may still help.
 async fn objects<K: Object + Serialize>(
     cluster: &Cluster,
     manifest: &mut Manifest,
@@ -115,7 +115,7 @@ async fn objects<K: Object + Serialize>(
         }
     };
     for object in &mut found {
-        // Who wrote which field says nothing to a reader, and is most of the text.
+        // Field ownership does not help a reader, and is most of the text.
         object.meta_mut().managed_fields = None;
     }
     let text = serde_json::to_string_pretty(&found)?;

@@ -1,4 +1,4 @@
-//! `kubectl tec check`: what has to be there, by category, each with a page that helps.
+//! `kubectl tec check`: what must be present, by category, each check with a page that helps.
 
 mod facts;
 mod pods;
@@ -17,7 +17,7 @@ use super::condition;
 use super::status::is_live;
 use crate::output::Output;
 
-/// Page whose headings are the ids of the checks.
+/// Page whose headings are the IDs of the checks.
 const PAGE: &str =
     concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/how-to/check-an-installation.md");
 /// The oldest Kubernetes with selectable fields of custom resources by default.
@@ -89,7 +89,7 @@ fn warned_unless(is_so: bool) -> Outcome {
     if is_so { Outcome::Ok } else { Outcome::Warning }
 }
 
-/// Whether it is there, and was seen at all.
+/// Whether it exists, if this could be determined.
 fn presence<T>(seen: &Seen<T>) -> Outcome {
     match seen {
         Seen::There(_) => Outcome::Ok,
@@ -155,7 +155,7 @@ fn replicas(deployment: &Deployment) -> (i32, i32) {
     (available.unwrap_or(0), wanted.unwrap_or(1))
 }
 
-/// Whether replicas are missing, or a new version does not become available beside them.
+/// Whether replicas are missing, or a new version does not become available.
 fn is_behind(deployment: &Deployment) -> bool {
     let (available, wanted) = replicas(deployment);
     available < wanted || unavailable(deployment) > 0
@@ -188,7 +188,7 @@ fn cluster_object(facts: &Facts) -> Vec<Check> {
             ("certificate-authority", ConditionKind::CertificateAuthority, Outcome::Warning),
         ] {
             let found = condition(conditions.unwrap_or_default(), kind.as_str());
-            // Absent where the admin brings the certificates.
+            // Absent if the admin supplies the certificates.
             if found.is_none() && kind == ConditionKind::CertificateAuthority {
                 continue;
             }

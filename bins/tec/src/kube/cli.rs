@@ -1,3 +1,3 @@
-//! Command lines of what exists on Kubernetes only.
+//! Command lines that exist on Kubernetes only.
 
 pub(crate) mod member;

@@ -1,4 +1,4 @@
-//! `tec explain` on a cluster: what the cluster knows of a machine's last attempt, every check of it where
+//! `tec explain` on a cluster: what the cluster knows about a machine's last attempt, with every check if
 //! there is a record.
 
 use serde::Serialize;
@@ -25,9 +25,9 @@ struct Explanation {
     verdict: Verdict,
     last_attempt: Option<LastAttestation>,
     code: Option<Explained>,
-    /// Every check of that attempt, where the cluster has its record.
+    /// Every check of that attempt, if the cluster has its record.
     attempt: Option<Attempt>,
-    /// Conditions that are not as they should be: type, reason, message.
+    /// Conditions that indicate a problem: type, reason, message.
     conditions: Vec<[String; 3]>,
 }
 
@@ -80,7 +80,7 @@ pub(crate) async fn explain(
     Ok(OK)
 }
 
-/// The attempt of an id, from all records.
+/// The attempt with an ID, from all records.
 async fn of_id(cluster: &Cluster, subject: &str) -> anyhow::Result<Attempt> {
     let missing = || {
         let context = format!("no machine and no attempt {subject} in {}", cluster.namespace);
@@ -91,8 +91,8 @@ async fn of_id(cluster: &Cluster, subject: &str) -> anyhow::Result<Attempt> {
     Ok(found.map_err(failed("look up the attempt"))?.ok_or_else(missing)?)
 }
 
-/// The last attempt that the machine signed; anybody can make the others in its name. Who may not read
-/// records is told what the machine's status says.
+/// The last attempt that the machine signed; anyone can make the others in its name. Without permission to
+/// read records, the machine's status is used.
 async fn recorded(cluster: &Cluster, id: MachineId) -> anyhow::Result<Option<Attempt>> {
     let records = AttemptRecords::new(of(cluster));
     match records.latest(Some(id), usize::MAX).await {
@@ -104,7 +104,7 @@ async fn recorded(cluster: &Cluster, id: MachineId) -> anyhow::Result<Option<Att
     }
 }
 
-/// What the status says of an attempt.
+/// What the status says about an attempt.
 fn last_of(attempt: &Attempt) -> LastAttestation {
     let mut last = LastAttestation::default();
     last.at = attempt.at.to_string();
@@ -115,7 +115,7 @@ fn last_of(attempt: &Attempt) -> LastAttestation {
 
 fn explanation(machine: &Machine, attempt: Option<Attempt>) -> Explanation {
     let status = machine.status.clone().unwrap_or_default();
-    // The record is written first, the status later; it stays when the record is removed.
+    // The record is written before the status; the status stays when the record is removed.
     let last = attempt.as_ref().map(last_of).or(status.last_attestation);
     let code = last.as_ref().and_then(|last| last.code.as_deref());
     let verdict = match (machine.state(), &last, code) {

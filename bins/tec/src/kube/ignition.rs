@@ -32,7 +32,7 @@ pub(crate) async fn ignition(
             of_machine(cluster, id_of(cluster, &machine).await?).await?
         }
     };
-    // An Ignition config is JSON in either form of output.
+    // An Ignition config is JSON in either output format.
     output.print(&config, ToString::to_string)?;
     Ok(OK)
 }
@@ -40,7 +40,7 @@ pub(crate) async fn ignition(
 /// The config of a machine.
 pub(super) async fn of_machine(cluster: &Cluster, id: MachineId) -> anyhow::Result<Value> {
     let object = cluster.cluster_object().await?;
-    // Nodes are not told of a server that has no address.
+    // A server without an address is not announced to nodes.
     let address = object.spec.public_attestation_key_register_addr.as_ref();
     let keys = address.and_then(|_| object.tls_secret(TlsServer::AttestationKeys));
     let authorities = Authorities::new(
@@ -79,7 +79,7 @@ async fn merge(
     Ok(serde_json::from_slice(&render_merge(&source)?)?)
 }
 
-/// The token that nodes have to show, where they have to.
+/// The token that nodes must present, if required.
 pub(crate) async fn registration_token(
     cluster: &Cluster,
     object: &TrustedExecutionCluster,
@@ -97,8 +97,8 @@ pub(crate) async fn registration_token(
     Ok(Some(token.trim().to_owned()))
 }
 
-/// The CA that nodes pin, of a TLS Secret that the cluster object names. One that it names has to
-/// be there: without it nodes would be told to trust any certificate, or none.
+/// The CA that nodes pin, from the TLS Secret named in the cluster object. If one is named, it must exist:
+/// otherwise nodes would be told to trust any certificate, or none.
 async fn authority(cluster: &Cluster, secret: Option<&str>) -> anyhow::Result<Option<String>> {
     let Some(name) = secret else {
         return Ok(None);

@@ -50,9 +50,9 @@ pub(crate) async fn image(
 #[derive(Serialize)]
 struct Shown {
     image: ApprovedImage,
-    /// Ids of the machines that booted it last.
+    /// IDs of the machines that last booted it.
     last_booted_by: Vec<String>,
-    /// The same as people are shown them.
+    /// The same machines as displayed.
     #[serde(skip)]
     labels: Vec<String>,
 }
@@ -92,7 +92,7 @@ async fn approve(
     dry_run: DryRun,
 ) -> anyhow::Result<()> {
     let object = ApprovedImage::new(name.as_str(), spec);
-    // The rule of the resource takes anything behind `@sha256:`.
+    // The resource's own rule accepts anything after `@sha256:`.
     object.digest().map_err(|error| {
         let context = format!("approve {}", object.spec.image);
         CodedError::caused(Code::ClusterRefused, context, error)
@@ -116,7 +116,7 @@ async fn revoke(
         consented(&[last_image(name)], consent)?;
     }
     let change = json!({"spec": {"revokedAt": SystemClock.now().to_string()}});
-    // Read before, so that whoever asks sees what the revocation meets.
+    // Read before the revocation, to show which machines it affects.
     let machines = cluster.list::<Machine>().await?;
     let dry_run = consent.dry_run;
     let changed = cluster.merge::<ApprovedImage>(name.as_str(), &change, dry_run);

@@ -1,4 +1,4 @@
-//! Machines by id or by the name of their node.
+//! Machines by ID or by the name of their node.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use super::access::Cluster;
 use crate::args::{MachineFilter, MachineRef};
 use crate::machine::{Unknown, meant};
 
-/// The object of a machine by its id, the first digits of it, or the name of its node. Admins name
+/// The object of a machine by its ID, the first digits of the ID, or the name of its node. Admins may name
 /// objects as they like.
 pub(super) async fn find(cluster: &Cluster, asked: &MachineRef) -> Result<Machine, CodedError> {
     let asked = &asked.machine;
@@ -20,7 +20,7 @@ pub(super) async fn find(cluster: &Cluster, asked: &MachineRef) -> Result<Machin
             Some(machine) => vec![machine],
             None => cluster.list_where::<Machine>(&format!("spec.id={id}")).await?,
         },
-        // A selector would read some characters as its own.
+        // A selector would interpret some characters.
         Err(_) => with_id(cluster.list::<Machine>().await?, asked, &cluster.namespace)?,
     };
     found.into_iter().min_by_key(Machine::precedence).ok_or_else(|| {
@@ -29,7 +29,7 @@ pub(super) async fn find(cluster: &Cluster, asked: &MachineRef) -> Result<Machin
     })
 }
 
-/// The objects of the one machine that is meant.
+/// The objects of the one matching machine.
 fn with_id(
     mut machines: Vec<Machine>,
     asked: &str,
@@ -39,7 +39,7 @@ fn with_id(
         let name = machine.spec.node_name.clone();
         Some((machine.machine_id().ok()?, name))
     });
-    // Several objects of one id are one machine.
+    // Several objects with one ID are one machine.
     let known: BTreeSet<_> = known.collect();
     let id = meant(known, asked).map_err(|unknown| {
         let code = match unknown {
@@ -52,7 +52,7 @@ fn with_id(
     Ok(machines)
 }
 
-/// The id that was asked for, whether or not there is such a machine, or that of the machine of this name.
+/// The given ID, even if there is no such machine, or the ID of the machine with this name.
 pub(super) async fn id_of(cluster: &Cluster, asked: &MachineRef) -> anyhow::Result<MachineId> {
     match asked.machine.parse() {
         Ok(id) => Ok(id),
@@ -71,7 +71,7 @@ pub(super) async fn wanted(
     }
 }
 
-/// Those with this name.
+/// The machines with this name.
 pub(super) fn named(mut machines: Vec<Machine>, name: &str) -> Vec<Machine> {
     machines.retain(|machine| machine.spec.node_name.as_deref() == Some(name));
     machines

@@ -69,13 +69,13 @@ pub(crate) async fn machine(
             let id = id_of(cluster, &machine).await?;
             release::recovery_keys(cluster, id, identity.as_deref(), output).await?;
         }
-        // `place::misplaced` refuses it before: the operator removes them.
+        // `place::misplaced` has already refused it: the operator removes them.
         MachineCommand::Prune { .. } => anyhow::bail!("the operator removes unclaimed machines"),
     }
     Ok(OK)
 }
 
-/// Puts a machine into a state, if the one that it is in allows it.
+/// Moves a machine to a state, if its current state allows it.
 async fn change(
     cluster: &Cluster,
     machine: &Machine,
@@ -132,7 +132,8 @@ async fn name(
     say(output, "named", dry_run, &renamed)
 }
 
-/// Whoever names two machines alike finds neither; an id is no name, since it would hide a machine.
+/// Refuses duplicate names, because commands would find neither machine, and IDs as names, because they would
+/// hide a machine.
 async fn free_name(cluster: &Cluster, name: &str, id: &str) -> Result<(), CodedError> {
     let taken = named(cluster.list::<Machine>().await?, name);
     if name.parse::<MachineId>().is_ok() || taken.iter().any(|other| other.spec.id != id) {
@@ -150,7 +151,7 @@ async fn add(
     output: &Output,
 ) -> anyhow::Result<()> {
     let id = id.unwrap_or_else(|| MachineId::random(&mut EntropyRng::new(&SystemEntropy)));
-    // Asked first: without an address there is no config, and so no machine.
+    // Checked first: without an address there is no config, and therefore no machine.
     let ignition = ignition::of_machine(cluster, id).await?;
     let new = machine::Machine::unclaimed(id, RegisteredBy::Admin, SystemClock.now());
     if let Some(name) = &node_name {

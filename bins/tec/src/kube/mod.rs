@@ -1,4 +1,4 @@
-//! The same questions as of a state directory, asked of a cluster.
+//! The commands for a state directory, applied to a cluster.
 //!
 //! ```text
 //! Cluster: one namespace of an API server ─► objects ─► pure reports ─► Output
@@ -35,7 +35,7 @@ use tec_support::exit::CodedError;
 use self::access::Cluster;
 use crate::args::Access;
 
-/// Field manager of what people change with this program.
+/// Field manager of changes that people make with this program.
 const FIELD_MANAGER: &str = "kubectl-tec";
 
 /// A namespace as a trust anchor.
@@ -48,7 +48,7 @@ pub(crate) fn of(cluster: &Cluster) -> KubeRegistry {
     KubeRegistry::new(cluster.client.clone(), &cluster.namespace, clock)
 }
 
-/// Gives a port's error its code.
+/// Adds a code to a port's error.
 fn failed(context: impl Into<String>) -> impl FnOnce(PortError) -> CodedError {
     let context = context.into();
     move |error| {
@@ -61,7 +61,7 @@ fn failed(context: impl Into<String>) -> impl FnOnce(PortError) -> CodedError {
     }
 }
 
-/// The approved images of a namespace, and a Trustee that does not hold what it should yet.
+/// The approved images of a namespace, and any Trustee that does not hold them all yet.
 pub(crate) async fn approvals(
     access: &Access,
 ) -> anyhow::Result<(Vec<ApprovedImage>, Option<String>)> {
@@ -86,7 +86,7 @@ fn cells(conditions: &[Condition], kind: &str) -> [String; 2] {
     )
 }
 
-/// A text that may be missing, for a table.
+/// An optional text, for a table.
 fn cell(text: Option<&String>) -> String {
     text.map_or_else(|| "-".to_owned(), Clone::clone)
 }

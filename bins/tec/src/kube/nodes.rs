@@ -1,4 +1,4 @@
-//! Nodes of the Kubernetes cluster by the machine that they say to run on.
+//! Nodes of the Kubernetes cluster by the machine they claim to run on.
 
 use std::collections::BTreeMap;
 
@@ -10,16 +10,16 @@ use tec_k8s::api::{MACHINE_LABEL, Machine};
 use super::access::Cluster;
 use super::cell;
 
-/// Names of Nodes by the machine's id in their label.
+/// Names of Nodes by the machine ID in their label.
 ///
 /// # Security
-/// A kubelet may label its own Node as it likes. The names are shown, in parentheses, and no command
+/// A kubelet can label its own Node as it likes. The names are displayed, in parentheses, but no command
 /// finds a machine by them.
 #[derive(Debug, Default)]
 pub(super) struct Nodes(BTreeMap<String, Vec<String>>);
 
 impl Nodes {
-    /// Those with the label. A user who may not see Nodes sees no names.
+    /// The Nodes with the label. A user who may not list Nodes sees no names.
     pub(super) async fn list(cluster: &Cluster) -> Self {
         let nodes: Api<Node> = Api::all(cluster.client.clone());
         let labeled = ListParams::default().labels(MACHINE_LABEL);
@@ -43,7 +43,7 @@ impl Nodes {
         Self(nodes)
     }
 
-    /// The name that an admin or the join service set, or else that of the one Node that claims the
+    /// The name set by an admin or the join service, otherwise the name of the one Node that claims the
     /// machine.
     pub(super) fn name_of(&self, machine: &Machine) -> String {
         let named = machine.spec.node_name.as_ref();

@@ -1,16 +1,16 @@
-//! Takes secrets out of text that leaves the cluster.
+//! Removes secrets from text that leaves the cluster.
 
 use std::borrow::Cow;
 
-/// Stands in place of what was taken out.
+/// Replaces a redacted value.
 const MARK: &str = "[redacted]";
-/// Words before a value that is nobody's business, in lower case.
+/// Words before a secret value, in lower case.
 const WORDS: [&str; 6] = [BEARER, "authorization", "password", "private_key", "secret", "token"];
-/// The one behind which a value needs no sign (RFC 6750, section 2.1).
+/// The only word whose value needs no separator (RFC 6750, section 2.1).
 const BEARER: &str = "bearer";
 
-/// Text without secrets, and how many were taken out: private keys in PEM, tokens in the form of
-/// JWT, and values behind words such as `password`.
+/// The text without secrets, and the number of secrets removed: private keys in PEM, tokens in JWT form, and
+/// values after words such as `password`.
 pub(super) fn redact(text: &str) -> (String, usize) {
     let mut out = String::with_capacity(text.len());
     let mut count = 0;
@@ -38,12 +38,12 @@ pub(super) fn redact(text: &str) -> (String, usize) {
 fn redact_line(line: &str) -> (Cow<'_, str>, usize) {
     let mut out = String::new();
     let mut count = 0;
-    // The word before, where a value behind it would be a secret.
+    // The preceding word, if a value after it would be a secret.
     let mut before: Option<&str> = None;
     for piece in pieces(line) {
         if !is_word(piece) {
             out.push_str(piece);
-            // `secret=x` and `"secret":"x"` say a value, `secret "x" not found` names an object.
+            // `secret=x` and `"secret":"x"` contain a value, `secret "x" not found` names an object.
             before = before.filter(|word| *word == BEARER || piece.contains(['=', ':']));
             continue;
         }
@@ -59,13 +59,13 @@ fn redact_line(line: &str) -> (Cow<'_, str>, usize) {
     if count == 0 { (Cow::Borrowed(line), 0) } else { (Cow::Owned(out), count) }
 }
 
-/// Which of the words a word ends in: `admin_token`, `Secret`.
+/// Which of the words a word ends with: `admin_token`, `Secret`.
 fn secret_word(piece: &str) -> Option<&'static str> {
     let lower = piece.to_lowercase();
     WORDS.into_iter().find(|word| lower.ends_with(word))
 }
 
-/// Words, and what stands between them.
+/// Words, and the text between them.
 fn pieces(line: &str) -> impl Iterator<Item = &str> {
     let mut rest = line;
     std::iter::from_fn(move || {
@@ -78,7 +78,7 @@ fn pieces(line: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Characters of base64 in both alphabets, and what joins the parts of a JWT.
+/// Characters of base64 in both alphabets, and the separator of JWT parts.
 fn is_word_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '+' | '/' | '~' | '.')
 }
@@ -87,7 +87,7 @@ fn is_word(piece: &str) -> bool {
     piece.starts_with(is_word_char)
 }
 
-/// Three parts, the first of which is an object in base64url: `{"` is `eyJ` (RFC 7519, section 3).
+/// Three parts, the first of which is a base64url object: `{"` is `eyJ` (RFC 7519, section 3).
 fn is_token(word: &str) -> bool {
     word.starts_with("eyJ") && word.split('.').filter(|part| !part.is_empty()).count() >= 2
 }

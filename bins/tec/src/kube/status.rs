@@ -135,7 +135,7 @@ fn waits(key: &AttestationKey) -> bool {
         && !conditions.is_some_and(|all| is_true(all, ConditionKind::Approved))
 }
 
-/// An approval that ended by itself is not committed any more, so time is not asked here.
+/// An expired approval is no longer committed, so the time is not checked here.
 pub(super) fn is_live(image: &ApprovedImage) -> bool {
     let conditions = image.status.as_ref().map(|status| &status.conditions);
     image.spec.revoked_at.is_none()

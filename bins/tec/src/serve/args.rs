@@ -39,64 +39,64 @@ pub(crate) struct ServeArgs {
     /// (default localhost, which serves this machine only)
     #[arg(long, env = "TEC_PUBLIC_HOST", value_name = "HOST")]
     pub(crate) public_host: Option<String>,
-    /// Further KBS servers that nodes try after this one, `URL` or `URL=CA-FILE`.
+    /// Additional KBS servers that nodes try after this one, `URL` or `URL=CA-FILE`.
     #[arg(long, value_name = "URL[=CA-FILE]")]
     pub(crate) also_kbs: Vec<String>,
     /// Block device of the root volume on nodes.
     #[arg(long, env = "TEC_ROOT_DEVICE", default_value = "/dev/disk/by-partlabel/root")]
     pub(crate) root_device: String,
-    /// Certificate chain; without it a CA is made on first start.
+    /// Certificate chain, PEM (default: a certificate of a CA created on first start).
     #[arg(long, env = "TEC_TLS_CERT", requires_all = ["tls_key", "tls_ca"])]
     pub(crate) tls_cert: Option<PathBuf>,
     /// Private key of the certificate.
     #[arg(long, env = "TEC_TLS_KEY", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
-    /// CA bundle that nodes shall pin.
+    /// CA bundle for nodes to pin, PEM.
     #[arg(long, env = "TEC_TLS_CA", requires = "tls_cert")]
     pub(crate) tls_ca: Option<PathBuf>,
-    /// Serve plain HTTP. Everybody on the path can read the Ignition configs and drop requests.
+    /// Serve plain HTTP. Anyone on the network path can read the Ignition configs and drop requests.
     #[arg(long, conflicts_with = "tls_cert")]
     pub(crate) dangerous_plain_http: bool,
     /// When an attestation key is approved.
     #[arg(long, env = "TEC_AK_APPROVAL", value_enum, default_value_t = Approval::Tofu)]
     pub(crate) ak_approval: Approval,
-    /// Endorsement keys that may vouch (fingerprints); with `--ak-approval ek`.
+    /// Fingerprints of endorsement keys that may vouch; with `--ak-approval ek`.
     #[arg(long, value_name = "FINGERPRINT")]
     pub(crate) allow_ek: Vec<Fingerprint>,
-    /// CA certificates, PEM, that endorsement key certificates must chain to; with
-    /// `--ak-approval ek`. Without it any endorsement key counts, and only names the TPM.
+    /// CA certificates, PEM, that endorsement key certificates must chain to; with `--ak-approval ek`
+    /// (default: accept any endorsement key, which only identifies the TPM).
     #[arg(long, env = "TEC_EK_ROOTS")]
     pub(crate) ek_roots: Option<PathBuf>,
-    /// File with the token that nodes must show to register.
+    /// File with the token that nodes must present to register.
     #[arg(long, env = "TEC_REGISTRATION_TOKEN_FILE")]
     pub(crate) registration_token_file: Option<PathBuf>,
-    /// Registrations per second in all; one address gets a tenth, with bursts.
+    /// Registrations per second in total; each address gets a tenth, with bursts.
     #[arg(long, env = "TEC_REGISTER_RATE", default_value = "50")]
     pub(crate) register_rate: NonZeroU32,
-    /// Requests to the key broker per second in all; an unlock takes three. One address gets a
-    /// tenth, with bursts.
+    /// Requests to the key broker per second in total; an unlock takes three. Each address gets a tenth, with
+    /// bursts.
     #[arg(long, env = "TEC_KBS_RATE", default_value = "600")]
     pub(crate) kbs_rate: NonZeroU32,
-    /// Most machines that may wait without an attestation key.
+    /// Maximum number of machines that may wait without an attestation key.
     #[arg(long, env = "TEC_MAX_UNCLAIMED", default_value_t = 10_000)]
     pub(crate) max_unclaimed: u64,
-    /// Most machines that trust on first use may let in; further keys wait for an admin.
+    /// Maximum number of machines that trust on first use admits; further keys wait for an admin.
     #[arg(long, env = "TEC_MAX_CLAIMED", default_value_t = 10_000)]
     pub(crate) max_claimed: u64,
-    /// Most of them from one network: one IPv4 address, or 64 bits of an IPv6 address.
+    /// Maximum number of them from one network: one IPv4 address, or 64 bits of an IPv6 address.
     #[arg(long, env = "TEC_MAX_CLAIMED_PER_SOURCE", default_value_t = 1_000)]
     pub(crate) max_claimed_per_source: u64,
-    /// Free space at the state directory, in MiB, below which registration is paused; what is left is
-    /// for the audit lines of known nodes. 0 turns it off.
+    /// Free space at the state directory, in MiB, below which registration is paused; the rest is reserved
+    /// for the audit lines of known nodes. 0 turns this off.
     #[arg(long, env = "TEC_RESERVE_MIB", default_value_t = 64)]
     pub(crate) reserve_mib: u64,
-    /// Seconds after which a machine without an attestation key may be removed.
-    /// An hour by default, a week where an admin approves keys.
+    /// Seconds after which a machine without an attestation key may be removed (default: an hour, or a week
+    /// if an admin approves keys).
     #[arg(long, env = "TEC_UNCLAIMED_SECONDS")]
     pub(crate) unclaimed_seconds: Option<u32>,
     #[command(flatten)]
     pub(crate) pins: PinsArgs,
-    /// Form of the disk keys of new machines; keys that exist stay as they are.
+    /// Form of the disk keys of new machines; existing keys do not change.
     #[arg(long, env = "TEC_DISK_KEYS", value_enum, default_value_t)]
     pub(crate) disk_keys: DiskKeys,
     #[command(flatten)]
@@ -104,7 +104,8 @@ pub(crate) struct ServeArgs {
 }
 
 impl ServeArgs {
-    /// Where the registration server, the attestation-key registration server and the key broker listen.
+    /// Listening addresses of the registration server, the attestation-key registration server and the key
+    /// broker.
     pub(crate) fn addresses(&self) -> [SocketAddr; 3] {
         let everywhere = match self.public_host {
             Some(_) => Ipv4Addr::UNSPECIFIED,

@@ -1,4 +1,4 @@
-//! Puts the services together: core's flows over the store, the key broker over the same store.
+//! Composes the services: the core's flows over the store, and the key broker over the same store.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -94,7 +94,7 @@ pub(super) fn routers(
     })
 }
 
-/// The key broker, whose metrics are those of all listeners, too.
+/// The key broker, whose metrics include those of all listeners.
 fn with_metrics(kbs: &Kbs, connections: [Arc<Counts>; 3]) -> Router {
     let counted = kbs.clone();
     let metrics = async move || {
@@ -152,7 +152,7 @@ fn kbs(
 ) -> anyhow::Result<Kbs> {
     let verifier = args.evidence.verifier(clock)?;
     let tees: Vec<Tee> = verifier.tees().collect();
-    // The policies demand what every image pins; the backend checks the rest, image by image.
+    // The policies demand what all images pin; the backend checks the rest for each image.
     let pinned = pins.of_policies();
     let intent = PolicyIntent::new(pinned, tees.iter().copied())?;
     let ports = LivePorts::new(
@@ -164,7 +164,7 @@ fn kbs(
         store.clone(),
         clock.clone(),
     );
-    // Machines are updated part by part, and may boot at any moment in between.
+    // Machines are updated one component at a time, and may boot between two updates.
     let states = Arc::new(MixedStates::default());
     let config = KbsConfig::new(
         Arc::new(LiveBackend::new(ports, &intent).with_pins(pins).with_states(states)),

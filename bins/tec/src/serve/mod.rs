@@ -32,11 +32,11 @@ use self::args::{Approval, ServeArgs};
 use self::pins::pins;
 use crate::state::{Endpoints, Running, Said, open};
 
-/// How often machines that nobody claimed are removed.
+/// Interval between removals of unclaimed machines.
 const EXPIRE_EVERY: Duration = Duration::from_mins(5);
 
 pub(crate) async fn run(state_dir: &Path, args: ServeArgs) -> anyhow::Result<u8> {
-    // Another provider may be installed by a program that embeds this; that one is as good.
+    // A program that embeds this may have installed a different provider, which is just as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let store = open(state_dir)?;
     let _running = Running::mark(state_dir).await?;
@@ -85,15 +85,15 @@ pub(crate) async fn run(state_dir: &Path, args: ServeArgs) -> anyhow::Result<u8>
         signals.await;
         Ok(())
     });
-    // Whatever ends first, end or defect, ends the program; dropping the set ends the others, but
-    // only after requests in flight had their grace.
+    // The first task to end, normally or with a defect, ends the program; dropping the set ends the others,
+    // but only after requests in flight had their grace period.
     while let Some(ended) = tasks.join_next().await {
         ended.context("a part of the server died")??;
     }
     Ok(OK)
 }
 
-/// Makes what a server needs before it runs first, and says where it will be.
+/// Creates what a server needs before it first runs, and returns where it will be.
 pub(crate) fn found(
     state_dir: &Path,
     args: &ServeArgs,
@@ -184,7 +184,7 @@ fn transport(
     Ok((transport, ca))
 }
 
-/// Where the certificate is, and the CA that nodes shall pin.
+/// The certificate source, and the CA for nodes to pin.
 fn certificate(state_dir: &Path, args: &ServeArgs) -> (tls::Source, std::path::PathBuf) {
     match (&args.tls_cert, &args.tls_key, &args.tls_ca) {
         (Some(cert), Some(key), Some(ca)) => {
@@ -208,7 +208,7 @@ fn names(args: &ServeArgs) -> Vec<String> {
     names
 }
 
-/// The KBS servers that nodes are told: this one, then `URL` or `URL=CA-FILE`.
+/// The KBS servers for nodes: this one, then `URL` or `URL=CA-FILE`.
 fn kbs_list(own: Endpoint, also: &[String]) -> anyhow::Result<Vec<Endpoint>> {
     let mut list = vec![own];
     for text in also {

@@ -8,10 +8,10 @@ use tec_support::pins::PinsArgs;
 
 use crate::state::Said;
 
-/// The registers that boots must match: those of the flag, or those of the server that ran here before.
+/// The registers that boots must match: from the flag, otherwise from the server that ran here before.
 ///
-/// Earlier versions pinned PCR 4 by default. Machines that they let in may have boot files that were
-/// never approved, so a directory of theirs keeps its choice until an admin makes another one.
+/// Earlier versions pinned PCR 4 by default. Machines that they admitted may have boot files that were never
+/// approved, so a directory of theirs keeps its setting until an admin changes it.
 pub(super) fn pins(state_dir: &Path, args: &PinsArgs) -> anyhow::Result<Pins> {
     if let Some(pins) = args.given()? {
         return Ok(pins);

@@ -1,5 +1,5 @@
-//! Space that registrations leave free: an audit line is on disk before a disk key is released, so a disk
-//! that strangers could fill would lock every node out.
+//! Space that registrations leave free. An audit line is on disk before a disk key is released, so if
+//! strangers could fill the disk, every node would be locked out.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,12 +14,12 @@ use tec_core::http::{ReplyStyle, refusal};
 
 const MIB: u64 = 1 << 20;
 
-/// How much space is to be free at the state directory before anybody is registered.
+/// Required free space at the state directory for registrations.
 #[derive(Debug)]
 pub(super) struct Reserve {
     place: PathBuf,
     bytes: u64,
-    /// What was logged last, so that a flood does not fill the log.
+    /// The state logged last, so that a flood of requests does not fill the log.
     was_low: AtomicBool,
 }
 
@@ -32,7 +32,7 @@ impl Reserve {
         }
     }
 
-    /// A file system that cannot be asked has no space.
+    /// A file system whose free space cannot be determined counts as full.
     fn is_low(&self) -> bool {
         let free = free_bytes(&self.place);
         let is_low = self.bytes > 0 && free.as_ref().map_or(true, |free| *free < self.bytes);
@@ -53,7 +53,7 @@ fn free_bytes(place: &Path) -> io::Result<u64> {
     Ok(space.f_bavail.saturating_mul(space.f_frsize))
 }
 
-/// The middleware in front of what makes machines and keys. Health is answered all the same.
+/// The middleware for requests that create machines and keys. Health checks are not affected.
 pub(super) async fn keep_reserve(
     State((reserve, style)): State<(Arc<Reserve>, ReplyStyle)>,
     request: Request,

@@ -1,5 +1,5 @@
-//! The key that signs attestation tokens: made at the first start, the same ever after, so that who
-//! was told its public part need not be told again.
+//! The key that signs attestation tokens: created on first start and never changed, so that its public part
+//! needs to be distributed only once.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -14,7 +14,7 @@ use tec_trustee::token::TokenSigner;
 /// File of the key in the state directory: PKCS #8 in PEM, mode 0600.
 const FILE: &str = "token-signer.pem";
 
-/// Reads the key, or makes it where there is none. One that cannot be used is never replaced.
+/// Reads the key, or creates it if there is none. An unusable key is never replaced.
 pub(super) fn open(state_dir: &Path) -> anyhow::Result<TokenSigner> {
     let path = state_dir.join(FILE);
     let pem = match fs::read(&path) {

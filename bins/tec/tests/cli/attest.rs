@@ -18,7 +18,7 @@ use tokio::runtime::Runtime;
 
 use crate::world::{json, refused, str, text, write};
 
-/// A broker on loopback, for as long as it is kept.
+/// A broker on loopback, running until it is dropped.
 struct Broker {
     url: String,
     backend: Arc<MemoryBackend>,
@@ -99,7 +99,7 @@ fn brokers_are_tried_in_order() {
     refused(&["attest", "--attester", "sample", "--url", "kbs:8080"], 2, "http(s)://host");
 }
 
-/// A program in the place of node-agent.
+/// A stand-in for node-agent.
 fn script(dir: &Path, body: &str) -> String {
     let file = write(dir, "node-agent", format!("#!/bin/sh\n{body}\n"));
     let executable = std::fs::Permissions::from_mode(0o755);

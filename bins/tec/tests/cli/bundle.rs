@@ -79,7 +79,7 @@ impl Signed {
         signed
     }
 
-    /// The flags that name bundle and signature.
+    /// The flags for bundle and signature.
     fn files(&self) -> [&str; 4] {
         let (bundle, signature) = (str(&self.bundle), str(&self.signature));
         ["--bundle", bundle, "--signature", signature]

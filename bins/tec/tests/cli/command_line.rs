@@ -1,4 +1,4 @@
-//! What all commands have in common: forms, completions, what goes to a terminal only.
+//! What all commands share: formats, completions, terminal-only output.
 
 use tec_tpm::compute::testing::debian_chain;
 

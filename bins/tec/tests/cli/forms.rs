@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 use crate::world::{events, json, refused, registers, str, tec_reading, text, unpacked, write};
 
-/// An EFI system partition with the kernel in it.
+/// An EFI system partition that contains the kernel.
 fn partition() -> MemoryImage {
     MemoryImage::new()
         .with("EFI/BOOT/BOOTX64.EFI", shim("16.1"))
@@ -68,7 +68,7 @@ fn disk_of(first: &[u8], second: &[u8]) -> Vec<u8> {
     disk
 }
 
-/// An OCI layout with these images, each of one layer, by name.
+/// An OCI layout with these single-layer images, by name.
 fn layout_of(images: &[(&str, &MemoryImage)]) -> TempDir {
     let folder = TempDir::new().unwrap();
     let blob = |kind: &str, content: &[u8]| {
@@ -172,7 +172,7 @@ fn a_unified_kernel_image_alone_is_an_image() {
 
 #[test]
 fn a_decompression_bomb_is_called_by_its_name() {
-    // A tar stream of one file of zeros, in members of gzip that are packed once.
+    // A tar stream of one file of zeros, in gzip members that are compressed once.
     let packed = |bytes: &[u8]| {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
         encoder.write_all(bytes).unwrap();

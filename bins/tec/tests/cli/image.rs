@@ -1,4 +1,4 @@
-//! `tec image approve` as a process: what is pinned, and what is left.
+//! `tec image approve` as a process: what is pinned, and what is left out.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! The commands as processes, on generated files and, where they are there, on real ones.
+//! The commands as processes, on generated files and, if available, on real ones.
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,

@@ -1,4 +1,4 @@
-//! What people get wrong, and what they are told.
+//! Common mistakes, and the messages about them.
 
 use std::fs;
 use std::net::TcpListener;
@@ -13,7 +13,7 @@ use crate::world::{json, refused, said, str, tec, text};
 
 const MACHINE: &str = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
 
-/// A state directory as `tec bootstrap init` leaves it, in a directory that goes with the test.
+/// A state directory as left by `tec bootstrap init`, in a directory that is removed with the test.
 fn founded(flags: &[&str]) -> (TempDir, String) {
     let directory = TempDir::new().unwrap();
     let state = str(&directory.path().join("state")).to_owned();
@@ -22,13 +22,13 @@ fn founded(flags: &[&str]) -> (TempDir, String) {
     (directory, state)
 }
 
-/// Three addresses that are free.
+/// Three free addresses.
 fn addresses() -> [String; 3] {
     let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     listeners.map(|listener| listener.local_addr().unwrap().to_string())
 }
 
-/// A server that ends with the test.
+/// A server that is stopped with the test.
 struct Server(Child);
 
 impl Server {

@@ -109,7 +109,7 @@ fn what_the_machine_would_not_start_is_foretold() {
     assert_eq!(blocked(&nextboot), SHIM);
 }
 
-/// The file at which the boot ends.
+/// The file at which the boot stops.
 fn blocked(nextboot: &[&str]) -> String {
     let output = tec(&[nextboot, &["--output", "json"]].concat());
     assert_eq!(output.status.code(), Some(3), "{}", said(&output));
@@ -150,7 +150,7 @@ fn an_update_of_dbx_that_would_lock_out_is_foretold() {
     refused(&with(str(&broken)), 1, "cannot append the update to dbx");
 }
 
-/// A store in which an image with these values is approved.
+/// A store with an approved image that has these values.
 fn approved(directory: &Path, name: &str, label: &Path) {
     let label = fs::read_to_string(label).unwrap();
     let expected = tec_tpm::output::read_label(&label).unwrap();

@@ -1,4 +1,4 @@
-//! `tec machine recovery-key` as a process, with keys of `jose`, which comes with Clevis.
+//! `tec machine recovery-key` as a process, with keys from `jose`, which comes with Clevis.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 use crate::world::{json, refused, str, text, write};
 
-/// What a program prints.
+/// The output of a program.
 fn run(command: &mut Command, input: &[u8]) -> Vec<u8> {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(input).unwrap();
@@ -29,7 +29,7 @@ fn run(command: &mut Command, input: &[u8]) -> Vec<u8> {
 
 /// An admin's private key in a file, and its public half.
 fn admin(directory: &Path, curve: &str) -> (PathBuf, TeePubKey) {
-    // With an algorithm in the template `jose` makes keys on P-521 only.
+    // With an algorithm in the template, `jose` generates only P-521 keys.
     let template = format!(r#"{{"kty":"EC","crv":"{curve}"}}"#);
     let mut jose = Command::new("jose");
     let private = run(jose.args(["jwk", "gen", "-o-", "-i", &template]), b"");
@@ -42,7 +42,7 @@ fn admin(directory: &Path, curve: &str) -> (PathBuf, TeePubKey) {
     (file, serde_json::from_slice(&public).unwrap())
 }
 
-/// A store in which the machine left keys, sealed to an admin.
+/// A store in which the machine escrowed keys, sealed to an admin.
 fn store(directory: &Path, machine: MachineId, admin: &TeePubKey, keys: &[&RecoveryKey]) {
     let store = Store::open(directory, &SystemEntropy).unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();

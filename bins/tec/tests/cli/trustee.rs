@@ -117,7 +117,7 @@ fn files_of_a_signer_that_were_cut_off_are_made_anew_and_a_lost_ca_key_is_told()
     let dir = TempDir::new().unwrap();
     let signer = ["trustee", "signer", "--directory", str(dir.path())];
     json(&signer);
-    // Cut off between the key and the certificate of a renewal.
+    // Interrupted between the key and the certificate of a renewal.
     let other = TempDir::new().unwrap();
     json(&["trustee", "signer", "--directory", str(other.path())]);
     std::fs::copy(other.path().join("signer.key"), dir.path().join("signer.key")).unwrap();

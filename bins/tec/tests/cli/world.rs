@@ -1,4 +1,4 @@
-//! The program as a process, and the files that it is given.
+//! The program as a process, and its input files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use tec_tpm::compute::testing::unsigned;
 use tec_tpm::compute::{MemoryImage, PeFile};
 use tempfile::TempDir;
 
-/// Where [`debian_chain`](tec_tpm::compute::testing::debian_chain) has its files.
+/// Paths of the files in [`debian_chain`](tec_tpm::compute::testing::debian_chain).
 pub(crate) const SHIM: &str = "usr/lib/shim/shimx64.efi.signed";
 pub(crate) const GRUB: &str = "usr/lib/grub/x86_64-efi-signed/grubx64.efi.signed";
 pub(crate) const KERNEL: &str = "boot/vmlinuz-6.12.0-amd64";
@@ -20,7 +20,7 @@ pub(crate) fn tec(arguments: &[&str]) -> Output {
     tec_reading(arguments, Stdio::null())
 }
 
-/// The same, with something on its standard input.
+/// Same, with standard input.
 pub(crate) fn tec_reading(arguments: &[&str], input: impl Into<Stdio>) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tec"));
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TEC_")) {
@@ -29,25 +29,25 @@ pub(crate) fn tec_reading(arguments: &[&str], input: impl Into<Stdio>) -> Output
     command.args(arguments).stdin(input).output().unwrap()
 }
 
-/// What it printed, when it worked.
+/// Its output; it must succeed.
 pub(crate) fn text(arguments: &[&str]) -> String {
     let output = tec(arguments);
     assert!(output.status.success(), "{arguments:?}: {}", said(&output));
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The same as JSON.
+/// Same, as JSON.
 pub(crate) fn json(arguments: &[&str]) -> Value {
     let with_form = [arguments, &["--output", "json"]].concat();
     serde_json::from_str(&text(&with_form)).unwrap()
 }
 
-/// What it said on stderr.
+/// Its output on stderr.
 pub(crate) fn said(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// It fails with this exit code, prints nothing, and says this.
+/// It fails with this exit code, prints nothing on stdout, and says this on stderr.
 pub(crate) fn refused(arguments: &[&str], code: i32, says: &str) {
     let output = tec(arguments);
     let said = said(&output);
@@ -76,7 +76,7 @@ pub(crate) fn write(directory: &Path, path: &str, content: impl AsRef<[u8]>) -> 
     file
 }
 
-/// The files of a chain without signatures, and efivarfs of a machine that allows them by digest.
+/// The files of an unsigned chain, and the efivarfs of a machine that allows them by digest.
 pub(crate) fn allowed(image: &MemoryImage) -> (TempDir, TempDir) {
     let programs = [SHIM, GRUB, KERNEL].map(|path| {
         let program = unsigned(image.content(path).unwrap().to_vec());
@@ -89,7 +89,7 @@ pub(crate) fn allowed(image: &MemoryImage) -> (TempDir, TempDir) {
     (unpacked(&image), variables)
 }
 
-/// efivarfs of a machine with Secure Boot whose `db` lists the digests of these programs.
+/// The efivarfs of a machine with Secure Boot whose `db` lists the digests of these programs.
 pub(crate) fn efivars(allowed: &[&[u8]]) -> TempDir {
     const GLOBAL: &str = "8be4df61-93ca-11d2-aa0d-00e098032b8c";
     const DATABASE: &str = "d719b2cb-3d3a-4596-a3bc-dad00e67656f";
@@ -105,8 +105,8 @@ pub(crate) fn efivars(allowed: &[&[u8]]) -> TempDir {
     directory
 }
 
-/// `EFI_SIGNATURE_LIST` of one `EFI_CERT_SHA256_GUID` (UEFI 2.10, 32.4.1): type 16, size of the list
-/// 4, of the header 4, of an entry 4; the entry is its owner and the digest.
+/// `EFI_SIGNATURE_LIST` of one `EFI_CERT_SHA256_GUID` (UEFI 2.10, 32.4.1): type 16, size of the list 4, of
+/// the header 4, of an entry 4; the entry is its owner and the digest.
 pub(crate) fn digest_list(program: &[u8]) -> Vec<u8> {
     const SHA256: [u8; 16] = [
         0x26, 0x16, 0xc4, 0xc1, 0x4c, 0x50, 0x92, 0x40, 0xac, 0xa9, 0x41, 0xf9, 0x36, 0x93, 0x43,
@@ -122,13 +122,13 @@ pub(crate) fn digest_list(program: &[u8]) -> Vec<u8> {
     list
 }
 
-/// Indices of the registers in the form of a label.
+/// Indices of the registers in a label.
 pub(crate) fn registers(label: &Value) -> Vec<u64> {
     let pcrs = label["pcrs"].as_array().unwrap();
     pcrs.iter().map(|pcr| pcr["id"].as_u64().unwrap()).collect()
 }
 
-/// Ids of the events of one register.
+/// IDs of the events of one register.
 pub(crate) fn events(label: &Value, register: u64) -> Vec<&str> {
     let pcrs = label["pcrs"].as_array().unwrap();
     let pcr = pcrs.iter().find(|pcr| pcr["id"] == register).unwrap();
@@ -136,7 +136,7 @@ pub(crate) fn events(label: &Value, register: u64) -> Vec<&str> {
     events.iter().map(|e| e["id"].as_str().unwrap()).collect()
 }
 
-/// A recorded boot of the fixtures beside the repository. Without them the test fails, unless
+/// A recorded boot from the fixtures next to the repository. Without them the test fails, unless
 /// `TEC_WITHOUT_FIXTURES` is set.
 pub(crate) fn recorded(boot: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("TEC_PCR_FIXTURES").map_or_else(

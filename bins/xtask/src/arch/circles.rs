@@ -1,5 +1,4 @@
-//! No module imports one that imports it, directly or by way of others: among modules side by side,
-//! at every depth.
+//! No module imports one that imports it, directly or indirectly: among sibling modules, at every depth.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +10,7 @@ const TODO: &str = "move what both need into a module below them";
 
 /// Path of a module within its crate; empty for the root.
 type Module = Vec<String>;
-/// Import of one name under a common parent by another, and where it first stands.
+/// An import of one name under a common parent by another, with its first location.
 type Edges<'a> = BTreeMap<(String, String), Import<'a>>;
 
 struct Import<'a> {
@@ -30,11 +29,11 @@ pub(super) fn check(sources: &[Source]) -> Vec<Violation> {
     crates.values().flat_map(|files| circles(files)).collect()
 }
 
-/// Crate and module of a file; `None` outside of a crate's sources.
+/// Crate and module of a file; `None` outside a crate's sources.
 fn place(file: &str) -> Option<(&str, Module)> {
     let (package, below) = file.split_once("/src/")?;
     let below = match below.strip_prefix("bin/") {
-        // A directory is a program of its own, a file is all of one.
+        // A directory is a separate program, a file is a whole one.
         Some(program) => program.split_once('/')?.1,
         None => below,
     };
@@ -77,7 +76,7 @@ fn circles(files: &[(Module, &Source)]) -> Vec<Violation> {
     parents.values().flat_map(violations).collect()
 }
 
-/// Modules that are compiled for tests only.
+/// Modules that are compiled only for tests.
 fn test_modules((module, source): &(Module, &Source)) -> Vec<Module> {
     let lines: Vec<&str> = source.code.lines().map(str::trim).collect();
     let pairs = lines.windows(2).filter_map(|pair| match pair {
@@ -87,7 +86,7 @@ fn test_modules((module, source): &(Module, &Source)) -> Vec<Module> {
     pairs.map(|(_, name)| module.iter().cloned().chain([name.to_owned()]).collect()).collect()
 }
 
-/// One violation for each circle, at the edge of the fewest imports.
+/// One violation per cycle, at the edge with the fewest imports.
 fn violations(edges: &Edges<'_>) -> Vec<Violation> {
     let names: BTreeSet<&str> = edges.keys().map(|(from, _)| from.as_str()).collect();
     let mut seen = BTreeSet::new();
@@ -127,7 +126,7 @@ fn reached<'e>(from: &str, edges: &'e Edges<'_>) -> BTreeSet<&'e str> {
     found
 }
 
-/// Every path in the code that begins at the crate or above the module, with nested imports unfolded.
+/// Every path in the code that starts at the crate or above the module, with nested imports expanded.
 fn paths(source: &Source) -> Vec<(usize, Vec<String>)> {
     let end: usize =
         source.code.split_inclusive('\n').take(source.lines_before_tests()).map(str::len).sum();
@@ -135,7 +134,7 @@ fn paths(source: &Source) -> Vec<(usize, Vec<String>)> {
     let mut found = Vec::new();
     for start in starts.filter(|start| *start < end) {
         let before = source.code.get(..start).unwrap_or_default();
-        // `super` within a path belongs to what stands before it.
+        // `super` within a path belongs to what precedes it.
         if before.ends_with("::") {
             continue;
         }
@@ -146,7 +145,7 @@ fn paths(source: &Source) -> Vec<(usize, Vec<String>)> {
     found
 }
 
-/// Unfolds `a::{b, c::{d}}`; what is left of the text behind it.
+/// Expands `a::{b, c::{d}}`; returns the rest of the text.
 fn tree<'t>(text: &'t str, prefix: &[String], found: &mut Vec<Vec<String>>) -> &'t str {
     let mut path = prefix.to_vec();
     let mut rest = text.trim_start();

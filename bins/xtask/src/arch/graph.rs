@@ -1,5 +1,5 @@
-//! Rules over what cargo resolves: the trees of tec-core and tec-tpm, cryptography, and choices
-//! that are the binary's.
+//! Rules over what cargo resolves: the dependency trees of tec-core and tec-tpm, cryptography, and choices
+//! that are left to binaries.
 
 use std::path::Path;
 
@@ -26,8 +26,8 @@ const PURE: [(&str, &str, &str); 2] = [
     ),
 ];
 
-/// What they never pull in: async runtimes, clusters, TLS, TPM libraries, databases.
-/// A name stands for itself and for everything that begins with it and a hyphen.
+/// What they never depend on: async runtimes, clusters, TLS, TPM libraries, databases. A name stands for
+/// itself and for everything that starts with it and a hyphen.
 const IMPURE: [&str; 18] = [
     "async-std",
     "aws-lc-rs",
@@ -49,8 +49,8 @@ const IMPURE: [&str; 18] = [
     "tss-esapi",
 ];
 
-/// Cryptography that was looked at. Everything else that calls itself cryptography is refused
-/// until somebody looks at it and adds it here.
+/// Reviewed cryptography. Everything else that calls itself cryptography is refused until someone reviews it
+/// and adds it here.
 const CRYPTOGRAPHY: [&str; 76] = [
     // RustCrypto, one generation (digest 0.11, rand_core 0.10).
     "aead",
@@ -126,18 +126,18 @@ const CRYPTOGRAPHY: [&str; 76] = [
     "tokio-rustls",
     "untrusted",
     "x509-parser",
-    // Keys of NATS, in its own client only; with dalek of the generation before.
+    // NATS keys, only in its own client; with the previous generation of dalek.
     "fiat-crypto",
     "nkeys",
     "signatory",
-    // Checksums of S3, which secure nothing, in object_store.
+    // S3 checksums, not used for security, in object_store.
     "md-5",
     // The TPM software stack, behind tec-tpm's feature `tss`.
     "tss-esapi",
     "tss-esapi-sys",
 ];
 
-/// Cryptography that does not call itself so on crates.io, or is named to be kept out.
+/// Cryptography that is not categorized as such on crates.io, or is listed here to be kept out.
 const KNOWN_CRYPTOGRAPHY: [&str; 16] = [
     "aws-lc-rs",
     "aws-lc-sys",
@@ -235,12 +235,12 @@ fn unknown_cryptography(package: Package<'_>, found: &mut Vec<Violation>) {
     ));
 }
 
-/// Features that are enabled on a library's own dependencies.
+/// Features enabled on a library's own dependencies.
 fn no_choice(root: &Path, library: Package<'_>, found: &mut Vec<Violation>) {
     let manifest = library.manifest();
     let manifest = manifest.strip_prefix(root).unwrap_or(manifest);
     for dependency in library.dependencies() {
-        // Only normal ones carry a kind of null; tests may choose for themselves.
+        // Only normal dependencies have a null kind; tests may choose for themselves.
         if dependency.get("kind").is_some_and(|kind| !kind.is_null()) {
             continue;
         }
@@ -259,7 +259,7 @@ fn no_choice(root: &Path, library: Package<'_>, found: &mut Vec<Violation>) {
     }
 }
 
-/// Whether the feature of this dependency picks a version of the Kubernetes API or a TLS provider.
+/// Whether this feature of the dependency picks a version of the Kubernetes API or a TLS provider.
 pub(super) fn is_choice_of_binaries(dependency: &str, feature: &str) -> bool {
     if !CHOOSERS.contains(&dependency) {
         return false;

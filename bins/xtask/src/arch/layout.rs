@@ -1,4 +1,4 @@
-//! The folders and files at the top, and where there may be no build script.
+//! The top-level folders and files, and where build scripts are forbidden.
 
 use std::fs;
 use std::path::Path;
@@ -22,7 +22,7 @@ const FILES: [&str; 11] = [
     "rust-toolchain.toml",
     "rustfmt.toml",
 ];
-/// Where cargo builds unless told otherwise; never committed.
+/// Cargo's default target directory; never committed.
 const TARGET: &str = "target";
 
 pub(super) fn check(root: &Path) -> Result<Vec<Violation>> {
@@ -68,10 +68,10 @@ pub(super) fn check(root: &Path) -> Result<Vec<Violation>> {
     Ok(found)
 }
 
-/// The page that says where everything is.
+/// The page that describes where everything is.
 const MAP: &str = "docs/architecture.md";
 
-/// Paths that the page names and that are not there.
+/// Paths that the page mentions but that do not exist.
 fn lost(root: &Path) -> Result<Vec<Violation>> {
     let page = root.join(MAP);
     if !page.exists() {
@@ -80,7 +80,7 @@ fn lost(root: &Path) -> Result<Vec<Violation>> {
     let text = fs::read_to_string(&page).with_context(|| format!("cannot read {MAP}"))?;
     let mut found = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
-        // Between backticks lies every second piece.
+        // Every second piece is between backticks.
         for path in line.split('`').skip(1).step_by(2).filter(|path| is_path(path)) {
             if !root.join(path).exists() {
                 let what = format!("{path} is not there");
@@ -92,7 +92,7 @@ fn lost(root: &Path) -> Result<Vec<Violation>> {
     Ok(found)
 }
 
-/// Whether it begins with a top-level folder and has no part that stands for others.
+/// Whether it starts with a top-level folder and contains no placeholder.
 fn is_path(text: &str) -> bool {
     let (folder, below) = text.split_once('/').unwrap_or((text, ""));
     let stands_for_others = |c: char| "<>*{}… ".contains(c);

@@ -1,4 +1,4 @@
-//! `cargo xtask arch --lines`: how much Rust there is, and of which kind.
+//! `cargo xtask arch --lines`: how much Rust there is, by kind.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,16 +12,16 @@ use crate::term;
 const KINDS: [&str; 6] = ["production", "support", "test", "e2e", "fuzz", "generated"];
 /// Packages that exist for tests, benchmarks and documentation.
 const E2E: [&str; 3] = ["benches", "bins/e2e", "examples"];
-/// Where programs lie that are no members of the workspace.
+/// Where programs outside the workspace are.
 const OUTSIDE: &str = "examples/outside/";
 const FUZZ: &str = "bins/fuzz";
-/// What never ships: the command surface of this repository, programs of test machines, and doubles.
+/// What never ships: the tasks of this repository, programs of test machines, and doubles.
 const SUPPORT: [&str; 2] = ["bins/guest", "bins/xtask"];
 
 /// Lines by kind, in the order of [`KINDS`].
 type Lines = [usize; KINDS.len()];
 
-/// Prints a row for each package and one for all.
+/// Prints a row per package and a total.
 pub(super) fn print(root: &Path) -> Result<()> {
     term::step("lines of Rust");
     let mut header = vec!["package"];
@@ -72,7 +72,7 @@ fn by_package(sources: &[Source]) -> BTreeMap<String, Lines> {
     packages
 }
 
-/// Doubles and builders for tests, ours and those of dependents, are behind a feature.
+/// Doubles and builders for tests, used here and by dependents, are behind a feature.
 fn is_support(package: &str, file: &str) -> bool {
     let is_double = ["/src/testing/", "/src/testing.rs", "/compute/testing/"];
     SUPPORT.contains(&package) || is_double.iter().any(|part| file.contains(part))

@@ -9,7 +9,7 @@ use toml::{Table, Value};
 
 use super::{ADAPTERS, CORE, Violation, is_library};
 
-/// The only place that third-party code comes from.
+/// The only source of third-party code.
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 const DEPENDENCY_TABLES: [&str; 3] = ["dependencies", "dev-dependencies", "build-dependencies"];
 
@@ -34,7 +34,7 @@ impl Manifest {
         self.file.strip_suffix("/Cargo.toml")
     }
 
-    /// The line that begins with `key`, or the first one of the file.
+    /// The line that starts with `key`, or the first line of the file.
     fn line_of(&self, key: &str) -> usize {
         let begins = |line: &str| {
             let rest = line.trim_start().strip_prefix(key);
@@ -158,12 +158,12 @@ fn adapters_are_apart(manifest: &Manifest, found: &mut Vec<Violation>) {
     }
 }
 
-/// Programs that play others, for tests and measurements.
+/// Programs that play other programs, for tests and measurements.
 const PLAYERS: [&str; 3] = ["bins/e2e", "bins/xtask", "benches"];
 /// What all programs share.
 const SHARED: &str = "bins/support";
 
-/// Programs only compose: what two of them want is a library.
+/// Programs only compose: what two of them need is a library.
 fn programs_are_apart(manifest: &Manifest, paths: &Paths<'_>, found: &mut Vec<Violation>) {
     let package = manifest.package();
     let Some(folder) = manifest.folder() else {
@@ -219,7 +219,7 @@ fn no_build_script(manifest: &Manifest, found: &mut Vec<Violation>) {
     }
 }
 
-/// Features of a library that reach through to a choice that is the binary's.
+/// Features of a library that enable a choice that is left to binaries.
 fn no_choice_in_features(manifest: &Manifest, found: &mut Vec<Violation>) {
     let features = manifest.table.get("features").and_then(Value::as_table);
     if !is_library(manifest.package()) {

@@ -1,7 +1,7 @@
 //! `cargo xtask arch`: the invariants of docs/architecture.md that a program can check.
 //!
-//! Each rule has a name, and each violation says where it is and what to do. What only a test or a
-//! lint can see is named beside its invariant in the document.
+//! Each rule has a name, and each violation says where it is and what to do. Invariants that only a test or a
+//! lint can check name it in the document.
 
 mod circles;
 mod graph;
@@ -32,10 +32,10 @@ fn is_library(package: &str) -> bool {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Root of the workspace to check, instead of this one
+    /// Root of the workspace to check (default: this one)
     #[arg(long)]
     pub(crate) root: Option<PathBuf>,
-    /// Print the lines of Rust by package and kind, too
+    /// Also print the lines of Rust by package and kind
     #[arg(long)]
     pub(crate) lines: bool,
 }
@@ -45,7 +45,7 @@ pub(crate) struct Args {
 struct Violation {
     /// Relative to the root.
     file: String,
-    /// Counted from 1; 0 for the file as a whole.
+    /// Starting from 1; 0 for the whole file.
     line: usize,
     rule: &'static str,
     what: String,

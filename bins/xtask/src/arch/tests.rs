@@ -1,4 +1,4 @@
-//! The rules hold here, and each is seen to fail on a copy of the workspace that breaks it.
+//! The rules hold here, and each one fails on a copy of the workspace that breaks it.
 
 use std::fs;
 use std::sync::LazyLock;
@@ -17,7 +17,7 @@ fn this_repository_keeps_its_rules() {
 fn copy() -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
     copy_dir(&workspace_root().unwrap(), copy.path(), "");
-    // What is on this machine suffices: nothing that a test adds comes from a registry.
+    // Works offline: nothing that a test adds comes from a registry.
     fs::create_dir(copy.path().join(".cargo")).unwrap();
     write(copy.path(), ".cargo/config.toml", "[net]\noffline = true\n");
     copy
@@ -57,9 +57,9 @@ fn replace(root: &Path, file: &str, from: &str, to: &str) {
     write(root, file, &old.replacen(from, to, 1));
 }
 
-/// Violations that a change to a copy brings, as rule and file.
+/// Violations caused by a change to a copy, as rule and file.
 fn broken_by(change: impl FnOnce(&Path)) -> Vec<(&'static str, String)> {
-    // A copy breaks what its original breaks.
+    // A copy has the violations of its original.
     static BEFORE: LazyLock<Vec<Violation>> =
         LazyLock::new(|| violations(&workspace_root().unwrap()).unwrap());
     let (copy, before) = (copy(), &*BEFORE);
@@ -77,7 +77,7 @@ fn assert_broken(rule: &'static str, file: &str, change: impl FnOnce(&Path)) {
     assert!(found.contains(&(rule, file.to_owned())), "expected {rule} in {file}, found {found:?}");
 }
 
-/// A module of its own, so that the crate compiles in no other way than before.
+/// A separate module, so that the crate compiles exactly as before.
 const LOOSE_FILE: &str = "tec-core/src/loose.rs";
 
 #[test]

@@ -29,14 +29,14 @@ const KUBE: [&str; 17] = [
     "tec-k8s/src/controller",
     "tec-k8s/src/server",
 ];
-/// The part of tec-core that does input and output, each behind its feature.
+/// The parts of tec-core that perform I/O, each behind its feature.
 const CORE_IO: [&str; 4] = [
     "tec-core/src/store/",
     "tec-core/src/http/",
     "tec-core/src/system.rs",
     "tec-core/src/testing/",
 ];
-/// What the pure domain may not touch.
+/// What the pure domain may not use.
 const IMPURE: [&str; 8] = [
     "std::fs",
     "std::net",
@@ -254,7 +254,7 @@ fn reveals(source: &Source, offset: usize, name: &str) -> Violation {
     )
 }
 
-/// `expose("why")` and `duplicate("why")` say why.
+/// `expose("why")` and `duplicate("why")` state a reason.
 fn reasons(source: &Source, found: &mut Vec<Violation>) {
     for call in [".expose(", ".duplicate("] {
         for (offset, _) in source.code.match_indices(call) {

@@ -1,4 +1,4 @@
-//! The pages that promise something to attackers: each row names tests, and the tests exist and run.
+//! The pages that make security promises: each row names tests, and the tests exist and run.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,9 +11,9 @@ use super::source::Source;
 
 /// Pages whose tables are checked.
 const PAGES: [&str; 2] = ["SECURITY.md", "docs/explanation/threat-model.md"];
-/// Title of the last column of a table that is checked.
+/// Title of the last column of a checked table.
 const COLUMN: &str = "test";
-/// Tests that `cargo xtask test` runs on request only.
+/// Tests that `cargo xtask test` runs only on request.
 const ON_REQUEST: &str = "bins/e2e/tests/opensearch";
 const RULE: &str = "threat-has-test";
 
@@ -64,7 +64,7 @@ fn rows(text: &str) -> Vec<Row> {
         if last == COLUMN {
             within = true;
         } else if within && !is_rule(last) {
-            // Between backticks lies every second piece.
+            // Every second piece is between backticks.
             let names = last.split('`').skip(1).step_by(2);
             rows.push(Row { line: number, tests: names.map(str::to_owned).collect() });
         }
@@ -72,7 +72,7 @@ fn rows(text: &str) -> Vec<Row> {
     rows
 }
 
-/// Whether this is the line below the titles.
+/// Whether this is the line below the column titles.
 fn is_rule(cell: &str) -> bool {
     cell.contains('-') && cell.chars().all(|c| c == '-' || c == ':')
 }
@@ -93,10 +93,10 @@ fn has_test(source: &Source, name: &str) -> bool {
         })
 }
 
-/// The lines right above the one at `offset` that are attributes.
+/// The lines directly above the one at `offset` that are attributes.
 fn attributes_before(source: &Source, offset: usize) -> Vec<&str> {
     let before = source.code.get(..offset).unwrap_or_default();
-    // The line itself may begin with blanks or `async`.
+    // The line itself may start with blanks or `async`.
     let above = before.rsplit_once('\n').map_or("", |(above, _)| above);
     let lines = above.lines().rev().map(str::trim);
     lines.take_while(|line| line.starts_with("#[")).collect()

@@ -1,6 +1,6 @@
-//! `tec-protogen <proto dir> <out dir> [<descriptors>]`: writes one Rust file per package of the
-//! `.proto` files in a directory, and, for servers with reflection, a file with their descriptors. A
-//! program of its own, so that xtask stays light; called by `cargo xtask codegen`.
+//! `tec-protogen <proto dir> <out dir> [<descriptors>]`: writes one Rust file per package of the `.proto`
+//! files in a directory and, for servers with reflection, a file with their descriptors. A separate program,
+//! so that xtask stays light; called by `cargo xtask codegen`.
 
 use std::path::{Path, PathBuf};
 
@@ -19,20 +19,20 @@ fn main() -> anyhow::Result<()> {
     let files = protox::compile(sources(&protos)?, [&protos])
         .with_context(|| format!("cannot compile the files in {}", protos.display()))?;
     if let Some(descriptors) = descriptors {
-        // A FileDescriptorSet as text, as every generated file is.
+        // A FileDescriptorSet as text, like every generated file.
         std::fs::write(&descriptors, BASE64.encode(files.encode_to_vec()) + "\n")
             .with_context(|| format!("cannot write {}", descriptors.display()))?;
     }
     tonic_prost_build::configure()
         .build_transport(false)
-        // Messages carry secrets: nothing can print one by accident.
+        // Messages carry secrets: nothing may print one by accident.
         .skip_debug(["."])
         .out_dir(&out)
         .compile_fds(files)
         .with_context(|| format!("cannot write to {}", out.display()))
 }
 
-/// In order of their names: the same input gives the same bytes.
+/// Sorted by name: the same input yields the same bytes.
 fn sources(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(dir).with_context(|| format!("cannot list {}", dir.display()))? {

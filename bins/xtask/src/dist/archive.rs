@@ -1,4 +1,4 @@
-//! Archives: names in order, one time and one owner, so that the same files give the same bytes.
+//! Archives: sorted names, one time and one owner, so that the same files yield the same bytes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,16 +15,16 @@ const CHARTS: [&str; 3] = [
     "bins/operator/deploy/helm/tec-operator",
     "bins/services/deploy/helm/tec-services",
 ];
-/// What else a cluster can be set up with, and the name of its archive.
+/// Other ways to set up a cluster, and the names of their archives.
 const MANIFESTS: [(&str, &str); 3] = [
     ("bins/operator/deploy/kustomize", "tec-kustomize"),
     ("bins/operator/deploy/monitoring", "tec-monitoring"),
     ("bins/operator/deploy/olm", "tec-olm-bundle"),
 ];
-/// What belongs to the program of a node.
+/// Files that belong to the node's program.
 const NODE: &str = "bins/node-agent/deploy";
 
-/// Everything for one architecture, and the plugin alone, as krew wants it.
+/// All programs of one architecture, and the plugin alone, as krew requires.
 pub(super) fn programs(dist: &Dist<'_>, arch: Arch, programs: &Path) -> Result<()> {
     term::step(&format!("archives for {}", arch.name()));
     let name = format!("tec-{}-linux-{}", dist.version, arch.name());
@@ -53,7 +53,7 @@ pub(super) fn programs(dist: &Dist<'_>, arch: Arch, programs: &Path) -> Result<(
     )
 }
 
-/// Charts and manifests. A chart is an archive of its folder, named by its version.
+/// Charts and manifests. A chart is an archive of its folder, named after its version.
 pub(super) fn manifests(dist: &Dist<'_>) -> Result<()> {
     term::step("charts and manifests");
     for chart in CHARTS {
@@ -71,7 +71,7 @@ pub(super) fn manifests(dist: &Dist<'_>) -> Result<()> {
     copy(&krew, &dist.out.join("tec.krew.yaml"))
 }
 
-/// An OCI layout as one file, which `skopeo copy oci-archive:…` takes.
+/// An OCI layout as a single file, which `skopeo copy oci-archive:…` accepts.
 pub(super) fn images(dist: &Dist<'_>, layouts: &[PathBuf]) -> Result<()> {
     for layout in layouts {
         let name =
@@ -90,7 +90,7 @@ fn pack(dist: &Dist<'_>, folder: &Path, to: &Path) -> Result<()> {
     process::capture(tar.arg("--gzip").arg("-C").arg(parent).arg(name)).map(drop)
 }
 
-/// What is in a folder.
+/// The contents of a folder.
 fn pack_contents(dist: &Dist<'_>, folder: &Path, to: &Path) -> Result<()> {
     let mut tar = tar(dist, to)?;
     process::capture(tar.arg("--gzip").arg("-C").arg(folder).arg(".")).map(drop)
@@ -101,7 +101,7 @@ fn tar(dist: &Dist<'_>, to: &Path) -> Result<std::process::Command> {
     tar.arg("--create").arg("--file").arg(to);
     tar.args(["--sort=name", "--format=gnu", "--owner=0", "--group=0", "--numeric-owner"]);
     tar.args(["--mode=u+rw,go-w,a+rX"]).arg(format!("--mtime=@{}", dist.time));
-    // gzip writes neither name nor time.
+    // gzip writes neither a name nor a time.
     tar.env("GZIP", "-n");
     Ok(tar)
 }

@@ -1,5 +1,5 @@
-//! The package of a node's program, installed as a user would: apt in a fresh Debian, and Debian's own
-//! initramfs-tools makes the initramfs.
+//! Tests the package of the node's program by installing it as a user would: with apt in a fresh Debian,
+//! where Debian's own initramfs-tools creates the initramfs.
 
 use std::fs;
 use std::path::Path;
@@ -11,13 +11,13 @@ use crate::tools::targets::Arch;
 use crate::tools::{self, Tools};
 use crate::{process, term};
 
-/// What the initramfs must hold.
+/// What the initramfs must contain.
 const IN_INITRAMFS: [&str; 3] = [
     "usr/bin/node-agent",
     "usr/bin/clevis-decrypt-trustee",
     "scripts/init-premount/clevis-trustee",
 ];
-/// What runs in the fresh system. Triggers of the package make the initramfs.
+/// Script that runs in the fresh system. Triggers of the package create the initramfs.
 const SCRIPT: &str = "set -eu\n\
     apt-get install --yes --no-install-recommends --quiet /tmp/*.deb > /dev/null\n\
     node-agent --version\n\
@@ -26,7 +26,7 @@ const SCRIPT: &str = "set -eu\n\
     apt-get purge --yes --quiet tec-node-agent > /dev/null\n\
     lsinitramfs /boot/initrd.img-* > /tmp/without\n";
 
-/// Builds the Debian package, installs it into a fresh system, looks into the initramfs, and removes it.
+/// Builds the Debian package, installs it into a fresh system, inspects the initramfs, and removes it.
 pub(crate) fn check(root: &Path, tools: &Tools) -> Result<()> {
     term::step("a package, installed");
     tools::ensure_images(tools, &[Arch::Amd64])?;

@@ -1,4 +1,4 @@
-//! `cargo xtask dist`: what a release consists of, in `<target>/dist`.
+//! `cargo xtask dist`: builds the contents of a release in `<target>/dist`.
 //!
 //! ```text
 //!   static programs ──┬─► tec-<version>-linux-<arch>.tar.gz, kubectl-tec-linux-<arch>.tar.gz
@@ -9,7 +9,7 @@
 //!                         SHA256SUMS, and SHA256SUMS.sig with --sign-key
 //! ```
 //!
-//! The same commit and tools give the same bytes, wherever the checkout is; `--check` compares.
+//! The same commit and tools yield the same bytes, wherever the checkout is; `--check` compares.
 
 mod archive;
 mod install;
@@ -29,7 +29,7 @@ use crate::{images, process, term, tools};
 
 pub(crate) use self::install::check as check_install;
 
-/// The program of a node, which is built for size: an initramfs carries it.
+/// The node's program, which is optimized for size because an initramfs carries it.
 const NODE: &str = "node-agent";
 const NODE_PROFILE: &str = "node";
 const PROFILE: &str = "dist";
@@ -39,30 +39,30 @@ pub(crate) struct Args {
     /// Architectures
     #[arg(long, value_delimiter = ',', default_value = "amd64,arm64")]
     arch: Vec<Arch>,
-    /// Private key in PEM (EC P-256) that signs SHA256SUMS, as `cosign verify-blob --key` verifies it
+    /// Private key in PEM (EC P-256) to sign SHA256SUMS with; verify with `cosign verify-blob --key`
     #[arg(long, value_name = "FILE")]
     sign_key: Option<PathBuf>,
-    /// Leave the images out
+    /// Skip the images
     #[arg(long)]
     without_images: bool,
-    /// Build all of it a second time, in another directory, and compare
+    /// Build everything a second time, in a different directory, and compare
     #[arg(long)]
     check: bool,
-    /// Build only the Debian package of node-agent, and install it into a fresh Debian; as root
+    /// Only build the Debian package of node-agent, and install it into a fresh Debian; as root
     #[arg(long, exclusive = true)]
     try_install: bool,
 }
 
-/// Where a release is put together.
+/// Where a release is assembled.
 pub(crate) struct Dist<'a> {
     root: &'a Path,
     tools: &'a Tools,
     version: String,
-    /// What is released.
+    /// Released files.
     out: PathBuf,
     /// Manual pages, completions, and trees that become archives.
     stage: PathBuf,
-    /// Seconds since 1970 of the commit, which is the time of every file.
+    /// Time of the commit in seconds since 1970, used as the time of every file.
     time: String,
 }
 
@@ -106,7 +106,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Builds the program of a node; where it is.
+/// Builds the node's program; returns its path.
 pub(crate) fn node_agent(root: &Path, tools: &Tools, arch: Arch) -> Result<PathBuf> {
     let chosen = ["--package", NODE, "--bin", NODE];
     images::build_static(root, tools, arch, NODE_PROFILE, &chosen)
@@ -153,7 +153,7 @@ impl<'a> Dist<'a> {
         Ok(into)
     }
 
-    /// A program that makes files: with the time of the commit.
+    /// A program that creates files, with the time of the commit.
     fn tool(&self, program: &str) -> Result<std::process::Command> {
         let mut command = process::command(program);
         self.tools.environment(&mut command)?;
@@ -162,7 +162,7 @@ impl<'a> Dist<'a> {
     }
 }
 
-/// The same from a clone elsewhere, which has its own target directory.
+/// Builds the same from a clone elsewhere, which has its own target directory.
 fn again(dist: &Dist<'_>, args: &Args) -> Result<()> {
     term::step("the same once more, in a clone");
     let clone = dist.stage.join("clone");

@@ -1,4 +1,4 @@
-//! Packages of distributions, by nfpm: one description gives the Debian and the RPM package.
+//! Distribution packages, built with nfpm: one description yields both the Debian and the RPM package.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use super::Dist;
 use crate::tools::targets::Arch;
 use crate::{process, term};
 
-/// What the packages are made of.
+/// Descriptions of the packages.
 const DESCRIPTIONS: [&str; 3] = [
     "bins/tec/deploy/package.yaml",
     "bins/node-agent/deploy/package.yaml",
@@ -26,7 +26,7 @@ pub(super) fn all(dist: &Dist<'_>, arch: Arch, programs: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Builds one package; where it is.
+/// Builds one package; returns its path.
 pub(super) fn build(
     dist: &Dist<'_>,
     description: &str,

@@ -1,4 +1,4 @@
-//! What says what a release is: digests, a signature, and lists of what is linked into programs.
+//! Describes a release: digests, a signature, and lists of what is linked into programs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ use crate::{process, term};
 
 const SUMS: &str = "SHA256SUMS";
 
-/// For each program what `cargo auditable` left in it, as CycloneDX.
+/// For each program, the list that `cargo auditable` embedded in it, as CycloneDX.
 pub(super) fn materials(dist: &Dist<'_>, arch: Arch, programs: &Path) -> Result<()> {
     term::step(&format!("bills of materials for {}", arch.name()));
     for entry in fs::read_dir(programs)? {

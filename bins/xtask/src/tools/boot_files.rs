@@ -15,17 +15,17 @@ use super::apt::Apt;
 use super::archive::{Archive, entries, file_name, move_into, unpack, write};
 use super::{Renew, Tools, is_stamped, remove_dir, scratch, stamp};
 
-/// The suites that can be had.
+/// The available suites.
 pub(super) const SUITES: [&str; 3] = ["bookworm", "trixie", "sid"];
-/// Raised when other files are wanted, so that old directories are made anew.
+/// Incremented when other files are needed, so that old directories are rebuilt.
 const LAYOUT: &str = "1";
-/// Newer suites have the firmware for ordinary machines in a package of its own.
+/// Newer suites have the firmware for ordinary machines in a separate package.
 const FIRMWARE: [&str; 2] = ["ovmf-generic", "ovmf"];
 const LOADERS: [&str; 3] = ["shim-signed", "grub-efi-amd64-signed", "systemd-boot-efi"];
 const KERNEL: &str = "linux-image-amd64";
-/// Newer suites have the kernel itself in a package of its own.
+/// Newer suites have the kernel itself in a separate package.
 const KERNEL_PACKAGES: [&str; 2] = ["linux-binary-", "linux-image-"];
-/// What is kept of the packages, and its name in the cache.
+/// Files to keep from the packages, with their names in the cache.
 const FILES: [(&str, &str); 6] = [
     ("usr/share/OVMF/OVMF_CODE_4M.secboot.fd", "OVMF_CODE.fd"),
     ("usr/share/OVMF/OVMF_VARS_4M.fd", "OVMF_VARS.fd"),
@@ -75,7 +75,7 @@ fn packages_of(archive: &Archive) -> Result<Vec<String>> {
     Ok(packages)
 }
 
-/// Moves what is wanted of a package into `kept`.
+/// Moves the needed files of a package into `kept`.
 fn keep(deb: &Path, unpacked: &Path, kept: &Path) -> Result<()> {
     unpack(deb, unpacked)?;
     for (path, name) in FILES {
@@ -90,7 +90,7 @@ fn keep(deb: &Path, unpacked: &Path, kept: &Path) -> Result<()> {
     remove_dir(unpacked)
 }
 
-/// `boot/vmlinuz-<version>`, in newer suites `usr/lib/modules/<version>/vmlinuz`.
+/// `boot/vmlinuz-<version>`, or in newer suites `usr/lib/modules/<version>/vmlinuz`.
 fn kernel_in(unpacked: &Path) -> Result<Option<PathBuf>> {
     let mut found = Vec::new();
     let boot = unpacked.join("boot");

@@ -1,5 +1,5 @@
-//! The OpenTelemetry Collector, of the parts that our configuration names: from the Go modules that
-//! `go.sum` beside its source pins.
+//! The OpenTelemetry Collector, reduced to the components that our configuration uses: built from the Go
+//! modules pinned in the `go.sum` next to its source.
 
 use std::fs;
 
@@ -31,7 +31,7 @@ pub(super) fn ensure(tools: &Tools) -> Result<()> {
     let mut build = process::command("go");
     build
         .current_dir(&dir)
-        // What go.sum does not name is refused.
+        // Modules that are not in go.sum are refused.
         .args(["build", "-mod=readonly", "-trimpath", "-ldflags", "-s -w", "-o", NAME, "."])
         .env("CGO_ENABLED", "0");
     process::capture(&mut build).context("cannot build the collector; it needs a recent Go")?;

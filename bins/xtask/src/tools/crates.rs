@@ -1,4 +1,4 @@
-//! Programs that are built from crates.
+//! Programs built from crates.
 
 use std::fs;
 
@@ -7,17 +7,17 @@ use anyhow::{Context as _, Result};
 use super::{Tools, is_stamped, remove_dir, scratch, stamp};
 use crate::{process, term};
 
-/// A program of a crate.
+/// A program in a crate.
 pub(super) struct Crate {
     pub(super) program: &'static str,
-    /// What `cargo install` takes: name and version.
+    /// Argument of `cargo install`: name and version.
     pub(super) version: &'static str,
     pub(super) flags: &'static [&'static str],
-    /// How long that takes on two cores.
+    /// Build time on two cores.
     pub(super) takes: &'static str,
 }
 
-/// What a release is made with: lists of what is linked into programs.
+/// Tools for a release: lists of what is linked into programs.
 pub(super) const DIST: [Crate; 2] = [
     Crate {
         program: "cargo-auditable",
@@ -53,7 +53,7 @@ pub(super) fn ensure(tools: &Tools, wanted: &Crate) -> Result<()> {
     let mut install = process::command("cargo");
     install.args(["install", version, "--locked"]).args(*flags);
     install.arg("--root").arg(&dir).current_dir(&dir);
-    // Built once and run for a second: quick to compile rather than quick to run.
+    // Built once and run for a second: optimized for compile time rather than speed.
     install.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1").env("CARGO_PROFILE_RELEASE_LTO", "false");
     install.env_remove("CARGO_TARGET_DIR");
     process::capture(&mut install).with_context(|| format!("cannot build {program}"))?;

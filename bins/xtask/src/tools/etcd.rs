@@ -1,4 +1,4 @@
-//! etcd in the version that kubeadm wants, from its Go module: that of the distribution is older.
+//! etcd in the version that kubeadm requires, from its Go module: the distribution's version is older.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,13 +9,13 @@ use super::{Tools, is_stamped, remove_dir, scratch, stamp};
 use crate::{process, term};
 
 const NAME: &str = "etcd";
-/// `kubeadm config images list` has it.
+/// As listed by `kubeadm config images list`.
 const VERSION: &str = "v3.6.5";
-/// Its module replaces others by directories of its own repository, so `go install` refuses it; as
-/// a dependency it builds.
+/// Its module replaces others with directories of its own repository, so `go install` refuses it; as a
+/// dependency it builds.
 const MODULE: &str = "go.etcd.io/etcd/server/v3";
 
-/// Where it is, or would be: not among the programs that others find by PATH.
+/// Path of the program, whether built or not: separate from the programs found by PATH.
 pub(crate) fn program(tools: &Tools) -> PathBuf {
     tools.cache.join(NAME).join(NAME)
 }

@@ -1,4 +1,4 @@
-//! Programs that are built from their Go modules.
+//! Programs built from their Go modules.
 
 use std::fs;
 
@@ -7,23 +7,23 @@ use anyhow::{Context as _, Result};
 use super::{Tools, is_stamped, remove_dir, scratch, stamp};
 use crate::{process, term};
 
-/// A program of a Go module.
+/// A program in a Go module.
 struct Program {
     name: &'static str,
-    /// What `go install` takes: package and version.
+    /// Argument of `go install`: package and version.
     module: &'static str,
-    /// What `go install` calls the result.
+    /// Name that `go install` gives the result.
     built: &'static str,
-    /// What the linker sets.
+    /// Linker settings.
     linker: &'static str,
-    /// How long that takes on two cores.
+    /// Build time on two cores.
     takes: &'static str,
 }
 
 const PROGRAMS: [Program; 2] = [
     Program {
         name: "ignition-validate",
-        // The first release whose spec 3.6.0 is final and knows custom Clevis pins by any name.
+        // The first release with the final spec 3.6.0 and with custom Clevis pins of any name.
         module: "github.com/coreos/ignition/v2/validate@v2.27.0",
         built: "validate",
         linker: "",
@@ -38,8 +38,8 @@ const PROGRAMS: [Program; 2] = [
     },
 ];
 
-/// The engine of the same release, for virtual machines: it lies in the package `internal`. They
-/// have no SELinux, which the engine would configure unless it is told at build time.
+/// The engine of the same release, for virtual machines: it is in the package `internal`. The machines have
+/// no SELinux, which the engine would configure unless disabled at build time.
 const IGNITION: Program = Program {
     name: "ignition",
     module: "github.com/coreos/ignition/v2/internal@v2.27.0",
@@ -49,7 +49,7 @@ const IGNITION: Program = Program {
     takes: "two minutes",
 };
 
-/// Names of Services, in a cluster with real pods.
+/// Resolves Service names in a cluster with real pods.
 const COREDNS: Program = Program {
     name: "coredns",
     module: "github.com/coredns/coredns@v1.12.4",
@@ -58,7 +58,7 @@ const COREDNS: Program = Program {
     takes: "three minutes",
 };
 
-/// Reads the pages for words that the project avoids. The module has moved from errata-ai.
+/// Checks the pages for words that the project avoids. The module has moved from errata-ai.
 const VALE: Program = Program {
     name: "vale",
     module: "github.com/vale-cli/vale/v3/cmd/vale@v3.21.0",
@@ -67,7 +67,7 @@ const VALE: Program = Program {
     takes: "two minutes",
 };
 
-/// Debian and RPM packages from one description. A later release needs modules that have no proxy.
+/// Debian and RPM packages from one description. Later releases need modules that no proxy has.
 const NFPM: Program = Program {
     name: "nfpm",
     module: "github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.43.0",
@@ -112,7 +112,7 @@ fn install(tools: &Tools, program: &Program) -> Result<()> {
     let dir = scratch(tools, name)?;
     let mut install = process::command("go");
     install.args(["install", "-ldflags", linker, module]).env("GOBIN", &dir);
-    // Modules with another minimum in their own files than they say of themselves.
+    // Modules whose own files declare a different minimum Go version.
     install.env("GOFLAGS", "-mod=mod");
     process::capture(&mut install).with_context(|| {
         format!("cannot build {name}; a Go toolchain as new as the module asks for is needed")

@@ -1,4 +1,4 @@
-//! Real boot files: Debian's shim, GRUB and two kernels, as trees of files.
+//! Real boot files: Debian's shim, GRUB and two kernels, as file trees.
 
 use std::fs;
 use std::path::Path;
@@ -10,14 +10,14 @@ use super::archive::{Archive, entries, file_name, move_into, rename, unpack, wri
 use super::{Tools, is_stamped, remove_dir, scratch, stamp};
 
 const NAME: &str = "images";
-/// Raised when the layout of the trees changes, so that old ones are made anew.
+/// Incremented when the layout of the trees changes, so that old ones are rebuilt.
 const LAYOUT: &str = "1";
 /// Boot loaders, signed by Microsoft and by Debian.
 const LOADERS: [&str; 2] = ["shim-signed", "grub-efi-amd64-signed"];
-/// Metapackages, each of whose versions depends on one kernel; the second is for suites that hold
-/// one version of the first only.
+/// Metapackages; each version depends on one kernel. The second is for suites that contain only one version
+/// of the first.
 const KERNELS: [&str; 2] = ["linux-image-amd64", "linux-image-cloud-amd64"];
-/// What is kept of the packages: the directories of boot loaders, and the kernel itself.
+/// What to keep from the packages: the directories of boot loaders, and the kernel itself.
 const LOADER_DIRS: [&str; 2] = ["usr/lib/shim", "usr/lib/grub"];
 
 /// Downloads and unpacks the trees unless they are there.
@@ -50,7 +50,7 @@ pub(super) fn ensure(tools: &Tools, apt: &mut Apt) -> Result<()> {
     remove_dir(&work)
 }
 
-/// The newest kernel and the next older one; or the newest of both flavours.
+/// The newest kernel and the one before it, or the newest of both flavors.
 fn two_kernels(archive: &Archive) -> Result<[String; 2]> {
     let mut found: Vec<String> = Vec::new();
     for metapackage in KERNELS {
@@ -66,8 +66,7 @@ fn two_kernels(archive: &Archive) -> Result<[String; 2]> {
     }
 }
 
-/// Unpacks the package and moves boot loaders and kernel into `root`; the rest, modules most of
-/// all, is dropped.
+/// Unpacks the package and moves boot loaders and kernel into `root`; the rest, mostly modules, is dropped.
 fn keep_boot_files(work: &Path, deb: &Path, root: &Path) -> Result<()> {
     let unpacked = work.join("unpacked");
     unpack(deb, &unpacked)?;

@@ -21,8 +21,8 @@ const PROGRAMS: [&str; 7] = [
     "kubectl",
     "kubelet",
 ];
-/// Parts of Kubernetes that its main module replaces by directories of its own repository, and that
-/// therefore have to be named by whoever builds it as a dependency.
+/// Components of Kubernetes that its main module replaces with directories of its own repository, and that a
+/// build using it as a dependency must therefore name.
 const PARTS: [&str; 31] = [
     "api",
     "apiextensions-apiserver",
@@ -70,7 +70,7 @@ pub(super) fn ensure(tools: &Tools) -> Result<()> {
     let file = dir.join("go.mod");
     fs::write(&file, module()).with_context(|| format!("cannot write {}", file.display()))?;
     let mut build = process::command("go");
-    // Go verifies what it downloads against its checksum database, so no sums are kept here.
+    // Go verifies downloads against its checksum database, so no checksums are kept here.
     build
         .current_dir(&dir)
         .args(["build", "-mod=mod", "-trimpath", "-ldflags", &version_flags()])
@@ -87,7 +87,7 @@ pub(super) fn ensure(tools: &Tools) -> Result<()> {
     remove_dir(&dir)
 }
 
-/// The module file of a program that takes Kubernetes as a dependency.
+/// The module file of a program with Kubernetes as a dependency.
 fn module() -> String {
     let mut text = format!(
         "module tec-kubernetes\n\ngo 1.24.0\n\ngodebug default=go1.24\n\n\
@@ -101,7 +101,7 @@ fn module() -> String {
     text
 }
 
-/// What the programs say of themselves; without it they claim to be v0.0.0, and clients believe it.
+/// Version information for the programs; without it they claim to be v0.0.0, and clients believe it.
 fn version_flags() -> String {
     let package = "k8s.io/component-base/version";
     let minor = VERSION.split('.').next().unwrap_or_default();

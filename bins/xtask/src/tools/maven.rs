@@ -1,5 +1,5 @@
-//! OpenSearch with its security plugin, as Maven Central has them: archives that are checked by their
-//! digests, and put together by OpenSearch's own installer.
+//! OpenSearch with its security plugin, from Maven Central: archives that are verified by their digests, and
+//! assembled by OpenSearch's own installer.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,9 +10,9 @@ use sha2::{Digest as _, Sha256};
 use super::{JAVA, Tools, archive, is_stamped, make_executable, remove_dir, scratch, stamp};
 use crate::{process, term};
 
-/// Where it lies, below the cache.
+/// Location below the cache.
 pub(super) const PLACE: &str = "opensearch";
-/// Fetches archives. Other releases than the one that is named here take other parameters.
+/// Fetches archives. Releases other than this one have different parameters.
 const COPY: &str = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy";
 
 /// An archive.
@@ -25,21 +25,21 @@ struct Archive {
     digest: &'static str,
 }
 
-/// Everything but plugins. The distribution that people download is not in Maven Central; this one is
-/// for tests of plugins, and has no modules.
+/// Everything except plugins. The regular distribution is not in Maven Central; this one is for plugin tests,
+/// and has no modules.
 const DISTRIBUTION: Archive = Archive {
     artifact: "org.opensearch.distribution.integ-test-zip:opensearch:2.19.4:zip",
     file: "opensearch-2.19.4.zip",
     digest: "3902e642715210d1d9d7cbdcc8f5abd6f931d1d7a679cea3750937becf16c406",
 };
-/// Only this version of it fits.
+/// Only this version is compatible.
 const SECURITY: Archive = Archive {
     artifact: "org.opensearch.plugin:opensearch-security:2.19.4.0:zip",
     file: "opensearch-security-2.19.4.0.zip",
     digest: "1f673622c462c4171a8c53f9b1ad20e5b839834cb79b0d3b388da180a0e514e8",
 };
 
-/// Puts it together unless it is there.
+/// Assembles it unless it is there.
 pub(super) fn ensure(tools: &Tools) -> Result<()> {
     let place = tools.cache.join(PLACE);
     let wanted = format!("{} {}", DISTRIBUTION.digest, SECURITY.digest);
@@ -64,7 +64,7 @@ fn fetch(dir: &Path, archive: &Archive) -> Result<PathBuf> {
     copy.args(["--batch-mode", "--quiet", COPY])
         .arg(format!("-Dartifact={artifact}"))
         .arg(format!("-DoutputDirectory={}", dir.display()))
-        // A project of the directory above is none of its business.
+        // Ignores any project in the parent directories.
         .current_dir(dir);
     process::capture(&mut copy).with_context(|| format!("cannot download {artifact}"))?;
     let path = dir.join(file);
@@ -79,22 +79,21 @@ fn fetch(dir: &Path, archive: &Archive) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Unpacks into the directory; returns the one directory that is in the archive.
+/// Unpacks into the directory; returns the only directory in the archive.
 fn unpack(archive: &Path, dir: &Path) -> Result<PathBuf> {
     let mut unpack = process::command("python3");
     unpack.args(["-m", "zipfile", "--extract"]);
     process::capture(unpack.arg(archive).arg(dir))
         .with_context(|| format!("cannot unpack {}", archive.display()))?;
     let home = archive.with_extension("");
-    // Python leaves out the modes of the archive.
+    // Python does not restore the file modes of the archive.
     for program in archive::entries(&home.join("bin"))? {
         make_executable(&program)?;
     }
     Ok(home)
 }
 
-/// Lets OpenSearch's own program install the plugin, and keeps nothing of the demo users that come with
-/// it.
+/// Installs the plugin with OpenSearch's own program, and removes the demo users that come with it.
 fn install(home: &Path, plugin: &Path) -> Result<()> {
     let java = Path::new(JAVA).ancestors().nth(2).context("Java's home")?;
     let jdk = home.join("jdk");

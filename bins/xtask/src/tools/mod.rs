@@ -1,4 +1,4 @@
-//! What a fresh machine lacks: set up once, found again without network.
+//! Tools that a fresh machine lacks: set up once, then found again without network access.
 //!
 //! ```text
 //!   <cache> = $TEC_CACHE, or $XDG_CACHE_HOME/tec, or ~/.cache/tec
@@ -25,8 +25,8 @@
 //!     tmp/                           work in progress, never looked at by anybody else
 //! ```
 //!
-//! A tool counts as there when its stamp names the version that is wanted; the stamp is written
-//! last, after everything was renamed into place.
+//! A tool counts as present if its stamp names the required version; the stamp is written last, after
+//! everything was renamed into place.
 
 mod apt;
 mod archive;
@@ -57,22 +57,22 @@ use anyhow::{Context as _, Result, bail};
 use crate::cargo::workspace_root;
 use crate::{process, term};
 
-/// What OpenSearch 2.19 runs on; it does not start on a Java without a security manager (24 and later).
+/// Java for OpenSearch 2.19, which does not start on a Java without a security manager (24 and later).
 const JAVA: &str = "/usr/lib/jvm/java-17-openjdk-amd64/bin/java";
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only list where the tools are, without setting anything up
+    /// Only list where the tools are; set up nothing
     #[arg(long)]
     print: bool,
-    /// OpenSearch with its security plugin, too
+    /// Include OpenSearch with its security plugin
     #[arg(long)]
     opensearch: bool,
 }
 
-/// Where everything is.
+/// Locations of the tools.
 #[derive(Debug)]
 pub(crate) struct Tools {
-    /// The cache that holds what follows.
+    /// The cache directory, which contains the others.
     pub(crate) cache: PathBuf,
     /// Validates Ignition configs.
     pub(crate) ignition_validate: PathBuf,
@@ -81,8 +81,8 @@ pub(crate) struct Tools {
 }
 
 impl Tools {
-    /// Tells a child where the tools are: `TEC_CACHE`, `TEC_IMAGES`, `TEC_IGNITION_VALIDATE`, and
-    /// a PATH with the tools and the administrator's programs.
+    /// Passes the locations of the tools to a child process: `TEC_CACHE`, `TEC_IMAGES`,
+    /// `TEC_IGNITION_VALIDATE`, and a PATH with the tools and the administration programs.
     pub(crate) fn environment(&self, command: &mut Command) -> Result<()> {
         let mut path = vec![self.cache.join("bin")];
         path.extend(process::search_path());
@@ -103,14 +103,14 @@ fn cache_dir() -> Result<PathBuf> {
     }
     let base = variable("XDG_CACHE_HOME")
         .map(PathBuf::from)
-        // The specification says that a relative path is to be ignored (XDG Base Directory 0.8).
+        // The specification says to ignore relative paths (XDG Base Directory 0.8).
         .filter(|dir| dir.is_absolute())
         .or_else(|| variable("HOME").map(|home| PathBuf::from(home).join(".cache")))
         .context("neither TEC_CACHE nor XDG_CACHE_HOME nor HOME is set: no place for tools")?;
     Ok(base.join("tec"))
 }
 
-/// Where the tools are, or would be.
+/// Paths of the tools, whether set up or not.
 pub(crate) fn locate() -> Result<Tools> {
     let cache = cache_dir()?;
     Ok(Tools {
@@ -120,7 +120,7 @@ pub(crate) fn locate() -> Result<Tools> {
     })
 }
 
-/// Sets up what is missing. A second run finds everything in place and asks no network.
+/// Sets up what is missing. A second run finds everything in place and does not use the network.
 pub(crate) fn ensure() -> Result<Tools> {
     term::step("tools");
     let tools = locate()?;
@@ -135,17 +135,17 @@ pub(crate) fn ensure() -> Result<Tools> {
     Ok(tools)
 }
 
-/// Whether files of Debian's suites are downloaded again.
+/// Whether to download files of Debian's suites again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Renew {
-    /// Only what is not there.
+    /// Only missing files.
     IfMissing,
     /// Today's packages.
     Always,
 }
 
-/// Sets up what virtual machines take beside the rest: QEMU, programs that make disks and
-/// signatures, and the boot files of these suites.
+/// Sets up what virtual machines need in addition: QEMU, programs that create disks and signatures, and the
+/// boot files of these suites.
 pub(crate) fn ensure_machines(tools: &Tools, suites: &BTreeSet<&str>, renew: Renew) -> Result<()> {
     term::step("tools for virtual machines");
     if let Some(unknown) = suites.iter().find(|s| !boot_files::SUITES.contains(s)) {
@@ -162,7 +162,7 @@ pub(crate) fn ensure_machines(tools: &Tools, suites: &BTreeSet<&str>, renew: Ren
     Ok(())
 }
 
-/// Sets up what virtual nodes take beside [`ensure_machines`]: Ignition's engine, two kernels with
+/// Sets up what virtual nodes need in addition to [`ensure_machines`]: Ignition's engine, two kernels with
 /// modules, and the programs of their initial file system.
 pub(crate) fn ensure_nodes(tools: &Tools) -> Result<()> {
     ensure_machines(tools, &node::SUITES.into(), Renew::IfMissing)?;
@@ -177,14 +177,14 @@ pub(crate) fn ensure_nodes(tools: &Tools) -> Result<()> {
     Ok(())
 }
 
-/// Sets up what builds the documentation site and checks its links and words.
+/// Sets up the tools that build the documentation site and check its links and words.
 pub(crate) fn ensure_docs(tools: &Tools) -> Result<()> {
     term::step("tools for documentation");
     let _one_at_a_time = prepare(tools)?;
     site::ensure(tools)
 }
 
-/// Sets up what reads the words of the pages.
+/// Sets up the tool that checks the wording of the pages.
 pub(crate) fn ensure_vale(tools: &Tools) -> Result<()> {
     let _one_at_a_time = prepare(tools)?;
     site::ensure_vale(tools)
@@ -202,7 +202,7 @@ pub(crate) fn ensure_browser(tools: &Tools) -> Result<()> {
     apt::ensure_packages(&mut apt::Apt::default(), &apt::PAGES)
 }
 
-/// Sets up what the tests on a Kubernetes API server take beside the rest.
+/// Sets up what the tests on a Kubernetes API server need in addition.
 pub(crate) fn ensure_kubernetes(tools: &Tools) -> Result<()> {
     term::step("tools for Kubernetes");
     let _one_at_a_time = lock(&tools.cache)?;
@@ -214,7 +214,7 @@ pub(crate) fn ensure_kubernetes(tools: &Tools) -> Result<()> {
     Ok(())
 }
 
-/// Sets up what a node with real pods takes beside [`ensure_kubernetes`].
+/// Sets up what a node with real pods needs in addition to [`ensure_kubernetes`].
 pub(crate) fn ensure_pods(tools: &Tools) -> Result<()> {
     ensure_kubernetes(tools)?;
     ensure_images(tools, &[targets::Arch::Amd64])?;
@@ -227,7 +227,7 @@ pub(crate) fn ensure_pods(tools: &Tools) -> Result<()> {
     Ok(())
 }
 
-/// Sets up what images of these architectures take: Rust for each of them, compilers and buildah.
+/// Sets up what images of these architectures need: Rust for each of them, compilers and buildah.
 pub(crate) fn ensure_images(tools: &Tools, arches: &[targets::Arch]) -> Result<()> {
     term::step("tools for images");
     let _one_at_a_time = lock(&tools.cache)?;
@@ -243,7 +243,7 @@ pub(crate) fn ensure_images(tools: &Tools, arches: &[targets::Arch]) -> Result<(
     Ok(())
 }
 
-/// Sets up what puts a release together.
+/// Sets up the tools that assemble a release.
 pub(crate) fn ensure_dist(tools: &Tools) -> Result<()> {
     term::step("tools for a release");
     let _one_at_a_time = prepare(tools)?;
@@ -254,13 +254,13 @@ pub(crate) fn ensure_dist(tools: &Tools) -> Result<()> {
     Ok(())
 }
 
-/// Sets up a fresh Debian with a kernel and Clevis, as an archive; where it is.
+/// Sets up a fresh Debian with a kernel and Clevis, as an archive; returns its path.
 pub(crate) fn ensure_system(tools: &Tools) -> Result<PathBuf> {
     let _one_at_a_time = lock(&tools.cache)?;
     system::ensure(tools, &mut apt::Apt::default())
 }
 
-/// Sets up the servers that the services bootstrap brings up.
+/// Sets up the servers that the services bootstrap starts.
 pub(crate) fn ensure_services(tools: &Tools, opensearch: OpenSearch) -> Result<()> {
     term::step("tools for the services bootstrap");
     let _one_at_a_time = lock(&tools.cache)?;
@@ -293,13 +293,13 @@ impl From<bool> for OpenSearch {
 }
 
 impl OpenSearch {
-    /// Whether it is among them.
+    /// Whether OpenSearch is included.
     pub(crate) fn is_wanted(self) -> bool {
         self == Self::With
     }
 }
 
-/// Sets up OpenSearch, with Java for it, and the collector that writes to it.
+/// Sets up OpenSearch with a Java for it, and the collector that writes to it.
 fn ensure_opensearch(tools: &Tools) -> Result<()> {
     term::step("OpenSearch");
     apt::ensure_packages(&mut apt::Apt::default(), &apt::OPENSEARCH)?;
@@ -343,7 +343,7 @@ pub(crate) fn run(args: &Args, suites: &BTreeSet<&str>) -> Result<()> {
     Ok(())
 }
 
-/// Makes the folders of the cache, and keeps other runs out of it.
+/// Creates the folders of the cache, and locks out other runs.
 fn prepare(tools: &Tools) -> Result<File> {
     for dir in ["bin", "stamps", "tmp"] {
         let dir = tools.cache.join(dir);
@@ -352,7 +352,7 @@ fn prepare(tools: &Tools) -> Result<File> {
     lock(&tools.cache)
 }
 
-/// Two runs at once must not build the same tool; the lock ends with this process at the latest.
+/// Two concurrent runs must not build the same tool; the lock ends with this process at the latest.
 fn lock(cache: &Path) -> Result<File> {
     let path = cache.join("lock");
     let file = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
@@ -363,7 +363,7 @@ fn lock(cache: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// Whether `name` was finished in the version that is wanted.
+/// Whether `name` was finished in the required version.
 fn is_stamped(tools: &Tools, name: &str, version: &str) -> bool {
     fs::read_to_string(tools.cache.join("stamps").join(name)).is_ok_and(|text| text == version)
 }

@@ -1,5 +1,4 @@
-//! Headers of musl for arm64, which the C of SQLite is compiled against; those for this machine come
-//! with musl-tools.
+//! musl headers for arm64, needed to compile SQLite's C code; those for this machine come with musl-tools.
 
 use std::path::PathBuf;
 
@@ -13,10 +12,10 @@ use super::{Tools, is_stamped, remove_dir, scratch, stamp};
 const SUITE: &str = "trixie";
 const PACKAGE: &str = "musl-dev";
 const PLACE: &str = "musl-arm64";
-/// Where the package has them.
+/// Location in the package.
 const HEADERS: &str = "usr/include/aarch64-linux-musl";
 
-/// Where they are, or would be.
+/// Path of the headers, whether set up or not.
 pub(crate) fn headers(tools: &Tools) -> PathBuf {
     tools.cache.join(PLACE)
 }

@@ -15,18 +15,17 @@ use super::archive::{Archive, entries, file_name, move_into, unpack};
 use super::{Tools, is_stamped, remove_dir, scratch, stamp};
 use crate::process;
 
-/// Whose firmware and kernels nodes have.
+/// Suite of the nodes' firmware and kernels.
 const SUITE: &str = "trixie";
-/// Whose boot loaders they have, now and before an update.
+/// Suites of their boot loaders, after and before an update.
 pub(super) const SUITES: [&str; 2] = [SUITE, "bookworm"];
 const NAME: &str = "node-kernels";
-/// Raised when other modules are wanted, so that old directories are made anew.
+/// Incremented when other modules are needed, so that old directories are rebuilt.
 const LAYOUT: &str = "2";
-/// Metapackages, each of whose versions depends on one kernel; the second is for times when the
-/// suite holds one version of the first only.
+/// Metapackages; each version depends on one kernel. The second is for times when the suite contains only one
+/// version of the first.
 const KERNELS: [&str; 2] = ["linux-image-amd64", "linux-image-cloud-amd64"];
-/// Disk, network, Ignition's config of QEMU, disk encryption with integrity, and the file system of the
-/// root.
+/// Disk, network, Ignition config from QEMU, disk encryption with integrity, and the root file system.
 const MODULES: [&str; 10] = [
     "virtio_blk",
     "virtio_net",
@@ -76,7 +75,7 @@ fn keep(unpacked: &Path, kept: &Path) -> Result<()> {
     let versions = entries(&tree)?;
     let version = versions.first().map(|path| file_name(path));
     let version = version.context("the package holds no modules")?;
-    // kmod looks below /lib.
+    // kmod expects modules below /lib.
     let lib = unpacked.join("lib");
     if !lib.exists() {
         std::os::unix::fs::symlink("usr/lib", &lib)
@@ -122,7 +121,7 @@ fn needed(root: &Path, version: &str) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The initial file system is compressed as a whole.
+/// Decompresses a module, because the initial file system is compressed as a whole.
 fn decompress(module: &Path, from: &Path, to: &Path) -> Result<()> {
     let below = module.strip_prefix(from)?;
     let below = below.strip_prefix("usr").unwrap_or(below);

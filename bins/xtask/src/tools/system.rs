@@ -1,4 +1,4 @@
-//! A fresh Debian, as a user's machine is before a package is installed.
+//! A fresh Debian, like a user's machine before a package is installed.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::{process, term};
 
 const SUITE: &str = "bookworm";
 const NAME: &str = "system";
-/// What the package of a node's program builds on, and a kernel to make an initramfs for.
+/// Dependencies of the node program's package, and a kernel to create an initramfs for.
 const PACKAGES: &str =
     "clevis-initramfs,cryptsetup-initramfs,initramfs-tools,jose,linux-image-cloud-amd64";
 

@@ -1,4 +1,4 @@
-//! The standard library for machines that are not this one.
+//! The standard library for other targets.
 
 use std::path::Path;
 
@@ -6,14 +6,14 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{process, term};
 
-/// What `tec-tpm` must build for: nothing is below it.
+/// Target that `tec-tpm` must build for: it has no operating system.
 pub(crate) const WEBASSEMBLY: &str = "wasm32-unknown-unknown";
-/// What a program around it must build for: standard input and output, and hardly more.
+/// Target that a program around it must build for: it has standard input and output, and hardly more.
 pub(crate) const WASI: &str = "wasm32-wasip1";
-/// What static programs are built for: those of images, and node-agent for an initramfs.
+/// Target of static programs: those in images, and node-agent in an initramfs.
 pub(crate) const NODE: &str = "x86_64-unknown-linux-musl";
 
-/// An architecture, as images name it.
+/// An architecture, named as in images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Arch {
     Amd64,
@@ -21,7 +21,7 @@ pub(crate) enum Arch {
 }
 
 impl Arch {
-    /// What images call it.
+    /// Its name in images.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Amd64 => "amd64",
@@ -29,7 +29,7 @@ impl Arch {
         }
     }
 
-    /// What Rust calls it, for static programs.
+    /// Rust's name for static programs on it.
     pub(crate) fn target(self) -> &'static str {
         match self {
             Self::Amd64 => NODE,

@@ -1,4 +1,4 @@
-//! A key broker inside of an axum server that has routes of its own.
+//! A key broker inside an axum server that has routes of its own.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use tec_trustee::kbs::{Kbs, KbsConfig, LiveBackend, LivePorts};
 use tec_trustee::policy::PolicyIntent;
 use tec_trustee::token::TokenSigner;
 
-/// Whatever went wrong; a program of your own has its own type here.
+/// Any error; your own program has its own type here.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// The broker and what it knows.
@@ -29,26 +29,26 @@ pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 pub struct Broker(Arc<Store>);
 
 impl Broker {
-    /// Opens its store, or makes it.
+    /// Opens its store, or creates it.
     ///
     /// # Errors
-    /// The directory is not one that only this user can read, or has something else in it.
+    /// The directory is readable by others, or contains something else.
     pub fn open(directory: &Path) -> Result<Self, Failure> {
         Ok(Self(Arc::new(Store::open(directory, &SystemEntropy)?)))
     }
 
-    /// Machines that boot this may have their keys.
+    /// Allows machines that boot this to obtain their keys.
     ///
     /// # Errors
-    /// The store does not take it.
+    /// The store fails.
     pub async fn approve(&self, name: &str, expected: ExpectedPcrs) -> Result<(), Failure> {
         let image = ApprovedImage::new(name.parse()?, "built here", expected, SystemClock.now());
         flow::publish_image(&*self.0, &*self.0, &image).await?;
         Ok(())
     }
 
-    /// Lets a machine in: it gets an id, its key is bound, and it gets a disk key. The answer is
-    /// what its Clevis pin needs.
+    /// Admits a machine: it gets an id, its key is bound, and it gets a disk key. Returns what its Clevis pin
+    /// needs.
     ///
     /// # Errors
     /// The key is not accepted, or the store fails.
@@ -69,7 +69,7 @@ impl Broker {
         Ok(pins.pin_config(&machine))
     }
 
-    /// The server: what nodes ask, and a route that is not ours.
+    /// The server: the requests of nodes, and a route that is not ours.
     ///
     /// # Errors
     /// No registers are pinned.

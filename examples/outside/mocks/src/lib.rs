@@ -30,11 +30,11 @@ pub async fn would_bind(
     Ok(found)
 }
 
-/// Revokes the machine, then removes its disk key, in this order: a machine that is revoked gets no
-/// key, also while its key is still there. Doing it again is fine.
+/// Revokes the machine, then removes its disk key, in this order: a revoked machine gets no key, even while
+/// its key still exists. Repeating it is fine.
 ///
 /// # Errors
-/// The key is still there.
+/// The key still exists.
 pub async fn retire(
     machines: &dyn MachineRegistry,
     secrets: &dyn SecretStore,
@@ -84,7 +84,7 @@ mod tests {
         let (mut machines, secrets) = (MockMachineRegistry::new(), MockSecretStore::new());
         let down = || PortError::new(PortErrorKind::Unavailable, "revoke the machine");
         machines.expect_revoke().returning(move |_, _| Err(down()));
-        // A call that nobody expects fails the test.
+        // An unexpected call fails the test.
         assert!(run(&machines, &secrets).await.unwrap_err().is_retryable());
     }
 

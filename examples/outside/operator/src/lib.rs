@@ -1,5 +1,4 @@
-//! A controller of your own over the custom resources: every Machine gets a disk key, made by a
-//! generator of your own.
+//! A controller of your own over the custom resources: every Machine gets a disk key from your own generator.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,11 +16,11 @@ use tec_core::system::{SystemClock, SystemEntropy};
 use tec_k8s::api::Machine;
 use tec_k8s::client::KubeRegistry;
 
-/// How soon something that failed is tried again.
+/// How soon a failure is retried.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// Keys to which two sources contribute, say the kernel's and that of a card, so that one bad
-/// source alone makes no bad key.
+/// Keys to which two sources contribute, such as the kernel and a smart card, so that one bad source alone
+/// does not produce a bad key.
 #[derive(Debug)]
 pub struct TwoSources(pub Arc<dyn Entropy>);
 
@@ -49,14 +48,14 @@ impl DiskKeys {
         Self { registry, generator: TwoSources(other_source) }
     }
 
-    /// Makes the key of one machine, unless there is one.
+    /// Creates the key of one machine, unless there is one.
     ///
     /// # Errors
     /// The object is not a machine's, or the API server does not answer.
     pub async fn provide(&self, machine: &Machine) -> Result<PutOutcome, PortError> {
         let invalid = |error| PortError::new(PortErrorKind::Invalid, "read").because(error);
         let id = machine.to_core().map_err(invalid)?.id;
-        // The Secret goes with its Machine, and so it is this Machine's alone.
+        // The Secret is deleted with its Machine, and so belongs to this Machine alone.
         let owner = machine.controller_owner_ref(&());
         let secrets = owner.map_or(self.registry.clone(), |owner| self.registry.owned_by(owner));
         let (clock, entropy) = (&SystemClock, &SystemEntropy);
@@ -64,7 +63,7 @@ impl DiskKeys {
         flow::provision(ports, id).await
     }
 
-    /// Watches the machines of the namespace; each item says how it went with one of them.
+    /// Watches the machines of the namespace; each item reports the result for one of them.
     pub fn run(self: Arc<Self>) -> impl Stream<Item = Result<(), String>> {
         let machines: Api<Machine> = self.registry.objects();
         let reconcile = |machine: Arc<Machine>, keys: Arc<Self>| async move {

@@ -1,4 +1,4 @@
-//! The controller's step against an API server of a few lines.
+//! The controller's step against a minimal API server.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -33,7 +33,7 @@ async fn answer(objects: Objects, request: Request<Body>) -> Result<Response<Bod
                 false => (StatusCode::CREATED, objects.entry(path).or_insert(object).clone()),
             }
         }
-        // The path of a collection ends behind the namespace.
+        // The path of a collection ends after the namespace.
         _ if head.uri.path().rsplit('/').nth(1) == Some("trusted") => (
             StatusCode::OK,
             json!({ "kind": "List", "apiVersion": "v1", "metadata": {}, "items": [] }),

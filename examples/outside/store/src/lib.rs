@@ -1,7 +1,7 @@
 //! Machines and attestation keys in one JSON file: a store of your own behind the ports of tec-core.
 //!
-//! A change writes a whole new file beside the old one and takes its place, so that a change and
-//! its audit line are there both or neither. The conformance suites of tec-core check the rules.
+//! A change writes a whole new file beside the old one and then replaces it, so that a change and its audit
+//! line are both there or neither is. The conformance suites of tec-core check the rules.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,7 +21,7 @@ use tec_core::port::{
 };
 use tec_core::time::Timestamp;
 
-/// The contract of [`AkRegistry::submit`].
+/// Part of the contract of [`AkRegistry::submit`].
 const MAX_WAITING: usize = 4;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -60,7 +60,7 @@ pub struct FileStore {
 }
 
 impl FileStore {
-    /// Opens the store in a directory that exists, or begins an empty one there.
+    /// Opens the store in an existing directory, or creates an empty one there.
     ///
     /// # Errors
     /// The file cannot be read, or is not such a store.
@@ -83,7 +83,7 @@ impl FileStore {
         look(&self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Changes a copy; what failed, or could not be written, did not happen.
+    /// Changes a copy; a change that failed, or could not be written, did not happen.
     fn update<T>(
         &self,
         operation: &str,
@@ -104,7 +104,7 @@ impl FileStore {
         file.write_all(&serde_json::to_vec(state)?)?;
         file.sync_all()?;
         fs::rename(new, &self.path)?;
-        // The name in its directory is durable only then.
+        // Only then is the name in its directory durable.
         self.path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
     }
 }

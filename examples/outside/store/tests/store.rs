@@ -1,4 +1,4 @@
-//! The rules that tec-core's suites know, and the main job: trust on first use over this store.
+//! The rules in tec-core's suites, and the main job: trust on first use over this store.
 
 use outside_store::FileStore;
 use tec_core::ak::{AkCandidate, TofuMatcher};
@@ -37,7 +37,7 @@ async fn the_first_key_is_bound_another_is_not_and_that_stays_so() {
     assert!(!again.audit().is_empty());
 }
 
-/// A node asks for machine 1 to have its key.
+/// A node requests that machine 1 get its key.
 async fn claim(store: &FileStore, key: u64) -> AkOutcome {
     let ports = AkPorts::new(store, store, &TofuMatcher, store, &SystemClock);
     let candidate = AkCandidate::from_node(sample::public_key(key), None);

@@ -1,15 +1,15 @@
-//! Verifies what a machine booted from a quote of any registers, as `tpm2_quote` makes it. Reference
-//! values and the machine's key come from elsewhere; this is about the proof alone.
+//! Verifies what a machine booted from a quote of any registers, as created by `tpm2_quote`. Reference values
+//! and the machine's key come from elsewhere; this covers only the proof.
 
 use tec_core::ak::PublicKey;
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
 use tec_tpm::quote::{QuoteError, UntrustedQuote};
 
-/// The registers that do not have the expected value, or of which the quote proves none.
+/// The registers that do not have the expected value, or for which the quote proves none.
 ///
 /// # Errors
-/// The quote is not one of this key for this nonce.
+/// The quote is not from this key for this nonce.
 pub fn differing(
     quote: UntrustedQuote<'_>,
     key: &PublicKey,

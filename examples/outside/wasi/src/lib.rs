@@ -1,6 +1,6 @@
-//! Verification where there is no operating system to speak of: a quote, its event log and
-//! reference values go in as bytes, a verdict comes out. No clock, no randomness, no files, no
-//! network: whatever runs WebAssembly can ask whether a machine booted what it should.
+//! Verification without a real operating system: a quote, its event log and reference values go in as bytes,
+//! a verdict comes out. No clock, no randomness, no files, no network: whatever runs WebAssembly can check
+//! whether a machine booted what it should.
 //!
 //! ```text
 //! rustup target add wasm32-wasip1
@@ -24,13 +24,13 @@ use tec_tpm::quote::QuoteError;
 pub struct Request {
     /// Quote, register values, key, and the event log if there is one, as an attester sends them.
     pub evidence: serde_json::Value,
-    /// What the quote must be about, in hexadecimal; the verifier chose it at random.
+    /// The nonce that the quote must contain, in hexadecimal; the verifier chose it at random.
     pub nonce: String,
     /// Expected values, as in the image label `org.coreos.pcrs`.
     pub reference: serde_json::Value,
 }
 
-/// What was found. The key is for the caller to know: whose it is, no quote can tell.
+/// The result. The caller must know the key: no quote can tell whose it is.
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct Verdict {
@@ -40,7 +40,7 @@ pub struct Verdict {
     pub registers: Vec<RegisterVerdict>,
 }
 
-/// What was found about one register.
+/// The result for one register.
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct RegisterVerdict {
@@ -48,34 +48,34 @@ pub struct RegisterVerdict {
     pub pcr: PcrIndex,
     /// Whether its quoted value is the expected one.
     pub expected: bool,
-    /// The first event that is not the expected one, where the log explains the quoted value.
+    /// The first event that differs from the expected one, if the log explains the quoted value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub differs: Option<EventView>,
 }
 
-/// Nothing can be said.
+/// No verdict is possible.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The request is not of the form of [`Request`].
+    /// The request does not have the form of [`Request`].
     #[error("this is no request")]
     Request(#[source] serde_json::Error),
     /// The nonce is not hexadecimal.
     #[error("the nonce is not hexadecimal")]
     Nonce(#[source] hex::FromHexError),
-    /// The evidence cannot be read.
+    /// The evidence cannot be parsed.
     #[error("the evidence cannot be read")]
     Evidence(#[source] EvidenceError),
     /// The quote does not verify.
     #[error("the quote does not verify")]
     Quote(#[source] QuoteError),
-    /// The reference values cannot be read.
+    /// The reference values cannot be parsed.
     #[error("the reference values cannot be read")]
     Reference(#[source] OutputError),
 }
 
 impl Verdict {
-    /// Whether every register has its expected value, and there is one.
+    /// Whether there are registers and all have their expected values.
     pub fn is_good(&self) -> bool {
         let mut registers = self.registers.iter();
         !self.registers.is_empty() && registers.all(|register| register.expected)
@@ -85,7 +85,7 @@ impl Verdict {
 /// Verifies a [`Request`] in JSON.
 ///
 /// # Errors
-/// [`Refusal`]; machines that booted something else are not an error, but a [`Verdict`].
+/// [`Refusal`]; a machine that booted something else is not an error, but a [`Verdict`].
 pub fn verify(request: &[u8]) -> Result<Verdict, Refusal> {
     let request: Request = serde_json::from_slice(request).map_err(Refusal::Request)?;
     let nonce = hex::decode(&request.nonce).map_err(Refusal::Nonce)?;
@@ -104,7 +104,7 @@ pub fn verify(request: &[u8]) -> Result<Verdict, Refusal> {
     Ok(Verdict { key: evidence.ak.fingerprint(), registers: registers.collect() })
 }
 
-/// The first event of a log, proven for this register, that is not the expected one.
+/// The first event of a log, proven for this register, that differs from the expected one.
 fn difference(log: EventLog<'_>, quoted: &PcrValues, expected: &ExpectedPcr) -> Option<EventView> {
     let register = PcrSet::default().with(expected.id);
     let proven = log.verify(quoted, register).ok()?;

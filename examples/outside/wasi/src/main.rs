@@ -1,11 +1,11 @@
-//! Reads a request on standard input, prints the verdict. Exit status 0: the machine booted what
-//! it should; 1: it did not, or nothing can be said.
+//! Reads a request from standard input and prints the verdict. Exit status 0: the machine booted what it
+//! should; 1: it did not, or no verdict is possible.
 
 use std::error::Error;
 use std::io::{Read as _, Write as _};
 use std::process::ExitCode;
 
-/// Largest request: an event log of its largest size in base64, and as much besides.
+/// Largest request: an event log of the largest size in base64, plus as much for the rest.
 const MAX_REQUEST: u64 = 2 << 20;
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {

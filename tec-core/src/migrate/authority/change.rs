@@ -17,7 +17,7 @@ impl Authority {
     /// Becomes the target of a migration from `source`.
     ///
     /// # Errors
-    /// It is part of another migration already.
+    /// It is already part of another migration.
     pub fn stand_by(&self, source: &Self) -> Result<Transition, Refused> {
         if !self.is_alone() {
             return self.refuse_role();
@@ -36,8 +36,8 @@ impl Authority {
     /// Gives up the authority, or the right to take it, at `epoch`.
     ///
     /// # Errors
-    /// The epoch is not greater than the record's, or the other is not the one that this anchor is
-    /// paired with.
+    /// The epoch is not greater than the record's, or this anchor is paired with another one than
+    /// `other`.
     pub fn yield_to(&self, other: &Self, epoch: Epoch) -> Result<Transition, Refused> {
         self.same_domain(other)?;
         if epoch <= self.epoch {
@@ -45,10 +45,10 @@ impl Authority {
         }
         let role = match self.role {
             Role::Active | Role::ServeOnly => Role::ServeOnly,
-            // They have nothing but the right to take, which they give up, too.
+            // These roles have only the right to take, and give that up as well.
             role @ (Role::Standby | Role::Forward | Role::Retired) => role,
         };
-        // An active anchor may turn to another peer: nobody else has a grant of it that holds. One
+        // An active anchor may turn to another peer: nobody else has a valid grant from it. One
         // that has given up may not, since its first peer may still take.
         if self.role != Role::Active {
             self.same_peer(other)?;
@@ -61,11 +61,11 @@ impl Authority {
         }))
     }
 
-    /// Begins a pass: adopts from now on what is read from the other anchor at its present epoch,
+    /// Begins a pass: from now on adopts what is read from the other anchor at its current epoch,
     /// and nothing that was read earlier.
     ///
     /// # Errors
-    /// The role takes nothing, or this anchor had the authority after the other one.
+    /// The role accepts nothing, or this anchor had the authority after the other one.
     pub fn listen(&self, other: &Self) -> Result<Transition, Refused> {
         self.same_domain(other)?;
         self.same_peer(other)?;
@@ -84,20 +84,21 @@ impl Authority {
         }))
     }
 
-    /// Counts one more transfer to a file, so that an older one is known by its number.
+    /// Counts one more transfer to a file, so that an older one is recognized by its number.
     pub fn count_transfer(&self) -> Transition {
         self.become_(|to| to.transfers = self.transfers.saturating_add(1))
     }
 
-    /// How many transfers to files there were.
+    /// Number of transfers to files.
     pub fn transfers(&self) -> u64 {
         self.transfers
     }
 
-    /// As [`listen`](Self::listen), to a transfer that the other anchor made with this record.
+    /// Like [`listen`](Self::listen), for a transfer that the other anchor created with this
+    /// record.
     ///
     /// # Errors
-    /// A later transfer was taken before, or as for `listen`.
+    /// A later transfer was accepted before, or as for `listen`.
     pub fn listen_to_transfer(&self, other: &Self) -> Result<Transition, Refused> {
         let made = (other.epoch, other.transfers);
         if self.domain == other.domain && self.heard.is_some_and(|heard| heard > made) {
@@ -114,8 +115,8 @@ impl Authority {
     /// Takes the authority that the other anchor gave up.
     ///
     /// # Errors
-    /// The grant is for somebody else, lies behind the record, or the giver had the authority last
-    /// and nothing was adopted from it at this epoch.
+    /// The grant is for another anchor, is older than the record, or the giver had the authority
+    /// last and nothing was adopted from it at this epoch.
     pub fn take(&self, grant: &Grant) -> Result<Transition, Refused> {
         if grant.domain != self.domain {
             return Err(Refused::Domain { here: self.domain, there: grant.domain });
@@ -140,7 +141,7 @@ impl Authority {
         Ok(self.activate(grant.epoch))
     }
 
-    /// Serves nobody any more, now that the other anchor took over.
+    /// Stops serving, now that the other anchor has taken over.
     ///
     /// # Errors
     /// The other anchor is not the authority.
@@ -170,13 +171,13 @@ impl Authority {
         Ok(self.become_(|to| to.role = Role::Retired))
     }
 
-    /// Takes the authority without a grant, after the other anchor was lost for ever.
+    /// Takes the authority without a grant, after the other anchor was lost permanently.
     ///
     /// # Errors
-    /// The anchor is not one that stands by.
+    /// The anchor is not on standby.
     ///
     /// # Security
-    /// If the other anchor still runs there are two authorities.
+    /// If the other anchor still runs, there are two authorities.
     pub fn dangerous_seize(&self) -> Result<Transition, Refused> {
         if self.role != Role::Standby {
             return self.refuse_role();

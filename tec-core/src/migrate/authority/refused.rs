@@ -1,20 +1,20 @@
-//! Why a change of authority does not go.
+//! Why a change of authority is refused.
 
 use crate::code::Code;
 use crate::migrate::{AnchorId, Epoch, Role};
 use crate::port::{PortError, PortErrorKind};
 
-/// A change of authority that does not go.
+/// A change of authority is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
     /// The role does not allow it.
     #[error("an anchor that is {role} cannot do this")]
     Role {
-        /// What it is.
+        /// The role.
         role: Role,
     },
-    /// The other anchor belongs to something else.
+    /// The other anchor belongs to another domain.
     #[error("the anchors belong to {here} and {there}, which are not the same trust")]
     Domain {
         /// The domain here.
@@ -25,29 +25,29 @@ pub enum Refused {
     /// The record is paired with another anchor.
     #[error("the anchor is paired with {paired}, not with {other}")]
     Peer {
-        /// Whom it is paired with.
+        /// The anchor that it is paired with.
         paired: AnchorId,
-        /// Who came.
+        /// The anchor that was given.
         other: AnchorId,
     },
-    /// The epoch is not the one that fits.
+    /// The epoch does not match.
     #[error("epoch {given} does not fit a record at epoch {known}")]
     Epoch {
-        /// In the record.
+        /// Epoch in the record.
         known: Epoch,
-        /// What came.
+        /// Epoch that was given.
         given: Epoch,
     },
-    /// A transfer is older than one that was taken before.
+    /// The transfer is older than one that was accepted before.
     #[error("a later transfer was taken before this one")]
     Replayed,
-    /// The page belongs to a pass that another one took the place of.
+    /// The page belongs to a pass that has been superseded.
     #[error("another pass began since this one")]
     Late,
 }
 
 impl Refused {
-    /// The code that tells people what to do.
+    /// The code that tells users what to do.
     pub fn code(&self) -> Code {
         match self {
             Self::Domain { .. } | Self::Peer { .. } => Code::TrustForeign,
@@ -58,7 +58,7 @@ impl Refused {
 }
 
 impl Refused {
-    /// The failure of a port that was asked to do it.
+    /// The error of a port that was asked to do it.
     pub fn during(self, operation: impl Into<String>) -> PortError {
         PortError::new(PortErrorKind::Conflict, operation).with_code(self.code()).because(self)
     }

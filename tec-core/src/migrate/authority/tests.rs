@@ -12,13 +12,13 @@ fn moved(change: Result<Transition, Refused>) -> Authority {
     *change.unwrap().to()
 }
 
-/// Source active at 0, target standing by.
+/// The source is active at 0, the target is on standby.
 fn pair() -> (Authority, Authority) {
     let source = anchor(1);
     (source, moved(anchor(2).stand_by(&source)))
 }
 
-/// Source gave up at 1, target took.
+/// The source gave up at 1, the target took.
 fn cut_over() -> (Authority, Authority) {
     let (source, target) = pair();
     let source = moved(source.yield_to(&target, Epoch::new(1)));

@@ -1,4 +1,4 @@
-//! What a plan is told, what it wants done, and how it ends.
+//! Events, effects and outcomes of a plan.
 
 use crate::migrate::{Authority, Intake, Refused, Transition};
 
@@ -6,15 +6,15 @@ use crate::migrate::{Authority, Intake, Refused, Transition};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers choose one of them")]
 pub enum Goal {
-    /// The other anchor has what the authority has.
+    /// The other anchor gets everything that the authority has.
     Copy,
-    /// As it is, both hold the same.
+    /// Both hold the same as they are.
     Verify,
-    /// The target is the authority.
+    /// The target becomes the authority.
     Cutover,
-    /// The source is the authority.
+    /// The source becomes the authority.
     Rollback,
-    /// The source is retired, and the target the authority.
+    /// The source is retired, and the target is the authority.
     Retire,
 }
 
@@ -22,14 +22,14 @@ pub enum Goal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there are two")]
 pub enum Side {
-    /// Where the trust was.
+    /// The current home of the trust.
     Source,
-    /// Where it goes.
+    /// Its destination.
     Target,
 }
 
 impl Side {
-    /// The other one.
+    /// The other side.
     #[must_use]
     pub fn other(self) -> Self {
         match self {
@@ -39,7 +39,7 @@ impl Side {
     }
 }
 
-/// What the plan is told.
+/// An event that the plan receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MigrateEvent {
@@ -47,26 +47,26 @@ pub enum MigrateEvent {
     Begin(Goal),
     /// Both records.
     Read {
-        /// That of the source.
+        /// Record of the source.
         source: Box<Authority>,
-        /// That of the target.
+        /// Record of the target.
         target: Box<Authority>,
     },
-    /// A change of a record was carried out, or somebody else was first.
+    /// A change of a record was carried out, or someone else was first.
     Answered {
         /// Whether it was carried out.
         won: bool,
     },
-    /// A pass ended.
+    /// A pass finished.
     Copied {
-        /// Whose units were copied.
+        /// The side whose units were copied.
         from: Side,
-        /// Whether units stand in the way.
+        /// Whether units conflict.
         conflicts: bool,
     },
-    /// A comparison ended.
+    /// A comparison finished.
     Compared {
-        /// Whose units were looked for.
+        /// The side whose units were looked up.
         from: Side,
         /// Whether the other side has all of them.
         same: bool,
@@ -77,17 +77,17 @@ pub enum MigrateEvent {
     Failed,
 }
 
-/// What the plan wants done.
+/// An effect that the plan requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MigrateEffect {
     /// Read both records, the source first.
     Read,
-    /// Change the record of one side, if it is still what the change begins with.
+    /// Change the record of one side, if it is still the one that the change starts from.
     Swap(Side, Box<Transition>),
     /// Copy all units of one side to the other, in this pass.
     Copy(Side, Intake),
-    /// Look whether the other side has all units of one side.
+    /// Check whether the other side has all units of one side.
     Compare(Side),
     /// Shred the keys of the source.
     Shred,
@@ -95,19 +95,19 @@ pub enum MigrateEffect {
     Finish(MigrateOutcome),
 }
 
-/// How a plan ended.
+/// Outcome of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MigrateOutcome {
     /// The goal is reached.
     Reached,
-    /// Units stand in the way; the authority stayed or went back where it was.
+    /// Units conflict; the authority stayed, or was handed back.
     Conflicts,
-    /// The anchors do not hold the same; the authority stayed or went back where it was.
+    /// The anchors do not hold the same; the authority stayed, or was handed back.
     NotTheSame,
     /// The records do not allow it.
     Refused(Refused),
-    /// An effect failed; the same may be tried again.
+    /// An effect failed; the plan may be retried.
     Interrupted,
 }
 

@@ -1,5 +1,5 @@
-//! Two anchors, two admins, nodes, and a network that loses, delays and repeats nothing but what
-//! was sent: whatever happens, the invariants of the module hold.
+//! Two anchors, two admins, nodes, and a network that loses and delays messages but never invents
+//! or repeats any: whatever happens, the invariants of the module hold.
 
 mod world;
 
@@ -105,7 +105,7 @@ fn a_source_is_not_retired_while_the_target_lacks_a_recovery_key() {
     world.escrows_stayed_behind();
     assert_eq!(world.run(Goal::Retire), MigrateOutcome::NotTheSame);
     assert!(world.has_escrow(Side::Source, 0, 1), "it is still there");
-    // The way on, which the documentation names.
+    // The way forward that the documentation names.
     assert_eq!(world.run(Goal::Rollback), MigrateOutcome::Reached);
     assert_eq!(world.run(Goal::Cutover), MigrateOutcome::Reached);
     assert_eq!(world.run(Goal::Retire), MigrateOutcome::Reached);
@@ -131,7 +131,7 @@ fn a_source_is_not_retired_before_it_was_cut_over() {
 
 #[test]
 fn every_step_of_a_cutover_may_be_the_last_of_an_admin() {
-    // More than a cutover of these few units has steps.
+    // More steps than a cutover of these few units takes.
     for number in 0..40 {
         for mishap in [Mishap::Fails, Mishap::LostAck, Mishap::Crash, Mishap::Delayed] {
             let mut world = World::new(true);

@@ -8,18 +8,18 @@ use crate::code::Code;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransferError {
-    /// The file is something else.
+    /// The file has another format.
     #[error("the file is no transfer: {what}")]
     Malformed {
-        /// What is wrong, with the place.
+        /// What is wrong, with the position.
         what: String,
     },
-    /// A newer program wrote it.
+    /// The file was written by a newer program.
     #[error("the transfer has version {found}, this program reads up to {known}")]
     Newer {
         /// Version of the file.
         found: u32,
-        /// Highest version that is read.
+        /// Highest supported version.
         known: u32,
     },
     /// The file ends too early.
@@ -28,13 +28,13 @@ pub enum TransferError {
         /// Where.
         within: String,
     },
-    /// A signature or seal does not fit.
+    /// A signature or seal is invalid.
     #[error("{part} of the transfer was altered")]
     Altered {
-        /// What.
+        /// Which part.
         part: String,
     },
-    /// It is from or for somebody else.
+    /// It comes from, or is for, someone else.
     #[error("the transfer is {what}")]
     Foreign {
         /// What is foreign.
@@ -43,7 +43,7 @@ pub enum TransferError {
     /// The file cannot be read or written.
     #[error("{operation}")]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
         /// Why.
         #[source]
@@ -52,7 +52,7 @@ pub enum TransferError {
 }
 
 impl TransferError {
-    /// The code that tells people what to do.
+    /// The code that tells users what to do.
     pub fn code(&self) -> Code {
         match self {
             Self::Malformed { .. } | Self::Io { .. } => Code::TransferMalformed,
@@ -71,7 +71,7 @@ impl TransferError {
         Self::Altered { part: part.into() }
     }
 
-    /// A read that came to the end of the file is a truncation.
+    /// A read that reached the end of the file means truncation.
     pub(super) fn reading(within: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         move |source| match source.kind() {
             io::ErrorKind::UnexpectedEof => Self::Truncated { within: within.into() },

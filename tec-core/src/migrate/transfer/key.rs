@@ -22,18 +22,18 @@ const SIGNER: &str = "tec-signer-";
 const IDENTITY: &[u8] = b"TEC-IDENTITY-";
 const SIGNING: &[u8] = b"TEC-SIGNING-";
 
-/// The text is no key of a transfer.
+/// The text is not a transfer key.
 #[derive(Debug, thiserror::Error)]
 #[error("a {kind} is {prefix} and 64 hexadecimal digits")]
 #[non_exhaustive]
 pub struct ParseKeyError {
     /// What was expected.
     pub kind: &'static str,
-    /// What it begins with.
+    /// Its expected prefix.
     pub prefix: &'static str,
 }
 
-/// The public key that a transfer is sealed for.
+/// The public key that a transfer is sealed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recipient([u8; 32]);
 
@@ -111,17 +111,17 @@ fn draw(entropy: &dyn Entropy) -> SecretArray<32> {
 pub struct Identity(SecretArray<32>);
 
 impl Identity {
-    /// Draws one.
+    /// Generates one.
     pub fn generate(entropy: &dyn Entropy) -> Self {
         Self(draw(entropy))
     }
 
-    /// As it stands in a file: `TEC-IDENTITY-` and 64 hexadecimal digits.
+    /// Its form in a file: `TEC-IDENTITY-` and 64 hexadecimal digits.
     pub fn to_text(&self) -> SecretBytes {
         seed_text(IDENTITY, &self.0)
     }
 
-    /// Reads the text.
+    /// Parses the text.
     ///
     /// # Errors
     /// It is something else.
@@ -135,7 +135,7 @@ impl Identity {
         Kem::derive_keypair(self.0.expose("derive the key that opens transfers")).0
     }
 
-    /// What transfers for it are sealed with.
+    /// The public key that transfers for it are sealed to.
     pub fn recipient(&self) -> Recipient {
         let public = Kem::sk_to_pk(&self.key()).to_bytes();
         Recipient(public.into())
@@ -147,17 +147,17 @@ impl Identity {
 pub struct Signer(SecretArray<32>);
 
 impl Signer {
-    /// Draws one.
+    /// Generates one.
     pub fn generate(entropy: &dyn Entropy) -> Self {
         Self(draw(entropy))
     }
 
-    /// As it stands in a file: `TEC-SIGNING-` and 64 hexadecimal digits.
+    /// Its form in a file: `TEC-SIGNING-` and 64 hexadecimal digits.
     pub fn to_text(&self) -> SecretBytes {
         seed_text(SIGNING, &self.0)
     }
 
-    /// Reads the text.
+    /// Parses the text.
     ///
     /// # Errors
     /// It is something else.
@@ -171,7 +171,7 @@ impl Signer {
         SigningKey::from_bytes(self.0.expose("sign a transfer"))
     }
 
-    /// What its signatures are verified with.
+    /// The public key that verifies its signatures.
     pub fn public(&self) -> SignerKey {
         SignerKey(self.key().verifying_key().to_bytes())
     }

@@ -7,23 +7,23 @@ use crate::digest::Sha256Digest;
 use crate::migrate::Authority;
 use crate::time::Timestamp;
 
-/// What every transfer says that it is.
+/// File type that every transfer states.
 const KIND: &str = "tec-transfer";
 
-/// What a transfer is, for people and for the program that takes it.
+/// Description of a transfer, for humans and for the program that reads it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Manifest {
     kind: String,
     version: u32,
-    /// Record of the source when the transfer was made.
+    /// Record of the source when the transfer was created.
     pub source: Authority,
-    /// When that was.
+    /// When the transfer was created.
     pub made_at: Timestamp,
-    /// Whom it is sealed for.
+    /// The recipient that it is sealed to.
     pub recipient: Recipient,
-    /// Who signed it.
+    /// The key that signed it.
     pub signer: SignerKey,
     /// The encapsulated key of HPKE, hexadecimal.
     pub(super) key: String,
@@ -74,7 +74,7 @@ impl Manifest {
     }
 }
 
-/// Domain of the additional data: label ‖ SHA-256 of the manifest's line ‖ 0, or 1 for the last part.
+/// Domain of the additional data: label ‖ SHA-256 of the manifest line ‖ 0, or 1 for the last part.
 const LABEL: &[u8] = b"tec transfer part v1\0";
 /// The application's info of HPKE (RFC 9180, section 5.1).
 pub(super) const INFO: &[u8] = b"tec transfer v1";

@@ -9,14 +9,14 @@
 //! ```
 //! *What it is*: a stream. Neither side holds more than a part in memory.
 //!
-//! *What it is not*: a proof that the source gave the authority up. Who restores one takes the
-//! authority only if the source is gone for ever.
+//! *What it is not*: a proof that the source gave up the authority. Restoring a transfer takes the
+//! authority only if the source is lost permanently.
 //!
 //! # Security
 //! Parts are sealed with HPKE (RFC 9180) in base mode: DHKEM(X25519, HKDF-SHA256), HKDF-SHA256,
-//! AES-256-GCM. The signed manifest holds the encapsulated key, so that only its signer could seal
-//! the parts, and its digest is additional data of each of them. Parts are numbered by HPKE itself,
-//! so they cannot be left out, repeated or put in another order.
+//! AES-256-GCM. The signed manifest contains the encapsulated key, so that only its signer could
+//! seal the parts, and its digest is additional data of each part. HPKE itself numbers the parts,
+//! so they cannot be omitted, repeated or reordered.
 
 mod error;
 mod key;

@@ -1,4 +1,4 @@
-//! What a part holds: JSON without secrets, then the secrets as they are.
+//! What a part holds: JSON without secrets, then the secrets as raw bytes.
 //!
 //! ```text
 //! length of the JSON, four bytes big-endian ‖ JSON ‖ secrets one after the other
@@ -16,13 +16,13 @@ use crate::machine::Machine;
 use crate::migrate::{MachineUnit, TrustUnit};
 use crate::secret::SecretBytes;
 
-/// A file of the source that is no unit, such as the key of its CA.
+/// A file of the source that is not a unit, such as the key of its CA.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_structs, reason = "a name and what it names")]
 pub struct Document {
     /// Its name.
     pub name: String,
-    /// What is in it.
+    /// Its content.
     pub content: SecretBytes,
 }
 
@@ -36,7 +36,7 @@ pub struct Part {
     pub documents: Vec<Document>,
 }
 
-/// One thing of a part, without its secret.
+/// One item of a part, without its secret.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 enum Thing {
@@ -87,7 +87,7 @@ pub(super) fn encode(
     let length =
         u32::try_from(json.len()).map_err(|_| TransferError::malformed("a part is too long"))?;
     let total = secrets.iter().map(|secret| secret.len()).sum::<usize>();
-    // At once, so that no copy is left behind by a vector that grows.
+    // Allocated in one go, so that a growing vector leaves no copy behind.
     let mut bytes = Zeroizing::new(Vec::with_capacity(4 + json.len() + total));
     bytes.extend_from_slice(&length.to_be_bytes());
     bytes.extend_from_slice(&json);

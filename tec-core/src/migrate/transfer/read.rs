@@ -1,4 +1,4 @@
-//! Reading a transfer: nothing of a part is believed before it opens.
+//! Reading a transfer: nothing in a part is trusted before its seal is opened.
 
 use std::fmt;
 use std::io::Read;
@@ -11,9 +11,9 @@ use super::key::{Aead, Kdf, Kem};
 use super::manifest::{INFO, additional_data};
 use super::{Identity, Manifest, Part, SignerKey, TransferError, part};
 
-/// Longest line of a manifest; ours have some 700 bytes.
+/// Maximum length of a manifest line; ours are about 700 bytes.
 const MAX_LINE: usize = 16 << 10;
-/// Longest part; ours have some hundred kilobytes.
+/// Maximum size of a part; ours are a few hundred kilobytes.
 const MAX_PART: usize = 64 << 20;
 
 /// Reads a transfer.
@@ -36,10 +36,10 @@ impl<R> fmt::Debug for TransferReader<R> {
 }
 
 impl<R: Read> TransferReader<R> {
-    /// Checks the manifest of a transfer that `signer` made for `identity`.
+    /// Checks the manifest of a transfer that `signer` created for `identity`.
     ///
     /// # Errors
-    /// It is something else, or from or for somebody else.
+    /// It is something else, or comes from or is for someone else.
     pub fn open(
         mut from: R,
         identity: &Identity,
@@ -66,12 +66,12 @@ impl<R: Read> TransferReader<R> {
         Ok(Self { from, manifest, line, open, parts: 0, ended: false })
     }
 
-    /// What the signer says of it.
+    /// The signed manifest.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// The next part; nothing after the last one, when the whole file was read and opened.
+    /// The next part; `None` after the last one, when the whole file has been read and opened.
     ///
     /// # Errors
     /// The file is cut off, or was altered.
@@ -82,8 +82,8 @@ impl<R: Read> TransferReader<R> {
         let number = self.parts;
         let sealed = self.sealed(number)?;
         self.parts += 1;
-        // Both kinds are tried: which one it is, only the seal says. HPKE counts a part only when it
-        // opens.
+        // Both kinds are tried, since only the seal tells which one it is. HPKE counts a part only
+        // when it opens.
         let plain = additional_data(&self.line, false);
         if let Ok(bytes) = self.open.open(&sealed, &plain) {
             let bytes = Zeroizing::new(bytes);
@@ -105,7 +105,7 @@ impl<R: Read> TransferReader<R> {
         if length > MAX_PART {
             return Err(TransferError::altered(format!("the length of part {number}")));
         }
-        // As much as there is, so that a lie about the length costs nothing.
+        // Reads only as much as there is, so that a false length costs nothing.
         let mut sealed = Vec::new();
         let limit = u64::try_from(length).unwrap_or(u64::MAX);
         let read = self.from.by_ref().take(limit).read_to_end(&mut sealed);
@@ -137,7 +137,7 @@ fn setup(
         .map_err(|_| broken())
 }
 
-/// A line of at most [`MAX_LINE`] bytes, without its end.
+/// Reads a line of at most [`MAX_LINE`] bytes, without its terminator.
 fn read_line(from: &mut impl Read, what: &'static str) -> Result<Vec<u8>, TransferError> {
     let mut line = Vec::new();
     let mut byte = [0];

@@ -126,7 +126,7 @@ fn replaced(file: &[u8], from: &str, to: &str) -> Vec<u8> {
     [line.replacen(from, to, 1).as_bytes(), &file[end..]].concat()
 }
 
-/// Begin of the first part: behind two lines.
+/// Start of the first part: after two lines.
 fn parts_at(file: &[u8]) -> usize {
     let mut ends = (0..file.len()).filter(|at| file[*at] == b'\n');
     ends.nth(1).unwrap() + 1
@@ -137,7 +137,7 @@ fn part_length(file: &[u8], at: usize) -> usize {
     4 + usize::try_from(u32::from_be_bytes(length)).unwrap()
 }
 
-/// The parts, the last among them.
+/// The parts, including the last one.
 fn parts(file: &[u8]) -> Vec<&[u8]> {
     let mut at = parts_at(file);
     let mut parts = Vec::new();
@@ -149,7 +149,7 @@ fn parts(file: &[u8]) -> Vec<&[u8]> {
     parts
 }
 
-/// Each transfer that must be refused, and how.
+/// Each transfer that must be refused, with the expected code.
 fn refused() -> Vec<(&'static str, Vec<u8>, Code)> {
     use Code::{
         TransferAltered as Altered, TransferForeign as Foreign, TransferMalformed as Malformed,

@@ -30,7 +30,7 @@ impl<W: Write> TransferWriter<W> {
     /// Begins a transfer of what `source` holds.
     ///
     /// # Errors
-    /// The recipient is no key, or the file cannot be written.
+    /// The recipient is not a valid key, or the file cannot be written.
     pub fn begin(
         mut to: W,
         (source, made_at): (&Authority, Timestamp),
@@ -77,7 +77,7 @@ impl<W: Write> TransferWriter<W> {
         self.to.write_all(&sealed).map_err(TransferError::writing)
     }
 
-    /// Writes the last part, and gives the file back.
+    /// Writes the last part, and returns the file.
     ///
     /// # Errors
     /// The file cannot be written.

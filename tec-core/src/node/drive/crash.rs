@@ -1,5 +1,5 @@
-//! Init and join over ports that fail, lose answers, and end the process or the machine's power at
-//! any call: the node ends bootstrapped, or is as it was, and the next attempt succeeds.
+//! Init and join over ports that fail, lose answers, and kill the process or cut the machine's
+//! power at any call: the node ends up bootstrapped or unchanged, and the next attempt succeeds.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -26,7 +26,7 @@ use crate::node::uri::KmsUri;
 use crate::secret::SecretArray;
 use crate::testing::{MemoryNode, block_on};
 
-/// Longest run of a test: more calls mean that it does not converge.
+/// Maximum number of calls in a test: more mean that it does not converge.
 const LIMIT: usize = 2000;
 /// Master key 40..5f, salt 60..7f (Constellation).
 const KMS: &str = "kms://cluster-kms?key=QEFCQ0RFRkdISUpLTE1OT1BRUlNUVVZXWFlaW1xdXl8=\
@@ -38,7 +38,7 @@ enum Mishap {
     None,
     Fails,
     LostAck,
-    /// The process dies, or the machine with it, before or after the call.
+    /// The process, or the whole machine, dies before or after the call.
     Dies(Death, When),
 }
 
@@ -69,7 +69,7 @@ enum Procedure {
     Join,
 }
 
-/// A node whose calls suffer what a schedule says.
+/// A node whose calls suffer the mishaps of a schedule.
 struct Peril {
     node: Arc<MemoryNode>,
     schedule: Mutex<Box<dyn FnMut(usize) -> Mishap + Send>>,
@@ -94,7 +94,7 @@ impl Peril {
         })
     }
 
-    /// Nothing waits here but who is dead.
+    /// Only a dead process waits here.
     async fn call<R>(
         &self,
         name: &'static str,
@@ -249,7 +249,7 @@ impl Pause for Peril {
     async fn pause(&self, _doublings: u32) {}
 }
 
-/// Recovery over ports without mishaps: what it waits for never comes.
+/// Recovery over ports without mishaps: it never has to wait.
 #[derive(Debug)]
 struct Impatient;
 
@@ -279,7 +279,7 @@ fn request() -> InitRequest {
 }
 
 impl Procedure {
-    /// What a node of its cluster has: its id, and the key of its disk.
+    /// What a node of its cluster has: the cluster id, and the key of the node's disk.
     fn secrets(self) -> (ClusterId, OfferedKeys) {
         match self {
             Self::Init => {
@@ -302,7 +302,7 @@ impl Procedure {
         }
     }
 
-    /// One process; `None` when it died.
+    /// One process; `None` if it died.
     fn process(self, peril: &Arc<Peril>) -> Option<End> {
         let lock = NodeLock::new(Arc::clone(peril) as _);
         let (request, name) = (request(), "node-1".parse().unwrap());
@@ -346,7 +346,7 @@ impl Procedure {
         }
     }
 
-    /// As the programs begin after a boot: a disk that is no more new is recovered first.
+    /// What the programs do after a boot: a disk that is no longer new is recovered first.
     fn boot(self, peril: &Peril) {
         peril.node.reboot();
         if peril.node.record().disk_key.is_none() {
@@ -365,7 +365,7 @@ impl Procedure {
         assert_eq!(recovered, Some(RecoverOutcome::Recovered(cluster)), "bricked");
     }
 
-    /// One process, and what it takes until the next may begin.
+    /// One process, and whatever must happen before the next may begin.
     fn attempt(self, peril: &Arc<Peril>) -> End {
         let end = self.process(peril);
         let death = peril.death.lock().unwrap().take();
@@ -379,7 +379,8 @@ impl Procedure {
         if begun { End::Begun } else { End::Untouched }
     }
 
-    /// Attempts until the end. What the first one left, and how many there were.
+    /// Repeats attempts until the node is bootstrapped. Returns what the first one left, and the
+    /// number of attempts.
     fn run(self, peril: &Arc<Peril>) -> (End, usize) {
         let first = self.attempt(peril);
         self.assert_left(peril, first);
@@ -393,7 +394,7 @@ impl Procedure {
         (first, attempts)
     }
 
-    /// An untouched node has nothing but perhaps an intent, which binds nobody.
+    /// An untouched node has at most an intent, which binds nobody.
     fn assert_left(self, peril: &Peril, end: End) {
         let record = peril.node.record();
         if end == End::Untouched {
@@ -418,12 +419,12 @@ impl Procedure {
     }
 }
 
-/// How a process left its node.
+/// The state in which a process left its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// As it was; anybody may ask for anything.
+    /// Unchanged; anyone may request anything.
     Untouched,
-    /// Beyond the lock: the next process goes on by itself, or with the same request.
+    /// Beyond the lock: the next process continues by itself, or with the same request.
     Begun,
     Bootstrapped,
 }

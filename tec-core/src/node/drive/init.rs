@@ -14,7 +14,7 @@ use crate::plan::Shell;
 use crate::port::PortError;
 use crate::secret::SecretBytes;
 
-/// What init acts on.
+/// Ports that init acts on.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "callers write all of it out")]
 pub struct InitPorts<'p> {
@@ -24,17 +24,17 @@ pub struct InitPorts<'p> {
     pub disk: &'p dyn StateDisk,
     /// Journal and state.
     pub store: &'p dyn NodeStore,
-    /// Who runs kubeadm.
+    /// Runs kubeadm.
     pub cluster: &'p dyn ClusterInitializer,
     /// Waits between attempts.
     pub pause: &'p dyn Pause,
 }
 
-/// How an init ended, and the last failure on the way.
+/// Outcome of an init, with the last failure on the way.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct InitReport {
-    /// The end.
+    /// The outcome.
     pub outcome: Option<InitOutcome>,
     /// The last failure, if there was one.
     pub failure: Option<PortError>,
@@ -43,7 +43,7 @@ pub struct InitReport {
 /// Runs an init to its end. The request must be authenticated.
 ///
 /// # Cancel safety
-/// May be dropped at any await; the same request goes on.
+/// May be dropped at any await; the same request continues it.
 pub async fn drive_init(
     ports: InitPorts<'_>,
     keys: &dyn DataKeys,
@@ -52,8 +52,8 @@ pub async fn drive_init(
     drive(ports, keys, request, Extent::Whole).await
 }
 
-/// Looks whether an init could begin. Nothing of the node is changed but what is downloaded; a key
-/// service that stores keys keeps the two that are made for it, which the init itself takes then. The
+/// Checks whether an init could begin. Nothing on the node changes except downloads. A key service
+/// that stores keys keeps the two that are generated here, and the init itself then uses them. The
 /// request must be authenticated.
 ///
 /// # Cancel safety
@@ -154,7 +154,7 @@ impl InitShell<'_> {
         Ok(InitEvent::Done(step))
     }
 
-    /// Everything that can be wrong is found here, where nothing has changed yet.
+    /// Everything that can be wrong is found here, before anything has changed.
     async fn prepare(&mut self) -> Result<ClusterId, PortError> {
         let secret = measurement_secret(self.keys).await?;
         let disk = self.ports.disk.id().await?;

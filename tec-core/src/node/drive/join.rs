@@ -16,7 +16,7 @@ use crate::plan::Shell;
 use crate::port::{PortError, PortErrorKind};
 use crate::secret::SecretBytes;
 
-/// What join acts on.
+/// Ports that join acts on.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "callers write all of it out")]
 pub struct JoinPorts<'p> {
@@ -26,9 +26,9 @@ pub struct JoinPorts<'p> {
     pub disk: &'p dyn StateDisk,
     /// Journal and state.
     pub store: &'p dyn NodeStore,
-    /// Who gives tickets.
+    /// Issues tickets.
     pub tickets: &'p dyn TicketSource,
-    /// Who runs kubeadm.
+    /// Runs kubeadm.
     pub cluster: &'p dyn ClusterJoiner,
     /// Waits between attempts.
     pub pause: &'p dyn Pause,
@@ -37,7 +37,7 @@ pub struct JoinPorts<'p> {
 /// Runs a join to its end, however long that takes. `None` if the plan has a defect.
 ///
 /// # Cancel safety
-/// May be dropped at any await; the next process goes on.
+/// May be dropped at any await; the next process continues.
 pub async fn drive_join(ports: JoinPorts<'_>, name: &NodeName, role: Role) -> Option<JoinOutcome> {
     let mut shell = JoinShell {
         ports,
@@ -113,8 +113,8 @@ impl JoinShell<'_> {
         Ok(cluster)
     }
 
-    /// A worker for which there is no new ticket takes the one that there is. A control plane does
-    /// not: its turn may have run out, and another may be changing etcd.
+    /// A worker that gets no new ticket uses the one it has. A control plane does not: its turn may
+    /// have expired, and another may be changing etcd.
     async fn renew(&mut self) -> Result<(), PortError> {
         let cluster = self.intent.as_ref().ok_or_else(unlocked)?.cluster;
         match self.ports.tickets.fetch().await {
@@ -130,7 +130,7 @@ impl JoinShell<'_> {
     }
 
     async fn join_cluster(&mut self) -> Result<(), PortError> {
-        // The turn began with the first ticket, and what came since may have taken all of it.
+        // The turn began with the first ticket, and the steps since then may have used all of it.
         if self.role == Role::ControlPlane || self.failures > 0 {
             self.renew().await?;
         }

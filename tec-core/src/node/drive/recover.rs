@@ -13,34 +13,34 @@ use crate::plan::Shell;
 use crate::port::PortError;
 use crate::secret::SecretBytes;
 
-/// What recovery acts on.
+/// Ports that recovery acts on.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "callers write all of it out")]
 pub struct RecoverPorts<'p> {
-    /// The lock, whose marker is set again.
+    /// The lock; its marker is set again.
     pub lock: &'p NodeLock,
     /// The state disk.
     pub disk: &'p dyn StateDisk,
     /// Maps it.
     pub mapped: &'p dyn MappedDisk,
-    /// Journal, which lies on it.
+    /// Journal, which is on that disk.
     pub store: &'p dyn NodeStore,
     /// Waits between attempts.
     pub pause: &'p dyn Pause,
 }
 
-/// Keys that somebody offers.
+/// Keys offered by someone.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_structs, reason = "whoever offers has both")]
 pub struct OfferedKeys {
     /// Key of the state disk.
     pub state_disk_key: SecretBytes,
-    /// Secret of the cluster's id.
+    /// Secret of the cluster id.
     pub measurement_secret: MeasurementSecret,
 }
 
-/// Recovers the node with these keys, if they open its disk; how it ended, and `None` where they do
-/// not. Others may then be offered.
+/// Recovers the node with these keys if they open its disk, and returns the outcome; `None` if they
+/// do not. Other keys may then be offered.
 ///
 /// # Cancel safety
 /// May be dropped at any await, and called again.
@@ -80,8 +80,8 @@ impl RecoverShell<'_> {
         }
     }
 
-    /// The register is extended once in a boot: whoever offers a wrong secret beside the right key
-    /// must not have it say another cluster than the journal, which the key protects.
+    /// The register is extended only once per boot: a caller that offers a wrong secret with the
+    /// right key must not make it name another cluster than the journal, which the key protects.
     async fn map(&mut self) -> Result<RecoverEvent, PortError> {
         let state = self.ports.mapped.map(&self.keys.state_disk_key).await?;
         let secret = &self.keys.measurement_secret;
@@ -94,7 +94,7 @@ impl RecoverShell<'_> {
         Ok(RecoverEvent::Mapped(cluster))
     }
 
-    /// Through the lock, so that nothing else extends the register at the same time.
+    /// Goes through the lock, so that nothing else extends the register at the same time.
     async fn set_marker(&self) -> Result<RecoverEvent, PortError> {
         let cluster = self.cluster.ok_or_else(super::unlocked)?;
         match self.ports.lock.lock(cluster).await {
@@ -119,7 +119,7 @@ impl Shell<RecoverPlan> for RecoverShell<'_> {
                 self.ports.pause.pause(0).await;
                 step
             }
-            // Whoever offered the keys sees by the outcome how they did.
+            // The caller that offered the keys learns the result from the outcome.
             RecoverEffect::Answer(..) => return None,
             RecoverEffect::Finish(outcome) => {
                 self.outcome = Some(outcome);

@@ -132,7 +132,7 @@ async fn another_init_is_told_that_the_node_is_taken() {
     assert!(matches!(first, Some(InitOutcome::Initialized(_))));
     let second = init(&node, &lock, &request("second")).await.outcome;
     assert_eq!(second, Some(InitOutcome::AlreadyActivated));
-    // The first caller, who lost the answer, is told again.
+    // The first caller, who lost the answer, gets it again.
     assert_eq!(init(&node, &lock, &request("first")).await.outcome, first);
     assert_eq!(node.record().initialized, 1);
 }
@@ -257,7 +257,7 @@ async fn a_right_key_with_a_wrong_secret_does_not_mark_the_node_for_another_clus
 #[tokio::test]
 async fn a_disk_that_no_known_key_opens_is_found_before_the_lock() {
     let node = node();
-    // Somebody else's cluster took the disk in an earlier boot.
+    // Another cluster took the disk in an earlier boot.
     join(&node, &lock(&node), Role::Worker).await;
     node.reboot();
     let before = node.record();
@@ -266,7 +266,7 @@ async fn a_disk_that_no_known_key_opens_is_found_before_the_lock() {
     assert_eq!(node.record(), before);
 }
 
-/// Gives somebody else's reservation back at the first wait.
+/// Gives back someone else's reservation at the first wait.
 #[derive(Debug)]
 struct GivesBack<'l>(&'l NodeLock);
 
@@ -296,7 +296,7 @@ async fn a_join_waits_for_a_journal_that_an_init_may_give_back() {
     assert!(matches!(joined, Some(JoinOutcome::Joined(_))), "{joined:?}");
 }
 
-/// Tickets of which the second one is refused: another control plane joins.
+/// Tickets of which the second is refused: another control plane is joining.
 #[derive(Debug)]
 struct Busy {
     role: Role,

@@ -5,7 +5,8 @@ use crate::testing::{Mishap, World, crash_everywhere, run_plan, seeded_mishaps};
 
 const LIMIT: usize = 400;
 
-/// A node, a client that asks until it is told the end, and what survives a process.
+/// A node, a client that repeats its request until it learns the outcome, and what survives a
+/// process.
 struct Node {
     request: Sha256Digest,
     cluster: ClusterId,
@@ -33,7 +34,7 @@ impl Node {
         }
     }
 
-    /// As the lock does it: what is set already is not set again.
+    /// Like the real lock: a marker that is set already is not set again.
     fn lock(&mut self, cluster: ClusterId) -> InitEvent {
         assert!(self.journal.is_some(), "locked without an intent");
         if self.register == Sha256Digest::ZERO {
@@ -95,7 +96,7 @@ impl World for Node {
                 })
             }
             InitEffect::Lock(cluster) => self.lock(cluster),
-            // The client asks again.
+            // The client repeats the request.
             InitEffect::Finish(InitOutcome::Retry(_)) => InitEvent::Requested(self.request),
             InitEffect::Finish(outcome) => {
                 self.outcome = Some(outcome);
@@ -137,7 +138,8 @@ proptest! {
 
     #[test]
     fn whoever_gives_up_leaves_a_node_that_is_untouched_or_goes_on(seed: u64, until in 0_usize..40) {
-        // The first client asks, until it gives up somewhere; another one asks for something else.
+        // The first client repeats its request until it gives up at some point; another one
+        // requests something else.
         let mut node = Node::new();
         let mut count = 0;
         let stopped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

@@ -30,7 +30,8 @@ impl Node {
         JoinEvent::Done(JoinStep::Lock)
     }
 
-    /// A machine that loses power can be recovered, and no key lies on a disk of the first key.
+    /// A machine that loses power can be recovered, and no key is on a disk that its first key
+    /// opens.
     fn assert_recoverable(&self, next: JoinStep) {
         let done = |step| self.done.contains(&step);
         match next {
@@ -72,7 +73,7 @@ impl Node {
         ];
         let joined = [
             Some(JoinOutcome::Joined(cluster())),
-            // The answer of the last write was lost with the process.
+            // The answer to the last write was lost with the process.
             Some(JoinOutcome::AlreadyMember),
         ];
         wanted.iter().all(|step| self.done.contains(step))

@@ -2,7 +2,7 @@ use super::*;
 use crate::digest::Sha256Digest;
 use crate::testing::{World, crash_everywhere};
 
-/// A node whose disk opens with what the join service knows, not with what an operator offers
+/// A node whose disk opens with the keys of the join service, but not with those an operator offers
 /// first.
 #[derive(Default)]
 struct Node {
@@ -52,7 +52,7 @@ impl World for Node {
             }
             RecoverEffect::Answer(source, answer) => {
                 self.answers.push((source, answer));
-                // The join service is asked until somebody's keys are accepted.
+                // The join service is asked until someone's keys are accepted.
                 let more = answer != Answer::Accepted;
                 return more.then_some(RecoverEvent::Offered(KeySource::Rejoin));
             }

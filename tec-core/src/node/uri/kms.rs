@@ -21,13 +21,13 @@ const SCHEME: &str = "kms";
 pub struct AwsKey {
     /// Region.
     pub region: String,
-    /// Who asks.
+    /// Access key id.
     pub access_key_id: String,
-    /// With which secret.
+    /// Its secret.
     pub access_key: SecretBytes,
-    /// Alias of the key that wraps, without `alias/`.
+    /// Alias of the wrapping key, without `alias/`.
     pub key_name: String,
-    /// URL of the server, where it is not that of the region.
+    /// URL of the server, if it is not the region's.
     pub endpoint: Option<BaseUrl>,
 }
 
@@ -37,15 +37,15 @@ pub struct AwsKey {
 pub struct AzureKey {
     /// Tenant.
     pub tenant_id: String,
-    /// Who asks.
+    /// Client id.
     pub client_id: String,
-    /// With which secret.
+    /// Its secret.
     pub client_secret: SecretBytes,
     /// Name of the vault.
     pub vault_name: String,
     /// Domain of the vault, such as `vault.azure.net` or `managedhsm.azure.net`.
     pub vault_type: String,
-    /// Name of the key that wraps.
+    /// Name of the wrapping key.
     pub key_name: String,
 }
 
@@ -59,37 +59,37 @@ pub struct GcpKey {
     pub location: String,
     /// Key ring.
     pub key_ring: String,
-    /// File of the credentials on the node.
+    /// Credentials file on the node.
     pub credentials_path: String,
-    /// Name of the key that wraps.
+    /// Name of the wrapping key.
     pub key_name: String,
 }
 
-/// A resource of a Trustee that attests the node.
+/// A resource of a Trustee, released after the node attests.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct TrusteeKey {
     /// URL of the KBS.
     pub url: BaseUrl,
-    /// Path of the master secret, as [`MasterSecret::from_json`] takes it.
+    /// Path of the master secret, in the form that [`MasterSecret::from_json`] accepts.
     pub path: ResourcePath,
-    /// CA of the KBS, PEM; the host's own without.
+    /// CA of the KBS, PEM; default: the CAs of the host.
     pub ca: Option<String>,
 }
 
-/// A key of the transit engine of OpenBao or Vault.
+/// A key in the transit engine of OpenBao or Vault.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct OpenBaoKey {
     /// URL of the server.
     pub url: BaseUrl,
-    /// Mount of the engine.
+    /// Mount path of the engine.
     pub mount: String,
-    /// Name of the key that wraps.
+    /// Name of the wrapping key.
     pub key_name: String,
-    /// Token that may use it.
+    /// Token with permission to use it.
     pub token: SecretBytes,
-    /// CA of the server, PEM; the host's own without.
+    /// CA of the server, PEM; default: the CAs of the host.
     pub ca: Option<String>,
 }
 
@@ -97,7 +97,7 @@ pub struct OpenBaoKey {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum KmsUri {
-    /// They are derived from a master secret: `kms://cluster-kms?key=&salt=`.
+    /// Derived from a master secret: `kms://cluster-kms?key=&salt=`.
     Cluster(MasterSecret),
     /// `kms://aws?region=&accessKeyID=&accessKey=&keyName=[&endpoint=]`
     Aws(AwsKey),
@@ -105,9 +105,9 @@ pub enum KmsUri {
     Azure(AzureKey),
     /// `kms://gcp?projectID=&location=&keyRing=&credentialsPath=&keyName=`
     Gcp(GcpKey),
-    /// A key of a cloud, without credentials for it: forms of the older implementation.
+    /// A cloud key, without credentials for it: forms of the older implementation.
     Platform(PlatformKey),
-    /// They are derived from a master secret that a Trustee releases to this node:
+    /// Derived from a master secret that a Trustee releases to this node:
     /// `kms://trustee?url=&path=[&ca=]`
     Trustee(TrusteeKey),
     /// `kms://openbao?url=&mount=&keyName=&token=[&ca=]`
@@ -118,7 +118,7 @@ impl KmsUri {
     /// Parses the text.
     ///
     /// # Errors
-    /// [`UriError`], which names parameters and never values.
+    /// [`UriError`], which names parameters but never values.
     pub fn parse(text: &str) -> Result<Self, UriError> {
         let mut from = Parsed::parse(SCHEME, text)?;
         if let Some(key) = PlatformKey::parse(&mut from)? {
@@ -173,8 +173,8 @@ impl KmsUri {
         self.text(Extent::Whole, why)
     }
 
-    /// SHA-256 over what says which keys these are: another key gives another one, other credentials
-    /// for the same key do not.
+    /// SHA-256 over everything that identifies these keys: another key gives another digest, other
+    /// credentials for the same key do not.
     pub fn identity(&self) -> Sha256Digest {
         const WHY: &str = "another master secret is another key";
         Sha256Digest::of(self.text(Extent::Named, WHY).expose(WHY))

@@ -1,7 +1,8 @@
-//! Where keys and storage are, as the texts `kms://…` and `storage://…` that requests carry.
+//! Where keys and storage are, as the texts `kms://…` and `storage://…` in requests.
 //!
-//! Parsed once, percent-decoded once, always encoded when written. Both carry secrets, so neither
-//! prints its values: `Debug` and errors name parameters, [`KmsUri::to_secret_text`] has a reason.
+//! Parsed once, percent-decoded once, always encoded when written. Both contain secrets, so neither
+//! prints its values: `Debug` and errors only name parameters, and [`KmsUri::to_secret_text`]
+//! requires a reason.
 
 mod kms;
 mod older;
@@ -14,52 +15,52 @@ pub use self::older::{AzureConnection, PlatformBucket, PlatformKey};
 pub use self::place::{ListedPlaces, ServicePlace, UnlistedPlace};
 pub use self::storage::{AzureBlobs, FileStore, GcpBucket, S3Bucket, StorageUri};
 
-/// A URI was refused. No value is ever part of the message.
+/// A URI was refused. The message never contains a value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UriError {
-    /// It is no URI of the form `scheme://type?name=value&…`.
+    /// It is not a URI of the form `scheme://type?name=value&…`.
     #[error("not a URI of the form {scheme}://type?name=value")]
     Malformed {
-        /// What it should begin with.
+        /// The expected scheme.
         scheme: &'static str,
     },
-    /// Another scheme.
+    /// It has another scheme.
     #[error("the scheme is not {scheme}")]
     Scheme {
-        /// What it should be.
+        /// The expected scheme.
         scheme: &'static str,
     },
-    /// No such type.
+    /// The type is unknown.
     #[error("unknown {scheme} type")]
     UnknownType {
-        /// Of which scheme.
+        /// The scheme.
         scheme: &'static str,
     },
     /// A parameter is missing or empty.
     #[error("the parameter {parameter} is missing or empty")]
     Missing {
-        /// Which.
+        /// The parameter.
         parameter: &'static str,
     },
-    /// A parameter is there twice.
+    /// A parameter occurs twice.
     #[error("the parameter {parameter} is there twice")]
     Duplicate {
-        /// Which of those that are known.
+        /// The parameter, if it is a known one.
         parameter: &'static str,
     },
-    /// A parameter that this type does not have.
+    /// A parameter does not exist for this type.
     #[error("{count} parameters are unknown to this type")]
     Unknown {
-        /// How many. Their names may be secrets that lack an escape.
+        /// The number of them. Their names may be unescaped parts of secrets.
         count: usize,
     },
-    /// A value is not encoded as it must be.
+    /// A value is not encoded as required.
     #[error("the value of {parameter} is not {form}")]
     Encoding {
-        /// Which.
+        /// The parameter.
         parameter: &'static str,
-        /// What it must be.
+        /// The required form.
         form: &'static str,
     },
 }

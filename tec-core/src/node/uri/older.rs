@@ -1,5 +1,5 @@
-//! Forms of the older implementation (document 004): the machine has its credentials from the
-//! platform, and a name of the key is in base64.
+//! Forms of the older implementation (document 004): the platform gives the machine its
+//! credentials, and key names are in base64.
 
 use core::str::FromStr;
 
@@ -10,15 +10,15 @@ use super::UriError;
 use super::query::{Extent, Parsed, Writer};
 use crate::secret::SecretBytes;
 
-/// A key of a cloud, used with what the machine's own identity may do.
+/// A cloud key, used with the permissions of the machine's own identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PlatformKey {
     /// `kms://aws?keyPolicy=&kekID=`
     Aws {
-        /// Policy that a new key would get, JSON.
+        /// JSON policy that a new key would get.
         key_policy: String,
-        /// The key that wraps.
+        /// The wrapping key.
         kek: String,
     },
     /// `kms://azure-kms?name=&type=&kekID=`
@@ -27,14 +27,14 @@ pub enum PlatformKey {
         name: String,
         /// Domain of the vault.
         kind: String,
-        /// The key that wraps.
+        /// The wrapping key.
         kek: String,
     },
     /// `kms://azure-hsm?name=&kekID=`
     AzureHsm {
         /// Name of the managed HSM.
         name: String,
-        /// The key that wraps.
+        /// The wrapping key.
         kek: String,
     },
     /// `kms://gcp?project=&location=&keyRing=&protectionLvl=&kekID=`
@@ -45,10 +45,10 @@ pub enum PlatformKey {
         location: String,
         /// Key ring.
         key_ring: String,
-        /// What keeps a new key: 1 is software, 2 a hardware module (Google Cloud KMS,
+        /// Protection of a new key: 1 is software, 2 a hardware module (Google Cloud KMS,
         /// `ProtectionLevel`).
         protection_level: u32,
-        /// The key that wraps.
+        /// The wrapping key.
         kek: String,
     },
 }
@@ -126,12 +126,12 @@ fn kek(from: &mut Parsed<'_>) -> Result<String, UriError> {
 
 fn level(from: &mut Parsed<'_>) -> Result<u32, UriError> {
     let digits = from.text(LEVEL)?;
-    // `parse` would take a sign.
+    // `parse` would accept a sign.
     let level = digits.parse().ok().filter(|level: &u32| level.to_string() == digits);
     level.ok_or(UriError::Encoding { parameter: LEVEL, form: "a number" })
 }
 
-/// A bucket of a cloud, used with what the machine's own identity may do.
+/// A cloud bucket, used with the permissions of the machine's own identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PlatformBucket {
@@ -140,8 +140,8 @@ pub enum PlatformBucket {
         /// Name.
         bucket: String,
     },
-    /// `storage://gcp?project=&bucket=`, also with `projects`: the older implementation wrote the
-    /// one and read the other.
+    /// `storage://gcp?project=&bucket=`, also with `projects`: the older implementation wrote one
+    /// and read the other.
     Gcp {
         /// Project.
         project: String,
@@ -189,8 +189,8 @@ impl PlatformBucket {
     }
 }
 
-/// An account of Azure Storage with its key, as Azure hands both out (Microsoft, "Configure Azure
-/// Storage connection strings").
+/// An account of Azure Storage with its key, in the form that Azure provides (Microsoft, "Configure
+/// Azure Storage connection strings").
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct AzureConnection {
@@ -200,16 +200,16 @@ pub struct AzureConnection {
     pub account: String,
     /// Its key, in base64.
     pub key: SecretBytes,
-    /// URL of its blobs; with a path where one server has many accounts.
+    /// URL of its blobs; with a path if one server has many accounts.
     pub endpoint: String,
     text: SecretBytes,
 }
 
-/// Domain of accounts whose string names none.
+/// Domain of accounts whose connection string names none.
 const SUFFIX: &str = "core.windows.net";
 
 impl AzureConnection {
-    /// What tells these URIs from others of Azure.
+    /// Distinguishes these URIs from others of Azure.
     pub(super) const PARAMETER: &'static str = "connectionString";
 
     pub(super) fn take(from: &mut Parsed<'_>) -> Result<Self, UriError> {
@@ -229,7 +229,7 @@ impl AzureConnection {
         })
     }
 
-    /// The key is part of the string, which says in many ways which account it is of.
+    /// The key is part of the string, which can name its account in several ways.
     pub(super) fn write(&self, to: Writer, extent: Extent, why: &'static str) -> Writer {
         let to = to.with("container", self.container.as_bytes());
         match extent {

@@ -1,4 +1,4 @@
-//! Where a key service or a store is, without credentials: what an allow-list of them holds.
+//! Where a key service or a store is, without credentials: an entry of an allow-list.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::secret::SecretBytes;
 const KMS: &str = "kms";
 const STORAGE: &str = "storage";
 const WHY: &str = "where it is, without credentials";
-/// Parameters that are credentials, or the keys themselves.
+/// Parameters that are credentials, or keys themselves.
 const SECRETS: [&str; 9] = [
     "accessKey",
     "accessKeyID",
@@ -24,7 +24,7 @@ const SECRETS: [&str; 9] = [
     "token",
 ];
 
-/// A key service or a store: the URI of requests, without credentials.
+/// A key service or a store: the URI from a request, without credentials.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ServicePlace {
     scheme: &'static str,
@@ -36,20 +36,20 @@ impl ServicePlace {
     fn new(scheme: &'static str, text: &str) -> Result<Self, UriError> {
         let parsed = Parsed::parse(scheme, text)?;
         let kind = match (scheme, parsed.kind) {
-            // Both names of the same.
+            // Both names mean the same.
             (STORAGE, "s3") => "aws",
             (_, kind) => kind,
         };
         let kind = kind.to_owned();
         let parameters = parsed.into_pairs(scheme)?;
-        // A name is written as it is.
+        // A name is written verbatim.
         if !parameters.keys().chain([&kind]).all(|name| is_name(name)) {
             return Err(UriError::Malformed { scheme });
         }
         Ok(Self { scheme, kind, parameters })
     }
 
-    /// Whoever names the CA says who is believed to be the server.
+    /// The CA is part of the place: whoever names the CA determines which server is trusted.
     fn of(scheme: &'static str, named: &SecretBytes, ca: Option<&str>) -> Option<Self> {
         let text = std::str::from_utf8(named.expose(WHY)).ok()?;
         let mut place = Self::new(scheme, text).ok()?;
@@ -93,7 +93,7 @@ impl fmt::Display for ServicePlace {
     }
 }
 
-/// A place that no list allows.
+/// A place that is not on the list.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0} is not in the list of key services")]
 #[non_exhaustive]
@@ -102,22 +102,23 @@ pub struct UnlistedPlace(pub ServicePlace);
 /// Key services and stores that callers may name.
 ///
 /// # Security
-/// A caller who names a server makes the node connect to it, and prove itself there.
+/// A caller who names a server makes the node connect to it and attest itself there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListedPlaces(BTreeSet<ServicePlace>);
 
 impl ListedPlaces {
-    /// These. Keys that are derived from a master secret ask nobody, and are allowed always.
+    /// Allows these places. Keys derived from a master secret contact no service, and are always
+    /// allowed.
     pub fn new(places: impl IntoIterator<Item = ServicePlace>) -> Self {
         Self(places.into_iter().collect())
     }
 
-    /// Whether both URIs lead to listed places only.
+    /// Checks that both URIs lead to listed places only.
     ///
     /// # Errors
-    /// [`UnlistedPlace`], the first.
+    /// [`UnlistedPlace`] with the first one.
     pub fn admit(&self, kms: &KmsUri, storage: &StorageUri) -> Result<(), UnlistedPlace> {
-        // A master secret in the URI needs no store, either.
+        // A master secret in the URI needs no store either.
         let Some(service) = kms.place() else {
             return Ok(());
         };
@@ -131,7 +132,7 @@ impl ListedPlaces {
 }
 
 impl KmsUri {
-    /// Where it leads; nowhere for keys that are derived from a master secret in the URI.
+    /// Where it leads; `None` for keys derived from a master secret in the URI.
     pub fn place(&self) -> Option<ServicePlace> {
         let ca = match self {
             Self::Cluster(_) => return None,
@@ -144,7 +145,7 @@ impl KmsUri {
 }
 
 impl StorageUri {
-    /// Where it leads; nowhere without a store.
+    /// Where it leads; `None` without a store.
     pub fn place(&self) -> Option<ServicePlace> {
         match self {
             Self::NoStore => None,
@@ -188,7 +189,7 @@ mod tests {
             "kms://trustee?url=https://bao:8200&path=a/b/c",
         ] {
             let place = admit(&list, other, none).unwrap_err();
-            // What is printed can be listed.
+            // What is printed can be put on the list.
             assert_eq!(admit(&listed(&[&place]), other, none), Ok(()), "{place}");
             assert!(!place.contains("token"), "{place}");
         }

@@ -1,4 +1,4 @@
-//! The query of a URI: names and values, decoded once.
+//! The query of a URI: names and values, decoded only once.
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ pub(super) struct Parsed<'t> {
     query: Vec<(Value, Value)>,
 }
 
-/// Longest URI that is looked at, in bytes.
+/// Maximum length of a URI in bytes.
 const MAX_URI: usize = 16 * 1024;
 
 impl<'t> Parsed<'t> {
@@ -44,12 +44,12 @@ impl<'t> Parsed<'t> {
         })
     }
 
-    /// Whether it is there, empty or not.
+    /// Whether the parameter is present, empty or not.
     pub(super) fn has(&self, parameter: &str) -> bool {
         self.query.iter().any(|(name, _)| **name == *parameter)
     }
 
-    /// A value, if it is there and not empty. What is taken is gone.
+    /// Takes a value out, if it is present and not empty.
     pub(super) fn optional(&mut self, parameter: &'static str) -> Result<Option<Value>, UriError> {
         let at = |query: &[(Value, Value)]| query.iter().position(|(name, _)| **name == *parameter);
         let Some(first) = at(&self.query) else {
@@ -74,7 +74,7 @@ impl<'t> Parsed<'t> {
         self.optional(parameter)?.ok_or(UriError::Missing { parameter })
     }
 
-    /// A name that becomes part of a URL's path or host.
+    /// A name that becomes part of a URL path or host.
     pub(super) fn name(&mut self, parameter: &'static str) -> Result<String, UriError> {
         let name = self.text(parameter)?;
         if is_name(&name) {
@@ -117,7 +117,7 @@ impl<'t> Parsed<'t> {
         Ok(self.optional(parameter)?.map(|text| String::clone(&text)))
     }
 
-    /// All of them, each once.
+    /// All parameters, each at most once.
     pub(super) fn into_pairs(
         self,
         scheme: &'static str,
@@ -128,7 +128,7 @@ impl<'t> Parsed<'t> {
         if pairs.len() == count { Ok(pairs) } else { Err(UriError::Malformed { scheme }) }
     }
 
-    /// Nothing may be left.
+    /// Checks that nothing is left.
     pub(super) fn finish(self) -> Result<(), UriError> {
         match self.query.len() {
             0 => Ok(()),
@@ -139,11 +139,12 @@ impl<'t> Parsed<'t> {
 
 pub(super) fn is_name(name: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    // Dots alone, or nothing at all, would climb.
+    // Only dots, or nothing at all, would climb to a parent.
     name.chars().all(is_plain) && !name.chars().all(|c| c == '.')
 }
 
-/// Whoever answers says which key a disk gets: only TLS, or what never leaves the machine.
+/// The server decides which key a disk gets, so only TLS, or traffic that never leaves the machine,
+/// is accepted.
 pub(super) fn is_protected(url: &BaseUrl) -> bool {
     let host = || url.as_str().strip_prefix("http://");
     let is_loopback = |authority: &str| {
@@ -175,20 +176,20 @@ fn digit(byte: u8) -> Option<u8> {
     char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
 }
 
-/// Writes `scheme://type?name=value&…`; every byte but the unreserved ones (RFC 3986, section 2.3)
-/// is escaped.
+/// Writes `scheme://type?name=value&…`; escapes every byte except the unreserved ones (RFC 3986,
+/// section 2.3).
 pub(super) struct Writer {
     text: Zeroizing<String>,
     separator: char,
     extent: Extent,
 }
 
-/// How much of a URI is written.
+/// Which part of a URI is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Extent {
     /// All of it.
     Whole,
-    /// Which keys or which store it names, and not with what they are reached: credentials expire and
+    /// Only what identifies the keys or the store, not the means of access: credentials expire and
     /// are rotated.
     Named,
 }
@@ -196,7 +197,8 @@ pub(super) enum Extent {
 impl Writer {
     pub(super) fn new(scheme: &str, kind: &str, extent: Extent) -> Self {
         Self {
-            // Room for what usual URIs need, so that no half of a secret stays behind in memory.
+            // Enough capacity for ordinary URIs, so that reallocation leaves no partial secret in
+            // memory.
             text: Zeroizing::new(String::with_capacity(1024) + scheme + "://" + kind),
             separator: '?',
             extent,
@@ -222,7 +224,7 @@ impl Writer {
         self
     }
 
-    /// A credential, or what else access goes by.
+    /// A credential, or other means of access.
     pub(super) fn with_access(self, parameter: &str, value: &[u8]) -> Self {
         match self.extent {
             Extent::Whole => self.with(parameter, value),

@@ -9,7 +9,7 @@ use crate::secret::SecretBytes;
 
 const SCHEME: &str = "storage";
 
-/// A bucket of S3 or of a server that speaks it.
+/// A bucket of S3 or of an S3-compatible server.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct S3Bucket {
@@ -17,11 +17,11 @@ pub struct S3Bucket {
     pub bucket: String,
     /// Region.
     pub region: String,
-    /// Who asks.
+    /// Access key id.
     pub access_key_id: String,
-    /// With which secret.
+    /// Its secret.
     pub access_key: SecretBytes,
-    /// URL of the server, where it is not AWS.
+    /// URL of the server, if it is not AWS.
     pub endpoint: Option<BaseUrl>,
 }
 
@@ -35,9 +35,9 @@ pub struct AzureBlobs {
     pub container: String,
     /// Tenant.
     pub tenant_id: String,
-    /// Who asks.
+    /// Client id.
     pub client_id: String,
-    /// With which secret.
+    /// Its secret.
     pub client_secret: SecretBytes,
 }
 
@@ -49,7 +49,7 @@ pub struct GcpBucket {
     pub project_id: String,
     /// Name.
     pub bucket: String,
-    /// File of the credentials on the node.
+    /// Credentials file on the node.
     pub credentials_path: String,
 }
 
@@ -65,7 +65,7 @@ pub struct FileStore {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StorageUri {
-    /// Nowhere: `storage://no-store`. Only keys that are derived can do without.
+    /// Nowhere: `storage://no-store`. Only derived keys can do without storage.
     NoStore,
     /// `storage://aws?bucket=&region=&accessKeyID=&accessKey=[&endpoint=]`, also `storage://s3`
     S3(S3Bucket),
@@ -73,9 +73,9 @@ pub enum StorageUri {
     Azure(AzureBlobs),
     /// `storage://gcp?projectID=&bucket=&credentialsPath=`
     Gcp(GcpBucket),
-    /// `storage://azure?container=&connectionString=`, as the older implementation has it.
+    /// `storage://azure?container=&connectionString=`, as in the older implementation.
     AzureConnection(AzureConnection),
-    /// A bucket of a cloud, without credentials for it: forms of the older implementation.
+    /// A cloud bucket, without credentials for it: forms of the older implementation.
     Platform(PlatformBucket),
     /// `storage://file?path=`
     File(FileStore),
@@ -85,7 +85,7 @@ impl StorageUri {
     /// Parses the text.
     ///
     /// # Errors
-    /// [`UriError`], which names parameters and never values.
+    /// [`UriError`], which names parameters but never values.
     pub fn parse(text: &str) -> Result<Self, UriError> {
         let mut from = Parsed::parse(SCHEME, text)?;
         if let Some(bucket) = PlatformBucket::parse(&mut from)? {
@@ -126,8 +126,8 @@ impl StorageUri {
         self.text(Extent::Whole, why)
     }
 
-    /// SHA-256 over what says which store this is: another store gives another one, other credentials
-    /// for the same store do not.
+    /// SHA-256 over everything that identifies this store: another store gives another digest,
+    /// other credentials for the same store do not.
     pub fn identity(&self) -> Sha256Digest {
         const WHY: &str = "which store it is";
         Sha256Digest::of(self.text(Extent::Named, WHY).expose(WHY))

@@ -99,7 +99,7 @@ fn every_type_survives_being_written() {
     ] {
         let parsed = KmsUri::parse(uri).unwrap();
         let written = text(&parsed.to_secret_text("test"));
-        // Base64's padding is escaped when we write it, and was not when peers did.
+        // We escape base64 padding when writing; peers did not.
         assert_eq!(written.replace("%3D", "="), uri);
         assert_eq!(text(&KmsUri::parse(&written).unwrap().to_secret_text("test")), written);
     }
@@ -115,7 +115,7 @@ fn every_type_survives_being_written() {
     }
 }
 
-/// Forms of document 004 (Constellation), as its command line writes them: `Zm9v` is `foo`.
+/// Forms of document 004 (Constellation), as written by its command line: `Zm9v` is `foo`.
 const OLDER_KMS: [&str; 4] = [
     "kms://aws?keyPolicy=%7B%22a%22%3A%22b+c%22%7D&kekID=Zm9v",
     "kms://azure-kms?name=vault&type=vault.azure.net&kekID=Zm9v",
@@ -149,7 +149,7 @@ fn the_older_forms_of_the_clouds_are_read_to_the_byte_and_written_again() {
         let written = text(&KmsUri::Platform(key).to_secret_text("test"));
         assert_eq!(written.replace("%3D", "=").replace("%20", "+"), uri);
     }
-    // Its own two halves disagreed about the name of the project.
+    // Its writer and its reader disagreed about the name of the project parameter.
     for (uri, written) in [
         ("storage://aws?bucket=b", "storage://aws?bucket=b"),
         ("storage://gcp?project=p&bucket=b", "storage://gcp?project=p&bucket=b"),
@@ -218,7 +218,7 @@ fn every_parameter_of_an_older_form_must_be_there_and_be_well() {
             let mut some = all.clone();
             let name = some.remove(left_out).split('=').next().unwrap();
             let error = KmsUri::parse(&format!("{head}?{}", some.join("&"))).unwrap_err();
-            // Without kekID it is one of the newer form, which lacks its own.
+            // Without kekID it is a URI of the newer form that lacks one of its parameters.
             let is_missing = matches!(error, UriError::Missing { .. });
             assert!(is_missing, "{uri} without {name}: {error}");
         }

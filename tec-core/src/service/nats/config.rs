@@ -7,12 +7,12 @@ use std::fmt::Write as _;
 use super::PublicKey;
 
 /// How long a client may take to authenticate, in seconds. The default of two is too short for a
-/// nonce that is signed by the vault.
+/// nonce that the vault signs.
 const AUTHORIZATION_TIMEOUT: u32 = 5;
-/// How long clients are asked to leave before the server stops.
+/// How long the server asks clients to leave before it stops.
 const LAME_DUCK: &str = "30s";
 
-/// Where the server finds accounts.
+/// Where the server looks up accounts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "the render knows both")]
 pub enum Resolver {
@@ -25,13 +25,13 @@ pub enum Resolver {
     },
 }
 
-/// Where a server stores events, and with whom.
+/// Where a server stores events, and with which other servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "every part is the caller's decision")]
 pub struct Storage {
-    /// Name of the server, which none of the others has.
+    /// Name of the server, unique among all servers.
     pub name: String,
-    /// Directory of JetStream.
+    /// JetStream directory.
     pub dir: String,
     /// Where the other servers connect.
     pub cluster: SocketAddr,
@@ -39,35 +39,35 @@ pub struct Storage {
     pub routes: Vec<String>,
 }
 
-/// What a server needs.
+/// Settings of a server.
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "every part is the caller's decision")]
 pub struct ServerConfig {
     /// Where clients connect.
     pub listen: SocketAddr,
-    /// Where the monitor listens; loopback.
+    /// Where the monitor listens; a loopback address.
     pub monitor: Option<SocketAddr>,
     /// The operator's JWT.
     pub operator: String,
     /// The system account.
     pub system_account: PublicKey,
-    /// JWTs of accounts that are known from the start; the system account among them.
+    /// JWTs of accounts that are known from the start, including the system account.
     pub accounts: BTreeMap<PublicKey, String>,
-    /// Where the others are found.
+    /// Where other accounts are looked up.
     pub resolver: Resolver,
     /// Where it stores events, if it does.
     pub storage: Option<Storage>,
-    /// Path of the file with the server's process id, for who has it read its certificate again.
+    /// Path of the file with the server's process id, used to make it reload its certificate.
     pub pid_file: String,
     /// Path of the server's certificate.
     pub cert_file: String,
     /// Path of its key.
     pub key_file: String,
-    /// Path of the authorities whose clients may connect.
+    /// Path of the CA certificates whose clients may connect.
     pub ca_file: String,
 }
 
-/// A value that would end its place in the file.
+/// A value that would break out of its place in the file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -77,10 +77,10 @@ pub enum ConfigError {
     /// A path with a quote, a backslash or a control character.
     #[error("the path {0:?} cannot be written into a configuration")]
     Path(String),
-    /// A name of a server or a route with other characters than names have.
+    /// A server name or route with characters that names do not have.
     #[error("{0:?} is no name or address of a server")]
     Name(String),
-    /// Without it the server ends at once.
+    /// Without a system account the server stops immediately.
     #[error("the JWT of the system account is missing")]
     NoSystemAccount,
 }
@@ -89,7 +89,7 @@ impl ServerConfig {
     /// The file. Equal values give equal bytes.
     ///
     /// # Errors
-    /// [`ConfigError`]: whatever is not plainly a JWT or a path is not written.
+    /// [`ConfigError`]: anything that is not plainly a JWT or a path is not written.
     pub fn render(&self) -> Result<String, ConfigError> {
         if !self.accounts.contains_key(&self.system_account) {
             return Err(ConfigError::NoSystemAccount);
@@ -131,8 +131,8 @@ impl ServerConfig {
 
     fn tls(&self) -> Result<String, ConfigError> {
         let (cert, key, ca) = (path(&self.cert_file)?, path(&self.key_file)?, path(&self.ca_file)?);
-        // No least version: servers before 2.10 do not know the field and refuse the file. Clients of
-        // this project speak TLS 1.3 only.
+        // No minimum version: servers before 2.10 do not know the field and refuse the file.
+        // Clients of this project only speak TLS 1.3.
         Ok(format!("  cert_file: \"{cert}\"\n  key_file: \"{key}\"\n  ca_file: \"{ca}\"\n"))
     }
 
@@ -146,8 +146,8 @@ impl ServerConfig {
             return Ok(());
         }
         line(text, format_args!("cluster {{\n  name: \"tec\"\n  listen: \"{}\"", storage.cluster));
-        // Whoever connects here speaks for every account: only servers have a certificate that names
-        // one of the routes.
+        // Whoever connects here speaks for every account: only servers have a certificate that
+        // names one of the routes.
         let known = "  verify_cert_and_check_known_urls: true\n  timeout: 5\n  }\n  routes: [";
         line(text, format_args!("  tls {{\n{}{known}", self.tls()?));
         for route in &storage.routes {
@@ -158,7 +158,7 @@ impl ServerConfig {
     }
 }
 
-/// Letters, digits and what separates them in names and addresses.
+/// Letters, digits, and the separators used in names and addresses.
 fn name(text: &str) -> Result<&str, ConfigError> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | ':');
     if !text.is_empty() && text.chars().all(fits) {
@@ -169,7 +169,7 @@ fn name(text: &str) -> Result<&str, ConfigError> {
 }
 
 fn line(text: &mut String, line: std::fmt::Arguments<'_>) {
-    // Writing to a String does not fail.
+    // Writing to a String cannot fail.
     let _ = writeln!(text, "{line}");
 }
 

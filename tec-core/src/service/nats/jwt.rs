@@ -1,4 +1,4 @@
-//! JWTs of NATS, version 2: header `ed25519-nkey`, claims with a member `nats`.
+//! NATS JWTs, version 2: header `ed25519-nkey`, claims with a member `nats`.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ const VERSION: u32 = 2;
 /// No limit.
 const UNLIMITED: i64 = -1;
 
-/// What a key has to sign to make a JWT.
+/// What a key must sign to produce a JWT.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unsigned {
     text: String,
@@ -25,7 +25,8 @@ pub struct Unsigned {
 
 impl Unsigned {
     fn new(mut claims: Value) -> Self {
-        // As the reference does it: the id is a digest of the claims without it. Nobody checks it.
+        // Same as the reference implementation: the id is a digest of the claims without it. Nobody
+        // checks it.
         let digest = Sha256::digest(claims.to_string());
         let id = nkey::encode(digest.as_slice());
         if let Some(claims) = claims.as_object_mut() {
@@ -37,7 +38,7 @@ impl Unsigned {
         Self { text, id }
     }
 
-    /// What is signed.
+    /// The bytes to sign.
     pub fn message(&self) -> &[u8] {
         self.text.as_bytes()
     }
@@ -53,7 +54,7 @@ impl Unsigned {
     }
 }
 
-/// The operator: who may make accounts.
+/// The operator, which may create accounts.
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "every part is the caller's decision")]
 pub struct Operator {
@@ -68,7 +69,7 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// To be signed by the identity.
+    /// The JWT, to be signed by the identity key.
     pub fn unsigned(&self, now: Timestamp) -> Unsigned {
         Unsigned::new(json!({
             "iat": now.unix_seconds(), "iss": self.key.to_string(), "sub": self.key.to_string(),
@@ -77,17 +78,17 @@ impl Operator {
                 "type": "operator", "version": VERSION,
                 "signing_keys": [self.signing_key.to_string()],
                 "system_account": self.system_account.to_string(),
-                // The identity stays cold: what it signs besides this is refused.
+                // The identity key stays offline: anything else that it signs is refused.
                 "strict_signing_key_usage": true,
             },
         }))
     }
 }
 
-/// Users that are shut out, and since when: JWTs that were issued before count no more.
+/// Revoked users, with the time of revocation: JWTs issued before it are no longer valid.
 pub type Revocations = BTreeMap<PublicKey, Timestamp>;
 
-/// An account: subjects of its own.
+/// An account: its own subject space.
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "every part is the caller's decision")]
 pub struct Account {
@@ -99,13 +100,14 @@ pub struct Account {
     pub issuer: PublicKey,
     /// The key that signs users.
     pub signing_key: PublicKey,
-    /// Whether users get what [`User::of_component`] says, enforced by the server, or everything.
+    /// Whether users get what [`User::of_component`] specifies, enforced by the server, or
+    /// everything.
     pub scope: Scope,
-    /// Users that are shut out.
+    /// Revoked users.
     pub revocations: Revocations,
 }
 
-/// What the signing key of an account may give.
+/// What the signing key of an account may grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there are these two")]
 pub enum Scope {
@@ -116,7 +118,7 @@ pub enum Scope {
 }
 
 impl Account {
-    /// To be signed by the operator's signing key.
+    /// The JWT, to be signed by the operator's signing key.
     pub fn unsigned(&self, now: Timestamp) -> Unsigned {
         let revocations: BTreeMap<String, i64> = self
             .revocations
@@ -158,16 +160,17 @@ impl Account {
 
 /// Stream that keeps events.
 pub const EVENTS: &str = "EVENTS";
-/// Where a reader of stored events asks for them (JetStream API, reference "Consumers").
+/// The API subject where readers of stored events request them (JetStream API, reference
+/// "Consumers").
 pub const READ_EVENTS: &str = "$JS.API.CONSUMER.CREATE.EVENTS";
-/// How long a message that is published again is known by its id, in nanoseconds.
+/// How long the id of a message is remembered to detect duplicates, in nanoseconds.
 const KNOWN: u64 = 120_000_000_000;
-/// How long an event is kept, in nanoseconds: a day.
+/// Retention of events, in nanoseconds: one day.
 const KEPT: u64 = 86_400_000_000_000;
-/// How much of all events is kept, in bytes.
+/// Maximum size of all stored events, in bytes.
 const KEPT_BYTES: u64 = 512 << 20;
 
-/// The stream of events, with its copies on so many servers.
+/// The event stream, replicated on this many servers.
 pub fn events_stream(replicas: u32) -> Value {
     json!({
         "name": EVENTS, "subjects": ["evt.>"], "retention": "limits", "storage": "file",
@@ -180,21 +183,21 @@ pub fn events_stream(replicas: u32) -> Value {
 /// What the server allows each component; `{{name()}}` is the name in the user's JWT.
 fn component_template() -> Value {
     json!({
-        // Events are read by everybody, so anybody may ask for stored ones. The server sends them to no
-        // subject of the stream.
+        // Everyone reads events, so anyone may request stored ones. The server does not send them
+        // to a subject of the stream.
         "pub": {"allow": ["evt.{{name()}}.>", "req.>", "_INBOX.>", READ_EVENTS]},
-        // Answers come to an inbox of its own; nobody reads those of others.
+        // Answers arrive at the component's own inbox; nobody reads those of others.
         "sub": {"allow": ["evt.>", "req.{{name()}}.>", "_INBOX.{{name()}}.>"]},
         "subs": UNLIMITED, "data": UNLIMITED, "payload": UNLIMITED,
     })
 }
 
-/// Name of a component's user, which its subjects and its inbox begin with.
+/// Name of a component's user, which its subjects and its inbox start with.
 pub fn user_name(component: &caller::Account) -> String {
     format!("{}.{}", component.namespace(), component.name())
 }
 
-/// A user: who connects.
+/// A user: a client that connects.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct User {
@@ -207,8 +210,8 @@ pub struct User {
 }
 
 impl User {
-    /// The user of a component. Its name, and by it its subjects, follow from the service account;
-    /// no dot of it can reach into the subjects of another, since neither name has one.
+    /// The user of a component. Its name, and therefore its subjects, are derived from the service
+    /// account; no dot in it can reach into another's subjects, since neither name contains one.
     pub fn of_component(
         component: &caller::Account,
         key: PublicKey,
@@ -219,7 +222,7 @@ impl User {
         Self { name: user_name(component), key, account, issuer, scope: Scope::Component, expires }
     }
 
-    /// Somebody who may do everything in an account, such as push accounts in SYS.
+    /// A user that may do everything in an account, such as push accounts in SYS.
     pub fn of_system(
         name: &str,
         key: PublicKey,
@@ -231,7 +234,7 @@ impl User {
         Self { name, key, account, issuer, scope: Scope::Any, expires }
     }
 
-    /// To be signed by the account's signing key, or by the identity of the account.
+    /// The JWT, to be signed by the account's signing key, or by the identity key of the account.
     pub fn unsigned(&self, now: Timestamp) -> Unsigned {
         debug_assert_eq!(self.key.kind(), KeyKind::User);
         let mut nats = json!({"type": "user", "version": VERSION});
@@ -239,7 +242,7 @@ impl User {
         if let (true, Some(nats)) = (self.issuer != self.account, nats.as_object_mut()) {
             nats.insert("issuer_account".to_owned(), json!(self.account.to_string()));
         }
-        // A user of a scope may say nothing about its permissions, or the server refuses it.
+        // A scoped user must not state any permissions, or the server refuses it.
         if let (Scope::Any, Some(nats)) = (self.scope, nats.as_object_mut()) {
             for limit in ["subs", "data", "payload"] {
                 nats.insert(limit.to_owned(), json!(UNLIMITED));

@@ -1,7 +1,7 @@
 //! NATS in operator mode: keys as text, JWTs, and the configuration of a server.
 //!
-//! *What it is*: the text forms, and which claims whose JWT has. Keys stay where they are, in the
-//! vault; what is to be signed is given out as [`Unsigned`], and the signature taken in.
+//! *What it is*: the text forms, and the claims of each JWT. Keys stay in the vault; what must be
+//! signed is returned as [`Unsigned`], and the signature is passed in.
 //!
 //! *What it is not*: a NATS client.
 //!

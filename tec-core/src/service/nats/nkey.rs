@@ -8,7 +8,7 @@ const BASE32: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 /// Prefix, key, checksum.
 const RAW_LEN: usize = 1 + 32 + 2;
 
-/// Whose key it is. The prefix makes the first letter of the text: O, A or U.
+/// The type of its owner. The prefix determines the first letter of the text: O, A or U.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(clippy::exhaustive_enums, reason = "these three are made here")]
 pub enum KeyKind {
@@ -21,7 +21,8 @@ pub enum KeyKind {
 }
 
 impl KeyKind {
-    /// First byte of the raw form: the letter's place in the alphabet, moved by three bits.
+    /// First byte of the raw form: the position of the letter in the alphabet, shifted by three
+    /// bits.
     const fn prefix(self) -> u8 {
         match self {
             Self::Operator => 14 << 3,
@@ -38,17 +39,17 @@ pub struct PublicKey {
     bytes: [u8; 32],
 }
 
-/// Not a public key of an operator, an account or a user.
+/// Not a public key of an operator, account or user.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PublicKeyError {
     /// Not 56 characters of base 32.
     #[error("a public key of NATS has 56 characters of base 32")]
     Form,
-    /// Another kind of key, a seed among them.
+    /// Another kind of key, possibly a seed.
     #[error("this is the key of something else")]
     Kind,
-    /// A character was changed.
+    /// The checksum is wrong.
     #[error("the checksum does not fit")]
     Checksum,
 }
@@ -59,7 +60,7 @@ impl PublicKey {
         Self { kind, bytes }
     }
 
-    /// Whose it is.
+    /// The type of its owner.
     pub const fn kind(&self) -> KeyKind {
         self.kind
     }
@@ -104,18 +105,19 @@ impl FromStr for PublicKey {
     }
 }
 
-/// What a server wants signed. It can never be mistaken for the body of a JWT, since it has no dot.
+/// A nonce that a server wants signed. It cannot be mistaken for the body of a JWT, because it
+/// contains no dot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nonce(String);
 
-/// Not what a server sends.
+/// Not a valid server nonce.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a nonce has 8 to 64 letters, digits, hyphens and underscores")]
 #[non_exhaustive]
 pub struct NonceError;
 
 impl Nonce {
-    /// As it is signed.
+    /// The bytes to sign.
     pub fn as_bytes(&self) -> &[u8] {
         self.0.as_bytes()
     }
@@ -134,7 +136,7 @@ impl FromStr for Nonce {
     }
 }
 
-/// CRC-16/XMODEM: polynomial 0x1021, begins with zero.
+/// CRC-16/XMODEM: polynomial 0x1021, initial value zero.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |sum, byte| {
         (0..8).fold(sum ^ (u16::from(*byte) << 8), |sum, _| match sum & 0x8000 {
@@ -144,7 +146,7 @@ fn crc16(bytes: &[u8]) -> u16 {
     })
 }
 
-/// Base 32 without padding; the last character is filled up with zeros.
+/// Base 32 without padding; the last character is padded with zero bits.
 pub(super) fn encode(bytes: &[u8]) -> String {
     let bit = |at: usize| -> u8 { bytes.get(at / 8).map_or(0, |byte| (byte >> (7 - at % 8)) & 1) };
     (0..(bytes.len() * 8).div_ceil(5))

@@ -1,12 +1,12 @@
-//! What an OpenSearch node reads before it starts, and what changes a password while it runs.
+//! What an OpenSearch node reads before it starts, and how to change a password while it runs.
 //!
-//! *What it is*: `opensearch.yml`, options of the JVM, the log's form, and the files of the security
-//! plugin: all ten types, since with fewer it never becomes ready; users with hashes only; three roles:
-//! everything, write telemetry, read telemetry. Written as JSON, which is YAML.
+//! *What it is*: `opensearch.yml`, JVM options, the log format, and the files of the security
+//! plugin: all ten types, since with fewer it never becomes ready; users with hashes only; three
+//! roles: everything, write telemetry, read telemetry. Written as JSON, which is valid YAML.
 //!
-//! The plugin reads its files only when its index is first made. After that, passwords change through
-//! its API, with the certificate of [`ADMIN_DN`]: [`login`] says whether one is known, [`new_hash`]
-//! makes another one count.
+//! The plugin reads its files only when its index is first created. After that, passwords are
+//! changed through its API, with the certificate of [`ADMIN_DN`]: [`login`] checks whether a
+//! password is valid, [`new_hash`] sets another one.
 
 mod security;
 
@@ -19,21 +19,21 @@ use serde_json::{Value, json};
 
 use crate::secret::{SecretArray, SecretBytes};
 
-/// Cost of bcrypt: what OpenSearch's own tools use.
+/// Cost of bcrypt: the value that OpenSearch's own tools use.
 pub const BCRYPT_COST: u32 = 12;
-/// bcrypt looks at no more of a password, in bytes.
+/// Maximum length of a password that bcrypt considers, in bytes.
 const BCRYPT_MAX: usize = 72;
 /// Distinguished name of the certificate that may do everything.
 pub const ADMIN_DN: &str = "CN=opensearch-admin";
 
-/// A password that is not hashed.
+/// A password that cannot be hashed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HashError {
-    /// Everything after it would count for nothing.
+    /// The rest of it would be ignored.
     #[error("a password of {0} bytes is too long for bcrypt")]
     TooLong(usize),
-    /// Anybody could come in.
+    /// Anyone could log in.
     #[error("a password must not be empty")]
     Empty,
     /// bcrypt itself refused.
@@ -65,7 +65,7 @@ pub fn hash(
         .map_err(|_| HashError::Bcrypt)
 }
 
-/// Path that tells who is logged in: 200 if the password is right, 401 if it is not.
+/// Path that returns who is logged in: 200 if the password is correct, 401 if it is not.
 pub const LOGIN: &str = "/_plugins/_security/authinfo";
 
 /// The header of a login.
@@ -83,8 +83,8 @@ pub fn credentials(user: &str, password: &SecretBytes) -> SecretBytes {
     SecretBytes::new(STANDARD.encode(pair.expose("to encode it")).into_bytes())
 }
 
-/// Path and body of the change that makes another password count at once. The old one counts no more
-/// after it. Only the certificate of [`ADMIN_DN`] may ask for it.
+/// Path and body of the change that sets another password, effective immediately. The old one is no
+/// longer valid then. Only the certificate of [`ADMIN_DN`] may request it.
 pub fn new_hash(user: &str, hash: &str) -> (String, Value) {
     (
         format!("/_plugins/_security/api/internalusers/{user}"),
@@ -96,7 +96,7 @@ pub fn new_hash(user: &str, hash: &str) -> (String, Value) {
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "there are three users")]
 pub struct Hashes {
-    /// Everything but the security configuration's reserved parts.
+    /// Everything except the reserved parts of the security configuration.
     pub admin: String,
     /// Writes telemetry, and reads nothing.
     pub telemetry: String,
@@ -104,15 +104,15 @@ pub struct Hashes {
     pub viewer: String,
 }
 
-/// What a node needs besides.
+/// Other settings of a node.
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "every part is the caller's decision")]
 pub struct Node {
     /// Name of the cluster.
     pub cluster: String,
-    /// Directory of data.
+    /// Data directory.
     pub data: String,
-    /// Directory of logs.
+    /// Log directory.
     pub logs: String,
     /// Where clients connect.
     pub listen: SocketAddr,
@@ -120,11 +120,11 @@ pub struct Node {
     pub transport: SocketAddr,
     /// Heap of the JVM, in mebibytes.
     pub heap: u32,
-    /// Distinguished names of nodes.
+    /// Distinguished names of the nodes.
     pub nodes_dn: Vec<String>,
 }
 
-/// Every file below the configuration directory, by its path. None of them holds a password.
+/// Every file below the configuration directory, by path. None of them contains a password.
 pub fn files(node: &Node, hashes: &Hashes) -> BTreeMap<String, String> {
     let mut files: BTreeMap<String, String> = security::files(hashes)
         .into_iter()
@@ -136,7 +136,7 @@ pub fn files(node: &Node, hashes: &Hashes) -> BTreeMap<String, String> {
     files
 }
 
-/// Everything goes to standard output, where Kubernetes looks for it.
+/// Everything goes to standard output, where Kubernetes expects it.
 const LOG: &str = "\
 status = error
 appender.console.type = Console
@@ -147,7 +147,7 @@ rootLogger.level = info
 rootLogger.appenderRef.console.ref = console
 ";
 
-/// A node that has no memory left ends, rather than to answer half.
+/// A node that runs out of memory exits instead of answering partially.
 fn jvm_options(heap: u32) -> String {
     format!(
         "-Xms{heap}m\n-Xmx{heap}m\n-XX:+UseG1GC\n-XX:+ExitOnOutOfMemoryError\n\
@@ -178,7 +178,7 @@ fn settings(node: &Node) -> Value {
         "plugins.security.ssl.http.pemtrustedcas_filepath": "certs/ca.crt",
         "plugins.security.ssl.http.clientauth_mode": "OPTIONAL",
         "plugins.security.ssl.http.enabled_protocols": ["TLSv1.3"],
-        // The node looks at the files again and again, and takes new ones while it runs.
+        // The node keeps checking the files, and loads new ones while it runs.
         "plugins.security.ssl.certificates_hot_reload.enabled": true,
         "plugins.security.authcz.admin_dn": [ADMIN_DN],
         "plugins.security.nodes_dn": node.nodes_dn,
@@ -236,7 +236,7 @@ mod tests {
     fn a_hash_is_of_the_form_that_opensearch_takes_and_of_the_whole_password() {
         let salt = SecretArray::new([7; 16]);
         let password = SecretBytes::new(b"correct horse".to_vec());
-        // The least cost that bcrypt knows, for a quick test.
+        // The lowest cost that bcrypt accepts, for a fast test.
         let hashed = hash(&password, &salt, 4).unwrap();
         assert!(hashed.starts_with("$2b$04$"), "{hashed}");
         assert_eq!(bcrypt::verify("correct horse", &hashed).ok(), Some(true));

@@ -1,4 +1,4 @@
-//! What the security plugin reads: users, roles, and who has which.
+//! What the security plugin reads: users, roles, and their mapping.
 
 use serde_json::{Value, json};
 
@@ -52,7 +52,7 @@ fn users(hashes: &Hashes) -> Value {
     })
 }
 
-/// Indices of telemetry: those of OpenTelemetry, and of the simple schema that OpenSearch uses.
+/// Telemetry indices: those of OpenTelemetry, and of the simple schema that OpenSearch uses.
 const TELEMETRY: [&str; 2] = ["otel-*", "ss4o_*"];
 
 fn roles() -> Value {

@@ -19,12 +19,12 @@ use crate::service::Fatal;
 /// First wait after a failure; it doubles up to [`LONGEST_WAIT`].
 const FIRST_WAIT: Duration = Duration::from_millis(250);
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
-/// How often a follower looks whether it has joined: about ten minutes.
+/// Number of checks whether a follower has joined: about ten minutes.
 const JOIN_TRIES: u32 = 60;
-/// How often a first pod that is a standby waits to become the leader before it goes on.
+/// How many times a first pod that is a standby waits to become the leader before it continues.
 const LEADER_TRIES: u32 = 5;
 
-/// Brings the vault up. See the [module](super) for the order of things.
+/// Brings the vault up. See the [module](super) for the order of steps.
 #[derive(Debug)]
 pub struct BringUp {
     platform: Platform,
@@ -37,7 +37,7 @@ pub struct BringUp {
     phase: Phase,
     secret: Option<AesSecret>,
     key: Option<SecretBytes>,
-    /// From init, as long as nobody refused it.
+    /// From init, until it is refused.
     root: Option<SecretBytes>,
     unstored: Option<Vec<u8>>,
 }
@@ -48,7 +48,7 @@ enum Phase {
     Secret(Seal),
     /// Whether a vault was set up before, although there is no Secret.
     Before(Seal),
-    /// After it the Secret is read again.
+    /// Next, the Secret is read again.
     Created(Seal),
     Intent,
     Removed,
@@ -63,7 +63,7 @@ enum Phase {
     /// Whether all other pods know the new wrapping key.
     Followers(Seal),
     Stored,
-    /// After it everything is looked at again.
+    /// Next, everything is checked again.
     Again,
     Unseal,
     Health,
@@ -73,11 +73,11 @@ enum Phase {
     End,
 }
 
-/// What a file of the wrapped key is.
+/// The state of a wrapped-key file.
 enum Opened {
     /// It opens with the wrapping key.
     Current(SecretBytes),
-    /// It opens with the wrapping key before.
+    /// It opens with the previous wrapping key.
     Before(SecretBytes),
     /// It is for another wrapping key.
     Foreign,
@@ -129,7 +129,7 @@ impl BringUp {
         }
     }
 
-    /// The same plan, which treats a sealed vault so; else it unseals it.
+    /// The same plan with this treatment of a sealed vault; the default unseals it.
     #[must_use]
     pub fn with_sealed(mut self, sealed: Sealed) -> Self {
         self.sealed = sealed;
@@ -148,7 +148,7 @@ impl BringUp {
             },
             (Phase::Secret(seal), Event::Secret(secret)) => self.decide(seal, secret),
             (Phase::Before(seal), Event::Authorities(None)) => self.create(seal),
-            // A vault that was set up, and whose wrapping key is gone: never a second one.
+            // A vault that was set up and whose wrapping key is gone: never create a second one.
             (Phase::Before(_), Event::Authorities(Some(_))) => {
                 self.finish(Err(Fatal::AesSecretMissing))
             }
@@ -170,7 +170,7 @@ impl BringUp {
             (Phase::Health, Event::Answered(answer)) => self.healthy(&answer),
             (Phase::Root(work), Event::Answered(answer)) => self.root(work, &answer),
             (Phase::Configured, Event::Done) => self.finish(Ok(Outcome::Up)),
-            // It failed, or does not belong here: look at everything again.
+            // It failed, or does not belong here: check everything again.
             _ => self.pause(),
         })
     }
@@ -207,12 +207,13 @@ impl BringUp {
         self.secret.as_ref().map(|secret| &secret.progress)
     }
 
-    /// What seal status and Secret together ask for.
+    /// The next effect for this seal status and Secret.
     fn decide(&mut self, seal: Seal, secret: Option<AesSecret>) -> Effect {
         self.secret = secret;
         match (seal.initialized, self.ordinal, self.progress()) {
             (false, Ordinal::Follower, _) => self.join(Fatal::NotFirst),
-            // Peers cannot be asked: whoever has no Secret has no certificate to answer with either.
+            // Peers cannot be asked: a pod without the Secret has no certificate to answer with
+            // either.
             (false, Ordinal::First, None) => self.go(Phase::Before(seal), Effect::ReadAuthorities),
             (false, Ordinal::First, Some(Progress::Created | Progress::InitIntent)) => {
                 self.advance(Phase::Intent, Progress::InitIntent)
@@ -236,7 +237,8 @@ impl BringUp {
         self.pause()
     }
 
-    /// A vault that opened by itself serves on without the key that only root tokens need.
+    /// A vault that opened by itself continues to serve without the key, which only root tokens
+    /// need.
     fn lost(&mut self, seal: Seal, fatal: Fatal) -> Effect {
         let is_set_up = matches!(self.progress(), None | Some(Progress::Configured(_)));
         match self.platform.seal {
@@ -259,8 +261,8 @@ impl BringUp {
         (SecretArray::new(key), key_id)
     }
 
-    /// The volume itself says, before init, that nothing is in the vault yet: the Secret may be one of
-    /// yesterday's backup.
+    /// The volume itself records, before init, that the vault is still empty: the Secret may come
+    /// from yesterday's backup.
     fn note(&mut self) -> Effect {
         match &self.secret {
             Some(secret) => {
@@ -280,7 +282,7 @@ impl BringUp {
         self.call(Phase::Init, Request::post("sys/init", &body))
     }
 
-    /// The key goes to disk before anything else happens.
+    /// The key is written to disk before anything else happens.
     fn initialized(&mut self, answer: &Response) -> Effect {
         let Ok(made) = answer.json::<Initialized>() else {
             return self.pause();
@@ -293,7 +295,7 @@ impl BringUp {
         self.wrap(&key)
     }
 
-    /// Wraps the vault's key with the wrapping key of the moment, and stores it.
+    /// Wraps the vault's key with the current wrapping key, and stores it.
     fn wrap(&mut self, key: &SecretBytes) -> Effect {
         self.nonces += 1;
         let nonce = self.nonce();
@@ -335,7 +337,7 @@ impl BringUp {
         }
     }
 
-    /// What the file of an initialized vault asks for.
+    /// The next step for an initialized vault with or without this file.
     fn open(&mut self, seal: Seal, file: Option<&[u8]>) -> Effect {
         let is_intent = self.progress() == Some(&Progress::InitIntent);
         let is_raft = self.platform.peers == Peers::Raft;
@@ -350,8 +352,8 @@ impl BringUp {
                 self.rotate(seal)
             }
             Some(Opened::Before(key)) => self.wrap(&key),
-            // Nobody can have filled a vault that only its key would have opened; a static seal opens by
-            // itself.
+            // Nobody can have filled a vault that only its key would have opened; a static seal
+            // opens by itself.
             None if is_intent
                 && self.ordinal == Ordinal::First
                 && (seal.sealed || self.platform.seal == SealKind::Static) =>
@@ -365,7 +367,7 @@ impl BringUp {
         }
     }
 
-    /// Without its file: a peer may have it.
+    /// The file is missing: a peer may have it.
     fn missing(&mut self, seal: Seal) -> Effect {
         if self.ordinal == Ordinal::Follower || self.platform.peers == Peers::Raft {
             self.go(Phase::Peer(seal), Effect::FetchFromPeers)
@@ -374,11 +376,12 @@ impl BringUp {
         }
     }
 
-    /// Whether an initialized vault without a file is one whose init was cut off on this very volume.
+    /// Whether an initialized vault without a file is one whose init was interrupted on this very
+    /// volume.
     fn judge_note(&mut self, seal: Seal, note: Option<&[u8]>) -> Effect {
         let key_id = self.secret.as_ref().map(|secret| secret.key_id.as_bytes());
         if note.is_some() && note == key_id {
-            // Its key is lost, and it holds nothing yet: begin anew.
+            // Its key is lost, and it is still empty: start over.
             self.root = None;
             self.go(Phase::Again, Effect::ResetStorage)
         } else {
@@ -386,8 +389,8 @@ impl BringUp {
         }
     }
 
-    /// Replaces the wrapping key if that is wanted; the file is for the one of the moment. At any time
-    /// one of the keys in the Secret opens the file of each pod.
+    /// Replaces the wrapping key if requested; the file uses the current one. At any time one of
+    /// the keys in the Secret opens the file of each pod.
     fn rotate(&mut self, seal: Seal) -> Effect {
         let (Ordinal::First, Some(secret)) = (self.ordinal, &self.secret) else {
             return self.unseal(seal);
@@ -402,7 +405,7 @@ impl BringUp {
             Rotation::Wanted => {
                 let (key, key_id) = self.fresh_key();
                 if key_id == from {
-                    // This process made the key of the moment: the next one has another.
+                    // This process created the current key: the next process has another.
                     return self.unseal(seal);
                 }
                 self.go(Phase::Again, Effect::Rotate { from, key, key_id })
@@ -410,7 +413,7 @@ impl BringUp {
         }
     }
 
-    /// The key before is needed until every pod has wrapped its file anew.
+    /// The previous key is needed until every pod has rewrapped its file.
     fn forget(&mut self, seal: Seal, files: &[Option<Vec<u8>>]) -> Effect {
         let is_current = |file: &Option<Vec<u8>>| {
             let opened = file.as_deref().map(|bytes| self.unwrap(bytes));
@@ -440,7 +443,7 @@ impl BringUp {
         }
     }
 
-    /// The first file that opens; some peer may not know of the new wrapping key yet.
+    /// Takes the first file that opens; some peers may not know the new wrapping key yet.
     fn take_from_peers(&mut self, seal: Seal, files: Vec<Option<Vec<u8>>>) -> Effect {
         let mut end = Fatal::KeyFileMissing;
         for bytes in files.into_iter().flatten() {
@@ -475,7 +478,7 @@ impl BringUp {
             (Ok(Seal { sealed: false, .. }), _) => {
                 self.call(Phase::Health, Request::get("sys/health"))
             }
-            // Not initialized: it was wiped under our eyes; the next look tells.
+            // Not initialized: it was wiped in the meantime; the next check will tell.
             (_, Verdict::Invalid) if !answer.says(&["not initialized"]) => {
                 self.finish(Err(Fatal::UnsealRefused))
             }
@@ -499,7 +502,8 @@ impl BringUp {
             return self.finish(Ok(Outcome::Up));
         }
         if matches!(self.progress(), Some(Progress::Configured(_))) {
-            // Whoever dies with a root token leaves a progress that makes the next one sweep it.
+            // A process that dies with a root token leaves a progress that makes the next one
+            // revoke it.
             return self.advance(Phase::Again, Progress::KeyStored);
         }
         let (work, request) = RootWork::begin(self.root.take());
@@ -517,7 +521,7 @@ impl BringUp {
                 self.advance(Phase::Configured, wanted)
             }
             Step::Conflict => self.finish(Err(Fatal::Conflict)),
-            // The next attempt makes a token of its own, and sweeps this one.
+            // The next attempt creates its own token, and revokes this one.
             Step::Failed => self.pause(),
         }
     }

@@ -1,4 +1,4 @@
-//! Calls that bootstrap requests make, in the name of the caller or the controller.
+//! Calls made for bootstrap requests, on behalf of the caller or the controller.
 
 use core::net::IpAddr;
 use std::collections::BTreeMap;
@@ -13,15 +13,15 @@ use crate::secret::SecretBytes;
 use crate::service::caller::{Account, Role};
 use crate::service::tls::SigningRequest;
 
-/// A login that the vault accepted. Only what stands here is proven about the caller.
+/// A login that the vault accepted. Only the data in here is proven about the caller.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Login {
-    /// The caller's token of the vault.
+    /// The caller's vault token.
     pub token: SecretBytes,
     /// The caller's service account.
     pub account: Account,
-    /// Identity of the service account.
+    /// UID of the service account.
     pub account_uid: String,
 }
 
@@ -51,13 +51,13 @@ struct Metadata {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "an Ed25519 key has no more")]
 pub struct PublicHalf {
-    /// Which version of the key; the first one is 1.
+    /// Version of the key; the first one is 1.
     pub version: u32,
     /// Ed25519 (RFC 8032, section 5.1.5).
     pub bytes: [u8; 32],
 }
 
-/// Whom a certificate is for. The names are the controller's choice, never the caller's.
+/// The subject of a certificate. The controller chooses the names, never the caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "every part is the caller's decision")]
 pub struct Subject {
@@ -70,7 +70,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// One that nobody connects to: a common name and nothing else.
+    /// A subject that nobody connects to: only a common name.
     pub fn named(common_name: &str) -> Self {
         Self { common_name: common_name.to_owned(), ..Self::default() }
     }
@@ -107,7 +107,7 @@ pub fn log_in(role: Role, token: &SecretBytes) -> Request {
     Request::post("auth/kubernetes/login", &body)
 }
 
-/// Whom the vault recognized; `None` if it refused or answered in another form.
+/// Who the vault recognized; `None` if it refused or answered in another form.
 pub fn logged_in(answer: &Response) -> Option<Login> {
     let Auth { client_token, metadata } = answer.json::<Answer>().ok()?.auth;
     Some(Login {
@@ -117,18 +117,18 @@ pub fn logged_in(answer: &Response) -> Option<Login> {
     })
 }
 
-/// Asks for a certificate with its key, to be read by
+/// Requests a certificate with its key, to be read by
 /// [`Material::from_issued`](crate::service::tls::Material::from_issued).
 pub fn issue(role: &str, subject: &Subject) -> Request {
     let mut body = subject.body();
     if let Some(body) = body.as_object_mut() {
-        // OpenSearch takes no other form.
+        // OpenSearch accepts no other form.
         body.insert("private_key_format".to_owned(), json!("pkcs8"));
     }
     Request::post(format!("{}/issue/{role}", MOUNTS.pki_intermediate), &body)
 }
 
-/// Asks for a certificate of a key that its owner keeps, to be read by
+/// Requests a certificate for a key that its owner keeps, to be read by
 /// [`Material::from_signed`](crate::service::tls::Material::from_signed).
 pub fn certify(role: &str, subject: &Subject, request: &SigningRequest) -> Request {
     let mut body = subject.body();
@@ -138,7 +138,7 @@ pub fn certify(role: &str, subject: &Subject, request: &SigningRequest) -> Reque
     Request::post(format!("{}/sign/{role}", MOUNTS.pki_intermediate), &body)
 }
 
-/// Has this version of a NATS key sign.
+/// Signs with this version of a NATS key.
 pub fn sign(key: &str, version: u32, message: &[u8]) -> Request {
     let body = json!({"input": STANDARD.encode(message), "key_version": version});
     Request::post(format!("{}/sign/{key}", MOUNTS.transit), &body)
@@ -156,7 +156,7 @@ pub fn signature(answer: &Response) -> Result<Option<[u8; 64]>, AnswerError> {
     Ok(bytes.and_then(|bytes| bytes.try_into().ok()))
 }
 
-/// Makes a NATS key, or reads the one that is there.
+/// Creates a NATS key, or reads the existing one.
 pub fn ensure_key(key: &str) -> Request {
     let body = json!({"type": "ed25519", "exportable": false});
     Request::post(format!("{}/keys/{key}", MOUNTS.transit), &body)

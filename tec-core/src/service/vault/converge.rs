@@ -1,31 +1,31 @@
-//! Brings objects to the desired state, one after the other: look, make or mend, look again.
+//! Converges objects to the desired state, one at a time: check, create or repair, check again.
 
 use std::collections::VecDeque;
 
 use super::object::{Look, Making, Object};
 use super::{Request, Response, Verdict};
 
-/// What is done about a difference.
+/// How to handle a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// It is mended.
+    /// Repair it.
     Repair,
-    /// It is reported.
+    /// Report it.
     Audit,
 }
 
-/// What comes next.
+/// The next step.
 #[derive(Debug)]
 pub(super) enum Turn {
     /// Make this call.
     Call(Request),
-    /// Everything is as it shall be.
+    /// Everything has the desired state.
     Done,
-    /// This object is not, and is only reported.
+    /// This object differs, and is only reported.
     Drift(String),
-    /// This object is not, and cannot be mended.
+    /// This object differs, and cannot be repaired.
     Conflict(String),
-    /// A call did not work out.
+    /// A call failed.
     Failed(Verdict),
 }
 
@@ -38,13 +38,13 @@ pub(super) struct Converge {
 
 #[derive(Debug)]
 enum State {
-    /// The answer says how the front object is.
+    /// The answer is the current state of the first object.
     Looking,
-    /// As before, after it was written: now it must be right.
+    /// The same after it was written: now it must be right.
     Checking,
-    /// The answer is to a call that makes it.
+    /// The answer is to a call that creates it.
     Making(Making),
-    /// The answer is to the call that mends it.
+    /// The answer is to the call that repairs it.
     Mending,
 }
 
@@ -60,7 +60,7 @@ impl Converge {
         self.look(State::Looking)
     }
 
-    /// The next call, from the answer to the last one.
+    /// The next call, given the answer to the last one.
     pub(super) fn answer(&mut self, answer: &Response) -> Turn {
         let Some(object) = self.objects.front() else {
             return Turn::Done;
@@ -75,7 +75,7 @@ impl Converge {
                 look => self.change(look),
             },
             State::Making(making) => match answer.verdict() {
-                // Somebody else was quicker, or an answer was lost.
+                // Someone else was faster, or an answer was lost.
                 Verdict::Exists => self.look(State::Checking),
                 Verdict::Good => match making.next(&object.make, answer) {
                     Ok(Some(request)) => Turn::Call(request),

@@ -1,4 +1,5 @@
-//! The desired state of the vault: what the root token writes once, and what the controller keeps.
+//! The desired state of the vault: what the root token writes once, and what the controller
+//! maintains.
 
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -7,11 +8,11 @@ use super::object::{INTERMEDIATE_ISSUER, Make, Object, ROOT_ISSUER, ROOT_LIFE};
 use super::{MOUNTS, Platform, policy};
 use crate::service::caller::{Account, Role};
 
-/// Longest lease of the engines: ten years in seconds, since the root authority lives that long.
+/// Maximum lease of the engines: ten years in seconds, the lifetime of the root CA.
 const MAX_LEASE: u64 = 10 * 365 * 24 * 3600;
-/// Life of a caller's token, in seconds: enough for one call.
+/// Lifetime of a caller's token, in seconds: enough for one call.
 const CALLER_TOKEN: u64 = 300;
-/// Life of the controller's token, in seconds.
+/// Lifetime of the controller's token, in seconds.
 const CONTROLLER_TOKEN: u64 = 3600;
 /// Keys that sign for NATS.
 pub const NATS_KEYS: [&str; 6] =
@@ -49,7 +50,7 @@ pub(super) fn root_objects(platform: &Platform, accessor: &str) -> Vec<Object> {
     objects
 }
 
-/// Tells one generation of [`root_objects`] from another.
+/// Digest that distinguishes versions of [`root_objects`].
 pub(super) fn root_digest(platform: &Platform) -> String {
     let mut digest = Sha256::new();
     for object in root_objects(platform, "accessor") {
@@ -61,7 +62,7 @@ pub(super) fn root_digest(platform: &Platform) -> String {
 fn kubernetes_config(platform: &Platform) -> Object {
     let host = &platform.kubernetes_host;
     let want = match &platform.kubernetes_ca {
-        // In a pod, authority and token of the reviewer are read again from the pod's own mount.
+        // In a pod, the reviewer's CA and token are reread from the pod's own mount.
         None => json!({"kubernetes_host": host}),
         Some(ca) => json!({"kubernetes_host": host, "kubernetes_ca_cert": ca,
                            "disable_local_ca_jwt": true}),
@@ -69,7 +70,7 @@ fn kubernetes_config(platform: &Platform) -> Object {
     Object::plain("auth method's configuration", "auth/kubernetes/config", want)
 }
 
-/// Who may log in with a role. It cannot say which name is of which namespace: see
+/// Who may log in with a role. It cannot express which name belongs to which namespace: see
 /// [`Platform::admits`].
 fn login_role(platform: &Platform, role: Role) -> Value {
     let (namespaces, names) = match role {
@@ -104,7 +105,7 @@ fn unique<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
     names
 }
 
-/// What the controller makes and keeps: engines, authorities, certificate roles, keys, passwords.
+/// What the controller creates and maintains: engines, CAs, certificate roles, keys, passwords.
 pub(super) fn runtime_objects(platform: &Platform, accessor: &str) -> Vec<Object> {
     let mut objects = vec![
         engine(MOUNTS.systems, "kv"),
@@ -178,7 +179,7 @@ fn certificate_roles(platform: &Platform, accessor: &str) -> Vec<Object> {
     let both = ["server_flag", "client_flag"].as_slice();
     let client = ["client_flag"].as_slice();
     vec![
-        // A client, too: it pushes accounts to NATS.
+        // Also a client: it pushes accounts to NATS.
         certificate_role(platform, "controller", &hosts(Role::Controller), both),
         certificate_role(platform, "nats", &hosts(Role::Nats), both),
         certificate_role(platform, "opensearch", &hosts(Role::OpenSearch), both),
@@ -200,11 +201,11 @@ fn certificate_role(
     let want = json!({
         "allowed_domains": domains, "allowed_domains_template": true,
         "allow_bare_domains": true, "allow_subdomains": false, "allow_glob_domains": true,
-        // A runtime reaches the broker of its own pod by this name.
+        // A runtime reaches the broker in its own pod by this name.
         "allow_localhost": true,
-        // The controller alone asks, and only for the addresses that a caller's pod has.
+        // Only the controller requests these, and only for the addresses of a caller's pod.
         "allow_ip_sans": true,
-        // Names are those that the controller asks for, whatever the owner of a key would like.
+        // The names are those that the controller requests, whatever the owner of a key would like.
         "use_csr_common_name": false, "use_csr_sans": false,
         "enforce_hostnames": false,
         "server_flag": usages.contains(&"server_flag"),

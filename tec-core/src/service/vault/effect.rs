@@ -1,4 +1,4 @@
-//! What the plan that brings the vault up is told, and what it wants done.
+//! Events and effects of the plan that brings the vault up.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::service::Fatal;
 #[derive(Debug)]
 #[expect(clippy::exhaustive_structs, reason = "both parts are drawn by the caller")]
 pub struct Fresh {
-    /// The wrapping key, if there is none yet.
+    /// The wrapping key to use if none exists yet.
     pub key: SecretArray<32>,
     /// Seed of the nonces of this process.
     pub seed: SecretArray<32>,
@@ -24,54 +24,54 @@ pub struct AesSecret {
     pub key: SecretArray<32>,
     /// Its name.
     pub key_id: String,
-    /// How far the bootstrap came.
+    /// How far the bootstrap got.
     pub progress: Progress,
-    /// Whether it is to be replaced.
+    /// Whether the key is to be replaced.
     pub rotation: Rotation,
 }
 
-/// Where the replacement of the wrapping key stands.
+/// State of the replacement of the wrapping key.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_enums, reason = "shells make it")]
 pub enum Rotation {
-    /// Nobody asked for one.
+    /// Not requested.
     None,
-    /// A person asked for one.
+    /// Requested by an admin.
     Wanted,
-    /// The key is new; the wrapped key on disk may still be for the one before.
+    /// The key is new; the wrapped key on disk may still use the previous one.
     Under {
-        /// The wrapping key before.
+        /// The previous wrapping key.
         key: SecretArray<32>,
         /// Its name.
         key_id: String,
     },
 }
 
-/// What the plan is told.
+/// An event that the plan receives.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_enums, reason = "shells make them")]
 pub enum Event {
-    /// The process began.
+    /// The process started.
     Start,
     /// The wait is over.
     Elapsed,
     /// The vault answered.
     Answered(Response),
-    /// This is in the Secret; `None` if there is none.
+    /// Content of the Secret; `None` if there is none.
     Secret(Option<AesSecret>),
-    /// This is in the file; `None` if there is none.
+    /// Content of the file; `None` if there is none.
     File(Option<Vec<u8>>),
-    /// This is in the files of the other pods; `None` of one that does not tell.
+    /// Content of the files of the other pods; `None` for a pod that does not answer.
     Files(Vec<Option<Vec<u8>>>),
-    /// The authorities that a controller published, in PEM; `None` if none ever did.
+    /// The CA certificates that a controller published, in PEM; `None` if none ever did.
     Authorities(Option<String>),
     /// The write is durable.
     Done,
-    /// It failed, or nobody knows whether it happened.
+    /// The write failed, or it is unknown whether it happened.
     Failed,
 }
 
-/// What the plan wants done.
+/// An effect that the plan requests.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_enums, reason = "shells carry them out")]
 pub enum Effect {
@@ -86,27 +86,27 @@ pub enum Effect {
         /// Its name.
         key_id: String,
     },
-    /// Read what a controller published when a vault was set up. Answered by `Authorities` or
+    /// Read what a controller published after a vault was set up. Answered by `Authorities` or
     /// `Failed`.
     ReadAuthorities,
-    /// Change the progress, if it still is `from`. Answered by `Done`.
+    /// Change the progress, if it is still `from`. Answered by `Done`.
     Advance {
-        /// What it is.
+        /// The current progress.
         from: Progress,
-        /// What it becomes.
+        /// The new progress.
         to: Progress,
     },
-    /// Put a new wrapping key in the Secret, beside the one before, if that is still `from`. Answered by
-    /// `Done`.
+    /// Put a new wrapping key into the Secret, next to the previous one, if the current one is
+    /// still `from`. Answered by `Done`.
     Rotate {
-        /// Name of the wrapping key of the moment.
+        /// Name of the current wrapping key.
         from: String,
-        /// The new one.
+        /// The new key.
         key: SecretArray<32>,
         /// Its name.
         key_id: String,
     },
-    /// Take the wrapping key before this one out of the Secret. Answered by `Done`.
+    /// Remove the previous wrapping key from the Secret. Answered by `Done`.
     Forget {
         /// Name of the wrapping key that stays.
         key_id: String,
@@ -115,48 +115,49 @@ pub enum Effect {
     ReadFile,
     /// Read the wrapped key of every other pod. Answered by `Files`.
     FetchFromPeers,
-    /// Write the file: a temporary one, synced, renamed, the directory synced. Answered by `Done`.
+    /// Write the file: write a temporary file, sync, rename, sync the directory. Answered by
+    /// `Done`.
     WriteFile(Vec<u8>),
-    /// Remove the file, if there is one, and every request to empty the storage. Answered by `Done`.
+    /// Remove the file, if it exists, and every request to empty the storage. Answered by `Done`.
     RemoveFile,
-    /// Write, durably and beside the file, that the vault is about to be initialized under this
+    /// Write, durably and next to the file, that the vault is about to be initialized under this
     /// wrapping key. Answered by `Done`.
     WriteIntent {
         /// Name of the wrapping key.
         key_id: String,
     },
-    /// Read that. Answered by `File`, with the name of the wrapping key.
+    /// Read that intent. Answered by `File`, with the name of the wrapping key.
     ReadIntent,
-    /// Remove that, if it is there. Answered by `Done`.
+    /// Remove that intent, if it exists. Answered by `Done`.
     RemoveIntent,
-    /// Stop the vault, empty its storage, start it. Only ever asked for while it holds nothing.
+    /// Stop the vault, empty its storage, start it. Only requested while the vault is empty.
     /// Answered by `Done`.
     ResetStorage,
     /// Wait. Answered by `Elapsed`.
     Wait(Duration),
-    /// The end. Not answered.
+    /// Finished. Not answered.
     Finish(Result<Outcome, Fatal>),
 }
 
-/// How it ended, if nobody has to look.
+/// Outcome, if nobody has to look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers must know each")]
 pub enum Outcome {
     /// The vault is unsealed, with its roles and policies.
     Up,
-    /// It is sealed, and was to be left so.
+    /// It is sealed, and stays so as requested.
     LeftSealed,
-    /// It opened by itself and serves; but its key is lost, for this reason, and with it the way to
-    /// mend what only root may write.
+    /// It opened by itself and serves. But its key is lost, for this reason, so what only root may
+    /// write can no longer be repaired.
     WithoutKey(Fatal),
 }
 
-/// What is done about a vault that is sealed.
+/// How to handle a sealed vault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "it is opened or it is not")]
 pub enum Sealed {
-    /// It is unsealed.
+    /// Unseal it.
     Open,
-    /// It stays sealed: a person did that on purpose.
+    /// Leave it sealed: someone sealed it on purpose.
     Leave,
 }

@@ -1,10 +1,10 @@
-//! The vault: brought up from nothing, unsealed at every start, and kept as it shall be.
+//! The vault: brought up from nothing, unsealed at every start, and kept in its desired state.
 //!
-//! *What it is*: two [`Plan`](crate::plan::Plan)s and what they read and write. [`BringUp`]
-//! initializes, wraps and stores the key, unseals, and does with a short-lived root token what only
-//! root may do. [`Setup`] then works with the controller's own login: engines, authorities, keys,
-//! passwords, and the controller's certificate. Both begin anew after every crash, and both may be
-//! run at any time to repair drift.
+//! *What it is*: two [`Plan`](crate::plan::Plan)s, with what they read and write. [`BringUp`]
+//! initializes the vault, wraps and stores its key, unseals it, and uses a short-lived root token
+//! for what only root may do. [`Setup`] then works with the controller's own login: engines, CAs,
+//! keys, passwords, and the controller's certificate. Both start over after every crash, and both
+//! may run at any time to repair drift.
 //!
 //! *What it is not*: a client; the calls are values ([`Request`], [`Response`]).
 //!
@@ -16,9 +16,10 @@
 //!   4 key-stored ───────────────────────────────────────────────── unsealed, auth, roles, policies
 //!   5 configured:<digest> ──────────────────────────────────────── no root token is left
 //! ```
-//! A vault that is initialized without a file although the progress is `init-intent` is empty, since
-//! nothing is put in before step 4: it alone may be reset, and only if its own volume says the same, and
-//! nobody opened it. Work with a root token sets 5 back to 4 first, so that a crash is found.
+//! A vault that is initialized without a file while the progress is `init-intent` is empty, since
+//! nothing is stored in it before step 4. Only such a vault may be reset, and only if its own
+//! volume says the same and nobody opened it. Work with a root token first sets 5 back to 4, so
+//! that a crash is detected.
 
 mod bring_up;
 pub mod call;
@@ -45,7 +46,7 @@ use super::answer;
 pub(crate) use super::answer::secret;
 pub use super::answer::{AnswerError, Method, Request, Response, Verdict};
 
-/// Where the engines are mounted. None lies below another, which the vault would refuse.
+/// Mount paths of the engines. None is below another, which the vault would refuse.
 pub(crate) struct Mounts {
     pub(crate) systems: &'static str,
     pub(crate) environments: &'static str,

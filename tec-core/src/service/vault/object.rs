@@ -1,4 +1,4 @@
-//! One thing that shall stand in the vault: how to see it, and how to make it.
+//! One object of the vault: how to check it, and how to create it.
 
 use serde_json::{Value, json};
 
@@ -11,26 +11,26 @@ pub(super) struct Object {
     pub(super) name: String,
     /// Where it is read.
     pub(super) look: String,
-    /// What the answer must contain, member by member; more may be there.
+    /// What the answer must contain, member by member; additional members are allowed.
     pub(super) want: Value,
-    /// How it is made if it is absent.
+    /// How to create it if it is absent.
     pub(super) make: Make,
-    /// How it is mended if it differs; without it, a difference is a conflict.
+    /// How to repair it if it differs; if `None`, a difference is a conflict.
     pub(super) mend: Option<(String, Value)>,
 }
 
-/// How an object is made.
+/// How to create an object.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Make {
-    /// By one call.
+    /// With one call.
     Post(String, Value),
-    /// A password: randomness of the vault, written only if nothing is there.
+    /// A password: randomness from the vault, written only if nothing exists.
     Password(String),
-    /// The intermediate authority: a request, signed by the root, put in, named, made the default.
+    /// The intermediate CA: a request, signed by the root, imported, named, made the default.
     Intermediate,
 }
 
-/// How an object is, beside how it shall be.
+/// State of an object compared with its desired state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
     Same,
@@ -39,17 +39,17 @@ pub(super) enum Look {
     Unknown(Verdict),
 }
 
-/// Name of the root authority; also what makes its creation idempotent.
+/// Name of the root CA, which also makes its creation idempotent.
 pub(super) const ROOT_ISSUER: &str = "tec-root";
-/// Name of the intermediate authority.
+/// Name of the intermediate CA.
 pub(super) const INTERMEDIATE_ISSUER: &str = "tec-intermediate";
-/// Life of the root authority: ten years.
+/// Lifetime of the root CA: ten years.
 pub(super) const ROOT_LIFE: &str = "87600h";
-/// Life of the intermediate authority: five years.
+/// Lifetime of the intermediate CA: five years.
 pub(super) const INTERMEDIATE_LIFE: &str = "43800h";
 
 impl Object {
-    /// One that is read where it is written, and reads as it was written.
+    /// An object that is read where it is written, and reads as written.
     pub(super) fn plain(name: impl Into<String>, path: impl Into<String>, want: Value) -> Self {
         let path = path.into();
         Self {
@@ -61,7 +61,7 @@ impl Object {
         }
     }
 
-    /// Judges what was read.
+    /// Compares what was read.
     pub(super) fn judge(&self, answer: &Response) -> Look {
         match answer.verdict() {
             Verdict::Absent => Look::Absent,
@@ -74,7 +74,7 @@ impl Object {
     }
 }
 
-/// Whether `have` has every member of `want`, and lists the same elements in any order.
+/// Whether `have` has every member of `want`, where lists match in any order.
 fn contains(have: &Value, want: &Value) -> bool {
     match (have, want) {
         (Value::Object(have), Value::Object(want)) => {
@@ -87,7 +87,7 @@ fn contains(have: &Value, want: &Value) -> bool {
     }
 }
 
-/// The calls that make an object, one after the other, each from the answer to the one before.
+/// The calls that create an object, one at a time, each built from the previous answer.
 #[derive(Debug)]
 pub(super) struct Making {
     stage: usize,
@@ -108,7 +108,7 @@ impl Making {
         (Self { stage: 0 }, first)
     }
 
-    /// The next call, if there is one; `Err` if the answer cannot be used.
+    /// The next call, if any; `Err` if the answer is unusable.
     pub(super) fn next(
         &mut self,
         make: &Make,

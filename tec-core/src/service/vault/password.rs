@@ -1,4 +1,4 @@
-//! Passwords of OpenSearch's users, as the vault keeps them: each version with the time it was made.
+//! Passwords of OpenSearch users, as the vault stores them: each version with its creation time.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub struct Stored {
     pub password: SecretBytes,
     /// Its number; the first is 1.
     pub version: u64,
-    /// When it was made.
+    /// When it was created.
     pub created: Timestamp,
 }
 
@@ -49,12 +49,12 @@ fn path(user: &str) -> String {
     format!("{}/data/{user}", MOUNTS.opensearch)
 }
 
-/// Reads the newest password of a user.
+/// Reads the latest password of a user.
 pub fn read(user: &str) -> Request {
     Request::get(path(user))
 }
 
-/// Asks the vault for a new password: 32 random bytes in hex, which bcrypt takes whole.
+/// Requests a new password from the vault: 32 random bytes in hex, short enough for bcrypt.
 pub fn draw() -> Request {
     Request::post(format!("{}/random/32", MOUNTS.transit), &json!({"format": "hex"}))
 }
@@ -67,7 +67,7 @@ pub fn drawn(answer: &Response) -> Result<SecretBytes, AnswerError> {
     Ok(answer.data::<Random>()?.random_bytes)
 }
 
-/// Stores a new password, unless somebody else replaced the old one meanwhile.
+/// Stores a new password, unless someone else has replaced the old one in the meantime.
 pub fn replace(user: &str, old: &Stored, new: &SecretBytes) -> Request {
     let body = json!({
         "options": {"cas": old.version},
@@ -77,7 +77,7 @@ pub fn replace(user: &str, old: &Stored, new: &SecretBytes) -> Request {
 }
 
 impl Stored {
-    /// From the answer of [`read`].
+    /// Parses the answer to [`read`].
     ///
     /// # Errors
     /// [`AnswerError`].
@@ -90,7 +90,7 @@ impl Stored {
         })
     }
 
-    /// Whether it has lived as long as it may.
+    /// Whether its lifetime is over.
     pub fn is_due(&self, life: Duration, now: Timestamp) -> bool {
         let age = now.unix_seconds().saturating_sub(self.created.unix_seconds());
         u64::try_from(age).is_ok_and(|age| age >= life.as_secs())

@@ -1,21 +1,21 @@
-//! What the platform is: names, accounts, lives.
+//! The platform: names, accounts, lifetimes.
 
 use std::time::Duration;
 
 use crate::service::caller::{Account, Role};
 
-/// The pod's place in its StatefulSet.
+/// The pod's position in its StatefulSet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "a pod is first or it is not")]
 pub enum Ordinal {
-    /// The only one that initializes.
+    /// The only pod that initializes.
     First,
-    /// One that joins.
+    /// A pod that joins.
     Follower,
 }
 
 impl Ordinal {
-    /// From the name of a pod of a StatefulSet; `None` if it has no ordinal.
+    /// Parses the name of a pod of a StatefulSet; `None` if it has no ordinal.
     pub fn of_pod(name: &str) -> Option<Self> {
         let (_, number) = name.rsplit_once('-')?;
         match number.parse::<u32>().ok()? {
@@ -29,9 +29,9 @@ impl Ordinal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "the plan must know each")]
 pub enum SealKind {
-    /// A key that has to be given at each start.
+    /// A key that must be provided at each start.
     Shamir,
-    /// A key that the vault reads itself; what is wrapped is the recovery key.
+    /// A key that the vault reads itself; the wrapped key is the recovery key.
     Static,
 }
 
@@ -41,17 +41,17 @@ pub enum SealKind {
 pub enum Peers {
     /// This is the only pod.
     Alone,
-    /// Storage that is empty may fill by joining them.
+    /// Empty storage may be filled by joining them.
     Raft,
 }
 
-/// Whether the part of the desired state that needs a root token is written again.
+/// Whether the part of the desired state that needs a root token is rewritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "it is or it is not")]
 pub enum RootPart {
-    /// Only if this platform differs from the one that was applied.
+    /// Only if this platform differs from the applied one.
     IfChanged,
-    /// In any case: drift was seen.
+    /// Always, because drift was detected.
     Always,
 }
 
@@ -63,11 +63,11 @@ pub struct Platform {
     pub namespace: String,
     /// StatefulSet of the vault.
     pub stateful_set: String,
-    /// Audience of the tokens that callers show; no other is accepted.
+    /// Required audience of callers' tokens.
     pub audience: String,
-    /// Address of the API server, as the vault reaches it.
+    /// Address of the API server, from the vault's point of view.
     pub kubernetes_host: String,
-    /// Authority of the API server in PEM, for a vault outside of a pod.
+    /// CA of the API server in PEM, for a vault outside of a pod.
     pub kubernetes_ca: Option<String>,
     /// The controller.
     pub controller: Account,
@@ -79,11 +79,11 @@ pub struct Platform {
     pub collectors: Vec<Account>,
     /// Senders of telemetry.
     pub tracers: Vec<Account>,
-    /// Those who show telemetry to people.
+    /// Programs that show telemetry to people.
     pub viewers: Vec<Account>,
     /// Namespaces whose service accounts may be components.
     pub component_namespaces: Vec<String>,
-    /// Life of the certificates that the vault issues.
+    /// Lifetime of the certificates that the vault issues.
     pub certificate_life: Duration,
     /// What protects the vault's root key.
     pub seal: SealKind,
@@ -92,7 +92,7 @@ pub struct Platform {
 }
 
 impl Platform {
-    /// Accounts that may log in with this role; components are known by their namespace.
+    /// Accounts that may log in with this role; components are identified by their namespace.
     pub fn accounts(&self, role: Role) -> &[Account] {
         match role {
             Role::Controller | Role::Peer => std::slice::from_ref(&self.controller),
@@ -108,8 +108,8 @@ impl Platform {
     /// Whether this account may have this role.
     ///
     /// # Security
-    /// The vault's own roles list namespaces and names apart from one another: `a/x` and `b/y` let
-    /// `b/x` log in as well. Whoever acts for a caller asks here, too.
+    /// The vault's own roles list namespaces and names independently: `a/x` and `b/y` let `b/x` log
+    /// in as well. Whoever acts for a caller must check here too.
     pub fn admits(&self, role: Role, account: &Account) -> bool {
         match role {
             Role::Component => {

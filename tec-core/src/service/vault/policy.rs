@@ -1,14 +1,14 @@
-//! Who may do what in the vault, as text of its policies.
+//! Who may do what in the vault, as the text of its policies.
 
 use super::MOUNTS;
 use crate::service::caller::Role;
 
-/// The policy of a role. `accessor` names the Kubernetes auth method, so that a policy can speak
-/// of the caller's own names.
+/// The policy of a role. `accessor` names the Kubernetes auth method, so that a policy can refer to
+/// the caller's own names.
 ///
 /// # Security
-/// No role may write policies or roles: who may, is root in all but name. Those are written with
-/// the root token, which is gone afterwards. The controller may read them, to see drift.
+/// No role may write policies or roles: that would be root in all but name. They are written with
+/// the root token, which is revoked afterwards. The controller may read them, to detect drift.
 pub(super) fn text(role: Role, accessor: &str) -> String {
     let lines = match role {
         Role::Controller => controller(),
@@ -26,7 +26,7 @@ pub(super) fn text(role: Role, accessor: &str) -> String {
         Role::Tracer => issue("telemetry-client"),
         // No certificate: with one it could send what it should only read.
         Role::Viewer => password("viewer"),
-        // The login alone tells who it is.
+        // The login alone proves its identity.
         Role::Peer => rule("auth/token/lookup-self", "read"),
     };
     format!("# Written by services-bootstrap; changes are undone.\n{lines}")
@@ -70,7 +70,7 @@ fn password(user: &str) -> String {
     rule(&format!("{}/data/{user}", MOUNTS.opensearch), "read")
 }
 
-/// A certificate with its key, or for a key that its owner keeps.
+/// A certificate with its key, or one for a key that its owner keeps.
 fn issue(role: &str) -> String {
     let rule = |verb| {
         let path = format!("{}/{verb}/{role}", MOUNTS.pki_intermediate);

@@ -1,15 +1,15 @@
-//! How far the bootstrap came, as the Secret of the wrapping key remembers it.
+//! How far the bootstrap got, as recorded in the Secret of the wrapping key.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// How far it came. Text of an annotation.
+/// How far it got. Value of an annotation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "shells and tests must know each")]
 pub enum Progress {
     /// The wrapping key exists.
     Created,
-    /// The vault may have been initialized; its key is not stored for sure, and it is empty.
+    /// The vault may have been initialized; it is empty, and its key may not be stored.
     InitIntent,
     /// The vault's key is stored and can be read back.
     KeyStored,
@@ -17,7 +17,7 @@ pub enum Progress {
     Configured(String),
 }
 
-/// Not one of the words.
+/// Not a known word.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no progress of a bootstrap")]
 pub struct ProgressError(String);

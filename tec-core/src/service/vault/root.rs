@@ -1,4 +1,5 @@
-//! What only a root token may do: made for this, used, and revoked, together with every other.
+//! What only a root token may do: the token is created for this work, used, and revoked together
+//! with all others.
 
 use std::collections::VecDeque;
 
@@ -11,25 +12,25 @@ use super::converge::{Converge, Mode, Turn};
 use super::{Platform, Request, Response, Verdict, answer, desired};
 use crate::secret::SecretBytes;
 
-/// With or without padding: the vault leaves it out.
+/// With or without padding: the vault omits it.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// What comes next.
+/// The next step.
 #[derive(Debug)]
 pub(super) enum Step {
     Call(Request),
-    /// All is written, and no root token is left.
+    /// Everything is written, and no root token is left.
     Done,
-    /// An object cannot be mended.
+    /// An object cannot be repaired.
     Conflict,
-    /// Begin again, with another root token.
+    /// Start over, with another root token.
     Failed,
 }
 
-/// The work, from a root token or from the key that makes one.
+/// The work, from a root token or from the key that creates one.
 #[derive(Debug)]
 pub(super) struct RootWork {
     state: State,
@@ -38,7 +39,7 @@ pub(super) struct RootWork {
 
 #[derive(Debug)]
 enum State {
-    /// Ends an attempt that a dead process began.
+    /// Cancels an attempt that a dead process began.
     Cancel,
     Begin,
     Update {
@@ -71,7 +72,7 @@ struct Attempt {
 
 #[derive(Deserialize)]
 struct Made {
-    /// The same answer has it as `encoded_root_token`, too.
+    /// The same answer also has it as `encoded_root_token`.
     encoded_token: String,
 }
 
@@ -88,7 +89,7 @@ struct Keys {
 }
 
 impl RootWork {
-    /// Begins with this token, or makes one.
+    /// Begins with this token, or creates one.
     pub(super) fn begin(token: Option<SecretBytes>) -> (Self, Request) {
         let Some(token) = token else {
             let state = State::Cancel;
@@ -122,7 +123,7 @@ impl RootWork {
         Step::Call(self.signed(request))
     }
 
-    /// The next call; `key` is the vault's key, which makes root tokens.
+    /// The next call; `key` is the vault's key, which creates root tokens.
     pub(super) fn answer(
         &mut self,
         answer: &Response,
@@ -188,7 +189,7 @@ impl RootWork {
         }
     }
 
-    /// Finds every root token but its own, revokes it, and then itself.
+    /// Finds and revokes every root token except its own, and then its own.
     fn sweep(&mut self, answer: &Response) -> Result<Step, Verdict> {
         match &mut self.state {
             State::Own => {
@@ -211,7 +212,7 @@ impl RootWork {
                         .policies
                         .iter()
                         .any(|policy| policy == "root"),
-                    // It ended meanwhile.
+                    // It expired in the meantime.
                     Verdict::Absent | Verdict::Denied | Verdict::Invalid => false,
                     verdict => return Err(verdict),
                 };
@@ -250,7 +251,7 @@ fn by_accessor(path: &str, accessor: &str) -> Request {
     Request::post(path, &json!({"accessor": accessor}))
 }
 
-/// What went wrong, for an answer that was of no use.
+/// The verdict for an unusable answer.
 fn refused(answer: &Response) -> Verdict {
     match answer.verdict() {
         Verdict::Good => Verdict::Unavailable,
@@ -265,7 +266,7 @@ pub(super) fn accessor(answer: &Response) -> Option<String> {
     Some(accessor.to_owned())
 }
 
-/// The new root token is told under a one-time pad of its own length.
+/// Decodes the new root token, which is masked by a one-time pad of the same length.
 fn decode(encoded: &str, otp: &SecretBytes) -> Option<SecretBytes> {
     let encoded = BASE64.decode(encoded).ok()?;
     let otp = otp.expose("to read the new root token");

@@ -17,11 +17,11 @@ use crate::service::tls::Material;
 const FIRST_WAIT: Duration = Duration::from_millis(250);
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
-/// So often in a row a login is refused before that is taken for drift. One refusal says little: the
-/// vault answers the same while the API server, which it asks, is away.
+/// Number of consecutive refusals of a login that count as drift. One refusal means little: the
+/// vault gives the same answer while the API server, which it asks, is away.
 const LOGIN_REFUSALS: u32 = 6;
 
-/// What the plan is told.
+/// An event that the plan receives.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_enums, reason = "shells make them")]
 pub enum SetupEvent {
@@ -35,11 +35,11 @@ pub enum SetupEvent {
     Answered(Response),
     /// The write is durable.
     Done,
-    /// It failed, or nobody knows whether it happened.
+    /// The write failed, or it is unknown whether it happened.
     Failed,
 }
 
-/// What the plan wants done.
+/// An effect that the plan requests.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_enums, reason = "shells carry them out")]
 pub enum SetupEffect {
@@ -47,62 +47,63 @@ pub enum SetupEffect {
     ReadToken,
     /// Call the vault. Answered by `Answered`.
     Call(Request),
-    /// Put certificate and authorities where callers find them. Answered by `Done`.
+    /// Publish certificate and CAs where callers find them. Answered by `Done`.
     Publish(Published),
-    /// Wait, because of this, if the vault's answer was the reason. Answered by `Elapsed`.
+    /// Wait; with the vault's answer, if that was the reason. Answered by `Elapsed`.
     Wait(Duration, Option<Refused>),
-    /// The end. Not answered.
+    /// Finished. Not answered.
     Finish(SetupEnd),
 }
 
-/// An answer of the vault that was of no use.
+/// An unusable answer of the vault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refused {
-    /// What was asked for.
+    /// The step that failed.
     pub step: &'static str,
-    /// Its status.
+    /// Status of the answer.
     pub status: u16,
 }
 
-/// What everybody may see.
+/// Data that everyone may see.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Published {
-    /// The controller's certificate and those up to the root, in PEM.
+    /// The controller's certificate chain up to the root, in PEM.
     pub chain: String,
-    /// The authorities, in PEM.
+    /// The CA certificates, in PEM.
     pub authorities: String,
 }
 
-/// How it ended.
+/// Outcome.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SetupEnd {
     /// The controller can serve.
     Ready {
-        /// Its token of the vault.
+        /// Its vault token.
         token: SecretBytes,
-        /// How long the token lives.
+        /// Lifetime of the token.
         token_life: Duration,
         /// Its certificate and key.
         tls: Material,
     },
-    /// The vault is sealed, as after a start: bring it up again.
+    /// The vault is sealed, for example after a restart: bring it up again.
     Sealed,
-    /// Roles or policies are not as they shall be: bring the vault up again with the root part.
+    /// Roles or policies differ from their desired state: bring the vault up again with the root
+    /// part.
     RootDrift(String),
-    /// A person has to look.
+    /// Someone has to look.
     Fatal(Fatal, String),
 }
 
-/// Makes and keeps what the controller may write, and obtains its certificate.
+/// Creates and maintains what the controller may write, and obtains its certificate.
 #[derive(Debug)]
 pub struct Setup {
     platform: Platform,
     phase: Phase,
     tries: u32,
-    /// Logins refused in a row.
+    /// Consecutive refused logins.
     refusals: u32,
     login: Option<Login>,
 }
@@ -158,7 +159,7 @@ impl Plan for Setup {
             }
             (Phase::Token, SetupEvent::Token(token)) => self.log_in(&token),
             (Phase::Publish(tls), SetupEvent::Done) => self.ready(tls),
-            // Nobody else unseals it: to wait here would be to wait for ever.
+            // Nobody else unseals it: waiting here would mean waiting forever.
             (_, SetupEvent::Answered(answer)) if answer.status == 503 => {
                 self.finish(SetupEnd::Sealed)
             }
@@ -206,7 +207,7 @@ impl Setup {
         self.call(Phase::Login, Request::post("auth/kubernetes/login", &body))
     }
 
-    /// `None`: begin again after a wait.
+    /// `None`: start over after a wait.
     fn answered(&mut self, phase: Phase, answer: &Response) -> Option<SetupEffect> {
         match phase {
             Phase::Login if answer.says(&["invalid role name"]) => {
@@ -250,8 +251,8 @@ impl Setup {
         }
     }
 
-    /// A login that the vault goes on to refuse: its role, the method or the method's configuration is
-    /// not what it was.
+    /// A login that the vault keeps refusing: its role, the method or the method's configuration
+    /// has changed.
     fn refused(&mut self, answer: &Response) -> Option<SetupEffect> {
         match answer.status {
             400 | 403 | 404 => self.refusals += 1,
@@ -269,7 +270,7 @@ impl Setup {
             }
             Turn::Drift(name) => Some(self.finish(SetupEnd::RootDrift(name))),
             Turn::Conflict(name) => Some(self.finish(SetupEnd::Fatal(Fatal::Conflict, name))),
-            // A policy that was taken away is drift of the root part, too.
+            // A removed policy is also drift of the root part.
             Turn::Failed(Verdict::Denied) => {
                 Some(self.finish(SetupEnd::RootDrift("the controller's policy".to_owned())))
             }

@@ -1,7 +1,7 @@
-//! The vault's key at rest: AES-256-GCM under a key that lies elsewhere.
+//! The vault's key at rest: AES-256-GCM under a key that is stored elsewhere.
 //!
-//! The wrapping key is in a Secret of the cluster, the wrapped key in a file beside the vault's
-//! storage. Either alone is useless.
+//! The wrapping key is in a Secret of the cluster, the wrapped key in a file next to the vault's
+//! storage. Either one alone is useless.
 
 use std::fmt;
 
@@ -13,11 +13,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::secret::{SecretArray, SecretBytes};
 
-/// Name of the format; part of what is authenticated.
+/// Name of the format; part of the authenticated data.
 const FORMAT: &str = "tec-vault-key-v1";
-/// AES-256 in Galois/counter mode, as JSON Web Algorithms name it (RFC 7518, section 5.3).
+/// AES-256 in Galois/counter mode, by its JSON Web Algorithms name (RFC 7518, section 5.3).
 const ALGORITHM: &str = "A256GCM";
-/// Longest file that is looked at, in bytes. A wrapped key is less than one kilobyte.
+/// Maximum file size in bytes. A wrapped key is smaller than one kilobyte.
 const MAX_FILE: usize = 16 * 1024;
 
 /// What a wrapped key belongs to; a file that was moved elsewhere does not open.
@@ -28,7 +28,7 @@ pub struct Binding<'a> {
     pub namespace: &'a str,
     /// Name of the StatefulSet.
     pub stateful_set: &'a str,
-    /// Which wrapping key.
+    /// Id of the wrapping key.
     pub key_id: &'a str,
 }
 
@@ -50,7 +50,7 @@ struct File {
     ciphertext: String,
 }
 
-/// A wrapped key, as it lies on disk.
+/// A wrapped key, as stored on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrappedKey(File);
 
@@ -67,7 +67,7 @@ pub enum WrapError {
     /// Written for another wrapping key.
     #[error("the wrapped key is for the wrapping key {0:?}")]
     KeyId(String),
-    /// Altered, of another StatefulSet, or under another key.
+    /// Altered, from another StatefulSet, or under another key.
     #[error("the wrapped key is not authentic")]
     Authentic,
 }
@@ -76,7 +76,7 @@ impl WrappedKey {
     /// Wraps `secret`.
     ///
     /// # Security
-    /// A `nonce` may be used once per wrapping key (NIST SP 800-38D, section 8).
+    /// A `nonce` may be used only once per wrapping key (NIST SP 800-38D, section 8).
     ///
     /// # Errors
     /// [`WrapError::Authentic`] if the secret is too long for the mode, which no key is.
@@ -99,7 +99,7 @@ impl WrappedKey {
         }))
     }
 
-    /// Reads the file.
+    /// Parses the file.
     ///
     /// # Errors
     /// [`WrapError::Form`] or [`WrapError::Size`].
@@ -123,7 +123,7 @@ impl WrappedKey {
     /// Opens it.
     ///
     /// # Errors
-    /// [`WrapError`], without a hint at the content.
+    /// [`WrapError`], which reveals nothing about the content.
     pub fn open(
         &self,
         key: &SecretArray<32>,

@@ -4,7 +4,7 @@ use crate::port::AuditSink;
 use crate::store::{AuditVerdict, Store};
 use crate::testing::sample;
 
-/// Number of lines of a log that is intact.
+/// Number of lines of an intact log.
 pub(super) fn intact(store: &Store) -> u64 {
     match store.verify_audit().unwrap() {
         AuditVerdict::Intact { events, .. } => events,
@@ -21,7 +21,7 @@ async fn ten_lines() -> (Place, Store) {
     (place, store)
 }
 
-/// What the check says after somebody with a shell took the guards down and ran `sql`.
+/// Result of the check after someone with a shell removed the guards and ran `sql`.
 async fn verdict_after(sql: &str) -> AuditVerdict {
     let (place, store) = ten_lines().await;
     let raw = place.raw();

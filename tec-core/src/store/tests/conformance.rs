@@ -7,7 +7,7 @@ use crate::store::Store;
 use crate::testing;
 use crate::testing::{Faulty, SeededEntropy};
 
-/// Stores in directories of their own below one place.
+/// Stores in separate directories below one place.
 struct Stores {
     place: Place,
     made: AtomicU64,

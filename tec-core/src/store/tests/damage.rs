@@ -113,7 +113,7 @@ async fn another_file_is_no_store() {
     assert_eq!(mode, "delete", "a file of somebody else is not touched");
 }
 
-/// Takes back what versions 6, 5 and 4 added.
+/// Reverts the additions of versions 6, 5 and 4.
 const AFTER_5: &str = "DROP TABLE machine_name;";
 const AFTER_4: &str = "DROP TABLE machine_name; ALTER TABLE machine DROP COLUMN out_of_service;";
 const AFTER_3: &str = "DROP INDEX ak_claim; ALTER TABLE ak DROP COLUMN source; \
@@ -183,7 +183,8 @@ async fn machines_of_an_older_version_remember_that_they_were_bound() {
     let machines = MachineRegistry::list(&store, None, 10).await.unwrap();
     let bindings: Vec<_> = machines.iter().map(|machine| machine.binding).collect();
     let with_ek = LastBinding::new(key(1), Some(key(9)));
-    // Whether the revoked key was bound or only waited is not known: its endorsement key counts not.
+    // It is unknown whether the revoked key was bound or only waited: its endorsement key does not
+    // count.
     let without = LastBinding::new(key(2), None);
     assert_eq!(bindings, [Some(with_ek), Some(without), None]);
 }

@@ -69,7 +69,7 @@ async fn a_change_whose_audit_line_cannot_be_written_does_not_happen() {
     fill(&store).await;
     let before = audit::intact(&store);
     limit_pages(&store, 1).await;
-    // The changes alone would fit into the pages that there are.
+    // The changes alone would fit into the existing pages.
     let subject = "x".repeat(100_000);
     let line = AuditEvent::new(sample::time(1), AuditAction::AkRevoked, None, subject);
     let key = sample::public_key(1).fingerprint();
@@ -112,7 +112,7 @@ async fn a_write_that_fails_leaves_the_others_of_its_transaction_alone() {
     let (path, line) = (sample::secret_path(1), sample::line());
     let secret = SecretBytes::new(vec![7; 300_000]);
     let events: Vec<_> = (0..20).map(sample::audit_event).collect();
-    // The writer waits for the lock and finds the others in one go.
+    // The writer waits for the lock, and finds the others waiting when it gets it.
     let other = place.raw();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let mut appends: Vec<_> = events.iter().map(|event| store.append(event)).collect();

@@ -1,4 +1,4 @@
-//! The same calls on the store and on the double give the same answers and the same state.
+//! The same calls give the same answers and the same state on the store and on the double.
 
 use proptest::prelude::*;
 
@@ -10,7 +10,7 @@ use crate::port::{
 };
 use crate::testing::{MemoryRegistry, sample};
 
-/// One call, over few names so that they meet.
+/// One call, over few names so that they collide.
 #[derive(Clone, Debug)]
 enum Step {
     Create(u64, RegisteredBy, i64, UnclaimedLimit),
@@ -137,7 +137,7 @@ async fn run_other(ports: &impl Ports, step: &Step) -> Answer {
     }
 }
 
-/// All that the ports tell.
+/// Everything that the ports report.
 async fn state(ports: &impl Ports) -> Vec<Answer> {
     let mut state = vec![
         answer(MachineRegistry::list(ports, None, 100).await),

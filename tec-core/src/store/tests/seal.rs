@@ -111,7 +111,7 @@ async fn equal_secrets_are_sealed_differently_after_a_restart_too() {
     let place = Place::new();
     let mut seen = std::collections::BTreeSet::new();
     for round in 0..4_u64 {
-        // Another seed per start, as real randomness has it.
+        // Another seed per start, like real randomness.
         let entropy = crate::testing::SeededEntropy::new(round);
         let store = crate::store::Store::open(place.dir(), &entropy).unwrap();
         for _ in 0..4 {
@@ -125,9 +125,10 @@ async fn equal_secrets_are_sealed_differently_after_a_restart_too() {
     }
 }
 
-/// Records that other programs and later versions must open. Made with the Python package
-/// `cryptography`: `nonce + AESGCM(key).encrypt(nonce, text, aad)` for the key 00 01 … 1f, the nonce
-/// 12 times a5, and `b"tec store secret v1\0default/…0001/root"` or `b"tec store check v1\0"`.
+/// Records that other programs and later versions must open. Created with the Python package
+/// `cryptography`: `nonce + AESGCM(key).encrypt(nonce, text, aad)` for the key 00 01 … 1f, the
+/// nonce 12 times a5, and `b"tec store secret v1\0default/…0001/root"` or `b"tec store check
+/// v1\0"`.
 #[tokio::test]
 async fn the_sealed_form_is_the_documented_one() {
     const SECRET: &str =

@@ -1,4 +1,4 @@
-//! Units read, merged and written, inside a transaction of the caller.
+//! Units read, merged and written inside a transaction of the caller.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub(super) fn export(
     after: Option<&UnitName>,
     limit: usize,
 ) -> Result<Vec<TrustUnit>, StoreError> {
-    // One read transaction, so that a machine and its keys are of the same moment.
+    // One read transaction, so that a machine and its keys are from the same moment.
     let db = db.unchecked_transaction()?;
     let (images, after) = match after {
         Some(UnitName::Machine(id)) => (Vec::new(), Some(*id)),
@@ -63,7 +63,7 @@ fn escrows(
     Ok(found)
 }
 
-/// What comes of a unit here.
+/// A unit merged with what exists here.
 pub(super) struct Met {
     existed: bool,
     merged: Merged<TrustUnit>,
@@ -136,7 +136,7 @@ fn write(db: &Connection, seal: &Seal, unit: TrustUnit) -> Result<(), StoreError
         TrustUnit::Image(image) => image::put(db, &image),
         TrustUnit::Machine(unit) => {
             machine::put(db, &unit.machine)?;
-            // Those that end first: a machine has one bound key at any moment.
+            // Ends old bindings first: a machine has one bound key at any moment.
             let (bound, others): (Vec<_>, Vec<_>) =
                 unit.keys.iter().partition(|key| key.state == AkState::Bound);
             for key in others.into_iter().chain(bound) {
@@ -149,7 +149,7 @@ fn write(db: &Connection, seal: &Seal, unit: TrustUnit) -> Result<(), StoreError
             let recovery = recovery.map(|(number, key)| (ResourcePath::recovery(id, *number), key));
             for (path, key) in disk.chain(recovery) {
                 let sealed = seal.seal_secret(&path, key)?;
-                // Merging said that it is this one, where there is one.
+                // If there is one, the merge has established that it is this one.
                 secret::insert(db, path.as_str(), &sealed)?;
             }
             Ok(())
@@ -157,7 +157,7 @@ fn write(db: &Connection, seal: &Seal, unit: TrustUnit) -> Result<(), StoreError
     }
 }
 
-/// Removes what the page covers and does not hold; see the contract of the port.
+/// Removes what the page covers but does not hold; see the contract of the port.
 fn prune(db: &Connection, page: &AdoptPage<'_>, role: Role) -> Result<(), Failure> {
     let stays = page.names();
     for name in within(db, role, page)? {
@@ -196,7 +196,7 @@ fn note(
     audit::append(db, &AuditEvent::new(at, action, machine, name.to_string()))
 }
 
-/// A unit's name as text that sorts like it.
+/// A unit's name as text, with the same sort order.
 fn text(name: &UnitName) -> String {
     match name {
         UnitName::Image(name) => format!("{IMAGE}{name}"),
@@ -218,8 +218,8 @@ fn name(text: &str) -> Result<UnitName, StoreError> {
     id.parse().map(UnitName::Machine).map_err(|_| unknown())
 }
 
-/// What the page covers and may remove: on standby what came from the other anchor, in serve-only
-/// everything.
+/// The units that the page covers and may remove: on standby those that came from the other anchor,
+/// in serve-only all.
 fn within(db: &Connection, role: Role, page: &AdoptPage<'_>) -> Result<Vec<UnitName>, StoreError> {
     let sql = match role {
         Role::ServeOnly => {
@@ -254,7 +254,7 @@ fn forget(db: &Connection, name: &UnitName) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Where the pass goes on; nothing once it ended.
+/// Stores where the pass continues; nothing once it is complete.
 fn keep_progress(db: &Connection, epoch: Epoch, at: Option<&UnitName>) -> Result<(), StoreError> {
     db.prepare_cached("DELETE FROM progress")?.execute(())?;
     if let Some(name) = at {

@@ -6,13 +6,13 @@ use crate::port::{
 };
 use crate::testing::sample;
 
-/// Most keys that wait per machine, see [`AkRegistry::submit`].
+/// Maximum number of keys waiting per machine, see [`AkRegistry::submit`].
 const MAX_WAITING: u64 = 4;
 
-/// Checks the contract of [`AkRegistry`]; `make` gives an empty registry of machines and keys.
+/// Checks the contract of [`AkRegistry`]; `make` returns an empty registry of machines and keys.
 ///
 /// # Panics
-/// Where the contract is broken.
+/// If the contract is broken.
 pub async fn ak_registry<R: MachineRegistry + AkRegistry>(make: impl AsyncFn() -> R) {
     submit_keeps_a_waiting_key_once(&with_machines(&make).await).await;
     waiting_keys_are_bounded_per_machine(&with_machines(&make).await).await;

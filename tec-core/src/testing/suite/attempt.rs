@@ -6,15 +6,15 @@ use crate::id::AttemptId;
 use crate::port::AttemptLog;
 use crate::testing::sample;
 
-/// Attempts that are kept of each machine at least, see [`AttemptLog`].
+/// Minimum number of attempts kept for each machine, see [`AttemptLog`].
 const KEPT: u64 = 16;
-/// More attempts than any bounded log keeps of one machine.
+/// More attempts than any bounded log keeps for one machine.
 const MANY: u64 = 500;
 
-/// Checks the contract of [`AttemptLog`]; `make` gives an empty log.
+/// Checks the contract of [`AttemptLog`]; `make` returns an empty log.
 ///
 /// # Panics
-/// Where the contract is broken.
+/// If the contract is broken.
 pub async fn attempt_log<L: AttemptLog>(make: impl AsyncFn() -> L) {
     record_stores_and_replaces(&make().await).await;
     latest_comes_first(&make().await).await;

@@ -2,10 +2,10 @@ use super::{at_once, ok};
 use crate::port::{AuditAction, AuditEvent, AuditSink};
 use crate::testing::sample;
 
-/// Checks the contract of [`AuditSink`]; `make` gives an empty log, `read` what is in it, in order.
+/// Checks the contract of [`AuditSink`]; `make` returns an empty log, `read` its content in order.
 ///
 /// # Panics
-/// Where the contract is broken.
+/// If the contract is broken.
 pub async fn audit_sink<S: AuditSink>(
     make: impl AsyncFn() -> S,
     read: impl AsyncFn(&S) -> Vec<AuditEvent>,

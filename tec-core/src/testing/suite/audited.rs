@@ -6,8 +6,9 @@ use crate::port::{
 };
 use crate::testing::sample;
 
-/// The ports whose changes take an audit line along: one type for all, which implements this by
-/// itself, or several over one audit log, such as machines in a cluster and secrets in a vault.
+/// The ports whose changes take an audit line along: one type for all, which implements this
+/// automatically, or several over one audit log, such as machines in a cluster and secrets in a
+/// vault.
 pub trait AuditedPorts {
     /// The machines.
     fn machines(&self) -> &dyn MachineRegistry;
@@ -37,11 +38,11 @@ impl<R: MachineRegistry + AkRegistry + ImageRegistry + SecretStore> AuditedPorts
     }
 }
 
-/// Checks that changes which take an audit line along write it, and calls that change nothing write
-/// none; `make` gives empty registries over one audit log, `read` what is in it, in order.
+/// Checks that changes that take an audit line along write it, and calls that change nothing write
+/// none; `make` returns empty registries over one audit log, `read` its content in order.
 ///
 /// # Panics
-/// Where the contract is broken.
+/// If the contract is broken.
 pub async fn audited_changes<P: AuditedPorts>(
     make: impl AsyncFn() -> P,
     read: impl AsyncFn(&P) -> Vec<AuditEvent>,

@@ -10,11 +10,11 @@ const MOK: PcrIndex = PcrIndex::MOK;
 /// Second at which image 2 expires.
 const EXPIRY: i64 = 100;
 
-/// Checks the contract of [`BootStates`] over images of which one expires and one is revoked, with
-/// the sets asked for in turns, so that what is remembered of one set must not leak into another.
+/// Checks the contract of [`BootStates`] with images of which one expires and one is revoked,
+/// asking for the sets in turn, so that what is remembered for one set must not leak into another.
 ///
 /// # Panics
-/// Where the contract is broken.
+/// If the contract is broken.
 pub fn boot_states(states: &dyn BootStates) {
     let mut images: Vec<_> = (1..=4).map(image).collect();
     if let Some(second) = images.get_mut(1) {
@@ -36,7 +36,7 @@ pub fn boot_states(states: &dyn BootStates) {
     check_pins(states);
 }
 
-/// Images that pin different registers, side by side.
+/// Images that pin different registers, at the same time.
 fn check_pins(states: &dyn BootStates) {
     let alone = image(1);
     let keys = |mut image: ApprovedImage, text: &str| {
@@ -73,7 +73,7 @@ fn check_pins(states: &dyn BootStates) {
     let listed = Pins::Predicted.values(states, &live, MOK);
     assert_eq!(listed, both.expected.pcr(MOK).map(|expected| expected.value).as_slice());
 
-    // The same programs, approved twice: the one that says less is a state of its own.
+    // The same programs, approved twice: the image that states less is a state of its own.
     let twins = [keys(alone.clone(), "keys"), ApprovedImage { name: image(4).name, ..alone }];
     let live = LiveImages::at(&twins, sample::time(EXPIRY));
     let [first, second] = &twins;
@@ -108,7 +108,7 @@ fn check_whole_images(states: &dyn BootStates, live: &LiveImages<'_>, all: &[App
     assert_eq!(states.trouble(live, alone), None);
 }
 
-/// The lists that policies get are what is admitted, register by register.
+/// The lists for policies match what is admitted, register by register.
 fn check_values(states: &dyn BootStates, live: &LiveImages<'_>) {
     let values = states.values(live, PCR4);
     assert!(values.is_sorted(), "values are sorted");
@@ -129,12 +129,12 @@ fn check_values(states: &dyn BootStates, live: &LiveImages<'_>) {
     assert_eq!(distinct, values, "each value stands once");
 }
 
-/// An image with a boot loader and a kernel of its own.
+/// An image with its own boot loader and kernel.
 fn image(number: u64) -> ApprovedImage {
     image_of(number, number)
 }
 
-/// The boot loader of one image, and the kernel of another.
+/// The boot loader of one image with the kernel of another.
 fn image_of(loader: u64, kernel: u64) -> ApprovedImage {
     let part = |id: &str, number| {
         let digest = Sha256Digest::of(format!("{id} of {number}"));
@@ -151,13 +151,13 @@ fn quoted(pcr4: Sha256Digest) -> PcrValues {
     values([(PCR4, pcr4)])
 }
 
-/// What a boot of the image leaves, with another value of PCR 14 where one is given.
+/// What a boot of the image leaves, optionally with another value of PCR 14.
 fn boot_with(image: &ApprovedImage, keys: Option<Sha256Digest>) -> PcrValues {
     let expected = image.expected.pcrs.iter().map(|pcr| (pcr.id, pcr.value));
     values(expected.chain(keys.map(|keys| (MOK, keys))))
 }
 
-/// The last one counts; zero elsewhere.
+/// The last value for a register wins; zero elsewhere.
 fn values(some: impl IntoIterator<Item = (PcrIndex, Sha256Digest)>) -> PcrValues {
     let mut values = [Sha256Digest::ZERO; PCR_COUNT];
     for (pcr, value) in some {

@@ -7,10 +7,10 @@ use crate::testing::sample;
 /// A policy that every broker compiles, and that allows nothing.
 const DENY_ALL: &str = "package policy\n\nimport rego.v1\n\ndefault allow := false\n";
 
-/// Checks the contract of [`KeyBroker`]; `make` gives an empty broker.
+/// Checks the contract of [`KeyBroker`]; `make` returns an empty broker.
 ///
 /// # Panics
-/// Where the contract is broken.
+/// If the contract is broken.
 pub async fn key_broker<B: KeyBroker>(make: impl AsyncFn() -> B) {
     policies_are_set_again_and_again(&make().await).await;
     resources_are_put_listed_and_removed(&make().await).await;

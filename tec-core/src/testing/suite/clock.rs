@@ -4,10 +4,10 @@ use crate::attest::Tee;
 use crate::port::{ClockLog, ClockOutcome, PortErrorKind};
 use crate::testing::sample;
 
-/// Checks the contract of [`ClockLog`]; `make` gives an empty log.
+/// Checks the contract of [`ClockLog`]; `make` returns an empty log.
 ///
 /// # Panics
-/// Where the contract is broken.
+/// If the contract is broken.
 pub async fn clock_log<L: ClockLog>(make: impl AsyncFn() -> L) {
     a_tpm_goes_on_and_not_back(&make().await).await;
     the_same_reading_follows_itself(&make().await).await;
@@ -17,7 +17,7 @@ pub async fn clock_log<L: ClockLog>(make: impl AsyncFn() -> L) {
     evidence_never_proves_less_than_before(&make().await).await;
 }
 
-/// A quote after so many resets, in the second of that number.
+/// A quote after this many resets, at the second with that number.
 fn after(resets: u32) -> ClockReading {
     let clock = TpmClock {
         clock_ms: u64::from(resets) * 1_000,
@@ -69,7 +69,7 @@ async fn keys_do_not_mix(log: &dyn ClockLog) {
     assert_eq!(advance(log, 1, 8).await, refused(1, 9));
 }
 
-/// Both were reset as often, an hour of work apart.
+/// Both were reset equally often, with an hour of work between them.
 async fn of_two_copies_at_once_one_is_the_second(log: &dyn ClockLog) {
     let (one, mut other) = (after(5), after(5));
     other.clock.clock_ms += 3_600_000;

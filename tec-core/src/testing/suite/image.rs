@@ -2,10 +2,10 @@ use super::{kind, ok};
 use crate::port::{ImageRegistry, PortErrorKind};
 use crate::testing::sample;
 
-/// Checks the contract of [`ImageRegistry`]; `make` gives an empty registry.
+/// Checks the contract of [`ImageRegistry`]; `make` returns an empty registry.
 ///
 /// # Panics
-/// Where the contract is broken.
+/// If the contract is broken.
 pub async fn image_registry<R: ImageRegistry>(make: impl AsyncFn() -> R) {
     put_adds_and_replaces(&make().await).await;
     list_is_in_order_of_names(&make().await).await;

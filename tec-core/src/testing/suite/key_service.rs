@@ -8,7 +8,7 @@ use crate::testing::sample;
 /// Checks the contract of [`KeyWrapper`].
 ///
 /// # Panics
-/// Where the contract is broken.
+/// If the contract is broken.
 pub async fn key_wrapper(wrapper: &dyn KeyWrapper) {
     let id = sample::data_key_id(1);
     for length in [33, 64, 96] {
@@ -30,7 +30,7 @@ pub async fn key_wrapper(wrapper: &dyn KeyWrapper) {
 /// Checks the contract of [`WrappedKeys`]; `store` is empty.
 ///
 /// # Panics
-/// Where the contract is broken.
+/// If the contract is broken.
 pub async fn wrapped_keys(store: &dyn WrappedKeys) {
     let (one, other) = (sample::data_key_id(1), sample::data_key_id(2));
     assert_eq!(ok(store.find(&one).await), None);

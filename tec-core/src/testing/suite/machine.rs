@@ -4,10 +4,10 @@ use crate::machine::{Machine, MachineChange, MachineState, RegisteredBy};
 use crate::port::{CreateOutcome, MachineRegistry, PortErrorKind, UnclaimedLimit};
 use crate::testing::sample;
 
-/// Checks the contract of [`MachineRegistry`]; `make` gives an empty registry.
+/// Checks the contract of [`MachineRegistry`]; `make` returns an empty registry.
 ///
 /// # Panics
-/// Where the contract is broken.
+/// If the contract is broken.
 pub async fn machine_registry<R: MachineRegistry>(make: impl AsyncFn() -> R) {
     create_happens_once(&make().await).await;
     limit_counts_the_unclaimed(&make().await).await;
@@ -62,7 +62,7 @@ async fn limit_holds_for_many_at_once(registry: &dyn MachineRegistry) {
 }
 
 async fn list_pages_in_order(registry: &dyn MachineRegistry) {
-    // Numbers that sort differently as text, and ids that differ in the first and the last byte.
+    // Numbers that sort differently as text, and ids that differ in the first and in the last byte.
     let ids = [5, 300, 2, 70_000, 40, u64::MAX];
     for number in ids {
         ok(registry.create(&sample::machine(number), UnclaimedLimit::Unlimited).await);
@@ -76,7 +76,7 @@ async fn list_pages_in_order(registry: &dyn MachineRegistry) {
         assert!(page.len() <= 4, "a page is bounded");
         let ids: Vec<_> = page.into_iter().map(|machine| machine.id).collect();
         let Some(first) = ids.first() else { break };
-        // A list that begins anew would never end.
+        // A list that starts over would never end.
         assert!(after.is_none_or(|after| *first > after), "a page begins behind `after`");
         seen.extend(ids);
     }

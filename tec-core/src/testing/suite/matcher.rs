@@ -2,13 +2,12 @@ use crate::ak::{AkCandidate, AkDecision, AkMatcher, AkRecord, AkState, ByAdmin};
 use crate::machine::{LastBinding, Machine, MachineState};
 use crate::testing::sample;
 
-/// Checks the security contract of an [`AkMatcher`] over every combination of what it may be told:
-/// candidate from node or admin with and without endorsement key, machine unknown or in any state,
-/// its bound key absent, the same or another, and the key unknown or in any state with either
-/// machine.
+/// Checks the security contract of an [`AkMatcher`] over every combination of inputs: candidate
+/// from node or admin with and without endorsement key, machine unknown or in any state, its bound
+/// key absent, the same or another, and the key unknown or in any state with either machine.
 ///
 /// # Panics
-/// Where the contract is broken.
+/// If the contract is broken.
 pub fn ak_matcher(matcher: &dyn AkMatcher) {
     for candidate in candidates() {
         for machine in machines() {

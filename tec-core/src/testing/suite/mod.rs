@@ -34,10 +34,10 @@ pub use self::trust::trust_anchor;
 
 use crate::port::{PortError, PortErrorKind};
 
-/// What a port call gives back, boxed by `async_trait`.
+/// What a port call returns, boxed by `async_trait`.
 type PortFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, PortError>> + Send + 'a>>;
 
-/// Runs calls at the same time, without a runtime; answers come in the order of the calls.
+/// Runs calls concurrently, without a runtime; answers are in the order of the calls.
 async fn at_once<T>(calls: Vec<PortFuture<'_, T>>) -> Vec<Result<T, PortError>> {
     let mut calls: Vec<_> = calls.into_iter().map(|call| (call, None)).collect();
     poll_fn(|context| {
@@ -66,7 +66,7 @@ fn ok<T>(answer: Result<T, PortError>) -> T {
     }
 }
 
-/// The kind of failure of a call that must fail.
+/// The failure kind of a call that must fail.
 #[track_caller]
 #[expect(clippy::panic, reason = "a suite reports a broken contract by panicking")]
 fn kind<T: std::fmt::Debug>(answer: Result<T, PortError>) -> PortErrorKind {

@@ -7,11 +7,11 @@ use crate::testing::sample;
 /// Two paths of keys.
 type Paths = [ResourcePath; 2];
 
-/// Checks the contract of [`SecretStore`]; `make` gives a store without keys. Where recovery keys go with
-/// their machine, the first machine of the samples is there.
+/// Checks the contract of [`SecretStore`]; `make` returns a store without keys. If recovery keys
+/// are removed with their machine, the first sample machine must exist.
 ///
 /// # Panics
-/// Where the contract is broken.
+/// If the contract is broken.
 pub async fn secret_store<S: SecretStore>(make: impl AsyncFn() -> S) {
     for paths in [
         [1, 2].map(sample::secret_path),

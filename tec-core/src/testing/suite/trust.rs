@@ -14,10 +14,10 @@ use crate::port::{
 use crate::testing::sample;
 
 /// Checks the contract of [`TrustAnchor`], and that the other ports obey the record of authority;
-/// `make` gives an empty anchor, another one each time.
+/// `make` returns an empty anchor, a different one each time.
 ///
 /// # Panics
-/// Where the contract is broken.
+/// If the contract is broken.
 pub async fn trust_anchor<A>(make: impl AsyncFn() -> A)
 where
     A: TrustAnchor + MachineRegistry + AkRegistry + ImageRegistry + SecretStore,
@@ -70,7 +70,7 @@ async fn swapped<E: std::fmt::Debug>(
     *change.to()
 }
 
-/// `target` stands by for `source`, and listens.
+/// Puts `target` on standby for `source`, listening.
 async fn pair(source: &dyn TrustAnchor, target: &dyn TrustAnchor) -> (Authority, Authority) {
     let source = ok(source.authority().await);
     swapped(target, |now| now.stand_by(&source)).await;
@@ -123,7 +123,7 @@ where
     loop {
         let page = names(&ok(anchor.export(after.as_ref(), 2).await));
         let Some(first) = page.first() else { break };
-        // An export that begins anew would never end.
+        // An export that starts over would never end.
         assert!(after.is_none_or(|after| *first > after), "a page begins behind `after`");
         after = page.last().cloned();
         paged.extend(page);
@@ -140,7 +140,7 @@ where
     ok(AkRegistry::revoke(source, &key, &sample::line()).await);
     let (_, pass) = pair(source, target).await;
     let mut units = all(source).await;
-    // Where keys are objects, somebody may have removed it.
+    // If keys are objects, someone may have removed it.
     for unit in &mut units {
         if let TrustUnit::Machine(unit) = unit {
             unit.keys.clear();
@@ -208,14 +208,14 @@ where
     };
     assert_eq!(states().await, [Quarantined, Retired, Active, Active]);
     assert_eq!(ok(crate::migrate::verify(source, target, &[1; 32]).await), []);
-    // So does what changes at the source while it is copied.
+    // The same holds for changes at the source during the copy.
     change(3, Quarantine).await;
     change(4, Retire).await;
     let differ = ok(crate::migrate::verify(source, target, &[2; 32]).await);
     assert!(differ.len() == 2 && differ.iter().all(|one| one.difference.is_loss()), "{differ:?}");
     ok(adopt(target, &pass, &all(source).await).await);
     assert_eq!(states().await, [Quarantined, Retired, Quarantined, Retired]);
-    // A release is not copied: an admin lifts the quarantine at the target, too.
+    // A release is not copied: an admin must lift the quarantine at the target as well.
     change(1, Release).await;
     ok(MachineRegistry::revoke(source, &sample::machine_id(3), line).await);
     ok(adopt(target, &pass, &all(source).await).await);
@@ -239,7 +239,7 @@ where
     assert!(ok(target.exists(&path(1)).await) && ok(target.exists(&path(2)).await));
     let differ = async || ok(crate::migrate::verify(source, target, &[1; 32]).await);
     assert_eq!(differ().await, [], "the recovery keys are the same");
-    // One that was left later is missed, until it comes, too.
+    // A key deposited later is missed until it arrives as well.
     ok(source.put_new(&path(3), &sample::sealed(63), line).await);
     let lost = differ().await;
     assert!(lost.iter().any(|mismatch| mismatch.difference.is_loss()));
@@ -362,7 +362,7 @@ where
     let made = anchor.put_new(path, &sample::secret(50), line).await;
     assert_eq!(code(made), Some(why));
     assert!(!ok(anchor.exists(path).await));
-    // For a machine that is there; on standby there may be none.
+    // For an existing machine; on standby there may be none.
     if ok(MachineRegistry::find(anchor, &sample::machine_id(2)).await).is_some() {
         assert_eq!(code(anchor.submit(&sample::ak(51, 2), line).await), Some(why));
         assert_eq!(code(anchor.bind(&sample::approved_ak(51, 2), line).await), Some(why));

@@ -1,4 +1,4 @@
-//! The parts of the service, put together by the settings.
+//! The parts of the service, assembled from the settings.
 
 use std::fs;
 use std::path::Path;
@@ -29,24 +29,24 @@ use crate::admission::renewal::Renewals;
 use crate::admission::settings::Settings;
 use crate::admission::signer::Signer;
 
-/// Before a key service that was away is asked again, the first time.
+/// First wait before a key service that was unavailable is asked again.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 
 /// The parts of the program over an API server.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_structs, reason = "the program runs all of them")]
 pub struct Parts {
-    /// What the service acts on; its keys are those that [`keep`] keeps.
+    /// What the service acts on; [`keep`] keeps its keys usable.
     pub ports: JoinServicePorts,
-    /// Answers kubelets that need another serving certificate.
+    /// Answers kubelets that need a new serving certificate.
     pub renewals: Renewals,
 }
 
-/// The parts over an API server. The control plane that they run on is enrolled by what it wrote down
-/// when it was bootstrapped.
+/// The parts over an API server. The control plane that they run on is enrolled with the claim that it
+/// recorded when it was bootstrapped.
 ///
 /// # Errors
-/// A file cannot be read, or the API server not be asked.
+/// A file cannot be read, or the API server cannot be reached.
 pub async fn parts(
     settings: &Settings,
     client: Client,
@@ -70,7 +70,7 @@ pub async fn parts(
         keys,
         salt: state.measurement_salt,
         enrollments,
-        // Those of the settings, as they are then.
+        // Those of the settings, as they are at that time.
         control_planes: ControlPlanes::Closed,
         turns: Arc::new(KubeTurns::new(client.clone(), Arc::clone(&clock))),
         signer: Arc::new(Signer::new(authority.reserving(reserved.addresses), client.clone())),
@@ -79,12 +79,12 @@ pub async fn parts(
     Ok(Parts { ports, renewals })
 }
 
-/// Makes the node that this service runs on a member like all others, which asked for a ticket.
+/// Makes the node that this service runs on a member like all others, as if it had asked for a ticket.
 async fn enroll(
     enrollments: &dyn Enrollments,
     Founder { claim, key }: &Founder,
 ) -> anyhow::Result<()> {
-    // `Existed` is fine when it is this claim: of an earlier start, or of a join.
+    // `Existed` is fine if it is this claim: from an earlier start, or from a join.
     enrollments.add(claim).await?;
     anyhow::ensure!(
         enrollments.list().await?.iter().any(|one| one.is_of_same_member(claim)),
@@ -98,10 +98,10 @@ async fn enroll(
     Ok(())
 }
 
-/// How often is looked whether a refused key service was given anew.
+/// How often to check whether a refused key service was replaced.
 const GIVEN: Duration = Duration::from_mins(5);
 
-/// Keeps the key service open for as long as it lets us; never ends.
+/// Keeps the key service open for as long as it allows; never ends.
 pub async fn keep(keys: &dyn DataKeys) {
     let pause = JitteredPause::new(FIRST_WAIT, Arc::new(SystemEntropy));
     let mut failures = 0;
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(machines, [sample::public_key(1), sample::public_key(1)]);
     }
 
-    /// Answers in this order, and notes when it was asked.
+    /// Gives these answers in order, and records when it was asked.
     #[derive(Debug)]
     struct Lease {
         answers: Mutex<Vec<Result<Option<Duration>, PortErrorKind>>>,
@@ -257,7 +257,7 @@ mod tests {
         }
     }
 
-    /// The waits before each time that it is asked.
+    /// The waits before each request.
     async fn waits(answers: Vec<Result<Option<Duration>, PortErrorKind>>) -> Vec<Duration> {
         let (mut before, count) = (Instant::now(), answers.len());
         let lease = Lease { answers: Mutex::new(answers), asked: Mutex::default() };

@@ -1,4 +1,4 @@
-//! What members get: files of this control plane.
+//! What members receive: files of this control plane.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ use x509_cert::ext::pkix::name::GeneralName;
 
 use crate::admission::settings::Settings;
 
-/// What kubeadm puts on a control plane in the last step of its join.
+/// The label that kubeadm sets on a control plane in the last step of its join.
 const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
 
 /// Nodes of the cluster.
@@ -50,14 +50,14 @@ fn failed(operation: impl Into<String>) -> PortError {
     PortError::new(PortErrorKind::Internal, operation)
 }
 
-/// What the API server is called by its certificate: its own names and addresses, those of its
-/// service, the load balancer's.
+/// The API server's names in its certificate: its own names and addresses, those of its service, and the load
+/// balancer's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "a certificate has these two")]
 pub struct ApiServerNames {
     /// Addresses.
     pub addresses: BTreeSet<IpAddr>,
-    /// Names of DNS.
+    /// DNS names.
     pub names: BTreeSet<String>,
 }
 
@@ -93,7 +93,7 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
 }
 
 impl Facts {
-    /// Of this cluster, as the settings say.
+    /// For this cluster, according to the settings.
     pub fn new(client: Client, settings: &Settings) -> Self {
         Self {
             members: Members(Api::all(client)),
@@ -105,8 +105,8 @@ impl Facts {
         }
     }
 
-    /// Where a file of a ticket is; none where this cluster has no such file: with an etcd elsewhere
-    /// kubeadm makes no CA for it.
+    /// Path of a file in a ticket; `None` if this cluster has no such file: with an external etcd, kubeadm
+    /// creates no CA for it.
     fn path(&self, file: PkiFile) -> Option<PathBuf> {
         match file {
             PkiFile::KMS_URI => Some(self.kms_uri.clone()),

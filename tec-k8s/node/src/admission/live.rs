@@ -1,12 +1,12 @@
-//! The service as its files say now.
+//! The service according to the current content of its files.
 //!
 //! ```text
-//!   join-service.toml, measurements, roots ── another content? ──► generation: endpoint and service
+//!   join-service.toml, measurements, roots ── changed content? ──► generation: endpoint and service
 //!                                                                    │ each connection keeps its own
 //!   new connections ◄────────────────────────────────────────────────┘
 //! ```
-//! A connection is judged by the same settings from its first byte to its last: what the handshake let pass, because
-//! the calls would ask for more, never meets calls that ask for less.
+//! A connection is judged by the same settings from its first byte to its last: what the handshake let pass
+//! because the calls would require more never meets calls that require less.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ use crate::instance::node::{Attestation, endpoint, measurements};
 use crate::rpc::generated::join::api_server::ApiServer;
 use crate::rpc::{Endorsements, JoinService, JoinServicePorts};
 
-/// How often the files are looked at.
+/// How often the files are checked.
 const POLL: Duration = Duration::from_secs(5);
 
 /// What judges a connection and answers its calls.
@@ -39,7 +39,7 @@ struct Generation {
 #[derive(Debug)]
 struct Current {
     generation: Generation,
-    /// What the files had when it was built, or when building another one failed.
+    /// The content of the files when it was built, or when building a new one failed.
     seen: Sha256Digest,
 }
 
@@ -49,16 +49,16 @@ pub struct LiveService {
     config: PathBuf,
     ports: JoinServicePorts,
     attestation: Attestation,
-    /// What counts only at the start.
+    /// Settings that take effect only at startup.
     fixed: Settings,
     current: Mutex<Current>,
 }
 
 impl LiveService {
-    /// By the settings in a file. Of `ports`, control planes are those of the settings.
+    /// From the settings in a file. The control planes in `ports` are replaced by those of the settings.
     ///
     /// # Errors
-    /// A file cannot be read or has what is not acceptable.
+    /// A file cannot be read or has unacceptable content.
     pub fn open(
         config: &Path,
         ports: JoinServicePorts,
@@ -83,7 +83,7 @@ impl LiveService {
         (current.generation.endpoint.clone(), current.generation.api.clone())
     }
 
-    /// Takes what the files say whenever they change; never ends.
+    /// Applies the files whenever they change; never ends.
     pub async fn follow(&self) {
         loop {
             tokio::time::sleep(POLL).await;
@@ -91,9 +91,9 @@ impl LiveService {
         }
     }
 
-    /// Looks at the files once. What cannot be taken changes nothing, and is logged once.
+    /// Checks the files once. Content that cannot be applied changes nothing, and is logged once.
     pub fn look(&self) {
-        // Read before the lock, which every new connection takes.
+        // Read before taking the lock, which every new connection takes.
         let now = content(&self.config);
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if now == current.seen {
@@ -122,9 +122,9 @@ impl LiveService {
     }
 }
 
-/// A digest over all that settings are read from.
+/// A digest over everything that settings are read from.
 fn content(config: &Path) -> Sha256Digest {
-    // A file that is not there differs from an empty one.
+    // A missing file differs from an empty one.
     let digest = |path: &Path| {
         let read = fs::read(path).map_err(|error| error.kind());
         *Sha256Digest::of(format!("{read:?}")).as_bytes()

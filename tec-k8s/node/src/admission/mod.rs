@@ -1,5 +1,4 @@
-//! Admits attested nodes to a cluster: a ticket for those that join, another for members that
-//! booted again.
+//! Admits attested nodes to a cluster: one ticket for nodes that join, another for members that rebooted.
 //!
 //! ```text
 //!   node ─ attested TLS, both ends ─► measurements, attestation key ─► grant: name, role, disk
@@ -10,7 +9,7 @@
 //!   kubelet of a member ─ CertificateSigningRequest ─► renewal: the name that it joined with,
 //!                         an address that no other Node has, and a machine that is still in service
 //! ```
-//! It runs on control planes and keeps nothing by itself, so that any number may run.
+//! It runs on control planes and keeps no state of its own, so any number may run.
 
 pub mod compose;
 pub mod facts;

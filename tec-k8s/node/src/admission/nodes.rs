@@ -1,4 +1,4 @@
-//! Which nodes are taken, by the settings.
+//! Which nodes are accepted, according to the settings.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use tec_tpm::atls::{AkTrust, ValidateError};
 use crate::instance::trust::Trust;
 use crate::rpc::EndorsementPolicy;
 
-/// Attestation keys that are taken, and endorsement keys that vouch for others.
+/// Accepted attestation keys, and endorsement keys that vouch for others.
 ///
-/// The handshake judges what a node proves by itself. Where endorsement keys are taken it lets every
-/// attestation key pass, and the service asks those that are not listed for their endorsement key.
+/// The handshake judges what a node proves by itself. If endorsement keys are accepted, it lets every
+/// attestation key pass, and the service asks for the endorsement key of those that are not listed.
 #[derive(Debug)]
 pub struct Nodes {
     in_handshake: Arc<dyn AkTrust>,
@@ -22,7 +22,7 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// By these settings.
+    /// From these settings.
     ///
     /// # Errors
     /// The roots of endorsement keys cannot be read.

@@ -1,11 +1,11 @@
-//! Tickets with which an admin lets one node be a control plane of one cluster, for a while.
+//! Tickets with which an admin allows one node to be a control plane of one cluster, for a while.
 //!
 //! ```text
 //!   tec-plane.<base64url of JSON>.<base64url of an ECDSA signature over both parts before it>
 //!   { "cluster": "<hex>", "node": "<fingerprint>", "until": "<RFC 3339>", "signer": "<base64 of the key>" }
 //! ```
-//! A ticket is no secret: it counts for the node whose attestation key or endorsement key it names, and whoever
-//! brings it has to prove that key.
+//! A ticket is not secret: it is valid for the node whose attestation key or endorsement key it names, and
+//! the node that presents it must prove that key.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -29,9 +29,9 @@ use tec_core::time::Timestamp;
 
 use crate::rpc::PlaneTickets;
 
-/// What tickets begin with. It is signed, so that the key signs nothing else by it.
+/// Prefix of tickets. It is signed, so the key signs nothing else under it.
 const PREFIX: &str = "tec-plane";
-/// No ticket is longer.
+/// Longest ticket.
 const MAX_TICKET: usize = 2048;
 
 /// The file has no key that can sign tickets.
@@ -50,22 +50,22 @@ impl fmt::Debug for AdminKey {
 }
 
 impl AdminKey {
-    /// Draws one.
+    /// Generates one.
     pub fn generate(entropy: &dyn Entropy) -> Self {
         Self(SigningKey::generate_from_rng(&mut EntropyRng::new(entropy)))
     }
 
-    /// Reads the text of a file.
+    /// Reads it from the text of a file.
     ///
     /// # Errors
-    /// It is no such key.
+    /// The text is not such a key.
     pub fn from_pem(pem: &SecretBytes) -> Result<Self, AdminKeyError> {
         let text = std::str::from_utf8(pem.expose("read the key of an admin"));
         let key = text.ok().and_then(|text| SigningKey::from_pkcs8_pem(text).ok());
         key.map(Self).ok_or(AdminKeyError)
     }
 
-    /// The text of a file.
+    /// Its text for a file.
     ///
     /// # Errors
     /// Never with a key of this type.
@@ -74,7 +74,7 @@ impl AdminKey {
         Ok(SecretBytes::new(pem.as_bytes().to_vec()))
     }
 
-    /// What the settings of join services name it by.
+    /// Its name in the settings of join services.
     ///
     /// # Errors
     /// Never with a key of this type.
@@ -133,24 +133,24 @@ impl PlaneTicket {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlaneTicketError {
-    /// It is no ticket.
+    /// It is not a ticket.
     #[error("it is malformed")]
     Malformed,
-    /// Nobody whom the settings name.
+    /// The settings do not name its signer.
     #[error("control_plane_signers does not list its signer {0}")]
     Signer(Fingerprint),
-    /// The signature is not that of its signer.
+    /// The signature does not belong to its signer.
     #[error("its signature is wrong")]
     Signature,
     /// For another cluster.
     #[error("it is for another cluster")]
     Cluster,
-    /// Too late.
+    /// It has expired.
     #[error("it expired at {0}")]
     Expired(Timestamp),
 }
 
-/// Tickets of these admins.
+/// Accepts tickets of these admins.
 #[derive(Debug)]
 pub struct AdminTickets {
     signers: BTreeSet<Fingerprint>,

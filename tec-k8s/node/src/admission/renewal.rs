@@ -1,8 +1,8 @@
-//! Certificates that kubelets ask for after their join: which requests are approved.
+//! Certificates that kubelets request after their join: which requests are approved.
 //!
-//! The API server authenticated the kubelet by the client certificate that a join gave it. What is
-//! left to check is what a join checks: a member has this name and its machine is in service, and a
-//! serving certificate would be for no other server. The controller manager signs what is approved.
+//! The API server authenticated the kubelet by the client certificate that it got in its join. What remains
+//! to check is the same as in a join: a member has this name, its machine is in service, and a serving
+//! certificate would be for no other server. The controller manager signs what is approved.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -29,17 +29,17 @@ use super::signer::{addresses, taken};
 use crate::instance::authority::{ORGANIZATION, PREFIX, named_request};
 use crate::rpc::Enrollments;
 
-/// Signers of certificates of kubelets (Kubernetes, "Certificate Signing Requests").
+/// Signers of kubelet certificates (Kubernetes, "Certificate Signing Requests").
 const SERVING: &str = "kubernetes.io/kubelet-serving";
 const CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
-/// What they let a kubelet use its key for.
+/// The key usages that they allow a kubelet.
 const USAGES: [&str; 3] = ["digital signature", "key encipherment", "server auth"];
 const CLIENT_USAGES: [&str; 3] = ["digital signature", "key encipherment", "client auth"];
 /// PEM label (RFC 7468, section 7).
 const LABEL: &str = "CERTIFICATE REQUEST";
 /// Names of Services have this label (Kubernetes, "DNS for Services and Pods").
 const SERVICE: &str = "svc";
-/// How often requests are listed. A kubelet asks weeks before its certificate expires.
+/// How often requests are listed. A kubelet requests a certificate weeks before the old one expires.
 const POLL: Duration = Duration::from_secs(5);
 
 /// Why a request is denied.
@@ -49,22 +49,22 @@ pub enum Refusal {
     /// Malformed, or not for the node whose kubelet made it.
     #[error("the request is not one of a node for itself")]
     Subject,
-    /// More than a certificate of this signer needs.
+    /// More usages than a certificate from this signer needs.
     #[error("the usages are not those of the signer")]
     Usages,
     /// Nobody joined under this name.
     #[error("no member has this name")]
     Unknown,
-    /// The member of this name was removed.
+    /// The member with this name was removed.
     #[error("the member of this name was removed")]
     Removed,
-    /// An admin revoked the machine or its key, or set it aside.
+    /// An admin revoked the machine or its key, or quarantined or retired it.
     #[error("the machine of this member is not in service")]
     NotInService,
-    /// A name of another server, or one that only Services and the API server have.
+    /// A name of another server, or one reserved for Services and the API server.
     #[error("a name is not the node's own")]
     Name,
-    /// An address of another server, none, or more than one of a member whose addresses are not known.
+    /// An address of another server, no address, or more than one for a member whose addresses are not known.
     #[error("the address is that of an API server or another node, or not one")]
     Address,
     /// An address that the node did not join with.
@@ -75,7 +75,7 @@ pub enum Refusal {
     OtherAddress(IpAddr),
 }
 
-/// What one pass goes by.
+/// What one pass is based on.
 struct Look {
     claims: Vec<Claim>,
     addresses: BTreeMap<String, BTreeSet<IpAddr>>,
@@ -102,7 +102,7 @@ impl Renewals {
         Self { requests: Api::all(client.clone()), nodes: Api::all(client), members, reserved }
     }
 
-    /// Answers requests as they come; never ends.
+    /// Answers requests as they arrive; never ends.
     ///
     /// # Cancel safety
     /// A request without an answer is answered by the next run, or by another control plane.
@@ -123,7 +123,7 @@ impl Renewals {
         let look =
             Look { claims: self.members.list().await?, addresses: addresses(&self.nodes).await? };
         for request in &open {
-            // One that cannot be judged now keeps no other waiting.
+            // A request that cannot be judged now does not hold up others.
             if let Err(error) = self.consider(request, &look).await {
                 let name = request.name_any();
                 tracing::warn!(
@@ -136,7 +136,7 @@ impl Renewals {
         Ok(())
     }
 
-    /// Requests for this signer that nobody answered yet.
+    /// Requests for this signer that have no answer yet.
     async fn open(&self, signer: &str) -> Result<Vec<CertificateSigningRequest>, PortError> {
         let fields = format!("spec.signerName={signer}");
         let all = list_all(&self.requests, ListParams::default().fields(&fields)).await?;
@@ -149,7 +149,7 @@ impl Renewals {
         look: &Look,
     ) -> Result<(), PortError> {
         match self.judge(&request.spec, look).await? {
-            // It came by somebody else, who may have an approver of their own.
+            // It comes from a node that joined another way, and may have an approver of its own.
             Err(Refusal::Unknown) => Ok(()),
             verdict => self.answer(request, verdict).await,
         }
@@ -169,7 +169,7 @@ impl Renewals {
             let was_removed = self.members.was_removed(&name).await?;
             return Ok(Err(if was_removed { Refusal::Removed } else { Refusal::Unknown }));
         };
-        // Asked for each: an admin may revoke it at any time.
+        // Checked for each request: an admin may revoke it at any time.
         if !self.members.is_in_service(claim).await? {
             return Ok(Err(Refusal::NotInService));
         }
@@ -209,13 +209,13 @@ impl Renewals {
     }
 }
 
-/// Whether nobody answered yet.
+/// Whether the request has no answer yet.
 fn is_open(request: &CertificateSigningRequest) -> bool {
     let conditions = request.status.as_ref().and_then(|status| status.conditions.as_ref());
     conditions.is_none_or(Vec::is_empty)
 }
 
-/// The node that asks, by its subject and by whom the API server knows, and what it wants to be called.
+/// The requesting node, by the subject and by the API server's authentication, and the names that it wants.
 fn asked(spec: &CertificateSigningRequestSpec) -> Result<(NodeName, Vec<SanType>), Refusal> {
     let (label, der) = pem_rfc7468::decode_vec(&spec.request.0).map_err(|_| Refusal::Subject)?;
     let (name, request) = named_request(&der).map_err(|_| Refusal::Subject)?;
@@ -233,8 +233,8 @@ fn asked(spec: &CertificateSigningRequestSpec) -> Result<(NodeName, Vec<SanType>
     Ok((name, request.params.subject_alt_names))
 }
 
-/// Whether a certificate with these names is for the node of this claim alone. A control plane has the
-/// key of the CA: what its API server is called is its own.
+/// Whether a certificate with these names is for the node of this claim alone. A control plane has the key of
+/// the CA: the names of its API server are its own.
 fn are_own(
     names: &[SanType],
     claim: &Claim,
@@ -267,7 +267,7 @@ fn are_own(
             _ => return Err(Refusal::Name),
         }
     }
-    // Members of earlier versions have no addresses on record, and so only one.
+    // Members of earlier versions have no recorded addresses, and so may have only one.
     let most = claim.addresses.len().max(1);
     if (1..=most).contains(&addresses) { Ok(()) } else { Err(Refusal::Address) }
 }

@@ -11,7 +11,7 @@ use tec_core::ak::Fingerprint;
 use tec_core::node::grant::ControlPlanes;
 use tec_support::program;
 
-/// Port on control planes, where nodes look for it (Constellation). The pod has the network of its host.
+/// Port on control planes, where nodes look for it (Constellation). The pod uses the host network.
 const PORT: u16 = 30090;
 
 /// All settings.
@@ -22,43 +22,43 @@ pub struct Settings {
     /// Where tickets are served.
     #[serde(default = "listen")]
     pub listen: SocketAddr,
-    /// `host:port` under which members reach the API server.
+    /// `host:port` at which members reach the API server.
     pub api_server: String,
     /// Namespace of members and machines.
     pub namespace: String,
-    /// Certificates and keys of the cluster, as kubeadm lays them out.
+    /// Certificates and keys of the cluster, in kubeadm's layout.
     #[serde(default = "pki")]
     pub pki: PathBuf,
-    /// State of this node, whose salt is the cluster's.
+    /// State of this node, which includes the cluster's salt.
     #[serde(default = "state_directory")]
     pub state_directory: PathBuf,
-    /// File with the URI of the key service, mode 0600; Init and join leave it on the state disk of
-    /// control planes.
+    /// File with the URI of the key service, mode 0600; Init and join leave it on the state disk of control
+    /// planes.
     #[serde(default = "kms_uri")]
     pub kms_uri: PathBuf,
-    /// File with the URI of where wrapped keys are kept, mode 0600; without one, nowhere.
+    /// File with the URI of the store for wrapped keys, mode 0600; absent if there is no store.
     pub storage_uri: Option<PathBuf>,
     /// File with the version of Kubernetes and the components of members, JSON.
     pub components: PathBuf,
-    /// The TPM, with which this service proves itself.
+    /// The TPM with which this service attests.
     #[serde(default)]
     pub tpm: TpmSettings,
-    /// What nodes have to prove.
+    /// What nodes must prove.
     #[serde(default)]
     pub nodes: Trust,
-    /// Attestation keys, and endorsement keys of nodes that prove them, that may be control planes.
+    /// Attestation keys, and proven endorsement keys, of nodes that may be control planes.
     #[serde(default)]
     pub control_planes: BTreeSet<Fingerprint>,
-    /// Keys of admins whose tickets let a node be a control plane.
+    /// Keys of admins whose tickets allow a node to be a control plane.
     #[serde(default)]
     pub control_plane_signers: BTreeSet<Fingerprint>,
-    /// Any node may be a control plane: each then can have the keys of the cluster's CA.
+    /// Any node may be a control plane: each can then obtain the keys of the cluster's CA.
     #[serde(default)]
     pub dangerous_any_control_plane: bool,
 }
 
 impl Settings {
-    /// Which nodes may be control planes. That all may is logged.
+    /// Which nodes may be control planes. A setting that allows all of them is logged.
     pub(super) fn control_planes(&self) -> ControlPlanes {
         if self.dangerous_any_control_plane {
             tracing::warn!("any node that attests may have the keys of the cluster's CA");
@@ -68,7 +68,7 @@ impl Settings {
         }
     }
 
-    /// What counts only at the start of the program.
+    /// Settings that take effect only when the program starts.
     pub(super) fn fixed(&self) -> Self {
         Self {
             nodes: Trust::default(),

@@ -1,4 +1,4 @@
-//! Certificates of kubelets, and none for an address of another node.
+//! Kubelet certificates, but none for an address of another node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,8 +14,8 @@ use tec_core::node::ticket::NodeName;
 use tec_core::port::PortError;
 use tec_k8s::client::list_all;
 
-/// Signs as an [`Authority`] does. All nodes have certificates of the same CA: whoever had one for the
-/// address of another node could be its kubelet, or, on a control plane, its API server.
+/// Signs like an [`Authority`]. All nodes have certificates from the same CA: whoever had one for another
+/// node's address could act as its kubelet, or, on a control plane, its API server.
 #[derive(Clone)]
 pub struct Signer {
     authority: Authority,
@@ -45,7 +45,7 @@ pub(super) async fn addresses(
 
 fn addresses_of(node: &Node) -> BTreeSet<IpAddr> {
     let all = node.status.as_ref().and_then(|status| status.addresses.as_ref());
-    // Names of hosts are among them, too.
+    // They include host names too.
     all.into_iter().flatten().filter_map(|one| one.address.parse().ok()).collect()
 }
 

@@ -2,8 +2,8 @@
 #[derive(Clone, PartialEq, ::prost::Message)]
 #[prost(skip_debug)]
 pub struct InitRequest {
-    /// Older clients send the master secret beside kms_uri, which has it, too. Alone it is taken only
-    /// where the node allows it.
+    /// Older clients send the master secret in addition to kms_uri, which has it too. Alone it is accepted
+    /// only if the node allows it.
     #[prost(bytes = "vec", tag = "2")]
     pub master_secret: ::prost::alloc::vec::Vec<u8>,
     /// Where keys come from: kms://...
@@ -14,7 +14,7 @@ pub struct InitRequest {
     pub storage_uri: ::prost::alloc::string::String,
     #[prost(string, tag = "8")]
     pub kubernetes_version: ::prost::alloc::string::String,
-    /// Salt of the master secret, with it.
+    /// Salt of the master secret, sent with it.
     #[prost(bytes = "vec", tag = "10")]
     pub salt: ::prost::alloc::vec::Vec<u8>,
     /// Keep kube-proxy.
@@ -22,10 +22,10 @@ pub struct InitRequest {
     pub conformance_mode: bool,
     #[prost(message, repeated, tag = "15")]
     pub kubernetes_components: ::prost::alloc::vec::Vec<KubernetesComponent>,
-    /// Proves that the caller may init; the node knows a hash of it.
+    /// Proves that the caller may init; the node knows its hash.
     #[prost(bytes = "vec", tag = "16")]
     pub init_secret: ::prost::alloc::vec::Vec<u8>,
-    /// Look only whether it could begin: the answer has the id that the cluster would have, and no
+    /// Only check whether it could begin: the answer has the id that the cluster would get, and no
     /// kubeconfig.
     #[prost(bool, tag = "17")]
     pub check: bool,
@@ -73,7 +73,7 @@ pub mod init_progress {
         /// Name of a step that begins.
         #[prost(string, tag = "4")]
         Began(::prost::alloc::string::String),
-        /// Why that step failed. Beyond the lock it is tried again.
+        /// Why that step failed. After the lock it is retried.
         #[prost(string, tag = "5")]
         Failed(::prost::alloc::string::String),
     }
@@ -83,7 +83,7 @@ pub mod init_progress {
 pub struct InitFailure {
     #[prost(string, tag = "1")]
     pub error: ::prost::alloc::string::String,
-    /// A word of those of the header tec-reason, for programs.
+    /// One of the machine-readable words of the header tec-reason.
     #[prost(string, tag = "2")]
     pub reason: ::prost::alloc::string::String,
 }
@@ -186,8 +186,8 @@ pub mod api_client {
             req.extensions_mut().insert(GrpcMethod::new("init.API", "Init"));
             self.inner.unary(req, path, codec).await
         }
-        /// The same, and tells meanwhile how it goes on. The last item is success, or failure with the
-        /// node's log behind it; nothing is told before the caller is authenticated.
+        /// The same, with progress reports. The last item is success, or failure followed by the node's log;
+        /// nothing is sent before the caller is authenticated.
         pub async fn init_with_progress(
             &mut self,
             request: impl tonic::IntoRequest<super::InitRequest>,
@@ -237,8 +237,8 @@ pub mod api_server {
             >
             + std::marker::Send
             + 'static;
-        /// The same, and tells meanwhile how it goes on. The last item is success, or failure with the
-        /// node's log behind it; nothing is told before the caller is authenticated.
+        /// The same, with progress reports. The last item is success, or failure followed by the node's log;
+        /// nothing is sent before the caller is authenticated.
         async fn init_with_progress(
             &self,
             request: tonic::Request<super::InitRequest>,

@@ -13,7 +13,7 @@ pub struct IssueJoinTicketRequest {
     /// Not a field of the older implementation.
     #[prost(message, optional, tag = "100")]
     pub endorsement: ::core::option::Option<EndorsementProof>,
-    /// An admin lets the node be a control plane; not a field of the older implementation.
+    /// An admin's permission to be a control plane; not a field of the older implementation.
     #[prost(string, tag = "101")]
     pub control_plane_ticket: ::prost::alloc::string::String,
 }
@@ -100,7 +100,7 @@ pub struct ChallengeEndorsementKeyRequest {
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 #[prost(skip_debug)]
 pub struct ChallengeEndorsementKeyResponse {
-    /// Comes back with the answer.
+    /// Returned with the answer.
     #[prost(bytes = "vec", tag = "1")]
     pub challenge: ::prost::alloc::vec::Vec<u8>,
     /// TPM2B_ID_OBJECT.
@@ -221,7 +221,7 @@ pub mod api_client {
             req.extensions_mut().insert(GrpcMethod::new("join.API", "IssueJoinTicket"));
             self.inner.unary(req, path, codec).await
         }
-        /// Opens the disk of a member that booted again.
+        /// Opens the disk of a member that rebooted.
         pub async fn issue_rejoin_ticket(
             &mut self,
             request: impl tonic::IntoRequest<super::IssueRejoinTicketRequest>,
@@ -246,8 +246,8 @@ pub mod api_client {
                 .insert(GrpcMethod::new("join.API", "IssueRejoinTicket"));
             self.inner.unary(req, path, codec).await
         }
-        /// Challenges the TPM of the caller. Both tickets take the answer, from nodes whose attestation key
-        /// no setting lists.
+        /// Challenges the TPM of the caller. Both ticket calls accept the answer, from nodes whose attestation
+        /// key no setting lists.
         pub async fn challenge_endorsement_key(
             &mut self,
             request: impl tonic::IntoRequest<super::ChallengeEndorsementKeyRequest>,
@@ -295,7 +295,7 @@ pub mod api_server {
             tonic::Response<super::IssueJoinTicketResponse>,
             tonic::Status,
         >;
-        /// Opens the disk of a member that booted again.
+        /// Opens the disk of a member that rebooted.
         async fn issue_rejoin_ticket(
             &self,
             request: tonic::Request<super::IssueRejoinTicketRequest>,
@@ -303,8 +303,8 @@ pub mod api_server {
             tonic::Response<super::IssueRejoinTicketResponse>,
             tonic::Status,
         >;
-        /// Challenges the TPM of the caller. Both tickets take the answer, from nodes whose attestation key
-        /// no setting lists.
+        /// Challenges the TPM of the caller. Both ticket calls accept the answer, from nodes whose attestation
+        /// key no setting lists.
         async fn challenge_endorsement_key(
             &self,
             request: tonic::Request<super::ChallengeEndorsementKeyRequest>,

@@ -97,7 +97,7 @@ pub mod api_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Tries the keys that the URIs lead to on the disk, and opens it if they fit and that is asked.
+        /// Tries the keys named by the URIs on the disk, and opens it if they match and the request asks for that.
         pub async fn recover(
             &mut self,
             request: impl tonic::IntoRequest<super::RecoverMessage>,
@@ -134,7 +134,7 @@ pub mod api_server {
     /// Generated trait containing gRPC methods that should be implemented for use with ApiServer.
     #[async_trait]
     pub trait Api: std::marker::Send + std::marker::Sync + 'static {
-        /// Tries the keys that the URIs lead to on the disk, and opens it if they fit and that is asked.
+        /// Tries the keys named by the URIs on the disk, and opens it if they match and the request asks for that.
         async fn recover(
             &self,
             request: tonic::Request<super::RecoverMessage>,

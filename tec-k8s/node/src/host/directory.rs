@@ -17,9 +17,9 @@ use tec_core::port::{PortError, PortErrorKind};
 const JOURNAL: &str = "journal.json";
 /// The state's file (Constellation).
 const STATE: &str = "node_state.json";
-/// Neither file has more than some hundred bytes.
+/// Neither file has more than a few hundred bytes.
 const MAX_FILE: u64 = 16 * 1024;
-/// For root alone.
+/// Readable only by root.
 const PRIVATE: u32 = 0o600;
 
 /// A directory on the state disk.
@@ -27,7 +27,7 @@ const PRIVATE: u32 = 0o600;
 pub struct StateDirectory(PathBuf);
 
 impl StateDirectory {
-    /// This directory; it is made when something is written.
+    /// This directory; it is created when something is written.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self(path.into())
     }
@@ -54,7 +54,7 @@ impl StateDirectory {
         }
     }
 
-    /// Until the disk has it, which takes time: not on a thread that others need.
+    /// Returns once the disk has it, which takes time: not on a thread that others need.
     async fn write(&self, name: &'static str, content: Vec<u8>) -> Result<(), PortError> {
         let path = self.0.join(name);
         let written = blocking(move || write_whole(&path, &content, PRIVATE)).await;
@@ -80,11 +80,11 @@ pub(super) fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Writes a file of this mode, with the directories above it: a reader sees the old or the new
-/// content, also after a power cut.
+/// Writes a file with this mode, and the directories above it: a reader sees the old or the new content, even
+/// after a power failure.
 ///
 /// # Errors
-/// Nothing was changed but perhaps directories.
+/// Nothing was changed, except perhaps directories.
 pub fn write_whole(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let directory = path.parent().unwrap_or_else(|| Path::new("/"));
     fs::create_dir_all(directory)?;
@@ -93,7 +93,7 @@ pub fn write_whole(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     temporary.push(".tmp");
     let temporary = directory.join(temporary);
     let written = (|| {
-        // One that a dead process left may have another mode.
+        // One that a dead process left may have a different mode.
         remove_if_there(&temporary)?;
         let mut file =
             OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;

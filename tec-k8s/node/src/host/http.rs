@@ -1,5 +1,5 @@
-//! Plain HTTP to services of the host itself. A proxy or a redirect could answer in their place, so
-//! neither is followed; and without TLS no program has to choose a provider for it.
+//! Plain HTTP to services of the host itself. A proxy or a redirect could answer in their place, so neither
+//! is followed; and without TLS no program has to choose a TLS provider.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -19,29 +19,29 @@ const MAX_ANSWER: usize = 1024 * 1024;
 /// Port of a URL that names none (RFC 9110, section 4.2.1).
 const PORT: u16 = 80;
 
-/// A call that brought no answer.
+/// A call that got no answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HttpError {
-    /// The URL is not one of plain HTTP.
+    /// The URL is not a plain HTTP URL.
     #[error("the URL is none of plain HTTP: {0}")]
     Url(String),
     /// No connection.
     #[error("no connection")]
     Connect(#[source] std::io::Error),
-    /// The connection broke, or what came is no HTTP.
+    /// The connection broke, or the answer is not HTTP.
     #[error("no answer over the connection")]
     Exchange(#[source] hyper::Error),
     /// It took too long.
     #[error("no answer within {LIMIT:?}")]
     TimedOut,
-    /// It answers with an error.
+    /// It answered with an error.
     #[error("the answer is {0}")]
     Status(u16),
     /// The answer lacks the mark of the service.
     #[error("the answer has not the header {0} of the service")]
     Stranger(&'static str),
-    /// It answers with more than is sensible.
+    /// It answered with more than is reasonable.
     #[error("the answer has more than {MAX_ANSWER} bytes")]
     TooLarge,
 }
@@ -61,12 +61,12 @@ impl Ask {
         Self { method: Method::GET, url: url.into(), headers: Vec::new(), mark: None }
     }
 
-    /// A PUT of nothing.
+    /// A PUT with an empty body.
     pub(super) fn put(url: impl Into<String>) -> Self {
         Self { method: Method::PUT, ..Self::get(url) }
     }
 
-    /// With a header.
+    /// Adds a header.
     pub(super) fn header(
         mut self,
         name: &'static str,
@@ -76,13 +76,13 @@ impl Ask {
         self
     }
 
-    /// Takes only answers with this header: others are of somebody else.
+    /// Accepts only answers with this header: others come from a different service.
     pub(super) fn marked(mut self, name: &'static str, value: &'static str) -> Self {
         self.mark = Some((name, value));
         self
     }
 
-    /// The body of a good answer.
+    /// The body of a successful answer.
     pub(super) async fn body(self) -> Result<Vec<u8>, HttpError> {
         tokio::time::timeout(LIMIT, self.exchange()).await.unwrap_or(Err(HttpError::TimedOut))
     }

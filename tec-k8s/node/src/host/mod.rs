@@ -1,4 +1,4 @@
-//! A node as it is: its disk, its files, kubeadm, its metadata (feature `node`).
+//! The real node: its disk, its files, kubeadm, its metadata (feature `node`).
 //!
 //! ```text
 //!  tec_core::node::port        here
@@ -10,8 +10,8 @@
 //!  MetadataSource ───────────► FileMetadata, and those of QEMU, AWS, Azure, GCP
 //! ```
 //!
-//! *What it is not*: a service. It speaks no gRPC, and knows no TPM; programs put the parts
-//! together. Every program is run through [`Programs`], so that a test can say which one it is.
+//! *What it is not*: a service. It speaks no gRPC, and knows no TPM; programs assemble the parts. Every
+//! program is run through [`Programs`], so that a test can substitute it.
 
 mod directory;
 mod http;

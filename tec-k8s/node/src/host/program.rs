@@ -13,7 +13,7 @@ use tec_core::secret::SecretBytes;
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
-/// Lines of a failed program's own words that are kept.
+/// Lines of a failed program's output that are kept.
 const KEPT_LINES: usize = 20;
 /// Characters of a bootstrap token: six, a dot, sixteen (Kubernetes, "Authenticating with Bootstrap
 /// Tokens").
@@ -27,7 +27,7 @@ pub struct Call<'c> {
     pub program: &'c str,
     /// Arguments; no secret among them.
     pub arguments: Vec<OsString>,
-    /// What it reads from its standard input.
+    /// What it reads from standard input.
     pub input: Option<&'c SecretBytes>,
     /// It is killed after this time.
     pub limit: Duration,
@@ -40,7 +40,7 @@ pub enum ProgramError {
     /// It cannot be run.
     #[error("{program} cannot be run")]
     Start {
-        /// Which.
+        /// The program.
         program: String,
         /// Why.
         #[source]
@@ -49,19 +49,19 @@ pub enum ProgramError {
     /// It took too long, and was killed.
     #[error("{program} did not end within {limit:?}")]
     TimedOut {
-        /// Which.
+        /// The program.
         program: String,
-        /// How long it had.
+        /// Its time limit.
         limit: Duration,
     },
     /// It failed.
     #[error("{program} ended with status {status:?}: {words}")]
     Failed {
-        /// Which.
+        /// The program.
         program: String,
         /// Exit status; none for a signal.
         status: Option<i32>,
-        /// The end of what it said, without tokens.
+        /// The end of its output, without tokens.
         words: String,
     },
 }
@@ -75,7 +75,7 @@ impl ProgramError {
         }
     }
 
-    /// As failure of an operation that may be tried again.
+    /// As a failure of an operation that may be retried.
     pub fn during(self, operation: &'static str) -> PortError {
         PortError::new(PortErrorKind::Unavailable, operation).because(self)
     }
@@ -84,29 +84,29 @@ impl ProgramError {
 /// Runs programs.
 #[async_trait]
 pub trait Programs: fmt::Debug + Send + Sync {
-    /// Runs one to its end, and returns what it printed.
+    /// Runs one to completion, and returns its output.
     ///
     /// # Cancel safety
     /// A dropped run kills the program.
     async fn run(&self, call: Call<'_>) -> Result<Vec<u8>, ProgramError>;
 
-    /// Runs one whose output is for people: it goes where that of this process goes, as it comes.
+    /// Runs one whose output is for people: it goes to this process's own output, as it arrives.
     async fn run_shown(&self, call: Call<'_>) -> Result<(), ProgramError> {
         self.run(call).await.map(drop)
     }
 }
 
-/// The programs of this host; some may be named by other paths, or be wrapped in a command.
+/// The programs of this host; some may have other paths, or be wrapped in a command.
 #[derive(Clone, Debug, Default)]
 pub struct HostPrograms(BTreeMap<String, Vec<PathBuf>>);
 
 impl HostPrograms {
-    /// All by their names, as PATH finds them.
+    /// All by name, found through PATH.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Runs `command` instead of the program of this name; its arguments come last.
+    /// Runs `command` instead of the program with this name; its arguments come last.
     #[must_use]
     pub fn with(mut self, name: impl Into<String>, command: Vec<PathBuf>) -> Self {
         self.0.insert(name.into(), command);
@@ -152,7 +152,7 @@ impl HostPrograms {
         let work = async {
             let mut child = command.spawn()?;
             if let (Some(mut stdin), Some(input)) = (child.stdin.take(), call.input) {
-                // It may fail before it reads; then its own words say more than ours.
+                // It may fail before it reads; then its own message tells more than ours.
                 let _ = stdin.write_all(input.expose("the program reads it")).await;
             }
             child.wait_with_output().await
@@ -173,7 +173,7 @@ impl HostPrograms {
     }
 }
 
-/// The last lines, with bootstrap tokens blotted out.
+/// The last lines, with bootstrap tokens redacted.
 fn words(stderr: &[u8]) -> String {
     let text = String::from_utf8_lossy(stderr);
     let lines: Vec<&str> = text.trim().lines().collect();

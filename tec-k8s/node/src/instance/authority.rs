@@ -1,4 +1,4 @@
-//! The cluster's CA, as kubeadm keeps it in files, signing certificates of kubelets.
+//! The cluster's CA, in the files that kubeadm keeps, for signing kubelet certificates.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,9 +19,9 @@ use tec_core::port::{Clock, Entropy, PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
 use time::{Duration, OffsetDateTime};
 
-/// What Kubernetes takes for nodes (Kubernetes, "Using Node Authorization").
+/// The group that Kubernetes treats as nodes (Kubernetes, "Using Node Authorization").
 pub const ORGANIZATION: &str = "system:nodes";
-/// What a node's name follows.
+/// Prefix of a node's user name.
 pub const PREFIX: &str = "system:node:";
 /// Validity of a kubelet's certificate (Constellation); the kubelet renews its client certificate
 /// itself.
@@ -46,7 +46,7 @@ pub enum AuthorityError {
     /// The key is in none of the forms that kubeadm writes.
     #[error("the CA's key is no PKCS #1, PKCS #8 or SEC 1 key")]
     Key,
-    /// The certificate of the CA, or the one to be made.
+    /// The CA's certificate, or the one to be issued.
     #[error("the certificate cannot be made")]
     Certificate(#[source] rcgen::Error),
     /// The request is malformed, or not signed by its own key.
@@ -76,7 +76,7 @@ impl Authority {
         Self { directory: directory.into(), clock, entropy, reserved: BTreeSet::new() }
     }
 
-    /// Certifies no node with one of these addresses, either: they are those of others.
+    /// Also certifies no node with one of these addresses: they belong to others.
     #[must_use]
     pub fn reserving(mut self, addresses: BTreeSet<IpAddr>) -> Self {
         let addresses = addresses.into_iter();
@@ -84,15 +84,15 @@ impl Authority {
         self
     }
 
-    /// The node that a request is for. A certificate for the address of an API server, or of
-    /// another node, would be one for that one, since the same CA signs all of them.
+    /// The node that a request is for. A certificate for the address of an API server, or of another node,
+    /// would allow impersonating it, since the same CA signs all of them.
     fn admitted(
         &self,
         request: &[u8],
     ) -> Result<(NodeName, CertificateSigningRequestParams), AuthorityError> {
         let (name, request) = node_request(request)?;
         let is_reserved = |one: &SanType| match one {
-            // Clients take an IPv4 address that is mapped into IPv6 for the same.
+            // Clients treat an IPv4-mapped IPv6 address as the same address.
             SanType::IpAddress(address) => self.reserved.contains(&address.to_canonical()),
             _ => false,
         };
@@ -104,13 +104,13 @@ impl Authority {
         Ok((name, request))
     }
 
-    /// The same, with the files of another directory.
+    /// The same, with the files in another directory.
     #[must_use]
     pub fn of_directory(&self, directory: &Path) -> Self {
         Self { directory: directory.to_owned(), ..self.clone() }
     }
 
-    /// Signs the request of a node.
+    /// Signs a node's request.
     ///
     /// # Errors
     /// [`AuthorityError`].
@@ -168,9 +168,9 @@ fn ca_key(pem: &SecretBytes) -> Result<KeyPair, AuthorityError> {
     KeyPair::try_from(pkcs8.expose("sign a kubelet's certificate")).map_err(|_| AuthorityError::Key)
 }
 
-/// The node that a request is for. It is signed by its own key, has one organization, one name, and
-/// no name of a server but one address: nodes choose their names, and one that is called as a
-/// service of the cluster would be certified to be that, since the same CA signs both.
+/// The node that a request is for. The request is signed by its own key, and has one organization, one name,
+/// and no server name but one address: nodes choose their names, and one named like a service of the cluster
+/// would get a certificate for that service, since the same CA signs both.
 ///
 /// # Errors
 /// [`AuthorityError`].
@@ -186,7 +186,7 @@ pub fn node_request(
     Ok((name, request))
 }
 
-/// The node that a request is for by its subject, whatever it wants to be called besides.
+/// The node that a request is for according to its subject, whatever other names it asks for.
 pub(crate) fn named_request(
     der: &[u8],
 ) -> Result<(NodeName, CertificateSigningRequestParams), AuthorityError> {

@@ -1,5 +1,5 @@
-//! What vouches for the vTPM of an Azure virtual machine on AMD SNP: the paravisor's report in the
-//! TPM, and the certificate of the processor's key.
+//! What vouches for the vTPM of an Azure virtual machine on AMD SNP: the paravisor's report in the TPM, and
+//! the certificate of the processor's key.
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,8 +14,8 @@ use tec_tpm::direct::Tpm;
 
 /// Where the paravisor keeps its report (Azure, guest attestation for confidential VMs).
 const REPORT_INDEX: u32 = 0x0140_0001;
-/// A certificate changes with the processor's firmware, which takes a new boot. It is asked for
-/// again all the same, since the first answer may have been that of another host.
+/// A certificate changes with the processor's firmware, which takes a reboot. It is requested again all the
+/// same, since the first answer may have come from a different host.
 const FRESH_SECONDS: i64 = 60 * 60;
 
 type Cause = Box<dyn Error + Send + Sync>;
@@ -40,8 +40,8 @@ impl AzureSource {
         Self { tpm, certificates, cached: Mutex::default() }
     }
 
-    /// Evidence is made on threads that may block, some of them within a runtime that cannot wait
-    /// here: so the question gets a thread and a runtime of its own.
+    /// Evidence is created on threads that may block, some of them within a runtime that cannot wait here: so
+    /// the request gets a thread and a runtime of its own.
     fn fetch(&self) -> Result<Vec<u8>, PortError> {
         let failed = |error: Cause| {
             let operation = "ask for the certificate of the processor's key";
@@ -63,7 +63,7 @@ impl HclSource for AzureSource {
         report.ok_or_else(|| "the TPM has no report of a paravisor".into())
     }
 
-    /// One asks, the others wait for what it finds.
+    /// One asks, the others wait for its result.
     fn vcek(&self) -> Result<Vec<u8>, Cause> {
         let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
         let now = SystemClock.now();

@@ -1,8 +1,8 @@
-//! The end of bootstrapping: said once, heard by everybody, whenever they listen.
+//! The end of bootstrapping: announced once, and seen by everyone, whenever they start listening.
 
 use tokio::sync::watch;
 
-/// Tells init server and join client to stop. Cheap to clone; all clones are one.
+/// Stops init server and join client. Cheap to clone; all clones are one.
 #[derive(Clone, Debug)]
 pub struct Cleaner(watch::Sender<bool>);
 
@@ -13,22 +13,22 @@ impl Default for Cleaner {
 }
 
 impl Cleaner {
-    /// Nothing was said yet.
+    /// Nothing has been announced yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Says it; again changes nothing. Never blocks, whether anybody listens or not.
+    /// Announces the end; repeating it changes nothing. Never blocks, whether or not anyone listens.
     pub fn clean(&self) {
         self.0.send_replace(true);
     }
 
-    /// What turns true when it is said.
+    /// A receiver that turns true on the announcement.
     pub fn stop(&self) -> watch::Receiver<bool> {
         self.0.subscribe()
     }
 
-    /// Resolves when it was said.
+    /// Resolves once it was announced.
     pub async fn cleaned(&self) {
         // The sender lives as long as `self`.
         let _ = self.stop().wait_for(|stop| *stop).await;

@@ -12,8 +12,8 @@ fn wrong(operation: String) -> PortError {
     PortError::new(PortErrorKind::Unavailable, operation).with_code(Code::BootstrapClock)
 }
 
-/// Checks that the clock is not behind this release: certificates of a cluster would begin in the past,
-/// and those of others be not valid yet.
+/// Checks that the clock is not behind this release: certificates of a cluster would begin in the past, and
+/// those of others would not be valid yet.
 ///
 /// # Errors
 /// TEC-B425.
@@ -25,8 +25,8 @@ pub(super) fn check(clock: &dyn Clock) -> Result<(), PortError> {
     Err(wrong(format!("trust the clock: it shows {now} seconds since 1970, before this release")))
 }
 
-/// Checks that a certificate, PEM, that the cluster has just issued is valid by this clock. Text that is
-/// no certificate is not judged here.
+/// Checks that a certificate, PEM, that the cluster has just issued is valid by this clock. Text that is not
+/// a certificate is not judged here.
 ///
 /// # Errors
 /// TEC-B425.

@@ -1,4 +1,4 @@
-//! What nodes install, as a file that admins write: for the first node, and for those that join.
+//! What nodes install, in a file that admins write: for the first node, and for those that join.
 
 use std::path::Path;
 
@@ -34,10 +34,10 @@ impl Record {
     }
 }
 
-/// Version of Kubernetes and components of a file.
+/// Kubernetes version and components from a file.
 ///
 /// # Errors
-/// It cannot be read, or a component not be taken.
+/// It cannot be read, or a component is invalid.
 pub fn read(path: &Path) -> Result<(String, Vec<Component>), PortError> {
     let failed = || {
         let operation = format!("read {}", path.display());

@@ -1,4 +1,4 @@
-//! Where join services are, by metadata, and what they have to prove.
+//! Where join services are, according to metadata, and what they must prove.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tec_tpm::atls::Endpoint;
 
 use crate::instance::transport;
 
-/// Join services on the control planes that metadata list.
+/// Join services on the control planes in the metadata.
 #[derive(Clone, Debug)]
 pub struct Discovery {
     metadata: Arc<dyn MetadataSource>,
@@ -21,7 +21,7 @@ pub struct Discovery {
 }
 
 impl Discovery {
-    /// `endpoint` judges what metadata can only claim.
+    /// `endpoint` verifies what metadata can only claim.
     pub fn new(metadata: Arc<dyn MetadataSource>, endpoint: Endpoint, port: u16) -> Self {
         Self { metadata, endpoint, port }
     }
@@ -29,7 +29,7 @@ impl Discovery {
 
 #[async_trait]
 impl Dial for Discovery {
-    /// Control planes but this instance, which has no join service yet, or none any more.
+    /// Control planes except this instance, which has no join service yet, or no longer has one.
     async fn addresses(&self) -> Result<Vec<String>, PortError> {
         let this = self.metadata.this().await?;
         let all = self.metadata.instances().await?;

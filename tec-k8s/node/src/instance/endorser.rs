@@ -1,4 +1,4 @@
-//! The TPM of this node, where its attestation key is proven by its endorsement key.
+//! The TPM of this node, whose endorsement key proves its attestation key.
 
 use std::sync::{Arc, OnceLock};
 

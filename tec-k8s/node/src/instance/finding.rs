@@ -1,4 +1,4 @@
-//! What stands in the way of a node, as a code with its next step.
+//! What stops a node, as a code with its next step.
 
 use std::error::Error;
 use std::io;
@@ -43,7 +43,7 @@ fn own_code(error: &(dyn Error + 'static)) -> Option<Code> {
     }
 }
 
-/// An error and its causes in one line, with code and next step where there is one.
+/// An error and its causes in one line, with code and next step if there are any.
 pub(super) fn describe(error: &(dyn Error + 'static)) -> String {
     let text = chain(error);
     match code_of(error) {
@@ -52,7 +52,7 @@ pub(super) fn describe(error: &(dyn Error + 'static)) -> String {
     }
 }
 
-/// Gives the error of a program the code of its cause.
+/// Gives a program's error the code of its cause.
 pub(super) fn coded(error: anyhow::Error) -> anyhow::Error {
     if error.chain().any(<dyn Error>::is::<CodedError>) {
         return error;
@@ -81,7 +81,7 @@ mod tests {
         let found = coded(error);
         let code = found.downcast_ref::<CodedError>().map(|error| error.code);
         assert_eq!(code, Some(Code::BootstrapStateFull));
-        // The wrapped error keeps its causes, and a code that is there already stays.
+        // The wrapped error keeps its causes, and an existing code stays.
         let found = coded(found.context("again"));
         assert!(format!("{found:#}").contains("journal.json"));
         assert_eq!(describe(&write()), "write journal.json");

@@ -1,4 +1,4 @@
-//! What a control plane claims, on its own state disk: its join service admits it by that.
+//! A control plane's own claim, on its own state disk: its join service admits it by that.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -29,7 +29,7 @@ struct Record {
     addresses: BTreeSet<IpAddr>,
 }
 
-/// A claim, and the key that it is of.
+/// A claim, and the key that it belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "callers write all of it out")]
 pub struct Founder {

@@ -1,4 +1,4 @@
-//! The Init call, cut loose from its connection.
+//! The Init call, detached from its connection.
 
 use std::sync::Arc;
 
@@ -23,9 +23,9 @@ impl NodeLog for OwnLog {
     }
 }
 
-/// Runs each Init to its end, whether its caller stays or not: beyond the lock there is only
-/// forward. A caller that lost its answer asks again, with the same request; when one got it, the
-/// bootstrapper has done its work.
+/// Runs each Init to completion, whether or not its caller stays: after the lock there is no way back. A
+/// caller that lost its answer asks again, with the same request; once one got it, the bootstrapper has done
+/// its work.
 #[derive(Clone, Debug)]
 pub struct InitGate {
     service: Arc<InitService>,
@@ -34,7 +34,7 @@ pub struct InitGate {
 }
 
 impl InitGate {
-    /// Before this service.
+    /// In front of this service.
     pub fn new(service: InitService, cleaner: Cleaner) -> Self {
         Self {
             service: Arc::new(service.with_log(Arc::new(OwnLog))),
@@ -43,20 +43,20 @@ impl InitGate {
         }
     }
 
-    /// Waits until no Init runs any more.
+    /// Waits until no Init is running.
     pub async fn ended(&self) {
         while self.running.lock().await.join_next().await.is_some() {}
     }
 
     async fn run(&self, init: impl Future<Output = ()> + Send + 'static) {
         let mut running = self.running.lock().await;
-        // What ended must not pile up.
+        // Finished ones must not pile up.
         while running.try_join_next().is_some() {}
         running.spawn(init);
     }
 }
 
-/// Whether the cluster is there, and somebody has its kubeconfig. A check makes none.
+/// Whether the cluster exists, and someone has its kubeconfig. A check creates none.
 fn is_done(checks: bool, answer: &Result<InitResponse, Status>) -> bool {
     !checks && answer.is_ok()
 }
@@ -70,11 +70,11 @@ impl Api for InitGate {
         let service = Arc::clone(&self.service);
         let request = request.into_inner();
         let checks = request.check;
-        // Not in a task: who goes away without the secret leaves nothing behind.
+        // Not in a task: a caller that leaves without the secret leaves nothing behind.
         let admitted = service.admit(request).await?;
         self.run(async move {
             let answer = service.carry_out(admitted, &Watcher::nobody()).await;
-            // A caller that went away asks again.
+            // A caller that disconnected asks again.
             let _ = sender.send(answer);
         })
         .await;

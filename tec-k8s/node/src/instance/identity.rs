@@ -16,7 +16,8 @@ use x509_cert::der::{DecodePem as _, Encode as _};
 
 use crate::instance::authority::{Authority, ORGANIZATION, PREFIX};
 
-/// Made once for each node: a join that was cut off goes on with the key that its certificate is for.
+/// Generated once for each node: a join that was interrupted continues with the key that its certificate is
+/// for.
 #[derive(Debug)]
 pub struct Identity {
     key: KubeletKey,
@@ -25,10 +26,10 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// For a node of this name and address; `authority` says how to sign, not with which CA.
+    /// For a node with this name and address; `authority` determines how to sign, but not with which CA.
     ///
     /// # Errors
-    /// The provider of cryptography gives no key.
+    /// The cryptography provider generates no key.
     pub fn generate(
         name: &NodeName,
         address: IpAddr,
@@ -37,10 +38,10 @@ impl Identity {
         Self::of_pair(&KeyPair::generate()?, name, address, authority)
     }
 
-    /// With the key in this file, where an earlier process left one.
+    /// With the key in this file, if an earlier process left one.
     ///
     /// # Errors
-    /// It is no key, or the provider of cryptography gives none.
+    /// It is not a key, or the cryptography provider generates none.
     pub fn open(
         key: &Path,
         name: &NodeName,
@@ -156,7 +157,7 @@ mod tests {
         let pin = CaPin::new(Sha256Digest::of(spki));
         assert!(ours.is_pinned(&pem, &pin));
         assert!(!ours.is_pinned(&pem, &CaPin::new(Sha256Digest::of("another"))));
-        // Whatever else the file had would be trusted, too.
+        // Whatever else the file had would be trusted too.
         assert!(!ours.is_pinned(&[&pem[..], &pem[..]].concat(), &pin));
     }
 }

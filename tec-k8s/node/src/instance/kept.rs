@@ -1,7 +1,7 @@
 //! The ticket of a join that has begun, on the encrypted state disk.
 //!
-//! A join service gives no second certificate to a node that is in its cluster. A process, or a machine,
-//! that ends between the registration of its kubelet and the end of the join goes on with what it has:
+//! A join service issues no second certificate to a node that is in its cluster. A process, or a machine,
+//! that ends between the registration of its kubelet and the end of the join continues with what it has:
 //!
 //! ```text
 //!  ticket ─► files, key, certificate, `ticket` ─► kubeadm join ─► done ─► `ticket` is removed
@@ -70,7 +70,7 @@ impl TicketFile {
     }
 }
 
-/// Tickets of a source, of which the first counts.
+/// Tickets from a source, of which the first counts.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_structs, reason = "callers write all of it out")]
 pub struct KeptTickets<'k> {
@@ -80,15 +80,15 @@ pub struct KeptTickets<'k> {
     pub source: &'k dyn TicketSource,
     /// Runs kubeadm.
     pub joiner: &'k dyn ClusterJoiner,
-    /// What the node is.
+    /// The role of the node.
     pub role: Role,
-    /// Compared with the certificates of tickets.
+    /// Compared with the certificates in tickets.
     pub clock: &'k dyn Clock,
 }
 
 #[async_trait]
 impl TicketSource for KeptTickets<'_> {
-    /// A control plane asks for its turn always; what comes with that is no more than it has.
+    /// A control plane always asks for its turn; what comes with it is no more than it has.
     async fn fetch(&self) -> Result<JoinTicket, PortError> {
         let Some(kept) = self.file.read()? else {
             return self.source.fetch().await;

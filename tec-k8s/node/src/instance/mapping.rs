@@ -1,4 +1,4 @@
-//! The state disk is mapped by systemd: it gets the key in a file, as it expects it.
+//! systemd maps the state disk: it gets the key in a file, as it expects.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use tec_core::secret::SecretBytes;
 
 use crate::instance::settings::Disk;
 
-/// For root alone.
+/// Readable only by root.
 const MARK_MODE: u32 = 0o400;
 /// Argon2id, and a check of the file system.
 const LIMIT: Duration = Duration::from_mins(5);
@@ -31,8 +31,8 @@ pub struct SystemdMapping {
 }
 
 impl SystemdMapping {
-    /// `recovering` is written before the key is; the units map and mount the disk, in this order;
-    /// `state` lies on it.
+    /// `recovering` is written before the key; the units map and mount the disk, in this order; `state` is on
+    /// it.
     pub fn new(
         disk: Arc<LuksDisk>,
         recovering: PathBuf,

@@ -1,4 +1,4 @@
-//! The network of pods of a new cluster: the objects of a file, as an admin would apply them.
+//! The pod network of a new cluster: the objects of a file, applied as an admin would.
 
 use std::fmt;
 use std::path::Path;
@@ -17,11 +17,11 @@ use tec_core::secret::SecretBytes;
 
 use crate::host::ClusterNetwork;
 
-/// Name under which the objects' fields are managed.
+/// Field manager of the objects.
 const MANAGER: &str = "tec-bootstrapper";
 /// Largest file.
 const MAX_FILE: u64 = 4 * 1024 * 1024;
-/// The API server was just made, on this machine.
+/// The API server was just created, on this machine.
 const LIMIT: Duration = Duration::from_mins(2);
 
 /// An object, and its kind.
@@ -42,7 +42,7 @@ impl Manifest {
     /// Reads a file of YAML documents.
     ///
     /// # Errors
-    /// It cannot be read, or a document is not an object of Kubernetes with a name.
+    /// It cannot be read, or a document is not a Kubernetes object with a name.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
         let what = || format!("read {}", path.display());
         let size = std::fs::metadata(path).with_context(what)?.len();

@@ -1,4 +1,4 @@
-//! The parts of this node, put together by the settings.
+//! The parts of this node, assembled from the settings.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -34,17 +34,17 @@ use crate::instance::settings::{Metadata, Settings, TpmSettings};
 use crate::instance::trust::Trust;
 use crate::rpc::Endorser;
 
-/// Free space that a node must have before it is locked: journal, state, keys and certificates take a
-/// small part of it.
+/// Free space that a node must have before it is locked: journal, state, keys and certificates take a small
+/// part of it.
 const LEAST_FREE: u64 = 16 * 1024 * 1024;
 
-/// An open TPM that proves what this machine is.
+/// An open TPM that attests for this machine.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Attestation {
-    /// Sort of the evidence.
+    /// Type of the evidence.
     pub variant: Variant,
-    /// Makes documents.
+    /// Creates attestation documents.
     pub issuer: Arc<dyn Issuer>,
     /// Proves the machine to Trustees.
     pub attester: Arc<dyn Attester>,
@@ -59,7 +59,7 @@ pub struct Attestation {
 }
 
 impl Attestation {
-    /// Opens the TPM; makes the attestation key if there is none.
+    /// Opens the TPM; creates the attestation key if there is none.
     ///
     /// # Errors
     /// The settings are wrong, or the TPM does not answer.
@@ -106,7 +106,7 @@ fn variant(name: &str) -> anyhow::Result<Variant> {
     })
 }
 
-/// An endpoint of this program's provider, clock and entropy.
+/// An endpoint with this program's provider, clock and entropy.
 pub fn endpoint() -> EndpointBuilder {
     let provider: CryptoProvider = rustls::crypto::ring::default_provider();
     let entropy: Arc<dyn Entropy> = Arc::new(SystemEntropy);
@@ -114,10 +114,10 @@ pub fn endpoint() -> EndpointBuilder {
     Endpoint::builder(Arc::new(provider), clock, entropy)
 }
 
-/// Measurements of a file.
+/// Reads measurements from a file.
 ///
 /// # Errors
-/// It cannot be read, or states none.
+/// It cannot be read, or contains none.
 pub fn measurements(path: &Path) -> anyhow::Result<Measurements> {
     let json = std::fs::read(path).with_context(|| format!("read {}", path.display()))?;
     let read = Measurements::from_json(&json);
@@ -127,7 +127,7 @@ pub fn measurements(path: &Path) -> anyhow::Result<Measurements> {
     Ok(read)
 }
 
-/// What stands in the way of bootstrapping, if anything does.
+/// Whether bootstrapping is still to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers must handle every state")]
 pub enum Standing {
@@ -135,7 +135,7 @@ pub enum Standing {
     Member,
     /// A process of this boot began, and died.
     Begun,
-    /// Nothing was done yet.
+    /// Nothing has been done yet.
     New,
 }
 
@@ -162,7 +162,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Puts it together. Nothing is changed but the attestation key, if there was none.
+    /// Assembles the parts. Nothing is changed except that the attestation key is created if there was none.
     ///
     /// # Errors
     /// The settings are wrong, or the TPM does not answer.
@@ -201,12 +201,12 @@ impl Node {
         keys::services(attester, self.own_disk.clone())
     }
 
-    /// Whether no cluster owns the state disk yet. Recovery puts a cluster's key where the first
-    /// passphrase was, and says so before it does.
+    /// Whether no cluster owns the state disk yet. Recovery puts a cluster's key where the first passphrase
+    /// was, and records that beforehand.
     ///
     /// # Errors
-    /// The header cannot be read, or is refused, or the first passphrase opens a disk that this boot did
-    /// not make: whoever did may know its volume key.
+    /// The header cannot be read, or is refused, or the first passphrase opens a disk that this boot did not
+    /// create: whoever did may know its volume key.
     pub async fn has_new_disk(&self) -> Result<bool, PortError> {
         if self.recovering().exists() || !self.disk.is_new().await? {
             return Ok(false);
@@ -224,7 +224,7 @@ impl Node {
             .with_code(Code::BootstrapForeignDisk))
     }
 
-    /// That journal and state would lie on the state disk, which alone is encrypted, and have room there.
+    /// Checks that journal and state would be on the state disk, the only encrypted one, and have room there.
     ///
     /// # Errors
     /// They would not, or the disk's header is refused.
@@ -246,13 +246,13 @@ impl Node {
         Err(CodedError::new(Code::BootstrapNotPrepared, context).into())
     }
 
-    /// In memory: there when recovery may have replaced the first passphrase in this boot.
+    /// In memory: exists if recovery may have replaced the first passphrase in this boot.
     pub fn recovering(&self) -> PathBuf {
         self.paths.scratch().join("recovering")
     }
 
-    /// Holds this node for one process, until the file is dropped: the lock of a process keeps init and
-    /// join apart, and two processes could still extend the register twice.
+    /// Holds this node for one process, until the file is dropped: the lock of a process keeps init and join
+    /// apart, but two processes could still extend the register twice.
     ///
     /// # Errors
     /// Another process has it.
@@ -266,10 +266,10 @@ impl Node {
         Ok(file)
     }
 
-    /// Where this node stands, by its marker and journal.
+    /// Where this node stands, according to its marker and journal.
     ///
     /// # Errors
-    /// The TPM or the journal cannot be read, or the marker is not that of the journal.
+    /// The TPM or the journal cannot be read, or the marker does not match the journal.
     pub async fn standing(&self) -> Result<Standing, PortError> {
         let marker = self.attestation.marker.read().await?;
         if marker == MarkerState::Unset {
@@ -286,11 +286,11 @@ impl Node {
         }
     }
 
-    /// The end that clients of this node judge; it judges nobody. Older clients, which cannot take
-    /// evidence over the connection, find it in the certificate: what they demand is for them to say.
+    /// The server end, which clients of this node judge; it judges nobody. Older clients, which cannot
+    /// receive evidence over the connection, find it in the certificate: they decide what they require.
     ///
     /// # Errors
-    /// The provider of cryptography gives no key.
+    /// The cryptography provider generates no key.
     pub fn server(&self) -> anyhow::Result<Endpoint> {
         let issuer = Arc::clone(&self.attestation.issuer);
         Ok(endpoint()
@@ -299,7 +299,7 @@ impl Node {
             .build()?)
     }
 
-    /// The end that proves this node to join services, and judges them.
+    /// The client end, which proves this node to join services, and judges them.
     ///
     /// # Errors
     /// The measurements cannot be read.
@@ -319,7 +319,7 @@ impl Node {
     }
 }
 
-/// Checks that there is room for what a locked node has to write.
+/// Checks that there is room for what a locked node must write.
 fn check_room(directory: &Path) -> Result<(), PortError> {
     let nearest = directory.ancestors().find(|one| one.exists()).unwrap_or(directory);
     let found = rustix::fs::statvfs(nearest).map_err(|error| {

@@ -1,4 +1,4 @@
-//! `bootstrapper prepare`: a blank disk becomes the state disk of this boot.
+//! `bootstrapper prepare`: turns a blank disk into the state disk of this boot.
 
 use tec_core::code::Code;
 use tec_core::node::derive::DiskId;
@@ -12,21 +12,21 @@ use crate::instance::node::{Node, Standing};
 use crate::instance::settings::Settings;
 use crate::instance::{finding, mapping};
 
-/// What of a disk may be lost.
+/// What may be erased from a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "all or nothing")]
 pub enum Erase {
-    /// Nothing that anybody may need.
+    /// Nothing that anyone may need.
     Nothing,
-    /// All that is on it.
+    /// Everything on it.
     Everything,
 }
 
-/// Makes and mounts the state disk, unless a cluster may have a key of it, or `stop` comes first. The
-/// exit code.
+/// Creates and mounts the state disk, unless a cluster may have a key for it, or `stop` comes first. Returns
+/// the exit code.
 ///
 /// # Errors
-/// Something else is on the disk, or it cannot be made or mounted.
+/// Something else is on the disk, or it cannot be created or mounted.
 pub async fn run(
     settings: &Settings,
     erase: Erase,
@@ -56,7 +56,7 @@ async fn prepare(settings: &Settings, node: &Node, erase: Erase) -> anyhow::Resu
     let disk = &settings.disk;
     node.disk.check_device().await?;
     let content = node.disk.content().await?;
-    // An earlier process of this boot may have made it, and died.
+    // An earlier process of this boot may have created it, and died.
     let is_made = matches!(content, Content::Unclaimed(_))
         && node.disk.is_made_here()?
         && node.disk.is_new().await?;

@@ -1,4 +1,4 @@
-//! `bootstrapper recover`: before everything else, the disk of a node that booted again is opened.
+//! `bootstrapper recover`: before everything else, opens the disk of a node that rebooted.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -29,13 +29,13 @@ use crate::instance::transport::Bounds;
 
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 
-/// Keys, and whose they are.
+/// Keys, and where they come from.
 type Offer = (KeySource, OfferedKeys);
 
 /// Runs until the disk is open, or `stop`. A node with a new disk has nothing to recover.
 ///
 /// # Errors
-/// The node is not as the settings say, or its marker is that of another cluster.
+/// The node does not match the settings, or its marker belongs to another cluster.
 pub async fn run(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow::Result<u8> {
     open_disk(settings, stop).await.map_err(finding::coded)
 }
@@ -104,7 +104,7 @@ async fn recover(settings: &Settings, node: &Node) -> anyhow::Result<u8> {
             tracing::warn!(source = ?offer.0, "the keys do not open the state disk");
         }
     };
-    // The caller whose keys were taken gets its answer before the server ends.
+    // The caller whose keys were accepted gets its answer before the server ends.
     let served = async { tokio::join!(serving, deciding).1 };
     let outcome = tokio::select! {
         outcome = served => outcome,
@@ -129,8 +129,8 @@ fn operator_offer(keys: crate::rpc::RecoveredKeys) -> Offer {
     (KeySource::Operator, offered)
 }
 
-/// Asks join services for ever. What it cannot even begin with is told, and tried again: an operator
-/// may recover the disk meanwhile.
+/// Asks join services forever. If it cannot even begin, it reports that and tries again: an operator may
+/// recover the disk in the meantime.
 async fn rejoin(
     settings: &Settings,
     node: &Node,

@@ -40,13 +40,13 @@ use crate::instance::settings::{Kubernetes, Settings};
 use crate::instance::transport;
 use crate::instance::transport::Bounds;
 
-/// First wait between attempts of any sort.
+/// First wait between attempts of any kind.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 
-/// Runs until the node is a member, or `stop`. The exit code.
+/// Runs until the node is a member, or `stop`. Returns the exit code.
 ///
 /// # Errors
-/// The node cannot be bootstrapped as it is.
+/// The node cannot be bootstrapped in its current state.
 pub async fn run(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow::Result<u8> {
     become_node(settings, stop).await.map_err(finding::coded)
 }
@@ -64,10 +64,10 @@ async fn become_node(settings: &Settings, stop: impl Future<Output = ()>) -> any
     }
 }
 
-/// Runs until the node has joined a cluster, or `stop`; serves no Init. The exit code.
+/// Runs until the node has joined a cluster, or `stop`; serves no Init. Returns the exit code.
 ///
 /// # Errors
-/// The node cannot join as it is.
+/// The node cannot join in its current state.
 pub async fn run_join(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow::Result<u8> {
     become_member(settings, stop).await.map_err(finding::coded)
 }
@@ -92,7 +92,7 @@ async fn become_member(settings: &Settings, stop: impl Future<Output = ()>) -> a
     }
 }
 
-/// A node that needs no bootstrapping, or cannot be: the exit code.
+/// The exit code for a node that needs no bootstrapping, or cannot be bootstrapped.
 async fn settled(settings: &Settings, node: &Node) -> anyhow::Result<Option<u8>> {
     match node.standing().await? {
         Standing::Member => {
@@ -161,7 +161,7 @@ impl Parts {
     }
 }
 
-/// Both sides, until one of them is done.
+/// Runs both sides until one of them is done.
 async fn bootstrap(settings: &Settings, node: &Node, cleaner: &Cleaner) -> anyhow::Result<u8> {
     let parts = Parts::new(settings, node).await?;
     let gate = gate(settings, node, &parts, cleaner).await?;
@@ -174,14 +174,14 @@ async fn bootstrap(settings: &Settings, node: &Node, cleaner: &Cleaner) -> anyho
     let joining = async {
         match join(settings, node, &parts).await {
             Ok(JoinOutcome::Joined(_)) => cleaner.clean(),
-            // The marker is that of an Init, which runs and has a caller to answer.
+            // The marker belongs to an Init that is running and has a caller to answer.
             Ok(_) => tracing::info!("init came first"),
             Err(error) => tracing::error!(error = format!("{error:#}"), "this node cannot join"),
         }
         // Init may still come.
         cleaner.cleaned().await;
     };
-    // Join has not locked the node where init cleans, so it may be dropped anywhere.
+    // Join has not locked the node when init announces the end, so it may be dropped anywhere.
     tokio::join!(serving, async {
         tokio::select! {
             () = joining => {}
@@ -206,7 +206,7 @@ async fn patiently<T>(pause: &dyn Pause, ask: impl AsyncFn() -> Result<T, PortEr
     }
 }
 
-/// kubeadm makes URLs and certificates of what the platform says here.
+/// kubeadm builds URLs and certificates from what the platform reports here.
 async fn api_server(metadata: &dyn MetadataSource) -> Result<String, PortError> {
     let name = metadata.api_server().await?;
     if name.parse::<IpAddr>().is_ok() || NodeName::of_instance(&name).is_ok() {
@@ -303,9 +303,9 @@ fn kubeadm_settings(api_server: String, from: &Kubernetes) -> anyhow::Result<Kub
     Ok(settings)
 }
 
-/// The first node asked no join service; the one that runs on it takes its claim from here. It is
-/// written before the node can be a member: a process that dies then must not leave a member whose
-/// name and disk anybody may claim.
+/// The first node asked no join service; the one that runs on it takes its claim from here. It is written
+/// before the node can be a member: a process that dies then must not leave a member whose name and disk
+/// anyone may claim.
 async fn note_founder(settings: &Settings, node: &Node, this: &Instance) -> anyhow::Result<()> {
     if this.role != Role::ControlPlane {
         return Ok(());

@@ -1,4 +1,4 @@
-//! The secret that admits a caller of Init. The node is given its hash only.
+//! The secret that admits a caller of Init. The node gets only its hash.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -10,15 +10,15 @@ use tec_core::digest::Sha256Digest;
 use tec_core::secret::SecretBytes;
 use tokio::sync::Semaphore;
 
-/// What bcrypt hashes begin with; the letter tells versions that agree on these secrets.
+/// Prefixes of bcrypt hashes; the letter distinguishes versions that agree on these secrets.
 const BCRYPT: [&str; 3] = ["$2a$", "$2b$", "$2y$"];
-/// Largest cost, as a power of two: more would take half a minute for every guess of a stranger.
+/// Highest cost, as a power of two: more would take half a minute for every guess of a stranger.
 const MAX_COST: u32 = 14;
-/// Longest secret; bcrypt looks at no more than 72 bytes.
+/// Longest secret; bcrypt reads no more than 72 bytes.
 const MAX_SECRET: usize = 72;
 
-/// `sha256:<64 hex>` over a secret of 32 random bytes, as one that cannot be guessed needs no slow
-/// hash; or one of bcrypt, as the older implementation's platforms have it.
+/// `sha256:<64 hex>` over a secret of 32 random bytes, since a secret that cannot be guessed needs no slow
+/// hash; or a bcrypt hash, as on the older implementation's platforms.
 #[derive(Debug)]
 pub struct InitSecretHash {
     hash: Hash,
@@ -31,7 +31,7 @@ enum Hash {
     Bcrypt(String),
 }
 
-/// The text is no such hash.
+/// The text is not such a hash.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the hash of the init secret is neither sha256:<64 hexadecimal digits> nor bcrypt's of a cost \
@@ -50,7 +50,7 @@ impl FromStr for InitSecretHash {
         };
         Ok(Self {
             hash: hash.ok_or(ParseInitSecretHashError)?,
-            // Anybody may ask, and bcrypt takes a processor.
+            // Anyone may ask, and bcrypt occupies a processor.
             trying: Arc::new(Semaphore::new(1)),
         })
     }
@@ -86,7 +86,7 @@ impl SecretCheck for InitSecretHash {
             return false;
         };
         let admits = move || {
-            // Until the processor is free again, also when the caller went away.
+            // Until the processor is free again, even if the caller disconnected.
             let _permit = permit;
             hash.admits(secret.expose("hash it"))
         };

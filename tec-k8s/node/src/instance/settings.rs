@@ -48,16 +48,16 @@ pub struct Settings {
     pub tpm: TpmSettings,
     /// The state disk.
     pub disk: Disk,
-    /// What join services have to prove.
+    /// What join services must prove.
     pub join_services: Trust,
-    /// File with the ticket with which an admin lets this node be a control plane.
+    /// File with the ticket with which an admin allows this node to be a control plane.
     pub control_plane_ticket: Option<PathBuf>,
-    /// What clusters are like.
+    /// Properties of clusters.
     pub kubernetes: Kubernetes,
-    /// Serve clients of Init, too, that send the master secret in the place that it had before
-    /// there were URIs.
+    /// Also serve clients of Init that send the master secret in the place that it had before there were
+    /// URIs.
     pub accept_older_master_secret: bool,
-    /// Programs by other commands than their names.
+    /// Commands for programs that are not run by their names.
     pub programs: BTreeMap<String, Vec<PathBuf>>,
 }
 
@@ -82,7 +82,7 @@ impl Default for Settings {
     }
 }
 
-/// Which metadata there are.
+/// Source of metadata.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, tag = "kind", rename_all = "kebab-case")]
 #[expect(clippy::exhaustive_enums, reason = "a file of settings, read whole")]
@@ -94,22 +94,22 @@ pub enum Metadata {
     },
     /// The service of QEMU's runner.
     Qemu {
-        /// Base URL, when it is not the usual one.
+        /// Base URL, if it is not the usual one.
         url: Option<String>,
     },
     /// The service of Azure.
     Azure {
-        /// Base URL, when it is not the usual one.
+        /// Base URL, if it is not the usual one.
         url: Option<String>,
     },
     /// The service of AWS, version 2.
     Aws {
-        /// Base URL, when it is not the usual one.
+        /// Base URL, if it is not the usual one.
         url: Option<String>,
     },
     /// The server of Google Cloud.
     Gcp {
-        /// Base URL, when it is not the usual one.
+        /// Base URL, if it is not the usual one.
         url: Option<String>,
     },
 }
@@ -125,17 +125,17 @@ impl Default for Metadata {
 #[serde(deny_unknown_fields, default)]
 #[expect(clippy::exhaustive_structs, reason = "a file of settings, read whole")]
 pub struct TpmSettings {
-    /// How it is reached.
+    /// How to reach it.
     pub tcti: String,
-    /// Handle of the attestation key, hexadecimal; 0x81000003 with `azure-sev-snp`, else
-    /// 0x81010002.
+    /// Handle of the attestation key, hexadecimal (default 0x81000003 with `azure-sev-snp`, otherwise
+    /// 0x81010002).
     pub ak_handle: Option<String>,
-    /// Sort of the evidence.
+    /// Type of the evidence.
     pub variant: String,
-    /// With `azure-sev-snp`: base URL of the service that certifies the processor's key, when it is
-    /// not the usual one.
+    /// With `azure-sev-snp`: base URL of the service that certifies the processor's key, if it is not the
+    /// usual one.
     pub vcek_url: Option<String>,
-    /// With `azure-sev-snp`: that certificate, PEM or DER, for when the service has none.
+    /// With `azure-sev-snp`: that certificate, PEM or DER, in case the service has none.
     pub vcek_file: Option<PathBuf>,
 }
 
@@ -158,18 +158,18 @@ impl Default for TpmSettings {
 pub struct Disk {
     /// Device with the LUKS2 header.
     pub device: PathBuf,
-    /// File with the passphrase that it was made with; recovery writes the disk's key there.
+    /// File with the passphrase that it was created with; recovery writes the disk's key there.
     pub key_file: PathBuf,
-    /// File that recovery writes the checked header to. The unit that maps the disk must name it
-    /// (`header=` of crypttab(5)), else it believes whatever the disk says then.
+    /// File to which recovery writes the checked header. The unit that maps the disk must name it (`header=`
+    /// of crypttab(5)), otherwise it trusts whatever header the disk contains at that time.
     pub header_file: PathBuf,
     /// Units that map and mount it, in this order.
     pub units: Vec<String>,
-    /// Take a disk that `bootstrapper prepare` of this boot did not format, if `key_file` opens it.
+    /// Accept a disk that `bootstrapper prepare` of this boot did not format, if `key_file` opens it.
     pub dangerous_formatted_elsewhere: bool,
-    /// Take a disk whose sectors are not authenticated.
+    /// Accept a disk whose sectors are not authenticated.
     pub dangerous_without_integrity: bool,
-    /// Take a state directory that does not lie on the state disk.
+    /// Accept a state directory that is not on the state disk.
     pub dangerous_state_elsewhere: bool,
 }
 
@@ -190,32 +190,32 @@ impl Default for Disk {
     }
 }
 
-/// What clusters are like.
+/// Properties of clusters.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[expect(clippy::exhaustive_structs, reason = "a file of settings, read whole")]
 pub struct Kubernetes {
     /// Name in kubeconfigs.
     pub cluster_name: Option<String>,
-    /// Further names of the API server's certificate.
+    /// Further names in the API server's certificate.
     pub certificate_names: Vec<String>,
     /// Subnet of services.
     pub service_subnet: Option<String>,
-    /// Subnet of pods; empty where the network plugin has its own.
+    /// Subnet of pods; empty if the network plugin has its own.
     pub pod_subnet: Option<String>,
-    /// Who serves DNS to pods.
+    /// What serves DNS to pods.
     pub dns: ClusterDns,
-    /// File with a `KubeProxyConfiguration`, in place of the default one.
+    /// File with a `KubeProxyConfiguration` that replaces the default one.
     pub kube_proxy: Option<PathBuf>,
-    /// File with the objects of the network of pods, YAML; applied to a cluster that was just made.
+    /// File with the objects of the pod network, YAML; applied to a new cluster.
     pub network: Option<PathBuf>,
     /// Socket of the container runtime.
     pub cri_socket: Option<String>,
     /// `external` with a cloud's controllers.
     pub cloud_provider: String,
-    /// Findings of kubeadm's preflight that are known and fine.
+    /// Errors of kubeadm's preflight that are known and harmless.
     pub ignored_preflight_errors: Vec<String>,
-    /// URLs of an etcd elsewhere; kubeadm's own without.
+    /// URLs of an external etcd; by default kubeadm runs one.
     pub external_etcd: Vec<String>,
 }
 
@@ -306,7 +306,7 @@ mod tests {
         let owner = |line: &str| Settings::parse(&format!("{}\n{line}", floor("4,0,24,219")));
         assert!(owner(&format!("snp_host_data = ['{}']", "2".repeat(64))).is_ok());
         assert!(owner(&format!("snp_author_keys = ['{}']", "2".repeat(96))).is_ok());
-        // What a guest has that nobody signed for.
+        // The value in a guest that nobody signed for.
         assert!(owner(&format!("snp_author_keys = ['{}']", "0".repeat(96))).is_err());
         let host_data = format!("[join_services]\nsnp_host_data = ['{}']", "2".repeat(64));
         assert!(Settings::parse(&host_data).is_err());

@@ -1,4 +1,4 @@
-//! What would come of a join, without one: no ticket is asked for, and nothing is changed.
+//! What a join would result in, without joining: no ticket is requested, and nothing is changed.
 
 use std::sync::Arc;
 
@@ -20,27 +20,27 @@ use crate::instance::settings::Settings;
 pub struct Survey {
     /// Its attestation key, which join services must trust.
     pub ak: Fingerprint,
-    /// What its TPM says of the cluster that it belongs to.
+    /// What its TPM reports about the cluster that it belongs to.
     pub marker: Result<MarkerState, PortError>,
     /// Id of its state disk, and whether that is new.
     pub disk: Result<(DiskId, bool), PortError>,
-    /// What the platform says that it is.
+    /// The instance, according to the platform.
     pub instance: Result<Instance, PortError>,
     /// The join services that the platform names.
     pub services: Result<Vec<JoinServiceSeen>, PortError>,
 }
 
-/// A join service, and how it went.
+/// A join service, and the result.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct JoinServiceSeen {
     /// `host:port`
     pub address: String,
-    /// Whether both ends took each other's evidence.
+    /// Whether both ends accepted each other's evidence.
     pub met: Result<(), PortError>,
 }
 
-/// Looks at everything, whatever fails.
+/// Examines everything, whatever fails.
 ///
 /// # Errors
 /// The settings are wrong, or the TPM does not answer.

@@ -30,55 +30,55 @@ use tower::{Service, ServiceExt as _};
 
 pub use self::connect::{dial, reach};
 
-/// A client that waits for an init shall know that the node lives (Constellation).
+/// A client that waits for an init should see that the node is alive (Constellation).
 const PING: Duration = Duration::from_secs(15);
-/// Connections at once.
+/// Concurrent connections.
 const MAX_CONNECTIONS: usize = 64;
-/// Connections of one network at once: a cluster's nodes may all come through one address.
+/// Concurrent connections from one network: all nodes of a cluster may come through one address.
 const MAX_OF_A_NETWORK: usize = 32;
-/// Largest head of a call in bytes, unpacked.
+/// Largest header block of a call in bytes, decompressed.
 const MAX_HEAD: u32 = 16 << 10;
-/// Calls that a client took back and that are still kept.
+/// Calls that a client reset and that are still kept.
 const MAX_RESETS: usize = 32;
-/// After this time a connection takes no more calls, and ends with its last one, so that nobody
-/// keeps one for nothing.
+/// After this time a connection accepts no more calls, and ends with its last one, so that nobody keeps a
+/// connection for nothing.
 const IDLE_LIMIT: Duration = Duration::from_mins(1);
-/// A call that runs then is cut off all the same: its caller may have stopped to read.
+/// A call that is still running then is cut off: its caller may have stopped reading.
 const LAST_LIMIT: Duration = Duration::from_hours(1);
-/// More calls than bounds let run on a connection: all of them together are what counts.
+/// More calls than bounds allow on a connection: taking all of these permits waits until none runs.
 const CALLS: u32 = 1024;
-/// Calls that run may end until then.
+/// Running calls may finish until then.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// What a client may make a server hold. A stranger may be one.
+/// Limits on what a client, who may be a stranger, can make a server hold.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "servers write all of it out")]
 pub struct Bounds {
     /// Bytes of a message with its frame.
     pub message: usize,
-    /// Calls at once on a connection.
+    /// Concurrent calls on a connection.
     pub calls: u32,
-    /// A message that was begun must be whole by then. Clients of the older implementation's
-    /// Recover, which was a stream, wait for an answer in between, and get one that says so.
+    /// A message that was begun must be complete by then. Clients of the older implementation's Recover,
+    /// which was a stream, wait for an answer before the end, and get one that explains this.
     pub time: Duration,
 }
 
 impl Bounds {
-    /// Of Init: older clients send the charts of a cluster along, which nobody reads any more.
+    /// For Init: older clients also send the charts of a cluster, which nobody reads any more.
     pub const INIT: Self = Self {
         message: 4 << 20,
         // One that runs, and one that is told so.
         calls: 2,
         time: Duration::from_mins(1),
     };
-    /// Of Recover, for two URIs, and of the join service, for a certificate request.
+    /// For Recover, with two URIs, and the join service, with a certificate request.
     pub const SMALL: Self = Self { message: 64 << 10, calls: 4, time: Duration::from_secs(10) };
 }
 
 type Message = Request<Full<Bytes>>;
 type Cause = Box<dyn Error + Send + Sync>;
 
-/// Serves until `stop` says so; then calls that run may end.
+/// Serves until `stop` turns true; then running calls may finish.
 ///
 /// # Cancel safety
 /// Dropping the future closes all connections.
@@ -99,7 +99,7 @@ pub async fn serve<S>(
     serve_current(listener, || (endpoint.clone(), service.clone()), bounds, stop).await;
 }
 
-/// The same, where what judges a connection and answers its calls may be another one for the next.
+/// The same, but what judges a connection and answers its calls may change from one connection to the next.
 ///
 /// # Cancel safety
 /// Dropping the future closes all connections.
@@ -132,7 +132,7 @@ pub async fn serve_current<S>(
 }
 
 async fn told(stop: &mut watch::Receiver<bool>) {
-    // A sender that is gone says so, too.
+    // A sender that is gone means stop too.
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
@@ -163,7 +163,7 @@ async fn connection<S>(
     converse(stream, caller, service, bounds, stop).await;
 }
 
-/// A service whose calls say that the connection is in use.
+/// A service whose calls mark the connection as in use.
 #[derive(Clone)]
 struct Lasting<S> {
     service: S,
@@ -197,7 +197,7 @@ where
     }
 }
 
-/// Answers calls over a stream until it ends, is told to, or was open for long enough.
+/// Answers calls over a stream until it ends, must stop, or was open for long enough.
 async fn converse<IO, S>(
     stream: IO,
     caller: Option<Caller>,
@@ -270,7 +270,7 @@ fn whole(body: Body, call: OwnedSemaphorePermit) -> Body {
     }))
 }
 
-/// Waits until no call runs, and none can begin. Peers that do not say goodbye are not waited for.
+/// Waits until no call runs, and none can begin. It does not wait for peers that do not say goodbye.
 async fn unused(running: &Semaphore) -> Result<hyper::Result<()>, Elapsed> {
     let calls = tokio::time::timeout(LAST_LIMIT, running.acquire_many(CALLS)).await?;
     tokio::time::sleep(GRACE).await;
@@ -278,7 +278,7 @@ async fn unused(running: &Semaphore) -> Result<hyper::Result<()>, Elapsed> {
     Ok(Ok(()))
 }
 
-/// The whole message of a call; every call of ours has one. Nothing looks at it before.
+/// The whole message of a call; every call of ours has one. Nothing reads it before that.
 async fn arrived<B>(request: Request<B>, bounds: Bounds) -> Result<Message, Status>
 where
     B: hyper::body::Body,
@@ -305,13 +305,13 @@ fn too_large() -> Status {
     Status::resource_exhausted("the message is too large for this call")
 }
 
-/// Whoever attested with a key is known by it, and by the cluster that it is in.
+/// A peer that attested with a key is known by it, and by the cluster that it is in.
 fn caller<IO>(stream: &AtlsStream<IO>) -> Option<Caller> {
     let peer = stream.peer()?;
     Some(Caller::dangerous_assume(peer.ak()?.clone(), marker(peer)?))
 }
 
-/// Registers that only warn are for somebody to see: the peer is taken all the same.
+/// Mismatches in registers that only warn are logged for people: the peer is accepted all the same.
 fn tell_warnings<IO>(stream: &AtlsStream<IO>) {
     let Some(peer) = stream.peer() else { return };
     for one in peer.warnings() {
@@ -325,7 +325,7 @@ fn tell_warnings<IO>(stream: &AtlsStream<IO>) {
     }
 }
 
-/// In which cluster somebody is who proved it.
+/// The cluster that an attested peer is in.
 fn marker(peer: &AttestedPeer) -> Option<MarkerState> {
     let value = peer.pcrs()?.value(PcrIndex::CLUSTER);
     Some(MarkerState::of(*value))

@@ -1,4 +1,4 @@
-//! Settings of what peers have to prove.
+//! Settings for what peers must prove.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -13,44 +13,45 @@ use tec_tpm::atls::{AkTrust, AnyAk, AzureSnpAk, ChannelBinding, EveryTrust, Pinn
 use tec_tpm::ek::CredentialIssuer;
 use tec_tpm::snp::{Policy, Tcb};
 
-/// What the other end has to prove. Without keys it is refused.
+/// What the other end must prove. Without keys it is refused.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, default)]
 #[expect(clippy::exhaustive_structs, reason = "a file of settings, read whole")]
 pub struct Trust {
-    /// File with the registers that it must have, JSON.
+    /// File with the required registers, JSON.
     pub measurements: Option<PathBuf>,
     /// Fingerprints of attestation keys.
     pub attestation_keys: BTreeSet<Fingerprint>,
-    /// Only of a join service: fingerprints of endorsement keys. A node whose attestation key is not listed
+    /// Only for a join service: fingerprints of endorsement keys. A node whose attestation key is not listed
     /// proves it by one of them.
     pub endorsement_keys: BTreeSet<Fingerprint>,
-    /// Only of a join service: file of CA certificates, PEM. An endorsement key that one of them vouches for
-    /// is taken, too.
+    /// Only for a join service: file of CA certificates, PEM. An endorsement key that one of them vouches for
+    /// is accepted too.
     pub endorsement_roots: Option<PathBuf>,
-    /// With `azure-sev-snp`, take keys that a genuine processor vouches for, of guests with one of
-    /// these ID keys: SHA-384, hexadecimal.
+    /// With `azure-sev-snp`, accept keys that a genuine processor vouches for, in guests with one of these ID
+    /// keys: SHA-384, hexadecimal.
     pub snp_id_keys: Vec<GuestDigest>,
-    /// The same, of guests with one of these measurements.
+    /// The same, in guests with one of these measurements.
     pub snp_measurements: Vec<GuestDigest>,
     /// With either of them, the key that certified the ID key must be one of these: SHA-384, hexadecimal.
     pub snp_author_keys: Vec<GuestDigest>,
-    /// With either of them, what the host provided at launch must be one of these: 32 bytes, hexadecimal.
+    /// With either of them, the data that the host provided at launch must be one of these: 32 bytes,
+    /// hexadecimal.
     pub snp_host_data: Vec<HostData>,
-    /// With either of them, the oldest firmware of the guests' hosts: boot loader, TEE, SNP and
+    /// With either of them, the oldest accepted firmware of the guests' hosts: boot loader, TEE, SNP and
     /// microcode, separated by commas.
     pub snp_minimum_tcb: Option<MinimumTcb>,
-    /// Take any key: whoever is on the network path can be the other end.
+    /// Accept any key: anyone on the network path can be the other end.
     pub dangerous_any_attestation_key: bool,
-    /// Take a trusted key whatever its machine booted.
+    /// Accept a trusted key whatever its machine booted.
     pub dangerous_any_measurements: bool,
-    /// Take evidence in certificates from peers that send none over the connection: whoever stole
-    /// the key of such a certificate can be the other end.
+    /// Accept evidence in certificates from peers that send none over the connection: anyone who stole the
+    /// key of such a certificate can be the other end.
     pub dangerous_unbound_evidence: bool,
 }
 
 impl Trust {
-    /// Whether evidence over the connection is demanded.
+    /// Whether evidence over the connection is required.
     pub fn binding(&self) -> ChannelBinding {
         if self.dangerous_unbound_evidence {
             ChannelBinding::WherePeerCan
@@ -59,7 +60,7 @@ impl Trust {
         }
     }
 
-    /// Settings that contradict each other are none.
+    /// Checks that the settings do not contradict each other.
     ///
     /// # Errors
     /// They do.
@@ -104,10 +105,10 @@ impl Trust {
         !self.endorsement_keys.is_empty() || self.endorsement_roots.is_some()
     }
 
-    /// Challenges the endorsement keys that may vouch for attestation keys; `None` where none may.
+    /// Challenges the endorsement keys that may vouch for attestation keys; `None` if none may.
     ///
     /// # Errors
-    /// The file of the roots cannot be read, or has a certificate that is not acceptable.
+    /// The file of the roots cannot be read, or has an unacceptable certificate.
     pub fn endorsements(&self, clock: Arc<dyn Clock>) -> anyhow::Result<Option<CredentialIssuer>> {
         let listed = self.endorsement_keys.iter().copied();
         Ok(match &self.endorsement_roots {
@@ -120,11 +121,11 @@ impl Trust {
         })
     }
 
-    /// What of the trust in a key is judged before its endorsement key is: the platform alone.
+    /// The trust in a key that is judged before its endorsement key is: only the platform.
     ///
     /// # Security
-    /// Whoever takes peers by this must ask them for the proof of an endorsement key, and until then do
-    /// nothing for them.
+    /// A caller that accepts peers by this must ask them to prove an endorsement key, and do nothing for them
+    /// until then.
     pub fn keys_before_endorsement(&self) -> Arc<dyn AkTrust> {
         self.warn();
         match self.guests() {
@@ -133,7 +134,7 @@ impl Trust {
         }
     }
 
-    /// Which keys are trusted. What is dangerous about these settings is logged.
+    /// Which keys are trusted. Dangerous settings are logged.
     pub fn keys(&self) -> Arc<dyn AkTrust> {
         self.warn();
         if self.dangerous_any_attestation_key {
@@ -221,7 +222,7 @@ impl TryFrom<String> for HostData {
     }
 }
 
-/// Oldest firmware of a host.
+/// Oldest accepted firmware of a host.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(try_from = "String")]
 #[non_exhaustive]

@@ -1,4 +1,4 @@
-//! Claims in one object, so that a compare and swap is over all of them.
+//! Claims in one object, so that a compare-and-swap covers all of them.
 
 use std::collections::BTreeSet;
 
@@ -24,10 +24,10 @@ use crate::rpc::{Enrollments, Settled};
 use tec_k8s::api::{TrustedExecutionCluster, approval_matcher};
 use tec_k8s::client::{KubeRegistry, is_conflict, port_error};
 
-/// Somebody else may change the members at the same time so often.
+/// How often someone else may change the members at the same time.
 const ATTEMPTS: usize = 16;
 
-/// Members in the namespace of a registry, whose machines they are.
+/// Members in the namespace of a registry, which holds their machines.
 #[derive(Clone, Debug)]
 pub struct KubeEnrollments(KubeRegistry);
 
@@ -37,7 +37,7 @@ impl KubeEnrollments {
         Self(registry)
     }
 
-    /// The approval policy of the one cluster of this namespace. Without one, no key is bound.
+    /// The approval policy of the only cluster in this namespace. Without one, no key is bound.
     async fn matcher(&self) -> Result<Box<dyn AkMatcher>, PortError> {
         let operation = "read the approval policy of the TrustedExecutionCluster";
         let clusters: Api<TrustedExecutionCluster> = self.0.objects();
@@ -53,7 +53,7 @@ impl KubeEnrollments {
         }
     }
 
-    /// The machine of a claim; that of the disk's id where an earlier version bound this very key to it.
+    /// The machine of a claim; the one with the disk's id if an earlier version bound exactly this key to it.
     ///
     /// # Errors
     /// The API server refuses.
@@ -73,19 +73,19 @@ impl KubeEnrollments {
         found.map_err(|error| port_error("read the members", error))
     }
 
-    /// Everyone who is a member, and who was.
+    /// All current and removed members.
     ///
     /// # Errors
-    /// The API server refuses, or somebody wrote what is no claim.
+    /// The API server refuses, or someone wrote something that is not a claim.
     pub async fn roll(&self) -> Result<Roll, PortError> {
         self.object().await?.as_ref().map_or_else(|| Ok(Roll::default()), Roll::of)
     }
 
-    /// A member begins to leave: nobody gets a ticket with its disk any more, and its name stays taken until
-    /// [`end_removal`](Self::end_removal). Again changes nothing.
+    /// A member begins to leave: no more tickets are issued for its disk, and its name stays taken until
+    /// [`end_removal`](Self::end_removal). Repeating it changes nothing.
     ///
     /// # Errors
-    /// As [`Self::roll`]; of kind `Conflict` when none of the control planes that are `ready` would stay.
+    /// As for [`Self::roll`]; kind `Conflict` if none of the control planes that are `ready` would remain.
     pub async fn begin_removal(
         &self,
         claim: &Claim,
@@ -95,11 +95,11 @@ impl KubeEnrollments {
         self.change(&claim.name, |roll| roll.begin_removal(claim, ready, now)).await
     }
 
-    /// A member that left is none any more: its name is free for its key, and for others when its certificates
-    /// have expired. Again changes nothing.
+    /// A member that left stops being one: its name is free for its own key, and for others once its
+    /// certificates have expired. Repeating it changes nothing.
     ///
     /// # Errors
-    /// As [`Self::roll`].
+    /// As for [`Self::roll`].
     pub async fn end_removal(&self, claim: &Claim) -> Result<(), PortError> {
         let end = |roll: &mut Roll| {
             roll.end_removal(claim);
@@ -111,10 +111,10 @@ impl KubeEnrollments {
     /// Lets every key have the name of removed members.
     ///
     /// # Security
-    /// Whoever has the certificate of a removed member is the new node of this name to the API server.
+    /// Whoever has the certificate of a removed member is, to the API server, the new node with this name.
     ///
     /// # Errors
-    /// As [`Self::roll`].
+    /// As for [`Self::roll`].
     pub async fn dangerous_free_name(&self, name: &NodeName) -> Result<(), PortError> {
         let free = |roll: &mut Roll| {
             roll.dangerous_free_name(name);
@@ -142,7 +142,7 @@ impl KubeEnrollments {
         Err(PortError::new(PortErrorKind::Unavailable, operation))
     }
 
-    /// Writes what was read and changed; `Existed` when somebody else was faster.
+    /// Writes what was read and changed; `Existed` if someone else was faster.
     async fn swap(
         &self,
         object: Option<ConfigMap>,
@@ -165,8 +165,8 @@ impl KubeEnrollments {
         }
     }
 
-    /// Registers the machine of a claim unless it is there. A node that would only leave a Machine
-    /// behind gets none: there may be any number of disks, and of keys in one TPM.
+    /// Registers the machine of a claim unless it exists. A node that would only leave a Machine behind gets
+    /// none: there may be any number of disks, and of keys in one TPM.
     async fn register(
         &self,
         claim: &Claim,
@@ -205,7 +205,7 @@ fn older_id(disk: DiskId) -> Result<MachineId, PortError> {
     })
 }
 
-/// Other attestation keys of a TPM, with their machines where these still exist.
+/// Other attestation keys of a TPM, with their machines if these still exist.
 async fn others(
     aks: &dyn AkRegistry,
     machines: &dyn MachineRegistry,
@@ -222,8 +222,8 @@ async fn others(
     Ok(others)
 }
 
-/// A TPM can have any number of attestation keys: that one of them was revoked, or that its machine is
-/// out of service, is meant for the TPM.
+/// A TPM can have any number of attestation keys: if one of them was revoked, or its machine is out of
+/// service, that applies to the whole TPM.
 fn ensure_not_refused(others: &[(AkRecord, Option<Machine>)]) -> Result<(), PortError> {
     let is_out = |machine: &Machine| !machine.state.takes_keys();
     let refused = others.iter().find(|(key, machine)| {
@@ -238,7 +238,7 @@ fn ensure_not_refused(others: &[(AkRecord, Option<Machine>)]) -> Result<(), Port
     Err(PortError::new(PortErrorKind::Denied, operation))
 }
 
-/// A TPM is one machine, whichever of its keys it shows.
+/// A TPM is one machine, whichever of its keys it presents.
 fn ensure_no_other_machine(others: &[(AkRecord, Option<Machine>)]) -> Result<(), PortError> {
     let Some(machine) = others.iter().find_map(|(_, machine)| machine.as_ref()) else {
         return Ok(());
@@ -284,7 +284,7 @@ impl Enrollments for KubeEnrollments {
         self.change(&claim.name, change).await
     }
 
-    /// A machine that somebody quarantined, retired or revoked stays so, and its node gets nothing.
+    /// A machine that someone quarantined, retired or revoked stays so, and its node gets nothing.
     async fn settle(
         &self,
         claim: &Claim,
@@ -345,7 +345,7 @@ mod tests {
         sample::public_key(100 + number).fingerprint()
     }
 
-    /// Three machines, each with a key of a TPM of its own that waits.
+    /// Three machines, each with a waiting key of its own TPM.
     async fn registry() -> MemoryRegistry {
         let registry = MemoryRegistry::new();
         for number in 1..=3 {

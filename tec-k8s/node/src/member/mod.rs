@@ -1,9 +1,9 @@
-//! Members of a cluster, as the join service keeps them (with feature `rpc`).
+//! Members of a cluster, as kept by the join service (with feature `rpc`).
 //!
 //! ```text
 //!  claim of an attested node ─► ConfigMap tec-members, one compare and swap over all claims, and the
 //!                            │  disks of members that were removed
-//!                            └► Machine of its own id, its AttestationKey bound as spec.approval says:
+//!                            └► Machine of its own id, its AttestationKey bound according to spec.approval:
 //!                               what the operator sees
 //!  control plane ─────────────► Lease tec-control-plane-join
 //! ```

@@ -4,7 +4,7 @@
 //!   <fingerprint of a key>: {"name":"n3","role":"worker","disk":"…","addresses":["10.0.0.3"]}
 //!   disk-<UUID>:            {"name":"n3","role":"worker","key":"…","removed":"2026-11-25T00:00:00Z"}
 //! ```
-//! A member whose disk has a line, too, is leaving: its claim stays until all that it had is gone.
+//! A member whose disk also has a line is leaving: its claim stays until everything it had is gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -22,16 +22,15 @@ use tec_core::time::Timestamp;
 
 /// The object.
 pub(super) const NAME: &str = "tec-members";
-/// What keys of removed members begin with; no fingerprint does.
+/// Prefix of keys for removed members; no fingerprint begins with it.
 const DISK: &str = "disk-";
-/// Bytes of an object (Kubernetes, "ConfigMaps"): about two thousand members, or five thousand that
-/// were removed.
+/// Bytes of an object (Kubernetes, "ConfigMaps"): about two thousand members, or five thousand removed ones.
 const ROOM: usize = 1024 * 1024;
-/// No line of a removed member is longer: its UUID, a name of 253 bytes, a fingerprint, a time.
+/// Longest line of a removed member: its UUID, a name of 253 bytes, a fingerprint, a time.
 const RESERVED: usize = 512;
-/// How long the name of a removed member is held: as long as client certificates of kubelets count, those of a
-/// join and those that the controller manager signs by default (`--cluster-signing-duration`), and a day for
-/// clocks.
+/// How long the name of a removed member is held: as long as kubelet client certificates are valid, those
+/// from a join and those that the controller manager signs by default (`--cluster-signing-duration`), plus a
+/// day for clock differences.
 const HELD: i64 = 366 * 24 * 60 * 60;
 
 /// A member that was removed. Nobody else may have its disk: the key of the disk follows from its UUID.
@@ -52,7 +51,7 @@ pub struct Removed {
     pub name_use: NameUse,
 }
 
-/// Who may have the name of a removed member, beside its own key. The API server takes its last client
+/// Who may have the name of a removed member, besides its own key. The API server accepts its last client
 /// certificate until that expires, and knows it by this name alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -61,7 +60,7 @@ pub enum NameUse {
     /// Nobody, until that certificate has expired.
     #[default]
     Held,
-    /// Everybody: an admin said so.
+    /// Everyone: an admin allowed it.
     DangerousFree,
 }
 
@@ -73,7 +72,7 @@ impl NameUse {
 }
 
 impl Removed {
-    /// What it had claimed.
+    /// Its former claim.
     pub fn claim(&self) -> Claim {
         Claim {
             ak: self.key,
@@ -84,19 +83,19 @@ impl Removed {
         }
     }
 
-    /// When every certificate of it has expired.
+    /// When all its certificates have expired.
     pub fn held_until(&self) -> Timestamp {
         self.removed.plus_seconds(HELD)
     }
 }
 
-/// Everyone who is a member, and who was.
+/// All current and removed members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "members are these two")]
 pub struct Roll {
     /// Members.
     pub claims: Vec<Claim>,
-    /// Members that were removed, by their disks.
+    /// Removed members, by their disks.
     pub removed: Vec<Removed>,
 }
 
@@ -128,8 +127,8 @@ fn malformed(key: &str) -> PortError {
 }
 
 impl Roll {
-    /// As an object has it. One malformed line makes all of it unreadable: whose name or disk it keeps
-    /// is not known.
+    /// From an object. One malformed line makes all of it unreadable: whose name or disk it reserves is not
+    /// known.
     pub(super) fn of(object: &ConfigMap) -> Result<Self, PortError> {
         let mut roll = Self::default();
         for (key, json) in object.data.iter().flatten() {
@@ -171,8 +170,8 @@ impl Roll {
         self.removed.iter().any(|one| one.disk == disk)
     }
 
-    /// The removed member whose certificate may still count under the name of this claim, which is of another key
-    /// and of no member.
+    /// The removed member whose certificate may still be valid under the name of this claim, which has a
+    /// different key and belongs to no member.
     pub(super) fn holder(&self, claim: &Claim, now: Timestamp) -> Option<&Removed> {
         if self.claims.iter().any(|one| one.is_of_same_member(claim)) {
             return None;
@@ -183,7 +182,7 @@ impl Roll {
         })
     }
 
-    /// Whether there is room for a claim. Each member must be removable, too.
+    /// Whether there is room for a claim. Each member must also remain removable.
     pub(super) fn has_room(&self) -> Result<bool, PortError> {
         let lines = self.lines()?;
         let used: usize = lines.iter().map(|(key, line)| key.len() + line.len()).sum();
@@ -214,7 +213,7 @@ impl Roll {
         Ok(lines)
     }
 
-    /// Checks that a member may leave: of the control planes, another one is `ready` and stays.
+    /// Checks that a member may leave: another control plane is `ready` and stays.
     ///
     /// # Errors
     /// It is the last one (kind `Conflict`).
@@ -236,7 +235,7 @@ impl Roll {
         Err(PortError::new(PortErrorKind::Conflict, operation).with_code(Code::ClusterConflict))
     }
 
-    /// A member begins to leave: nobody gets the key of its disk from now on. Again changes nothing.
+    /// A member begins to leave: nobody gets the key of its disk from now on. Repeating it changes nothing.
     pub(super) fn begin_removal(
         &mut self,
         claim: &Claim,
@@ -258,12 +257,12 @@ impl Roll {
         Ok(())
     }
 
-    /// A member that left is none any more. Again changes nothing.
+    /// A member that left stops being one. Repeating it changes nothing.
     pub(super) fn end_removal(&mut self, claim: &Claim) {
         self.claims.retain(|one| !one.is_of_same_member(claim));
     }
 
-    /// Every key may have this name, whatever certificates count under it.
+    /// Every key may have this name, whatever certificates are valid under it.
     pub(super) fn dangerous_free_name(&mut self, name: &NodeName) {
         for one in self.removed.iter_mut().filter(|one| one.name == *name) {
             one.name_use = NameUse::DangerousFree;
@@ -271,7 +270,7 @@ impl Roll {
     }
 }
 
-/// The registry takes no more members.
+/// The registry accepts no more members.
 pub(super) fn full() -> PortError {
     let operation = format!("add a member: {NAME} is full");
     PortError::new(PortErrorKind::Unavailable, operation).with_code(Code::BootstrapMembersFull)

@@ -1,5 +1,5 @@
-//! One control plane joins at a time: each changes the members of etcd, and two at once can cost
-//! its majority.
+//! One control plane joins at a time: each changes the members of etcd, and two at the same time can cost its
+//! majority.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,14 +23,14 @@ const NAMESPACE: &str = "kube-system";
 const NAME: &str = "tec-control-plane-join";
 /// A node that has not joined by then gives up its turn (Constellation).
 const VALID: Duration = Duration::from_mins(10);
-/// So far into its turn a node is told to go on: the join that it begins then may take five minutes
+/// How far into its turn a node is still told to continue: the join that it begins then may take five minutes
 /// (Constellation), and must have ended before another node gets the turn.
 const BEGINS: Duration = Duration::from_mins(4);
-/// What kubeadm puts on a control plane in its last step.
+/// The label that kubeadm sets on a control plane in its last step.
 const MARK: &str = "node-role.kubernetes.io/control-plane";
 
-/// Turns by a lease. As with leaders, no clock is compared with another one: a turn has run out
-/// when it was seen unchanged for as long as it is valid.
+/// Turns by a lease. As with leaders, no clock is compared with another one: a turn has expired when it was
+/// seen unchanged for as long as it is valid.
 #[derive(Clone)]
 pub struct KubeTurns {
     leases: Api<Lease>,
@@ -70,7 +70,7 @@ impl KubeTurns {
         })
     }
 
-    /// For how long the lease was seen as it is.
+    /// For how long the lease was seen unchanged.
     fn seen_for(&self, lease: &Lease) -> Duration {
         let version = lease.resource_version().unwrap_or_default();
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -83,9 +83,8 @@ impl KubeTurns {
         }
     }
 
-    /// Whether the holder has time left for a join. Another instance may have seen the turn begin
-    /// earlier, so what the lease says of its begin counts, too: a clock that is wrong can only
-    /// make the holder wait.
+    /// Whether the holder has time left for a join. Another instance may have seen the turn begin earlier, so
+    /// the start time in the lease counts too: a wrong clock can only make the holder wait.
     fn may_begin(&self, lease: &Lease) -> bool {
         let begin = lease.spec.as_ref().and_then(|spec| spec.acquire_time.as_ref());
         let now = self.clock.now().unix_seconds();
@@ -128,8 +127,8 @@ impl ControlPlaneTurns for KubeTurns {
         let spec = self.spec(node)?;
         let params = PostParams::default();
         let taken = match self.leases.get_opt(NAME).await.map_err(failed)? {
-            // Not renewed: a node that asks again and again, and never joins, would keep it. One
-            // that is late waits until it has run out, and takes a new one.
+            // Not renewed: a node that asks again and again, and never joins, would keep it. One that is late
+            // waits until it has expired, and takes a new one.
             Some(lease) if is_holder(&lease, node) && self.may_begin(&lease) => return Ok(()),
             Some(lease) if is_holder(&lease, node) && self.seen_for(&lease) < VALID => {
                 return Err(waits());

@@ -1,4 +1,4 @@
-//! Who calls, as the transport proved it.
+//! The caller, as proven by the transport.
 
 use tec_core::ak::{Fingerprint, PublicKey};
 use tec_core::node::lock::MarkerState;
@@ -7,10 +7,10 @@ use tonic::{Code, Request, Status};
 
 use super::Reason;
 
-/// The attested end of a connection. Transports put it among the extensions of each request.
+/// The attested end of a connection. Transports add it to the extensions of each request.
 ///
 /// # Security
-/// It is believed: only a transport that verified the evidence may make one.
+/// It is trusted: only a transport that verified the evidence may create one.
 #[derive(Clone, Debug)]
 pub struct Caller {
     ak: PublicKey,
@@ -18,7 +18,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Whoever holds this attestation key, in the cluster that its register names.
+    /// The holder of this attestation key, in the cluster that its register names.
     pub fn dangerous_assume(ak: PublicKey, marker: MarkerState) -> Self {
         Self { ak, marker }
     }
@@ -33,7 +33,7 @@ impl Caller {
         &self.ak
     }
 
-    /// What its register says of the cluster that it is in.
+    /// What its register reports about the cluster that it is in.
     pub fn marker(&self) -> MarkerState {
         self.marker
     }
@@ -45,7 +45,7 @@ impl Caller {
     }
 }
 
-/// What a caller is told of a failed port. The cause is for the log.
+/// What a caller is told about a failed port. The cause is for the log.
 pub(super) fn refusal(reason: Reason, operation: &'static str, error: &PortError) -> Status {
     tracing::warn!(operation, error = chain(error), "a call failed");
     let code = match error.kind() {

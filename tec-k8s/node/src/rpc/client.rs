@@ -27,22 +27,22 @@ use super::generated::join::{
 };
 use super::{CALL_LIMIT, Reason, convert};
 
-/// A service that has not answered by then is not waited for before the next is asked.
+/// How long to wait for a service before the next one is asked too.
 const STAGGER: Duration = Duration::from_secs(3);
-/// More control planes than any cluster has. The platform lists them, and is not believed.
+/// More control planes than any cluster has. The platform lists them, and is not trusted.
 const MAX_SERVICES: usize = 32;
 
-/// An attested connection, and in which cluster its other end is.
+/// An attested connection, and the cluster that its other end is in.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_structs, reason = "whoever connects has both")]
 pub struct Reached {
-    /// To a service that proved itself; it must not be made anew to another one.
+    /// To a service that proved itself; it must not be reestablished to another one.
     pub channel: Channel,
-    /// What the service's register says of its cluster.
+    /// What the service's register reports about its cluster.
     pub marker: MarkerState,
 }
 
-/// A ticket for a cluster that its service is no member of.
+/// A ticket for a cluster that its service does not belong to.
 #[derive(Debug, thiserror::Error)]
 #[error("the ticket is for cluster {0}, and its service is no member of that")]
 struct Elsewhere(ClusterId);
@@ -52,8 +52,8 @@ struct Elsewhere(ClusterId);
 #[error("the service is in no cluster")]
 struct Newcomer;
 
-/// The answer of the first that gives one. They are asked in their order; one that is slow does not
-/// keep the next from being asked, and one that fails even less.
+/// The answer of the first that gives one. They are asked in order; a slow one does not keep the next from
+/// being asked, and a failing one even less.
 async fn first<T>(asks: Vec<BoxFuture<'_, Result<T, PortError>>>) -> Result<T, PortError> {
     let mut last = PortError::new(PortErrorKind::Unavailable, "find a join service");
     let mut next = asks.into_iter().take(MAX_SERVICES);
@@ -78,8 +78,8 @@ async fn first<T>(asks: Vec<BoxFuture<'_, Result<T, PortError>>>) -> Result<T, P
 /// Finds join services, and connects to them.
 ///
 /// # Security
-/// A connection must prove that its other end belongs to the cluster: whatever its ticket says is
-/// run on the node.
+/// A connection must prove that its other end belongs to the cluster: whatever its ticket contains is run on
+/// the node.
 #[async_trait]
 pub trait Dial: fmt::Debug + Send + Sync {
     /// Addresses to try, in this order.
@@ -89,7 +89,7 @@ pub trait Dial: fmt::Debug + Send + Sync {
     async fn dial(&self, address: &str) -> Result<Reached, PortError>;
 }
 
-/// Who proves our attestation key, if the service asks for that.
+/// Proves our attestation key, if the service asks for that.
 fn asked_to_prove<'e, T>(
     answer: &Result<T, Status>,
     endorser: Option<&'e Arc<dyn Endorser>>,
@@ -99,7 +99,7 @@ fn asked_to_prove<'e, T>(
     endorser.filter(|_| is_asked).map(|one| &**one)
 }
 
-/// No file with the ticket of a control plane is read any further.
+/// Most bytes read from the file with a control plane's ticket.
 const MAX_TICKET: u64 = 4096;
 
 /// Asks join services for a ticket.
@@ -119,8 +119,8 @@ impl TicketClient {
         Self { dial, disk, role, csr, endorser: None, control_plane_ticket: None }
     }
 
-    /// Shows the ticket with which an admin lets this node be a control plane: what the file has when a
-    /// service is asked.
+    /// Presents the ticket with which an admin allows this node to be a control plane: the content of the
+    /// file when a service is asked.
     #[must_use]
     pub fn with_control_plane_ticket(self, ticket: Option<PathBuf>) -> Self {
         Self { control_plane_ticket: ticket, ..self }
@@ -193,7 +193,7 @@ impl TicketSource for TicketClient {
     }
 }
 
-/// Asks join services for what opens the disk of a member that booted again.
+/// Asks join services for what opens the disk of a member that rebooted.
 #[derive(Clone, Debug)]
 pub struct RejoinClient {
     dial: Arc<dyn Dial>,
@@ -240,10 +240,10 @@ impl RejoinClient {
             .map_err(|error| failed(PortErrorKind::Unavailable).because(error))
     }
 
-    /// A ticket of the first service that gives one.
+    /// A ticket from the first service that gives one.
     ///
     /// # Errors
-    /// That of the last one.
+    /// The error of the last one.
     pub async fn fetch(&self) -> Result<RejoinTicket, PortError> {
         let addresses = self.dial.addresses().await?;
         let asks = addresses.iter().map(|address| self.ask(address).boxed());
@@ -259,7 +259,7 @@ mod tests {
 
     use super::*;
 
-    /// Who is asked, in their order: `slow` never answers, `bad` refuses, others give their name.
+    /// The services asked, in order: `slow` never answers, `bad` refuses, others give their name.
     async fn asking(services: &[&str]) -> (Result<String, PortErrorKind>, Vec<String>, Duration) {
         let (begin, asked) = (Instant::now(), Mutex::new(Vec::new()));
         let ask = async |address: &str| {
@@ -284,7 +284,7 @@ mod tests {
         assert_eq!(answer, Ok("good".to_owned()));
         assert_eq!(asked, ["slow", "bad", "good", "late"]);
         assert_eq!(took, STAGGER * 3);
-        // One that answers in time is the only one that is asked for long.
+        // If one answers in time, no other is asked for long.
         let (answer, asked, _) = asking(&["good", "late"]).await;
         assert_eq!((answer, asked.len()), (Ok("good".to_owned()), 2));
     }

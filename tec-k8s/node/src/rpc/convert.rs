@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 
 use super::{Reason, generated as pb};
 
-/// A message that cannot be taken. No value is part of the text.
+/// An invalid message. No value is part of the text.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum MessageError {
     #[error("kms_uri: {0}")]
@@ -42,7 +42,7 @@ impl From<MessageError> for tonic::Status {
     }
 }
 
-/// Takes the secrets out of a message, so that what is left of it holds none.
+/// The secrets taken out of a message, so that the rest holds none.
 pub(super) struct InitSecrets {
     pub(super) init_secret: SecretBytes,
     kms_uri: Zeroizing<String>,
@@ -51,7 +51,7 @@ pub(super) struct InitSecrets {
     salt: SecretBytes,
 }
 
-/// Request and secrets apart. A check is part of no cluster.
+/// Splits a request into the request and its secrets. A check is part of no cluster.
 pub(super) fn take_secrets(message: &mut pb::init::InitRequest) -> InitSecrets {
     message.check = false;
     InitSecrets {
@@ -63,8 +63,8 @@ pub(super) fn take_secrets(message: &mut pb::init::InitRequest) -> InitSecrets {
     }
 }
 
-/// Which request this is: the keys and the store that it names, and what is left of it without
-/// secrets. Credentials are no part of it, since a begun init may outlive them.
+/// Identifies a request: the keys and the store that it names, and the rest without secrets. Credentials are
+/// excluded, since an init that has begun may outlive them.
 fn digest(message: &pb::init::InitRequest, kms: &KmsUri, storage: &StorageUri) -> Sha256Digest {
     let (kms, storage) = (kms.identity(), storage.identity());
     let rest = message.encode_to_vec();
@@ -84,20 +84,20 @@ pub(super) fn uris(
     Ok((kms, storage))
 }
 
-/// Whether the master secret is taken where clients sent it before there were URIs.
+/// Whether the master secret is accepted where clients sent it before there were URIs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "it is taken or not")]
 pub enum OlderMasterSecret {
     /// Only as part of `kms_uri`.
     #[default]
     Refused,
-    /// As `master_secret` and `salt`, too, where `kms_uri` has no key.
+    /// Also as `master_secret` and `salt`, if `kms_uri` has no key.
     Taken,
 }
 
 impl InitSecrets {
-    /// The newer of the older clients send the master secret beside an URI that has it, too. The
-    /// oldest send it alone, or beside an URI of the cluster's own key service that has no key.
+    /// The newer of the older clients send the master secret in addition to a URI that has it too. The oldest
+    /// send it alone, or with a URI of the cluster's own key service that has no key.
     pub(super) fn uris(
         self,
         older: OlderMasterSecret,
@@ -140,7 +140,7 @@ pub(super) fn init_request(
     })
 }
 
-/// A version in full: kubeadm looks all others up in the network, also an empty one.
+/// A full version: kubeadm looks up all others on the network, including an empty one.
 fn version(text: &str) -> Result<String, TicketError> {
     let is_number = |part: &str| {
         let digits = part.bytes().all(|byte| byte.is_ascii_digit());
@@ -153,7 +153,7 @@ fn version(text: &str) -> Result<String, TicketError> {
     Err(TicketError::new("kubernetes_version", "a version of the form vX.Y.Z"))
 }
 
-/// Of a part of a version.
+/// Most digits in a part of a version.
 const MAX_DIGITS: usize = 4;
 
 fn component(
@@ -166,7 +166,7 @@ fn component(
     Component::new(url, hash, install_path, form)
 }
 
-/// What a node asks for.
+/// What a node requests.
 pub(super) struct TicketRequest {
     pub(super) disk: DiskId,
     pub(super) role: Role,
@@ -198,7 +198,7 @@ pub(super) fn ticket_message(ticket: &JoinTicket) -> pb::join::IssueJoinTicketRe
         measurement_secret: ticket.measurement_secret.expose(WHY).to_vec(),
         kubelet_cert: ticket.kubelet_certificate.clone().into_bytes(),
         api_server_endpoint: ticket.api_server.clone(),
-        // A node proves itself by its certificate; nobody gets a token (Constellation).
+        // A node proves itself with its certificate; nobody gets a token (Constellation).
         token: String::new(),
         discovery_token_ca_cert_hash: ticket.ca_pin.to_string(),
         control_plane_files: files
@@ -251,10 +251,10 @@ pub fn ticket_to_bytes(ticket: &JoinTicket) -> SecretBytes {
     SecretBytes::new(ticket_message(ticket).encode_to_vec())
 }
 
-/// A ticket of [`ticket_to_bytes`].
+/// A ticket from [`ticket_to_bytes`].
 ///
 /// # Errors
-/// Kind `Internal`: these bytes are no ticket.
+/// Kind `Internal`: these bytes are not a ticket.
 pub fn ticket_from_bytes(bytes: &SecretBytes) -> Result<JoinTicket, PortError> {
     const WHY: &str = "take up a join again";
     let malformed = || PortError::new(PortErrorKind::Internal, "read the kept join ticket");

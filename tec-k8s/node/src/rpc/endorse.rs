@@ -29,10 +29,10 @@ use super::generated::join::{
 };
 use super::{CALL_LIMIT, Caller, Reason, convert};
 
-/// Most characters of a reason: names in certificates are as long as their maker wants.
+/// Most characters of a reason: names in certificates are as long as their issuer wants.
 const MAX_REASON: usize = 512;
 
-/// Which attestation keys an endorsement key must vouch for, and which endorsement keys do.
+/// Which attestation keys need an endorsement key, and which endorsement keys may vouch for them.
 pub trait EndorsementPolicy: fmt::Debug + Send + Sync {
     /// Whether nothing else vouches for this attestation key.
     fn is_demanded(&self, ak: &Fingerprint) -> bool;
@@ -51,7 +51,7 @@ pub struct Endorsements {
 }
 
 impl Endorsements {
-    /// By this policy. A node asks and answers over one connection, so each process has a key of its own.
+    /// With this policy. A node asks and answers over one connection, so each process has its own key.
     pub fn new(
         policy: Arc<dyn EndorsementPolicy>,
         clock: Arc<dyn Clock>,
@@ -101,7 +101,7 @@ impl Endorsements {
         })
     }
 
-    /// The endorsement key that the caller proved; `None` where it need not prove any.
+    /// The endorsement key that the caller proved; `None` if it need not prove any.
     pub(super) fn proven(
         &self,
         caller: &Caller,
@@ -164,7 +164,7 @@ pub struct TpmOffer {
     pub ak_area: Vec<u8>,
 }
 
-/// The TPM of this node, where it has to prove that both keys are in it.
+/// The TPM of this node, which proves that it holds both keys.
 #[async_trait]
 pub trait Endorser: fmt::Debug + Send + Sync {
     /// Its keys.

@@ -23,19 +23,19 @@ use super::generated::init::{InitRequest, InitResponse};
 use super::watch::Told;
 use super::{Reason, Watcher, convert};
 
-/// Why URIs are written out.
+/// Why URIs are written to the disk.
 const KEEP: &str = "the cluster's join service opens its key service with it";
 /// Length of the key that a cluster's id follows from.
 const MEASUREMENT_SECRET: usize = 32;
 
-/// Knows whether a caller may init, by a secret whose hash the node was given.
+/// Decides whether a caller may init, by a secret whose hash the node was given.
 #[async_trait]
 pub trait SecretCheck: fmt::Debug + Send + Sync {
-    /// Whether this is the secret; in time that does not depend on its content.
+    /// Whether this is the secret; takes time that does not depend on its content.
     async fn admits(&self, secret: &SecretBytes) -> bool;
 }
 
-/// What the node logged, for a caller that may init. *Contract*: bounded, and without secrets.
+/// The node's log, for a caller that may init. *Contract*: bounded, and without secrets.
 pub trait NodeLog: fmt::Debug + Send + Sync {
     /// The last lines, the oldest first.
     fn recent(&self) -> Vec<u8>;
@@ -45,7 +45,7 @@ pub trait NodeLog: fmt::Debug + Send + Sync {
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "callers write all of it out")]
 pub struct InitServicePorts {
-    /// Who may.
+    /// Decides who may init.
     pub secret: Arc<dyn SecretCheck>,
     /// The lock that it shares with join.
     pub lock: Arc<NodeLock>,
@@ -55,7 +55,7 @@ pub struct InitServicePorts {
     pub disk: Arc<dyn StateDisk>,
     /// Journal and state.
     pub store: Arc<dyn NodeStore>,
-    /// Who runs kubeadm.
+    /// Runs kubeadm.
     pub cluster: Arc<dyn ClusterInitializer>,
     /// Waits between attempts.
     pub pause: Arc<dyn Pause>,
@@ -74,8 +74,7 @@ impl fmt::Debug for AdmittedInit {
     }
 }
 
-/// Keeps where the keys come from before it makes the cluster, when nothing but the cluster's key
-/// opens the disk.
+/// Keeps the location of the keys before it creates the cluster, when only the cluster's key opens the disk.
 #[derive(Debug)]
 struct Keeping<'i> {
     cluster: &'i dyn ClusterInitializer,
@@ -102,8 +101,8 @@ impl ClusterInitializer for Keeping<'_> {
     }
 }
 
-/// Serves Init. A caller is authenticated before anything else is looked at, and nothing is changed
-/// before all was checked. Whoever has a transport and tasks makes calls of gRPC of it.
+/// Serves Init. A caller is authenticated before anything else is examined, and nothing is changed before
+/// everything was checked. A program with a transport and tasks turns it into gRPC calls.
 #[derive(Clone, Debug)]
 pub struct InitService {
     ports: InitServicePorts,
@@ -117,7 +116,7 @@ impl InitService {
         Self { ports, log: None, older: OlderMasterSecret::default() }
     }
 
-    /// Says whether clients that know no URIs are served.
+    /// Sets whether clients without URIs are served.
     #[must_use]
     pub fn with_older_master_secret(mut self, older: OlderMasterSecret) -> Self {
         self.older = older;
@@ -131,13 +130,13 @@ impl InitService {
         self
     }
 
-    /// Answers a call. `watcher` hears nothing before the caller is authenticated.
+    /// Answers a call. `watcher` receives nothing before the caller is authenticated.
     ///
     /// # Errors
     /// A refusal with its [`Reason`].
     ///
     /// # Cancel safety
-    /// May be dropped at any await; the same request goes on.
+    /// May be dropped at any await; the same request continues.
     pub async fn init(
         &self,
         message: InitRequest,
@@ -147,8 +146,8 @@ impl InitService {
         self.carry_out(admitted, watcher).await
     }
 
-    /// Authenticates the caller. Whoever makes tasks of calls does so after this: anybody can send
-    /// messages, and go away.
+    /// Authenticates the caller. If you run calls in tasks, create the task after this: anyone can send
+    /// messages and disconnect.
     ///
     /// # Errors
     /// The caller may not init.
@@ -163,13 +162,13 @@ impl InitService {
         Ok(AdmittedInit { message, secrets, checks })
     }
 
-    /// Carries out what an admitted caller asked for.
+    /// Carries out an admitted caller's request.
     ///
     /// # Errors
     /// A refusal with its [`Reason`].
     ///
     /// # Cancel safety
-    /// May be dropped at any await; the same request goes on.
+    /// May be dropped at any await; the same request continues.
     pub async fn carry_out(
         &self,
         admitted: AdmittedInit,
@@ -252,9 +251,9 @@ impl InitService {
     }
 }
 
-/// The cluster that a node makes of this request, for clients that know it again by its register.
-/// `None` where the request does not say it: its keys come from elsewhere, or it is malformed, which
-/// is for the node to refuse.
+/// The cluster that a node creates from this request, for clients that recognize it by its register. `None`
+/// if that cannot be derived from the request: its keys come from elsewhere, or it is malformed, which the
+/// node must refuse.
 pub fn derived_cluster(mut message: InitRequest) -> Option<ClusterId> {
     let secrets = convert::take_secrets(&mut message);
     let (kms, storage) = secrets.uris(OlderMasterSecret::Refused).ok()?;

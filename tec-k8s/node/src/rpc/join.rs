@@ -33,7 +33,7 @@ use super::refuse::{
 };
 use super::{Reason, convert, plane};
 
-/// How the key of a claim stands.
+/// The state of a claim's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers must handle every state")]
 pub enum Settled {
@@ -41,32 +41,33 @@ pub enum Settled {
     Bound,
     /// It waits for an admin.
     AwaitsApproval,
-    /// The policy asks for the proof of an endorsement key.
+    /// The policy requires the proof of an endorsement key.
     NeedsEndorsementKey,
-    /// It cannot be: the disk is that of a member that was removed, and has its key.
+    /// It cannot be bound: the disk belongs to a removed member, and has its key.
     DiskRetired,
-    /// It cannot be before this time: certificates of a removed member of its name may count until then.
+    /// It cannot be bound before this time: certificates of a removed member with its name may be valid until
+    /// then.
     NameHeld(Timestamp),
 }
 
-/// What nodes claimed, for good.
+/// What nodes claimed, permanently.
 #[async_trait]
 pub trait Enrollments: fmt::Debug + Send + Sync {
     /// All of them.
     async fn list(&self) -> Result<Vec<Claim>, PortError>;
 
-    /// Records a claim unless one with its key, name or disk is there; one step with the check.
+    /// Records a claim unless there is one with its key, name or disk; check and write are one step.
     async fn add(&self, claim: &Claim) -> Result<CreateOutcome, PortError>;
 
-    /// Whether a member of this name was removed.
+    /// Whether a member with this name was removed.
     async fn was_removed(&self, name: &NodeName) -> Result<bool, PortError>;
 
-    /// Replaces the addresses of a claim that is there.
+    /// Replaces the addresses of an existing claim.
     async fn readdress(&self, claim: &Claim) -> Result<(), PortError>;
 
-    /// Registers the machine of a claim, and its key as the cluster's approval policy says; again
-    /// changes nothing. `ek` is the endorsement key that the node proved. Kind `Denied` for a machine
-    /// that is not in service or a key that was revoked.
+    /// Registers the machine of a claim, and its key according to the cluster's approval policy; repeating it
+    /// changes nothing. `ek` is the endorsement key that the node proved. Kind `Denied` for a machine that is
+    /// not in service or a key that was revoked.
     async fn settle(
         &self,
         claim: &Claim,
@@ -81,7 +82,7 @@ pub trait Enrollments: fmt::Debug + Send + Sync {
 /// Signs kubelet certificates.
 #[async_trait]
 pub trait KubeletSigner: fmt::Debug + Send + Sync {
-    /// The node that a request (PKCS #10, DER) is for: signed by its own key, of the organization
+    /// The node that a request (PKCS #10, DER) is for: signed by its own key, with the organization
     /// `system:nodes` and the name `system:node:<name>`; and its addresses. Kind `Invalid` otherwise.
     fn named(&self, csr: &[u8]) -> Result<(NodeName, BTreeSet<IpAddr>), PortError>;
 
@@ -89,22 +90,22 @@ pub trait KubeletSigner: fmt::Debug + Send + Sync {
     async fn sign(&self, csr: &[u8]) -> Result<String, PortError>;
 }
 
-/// How far the join of a node came, by its Node object.
+/// How far the join of a node has come, according to its Node object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers must handle every state")]
 pub enum NodeStanding {
     /// There is no such object.
     Absent,
-    /// There is one, which is not marked as a control plane.
+    /// There is one, but it is not labeled as a control plane.
     Registered,
-    /// There is one that is: that mark is the last step of a control plane's join.
+    /// There is one that is: setting that label is the last step of a control plane's join.
     ControlPlane,
 }
 
 /// What the cluster gives its members.
 #[async_trait]
 pub trait ClusterFacts: fmt::Debug + Send + Sync {
-    /// How far the node of this name came, whoever made it a member.
+    /// How far the node with this name has come, whoever made it a member.
     async fn node(&self, name: &NodeName) -> Result<NodeStanding, PortError>;
 
     /// `host:port` of the API server.
@@ -113,17 +114,17 @@ pub trait ClusterFacts: fmt::Debug + Send + Sync {
     /// The CA that it proves.
     async fn ca_pin(&self) -> Result<CaPin, PortError>;
 
-    /// What members install, and of which version of Kubernetes.
+    /// What members install, and which version of Kubernetes.
     async fn components(&self) -> Result<(String, Vec<Component>), PortError>;
 
-    /// The files of a node of this role: for workers [`PkiFile::CA`], and no other.
+    /// The files for a node with this role: for workers only [`PkiFile::CA`].
     async fn files(&self, role: Role) -> Result<Vec<(PkiFile, SecretBytes)>, PortError>;
 }
 
 /// Lets control planes join one at a time, since each changes the members of etcd.
 #[async_trait]
 pub trait ControlPlaneTurns: fmt::Debug + Send + Sync {
-    /// Gives the turn to this node, again if it has it. Kind `Unavailable` while another has it.
+    /// Gives the turn to this node, or confirms it if it has it. Kind `Unavailable` while another has it.
     async fn take(&self, node: &NodeName) -> Result<(), PortError>;
 }
 
@@ -141,7 +142,7 @@ pub struct JoinServicePorts {
     pub control_planes: ControlPlanes,
     /// One control plane at a time.
     pub turns: Arc<dyn ControlPlaneTurns>,
-    /// Signs.
+    /// Signs kubelet certificates.
     pub signer: Arc<dyn KubeletSigner>,
     /// What members get.
     pub facts: Arc<dyn ClusterFacts>,
@@ -152,8 +153,8 @@ pub struct JoinServicePorts {
 enum Admission {
     /// All that it needs.
     Whole,
-    /// Its turn, and no certificate: the kubelet of this control plane is a member already, and
-    /// what is left of its join changes etcd.
+    /// Its turn, and no certificate: the kubelet of this control plane is a member already, and the rest of
+    /// its join changes etcd.
     Turn,
 }
 
@@ -178,19 +179,19 @@ impl JoinService {
         Self(ports, None, None)
     }
 
-    /// Takes endorsement keys as proof of attestation keys, and asks for that where their policy does.
+    /// Accepts endorsement keys as proof of attestation keys, and asks for them if their policy does.
     #[must_use]
     pub fn with_endorsements(self, endorsements: Endorsements) -> Self {
         Self(self.0, Some(Arc::new(endorsements)), self.2)
     }
 
-    /// Lets nodes with such tickets be control planes, beside those that are listed.
+    /// Allows nodes with such tickets to be control planes, in addition to those that are listed.
     #[must_use]
     pub fn with_plane_tickets(self, tickets: Arc<dyn PlaneTickets>) -> Self {
         Self(self.0, self.1, Some(tickets))
     }
 
-    /// Who may be a control plane, as far as this request goes: a ticket counts where the list does not.
+    /// Who may be a control plane, for this request: a ticket counts if the list does not apply.
     async fn control_planes(&self, asked: &Asked<'_>) -> Result<ControlPlanes, Status> {
         let listed = plane::by_list(&self.0.control_planes, asked.caller, asked.ek);
         if plane::is_listed(&listed, asked.caller) {
@@ -212,7 +213,7 @@ impl JoinService {
         plane::by_ticket(judged, asked.caller, asked.ek)
     }
 
-    /// The endorsement key that the caller proved. Comes before all that costs more than a signature.
+    /// The endorsement key that the caller proved. Comes before everything that costs more than a signature.
     fn proven(
         &self,
         caller: &Caller,
@@ -223,8 +224,8 @@ impl JoinService {
         endorsements.map_or(Ok(None), |endorsements| endorsements.proven(caller, disk, proof))
     }
 
-    /// A machine without a cluster, or one of ours whose join was cut off. What else its measurements
-    /// say, a member of another cluster is under the hand of others.
+    /// Passes a machine without a cluster, and one of ours whose join was interrupted. Whatever its
+    /// measurements are, a member of another cluster is under someone else's control.
     async fn ensure_not_elsewhere(&self, caller: &Caller) -> Result<(), Status> {
         if caller.marker() == MarkerState::Unset {
             return Ok(());
@@ -237,12 +238,12 @@ impl JoinService {
         Err(elsewhere(caller, "this machine is in another cluster"))
     }
 
-    /// What a claim may have. A node whose object exists has its certificate, and gets no second one:
-    /// whoever took it over later could spend it elsewhere.
+    /// What a claim may have. A node whose object exists has its certificate, and gets no second one: an
+    /// attacker who took it over later could use it elsewhere.
     async fn judge(&self, asked: &Asked<'_>) -> Result<(Granted, Admission), Status> {
         let claim = &asked.claim;
         let known = self.0.enrollments.list().await.map_err(|error| unusable(&error))?;
-        // What a member was once allowed, it need not prove again.
+        // A member need not prove again what it was once allowed.
         let planes = match claim.role {
             Role::ControlPlane if !known.iter().any(|one| one.is_of_same_member(claim)) => {
                 self.control_planes(asked).await?
@@ -251,7 +252,7 @@ impl JoinService {
         };
         let granted = grant(claim, &known, &planes);
         let granted = granted.map_err(|error| denied(claim, error))?;
-        // A machine that joined is known by the key that it joined with, until it boots again.
+        // A machine that joined is known by the key that it joined with, until it reboots.
         if matches!(granted, Granted::New) && asked.caller.marker() != MarkerState::Unset {
             return Err(elsewhere(asked.caller, "this machine joined with another key"));
         }
@@ -260,20 +261,21 @@ impl JoinService {
             (_, NodeStanding::Absent, _) => Admission::Whole,
             (Granted::Again, NodeStanding::Registered, Role::ControlPlane) => Admission::Turn,
             (Granted::Again, ..) => return Err(joined(claim)),
-            // Not all members came by us, and a certificate of its name is one for that node.
+            // Not all members joined through us, and a certificate with its name is a certificate for that
+            // node.
             (Granted::New, ..) => return Err(denied(claim, GrantError::NameTaken)),
         };
         Ok((granted, admission))
     }
 
-    /// The claim is recorded when its key is bound, and before anything is handed out.
+    /// The claim is recorded once its key is bound, and before anything is released.
     async fn admit(&self, asked: &Asked<'_>) -> Result<Admission, Status> {
         let (granted, admission) = self.judge(asked).await?;
         let Asked { claim, caller, ek, .. } = asked;
         let settled = self.0.enrollments.settle(claim, caller.key(), *ek).await;
         ensure_bound(claim, settled.map_err(|error| unsettled(&error))?)?;
         match granted {
-            // Its certificate is for the address that it has now.
+            // Its certificate is for its current address.
             Granted::Again if admission == Admission::Whole => {
                 let readdressed = self.0.enrollments.readdress(claim).await;
                 readdressed.map(|()| admission).map_err(|error| unusable(&error))
@@ -293,7 +295,7 @@ impl JoinService {
 
     async fn measurement_secret(&self) -> Result<MeasurementSecret, PortError> {
         let id = DataKeyId::measurement_secret();
-        // Init made it.
+        // Init created it.
         let key = self.0.keys.existing_data_key(&id, KEY).await?;
         MeasurementSecret::from_data_key(&key).map_err(|error| {
             PortError::new(PortErrorKind::Internal, "take the measurement secret").because(error)
@@ -414,7 +416,7 @@ impl Api for JoinService {
         let message = request.into_inner();
         let disk = convert::disk_id(&message.disk_uuid)?;
         let ek = self.proven(&caller, disk, message.endorsement)?;
-        // Its disk is open: whoever still asks for the key wants it for something else.
+        // Its disk is open: a caller that still asks for the key wants it for something else.
         if caller.marker() != MarkerState::Unset {
             return Err(elsewhere(&caller, "this machine was not booted again"));
         }

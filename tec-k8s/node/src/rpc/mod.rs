@@ -4,14 +4,14 @@
 //!  CLI ── Init ───────────► InitService ──── drive_init ──► ports of tec_core::node
 //!  CLI ── Recover ────────► RecoverService ─ tries the key on the disk, then hands it on
 //!  node, TicketClient ────► JoinService ──── grant ──► keys, certificate, files
-//!        Endorser ────────► Endorsements, where no setting lists the attestation key
+//!        Endorser ────────► Endorsements, if no setting lists the attestation key
 //! ```
 //!
-//! *What it is not*: a transport. Connections come attested from elsewhere, with a [`Caller`] among
-//! the extensions of each request; a service that needs one refuses whoever has none.
+//! *What it is not*: a transport. Connections arrive already attested, with a [`Caller`] among the extensions
+//! of each request; a service that needs one refuses requests without it.
 //!
-//! Callers are told a code of gRPC, a sentence and a [`Reason`]; what failed inside goes to the log.
-//! Who proved that it may init hears of each step, too, and after a failure gets the log.
+//! Callers receive a gRPC code, a sentence and a [`Reason`]; internal failures go to the log. A caller that
+//! proved that it may init also receives each step, and after a failure the log.
 
 mod caller;
 mod client;
@@ -48,7 +48,7 @@ pub use self::reason::Reason;
 pub use self::recover::{RecoverService, RecoveredKeys};
 pub use self::watch::{Progress, Watcher};
 
-/// A call to a join service may take this long; a certificate is made meanwhile.
+/// Time limit of a call to a join service, which issues a certificate in that time.
 const CALL_LIMIT: Duration = Duration::from_secs(30);
 
 #[cfg(test)]

@@ -12,12 +12,12 @@ use tonic::Status;
 use super::endorse::demanded;
 use super::{Caller, Reason};
 
-/// Judges tickets with which an admin lets a node be a control plane.
+/// Judges tickets with which an admin allows a node to be a control plane.
 pub trait PlaneTickets: fmt::Debug + Send + Sync {
-    /// The attestation key or endorsement key of the node that the ticket is for; else why it is refused.
+    /// The attestation key or endorsement key of the node that the ticket is for, or else why it is refused.
     ///
     /// # Errors
-    /// It is not for this cluster, not of an admin, or expired.
+    /// It is not for this cluster, not from an admin, or expired.
     fn node(&self, ticket: &str, cluster: &ClusterId) -> Result<Fingerprint, String>;
 }
 
@@ -26,7 +26,7 @@ fn only(caller: &Caller) -> ControlPlanes {
     ControlPlanes::Listed(BTreeSet::from([caller.ak()]))
 }
 
-/// The list, where it may name an endorsement key that the caller proved.
+/// The list, which may name an endorsement key that the caller proved.
 pub(super) fn by_list(
     listed: &ControlPlanes,
     caller: &Caller,
@@ -38,7 +38,7 @@ pub(super) fn by_list(
     }
 }
 
-/// Whether the list allows it to the caller.
+/// Whether the list allows the caller.
 pub(super) fn is_listed(listed: &ControlPlanes, caller: &Caller) -> bool {
     match listed {
         ControlPlanes::DangerousAny => true,

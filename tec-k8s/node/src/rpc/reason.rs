@@ -1,16 +1,16 @@
-//! Why a call is refused, as a word for programs.
+//! Why a call is refused, as a machine-readable word.
 
 use std::fmt;
 
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 
-/// Where the word stands beside a status.
+/// The header with the word, next to a status.
 const HEADER: &str = "tec-reason";
 
 macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident = $text:literal;)*) => {
-        /// Why a call was refused. Its word stands in the header `tec-reason` of the answer.
+        /// Why a call was refused. The word is in the header `tec-reason` of the answer.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[non_exhaustive]
         pub enum Reason {
@@ -29,15 +29,15 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// The init secret is not that of the node.
+    /// The init secret does not match the node's.
     InitSecret = "init-secret";
     /// The master secret came in its older place.
     MasterSecret = "master-secret";
-    /// `kms_uri` cannot be taken.
+    /// `kms_uri` is invalid or not supported.
     KmsUri = "kms-uri";
-    /// `storage_uri` cannot be taken.
+    /// `storage_uri` is invalid or not supported.
     StorageUri = "storage-uri";
-    /// Another member of the message cannot be taken.
+    /// Another member of the message is invalid.
     Member = "member";
     /// The node's settings do not list the key service or the store.
     UnlistedKeyService = "unlisted-key-service";
@@ -45,19 +45,19 @@ reasons! {
     KeyService = "key-service";
     /// The node is in a cluster, or about to be.
     AlreadyActivated = "already-activated";
-    /// Something that was looked at beforehand is not as it must be; nothing was changed.
+    /// A precondition is not met; nothing was changed.
     NotPrepared = "not-prepared";
-    /// The cluster is there, and its kubeconfig cannot be read.
+    /// The cluster exists, but its kubeconfig cannot be read.
     Kubeconfig = "kubeconfig";
     /// The keys do not open the disk.
     WrongKey = "wrong-key";
     /// The disk cannot be read.
     Disk = "disk";
-    /// Other keys opened the disk meanwhile.
+    /// Other keys opened the disk in the meantime.
     AlreadyRecovering = "already-recovering";
     /// The caller proved nothing.
     NotAttested = "not-attested";
-    /// The certificate request cannot be taken.
+    /// The certificate request is invalid.
     CertificateRequest = "certificate-request";
     /// The node may not have what it asks for.
     NotAdmitted = "not-admitted";
@@ -65,11 +65,11 @@ reasons! {
     NameTaken = "name-taken";
     /// The node's key waits for an admin's approval.
     AwaitsApproval = "awaits-approval";
-    /// An endorsement key has to vouch for the node: the settings or the approval policy ask for it.
+    /// An endorsement key must vouch for the node: the settings or the approval policy require it.
     NeedsEndorsementKey = "needs-endorsement-key";
     /// The node's endorsement key is refused, or not proven.
     EndorsementKey = "endorsement-key";
-    /// The node's ticket of a control plane is refused.
+    /// The node's control plane ticket is refused.
     ControlPlaneTicket = "control-plane-ticket";
     /// The node's object exists: it has its certificate.
     AlreadyMember = "already-member";
@@ -79,14 +79,14 @@ reasons! {
     Registry = "registry";
     /// The registry of members has no room for another one.
     MembersFull = "members-full";
-    /// A part of the ticket cannot be made.
+    /// A part of the ticket cannot be created.
     Ticket = "ticket";
     /// The server has a defect.
     Defect = "defect";
 }
 
 impl Reason {
-    /// The reason of a refusal, where its server told one.
+    /// The reason of a refusal, if its server sent one.
     pub fn of(status: &Status) -> Option<Self> {
         let word = status.metadata().get(HEADER)?.to_str().ok()?;
         Self::ALL.iter().copied().find(|one| one.as_str() == word)

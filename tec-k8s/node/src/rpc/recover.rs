@@ -28,8 +28,7 @@ pub struct RecoveredKeys {
     pub measurement_secret: MeasurementSecret,
 }
 
-/// Serves Recover until somebody's keys open the disk. A wrong key is answered as such, and changes
-/// nothing.
+/// Serves Recover until someone's keys open the disk. A wrong key is reported as such, and changes nothing.
 #[derive(Debug)]
 pub struct RecoverService {
     keys: Arc<dyn KeyServices>,
@@ -42,14 +41,14 @@ pub struct RecoverService {
 
 /// Length of both keys.
 const KEY: usize = 32;
-/// Callers that make the node ask other servers at once: anybody may be one.
+/// Concurrent callers that make the node ask other servers: anyone may be one.
 const ASKING: usize = 4;
-/// A call's time with key services, the wait for its turn included.
+/// Time limit for a call to key services, including the wait for its turn.
 const ASKING_LIMIT: Duration = Duration::from_mins(1);
 
 impl RecoverService {
-    /// Callers name one of the `listed` key services. Keys that open `disk` are sent to `recovered`;
-    /// it needs room for one.
+    /// Callers name one of the `listed` key services. Keys that open `disk` are sent to `recovered`; it needs
+    /// room for one.
     pub fn new(
         keys: Arc<dyn KeyServices>,
         listed: ListedPlaces,
@@ -61,13 +60,13 @@ impl RecoverService {
             listed,
             disk,
             recovered,
-            // A try takes a copy of the header and the memory of Argon2id, and anybody may ask.
+            // A try takes a copy of the header and the memory of Argon2id, and anyone may ask.
             trying: Semaphore::new(1),
             asking: Semaphore::new(ASKING),
         }
     }
 
-    /// Anybody may call, and whoever names the server chooses whom this node proves itself to.
+    /// Anyone may call, and whoever names the server chooses to whom this node attests.
     fn ensure_listed(&self, kms: &KmsUri, storage: &StorageUri) -> Result<(), Status> {
         self.listed.admit(kms, storage).map_err(|unlisted| {
             let place = unlisted.0;
@@ -83,7 +82,7 @@ impl RecoverService {
         self.trying.acquire().await.map_err(|_| too_late())
     }
 
-    /// Opens and asks the service of a caller. A master secret in the URI asks nobody, so that
+    /// Opens and asks the service that a caller named. A master secret in the URI needs no request, so that
     /// strangers' slow servers cannot keep its owner away.
     async fn fetch(
         &self,

@@ -44,7 +44,7 @@ impl SecretCheck for Known {
     }
 }
 
-/// Messages have no `Debug`, as they carry secrets.
+/// Messages have no `Debug`, since they carry secrets.
 fn refusal_of<T>(answer: Result<T, Status>) -> Status {
     answer.err().unwrap()
 }
@@ -97,12 +97,12 @@ async fn a_second_init_is_a_failed_precondition() {
     other.kubernetes_version = "v1.33.0".to_owned();
     let refused = refusal_of(init(&service, other).await);
     assert_eq!(refused.code(), Code::FailedPrecondition);
-    // The same request, whose answer was lost, is answered again; the cluster is made once.
+    // The same request, whose answer was lost, is answered again; the cluster is created once.
     init(&service, init_request()).await.unwrap();
     assert_eq!(node.record().initialized, 1);
 }
 
-/// Makes a request a bad one.
+/// Makes a request invalid.
 type Change<'a> = &'a dyn Fn(&mut InitRequest);
 
 #[tokio::test]
@@ -113,14 +113,14 @@ async fn bad_requests_leave_the_node_untouched_and_the_service_up() {
     let invalid = Code::InvalidArgument;
     let cases: [(Change<'_>, Code); 12] = [
         (&|r| r.init_secret = b"canary".to_vec(), denied),
-        // Whoever may not init is told nothing about the rest.
+        // A caller that may not init is told nothing about the rest.
         (&|r| (r.init_secret, r.kms_uri) = (vec![], "canary".to_owned()), denied),
         (&|r| r.kms_uri = "canary".to_owned(), invalid),
         (&|r| r.kms_uri = "storage://no-store".to_owned(), invalid),
         (&|r| r.kms_uri = "kms://cluster-kms?key=canary".to_owned(), invalid),
         (&|r| r.kms_uri = "kms://trustee?url=canary&path=canary".to_owned(), invalid),
         (&|r| r.storage_uri = "storage://canary".to_owned(), invalid),
-        // kubeadm would look these up in the network.
+        // kubeadm would look these up on the network.
         (&|r| r.kubernetes_version = String::new(), invalid),
         (&|r| r.kubernetes_version = "v1.34".to_owned(), invalid),
         (&|r| r.kubernetes_version = "stable-1".to_owned(), invalid),
@@ -142,7 +142,7 @@ async fn bad_requests_leave_the_node_untouched_and_the_service_up() {
 #[tokio::test]
 async fn the_master_secret_of_the_oldest_clients_gives_the_same_cluster_where_that_is_allowed() {
     let parts = || ((0x40..0x60).collect(), (0x60..0x80).collect());
-    // What such clients know of URIs (Constellation).
+    // What such clients know about URIs (Constellation).
     for (kms, storage) in [("", ""), ("kms://cluster-kms?salt=", "storage://no-store")] {
         let node = node();
         let mut request = init_request();
@@ -173,7 +173,7 @@ async fn the_master_secret_of_the_oldest_clients_gives_the_same_cluster_where_th
         let digest = Sha256Digest::of(key.expose("compare"));
         assert_eq!(node.record().disk_key, Some(digest));
     }
-    // An URI that has a key wins, whatever stands beside it.
+    // A URI that has a key wins, whatever accompanies it.
     let node = node();
     let mut request = init_request();
     request.master_secret = vec![9; 32];
@@ -190,7 +190,7 @@ impl NodeLog for Log {
     }
 }
 
-/// What a caller hears of an init, in words; pieces of the log by their size.
+/// What a caller receives during an init, in words; pieces of the log by their size.
 async fn watched(service: &InitService, request: InitRequest) -> Vec<String> {
     let (watcher, progress) = Watcher::new();
     let answer = service.init(request, &watcher).await;
@@ -328,7 +328,7 @@ impl ClusterFacts for Cluster {
     }
 }
 
-/// The turn is that of the first, until it is given to the next by hand.
+/// The first node has the turn until the test gives it to the next.
 #[derive(Debug, Default)]
 struct Turns(Mutex<Option<NodeName>>);
 
@@ -415,7 +415,7 @@ async fn only_listed_control_planes_get_the_keys_of_the_cluster() {
     let files = answer.into_inner().control_plane_files;
     let names: Vec<&str> = files.iter().map(|file| &*file.name).collect();
     assert_eq!(names, [PkiFile::CA.as_str()]);
-    // What it said first counts: it is no control plane, and has no other disk and name.
+    // Its first claim counts: it is not a control plane, and has no other disk or name.
     for request in [
         ticket_request("w-1", &other, true),
         ticket_request("w-1", DISK, false),
@@ -434,7 +434,7 @@ async fn a_node_whose_key_is_not_approved_gets_nothing_and_its_claim_does_not_co
         (Settled::DiskRetired, Reason::NotAdmitted),
     ] {
         let service = settled_join_service(Cluster::default(), settled).await;
-        // The second one claims the same name and disk: nothing was recorded of the first.
+        // The second one claims the same name and disk: nothing was recorded for the first.
         for key in [2, 4] {
             let request = from(key, ticket_request("w-1", DISK, false));
             let refused = refusal_of(service.issue_join_ticket(request).await);
@@ -474,7 +474,7 @@ async fn a_node_gets_its_ticket_again_until_its_object_exists_and_then_no_more()
         assert_eq!(refused.code(), Code::AlreadyExists);
         assert_eq!(Reason::of(&refused), Some(Reason::AlreadyMember));
     }
-    // What a boot needs it gets always.
+    // It always gets what a boot needs.
     let rejoin = IssueRejoinTicketRequest { disk_uuid: DISK.to_owned(), endorsement: None };
     let rejoined = service.issue_rejoin_ticket(from(2, rejoin)).await.unwrap();
     assert_eq!(rejoined.into_inner().state_disk_key, first.state_disk_key);
@@ -532,17 +532,17 @@ async fn a_machine_of_another_cluster_gets_no_ticket_and_one_of_ours_goes_on() {
         let name = format!("w-{}", key - 1);
         service.issue_join_ticket(marked(marker, key, ticket_request(&name, disk, false)))
     };
-    // Its join was cut off beyond the lock.
+    // Its join was interrupted after the lock.
     ask(ours, 2).await.unwrap();
     for key in [2, 3] {
         let refused = refusal_of(ask(others, key).await);
         assert_eq!(refused.code(), Code::PermissionDenied);
         assert_eq!(Reason::of(&refused), Some(Reason::NotAdmitted));
     }
-    // A member whose TPM made another key.
+    // A member whose TPM generated another key.
     let refused = refusal_of(ask(ours, 3).await);
     assert_eq!(Reason::of(&refused), Some(Reason::NotAdmitted));
-    // Nothing was recorded of the stranger.
+    // Nothing was recorded for the stranger.
     ask(MarkerState::Unset, 3).await.unwrap();
 
     for marker in [ours, others] {
@@ -559,7 +559,7 @@ async fn a_member_gets_the_key_of_its_own_disk_again_and_no_other() {
     let first = first.await.unwrap().into_inner();
     let request =
         |disk: &str| IssueRejoinTicketRequest { disk_uuid: disk.to_owned(), endorsement: None };
-    // The case of the id makes no other key.
+    // The case of the id makes no difference.
     let again = service.issue_rejoin_ticket(from(2, request(&DISK.to_lowercase())));
     let again = again.await.unwrap().into_inner();
     assert_eq!(again.state_disk_key, first.state_disk_key);
@@ -606,7 +606,7 @@ async fn recovery_takes_the_key_that_opens_the_disk() {
     assert_eq!(node.record().disk_key, Some(digest));
 }
 
-/// A service that never answers: how many ask it, and the most that did at once.
+/// A service that never answers: how many callers are asking it, and the most that did at the same time.
 #[derive(Debug, Default)]
 struct Silent(Mutex<(usize, usize)>);
 
@@ -717,7 +717,7 @@ async fn control_planes_join_one_at_a_time_and_workers_do_not_wait() {
     ask(1, "c-1", "01", true).await.unwrap();
 }
 
-/// A key service that takes the token of the day only.
+/// A key service that accepts only the current token.
 #[derive(Debug)]
 struct Rotated(&'static [u8]);
 

@@ -1,4 +1,4 @@
-//! Whoever watches an init.
+//! Observers of an init.
 
 use std::fmt;
 use std::pin::Pin;
@@ -16,16 +16,16 @@ use super::Reason;
 use super::generated::init::init_progress::Item;
 use super::generated::init::{InitFailure, InitProgress, InitResponse};
 
-/// Items that wait for a slow caller; of more, steps are left out.
+/// Items that wait for a slow caller; beyond this, steps are left out.
 const WAITING: usize = 64;
 /// Largest piece of a log (Constellation).
 const PIECE: usize = 1024;
 
-/// Tells a caller how its init goes on, or nobody.
+/// Reports the progress of an init to a caller, or to nobody.
 #[derive(Clone, Debug, Default)]
 pub struct Watcher(Option<mpsc::Sender<Result<InitProgress, Status>>>);
 
-/// What a [`Watcher`] tells, as a stream.
+/// The reports of a [`Watcher`], as a stream.
 #[derive(Debug)]
 pub struct Progress(mpsc::Receiver<Result<InitProgress, Status>>);
 
@@ -38,7 +38,7 @@ impl Stream for Progress {
 }
 
 impl Watcher {
-    /// A watcher, and what it tells.
+    /// A watcher, and its reports.
     pub fn new() -> (Self, Progress) {
         let (sender, receiver) = mpsc::channel(WAITING);
         (Self(Some(sender)), Progress(receiver))
@@ -49,7 +49,7 @@ impl Watcher {
         Self(None)
     }
 
-    /// Tells the end. False when nobody heard it.
+    /// Reports the end. False if nobody received it.
     pub async fn end(&self, answer: Result<InitResponse, Status>) -> bool {
         let item = answer.map(|response| progress(Item::Success(response)));
         match &self.0 {
@@ -83,7 +83,7 @@ fn progress(item: Item) -> InitProgress {
     InitProgress { item: Some(item) }
 }
 
-/// Waits as another does, and tells what it hears.
+/// Waits like another pause, and reports what it receives.
 pub(super) struct Told<'w> {
     pub(super) inner: Arc<dyn Pause>,
     pub(super) watcher: &'w Watcher,

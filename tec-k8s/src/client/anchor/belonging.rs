@@ -1,4 +1,4 @@
-//! What a namespace keeps beside its units: demands of the cluster object, and Secrets.
+//! What a namespace keeps besides its units: requirements of the cluster object, and Secrets.
 //!
 //! | article | where |
 //! |---|---|
@@ -7,7 +7,7 @@
 //! | registration token | entry `token` of the Secret that it names |
 //! | CA | the Secret [`CA_SECRET`], in the layout that cert-manager's CA issuer reads |
 //! | certificates | the Secrets that it names for each server |
-//! | pinned registers | `status.pinnedPcrs`, as its operator says |
+//! | pinned registers | `status.pinnedPcrs`, as reported by its operator |
 
 use std::collections::BTreeMap;
 
@@ -32,19 +32,19 @@ use crate::client::error::{is_conflict, port_error};
 
 /// Secret with the CA of a trust anchor: `tls.crt`, `tls.key` and `ca.crt`.
 pub const CA_SECRET: &str = "trust-anchor-ca";
-/// Annotation of a Secret with a certificate that was issued with [`CA_SECRET`]: when to renew it,
-/// seconds since 1970. On the authority itself, that the operator made it.
+/// Annotation of a Secret with a certificate that was issued by [`CA_SECRET`]: when to renew it, seconds
+/// since 1970. On the CA's own Secret, it marks that the operator created it.
 pub const RENEW_AT: &str = "trusted-execution-clusters.io/renew-at";
-/// Annotation of the same: the names in the certificate, separated by commas.
+/// Annotation of the same Secrets: the names in the certificate, separated by commas.
 pub const ISSUED_FOR: &str = "trusted-execution-clusters.io/issued-for";
 /// Entry of the Secret with the registration token.
 const TOKEN: &str = "token";
-/// Servers, in the order in which they are looked at.
+/// Servers, in the order in which they are examined.
 const SERVICES: [Service; 3] =
     [Service::KeyBroker, Service::Registration, Service::AttestationKeys];
 
 impl KubeRegistry {
-    /// What this namespace keeps beside its units. Without a cluster object, its CA at most.
+    /// What this namespace keeps besides its units. Without a cluster object, at most its CA.
     ///
     /// # Errors
     /// The API server fails, or a Secret is not what it should be.
@@ -76,13 +76,13 @@ impl KubeRegistry {
         Ok(found)
     }
 
-    /// Writes these articles of another anchor. Nothing that is here is overwritten.
+    /// Writes these articles of another anchor. Nothing that exists here is overwritten.
     ///
     /// # Errors
-    /// The API server fails, there is no cluster object that could name them, the anchor does not stand
-    /// by any more, or somebody else made or changed one meanwhile.
+    /// The API server fails, there is no cluster object that could name them, the anchor is no longer on
+    /// standby, or someone else created or changed one in the meantime.
     pub async fn bring(&self, comes: &Belongings, articles: &[Article]) -> Result<(), PortError> {
-        // Weighed before a whole copy.
+        // Checked before a whole copy.
         if self.record_now().await?.role() != Role::Standby {
             let why = "bring policies and certificates: the anchor does not stand by any more";
             let moved = PortError::new(PortErrorKind::Conflict, why);
@@ -136,7 +136,7 @@ impl KubeRegistry {
         }
         let text = serde_json::to_string(demands).unwrap_or_default();
         let patch = json!({
-            // What was read is what is changed.
+            // The change applies only to what was read.
             "metadata": {
                 "resourceVersion": cluster.resource_version(),
                 "annotations": {ADOPTED_DEMANDS: text},
@@ -150,8 +150,8 @@ impl KubeRegistry {
         Ok(())
     }
 
-    /// A Trustee that does not hold yet what the operator of this namespace publishes, its policies
-    /// included.
+    /// A Trustee that does not yet hold what the operator of this namespace publishes, including its
+    /// policies.
     ///
     /// # Errors
     /// The API server cannot be asked.
@@ -179,7 +179,7 @@ impl KubeRegistry {
         })
     }
 
-    /// Digest of the CA certificates of endorsement keys, where the cluster object names some.
+    /// Digest of the CA certificates of endorsement keys, if the cluster object names some.
     async fn endorsement_roots(
         &self,
         cluster: &TrustedExecutionCluster,
@@ -202,9 +202,9 @@ impl KubeRegistry {
         found.map_err(|error| port_error(format!("read the Secret {name}"), error))
     }
 
-    /// Whether what an operator issued here is pinned by no node: the anchor has no machines, or stands
-    /// by, so that they are those of another anchor. Once another authority was brought, what is
-    /// issued is of that one.
+    /// Whether no node pins what an operator issued here: the anchor has no machines, or is on standby, so
+    /// that its machines are those of another anchor. Once another CA was brought in, certificates are issued
+    /// by that one.
     async fn gives_way(&self) -> Result<bool, PortError> {
         let ca = self.secret_object(CA_SECRET).await?;
         if !ca.as_ref().is_some_and(is_issued) {
@@ -221,7 +221,7 @@ impl KubeRegistry {
         Ok(!one.items.is_empty())
     }
 
-    /// A certificate in a Secret. What gives way to what comes counts as not there.
+    /// A certificate in a Secret. One that gives way to an incoming one counts as absent.
     async fn certificate(
         &self,
         name: &str,
@@ -237,7 +237,7 @@ impl KubeRegistry {
         };
         let chain = text(&mut secret, "tls.crt").ok_or_else(|| lacks("tls.crt"))?;
         let key = entry(&mut secret, "tls.key").ok_or_else(|| lacks("tls.key"))?;
-        // The registration server needs none; then nodes believe the certificate itself.
+        // The registration server needs none; nodes then trust the certificate itself.
         let ca = text(&mut secret, "ca.crt").unwrap_or_else(|| chain.clone());
         Ok(Some(Certificate { chain, key, ca }))
     }
@@ -261,7 +261,7 @@ impl KubeRegistry {
         self.create_entries(name, "kubernetes.io/tls", entries).await
     }
 
-    /// What is brought takes the place of what was issued, and is not the operator's any more.
+    /// An incoming certificate replaces the issued one, and no longer belongs to the operator.
     async fn replace_issued(
         &self,
         name: &str,
@@ -297,7 +297,7 @@ impl KubeRegistry {
         match made {
             Ok(_) => Ok(()),
             Err(error) if is_conflict(&error) => {
-                // Of another run, or of a server that has the same Secret.
+                // From another run, or of a server that has the same Secret.
                 let there = self.secret_object(name).await?;
                 if there.as_ref().is_some_and(|there| there.data == object.data) {
                     return Ok(());
@@ -310,7 +310,7 @@ impl KubeRegistry {
     }
 }
 
-/// Whether an operator issued what is in it.
+/// Whether an operator issued its content.
 fn is_issued(secret: &Secret) -> bool {
     secret.annotations().contains_key(RENEW_AT) && !secret.owner_references().is_empty()
 }

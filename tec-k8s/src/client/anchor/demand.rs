@@ -1,4 +1,4 @@
-//! What a cluster object demands of whom it lets in, and which Secrets it names.
+//! What a cluster object requires for admission, and which Secrets it names.
 
 use std::collections::BTreeSet;
 
@@ -9,9 +9,9 @@ use tec_core::pcr::PcrIndex;
 
 use crate::api::{ApprovalPolicy, PinsKind, RegistrationMode, TlsServer, TrustedExecutionCluster};
 
-/// Secret for the registration token, where the cluster object names none.
+/// Secret for the registration token, if the cluster object names none.
 pub(super) const TOKEN_SECRET: &str = "trust-registration-token";
-/// Annotation of the cluster object: the demands that were adopted, JSON.
+/// Annotation of the cluster object: the adopted requirements, JSON.
 pub(super) const ADOPTED_DEMANDS: &str = "trusted-execution-clusters.io/adopted-demands";
 
 pub(super) fn secret_name(cluster: &TrustedExecutionCluster, service: Service) -> Option<&str> {
@@ -22,13 +22,13 @@ pub(super) fn secret_name(cluster: &TrustedExecutionCluster, service: Service) -
     })
 }
 
-/// The Secret that somebody named. A token that the operator made stays where it is.
+/// The Secret that someone named. A token that the operator created stays where it is.
 pub(super) fn token_secret(cluster: &TrustedExecutionCluster) -> Option<&str> {
     cluster.spec.registration.as_ref()?.token_secret.as_deref()
 }
 
-/// The registers that are pinned whatever the image; the empty set where each image has its own, since
-/// those go with the images.
+/// The registers that are pinned for every image; the empty set if each image has its own, since those move
+/// with the images.
 pub(super) fn pcrs_of(cluster: &TrustedExecutionCluster) -> Option<BTreeSet<PcrIndex>> {
     let status = cluster.status.as_ref()?;
     if status.pins == Some(PinsKind::Predicted) {
@@ -42,7 +42,7 @@ pub(super) fn adopted(cluster: &TrustedExecutionCluster) -> Option<Demands> {
     serde_json::from_str(cluster.annotations().get(ADOPTED_DEMANDS)?).ok()
 }
 
-/// `roots` is the digest of the CA certificates of endorsement keys, where the object names some.
+/// `roots` is the digest of the CA certificates of endorsement keys, if the object names some.
 pub(super) fn demands_of(
     cluster: &TrustedExecutionCluster,
     roots: Option<String>,
@@ -68,8 +68,8 @@ pub(super) fn demands_of(
     })
 }
 
-/// The fields of the specification that say it; limits that are there stay. Without a token that comes,
-/// the operator makes one.
+/// The fields of the spec that express it; existing limits stay. If no token is brought in, the operator
+/// creates one.
 pub(super) fn spec_of(
     demands: &Demands,
     cluster: &TrustedExecutionCluster,

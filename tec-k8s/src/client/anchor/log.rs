@@ -1,10 +1,10 @@
-//! The audit log of a namespace as one list, and those of other anchors that it keeps.
+//! The audit log of a namespace as one list, and the logs of other anchors that it keeps.
 //!
 //! ```text
 //!   trust-audit-<anchor>          the index: how many lines, SHA-256 over all of them, the pages
-//!   trust-audit-<anchor>-<hash>   a page: lines, JSON, as they were; immutable
+//!   trust-audit-<anchor>-<hash>   a page: lines, JSON, unchanged; immutable
 //! ```
-//! What is kept goes with nothing: no object owns it.
+//! Kept logs are never removed with anything else: no object owns them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -37,8 +37,8 @@ fn index_name(of: AnchorId) -> String {
 }
 
 impl KubeRegistry {
-    /// The audit lines of this namespace, in order of time: those in objects, and those that the API
-    /// server has Events of, which it forgets after an hour by default.
+    /// The audit lines of this namespace, in order of time: those in objects, and those in Events, which the
+    /// API server forgets after an hour by default.
     ///
     /// # Errors
     /// The API server fails.
@@ -57,7 +57,7 @@ impl KubeRegistry {
             }
         })
         .await?;
-        // A note that was too long for an Event is in its object, too.
+        // A note that was too long for an Event is in its object too.
         let parsed = lines.iter().filter_map(|line| serde_json::from_str(line).ok());
         let mut parsed: Vec<AuditEvent> = parsed.collect();
         parsed.sort_by_key(|line| line.at);
@@ -80,7 +80,7 @@ impl KubeRegistry {
         Ok(())
     }
 
-    /// Whether the log of an anchor is kept here, whole.
+    /// Whether the complete log of an anchor is kept here.
     ///
     /// # Errors
     /// The API server fails.
@@ -90,7 +90,7 @@ impl KubeRegistry {
         Ok(found.is_some())
     }
 
-    /// Keeps one page, and says its name. Doing it again changes nothing.
+    /// Keeps one page and returns its name. Repeating it changes nothing.
     ///
     /// # Errors
     /// The API server fails.
@@ -103,7 +103,7 @@ impl KubeRegistry {
         Ok(name)
     }
 
-    /// Keeps the index, after all pages, and says its name.
+    /// Keeps the index, after all pages, and returns its name.
     ///
     /// # Errors
     /// The API server fails.
@@ -141,7 +141,7 @@ impl KubeRegistry {
         let params = PostParams::default();
         match self.authorities().create(&params, &object).await {
             Ok(_) => Ok(()),
-            // Its name is made of what is in it.
+            // Its name is derived from its content.
             Err(error) if is_conflict(&error) => Ok(()),
             Err(error) => Err(port_error(format!("keep {name}"), error)),
         }

@@ -1,4 +1,4 @@
-//! How a unit that comes meets what a namespace has.
+//! How an incoming unit is merged with what a namespace has.
 
 use tec_core::ak::AkRecord;
 use tec_core::image::ApprovedImage;
@@ -9,7 +9,7 @@ use tec_core::secret::SecretBytes;
 
 use super::snapshot::{Origin, Snapshot};
 
-/// What comes of a unit here.
+/// The result for a unit here.
 #[derive(Debug)]
 pub(super) struct Met {
     pub(super) existed: bool,
@@ -28,12 +28,12 @@ impl Met {
 }
 
 impl Snapshot {
-    /// Merges a unit that comes with what is here.
+    /// Merges an incoming unit with what is here.
     pub(super) fn meet(&self, comes: &TrustUnit) -> Met {
         match comes {
             TrustUnit::Image(image) => self.meet_image(image),
             TrustUnit::Machine(unit) => self.meet_machine(unit),
-            // There is no third sort.
+            // There is no third type.
             _ => Met { existed: false, merged: Merged::Same },
         }
     }
@@ -41,7 +41,7 @@ impl Snapshot {
     fn meet_image(&self, comes: &ApprovedImage) -> Met {
         let here = self.images.get(&comes.name);
         let follows = here.is_some_and(|(here, origin)| {
-            // Nothing is known here yet of what it measures.
+            // What it measures is not known here yet.
             let is_blank = here.expected.pcrs.is_empty() && here.reference == comes.reference;
             *origin == Origin::Adopted || (is_blank && here.revoked_at.is_none())
         });
@@ -55,7 +55,7 @@ impl Snapshot {
         let known = |key: &AkRecord| Some(self.keys.get(&key.fingerprint())?.record.clone());
         let known: Vec<AkRecord> = comes.keys.iter().filter_map(known).collect();
         let existed = here.is_some();
-        // A Secret without its machine, which somebody restored: it must be the one that comes.
+        // A Secret without its machine, which someone restored: it must match the incoming one.
         let stray = self.secrets.get(&id).filter(|_| !existed);
         let fits = |stray: &SecretBytes| comes.secret.as_ref().is_some_and(|key| key.ct_eq(stray));
         let merged = if stray.is_some_and(|stray| !fits(stray)) {

@@ -1,12 +1,12 @@
 //! A namespace as a trust anchor.
 //!
 //! ```text
-//!   export   seal what gave up ─► list machines, keys, Secrets, images ─► units, in order
+//!   export   seal after giving up ─► list machines, keys, Secrets, images ─► units, in order
 //!   adopt    list what is here ─► merge ─► create what is missing, with owners of this cluster
 //! ```
-//! A pass lists everything once, page by page, and keeps in memory what counts of it: about one
-//! kilobyte for a machine with its key. UIDs, owner references and finalizers stay behind; what is
-//! created here gets those of this cluster.
+//! A pass lists everything once, page by page, and keeps the relevant parts in memory: about one kilobyte for
+//! a machine with its key. UIDs, owner references and finalizers stay behind; objects created here get those
+//! of this cluster.
 
 mod belonging;
 mod demand;
@@ -38,17 +38,17 @@ use self::snapshot::Snapshot;
 use super::KubeRegistry;
 use crate::api::{ConditionKind, Machine};
 
-/// The epoch at which an object was adopted; absent on what was made here.
+/// The epoch at which an object was adopted; absent on objects created here.
 const ADOPTED: &str = "trusted-execution-clusters.io/adopted-at-epoch";
-/// The epoch at which the anchor gave up, on what it sealed.
+/// The epoch at which the anchor gave up its authority, on what it sealed.
 const SEALED: &str = "trusted-execution-clusters.io/sealed-at-epoch";
 /// Entry of the record's object: where a pass was interrupted, JSON.
 const PROGRESS: &str = "progress";
-/// Requests that are under way at the same time.
+/// Number of concurrent requests.
 const AT_ONCE: usize = 24;
 
 fn refuse_lost(record: &Authority, snapshot: &Snapshot) -> Result<(), PortError> {
-    // Where the keys were shredded, none is expected.
+    // If the keys were shredded, none is expected.
     let gives = matches!(record.role(), Role::Active | Role::ServeOnly);
     let Some(id) = snapshot.lost_secret().filter(|_| gives) else {
         return Ok(());
@@ -60,8 +60,8 @@ fn refuse_lost(record: &Authority, snapshot: &Snapshot) -> Result<(), PortError>
 }
 
 impl KubeRegistry {
-    /// Refuses what comes after another pass began or the role changed. Asked before each write of a
-    /// page, and after what it depends on was read: nothing holds the record while a page is written.
+    /// Refuses a write that comes after another pass began or the role changed. Checked before each write of
+    /// a page, and after reading what it depends on: nothing locks the record while a page is written.
     async fn admitted(&self, page: &AdoptPage<'_>) -> Result<(), PortError> {
         let record = self.passes.fence.look(self.record_now()).await?;
         let admitted = record.admits(page.intake);
@@ -72,7 +72,7 @@ impl KubeRegistry {
         self.authority_of(&self.authority_object().await?).await
     }
 
-    /// Removes what the page covers and does not hold; see the contract of the port.
+    /// Removes what the page covers and does not contain; see the contract of the port.
     async fn prune(
         &self,
         page: &AdoptPage<'_>,
@@ -116,7 +116,7 @@ impl KubeRegistry {
             taken.map_ok(move |adopted| (place, adopted)).boxed()
         };
         let units: Vec<_> = page.units.iter().enumerate().map(take).collect();
-        // As they end: one that waits for the disk does not hold up the others.
+        // In order of completion: one that waits for the disk does not hold up the others.
         let units = futures::stream::iter(units).buffer_unordered(AT_ONCE);
         let mut adopted: Vec<_> = units.try_collect().await?;
         adopted.sort_unstable_by_key(|(place, _)| *place);
@@ -216,7 +216,7 @@ impl TrustAnchor for KubeRegistry {
             let failed = |error| PortError::new(PortErrorKind::Internal, operation).because(error);
             entries.insert(PROGRESS.to_owned(), text.map_err(failed)?);
         }
-        // The version of the object that was read first: nobody began another pass meanwhile.
+        // The version of the object that was read first: nobody began another pass in the meantime.
         if !self.replace_authority(&object, entries, None).await? {
             let why = "adopt what another anchor has: the record of authority changed meanwhile";
             return Err(PortError::new(PortErrorKind::Conflict, why));
@@ -230,12 +230,12 @@ impl TrustAnchor for KubeRegistry {
     async fn progress(&self, epoch: Epoch) -> Result<Option<UnitName>, PortError> {
         let object = self.authority_object().await?;
         let text = object.data.as_ref().and_then(|data| data.get(PROGRESS));
-        // One that cannot be read costs a pass from the beginning, and nothing else.
+        // If it cannot be read, the pass merely starts over.
         let progress = text.and_then(|text| serde_json::from_str::<Progress>(text).ok());
         Ok(progress.filter(|progress| progress.epoch == epoch).map(|progress| progress.unit))
     }
 
-    /// What an API server forgets may be in its etcd until the next compaction, and in backups.
+    /// What an API server deletes may be in its etcd until the next compaction, and in backups.
     async fn shred(&self, line: &AuditEvent) -> Result<u64, PortError> {
         let object = self.authority_object().await?;
         let role = self.authority_of(&object).await?.role();
@@ -257,8 +257,8 @@ impl TrustAnchor for KubeRegistry {
 }
 
 impl KubeRegistry {
-    /// How many machines wait for their keys to reach every Trustee; only those that a key is bound
-    /// to, and that were not revoked.
+    /// Number of machines that wait for their keys to reach every Trustee; only those that have a bound key
+    /// and are not revoked.
     ///
     /// # Errors
     /// The API server cannot be asked.

@@ -1,4 +1,4 @@
-//! Passes that go on page by page, on what was listed when they began.
+//! Passes that continue page by page, using what was listed when they began.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -8,16 +8,16 @@ use tec_core::migrate::{Authority, Epoch, UnitName};
 use super::snapshot::Snapshot;
 use crate::client::fence::Fence;
 
-/// A pass that goes on with the next page.
+/// A pass that continues with the next page.
 #[derive(Debug)]
 pub(super) struct Walk {
-    /// The record when the pass began: when it changes, what was listed is not believed any more.
+    /// The record when the pass began: when it changes, the list is no longer valid.
     of: Authority,
     at: UnitName,
     snapshot: Snapshot,
 }
 
-/// The passes that are under way.
+/// The passes under way.
 #[derive(Debug, Default)]
 pub(in crate::client) struct Passes {
     pub(super) export: Mutex<Option<Walk>>,
@@ -26,7 +26,7 @@ pub(in crate::client) struct Passes {
     pub(super) fence: Fence<Authority>,
 }
 
-/// What was listed when the pass began, if this is how it goes on.
+/// What was listed when the pass began, if this request continues it.
 pub(super) fn resume(
     slot: &Mutex<Option<Walk>>,
     record: &Authority,

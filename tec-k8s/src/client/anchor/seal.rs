@@ -1,5 +1,5 @@
-//! Touching what is copied, so that a binding or an approval that was under way when the authority
-//! was given up fails: it swaps a version of the object that is no longer there.
+//! Touches what is copied, so that a binding or an approval under way when the authority was given up fails:
+//! its compare-and-swap refers to a version of the object that no longer exists.
 
 use std::fmt::Debug;
 use std::pin::pin;
@@ -19,8 +19,8 @@ use crate::client::error::{is_not_found, port_error};
 use crate::client::{KubeRegistry, metadata_pages};
 
 impl KubeRegistry {
-    /// Seals every machine and every image that is not sealed at the epoch at which this anchor gave
-    /// up. An anchor that works is not sealed.
+    /// Seals every machine and every image that is not sealed at the epoch at which this anchor gave up its
+    /// authority. An active anchor is not sealed.
     pub(super) async fn seal(&self, record: &Authority) -> Result<(), PortError> {
         if record.role() != Role::ServeOnly {
             return Ok(());

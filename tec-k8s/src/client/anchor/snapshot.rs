@@ -1,4 +1,4 @@
-//! Everything that a namespace trusts, as one pass of lists found it.
+//! Everything that a namespace trusts, as found by one pass of lists.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -37,7 +37,7 @@ pub(super) struct HereMachine {
     pub(super) name: String,
     pub(super) machine: Machine,
     origin: Origin,
-    /// Whether its status says that a disk key was made.
+    /// Whether its status records that a disk key was generated.
     had_secret: bool,
 }
 
@@ -48,16 +48,16 @@ pub(super) struct HereKey {
     pub(super) record: AkRecord,
 }
 
-/// What is trusted here. Objects that are malformed, or being removed, do not count.
+/// What is trusted here. Objects that are malformed or being removed do not count.
 #[derive(Debug, Default)]
 pub(super) struct Snapshot {
     pub(super) images: BTreeMap<ImageName, (ApprovedImage, Origin)>,
     machines: BTreeMap<MachineId, HereMachine>,
     pub(super) keys: BTreeMap<Fingerprint, HereKey>,
     of_machine: BTreeMap<MachineId, Vec<Fingerprint>>,
-    /// Secrets that are named like a machine; empty ones hold no disk key, and are in the way.
+    /// Secrets named like a machine; empty ones hold no disk key, and are in the way.
     pub(super) secrets: BTreeMap<MachineId, SecretBytes>,
-    /// The recovery keys that machines left.
+    /// The recovery keys that machines deposited.
     escrows: BTreeMap<MachineId, BTreeMap<u32, SecretBytes>>,
 }
 
@@ -112,7 +112,7 @@ impl Snapshot {
         if !same.contains(&key) {
             same.push(key);
         }
-        // Of several objects of one key counts what was decided: revoked, else bound.
+        // Of several objects for one key, the one with a decision counts: revoked, else bound.
         let rank = |record: &AkRecord| match record.state {
             AkState::Revoked => 2,
             AkState::Bound => 1,
@@ -137,7 +137,7 @@ impl Snapshot {
         }
     }
 
-    /// After the Secrets, which it comes before where both have its number.
+    /// After the Secrets: it takes precedence over them if both have its number.
     fn keep_recovery(&mut self, object: api::RecoveryKey) {
         let path = path_of(&object.name_any());
         if let Some((id, number)) = path.and_then(|path| path.recovery_of()) {
@@ -162,7 +162,7 @@ impl Snapshot {
         self.secrets.contains_key(id)
     }
 
-    /// Where the disk keys and the recovery keys lie that are here.
+    /// Paths of the disk keys and recovery keys that are here.
     pub(super) fn paths(&self) -> Vec<ResourcePath> {
         let real = self.secrets.iter().filter(|(_, secret)| !is_empty(secret));
         let disk = real.map(|(id, _)| ResourcePath::luks_root(id));
@@ -170,13 +170,13 @@ impl Snapshot {
         disk.chain(recovery).collect()
     }
 
-    /// Where the recovery keys lie that a machine left.
+    /// Paths of the recovery keys that a machine deposited.
     pub(super) fn recovery_paths(&self, id: &MachineId) -> Vec<ResourcePath> {
         let numbers = self.escrows.get(id).into_iter().flat_map(BTreeMap::keys);
         numbers.map(|number| ResourcePath::recovery(id, *number)).collect()
     }
 
-    /// Whether a recovery key here has the number of another one that comes.
+    /// Whether a recovery key here has the same number as a different incoming one.
     pub(super) fn has_other_escrow(&self, comes: &MachineUnit) -> bool {
         let here = self.escrows.get(&comes.machine.id).into_iter().flatten();
         let mut pairs = here.filter_map(|(number, key)| Some((key, comes.escrows.get(number)?)));
@@ -188,8 +188,8 @@ impl Snapshot {
         of_machine.is_some_and(|escrows| escrows.contains_key(&number))
     }
 
-    /// A machine whose disk key was made and is gone. Another anchor would take it for one that never
-    /// had a key, and make one.
+    /// A machine whose disk key was generated and lost. Another anchor would assume that it never had a key,
+    /// and generate one.
     pub(super) fn lost_secret(&self) -> Option<MachineId> {
         let is_lost = |(id, here): &(&MachineId, &HereMachine)| {
             here.had_secret
@@ -234,7 +234,7 @@ impl Snapshot {
         images.chain(machines).take(limit).collect()
     }
 
-    /// Names in order: of everything, or of what was adopted only.
+    /// Names in order: of everything, or only of what was adopted.
     pub(super) fn names(&self, everything: bool) -> impl Iterator<Item = UnitName> {
         let counts = move |origin: Origin| everything || origin == Origin::Adopted;
         let images = self.images.iter();
@@ -249,10 +249,10 @@ impl Snapshot {
     }
 }
 
-/// Of several objects of one id counts one, see [`api::Machine::precedence`].
+/// Of several objects with the same id only one counts, see [`api::Machine::precedence`].
 fn keep_machine(objects: &mut BTreeMap<MachineId, api::Machine>, mut object: api::Machine) {
     let Ok(id) = object.machine_id() else { return };
-    // Who wrote which field is most of an object, and nobody here asks.
+    // The field managers are most of an object, and nobody here needs them.
     object.metadata.managed_fields = None;
     if objects.get(&id).is_none_or(|known| object.precedence() < known.precedence()) {
         objects.insert(id, object);

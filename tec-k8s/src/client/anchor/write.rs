@@ -19,7 +19,7 @@ use crate::client::error::{is_conflict, is_not_found, port_error};
 use crate::client::{ATTEMPTS, KubeRegistry};
 
 impl KubeRegistry {
-    /// Writes what came of a unit, if anything is to be written.
+    /// Writes the result for a unit, if there is anything to write.
     pub(super) async fn write(
         &self,
         met: &Met,
@@ -37,8 +37,8 @@ impl KubeRegistry {
         }
     }
 
-    /// The machine first, since the others get it as their owner; the binding last, since only then
-    /// the machine counts.
+    /// The machine first, since the others get it as their owner; the binding last, since only then the
+    /// machine counts.
     async fn write_machine(
         &self,
         unit: &MachineUnit,
@@ -93,7 +93,7 @@ impl KubeRegistry {
         made.map_err(|error| port_error(format!("adopt {name}"), error))
     }
 
-    /// The machine that is here, out of service if that comes.
+    /// The existing machine, taken out of service if the incoming one is.
     async fn renew_machine(
         &self,
         unit: &MachineUnit,
@@ -141,8 +141,8 @@ impl KubeRegistry {
         Ok(())
     }
 
-    /// Binding and name of the Secret, by compare and swap: the operator of this cluster may write
-    /// to the status, too.
+    /// Binding and name of the Secret, by compare-and-swap: the operator of this cluster may write to the
+    /// status too.
     async fn write_status(
         &self,
         mut object: api::Machine,
@@ -189,7 +189,7 @@ impl KubeRegistry {
         };
         let comes_back = here.revoked_at.is_some() && here.revoked_at != image.revoked_at;
         if here.reference != image.reference || comes_back {
-            // It follows the anchor that it came from, and must be made anew.
+            // It follows the anchor that it came from, and must be created anew.
             mark(&mut wanted, page);
             return self.put_object(&wanted).await;
         }
@@ -220,7 +220,7 @@ impl KubeRegistry {
     }
 }
 
-/// What the machine's status lacks; nothing where it says it all.
+/// What the machine's status lacks; `None` if it is complete.
 fn status(
     object: &api::Machine,
     unit: &MachineUnit,
@@ -245,23 +245,23 @@ fn status(
     let said = object.status.as_ref();
     let said = said.and_then(|status| status.key_secret.as_ref());
     if unit.secret.is_some() && said.is_none() {
-        // From now on no other key is ever made for it here.
+        // From now on no other key is ever generated for it here.
         let name = unit.machine.id.to_string();
         status.insert("keySecret".to_owned(), json!(name));
     }
     (!status.is_empty()).then_some(Value::Object(status))
 }
 
-/// A key as the status names it.
+/// A key as named in the status.
 struct Binding {
     ak: Fingerprint,
     ek: Option<Fingerprint>,
     source: Option<SourceNetwork>,
 }
 
-/// The key that the status names: the bound one; of a machine that had one, the one that it had last,
-/// also when its object is gone, since the machine is not unclaimed again. An older anchor does not say
-/// which: then any that was revoked, whose endorsement key counts for nothing.
+/// The key that the status names: the bound one. For a machine that had one, its last key, even if its object
+/// is gone, since the machine must not become unclaimed again. An older anchor does not report which: then
+/// any revoked one, whose endorsement key is ignored.
 fn binding(unit: &MachineUnit) -> Option<Binding> {
     let of = |state| unit.keys.iter().find(move |key| key.state == state);
     if let Some(bound) = of(AkState::Bound) {

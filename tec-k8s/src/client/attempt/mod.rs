@@ -1,18 +1,18 @@
-//! Attempts to attest as Events about their machines.
+//! Attestation attempts as Events about their machines.
 //!
 //! ```text
 //!   record ─► AttemptLog of the guard
 //!        └──► Tally: one line for each machine and outcome ─ run() ─► Event, series counted up
 //! ```
-//! *What it is*: a log that hands everything on to another one and tells the cluster, too. Recording
-//! waits for no API server. *What it is not*: proof. Whoever may create Events can write such ones;
-//! they are for people, and nothing is decided on them.
+//! *What it is*: a log that passes everything on to another one and also reports it to the cluster. Recording
+//! waits for no API server. *What it is not*: proof. Anyone who may create Events can write the same; they
+//! are for people, and nothing is decided on them.
 //!
 //! # Floods
-//! Anybody who knows a public key can make attempts fail in its name. However many there are, the same
-//! outcome of a machine is one Event, written at most once in `QUIET`, all of them at `PER_SECOND`,
-//! and at most `MOST_LINES` lines are kept. What anybody can send has a small part of them, and is told
-//! after all that machines signed.
+//! Anyone who knows a public key can make attempts fail in its name. However many there are, the same outcome
+//! for a machine is one Event, written at most once in `QUIET`, all of them together at `PER_SECOND`, and at
+//! most `MOST_LINES` lines are kept. Outcomes that anyone can cause get a small part of them, and are
+//! reported after all those that machines signed.
 
 mod tally;
 
@@ -41,30 +41,30 @@ use super::error::{is_not_found, port_error};
 use crate::api::LastAttestation;
 use crate::{api, signal};
 
-/// Who reports attempts; the operator looks for Events of this reporter.
+/// Reporter of attempts; the operator looks for Events with this reporter.
 pub const ATTEMPT_REPORTER: &str = "kbs-guard";
-/// The attempt that an Event tells of last, as JSON of `LastAttestation`.
+/// The latest attempt that an Event reports, as JSON of `LastAttestation`.
 pub const ATTEMPT: &str = "trusted-execution-clusters.io/attempt";
 
-/// The same outcome of a machine is told no more often.
+/// Shortest interval between two reports of the same outcome for a machine.
 const QUIET: Duration = Duration::from_secs(30);
-/// Events that are written in a second.
+/// Events written per second.
 const PER_SECOND: u32 = 20;
-/// Outcomes that are kept; a fleet of 10,000 machines that all boot at once fits in.
+/// Outcomes that are kept; enough for a fleet of 10,000 machines that all boot at the same time.
 const MOST_LINES: usize = 16_384;
-/// The part of them that is for what anybody can send.
+/// The part of them for outcomes that anyone can cause.
 const MOST_OF_NOBODY: usize = MOST_LINES / 8;
 
-/// How an attempt ended, as far as people have to know.
+/// The outcome of an attempt, as far as people need to know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
-    /// The key was handed out.
+    /// The key was released.
     Released,
     Refused(Code),
 }
 
 impl Outcome {
-    /// Empty while the attempt goes on. Evidence that nobody signed is told of as such and under no
+    /// `None` while the attempt is under way. Evidence that nobody signed is reported as such and under no
     /// other code: the machine whose key it names had no part in it.
     fn of(attempt: &Attempt) -> Option<Self> {
         match attempt.ladder.code {
@@ -82,7 +82,7 @@ impl Outcome {
         }
     }
 
-    /// The same for each attempt that ends like this: the API server lets nobody change it.
+    /// The same for each attempt with this outcome: the API server does not allow it to change.
     fn note(self) -> String {
         match self {
             Self::Released => self.event().help().to_owned(),
@@ -90,12 +90,12 @@ impl Outcome {
         }
     }
 
-    /// Whether anybody can make attempts that end like this.
+    /// Whether anyone can make attempts with this outcome.
     fn is_of_nobody(self) -> bool {
         matches!(self, Self::Refused(code) if is_of_nobody(code))
     }
 
-    /// A part of an object's name.
+    /// Used as part of an object's name.
     fn word(self) -> String {
         match self {
             Self::Released => "released".to_owned(),
@@ -109,7 +109,7 @@ fn is_of_nobody(code: Code) -> bool {
     matches!(code, Code::EvidenceMalformed | Code::QuoteInvalid)
 }
 
-/// An [`AttemptLog`] that tells the cluster of what it is told.
+/// An [`AttemptLog`] that also reports attempts to the cluster.
 #[derive(Debug)]
 pub struct AttemptEvents {
     log: Arc<dyn AttemptLog>,
@@ -119,16 +119,16 @@ pub struct AttemptEvents {
 }
 
 impl AttemptEvents {
-    /// Hands attempts on to `log`, and tells of them in the namespace of `registry` while
-    /// [`run`](Self::run) is polled.
+    /// Passes attempts on to `log`, and reports them in the namespace of `registry` while [`run`](Self::run)
+    /// is polled.
     pub fn new(log: Arc<dyn AttemptLog>, registry: KubeRegistry) -> Self {
         Self { log, registry, tally: Mutex::default(), changed: Notify::new() }
     }
 
-    /// Writes Events for good.
+    /// Writes Events forever.
     ///
     /// # Cancel safety
-    /// What was not written is told of when it is polled again.
+    /// Events not written yet are written when it is polled again.
     pub async fn run(&self) {
         loop {
             let due = self.tally().next(Instant::now());
@@ -159,7 +159,7 @@ impl AttemptEvents {
         self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts the Event up, or makes it.
+    /// Increments the Event's count, or creates the Event.
     async fn tell(&self, line: &Line) -> Result<(), PortError> {
         let Some(machine) = self.registry.machine_object(&line.machine).await? else {
             return Ok(());
@@ -214,8 +214,8 @@ impl AttemptLog for AttemptEvents {
     }
 }
 
-/// The first Event of its series. Its name holds what makes two attempts the same, so that nobody has
-/// to look for it.
+/// The first Event of its series. Its name contains what makes two attempts the same, so that no search is
+/// needed.
 fn event(machine: &api::Machine, line: &Line) -> Result<Event, jiff::Error> {
     let kind = line.outcome.event();
     let time = MicroTime(jiff::Timestamp::from_second(line.at.unix_seconds())?);

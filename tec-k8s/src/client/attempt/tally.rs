@@ -1,4 +1,4 @@
-//! What is still to be told, counted together.
+//! What is still to be reported, with counts.
 
 use std::collections::BTreeMap;
 
@@ -8,21 +8,21 @@ use tokio::time::Instant;
 
 use super::{MOST_LINES, MOST_OF_NOBODY, Outcome, QUIET};
 
-/// One outcome of a machine.
+/// One outcome for a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Line {
     pub(super) machine: MachineId,
     pub(super) outcome: Outcome,
-    /// The last attempt that ended like this.
+    /// The last attempt with this outcome.
     pub(super) attempt: AttemptId,
     pub(super) at: Timestamp,
-    /// How many did.
+    /// Number of such attempts.
     pub(super) count: u64,
     /// The images that the last one booted.
     pub(super) image: Option<String>,
 }
 
-/// When there is something to tell.
+/// When there is something to report.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Due {
     Now(Line),
@@ -30,7 +30,7 @@ pub(super) enum Due {
     Never,
 }
 
-/// Whether somebody who waits has to look again.
+/// Whether a waiting task must look again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum News {
     Yes,
@@ -43,19 +43,19 @@ struct Entry {
     at: Timestamp,
     count: u64,
     image: Option<String>,
-    /// How many of them were told.
+    /// How many of them were reported.
     told: u64,
-    /// Not told before.
+    /// Not reported before this time.
     due: Instant,
 }
 
-/// All outcomes that were seen lately.
+/// All recent outcomes.
 #[derive(Debug, Default)]
 pub(super) struct Tally(BTreeMap<(MachineId, Outcome), Entry>);
 
 impl Tally {
-    /// Counts an attempt; the same one again counts once. When there are too many, those that were told
-    /// are forgotten, and if there are none, this one is left to the log.
+    /// Counts an attempt; the same attempt counts only once. When there are too many, the reported ones are
+    /// forgotten, and if there are none, this one is left to the log.
     pub(super) fn add(&mut self, line: Line, now: Instant) -> News {
         let key = (line.machine, line.outcome);
         if let Some(entry) = self.0.get_mut(&key) {
@@ -85,7 +85,8 @@ impl Tally {
         News::Yes
     }
 
-    /// What waits longest, of what machines signed first. It is not due again before `QUIET` has passed, told or not.
+    /// The outcome that has waited longest, those that machines signed first. It is not due again before
+    /// `QUIET` has passed, reported or not.
     pub(super) fn next(&mut self, now: Instant) -> Due {
         let waiting = self.0.iter_mut().filter(|(_, entry)| entry.told < entry.count);
         let order = |((_, outcome), entry): &(&(MachineId, Outcome), &mut Entry)| {
@@ -108,7 +109,7 @@ impl Tally {
         }
     }
 
-    /// Notes that a line was told.
+    /// Records that a line was reported.
     pub(super) fn told(&mut self, line: &Line) {
         if let Some(entry) = self.0.get_mut(&(line.machine, line.outcome)) {
             entry.told = line.count;

@@ -1,4 +1,4 @@
-//! Attempts cut to a size that many machines can have in one etcd.
+//! Attempts cut to a size that one etcd can hold for many machines.
 
 use tec_core::attest::Attempt;
 use tec_core::explain::{EventFinding, StepState};
@@ -6,18 +6,18 @@ use tec_core::explain::{EventFinding, StepState};
 use super::MOST;
 use crate::api::{ConvertError, RecordedAttempt};
 
-/// Attempts that are kept at length.
+/// Attempts that are kept in full length.
 const AT_LENGTH: usize = 4;
-/// Most bytes of each of those. A mismatch of one register with its events fits.
+/// Most bytes of each of those. Enough for a mismatch of one register with its events.
 const LONG: usize = 8 * 1024;
-/// Most bytes of each of the others. Every check that passed fits.
+/// Most bytes of each of the others. Enough for every check that passed.
 const SHORT: usize = 3 * 1024;
-/// Most bytes of a step's detail in one that is cut.
+/// Most bytes of a step's detail in an attempt that is cut.
 const MAX_DETAIL: usize = 120;
-/// What a cut comparison says.
+/// Note in a cut comparison.
 const NOTE: &str = " (comparison shortened)";
 
-/// The attempt as the entry of this place, newest first.
+/// The attempt as the entry at this position, newest first.
 pub(super) fn bounded(attempt: &Attempt, place: usize) -> Result<RecordedAttempt, ConvertError> {
     let limit = if place < AT_LENGTH { LONG } else { SHORT };
     let mut entry = RecordedAttempt::from_core(attempt)?;
@@ -30,7 +30,7 @@ pub(super) fn bounded(attempt: &Attempt, place: usize) -> Result<RecordedAttempt
     Ok(entry)
 }
 
-/// Brings the entries of a record to what it may hold. What cannot be read is dropped.
+/// Cuts the entries of a record to its limits. Entries that cannot be parsed are dropped.
 pub(super) fn fitted(entries: &mut Vec<RecordedAttempt>) -> Result<(), ConvertError> {
     entries.truncate(MOST);
     let mut kept = Vec::with_capacity(entries.len());
@@ -46,7 +46,7 @@ pub(super) fn fitted(entries: &mut Vec<RecordedAttempt>) -> Result<(), ConvertEr
     Ok(())
 }
 
-/// The attempt with so many findings for each register, those that differ first.
+/// The attempt with this many findings for each register, those that differ first.
 fn cut(attempt: &Attempt, findings: usize) -> Attempt {
     let mut cut = attempt.clone();
     let ladder = &mut cut.ladder;

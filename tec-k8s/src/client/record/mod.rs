@@ -1,16 +1,16 @@
-//! Attempts to attest as objects: one small record for each machine, one for everybody else.
+//! Attestation attempts as objects: one small record for each machine, one for everyone else.
 //!
 //! ```text
 //!   record ─┬─ of a machine, signed ─► AttestationRecord attempts-<machine>: get, compare and swap
 //!           └─ by anyone ────────────► memory ─ run(), one write in QUIET ─► attempts-unknown
 //! ```
-//! *What it is*: an [`AttemptLog`] that survives the pod and is shared by all replicas. A record holds
-//! at most [`MOST`] attempts of bounded size and goes with its machine. Recording costs two requests
+//! *What it is*: an [`AttemptLog`] that survives the pod and is shared by all replicas. A record holds at
+//! most [`MOST`] attempts of bounded size and is removed with its machine. Recording costs two requests
 //! however many machines and attempts there are.
 //!
 //! # Floods
-//! Anybody can send evidence that no machine signed. Such attempts wait in memory, at most
-//! [`MOST`] with and without a signature each, and cost one write in [`QUIET`] in all.
+//! Anyone can send evidence that no machine signed. Such attempts wait in memory, at most [`MOST`] each with
+//! and without a signature, and cost one write per [`QUIET`] in total.
 
 mod bounded;
 mod strangers;
@@ -38,11 +38,11 @@ use crate::api::AttestationRecord;
 /// Annotation of a record: the SHA-256 digests of the CAs that the machine's pin trusts, separated by
 /// commas.
 pub const TRUSTED_AUTHORITIES: &str = "trusted-execution-clusters.io/trusted-authorities";
-/// Attempts in a record; the contract of [`AttemptLog`].
+/// Attempts in a record; part of the contract of [`AttemptLog`].
 const MOST: usize = 16;
-/// Pause between two writes about strangers.
+/// Interval between two writes about strangers.
 const QUIET: Duration = Duration::from_secs(10);
-/// Records in one answer of a list.
+/// Records per page of a list.
 const PAGE: u32 = 100;
 
 /// An [`AttemptLog`] in the namespace of a registry.
@@ -54,16 +54,16 @@ pub struct AttemptRecords {
 }
 
 impl AttemptRecords {
-    /// The records in the namespace of `registry`. Attempts of strangers are written while
-    /// [`run`](Self::run) is polled.
+    /// The records in the namespace of `registry`. Attempts of strangers are written while [`run`](Self::run)
+    /// is polled.
     pub fn new(registry: KubeRegistry) -> Self {
         Self { registry, strangers: Arc::default(), changed: Arc::default() }
     }
 
-    /// Writes attempts of strangers for good.
+    /// Writes attempts of strangers forever.
     ///
     /// # Cancel safety
-    /// What was not written is written when it is polled again.
+    /// Attempts not written yet are written when it is polled again.
     pub async fn run(&self) {
         loop {
             if self.strangers().begin() {
@@ -96,7 +96,7 @@ impl AttemptRecords {
         found.map_err(|error| port_error("read the attempts", error))
     }
 
-    /// Changes a record as a whole, and creates it where there is none: `None` where it may not exist.
+    /// Changes a record as a whole, and creates it if it does not exist: `None` if it may not exist.
     async fn change(
         &self,
         machine: Option<MachineId>,
@@ -118,7 +118,7 @@ impl AttemptRecords {
             let written = if is_new {
                 self.records().create(&params, &next).await
             } else {
-                // A compare and swap: the object carries the version that was read.
+                // A compare-and-swap: the object carries the version that was read.
                 self.records().replace(&name, &params, &next).await
             };
             match written {
@@ -132,8 +132,8 @@ impl AttemptRecords {
         Err(PortError::new(PortErrorKind::Unavailable, why))
     }
 
-    /// A new record. That of a machine goes with its object; without one there is none, so that
-    /// objects are as many as machines.
+    /// A new record. A machine's record belongs to its object; without the object there is no record, so that
+    /// there are as many records as machines.
     async fn created(
         &self,
         machine: Option<MachineId>,
@@ -148,10 +148,10 @@ impl AttemptRecords {
         Ok(Some(record))
     }
 
-    /// Records which CAs the pin of an attested machine trusts, in place of what it reported before.
+    /// Records which CAs the pin of an attested machine trusts, replacing its previous report.
     ///
     /// # Errors
-    /// The API server's; `NotFound` where there is no such machine.
+    /// The API server's error; `NotFound` if there is no such machine.
     pub async fn trusted_by(
         &self,
         machine: &MachineId,
@@ -177,13 +177,13 @@ impl AttemptRecords {
         self.change(None, merge).await.map(drop)
     }
 
-    /// Attempts of strangers that were seen here or written by anyone.
+    /// Attempts of strangers that were seen here or written by any replica.
     async fn known_strangers(&self) -> Result<Vec<Attempt>, PortError> {
         let written = self.object(None).await?.map(|record| record.attempts());
         Ok(self.strangers().merged(written.unwrap_or_default()))
     }
 
-    /// The attempts of every machine: a list over all records.
+    /// The attempts of every machine: lists all records.
     async fn of_all_machines(&self) -> Result<Vec<Attempt>, PortError> {
         let mut all = Vec::new();
         each(self.records(), ListParams::default().limit(PAGE), |record: AttestationRecord| {
@@ -196,7 +196,7 @@ impl AttemptRecords {
     }
 }
 
-/// The digests of [`TRUSTED_AUTHORITIES`]; what is none is left out.
+/// The digests in [`TRUSTED_AUTHORITIES`]; invalid ones are left out.
 pub fn read_authorities(report: &str) -> BTreeSet<Sha256Digest> {
     report.split(',').filter_map(|digest| digest.parse().ok()).collect()
 }
@@ -226,7 +226,7 @@ impl AttemptLog for AttemptRecords {
             match self.change(Some(id), add).await {
                 Ok(Some(())) => return Ok(()),
                 Ok(None) => {}
-                // Definitions or rights are those of an older release. No boot is refused because it
+                // Definitions or permissions are those of an older release. No boot is refused because it
                 // could not be explained later.
                 Err(error) if is_unequipped(&error) => {
                     let error = chain(&error);
@@ -240,7 +240,7 @@ impl AttemptLog for AttemptRecords {
         Ok(())
     }
 
-    /// What was seen here is at hand; else it is a list over all records.
+    /// Attempts seen here are found in memory; others need a list of all records.
     async fn find(&self, id: &AttemptId) -> Result<Option<Attempt>, PortError> {
         if let Some(found) = self.strangers().find(id) {
             return Ok(Some(found));
@@ -250,7 +250,7 @@ impl AttemptLog for AttemptRecords {
         Ok(all.into_iter().find(|attempt| attempt.id == *id))
     }
 
-    /// Of all machines it is a list over all records.
+    /// For all machines, it lists all records.
     async fn latest(
         &self,
         machine: Option<MachineId>,
@@ -264,7 +264,7 @@ impl AttemptLog for AttemptRecords {
         let strangers = self.known_strangers().await?;
         let is_asked = |attempt: &Attempt| machine.is_none() || attempt.machine == machine;
         all.extend(strangers.into_iter().filter(is_asked));
-        // Stable: those of one second stay in the order of their record.
+        // Stable: attempts in the same second stay in the order of their record.
         all.sort_by_key(|attempt| std::cmp::Reverse(attempt.at));
         all.truncate(limit);
         Ok(all)

@@ -1,4 +1,4 @@
-//! Attempts that belong to no machine, or that anybody can make in the name of one.
+//! Attempts that belong to no machine, or that anyone can make in the name of one.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use super::MOST;
 /// The latest of them, newest first.
 #[derive(Debug, Default)]
 pub(super) struct Strangers {
-    /// A key that nobody knows signed them.
+    /// Signed by an unknown key.
     signed: VecDeque<Attempt>,
     unsigned: VecDeque<Attempt>,
     is_new: bool,
@@ -34,7 +34,7 @@ impl Strangers {
         self.signed.iter().chain(&self.unsigned).find(|known| known.id == *id).cloned()
     }
 
-    /// Whether something is to be written, which counts as written then.
+    /// Whether there is something to write, which then counts as written.
     pub(super) fn begin(&mut self) -> bool {
         std::mem::take(&mut self.is_new)
     }
@@ -43,7 +43,7 @@ impl Strangers {
         self.is_new = true;
     }
 
-    /// These and those that are written, as many as a record holds.
+    /// These and the ones already written, as many as a record holds.
     pub(super) fn merged(&self, written: Vec<Attempt>) -> Vec<Attempt> {
         let mut all: Vec<_> = self.signed.iter().chain(&self.unsigned).cloned().collect();
         for attempt in written {

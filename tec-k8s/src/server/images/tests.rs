@@ -1,4 +1,4 @@
-//! Against a scripted API server, on a clock that stands still.
+//! Against a scripted API server, with a stopped clock.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -22,7 +22,7 @@ use super::*;
 type Lines = UnboundedReceiver<Bytes>;
 type Answer = UnsyncBoxBody<Bytes, Infallible>;
 
-/// What the API server has, how often it was asked for it, and the watches that it will answer.
+/// What the API server has, how often it was queried, and the watches that it will answer.
 #[derive(Default)]
 struct Fake {
     objects: Vec<Value>,
@@ -45,7 +45,7 @@ impl Server {
         self.0.lock().unwrap()
     }
 
-    /// One more watch that will be answered, and what it tells.
+    /// One more watch that will be answered; returns a sender for its events.
     fn watch(&self) -> UnboundedSender<Bytes> {
         let (sender, lines) = unbounded();
         self.fake().watches.push_back(lines);
@@ -73,7 +73,7 @@ impl Server {
             return Response::new(Full::from(list.to_string()).boxed_unsync());
         }
         fake.watched.push(query.to_owned());
-        // A watch that nobody scripted says nothing.
+        // A watch that nobody scripted sends nothing.
         let lines = fake.watches.pop_front().unwrap_or_else(|| {
             let (sender, lines) = unbounded();
             std::mem::forget(sender);
@@ -98,7 +98,7 @@ fn line(kind: &str, object: &Value) -> Bytes {
     format!("{}\n", json!({"type": kind, "object": object})).into()
 }
 
-/// Lets the watch go on until nothing is left to do.
+/// Lets the watch run until nothing is left to do.
 async fn settle() {
     for _ in 0..100 {
         tokio::task::yield_now().await;
@@ -114,7 +114,7 @@ fn name(number: u64) -> String {
     sample::image_name(number).to_string()
 }
 
-/// Does `work` beside the watch.
+/// Does `work` while the watch runs.
 async fn beside(images: &WatchedImages, work: impl Future<Output = ()>) {
     tokio::select! {
         () = images.run() => {}
@@ -214,7 +214,7 @@ async fn without_its_watch_and_after_a_write_the_api_server_is_asked() {
         settle().await;
         names(&images).await;
         assert_eq!(server.fake().lists, 2);
-        // The scripted server refuses it, but nobody knows what came of a write that failed.
+        // The scripted server refuses it, but the outcome of a failed write is unknown.
         let _ = ImageRegistry::put(&images, &sample::image(2)).await;
         let before = server.fake().lists;
         names(&images).await;

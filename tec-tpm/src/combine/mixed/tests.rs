@@ -12,7 +12,7 @@ use crate::combine::{Grouping, Loaders, MokLists};
 const PCR4: PcrIndex = PcrIndex::BOOT_MANAGER;
 const PCR14: PcrIndex = PcrIndex::MOK;
 
-/// What a machine boots, by the names of the parts' images.
+/// What a machine boots, by the image name of each part.
 #[derive(Clone, Copy)]
 struct Chain<'a> {
     shim: &'a str,
@@ -131,7 +131,7 @@ fn a_component_that_a_live_image_has_too_outlives_the_other_approval() {
 #[test]
 fn a_refusal_is_told_against_the_nearest_mix() {
     let images = [image("old"), image("new"), image("other")];
-    // The boot loader of one image, the kernel of another, and one list of keys of nobody.
+    // The boot loader of one image, the kernel of another, and a list of keys from no image.
     let chain = Chain { kernel: "old", keys: "nobody", ..of("new") };
     let told = explain(chain, &images, 10).unwrap_err();
     let closest = told.closest.as_ref().unwrap().to_string();
@@ -150,7 +150,7 @@ fn a_pair_that_cannot_occur_is_refused_and_told_as_such() {
         "PCR 14: machine owner keys (keys new) differs; PCR 4 of bootloader of new + kernel of old, PCR \
          14 of old do not occur together"
     );
-    // shim and GRUB are updated as one.
+    // shim and GRUB are updated as one unit.
     let chain = Chain { grub: "old", ..of("new") };
     let told = explain(chain, &images, 10).unwrap_err();
     assert_eq!(told.summary(), "PCR 4: GRUB (grub new) differs");

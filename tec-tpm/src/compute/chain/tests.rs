@@ -186,6 +186,6 @@ fn several_kernels_are_listed_and_can_be_chosen_from() {
         on.with_kernel("boot/none").measure(&image),
         Err(PredictError::Open { file, .. }) if file == "boot/none"
     ));
-    // Nobody asks which kernel when none is measured.
+    // The choice of kernel does not matter if none is measured.
     assert!(ChainComputer::new(SecureBoot::Off).measure(&image).is_ok());
 }

@@ -1,8 +1,8 @@
-//! What a patch does not have to touch stays as it was, to the byte.
+//! What a patch need not touch stays unchanged, byte for byte.
 
 use super::*;
 
-/// Tables into which patches write, and one that nobody knows.
+/// Tables that patches write to, and an unknown one.
 const TABLES: [&str; 6] = [
     "http_server",
     "attestation_token",
@@ -12,7 +12,7 @@ const TABLES: [&str; 6] = [
     "future_table",
 ];
 
-/// A line that no patch owns: a key that is not known, in any layout, a comment, or nothing.
+/// A line that no patch owns: an unknown key in any layout, a comment, or nothing.
 fn foreign_line() -> impl Strategy<Value = String> {
     let key = ("[a-z]{1,6}", "[ ]{0,2}", "[ ]{0,2}", literal(), comment());
     prop_oneof![
@@ -55,7 +55,7 @@ fn block() -> impl Strategy<Value = Vec<String>> {
     })
 }
 
-/// A configuration that says something else than is wanted, and much that nobody knows.
+/// A configuration that differs from what is desired, with many unknown parts.
 fn configuration() -> impl Strategy<Value = String> {
     let sections = prop::sample::subsequence(TABLES.to_vec(), 0..=TABLES.len())
         .prop_shuffle()
@@ -79,7 +79,7 @@ fn joined(lines: &[String]) -> String {
     lines.iter().flat_map(|line| [line, "\n"]).collect()
 }
 
-/// The lines that stay: all but empty ones, the insecure flag, and the comment above it.
+/// The lines that stay: all except empty ones, the insecure flag, and the comment above it.
 fn kept(text: &str) -> Vec<&str> {
     let mut kept: Vec<&str> = Vec::new();
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
@@ -92,7 +92,7 @@ fn kept(text: &str) -> Vec<&str> {
     kept
 }
 
-/// Whether the lines are there in this order, with others between them.
+/// Whether the lines appear in this order, with others between them.
 fn follow_each_other(lines: &[&str], text: &str) -> Result<(), String> {
     let mut rest = text.lines();
     for line in lines {

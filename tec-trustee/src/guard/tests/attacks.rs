@@ -1,5 +1,5 @@
-//! What somebody tries who holds a registered machine, or only a connection. The double behind the
-//! guard would give out everything.
+//! Attacks by the owner of a registered machine, or by anyone with a connection. The double behind the guard
+//! would release everything.
 
 use super::*;
 use crate::testing::disguised;
@@ -26,12 +26,12 @@ async fn a_session_cannot_carry_a_forged_token_past_the_guard() {
     let (id, ..) = world.attest(1).await;
     let forged = "eyJhbGciOiJFUzI1NiJ9.e30.AA";
     world.is_stopped(with_bearer(with_cookie(get(1), &id), forged)).await;
-    // Nor by having the cookie taken away on the way.
+    // Nor by having the cookie removed on the way.
     let request = with_bearer(with_cookie(get(1), &id), forged);
     world.is_stopped(with(request, "connection", "cookie")).await;
     let request = with_bearer(with_bearer(get(1), "token 1"), forged);
     world.is_stopped(request).await;
-    // The session's own token beside its cookie is no lie.
+    // The session's own token in addition to its cookie is consistent.
     let request = with_bearer(with_cookie(get(1), &id), "token 1");
     assert_eq!(world.ask(request).await.0, StatusCode::OK);
 }
@@ -51,8 +51,8 @@ async fn a_token_and_the_cookie_of_another_machine_are_not_one_session() {
     world.is_stopped(with(get(1), "cookie", &encoded)).await;
 }
 
-/// A machine that talks to the wrong server signs that server's nonce. Whoever holds a session of
-/// that nonce, and a token for a key of his own, could pass for that machine.
+/// A machine that talks to the wrong server signs that server's nonce. An attacker with a session for that
+/// nonce, and a token for a key of their own, could impersonate that machine.
 #[tokio::test]
 async fn evidence_of_another_machine_does_not_change_whose_session_it_is() {
     let world = World::new().await;
@@ -83,7 +83,7 @@ async fn evidence_replayed_in_another_session_is_stopped() {
     world.is_stopped(with_cookie(get(1), &other)).await;
 }
 
-/// The id that somebody else chose is no session: nothing was begun under it.
+/// An id that someone else chose is not a session: nothing was begun under it.
 #[tokio::test]
 async fn a_session_that_the_broker_did_not_open_is_none() {
     let world = World::new().await;
@@ -173,7 +173,7 @@ async fn no_spelling_of_a_path_gets_past_the_look_at_it() {
     let world = World::new().await;
     let (id, ..) = world.attest(1).await;
     let (own, other) = (sample::machine_id(1), sample::machine_id(2));
-    // Longer than a path may be here; the Trustee knows no such bound.
+    // Longer than a path may be here; the Trustee has no such limit.
     let long = format!("a/b/{}", "x".repeat(800));
     let more = [long, "a/b".to_owned(), String::new()];
     for path in disguised(own, other).into_iter().chain(more) {

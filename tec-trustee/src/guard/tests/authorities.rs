@@ -1,4 +1,4 @@
-//! What the guard answers itself: CAs, and reports of what machines trust.
+//! What the guard answers itself: CAs, and reports about which CAs machines trust.
 
 use tec_core::digest::Sha256Digest;
 

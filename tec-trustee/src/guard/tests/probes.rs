@@ -3,7 +3,7 @@
 use super::*;
 use crate::config::Generation;
 
-/// A server that answers `GET /healthz` like this, and a guard in front of it.
+/// A server that answers `GET /healthz` with this status, and a guard in front of it.
 async fn guard_before(status: StatusCode) -> Guard {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -23,7 +23,7 @@ async fn guard_of(upstream: SocketAddr) -> Guard {
 #[tokio::test]
 async fn a_trustee_of_every_generation_is_ready_once_it_answers() {
     for generation in Generation::ALL {
-        // Recorded: /healthz came with v0.21; servers before have no such path.
+        // Recorded: /healthz came with v0.21; earlier servers have no such path.
         let healthz = match generation {
             Generation::Mounted | Generation::Unified => StatusCode::NOT_FOUND,
             Generation::V0_21 => StatusCode::OK,

@@ -1,4 +1,4 @@
-//! What happens at the same time: the broker holds its answer back while something else is done.
+//! Races: the broker holds its answer back while something else is done.
 
 use http_body_util::BodyExt as _;
 use tec_core::machine::MachineChange;
@@ -8,7 +8,7 @@ use super::*;
 type Answer = (StatusCode, HeaderMap, Vec<u8>);
 
 impl World {
-    /// Asks, does something else while the request is with the broker, and lets the answer go.
+    /// Sends a request, does something else while the request is at the broker, and lets the answer go.
     async fn ask_while<T>(
         &self,
         request: Request<Body>,
@@ -91,7 +91,7 @@ async fn a_quarantined_machine_attests_and_gets_no_key_until_it_is_released() {
     };
     let (id, ..) = world.attest(1).await;
     change(MachineChange::Quarantine).await;
-    // A session from before opens nothing.
+    // An earlier session opens nothing.
     let (status, _, body) = world.get(1, &id).await;
     assert_eq!(status, StatusCode::UNAUTHORIZED);
     assert_eq!(error(&body).code(), Some(Code::MachineQuarantined));
@@ -148,7 +148,7 @@ async fn a_key_that_goes_to_another_machine_takes_no_session_along() {
     assert_eq!(world.forwarded("resource"), 0);
 }
 
-/// The broker may have made a token of it that nobody knows here.
+/// The broker may have issued a token for it that is unknown here.
 #[tokio::test]
 async fn a_client_that_hangs_up_while_the_broker_looks_has_lost_its_session() {
     let world = World::new().await;
@@ -181,7 +181,7 @@ async fn a_resource_streams_and_is_noted_before_its_first_byte() {
     assert_eq!(first.into_data().unwrap(), KEY);
 }
 
-/// Unlocks from many tasks while one machine is revoked: what was asked after it is refused.
+/// Many tasks unlock while one machine is revoked: requests after the revocation are refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_key_is_released_to_a_request_that_came_after_the_revocation() {
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -210,7 +210,7 @@ async fn no_key_is_released_to_a_request_that_came_after_the_revocation() {
     while let Some(done) = tasks.join_next().await {
         done.unwrap();
     }
-    // Requests that were past the last look when the revocation came: one a task at most.
+    // Requests that had passed the last check when the revocation came: at most one per task.
     assert!(world.audit(AuditAction::KeyReleased) <= released + 4);
     assert_eq!(world.attest(2).await.1, StatusCode::OK);
 }

@@ -75,7 +75,7 @@ async fn what_is_not_accepted_says_why() {
     }
 }
 
-/// A token signed with ES256 by a key of this seed.
+/// A token signed with ES256, by the key from this seed.
 fn es256(seed: u64, claims: &Value) -> (AdminAuth, String) {
     use p256::elliptic_curve::Generate as _;
     let key = p256::SecretKey::generate_from_rng(&mut rng(seed));
@@ -98,7 +98,7 @@ fn both_algorithms_count_and_only_for_their_own_key() {
     assert!(ed25519.accepts(&by_ed25519, now) && p256.accepts(&by_p256, now));
     assert!(!ed25519.accepts(&by_p256, now) && !p256.accepts(&by_ed25519, now));
     assert!(!other.accepts(&by_p256, now));
-    // The algorithm of the header alone decides nothing.
+    // The algorithm in the header alone decides nothing.
     for alg in ["none", "HS256", "ES384", "EdDSA", ""] {
         let header = URL_SAFE_NO_PAD.encode(json!({"alg": alg}).to_string());
         let (_, rest) = by_p256.split_once('.').unwrap();

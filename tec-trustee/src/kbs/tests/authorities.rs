@@ -1,4 +1,4 @@
-//! Which CAs nodes should trust, and reports of what they trust.
+//! Which CAs nodes should trust, and reports about which CAs they trust.
 
 use super::*;
 use crate::testing::FakeAuthorities;

@@ -1,4 +1,4 @@
-//! Recovery keys that machines leave.
+//! Recovery keys that machines deposit.
 
 use tec_core::flow;
 use tec_core::secret::SecretBytes;
@@ -68,7 +68,7 @@ async fn a_machine_that_was_revoked_or_removed_leaves_nothing_in_a_session_that_
     assert_eq!(answer.error().code(), Some(Code::MachineUnknown));
     assert!(kept(&world).await.is_empty());
 
-    // A key that outlived its machine would be found by the next machine of this id.
+    // A key that outlived its machine would be found by the next machine with this id.
     let world = World::new().await;
     let cookie = attest(&world).await;
     let id = sample::machine_id(1);

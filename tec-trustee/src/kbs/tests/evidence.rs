@@ -1,4 +1,4 @@
-//! Evidence of other sorts than the TPM's, by a verifier that the program brings.
+//! Types of evidence other than the TPM's, with a verifier supplied by the program.
 
 use async_trait::async_trait;
 use tec_core::attest::{VerifiedEvidence, VerifyError};
@@ -6,7 +6,7 @@ use tec_core::port::{EvidenceRequest, Verifier};
 
 use super::*;
 
-/// Verifies each sort in the same way.
+/// Verifies each type in the same way.
 #[derive(Debug)]
 struct AnySort;
 

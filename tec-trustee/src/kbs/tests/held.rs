@@ -1,8 +1,8 @@
-//! What strangers may make a key broker hold.
+//! What strangers can make a key broker hold.
 
 use super::*;
 
-/// A request that is valid but for the size and the members of what it binds.
+/// A request that is valid except for the size and the members of what it binds.
 async fn binding(nonce: &str, key: &Value, additional: &str) -> Value {
     use tec_core::port::Attester as _;
     let data = report_data::primary(nonce, key, additional, HashAlgorithm::Sha384).unwrap();

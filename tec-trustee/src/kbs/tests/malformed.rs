@@ -1,10 +1,10 @@
-//! Every malformed request of docs/reference/trustee.md, with its status and its body to the byte.
+//! Every malformed request of docs/reference/trustee.md, with its status and its exact body.
 
 use super::*;
 
 const ERRORS: &str = "https://github.com/confidential-containers/kbs/errors";
 
-/// A request, and what it must be answered with.
+/// A request, and the expected answer.
 struct Case {
     ask: Ask,
     status: u16,
@@ -78,7 +78,7 @@ async fn attest_without_a_session_is_refused_to_the_byte() {
             ask.cookie = cookie.map(str::to_owned);
             case(ask, 401, ATTESTATION, detail).hold(kbs).await;
         }
-        // However large it is, as long as any body may be that large.
+        // However large it is, up to the limit for any body.
         let mut ask = post("attest", vec![b' '; 1 << 20]);
         ask.cookie = cookie.map(str::to_owned);
         case(ask, 401, ATTESTATION, detail).hold(kbs).await;
@@ -176,7 +176,7 @@ async fn unknown_paths_and_methods_are_refused_to_the_byte() {
         let detail = "there is no such plugin";
         case(ask(method, path), 404, "PluginNotFound", detail).hold(&kbs).await;
     }
-    // Recorded: what never comes as far as the API of a Trustee is refused without JSON.
+    // Recorded: requests that never reach a Trustee's API are refused without JSON.
     for (method, path, status) in [
         ("GET", "/", 404),
         ("POST", "/kbs/v0", 404),
@@ -210,7 +210,7 @@ async fn large_bodies_are_413_and_no_json() {
         assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE);
         assert_eq!((answer.body, answer.content_type), (Vec::new(), None));
     }
-    // Nobody's large body is not even read.
+    // A large body without a session is not even read.
     let refused = post("resource/a/b/c", &large).of(&kbs).await;
     refused.is_error(401, &ErrorKind::AdminAuthAccess);
 }

@@ -1,4 +1,4 @@
-//! States between two images, by a policy that knows exactly one.
+//! States between two images, with a policy that knows exactly one.
 
 use tec_core::attest::VerifiedEvidence;
 use tec_core::boot::{BootPart, BootState, BootStates, LiveImages, NearState, Pins, WholeImages};
@@ -8,7 +8,7 @@ use tec_core::pcr::{PcrIndex, PcrValues};
 
 use super::*;
 
-/// Beside whole images, what image 3 would measure is the boot loader of image 1 with the kernel of
+/// In addition to whole images, what image 3 would measure is the boot loader of image 1 with the kernel of
 /// image 2.
 #[derive(Debug)]
 struct OneMix;

@@ -1,4 +1,4 @@
-//! What happens at the same time, and who a request is of that says two things.
+//! Races, and the owner of a request with contradictory credentials.
 
 use async_trait::async_trait;
 use tec_core::attest::{VerifiedEvidence, VerifyError};
@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use super::*;
 use crate::testing::disguised;
 
-/// Verifies when it is told to.
+/// Verifies when told to.
 #[derive(Debug, Default)]
 struct Slow {
     came: Notify,
@@ -25,7 +25,7 @@ impl Verifier for Slow {
     }
 }
 
-/// A world whose verifier waits; what is done meanwhile, and the answer to the evidence.
+/// A world whose verifier waits; something is done in the meantime; returns the answer to the evidence.
 async fn attest_while(
     world: &mut World,
     meanwhile: impl AsyncFnOnce(&World, Ask),
@@ -126,7 +126,7 @@ async fn cookie_and_token_of_two_machines_open_what_one_of_them_may() {
         let answer = answer.of(&world.kbs).await;
         answer.is_error(401, &ErrorKind::PolicyDeny);
     }
-    // Two cookies are one session as well, whichever it is.
+    // Two cookies make one session as well, whichever it is.
     let both = format!("{}; kbs-session-id={}", one.0, two.0);
     let answers = [1, 2].map(|number| get(&path(number)).cookie(&both));
     let mut opened = 0;

@@ -1,4 +1,4 @@
-//! Several replicas over one backend, which share nothing but a key and a signer.
+//! Several replicas over one backend, which share only a key and a signer.
 
 mod any_order;
 mod carried;
@@ -36,12 +36,12 @@ impl Fleet {
         config.with_shared_sessions(SecretArray::new([secret; 32]))
     }
 
-    /// The replica dies, and another one takes its place.
+    /// The replica dies, and a new one takes its place.
     fn lose(&mut self, number: usize) {
         self.replicas[number] = self.start();
     }
 
-    /// Evidence of machine 1, whose session was opened at `auth`, at `attest`.
+    /// Evidence of machine 1, with its session opened at replica `auth`, sent to `attest`.
     async fn attested(&self, auth: usize, attest: usize) -> (String, Answer) {
         let (cookie, nonce) = super::auth(&self.replicas[auth]).await;
         let body = request(&nonce, &self.world.attester).await.to_string();
@@ -187,7 +187,7 @@ async fn a_replay_at_another_replica_gives_keys_to_the_client_of_the_evidence_al
         let jwe: Jwe = serde_json::from_slice(&answer.body).unwrap();
         assert!(stranger.decrypt(&jwe).is_err());
     }
-    // With a session key of the stranger the evidence is no longer that of the nonce.
+    // With the stranger's session key, the evidence no longer matches the nonce.
     let mut forged: Value = serde_json::from_str(&body).unwrap();
     forged["runtime-data"]["tee-pubkey"] = serde_json::to_value(stranger.public()).unwrap();
     let mut fleet = fleet;

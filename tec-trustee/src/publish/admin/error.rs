@@ -12,10 +12,10 @@ use crate::wire::ErrorKind;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdminSetupError {
-    /// Disk keys and tokens would travel for everybody to read.
+    /// Anyone on the network could read disk keys and tokens.
     #[error("{server} is plain HTTP on another machine; disk keys need https")]
     PlainHttp {
-        /// Which server.
+        /// The server.
         server: BaseUrl,
     },
     /// The HTTP client cannot be set up.
@@ -27,30 +27,30 @@ pub enum AdminSetupError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdminError {
-    /// The server says no. All refusals have the same two statuses; the type tells them apart.
+    /// The server refused. All refusals share the same two statuses; the type distinguishes them.
     #[error("{server} refuses: {kind}: {detail}")]
     Refused {
-        /// Which server.
+        /// The server.
         server: BaseUrl,
-        /// What sort of refusal.
+        /// Type of refusal.
         kind: ErrorKind,
-        /// The server's words, at most 512 characters.
+        /// The server's message, at most 512 characters.
         detail: String,
     },
-    /// The body is larger than the server takes.
+    /// The body is larger than the server accepts.
     #[error("{server} takes no body of this size")]
     TooLarge {
-        /// Which server.
+        /// The server.
         server: BaseUrl,
     },
-    /// The server gives no answer that says anything.
+    /// The server gave no usable answer.
     #[error(transparent)]
     Call(#[from] CallError),
 }
 
 impl AdminError {
-    /// What sort of failure. What a restart, a proxy in between or a torn file may cause is worth
-    /// another try; a token or a policy that is refused is not.
+    /// Kind of failure. Failures that a restart, an intermediate proxy or a torn file may cause are worth a
+    /// retry; a refused token or policy is not.
     pub fn kind(&self) -> PortErrorKind {
         match self {
             Self::Refused { kind, .. } => match kind {
@@ -69,7 +69,7 @@ impl AdminError {
         }
     }
 
-    /// As the failure of a port that was asked about `what`.
+    /// The error as a port failure of an operation on `what`.
     pub(super) fn of(self, what: impl fmt::Display) -> PortError {
         PortError::new(self.kind(), format!("publish {what}")).because(self)
     }

@@ -1,4 +1,4 @@
-//! Calls of the admin API: bounded, with deadlines, and their failures in classes.
+//! Calls of the admin API: bounded, with deadlines, and with failures in classes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use super::token::AdminKey;
 use crate::client::http::{Answer, Server, readable};
 use crate::client::{CallError, Deadlines, SetupError};
 
-/// Largest answer: a reference value, with room.
+/// Largest answer: a reference value, with room to spare.
 const MAX_ANSWER: usize = 1024 * 1024;
 
-/// One server, and the key that opens it.
+/// One server, and the admin key for it.
 pub(super) struct Channel {
     server: Server,
     key: AdminKey,
@@ -79,8 +79,8 @@ impl Channel {
         self.server.malformed(at).into()
     }
 
-    /// Makes a call. Success is the status 200 and nothing else, with no body or with JSON: a page of
-    /// something that stands in between is not success.
+    /// Makes a call. Only status 200 with no body or with JSON counts as success: a page from some
+    /// intermediary does not.
     pub(super) async fn call(&self, call: Call<'_>) -> Result<Zeroizing<Vec<u8>>, AdminError> {
         let mut request = self.server.request(call.method, call.place);
         request = request.bearer_auth(self.key.token(&*self.clock));

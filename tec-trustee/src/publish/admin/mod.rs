@@ -1,8 +1,7 @@
 //! The admin API of a Trustee that runs elsewhere.
 //!
-//! Every write states the whole value. Writes into one namespace follow one another, since the
-//! JSON-file storage has no lock that holds and loses all but one of concurrent ones (seen with
-//! Trustee v0.21).
+//! Every write states the whole value. Writes into one namespace are sequential, since the JSON-file storage
+//! has no effective lock and loses all but one of several concurrent writes (seen with Trustee v0.21).
 
 mod error;
 mod http;
@@ -28,14 +27,14 @@ use crate::client::Deadlines;
 use crate::config::Generation;
 use crate::wire::ErrorKind;
 
-/// What takes the place of a secret where there is no DELETE.
+/// Replaces a secret where there is no DELETE.
 const TOMBSTONE: &[u8] = b"{}";
 
 /// A remote Trustee as a [`KeyBroker`].
 ///
 /// # Cancel safety
-/// A call whose future is dropped may still take effect, after a later one. Publishers ask for the
-/// outcome where the API can tell, and send again where it cannot.
+/// A call whose future is dropped may still take effect, even after a later one. Publishers ask for the
+/// outcome where the API can report it, and send again where it cannot.
 #[derive(Debug)]
 pub struct AdminApi {
     channel: Channel,
@@ -47,11 +46,11 @@ pub struct AdminApi {
 }
 
 impl AdminApi {
-    /// The admin API at `endpoint`, of a Trustee of this generation. An https server with a CA
-    /// bundle is trusted by that bundle alone, one without by the platform's roots.
+    /// The admin API at `endpoint`, of a Trustee of this generation. An https server with a CA bundle is
+    /// trusted by that bundle alone, one without a bundle by the platform's roots.
     ///
     /// # Errors
-    /// Plain HTTP to another machine; the CA bundle cannot be used, or TLS not be set up.
+    /// Plain HTTP to another machine; an unusable CA bundle; or TLS cannot be set up.
     pub fn new(
         endpoint: &Endpoint,
         generation: Generation,
@@ -66,13 +65,13 @@ impl AdminApi {
         Self::dangerous_plain_http(endpoint, generation, key, clock, deadlines, provider)
     }
 
-    /// The same, also over plain HTTP to another machine.
+    /// Like [`new`](Self::new), but also allows plain HTTP to another machine.
     ///
     /// # Errors
-    /// As [`new`](Self::new), but for plain HTTP.
+    /// As for [`new`](Self::new), except for plain HTTP.
     ///
     /// # Security
-    /// Whoever listens on the way has all disk keys, and an admin's token for five minutes.
+    /// Anyone who listens on the network gets all disk keys, and an admin's token for five minutes.
     pub fn dangerous_plain_http(
         endpoint: &Endpoint,
         generation: Generation,
@@ -92,14 +91,14 @@ impl AdminApi {
         })
     }
 
-    /// Calls, and wants nothing but success.
+    /// Makes a call and discards the answer; anything but success is an error.
     async fn write(&self, call: Call<'_>) -> Result<(), AdminError> {
         self.channel.call(call).await.map(drop)
     }
 
-    /// Deletes a resource, or overwrites it where that is refused: before v0.20 there is no DELETE,
-    /// and later ones refuse what is not there in the same words as a storage that fails (Trustee,
-    /// KBS admin API). So the secret is gone in each case.
+    /// Deletes a resource, or overwrites it if that is refused: before v0.20 there is no DELETE, and later
+    /// versions refuse a missing resource with the same message as a failed storage (Trustee, KBS admin API).
+    /// So the secret is gone in either case.
     async fn delete(&self, place: &str) -> Result<(), AdminError> {
         if self.generation == Generation::Mounted {
             return self.write(Call::post_bytes(place, TOMBSTONE)).await;
@@ -143,7 +142,7 @@ impl KeyBroker for AdminApi {
             (&self.resource_policies, "resource-policy")
         };
         let _turn = turn.lock().await;
-        // URL-safe and without padding, which is refused (Trustee, KBS admin API).
+        // URL-safe and without padding, which would be refused (Trustee, KBS admin API).
         let policy = URL_SAFE_NO_PAD.encode(rego);
         let body = if attestation {
             json!({"type": "rego", "policy_id": "default_cpu", "policy": policy})
@@ -162,8 +161,8 @@ impl KeyBroker for AdminApi {
         self.write(Call::post("reference-value", &body)).await.map_err(|error| error.of(name))
     }
 
-    /// A name that is not known and a service that failed have the same answer; both are `None`, so
-    /// that a publisher sends the value again.
+    /// An unknown name and a failed service give the same answer; both yield `None`, so that a publisher
+    /// sends the value again.
     async fn reference_value(&self, name: &str) -> Result<Option<Value>, PortError> {
         let place = format!("reference-value/{name}");
         match self.channel.call(Call::get(&place)).await {
@@ -176,7 +175,7 @@ impl KeyBroker for AdminApi {
     }
 }
 
-/// Whether the host is this machine, by its name or address alone.
+/// Whether the host is this machine, judged only by its name or address.
 fn is_loopback(url: &BaseUrl) -> bool {
     let authority = url.as_str().split_once("://").map_or("", |(_, rest)| rest);
     if authority.starts_with("[::1]") {

@@ -1,4 +1,4 @@
-//! Tokens of an admin, made for one call each.
+//! Admin tokens, one per call.
 
 use std::fmt;
 
@@ -12,23 +12,22 @@ use serde_json::{Map, Value};
 use tec_core::port::Clock;
 use tec_core::secret::{SecretArray, SecretBytes};
 
-/// Lifetime of a token in seconds; the KBS forgives another 60 (Trustee, KBS admin API).
+/// Lifetime of a token in seconds; the KBS tolerates another 60 (Trustee, KBS admin API).
 pub const MAX_TOKEN_SECONDS: i64 = 300;
 /// The role that may do everything (Trustee, KBS admin API).
 const ROLE: &str = "admin";
 
-/// The key of an admin: Ed25519, since that is what every version verifies (Trustee, KBS admin
-/// API).
+/// The key of an admin: Ed25519, since every version can verify that (Trustee, KBS admin API).
 ///
-/// Tokens carry `role`, `iat` and `exp`. They carry `iss` and `aud` only where those are
-/// configured: v0.18 to v0.20 refuse a token with an audience.
+/// Tokens carry `role`, `iat` and `exp`. They carry `iss` and `aud` only if those are configured: v0.18 to
+/// v0.20 refuse a token with an audience.
 pub struct AdminKey {
     key: SigningKey,
     issuer: Option<String>,
     audience: Option<String>,
 }
 
-/// The text is no private key for admin tokens.
+/// The text is not a private key for admin tokens.
 #[derive(Debug, thiserror::Error)]
 #[error("the admin key is no Ed25519 private key in PEM (PKCS #8)")]
 #[non_exhaustive]
@@ -44,10 +43,10 @@ impl fmt::Debug for AdminKey {
 }
 
 impl AdminKey {
-    /// The key of a PEM file, such as `private.key` of the Secret `trustee-auth`.
+    /// Reads the key from a PEM file, such as `private.key` of the Secret `trustee-auth`.
     ///
     /// # Errors
-    /// Another key, or no PEM.
+    /// A key of another type, or invalid PEM.
     pub fn from_pem(pem: &SecretBytes) -> Result<Self, AdminKeyFormatError> {
         let pem = pem.expose("the admin key is read");
         let pem = std::str::from_utf8(pem).map_err(|_| AdminKeyFormatError)?;
@@ -62,21 +61,21 @@ impl AdminKey {
         Self { key, issuer: None, audience: None }
     }
 
-    /// The private key in PEM (PKCS #8), to be kept.
+    /// The private key in PEM (PKCS #8), to be stored.
     pub fn private_pem(&self) -> SecretBytes {
         // A key of 32 bytes always encodes.
         let pem = self.key.to_pkcs8_pem(LineEnding::LF);
         SecretBytes::new(pem.map(|pem| pem.as_bytes().to_vec()).unwrap_or_default())
     }
 
-    /// Adds the claim `iss`, for a KBS that demands one.
+    /// Adds the claim `iss`, for a KBS that requires one.
     #[must_use]
     pub fn with_issuer(mut self, issuer: impl Into<String>) -> Self {
         self.issuer = Some(issuer.into());
         self
     }
 
-    /// Adds the claim `aud`, for a KBS that demands one (v0.21 and later).
+    /// Adds the claim `aud`, for a KBS that requires one (v0.21 and later).
     #[must_use]
     pub fn with_audience(mut self, audience: impl Into<String>) -> Self {
         self.audience = Some(audience.into());
@@ -89,7 +88,7 @@ impl AdminKey {
         self.key.verifying_key().to_public_key_pem(LineEnding::LF).unwrap_or_default()
     }
 
-    /// A token that is good from now on for [`MAX_TOKEN_SECONDS`].
+    /// A token that is valid from now for [`MAX_TOKEN_SECONDS`].
     pub(super) fn token(&self, clock: &dyn Clock) -> String {
         let now = clock.now();
         let mut claims = Map::from_iter([

@@ -8,9 +8,9 @@ use super::super::item::common_names;
 use super::super::item::{Item, ReferenceName};
 use super::super::record::Known;
 
-/// Whether what was sent is there.
+/// Whether what was sent is stored.
 pub(super) enum Stays {
-    /// Yes, and what is known then; `None` when there is nothing to remember.
+    /// Yes, with what is then known; `None` if there is nothing to remember.
     Yes(Option<Known>),
     No,
 }
@@ -38,7 +38,7 @@ pub(super) async fn set(
     Ok(Stays::Yes(holds))
 }
 
-/// Takes an item back: a secret is removed, a reference value emptied.
+/// Withdraws an item: a secret is removed, a reference value emptied.
 pub(super) async fn withdraw(broker: &dyn KeyBroker, item: &Item) -> Result<Stays, PortError> {
     match item {
         Item::Secret(path) => {
@@ -67,7 +67,7 @@ async fn reference(
     Ok(if stays { Stays::Yes(known) } else { Stays::No })
 }
 
-/// There are always policies, and content of the sort of its item: only a mistake here ends here.
+/// Policies always exist, and content always has the type of its item: only a bug leads here.
 fn mismatch(item: &Item) -> PortError {
     PortError::new(PortErrorKind::Internal, format!("publish {item}"))
         .because("the content is of another sort than its name")

@@ -11,19 +11,19 @@ use tec_core::secret::SecretBytes;
 use super::super::item::{Fingerprint, Item};
 use super::super::record::Position;
 
-/// Removed items that the journal may hold beyond as many as there are items.
+/// Number of removed items that the journal may hold in excess of the number of items.
 const JOURNAL_SLACK: usize = 1024;
 
 /// Policies, reference values, secrets, trusted keys and images, and what changed when.
 #[derive(Debug, Default)]
 pub(in super::super) struct State {
-    /// Tells this value from any other one whose revisions look the same.
+    /// Distinguishes this value from any other whose revisions look the same.
     identity: Arc<()>,
     revision: u64,
     items: BTreeMap<Item, Arc<Entry>>,
-    /// Items that stay at every target as they are, none of them in `items`.
+    /// Items that stay as they are at every target, none of them in `items`.
     kept: BTreeSet<Item>,
-    /// Latest change of each item, also of removed ones, and the items by it.
+    /// Latest change of each item, including removed ones, and the items by change.
     changed: BTreeMap<Item, u64>,
     journal: BTreeMap<u64, Item>,
     /// Changes up to here are no longer in the journal.
@@ -72,7 +72,7 @@ impl State {
         self.items.get(item)
     }
 
-    /// Items that stay at every target as they are.
+    /// Items that stay as they are at every target.
     pub(in super::super) fn kept(&self) -> &BTreeSet<Item> {
         &self.kept
     }
@@ -88,7 +88,7 @@ impl State {
         Position { identity: Arc::clone(&self.identity), revision: self.revision }
     }
 
-    /// What changed since `position`; `None` where that is not known.
+    /// What changed since `position`; `None` if that is not known.
     pub(in super::super) fn changes_since(
         &self,
         position: Option<&Position>,
@@ -118,7 +118,7 @@ impl State {
         }
     }
 
-    /// Nothing changes for an item whose content is known.
+    /// Changes nothing for an item whose content is known.
     pub(super) fn keep(&mut self, item: Item) {
         if !self.items.contains_key(&item) && self.kept.insert(item.clone()) {
             self.note(item);
@@ -171,8 +171,8 @@ impl Content {
     }
 }
 
-/// Canonical JSON (RFC 8785), whatever order the members came in.
+/// Canonical JSON (RFC 8785), independent of the order of the members.
 pub(in super::super) fn canonical(value: &Value) -> String {
-    // Only numbers beyond the range of a double cannot be written; they have a text form, too.
+    // Only numbers beyond the range of a double cannot be written; they have a text form too.
     serde_json_canonicalizer::to_string(value).unwrap_or_else(|_| value.to_string())
 }

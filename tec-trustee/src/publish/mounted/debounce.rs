@@ -1,8 +1,8 @@
-//! Gathering changes before they go out together.
+//! Gathers changes so that they are sent together.
 
 use tec_core::time::Timestamp;
 
-/// Waits until no change came for a while, but not for ever. Pure: time is an argument.
+/// Waits until there has been no change for a while, but not forever. Pure: time is an argument.
 ///
 /// ```
 /// use tec_core::time::Timestamp;
@@ -19,12 +19,12 @@ use tec_core::time::Timestamp;
 pub struct Debounce {
     quiet: i64,
     longest: i64,
-    /// First and latest change that are not out yet.
+    /// First and latest change not sent yet.
     pending: Option<(Timestamp, Timestamp)>,
 }
 
 impl Default for Debounce {
-    /// Five quiet seconds, half a minute at most: little beside the minute or so that a kubelet takes
+    /// Five quiet seconds, half a minute at most: little compared with the minute or so that a kubelet takes
     /// to refresh a volume.
     fn default() -> Self {
         Self::new(5, 30)
@@ -32,7 +32,7 @@ impl Default for Debounce {
 }
 
 impl Debounce {
-    /// Waits for `quiet` seconds without a change, `longest` seconds after the first one at most.
+    /// Waits for `quiet` seconds without a change, but at most `longest` seconds after the first one.
     pub fn new(quiet: u32, longest: u32) -> Self {
         Self { quiet: quiet.into(), longest: longest.into(), pending: None }
     }
@@ -43,13 +43,13 @@ impl Debounce {
         self.pending = Some((first, now));
     }
 
-    /// When the changes go out; `None` when there are none.
+    /// When the changes are sent; `None` if there are none.
     pub fn due(&self) -> Option<Timestamp> {
         let (first, latest) = self.pending?;
         Some(latest.plus_seconds(self.quiet).min(first.plus_seconds(self.longest)))
     }
 
-    /// They are out.
+    /// Records that the changes were sent.
     pub fn done(&mut self) {
         self.pending = None;
     }

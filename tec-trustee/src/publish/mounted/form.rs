@@ -15,7 +15,7 @@ use super::pod::Pod;
 use super::reference;
 use crate::config::Generation;
 
-/// Most that an object may hold, names and values together (Trustee, KBS configuration: 1 MiB).
+/// Largest size of an object, names and values together (Trustee, KBS configuration: 1 MiB).
 const MAX_OBJECT: usize = 1024 * 1024;
 
 /// ConfigMaps, Secrets, and the pod's part of them.
@@ -30,11 +30,11 @@ pub struct Form {
     pub secrets: BTreeMap<String, BTreeMap<String, SecretBytes>>,
     /// Volumes, mounts and annotation.
     pub pod: Pod,
-    /// Secrets and keys that stay as they are where they are there.
+    /// Secrets and their keys that stay as they are, if they exist.
     pub kept: BTreeSet<(String, String)>,
 }
 
-/// What is desired has no mounted form.
+/// The desired state has no mounted form.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RenderError {
@@ -44,22 +44,22 @@ pub enum RenderError {
         /// Path of the secret.
         path: ResourcePath,
     },
-    /// An object would be larger than a cluster takes.
+    /// An object would be larger than a cluster accepts.
     #[error("{object} would have {bytes} bytes, at most {max}; publish to the admin API instead")]
     TooLarge {
-        /// Which object.
+        /// The object.
         object: String,
-        /// How large.
+        /// Its size.
         bytes: usize,
-        /// How large it may be.
+        /// The largest size allowed.
         max: usize,
     },
-    /// The KBS leaves out the keys beyond its limit without a word (Trustee, verifiers).
+    /// The KBS silently skips the keys beyond its limit (Trustee, verifiers).
     #[error("{count} attestation keys are trusted, the configuration loads {max}")]
     TooManyKeys {
-        /// How many.
+        /// Number of keys.
         count: usize,
-        /// How many it may be.
+        /// Most keys allowed.
         max: u32,
     },
 }
@@ -67,7 +67,7 @@ pub enum RenderError {
 /// Renders the mounted form.
 ///
 /// # Errors
-/// Where an object is too large, there are too many keys, or a secret has no place.
+/// If an object is too large, there are too many keys, or a secret has no place.
 pub fn render(desired: &Desired, layout: &Layout) -> Result<Form, RenderError> {
     desired.read(|state| render_state(state, layout))
 }
@@ -111,8 +111,8 @@ impl Form {
         }
     }
 
-    /// `attestation-policy`: the one that counts, and empty ones where the service would otherwise
-    /// try to write its own into a read-only directory, and not start (Trustee, KBS configuration).
+    /// `attestation-policy`: the policy that counts, and empty ones where the service would otherwise try to
+    /// write its own into a read-only directory and fail to start (Trustee, KBS configuration).
     fn policies(&mut self, desired: &State, layout: &Layout) {
         for id in layout.generation.default_policies() {
             let text = match *id {
@@ -125,7 +125,7 @@ impl Form {
         self.pod.mount("attestation-policy", source, &layout.policy_dirs());
     }
 
-    /// One file with all reference values, or from v0.19 on one file each.
+    /// One file with all reference values, or since v0.19 one file each.
     fn references(&mut self, desired: &State, layout: &Layout) {
         let records = reference::records(desired, layout.expiration);
         let dirs = layout.reference_dirs();
@@ -145,7 +145,7 @@ impl Form {
         self.pod.mount("reference-values", sources, &dirs);
     }
 
-    /// `image-pcrs`: what the operator knows of its images. Trustee does not read it.
+    /// `image-pcrs`: what the operator knows about its images. Trustee does not read it.
     fn images(&mut self, desired: &State) {
         let images = desired.images().iter().map(|image| {
             let told = json!({

@@ -5,31 +5,31 @@ use tec_core::time::Timestamp;
 
 use crate::config::Generation;
 
-/// Objects over which secrets, keys or reference values are spread where they need no pod of their
-/// own: their number is fixed, so that the pod does not change. With 1 MiB each (Trustee, KBS
-/// configuration), they hold some 100,000 disk keys.
+/// Number of objects over which secrets, keys or reference values are spread when they need no pod of their
+/// own. It is fixed, so that the pod does not change. With 1 MiB each (Trustee, KBS configuration), they hold
+/// some 100,000 disk keys.
 pub(super) const SHARDS: u8 = 16;
 
 /// How secrets and trusted keys get into the pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers choose between all of them")]
 pub enum SecretMode {
-    /// The documented form: one Secret and one volume for each machine and each key. Another
-    /// machine means another pod.
+    /// The documented form: one Secret and one volume for each machine and each key. Adding a machine
+    /// requires a new pod.
     PerMachine,
-    /// A fixed number of Secrets, all mounted from the beginning. Another machine needs no other
-    /// pod; but disk keys lie in one flat directory, from which a sidecar that calls
-    /// [`mirror`](super::mirror) makes what the KBS reads.
+    /// A fixed number of Secrets, all mounted from the beginning. Adding a machine requires no new pod, but
+    /// disk keys are in one flat directory, from which a sidecar that calls [`mirror`](super::mirror) creates
+    /// what the KBS reads.
     Aggregated,
 }
 
-/// What does not follow from the desired state.
+/// The settings that do not follow from the desired state.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Layout {
-    /// Schema of the KBS; the places of its files follow from it.
+    /// Schema of the KBS; the paths of its files follow from it.
     pub generation: Generation,
-    /// The whole kbs-config.toml, patched for `storage_dir` and without admin key.
+    /// The whole kbs-config.toml, patched for `storage_dir` and without an admin key.
     pub config: String,
     /// How secrets get into the pod.
     pub secrets: SecretMode,
@@ -39,19 +39,19 @@ pub struct Layout {
     pub ak_dir: String,
     /// Most attestation keys that the KBS loads, as in the configuration.
     pub max_aks: u32,
-    /// What reference values name as their end. Nothing reads it (Trustee, RVPS), but it must be
-    /// there; an argument, so that the same input gives the same bytes.
+    /// Expiration of the reference values. Nothing reads it (Trustee, RVPS), but it must be there; it is an
+    /// argument, so that the same input gives the same bytes.
     pub expiration: Timestamp,
 }
 
 impl Layout {
-    /// The places of the documents: `/opt/trustee` and below it, or `/opt/trustee/storage` from
-    /// v0.19 on; a Secret for each machine; an end in the year 9999; the keys of
+    /// The paths from the documentation: `/opt/trustee` and below it, or `/opt/trustee/storage` since v0.19;
+    /// one Secret per machine; expiration in the year 9999; the keys of
     /// [`TrusteeIntent`](tec_core::trustee::TrusteeIntent).
     pub fn new(generation: Generation, config: impl Into<String>) -> Self {
         let (storage_dir, max_aks) = match generation {
             Generation::Mounted => ("/opt/trustee", 10_000),
-            // v0.19 has the directory, too, and its default limit (Trustee, verifiers).
+            // v0.19 has the directory too, and its default limit (Trustee, verifiers).
             Generation::Unified | Generation::V0_21 => ("/opt/trustee/storage", 100),
         };
         Self {
@@ -84,13 +84,13 @@ impl Layout {
         format!("{}/{name}", self.storage_dir.trim_end_matches('/'))
     }
 
-    /// Directories of the attestation policies. v0.19 and v0.20 name their namespaces with another
-    /// sign each (Trustee, key-value storage), so both are there.
+    /// Directories of the attestation policies. v0.19 and v0.20 each use a different separator in their
+    /// namespaces (Trustee, key-value storage), so both are there.
     pub(super) fn policy_dirs(&self) -> Vec<String> {
         self.namespaces("policies/opa", "attestation_service_policy")
     }
 
-    /// Directories of the reference values, one file each; none where they are one file.
+    /// Directories of the reference values, one file each; none if they are all in one file.
     pub(super) fn reference_dirs(&self) -> Vec<String> {
         match self.generation {
             Generation::Mounted => Vec::new(),
@@ -117,9 +117,8 @@ impl Layout {
     }
 }
 
-/// File of a machine's disk key below [`Layout::resource_dir`]: a path of its own until v0.18,
-/// later one flat name in which `\x2F`, four characters, stands for each slash (Trustee, key-value
-/// storage).
+/// File of a machine's disk key below [`Layout::resource_dir`]: a path of its own until v0.18, later one flat
+/// name in which `\x2F`, four characters, replaces each slash (Trustee, key-value storage).
 pub(super) fn resource_file(generation: Generation, machine: &str) -> String {
     match generation {
         Generation::Mounted => format!("{machine}/root"),

@@ -10,27 +10,27 @@ use zeroize::Zeroizing;
 use super::layout::resource_file;
 use crate::config::Generation;
 
-/// Largest disk key; the file of one has some 60 bytes.
+/// Largest disk key; its file has some 60 bytes.
 const MAX_KEY: u64 = 64 * 1024;
-/// Ending of a file that is being written.
+/// Suffix of a file that is being written.
 const PARTIAL: &str = ".partial";
 
 /// What a call of [`mirror`] changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Mirrored {
-    /// Disk keys that are new or other ones.
+    /// Disk keys that are new or changed.
     pub written: usize,
-    /// Disk keys that went.
+    /// Disk keys that were removed.
     pub removed: usize,
 }
 
-/// Makes the resource directory of a KBS from a flat directory of disk keys, each in a file named
-/// like its machine: a mounted Secret has no folders. Files that are no disk key of a machine are
-/// left out, and removed where they are not wanted.
+/// Creates the resource directory of a KBS from a flat directory of disk keys, each in a file named after its
+/// machine: a mounted Secret has no folders. Files that are not a machine's disk key are skipped, and files
+/// that the KBS would serve without a source are removed.
 ///
-/// Call it again and again; it changes what differs. A key is written beside its place and renamed,
-/// so that the KBS never reads half of one.
+/// Call it repeatedly; it changes only what differs. A key is written beside its place and renamed, so that
+/// the KBS never reads a partial one.
 ///
 /// # Errors
 /// The first file that cannot be read, written or removed. The others wait for the next call.
@@ -41,7 +41,7 @@ pub fn mirror(from: &Path, to: &Path, generation: Generation) -> io::Result<Mirr
         let entry = entry?;
         let name = entry.file_name();
         let machine = name.to_str().and_then(|name| name.parse::<MachineId>().ok());
-        // The kubelet's own links begin with dots; what else is there is none of ours.
+        // The kubelet's own links begin with dots; anything else is not ours.
         let Some(machine) = machine.filter(|machine| name == *machine.to_string()) else {
             continue;
         };
@@ -58,7 +58,7 @@ pub fn mirror(from: &Path, to: &Path, generation: Generation) -> io::Result<Mirr
     Ok(done)
 }
 
-/// Whether the content differed.
+/// Copies a file and returns whether the content differed.
 fn copy(from: &Path, to: &Path) -> io::Result<bool> {
     if fs::metadata(from)?.len() > MAX_KEY {
         return Err(io::Error::other(format!("{} is too large for a disk key", from.display())));
@@ -101,11 +101,11 @@ fn existing(dir: &Path, generation: Generation) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Removes a file, and its folder where that is empty then.
+/// Removes a file, and its folder if that is then empty.
 fn remove(file: &Path, root: &Path) -> io::Result<()> {
     fs::remove_file(file)?;
     match file.parent() {
-        // A folder that is not empty stays, which is what is wanted.
+        // A folder that is not empty stays, as it should.
         Some(dir) if dir != root => fs::remove_dir(dir).or(Ok(())),
         _ => Ok(()),
     }

@@ -1,5 +1,5 @@
-//! The mounted form: a Trustee whose files come from ConfigMaps and Secrets, and whose admin API is
-//! closed (Trustee, KBS configuration).
+//! The mounted form: a Trustee whose files come from ConfigMaps and Secrets, and whose admin API is closed
+//! (Trustee, KBS configuration).
 //!
 //! ```text
 //! Desired ─ render ─► Form: ConfigMaps, Secrets, volumes of the pod
@@ -7,11 +7,11 @@
 //!                       ▼
 //!                     Patch ─ MountedTarget::apply ─► cluster
 //! ```
-//! Trustee reads policies, reference values, keys and resources for each request, and its
-//! configuration once. So only another configuration or other volumes need another pod; the digest
-//! of both is an annotation of the pod template, and the pod is patched when it changes.
+//! Trustee reads policies, reference values, keys and resources for each request, and its configuration once.
+//! So only a changed configuration or changed volumes require a new pod; the digest of both is an annotation
+//! of the pod template, and the pod is patched when it changes.
 //!
-//! *What it is not*: a Kubernetes client. [`MountedTarget`] is what a program implements with one.
+//! *What it is not*: a Kubernetes client. A program implements [`MountedTarget`] with one.
 
 mod debounce;
 mod form;

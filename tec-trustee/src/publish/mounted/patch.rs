@@ -1,4 +1,4 @@
-//! What is to be changed in a cluster.
+//! The changes to make in a cluster.
 
 use std::collections::BTreeMap;
 
@@ -8,40 +8,39 @@ use tec_core::secret::SecretBytes;
 use super::form::Form;
 use super::pod::Pod;
 
-/// What becomes of one key of an object.
+/// What happens to one key of an object.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_enums, reason = "a target must handle every change")]
 pub enum Change<T> {
-    /// It gets this content.
+    /// Its content is set to this.
     Set(T),
-    /// It goes.
+    /// It is removed.
     Remove,
 }
 
-/// What becomes of an object.
+/// What happens to an object.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_enums, reason = "a target must handle every change")]
 pub enum Object<T> {
-    /// It is made if it is not there, and these of its keys are changed. Others stay.
+    /// It is created if it does not exist, and these of its keys are changed. Others stay.
     Merge(BTreeMap<String, Change<T>>),
-    /// It goes.
+    /// It is deleted.
     Delete,
 }
 
-/// Digests of what is in a cluster, as far as it is ours.
+/// Digests of what is in a cluster, limited to our objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Observed {
     /// ConfigMaps: SHA-256 of each value by name and key.
     pub config_maps: BTreeMap<String, BTreeMap<String, Sha256Digest>>,
-    /// Secrets, alike.
+    /// Secrets: the same.
     pub secrets: BTreeMap<String, BTreeMap<String, Sha256Digest>>,
     /// The annotation of the pod template.
     pub restart_digest: Option<Sha256Digest>,
 }
 
-/// The whole difference: however many machines came and went, it is one patch and one new pod at
-/// most.
+/// The whole difference: however many machines came and went, it is one patch and at most one new pod.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Patch {
@@ -49,12 +48,12 @@ pub struct Patch {
     pub config_maps: BTreeMap<String, Object<Vec<u8>>>,
     /// Secrets by name.
     pub secrets: BTreeMap<String, Object<SecretBytes>>,
-    /// The pod template's part, where another pod is needed.
+    /// Our part of the pod template, if a new pod is needed.
     pub pod: Option<Pod>,
 }
 
 impl Patch {
-    /// From what is there to `form`.
+    /// The patch from `observed` to `form`.
     pub fn between(observed: &Observed, form: Form) -> Self {
         let mut secrets = observed.secrets.clone();
         for (name, key) in &form.kept {
@@ -81,7 +80,7 @@ impl Patch {
         self.changes() == 0
     }
 
-    /// Number of keys and objects that change, and one for the pod.
+    /// Number of keys and objects that change, plus one for the pod.
     pub fn changes(&self) -> usize {
         let config_maps = self.config_maps.values().map(weight);
         let secrets = self.secrets.values().map(weight);

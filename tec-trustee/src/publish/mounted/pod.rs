@@ -1,11 +1,11 @@
-//! The part of the pod template that is ours: volumes, where they are mounted, one annotation.
+//! Our part of the pod template: volumes, their mounts, and one annotation.
 
 use serde_json::{Value, json};
 use tec_core::digest::Sha256Digest;
 
 use super::super::desired::canonical;
 
-/// Annotation of the pod template with the digest of all that needs another pod when it changes.
+/// Annotation of the pod template with the digest of everything whose change requires a new pod.
 pub const RESTART_ANNOTATION: &str = "trusted-execution-clusters.io/trustee-restart-digest";
 
 /// Separates this digest from all other uses of the hash.
@@ -37,7 +37,7 @@ impl Container {
 pub struct Volume {
     /// Its name.
     pub name: String,
-    /// What it is made of, as the Kubernetes API has it: one member such as `configMap`.
+    /// Its source in the form of the Kubernetes API: one member such as `configMap`.
     pub source: Value,
 }
 
@@ -45,25 +45,25 @@ pub struct Volume {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct Mount {
-    /// In which container.
+    /// The container.
     pub container: Container,
-    /// At which path. They sort so that one comes before those below it.
+    /// The path. Mounts sort so that each one precedes those below it.
     pub path: String,
-    /// Which volume.
+    /// The volume.
     pub volume: String,
     /// Whether the container may write.
     pub is_writable: bool,
 }
 
-/// What the pod template must say.
+/// What the pod template must contain.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Pod {
     /// The volumes, by name.
     pub volumes: Vec<Volume>,
-    /// Where they are.
+    /// Their mounts.
     pub mounts: Vec<Mount>,
-    /// Of the configuration, the volumes and the mounts.
+    /// Digest of the configuration, the volumes and the mounts.
     pub restart_digest: Sha256Digest,
 }
 
@@ -79,15 +79,15 @@ impl Pod {
         }));
     }
 
-    /// Lets the KBS's container write to a volume: the folders that others are mounted at are made in
-    /// it when the container starts.
+    /// Lets the KBS container write to a volume: the mount points of other volumes are created in it when the
+    /// container starts.
     pub(super) fn make_writable(&mut self, volume: &str) {
         for mount in self.mounts.iter_mut().filter(|mount| mount.volume == volume) {
             mount.is_writable = true;
         }
     }
 
-    /// Mounts a volume in the sidecar, too.
+    /// Also mounts a volume in the sidecar.
     pub(super) fn mount_in_mirror(&mut self, volume: &str, path: &str, is_writable: bool) {
         self.mounts.push(Mount {
             container: Container::Mirror,
@@ -97,7 +97,7 @@ impl Pod {
         });
     }
 
-    /// Sorts, and computes the digest.
+    /// Sorts the parts and computes the digest.
     pub(super) fn sealed(mut self, config: &str) -> Self {
         self.volumes.sort_by(|a, b| a.name.cmp(&b.name));
         self.mounts.sort();
@@ -106,7 +106,7 @@ impl Pod {
         self
     }
 
-    /// The pod template, as far as it is ours: for a server-side apply or a strategic merge.
+    /// Our part of the pod template: for a server-side apply or a strategic merge.
     pub fn to_json(&self) -> Value {
         json!({
             "metadata": {"annotations": {RESTART_ANNOTATION: self.restart_digest.to_string()}},

@@ -1,4 +1,4 @@
-//! Publishing to files.
+//! Publishes to files.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,26 +14,25 @@ use super::form::render_state;
 use super::layout::Layout;
 use super::patch::{Observed, Patch};
 
-/// A cluster in which the mounted form lives.
+/// A cluster that hosts the mounted form.
 ///
-/// *Contract*: `observe` tells of the objects that this target made, of no others, and of all of their
-/// keys: what it tells of and nobody wants is deleted. `apply` is idempotent, and goes in
-/// this order, so that breaking off in between leaves nothing that a running pod misses: ConfigMaps,
-/// Secrets that are made or merged, the pod template, Secrets that are deleted.
+/// *Contract*: `observe` reports the objects that this target created, no others, and all of their keys:
+/// anything that it reports and that is not desired is deleted. `apply` is idempotent, and works in this
+/// order, so that an interruption leaves nothing that a running pod misses: ConfigMaps, Secrets that are
+/// created or merged, the pod template, Secrets that are deleted.
 ///
-/// A Secret of a machine that is there already holds its disk key: read it first, and desire what it
-/// holds.
+/// A machine's Secret that already exists holds its disk key: read it first, and desire what it holds.
 #[async_trait]
 pub trait MountedTarget: fmt::Debug + Send + Sync {
     /// What is there.
     async fn observe(&self) -> Result<Observed, PortError>;
 
-    /// Makes the changes.
+    /// Applies the changes.
     async fn apply(&self, patch: &Patch) -> Result<(), PortError>;
 }
 
-/// Publishes the mounted form. Changes are gathered, so that one patch and one new pod cover any
-/// number of machines.
+/// Publishes the mounted form. Changes are gathered, so that one patch and one new pod cover any number of
+/// machines.
 #[derive(Debug)]
 pub struct MountedPublisher {
     target: Arc<dyn MountedTarget>,
@@ -45,18 +44,18 @@ pub struct MountedPublisher {
 #[derive(Debug)]
 struct State {
     debounce: Debounce,
-    /// The revision that was seen last.
+    /// The last revision seen.
     seen: Option<u64>,
 }
 
 impl MountedPublisher {
-    /// A publisher that gathers for the default times.
+    /// A publisher with the default gathering times.
     pub fn new(target: Arc<dyn MountedTarget>, layout: Layout, clock: Arc<dyn Clock>) -> Self {
         let state = State { debounce: Debounce::default(), seen: None };
         Self { target, layout, clock, state: Mutex::new(state) }
     }
 
-    /// Gathers for other times.
+    /// Sets other gathering times.
     #[must_use]
     pub fn with_debounce(mut self, debounce: Debounce) -> Self {
         self.state = Mutex::new(State { debounce, seen: None });
@@ -91,6 +90,6 @@ impl Publisher for MountedPublisher {
         Ok(Progress::Converged { changes: patch.changes(), revision })
     }
 
-    /// Nothing is believed from round to round.
+    /// Nothing is carried over between rounds.
     async fn distrust(&self) {}
 }

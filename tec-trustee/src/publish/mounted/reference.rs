@@ -10,8 +10,8 @@ use super::super::item::common_names;
 /// Version of the record; the only one (Trustee, RVPS).
 const VERSION: &str = "0.1.0";
 
-/// All reference values by name, those that policies ask for at least as an empty list: no file
-/// says the same as an empty one, but only an empty one says it on purpose.
+/// All reference values by name; those that policies ask for are present at least as an empty list: a missing
+/// file has the same effect as an empty one, but only an empty one shows that it is intended.
 pub(super) fn records(desired: &State, expiration: Timestamp) -> Vec<(String, Value)> {
     let mut records: Vec<(String, Value)> = desired
         .items()
@@ -32,14 +32,14 @@ pub(super) fn records(desired: &State, expiration: Timestamp) -> Vec<(String, Va
     records
 }
 
-/// One record. `expiration` has the form `YYYY-MM-DDTHH:MM:SSZ`, without fraction, which the reader
-/// demands (Trustee, RVPS).
+/// One record. `expiration` has the form `YYYY-MM-DDTHH:MM:SSZ`, without a fraction, as the reader requires
+/// (Trustee, RVPS).
 fn record(name: &str, value: &Value, expiration: Timestamp) -> Value {
     let expiration = expiration.to_string();
     json!({"version": VERSION, "name": name, "expiration": expiration, "value": value})
 }
 
-/// The file `reference-values.json`: an array of records, one a line.
+/// The file `reference-values.json`: an array of records, one per line.
 pub(super) fn array(records: &[(String, Value)]) -> String {
     let lines: Vec<String> = records.iter().map(|(_, record)| canonical(record)).collect();
     format!("[\n{}\n]\n", lines.join(",\n"))

@@ -73,7 +73,7 @@ fn shown(form: &Form) -> String {
     text
 }
 
-/// The golden file of this name; written anew when `TEC_BLESS` is set.
+/// Compares with the golden file of this name; rewrites it if `TEC_BLESS` is set.
 fn is_golden(name: &str, form: &Form) {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/publish/mounted/golden");
     let file = format!("{folder}/{name}.txt");
@@ -93,7 +93,7 @@ fn the_form_of_each_generation_is_that_of_its_golden_file() {
         let layout = layout(generation);
         let form = render(&desired([1, 2]), &layout).unwrap();
         is_golden(name, &form);
-        // The same state, come by in another order, gives the same bytes.
+        // The same state, reached in a different order, gives the same bytes.
         let again = render(&desired([2, 1]), &layout).unwrap();
         assert_eq!(shown(&again), shown(&form));
         let ids = form.config_maps["attestation-policy"].keys();
@@ -116,7 +116,7 @@ fn reference_values_are_records_with_an_exact_time() {
         assert_eq!(record["version"], "0.1.0");
         assert_eq!(record["expiration"], "2026-01-01T00:00:00Z");
     }
-    // No image is left: the register is emptied, and not left out.
+    // No image is left: the register is emptied, not omitted.
     let none = desired([]);
     none.set_pcr(PcrIndex::BOOT_MANAGER, []).unwrap();
     let form = render(&none, &layout(Generation::V0_21)).unwrap();
@@ -165,7 +165,7 @@ struct Held {
     pod: Option<Pod>,
     patches: usize,
     restarts: usize,
-    /// Calls of `apply` that break off after the ConfigMaps.
+    /// Calls of `apply` that are interrupted after the ConfigMaps.
     breaks: usize,
 }
 
@@ -342,7 +342,7 @@ async fn a_patch_that_breaks_off_and_a_cluster_that_somebody_changed_are_mended(
         held.secrets.insert(sample::machine_id(9).to_string(), old);
     }
     world.settle(&wanted).await;
-    // What cannot be rendered changes nothing.
+    // A state that cannot be rendered changes nothing.
     let bad = desired([]);
     bad.put_secret("default/db/password".parse().unwrap(), sample::secret(1));
     world.clock.advance_seconds(100);

@@ -1,4 +1,4 @@
-//! The admin API: conformance, tokens, and every sort of answer.
+//! The admin API: conformance, tokens, and every kind of answer.
 
 use std::time::Instant;
 
@@ -51,7 +51,7 @@ async fn every_generation_is_a_key_broker() {
     }
 }
 
-/// Publishes, takes back, and starts again with what the notes of the target say.
+/// Publishes, withdraws, and starts again from the notes in the target.
 async fn publishes_and_takes_back(broker: Arc<dyn KeyBroker>, entropy: Arc<dyn Entropy>) {
     let new = || BrokerPublisher::new(Arc::clone(&broker), Arc::clone(&entropy));
     let (wanted, publisher) = (desired([1, 2]), new());
@@ -78,7 +78,7 @@ async fn publishing_to_the_embedded_kbs_converges_and_takes_back() {
     publishes_and_takes_back(Arc::new(api), entropy(4)).await;
 }
 
-/// Disk keys go to whom the pinned bundle vouches for, and to nobody else.
+/// Disk keys are sent only to servers that the pinned bundle vouches for.
 #[tokio::test]
 async fn the_admin_api_trusts_the_pinned_bundle_alone() {
     let fake = Fake::new(Generation::V0_21, true);
@@ -95,10 +95,9 @@ async fn the_admin_api_trusts_the_pinned_bundle_alone() {
     }
 }
 
-/// Any KBS that the environment names: TRUSTEE_URL, TRUSTEE_ADMIN_KEY (file), where needed
-/// TRUSTEE_CA (file) and TRUSTEE_GENERATION (mounted, unified). It should be one for tests: its
-/// policies are replaced by ones that deny everything. Without one it says so, past the capture of
-/// what tests print.
+/// Any KBS that the environment names: TRUSTEE_URL, TRUSTEE_ADMIN_KEY (file), if needed TRUSTEE_CA (file) and
+/// TRUSTEE_GENERATION (mounted, unified). It should be a test instance: its policies are replaced by ones
+/// that deny everything. Without one the test says so, bypassing the capture of test output.
 #[tokio::test]
 async fn a_real_kbs_is_a_key_broker_and_can_be_published_to() {
     let variable = |name: &str| std::env::var_os(name).map(|text| text.into_string().unwrap());
@@ -293,7 +292,7 @@ async fn a_secret_is_gone_even_where_nothing_can_be_deleted() {
     }
 }
 
-/// A server whose storage loses all but one of the writes that come at the same time.
+/// A server whose storage loses all but one of several concurrent writes.
 #[tokio::test]
 async fn writes_into_one_namespace_follow_one_another() {
     let busy = Arc::new(std::sync::Mutex::new((0, 0)));

@@ -7,7 +7,7 @@ use super::super::record::Record;
 use super::fake::{Fake, Fault, Store};
 use super::*;
 
-/// Rounds until all is well; each may fail.
+/// Rounds until everything has converged; each may fail.
 pub(super) async fn settle(publisher: &BrokerPublisher, desired: &Desired) {
     for _ in 0..8 {
         if publisher.publish(desired).await.is_ok() {
@@ -52,13 +52,13 @@ async fn any_fault_at_any_request_is_got_over() {
         register(&wanted, 3);
         fake.taken();
         settle(&first, &wanted).await;
-        // One that starts with the notes of the target reads a few of them first.
+        // A publisher that starts from the notes in the target reads a few of them first.
         let requests = fake.taken().0.len() + 3;
         for (at, (nth, fault)) in
             (0..requests).flat_map(|at| FAULTS.iter().enumerate().map(move |one| (at, one)))
         {
-            // All of them for the latest, a third for each of the others; by a publisher that knows
-            // what it did, and by one that starts.
+            // All of them for the latest, a third for each of the others; by a publisher that knows what it
+            // did, and by one that has just started.
             let is_latest = fake.generation() == Generation::V0_21;
             let records = [record.clone(), Record::default()];
             for (which, record) in records.into_iter().enumerate() {
@@ -72,7 +72,7 @@ async fn any_fault_at_any_request_is_got_over() {
                 settle(&publisher, &wanted).await;
                 fake.plan([]);
                 if *fault == Fault::RestartAfter {
-                    // After the last request it is seen by the next round.
+                    // A loss after the last request is noticed by the next round.
                     settle(&publisher, &wanted).await;
                 }
                 let left = fake.store().differences(&wanted);
@@ -96,7 +96,7 @@ async fn what_was_sent_and_not_answered_is_in_doubt_when_it_is_no_longer_wanted(
         fake.plan((0..at).map(|_| Fault::None).chain([Fault::LostAck]));
         let _ = publisher.publish(&wanted).await;
         fake.plan([]);
-        // All of it is taken back before the next round.
+        // All of it is withdrawn before the next round.
         revoke(&wanted, 3);
         register(&wanted, 1);
         register(&wanted, 2);
@@ -110,7 +110,7 @@ async fn what_was_sent_and_not_answered_is_in_doubt_when_it_is_no_longer_wanted(
 async fn a_publisher_that_knows_nothing_finds_what_an_earlier_one_left() {
     for fake in Fake::all() {
         settle(&publisher(&fake).await, &desired(1..=20)).await;
-        // Somebody else's names are not touched.
+        // Names that belong to others are not touched.
         let mut store = fake.store();
         store.resources.insert("default/other/thing".to_owned(), b"theirs".to_vec());
         fake.restore(store);
@@ -145,7 +145,7 @@ async fn values_that_are_lost_are_seen_and_secrets_that_are_lost_are_refreshed()
     let publisher = publisher(&fake).await;
     settle(&publisher, &wanted).await;
     register(&wanted, 2);
-    // Head of the index, asked, written and read back; then the value of the key.
+    // The index head is requested, written and read back; then the value of the key.
     fake.plan([Fault::None, Fault::None, Fault::None, Fault::LostUpdate]);
     settle(&publisher, &wanted).await;
     assert_eq!(fake.store().differences(&wanted), Vec::<String>::new());
@@ -181,13 +181,13 @@ async fn a_policy_that_is_refused_stops_secrets_and_no_revocation() {
 #[derive(Clone, Debug)]
 enum Act {
     Register(u64),
-    /// Another content in the place of the usual one.
+    /// Different content in place of the usual one.
     Replace(u64),
     Revoke(u64),
     Policies(u64),
     Publish(Vec<Fault>),
     Backup,
-    /// The KBS is set back to the last backup, or to nothing.
+    /// The KBS is reset to the last backup, or to nothing.
     Rollback,
     /// The publisher's process ends, and another one starts.
     Restart,
@@ -197,7 +197,7 @@ fn acts(silent: bool) -> impl Strategy<Value = Vec<Act>> {
     let mut faults =
         vec![Fault::NothingDone, Fault::LostAck, Fault::RestartBefore, Fault::RestartAfter];
     faults.extend(silent.then_some(Fault::LostUpdate));
-    // Few, and anywhere in the dozen requests of a round; one that starts over has a hundred.
+    // Few faults, anywhere in the dozen requests of a round; one that starts over has a hundred.
     let fault = (0_usize..16, prop::sample::select(faults));
     let round = prop::collection::vec(fault, 0..3).prop_map(|faults| {
         let quiet = |count| std::iter::repeat_n(Fault::None, count);
@@ -263,8 +263,8 @@ proptest! {
         prop_assert_eq!(runtime.block_on(play(acts, false)), Vec::<String>::new());
     }
 
-    /// Updates that are acknowledged and lost leave no trace, so the publisher is told to send
-    /// everything again.
+    /// Updates that are acknowledged and lost leave no trace, so the publisher is told to send everything
+    /// again.
     #[test]
     fn after_silent_losses_it_converges_when_it_starts_over(acts in acts(true)) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

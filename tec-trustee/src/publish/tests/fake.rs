@@ -1,4 +1,4 @@
-//! A KBS of any generation that keeps what it is sent, and fails as it is told.
+//! A KBS of any generation that keeps what it receives, and fails as instructed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::pin::Pin;
@@ -29,17 +29,17 @@ use crate::wire::{ErrorBody, ErrorKind};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     None,
-    /// Another status, with a page that no KBS writes.
+    /// A different status, with a page that no KBS writes.
     Page(u16),
-    /// A refusal in the words of a KBS, before anything happened.
+    /// A refusal with a KBS message, before anything happened.
     Refused(&'static str),
-    /// The connection breaks off, before anything happened.
+    /// The connection breaks, before anything happened.
     NothingDone,
-    /// It happens, and the connection breaks off.
+    /// It happens, and the connection breaks.
     LostAck,
-    /// It is acknowledged, and lost: somebody else wrote the same file (seen with Trustee v0.21).
+    /// It is acknowledged, and lost: someone else wrote the same file (seen with Trustee v0.21).
     LostUpdate,
-    /// The KBS restarts without its state, and answers then.
+    /// The KBS restarts without its state, and then answers.
     RestartBefore,
     /// It answers, and restarts without its state.
     RestartAfter,
@@ -54,7 +54,7 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// What differs from `desired`, in words; the publisher's own notes do not count.
+    /// Differences from `desired`, in words; the publisher's own notes do not count.
     pub(super) fn differences(&self, desired: &Desired) -> Vec<String> {
         let mut found = Vec::new();
         let (mut references, mut resources) = (self.references.clone(), self.resources.clone());
@@ -96,7 +96,7 @@ struct Inner {
     faults: VecDeque<Fault>,
     requests: Vec<String>,
     bytes: usize,
-    /// Secrets that came while the policies were those of a fresh start.
+    /// Secrets that arrived while the policies were those of a fresh start.
     early: usize,
 }
 
@@ -152,7 +152,7 @@ impl Fake {
         self.inner().store = store;
     }
 
-    /// The next requests suffer these.
+    /// The next requests meet these faults.
     pub(super) fn plan(&self, faults: impl IntoIterator<Item = Fault>) {
         self.inner().faults = faults.into_iter().collect();
     }
@@ -260,7 +260,7 @@ async fn answer(State(fake): State<Fake>, request: Request<Body>) -> Response<Bo
         _ => {}
     }
     if !fake.authorized(&parts.headers) {
-        // Recorded: v0.21 has another name for it where resources are written.
+        // Recorded: v0.21 uses a different name for it when resources are written.
         let is_other = fake.generation() == Generation::V0_21 && place.starts_with("resource/");
         let name = if is_other { "AdminAuthInitialization" } else { "AdminAuthAccess" };
         return refusal(&ErrorKind::Other(name.to_owned()));
@@ -288,7 +288,7 @@ fn refusal(kind: &ErrorKind) -> Response<Body> {
     reply(kind.http_status(), body)
 }
 
-/// An answer that breaks off.
+/// An answer that is cut off.
 fn broken() -> Response<Body> {
     struct BreaksOff;
     impl http_body::Body for BreaksOff {
@@ -353,7 +353,7 @@ impl KeyBroker for Fake {
 }
 
 impl Fake {
-    /// A request without HTTP; `None` where the state went before the answer.
+    /// A request without HTTP; `None` if the state was lost before the answer.
     fn direct(
         &self,
         method: &Method,
@@ -375,7 +375,7 @@ impl Fake {
             Fault::RestartAfter => self.restore(Store::default()),
             _ => {}
         }
-        // What is refused for not being there went with a restart.
+        // Items refused because they are missing were lost in a restart.
         Ok(outcome.ok())
     }
 }

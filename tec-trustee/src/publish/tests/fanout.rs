@@ -33,7 +33,7 @@ async fn a_broken_target_does_not_stop_the_others_and_is_left_alone_for_longer_e
     assert!(away.error.as_ref().unwrap().contains("fault injected"));
     assert_eq!(fanout.next_due(), Some(away.due));
 
-    // Not due yet: passed over, while the others get the next change.
+    // Not due yet: skipped, while the others get the next change.
     register(&wanted, 2);
     let status = fanout.publish(&wanted).await;
     assert_eq!(status["away"].failures, 1);
@@ -75,7 +75,7 @@ async fn what_needs_somebody_is_told_apart_and_targets_come_and_go() {
     let broker = Arc::new(MemoryBroker::new());
     fanout.add("denied", to(Arc::clone(&broker) as _));
     assert_eq!(fanout.publish(&wanted).await["denied"].health, Health::Healthy);
-    // The pod was replaced: everything is sent again, and not only what changed.
+    // The pod was replaced: everything is sent again, not only what changed.
     let path = sample::secret_path(1);
     tec_core::port::KeyBroker::remove(&*broker, &path).await.unwrap();
     fanout.distrust("denied").await;

@@ -14,7 +14,7 @@ fn plan(desired: &Desired, record: &Record) -> Vec<Step> {
     desired.read(|state| super::super::plan::plan(state, record))
 }
 
-/// Notes the steps as done.
+/// Records the steps as done.
 fn done(record: &mut Record, desired: &Desired, steps: &[Step]) {
     for step in steps {
         match desired.entry(&step.item) {
@@ -25,7 +25,7 @@ fn done(record: &mut Record, desired: &Desired, steps: &[Step]) {
     record.reached(desired.read(State::position));
 }
 
-/// What a publisher knows that starts with the notes of this one.
+/// What a publisher knows that starts from the notes of this one.
 fn adopted(record: &Record) -> Record {
     let notes = record.items().map(|item| (item.clone(), record.known(item)));
     let mut adopted = Record::default();
@@ -104,7 +104,7 @@ fn what_the_notes_of_a_target_do_not_say_or_say_otherwise_is_in_doubt() {
 }
 
 proptest! {
-    /// What changed since the last time gives the same steps as a look at everything.
+    /// The changes since the last time give the same steps as a look at everything.
     #[test]
     fn the_journal_misses_nothing(
         before in prop::collection::vec((any::<bool>(), 0_u64..6, any::<u8>()), 0..12),
@@ -130,7 +130,7 @@ proptest! {
             change(&wanted, one);
         }
         record.doubt_next(doubted);
-        // Notes know no place in the changes, so everything is looked at.
+        // Notes have no position in the changes, so everything is examined.
         prop_assert_eq!(plan(&wanted, &record), plan(&wanted, &adopted(&record)));
     }
 }

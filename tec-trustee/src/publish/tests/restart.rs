@@ -24,7 +24,7 @@ async fn after_a_restart_nothing_is_sent_that_the_target_holds() {
         let (requests, _) = fake.taken();
         assert_eq!(writes(&requests), 0, "{requests:?}");
         assert!(requests.len() < 10, "{requests:?}");
-        // And one that wants something else sends what differs.
+        // One that desires something else sends the differences.
         register(&again, 201);
         revoke(&again, 7);
         let progress = publisher(&fake).await.publish(&again).await.unwrap();
@@ -56,7 +56,7 @@ async fn what_a_broken_round_did_is_not_done_again_after_a_restart() {
             let wanted = desired([1]);
             let first = publisher(&fake).await;
             settle(&first, &wanted).await;
-            // A round over several items breaks, and the next one mends it.
+            // A round over several items fails, and the next one repairs it.
             (2..=4).for_each(|number| register(&wanted, number));
             fake.plan((0..at).map(|_| Fault::None).chain([fault]));
             let _ = first.publish(&wanted).await;

@@ -1,5 +1,5 @@
-//! `kms://aws` and `storage://s3` on moto, which keeps keys and buckets as AWS does, and checks the
-//! signature of each request.
+//! `kms://aws` and `storage://s3` on moto, which keeps keys and buckets like AWS, and verifies the signature
+//! of each request.
 
 use std::process::Command;
 
@@ -12,7 +12,7 @@ use super::server::{Server, tool};
 use super::{disk, escaped, open, text};
 
 const REGION: &str = "eu-central-1";
-/// Actions of the set-up, which nobody has to sign.
+/// Number of setup actions, which need no signature.
 const UNSIGNED: &str = "6";
 const EVERYTHING: &str =
     r#"{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":"*","Resource":"*"}]}"#;
@@ -64,7 +64,7 @@ impl Aws {
         aws
     }
 
-    /// The scope of the credential tells moto which service is meant.
+    /// The scope of the credential tells moto which service is addressed.
     async fn unsigned(
         &self,
         service: &str,
@@ -134,7 +134,7 @@ async fn data_keys_are_wrapped_by_aws_kms_and_kept_in_a_bucket() {
     let again = open(&kms, &storage).await.unwrap();
     assert!(again.existing_data_key(&disk(1), 32).await.unwrap().ct_eq(&key));
 
-    // Of many services that ask for a new key at once, all get the same.
+    // Several services request a new key concurrently, and all get the same one.
     let disk = disk(2);
     let ask = || async { open(&kms, &storage).await.unwrap().data_key(&disk, 32).await.unwrap() };
     let (a, b, c, d) = tokio::join!(ask(), ask(), ask(), ask());

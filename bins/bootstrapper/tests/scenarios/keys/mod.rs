@@ -1,5 +1,5 @@
-//! Key services and stores, each on a real server where there is one: OpenBao, the KBS of this
-//! project with a TPM, and moto for AWS (feature `aws`).
+//! Key services and stores, each on a real server if there is one: OpenBao, the KBS of this project with a
+//! TPM, and moto for AWS (feature `aws`).
 
 pub(crate) mod openbao;
 mod server;
@@ -18,7 +18,7 @@ use tec_node::host::KeyBackends;
 use tec_support::SystemEntropy;
 
 fn backends() -> KeyBackends {
-    // A program does this first of all.
+    // As a program does on start.
     let _ = rustls::crypto::ring::default_provider().install_default();
     KeyBackends::new(Arc::new(SystemEntropy))
 }
@@ -33,12 +33,12 @@ fn disk(number: u8) -> DataKeyId {
     DataKeyId::state_disk(id.parse().unwrap())
 }
 
-/// A member of an answer, which a test cannot do without.
+/// A member of a response that a test requires.
 fn text<'v>(answer: &'v serde_json::Value, pointer: &str) -> &'v str {
     answer.pointer(pointer).unwrap().as_str().unwrap()
 }
 
-/// Every byte escaped, as queries and forms take any text.
+/// Escapes every byte, since queries and forms accept any text.
 #[cfg(feature = "aws")]
 fn escaped(text: &str) -> String {
     let mut escaped = String::new();

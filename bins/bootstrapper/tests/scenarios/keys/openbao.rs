@@ -22,7 +22,7 @@ use crate::recover::ended;
 use crate::stage::Machine;
 
 const ROOT: &str = "root-of-a-test";
-/// What a node or a join service may do.
+/// The permissions of a node or a join service.
 const POLICY: &str = r#"path "transit/encrypt/kek" { capabilities = ["update"] }
 path "transit/decrypt/kek" { capabilities = ["update"] }"#;
 
@@ -33,11 +33,11 @@ pub(crate) struct Bao {
 }
 
 impl Bao {
-    /// With a transit engine that has the keys `kek` and `other`.
+    /// With a transit engine that contains the keys `kek` and `other`.
     pub(crate) async fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let config = directory.path().join("config.hcl");
-        // Else it listens on the next port, too, which another test may have been given.
+        // Otherwise it also listens on the next port, which another test may use.
         std::fs::write(&config, "disable_clustering = true\n").unwrap();
         let server = Server::start(&directory.path().join("log"), |address| {
             let mut command = Command::new(tool("bao"));
@@ -67,7 +67,7 @@ impl Bao {
         serde_json::from_slice(&body).unwrap_or_default()
     }
 
-    /// A token with the rights of a node.
+    /// A token with the permissions of a node.
     pub(crate) async fn token(&self) -> String {
         let answer = self.post("auth/token/create", json!({"policies": ["node"]})).await;
         text(&answer, "/auth/client_token").to_owned()
@@ -91,7 +91,7 @@ async fn data_keys_are_wrapped_by_transit_and_kept_in_files_that_say_nothing() {
     let missing = keys.existing_data_key(&disk(1), 32).await.unwrap_err();
     assert_eq!(missing.kind(), PortErrorKind::NotFound);
     let key = keys.data_key(&disk(1), 32).await.unwrap();
-    // Another process, after the key was rotated.
+    // A different process, after the key was rotated.
     bao.post("transit/keys/kek/rotate", json!({})).await;
     let again = open(&kms, &bao.storage()).await.unwrap();
     assert!(again.existing_data_key(&disk(1), 32).await.unwrap().ct_eq(&key));
@@ -109,7 +109,7 @@ async fn data_keys_are_wrapped_by_transit_and_kept_in_files_that_say_nothing() {
     names.sort();
     assert_eq!(names, [disk(1).as_str(), disk(2).as_str()]);
 
-    // Whoever writes to the directory gives no disk the key of another.
+    // Whoever can write to the directory cannot give one disk the key of another.
     fs::copy(directory.join(disk(1).as_str()), directory.join(disk(2).as_str())).unwrap();
     let swapped = again.existing_data_key(&disk(2), 32).await.unwrap_err();
     assert_eq!(swapped.kind(), PortErrorKind::Invalid);
@@ -125,7 +125,7 @@ async fn every_way_openbao_says_no_has_its_kind_and_tells_no_token() {
     for (kms, kind) in [
         (bao.kms("kek", "canary-token"), PortErrorKind::Denied),
         (bao.kms("other", &token), PortErrorKind::Denied),
-        // The key exists, and did not wrap this.
+        // The key exists, but did not wrap this.
         (bao.kms("other", ROOT), PortErrorKind::Invalid),
         (stored.replace("mount=transit", "mount=nowhere"), PortErrorKind::Denied),
     ] {
@@ -169,7 +169,7 @@ async fn a_disk_key_that_openbao_wraps_is_made_by_init_and_found_by_recovery() {
 
     machine.reboot();
     machine.write_settings(&[]);
-    // A storage that knows the disk no more makes no key that would open nothing.
+    // A storage that has lost the disk must not create a key that opens nothing.
     let other = bao.directory.path().join("other");
     let wrong = format!("storage://file?path={}", other.display());
     let place = kms.split("&token").next().unwrap();
@@ -222,7 +222,7 @@ async fn a_token_is_renewed_before_its_end_where_it_can_be() {
     assert_eq!(renew(ROOT).await, Ok(None), "it has no end");
     let (fixed, _) = token(json!({"ttl": "100s", "renewable": false})).await;
     assert_eq!(renew(&fixed).await, Err(PortErrorKind::Denied));
-    // The default policy is what lets a token renew itself.
+    // The default policy allows a token to renew itself.
     let (bare, _) = token(json!({"ttl": "100s", "no_default_policy": true})).await;
     assert_eq!(renew(&bare).await, Err(PortErrorKind::Denied));
     assert_eq!(renew("unknown").await, Err(PortErrorKind::Denied));

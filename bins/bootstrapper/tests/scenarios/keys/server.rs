@@ -1,4 +1,4 @@
-//! Programs that serve, for the length of a test.
+//! Server programs that run during a test.
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpStream};
@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 
 use tec_support::testing::free_address;
 
-/// Python takes its time on a busy machine.
+/// Python is slow to start on a busy machine.
 const START_LIMIT: Duration = Duration::from_mins(1);
 
-/// A process that listens on a port of the loopback address.
+/// A process that listens on a loopback port.
 pub(crate) struct Server {
     child: Child,
     pub(crate) address: SocketAddr,
 }
 
 impl Server {
-    /// Starts what `command` makes for an address, and waits until it listens.
+    /// Starts the command for an address, and waits until it listens.
     pub(crate) fn start(log: &Path, command: impl FnOnce(SocketAddr) -> Command) -> Self {
         let address = free_address().unwrap();
         let mut command = command(address);
@@ -47,7 +47,7 @@ impl Drop for Server {
     }
 }
 
-/// A program of the cache of tools.
+/// A program in the tools cache.
 pub(crate) fn tool(name: &str) -> PathBuf {
     let cache = std::env::var_os("TEC_CACHE").map(PathBuf::from);
     let home = || PathBuf::from(std::env::var_os("HOME").unwrap()).join(".cache/tec");

@@ -1,5 +1,5 @@
-//! `kms://trustee`: the KBS of this project releases the master secret to a machine whose TPM says
-//! that it is in no cluster.
+//! `kms://trustee`: the KBS of this project releases the master secret to a machine whose TPM states that it
+//! is in no cluster.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ fn master() -> String {
     format!(r#"{{"key":"{}","salt":"{}"}}"#, part(0x40), part(0x60))
 }
 
-/// A KBS that releases to machines in no cluster; its URL.
+/// A KBS that releases to machines in no cluster; returns its URL.
 async fn kbs(secret: &str) -> String {
     let backend = Arc::new(MemoryBackend::new());
     let zero = Sha256Digest::ZERO;

@@ -1,4 +1,4 @@
-//! What the cluster does for its users, and who its members are.
+//! What the cluster does for its users, and its members.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,14 +11,14 @@ use crate::files::NAMESPACE;
 use crate::host::Host;
 use crate::stage::{Stage, until};
 
-/// Namespace and DaemonSet of the join service, as its manifest says.
+/// Namespace and DaemonSet of the join service, as in its manifest.
 const JOIN_SERVICE: &str = "tec-join-service";
 const ECHO: &str = include_str!("echo.yaml");
-/// Asked of the Service from a pod; kube-proxy spreads them at random.
+/// Requests from a pod to the Service; kube-proxy distributes them at random.
 const ASK: &str = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do \
     kubectl --server=http://echo.default.svc.cluster.local get --raw /; done";
 
-/// The custom resources, and the join service with the rights of its manifest.
+/// Deploys the custom resources, and the join service with the permissions in its manifest.
 pub(crate) fn deploy(stage: &Stage<'_>, first: &Host, nodes: &[&str]) -> anyhow::Result<()> {
     stage.apply(first, &stage.args.crds)?;
     stage.kubectl(first, &["create", "namespace", NAMESPACE])?;
@@ -29,7 +29,7 @@ pub(crate) fn deploy(stage: &Stage<'_>, first: &Host, nodes: &[&str]) -> anyhow:
     join_service_runs(stage, first)
 }
 
-/// The join service takes these nodes from now on.
+/// Makes the join service admit these nodes from now on.
 pub(crate) fn admit(stage: &Stage<'_>, first: &Host, nodes: &[&str]) -> anyhow::Result<()> {
     stage.apply(first, &files::write_join_service(first, nodes)?)?;
     let restart = ["rollout", "restart", "-n", JOIN_SERVICE, "daemonset/tec-join-service"];
@@ -43,7 +43,7 @@ fn join_service_runs(stage: &Stage<'_>, first: &Host) -> anyhow::Result<()> {
     stage.kubectl(first, &rollout).map(drop)
 }
 
-/// Every member is a machine of the operator with its key bound.
+/// Every member is a machine of the operator with a bound key.
 pub(crate) fn machines_are_bound(
     stage: &Stage<'_>,
     first: &Host,
@@ -56,7 +56,7 @@ pub(crate) fn machines_are_bound(
     Ok(())
 }
 
-/// A pod on each of these nodes reaches those on all of them through a Service, by its name.
+/// A pod on each of these nodes reaches the pods on all of them through a Service, by its name.
 pub(crate) fn services_work(stage: &Stage<'_>, first: &Host, nodes: &[&str]) -> anyhow::Result<()> {
     let file = first.path("echo.yaml");
     fs::write(&file, ECHO)?;
@@ -90,7 +90,7 @@ fn node_of(pod: &Value) -> Option<&str> {
     pod.pointer("/spec/nodeName")?.as_str()
 }
 
-/// A node leaves by command, once it was shown what would happen.
+/// Removes a node by command, after the confirmation was shown.
 pub(crate) fn remove(stage: &Stage<'_>, first: &Host, node: &str) -> anyhow::Result<()> {
     let remove = ["--namespace", NAMESPACE, "member", "remove", node, "--drain"];
     stage.admin.kube(&[&remove[..], &["--dry-run"]].concat())?;
@@ -98,7 +98,7 @@ pub(crate) fn remove(stage: &Stage<'_>, first: &Host, node: &str) -> anyhow::Res
     stage.admin.kube(&[&remove[..], &["--yes"]].concat())
 }
 
-/// Another key may have the name of a node that was removed.
+/// Lets a different key have the name of a removed node.
 pub(crate) fn free_name(stage: &Stage<'_>, node: &str) -> anyhow::Result<()> {
     let free = ["--namespace", NAMESPACE, "member", "remove", node, "--dangerous-free-name"];
     stage.admin.kube(&[&free[..], &["--yes"]].concat())

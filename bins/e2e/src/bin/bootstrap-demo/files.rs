@@ -10,10 +10,10 @@ use tec_e2e::admin::{INIT_SECRET, VERSION};
 use crate::host::{Host, TPM_PORT};
 
 pub(crate) const NAMESPACE: &str = "trusted-execution-clusters";
-/// Address of the control plane, where the API server is.
+/// Address of the control plane, where the API server runs.
 pub(crate) const API_SERVER: &str = "198.51.100.1";
 const NETWORK: &str = include_str!("network.yaml");
-/// Limits of connection tracking are those of the machine, and no network namespace may change them.
+/// Connection tracking limits belong to the machine, and no network namespace may change them.
 const KUBE_PROXY: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\n\
     kind: KubeProxyConfiguration\nmode: nftables\nconntrack: {maxPerCore: 0, min: 0}\n";
 
@@ -52,7 +52,7 @@ pub(crate) fn write_node(
     Ok(fs::write(host.path("bootstrapper.toml"), settings)?)
 }
 
-/// What the join service reads, as the ConfigMap of its manifest: it takes these nodes.
+/// Configuration of the join service, as the ConfigMap in its manifest: it admits these nodes.
 pub(crate) fn write_join_service(host: &Host, nodes: &[&str]) -> anyhow::Result<PathBuf> {
     let keys: Vec<String> = nodes.iter().map(|key| format!("'{key}'")).collect();
     let settings = format!(
@@ -74,7 +74,7 @@ pub(crate) fn write_join_service(host: &Host, nodes: &[&str]) -> anyhow::Result<
     Ok(path)
 }
 
-/// The cluster object, whose approval policy the join service keeps to.
+/// The cluster object, whose approval policy the join service follows.
 pub(crate) fn write_cluster(host: &Host) -> anyhow::Result<PathBuf> {
     let cluster = json!({
         "apiVersion": "trusted-execution-clusters.io/v1alpha1",

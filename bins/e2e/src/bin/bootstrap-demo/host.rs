@@ -10,9 +10,9 @@ use anyhow::Context as _;
 
 use crate::network::{BRIDGE, GATEWAY, ip, run};
 
-/// Room for a header of LUKS2.
+/// Enough for a LUKS2 header.
 const DISK: u64 = 17 * 1024 * 1024;
-/// Port of swtpm, in the network of its host.
+/// Port of swtpm, in its host's network.
 pub(crate) const TPM_PORT: u16 = 2321;
 const PROCESS_LIMIT: Duration = Duration::from_mins(5);
 const STEP: Duration = Duration::from_millis(50);
@@ -20,7 +20,7 @@ const BOOT: &str = include_str!("boot.sh");
 const SYSTEMCTL: &str = include_str!("systemctl.sh");
 const CONTAINERD: &str = include_str!("containerd.toml");
 
-/// A process that ends with this value.
+/// A process that is stopped on drop.
 #[derive(Debug)]
 pub(crate) struct Process(Child);
 
@@ -49,16 +49,16 @@ pub(crate) fn pause() {
     thread::sleep(STEP);
 }
 
-/// What runs of a host between two boots.
+/// The parts of a host that run between two boots.
 #[derive(Debug)]
 struct Running {
-    /// The first one ends process 1 of the host, and with it every other one, when it is dropped.
+    /// Dropping the first one ends process 1 of the host, and with it all others.
     processes: Vec<Process>,
-    /// Process 1, as the machine counts.
+    /// Process 1, by its PID on this machine.
     init: String,
 }
 
-/// A host; gone when this is dropped.
+/// A host; removed on drop.
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) name: String,
@@ -69,7 +69,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// The host of this number, with a new TPM and a new disk; its files are in this folder.
+    /// Creates the host with this number, with a new TPM and a new disk; its files are in this folder.
     pub(crate) fn create(base: &Path, number: u8, folder: &str) -> anyhow::Result<Self> {
         let name = format!("n{number}");
         let (address, dir) = (format!("198.51.100.{number}"), base.join(folder));
@@ -99,7 +99,7 @@ impl Host {
         format!("tec-{}", self.name)
     }
 
-    /// A command inside the host; what it says goes to a file of this name.
+    /// A command inside the host, with its output in a file of this name.
     fn command(&self, log: &str, program: &Path) -> anyhow::Result<Command> {
         let log =
             File::options().create(true).append(true).open(self.path(&format!("{log}.log")))?;
@@ -126,7 +126,7 @@ impl Host {
         Ok(Process(started))
     }
 
-    /// Runs a program to its end, and returns what it printed.
+    /// Runs a program to its end, and returns its output.
     pub(crate) fn output(&self, program: &Path, arguments: &[&str]) -> anyhow::Result<String> {
         let mut command = self.command("output", program)?;
         let output = command.args(arguments).stdout(Stdio::piped()).output()?;
@@ -141,7 +141,7 @@ impl Host {
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// Runs a program that must fail, and returns what it said of that.
+    /// Runs a program that must fail, and returns its error output.
     pub(crate) fn refusal(&self, program: &Path, arguments: &[&str]) -> anyhow::Result<String> {
         let mut command = self.command("refusal", program)?;
         let output = command.args(arguments).stderr(Stdio::piped()).output()?;
@@ -150,7 +150,7 @@ impl Host {
         Ok(String::from_utf8_lossy(&output.stderr).into_owned())
     }
 
-    /// Gives an image to the container runtime, which pulls none.
+    /// Loads an image into the container runtime, which pulls none.
     pub(crate) fn load(&self, archive: &Path) -> anyhow::Result<()> {
         let archive = archive.display().to_string();
         let import = ["--namespace", "k8s.io", "images", "import", &archive];
@@ -228,7 +228,7 @@ impl Host {
         Ok(tpm)
     }
 
-    /// Everything of the host ends at once, as when its power fails.
+    /// Ends everything in the host immediately, as in a power failure.
     fn end(&mut self) {
         if let Some(Running { processes, init }) = self.running.take() {
             drop(processes);
@@ -238,8 +238,8 @@ impl Host {
         remove_cgroups(&self.namespace());
     }
 
-    /// The host boots again: its network and the TPM's registers are new, and of memory only the
-    /// mount of the state disk is kept.
+    /// Reboots the host: its network and the TPM's registers are new, and only the mount of the state disk
+    /// survives.
     pub(crate) fn reboot(&mut self) -> anyhow::Result<()> {
         self.end();
         for entry in fs::read_dir(self.path("run"))? {
@@ -258,8 +258,8 @@ impl Host {
     }
 }
 
-/// What differs between this machine and a node: who keeps its cgroups, and its disk, which is that of
-/// whoever runs the demo, full as it may be.
+/// How this machine differs from a node: who manages its cgroups, and its disk, which belongs to whoever runs
+/// the demo and may be nearly full.
 fn kubelet(name: &str) -> String {
     format!(
         "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
@@ -275,7 +275,7 @@ fn executable(path: &Path) -> anyhow::Result<()> {
 }
 
 fn connect(namespace: &str, number: u8, address: &str) -> anyhow::Result<()> {
-    // What a run that was killed left behind.
+    // Left behind by a run that was killed.
     let left = run("ip", &["netns", "pids", namespace]).unwrap_or_default();
     for pid in String::from_utf8_lossy(&left).split_whitespace() {
         let _ = run("kill", &["-9", pid]);
@@ -283,7 +283,7 @@ fn connect(namespace: &str, number: u8, address: &str) -> anyhow::Result<()> {
     let _ = ip(&format!("netns del {namespace}"));
     ip(&format!("netns add {namespace}"))?;
     let veth = format!("tec-v{number}");
-    // Its other end may outlive a namespace that is being removed.
+    // The peer device may outlive a namespace that is being removed.
     let _ = ip(&format!("link del {veth}"));
     ip(&format!("link add {veth} type veth peer name eth0 netns {namespace}"))?;
     ip(&format!("link set {veth} master {BRIDGE} up"))?;
@@ -293,7 +293,7 @@ fn connect(namespace: &str, number: u8, address: &str) -> anyhow::Result<()> {
     ip(&format!("-n {namespace} route add default via {GATEWAY}"))
 }
 
-/// Waits for the end of a process, which that of all others in its namespace comes before.
+/// Waits for the end of a process; all others in its namespace end before it.
 fn gone(pid: &str) {
     let begin = Instant::now();
     // The state comes after the name, which is in parentheses (proc_pid_stat(5)).
@@ -306,7 +306,7 @@ fn gone(pid: &str) {
     }
 }
 
-/// Those of a host whose processes are ending, the innermost first.
+/// Removes the cgroups of a host whose processes are ending, innermost first.
 fn remove_cgroups(name: &str) {
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs(10) {

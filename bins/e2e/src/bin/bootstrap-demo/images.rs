@@ -1,5 +1,4 @@
-//! Images of what runs in pods: programs of this machine, under the names that kubeadm and the
-//! manifests give them.
+//! Images for the pods: programs of this machine, under the names used by kubeadm and the manifests.
 
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -12,15 +11,15 @@ use crate::host::Host;
 
 const KUBERNETES: &str = tec_e2e::admin::VERSION;
 const BUSYBOX: &str = "/bin/busybox";
-/// Programs of busybox in the image with a shell.
+/// busybox programs in the image with a shell.
 const APPLETS: [&str; 7] = ["sh", "sed", "mv", "ip", "sleep", "httpd", "nslookup"];
 
-/// Archives of images.
+/// Image archives.
 #[derive(Debug)]
 pub(crate) struct Images {
-    /// What every node runs.
+    /// Images for every node.
     everywhere: Vec<PathBuf>,
-    /// What control planes run besides.
+    /// Additional images for control planes.
     control_plane: Vec<PathBuf>,
 }
 
@@ -58,12 +57,12 @@ impl Images {
         })
     }
 
-    /// Gives a worker what it runs.
+    /// Loads a worker's images.
     pub(crate) fn load_worker(&self, host: &Host) -> anyhow::Result<()> {
         self.everywhere.iter().try_for_each(|archive| host.load(archive))
     }
 
-    /// Gives a control plane what it runs.
+    /// Loads a control plane's images.
     pub(crate) fn load_control_plane(&self, host: &Host) -> anyhow::Result<()> {
         self.load_worker(host)?;
         self.control_plane.iter().try_for_each(|archive| host.load(archive))

@@ -1,4 +1,4 @@
-//! Root on a worker, with all that a join left there, tries to become somebody else.
+//! Root on a worker, with everything that a join left there, tries to assume a different identity.
 
 use std::path::Path;
 
@@ -10,20 +10,20 @@ use crate::files::API_SERVER;
 use crate::host::Host;
 use crate::stage::{Stage, until};
 
-/// The kubeconfig of a worker's kubelet, and one with the certificate that its join brought.
+/// The kubeconfig of a worker's kubelet, and one with the certificate from its join.
 const KUBELET: &str = "/etc/kubernetes/kubelet.conf";
 const JOINED: &str = "joined.conf";
-/// Signers of certificates of kubelets, and what they let a key be used for.
+/// Signers of kubelet certificates, and the key usages they allow.
 const CLIENT: (&str, &str) = ("kubernetes.io/kube-apiserver-client-kubelet", "client auth");
 const SERVER: (&str, &str) = ("kubernetes.io/kubelet-serving", "server auth");
-/// Whose names certificates are asked for, in which groups.
+/// Names and groups for which certificates are requested.
 const NAMES: [(&str, &str); 4] = [
     ("system:node:n1", "system:nodes"),
     ("system:node:n9", "system:nodes"),
     ("system:bootstrap:abcdef", "system:bootstrappers"),
     ("admin", "kubeadm:cluster-admins"),
 ];
-/// What no worker may do. A secret that no pod of this node mounts stands for all others.
+/// What no worker may do. A Secret not mounted by any pod of this node stands for all others.
 const DENIED: [&[&str]; 8] = [
     &["get", "secrets", "-A"],
     &["get", "secrets", "-n", "kube-system"],
@@ -35,7 +35,7 @@ const DENIED: [&[&str]; 8] = [
     &["label", "node", "n1", "x=y"],
 ];
 
-/// A request for a certificate.
+/// A certificate request.
 struct Asking<'a> {
     request: &'a str,
     name: &'a str,
@@ -45,8 +45,8 @@ struct Asking<'a> {
     signer: (&'a str, &'a str),
 }
 
-/// Nothing that the worker has leads to another identity, and nothing in the cluster would give one
-/// to whoever has a bootstrap token.
+/// Nothing on the worker leads to another identity, and nothing in the cluster would give one to the holder
+/// of a bootstrap token.
 pub(crate) fn check(stage: &Stage<'_>, worker: &Host, first: &Host) -> anyhow::Result<()> {
     let joined = worker.path(JOINED);
     std::fs::write(&joined, kubeconfig().to_string())?;
@@ -73,14 +73,14 @@ fn denied(stage: &Stage<'_>, worker: &Host, config: &str) -> anyhow::Result<()> 
     for arguments in DENIED {
         let call = [&["--kubeconfig", config], arguments].concat();
         let why = worker.refusal(&kubectl, &call)?;
-        // Anything else would be a call that did not reach the authorizer.
+        // Any other error means that the call did not reach the authorizer.
         let what = arguments.join(" ");
         anyhow::ensure!(why.contains(" is forbidden: "), "{config}: {what}: {why}");
     }
     Ok(())
 }
 
-/// A worker gets no client certificate but one for its own name.
+/// A worker gets client certificates only for its own name.
 fn names(
     stage: &Stage<'_>,
     worker: &Host,
@@ -91,12 +91,12 @@ fn names(
     for (at, (name, group)) in NAMES.iter().enumerate() {
         let request = format!("intruder-{number}-{at}");
         let asking = Asking { request: &request, name, group, address: "", signer: CLIENT };
-        // Being refused at once is as good.
+        // An immediate refusal is just as good.
         if request_certificate(stage, worker, config, &asking).is_ok() {
             asked.push((request, *name));
         }
     }
-    // The join service approves what a node may have: its own name, once more.
+    // The join service approves what a node may have: its own name, again.
     let (request, group) = (format!("intruder-{number}-own"), "system:nodes");
     let name = format!("system:node:{}", worker.name);
     let asking = Asking { request: &request, name: &name, group, address: "", signer: CLIENT };
@@ -104,7 +104,7 @@ fn names(
     until("the node's own certificate", || {
         certificate(stage, first, &request).is_ok_and(|found| found.is_some())
     })?;
-    // It has looked at all that came before by now.
+    // By now it has processed all earlier requests.
     for (request, name) in asked {
         let found = certificate(stage, first, &request)?;
         anyhow::ensure!(found.is_none(), "a worker got a certificate for {name}");
@@ -130,8 +130,8 @@ fn server(stage: &Stage<'_>, worker: &Host, first: &Host) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// A node that was removed still has certificates that the API server takes. It registers no Node by
-/// them, and gets no others.
+/// A removed node still has certificates that the API server accepts. It can neither register a Node with
+/// them nor get new ones.
 pub(crate) fn is_out(
     stage: &Stage<'_>,
     removed: &Host,
@@ -151,7 +151,7 @@ pub(crate) fn is_out(
     };
     own(removed, "removed", KUBELET)?;
     own(other, "member", KUBELET)?;
-    // One that stays open would be approved when another node has the name.
+    // A pending request would be approved when another node has the name.
     for (request, expected) in [("removed", "Denied"), ("member", "Approved")] {
         until(&format!("an answer to {request}"), || {
             stage.json(first, &["csr", request]).is_ok_and(|found| {
@@ -213,7 +213,7 @@ fn request_certificate(
     worker.output(&stage.args.kubernetes.join("kubectl"), &call).map(drop)
 }
 
-/// What was signed for a request, if anything was.
+/// The certificate issued for a request, if any.
 fn certificate(stage: &Stage<'_>, first: &Host, request: &str) -> anyhow::Result<Option<String>> {
     let found = stage.json(first, &["csr", request])?;
     let signed = found.pointer("/status/certificate").and_then(Value::as_str);

@@ -1,4 +1,4 @@
-//! `bootstrap-demo`: a cluster of three nodes from `tec node init` to renewed certificates, with real
+//! `bootstrap-demo`: a cluster of three nodes, from `tec node init` to renewed certificates, with real
 //! kubeadm, kubelets and pods, in namespaces of this machine, as root. See `cargo xtask bootstrap-demo`.
 //!
 //! ```text
@@ -8,8 +8,8 @@
 //!     ├─ tec-n2 198.51.100.2  the same programs; bootstrapper: ticket ─► kubeadm join, a worker
 //!     └─ tec-n3 198.51.100.3  another worker, which is removed and comes back as a new machine
 //! ```
-//! What stands in for something else: swtpm for the TPM, a file for the state disk (this machine maps
-//! no devices), and a script for systemd.
+//! Substitutes: swtpm for the TPM, a file for the state disk (this machine maps no devices), and a script for
+//! systemd.
 
 mod certificates;
 mod cluster;
@@ -31,22 +31,22 @@ use tec_support::exit;
 #[derive(Debug, Parser)]
 #[command(name = "bootstrap-demo", version)]
 struct Args {
-    /// Directory with bootstrapper and tec.
+    /// Directory with bootstrapper and tec
     #[arg(long)]
     bin_dir: PathBuf,
-    /// Static join-service, for its image.
+    /// Static join-service, for its image
     #[arg(long)]
     join_service: PathBuf,
-    /// Directory with the programs of Kubernetes, and CoreDNS.
+    /// Directory with the programs of Kubernetes, and CoreDNS
     #[arg(long)]
     kubernetes: PathBuf,
-    /// etcd of the version that kubeadm wants.
+    /// Path of etcd, in the version that kubeadm requires
     #[arg(long)]
     etcd: PathBuf,
-    /// Directory with the custom resources.
+    /// Directory with the custom resources
     #[arg(long)]
     crds: PathBuf,
-    /// Manifest of the join service, with its account.
+    /// Manifest of the join service, with its service account
     #[arg(long)]
     manifest: PathBuf,
 }

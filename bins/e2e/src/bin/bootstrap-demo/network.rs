@@ -1,4 +1,4 @@
-//! A bridge, and what hangs on it.
+//! A bridge, and the devices attached to it.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -6,11 +6,11 @@ use std::process::{Command, Stdio};
 
 use anyhow::Context as _;
 
-/// Names of bridges and namespaces are the machine's: one run at a time has them.
+/// Names of bridges and namespaces are machine-wide, so only one run at a time may use them.
 const LOCK: &str = "/run/tec-bootstrap-demo.lock";
 /// Name of the bridge.
 pub(crate) const BRIDGE: &str = "tec-b0";
-/// Address of this machine on it, and of whatever is no node.
+/// Address of this machine on the bridge, and of everything that is not a node.
 pub(crate) const GATEWAY: &str = "198.51.100.254";
 
 /// Runs a program to its end.
@@ -30,7 +30,7 @@ pub(crate) fn ip(arguments: &str) -> anyhow::Result<()> {
     run("ip", &arguments).map(drop)
 }
 
-/// Waits until no other run is there; the lock ends with this process at the latest.
+/// Waits until no other run is active; the lock ends with this process at the latest.
 fn only_run() -> anyhow::Result<File> {
     let file = File::create(LOCK).with_context(|| format!("create {LOCK}"))?;
     if file.try_lock().is_err() {
@@ -40,7 +40,7 @@ fn only_run() -> anyhow::Result<File> {
     Ok(file)
 }
 
-/// The bridge; gone when this is dropped, and then another run may have its own.
+/// The bridge; removed on drop, after which another run can create its own.
 #[derive(Debug)]
 pub(crate) struct Network {
     _only: File,
@@ -49,7 +49,7 @@ pub(crate) struct Network {
 impl Network {
     pub(crate) fn create() -> anyhow::Result<Self> {
         let only = only_run()?;
-        // What a run that was killed left behind.
+        // Left behind by a run that was killed.
         let _ = ip(&format!("link del {BRIDGE}"));
         ip(&format!("link add {BRIDGE} type bridge"))?;
         let network = Self { _only: only };

@@ -14,7 +14,7 @@ use crate::host::{Host, Process, pause};
 
 const ADMIN: &str = "/etc/kubernetes/admin.conf";
 const LIMIT: Duration = Duration::from_mins(3);
-/// Exit status for a disk that has to be recovered first.
+/// Exit status for a disk that must be recovered first.
 const NOT_READY: i32 = 3;
 
 pub(crate) struct Stage<'a> {
@@ -45,7 +45,7 @@ impl Stage<'_> {
         serde_json::from_str(&text).with_context(|| format!("read {}", arguments.join(" ")))
     }
 
-    /// The same, one by one.
+    /// Same, as a list of objects.
     pub(crate) fn items(&self, host: &Host, arguments: &[&str]) -> anyhow::Result<Vec<Value>> {
         let json = self.json(host, arguments)?;
         let items = json.get("items").and_then(Value::as_array);
@@ -63,7 +63,7 @@ impl Stage<'_> {
         host.spawn("bootstrapper", &self.program("bootstrapper"), &arguments)
     }
 
-    /// The attestation key of a host, by its settings.
+    /// The attestation key of a host, according to its settings.
     pub(crate) fn key(&self, host: &Host) -> anyhow::Result<String> {
         let settings = host.path("bootstrapper.toml").display().to_string();
         let program = self.program("bootstrapper");
@@ -77,7 +77,7 @@ impl Stage<'_> {
         ended(host, early, NOT_READY)
     }
 
-    /// Waits until these nodes are there and ready, and no others.
+    /// Waits until exactly these nodes exist and are ready.
     pub(crate) fn nodes_are_ready(&self, first: &Host, names: &[&str]) -> anyhow::Result<()> {
         let names: BTreeSet<String> = names.iter().map(ToString::to_string).collect();
         until(&format!("{names:?}, ready"), || {

@@ -1,4 +1,4 @@
-//! What happens, in order.
+//! The story, in order.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::{Args, certificates, cluster, files, intruder};
 
 const ALL: [&str; 3] = ["n1", "n2", "n3"];
 
-/// Plays it all.
+/// Plays the whole story.
 pub(crate) fn play(args: &Args) -> anyhow::Result<()> {
     let base = tempfile::Builder::new().prefix("tec-bootstrap-").tempdir()?;
     let stage = Stage {
@@ -82,7 +82,7 @@ fn acts(stage: &Stage<'_>, base: &Path) -> anyhow::Result<()> {
     stage.say("all 3 nodes serve again, and no log has a secret")
 }
 
-/// Three hosts at once: each waits for its disk more than it works.
+/// Three hosts in parallel: each waits for its disk more than it works.
 fn hosts(images: &Images, base: &Path) -> anyhow::Result<[Host; 3]> {
     let create = |number: u8| -> anyhow::Result<Host> {
         let host = Host::create(base, number, &format!("n{number}"))?;
@@ -101,7 +101,7 @@ fn hosts(images: &Images, base: &Path) -> anyhow::Result<[Host; 3]> {
     })
 }
 
-/// Writes the settings of a worker; its key.
+/// Writes the settings of a worker; returns its key.
 fn worker(stage: &Stage<'_>, host: &Host, join_service: &str) -> anyhow::Result<String> {
     files::write_node(host, "Worker", Some(join_service))?;
     stage.key(host)
@@ -136,7 +136,7 @@ fn join(stage: &Stage<'_>, first: &Host, hosts: &[&Host]) -> anyhow::Result<()> 
     stage.say(&format!("joined by attested TLS in {seconds} s: {}", names.join(", ")))
 }
 
-/// A new machine, with another TPM and another disk, takes the name and the address of n3.
+/// A new machine, with a different TPM and disk, takes the name and the address of n3.
 fn reinstall(
     stage: &Stage<'_>,
     base: &Path,
@@ -172,7 +172,7 @@ fn control_plane_boots(stage: &Stage<'_>, first: &mut Host, first_key: &str) -> 
     stage.say("the control plane booted again and was opened by a Recover call")
 }
 
-/// Whatever the programs logged: neither the master key nor the init secret.
+/// The programs logged neither the master key nor the init secret.
 fn check_logs(base: &Path) -> anyhow::Result<()> {
     let secrets = [admin::MASTER_KEY.as_bytes().to_vec(), admin::INIT_SECRET.to_vec()];
     let mut logs = 0;

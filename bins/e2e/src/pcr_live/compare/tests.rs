@@ -34,7 +34,7 @@ fn the_first_event_that_differs_is_named_with_its_component() {
     assert_eq!(compared(&[]).unwrap().logged, None);
 }
 
-/// A machine without keys starts a unified kernel image with this kernel.
+/// Installs a unified kernel image with this kernel, for a machine without keys.
 fn install(esp: &Path, kernel: &str) {
     let uki = PeBuilder::new()
         .section(".sdmagic", "#### LoaderInfo: systemd-stub 262.1 ####")

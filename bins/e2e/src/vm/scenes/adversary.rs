@@ -1,4 +1,4 @@
-//! What an adversary may boot, and who is refused for what.
+//! What an adversary may boot, and who is refused with which code.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::vm::stage::Stage;
 use crate::vm::table;
 use crate::wire::{Session, some_pubkey};
 
-/// A boot that was refused, as the table shows it.
+/// A refused boot, as shown in the table.
 type Row = [String; 3];
 
 impl Stage {
@@ -57,7 +57,7 @@ impl Stage {
         let heading = ["what was done", "code", "what tec explain or the node names"];
         story.shows("refused", &table::render(&heading, &rows));
         self.story = story;
-        // Nobody approves its image any more.
+        // Its image is no longer approved.
         self.forget_current();
         Ok(())
     }
@@ -127,7 +127,7 @@ impl Stage {
         row
     }
 
-    /// Another machine, known to the server, with the disk of the first one.
+    /// Another machine, known to the server, with the first one's disk.
     fn moved_disk(&self, one: &Node, good: &Image) -> anyhow::Result<Row> {
         let mut two = self.node("two", good)?;
         two.boot()?.opened()?;
@@ -144,17 +144,17 @@ impl Stage {
         Ok(["the disk in another machine".to_owned(), code, reason])
     }
 
-    /// A new machine with the keys of the first one: it is the first one, as far as quotes tell, and
-    /// gets no identity of its own. It shows when the first one boots again, and an admin decides
-    /// which of them may go on.
+    /// A new machine with the first one's keys: judging by quotes it is the first one, so it gets no identity
+    /// of its own. This becomes visible when the first one boots again, and an admin decides which of them
+    /// may continue.
     fn copied_tpm(&self, one: &mut Node, good: &Image) -> anyhow::Result<Row> {
         let mut three = self.node("three", good)?;
         copy_files(&one.tpm(), &three.tpm())?;
         three.boot()?.opened()?;
         let (id, known) = (self.machine_of(&three)?, self.machine_of(one)?);
         ensure!(id == known, "it became machine {id} instead of {known}");
-        // Two that were reset as often are told apart by their clocks, which a busy host makes
-        // uneven.
+        // If both were reset equally often, only their clocks distinguish them, and these run unevenly on a
+        // busy host.
         three.boot()?.opened()?;
         three.discard()?;
         let what = "the TPM's state in another machine, when the first one boots again";
@@ -164,13 +164,13 @@ impl Stage {
         Ok(row)
     }
 
-    /// Evidence of the machine's own key, made for one session and sent in the next.
+    /// Evidence with the machine's own key, produced for one session and sent in the next.
     fn replayed(&self, one: &Node) -> anyhow::Result<Row> {
         let swtpm = Swtpm::of_state(&one.tpm())?;
         let tpm = Arc::new(Tpm::open(&swtpm.tcti())?);
         let attester = TpmAttester::new(tpm, AkHandle::default());
         let mut kbs = self.anchor.kbs()?;
-        // The name of this host is one of the virtual machines' network.
+        // The host's name is only valid in the virtual machines' network.
         kbs.url = self.anchor.local_kbs()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let reply = runtime.block_on(async {

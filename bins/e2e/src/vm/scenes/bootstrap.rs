@@ -1,5 +1,4 @@
-//! The state disk of a node that is bootstrapped, under a real systemd and the kernel's dm-crypt and
-//! dm-integrity.
+//! The state disk of a bootstrapped node, with a real systemd and the kernel's dm-crypt and dm-integrity.
 
 use std::fs;
 use std::path::Path;
@@ -21,13 +20,13 @@ use crate::volume;
 
 /// Ports of Init and Recover on a node.
 pub(super) const PORTS: [u16; 2] = [9000, 9999];
-/// Another master key than the cluster has.
+/// A master key that differs from the cluster's.
 const OTHER_KEY: &str = "YGFiY2RlZmdoaWprbG1ub3BxcnN0dXZ3eHl6e3x9fn8";
 
 /// Kills cryptsetup, and nothing else, once it wipes the disk.
 const KILLER: &str = include_str!("../units/member/killer");
 
-/// A node, and where its services are on this host.
+/// A node, and the addresses of its services on this host.
 struct Member {
     node: Node,
     init: String,
@@ -35,8 +34,7 @@ struct Member {
 }
 
 impl Stage {
-    /// First boot, Init, a boot that is recovered, power cuts of the first boot, and a disk of
-    /// somebody else.
+    /// First boot, Init, a recovered boot, power failures during the first boot, and a foreign disk.
     pub(in crate::vm) fn bootstrap(&mut self) -> anyhow::Result<()> {
         self.story.scene('j', "The state disk of a node that is bootstrapped");
         let mut story = std::mem::take(&mut self.story);
@@ -101,7 +99,7 @@ impl Stage {
         self.image("member", |parts| parts.initial = file)
     }
 
-    /// A machine with a blank disk that is told this, and ports of this host that lead to some of its.
+    /// A machine with a blank disk and this metadata, with ports of this host forwarded to some of its own.
     pub(super) fn member(
         &self,
         name: &str,
@@ -134,7 +132,7 @@ impl Stage {
         self.logs.must(dump.arg("luksDump").arg(node.root()?))
     }
 
-    /// What systemd says of how far each of the deployed units is shut in.
+    /// systemd's rating of how well each of the deployed units is confined.
     fn exposures(&self) -> anyhow::Result<String> {
         let mut lines = Vec::new();
         for (name, text) in UNITS {

@@ -1,4 +1,4 @@
-//! The life of a node against pods: what a cluster runs, on a node of Kubernetes.
+//! The life of a node with pods: what a cluster runs, on a Kubernetes node.
 
 use std::{fs, thread};
 
@@ -13,16 +13,16 @@ use crate::vm::image::Image;
 use crate::vm::node::Node;
 use crate::vm::stage::Stage;
 
-/// Label with what booting an image measures (trusted-cluster-operator).
+/// Label with the measurements of booting an image (trusted-cluster-operator).
 const LABEL: &str = "org.coreos.pcrs";
 
 impl Stage {
-    /// First boot, reboot, another kernel, pods that die.
+    /// First boot, reboot, a different kernel, pods that die.
     pub(in crate::vm) fn cluster(&mut self) -> anyhow::Result<()> {
         self.story.scene('i', "A Kubernetes node with real pods");
         let mut story = std::mem::take(&mut self.story);
         let image = self.current()?;
-        // In a thread of its own, since a thread that enters the network of the node stays there.
+        // In a separate thread, since a thread that enters the network of the node stays there.
         let played =
             thread::scope(|scope| scope.spawn(|| self.among_pods(&mut story, &image)).join());
         self.story = story;

@@ -1,4 +1,4 @@
-//! What the console of a node that is bootstrapped shows.
+//! The console of a bootstrapped node.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,19 +9,19 @@ use anyhow::Context as _;
 use crate::qemu::Running;
 use crate::vm::node::Node;
 
-/// The first words of the node's own programs.
+/// First words of the node's own programs.
 pub(super) const UP: &str = "devices and network";
 pub(super) const SERVED: &str = "Init is served";
 pub(super) const MADE: &str = "the state disk is made and mounted";
 pub(super) const MEMBER: &str = "the node is a member";
-/// A kernel gives up. With an emulated processor some do before any program runs.
+/// The kernel panicked. On an emulated processor, some do before any program runs.
 const PANIC: &str = "Kernel panic - not syncing";
 const BOOTS: u32 = 3;
-/// Key derivation and firmware are slow where nothing has hardware's help.
+/// Key derivation and firmware are slow without hardware acceleration.
 pub(super) const LIMIT: Duration = Duration::from_mins(10);
 
-/// Switches a node on, until its first program runs. A kernel that gives up before boots again, as a
-/// machine with `panic=` does.
+/// Switches a node on, and waits for its first program. If the kernel panics before that, it boots again,
+/// like a machine with `panic=`.
 pub(super) fn switch_on(node: &mut Node) -> anyhow::Result<(Running, PathBuf)> {
     let mut boots = 0;
     loop {
@@ -40,8 +40,8 @@ fn text_of(console: &Path) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Switches a node on, and waits for lines on its console, in their order; what it shows, and how long
-/// it took from the first of these to the last.
+/// Switches a node on, and waits for these console lines, in order. Returns the console, and the time from
+/// the first line to the last.
 pub(super) fn boot_until(
     node: &mut Node,
     texts: &[&str],

@@ -1,4 +1,4 @@
-//! The power fails during the first boot.
+//! Power failures during the first boot.
 
 use std::time::{Duration, Instant};
 
@@ -11,13 +11,13 @@ use crate::vm::image::Image;
 use crate::vm::stage::Stage;
 use crate::vm::{boot, table};
 
-/// Boots that a machine may take until its root runs: one would do, and no hand is needed for
-/// further ones.
+/// Most boots that a machine may take until its root runs. One should suffice; further ones need no manual
+/// action.
 const BOOTS: usize = 3;
 
 impl Stage {
-    /// Each machine loses its power once, at a random moment between the first program of the
-    /// first boot and the opened root, and is switched on again until its root runs.
+    /// Each machine loses power once, at a random time between the first program of the first boot and the
+    /// opened root, and is switched on again until its root runs.
     pub(in crate::vm) fn cuts(&mut self) -> anyhow::Result<()> {
         let count = self.settings.cuts;
         self.story.scene('e', "The power fails during the first boot");
@@ -75,7 +75,7 @@ impl Stage {
         anyhow::bail!("{name} did not recover in {BOOTS} boots")
     }
 
-    /// The disk is bound once, and to a machine that the server knows.
+    /// The disk is bound once, to a machine that the server knows.
     fn recovered(&self, node: &crate::vm::node::Node) -> anyhow::Result<()> {
         let id = self.machine_of(node)?.to_string();
         let shown = self.anchor.tec(&["machine", "show", &id])?;

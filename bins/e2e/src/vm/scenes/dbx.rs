@@ -1,4 +1,4 @@
-//! Updates of dbx, foretold before the reboot that they would make the last one.
+//! dbx updates, predicted before the reboot that they would make the last one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,8 +16,8 @@ use crate::vm::node::Node;
 use crate::vm::stage::Stage;
 
 impl Stage {
-    /// One that revokes somebody else's program: the machine starts, but its list of revoked
-    /// programs is measured (PCR 7), and nobody approved that. And one that revokes shim.
+    /// One update revokes an unrelated program: the machine starts, but its revocation list is measured (PCR
+    /// 7), and was not approved. The other one revokes shim.
     pub(super) fn updates_of_dbx(
         &self,
         story: &mut Story,
@@ -59,7 +59,7 @@ impl Stage {
     }
 }
 
-/// What the firmware does with an update that is signed: it stands behind what dbx has.
+/// What the firmware does with a signed update: it appends it to dbx.
 fn take(node: &Node, update: &[u8]) -> anyhow::Result<()> {
     let bytes = fs::read(node.variables())?;
     let machine = PlatformState::from_variable_store(&bytes)?;

@@ -1,4 +1,4 @@
-//! Several machines at once.
+//! Several machines in parallel.
 
 use anyhow::{Context as _, ensure};
 
@@ -9,7 +9,7 @@ use crate::vm::stage::Stage;
 const NAMES: [&str; 3] = ["fleet-a", "fleet-b", "fleet-c"];
 
 impl Stage {
-    /// Three first boots at once, then three reboots.
+    /// Three concurrent first boots, then three reboots.
     pub(in crate::vm) fn fleet(&mut self) -> anyhow::Result<()> {
         self.story.scene('d', "Three machines at once");
         let mut story = std::mem::take(&mut self.story);

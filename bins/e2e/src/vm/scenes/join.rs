@@ -1,4 +1,4 @@
-//! A second machine joins a cluster that is bootstrapped, and loses its power until it is a member.
+//! A second machine joins a bootstrapped cluster, and loses power until it is a member.
 
 use std::fs;
 use std::time::Duration;
@@ -36,7 +36,7 @@ struct Way {
 }
 
 impl Stage {
-    /// A control plane with a join service, a worker, and workers that lose their power.
+    /// A control plane with a join service, a worker, and workers that lose power.
     pub(in crate::vm) fn join(&mut self) -> anyhow::Result<()> {
         self.story.scene('k', "A second machine joins by attested TLS");
         let mut story = std::mem::take(&mut self.story);
@@ -120,7 +120,7 @@ impl Cluster {
         Ok(cloud.with_service("join-service.service"))
     }
 
-    /// Names of those whom the join service let in, sorted.
+    /// Names of the nodes admitted by the join service, sorted.
     fn members(&self) -> anyhow::Result<Vec<String>> {
         let _entered = self.runtime.enter();
         let members = self.bench.objects::<ConfigMap>()?;
@@ -134,7 +134,7 @@ impl Cluster {
         Ok(names)
     }
 
-    /// As of a machine, which has another address for this host.
+    /// A machine's kubeconfig, with the address at which machines reach this host.
     fn kubeconfig(&self) -> anyhow::Result<Value> {
         let plane = &self.bench.plane;
         let mut config: Value = serde_json::from_slice(&fs::read(plane.admin_kubeconfig()?)?)?;

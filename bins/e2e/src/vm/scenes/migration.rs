@@ -1,4 +1,5 @@
-//! A machine is born outside, trust moves into the cluster, and the machine boots by the cluster.
+//! A machine starts with an external anchor, trust moves into the cluster, and the machine boots with the
+//! cluster.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +14,7 @@ use crate::vm::node::Node;
 use crate::vm::stage::Stage;
 
 impl Stage {
-    /// First boot and reboot by a laptop, the move, a boot by each in turn, and one with the laptop
+    /// First boot and reboot with a laptop, the move, a boot with each in turn, and one with the laptop
     /// switched off.
     pub(in crate::vm) fn migration(&mut self) -> anyhow::Result<()> {
         let mut story = std::mem::take(&mut self.story);
@@ -73,7 +74,7 @@ impl Stage {
     }
 }
 
-/// Boots into the root that has been booted so often, this time included.
+/// Boots into the root, which has been booted this many times, including this one.
 fn opens(node: &mut Node, times: u32) -> anyhow::Result<Boot> {
     let boot = node.boot()?;
     ensure!(boot.opened()? == times, "it is another root");
@@ -81,7 +82,7 @@ fn opens(node: &mut Node, times: u32) -> anyhow::Result<Boot> {
 }
 
 impl Anchor {
-    /// Writes the config with which a node asks for its own.
+    /// Writes the config with which a node requests its own config.
     pub(in crate::vm) fn write_merge(&self, path: &Path) -> anyhow::Result<()> {
         let directive = self.tec(&["ignition", "merge"])?;
         fs::write(path, directive.to_string()).context("write the merge directive")

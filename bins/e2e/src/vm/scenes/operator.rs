@@ -10,7 +10,7 @@ use crate::vm::node::Node;
 use crate::vm::stage::Stage;
 
 impl Stage {
-    /// First boot, reboot, another kernel, and the end of the machine.
+    /// First boot, reboot, a different kernel, and the removal of the machine.
     pub(in crate::vm) fn operator(&mut self) -> anyhow::Result<()> {
         self.story.scene('g', "The operator on a Kubernetes API server");
         let mut story = std::mem::take(&mut self.story);
@@ -49,7 +49,7 @@ impl Stage {
     }
 }
 
-/// The three lines of a boot that got no key.
+/// The three lines of a boot without a key.
 pub(super) fn refused(node: &mut Node) -> anyhow::Result<String> {
     let boot = node.boot()?;
     match boot.ended()? {

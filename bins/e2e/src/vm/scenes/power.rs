@@ -1,4 +1,4 @@
-//! The power fails once, at a random moment; the machine must reach the same end without hands.
+//! One power failure at a random time; the machine must reach the same end without manual action.
 
 use std::time::{Duration, Instant};
 
@@ -14,23 +14,22 @@ use crate::vm::table;
 
 const HEADING: [&str; 7] =
     ["cut", "phase", "after", "last on the console", "disk", "next boot", "recovered in"];
-/// Characters of a console's line that the table shows.
+/// Characters of a console line shown in the table.
 const SHOWN: usize = 48;
 
-/// What is interrupted.
+/// What to interrupt.
 pub(super) struct Phase<'p> {
     pub(super) name: &'p str,
-    /// What the console shows at its end.
+    /// What the console shows at the end of the phase.
     pub(super) end: &'p str,
-    /// From the first program of the node to its end.
+    /// Duration from the first program of the node to that end.
     pub(super) whole: Duration,
-    /// Makes a machine that was never on.
+    /// Creates a machine that was never switched on.
     pub(super) machine: &'p dyn Fn(u32) -> anyhow::Result<Node>,
 }
 
 impl Stage {
-    /// As many machines as the settings say lose their power once, and are switched on again. Shows
-    /// what each came to.
+    /// As many machines as configured lose power once, and are switched on again. Shows the outcome of each.
     pub(super) fn cut_power(&self, story: &mut Story, phase: &Phase<'_>) -> anyhow::Result<()> {
         let count = self.settings.cuts;
         let rows = (1..=count)
@@ -65,7 +64,7 @@ impl Stage {
         let took = begin.elapsed();
         running.cut();
         machine.discard()?;
-        // What a cluster has a key of must be kept, and everything else be made.
+        // What a cluster has a key for must be kept, and everything else created.
         let is_made = console.contains(MADE);
         ensure!(is_made == (disk != CLAIMED), "the disk was {disk}: {console}");
         let next = if is_made { "makes the disk" } else { "opens the disk" };
@@ -75,7 +74,7 @@ impl Stage {
         Ok(vec![number, name, moment, last, disk.to_owned(), next.to_owned(), took])
     }
 
-    /// Whose the state disk of a machine is that is off.
+    /// Who owns the state disk of a machine that is off.
     fn owner(&self, machine: &Node) -> anyhow::Result<&'static str> {
         Ok(match self.state_disk(machine) {
             Ok(dump) if dump.contains("tec-unclaimed") => "nobody's",
@@ -88,8 +87,8 @@ impl Stage {
 
 const CLAIMED: &str = "the cluster's";
 
-/// A random moment of a phase; the same one for the same seed. Each cut has its own part of the phase,
-/// so that no part is left out.
+/// A random time within a phase, the same for the same seed. Each cut has its own part of the phase, so that
+/// no part is left out.
 fn moment(seed: u64, number: u32, count: u32, whole: Duration) -> Duration {
     let mut random = [0; 2];
     SeededEntropy::new(seed + u64::from(number)).fill(&mut random);
@@ -97,7 +96,7 @@ fn moment(seed: u64, number: u32, count: u32, whole: Duration) -> Duration {
     whole.mul_f64((f64::from(number - 1) + within) / f64::from(count))
 }
 
-/// Without colors, time and crate: a table's column is narrow.
+/// Without colors, time and crate, since a table column is narrow.
 fn last_line(console: &str) -> String {
     let mut lines = console.split(['\n', '\r']).map(without_colors);
     let last = lines.rfind(|line| !line.trim().is_empty()).unwrap_or_default();
@@ -105,7 +104,7 @@ fn last_line(console: &str) -> String {
     bare.trim().chars().filter(|c| !c.is_control()).take(SHOWN).collect()
 }
 
-/// Without the sequences that choose a color (ECMA-48, SGR).
+/// Removes the sequences that select a color (ECMA-48, SGR).
 fn without_colors(line: &str) -> String {
     let mut parts = line.split("\u{1b}[");
     let first = parts.next().unwrap_or_default();

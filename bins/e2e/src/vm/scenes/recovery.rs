@@ -1,4 +1,4 @@
-//! No server is left, and a disk is opened with what an admin types.
+//! No server is left, and a disk is opened with a key that an admin types.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,14 +18,14 @@ use crate::vm::node::Node;
 use crate::vm::stage::Stage;
 use crate::volume;
 
-/// What cryptsetup asks with (cryptsetup(8), "open").
+/// cryptsetup's prompt (cryptsetup(8), "open").
 const PROMPT: &str = "Enter passphrase for";
-/// No boot of a scene waits for the five minutes of the unit.
+/// No boot of a scene waits for the unit's five minutes.
 const SOON: &str =
     "[Service]\nRestartSec=5s\nStandardOutput=file:/dev/console\nStandardError=file:/dev/console\n";
 
 impl Stage {
-    /// First boot with a recovery key, the server ends, the key is typed, the server comes back.
+    /// First boot with a recovery key; the server stops; the key is typed; the server returns.
     pub(in crate::vm) fn recovery(&mut self) -> anyhow::Result<()> {
         self.story.scene('f', "No server is left");
         let mut story = std::mem::take(&mut self.story);
@@ -76,7 +76,7 @@ impl Stage {
         Ok(())
     }
 
-    /// The config of all nodes, the admin's key, and the unit switched on.
+    /// The config of all nodes, with the admin's key and the unit enabled.
     fn config_with(&self, admin: &Admin) -> anyhow::Result<PathBuf> {
         let mut config: Value = serde_json::from_slice(&fs::read(&self.merge)?)?;
         let key = base64::Engine::encode(
@@ -99,7 +99,7 @@ impl Stage {
     }
 }
 
-/// The boot without a server; it comes back when the root runs.
+/// The boot without a server, which returns once the root runs.
 fn recovered(node: &mut Node, anchor: &mut Anchor, key: &str) -> anyhow::Result<Boot> {
     anchor.kill()?;
     let mut hands = |mark: Mark, running: &mut Running| match mark {
@@ -127,7 +127,7 @@ struct Left {
     sealed: Value,
 }
 
-/// The last one that a machine left.
+/// The last recovery key that a machine escrowed.
 fn latest(anchor: &Anchor, id: MachineId) -> anyhow::Result<Left> {
     let keys = anchor.tec(&["machine", "recovery-key", &id.to_string()])?;
     let last = keys.get(0).context("the machine left no key")?;
@@ -144,7 +144,7 @@ struct Admin {
 }
 
 impl Admin {
-    /// As the documentation makes it.
+    /// Generates the key pair as documented.
     fn generate(directory: &Path) -> anyhow::Result<Self> {
         let [private, public] = ["admin-private.jwk", "admin.jwk"].map(|name| directory.join(name));
         let kind = r#"{"alg":"ECDH-ES+A256KW"}"#;
@@ -156,7 +156,7 @@ impl Admin {
         Ok(Self { private, public })
     }
 
-    /// What is in a sealed key, read without any program of ours.
+    /// Opens a sealed key without any of our own programs.
     fn open(&self, sealed: &Value) -> anyhow::Result<String> {
         let file = self.private.with_extension("jwe");
         fs::write(&file, sealed.to_string()).context("write the sealed key")?;

@@ -10,7 +10,7 @@ use crate::vm::stage::Stage;
 use crate::volume;
 
 impl Stage {
-    /// First boot, what lies on the disk then, reboot, and a boot with another command line.
+    /// First boot, the content of the disk afterwards, reboot, and a boot with a different command line.
     pub(in crate::vm) fn short(&mut self) -> anyhow::Result<()> {
         self.story.scene('a', "First boot, reboot, a boot that was tampered with");
         let mut story = std::mem::take(&mut self.story);
@@ -60,8 +60,7 @@ impl Stage {
         Ok(())
     }
 
-    /// What the programs of others say of the volume, and that it is as the pin's documentation
-    /// says.
+    /// What third-party programs report about the volume, which must match the pin's documentation.
     fn look_at_disk(&self, one: &Node) -> anyhow::Result<String> {
         let root = one.root()?;
         let run = |program: &str, words: &[&str]| {

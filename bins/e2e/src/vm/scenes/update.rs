@@ -1,4 +1,4 @@
-//! An update in two steps, a rollback, a revocation; foretold each time.
+//! An update in two steps, a rollback, a revocation, each one predicted.
 
 use anyhow::ensure;
 
@@ -8,7 +8,7 @@ use crate::vm::image::Image;
 use crate::vm::node::Node;
 use crate::vm::stage::{REGISTERS, Stage};
 
-/// Where the boot loader before the update is of.
+/// Debian suite of the boot loader before the update.
 const OLD_LOADER: &str = "bookworm";
 
 struct Images {
@@ -18,8 +18,8 @@ struct Images {
 }
 
 impl Stage {
-    /// Boot loader first, kernel later, with boots in between; back, and forth again; and the end
-    /// of the old approval.
+    /// Boot loader first, kernel later, with boots between them; back, and forth again; and the end of the
+    /// old approval.
     pub(in crate::vm) fn update(&mut self) -> anyhow::Result<()> {
         self.story.scene('c', "An update in two steps");
         let mut story = std::mem::take(&mut self.story);
@@ -34,8 +34,8 @@ impl Stage {
             node.boot()?.opened().map(drop)
         })?;
         story.works("the new image is approved beside the old one", || {
-            // PCRs 8 and 9 are decided by GRUB and by the kernel's files together, and two
-            // generations of GRUB write them otherwise: what lies between is an image of its own.
+            // PCRs 8 and 9 depend on GRUB and on the kernel's files together, and two versions of GRUB write
+            // them differently: the state between is a separate image.
             self.approve("between", &images.half)?;
             self.approve("after", &images.new)
         })?;
@@ -71,7 +71,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Asks beforehand, boots, and compares; the number of boots does not matter.
+    /// Predicts, boots, and compares; the number of boots does not matter.
     pub(super) fn boot_of(
         &self,
         node: &mut Node,
@@ -91,7 +91,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Whether `tec node nextboot` says, by the server's store, that the disk of a node will open.
+    /// Whether `tec node nextboot` predicts, from the server's store, that the disk of a node will open.
     pub(super) fn foretold(
         &self,
         node: &Node,

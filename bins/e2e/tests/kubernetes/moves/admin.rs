@@ -1,4 +1,4 @@
-//! Others do something at the same time: admins, and nodes that register.
+//! Concurrent activity: admins, and nodes that register.
 
 use std::process::Stdio;
 
@@ -34,7 +34,7 @@ async fn what_registers_while_it_is_copied_comes_along_or_is_refused() {
     let mut pair = Pair::with(3).await;
     let mut refused = 0;
     let mut numbers = 100..;
-    // Machines come while it is copied, and while the authority moves.
+    // Machines are added during the copy, and while the authority moves.
     for verb in ["apply", "apply", "cutover"] {
         let mut command = pair.command(verb, &[]);
         command.stdin(Stdio::null()).stdout(Stdio::null());

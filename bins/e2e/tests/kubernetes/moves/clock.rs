@@ -1,4 +1,4 @@
-//! Clocks that are days apart, and certificates that have ended.
+//! Clocks that are days apart, and expired certificates.
 
 use std::sync::Arc;
 
@@ -31,13 +31,13 @@ async fn clocks_that_are_days_apart_decide_nothing() {
         let ran = migrate(goal, (&source, &target), clocks, &Quiet).await;
         assert_eq!(ran.outcome, MigrateOutcome::Reached, "{goal:?}: {:?}", ran.error);
         pair.holds(&format!("{goal:?}")).await;
-        // The clock of whoever moves it jumps, too.
+        // The clock of the moving side jumps, too.
         admin.advance_seconds(-DAY);
     }
     assert_eq!(pair.roles().await, [Role::ServeOnly, Role::Active]);
 }
 
-/// `tec serve` with a certificate that ended; it stands for an API server, too.
+/// `tec serve` with an expired certificate; also stands in for an API server.
 fn ended_server(directory: &std::path::Path) -> Anchor {
     let settings = Settings::for_tests(&directory.join("unused.html")).unwrap();
     let logs = Arc::new(Transcript::new(directory.join("server")).unwrap());

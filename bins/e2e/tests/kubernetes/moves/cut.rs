@@ -1,11 +1,11 @@
-//! The network between the clusters is cut at every request of every verb.
+//! The network between the clusters is cut at every request of every command.
 
 use tec_core::migrate::Role;
 use tec_e2e::kube::{Last, Link};
 
 use super::pair::Pair;
 
-/// No verb needs more requests than this for two machines.
+/// No command needs more requests than this for two machines.
 const MOST: u64 = 200;
 const VERBS: [&str; 4] = ["apply", "cutover", "rollback", "cutover"];
 

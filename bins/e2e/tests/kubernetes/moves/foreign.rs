@@ -1,4 +1,4 @@
-//! The wrong cluster, a target with objects of others, and a record that somebody removes.
+//! The wrong cluster, a target with foreign objects, and a deleted record.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{DeleteParams, Patch, PatchParams};
@@ -34,8 +34,8 @@ async fn the_wrong_cluster_gets_nothing() {
 async fn what_lies_at_the_target_is_listed_and_never_overwritten() {
     let pair = Pair::with(4).await;
     let (target, line) = (pair.target.registry(), sample::line());
-    // Machine 1 has another disk key there, machine 2 another attestation key; the key of machine 3
-    // belongs to somebody else, and the image measures something else.
+    // Machine 1 has a different disk key there, machine 2 a different attestation key; machine 3's key
+    // belongs to a different machine, and the image has different measurements.
     for number in [1, 2] {
         let machine = sample::machine(number);
         target.create(&machine, UnclaimedLimit::Unlimited).await.unwrap();
@@ -86,7 +86,7 @@ async fn whoever_removes_the_record_makes_no_second_authority() {
         }
         let refused = pair.source.admit(50).await.unwrap_err();
         assert_eq!(refused.code(), Some(Code::AuthorityElsewhere), "{refused:?}");
-        // Whoever looks finds the record again, and it is the same anchor.
+        // The next reader finds the record again, and it is the same anchor.
         assert_eq!(pair.source.authority().await, before);
         pair.holds("the record was removed").await;
         pair.target.admit(60 + u64::from(emptied)).await.unwrap();

@@ -1,6 +1,6 @@
-//! What goes wrong while trust moves between two namespaces of a real API server: the network, the
-//! clocks, the admins, and what lies at the target. Whatever happens, no key is lost, none is changed,
-//! and there are never two authorities.
+//! What can go wrong while trust moves between two namespaces of a real API server: the network, the clocks,
+//! the admins, and existing objects at the target. Whatever happens, no key is lost or changed, and there are
+//! never two authorities.
 
 mod admin;
 mod clock;

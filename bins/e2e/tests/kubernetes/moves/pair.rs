@@ -1,4 +1,4 @@
-//! Two anchors, each behind a way that can be cut, and what must hold of them at any moment.
+//! Two anchors, each behind a link that can be cut, and what must always hold for them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ use tempfile::TempDir;
 /// Keys by machine.
 pub(crate) type Keys = BTreeMap<MachineId, Vec<u8>>;
 
-/// A namespace, and a way to its API server.
+/// A namespace, and a link to its API server.
 pub(crate) struct Place {
     pub(crate) bench: Bench,
     pub(crate) link: Link,
@@ -63,7 +63,7 @@ impl Place {
         Ok(())
     }
 
-    /// The disk keys here.
+    /// The disk keys of this anchor.
     pub(crate) async fn keys(&self) -> Keys {
         let units = self.registry().export(None, 10_000).await.unwrap();
         let key = |unit: TrustUnit| match unit {
@@ -84,18 +84,18 @@ impl Place {
     }
 }
 
-/// Two anchors, and the tool of an admin.
+/// Two anchors, and an admin's tool.
 pub(crate) struct Pair {
     pub(crate) source: Place,
     pub(crate) target: Place,
-    /// Keys that were acknowledged.
+    /// Acknowledged keys.
     pub(crate) keys: Keys,
     logs: Transcript,
     _directory: TempDir,
 }
 
 impl Pair {
-    /// So many machines at the source.
+    /// This many machines at the source.
     pub(crate) async fn with(machines: u64) -> Self {
         let (source, target) = (Place::new().await, Place::new().await);
         source.registry().put(&sample::image(1)).await.unwrap();
@@ -114,7 +114,7 @@ impl Pair {
         pair
     }
 
-    /// From now on this key must never be lost.
+    /// From now on, this key must never be lost.
     pub(crate) fn expect(&mut self, number: u64) {
         let key = sample::secret(number).expose("the test compares").to_vec();
         self.keys.insert(sample::machine_id(number), key);
@@ -134,7 +134,7 @@ impl Pair {
         command
     }
 
-    /// Runs a command to its end: what it printed, or what it said.
+    /// Runs a command to its end; returns its output or its error.
     pub(crate) fn run(&self, mut command: Command) -> Result<Value, String> {
         let failed = |error: &dyn std::fmt::Display| error.to_string();
         let ran = self.logs.run(&mut command);
@@ -154,7 +154,7 @@ impl Pair {
         [source.role(), target.role()]
     }
 
-    /// No key is lost or changed, and there is one authority at most.
+    /// No key is lost or changed, and there is at most one authority.
     pub(crate) async fn holds(&self, when: &str) {
         let records = [self.source.authority().await, self.target.authority().await];
         // A target that nothing was moved to yet is the authority over nothing.

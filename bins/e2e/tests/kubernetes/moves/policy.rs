@@ -1,4 +1,4 @@
-//! What an anchor keeps beside its units comes along: demands, CA, certificates, audit log.
+//! What an anchor keeps in addition to its units moves along: demands, CA, certificates, audit log.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::{DeleteParams, ListParams};
@@ -11,7 +11,7 @@ use tec_k8s::client::{AUDIT_OF, CA_SECRET, RENEW_AT};
 
 use super::pair::{Pair, Place};
 
-/// The same namespace with another cluster object.
+/// The same namespace with a different cluster object.
 async fn demand(place: &Place, spec: Value) {
     let clusters = place.bench.objects::<TrustedExecutionCluster>().unwrap();
     clusters.delete("cluster", &DeleteParams::default()).await.unwrap();
@@ -32,7 +32,7 @@ async fn certificate(place: &Place, name: &str, ca: &str) {
     place.bench.create(&secret).await.unwrap();
 }
 
-/// The same as an operator issues it.
+/// Same, as issued by an operator.
 async fn issue(place: &Place, name: &str, ca: &str) {
     let clusters = place.bench.objects::<TrustedExecutionCluster>().unwrap();
     let owner = clusters.get("cluster").await.unwrap();
@@ -147,7 +147,7 @@ async fn an_authority_that_was_issued_for_no_node_gives_way_to_the_one_that_node
         let ca = entry(&pair.target, name, "ca.crt").await;
         assert_eq!(ca.as_deref(), Some("one"), "{name}");
     }
-    // What machines pin here gives way to nothing.
+    // Pinned data here is never replaced.
     let again = pair.migrate("apply").unwrap();
     assert_eq!(verdict(&again, "CA"), "same", "{again}");
 }
@@ -157,7 +157,7 @@ async fn the_audit_log_of_the_old_anchor_is_kept_by_the_new_one() {
     let pair = Pair::with(2).await;
     pair.migrate("cutover").unwrap();
     let of = pair.source.authority().await.anchor();
-    // Nobody publishes here, so nothing waits to be published either.
+    // Nothing is published here, so nothing is waiting to be published, either.
     let machines = pair.target.bench.objects::<tec_k8s::api::Machine>().unwrap();
     for machine in machines.list(&ListParams::default()).await.unwrap().items {
         let status = json!({"status": {"conditions": [{

@@ -1,5 +1,5 @@
-//! From an image in a real registry to reference values at a Trustee: operator and Job are the
-//! programs, with the rights that their packages give them; the tests are the kubelet.
+//! From an image in a real registry to reference values at a Trustee: operator and Job are the real programs,
+//! with the permissions that their packages grant; the tests play the kubelet.
 
 mod world;
 
@@ -22,7 +22,7 @@ fn expected(image: &MemoryImage) -> ExpectedPcrs {
     ChainComputer::new(SecureBoot::On).compute(image).unwrap()
 }
 
-/// A layer with the boot files of an image.
+/// A layer with an image's boot files.
 fn content(image: &MemoryImage, labels: &Value) -> (Content, String) {
     let paths = image.files("").unwrap();
     let files: Vec<(&str, &[u8])> =
@@ -43,7 +43,7 @@ fn stderr(output: &Output) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_label_in_the_registry_becomes_reference_values() {
     let registry = RealRegistry::start(Access::Everybody).await.unwrap();
-    // The label is enough: the layer holds something else.
+    // The label is enough: the layer contains something else.
     let labeled = expected(&debian_chain("2.06"));
     let label = json!({ "org.coreos.pcrs": output::label(&labeled).unwrap() });
     let (content, digest) = content(&debian_chain("2.12"), &label);
@@ -122,7 +122,7 @@ async fn what_cannot_be_read_is_told_releases_nothing_and_is_read_later() {
     world.says("absent", "ComputationFailed", &["TEC-I414"]).await;
     assert!(world.values().await.is_empty());
 
-    // As soon as it is there, an attempt that still runs has it.
+    // As soon as it exists, an attempt that is still running uses it.
     registry.push(REPOSITORY, &content).await.unwrap();
     let output = world.run(&job, None).await;
     assert!(output.status.success(), "{}", stderr(&output));

@@ -1,4 +1,4 @@
-//! The operator beside a Trustee that it feeds, and a kubelet that runs Jobs.
+//! The operator with a Trustee that it feeds, and a kubelet that runs Jobs.
 
 use std::ffi::{OsStr, OsString};
 use std::process::Output;
@@ -24,7 +24,7 @@ use tec_trustee::kbs::{AdminAuth, Kbs, KbsConfig, MemoryBackend};
 use tec_trustee::publish::{AdminApi, AdminKey};
 use tec_trustee::token::TokenSigner;
 
-/// A key broker on the loopback, which a target in the cluster object names.
+/// A key broker on loopback, named as a target in the cluster object.
 async fn key_broker(admin: &AdminKey) -> String {
     let entropy = Arc::new(SystemEntropy);
     let config = KbsConfig::new(
@@ -38,7 +38,7 @@ async fn key_broker(admin: &AdminKey) -> String {
     let router = Kbs::new(config.with_admin(auth)).router();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    // Ends with the runtime.
+    // Stops with the runtime.
     tokio::runtime::Handle::current().spawn(async { axum::serve(listener, router).await });
     url
 }
@@ -50,7 +50,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// The operator, which reads these registries in plain HTTP, and a Trustee.
+    /// The operator, which reads these registries over plain HTTP, and a Trustee.
     pub(crate) async fn start(registries: &[&str], flags: &[&str]) -> Self {
         let bench = Bench::new().await.unwrap();
         let admin = AdminKey::generate(&mut EntropyRng::new(&SystemEntropy));
@@ -90,7 +90,7 @@ impl World {
         self.bench.create(&image).await.unwrap();
     }
 
-    /// The values of the boot manager's register with which a boot obtains keys.
+    /// The values of the boot manager's register with which a boot gets keys.
     pub(crate) async fn values(&self) -> Vec<String> {
         let value = self.broker.reference_value("tpm_pcr4").await.unwrap();
         serde_json::from_value(value.unwrap_or_else(|| json!([]))).unwrap()
@@ -104,7 +104,7 @@ impl World {
             .unwrap();
     }
 
-    /// Waits until the image's condition has this reason and says all of this.
+    /// Waits until the image's condition has this reason and contains all of these words.
     pub(crate) async fn says(&self, name: &str, reason: &str, words: &[&str]) {
         let images = self.bench.objects::<ApprovedImage>().unwrap();
         eventually(&format!("{name} is {reason}: {words:?}"), async || {
@@ -131,8 +131,8 @@ impl World {
         self.jobs().await.remove(0)
     }
 
-    /// Runs the containers of a Job, one after the other, as long as they end well. Its image lies at
-    /// `mounted` where it has one.
+    /// Runs the containers of a Job one after another, as long as they succeed. Its image, if mounted, is at
+    /// `mounted`.
     pub(crate) async fn run(&self, job: &Job, mounted: Option<&OsStr>) -> Output {
         let scratch = tempfile::tempdir().unwrap();
         let file = scratch.path().join("measurements").into_os_string();
@@ -166,7 +166,7 @@ impl World {
         output.unwrap()
     }
 
-    /// Reports as the kubelet and the controller of Jobs do that a Job failed for good.
+    /// Reports, like the kubelet and the Job controller, that a Job failed permanently.
     pub(crate) async fn report_failure(&self, job: &Job, last_words: &str) {
         let mut template = job.spec.clone().unwrap().template;
         let labels = template.metadata.get_or_insert_default();

@@ -29,7 +29,7 @@ async fn keys_are_taken_once_and_only_for_machines_that_wait() {
     let alias = json!({ "attestation_key": key(2), "uuid": other });
     assert_eq!(world.put(&server, &alias).await.0, StatusCode::CREATED);
 
-    // Nothing is kept of what can never be matched.
+    // Nothing is kept that can never be matched.
     let unknown = sample::machine_id(9).to_string();
     for (body, expected) in [
         (json!({ "public_key": key(3) }), 404),
@@ -55,7 +55,7 @@ async fn of_equal_keys_at_the_same_moment_one_is_kept() {
     let world = World::new("race").await;
     world.cluster("c", &json!({ "publicTrusteeAddr": "kbs.example" })).await;
     let id = world.machine(1).await;
-    // Two replicas, which know nothing of each other.
+    // Two replicas that know nothing of each other.
     let one = world.server(Component::AttestationKeyRegister, &[]).await;
     let two = world.server(Component::AttestationKeyRegister, &[]).await;
     let body = json!({ "public_key": sample::public_key(1).to_pem(), "uuid": id });

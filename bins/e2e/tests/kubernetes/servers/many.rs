@@ -19,7 +19,7 @@ async fn any_replica_serves_any_node_at_once() {
         world.server(Component::AttestationKeyRegister, &[]).await,
     ];
     let register = async |server: &Server| id_of(&pin(&world.until(server, StatusCode::OK).await));
-    // No replica of the one server can know yet what a replica of the other one took.
+    // No replica of one server can know yet what a replica of the other has accepted.
     for number in 0..8 {
         let server = if number % 2 == 0 { &first } else { &second };
         let body = json!({
@@ -28,7 +28,7 @@ async fn any_replica_serves_any_node_at_once() {
         let keys = &keys[usize::from(number / 2 % 2 == 0)];
         assert_eq!(world.put(keys, &body).await.0, StatusCode::CREATED);
     }
-    // One that goes takes nothing along.
+    // A replica that stops takes nothing with it.
     drop(first);
     register(&second).await;
     assert_eq!(world.machines().await.len(), 9);

@@ -1,5 +1,5 @@
-//! The servers that nodes reach, on a real API server, with the rights that their packages give
-//! them. Names begin with the number of the check (trusted-cluster-operator).
+//! The servers that nodes reach, on a real API server, with the permissions that their packages grant. Names
+//! start with the number of the check (trusted-cluster-operator).
 
 mod key;
 mod many;

@@ -1,4 +1,4 @@
-//! Keys that an endorsement key has to prove.
+//! Keys that an endorsement key must prove.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -70,7 +70,7 @@ async fn any_replica_takes_the_answer_to_a_challenge_also_after_a_restart() {
         (1..=3).map(|number| SoftTpm::p256(number).ek().public.fingerprint().to_string());
     assert_eq!(proven.collect::<BTreeSet<_>>(), expected.collect());
 
-    // One with another key of its own takes none.
+    // A server with its own challenge key accepts none.
     let alone = world.server(Component::AttestationKeyRegister, &[]).await;
     let (tpm, id) = (SoftTpm::p256(4), world.machine(4).await);
     let (_, challenge) = world.put(&next, &offer(&tpm, &id, None)).await;
@@ -93,7 +93,7 @@ async fn endorsement_keys_of_no_trusted_manufacturer_are_refused() {
     let (tpm, id) = (SoftTpm::p256(1), world.machine(1).await);
     let genuine = offer(&tpm, &id, Some(&maker.certify(&tpm)));
 
-    // Without roots nobody is let in, with or without the flag.
+    // Without roots no one is admitted, with or without the flag.
     let bare = world.server(Component::AttestationKeyRegister, &[]).await;
     for server in [&server, &bare] {
         let (status, said) = world.put(server, &genuine).await;

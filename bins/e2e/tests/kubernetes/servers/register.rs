@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::world::{CONFIG, SOON, World, id_of, pin};
 
-/// Without members that are null, which mean the same as none.
+/// Removes null members, which mean the same as missing ones.
 fn without_nulls(value: Value) -> Value {
     match value {
         Value::Object(members) => {
@@ -101,7 +101,7 @@ async fn without_address_or_authority_nobody_is_registered() {
     let params = kube::api::PatchParams::default();
     let patch = kube::api::Patch::Merge(patch);
     clusters.patch(&cluster.name_any(), &params, &patch).await.unwrap();
-    // The address is there, and the authority is not: what the log says is not told to nodes.
+    // The address exists, but the CA does not: what the log says is not shown to nodes.
     let end = Instant::now() + SOON;
     while !server.log().unwrap().contains("ca.crt") {
         assert!(Instant::now() < end, "{}", server.log().unwrap());
@@ -114,7 +114,7 @@ async fn without_address_or_authority_nobody_is_registered() {
     assert_eq!(world.get(&server, CONFIG).await.0, not_ready);
     assert_eq!(world.machines().await.len(), 0);
 
-    // As soon as it is there, nodes that come back are registered.
+    // Once it exists, nodes that come back are registered.
     let key = rcgen::KeyPair::generate().unwrap();
     let authority = rcgen::CertificateParams::default().self_signed(&key).unwrap().pem();
     fs::write(&ca, &authority).unwrap();
@@ -168,7 +168,7 @@ async fn a_second_cluster_object_disturbs_nothing() {
     world.cluster("z", &json!({ "publicTrusteeAddr": "first.example" })).await;
     let server = world.server(Component::RegisterServer, &[]).await;
     world.until(&server, StatusCode::OK).await;
-    // Ages are in whole seconds; of the same age, the name decides.
+    // Ages are in whole seconds; for equal ages, the name decides.
     tokio::time::sleep(Duration::from_millis(1100)).await;
     world.cluster("a", &json!({ "publicTrusteeAddr": "second.example" })).await;
     for _ in 0..10 {

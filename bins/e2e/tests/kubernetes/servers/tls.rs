@@ -1,4 +1,4 @@
-//! Certificates that are renewed.
+//! Renewed certificates.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -12,8 +12,8 @@ use tokio::time::Instant;
 
 use super::world::{CONFIG, SOON, World};
 
-/// A certificate as cert-manager stores it and the kubelet mounts it: the entries are links into
-/// `..data`, which is itself a link and is replaced as a whole.
+/// A certificate as stored by cert-manager and mounted by the kubelet: the entries are links into `..data`,
+/// which is itself a link and is replaced as a whole.
 struct MountedSecret(tempfile::TempDir);
 
 impl MountedSecret {
@@ -32,7 +32,7 @@ impl MountedSecret {
         self.0.path().join(entry)
     }
 
-    /// Puts a new certificate of a new authority there; the client trusts that authority alone.
+    /// Installs a new certificate from a new CA; the returned client trusts only that CA.
     fn renew(&self, version: &str) -> reqwest::Client {
         let directory = self.path(version);
         fs::create_dir(&directory).unwrap();
@@ -85,7 +85,7 @@ async fn a_renewed_tls_secret_counts_without_a_restart() {
         until(&old).await;
         let new = secret.renew("..2026_02_02");
         until(&new).await;
-        // What is half there is not taken, and what was there serves on.
+        // A partial update is not used, and the previous certificate stays in use.
         fs::write(&cert, "no certificate").unwrap();
         let end = Instant::now() + SOON;
         while !server.log().unwrap().contains("certificate not reloaded") {

@@ -1,4 +1,4 @@
-//! A namespace with the servers in it.
+//! A namespace with the servers.
 
 use std::ffi::OsStr;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use tec_k8s::render::Component;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
-/// What the operator or the kubelet changes counts by then.
+/// Deadline for changes by the operator or the kubelet to take effect.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 pub(crate) const CONFIG: &str = "/ignition-clevis-pin-trustee";
 
 static PLANE: OnceCell<ControlPlane> = OnceCell::const_new();
 
-/// One control plane for all tests; it ends with the process.
+/// One control plane for all tests; stopped with the process.
 async fn plane() -> &'static ControlPlane {
     PLANE
         .get_or_init(async || {
@@ -55,7 +55,7 @@ impl World {
         Api::namespaced(self.plane.admin().unwrap(), &self.namespace)
     }
 
-    /// A cluster whose servers speak plain HTTP unless they are given a certificate.
+    /// A cluster whose servers speak plain HTTP unless they get a certificate.
     pub(crate) async fn cluster(&self, name: &str, spec: &Value) -> TrustedExecutionCluster {
         let mut spec = spec.clone();
         spec["dangerousPlainHttp"] = true.into();
@@ -65,7 +65,7 @@ impl World {
             "metadata": { "name": name },
             "spec": spec,
         });
-        // What a token changes has a test of its own.
+        // Tokens are covered by a separate test.
         let registration = &mut object["spec"]["registration"];
         if registration["mode"].is_null() {
             registration["mode"] = json!("Open");
@@ -93,7 +93,7 @@ impl World {
         (status, serde_json::from_str(&answer.text().await.unwrap()).unwrap_or_default())
     }
 
-    /// Asks until the status is the one that is expected.
+    /// Sends requests until the status is as expected.
     pub(crate) async fn until(&self, server: &Server, expected: StatusCode) -> Value {
         let end = Instant::now() + SOON;
         loop {
@@ -128,7 +128,7 @@ impl World {
         (status, serde_json::from_str(&answer.text().await.unwrap()).unwrap())
     }
 
-    /// Puts a registration until the status is the one that is expected.
+    /// Sends registrations until the status is as expected.
     pub(crate) async fn until_put(
         &self,
         server: &Server,
@@ -162,7 +162,7 @@ pub(crate) fn assert_has_line(text: &str, line: &str) {
     assert!(text.lines().any(|found| found == line), "{line} in {text}");
 }
 
-/// The config of the pin, which is text within the config of Ignition.
+/// The pin's config, which is text within the Ignition config.
 pub(crate) fn pin(config: &Value) -> Value {
     let clevis = &config["storage"]["luks"][0]["clevis"]["custom"];
     assert_eq!((&clevis["pin"], &clevis["needsNetwork"]), (&json!("trustee"), &json!(true)));

@@ -1,4 +1,4 @@
-//! Our charts and operator in place of the upstream operator.
+//! Replaces the upstream operator with our charts and operator.
 
 mod upstream;
 
@@ -21,10 +21,10 @@ use tec_k8s::api::{ApprovedImage, AttestationKey, Machine, TrustedExecutionClust
 
 use self::upstream::{IMAGE, MACHINES, WITHOUT_KEY, id, key, key_name, running};
 
-/// Machines that never got a key are removed sooner than that.
+/// Machines that never got a key are removed before that.
 const TWO_DAYS: i64 = 2 * 86_400;
 
-/// UIDs and members of what there is of a kind, by name.
+/// UIDs and members of all objects of a kind, by name.
 async fn all<K>(bench: &Bench, members: &[&str]) -> BTreeMap<String, Value>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
@@ -42,7 +42,7 @@ where
     list.iter().map(kept).collect()
 }
 
-/// What nobody may lose or change, by kind.
+/// What must not be lost or changed, by kind.
 async fn treasure(bench: &Bench) -> Vec<BTreeMap<String, Value>> {
     vec![
         all::<TrustedExecutionCluster>(bench, &["/spec"]).await,
@@ -55,7 +55,7 @@ async fn treasure(bench: &Bench) -> Vec<BTreeMap<String, Value>> {
     ]
 }
 
-/// Whatever was there is there as it was; more may have come.
+/// Everything that existed is unchanged; there may be more.
 async fn is_kept(bench: &Bench, before: &[BTreeMap<String, Value>]) {
     for (before, now) in before.iter().zip(treasure(bench).await) {
         for (name, was) in before {
@@ -64,7 +64,7 @@ async fn is_kept(bench: &Bench, before: &[BTreeMap<String, Value>]) {
     }
 }
 
-/// The charts over what upstream's packages made.
+/// Installs the charts over what upstream's packages created.
 fn install_charts(bench: &Bench) {
     let kubeconfig = bench.plane.admin_kubeconfig().unwrap();
     let chart = |name: &str| directory().join("helm").join(name).to_str().unwrap().to_owned();
@@ -80,7 +80,7 @@ async fn deployment(bench: &Bench, name: &str) -> Deployment {
     bench.objects::<Deployment>().unwrap().get(name).await.unwrap()
 }
 
-/// What the controller of Deployments says when all pods of the present version run.
+/// What the Deployment controller reports when all pods run the current version.
 pub(crate) async fn roll_out(bench: &Bench, name: &str) {
     let live = deployment(bench, name).await;
     let pods = live.spec.unwrap().replicas.unwrap();
@@ -106,7 +106,7 @@ async fn cluster_says(bench: &Bench, kind: &str, wanted: &str) {
     assert!(outcome.is_ok(), "{kind} is {said:?}, not {wanted:?}");
 }
 
-/// The Trustee's Deployment has what we render and nothing else.
+/// The Trustee's Deployment contains exactly what we render.
 async fn trustee_is_ours(bench: &Bench) {
     let spec = deployment(bench, "trustee-deployment").await.spec.unwrap();
     let strategy = spec.strategy.unwrap();
@@ -136,14 +136,14 @@ async fn server_is_ours(bench: &Bench, name: &str) {
     assert_eq!(pod.volumes.unwrap()[0].name, "tls");
 }
 
-/// Whether the Deployment still runs what upstream wanted.
+/// Whether the Deployment still runs upstream's version.
 async fn is_upstreams(bench: &Bench, name: &str) -> bool {
     let spec = deployment(bench, name).await.spec.unwrap();
     let image = spec.template.spec.unwrap().containers[0].image.clone().unwrap();
     image.starts_with("registry.example/")
 }
 
-/// Definitions and cluster object: of a checkout with `make manifests`, if there is one.
+/// Definitions and cluster object: from a checkout with `make manifests`, if there is one.
 #[expect(clippy::print_stdout, reason = "whoever reads the log must see what was left out")]
 async fn world() -> Bench {
     let plane = Arc::new(ControlPlane::start().await.unwrap());
@@ -170,7 +170,7 @@ async fn world() -> Bench {
     let of_file = objects.into_iter().find(|object| object["kind"] == "TrustedExecutionCluster");
     let mut cluster = upstream::cluster();
     if let Some(mut object) = of_file {
-        // The file leaves open what users fill in.
+        // The file omits what users fill in.
         object["spec"] = cluster["spec"].take();
         object["metadata"] = json!({"name": object["metadata"]["name"]});
         cluster = object;
@@ -190,7 +190,7 @@ async fn all_of_an_upstream_cluster_is_taken_over_in_order_and_nothing_is_lost()
     bench.clock.advance(TWO_DAYS);
     bench.start("one").unwrap();
 
-    // The key broker first; the other servers stay as they are until it runs.
+    // The key broker first; the other servers stay unchanged until it runs.
     let order = "False InProgress waits for trustee-deployment: its change was not looked at yet; held \
                  back until then, in order: attestation-key-register, register-server";
     cluster_says(&bench, "Upgrade", order).await;
@@ -235,7 +235,7 @@ async fn all_of_an_upstream_cluster_is_taken_over_in_order_and_nothing_is_lost()
 async fn a_machine_of_an_upstream_cluster_goes_with_all_that_belongs_to_it() {
     let mut bench = world().await;
     install_charts(&bench);
-    // As its operator left it when it was stopped in the midst of this.
+    // The state left by its operator when it was stopped in the middle.
     let machines = bench.objects::<Machine>().unwrap();
     let name = format!("machine-{}", id(1));
     machines.delete(&name, &DeleteParams::background()).await.unwrap();

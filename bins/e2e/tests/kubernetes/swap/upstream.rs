@@ -1,4 +1,4 @@
-//! A namespace as the upstream operator leaves it: names, fields and owners are those of
+//! A namespace as left by the upstream operator: names, fields and owners are those of
 //! trusted-cluster-operator, the text is ours.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -14,14 +14,14 @@ use tec_e2e::kube::Bench;
 
 const GROUP: &str = "trusted-execution-clusters.io";
 const ADDRESS: &str = "publicAttestationKeyRegisterAddr";
-/// A machine that attests without an attestation key, as confidential virtual machines do.
+/// A machine that attests without an attestation key, like confidential virtual machines.
 pub(super) const WITHOUT_KEY: u64 = 3;
 /// All machines.
 pub(super) const MACHINES: [u64; 3] = [1, 2, WITHOUT_KEY];
-/// The image that is approved.
+/// The approved image.
 pub(super) const IMAGE: &str = "coreos";
 
-/// The machine, as its Secret and the object name it.
+/// The machine, as named in its Secret and its object.
 pub(super) fn id(number: u64) -> String {
     sample::machine_id(number).to_string()
 }
@@ -38,7 +38,7 @@ pub(super) fn reference() -> String {
     format!("registry.example/os@sha256:{:064x}", 1)
 }
 
-/// The Secret's bytes.
+/// The bytes in the Secret.
 pub(super) fn disk_key(number: u64) -> Vec<u8> {
     let text = format!("QUJDREVGR0hJSktMTU5PUFFSU1RVVl{number:02}");
     json!({"key_type": "oct", "key": text}).to_string().into_bytes()
@@ -49,7 +49,7 @@ fn base64(bytes: &[u8]) -> String {
     base64::engine::general_purpose::STANDARD.encode(bytes)
 }
 
-/// The definitions with the members that upstream's have.
+/// The definitions with the members of upstream's.
 pub(super) fn definitions() -> Vec<Value> {
     let text = json!({"type": "string"});
     let port = json!({"type": "integer", "format": "int32"});
@@ -114,7 +114,7 @@ fn api(bench: &Bench, object: &Value) -> Api<DynamicObject> {
     Api::namespaced_with(bench.admin().unwrap(), &bench.namespace, &resource)
 }
 
-/// Creates an object by a plain request, and its status by another; a reference to it as an owner.
+/// Creates an object with a plain request, and its status with another; returns an owner reference to it.
 pub(super) async fn put(bench: &Bench, object: &Value) -> Value {
     let api = api(bench, object);
     let wanted: DynamicObject = serde_json::from_value(object.clone()).unwrap();
@@ -141,7 +141,7 @@ fn said(kind: &str, reason: &str) -> Value {
     }])
 }
 
-/// The cluster object, as its users write it.
+/// The cluster object, as written by its users.
 pub(super) fn cluster() -> Value {
     let spec = json!({
         "publicTrusteeAddr": "kbs.example:8080", ADDRESS: "keys.example:8001",
@@ -151,7 +151,7 @@ pub(super) fn cluster() -> Value {
     custom("TrustedExecutionCluster", &json!({"name": "trusted-execution-cluster"}), &spec)
 }
 
-/// What the operator made of the cluster object, and what nodes and admins did since.
+/// What the operator created for the cluster object, and what nodes and admins did since.
 pub(super) async fn everything(bench: &Bench, mut cluster: Value) {
     cluster["status"] = json!({"conditions": said("Installed", "InstallationCompleted")});
     let owner = put(bench, &cluster).await;
@@ -216,7 +216,7 @@ fn children(owner: &Value) -> Vec<Value> {
     vec![
         data_of("ConfigMap", &owned("trustee-data"), &config),
         data_of("ConfigMap", &owned("trustee-rv-data"), &values),
-        // Nobody owns it.
+        // It has no owner.
         data_of("ConfigMap", &json!({"name": "image-pcrs"}), &json!({"image-pcrs.json": "{}"})),
         data_of("Secret", &owned("trustee-auth"), &pair),
         service(&owned("kbs-service"), "kbs", ("kbs-port", 8080)),
@@ -243,7 +243,7 @@ fn service(metadata: &Value, app: &str, (name, port): (&str, u16)) -> Value {
     }})
 }
 
-/// With the status of one that runs.
+/// With the status of a running Deployment.
 fn deployment(metadata: &Value, app: &str, pod: &Value) -> Value {
     json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata,
@@ -256,7 +256,7 @@ fn deployment(metadata: &Value, app: &str, pod: &Value) -> Value {
     })
 }
 
-/// Status of a Deployment whose controller saw this generation, and runs so many pods.
+/// Status of a Deployment whose controller has observed this generation, and runs this many pods.
 pub(super) fn running(generation: i64, pods: i32) -> Value {
     json!({
         "observedGeneration": generation, "replicas": pods, "updatedReplicas": pods,

@@ -1,4 +1,4 @@
-//! Games with the certificate table.
+//! Manipulated certificate tables.
 
 use tec_tpm::compute::testing;
 use tec_tpm::compute::testing::{PeBuilder, der};
@@ -8,7 +8,7 @@ use crate::Seed;
 use crate::bytes::le32;
 use crate::signer::{INDIRECT, content_info};
 
-/// Directory entries of certificate tables that lie.
+/// Wrong directory entries of certificate tables.
 pub(super) fn entries() -> Vec<Seed> {
     let entry =
         |offset: usize, size: u32| with(CERTIFICATES, &[le32(offset), size.to_le_bytes()].concat());

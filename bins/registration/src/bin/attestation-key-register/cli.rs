@@ -7,19 +7,19 @@ use tec_support::front::FrontArgs;
 
 use crate::setting::Files;
 
-/// Takes the attestation keys of nodes.
+/// Registers the attestation keys of nodes.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "attestation-key-register", version)]
 pub(crate) struct Args {
-    /// Port to listen on.
+    /// Port to listen on
     #[arg(short, long, default_value_t = 8001)]
     pub(crate) port: u16,
-    /// CA certificates, PEM, that certificates of endorsement keys must chain to, with the policy
-    /// EndorsementKey. Read again when the file changes.
+    /// CA certificates, PEM, that certificates of endorsement keys must chain to under the policy
+    /// EndorsementKey. Read again when the file changes
     #[arg(long)]
     ek_roots: Option<PathBuf>,
-    /// Key of 32 bytes that all replicas share, so that any of them accepts the answer to a challenge
-    /// (default: one for this process). Read again when the file changes.
+    /// File with the 32-byte key that all replicas share, so that any of them accepts the answer to a
+    /// challenge (default: a random key per process). Read again when the file changes
     #[arg(long, value_name = "FILE")]
     challenge_key_file: Option<PathBuf>,
     #[command(flatten)]

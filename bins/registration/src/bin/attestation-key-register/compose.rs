@@ -1,4 +1,4 @@
-//! From the cluster object and the files to the service.
+//! Builds the service from the cluster object and the mounted files.
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use tokio::sync::watch;
 
 use crate::setting::{Files, NotReady, Setting};
 
-/// How often mounted files are looked at: the kubelet replaces them within a minute or so.
+/// Polling interval of mounted files; the kubelet replaces them within a minute or so.
 const POLL: Duration = Duration::from_secs(2);
 
 /// Keeps the service in line with the cluster object and the files.
@@ -27,7 +27,7 @@ pub(crate) struct Composer {
     namespace: String,
     known: Arc<Known>,
     files: Files,
-    /// Of this process, where replicas share none.
+    /// Belongs to this process; used when replicas share no key.
     challenge_key: Arc<ChallengeKey>,
     current: RwLock<Option<AkService>>,
 }
@@ -39,7 +39,7 @@ impl Composer {
         Self { client, namespace, known, files, challenge_key, current: RwLock::default() }
     }
 
-    /// Composes now and after each change, for ever.
+    /// Composes now and after each change, forever.
     pub(crate) async fn follow(
         &self,
         mut changes: watch::Receiver<Option<Arc<TrustedExecutionCluster>>>,

@@ -1,10 +1,10 @@
-//! `attestation-key-register`: takes the attestation keys of nodes.
+//! `attestation-key-register`: registers the attestation keys of nodes.
 //!
 //! ```text
 //!   watches of cluster, machines, keys ─► what is known ─┐
 //!   PUT /register-ak ─► the cluster's policy decides ────┴─► one AttestationKey object
 //! ```
-//! It may submit keys and not bind them; the operator binds. It keeps nothing: any number of replicas may
+//! It may submit keys but not bind them; the operator does that. It is stateless: any number of replicas can
 //! run, and with a shared key any of them accepts the answer to a challenge.
 
 mod cli;

@@ -1,4 +1,4 @@
-//! What the service follows from: the cluster object, and files that the kubelet mounts.
+//! The inputs of the service: the cluster object, and files that the kubelet mounts.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use tec_core::secret::SecretArray;
 use tec_k8s::api::{ApprovalError, TrustedExecutionCluster, approval_matcher};
 use tec_support::{SystemClock, ek};
 
-/// Largest bundle of CA certificates; those of all TPM manufacturers have some 200 KiB.
+/// Largest bundle of CA certificates; a bundle for all TPM manufacturers is about 200 KiB.
 const MAX_ROOTS: u64 = 1 << 20;
 
-/// Files of the policy EndorsementKey.
+/// Files that the policy EndorsementKey uses.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Files {
     pub(crate) roots: Option<PathBuf>,
@@ -44,7 +44,7 @@ pub(crate) enum NotReady {
     ChallengeKey { file: PathBuf, length: usize },
 }
 
-/// Everything that the service follows from. When it is the same, so is the service.
+/// Everything that determines the service: equal settings mean an equal service.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Setting {
     pub(crate) cluster: Arc<TrustedExecutionCluster>,
@@ -52,21 +52,21 @@ pub(crate) struct Setting {
     files: [Option<Sha256Digest>; 2],
 }
 
-/// What is made of a setting.
+/// What a setting yields.
 #[derive(Debug)]
 pub(crate) struct Made {
     pub(crate) matcher: Arc<dyn AkMatcher>,
     pub(crate) tpm: Arc<dyn TpmObjects>,
-    /// The shared key, where there is one.
+    /// The shared key, if there is one.
     pub(crate) challenge_key: Option<Arc<ChallengeKey>>,
 }
 
 impl Files {
-    /// Reads what the cluster's policy needs. Files count with the policy EndorsementKey alone.
+    /// Reads what the cluster's policy needs. Files are used by the policy EndorsementKey only.
     ///
     /// # Security
-    /// Where the object names CA certificates, nothing is made without them. Where it names none, those
-    /// of the flag count: the pod may be from before the object changed.
+    /// If the object names CA certificates, nothing is composed without them. If it names none, those of the
+    /// flag are used: the pod may predate the change of the object.
     pub(crate) fn read(
         &self,
         cluster: Option<&Arc<TrustedExecutionCluster>>,
@@ -162,7 +162,7 @@ mod tests {
             fs::write(&file, content).unwrap();
             assert!(matches!(outcome(&files, &named), Err(NotReady::Roots { .. })), "{content}");
         }
-        // They matter to no other policy.
+        // No other policy uses them.
         assert!(outcome(&files, &json!({"policy": "FirstUse"})).is_ok());
     }
 

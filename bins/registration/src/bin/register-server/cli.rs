@@ -7,20 +7,20 @@ use tec_support::front::FrontArgs;
 
 use crate::compose::Files;
 
-/// Hands out the Ignition config of a node's first boot, and registers its machine.
+/// Serves the Ignition config of a node's first boot, and registers its machine.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "register-server", version)]
 pub(crate) struct Args {
-    /// Port to listen on.
+    /// Port to listen on
     #[arg(short, long, default_value_t = 8000)]
     pub(crate) port: u16,
-    /// CA of the key broker, PEM, which nodes shall trust. Read again when it changes.
+    /// CA of the key broker, PEM, that nodes trust. Read again when the file changes
     #[arg(long)]
     kbs_ca: Option<PathBuf>,
-    /// CA of the server for attestation keys, PEM, which nodes shall trust.
+    /// CA of the attestation key server, PEM, that nodes trust
     #[arg(long)]
     ak_ca: Option<PathBuf>,
-    /// Token that a node must show, where the cluster's registration mode is Token.
+    /// File with the token that a node must present when the cluster's registration mode is Token
     #[arg(long)]
     token_file: Option<PathBuf>,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! From the cluster object to the service, or to the reason why there is none.
+//! Builds the service from the cluster object, or reports why there is none.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,17 +19,17 @@ use tokio::sync::watch;
 
 use crate::slot::{Answering, Slot};
 
-/// How often mounted files are looked at: the kubelet replaces them within a minute or so.
+/// Polling interval of mounted files; the kubelet replaces them within a minute or so.
 const POLL: Duration = Duration::from_secs(2);
-/// Largest CA bundle; those of all public CAs have some 250 KiB.
+/// Largest CA bundle; a bundle of all public CAs is about 250 KiB.
 const MAX_CA: u64 = 1 << 20;
-/// A token is neither guessed nor a file by mistake.
+/// Long enough not to be guessed, short enough not to be some other file given by mistake.
 const TOKEN_LENGTH: std::ops::RangeInclusive<usize> = 16..=1024;
-/// What the cluster object means where it says nothing (its documentation).
+/// Documented default of the cluster object.
 const MAX_UNCLAIMED: u32 = 1000;
 const UNCLAIMED_SECONDS: u32 = 24 * 60 * 60;
 
-/// Files that the kubelet puts there from Secrets.
+/// Files that the kubelet mounts from Secrets.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Files {
     pub(crate) kbs_ca: Option<PathBuf>,
@@ -37,7 +37,7 @@ pub(crate) struct Files {
     pub(crate) token: Option<PathBuf>,
 }
 
-/// Why nobody can be registered.
+/// Why registration is refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NotReady {
     #[error("there is no TrustedExecutionCluster in this namespace")]
@@ -66,7 +66,7 @@ pub(crate) enum NotReady {
     NoToken,
 }
 
-/// Everything that the service follows from. When it is the same, so is the service.
+/// Everything that determines the service: equal settings mean an equal service.
 #[derive(Debug, PartialEq)]
 struct Setting {
     kbs: Endpoint,
@@ -89,7 +89,7 @@ impl Composer {
         Self { registry, files, slot }
     }
 
-    /// Composes now and after each change, for ever.
+    /// Composes now and after each change, forever.
     pub(crate) async fn follow(
         &self,
         mut changes: watch::Receiver<Option<Arc<TrustedExecutionCluster>>>,
@@ -192,8 +192,8 @@ fn read(
     Ok(Setting { kbs, more, ak, token, cluster: Arc::clone(cluster) })
 }
 
-/// A server that has a Secret speaks TLS, and nodes shall trust the CA in it; without its CA nobody
-/// is told of the server.
+/// A server with a Secret speaks TLS, and nodes must trust the CA in that Secret. Without the CA, the server
+/// is not announced to anyone.
 fn endpoint(
     server: &'static str,
     address: &str,

@@ -1,12 +1,11 @@
-//! `register-server`: hands out the Ignition config of a node's first boot, and registers its
-//! machine.
+//! `register-server`: serves the Ignition config of a node's first boot, and registers its machine.
 //!
 //! ```text
 //!   watch of the cluster object ─┐
 //!   mounted CAs, token ──────────┴─► RegisterService, or the reason why there is none
 //!   GET /ignition-clevis-pin-trustee ─► that service ─► one Machine object
 //! ```
-//! It keeps nothing, so that any number of replicas may run.
+//! It is stateless, so any number of replicas can run.
 
 mod cli;
 mod compose;

@@ -1,4 +1,4 @@
-//! The service as it is at the moment.
+//! The current service.
 
 use std::sync::{PoisonError, RwLock};
 
@@ -11,11 +11,11 @@ use tec_core::http::{RegisterService, ReplyStyle, refusal};
 #[derive(Clone, Debug)]
 pub(crate) enum Answering {
     Service(RegisterService),
-    /// Everything is refused with this code.
+    /// Every request is refused with this code.
     Refusing(Code),
 }
 
-/// A place for what answers; it changes with the cluster object.
+/// Holds whatever answers requests now; replaced when the cluster object changes.
 #[derive(Debug)]
 pub(crate) struct Slot(RwLock<Answering>);
 

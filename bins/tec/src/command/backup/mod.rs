@@ -28,11 +28,11 @@ use super::coded;
 use crate::output::Output;
 use crate::state::open_existing;
 
-/// Units of one part.
+/// Units per part.
 const PART: usize = 64;
-/// File of the key that signs transfers, in the state directory.
+/// File with the key that signs transfers, in the state directory.
 const SIGNER: &str = "transfer-signer.key";
-/// Files of the state directory that go along; a key before its certificate.
+/// Files of the state directory to include; a key before its certificate.
 const DOCUMENTS: [&str; 3] = ["ca.key", "ca.pem", "token-signer.pem"];
 
 #[derive(Debug, Subcommand)]
@@ -47,8 +47,8 @@ pub(crate) enum BackupCommand {
         /// Recipient, as `tec backup key` printed it.
         #[arg(long)]
         recipient: Recipient,
-        /// Give up the authority to the anchor that restores this backup, and only serve from now on.
-        /// The file holds what `tec -o json backup restore` of an earlier backup printed there.
+        /// Give up the authority to the anchor that restores this backup, and only serve from now on. The
+        /// file holds the output of `tec -o json backup restore` for an earlier backup there.
         #[arg(long, value_name = "FILE")]
         give_up_to: Option<PathBuf>,
         /// File for the backup.
@@ -84,7 +84,7 @@ fn key(file: &Path, output: &Output) -> anyhow::Result<u8> {
     Ok(OK)
 }
 
-/// Reads the key that signs, or makes it.
+/// Reads the signing key, or creates it.
 fn signer(state_dir: &Path) -> anyhow::Result<Signer> {
     let path = state_dir.join(SIGNER);
     match fs::read(&path) {
@@ -136,7 +136,7 @@ async fn create(
     Ok(OK)
 }
 
-/// The record of an anchor that restored an earlier backup.
+/// The record of an anchor that has restored an earlier backup.
 fn restored(file: &Path) -> anyhow::Result<Authority> {
     #[derive(serde::Deserialize)]
     struct Restored {
@@ -148,7 +148,7 @@ fn restored(file: &Path) -> anyhow::Result<Authority> {
     Ok(restored.authority)
 }
 
-/// The authority is given up before anything is read: what is written then is the last word.
+/// Gives up the authority before anything is read, so that the backup contains the final state.
 async fn give_up(store: &Store, taker: &Authority) -> anyhow::Result<()> {
     let unavailable = || coded(Code::StoreUnavailable, "give the authority up");
     loop {
@@ -165,7 +165,7 @@ async fn give_up(store: &Store, taker: &Authority) -> anyhow::Result<()> {
     }
 }
 
-/// Counts this backup in the record of authority, so that an older one is known later.
+/// Counts this backup in the record of authority, so that an older one is recognized later.
 async fn counted(store: &Store) -> anyhow::Result<Authority> {
     let unavailable = || coded(Code::StoreUnavailable, "count the backup");
     loop {

@@ -35,7 +35,7 @@ pub(crate) struct RestoreArgs {
     /// Signer of the backup, as `tec backup create` printed it.
     #[arg(long)]
     signer: SignerKey,
-    /// Take the authority immediately. If the anchor that made the backup still runs, there are two.
+    /// Take the authority immediately. If the anchor that created the backup still runs, there will be two.
     #[arg(long)]
     dangerous_source_is_gone: bool,
 }
@@ -55,7 +55,7 @@ pub(crate) async fn restore(
     args: RestoreArgs,
     output: &Output,
 ) -> anyhow::Result<u8> {
-    // All of it is read once before anything is written.
+    // Reads everything once before anything is written.
     let mut whole = reader(&args)?;
     while whole.part().map_err(transfer("check the backup"))?.is_some() {}
     let store = open(state_dir)?;
@@ -84,7 +84,7 @@ pub(crate) async fn restore(
     Ok(OK)
 }
 
-/// The store becomes the target of what `source` wrote.
+/// Makes the store the target of what `source` wrote.
 async fn listen(store: &Store, source: &Authority) -> anyhow::Result<Intake> {
     let unavailable = || coded(Code::StoreUnavailable, "prepare the restore");
     let refused = |refused: tec_core::migrate::Refused| {
@@ -109,12 +109,12 @@ async fn listen(store: &Store, source: &Authority) -> anyhow::Result<Intake> {
     Err(CodedError::new(Code::AuthorityMoved, what).into())
 }
 
-/// What a restore brought.
+/// The result of a restore.
 #[derive(Debug, Default)]
 struct Restored {
     units: usize,
     conflicts: Vec<String>,
-    /// Files that were there and stayed.
+    /// Files that already existed and were kept.
     kept: Vec<String>,
 }
 
@@ -157,7 +157,7 @@ async fn adopt(
     }
 }
 
-/// Writes a file of the state directory where there is none.
+/// Writes a file of the state directory unless it exists.
 fn keep(state_dir: &Path, document: &Document, restored: &mut Restored) -> anyhow::Result<()> {
     let known = DOCUMENTS.iter().find(|name| **name == document.name);
     let name = known.with_context(|| format!("the backup has a file {:?}", document.name))?;
@@ -170,8 +170,8 @@ fn keep(state_dir: &Path, document: &Document, restored: &mut Restored) -> anyho
     write_private(&path, content).with_context(|| format!("write {}", path.display()))
 }
 
-/// Takes the authority that the source gave up to this anchor; one that it gave to another, or that
-/// was taken before, stays where it is.
+/// Takes the authority that the source gave up to this anchor. An authority that was given to another anchor,
+/// or was already taken, stays where it is.
 async fn take(store: &Store, grant: &Grant) -> anyhow::Result<()> {
     let unavailable = || coded(Code::StoreUnavailable, "take the authority");
     let now = store.authority().await.map_err(unavailable())?;
@@ -194,7 +194,7 @@ async fn seize(store: &Store) -> anyhow::Result<()> {
     moved(swap(store, &change, subject).await.map_err(unavailable())?)
 }
 
-/// That the record is now what was asked for.
+/// Verifies that the record is now as requested.
 fn moved(outcome: SwapOutcome) -> anyhow::Result<()> {
     if outcome == SwapOutcome::Swapped {
         return Ok(());

@@ -23,9 +23,9 @@ use crate::state::{Endpoints, open_existing};
 #[derive(Debug, Serialize)]
 struct Report {
     ok: bool,
-    /// Whether a node reaches everything, and takes the certificates.
+    /// Whether a node reaches everything, and accepts the certificates.
     nodes: Vec<Check>,
-    /// Whether what they boot is approved, with reference values.
+    /// Whether what nodes boot is approved, with reference values.
     images: Vec<Check>,
 }
 
@@ -61,10 +61,10 @@ fn own_config(state_dir: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(render_merge(&source)?)
 }
 
-/// The machine that was registered by looking goes again, where it can; otherwise it expires.
+/// Removes the machine that the check registered, if possible; otherwise it expires.
 ///
 /// # Security
-/// A server said which it is: what was there before, or is claimed, is not what looking registered.
+/// The server has named the machine: one that existed before, or is claimed, was not registered by the check.
 async fn forget(state_dir: &Path, seen: &Seen, began: Timestamp) {
     let Some(machine) = &seen.machine else { return };
     let Ok(store) = open_existing(state_dir) else {
@@ -95,7 +95,7 @@ async fn images(state_dir: &Path, access: Option<&Access>) -> anyhow::Result<Vec
     } else if state_dir.exists() {
         ImageRegistry::list(&*open_existing(state_dir)?).await?
     } else {
-        // Somebody else's anchor: only a node's view of it can be had.
+        // Another party's anchor: only a node's view of it is available.
         return Ok(Vec::new());
     };
     let now = SystemClock.now();

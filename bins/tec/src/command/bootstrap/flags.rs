@@ -1,4 +1,4 @@
-//! What becomes of each flag of `tec serve` when the anchor is a namespace: nothing is dropped silently.
+//! How each flag of `tec serve` is handled if the anchor is a namespace: none is dropped silently.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use crate::settings::Settings;
 /// Name of the operator's own image.
 pub(super) const OPERATOR: &str = "operator";
 
-/// The flags that were given, on the command line or in the environment.
+/// The flags given on the command line or in the environment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Given {
     ids: Vec<String>,
@@ -25,7 +25,7 @@ impl Given {
         self.ids.iter().any(|given| given == id)
     }
 
-    /// Those of `tec serve`.
+    /// The flags of `tec serve`.
     pub(super) fn into_settings(self) -> Settings {
         self.settings
     }
@@ -58,17 +58,17 @@ impl Args for Given {
     }
 }
 
-/// What becomes of a flag.
+/// How a flag is handled.
 enum Form {
-    /// It is a field of the cluster object.
+    /// It becomes a field of the cluster object.
     Field(&'static str),
     /// It goes elsewhere: into Secrets, certificates, or the operator's flags.
     Carried,
-    /// There is no place for it; what to do instead.
+    /// It has no place; the text says what to do instead.
     Refused(&'static str),
 }
 
-/// By id, all of them.
+/// All flags, by ID.
 const FLAGS: [(&str, Form); 31] = [
     ("register_addr", Field("/registerServerPort")),
     ("ak_addr", Field("/attestationKeyRegisterPort")),
@@ -109,18 +109,18 @@ const FLAGS: [(&str, Form); 31] = [
 const EVIDENCE: &str = "remove it, then set spec.evidence of the cluster object (kubectl edit \
                         trustedexecutioncluster cluster)";
 
-/// A flag that cannot be followed.
+/// A flag that cannot be honored.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum FlagError {
     /// A namespace has no place for it.
     NoPlace { flag: String, instead: &'static str },
-    /// Without it nodes would be told of an address that is not theirs.
+    /// Without it, nodes would get an address that they cannot use.
     Missing { flag: String },
-    /// What is there says something else, and stays.
+    /// The existing object differs, and is not changed.
     Differs { flag: String, field: &'static str, there: Value, name: String },
-    /// It has no effect without another one.
+    /// It has no effect without another flag.
     NoEffect { flag: String, needs: &'static str },
-    /// The operator that is there runs with other flags, and stays.
+    /// The existing operator runs with other flags, and is not changed.
     OtherOperator { flag: String, wanted: String },
 }
 
@@ -165,7 +165,7 @@ pub(super) fn component_image(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), image.to_owned()))
 }
 
-/// The flag as it is typed.
+/// The flag as typed.
 pub(super) fn typed(id: &str) -> String {
     match id {
         "snp_id_keys" => "--snp-id-key".to_owned(),
@@ -174,7 +174,7 @@ pub(super) fn typed(id: &str) -> String {
     }
 }
 
-/// Whether every flag that was given has a place in a namespace.
+/// Checks that every given flag has a place in a namespace.
 pub(super) fn check(given: &Given) -> Result<(), FlagError> {
     for (id, form) in &FLAGS {
         if let (Refused(instead), true) = (form, given.has(id)) {
@@ -187,7 +187,7 @@ pub(super) fn check(given: &Given) -> Result<(), FlagError> {
     Ok(())
 }
 
-/// Whether the specification that is there says what the flags that were given say.
+/// Checks that the existing specification matches the given flags.
 pub(super) fn compare(
     given: &Given,
     name: &str,
@@ -232,7 +232,7 @@ mod tests {
         }
     }
 
-    /// A new flag has to be put into the table, by whoever knows what it means in a namespace.
+    /// A new flag must be added to the table by someone who knows what it means in a namespace.
     #[test]
     fn every_flag_of_the_server_is_carried_over_or_refused() {
         let command = InstallArgs::augment_args(ServeArgs::augment_args(Command::new("init")));

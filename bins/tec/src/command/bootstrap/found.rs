@@ -1,11 +1,10 @@
-//! `tec bootstrap init --namespace`: a namespace becomes the trust anchor of a cluster that does not
-//! exist yet.
+//! `tec bootstrap init --namespace`: makes a namespace the trust anchor of a cluster that does not exist yet.
 //!
 //! ```text
 //!   definitions, namespace ─► accounts, operator ─► CA ─► certificates ─► token ─► cluster object
 //!   ─► images ─► the config for the installer
 //! ```
-//! What is there stays as it is, so it may be done again; certificates that near their end are renewed.
+//! Existing objects are left unchanged, so it can be repeated; certificates that expire soon are renewed.
 
 mod certificate;
 mod operator;
@@ -44,12 +43,12 @@ use crate::kube::ignition::registration_token;
 use crate::output::Output;
 use crate::serve::args::{Approval, ServeArgs};
 
-/// The cluster object, where none is there.
+/// Name of the cluster object, if none exists.
 const CLUSTER: &str = "cluster";
-/// Definitions are served by then.
+/// Deadline for the definitions to be served.
 const ESTABLISHED: Duration = Duration::from_mins(1);
 const POLL: Duration = Duration::from_millis(200);
-/// Servers, each with its Secret for a certificate, and the names of its Services.
+/// Servers, each with the Secret of its certificate and the names of its Services.
 const SERVERS: [(&str, &str); 3] = [
     ("trustee-tls", render::KBS_SERVICE),
     ("register-server-tls", "register-server"),
@@ -63,10 +62,10 @@ const TOKEN: &str = "trust-registration-token";
 struct Founded {
     anchor: AnchorId,
     namespace: String,
-    /// Objects that were made; the others were there.
+    /// Objects that were created; the others existed already.
     made: Vec<String>,
     images: Vec<ImageName>,
-    /// The config for the installer.
+    /// The installer's config.
     ignition: Value,
 }
 
@@ -134,7 +133,7 @@ fn address(args: &ServeArgs, port: u16) -> String {
     }
 }
 
-/// The key brokers of `--also-kbs`. Nodes trust no certificate of them without a CA.
+/// The key brokers of `--also-kbs`. Without a CA, nodes trust no certificate of theirs.
 fn additional_trustees(args: &ServeArgs) -> anyhow::Result<Vec<AdditionalTrustee>> {
     let trustee = |text: &String| {
         let endpoint = endpoint::parse(text).with_context(|| format!("--also-kbs {text:?}"))?;
@@ -156,11 +155,11 @@ fn additional_trustees(args: &ServeArgs) -> anyhow::Result<Vec<AdditionalTrustee
     args.also_kbs.iter().map(trustee).collect()
 }
 
-/// What is to be set up.
+/// What to set up.
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted<'a> {
     pub(crate) args: &'a ServeArgs,
-    /// Which flags were given.
+    /// The flags that were given.
     pub(crate) given: &'a Given,
     pub(crate) install: &'a InstallArgs,
 }
@@ -173,7 +172,7 @@ struct Founding<'a> {
 }
 
 impl Founding<'_> {
-    /// Creates an object where none of its name is.
+    /// Creates an object unless one of that name exists.
     async fn ensure(&mut self, object: &render::Object) -> anyhow::Result<()> {
         let (group, version) =
             object.api_version().split_once('/').unwrap_or_else(|| ("", object.api_version()));
@@ -189,7 +188,7 @@ impl Founding<'_> {
         self.note(what, created)
     }
 
-    /// What was made is noted, and what was there is left.
+    /// Records what was created; existing objects are left alone.
     fn note<K>(&mut self, what: String, created: kube::Result<K>) -> anyhow::Result<()> {
         match created {
             Ok(_) => self.made.push(what),
@@ -221,7 +220,7 @@ impl Founding<'_> {
         self.ensure(&binding.into()).await
     }
 
-    /// The token that nodes show: the one that is there, else that of the file, else a new one.
+    /// The token that nodes present: the existing one, otherwise that in the file, otherwise a new one.
     async fn token(&mut self) -> anyhow::Result<()> {
         let token = if let Some(path) = &self.args.registration_token_file {
             std::fs::read_to_string(path)
@@ -301,7 +300,7 @@ impl Founding<'_> {
         serde_json::from_value(spec).context("write the cluster object")
     }
 
-    /// A reference with a digest is measured by the operator; anything else lies on this host.
+    /// The operator measures a reference with a digest; anything else is on this host.
     async fn images(&mut self, images: &[(ImageName, PathBuf)]) -> anyhow::Result<Vec<ImageName>> {
         let registry = crate::kube::of(&self.cluster);
         let ports = (&registry as _, &registry as _);

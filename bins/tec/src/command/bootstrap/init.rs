@@ -23,13 +23,13 @@ struct Founded {
     anchor: AnchorId,
     endpoints: Endpoints,
     images: Vec<ImageName>,
-    /// The command that serves it.
+    /// The command to serve it.
     serve: Vec<String>,
-    /// The config for the installer.
+    /// The installer's config.
     ignition: Value,
 }
 
-/// Doing it again changes nothing but what is given anew.
+/// Repeating it changes nothing except for newly given flags.
 pub(super) async fn init(
     state_dir: &Path,
     args: &ServeArgs,
@@ -65,7 +65,7 @@ pub(super) async fn init(
     Ok(OK)
 }
 
-/// `tec.toml` has the flags.
+/// `tec.toml` contains the flags.
 fn serve_command(state_dir: &Path) -> Vec<String> {
     let directory = state_dir.display().to_string();
     ["tec", "--state-dir", &directory, "serve"].map(str::to_owned).into()

@@ -30,46 +30,46 @@ pub(crate) enum BootstrapCommand {
     /// cluster object; what exists stays, and a flag that differs from it or has no place there is an
     /// error.
     Init {
-        // First: clap takes values out as it reads them.
+        // First, because clap removes values as it reads them.
         #[command(flatten)]
         given: Given,
         #[command(flatten)]
         install: InstallArgs,
         #[command(flatten)]
         serve: Box<ServeArgs>,
-        /// Approve an image: a name, and a directory or disk, as for `tec image approve`; in a
-        /// namespace also a reference with its digest, which the operator measures.
+        /// Image to approve: a name, and a directory or disk, as for `tec image approve`; in a namespace also
+        /// a reference with its digest, which the operator measures.
         #[arg(long = "image", value_name = "NAME=PATH", value_parser = named_image)]
         images: Vec<(ImageName, PathBuf)>,
     },
-    /// Look at the anchor as a node does before the first one boots. Ends with 1 if a node could not
-    /// register or fetch a key, and with 3 if only an approval is missing.
+    /// Check the anchor as a node would, before the first node boots. Exit code 1 if a node could not
+    /// register or fetch a key, 3 if only an approval is missing.
     Check(CheckArgs),
 }
 
-/// How the operator is installed in a namespace.
+/// How to install the operator in a namespace.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct InstallArgs {
-    /// Image to run in place of the release's own; may be repeated. NAME is one of operator,
-    /// key-broker-service, kbs-guard, registration-server, attestation-key-register, compute-pcrs
+    /// Image to run instead of the release's own; repeatable. NAME is one of operator, key-broker-service,
+    /// kbs-guard, registration-server, attestation-key-register, compute-pcrs
     #[arg(long = "operator-image", value_name = "NAME=IMAGE")]
     #[arg(value_parser = flags::component_image)]
     operator_image: Vec<(String, String)>,
-    /// Secret of the namespace with which images are pulled; may be repeated
+    /// Secret of the namespace for pulling images; repeatable
     #[arg(long, value_name = "NAME")]
     pull_secret: Vec<String>,
-    /// Leave the users of pods to the platform, as OpenShift needs it
+    /// Let the platform assign the users of pods, as OpenShift requires
     #[arg(long)]
     assigned_pod_user: bool,
-    /// Create ClusterRoles with which people may see or change the custom resources
+    /// Create ClusterRoles for viewing and editing the custom resources
     #[arg(long)]
     user_roles: bool,
 }
 
-/// Where a node would begin.
+/// Where a node would start.
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// The installer's config, as `init` printed it; that of the state directory where not given.
+    /// The installer's config, as printed by `init` (default: that of the state directory).
     #[arg(long, value_name = "FILE")]
     ignition: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! The way of a node through its first boot, as far as it goes without a TPM.
+//! Follows a node through its first boot, as far as possible without a TPM.
 
 use std::time::Duration;
 
@@ -13,24 +13,24 @@ use tec_core::ignition::{AkRegistration, PinConfig};
 
 use crate::output::Check;
 
-/// A node waits longer; who sets a server up need not.
+/// Timeout of a request. A node waits longer; an admin who sets up a server need not.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Largest answer that is read; an Ignition config with some CA bundles.
+/// Largest response to read; an Ignition config with a few CA bundles.
 const MAX_ANSWER: usize = 1 << 20;
-/// Prefix of a CA within a config, RFC 2397, as `render_merge` writes it.
+/// Prefix of a CA within a config (RFC 2397), as written by `render_merge`.
 const DATA: &str = "data:;base64,";
 
-/// What was seen on the way.
+/// What was found on the way.
 #[derive(Debug)]
 pub(super) struct Seen {
     pub(super) checks: Vec<Check>,
-    /// The machine that was registered by it.
+    /// The machine that was registered on the way.
     pub(super) machine: Option<MachineId>,
 }
 
-/// Goes from the installer's config to every server that a node would ask.
+/// Goes from the installer's config to every server that a node would contact.
 pub(super) async fn walk(config: &Value) -> Seen {
-    // Fails only when a provider is installed already, which is as good.
+    // Fails only if a provider is already installed, which is just as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let registered = register(config).await;
     let said = |pin: &PinConfig| format!("a pin for {}", pin.path);
@@ -52,7 +52,7 @@ pub(super) async fn walk(config: &Value) -> Seen {
     }
     for (number, server) in pin.servers.iter().enumerate() {
         let what = format!("key broker {}", server.url);
-        // Others than the first may come later; whoever answers must be one that nodes accept.
+        // Servers after the first may come up later; but any that answers must be acceptable to nodes.
         let found = if number > 0 && !is_there(server).await {
             Ok("nobody answers there yet".to_owned())
         } else {
@@ -63,7 +63,7 @@ pub(super) async fn walk(config: &Value) -> Seen {
     Seen { checks, machine: pin.path.machine() }
 }
 
-/// What of the config a node follows.
+/// The part of the config that a node follows.
 struct Merge<'a> {
     url: &'a str,
     ca: String,
@@ -90,7 +90,7 @@ fn merge(config: &Value) -> anyhow::Result<Merge<'_>> {
     })
 }
 
-/// A client that trusts what the node trusts, and nothing else.
+/// A client that trusts exactly what the node trusts.
 fn client(ca: &str) -> anyhow::Result<reqwest::Client> {
     let mut builder = reqwest::Client::builder()
         .timeout(DEADLINE)
@@ -103,7 +103,7 @@ fn client(ca: &str) -> anyhow::Result<reqwest::Client> {
     Ok(builder.build()?)
 }
 
-/// Status and body, where the server answered and its certificate was accepted.
+/// Status and body, if the server answered and its certificate was accepted.
 async fn send(request: reqwest::RequestBuilder) -> anyhow::Result<(u16, String)> {
     let mut answer = request.send().await.map_err(|error| unreachable(&error))?;
     let status = answer.status().as_u16();
@@ -141,7 +141,7 @@ async fn register(config: &Value) -> anyhow::Result<PinConfig> {
     PinConfig::parse(pin.context("the node's config has no pin")?).context("parse the pin")
 }
 
-/// A request that is none: it is refused as malformed, and changes nothing.
+/// Sends an invalid request: it is refused as malformed, and changes nothing.
 async fn ask_for_keys(registration: &AkRegistration) -> anyhow::Result<String> {
     let request = client(&registration.cert)?.put(&registration.url);
     let request = request.header(CONTENT_TYPE, "application/json").body("{}");
@@ -151,7 +151,7 @@ async fn ask_for_keys(registration: &AkRegistration) -> anyhow::Result<String> {
     }
 }
 
-/// Whether somebody listens there.
+/// Whether anything listens there.
 async fn is_there(server: &Endpoint) -> bool {
     let Ok(url) = reqwest::Url::parse(server.url.as_str()) else {
         return true;
@@ -164,7 +164,7 @@ async fn is_there(server: &Endpoint) -> bool {
     matches!(tokio::time::timeout(DEADLINE, connected).await, Ok(Ok(_)))
 }
 
-/// The first of the requests of an attestation; the session that it opens ends by itself.
+/// Sends the first request of an attestation; the session that it opens expires by itself.
 async fn open_session(server: &Endpoint) -> anyhow::Result<String> {
     let request = client(&server.cert)?.post(format!("{}/kbs/v0/auth", server.url));
     let body = json!({"version": "0.4.0", "tee": "tpm", "extra-params": {}});

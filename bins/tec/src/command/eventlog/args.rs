@@ -25,8 +25,8 @@ pub(crate) enum EventlogCommand {
     Verify {
         /// Event log.
         log_file: PathBuf,
-        /// PCR values of the SHA-256 bank, as tpm2_pcrread prints them. They must come from the TPM of
-        /// this machine or from a verified quote.
+        /// PCR values of the SHA-256 bank, as printed by tpm2_pcrread. They must come from the TPM of this
+        /// machine or from a verified quote.
         #[arg(long, value_name = "FILE")]
         values: PathBuf,
         /// PCR that the log must explain; repeatable (default: all that the log extends).

@@ -1,4 +1,4 @@
-//! `tec eventlog`: what a log says, folds to, explains, and how two differ.
+//! `tec eventlog`: what a log contains, replays to and explains, and how two logs differ.
 
 mod args;
 mod verify;
@@ -45,10 +45,10 @@ fn parse<'a>(bytes: &'a [u8], path: &Path) -> anyhow::Result<EventLog<'a>> {
     EventLog::parse(bytes).with_context(|| format!("{} is not an event log", path.display()))
 }
 
-/// Per bank and register that is extended, its value.
+/// The value of each extended register, by bank.
 type Values = BTreeMap<&'static str, BTreeMap<PcrIndex, String>>;
 
-/// With the values of one bank, which the log must have, or of all that can be replayed.
+/// With the values of one bank, which the log must have, or of all banks that can be replayed.
 fn view(log: &EventLog<'_>, bank: Option<BankName>) -> anyhow::Result<LogView> {
     let mut view = LogView::new(log);
     if let Some(bank) = bank.map(Bank::from) {

@@ -15,11 +15,11 @@ use tec_tpm::output::{MAX_INPUT, read_pcrread};
 use crate::command::input;
 use crate::output::Output;
 
-/// What a log is worth beside the values of a TPM.
+/// How well a log explains the values of a TPM.
 #[derive(Serialize)]
 struct Verdict {
     registers: Vec<RegisterVerdict>,
-    /// Events of the registers that are explained.
+    /// Events of the explained registers.
     events: Vec<EventView>,
 }
 
@@ -27,13 +27,13 @@ struct Verdict {
 struct RegisterVerdict {
     pcr: PcrIndex,
     explained: bool,
-    /// What the log folds to.
+    /// The value that the log replays to.
     replayed: Sha256Digest,
-    /// What the TPM has.
+    /// The value in the TPM.
     value: Sha256Digest,
 }
 
-/// Exit status 1 when a register is not explained.
+/// Exit status 1 if a register is not explained.
 pub(super) fn verify(
     log: EventLog<'_>,
     file: &Path,
@@ -62,7 +62,7 @@ pub(super) fn verify(
     Ok(if explained == chosen { OK } else { FAILED })
 }
 
-/// The events of registers that are explained: of a log that is verified for them.
+/// The events of explained registers, from a log verified for them.
 fn events(
     log: EventLog<'_>,
     values: &BTreeMap<PcrIndex, Sha256Digest>,

@@ -1,4 +1,4 @@
-//! What a node has to prove, as flags, and where it is.
+//! Flags for what a node must prove, and where it is.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -20,34 +20,31 @@ use tec_tpm::atls::{
 };
 use tec_tpm::snp::Tcb;
 
-/// What a node has to prove.
+/// What a node must prove.
 #[derive(Debug, Args)]
 pub(super) struct TrustArgs {
-    /// Attestation key that the node may have, by its fingerprint, as `bootstrapper key` prints it on
-    /// the node. May be given several times.
+    /// Fingerprint of an accepted attestation key, as printed by `bootstrapper key` on the node; repeatable.
     #[arg(long = "ak", value_name = "FINGERPRINT")]
     aks: Vec<Fingerprint>,
-    /// Take any attestation key: whoever is on the network path can be the node.
+    /// Accept any attestation key: anyone on the network path can pose as the node.
     #[arg(long, conflicts_with = "aks")]
     dangerous_any_ak: bool,
-    /// Registers that the node must have, JSON.
+    /// File with the registers that the node must have, JSON.
     #[arg(long, value_name = "FILE")]
     measurements: Option<PathBuf>,
-    /// Take the node whatever it booted.
+    /// Accept the node whatever it booted.
     #[arg(long, conflicts_with = "measurements")]
     dangerous_any_measurements: bool,
-    /// Sort of the node's evidence.
+    /// Type of the node's evidence.
     #[arg(long, default_value = "qemu-vtpm", value_parser = variant)]
     variant: Variant,
-    /// SHA-384 of an ID key whose guests are accepted; with `--variant azure-sev-snp`. May be given
-    /// several times.
+    /// SHA-384 of an ID key whose guests are accepted; with `--variant azure-sev-snp`; repeatable.
     #[arg(long = "snp-id-key", value_name = "DIGEST", value_parser = parse_sha384)]
     snp_id_keys: Vec<[u8; 48]>,
-    /// Measurement of a guest that is accepted; with `--variant azure-sev-snp`. May be given several
-    /// times.
+    /// Measurement of an accepted guest; with `--variant azure-sev-snp`; repeatable.
     #[arg(long = "snp-measurement", value_name = "DIGEST", value_parser = parse_sha384)]
     snp_measurements: Vec<[u8; 48]>,
-    /// Oldest firmware of the node's host: boot loader, TEE, SNP and microcode, separated by commas;
+    /// Oldest accepted firmware of the node's host: boot loader, TEE, SNP and microcode, separated by commas;
     /// with `--variant azure-sev-snp`.
     #[arg(long, value_name = "B,T,S,M", value_parser = parse_tcb)]
     snp_minimum_tcb: Option<Tcb>,
@@ -59,7 +56,7 @@ fn variant(name: &str) -> Result<Variant, String> {
 }
 
 impl TrustArgs {
-    /// Who cannot say what a node must be like would talk to anybody.
+    /// Without demands on the node, this program would talk to any machine.
     fn ensure_something_is_demanded(&self) -> anyhow::Result<()> {
         anyhow::ensure!(
             !self.aks.is_empty() || self.dangerous_any_ak || self.variant == Variant::AzureSevSnp,
@@ -77,7 +74,7 @@ impl TrustArgs {
         (!self.aks.is_empty()).then(|| self.aks.iter().copied().collect())
     }
 
-    /// What vouches for keys that nobody named.
+    /// What vouches for keys that no flag names.
     pub(super) fn hardware(&self) -> anyhow::Result<Arc<dyn AkTrust>> {
         if self.variant != Variant::AzureSevSnp {
             return Ok(Arc::new(AnyAk));
@@ -99,7 +96,7 @@ impl TrustArgs {
         Ok(Arc::new(EveryTrust::new(all)))
     }
 
-    /// The registers that the node must have. `cluster` is what the one of the cluster must hold.
+    /// The registers that the node must have. `cluster` is the value required in the cluster's register.
     pub(super) fn measurements(
         &self,
         cluster: Option<Sha256Digest>,
@@ -121,14 +118,14 @@ impl TrustArgs {
         })
     }
 
-    /// An end that talks to such a node only.
+    /// An endpoint that talks only to such a node.
     pub(super) fn endpoint(&self, cluster: Option<Sha256Digest>) -> anyhow::Result<Endpoint> {
         self.ensure_something_is_demanded()?;
         self.judging(self.keys()?, self.measurements(cluster)?)
     }
 
-    /// An end that talks to such a node whatever its cluster, which the caller looks at before it sends
-    /// anything.
+    /// An endpoint that talks to such a node whatever its cluster; the caller checks the cluster before it
+    /// sends anything.
     pub(super) fn endpoint_of_any_cluster(&self) -> anyhow::Result<Endpoint> {
         self.ensure_something_is_demanded()?;
         let measurements = self.measurements(None)?.without(PcrIndex::CLUSTER);
@@ -154,7 +151,7 @@ pub(crate) fn cluster_id(text: &str) -> Result<ClusterId, String> {
     Ok(ClusterId::new(id))
 }
 
-/// `host:port` of a host that may lack a port.
+/// `host:port` for a host that may lack a port.
 pub(super) fn address(given: &str, port: u16) -> String {
     if let Ok(ip) = given.parse::<IpAddr>() {
         return SocketAddr::new(ip, port).to_string();

@@ -1,5 +1,5 @@
-//! Init, asked for until it is known how it ended: beyond the lock a node only goes forward, so a
-//! call that broke off is no end.
+//! Repeats Init until its outcome is known: after the lock a node only moves forward, so a broken call is not
+//! an outcome.
 //!
 //! ```text
 //!  reach ─► zero, or this cluster? ─► Init ─► kubeconfig
@@ -27,25 +27,25 @@ use tonic::{Status, Streaming};
 use super::reach::{is_broken, reach, refused};
 use super::request::{Extent, Request};
 
-/// Before the same request is sent again.
+/// Wait before the same request is sent again.
 const PAUSE: Duration = Duration::from_secs(5);
-/// Until a node must have become a cluster, whatever happened in between (Constellation).
+/// Longest time for a node to become a cluster, whatever happens in the meantime (Constellation).
 const LIMIT: Duration = Duration::from_hours(1);
 
-/// A node that is asked for one cluster.
+/// A node that is asked to become part of one cluster.
 pub(super) struct Asking<'d> {
-    /// Demands all that the node has to prove but its cluster.
+    /// Demands everything the node must prove, except its cluster.
     pub(super) endpoint: Endpoint,
     pub(super) node: &'d str,
     pub(super) request: &'d Request,
-    /// How long a node may be away, or busy with something that may not be ours.
+    /// How long a node may be unreachable, or busy with an Init that may not be ours.
     pub(super) wait: Duration,
-    /// What the request would make of the node, where that is known.
+    /// The cluster that the request would create, if known.
     cluster: Option<ClusterId>,
 }
 
 impl<'d> Asking<'d> {
-    /// `cluster` is what the admin says that this request makes.
+    /// `cluster` is the cluster that this request creates, according to the admin.
     pub(super) fn new(
         endpoint: Endpoint,
         node: &'d str,
@@ -78,11 +78,11 @@ impl<'d> Asking<'d> {
         self.ask(Extent::Whole).await
     }
 
-    /// Where keys come from elsewhere, only the node can say what the request makes of it. It has
-    /// to before it is locked, since afterwards it can be known by nothing else.
+    /// With external keys, only the node can say which cluster the request creates. It must do so before it
+    /// is locked, since afterwards there is no other way to find out.
     async fn learn_cluster(&mut self) -> Result<(), CodedError> {
         let checked = self.ask(Extent::Check).await?;
-        // Older nodes know no check: they are asked while they are in no cluster.
+        // Older nodes do not support the check: they are asked while they are in no cluster.
         let id = <[u8; 32]>::try_from(checked.cluster_id.as_slice()).ok();
         self.cluster = id.map(ClusterId::new);
         if let Some(cluster) = self.cluster {
@@ -101,7 +101,7 @@ impl<'d> Asking<'d> {
                 Ok(response) => return Ok(response),
                 Err(status) => status,
             };
-            // Who was there, or works for us, gets the whole time again.
+            // A node that was reachable, or is working for us, gets the full time again.
             match Interrupted::of(&status, extent) {
                 Some(Interrupted::Broken) => until = Instant::now() + self.wait,
                 Some(Interrupted::Busy) if marker != MarkerState::Unset => {
@@ -119,7 +119,7 @@ impl<'d> Asking<'d> {
         }
     }
 
-    /// The keys of a cluster are for a node that is in none, or already in that one.
+    /// The keys of a cluster are only for a node that is in no cluster or already in that one.
     fn ensure_ours(&self, marker: MarkerState) -> Result<(), CodedError> {
         let node = self.node;
         let is_ours = match marker {
@@ -137,11 +137,11 @@ impl<'d> Asking<'d> {
     }
 }
 
-/// Why it is not known how a call ended.
+/// Why the outcome of a call is unknown.
 enum Interrupted {
     /// The connection broke.
     Broken,
-    /// An Init runs: this one, whose connection broke, or another one, which the register tells.
+    /// An Init is running: either this one, whose connection broke, or another one; the register will tell.
     Busy,
 }
 
@@ -155,13 +155,13 @@ impl Interrupted {
     }
 }
 
-/// Asks a node; older ones say nothing until the end, and know no check.
+/// Calls a node; older nodes send nothing until the end, and do not support the check.
 async fn call(channel: Channel, request: &Request, extent: Extent) -> Result<InitResponse, Status> {
     let mut client = ApiClient::new(channel);
     match client.init_with_progress(request.message(extent)).await {
         Ok(progress) => follow(progress.into_inner()).await,
         Err(status) if status.code() == tonic::Code::Unimplemented => match extent {
-            // Their Init would do it.
+            // Their Init would not just check, but initialize.
             Extent::Check => Ok(InitResponse::default()),
             Extent::Whole => Ok(client.init(request.message(extent)).await?.into_inner()),
         },
@@ -181,7 +181,7 @@ async fn follow(mut progress: Streaming<InitProgress>) -> Result<InitResponse, S
                 tracing::error!(reason = failure.reason, "the node gave up; its log follows");
             }
             Some(Item::Log(piece)) => {
-                // A closed stderr is no reason to miss the end.
+                // A closed stderr must not keep us from seeing the end.
                 let _ = std::io::stderr().write_all(&piece);
             }
             None => {}

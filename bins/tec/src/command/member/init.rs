@@ -1,4 +1,4 @@
-//! `tec node init`: makes the first node of a cluster.
+//! `tec node init`: initializes the first node of a cluster.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,41 +23,42 @@ const PORT: u16 = 9000;
 
 #[derive(Debug, Args)]
 pub(crate) struct InitArgs {
-    /// The node, `HOST` or `HOST:PORT`.
+    /// Address of the node, `HOST` or `HOST:PORT`.
     node: String,
     #[command(flatten)]
     trust: TrustArgs,
-    /// Where keys come from. A file of `--master-secret` that is not there is made.
+    /// Where keys come from. A missing file of `--master-secret` is created.
     #[command(flatten)]
     keys: KeyArgs,
-    /// File with the init secret, whose hash the node has from its platform.
+    /// File with the init secret, whose hash the platform has given to the node.
     #[arg(long, value_name = "FILE")]
     init_secret_file: PathBuf,
-    /// Version of Kubernetes, for example v1.34.3.
+    /// Kubernetes version, for example v1.34.3.
     #[arg(long, value_name = "VERSION", required_unless_present = "components")]
     kubernetes_version: Option<String>,
-    /// Version of Kubernetes and what the node installs, JSON: the file of the join service.
+    /// File with the Kubernetes version and the components that the node installs, JSON: the file of the join
+    /// service.
     #[arg(long, value_name = "FILE", conflicts_with = "kubernetes_version")]
     components: Option<PathBuf>,
-    /// Cluster without kube-proxy, for a network that replaces it.
+    /// Omit kube-proxy, for a network plugin that replaces it.
     #[arg(long)]
     without_kube_proxy: bool,
-    /// File of mode 0600 that the admin's kubeconfig is written to.
+    /// Output file for the admin's kubeconfig, mode 0600.
     #[arg(long, value_name = "FILE")]
     kubeconfig: PathBuf,
-    /// The cluster that this very request makes, by the id that `--dry-run` told: a node that began
-    /// with it may be in it. Not needed with a master secret, which tells it.
+    /// ID of the cluster that this request creates, as printed by `--dry-run`: a node that already began may
+    /// be in it. Not needed with a master secret, which determines the ID.
     #[arg(long, value_name = "ID", value_parser = cluster_id)]
     cluster: Option<ClusterId>,
-    /// Seconds until the node must have answered, from the start and from each connection that
-    /// broke; it may take longer to become a cluster.
+    /// Seconds until the node must have answered, from the start and again from each broken connection;
+    /// becoming a cluster may take longer.
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(0..=86_400))]
     wait: u64,
     #[command(flatten)]
     dry_run: DryRun,
 }
 
-/// What came of it.
+/// The outcome.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Made {
@@ -94,8 +95,8 @@ pub(crate) async fn init(args: InitArgs, output: &Output) -> anyhow::Result<u8> 
     Ok(OK)
 }
 
-/// A node gives the kubeconfig once, and ends its bootstrapper: a place for it that cannot be
-/// written must be found before.
+/// A node returns the kubeconfig once, and then stops its bootstrapper: a file that cannot be written must be
+/// detected before.
 fn ensure_writable(path: &Path) -> anyhow::Result<()> {
     let shown = path.display();
     anyhow::ensure!(!path.is_dir(), "{shown} is a directory");
@@ -106,7 +107,7 @@ fn ensure_writable(path: &Path) -> anyhow::Result<()> {
     std::fs::remove_file(probe).with_context(|| format!("write {shown}"))
 }
 
-/// Everything that can be wrong at this desk is found before the node is asked.
+/// Detects every local problem before the node is contacted.
 fn read(args: &InitArgs) -> anyhow::Result<Request> {
     let (kubernetes_version, components) = match &args.components {
         Some(path) => tec_node::instance::components::read(path)?,

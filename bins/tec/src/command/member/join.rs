@@ -1,4 +1,4 @@
-//! `tec node join`: on a node, makes it a member of the cluster whose join services its platform names.
+//! `tec node join`: run on a node, makes it a member of the cluster whose join services its platform names.
 
 use std::path::PathBuf;
 
@@ -19,7 +19,7 @@ use crate::output::{Check, Output, table};
 
 #[derive(Debug, Args)]
 pub(crate) struct JoinArgs {
-    /// Settings of the bootstrapper, TOML.
+    /// Settings file of the bootstrapper, TOML.
     #[arg(long, env = "TEC_BOOTSTRAPPER_CONFIG", default_value = "/etc/tec/bootstrapper.toml")]
     config: PathBuf,
     #[command(flatten)]
@@ -29,17 +29,17 @@ pub(crate) struct JoinArgs {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Report {
-    /// Which key a join service must trust.
+    /// The key that a join service must trust.
     ak: Fingerprint,
     ready: bool,
     checks: Vec<Check>,
 }
 
-/// With `--dry-run`: 0 when it could join, 3 when only no join service answers, else 1. Else as
-/// `bootstrapper run`, which serves Init, too.
+/// With `--dry-run`: exit code 0 if it could join, 3 if the only problem is that no join service answers,
+/// otherwise 1. Without it: as `bootstrapper run`, which also serves Init.
 pub(crate) async fn join(args: JoinArgs, output: &Output) -> anyhow::Result<u8> {
     let settings = Settings::read(&args.config)?;
-    // Components are fetched with it. Fails only when one is installed already, which is as good.
+    // Needed to fetch components. Fails only if a provider is already installed, which is just as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
     if !args.dry_run.dry_run {
         return run_join(&settings, program::stopped()?).await;
@@ -73,7 +73,7 @@ fn told<T>(
     }
 }
 
-/// Of the node, and of the join services.
+/// Checks of the node, and of the join services.
 fn checks(survey: Survey) -> (Vec<Check>, Vec<Check>) {
     let marker = told(survey.marker, |state| match state {
         MarkerState::Unset => Ok("in no cluster".to_owned()),

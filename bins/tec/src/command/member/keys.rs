@@ -1,4 +1,4 @@
-//! Where the keys of a cluster are, as flags.
+//! Flags for where the keys of a cluster are.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use tec_support::{SystemEntropy, input};
 /// Largest file with a secret or a URI.
 const MAX_SECRET: u64 = 64 * 1024;
 
-/// Where the cluster's keys are. Files, as the arguments of a process are no secret.
+/// Where the cluster's keys are. Passed as files, because the arguments of a process are not secret.
 #[derive(Debug, Args)]
 pub(super) struct KeyArgs {
     /// File with the URI of the key service, `kms://…` (experimental for Azure and Google Cloud).
@@ -33,12 +33,12 @@ pub(super) struct KeyArgs {
     /// from it.
     #[arg(long, value_name = "FILE")]
     pub(super) master_secret: Option<PathBuf>,
-    /// File with the URI of the storage of wrapped keys, `storage://…`; none without it.
+    /// File with the URI of the storage of wrapped keys, `storage://…` (default: none).
     #[arg(long, value_name = "FILE")]
     storage_uri_file: Option<PathBuf>,
 }
 
-/// Both URIs as texts, which were parsed.
+/// Both URIs, checked but kept as text.
 #[derive(Debug)]
 pub(super) struct Uris {
     kms: SecretBytes,
@@ -59,7 +59,7 @@ fn text(secret: &SecretBytes) -> String {
     String::from_utf8_lossy(secret.expose("it goes into the message for the node")).into_owned()
 }
 
-/// As [`MasterSecret::from_json`] reads it.
+/// The format that [`MasterSecret::from_json`] reads.
 #[derive(Serialize)]
 struct MasterFile {
     key: String,
@@ -67,7 +67,7 @@ struct MasterFile {
 }
 
 impl KeyArgs {
-    /// Reads and parses them.
+    /// Reads and parses the files.
     pub(super) fn read(&self) -> anyhow::Result<Uris> {
         const WHY: &str = "send it to a node that proved itself";
         let kms = match (&self.kms_uri_file, &self.master_secret) {
@@ -91,7 +91,7 @@ impl KeyArgs {
     }
 }
 
-/// Content of a file without the white space around it.
+/// Content of a file without surrounding whitespace.
 pub(super) fn secret_line(path: &Path) -> anyhow::Result<SecretBytes> {
     let bytes = SecretBytes::new(input::read(path, MAX_SECRET)?);
     let line = bytes.expose("leave white space away").trim_ascii().to_vec();
@@ -105,8 +105,8 @@ fn master_secret(path: &Path) -> anyhow::Result<MasterSecret> {
     secret.with_context(|| format!("take {}", path.display()))
 }
 
-/// Makes the file of a master secret if it is not there. Whether it did: of many at once one does,
-/// and none replaces what another one gives to a node.
+/// Creates the master secret file unless it exists, and returns whether it did. Of many concurrent calls, one
+/// creates it, and none replaces a secret that another one is giving to a node.
 pub(super) fn make_master_secret(path: &Path) -> anyhow::Result<bool> {
     let random = || {
         let mut bytes = vec![0; 32];

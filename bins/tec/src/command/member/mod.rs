@@ -1,4 +1,4 @@
-//! Nodes of a cluster, from the desk of an admin: init, join, recovery, and what a node proves.
+//! Nodes of a cluster, managed by an admin: init, join, recovery, and what a node proves.
 //!
 //! ```text
 //!   init     evidence of the node ─► Init with progress ─► kubeconfig

@@ -1,4 +1,4 @@
-//! Connections to nodes, and what their refusals mean for a person.
+//! Connections to nodes, and what their refusals mean.
 
 use std::time::Duration;
 
@@ -11,14 +11,13 @@ use tec_tpm::atls::Endpoint;
 use tokio::time::Instant;
 use tonic::Status;
 
-/// Between attempts to reach a node that does not answer.
+/// Pause between attempts to reach a node that does not answer.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// What an attempt may take at least, however little time there is: a TPM takes seconds for a quote.
+/// Minimum time for an attempt, however little is left: a TPM needs seconds for a quote.
 const LEAST: Duration = Duration::from_secs(5);
 
-/// Tries until the node answers, or this time is over. A node whose evidence is refused is not
-/// asked again.
+/// Retries until the node answers or this time is over. A node whose evidence is refused is not asked again.
 pub(super) async fn reach(
     endpoint: &Endpoint,
     address: &str,
@@ -52,7 +51,7 @@ fn silent() -> PortError {
     PortError::new(PortErrorKind::Unavailable, "hear from it in time")
 }
 
-/// A refusal with the code of its reason.
+/// A refusal, with the code of its reason.
 pub(super) fn refused(address: &str, status: &Status) -> CodedError {
     let code = match Reason::of(status) {
         Some(Reason::InitSecret) => Code::BootstrapSecret,
@@ -64,14 +63,14 @@ pub(super) fn refused(address: &str, status: &Status) -> CodedError {
         Some(Reason::AlreadyActivated | Reason::AlreadyRecovering) => Code::BootstrapActivated,
         Some(Reason::NotPrepared | Reason::Disk) => Code::BootstrapNotPrepared,
         Some(Reason::WrongKey) => Code::BootstrapWrongKey,
-        // Not by the service: the connection broke.
+        // Not a refusal by the service: the connection broke.
         None if is_broken(status) => Code::BootstrapUnreachable,
         _ => Code::BootstrapDefect,
     };
     CodedError::new(code, format!("{address} refuses: {}", status.message()))
 }
 
-/// Whether the connection ended before an answer.
+/// Whether the connection ended before a reply.
 pub(super) fn is_broken(status: &Status) -> bool {
     let by_transport = matches!(
         status.code(),

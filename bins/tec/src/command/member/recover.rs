@@ -1,4 +1,4 @@
-//! `tec node recover`: opens the disks of nodes that booted again and whose cluster cannot.
+//! `tec node recover`: opens the disks of rebooted nodes that cannot reach their cluster.
 
 use std::time::Duration;
 
@@ -20,13 +20,13 @@ use crate::output::{Output, table};
 /// Port of Recover (Constellation).
 const PORT: u16 = 9999;
 
-/// A node that proved itself may take this long: a minute for the key service, then Argon2id, once
+/// Longest time that a node may take after proving itself: a minute for the key service, then Argon2id, once
 /// for each caller before us.
 const TRYING: Duration = Duration::from_mins(2);
 
 #[derive(Debug, Args)]
 pub(crate) struct RecoverArgs {
-    /// The nodes, `HOST` or `HOST:PORT`.
+    /// Addresses of the nodes, `HOST` or `HOST:PORT`.
     #[arg(required = true)]
     nodes: Vec<String>,
     #[command(flatten)]
@@ -36,21 +36,20 @@ pub(crate) struct RecoverArgs {
     /// Only try the keys on each disk.
     #[arg(long)]
     check: bool,
-    /// Seconds until each node must have proved itself; it may then take two minutes to try the
-    /// keys.
+    /// Seconds until each node must have proved itself; it may then take two more minutes to try the keys.
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(0..=86_400))]
     wait: u64,
 }
 
-/// What came of one node.
+/// The outcome for one node.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Tried {
     node: String,
-    /// Id of the disk that the keys open.
+    /// ID of the disk that the keys open.
     #[serde(skip_serializing_if = "Option::is_none")]
     disk: Option<String>,
-    /// Whether it is being opened; not with `--check`.
+    /// Whether it is being opened; false with `--check`.
     recovered: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     code: Option<&'static str>,
@@ -58,7 +57,8 @@ struct Tried {
     error: Option<String>,
 }
 
-/// Ends with 0 when the keys fit everywhere, 3 when some nodes only do not answer, else with 1.
+/// Exit code 0 if the keys open every disk, 3 if the only problem is that some nodes do not answer, otherwise
+/// 1.
 pub(crate) async fn recover(args: RecoverArgs, output: &Output) -> anyhow::Result<u8> {
     let endpoint = args.trust.endpoint(Some(Sha256Digest::ZERO))?;
     let uris = args.keys.read()?;
@@ -71,7 +71,7 @@ pub(crate) async fn recover(args: RecoverArgs, output: &Output) -> anyhow::Resul
         code = match &tried {
             Ok(_) => code,
             Err(error) if error.code == Code::BootstrapUnreachable => code.max(NOT_READY),
-            // Beyond 3 and 0, so that it stays.
+            // Higher than 3 and 0, so that it wins.
             Err(_) => WORST,
         };
         all.push(outcome(node, tried, args.check));
@@ -80,7 +80,7 @@ pub(crate) async fn recover(args: RecoverArgs, output: &Output) -> anyhow::Resul
     Ok(if code == WORST { FAILED } else { code })
 }
 
-/// Above every exit code that can be.
+/// Higher than every possible exit code.
 const WORST: u8 = u8::MAX;
 
 async fn ask(

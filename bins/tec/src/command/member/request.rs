@@ -1,4 +1,4 @@
-//! What `tec node init` asks a node for.
+//! What `tec node init` requests from a node.
 
 use tec_core::node::ticket::{Component, ComponentForm};
 use tec_core::secret::SecretBytes;
@@ -6,7 +6,7 @@ use tec_node::rpc::generated::init::{InitRequest, KubernetesComponent};
 
 use super::keys::Uris;
 
-/// What is asked for, as often as it takes.
+/// The request, which may be sent repeatedly.
 pub(super) struct Request {
     pub(super) uris: Uris,
     pub(super) init_secret: SecretBytes,
@@ -15,12 +15,12 @@ pub(super) struct Request {
     pub(super) keep_proxy: bool,
 }
 
-/// How far a node goes.
+/// How far a node should go.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Extent {
-    /// It only looks whether it could.
+    /// Only check whether it could.
     Check,
-    /// To the cluster.
+    /// All the way to a cluster.
     Whole,
 }
 

@@ -18,21 +18,22 @@ use crate::output::{Check, Output, table};
 
 /// Port of Init (Constellation).
 const PORT: u16 = 9000;
-/// A connection, without the handshake over it, which has its own limit.
+/// Timeout of a connection, not including the handshake, which has its own limit.
 const CONNECT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArgs {
-    /// The node, `HOST` or `HOST:PORT`: 9000 until it is a member, 9999 until its disk is open.
+    /// Address of the node, `HOST` or `HOST:PORT`: port 9000 until it is a member, 9999 until its disk is
+    /// open.
     node: String,
     #[command(flatten)]
     trust: TrustArgs,
-    /// The cluster that the node must be in, by its id; `none` for none at all.
+    /// ID of the cluster that the node must be in; `none` for no cluster.
     #[arg(long, value_name = "ID", value_parser = cluster)]
     cluster: Option<Sha256Digest>,
 }
 
-/// What the register of the cluster must hold.
+/// The value required in the cluster's register.
 fn cluster(text: &str) -> Result<Sha256Digest, String> {
     if text == "none" {
         return Ok(Sha256Digest::ZERO);
@@ -70,8 +71,8 @@ impl Report {
     }
 }
 
-/// Ends with 0 when every check passes, 1 when one does not, and 3 when nobody answers. Nothing is
-/// asked of the node, and nothing is sent to it.
+/// Exit code 0 if every check passes, 1 if one does not, and 3 if the node does not answer. Requests nothing
+/// from the node, and sends nothing to it.
 pub(crate) async fn verify(args: VerifyArgs, output: &Output) -> anyhow::Result<u8> {
     let node = address(&args.node, PORT);
     let expected = args.trust.measurements(args.cluster)?;
@@ -97,7 +98,7 @@ async fn connect(node: &str) -> anyhow::Result<TcpStream> {
     Ok(connecting.await.map_err(anyhow::Error::from)??)
 }
 
-/// The handshake takes any key and any register, which are then judged one by one.
+/// The handshake accepts any key and any registers, which are then judged one by one.
 async fn judge(
     trust: &TrustArgs,
     expected: &Measurements,

@@ -1,4 +1,4 @@
-//! Anchors as people name them: a state directory, or a namespace of a cluster.
+//! Anchors as named on the command line: a state directory, or a namespace of a cluster.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::args::Access;
 use crate::kube;
 use crate::state::{open, open_existing};
 
-/// The flags that name a namespace at one end. Clap takes names of flags as literals only.
+/// The flags that select a namespace for one end. Clap accepts flag names only as literals.
 macro_rules! namespace_flags {
     ($name:ident, $end:literal, $whose:literal) => {
         #[derive(Clone, Debug, Args)]
@@ -111,7 +111,7 @@ pub(super) enum Anchor {
 
 impl Anchor {
     fn open(directory: &Path) -> anyhow::Result<Self> {
-        // An anchor that trust moves to may have nothing yet, but the directory is its admin's to make.
+        // A target anchor may be empty, but creating its directory is up to its admin.
         anyhow::ensure!(directory.is_dir(), "there is no directory {}", directory.display());
         Ok(Self::Store(open(directory)?, directory.to_owned()))
     }
@@ -123,7 +123,7 @@ impl Anchor {
         }
     }
 
-    /// The code for one that does not answer.
+    /// The code if it does not answer.
     pub(super) fn unavailable(&self) -> Code {
         match self {
             Self::Store(..) => Code::StoreUnavailable,
@@ -131,8 +131,8 @@ impl Anchor {
         }
     }
 
-    /// Refuses as long as nodes could not get all of their keys here: on Kubernetes others release
-    /// them, and must have been told, of the policies, too.
+    /// Refuses as long as nodes could not get all of their keys here: on Kubernetes other servers release
+    /// them, and must have received the keys and the policies.
     pub(super) async fn is_published(&self) -> anyhow::Result<()> {
         let Self::Namespace(registry) = self else {
             return Ok(());
@@ -147,7 +147,7 @@ impl Anchor {
         self.is_fed().await
     }
 
-    /// Refuses as long as a Trustee that its operator knows lags behind.
+    /// Refuses as long as a Trustee known to its operator lags behind.
     pub(super) async fn is_fed(&self) -> anyhow::Result<()> {
         let Self::Namespace(registry) = self else {
             return Ok(());

@@ -1,4 +1,4 @@
-//! What anchors keep beside their units: demands, registers, certificates.
+//! What anchors keep in addition to their units: demands, registers, certificates.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,19 +18,19 @@ use super::super::coded;
 use super::anchor::Anchor;
 use crate::state::{Endpoints, Said};
 
-/// Files of a state directory with its CA; as backups have them.
+/// CA files of a state directory, as included in backups.
 const CA: [&str; 2] = ["ca.key", "ca.pem"];
 
-/// What of the target stays, though the source has another.
+/// What the target keeps, even if the source differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Stay {
-    /// Its pinned registers, and whom it lets in.
+    /// The target's pinned registers, and its policy on admitting nodes.
     Policy,
-    /// Its CA and certificates: nodes believe them already, or are told in another way.
+    /// The target's CA and certificates: nodes trust them already, or learn of them in another way.
     Ca,
 }
 
-/// One thing that was weighed.
+/// One article with the verdict on it.
 #[derive(Debug, Serialize)]
 pub(super) struct Weighed {
     #[serde(skip)]
@@ -73,9 +73,9 @@ impl Luggage {
         };
         let mut weighed = weigh(&comes, &here, stays);
         if matches!(target, Anchor::Store(..)) {
-            // A server is told its token by a file of its own.
+            // A server gets its token from its own file.
             weighed.retain(|(article, _)| *article != Article::Token);
-            // There it is the server that is told what to demand.
+            // There, the server itself is configured with its demands.
             for (article, verdict) in &mut weighed {
                 if *verdict == Verdict::Bring && article.is_policy() {
                     *verdict = if stays(*article) {
@@ -101,12 +101,12 @@ impl Luggage {
         brought.map(|weighed| weighed.article).collect()
     }
 
-    /// Refuses what contradicts, with a list.
+    /// Refuses contradictions, with a list.
     pub(super) fn refuse_clashes(&self) -> Result<(), CodedError> {
         self.refuse(Code::TrustConflict, |verdict| matches!(verdict, Verdict::Clash(_)))
     }
 
-    /// Refuses what is not at the target yet, too.
+    /// Also refuses what is not at the target yet.
     pub(super) fn refuse_missing(&self) -> Result<(), CodedError> {
         self.refuse(Code::TrustIncomplete, |verdict| {
             matches!(verdict, Verdict::Clash(_) | Verdict::Bring)
@@ -149,7 +149,7 @@ async fn belongings(anchor: &Anchor) -> anyhow::Result<Belongings> {
     }
 }
 
-/// Those of a state directory: its CA, and what the last server that ran on it said.
+/// The belongings of a state directory: its CA, and what the last server that ran on it recorded.
 fn of_directory(directory: &Path) -> anyhow::Result<Belongings> {
     let said = Said::read(directory)?;
     let mut told = BTreeSet::new();
@@ -176,7 +176,7 @@ fn read_ca(directory: &Path) -> anyhow::Result<Option<Certificate>> {
     Ok(Some(Certificate { chain: ca.clone(), key: SecretBytes::new(key), ca }))
 }
 
-/// The key before its certificate, which is what says that there is one.
+/// Writes the key before its certificate, because the certificate's existence implies the key's.
 fn write_ca(directory: &Path, ca: &Certificate) -> anyhow::Result<()> {
     let [key, certificate] = CA.map(|name| directory.join(name));
     anyhow::ensure!(!certificate.exists(), "somebody made a CA meanwhile");

@@ -1,4 +1,4 @@
-//! The audit log of the old anchor, put by at the new one.
+//! Archives the audit log of the old anchor at the new one.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -21,25 +21,25 @@ use tec_support::exit::CodedError;
 use super::super::coded;
 use super::anchor::Anchor;
 
-/// Lines that are read at a time.
+/// Lines read at a time.
 const LINES: usize = 1000;
-/// Bytes of a page; an object has at most 1 MiB (Kubernetes, "ConfigMaps").
+/// Bytes per page; an object has at most 1 MiB (Kubernetes, "ConfigMaps").
 const PAGE: usize = 512 << 10;
 
-/// What was put by.
+/// The archived log.
 #[derive(Debug, Serialize)]
 pub(super) struct Log {
-    /// Lines.
+    /// Number of lines.
     pub(super) lines: u64,
-    /// SHA-256 over them, each with its line feed.
+    /// SHA-256 over the lines, each with its line feed.
     pub(super) sha256: Sha256Digest,
     /// The file, or the ConfigMap with the index.
     pub(super) kept_as: String,
 }
 
-/// Puts the log of the source by at the target; nothing where it is there already.
+/// Archives the source's log at the target, unless it is there already.
 ///
-/// The source is silent by now, so what is kept is all of it.
+/// The source no longer writes at this point, so the archive is complete.
 pub(super) async fn keep(
     source: &Anchor,
     target: &Anchor,
@@ -86,7 +86,7 @@ fn unreadable(error: tec_core::store::StoreError) -> CodedError {
     CodedError::caused(error.code(), "read the audit log", error)
 }
 
-/// Where lines go, one after the other.
+/// Receives lines, one after another.
 struct Shelf<'a> {
     of: AnchorId,
     lines: u64,
@@ -95,7 +95,7 @@ struct Shelf<'a> {
 }
 
 enum Kept<'a> {
-    /// Written aside, and in its place when it is whole.
+    /// Written to a temporary file, and renamed once it is complete.
     File {
         aside: PathBuf,
         path: PathBuf,
@@ -144,7 +144,7 @@ impl<'a> Shelf<'a> {
         }
     }
 
-    /// Keeps the page that is full.
+    /// Stores the page that is full.
     async fn turn(&mut self) -> anyhow::Result<()> {
         if let Kept::Pages { registry, unavailable, page, names } = &mut self.kept
             && !page.is_empty()

@@ -1,4 +1,4 @@
-//! `tec migrate mirror`: the target is kept in step.
+//! `tec migrate mirror`: keeps the target in sync.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use tec_support::program;
 use super::{Ended, Pair, carry_out, status};
 use crate::output::Output;
 
-/// Copies until the authority moves, something stands in the way, or a signal comes. What changed
-/// nothing is not told.
+/// Copies until the authority moves, an obstacle appears, or a signal arrives. Copies without changes are not
+/// reported.
 ///
 /// # Cancel safety
-/// As for a copy: may be dropped at any await.
+/// As for a copy: can be dropped at any await.
 pub(super) async fn mirror(pair: &Pair, every: Duration, output: &Output) -> anyhow::Result<u8> {
     let stopped = program::stopped()?;
     tokio::select! {
@@ -25,7 +25,7 @@ pub(super) async fn mirror(pair: &Pair, every: Duration, output: &Output) -> any
 }
 
 async fn keep(pair: &Pair, every: Duration, output: &Output) -> anyhow::Result<u8> {
-    // One that cannot even begin is told at once.
+    // A mirror that cannot even start is reported immediately.
     carry_out(pair, Goal::Copy).await?.tell(pair, Goal::Copy, output)?;
     loop {
         tokio::time::sleep(every).await;
@@ -40,7 +40,7 @@ async fn keep(pair: &Pair, every: Duration, output: &Output) -> anyhow::Result<u
     }
 }
 
-/// One more copy; says whether there is to be another.
+/// Copies once more; returns whether to continue.
 async fn step(pair: &Pair, output: &Output) -> anyhow::Result<bool> {
     let records = pair.records().await?;
     if records.source.role() != Role::Active || records.target.role() != Role::Standby {
@@ -54,12 +54,12 @@ async fn step(pair: &Pair, output: &Output) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// Whether an anchor does not answer for now, or the authority moves just now, which the next look
-/// tells.
+/// Whether an anchor does not answer for now, or the authority is just being moved, which the next check will
+/// show.
 fn is_away(error: &anyhow::Error) -> bool {
     match error.downcast_ref::<CodedError>().map(|coded| coded.code) {
         Some(Code::StoreUnavailable | Code::AuthorityMoved) => true,
-        // The code of whatever a port does not know better, such as a right that is missing.
+        // The code for anything a port cannot classify, such as a missing permission.
         Some(Code::ClusterUnreachable) => {
             let port = error.chain().find_map(|cause| cause.downcast_ref());
             port.is_none_or(|port: &PortError| {

@@ -1,4 +1,4 @@
-//! `tec migrate`: trust moves from one anchor to another.
+//! `tec migrate`: moves trust from one anchor to another.
 
 mod anchor;
 mod belonging;
@@ -26,37 +26,37 @@ use crate::args::{Consent, DryRun};
 use crate::consent::consented;
 use crate::output::Output;
 
-/// Units that are copied in a second, unless told otherwise.
+/// Default number of units copied per second.
 const RATE: NonZeroU32 = NonZeroU32::MIN.saturating_add(4999);
 
-/// How often a move of the authority begins again when another copy came between.
+/// How many times a move of the authority restarts after an interfering copy.
 const TRIES: u32 = 64;
-/// Until then.
+/// Pause before it restarts.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// Seconds from one copy of a mirror to the next, unless told otherwise.
+/// Default number of seconds between copies of a mirror.
 const EVERY: NonZeroU32 = NonZeroU32::MIN.saturating_add(9);
 
-/// What it means to retire.
+/// The consequence of retiring an anchor.
 const SHREDS: &str = "After a last proof that the target has every disk key, this anchor shreds its own. \
                       This cannot be undone.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum MigrateCommand {
-    /// Say what would be created, changed and left at the target, and what stands in the way.
+    /// List what would be created, changed and left alone at the target, and what prevents the move.
     Plan(Way),
-    /// Copy everything; may be run again and again.
+    /// Copy everything; can be repeated.
     Apply {
         #[command(flatten)]
         way: Way,
         #[command(flatten)]
         dry_run: DryRun,
     },
-    /// Copy everything, and keep the target in step until the cutover, or until it is told to end.
+    /// Copy everything, and keep the target in sync until the cutover or until interrupted.
     Mirror {
         #[command(flatten)]
         way: Way,
-        /// Seconds from one copy to the next.
+        /// Seconds between copies.
         #[arg(long, value_name = "SECONDS", default_value_t = EVERY)]
         every: NonZeroU32,
     },
@@ -69,14 +69,14 @@ pub(crate) enum MigrateCommand {
         #[command(flatten)]
         dry_run: DryRun,
     },
-    /// Move the authority back, with everything that was approved meanwhile.
+    /// Move the authority back, with everything approved in the meantime.
     Rollback {
         #[command(flatten)]
         way: Way,
         #[command(flatten)]
         dry_run: DryRun,
     },
-    /// Shred the keys of this anchor, after a last proof that the target has them; keeps the audit log.
+    /// Shred the keys of this anchor, after a final proof that the target has them; keeps the audit log.
     Retire {
         #[command(flatten)]
         way: Way,
@@ -94,10 +94,10 @@ pub(crate) struct Way {
     from: FromArgs,
     #[command(flatten)]
     to: ToArgs,
-    /// Most machines and images that are copied in a second.
+    /// Maximum number of machines and images copied per second.
     #[arg(long, default_value_t = RATE)]
     rate: NonZeroU32,
-    /// Keep this of the target, though the source has another.
+    /// Keep this at the target even if the source differs.
     #[arg(long, value_enum, value_delimiter = ',')]
     keep_target: Vec<Stay>,
 }
@@ -173,8 +173,8 @@ impl Pair {
         })
     }
 
-    /// What the source keeps beside its units; nothing where the target is, or may become, somebody
-    /// else's.
+    /// What the source keeps in addition to its units; `None` if the target belongs, or may come to belong,
+    /// to another anchor.
     async fn luggage(&self) -> anyhow::Result<Option<Luggage>> {
         let records = self.records().await?;
         let (source, target) = (&records.source, &records.target);
@@ -186,8 +186,8 @@ impl Pair {
         Ok(Some(luggage))
     }
 
-    /// Who moves the authority goes on when another copy, such as a mirror's, took the place of this
-    /// one; its pages are not lost.
+    /// A move of the authority restarts if another copy, such as a mirror's, replaced this one; the pages it
+    /// copied are not lost.
     async fn migrate(&self, goal: Goal) -> migrate::Outcome {
         let anchors = (self.source.port(), self.target.port());
         let mut tries = match goal {
@@ -208,8 +208,8 @@ impl Pair {
         }
     }
 
-    /// Copies units first where the target does not stand by yet: nothing is written to an anchor that
-    /// is its own authority.
+    /// Copies units first if the target is not standing by yet: nothing is written to an anchor that is its
+    /// own authority.
     async fn move_on(&self, goal: Goal, luggage: &Luggage) -> anyhow::Result<migrate::Outcome> {
         luggage.refuse_clashes()?;
         if luggage.brings().is_empty() {
@@ -250,7 +250,7 @@ async fn plan(pair: &Pair, output: &Output) -> anyhow::Result<u8> {
     Ok(OK)
 }
 
-/// A run that ended, and what is to be told of it.
+/// A finished run, and what to report about it.
 struct Ended {
     done: Done,
     outcome: MigrateOutcome,
@@ -307,7 +307,7 @@ async fn carry_out(pair: &Pair, goal: Goal) -> anyhow::Result<Ended> {
     })
 }
 
-/// Holds the copy back to a rate, and tells how far it is.
+/// Limits the rate of a copy, and reports its progress.
 struct Pace {
     rate: NonZeroU32,
     begin: tokio::time::Instant,

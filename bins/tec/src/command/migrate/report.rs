@@ -1,4 +1,4 @@
-//! What is printed about a migration.
+//! Reports of a migration.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ use super::super::{coded, word};
 use super::belonging::Weighed;
 use super::log::Log;
 
-/// Who may do what.
+/// The authority records.
 #[derive(Debug, Serialize)]
 pub(super) struct Records {
     pub(super) source: Authority,
@@ -50,7 +50,7 @@ impl Planned {
     }
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug, Serialize)]
 pub(super) struct Done {
     #[serde(flatten)]
@@ -58,9 +58,9 @@ pub(super) struct Done {
     pub(super) outcome: &'static str,
     pub(super) copy: CopyReport,
     pub(super) mismatches: Vec<Mismatch>,
-    /// Policies, CA and certificates; none where they are the target's own by now.
+    /// Policies, CA and certificates; empty once they are the target's own.
     pub(super) belongings: Vec<Weighed>,
-    /// The audit log of the source, where it was put by.
+    /// The source's audit log, if it was archived.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) audit: Option<Log>,
 }

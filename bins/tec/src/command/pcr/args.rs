@@ -17,50 +17,50 @@ use tec_support::pins::parse_pcr;
 pub(crate) enum PcrCommand {
     /// Compute what an image's boot measures.
     Compute {
-        /// The image: directory, raw disk, FAT file system, tar stream, OCI layout or unified kernel
-        /// image; - for the standard input.
+        /// Image: directory, raw disk, FAT file system, tar stream, OCI layout or unified kernel image; - for
+        /// standard input.
         image: PathBuf,
-        /// Bank to compute beside SHA-256, for the report; may be given several times.
+        /// Additional bank to compute besides SHA-256, for the report; repeatable.
         #[arg(long = "bank", value_enum)]
         banks: Vec<BankName>,
         #[command(flatten)]
         form: FormArgs,
-        // Last, since their headings go on below them.
+        // Last, because their headings apply to all flags after them.
         #[command(flatten)]
         chain: Box<ChainArgs>,
         #[command(flatten)]
         machine: Box<MachineArgs>,
     },
-    /// Signed bundles of reference values.
+    /// Sign and verify bundles of reference values.
     #[command(subcommand)]
     Bundle(BundleCommand),
-    /// List the values that occur while machines move between images, part by part.
+    /// List the values that occur while machines move between images, one component at a time.
     Combine {
         #[command(flatten)]
         images: Images,
-        /// Registers whose values are also told together; may be given several times.
+        /// Register whose values are also listed in combination; repeatable.
         #[arg(long = "together", value_name = "INDEX", value_parser = parse_pcr)]
         together: Vec<PcrIndex>,
-        /// shim and GRUB are updated one by one.
+        /// Assume that shim and GRUB are updated separately.
         #[arg(long)]
         separate_loaders: bool,
-        /// Lists of machine owner keys do not follow from shim.
+        /// Assume that lists of machine owner keys do not depend on shim.
         #[arg(long)]
         independent_mok: bool,
-        /// File with a SbatLevel that machines have stored already; may be given several times.
+        /// File with an SbatLevel already stored on machines; repeatable.
         #[arg(long, value_name = "FILE")]
         stored_sbat_level: Vec<PathBuf>,
         #[command(flatten)]
         form: FormArgs,
     },
-    /// Say what made a value, or each event of a log.
+    /// Identify what produced a value, or each event of a log.
     Identify {
         #[command(flatten)]
         images: Images,
         /// Register of the value.
         #[arg(long, value_name = "INDEX", value_parser = parse_pcr, default_value = "4")]
         pcr: PcrIndex,
-        /// The value.
+        /// PCR value to identify.
         #[arg(long, required_unless_present = "log_file", conflicts_with = "log_file")]
         value: Option<Sha256Digest>,
         /// Event log, as in /sys/kernel/security/tpm0/binary_bios_measurements.
@@ -76,32 +76,31 @@ pub(crate) enum PcrCommand {
     },
 }
 
-/// In which form values are printed.
+/// Format of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Form {
-    /// What `--output` says: text for people, or JSON with what makes each value.
+    /// As `--output` says: text for people, or JSON with the source of each value.
     Report,
-    /// The label `org.coreos.pcrs`; of one image only.
+    /// The label `org.coreos.pcrs`; one image only.
     Label,
-    /// A component of systemd-pcrlock; of one image only.
+    /// A component of systemd-pcrlock; one image only.
     Pcrlock,
-    /// As tpm2_pcrread prints values; of one image only.
+    /// As printed by tpm2_pcrread; one image only.
     Tpm2Tools,
-    /// measurements.json of nodes and join services, without PCR 15; of one image only.
+    /// measurements.json of nodes and join services, without PCR 15; one image only.
     Measurements,
     /// The list of reference values in Trustee's ConfigMap.
     TrusteeConfigMap,
-    /// The message with reference values that Trustee takes.
+    /// The message with reference values that Trustee accepts.
     TrusteeMessage,
 }
 
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct FormArgs {
-    /// Form of what is printed.
+    /// Output format of the values.
     #[arg(long, value_enum, default_value_t = Form::Report)]
     pub(crate) form: Form,
-    /// End of reference values in a ConfigMap, such as 2027-01-01T00:00:00Z; one year from now if
-    /// not given.
+    /// Expiry of reference values in a ConfigMap, such as 2027-01-01T00:00:00Z (default: in one year).
     #[arg(long, value_name = "TIME")]
     pub(crate) expires: Option<Timestamp>,
 }

@@ -24,35 +24,35 @@ use crate::command::input;
 use crate::image::ProofArgs;
 use crate::output::Output;
 
-/// Largest file with a key or a signature that is read.
+/// Largest file with a key or a signature to read.
 const MAX_KEY: u64 = 64 << 10;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BundleCommand {
     /// Sign the values of an image.
     Sign {
-        /// File with the values, as `tec pcr compute --form label` prints them.
+        /// File with the values, as printed by `tec pcr compute --form label`.
         #[arg(long, value_name = "FILE")]
         pcrs: PathBuf,
-        /// The image, with its digest: registry.example/os@sha256:…
+        /// Reference of the image, with its digest: registry.example/os@sha256:…
         #[arg(long, value_name = "REFERENCE")]
         image: ImageReference,
         /// Private key on P-256, PEM (PKCS #8).
         #[arg(long, value_name = "FILE")]
         key: PathBuf,
-        /// End of the values, such as 2027-01-01T00:00:00Z; one year from now if not given.
+        /// Expiry of the values, such as 2027-01-01T00:00:00Z (default: in one year).
         #[arg(long, value_name = "TIME")]
         expires: Option<Timestamp>,
-        /// File for the bundle.
+        /// Output file for the bundle.
         #[arg(long, value_name = "FILE")]
         bundle: PathBuf,
-        /// File for the signature.
+        /// Output file for the signature.
         #[arg(long, value_name = "FILE")]
         signature: PathBuf,
     },
     /// Verify a bundle, and print what was signed.
     Verify {
-        /// The bundle.
+        /// Bundle to verify.
         #[arg(long, value_name = "FILE", requires_all = ["signature", "keys"])]
         bundle: PathBuf,
         #[command(flatten)]
@@ -88,7 +88,7 @@ pub(super) fn bundle(command: BundleCommand, output: &Output) -> anyhow::Result<
     }
 }
 
-/// Verifies a bundle with the keys of the command line, at this moment.
+/// Verifies a bundle with the keys of the command line, at the current time.
 pub(in crate::command) fn verify(
     bundle: &Path,
     proof: &ProofArgs,

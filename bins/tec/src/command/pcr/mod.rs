@@ -1,4 +1,4 @@
-//! `tec pcr`: values of images and fleets, and what made them.
+//! `tec pcr`: values of images and fleets, and what produced them.
 
 mod args;
 pub(super) mod bundle;
@@ -28,10 +28,10 @@ use super::input::log_bytes;
 use crate::output::{Output, raw};
 use tec_support::boot;
 
-/// Seconds of a year of 365 days, as the existing operator counts.
+/// Seconds in a year of 365 days, as counted by the existing operator.
 const YEAR: i64 = 365 * 24 * 3600;
 
-/// The end of values that were given none: in a year.
+/// The expiry of values, by default in a year.
 fn end(given: Option<Timestamp>) -> Timestamp {
     given.unwrap_or_else(|| SystemClock.now().plus_seconds(YEAR))
 }

@@ -15,21 +15,20 @@ use tec_support::pins::parse_pcr;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TrusteeCommand {
-    /// Check a configuration and policies. Exit code 1 says that something must not be deployed.
+    /// Check a configuration and policies; exit code 1 if something must not be deployed.
     Lint(LintArgs),
     /// Compare two configurations, key by key.
     Diff {
-        /// The first one.
+        /// First configuration.
         before: PathBuf,
-        /// The second one.
+        /// Second configuration.
         after: PathBuf,
     },
-    /// Patch a configuration so that it says what is intended, and nothing insecure.
+    /// Patch a configuration to say what is intended, and nothing insecure.
     Patch(Box<PatchArgs>),
-    /// Make the key and the certificates of the token signer, or renew them when they are about to
-    /// expire.
+    /// Create the key and the certificates of the token signer, or renew them before they expire.
     Signer {
-        /// Where they are: ca.key, ca.crt, signer.key, signer.crt.
+        /// Directory of ca.key, ca.crt, signer.key and signer.crt.
         #[arg(long)]
         directory: PathBuf,
         #[command(flatten)]
@@ -37,13 +36,12 @@ pub(crate) enum TrusteeCommand {
     },
     /// Print a policy that binds machines to their own disk keys.
     Policy {
-        /// Which of the two.
+        /// Policy to print.
         which: PolicyName,
         #[command(flatten)]
         intent: IntentArgs,
     },
-    /// Evaluate policies over recorded claims, offline. Exit code 1 says that a decision is not the
-    /// expected one.
+    /// Evaluate policies over recorded claims, offline; exit code 1 if a decision is not the expected one.
     TestPolicy(Box<TestArgs>),
 }
 
@@ -52,7 +50,7 @@ pub(crate) enum TrusteeCommand {
 pub(crate) enum GenerationName {
     /// v0.16 to v0.18: everything is a mounted file.
     Mounted,
-    /// v0.19 and v0.20: one storage for all.
+    /// v0.19 and v0.20: one storage for everything.
     Unified,
     /// v0.21 and later.
     #[value(name = "v0.21")]
@@ -71,7 +69,7 @@ impl From<GenerationName> for Generation {
 
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Schema {
-    /// Generation of the schema. It follows from the code of the KBS, not from the tag of its image.
+    /// Generation of the schema, determined by the code of the KBS, not by the tag of its image.
     #[arg(long, value_enum, default_value_t = GenerationName::V0_21)]
     pub(crate) generation: GenerationName,
 }
@@ -84,38 +82,38 @@ pub(crate) struct LintArgs {
     pub(crate) config: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) schema: Schema,
-    /// Attestation keys that are mounted.
+    /// Number of mounted attestation keys.
     #[arg(long, default_value_t = 0)]
     pub(crate) keys: u32,
-    /// Policy on a read-only mount, for example default_cpu; may be given several times.
+    /// Name of a policy on a read-only mount, for example default_cpu; repeatable.
     #[arg(long = "mounted-policy", value_name = "NAME")]
     pub(crate) mounted_policies: Vec<String>,
-    /// Resource policy, tried on tokens that must not pass.
+    /// Resource policy to test with tokens that must not pass.
     #[arg(long, value_name = "FILE", group = "checked")]
     pub(crate) resource_policy: Option<PathBuf>,
-    /// Attestation policy, tried on evidence that nobody vouches for.
+    /// Attestation policy to test with evidence that nothing vouches for.
     #[arg(long, value_name = "FILE", group = "checked")]
     pub(crate) attestation_policy: Option<PathBuf>,
 }
 
-/// Paths are those that the KBS sees.
+/// Paths are as seen by the KBS.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "What the configuration shall say, with paths as the KBS sees them")]
 pub(crate) struct PatchArgs {
-    /// The configuration; without it, a new one is made.
+    /// Configuration to patch (default: create a new one).
     pub(crate) config: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) schema: Schema,
-    /// Address on which it listens.
+    /// Listening address of the KBS.
     #[arg(long, default_value = "0.0.0.0:8080")]
     pub(crate) socket: String,
-    /// Certificate chain of its TLS.
+    /// TLS certificate chain of the KBS.
     #[arg(long, requires = "tls_key", required_unless_present = "dangerous_plain_http")]
     pub(crate) tls_cert: Option<String>,
-    /// Private key of its TLS.
+    /// TLS private key of the KBS.
     #[arg(long, requires = "tls_cert")]
     pub(crate) tls_key: Option<String>,
-    /// Listen without TLS, as is right on loopback behind the guard and nowhere else.
+    /// Listen without TLS, which is safe only on loopback behind the guard.
     #[arg(long, conflicts_with = "tls_cert")]
     pub(crate) dangerous_plain_http: bool,
     /// Private key of the token signer.
@@ -124,19 +122,19 @@ pub(crate) struct PatchArgs {
     /// Certificate of the token signer.
     #[arg(long)]
     pub(crate) signer_cert: String,
-    /// CA that tokens must chain to; may be given several times.
+    /// CA that tokens must chain to; repeatable.
     #[arg(long = "trusted-cert", value_name = "PATH", required = true)]
     pub(crate) trusted_certs: Vec<String>,
-    /// Public key of admins; without it the admin API is closed.
+    /// Public key of admins (default: the admin API is closed).
     #[arg(long)]
     pub(crate) admin_key: Option<String>,
-    /// Directory for what it stores, or below which files are mounted.
+    /// Directory for what the KBS stores, or below which files are mounted.
     #[arg(long, default_value = "/opt/trustee/storage")]
     pub(crate) storage_dir: String,
-    /// Most attestation keys of the generation `mounted`.
+    /// Maximum number of attestation keys with the generation `mounted`.
     #[arg(long, default_value_t = 10_000)]
     pub(crate) max_aks: u32,
-    /// Write the file in place, instead of printing the text.
+    /// Write the file in place instead of printing the text.
     #[arg(long, requires = "config", help_heading = "What to do")]
     pub(crate) write: bool,
     /// Print what would change, and change nothing.
@@ -149,11 +147,11 @@ pub(crate) struct PatchArgs {
 pub(crate) enum PolicyName {
     /// `default_cpu` of the attestation service.
     Attestation,
-    /// That of the KBS.
+    /// The resource policy of the KBS.
     Resource,
 }
 
-/// Sort of evidence that a policy accepts.
+/// Type of evidence that a policy accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Platform {
     /// A TPM.
@@ -184,7 +182,7 @@ pub(crate) struct ClaimArg {
 pub(crate) struct IntentArgs {
     #[command(flatten)]
     pub(crate) schema: Schema,
-    /// Registers that must have approved values; separated by commas.
+    /// Registers that must have approved values, separated by commas.
     #[arg(
         long,
         value_name = "LIST",
@@ -193,49 +191,49 @@ pub(crate) struct IntentArgs {
         default_value = "4"
     )]
     pub(crate) pcrs: Vec<PcrIndex>,
-    /// Evidence that is accepted; may be given several times.
+    /// Type of evidence to accept; repeatable.
     #[arg(long = "platform", value_enum, default_value = "tpm")]
     pub(crate) platforms: Vec<Platform>,
-    /// Demand an approved launch measurement of SNP guests: reference value `snp_measurement`.
+    /// Require an approved launch measurement of SNP guests: reference value `snp_measurement`.
     #[arg(long)]
     pub(crate) snp_measurement: bool,
-    /// Oldest firmware of SNP hosts: boot loader, TEE, SNP and microcode, separated by commas.
+    /// Oldest accepted firmware of SNP hosts: boot loader, TEE, SNP and microcode, separated by commas.
     #[arg(long, value_name = "B,T,S,M", value_parser = parse_snp_tcb)]
     pub(crate) snp_minimum_tcb: Option<SnpTcb>,
-    /// Further claim for tokens, with a key below -65536; `pcr<n>` as value stands for the register.
+    /// Additional claim for tokens, with a key below -65536; the value `pcr<n>` stands for the register.
     #[arg(long = "claim", value_name = "NAME:KEY=VALUE", value_parser = parse_claim)]
     pub(crate) extension_claims: Vec<ClaimArg>,
-    /// Let every approved machine have the disk key of every machine, as Trustee v0.16 to v0.19
-    /// cannot tell them apart.
+    /// Give every approved machine access to the disk key of every machine, because Trustee v0.16 to v0.19
+    /// cannot distinguish machines.
     #[arg(long)]
     pub(crate) dangerous_any_machine: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct TestArgs {
-    /// Recorded claims: annotated evidence, or a token with its claims or as a JWT. Evidence is
-    /// appraised; tokens are taken as they were issued, signature unseen. May be given several times.
+    /// Recorded claims: annotated evidence, or a token with its claims or as a JWT; repeatable. Evidence is
+    /// appraised; tokens are used as issued, without verifying signatures.
     #[arg(long, value_name = "[NAME=]FILE", required = true)]
     pub(crate) claims: Vec<String>,
-    /// Appraise the evidence in tokens anew, instead of taking them as they were issued.
+    /// Appraise the evidence in tokens again, instead of using the tokens as issued.
     #[arg(long)]
     pub(crate) appraise: bool,
     /// Reference values: an object of names and values, or the list of a ConfigMap.
     #[arg(long, value_name = "FILE")]
     pub(crate) reference_values: Option<PathBuf>,
-    /// The resource that is asked for.
+    /// Path of the requested resource.
     #[arg(long, value_parser = tec_trustee::wire::parse_resource)]
     pub(crate) path: ResourcePath,
-    /// What must come out, for all claims.
+    /// Expected decision for all claims.
     #[arg(long, value_enum, default_value_t = Expected::Allow)]
     pub(crate) expect: Expected,
-    /// Attestation policy, instead of the one that the flags below make.
+    /// Attestation policy (default: generated from the flags below).
     #[arg(long, value_name = "FILE")]
     pub(crate) attestation_policy: Option<PathBuf>,
-    /// Resource policy, instead of the one that the flags below make.
+    /// Resource policy (default: generated from the flags below).
     #[arg(long, value_name = "FILE")]
     pub(crate) resource_policy: Option<PathBuf>,
-    // Last, since its heading goes on below it.
+    // Last, because its heading applies to all flags after it.
     #[command(flatten)]
     pub(crate) intent: IntentArgs,
 }
@@ -245,7 +243,7 @@ pub(crate) struct TestArgs {
 pub(crate) enum Expected {
     /// The resource is released.
     Allow,
-    /// It is not.
+    /// The resource is denied.
     Deny,
 }
 

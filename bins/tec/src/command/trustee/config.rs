@@ -1,4 +1,4 @@
-//! Configurations: checked, compared, patched.
+//! Checks, compares and patches configurations.
 
 use std::path::Path;
 
@@ -16,13 +16,13 @@ use crate::command::input;
 use crate::output;
 use crate::output::Output;
 
-/// A finding as it is printed.
+/// A finding as printed.
 #[derive(Serialize)]
 struct FindingView {
     file: String,
     severity: &'static str,
     rule: &'static str,
-    /// Key, or what is missing or not refused.
+    /// The key, or what is missing or not refused.
     at: String,
     fix: &'static str,
 }
@@ -53,7 +53,7 @@ fn findings_text(findings: &[FindingView]) -> String {
     findings.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Exit status 1 when something must not be deployed.
+/// Exit status 1 if something must not be deployed.
 pub(super) fn lint(args: &LintArgs, output: &Output) -> anyhow::Result<u8> {
     let mut views = Vec::new();
     let mut add = |file: &Path, findings: Vec<Finding>| {
@@ -90,7 +90,7 @@ pub(super) fn read(file: &Path) -> anyhow::Result<String> {
     input::text(file, MAX_TEXT)
 }
 
-/// A change as it is printed.
+/// A change as printed.
 #[derive(Serialize)]
 struct ChangeView {
     key: String,

@@ -9,7 +9,7 @@ mod trial;
 pub(crate) use self::args::TrusteeCommand;
 use crate::output::Output;
 
-/// Largest configuration or policy that is read.
+/// Largest configuration or policy to read.
 const MAX_TEXT: u64 = 1 << 20;
 
 pub(crate) fn trustee(command: TrusteeCommand, output: &Output) -> anyhow::Result<u8> {

@@ -1,4 +1,4 @@
-//! Policies from what they shall enforce.
+//! Generates policies from what they should enforce.
 
 use tec_core::attest::PinnedPcrs;
 use tec_core::pcr::PcrIndex;
@@ -20,7 +20,7 @@ pub(super) fn print(which: PolicyName, args: &IntentArgs) -> anyhow::Result<u8> 
     Ok(OK)
 }
 
-/// What the flags mean, if the generation can do it.
+/// The policy that the flags describe, if the generation supports it.
 pub(super) fn intent(args: &IntentArgs) -> anyhow::Result<PolicyIntent> {
     let pinned = PinnedPcrs::new(args.pcrs.iter().copied().collect())?;
     let tees = args.platforms.iter().map(|platform| (*platform).into());
@@ -50,7 +50,7 @@ fn snp(args: &IntentArgs) -> SnpRequirement {
     }
 }
 
-/// `pcr4` stands for the register, all else for itself.
+/// `pcr4` stands for the register, anything else for itself.
 fn claim_value(text: &str) -> ClaimValue {
     let index = text.strip_prefix("pcr").and_then(|index| index.parse().ok());
     match index.and_then(|index| PcrIndex::new(index).ok()) {

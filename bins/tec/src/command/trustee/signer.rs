@@ -17,10 +17,10 @@ use crate::args::DryRun;
 use crate::command::input;
 use crate::output::Output;
 
-/// Largest PEM file that is read.
+/// Largest PEM file to read.
 const MAX_PEM: u64 = 16 << 10;
 
-/// What became of the files.
+/// What happened to the files.
 #[derive(Serialize)]
 struct Report {
     ca: FileReport,
@@ -69,7 +69,7 @@ impl Pair {
         Ok(Some((key, read(&self.certificate)?)))
     }
 
-    /// The certificate last: what is there without one was never used.
+    /// Writes the certificate last: a key without one was never used.
     fn write(&self, key: &SecretBytes, certificate: &str) -> anyhow::Result<()> {
         for (file, content) in [
             (&self.key, key.expose("write the key to a file of mode 0600")),
@@ -82,7 +82,7 @@ impl Pair {
     }
 }
 
-/// Makes what is missing, and renews what is about to expire. Can be run again at any time.
+/// Creates what is missing, and renews what expires soon. Can be run again at any time.
 pub(super) fn ensure(directory: &Path, dry_run: DryRun, output: &Output) -> anyhow::Result<u8> {
     let (ca_files, files) = (Pair::new(directory, "ca"), Pair::new(directory, "signer"));
     let mut rng = EntropyRng::new(&SystemEntropy);
@@ -132,8 +132,8 @@ fn ca(files: &Pair) -> anyhow::Result<Option<SignerCa>> {
     Ok(Some(ca.with_context(|| files.key.display().to_string())?))
 }
 
-/// A key without its certificate is left from a run that was cut off, and so is one with the
-/// certificate of the key before.
+/// A key without its certificate was left by an interrupted run, and so was one with the certificate of the
+/// previous key.
 fn signer(files: &Pair) -> anyhow::Result<Option<IssuedSigner>> {
     let Some((key, certificate)) = files.read()? else {
         return Ok(None);

@@ -17,23 +17,23 @@ use super::policy::intent;
 use crate::command::input;
 use crate::output::{Output, table};
 
-/// Largest file of claims or reference values: ten thousand keys have about 5 MiB.
+/// Largest file of claims or reference values: ten thousand keys are about 5 MiB.
 const MAX_JSON: u64 = 64 << 20;
 
-/// How one recording came out.
+/// The outcome for one recording.
 #[derive(Serialize)]
 struct Outcome {
     claims: String,
     /// `ear.status` of `cpu0`.
     status: Option<String>,
     machine: Option<String>,
-    /// The trust vector, where evidence was appraised.
+    /// The trust vector, if evidence was appraised.
     trust: BTreeMap<String, i8>,
-    /// Reference values that the policy asked for, and that are not there.
+    /// Reference values that the policy requested and that are missing.
     missing: Vec<String>,
     path: String,
     decision: &'static str,
-    /// Why a policy failed; that denies.
+    /// Why a policy failed, which is a denial.
     error: Option<String>,
 }
 
@@ -138,7 +138,7 @@ impl Policies {
     }
 }
 
-/// What there is to appraise: all of it, or the evidence in a token if that is asked for.
+/// What to appraise: the evidence itself, or the evidence in a token if requested.
 fn evidence_of(claims: &Value, appraise: bool) -> Option<Value> {
     if claims.get("submods").is_none() {
         return Some(claims.clone());

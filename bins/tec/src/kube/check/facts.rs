@@ -1,4 +1,4 @@
-//! What the checks look at, gathered once.
+//! The inputs of the checks, gathered once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ use super::super::access::{Cluster, coded};
 use super::super::condition;
 use super::{is_behind, pods};
 
-/// Programs that run all the time, with the key broker that the cluster object names.
+/// The programs that run permanently, including the key broker that the cluster object names.
 fn programs(clusters: &[TrustedExecutionCluster]) -> [Component; 4] {
     let broker = clusters.first().map(TrustedExecutionCluster::key_broker).unwrap_or_default();
     [
@@ -29,13 +29,13 @@ fn programs(clusters: &[TrustedExecutionCluster]) -> [Component; 4] {
     ]
 }
 
-/// What looking for something gave.
+/// Result of looking something up.
 #[derive(Debug, Default)]
 pub(super) enum Seen<T> {
     There(T),
     #[default]
     Missing,
-    /// This user may not look.
+    /// This user may not see it.
     Hidden,
 }
 
@@ -45,9 +45,9 @@ pub(super) struct Facts {
     /// Whether each definition is served.
     pub(super) definitions: BTreeMap<String, Seen<bool>>,
     pub(super) deployments: BTreeMap<Component, Seen<Deployment>>,
-    /// What pods of these wait for, where replicas are missing.
+    /// What the pods of these components are waiting for, if replicas are missing.
     pub(super) reasons: BTreeMap<Component, Vec<String>>,
-    /// Who holds the lease.
+    /// The holder of the lease.
     pub(super) leader: Seen<Option<String>>,
     pub(super) clusters: Vec<TrustedExecutionCluster>,
     pub(super) secrets: BTreeMap<String, Seen<()>>,
@@ -56,7 +56,7 @@ pub(super) struct Facts {
 }
 
 impl<T> Seen<T> {
-    /// What is forbidden is unknown; other errors end the command.
+    /// Forbidden means unknown; other errors abort the command.
     fn from_result(found: Result<Option<T>, CodedError>) -> Result<Self, CodedError> {
         match found {
             Ok(Some(object)) => Ok(Self::There(object)),
@@ -84,7 +84,7 @@ impl Facts {
             ..Self::default()
         };
         let defined = |seen: &Seen<bool>| !matches!(seen, Seen::Missing);
-        // Kinds that nobody defined have no objects to ask for.
+        // Kinds without a definition have no objects to list.
         if facts.definitions.values().all(defined) {
             facts.clusters = cluster.list().await?;
             facts.images = cluster.list().await?;
@@ -157,7 +157,7 @@ fn failing(machines: &[Machine]) -> Vec<String> {
     machines.map(|machine| machine.spec.id.clone()).collect()
 }
 
-/// Asks for metadata alone: what is in the Secrets is nobody's business here.
+/// Requests only metadata: the content of the Secrets is not needed here.
 async fn secrets(
     cluster: &Cluster,
     clusters: &[TrustedExecutionCluster],

@@ -1,4 +1,4 @@
-//! Why pods do not run, in the words of scheduler and kubelet.
+//! Why pods do not run, as reported by the scheduler and the kubelet.
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
@@ -7,7 +7,7 @@ use tec_support::exit::CodedError;
 
 use super::super::access::Cluster;
 
-/// What the pods of a Deployment wait for, each reason once. Nothing where this user may not look.
+/// What the pods of a Deployment are waiting for, each reason once. Empty if this user may not see them.
 pub(super) async fn reasons(
     cluster: &Cluster,
     deployment: &Deployment,
@@ -46,12 +46,12 @@ fn unscheduled(status: &PodStatus) -> Option<String> {
 fn of_container(container: &ContainerStatus) -> Option<String> {
     let state = container.state.as_ref()?;
     let (reason, message) = match (&state.waiting, &state.terminated) {
-        // It is about to run, and says nothing yet.
+        // It is about to run, and has no reason yet.
         (Some(waiting), _) if waiting.reason.as_deref() == Some("ContainerCreating") => {
             return None;
         }
         (Some(waiting), _) => (waiting.reason.as_deref(), waiting.message.as_deref()),
-        // Init containers end well.
+        // Init containers exit successfully.
         (None, Some(ended)) if ended.exit_code == 0 => return None,
         (None, Some(ended)) => (ended.reason.as_deref(), ended.message.as_deref()),
         (None, None) => return None,

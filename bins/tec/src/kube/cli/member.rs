@@ -11,30 +11,30 @@ use crate::args::DryRun;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum MemberCommand {
-    /// List members, and those that were removed.
+    /// List members and removed members.
     List,
-    /// Remove a member for good: its key is revoked, its Node deleted, and nobody gets the key of its
-    /// disk any more. Its name is free when its certificates have expired.
+    /// Remove a member permanently: its key is revoked, its Node is deleted, and the key of its disk is no
+    /// longer released to anyone. Its name is free once its certificates have expired.
     Remove {
         #[command(flatten)]
         leave: LeaveArgs,
     },
-    /// Let a node join again with a new disk, under the same name or another one: its membership ends,
-    /// and nobody gets the key of its old disk any more.
+    /// Let a node join again with a new disk, under the same name or a different one: its membership ends,
+    /// and the key of its old disk is no longer released to anyone.
     Replace {
-        /// Whether the node comes back with the same TPM, whose key is then forgotten and may join
-        /// again, or with a new one, and the old key is revoked.
+        /// Whether the node returns with the same TPM, whose key is forgotten so that it can join again, or
+        /// with a new one, in which case the old key is revoked.
         #[arg(long, value_enum)]
         tpm: Tpm,
         #[command(flatten)]
         leave: LeaveArgs,
     },
-    /// Set the addresses that serving certificates of a member may have (default: the address that it
-    /// joined with): for nodes with two stacks, with another address, or named by a cloud provider.
+    /// Set the addresses allowed in a member's serving certificates (default: the address it joined with):
+    /// for nodes that are dual-stack, have a new address, or are named by a cloud provider.
     Addresses {
         /// Name of the node.
         name: NodeName,
-        /// All its addresses.
+        /// All addresses of the node.
         #[arg(required = true)]
         addresses: Vec<IpAddr>,
         #[command(flatten)]
@@ -42,12 +42,12 @@ pub(crate) enum MemberCommand {
     },
 }
 
-/// The TPM that a replaced node comes back with.
+/// The TPM that a replaced node returns with.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum Tpm {
-    /// The one that it has.
+    /// The same TPM.
     Same,
-    /// Another one.
+    /// A new TPM.
     New,
 }
 
@@ -55,12 +55,12 @@ pub(crate) enum Tpm {
 pub(crate) struct LeaveArgs {
     /// Name of the node.
     pub(crate) name: NodeName,
-    /// UUID of the member's disk; needed where a removed member had the same name.
+    /// UUID of the member's disk; required if a removed member had the same name.
     #[arg(long)]
     pub(crate) disk: Option<DiskId>,
-    /// Let any node join under this name, although client certificates of the removed member count
-    /// until they expire (a year): whoever has one acts as the new node. For machines whose state
-    /// disk is erased.
+    /// Let any node join under this name, although client certificates of the removed member remain valid
+    /// until they expire (a year): whoever has one can act as the new node. For machines whose state disk was
+    /// erased.
     #[arg(long)]
     pub(crate) dangerous_free_name: bool,
     /// Cordon the node and evict its pods first.

@@ -1,4 +1,4 @@
-//! Pods leave a node before it does.
+//! Evicts pods before a node is removed.
 
 use std::time::Duration;
 
@@ -13,12 +13,13 @@ use tokio::time::Instant;
 
 use crate::kube::access::coded;
 
-/// Between two looks at the pods.
+/// Polling interval of the pods.
 const PAUSE: Duration = Duration::from_secs(2);
-/// The kubelet's own pods have it.
+/// Annotation of the kubelet's own pods.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// Cordons a node, and evicts its pods until all that can go are gone. A node that is gone has none.
+/// Cordons a node, and evicts its pods until all evictable ones are gone. A node that no longer exists has
+/// none.
 pub(super) async fn drain(client: &Client, node: &str, limit: Duration) -> anyhow::Result<()> {
     let nodes: Api<Node> = Api::all(client.clone());
     let cordon = Patch::Merge(json!({"spec": {"unschedulable": true}}));
@@ -54,7 +55,8 @@ async fn left(client: &Client, node: &str) -> anyhow::Result<Vec<Pod>> {
     Ok(pods.items.into_iter().filter(can_go).collect())
 }
 
-/// Pods of DaemonSets would come again, and the kubelet's own are not the API server's to evict.
+/// Pods of DaemonSets would be recreated, and the kubelet's own pods cannot be evicted through the API
+/// server.
 fn can_go(pod: &Pod) -> bool {
     let mut owners = pod.owner_references().iter();
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
@@ -63,7 +65,7 @@ fn can_go(pod: &Pod) -> bool {
         && !matches!(phase, Some("Succeeded" | "Failed"))
 }
 
-/// One that may not go yet (429, a PodDisruptionBudget) is asked again.
+/// A pod that may not be evicted yet (429, a PodDisruptionBudget) is retried.
 async fn evict(client: &Client, pod: &Pod) -> anyhow::Result<()> {
     let (name, namespace) = (pod.name_any(), pod.namespace().context("a pod has no namespace")?);
     let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);

@@ -1,7 +1,7 @@
-//! A membership ends.
+//! Ends a membership.
 //!
-//! Each step may be the last of this process: the key is refused before anything becomes free, the claim
-//! goes last, and the same command again goes on where it ended.
+//! Each step may be the last of this process: the key is refused before anything becomes free, the claim goes
+//! last, and repeating the command continues where it stopped.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -31,16 +31,16 @@ use crate::kube::cli::member::LeaveArgs;
 use crate::kube::{failed, of};
 use crate::output::Output;
 
-/// What becomes of the TPM.
+/// What happens to the TPM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// It never comes back.
+    /// It never returns.
     Removed,
     /// It joins again, as a new machine.
     Reinstalled,
 }
 
-/// Somebody who leaves.
+/// A member that is leaving.
 struct Leaving {
     claim: Claim,
     machine: MachineId,
@@ -91,23 +91,23 @@ fn name_use(args: &LeaveArgs) -> NameUse {
     if args.dangerous_free_name { NameUse::DangerousFree } else { NameUse::Held }
 }
 
-/// Whom a command means.
+/// The member that a command refers to.
 #[derive(Debug, PartialEq, Eq)]
 enum Chosen<'r> {
     Member(&'r Claim),
-    /// All of it was done before.
+    /// Everything was already done.
     Removed(&'r Removed),
     Nobody,
 }
 
-/// A command that is given again must not hit the next member of the same name.
+/// A repeated command must not affect the next member with the same name.
 fn chosen<'r>(roll: &'r Roll, args: &LeaveArgs) -> anyhow::Result<Chosen<'r>> {
     let is_meant = |disk| args.disk.is_none_or(|wanted| wanted == disk);
     let member = live(roll, &args.name).filter(|claim| is_meant(claim.disk));
     let removed = roll.removed.iter().filter(|one| one.name == args.name && is_meant(one.disk));
     let last = removed.max_by_key(|one| one.removed);
     match (member, last) {
-        // It is leaving, or nobody had its name before.
+        // It is leaving, or no one had its name before.
         (Some(claim), Some(last)) if last.disk != claim.disk && !roll.has_removed(claim.disk) => {
             let context = format!(
                 "{0} is a member with disk {1}, and a member of that name was removed at {2}; add --disk {1} if \
@@ -122,7 +122,7 @@ fn chosen<'r>(roll: &'r Roll, args: &LeaveArgs) -> anyhow::Result<Chosen<'r>> {
     }
 }
 
-/// A removal that is repeated changes nothing but what it says of the name.
+/// Repeating a removal changes only whether the name is free.
 async fn already(
     members: &KubeEnrollments,
     one: &Removed,
@@ -159,7 +159,7 @@ async fn free_name(members: &KubeEnrollments, name: &NodeName) -> anyhow::Result
     Ok(freed.map_err(failed(format!("free the name {name}")))?)
 }
 
-/// Control planes that could serve the cluster without another one.
+/// Control planes that could serve the cluster without the leaving one.
 async fn ready_planes(cluster: &Cluster, roll: &Roll) -> anyhow::Result<BTreeSet<NodeName>> {
     let nodes: Api<Node> = Api::all(cluster.client.clone());
     let mut ready = BTreeSet::new();
@@ -178,13 +178,13 @@ fn numbered(steps: &[String]) -> String {
     lines.map(|(at, step)| format!("  {}. {step}", at + 1)).collect::<Vec<_>>().join("\n")
 }
 
-/// What a removal does, for the question whether to go on.
+/// The consequences of a removal, for the confirmation prompt.
 fn effects(name: &NodeName, steps: &[String]) -> [String; 1] {
     [format!("member {name} will:\n{}", numbered(steps))]
 }
 
 impl Leaving {
-    /// What happens, in this order.
+    /// The steps, in order.
     fn steps(&self) -> Vec<String> {
         let Self { claim, machine, .. } = self;
         let name = &claim.name;
@@ -238,7 +238,7 @@ impl Leaving {
         Ok(())
     }
 
-    /// The machine first: that alone refuses its key.
+    /// Revokes the machine first: that alone refuses its key.
     async fn revoke(&self, registry: &KubeRegistry) -> anyhow::Result<()> {
         let (machine, key) = (self.machine, self.claim.ak);
         let what = format!("revoke machine {machine}");
@@ -248,7 +248,7 @@ impl Leaving {
         }
         let what = format!("revoke key {key}");
         let found: Result<_, PortError> = AkRegistry::find(registry, &key).await;
-        // A key of another machine is not that of this member any more.
+        // A key that belongs to another machine is no longer this member's.
         if found.map_err(failed(&what))?.is_some_and(|record| record.machine == machine) {
             match flow::revoke_ak(registry, &SystemClock, key).await {
                 Err(error) if error.kind() == PortErrorKind::NotFound => {}
@@ -259,7 +259,7 @@ impl Leaving {
     }
 }
 
-/// No other node has its name while the claim is there.
+/// No other node has its name while the claim exists.
 async fn delete_node(cluster: &Cluster, name: &str) -> anyhow::Result<()> {
     let nodes: Api<Node> = Api::all(cluster.client.clone());
     match nodes.delete(name, &DeleteParams::default()).await {
@@ -316,7 +316,7 @@ mod tests {
         assert_eq!(chosen(&roll, &of(present.disk)).unwrap(), Chosen::Member(&present));
         let first = chosen(&roll, &of(removed(1, "n3").disk)).unwrap();
         assert_eq!(first, Chosen::Removed(&removed(1, "n3")));
-        // The power went off while it was leaving.
+        // A power failure occurred while it was leaving.
         roll.removed.push(removed(3, "n3"));
         assert_eq!(chosen(&roll, &args("n3")).unwrap(), Chosen::Member(&present));
         roll.claims.clear();

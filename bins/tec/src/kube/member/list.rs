@@ -1,4 +1,4 @@
-//! Who is a member, and how it is.
+//! Lists members with their state.
 
 use std::collections::BTreeMap;
 
@@ -13,18 +13,18 @@ use tec_node::member::{Removed, Roll};
 use crate::kube::access::{Cluster, coded};
 use crate::output::{Output, table, word};
 
-/// What a Node is that serves.
+/// State of a Node that serves.
 pub(super) const READY: &str = "Ready";
 
-/// A member, or one that was.
+/// A current or former member.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Member {
     name: String,
     role: String,
-    /// Of its Node: `Ready`, `NotReady`, `Absent`.
+    /// State of its Node: `Ready`, `NotReady`, `Absent`.
     node: &'static str,
-    /// State of its machine; `removed` for one that was removed.
+    /// State of its machine; `removed` for a removed member.
     state: String,
     addresses: Vec<String>,
     key: String,

@@ -1,5 +1,5 @@
-//! The few functions of WASI that a program without files needs (WASI preview 1,
-//! `wasi_snapshot_preview1`). Whatever else a program imports is an error that names it.
+//! The few WASI functions that a program without files needs (WASI preview 1, `wasi_snapshot_preview1`). Any
+//! other import is an error that names it.
 
 use wasmi::{Caller, Engine, Error, Linker, Memory, Module, Store};
 

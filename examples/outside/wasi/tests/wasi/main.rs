@@ -1,5 +1,5 @@
-//! The example as a person would use it: as a library, as a program of this machine, and as a
-//! WASI program in an interpreter. All three must say the same.
+//! The example in the ways that people use it: as a library, as a native program, and as a WASI program in an
+//! interpreter. All three must agree.
 
 #![expect(
     clippy::unwrap_used,
@@ -65,14 +65,14 @@ fn request(booted: &[&str], expected: &[&str], nonce: [u8; 32]) -> Vec<u8> {
     request.to_string().into_bytes()
 }
 
-/// What the program said and how it ended.
+/// A program's output and exit status.
 #[derive(Debug, PartialEq, Eq)]
 struct Ended {
     status: i32,
     printed: String,
 }
 
-/// The program of this machine.
+/// The native program.
 fn natively(request: &[u8]) -> Ended {
     let mut child = Command::new(env!("CARGO_BIN_EXE_verify"))
         .stdin(Stdio::piped())
@@ -88,7 +88,7 @@ fn natively(request: &[u8]) -> Ended {
     }
 }
 
-/// The program as WebAssembly, made by cargo in the folder where it makes everything else.
+/// The program as WebAssembly, built by cargo in its usual target directory.
 static MODULE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let target = "wasm32-wasip1";
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();

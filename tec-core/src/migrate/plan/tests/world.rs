@@ -1,4 +1,4 @@
-//! The world of the plan: everything that survives a crash, and what is on its way.
+//! The world of the plan: everything that survives a crash, and everything in flight.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,21 +17,21 @@ use crate::port::{AkRegistry, ImageRegistry, MachineRegistry, SecretStore, Uncla
 use crate::secret::SecretBytes;
 use crate::testing::{MemoryRegistry, block_on, sample};
 
-/// Units of a page, few so that passes have several.
+/// Units per page; few, so that passes have several pages.
 const PAGE: usize = 2;
-/// More than any run without mishaps has steps.
+/// More steps than any run without mishaps takes.
 const STEPS: usize = 2000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mishap {
     None,
-    /// Nothing happens, and the admin is told that it failed.
+    /// It does not happen, and the admin gets an error.
     Fails,
-    /// It happens, and the admin is told that it failed.
+    /// It happens, and the admin gets an error.
     LostAck,
-    /// It happens, and the admin is gone.
+    /// It happens, and the admin's process is gone.
     Crash,
-    /// It happens later; the admin is told that it failed.
+    /// It happens later; the admin gets an error.
     Delayed,
 }
 
@@ -43,7 +43,7 @@ pub(super) enum Step {
     Register(Side),
     Revoke(Side, usize),
     Remove(Side, usize),
-    /// The machine leaves a recovery key.
+    /// The machine deposits a recovery key.
     Escrow(Side, usize),
     Approve(Side),
 }
@@ -85,7 +85,7 @@ pub(super) struct World {
     machines: Vec<MachineId>,
     /// The one disk key of each machine that has one.
     keys: BTreeMap<MachineId, Sha256Digest>,
-    /// The recovery keys that machines left, by number.
+    /// The recovery keys that machines deposited, by number.
     escrows: BTreeMap<(MachineId, u32), Sha256Digest>,
     removed: BTreeSet<MachineId>,
     /// Revoked by the authority.
@@ -107,7 +107,7 @@ fn index(side: Side) -> usize {
 }
 
 impl World {
-    /// With objects of its own at the target or not.
+    /// `foreign`: whether the target has objects of its own.
     pub(super) fn new(foreign: bool) -> Self {
         let mut world = Self {
             anchors: [MemoryRegistry::anchor(1), MemoryRegistry::anchor(2)],
@@ -233,7 +233,8 @@ impl World {
         }
     }
 
-    /// Reads are carried out at once and give `None`; writes are requests, and what comes then.
+    /// Reads are carried out immediately and return `None`; writes become requests, with the task
+    /// that follows.
     fn request_of(&mut self, task: Task, admin: usize) -> Option<(Request, Task)> {
         match task {
             Task::Effect(MigrateEffect::Read) => {
@@ -275,7 +276,7 @@ impl World {
         }
     }
 
-    /// Whether the swap was won, or units clashed; an error where the anchor refused.
+    /// Whether the swap was won, or units clashed; an error if the anchor refused.
     fn serve(&self, request: &Request) -> Result<bool, ()> {
         let line = sample::line();
         match request {
@@ -301,7 +302,7 @@ impl World {
         }
     }
 
-    /// A node's first boot: machine, attestation key, disk key; it may be refused in between.
+    /// A node's first boot: machine, attestation key, disk key; it may be refused at any point.
     fn register(&mut self, side: Side) {
         let number = u64::try_from(self.machines.len()).unwrap() + 1;
         let (id, line) = (sample::machine_id(number), sample::line());
@@ -345,7 +346,7 @@ impl World {
                 let path = ResourcePath::recovery(&id, number);
                 block_on(SecretStore::remove(anchor, &path)).unwrap();
             }
-            // On standby an admin may still remove what the target has of its own.
+            // On standby an admin may still remove the target's own objects.
             if is_authority || !self.units(self.newest()).contains_key(&id) {
                 self.removed.insert(id);
             }
@@ -357,7 +358,7 @@ impl World {
         own.map(|(_, number)| *number).collect()
     }
 
-    /// As `flow::escrow` does: under the first number that is free.
+    /// Like `flow::escrow`: uses the first free number.
     fn escrow(&mut self, side: Side, machine: usize) {
         let Some(id) = self.machines.get(machine).copied() else {
             return;
@@ -376,7 +377,7 @@ impl World {
         }
     }
 
-    /// A release that carried no recovery keys cut over.
+    /// As if a release that did not carry recovery keys had cut over.
     pub(super) fn escrows_stayed_behind(&self) {
         for (id, number) in self.escrows.keys() {
             let path = ResourcePath::recovery(id, *number);
@@ -458,7 +459,7 @@ impl World {
         }
     }
 
-    /// Every key that was acknowledged is at an anchor that releases it.
+    /// Every acknowledged key is at an anchor that releases it.
     fn check_no_key_is_lost(&self, alone: bool) {
         let serving = [Side::Source, Side::Target]
             .into_iter()
@@ -469,7 +470,7 @@ impl World {
             .map(|(id, _)| id)
             .collect();
         for id in self.keys.keys().filter(|id| !self.removed.contains(id)) {
-            // What a target had of its own is not served while it stands by.
+            // What a target had on its own is not served while it is on standby.
             let own = !alone && self.authority(Side::Target).role() == Role::Standby;
             let at_target = own && self.units(Side::Target).contains_key(id);
             assert!(held.contains(id) || at_target, "no_key_is_lost: {id}");
@@ -477,7 +478,7 @@ impl World {
         self.check_no_escrow_is_lost(alone);
     }
 
-    /// As for disk keys.
+    /// The same as for disk keys.
     fn check_no_escrow_is_lost(&self, alone: bool) {
         let standby = !alone && self.authority(Side::Target).role() == Role::Standby;
         let escrows = self.escrows.iter();
@@ -499,7 +500,7 @@ impl World {
         }
     }
 
-    /// Runs an admin to the end.
+    /// Runs an admin to completion.
     pub(super) fn run(&mut self, goal: Goal) -> MigrateOutcome {
         self.begin(0, goal);
         for _ in 0..STEPS {
@@ -512,7 +513,7 @@ impl World {
         panic!("{goal:?} has no end");
     }
 
-    /// Whatever happened, an admin without mishaps gets where they want.
+    /// Whatever happened, an admin without mishaps reaches the goal.
     pub(super) fn ends_well(&mut self) {
         if matches!(self.roles(), [Role::Forward | Role::Retired, _]) {
             assert_eq!(self.run(Goal::Cutover), MigrateOutcome::Reached);

@@ -1,4 +1,4 @@
-//! An Init and a ticket at the same time, a thousand times.
+//! An init and a ticket at the same time, a thousand times.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,13 +6,13 @@ use super::*;
 use crate::node::lock::{BootstrapMarker, MarkerState};
 use crate::port::PortError;
 
-/// Makes whoever asks wait some turns, others each time.
+/// Makes each caller wait a different number of turns.
 #[derive(Debug)]
 struct Turns(AtomicU64);
 
 impl Turns {
     async fn wait(&self) {
-        // Knuth's multiplicative generator (MMIX): any spread will do.
+        // Knuth's multiplicative generator (MMIX): any distribution will do.
         let next = |state: u64| {
             state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407)
         };
@@ -24,7 +24,7 @@ impl Turns {
     }
 }
 
-/// The register of a node, slow as a TPM is.
+/// The register of a node, as slow as a TPM.
 #[derive(Debug)]
 struct SlowMarker(Arc<MemoryNode>, Arc<Turns>);
 
@@ -56,7 +56,7 @@ impl TicketSource for SlowTickets {
     }
 }
 
-/// Who won: whether it was init.
+/// Runs one race; returns whether init won.
 async fn race(seed: u64, keys: &dyn DataKeys) -> bool {
     let node = node();
     let turns = Arc::new(Turns(AtomicU64::new(seed)));

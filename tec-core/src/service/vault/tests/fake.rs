@@ -1,4 +1,4 @@
-//! A vault in memory: as much of the API as the plans use, with its quirks.
+//! A vault in memory: the part of the API that the plans use, with its quirks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,13 +13,13 @@ const TOKEN_LEN: usize = 20;
 pub(super) struct FakeVault {
     pub(super) key: Option<String>,
     pub(super) sealed: bool,
-    /// How often it was initialized, resets included.
+    /// Number of initializations, including after resets.
     pub(super) inits: u32,
     pub(super) roots: BTreeSet<String>,
     pub(super) controllers: BTreeSet<String>,
     /// What was written, by path.
     pub(super) objects: BTreeMap<String, Value>,
-    /// So many logins are refused, as while the API server is away.
+    /// Number of logins to refuse, as if the API server were away.
     pub(super) outage: u32,
     attempt: Option<String>,
     tokens: u32,
@@ -134,7 +134,7 @@ impl FakeVault {
         self.roots.insert(root.clone());
         let hidden: Vec<u8> = root.bytes().zip(otp.bytes()).map(|(a, b)| a ^ b).collect();
         let encoded = base64::engine::general_purpose::STANDARD_NO_PAD.encode(hidden);
-        // Twice, as the real ones answer.
+        // Twice, like the real ones.
         plain(&json!({"encoded_token": encoded, "encoded_root_token": encoded}))
     }
 

@@ -29,7 +29,7 @@ fn up() -> Pod {
     pod
 }
 
-/// The one end state, whatever happened on the way.
+/// The one end state, whatever happened along the way.
 fn assert_up(pod: &Pod) {
     assert_eq!(pod.end, Some(Ok(Outcome::Up)));
     assert!(!pod.vault.sealed && pod.vault.key.is_some());
@@ -41,7 +41,7 @@ fn assert_up(pod: &Pod) {
         assert_eq!(pod.vault.objects.get(&object.look), Some(&object.want), "{}", object.name);
     }
     assert_eq!(pod.intent, None, "the volume allows a reset");
-    // Nothing is initialized twice but what was empty, and the disk holds no plain key.
+    // Only an empty vault was ever initialized again, and the disk holds no plain key.
     assert_eq!(pod.vault.inits, pod.resets + 1);
     let file = pod.file.as_ref().unwrap();
     let plain = pod.vault.key.as_ref().unwrap().as_bytes();
@@ -93,7 +93,7 @@ fn a_vault_that_was_sealed_on_purpose_stays_sealed_until_it_may_be_opened() {
     assert_up(&pod);
 }
 
-/// The wrapping key is another one than before, and opens the file alone.
+/// The wrapping key has changed, and only the new one opens the file.
 fn assert_rotated(pod: &Pod, old: &str) {
     assert_up(pod);
     let (_, key_id, _) = pod.secret.as_ref().unwrap();
@@ -135,7 +135,7 @@ fn a_follower_wraps_again_or_asks_its_peer_after_a_rotation() {
     assert_eq!(follower.end, Some(Ok(Outcome::Up)));
     assert_eq!(follower.file, first.file);
 
-    // It comes while both are there.
+    // It comes back while both keys exist.
     first.rotate = true;
     let before = first.secret.clone().unwrap();
     healthy(&mut first);
@@ -175,7 +175,7 @@ fn the_wrapping_key_before_stays_until_every_pod_has_wrapped_anew() {
     first.peer = follower.file.clone();
     healthy(&mut first);
     assert!(first.before.is_none());
-    // Its own volume is lost now: the follower's file opens with the key of the moment.
+    // Now its own volume is lost: the follower's file opens with the current key.
     let lost = first.file.take();
     healthy(&mut first);
     assert_eq!(first.end, Some(Ok(Outcome::Up)));
@@ -238,7 +238,7 @@ fn a_first_pod_that_lost_volume_and_secret_initializes_nothing_although_no_peer_
     }
 }
 
-/// A vault in use, beside a Secret of the time before it was.
+/// A vault in use, with a Secret from before it was in use.
 fn with_old_secret() -> Pod {
     let mut pod = up();
     pod.vault.sealed = true;
@@ -255,7 +255,7 @@ fn a_vault_in_use_is_not_emptied_although_an_old_secret_says_that_it_is_empty() 
     healthy(&mut pod);
     assert_eq!(pod.end, Some(Err(Fatal::KeyFileMissing)));
 
-    // Nor by a note for another wrapping key.
+    // A note for another wrapping key does not count either.
     pod.intent = Some(b"another".to_vec());
     healthy(&mut pod);
     assert_eq!(pod.end, Some(Err(Fatal::KeyFileMissing)));
@@ -303,7 +303,7 @@ fn a_vault_that_opens_by_itself_serves_on_without_its_key() {
     healthy(&mut pod);
     let lost = Outcome::WithoutKey(Fatal::AesSecretMissing);
     assert_eq!(pod.end, Some(Ok(lost)));
-    // Sealed, nothing serves that could go on.
+    // Sealed: nothing serves that could continue.
     pod.vault.sealed = true;
     healthy(&mut pod);
     assert_eq!(pod.end, Some(Err(Fatal::AesSecretMissing)));
@@ -462,7 +462,7 @@ fn a_role_is_for_configured_pairs_of_namespace_and_name_only() {
     };
     let admits = |role, text: &str| platform.admits(role, &account(text));
     assert!(admits(Role::Viewer, "platform/dashboards") && admits(Role::Viewer, "apps/grafana"));
-    // What the vault's role takes for one of them.
+    // The vault's own role would accept these.
     for crossed in ["apps/dashboards", "platform/grafana"] {
         assert!(!admits(Role::Viewer, crossed), "{crossed}");
     }

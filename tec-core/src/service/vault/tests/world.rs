@@ -38,14 +38,14 @@ pub(super) struct Pod {
     pub(super) sealed: Sealed,
     pub(super) secret: Option<([u8; 32], String, Progress)>,
     pub(super) file: Option<Vec<u8>>,
-    /// Somebody asked for another wrapping key.
+    /// Someone requested another wrapping key.
     pub(super) rotate: bool,
-    /// The wrapping key before.
+    /// The previous wrapping key.
     pub(super) before: Option<([u8; 32], String)>,
     pub(super) peer: Option<Vec<u8>>,
-    /// What the volume says of an init.
+    /// What the volume records about an init.
     pub(super) intent: Option<Vec<u8>>,
-    /// Somebody published authorities.
+    /// Someone published the CA certificates.
     pub(super) published: bool,
     pub(super) resets: u32,
     pub(super) end: Option<Result<Outcome, Fatal>>,
@@ -83,7 +83,7 @@ impl World for Pod {
             key: SecretArray::new([self.boots; 32]),
             seed: SecretArray::new([self.boots ^ 0xff; 32]),
         };
-        // Only a process that saw drift mends it: the next one knows nothing of that.
+        // Only a process that saw drift repairs it: the next one knows nothing about it.
         let root_part = std::mem::replace(&mut self.root_part, RootPart::IfChanged);
         let plan = BringUp::new(self.platform.clone(), self.ordinal, root_part, fresh);
         (plan.with_sealed(self.sealed), Event::Start)
@@ -181,7 +181,7 @@ impl World for Pod {
     }
 }
 
-/// The same vault, as the controller's own login sees it.
+/// The same vault, as seen by the controller's own login.
 #[derive(Debug)]
 pub(super) struct Controller {
     pub(super) vault: FakeVault,

@@ -1,4 +1,4 @@
-//! A control plane, a worker, and a worker that was revoked; requests as kubelets make them.
+//! A control plane, a worker, and a revoked worker; requests as kubelets create them.
 
 use std::convert::Infallible;
 use std::sync::Mutex;
@@ -37,7 +37,7 @@ impl Members {
         }
     }
 
-    /// A node with two stacks.
+    /// A dual-stack node.
     fn dual() -> Claim {
         let addresses = ["10.0.0.7", "fd00::7"].map(|one| one.parse().unwrap()).into();
         Claim { addresses, ..Self::claim(6, "w-6", Role::Worker) }
@@ -83,7 +83,7 @@ impl Enrollments for Members {
     }
 }
 
-/// What is asked, and by whom.
+/// What is requested, and by whom.
 struct Asking<'a> {
     user: &'a str,
     subject: &'a str,
@@ -118,7 +118,7 @@ fn reserved() -> ApiServerNames {
     }
 }
 
-/// An API server with these nodes and one open request; what it was patched with.
+/// An API server with these nodes and one open request; returns the patches that it received.
 fn api_server(spec: &CertificateSigningRequestSpec) -> (Client, Arc<Mutex<Vec<Value>>>) {
     let patches = Arc::new(Mutex::new(Vec::new()));
     let request = json!({"metadata": {"name": "csr-1", "resourceVersion": "7"}, "spec": spec});
@@ -175,7 +175,7 @@ async fn members_in_service_get_certificates_for_their_own_name_and_address() {
     }
 }
 
-/// User, subject, names, usages, and why not.
+/// User, subject, names, usages, and the reason for refusal.
 type Case<'a> = (&'a str, &'a str, &'a [&'a str], &'a [&'a str], Refusal);
 
 #[tokio::test]
@@ -299,7 +299,7 @@ async fn client_certificates_are_renewed_for_members_in_service_alone() {
     assert_eq!(case("w-1", &[], &CLIENT_USAGES).await.0, "Approved");
     for (node, names, usages, refusal) in [
         ("w-2", &[][..], CLIENT_USAGES, Refusal::NotInService),
-        // Left open, it would be approved as soon as another node has the name.
+        // If left open, it would be approved as soon as another node has the name.
         ("w-8", &[], CLIENT_USAGES, Refusal::Removed),
         ("w-1", &["w-1"], CLIENT_USAGES, Refusal::Name),
         ("w-1", &[], USAGES, Refusal::Usages),

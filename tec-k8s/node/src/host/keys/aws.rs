@@ -1,4 +1,4 @@
-//! AWS KMS, over its JSON protocol with requests signed by version 4.
+//! AWS KMS, over its JSON protocol with Signature Version 4.
 
 use async_trait::async_trait;
 use base64::Engine as _;
@@ -20,7 +20,7 @@ use super::http::{CallError, client, exchange, parsed};
 const SERVICE: &str = "kms";
 /// Name of the protocol's operations (AWS KMS API Reference).
 const TARGET: &str = "TrentService";
-/// In the encryption context, which AWS binds to the ciphertext and logs.
+/// Member of the encryption context, which AWS binds to the ciphertext and logs.
 const CONTEXT: &str = "tec:data-key";
 
 /// A key, by its alias.
@@ -102,7 +102,7 @@ impl AwsKms {
 
     async fn encrypt(&self, id: &DataKeyId, plain: &SecretBytes) -> Result<Vec<u8>, CallError> {
         let plain = Zeroizing::new(STANDARD.encode(plain.expose("wrap it")));
-        // The names need escapes, base64 does not.
+        // The names need escaping, base64 does not.
         let rest = json!({"KeyId": self.alias(), "EncryptionContext": {CONTEXT: id.as_str()}});
         let rest = rest.to_string();
         let rest = rest.strip_prefix('{').unwrap_or_default();
@@ -137,7 +137,7 @@ fn url(key: &AwsKey) -> String {
     }
 }
 
-/// The signer panics over an id that no header can have, and over a host that is none.
+/// The signer panics on an id that cannot be in a header, and on an invalid host.
 pub(super) fn ensure_signable(url: &str, access_key_id: &str) -> Result<(), PortError> {
     let is_plain = access_key_id.bytes().all(|byte| byte.is_ascii_graphic());
     if is_plain && reqwest::Url::parse(url).is_ok() {
@@ -147,13 +147,13 @@ pub(super) fn ensure_signable(url: &str, access_key_id: &str) -> Result<(), Port
     Err(PortError::new(PortErrorKind::Invalid, operation))
 }
 
-/// The name of an error without its namespace, as far as it can be one.
+/// The name of an error without its namespace, if it can be one.
 fn word(kind: &str) -> String {
     let name = kind.rsplit('#').next().unwrap_or_default();
     name.chars().filter(char::is_ascii_alphanumeric).take(64).collect()
 }
 
-/// KMS says almost everything by status 400 and a name.
+/// KMS reports almost everything with status 400 and a name.
 fn kind(status: reqwest::StatusCode, reason: &str) -> PortErrorKind {
     match reason {
         "AccessDeniedException"

@@ -20,16 +20,16 @@ use super::http::{CallError, ask, client};
 /// Where tokens are issued.
 const LOGIN: &str = "https://login.microsoftonline.com";
 const VERSION: &str = "api-version=7.4";
-/// Of what keys of either service can do, the one that hides and binds (RFC 8017, section 7.1).
+/// Of the algorithms that keys of either service support, the one that hides and binds (RFC 8017, section
+/// 7.1).
 const ALGORITHM: &str = "RSA-OAEP-256";
 
-/// An RSA key. What is stored is the version of the key, a line feed, and the wrapped bytes: a new
-/// version does not unwrap what an old one wrapped.
+/// An RSA key. The stored value is the version of the key, a line feed, and the wrapped bytes: a new version
+/// does not unwrap what an old one wrapped.
 ///
 /// # Security
-/// RSA wraps for anybody who knows the public key: unlike the other services, this one does not
-/// prove that a stored key was made by us. Who may write to the storage must be limited as who may
-/// use the key.
+/// RSA wraps for anyone who knows the public key: unlike the other services, this one does not prove that we
+/// created a stored key. Write access to the storage must be as restricted as the use of the key.
 #[derive(Debug)]
 pub(super) struct KeyVault {
     key: AzureKey,
@@ -128,13 +128,13 @@ fn is_version(text: &str) -> bool {
     !text.is_empty() && text.len() <= 64 && text.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
 
-/// Every byte but the unreserved ones (RFC 3986, section 2.3).
+/// Escapes every byte but the unreserved ones (RFC 3986, section 2.3).
 fn escape(value: &[u8], to: &mut String) {
     for byte in value {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(byte) {
             to.push(char::from(*byte));
         } else {
-            // A String takes everything.
+            // Writing to a String cannot fail.
             let _ = write!(to, "%{byte:02X}");
         }
     }

@@ -13,7 +13,7 @@ use super::connect::{options, retry, text, unusable};
 
 /// Largest file with credentials.
 const MAX_CREDENTIALS: u64 = 64 * 1024;
-/// For clients that the API wants a bucket of, and that never ask for it.
+/// For clients that the API requires a bucket for, and that never use it.
 pub(super) const NO_BUCKET: &str = "none";
 
 pub(super) fn azure(from: &AzureBlobs) -> Result<Arc<dyn ObjectStore>, PortError> {
@@ -30,9 +30,9 @@ pub(super) fn azure(from: &AzureBlobs) -> Result<Arc<dyn ObjectStore>, PortError
     Ok(Arc::new(built.build().map_err(unusable)?))
 }
 
-/// An account with its key: its own domain, or a server that speaks as Azure does.
+/// An account with its key: at its own domain, or at a server that is compatible with Azure.
 pub(super) fn azure_account(from: &AzureConnection) -> Result<Arc<dyn ObjectStore>, PortError> {
-    // The URI admits it for the own machine only.
+    // The URI allows it only for the local machine.
     let is_plain = from.endpoint.starts_with("http://");
     let built = MicrosoftAzureBuilder::new()
         .with_account(&from.account)
@@ -61,8 +61,8 @@ pub(super) fn google(
         .with_retry(retry()))
 }
 
-/// Callers that proved nothing name the file: what is none, such as a terminal, or has no length,
-/// such as a log of the kernel, would keep the thread for ever.
+/// Unauthenticated callers name the file: something else, such as a terminal, or a file without a length,
+/// such as a kernel log, would block the thread forever.
 fn credentials(path: &str) -> Result<String, PortError> {
     let read = || -> io::Result<String> {
         let found = fs::metadata(path)?;

@@ -1,4 +1,4 @@
-//! What the clients of all buckets have in common.
+//! What the clients of all buckets share.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tec_core::secret::SecretBytes;
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// One request.
 const REQUEST_LIMIT: Duration = Duration::from_secs(20);
-/// All attempts at one request; who waits for them waits for a ticket.
+/// All attempts at one request; a caller that waits for them is waiting for a ticket.
 const RETRY_LIMIT: Duration = Duration::from_secs(20);
 const ATTEMPTS: usize = 3;
 

@@ -1,4 +1,4 @@
-//! Wrapped keys as files of a directory.
+//! Wrapped keys as files in a directory.
 
 use std::fs::File;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
@@ -13,13 +13,13 @@ use tempfile::Builder;
 
 use crate::host::directory::{blocking, read_bounded};
 
-/// For root alone: what is wrapped is no secret, but whoever replaces it stops a node.
+/// Only for root: a wrapped key is not secret, but replacing it stops a node.
 const DIRECTORY: u32 = 0o700;
 
-/// A directory with one file for each key, mode 0600. It is made when a key is added.
+/// A directory with one file per key, mode 0600. It is created when a key is added.
 ///
-/// Whoever opens a disk by these keys must reach the directory before the disk is open: it belongs
-/// on a volume that nodes share, or beside the join service.
+/// A node that opens a disk with these keys must reach the directory before the disk is open: it belongs on a
+/// volume that nodes share, or beside the join service.
 #[derive(Clone, Debug)]
 pub(super) struct FileKeys(PathBuf);
 
@@ -28,7 +28,7 @@ impl FileKeys {
         Self(directory.into())
     }
 
-    /// Whole and durable under its name, or not there at all.
+    /// Complete and durable under its name, or not there at all.
     fn create(&self, id: &DataKeyId, wrapped: &[u8]) -> io::Result<CreateOutcome> {
         let made = self.0.ancestors().take_while(|one| !one.exists()).count();
         let mut directory = fs::DirBuilder::new();
@@ -44,8 +44,8 @@ impl FileKeys {
             }
             Err(error) => return Err(error.error),
         };
-        // Also for one that existed: its maker may have died before it did this. And a directory
-        // is as lasting as its name in the one above.
+        // Even for one that existed: its creator may have died before doing this. And a directory is only as
+        // durable as its name in the parent directory.
         for directory in self.0.ancestors().take(made.max(1) + 1) {
             File::open(directory)?.sync_all()?;
         }
@@ -57,19 +57,19 @@ impl FileKeys {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             read => read?,
         };
-        // A disk may depend on it from now on, and its maker may have died before it did this.
+        // A disk may depend on it from now on, and its creator may have died before doing this.
         File::open(&self.0)?.sync_all()?;
         Ok(Some(wrapped))
     }
 }
 
-/// Whether a path is at this place or below it, or would be when it is made; by other names, too.
+/// Whether a path is at this place or below it, or would be once it is created; also under other names.
 pub(super) fn is_on(path: &Path, place: &Path) -> io::Result<bool> {
     let (path, place) = (Resolved::of(path)?, Resolved::of(place)?);
     Ok(path.whole.starts_with(&place.whole) || place.is_mounted()? && path.device == place.device)
 }
 
-/// A path without links, as far as it exists.
+/// A path with links resolved, as far as it exists.
 pub(super) struct Resolved {
     whole: PathBuf,
     exists: bool,
@@ -87,14 +87,14 @@ impl Resolved {
             return Ok(Self {
                 device: fs::metadata(&real)?.dev(),
                 exists: there == path,
-                // Without a slash at its end.
+                // Without a trailing slash.
                 whole: real.join(rest).components().collect(),
             });
         }
         Err(io::ErrorKind::NotFound.into())
     }
 
-    /// Whether a file system begins here.
+    /// Whether a file system is mounted here.
     pub(super) fn is_mounted(&self) -> io::Result<bool> {
         match self.whole.parent() {
             Some(above) if self.exists => Ok(fs::metadata(above)?.dev() != self.device),

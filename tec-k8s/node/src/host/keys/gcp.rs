@@ -19,7 +19,7 @@ use zeroize::{ZeroizeOnDrop, Zeroizing};
 use super::bucket;
 use super::http::{CallError, ask, client};
 
-/// Where it is.
+/// Base URL of the service.
 const BASE: &str = "https://cloudkms.googleapis.com";
 
 /// A symmetric key; the service finds the version that wrapped by itself.

@@ -1,4 +1,4 @@
-//! Calls of key services: JSON over HTTP, bounded in time and size.
+//! Calls to key services: JSON over HTTP, bounded in time and size.
 
 use std::time::Duration;
 
@@ -16,43 +16,42 @@ const CALL_LIMIT: Duration = Duration::from_secs(30);
 /// Largest answer.
 const MAX_ANSWER: usize = 64 * 1024;
 
-/// A key service that did not do what it was asked for. Nothing that was sent or received is part
-/// of it.
+/// A key service did not do what it was asked. Nothing that was sent or received is part of the text.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
-    /// No HTTP client can be made.
+    /// No HTTP client can be created.
     #[error("no HTTP client can be made")]
     Client(#[source] reqwest::Error),
-    /// The CA of the URI is none.
+    /// The CA in the URI is invalid.
     #[error("the parameter ca has no certificate in PEM")]
     Ca,
-    /// It cannot be asked.
+    /// It cannot be reached.
     #[error("the key service cannot be asked")]
     Http(#[source] reqwest::Error),
-    /// It refuses.
+    /// It refused.
     #[error("the key service answers {status}{}", reason.as_ref().map(|one| format!(": {one}")).unwrap_or_default())]
     Status {
-        /// By this status.
+        /// The status.
         status: u16,
-        /// For this reason, where services name one by a word.
+        /// The reason, if the service names one with a word.
         reason: Option<String>,
-        /// What follows for the caller.
+        /// What this means for the caller.
         kind: PortErrorKind,
     },
-    /// It answers with more than is sensible.
+    /// It answered with more than is reasonable.
     #[error("the key service answers with more than {MAX_ANSWER} bytes")]
     TooLarge,
-    /// The answer is not what it should be.
+    /// The answer is not as expected.
     #[error("the answer of the key service lacks {0}")]
     Malformed(&'static str),
-    /// What we prove ourselves with has an end that cannot be put off.
+    /// Our credential expires and cannot be renewed.
     #[error("the token ends in {seconds} seconds, and cannot be renewed")]
     Ends {
-        /// When.
+        /// In how many seconds.
         seconds: u64,
     },
-    /// What is stored was not wrapped by this service.
+    /// The stored value was not wrapped by this service.
     #[error("what is stored was not wrapped by this key service")]
     Foreign,
 }
@@ -82,8 +81,8 @@ impl CallError {
     }
 }
 
-/// A client that follows nobody elsewhere: a token would go along. Calls of a `server` without TLS
-/// stay on this machine: a proxy would read them.
+/// A client that follows no redirects: it would send the token along. Calls to a `server` without TLS stay on
+/// this machine: a proxy would read them.
 pub(super) fn client(ca: Option<&str>, server: Option<&BaseUrl>) -> Result<Client, CallError> {
     let mut builder = Client::builder()
         .redirect(Policy::none())
@@ -118,7 +117,7 @@ pub(super) async fn exchange(
     Ok((status, all))
 }
 
-/// The answer of a call that succeeded; `wanted` is what it must have.
+/// The answer to a call that succeeded; `wanted` is what it must contain.
 pub(super) async fn ask<T: DeserializeOwned>(
     request: RequestBuilder,
     wanted: &'static str,
@@ -134,6 +133,6 @@ pub(super) fn parsed<T: DeserializeOwned>(
     body: &[u8],
     wanted: &'static str,
 ) -> Result<T, CallError> {
-    // The error of serde may quote a value.
+    // A serde error may quote a value.
     serde_json::from_slice(body).map_err(|_| CallError::Malformed(wanted))
 }

@@ -1,4 +1,4 @@
-//! Key services and stores of wrapped keys, as the URIs of a request name them.
+//! Key services and stores of wrapped keys, as named by the URIs of a request.
 //!
 //! ```text
 //!  kms://cluster-kms ──────────────────────────────► MasterSecret, derives
@@ -7,9 +7,9 @@
 //!  storage://file, s3, azure, gcp ─► WrappedKeys ─┴► EnvelopeKeys
 //! ```
 //!
-//! AWS is behind the feature `aws`, Azure and Google Cloud behind `experimental-clouds`: no test runs
-//! their key services and logins on a server that others wrote. Without the feature their URIs are
-//! refused by an error that names it.
+//! AWS is behind the feature `aws`, Azure and Google Cloud behind `experimental-clouds`: no test runs their
+//! key services and logins against an independent server. Without the feature, their URIs are refused with an
+//! error that names it.
 
 #[cfg(feature = "aws")]
 mod aws;
@@ -45,25 +45,25 @@ use self::openbao::OpenBaoTransit;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyServiceError {
-    /// Keys that are not derived have to be stored.
+    /// Keys that are not derived must be stored.
     #[error("the key service makes random keys, and storage://no-store keeps none")]
     NoStore,
-    /// The service is one that this program was not built with.
+    /// This program was not built with the service.
     #[error("{uri} is not part of this program: build it with the feature {feature}")]
     NotBuilt {
         /// Scheme and type.
         uri: &'static str,
-        /// What it takes.
+        /// The feature that it needs.
         feature: &'static str,
     },
-    /// The URI leaves credentials to the machine's identity on its platform, which proves nothing of
-    /// what the machine booted.
+    /// The URI leaves credentials to the machine's identity on its platform, which proves nothing about what
+    /// the machine booted.
     #[error("{uri} has no credentials of its own, and those of the platform are never used")]
     NoCredentials {
         /// Scheme and type.
         uri: String,
     },
-    /// The keys would lie where only they lead.
+    /// The keys would be stored on the disk that they open.
     #[error("the directory of storage://file is on the disk that its keys open")]
     OnItsOwnDisk,
     /// This program cannot attest to a Trustee.
@@ -97,15 +97,15 @@ impl KeyBackends {
         Self { entropy, released: None, own_disk: Vec::new() }
     }
 
-    /// Takes no `storage://file` on a disk of this machine that keys open: its device, and where it is
-    /// mounted.
+    /// Refuses a `storage://file` on a disk of this machine that the keys open: takes its device and its
+    /// mount point.
     #[must_use]
     pub fn with_own_disk(mut self, places: Vec<PathBuf>) -> Self {
         self.own_disk = places;
         self
     }
 
-    /// `kms://trustee` is asked by this.
+    /// Uses this for `kms://trustee`.
     #[must_use]
     pub fn with_released(mut self, released: Arc<dyn ReleasedSecrets>) -> Self {
         self.released = Some(released);
@@ -135,7 +135,7 @@ impl KeyBackends {
             StorageUri::NoStore => Err(refused(KeyServiceError::NoStore)),
             StorageUri::File(directory) => {
                 let path = Path::new(&directory.path);
-                // What cannot be looked at is not used, either.
+                // A path that cannot be examined is not used either.
                 if self.own_disk.iter().any(|own| is_on(path, own).unwrap_or(true)) {
                     return Err(refused(KeyServiceError::OnItsOwnDisk));
                 }

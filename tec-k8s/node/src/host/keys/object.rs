@@ -1,5 +1,5 @@
-//! Wrapped keys as objects of a bucket: S3 and servers that speak it; with the feature
-//! `experimental-clouds` Azure Blob Storage and Google Cloud Storage, too.
+//! Wrapped keys as objects in a bucket: S3 and compatible servers; with the feature `experimental-clouds`
+//! also Azure Blob Storage and Google Cloud Storage.
 
 use std::fmt;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ fn s3(from: &S3Bucket) -> Result<Arc<dyn ObjectStore>, PortError> {
     ensure_signable(&url, &from.access_key_id)?;
     if let Some(endpoint) = &from.endpoint {
         builder = builder.with_endpoint(endpoint.as_str());
-        // The URI admits it for the own machine only.
+        // The URI allows it only for the local machine.
         options = options.with_allow_http(!endpoint.is_tls());
     }
     let built = builder.with_client_options(options).with_retry(retry());

@@ -21,8 +21,8 @@ use super::http::{CallError, ask, client};
 /// Header of the token (OpenBao, "HTTP API").
 const HEADER: &str = "X-Vault-Token";
 
-/// A key of the engine. What is stored is the ciphertext as the engine writes it, with the version
-/// of the key: a rotated key unwraps what older versions wrapped.
+/// A key of the engine. The stored value is the ciphertext as the engine writes it, with the version of the
+/// key: a rotated key unwraps what older versions wrapped.
 #[derive(Debug)]
 pub(super) struct OpenBaoTransit {
     key: OpenBaoKey,
@@ -92,7 +92,7 @@ impl OpenBaoTransit {
             .body(body.as_bytes().to_vec())
     }
 
-    /// Half of the life that the token has then; `None` for one without an end.
+    /// Renews the token; returns half of its remaining lifetime, or `None` if it does not expire.
     async fn renew_token(&self) -> Result<Option<Duration>, CallError> {
         let found = self.ask(Method::GET, "auth/token/lookup-self");
         let found: Looked = ask(found, "data.ttl").await?;

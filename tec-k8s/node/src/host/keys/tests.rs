@@ -1,5 +1,5 @@
-//! Stores and wrappers by their suites. Azure and Google Cloud are played by servers of this test,
-//! which know the requests of their documentation and nothing of what the real ones do besides.
+//! Stores and wrappers, by their suites. Servers of this test stand in for Azure and Google Cloud; they know
+//! the documented requests and nothing else about the real services.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -93,7 +93,7 @@ async fn keys_are_not_kept_on_the_disk_that_they_open_by_whichever_name() {
         let refused = refusal(own.clone(), BAO, &of(&path)).await;
         assert!(refused.is_none(), "{}", path.display());
     }
-    // A file system of its own is known by its number, wherever else it is mounted.
+    // A separate file system is recognized by its number, wherever else it is mounted.
     assert!(is_on(Path::new("/proc/self"), Path::new("/proc")).unwrap());
     assert!(!is_on(directory.path(), Path::new("/proc")).unwrap());
     let (there, mount) = (Resolved::of(Path::new("/proc")), Resolved::of(&disk));
@@ -149,7 +149,7 @@ mod cloud {
         }
     }
 
-    /// Serves `answer` beside `client`, which is given the base URL.
+    /// Serves `answer` while running `client`, which gets the base URL.
     async fn beside(answer: impl Fn(&str, &str) -> (u16, Value), client: impl AsyncFnOnce(String)) {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -173,7 +173,7 @@ mod cloud {
         }
     }
 
-    /// What the played services call wrapping.
+    /// The test services' stand-in for wrapping.
     fn turned(bytes: &[u8]) -> Vec<u8> {
         bytes.iter().map(|byte| byte ^ 0x5a).collect()
     }
@@ -239,7 +239,7 @@ mod cloud {
             let refused = azure("canary", &base).wrap(&id, &plain).await.unwrap_err();
             assert_eq!(refused.kind(), PortErrorKind::Denied);
             assert!(!format!("{refused:?}").contains("canary"));
-            // A version that climbs asks nobody.
+            // A version with a path traversal sends no request.
             let climbing = azure("a%2Bb+c", &base).unwrap(&id, b"../../x\nAAAA").await;
             assert_eq!(climbing.unwrap_err().kind(), PortErrorKind::Invalid);
         })
@@ -288,7 +288,7 @@ mod cloud {
     async fn google_cloud_is_asked_as_its_documentation_says() {
         let directory = tempfile::tempdir().unwrap();
         let credentials = directory.path().join("credentials.json");
-        // Those of servers that play Google: they want no login.
+        // Credentials for the stand-in for Google, which needs no login.
         let file = json!({"private_key": "", "private_key_id": "", "client_email": "",
                           "disable_oauth": true});
         fs::write(&credentials, file.to_string()).unwrap();

@@ -1,4 +1,4 @@
-//! Components: downloaded, checked by hash, and only then opened.
+//! Components: downloaded, verified by hash, and only then opened.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -16,16 +16,16 @@ use tec_core::port::{PortError, PortErrorKind};
 
 use super::KubeadmPaths;
 
-/// Largest download, and most that an archive may hold: images of the kubelet have 80 MiB.
+/// Largest download, and largest content of an archive: kubelet binaries have 80 MiB.
 const MAX_BYTES: u64 = 1024 * 1024 * 1024;
-/// Most entries of an archive.
+/// Most entries in an archive.
 const MAX_ENTRIES: usize = 4096;
 /// Attempts at one download, with waits that double.
 const ATTEMPTS: u32 = 5;
 const FIRST_WAIT: Duration = Duration::from_secs(1);
-/// Mode of what is installed (Constellation).
+/// Mode of installed files (Constellation).
 const EXECUTABLE: u32 = 0o544;
-/// Answers after which another attempt may succeed (Constellation).
+/// Statuses after which another attempt may succeed (Constellation).
 const RETRIED: [StatusCode; 6] = [
     StatusCode::REQUEST_TIMEOUT,
     StatusCode::TOO_EARLY,
@@ -35,7 +35,7 @@ const RETRIED: [StatusCode; 6] = [
     StatusCode::GATEWAY_TIMEOUT,
 ];
 
-/// A component that cannot be taken.
+/// A component that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(super) enum ComponentError {
@@ -72,13 +72,13 @@ impl ComponentError {
     }
 }
 
-/// Where a component lies until it is installed.
+/// Where a component is stored until it is installed.
 pub(super) fn cached(paths: &KubeadmPaths, component: &Component) -> PathBuf {
     let directory = paths.scratch().join("components");
     directory.join(component.hash.to_string())
 }
 
-/// Downloads a component unless it is there, and looks through it. Nothing is installed.
+/// Downloads a component unless it is there, and examines it. Nothing is installed.
 pub(super) async fn fetch(
     client: &reqwest::Client,
     paths: &KubeadmPaths,
@@ -165,7 +165,7 @@ async fn download(
     Ok(file.set_permissions(owner_only)?)
 }
 
-/// Puts a component that was fetched in its place.
+/// Installs a component that was fetched.
 pub(super) async fn install(paths: &KubeadmPaths, component: &Component) -> Result<(), PortError> {
     let from = cached(paths, component);
     let to = paths.of_host(&component.install_path);
@@ -188,10 +188,10 @@ fn place_file(from: &mut dyn io::Read, to: &Path) -> Result<(), ComponentError> 
     Ok(file.sync_all()?)
 }
 
-/// Reads an archive to its end; with a place, what is in it goes there. Links and devices, names
-/// that lead out of it, and more than is sensible are refused.
+/// Reads an archive to its end; with a destination, extracts its content there. Links and devices, names that
+/// lead outside, and more than is reasonable are refused.
 fn unpack(archive: &Path, to: Option<&Path>) -> Result<(), ComponentError> {
-    // One byte more than allowed is enough to know.
+    // One byte more than allowed is enough to tell.
     let bounded = GzDecoder::new(File::open(archive)?).take(MAX_BYTES + 1);
     let mut archive = tar::Archive::new(bounded);
     let mut entries = 0_usize;
@@ -235,7 +235,7 @@ mod tests {
         let mut builder = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
         for (path, kind, content) in entries {
             let mut header = Header::new_gnu();
-            // As a hostile archive would: without the checks of the library's own writer.
+            // As in a hostile archive: without the checks of the library's own writer.
             header.as_gnu_mut().unwrap().name[..path.len()].copy_from_slice(path.as_bytes());
             header.set_entry_type(*kind);
             header.set_size(content.len() as u64);

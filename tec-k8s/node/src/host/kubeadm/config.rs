@@ -1,8 +1,8 @@
-//! What kubeadm reads: documents of `kubeadm.k8s.io/v1beta4`. JSON, which is YAML.
+//! Input of kubeadm: documents of `kubeadm.k8s.io/v1beta4`. They are JSON, which is YAML.
 //!
-//! Of the values of older peers (Constellation) the taints of `registerWithTaints` are left out.
-//! The kubelet sets that of a cloud by itself where there is one, and without a provider nobody
-//! would take it away; that of a network plug-in is for whoever deploys it.
+//! Unlike in older peers (Constellation), `registerWithTaints` has no taints. The kubelet sets the taint of a
+//! cloud by itself if there is one, and without a provider nobody would remove it; the taint of a network
+//! plugin is up to whoever deploys it.
 
 use std::path::Path;
 
@@ -27,10 +27,10 @@ pub(super) const API_PORT: u16 = 6443;
 /// Audit log inside the API server's pod, and on the host.
 const AUDIT_LOG: &str = "/var/log/kubernetes/audit/audit.log";
 const AUDIT_LOG_DIRECTORY: &str = "/var/log/kubernetes/audit";
-/// Kubeadm mounts this directory into the controller manager's pod, and has it made; its default is
-/// below /usr, which images that are measured mount read-only.
+/// Kubeadm mounts this directory into the controller manager's pod and has it created; its default is below
+/// /usr, which measured images mount read-only.
 const VOLUME_PLUGINS: &str = "/opt/libexec/kubernetes/kubelet-plugins/volume/exec/";
-/// Ciphers of TLS 1.2 that authenticate what they encrypt.
+/// Authenticated TLS 1.2 ciphers.
 const AEAD_CIPHERS: [&str; 6] = [
     "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
     "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
@@ -39,8 +39,8 @@ const AEAD_CIPHERS: [&str; 6] = [
     "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
     "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
 ];
-/// Requests on events and leases are many and change nothing that an audit asks for; bodies are
-/// never logged, since some are secrets.
+/// Requests for events and leases are frequent and change nothing relevant to an audit; bodies are never
+/// logged, since some are secret.
 const AUDIT_POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy",
  "omitStages": ["RequestReceived"],
  "rules": [
@@ -109,7 +109,7 @@ fn api_server(paths: &KubeadmPaths, settings: &KubeadmSettings, this: &Instance)
     })
 }
 
-/// With a subnet of pods, the controller manager gives each node a part of it.
+/// With a pod subnet, the controller manager gives each node a part of it.
 fn networking(settings: &KubeadmSettings) -> Value {
     match settings.pod_subnet.as_str() {
         "" => json!({"serviceSubnet": settings.service_subnet}),
@@ -153,8 +153,8 @@ fn cluster(
     cluster
 }
 
-/// The kubelet asks the cluster for each serving certificate but the first, which its node brings
-/// along; the join service approves.
+/// The kubelet requests each serving certificate from the cluster except the first, which its node provides;
+/// the join service approves.
 fn kubelet() -> Value {
     json!({
         "apiVersion": KUBELET,
@@ -188,12 +188,12 @@ pub(super) fn init(
     format!("{ours}---\n{}\n", settings.kube_proxy.trim_end())
 }
 
-/// The phases that `kubeadm init` leaves out: preflight and certificates, which came before, and
-/// the add-ons that the admin replaces.
+/// The phases that `kubeadm init` skips: preflight and certificates, which came before, and the add-ons that
+/// the admin replaces.
 ///
 /// # Security
-/// The phase `bootstrap-token` would bind the holders of bootstrap tokens to the automatic approval
-/// of any node's certificate.
+/// The phase `bootstrap-token` would bind the holders of bootstrap tokens to the automatic approval of any
+/// node's certificate.
 pub(super) fn skipped(proxy: KubeProxy, dns: ClusterDns) -> String {
     let mut phases = vec!["preflight", "certs", "bootstrap-token", "show-join-command"];
     if dns == ClusterDns::None {
@@ -205,21 +205,21 @@ pub(super) fn skipped(proxy: KubeProxy, dns: ClusterDns) -> String {
     phases.join(",")
 }
 
-/// What kubeadm is to do with the configuration.
+/// What kubeadm should do with the configuration.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Attempt {
-    /// Look at the node, before anything is changed.
+    /// Examine the node, before anything is changed.
     Preflight,
-    /// Join; it looked before.
+    /// Join; the node was examined before.
     Join,
 }
 
-/// A key that opens nothing. With it kubeadm's preflight does not look for the files of a control
-/// plane, which get to the disk only beyond the lock.
+/// A key that opens nothing. With it, kubeadm's preflight does not look for the files of a control plane,
+/// which reach the disk only after the lock.
 const NO_CERTIFICATE_KEY: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
-/// How kubeadm, and then the kubelet, reaches the API server: as this node, by its own certificate,
-/// and no other way. The key is in it.
+/// How kubeadm, and then the kubelet, reaches the API server: as this node, with its own certificate, and no
+/// other way. It contains the key.
 pub(super) fn discovery(ticket: &JoinTicket, ca: &[u8], key: &SecretBytes) -> SecretBytes {
     let key = Zeroizing::new(STANDARD.encode(key.expose("kubeadm reads it")));
     let config = json!({
@@ -239,7 +239,7 @@ pub(super) fn discovery(ticket: &JoinTicket, ca: &[u8], key: &SecretBytes) -> Se
     SecretBytes::new(config.to_string().into_bytes())
 }
 
-/// The document of `kubeadm join`, with the file of [`discovery`].
+/// The document for `kubeadm join`, with the file from [`discovery`].
 pub(super) fn join(
     discovery: &Path,
     attempt: Attempt,
@@ -266,7 +266,7 @@ pub(super) fn join(
             Attempt::Join => json!({"localAPIEndpoint": local}),
         };
         object.insert("controlPlane".to_owned(), plane);
-        // The ticket brought the certificates along.
+        // The ticket contained the certificates.
         skipped.push("control-plane-prepare/download-certs");
     }
     if let Some(object) = join.as_object_mut() {
@@ -324,7 +324,7 @@ mod tests {
             assert!(arguments.contains(&argument), "{name}");
         }
         assert_eq!(kubelet["volumePluginDir"], plugins);
-        // Without a cloud nobody would take away what a provider has to.
+        // Without a cloud nobody would remove what a provider must remove.
         assert!(!text.contains("cloud-provider"), "{text}");
         assert_eq!(cluster.get("etcd"), None);
         assert_eq!(kubelet["protectKernelDefaults"], true);
@@ -346,7 +346,7 @@ mod tests {
 
     #[test]
     fn kubelets_get_their_serving_certificates_from_the_cluster() {
-        // With a file the kubelet would serve that one for good, past its end.
+        // With a file, the kubelet would serve that one forever, past its expiration.
         let kubelet = kubelet();
         assert_eq!(kubelet["serverTLSBootstrap"], true);
         assert_eq!(kubelet.get("tlsCertFile"), None);
@@ -430,7 +430,7 @@ mod tests {
     fn kubeadm_takes_every_document() {
         let settings = KubeadmSettings::new("api.example.org");
         let paths = KubeadmPaths::host();
-        // kubeadm wants to see the file that is named.
+        // kubeadm requires the named file to exist.
         let file = tempfile::NamedTempFile::new().unwrap();
         let mut all = Vec::new();
         for role in [Role::Worker, Role::ControlPlane] {

@@ -17,18 +17,18 @@ pub struct KubeletKey {
     pub request: Vec<u8>,
 }
 
-/// Signs this node's own request with a CA that it just made.
+/// Signs this node's own request with a CA that it just created.
 pub trait KubeletIdentity: fmt::Debug + Send + Sync {
     /// Key and request.
     fn key(&self) -> &KubeletKey;
 
-    /// Whether a certificate, PEM, is for this key and no other.
+    /// Whether a certificate, PEM, is for exactly this key.
     fn is_of(&self, certificate: &str) -> bool;
 
-    /// Whether a file of PEM is one certificate, and its key the pinned one.
+    /// Whether a PEM file is exactly one certificate, with the pinned key.
     fn is_pinned(&self, ca: &[u8], pin: &CaPin) -> bool;
 
-    /// Certificate for the request, PEM, by `ca.crt` and `ca.key` in this directory.
+    /// Certificate for the request, PEM, signed with `ca.crt` and `ca.key` in this directory.
     ///
     /// # Errors
     /// The files cannot be used.

@@ -37,16 +37,16 @@ pub use self::settings::{ClusterDns, EtcdTls, ExternalEtcd, KubeadmSettings};
 
 const KUBEADM: &str = "kubeadm";
 const SYSTEMCTL: &str = "systemctl";
-/// Init pulls images, waits for static pods, and talks to the API server it made.
+/// Init pulls images, waits for static pods, and talks to the API server that it created.
 const INIT_LIMIT: Duration = Duration::from_mins(15);
 /// A preflight pulls the images of a control plane.
 const PREFLIGHT_LIMIT: Duration = Duration::from_mins(15);
-/// Join (Constellation). A control plane has a turn of a lease, which must not run out
-/// while it changes etcd.
+/// Join (Constellation). A control plane holds a lease for its turn, which must not expire while it changes
+/// etcd.
 const JOIN_LIMIT: Duration = Duration::from_mins(5);
 /// Start of the kubelet (Constellation).
 const KUBELET_LIMIT: Duration = Duration::from_mins(10);
-/// An answer of the server that components come from.
+/// An answer from the server that provides components.
 const DOWNLOAD_IDLE_LIMIT: Duration = Duration::from_secs(30);
 /// Largest kubeconfig.
 const MAX_KUBECONFIG: u64 = 1024 * 1024;
@@ -65,11 +65,10 @@ pub struct Kubeadm {
     client: reqwest::Client,
 }
 
-/// Deploys the network of pods of a cluster that was just made.
+/// Deploys the pod network of a new cluster.
 #[async_trait]
 pub trait ClusterNetwork: fmt::Debug + Send + Sync {
-    /// Creates or updates what it consists of, as the admin of this kubeconfig; again changes
-    /// nothing.
+    /// Creates or updates its objects, as the admin of this kubeconfig; repeating it changes nothing.
     ///
     /// # Errors
     /// The API server does not answer, or refuses.
@@ -81,11 +80,11 @@ fn unavailable(operation: impl Into<String>, error: std::io::Error) -> PortError
 }
 
 impl Kubeadm {
-    /// For this instance. The client downloads components; of its time limits, an idle connection
-    /// matters.
+    /// For this instance. The client downloads components; among its time limits, the one for an idle
+    /// connection matters.
     ///
     /// # Errors
-    /// No HTTP client can be made.
+    /// No HTTP client can be created.
     pub fn new(
         settings: KubeadmSettings,
         paths: KubeadmPaths,
@@ -103,7 +102,7 @@ impl Kubeadm {
         Ok(Self { settings, paths, this, identity, programs, network: None, client })
     }
 
-    /// The same; a cluster that it makes gets this network.
+    /// The same, but a cluster that it creates gets this network.
     #[must_use]
     pub fn with_network(self, network: Arc<dyn ClusterNetwork>) -> Self {
         Self { network: Some(network), ..self }
@@ -131,7 +130,7 @@ impl Kubeadm {
         Ok(())
     }
 
-    /// A component that is kubeadm, else what the host has.
+    /// The component that is kubeadm, or else the host's own.
     fn kubeadm(&self, components: &[Component], at: Place) -> String {
         let is_kubeadm = |one: &&Component| {
             one.form == ComponentForm::File && one.install_path.ends_with("/kubeadm")
@@ -154,7 +153,7 @@ impl Kubeadm {
         config: &[u8],
         limit: Duration,
     ) -> Result<(), PortError> {
-        // Deleted at the end of this function, however it ends; a crash leaves it in memory only.
+        // Deleted at the end of this function, however it ends; a crash leaves it only in memory.
         let file = self.temporary(config)?;
         let mut arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
         arguments.extend(["--config".into(), file.path().into()]);
@@ -163,7 +162,7 @@ impl Kubeadm {
         ran.map(drop).map_err(|error| error.during(operation))
     }
 
-    /// A file for root alone.
+    /// A file readable only by root.
     fn temporary(&self, content: &[u8]) -> Result<NamedTempFile, PortError> {
         let failed = |error| unavailable("write kubeadm's configuration", error);
         let scratch = self.paths.scratch();
@@ -187,14 +186,14 @@ impl Kubeadm {
         write(&self.paths.kubelet_certificate(), certificate.as_bytes(), PUBLIC)
     }
 
-    /// Whether a preflight was passed in an attempt before. This is written beyond the lock only,
-    /// before the kubelet is started: preflight would refuse that kubelet's port and what kubeadm
-    /// wrote since, and so each attempt but the first.
+    /// Whether an earlier attempt passed preflight. This is recorded only after the lock, before the kubelet
+    /// is started: preflight would refuse that kubelet's port and what kubeadm has written since, and so
+    /// every attempt but the first.
     fn is_begun(&self) -> bool {
         self.paths.kubelet_certificate().exists()
     }
 
-    /// What the ticket has to bring along is there, and fits.
+    /// Checks that the ticket contains everything that it must, and that the parts match.
     fn check(&self, ticket: &JoinTicket) -> Result<(), PortError> {
         let refused = |operation: String| Err(PortError::new(PortErrorKind::Invalid, operation));
         if !self.identity.is_of(&ticket.kubelet_certificate) {
@@ -212,11 +211,11 @@ impl Kubeadm {
         if self.this.role != Role::ControlPlane {
             return Ok(());
         }
-        // An etcd elsewhere has its own CA.
+        // An external etcd has its own CA.
         let is_due = |file: &PkiFile| {
             self.settings.external_etcd.is_none() || !file.as_str().starts_with("etcd/")
         };
-        // Without a store there is no URI of it.
+        // Without a store there is no URI for it.
         let is_due = |file: &PkiFile| is_due(file) && *file != PkiFile::STORAGE_URI;
         let is_there = |file: &PkiFile| ticket.files.iter().any(|(one, _)| one == file);
         let mut due = PkiFile::ALL.into_iter().filter(is_due);
@@ -325,7 +324,7 @@ impl ClusterInitializer for Kubeadm {
         self.start_kubelet().await?;
         let skipped = config::skipped(request.proxy, self.settings.dns);
         let skipped = format!("--skip-phases={skipped}");
-        // kubeadm would print a token of a day's life.
+        // kubeadm would print a token that is valid for a day.
         let init = ["init", "--skip-token-print", &skipped];
         self.run(&kubeadm, "make the cluster", &init, config, INIT_LIMIT).await?;
         match &self.network {
@@ -360,7 +359,7 @@ impl ClusterJoiner for Kubeadm {
 
     async fn write_files(&self, _node: &LockedNode, ticket: &JoinTicket) -> Result<(), PortError> {
         for (file, content) in &ticket.files {
-            // Whatever its service sends, a worker has nothing of the control plane.
+            // Whatever its service sends, a worker stores nothing of the control plane.
             if self.this.role != Role::ControlPlane && *file != PkiFile::CA {
                 continue;
             }
@@ -370,8 +369,8 @@ impl ClusterJoiner for Kubeadm {
         self.write_kubelet_pair(&ticket.kubelet_certificate)
     }
 
-    /// A node that has a kubelet's kubeconfig went through kubeadm's join before. A worker is then
-    /// done; a control plane repeats the steps that make it one, which converge.
+    /// A node with a kubelet kubeconfig has gone through kubeadm's join before. A worker is then done; a
+    /// control plane repeats the steps that make it one, which converge.
     async fn join(&self, _node: &LockedNode, ticket: &JoinTicket) -> Result<(), PortError> {
         self.install(&ticket.components).await?;
         let role = self.this.role;

@@ -1,10 +1,10 @@
-//! Where things lie on a node (Constellation).
+//! Where things are on a node (Constellation).
 
 use std::path::{Path, PathBuf};
 
 use tec_core::node::ticket::PkiFile;
 
-/// Paths under the root of a host, or of what a test takes for one.
+/// Paths below the root of a host, or of a test's substitute.
 #[derive(Clone, Debug)]
 pub struct KubeadmPaths(PathBuf);
 
@@ -14,7 +14,7 @@ impl KubeadmPaths {
         Self::under("/")
     }
 
-    /// The same below another root.
+    /// The same below a different root.
     pub fn under(root: impl Into<PathBuf>) -> Self {
         Self(root.into())
     }
@@ -60,7 +60,7 @@ impl KubeadmPaths {
         self.kubelet_pki().join("kubelet-client-key.pem")
     }
 
-    /// Where the kubelet keeps certificates that the cluster gave it.
+    /// Where the kubelet keeps certificates that the cluster issued to it.
     pub(super) fn kubelet_own_pki(&self) -> PathBuf {
         self.of_host("/var/lib/kubelet/pki")
     }
@@ -70,7 +70,7 @@ impl KubeadmPaths {
         self.of_host("/run/state")
     }
 
-    /// Where a file of a ticket lies.
+    /// Where a file from a ticket is stored.
     pub fn of_ticket(&self, file: PkiFile) -> PathBuf {
         let name = file.as_str();
         if name.starts_with("tec/") { self.state().join(name) } else { self.pki().join(name) }
@@ -80,7 +80,7 @@ impl KubeadmPaths {
         self.state().join("kubelet/pki")
     }
 
-    /// In memory, for what must not outlive a boot.
+    /// In memory, for what must not survive a boot.
     pub fn scratch(&self) -> PathBuf {
         self.of_host("/run/tec-bootstrapper")
     }

@@ -1,4 +1,4 @@
-//! What clusters of an image are like.
+//! Properties of clusters created from an image.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use tec_core::port::{PortError, PortErrorKind};
 
-/// An etcd that is not kubeadm's.
+/// An external etcd, not managed by kubeadm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "callers write all of it out")]
 pub struct ExternalEtcd {
@@ -16,7 +16,7 @@ pub struct ExternalEtcd {
     pub tls: Option<EtcdTls>,
 }
 
-/// Files with which an etcd is reached.
+/// Files for reaching an etcd.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "callers write all of it out")]
 pub struct EtcdTls {
@@ -28,11 +28,11 @@ pub struct EtcdTls {
     pub key: PathBuf,
 }
 
-/// kube-proxy by nftables, which needs Linux 5.13 and one program in its image.
+/// kube-proxy with nftables, which needs Linux 5.13 and one program in its image.
 const KUBE_PROXY: &str = r#"{"apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
  "kind": "KubeProxyConfiguration", "mode": "nftables"}"#;
 
-/// Who serves DNS to pods.
+/// What serves DNS to pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[expect(clippy::exhaustive_enums, reason = "kubeadm has no other add-on")]
@@ -44,36 +44,36 @@ pub enum ClusterDns {
     None,
 }
 
-/// What clusters of this image are like.
+/// Properties of clusters created from this image.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct KubeadmSettings {
-    /// Name or address under which the API server is reached, without a port.
+    /// Name or address at which the API server is reached, without a port.
     pub api_server: String,
     /// Name of the cluster in kubeconfigs.
     pub cluster_name: String,
-    /// Further names and addresses of the API server's certificate.
+    /// Further names and addresses in the API server's certificate.
     pub certificate_names: Vec<String>,
     /// Subnet of services.
     pub service_subnet: String,
-    /// Subnet of pods, of which each node gets a part. Empty: the network plugin has its own.
+    /// Subnet of pods, of which each node gets a part. Empty if the network plugin has its own.
     pub pod_subnet: String,
-    /// Who serves DNS to pods.
+    /// What serves DNS to pods.
     pub dns: ClusterDns,
     /// Settings of kube-proxy: a document of the kind `KubeProxyConfiguration`.
     pub kube_proxy: String,
     /// Socket of the container runtime.
     pub cri_socket: String,
-    /// `external` with a cloud's controllers, empty without.
+    /// `external` with a cloud's controllers, otherwise empty.
     pub cloud_provider: String,
-    /// Findings of kubeadm's preflight that are known and fine.
+    /// Errors of kubeadm's preflight that are known and harmless.
     pub ignored_preflight_errors: Vec<String>,
-    /// An etcd elsewhere; kubeadm's own on the control planes without.
+    /// An external etcd; by default kubeadm runs one on the control planes.
     pub external_etcd: Option<ExternalEtcd>,
 }
 
 impl KubeadmSettings {
-    /// A cluster whose API server is reached under this name or address.
+    /// A cluster whose API server is reached at this name or address.
     pub fn new(api_server: impl Into<String>) -> Self {
         Self {
             api_server: api_server.into(),
@@ -90,8 +90,8 @@ impl KubeadmSettings {
         }
     }
 
-    /// That a node of this address is reached at all: kube-proxy drops whatever goes to the subnet of
-    /// services and is not one, and a network plugin has the subnet of pods.
+    /// Checks that a node with this address can be reached at all: kube-proxy drops traffic to the service
+    /// subnet that is not for a service, and a network plugin owns the pod subnet.
     pub(super) fn leave_out(&self, address: IpAddr) -> Result<(), PortError> {
         for (subnets, key) in
             [(&self.service_subnet, "service_subnet"), (&self.pod_subnet, "pod_subnet")]
@@ -108,7 +108,7 @@ impl KubeadmSettings {
     }
 }
 
-/// Whether an address is in a subnet; malformed ones are kubeadm's to refuse.
+/// Whether an address is in a subnet; kubeadm refuses malformed ones.
 fn contains(subnet: &str, address: IpAddr) -> bool {
     let bits = |address: IpAddr| match address {
         IpAddr::V4(address) => (u128::from(u32::from(address)) << 96, 32),

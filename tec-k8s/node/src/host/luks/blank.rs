@@ -1,4 +1,4 @@
-//! A disk that nobody opened yet: what lies on it, and how it is made a state disk.
+//! A disk that nobody has opened yet: its content, and how it becomes a state disk.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -17,18 +17,18 @@ use crate::host::directory::{blocking, write_whole};
 use crate::host::luks::Integrity;
 use crate::host::program::Call;
 
-/// Label of a disk whose only passphrase is in the memory of the boot that made it.
+/// Label of a disk whose only passphrase is in the memory of the boot that created it.
 const UNCLAIMED: &str = "tec-unclaimed";
-/// Label of a disk that a cluster has a key of.
+/// Label of a disk for which a cluster has a key.
 const CLAIMED: &str = "tec-state";
 /// Exit status of `blkid --probe` that found nothing (blkid(8), "EXIT STATUS").
 const NOTHING: i32 = 2;
-/// Where headers of LUKS2 begin: at the start, and the second one at up to 4 MiB (LUKS2 On-Disk Format
+/// Where LUKS2 headers begin: at the start, and the second one at up to 4 MiB (LUKS2 On-Disk Format
 /// Specification 1.1.3, 2.1).
 const HEADERS: u64 = (4 << 20) + 4096;
 const BLOCK: usize = 4096;
-/// Sequence number of a header, big-endian, and that of the first one that luksFormat writes, before
-/// there is a key slot (the same, 2.1 and table 3).
+/// Sequence number of a header, big-endian, and that of the first one that luksFormat writes, before there is
+/// a key slot (the same, 2.1 and table 3).
 const SEQUENCE: std::ops::Range<usize> = 16..24;
 const FIRST_SEQUENCE: u64 = 2;
 const MAGICS: [&[u8]; 2] = [b"LUKS\xba\xbe", b"SKUL\xba\xbe"];
@@ -36,25 +36,25 @@ const PROBE_LIMIT: Duration = Duration::from_mins(1);
 const FILE_SYSTEM_LIMIT: Duration = Duration::from_mins(10);
 /// Every sector is written once, for its integrity tag.
 const WIPE_LIMIT: Duration = Duration::from_hours(48);
-/// Bytes of the passphrase: as many as of the keys that take its place.
+/// Bytes of the passphrase: as many as in the keys that replace it.
 const PASSPHRASE: usize = 32;
-/// The disk is mapped to this until it has a file system.
+/// Name of the disk's mapping until it has a file system.
 const NAME: &str = "tec-new-state";
-/// In memory, with the digest of the passphrase of the disk that this boot made.
+/// In memory, with the digest of the passphrase for the disk that this boot created.
 const MADE: &str = "made";
-/// For root alone, and not to be changed (Constellation).
+/// Readable only by root, and not to be changed (Constellation).
 const KEY_MODE: u32 = 0o400;
 
-/// What lies on a disk.
+/// The content of a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers must decide for each")]
 pub enum Content {
-    /// Nothing that blkid(8) knows, and no header of LUKS anywhere.
+    /// Nothing that blkid(8) recognizes, and no LUKS header anywhere.
     Blank,
-    /// A state disk whose passphrase was lost with the boot that made it, before a cluster had a key:
+    /// A state disk whose passphrase was lost with the boot that created it, before a cluster had a key:
     /// nobody can open it any more. With its id, if that can be read.
     Unclaimed(Option<DiskId>),
-    /// A LUKS disk that somebody may have the key of.
+    /// A LUKS disk for which someone may have the key.
     Encrypted,
     /// Something else, by its name.
     Foreign(String),
@@ -66,7 +66,7 @@ struct Slots {
 }
 
 impl LuksDisk {
-    /// Looks at the disk, and changes nothing.
+    /// Examines the disk, and changes nothing.
     ///
     /// # Errors
     /// There is no such device, or it cannot be read.
@@ -80,7 +80,7 @@ impl LuksDisk {
         let call = Call { program: "blkid", arguments, input: None, limit: PROBE_LIMIT };
         let printed = match self.programs.run(call).await {
             Ok(printed) => String::from_utf8_lossy(&printed).into_owned(),
-            // The status of a device that cannot be read, too; that is looked at below.
+            // Also the status for a device that cannot be read; that is checked below.
             Err(error) if error.status() == Some(NOTHING) => String::new(),
             Err(error) => return Err(error.during(operation)),
         };
@@ -95,7 +95,7 @@ impl LuksDisk {
             None if self.has_header().await? => return Ok(Content::Encrypted),
             None => return Ok(Content::Blank),
         }
-        // With a second key, of a cluster, the power went off before the label was changed.
+        // If there is a second key, from a cluster, the power failed before the label was changed.
         let is_unclaimed = value("LABEL").as_deref() == Some(UNCLAIMED)
             && (self.is_keyless().await? || self.slots().await? < 2);
         if is_unclaimed {
@@ -104,16 +104,16 @@ impl LuksDisk {
         Ok(Content::Encrypted)
     }
 
-    /// Whether nothing was written after the first header. If the power goes off meanwhile, cryptsetup can
-    /// read neither of the two; the first one is always written before the second.
+    /// Whether nothing was written after the first header. If the power fails during the write, cryptsetup
+    /// can read neither of the two; the first one is always written before the second.
     async fn is_keyless(&self) -> Result<bool, PortError> {
         let begin = self.read_begin(SEQUENCE.end as u64).await?;
         let number = begin.get(SEQUENCE).and_then(|bytes| bytes.try_into().ok());
         Ok(number.is_some_and(|bytes| u64::from_be_bytes(bytes) <= FIRST_SEQUENCE))
     }
 
-    /// Whether there is a LUKS header anywhere that one may be, read by this process: a probe that
-    /// failed must not pass for a blank disk.
+    /// Whether there is a LUKS header anywhere that one may be, read by this process: a failed probe must not
+    /// pass for a blank disk.
     async fn has_header(&self) -> Result<bool, PortError> {
         let begin = self.read_begin(HEADERS).await?;
         Ok(begin.chunks(BLOCK).any(|block| MAGICS.iter().any(|magic| block.starts_with(magic))))
@@ -141,16 +141,16 @@ impl LuksDisk {
         Ok(slots.keyslots.len())
     }
 
-    /// Makes a state disk with a volume key and a passphrase that nobody had before, and a file system
-    /// on it. Leaves the checked header and the passphrase where systemd looks for them. Whatever was
-    /// there is lost.
+    /// Creates a state disk with a volume key and a passphrase that nobody had before, and a file system on
+    /// it. Leaves the checked header and the passphrase where systemd looks for them. Whatever was there is
+    /// lost.
     ///
     /// With `id` it keeps that id: a join service may have seen it before the power failed.
     ///
     /// Progress goes to the standard output of this process: every sector is written.
     ///
     /// # Crash safety
-    /// The label says from the first write that the disk is nobody's, until a cluster has a key; the
+    /// From the first write on, the label marks the disk as unclaimed, until a cluster has a key; the
     /// passphrase is written last. A mapping that a killed cryptsetup left is closed by the next call.
     ///
     /// # Errors
@@ -163,7 +163,7 @@ impl LuksDisk {
     ) -> Result<(), PortError> {
         self.check_device().await?;
         self.check_size().await?;
-        // A process of this boot may have died with it.
+        // A process of this boot may have died and left it.
         if self.mapping().exists() {
             self.close(NAME).await?;
         }
@@ -195,7 +195,7 @@ impl LuksDisk {
         let mut passphrase = zeroize::Zeroizing::new(vec![0; PASSPHRASE]);
         entropy.fill(&mut passphrase);
         let passphrase = SecretBytes::new(passphrase.to_vec());
-        // The parameters that `check` demands of a header.
+        // The parameters that `check` requires of a header.
         let mut arguments = words(&["luksFormat", "--batch-mode", "--type", "luks2"]);
         arguments.extend(words(&["--cipher", "aes-xts-plain64", "--key-size", "512"]));
         arguments.extend(words(&["--sector-size", "4096", "--pbkdf", "argon2id"]));
@@ -224,7 +224,7 @@ impl LuksDisk {
         opened.map(drop).map_err(|error| error.during("open the new state disk"))
     }
 
-    /// systemd would not: for its rules of udev a mapped disk is not ready before it has one.
+    /// systemd would not: according to its udev rules, a mapped disk is not ready before it has one.
     async fn make_file_system(&self) -> Result<(), PortError> {
         let mut arguments = words(&["-q"]);
         arguments.push(self.mapping().into());
@@ -238,7 +238,7 @@ impl LuksDisk {
         closed.map(drop).map_err(|error| error.during("close a mapping of the new state disk"))
     }
 
-    /// The digest comes first: a passphrase without it is one of others.
+    /// The digest comes first: a passphrase without it came from elsewhere.
     pub(super) fn hand_over_made(&self, passphrase: &SecretBytes) -> Result<(), PortError> {
         let made = self.scratch.join(MADE);
         write_whole(&made, digest(passphrase).as_bytes(), KEY_MODE).map_err(|error| {
@@ -248,7 +248,7 @@ impl LuksDisk {
         self.hand_over(passphrase)
     }
 
-    /// Whether the first passphrase is the one that [`dangerous_make`](Self::dangerous_make) drew in
+    /// Whether the first passphrase is the one that [`dangerous_make`](Self::dangerous_make) generated in
     /// this boot.
     ///
     /// # Security
@@ -283,7 +283,7 @@ impl LuksDisk {
         })
     }
 
-    /// Says on the disk that a cluster has a key of it.
+    /// Records on the disk that a cluster has a key for it.
     pub(super) async fn mark_claimed(&self) -> Result<(), PortError> {
         let mut arguments = words(&["config", "--label", CLAIMED]);
         arguments.push(self.device.clone().into());
@@ -292,7 +292,7 @@ impl LuksDisk {
     }
 }
 
-/// Of 32 random bytes, which it does not betray.
+/// Digest of 32 random bytes, which it does not reveal.
 fn digest(passphrase: &SecretBytes) -> String {
     Sha256Digest::of(passphrase.expose("tell it from the passphrases of others")).to_string()
 }

@@ -18,14 +18,14 @@ const SMALLEST: u64 = 64 * MIB;
 const MIB: u64 = 1024 * 1024;
 /// Where the last sector of a state disk begins, from its end.
 const LAST_SECTOR: i64 = -4096;
-/// `cryptsetup luksFormat` maps the disk to this and its process id, or the disk's id, while it writes the
-/// integrity tags.
+/// `cryptsetup luksFormat` uses this plus its process id, or the disk's id, as the name of the mapping while
+/// it writes the integrity tags.
 const WIPING: &str = "temporary-cryptsetup-";
-/// What it calls the integrity layer, which it maps first.
+/// Suffix for the integrity layer, which it maps first.
 const INTEGRITY: &str = "_dif";
 
 impl LuksDisk {
-    /// Checks that the device is there and can be written to.
+    /// Checks that the device exists and is writable.
     ///
     /// # Errors
     /// It is missing (TEC-B404) or read-only (TEC-B405).
@@ -72,7 +72,7 @@ impl LuksDisk {
         Err(PortError::new(PortErrorKind::Invalid, operation).with_code(Code::BootstrapSmallDisk))
     }
 
-    /// Closes what a killed cryptsetup left mapped: the disk would be in use until the next boot.
+    /// Closes what a killed cryptsetup left mapped: otherwise the disk would be in use until the next boot.
     pub(super) async fn close_leftovers(&self) -> Result<(), PortError> {
         let devices = self.devices.clone();
         let left = blocking(move || leftovers(&devices)).await.map_err(|error| {
@@ -86,7 +86,7 @@ impl LuksDisk {
         Ok(())
     }
 
-    /// Checks that the wipe came to the end of the disk. It goes from the first sector to the last, and
+    /// Checks that the wipe reached the end of the disk. It goes from the first sector to the last, and
     /// cryptsetup reports success when a signal stops it; a sector without a valid tag cannot be read.
     pub(super) async fn check_wiped(&self) -> Result<(), PortError> {
         let mapping = self.mapping();
@@ -113,8 +113,8 @@ fn is_writable(device: &Path) -> io::Result<bool> {
     }
 }
 
-/// Names of mappings, as the kernel knows them: those in /dev/mapper come later and go earlier. An
-/// integrity layer is closed with what is above it, and named only where nothing is.
+/// Names of mappings, from the kernel: those in /dev/mapper appear later and disappear earlier. An integrity
+/// layer is closed with what is above it, and named only if nothing is.
 fn leftovers(devices: &Path) -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(devices) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -123,13 +123,13 @@ fn leftovers(devices: &Path) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in entries {
         let name = match fs::read_to_string(entry?.path().join("dm/name")) {
-            // Not one of the device mapper, or gone by now.
+            // Not a device-mapper device, or gone by now.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             name => name?.trim_end().to_owned(),
         };
         let upper = name.strip_suffix(INTEGRITY).unwrap_or(&name);
         let Some(id) = upper.strip_prefix(WIPING) else { continue };
-        // What a living cryptsetup has open cannot be closed.
+        // What a running cryptsetup has open cannot be closed.
         if id.parse().is_ok_and(is_cryptsetup) {
             continue;
         }
@@ -142,7 +142,7 @@ fn leftovers(devices: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Whoever works with its library: cryptsetup, integritysetup, systemd-cryptsetup, cut to 15 characters.
+/// Whether a process uses its library: cryptsetup, integritysetup, systemd-cryptsetup, cut to 15 characters.
 fn is_cryptsetup(process: u32) -> bool {
     let name = fs::read_to_string(format!("/proc/{process}/comm"));
     name.is_ok_and(|name| name.contains("crypt") || name.contains("setup"))
@@ -166,7 +166,7 @@ mod tests {
         let program = directory.path().join("cryptsetup");
         fs::copy("/bin/sleep", &program).unwrap();
         let mut running = Command::new(&program).arg("600").spawn().unwrap();
-        // A process has its name some moments after it was started.
+        // A process gets its name some moments after it was started.
         let begin = std::time::Instant::now();
         while !is_cryptsetup(running.id()) && begin.elapsed().as_secs() < 60 {
             std::thread::yield_now();

@@ -1,11 +1,11 @@
-//! The metadata of a LUKS2 header. They are not authenticated: whoever can write to the disk can
-//! say there that it is not encrypted, or badly.
+//! The metadata of a LUKS2 header. They are not authenticated: whoever can write to the disk can make them
+//! declare that it is not encrypted, or badly.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-/// The one cipher of segments and key slots (Constellation).
+/// The only cipher for segments and key slots (Constellation).
 const CIPHER: &str = "aes-xts-plain64";
 /// Key derivation of slots.
 const KDF: &str = "argon2id";
@@ -22,25 +22,25 @@ const INTEGRITY: &str = "hmac(sha256)";
 pub enum Integrity {
     /// Each sector has an HMAC.
     Required,
-    /// It may have none: changes of the disk's content are then not noticed.
+    /// It may have none: changes to the disk's content then go unnoticed.
     Optional,
 }
 
-/// A header that says something dangerous, or that cannot be understood.
+/// A header that is dangerous, or that cannot be parsed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeaderError {
-    /// The metadata are no JSON of LUKS2.
+    /// The metadata are not LUKS2 JSON.
     #[error("the header's metadata cannot be read")]
     Malformed(#[source] serde_json::Error),
-    /// A member has a value that is not taken.
+    /// A member has an unacceptable value.
     #[error("the header's {member} is {found:?}, expected {expected}")]
     Refused {
-        /// Which.
+        /// The member.
         member: &'static str,
-        /// What it says.
+        /// Its value.
         found: String,
-        /// What it must say.
+        /// The required value.
         expected: &'static str,
     },
 }

@@ -34,11 +34,11 @@ const MAPPER: &str = "/dev/mapper";
 const DEVICES: &str = "/sys/class/block";
 /// Exit status for a passphrase that opens nothing (cryptsetup(8), "RETURN CODES").
 const NO_PERMISSION: i32 = 2;
-/// Argon2id is made to take seconds, on slow machines some more.
+/// Argon2id is meant to take seconds, and somewhat longer on slow machines.
 const LIMIT: Duration = Duration::from_mins(2);
-/// For root alone.
+/// Readable only by root.
 const PRIVATE: u32 = 0o600;
-/// No initial passphrase is longer.
+/// Longest initial passphrase.
 const MAX_PASSPHRASE: u64 = 4096;
 
 /// A disk, or a file with a LUKS2 header.
@@ -53,7 +53,7 @@ pub struct LuksDisk {
     programs: Arc<dyn Programs>,
 }
 
-/// A copy of the header that nobody else can change any more, and that was found good.
+/// A copy of the header that nobody else can change any more, and that passed the check.
 #[derive(Debug)]
 struct Checked {
     directory: TempDir,
@@ -66,8 +66,8 @@ impl Checked {
 }
 
 impl LuksDisk {
-    /// `initial_key` is the file with the passphrase of the disk's making; copies of the header are
-    /// made under `scratch`, which should be in memory.
+    /// `initial_key` is the file with the passphrase that the disk was created with; copies of the header are
+    /// created under `scratch`, which should be in memory.
     pub fn new(
         device: impl Into<PathBuf>,
         initial_key: impl Into<PathBuf>,
@@ -85,18 +85,18 @@ impl LuksDisk {
         }
     }
 
-    /// Takes disks without authenticated sectors, too.
+    /// Also accepts disks without authenticated sectors.
     ///
     /// # Security
-    /// Whoever can write to the disk can then roll sectors back without notice.
+    /// Whoever can write to the disk can then roll sectors back unnoticed.
     #[must_use]
     pub fn dangerous_without_integrity(mut self) -> Self {
         self.integrity = Integrity::Optional;
         self
     }
 
-    /// Puts the checked header aside, if this key opens it. What maps the disk must take this file
-    /// for the header: the disk may say something else next time.
+    /// Stores the checked header, if this key opens it. Map the disk with this file as the header: the disk
+    /// may contain a different one next time.
     ///
     /// # Errors
     /// The header is refused, or cannot be written, or the key does not open it.
@@ -135,7 +135,7 @@ impl LuksDisk {
         self.programs.run(call).await
     }
 
-    /// Reads the header once, and checks what was read: the disk may say something else next time.
+    /// Reads the header once, and checks what was read: the disk may contain a different one next time.
     async fn checked(&self) -> Result<Checked, PortError> {
         let scratch = |error| {
             PortError::new(PortErrorKind::Unavailable, "make room for a header").because(error)
@@ -177,7 +177,7 @@ impl LuksDisk {
     }
 
     async fn add(&self, old: &SecretBytes, new: &SecretBytes) -> Result<(), PortError> {
-        // The keys are bytes of any value, so lengths tell them apart, and one stream has both.
+        // The keys are arbitrary bytes, so their lengths separate them, and one stream has both.
         let mut both = old.expose("authorize the new key").to_vec();
         both.extend(new.expose("add it"));
         let both = SecretBytes::new(both);
@@ -227,7 +227,7 @@ impl StateDisk for LuksDisk {
         }
     }
 
-    /// The new key is added and tried before the old one goes, so that a power cut at any step
+    /// The new key is added and tried before the old one is removed, so that a power failure at any step
     /// leaves a disk that one of the two opens.
     async fn rekey(&self, _node: &LockedNode, key: &SecretBytes) -> Result<(), PortError> {
         let header = self.checked().await?;

@@ -1,4 +1,4 @@
-//! Whether a directory lies on the mapping of a disk.
+//! Whether a directory is on the mapping of a disk.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -7,24 +7,23 @@ use std::{fs, io};
 use rustix::fs::{major, minor};
 use tec_core::node::derive::DiskId;
 
-/// Whether `directory`, or the nearest one above it that exists, lies on what a LUKS2 disk of this id is
-/// mapped to.
+/// Whether `directory`, or its nearest existing ancestor, is on the mapping of a LUKS2 disk with this id.
 ///
 /// # Errors
-/// A directory cannot be looked at.
+/// A directory cannot be examined.
 pub fn lies_on(directory: &Path, disk: &DiskId) -> io::Result<bool> {
     let nearest = directory.ancestors().find(|one| one.exists());
     let device = fs::metadata(nearest.unwrap_or(directory))?.dev();
     let mapped = format!("/sys/dev/block/{}:{}/dm/uuid", major(device), minor(device));
     match fs::read_to_string(PathBuf::from(mapped)) {
         Ok(uuid) => Ok(is_mapping(&uuid, disk)),
-        // No device of the mapper, or no block device at all.
+        // Not a device-mapper device, or not a block device at all.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-/// `CRYPT-LUKS2-<UUID without hyphens>-<name>`, which libcryptsetup gives to what it maps.
+/// `CRYPT-LUKS2-<UUID without hyphens>-<name>`, as assigned by libcryptsetup to its mappings.
 fn is_mapping(uuid: &str, disk: &DiskId) -> bool {
     let bare = disk.to_string().replace('-', "");
     uuid.strip_prefix("CRYPT-LUKS2-")

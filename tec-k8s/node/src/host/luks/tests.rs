@@ -13,7 +13,7 @@ use super::super::program::HostPrograms;
 use super::*;
 
 const INITIAL: &[u8] = b"initial";
-/// Room for a header of LUKS2 and some sectors.
+/// Room for a LUKS2 header and some sectors.
 const SIZE: u64 = 18 * 1024 * 1024;
 
 struct Fixture {
@@ -64,7 +64,7 @@ async fn the_header_that_was_checked_opens_the_disk_whatever_the_disk_says_then(
     assert!(!kept.exists());
     disk.pin_header(&initial, &kept).await.unwrap();
 
-    // Somebody puts a header of their own there.
+    // Someone puts their own header there.
     let key = directory.path().join("key");
     fs::write(&key, b"theirs").unwrap();
     let weak = ["--cipher", "aes-cbc-plain64", "--key-size", "128"];
@@ -95,7 +95,7 @@ async fn a_rekeyed_disk_opens_with_the_new_key_only_and_again_changes_nothing() 
     let Fixture { disk, .. } = &good();
     assert!(disk.is_new().await.unwrap());
     let id = disk.id().await.unwrap();
-    // A key of any bytes; some programs end a passphrase at a line break or at zero.
+    // A key of arbitrary bytes; some programs end a passphrase at a line break or at zero.
     let key = SecretBytes::new(vec![b'\n', 0, 255, b'\n', 0]);
     let node = locked().await;
     for _ in 0..2 {
@@ -172,7 +172,7 @@ async fn a_disk_is_made_of_a_blank_one_and_is_nobodys_until_a_cluster_has_a_key(
     assert_eq!(disk.content().await.unwrap(), unclaimed);
     fs::rename(at("lost"), at("key")).unwrap();
 
-    // The power goes off between the cluster's key and the label.
+    // The power fails between adding the cluster's key and writing the label.
     let key = SecretBytes::new(vec![7; 32]);
     let initial = SecretBytes::new(fs::read(at("key")).unwrap());
     disk.add(&initial, &key).await.unwrap();
@@ -188,7 +188,7 @@ async fn a_disk_is_made_of_a_blank_one_and_is_nobodys_until_a_cluster_has_a_key(
 async fn a_disk_whose_first_header_was_half_written_is_nobodys_and_one_with_keys_is_not() {
     let Fixture { directory, disk } = &format(&["--label", "tec-unclaimed"]);
     let at = |name: &str| directory.path().join(name);
-    // The power goes off after the first block: no list of key slots, no second header.
+    // The power fails after the first block: no list of key slots, no second header.
     let file = fs::File::options().write(true).open(at("disk")).unwrap();
     file.write_all_at(&vec![0; 7 * 4096], 4096).unwrap();
     assert!(disk.content().await.is_err(), "there were keys: its sequence number is 3");
@@ -219,7 +219,7 @@ async fn a_probe_that_fails_does_not_make_a_disk_with_a_header_blank() {
     let programs = Arc::new(HostPrograms::new().with("blkid", nothing));
     let disk = LuksDisk::new(at("disk"), at("key"), at("scratch"), programs);
     assert_eq!(disk.content().await.unwrap(), Content::Encrypted);
-    // The second header stands for the first one.
+    // The second header replaces the first one.
     let file = fs::File::options().write(true).open(at("disk")).unwrap();
     file.write_all_at(&[0; 4096], 0).unwrap();
     assert_eq!(disk.content().await.unwrap(), Content::Encrypted);
@@ -229,7 +229,7 @@ async fn a_probe_that_fails_does_not_make_a_disk_with_a_header_blank() {
     assert!(disk.content().await.is_err());
 }
 
-/// Maps by copies of `mapping`, since not every kernel has a device mapper.
+/// Maps with copies of `mapping`, since not every kernel has a device mapper.
 const CRYPTSETUP_OF_FILES: &str = r#"
 set -eu
 mapper=$1; shift
@@ -242,7 +242,7 @@ case " $* " in
 esac
 "#;
 
-/// A blank disk, as large as it has to be, and what will stand for its mapping.
+/// A blank disk of the minimum size, and the file that will stand for its mapping.
 fn blank() -> Fixture {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
@@ -286,7 +286,7 @@ async fn what_a_killed_cryptsetup_left_mapped_is_closed_before_the_disk_is_made_
     let [mapper, device] = ["mapper", "block/dm-1/dm"].map(|name| directory.path().join(name));
     fs::create_dir(&mapper).unwrap();
     fs::create_dir_all(&device).unwrap();
-    // Its node in /dev/mapper was never made: udev makes it.
+    // Its node in /dev/mapper was never created: udev creates it.
     let left = format!("temporary-cryptsetup-{}\n", std::process::id());
     fs::write(device.join("name"), left).unwrap();
     fs::write(mapper.join("tec-new-state"), "").unwrap();
@@ -306,7 +306,7 @@ async fn a_disk_whose_wipe_was_interrupted_gets_no_key() {
     assert_eq!(made.unwrap_err().kind(), PortErrorKind::Unavailable);
     assert!(!at("key").exists() && !at("mapper/tec-new-state").exists());
     assert!(!disk.is_made_here().unwrap());
-    // The next try begins anew.
+    // The next try starts anew.
     fs::remove_dir(at("mapping")).unwrap();
     fs::File::create(at("mapping")).unwrap().set_len(16 << 20).unwrap();
     assert!(matches!(disk.content().await.unwrap(), Content::Unclaimed(Some(_))));

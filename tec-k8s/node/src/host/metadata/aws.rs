@@ -1,4 +1,4 @@
-//! The instance metadata service of AWS, version 2: every request has a token of a session.
+//! The instance metadata service of AWS, version 2: every request has a session token.
 
 use async_trait::async_trait;
 use serde::Deserialize;
@@ -8,16 +8,16 @@ use tec_core::port::PortError;
 use super::{MetadataError, Record, parsed, tag};
 use crate::host::http::{Ask, HttpError};
 
-/// Where it is, the same on every instance (Amazon EC2, "Use the Instance Metadata Service").
+/// Its address, the same on every instance (Amazon EC2, "Use the Instance Metadata Service").
 const DEFAULT: &str = "http://169.254.169.254";
 const SESSION: &str = "/latest/api/token";
 const IDENTITY: &str = "/latest/dynamic/instance-identity/document";
 /// The name by which AWS's controllers know the node.
 const HOST_NAME: &str = "/latest/meta-data/local-hostname";
-/// Tags are there when the instance was started so.
+/// Tags are available if the instance was launched with that option.
 const TAGS: &str = "/latest/meta-data/tags/instance";
 const LIFETIME_HEADER: &str = "X-aws-ec2-metadata-token-ttl-seconds";
-/// A session lasts for one question of ours.
+/// A session lasts for one of our queries, in seconds.
 const LIFETIME: &str = "60";
 const TOKEN_HEADER: &str = "X-aws-ec2-metadata-token";
 const NOT_FOUND: u16 = 404;
@@ -80,7 +80,7 @@ impl Session<'_> {
 }
 
 impl AwsMetadata {
-    /// At this base URL, or where it is on every instance.
+    /// At this base URL, or at the address that is the same on every instance.
     pub fn new(base: Option<String>) -> Self {
         let base = base.unwrap_or_else(|| DEFAULT.to_owned());
         Self { base: base.trim_end_matches('/').to_owned() }

@@ -8,13 +8,13 @@ use tec_core::port::PortError;
 use super::{MetadataError, Record, parsed, tag};
 use crate::host::http::Ask;
 
-/// Where it is, the same on every instance (Azure Instance Metadata Service, "Access").
+/// Its address, the same on every instance (Azure Instance Metadata Service, "Access").
 pub(super) const DEFAULT: &str = "http://169.254.169.254";
-/// Without it the service refuses, so that no other server on the machine can be made to ask.
+/// Without it the service refuses, so that no other server on the machine can be tricked into asking.
 pub(super) const HEADER: &str = "Metadata";
 const INSTANCE: &str = "/metadata/instance?format=json&api-version=2021-02-01";
-/// Reads the instance's own document; peers come from its tags, since listing them takes the
-/// cloud's API and an account of it.
+/// Reads the instance's own document; peers come from its tags, since listing them takes the cloud's API and
+/// an account for it.
 #[derive(Clone, Debug)]
 pub struct AzureMetadata {
     base: String,
@@ -94,7 +94,7 @@ impl Document {
 }
 
 impl AzureMetadata {
-    /// At this base URL, or where it is on every instance.
+    /// At this base URL, or at the address that is the same on every instance.
     pub fn new(base: Option<String>) -> Self {
         let base = base.unwrap_or_else(|| DEFAULT.to_owned());
         let base = base.trim_end_matches('/').to_owned();

@@ -1,4 +1,4 @@
-//! Certificates of the processor's keys, as Azure gives them to its instances.
+//! Certificates of the processor's keys, as Azure provides them to its instances.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use super::azure::{DEFAULT, HEADER};
 use super::{MetadataError, parsed};
 use crate::host::http::Ask;
 
-/// Where they are (Azure, "Trusted Hardware Identity Management").
+/// Their path (Azure, "Trusted Hardware Identity Management").
 const PATH: &str = "/metadata/THIM/amd/certification";
 /// The service throttles: attempts, and the first wait, which doubles.
 const ATTEMPTS: u32 = 3;
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 
-/// The VCEK's certificate: from the metadata service, else from a file, where one is named, as AMD
-/// distributes it.
+/// The VCEK's certificate: from the metadata service, or else from a file, if one is named, in the form that
+/// AMD distributes.
 #[derive(Clone, Debug)]
 pub struct AzureCertificates {
     base: String,
@@ -31,7 +31,7 @@ struct Document {
 }
 
 impl AzureCertificates {
-    /// At this base URL, or where it is on every instance.
+    /// At this base URL, or at the address that is the same on every instance.
     pub fn new(base: Option<String>, file: Option<PathBuf>) -> Self {
         let base = base.unwrap_or_else(|| DEFAULT.to_owned());
         let base = base.trim_end_matches('/').to_owned();
@@ -69,7 +69,7 @@ impl AzureCertificates {
         let request = Ask::get(format!("{}{PATH}", self.base));
         let answer = request.header(HEADER, "true").body().await?;
         let document: Document = parsed(&answer)?;
-        // Seen where a host was set up moments ago.
+        // Seen on a host that was set up moments before.
         if document.vcek.trim().is_empty() {
             return Err(MetadataError::Member("vcekCert"));
         }

@@ -9,8 +9,7 @@ use tec_core::port::PortError;
 
 use super::{MetadataError, Record, parsed};
 
-/// A JSON file with the members `self`, `peers`, `endpoint` and `initSecretHash`; it is read at
-/// each call.
+/// A JSON file with the members `self`, `peers`, `endpoint` and `initSecretHash`; it is read at each call.
 #[derive(Clone, Debug)]
 pub struct FileMetadata(PathBuf);
 

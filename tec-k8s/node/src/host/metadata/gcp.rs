@@ -10,15 +10,15 @@ use tec_core::port::PortError;
 use super::{MetadataError, Record, parsed, tag};
 use crate::host::http::Ask;
 
-/// Where it is, the same on every instance (Compute Engine, "About VM metadata").
+/// Its address, the same on every instance (Compute Engine, "About VM metadata").
 const DEFAULT: &str = "http://169.254.169.254";
 const INSTANCE: &str = "/computeMetadata/v1/instance/?recursive=true&alt=json";
 const PROJECT: &str = "/computeMetadata/v1/project/project-id";
-/// Demanded of a request, and the mark of an answer: others that listen at the address lack it.
+/// Required in a request, and the mark of an answer: other servers that listen at the address lack it.
 const FLAVOR: &str = "Metadata-Flavor";
 const GOOGLE: &str = "Google";
 
-/// Reads the instance's own document; what it does not say comes from attributes of the instance.
+/// Reads the instance's own document; what it lacks comes from attributes of the instance.
 #[derive(Clone, Debug)]
 pub struct GcpMetadata {
     base: String,
@@ -60,7 +60,7 @@ impl Document {
 }
 
 impl GcpMetadata {
-    /// At this base URL, or where it is on every instance.
+    /// At this base URL, or at the address that is the same on every instance.
     pub fn new(base: Option<String>) -> Self {
         let base = base.unwrap_or_else(|| DEFAULT.to_owned());
         Self { base: base.trim_end_matches('/').to_owned() }

@@ -1,4 +1,4 @@
-//! What platforms say about instances.
+//! What platforms report about instances.
 
 mod aws;
 mod azure;
@@ -25,17 +25,17 @@ pub use self::gcp::GcpMetadata;
 pub use self::qemu::QemuMetadata;
 use super::http::HttpError;
 
-/// Metadata that cannot be had, or taken.
+/// Metadata that cannot be obtained or used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MetadataError {
-    /// The service gives no answer.
+    /// The service gave no answer.
     #[error("the metadata service cannot be asked")]
     Http(#[from] HttpError),
-    /// The answer is not what it should be.
+    /// The answer is not as expected.
     #[error("the answer is malformed")]
     Malformed(#[source] serde_json::Error),
-    /// A member is missing, or not what it should be.
+    /// A member is missing or invalid.
     #[error("the instance's {0} is missing or malformed")]
     Member(&'static str),
     /// The file cannot be read.
@@ -52,7 +52,7 @@ impl MetadataError {
     }
 }
 
-/// An instance, as QEMU's metadata service and the file write it (Constellation).
+/// An instance in the form that QEMU's metadata service and the file use (Constellation).
 #[derive(Clone, Debug, Deserialize)]
 struct Record {
     #[serde(rename = "Name")]
@@ -68,7 +68,7 @@ struct Record {
 impl Record {
     fn instance(&self) -> Result<Instance, MetadataError> {
         let role = self.role.as_str().and_then(Role::of_name);
-        // Older services write the number of their enumeration.
+        // Older services write the number in their enumeration.
         let role = role.or(match self.role.as_u64() {
             Some(1) => Some(Role::ControlPlane),
             Some(2) => Some(Role::Worker),
@@ -85,7 +85,7 @@ impl Record {
         })
     }
 
-    /// Those that can be taken.
+    /// The valid ones.
     fn instances(records: &[Self]) -> Vec<Instance> {
         records.iter().filter_map(|one| one.instance().ok()).collect()
     }

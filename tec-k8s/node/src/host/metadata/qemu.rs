@@ -1,4 +1,4 @@
-//! The metadata service beside virtual machines of QEMU.
+//! The metadata service for QEMU virtual machines.
 
 use async_trait::async_trait;
 use tec_core::node::metadata::{Instance, MetadataSource};
@@ -7,7 +7,7 @@ use tec_core::port::PortError;
 use super::{MetadataError, Record, parsed};
 use crate::host::http::Ask;
 
-/// Where it is (Constellation).
+/// Its address (Constellation).
 const DEFAULT: &str = "http://10.42.0.1:8080";
 
 /// Asks `/self`, `/peers`, `/endpoint` and `/initsecrethash`.
@@ -17,7 +17,7 @@ pub struct QemuMetadata {
 }
 
 impl QemuMetadata {
-    /// At this base URL, or where it usually is.
+    /// At this base URL, or at the usual one.
     pub fn new(base: Option<String>) -> Self {
         let base = base.unwrap_or_else(|| DEFAULT.to_owned());
         let base = base.trim_end_matches('/').to_owned();

@@ -1,7 +1,7 @@
-//! What instances are told by tags or attributes, the same on all clouds.
+//! What tags or attributes tell instances, the same on all clouds.
 //!
-//! Beside those of the older implementation, two say what it asks a cloud's API for, with an
-//! account of it: control planes by address, and the API server's name.
+//! In addition to those of the older implementation, two replace queries to a cloud's API, which would need
+//! an account: control planes by address, and the API server's name.
 
 use tec_core::node::metadata::Instance;
 
@@ -12,10 +12,10 @@ pub(super) const INIT_SECRET_HASH: &str = "constellation-init-secret-hash";
 pub(super) const API_SERVER: &str = "tec-api-server";
 pub(super) const CONTROL_PLANES: &str = "tec-control-planes";
 
-/// Most addresses that are looked at.
+/// Most addresses that are read.
 const MAX_ADDRESSES: usize = 256;
 
-/// Names are not told by addresses; they are made of them.
+/// Addresses come without names, so names are derived from them.
 pub(super) fn control_planes(list: &str) -> Vec<Instance> {
     let addresses = list.split([',', ' ']).filter(|address| !address.is_empty());
     let records: Vec<Record> = addresses

@@ -1,4 +1,4 @@
-//! Metadata services of a test, over real connections.
+//! Test metadata services, over real connections.
 
 use tec_core::node::metadata::MetadataSource;
 use tec_core::port::PortErrorKind;
@@ -15,7 +15,7 @@ const AZURE: &str = r#"{"compute": {"resourceId": "/subscriptions/s/vm", "osProf
  {"name": "tec-control-planes", "value": "10.0.0.1,10.0.0.2"}]},
  "network": {"interface": [{"ipv4": {"ipAddress": [{"privateIpAddress": "10.0.0.7"}]}}]}}"#;
 
-/// Answers requests with what `answer` makes of their heads, one after the other; the base URL.
+/// Answers requests one after the other with the result of `answer` for their heads; returns the base URL.
 async fn serve(
     answer: impl Fn(&str) -> (u16, String) + Send + 'static,
 ) -> (String, impl Future<Output = ()>) {
@@ -136,7 +136,7 @@ async fn gcp_says_who_the_instance_is_to_who_asks_as_it_demands() {
         assert_eq!(source.init_secret_hash().await.unwrap(), "sha256:00");
     })
     .await;
-    // Somebody else at the address is not Google.
+    // A different service at the address is not Google.
     let (base, server) = serve_as("nobody", gcp).await;
     let source = GcpMetadata::new(Some(base));
     let error = beside(server, source.this()).await.unwrap_err();
@@ -186,7 +186,7 @@ async fn aws_is_asked_within_a_session_and_lacks_what_no_tag_says() {
     .await;
 }
 
-/// What services of this sort answer when they have no time, or are somebody else.
+/// What such services answer when they are busy, or are a different service.
 #[tokio::test]
 async fn no_answer_of_any_cloud_is_taken_for_an_instance_when_it_is_none() {
     let huge = "x".repeat(2 * 1024 * 1024);
@@ -219,7 +219,7 @@ async fn no_answer_of_any_cloud_is_taken_for_an_instance_when_it_is_none() {
     }
 }
 
-/// A service that never answers holds nobody up for ever: the paused clock jumps to the limit.
+/// A service that never answers holds nobody up forever: the paused clock jumps to the limit.
 #[tokio::test(start_paused = true)]
 async fn a_service_that_says_nothing_is_given_up() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

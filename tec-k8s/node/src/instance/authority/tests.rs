@@ -44,7 +44,7 @@ fn requests_that_ask_for_more_than_a_node_may_have_are_refused() {
         ("system:nodes", "system:node:A_b", &[]),
         ("system:nodes", "system:node:a", &["kubernetes.default"]),
         ("system:nodes", "system:node:a", &["10.0.0.1", "10.0.0.2"]),
-        // Its own name, if one asks how it is called.
+        // Its own name, if the name in the subject is to be believed.
         ("system:nodes", service, &["kubernetes.default.svc"]),
         ("system:nodes", "system:node:a", &["10.0.0.1", "a"]),
     ];

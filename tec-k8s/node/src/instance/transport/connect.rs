@@ -1,4 +1,4 @@
-//! The side that connects.
+//! The connecting side.
 
 use std::error::Error;
 use std::sync::{Arc, OnceLock};
@@ -17,7 +17,7 @@ use super::{Cause, PING, marker, tell_warnings};
 /// A connection, its handshake and two documents: quotes take seconds on discrete TPMs.
 const CONNECT_LIMIT: Duration = Duration::from_mins(1);
 
-/// What the other end proved was judged, and refused; anything else may be different next time.
+/// Evidence of the other end was judged, and refused; anything else may be different next time.
 fn kind(error: &(dyn Error + 'static)) -> PortErrorKind {
     let mut cause = Some(error);
     let mut atls = None;
@@ -45,7 +45,7 @@ fn kind(error: &(dyn Error + 'static)) -> PortErrorKind {
 /// Connects to `host:port`.
 ///
 /// # Errors
-/// Kind `Unavailable` when there is nobody, and `Denied` for somebody whose evidence is refused.
+/// Kind `Unavailable` if nobody answers, and `Denied` if the peer's evidence is refused.
 pub async fn dial(endpoint: &Endpoint, address: &str) -> Result<Channel, PortError> {
     connect(endpoint, address, |_| true).await
 }
@@ -53,7 +53,7 @@ pub async fn dial(endpoint: &Endpoint, address: &str) -> Result<Channel, PortErr
 /// Connects to `host:port`, once: what the other end proved counts for the whole channel.
 ///
 /// # Errors
-/// As [`dial`]; `Denied` for evidence without registers, too.
+/// As for [`dial`]; also `Denied` for evidence without registers.
 pub async fn reach(endpoint: &Endpoint, address: &str) -> Result<Reached, PortError> {
     let met = Arc::new(OnceLock::new());
     let note = Arc::clone(&met);
@@ -69,7 +69,7 @@ pub async fn reach(endpoint: &Endpoint, address: &str) -> Result<Reached, PortEr
     Ok(Reached { channel, marker })
 }
 
-/// Over streams that `admits`.
+/// Over streams that `admits` accepts.
 async fn connect(
     endpoint: &Endpoint,
     address: &str,
@@ -86,7 +86,7 @@ async fn connect(
         Ok(TokioIo::new(stream))
     };
     let connector = Connector::new(connect, endpoint.clone()).map_result(take);
-    // The name is of no meaning: evidence says who is there.
+    // The name has no meaning: evidence proves who is there.
     let channel = tonic::transport::Endpoint::from_static("http://atls.invalid")
         .connect_timeout(CONNECT_LIMIT)
         .http2_keep_alive_interval(PING);

@@ -1,4 +1,4 @@
-//! What a client may make a server hold and wait for.
+//! What a client can make a server hold and wait for.
 
 use http_body_util::StreamBody;
 use hyper::body::Frame;
@@ -30,7 +30,7 @@ async fn a_message_is_taken_whole_up_to_its_bound_and_no_byte_beyond() {
     let refused = arrived(stated, bounds(largest)).await.err().unwrap();
     assert_eq!(refused.code(), Code::ResourceExhausted);
 
-    // A stream does not say how long it is.
+    // A stream does not announce its length.
     let piece = || -> Piece { Ok(Frame::data(Bytes::from(vec![7; 600]))) };
     let pieces = futures::stream::iter([piece(), piece()]);
     let refused = arrived(request(StreamBody::new(pieces)), bounds(largest)).await;
@@ -51,7 +51,7 @@ async fn a_connection_that_nobody_uses_ends_and_a_call_that_runs_does_not() {
     let (ours, theirs) = duplex(64 << 10);
     let (_sender, stop) = watch::channel(false);
     let began = Instant::now();
-    // Longer than a connection stays open for nothing.
+    // Longer than an idle connection stays open.
     let slow = tower::service_fn(|_: Message| async {
         tokio::time::sleep(IDLE_LIMIT * 3).await;
         Ok(Response::new(Body::default()))

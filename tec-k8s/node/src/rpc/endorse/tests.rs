@@ -1,4 +1,4 @@
-//! Proofs with a TPM in software, over time that a test moves.
+//! Proofs with a software TPM, over time that the test advances.
 
 use std::fmt::Write as _;
 use std::sync::Mutex;
@@ -36,7 +36,7 @@ struct World {
     endorsements: Endorsements,
 }
 
-/// The attestation key of TPM 1 is listed, and the endorsement key of TPM 2.
+/// The attestation key of TPM 1 is listed, and so is the endorsement key of TPM 2.
 fn world(is_configured: bool) -> World {
     let clock = Arc::new(ManualClock::new(sample::time(0)));
     let issuer = CredentialIssuer::new().with_listed([SoftTpm::p256(2).ek().public.fingerprint()]);
@@ -58,7 +58,7 @@ fn disk() -> DiskId {
 }
 
 impl World {
-    /// The proof of a node that does as it should.
+    /// The proof of an honest node.
     fn proof(&self, tpm: &SoftTpm) -> Result<EndorsementProof, Status> {
         let request = ChallengeEndorsementKeyRequest {
             disk_uuid: DISK.to_owned(),

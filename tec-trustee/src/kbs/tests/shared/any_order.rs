@@ -12,11 +12,11 @@ const REPLICAS: usize = 3;
 enum Action {
     /// A client opens a session.
     Auth(usize),
-    /// A client sends its evidence, maybe not for the first time.
+    /// A client sends its evidence, possibly not for the first time.
     Attest(usize),
-    /// Somebody shows the cookie and the token of two clients and asks for the key of a machine.
+    /// Someone presents the cookie and the token of two clients and requests the key of a machine.
     Fetch { cookie: Option<usize>, token: Option<usize>, machine: u64 },
-    /// The evidence of one client comes under the cookie of another.
+    /// The evidence of one client arrives with the cookie of another.
     Swap { evidence: usize, cookie: usize },
     /// The replica dies.
     Lose,
@@ -41,7 +41,7 @@ fn action() -> impl Strategy<Value = Action> {
     ]
 }
 
-/// A client, and what it and whoever looks over its shoulder has.
+/// A client, and everything that it, or someone looking over its shoulder, has.
 struct Client {
     attester: FakeAttester,
     key: EcPrivateKey,
@@ -75,7 +75,7 @@ impl Client {
         (self.cookie, self.body) = (cookie, body.to_string());
     }
 
-    /// As a client with a jar of cookies: what comes replaces what was there.
+    /// Like a client with a cookie jar: new cookies replace old ones.
     async fn attest(&mut self, kbs: &Kbs) {
         let answer = post("attest", &self.body).cookie(&self.cookie).of(kbs).await;
         if answer.status == StatusCode::OK {
@@ -133,8 +133,8 @@ impl Run {
         }
     }
 
-    /// A key that came out is that of the machine, for the client with the machine's own key, and
-    /// the machine may have it.
+    /// A released key must be the machine's, for the client with the machine's own key, and the machine must
+    /// be entitled to it.
     fn belongs(&self, answer: &Answer, machine: u64) {
         assert!(machine == 1 || !self.revoked);
         for (client, key) in self.clients.iter().zip(KEYS) {
@@ -142,7 +142,7 @@ impl Run {
         }
     }
 
-    /// Whatever was before, a machine that may have its key gets it, wherever its requests go.
+    /// Whatever happened before, a machine that is entitled to its key gets it, wherever its requests go.
     async fn unlock(&mut self, places: [usize; REPLICAS]) {
         for (number, key) in KEYS.into_iter().enumerate() {
             let client = &mut self.clients[number];

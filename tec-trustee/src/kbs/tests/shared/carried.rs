@@ -116,7 +116,7 @@ async fn a_token_speaks_for_its_own_session_alone() {
     longer["exp"] = json!(own["exp"].as_i64().unwrap() + 1);
     let mut none = own.clone();
     none.as_object_mut().unwrap().remove("tec.session");
-    // A trusted signer that is not the broker's own, and can sign what it wants.
+    // A trusted signer that is not the broker's own, and can sign whatever it wants.
     let config = fleet.config(1).with_token_verifier(TokenVerifier::new(&stranger));
     let kbs = Kbs::new(config);
     for claims in [other_stamp, other_key, longer, none] {
@@ -126,7 +126,7 @@ async fn a_token_speaks_for_its_own_session_alone() {
         assert_eq!(answer.error().code(), Some(Code::ReleaseDenied));
     }
     assert_eq!(fleet.world.audit(AuditAction::KeyReleased), 0);
-    // The very claims are those of the session, for its own key.
+    // Exactly the claims of the session, for its own key.
     let token = stranger.sign(&own).unwrap();
     is_key_of_machine_1(&get(&own_path()).bearer(&token).of(&kbs).await);
 }
@@ -151,7 +151,7 @@ async fn sessions_of_other_replicas_are_adopted_within_the_same_bounds() {
     assert_eq!(attest(1).await.status, StatusCode::OK);
     attest(0).await.is_error(503, &ErrorKind::AttestationError);
     assert_eq!(attest(1).await.status, StatusCode::OK, "what is known needs no room");
-    // The one that was opened first makes room first, although it was adopted last.
+    // The session that was opened first is evicted first, although it was adopted last.
     fleet.world.clock.advance_seconds(298);
     assert_eq!(small.0.sessions.len(), 2);
     auth(&small).await;

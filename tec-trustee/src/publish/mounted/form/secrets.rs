@@ -56,8 +56,7 @@ impl Form {
         Ok(())
     }
 
-    /// A volume for each machine, or from v0.19 on one of all, since all their files are in one
-    /// directory.
+    /// One volume per machine, or since v0.19 one for all, since all their files are in one directory.
     fn mount_machines(&mut self, machines: &[String], layout: &Layout) {
         let dir = layout.resource_dir();
         if layout.generation == Generation::Mounted {
@@ -78,7 +77,7 @@ impl Form {
         self.pod.mount("resource-dir", json!({"projected": {"sources": sources}}), &[dir]);
     }
 
-    /// All disk keys for the sidecar, and memory for what it makes of them.
+    /// All disk keys for the sidecar, and memory for its output.
     fn mount_shards(&mut self, layout: &Layout) {
         for number in 0..SHARDS {
             self.secrets.entry(shard_name("trustee-resources", number)).or_default();
@@ -92,8 +91,7 @@ impl Form {
         self.pod.mount_in_mirror("resource-keys", MIRROR_SOURCE, false);
     }
 
-    /// The directory of trusted keys, which must be there even when it is empty (Trustee,
-    /// verifiers).
+    /// The directory of trusted keys, which must exist even when it is empty (Trustee, verifiers).
     pub(super) fn keys(&mut self, desired: &State, layout: &Layout) -> Result<(), RenderError> {
         let count = desired.trusted().len();
         if u32::try_from(count).map_or(true, |count| count > layout.max_aks) {

@@ -13,7 +13,7 @@ fn cluster(spec: &Value) -> Arc<TrustedExecutionCluster> {
     Arc::new(serde_json::from_value(object).unwrap())
 }
 
-/// A directory with the file `ca.crt`, made by the built-in CA.
+/// A directory with a `ca.crt` created by the built-in CA.
 fn ca() -> (TempDir, PathBuf) {
     let directory = TempDir::new().unwrap();
     let source = tec_support::tls::Source::BuiltIn {
@@ -103,7 +103,7 @@ fn nothing_is_served_without_cluster_address_or_token() {
     let odd =
         cluster(&json!({ "publicTrusteeAddr": "not an address", "dangerousPlainHttp": true }));
     assert!(matches!(read(Some(&odd), &Files::default()), Err(NotReady::Address { .. })));
-    // A token is asked for where nothing is said.
+    // A token is required by default.
     let locked = cluster(&json!({
         "publicTrusteeAddr": "kbs.example", "dangerousPlainHttp": true,
     }));

@@ -18,7 +18,7 @@ use crate::args::DryRun;
 const TLS: &str = "kubernetes.io/tls";
 
 impl Founding<'_> {
-    /// Makes what is missing, and returns the CA that nodes shall believe; nothing in plain HTTP.
+    /// Creates what is missing, and returns the CA that nodes should trust; empty for plain HTTP.
     pub(super) async fn certificates(&mut self) -> anyhow::Result<String> {
         if self.args.dangerous_plain_http {
             tracing::warn!("plain HTTP: anybody on the network path can read and drop");
@@ -54,7 +54,7 @@ impl Founding<'_> {
             let made = tls::new_ca(SystemClock.now())?;
             self.put(CA_SECRET, &made, &made.chain, None).await?;
         }
-        // Somebody else may have been first; theirs counts.
+        // Another client may have created it first; theirs counts.
         let secret = self.cluster.get::<Secret>(CA_SECRET).await?;
         let mut data = secret.data.unwrap_or_default();
         let mut entry = |name: &str| {
@@ -67,7 +67,7 @@ impl Founding<'_> {
         })
     }
 
-    /// The certificate of one server; renewed where it was made here and nears its end.
+    /// The certificate of one server; renewed if it was created here and expires soon.
     async fn server(&mut self, name: &str, service: &str, ca: &Pair) -> anyhow::Result<()> {
         let now = SystemClock.now();
         let there = self.cluster.find::<Secret>(name).await?;

@@ -34,7 +34,7 @@ impl Founding<'_> {
         self.is_as_wanted(&installation).await
     }
 
-    /// The operator's own choice of pins counts where none are given.
+    /// Without given pins, the operator's own default applies.
     fn installation(&self) -> Installation {
         let Wanted { args, given, install } = self.wanted;
         let mut installation = Installation::default();
@@ -63,7 +63,7 @@ impl Founding<'_> {
         installation
     }
 
-    /// An operator that was there stays; it must do what the flags say that were given.
+    /// An existing operator is not changed, but must match the given flags.
     async fn is_as_wanted(&self, wanted: &Installation) -> anyhow::Result<()> {
         let deployment = self.cluster.get::<Deployment>(DEPLOYMENT).await?;
         let template = deployment.spec.and_then(|spec| spec.template.spec);
@@ -76,7 +76,7 @@ impl Founding<'_> {
             needed.push(("pcrs", format!("--pcrs={}", pcrs.join(","))));
         }
         needed.extend(wanted.arguments.iter().map(|flag| ("disk_keys", flag.clone())));
-        // A list that an operator has and nobody asked for would be weaker than what was asked for.
+        // A list that the operator has, but that was not requested, would be weaker than requested.
         let has_list = arguments.iter().any(|argument| argument.starts_with("--pcrs="));
         if self.wanted.given.has("pcrs") && wanted.pcrs.is_empty() && has_list {
             needed.push(("pcrs", "--pcrs=predicted".to_owned()));
@@ -89,7 +89,7 @@ impl Founding<'_> {
         Ok(())
     }
 
-    /// The CA certificates of endorsement keys; what is there must be the same.
+    /// The CA certificates of endorsement keys; an existing ConfigMap must be identical.
     pub(super) async fn roots(&mut self, roots: Option<String>) -> anyhow::Result<()> {
         let Some(roots) = roots else {
             return Ok(());
@@ -126,7 +126,7 @@ pub(super) fn roots(args: &ServeArgs) -> anyhow::Result<Option<String>> {
     let Some(path) = &args.ek_roots else {
         return Ok(None);
     };
-    // Whether they are acceptable.
+    // Checks that they are acceptable.
     ek::issuer(Some(path), Arc::new(SystemClock)).context("--ek-roots")?;
     let text = std::fs::read_to_string(path);
     Ok(Some(text.with_context(|| format!("read {}", path.display()))?))
