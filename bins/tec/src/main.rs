@@ -15,7 +15,6 @@ mod machine;
 mod output;
 mod place;
 mod recovery;
-mod reference;
 mod serve;
 mod settings;
 mod state;

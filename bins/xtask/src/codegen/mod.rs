@@ -1,14 +1,16 @@
 //! `cargo xtask codegen`: files that are committed, and written by a program.
 //!
 //! * `docs/errors/`: one page per error code, from the table in tec-core;
-//! * `docs/reference/commands/`: all commands and flags, as `tec reference` prints them;
+//! * `docs/reference/commands/`: all commands and flags, as `tec reference` prints them, and those of
+//!   the services' programs;
 //! * `tec-k8s/src/generated/`, `tec-k8s/node/src/generated/`: messages and services, from the
 //!   `proto/` beside them, by `tec-protogen`;
 //! * `tec-k8s/crds/`: the custom resources, from the types in tec-k8s;
 //! * `bins/operator/deploy/`: the packages of the operator, from the objects that tec-k8s renders;
 //! * `docs/runbooks/`, `docs/reference/kubernetes/`: alerts, metrics and Events, from its tables.
 //!
-//! Examples of tec-k8s write the last three, so that xtask itself needs no Kubernetes crates.
+//! Examples of tec-k8s write the last three, and one of tec-services its commands, so that xtask itself
+//! needs no Kubernetes crates.
 
 mod errors;
 
@@ -174,14 +176,16 @@ fn generate(root: &Path) -> Result<Generated> {
     Ok(generated)
 }
 
-/// Asks the program itself.
+/// Asks the programs themselves.
 fn commands(root: &Path) -> Result<Files> {
     let tec = programs::build(root, &["tec"])?.join("tec");
     let page = process::capture(process::command(tec).arg("reference"))?;
-    Ok(BTreeMap::from([("tec.md".to_owned(), page)]))
+    let mut pages = example(root, "services-reference")?;
+    pages.insert("tec.md".to_owned(), page);
+    Ok(pages)
 }
 
-/// Lets an example of tec-k8s write its files.
+/// Lets an example write its files.
 fn example(root: &Path, name: &str) -> Result<Files> {
     let program = programs::examples(root, &[name])?.join(name);
     written_by(root, name, &program, |command, dir| {

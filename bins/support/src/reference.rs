@@ -1,25 +1,43 @@
-//! All commands and flags as Markdown, made of what clap knows of them; `cargo xtask codegen`
+//! All commands and flags of a program as Markdown, made of what clap knows of them; `cargo xtask codegen`
 //! writes it to docs/reference.
 
 use std::fmt::Write as _;
 
 use clap::{Arg, Command};
 
-pub(crate) fn markdown(mut tec: Command) -> String {
-    tec.build();
-    let mut page = String::from(
-        "<!-- Written by `cargo xtask codegen` from bins/tec/src. -->\n\
-         # All commands and flags of tec\n\n\
-         What they are for, and examples, are in [cli.md](../cli.md). A flag with a variable can be \
-         given in the environment instead.\n",
-    );
-    section(&mut page, "Flags of every command", &mut global(&tec));
-    leaves(&tec, "tec", &mut page);
-    page
+/// A page: where its text comes from, and where more is said.
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::exhaustive_structs, reason = "every part is the caller's")]
+pub struct Page<'a> {
+    /// Folder of the command line's source.
+    pub source: &'a str,
+    /// Sentence above the tables.
+    pub intro: &'a str,
 }
 
-fn global(tec: &Command) -> impl Iterator<Item = &Arg> {
-    shown(tec).filter(|arg| arg.is_global_set())
+impl Page<'_> {
+    /// The page of a program.
+    pub fn markdown(&self, mut program: Command) -> String {
+        program.build();
+        let name = program.get_name().to_owned();
+        let Self { source, intro } = self;
+        let mut page = format!(
+            "<!-- Written by `cargo xtask codegen` from {source}. -->\n\
+             # All commands and flags of {name}\n\n\
+             {intro} A flag with a variable can be given in the environment instead.\n",
+        );
+        if program.has_subcommands() {
+            section(&mut page, "Flags of every command", &mut global(&program));
+            leaves(&program, &name, &mut page);
+        } else {
+            leaf(&program, &name, &mut shown(&program), &mut page);
+        }
+        page
+    }
+}
+
+fn global(command: &Command) -> impl Iterator<Item = &Arg> {
+    shown(command).filter(|arg| arg.is_global_set())
 }
 
 /// Commands without commands below them.
@@ -30,16 +48,19 @@ fn leaves(command: &Command, path: &str, page: &mut String) {
         common(command, next, &path, page);
         leaves(next, &path, page);
     }
-    if command.has_subcommands() {
-        return;
+    if !command.has_subcommands() {
+        let mut own = shown(command).filter(|arg| !arg.is_global_set());
+        leaf(command, path, &mut own, page);
     }
+}
+
+fn leaf(command: &Command, path: &str, args: &mut dyn Iterator<Item = &Arg>, page: &mut String) {
     let about = command.get_long_about().or_else(|| command.get_about());
     let about = about.map(ToString::to_string).unwrap_or_default();
     let _ = write!(page, "\n## {path}\n\n{about}\n");
-    let own = shown(command).filter(|arg| !arg.is_global_set());
-    let (positional, flags): (Vec<_>, Vec<_>) = own.partition(|arg| arg.is_positional());
-    let mut own = positional.into_iter().chain(flags);
-    rows(page, &mut own);
+    let (positional, flags): (Vec<_>, Vec<_>) = args.partition(|arg| arg.is_positional());
+    let mut args = positional.into_iter().chain(flags);
+    rows(page, &mut args);
 }
 
 /// Flags that all commands below `next` take, and not those beside it.
@@ -65,7 +86,8 @@ fn shown(command: &Command) -> impl Iterator<Item = &Arg> {
 fn rows(page: &mut String, args: &mut dyn Iterator<Item = &Arg>) {
     let mut rows = args.map(row).peekable();
     if rows.peek().is_some() {
-        page.push_str("\n| | variable | default | |\n|---|---|---|---|\n");
+        page.push('\n');
+        page.push_str(HEAD);
     }
     page.extend(rows);
 }
@@ -97,6 +119,8 @@ fn row(arg: &Arg) -> String {
     )
 }
 
+const HEAD: &str = "| | variable | default | |\n|---|---|---|---|\n";
+
 /// As it is typed.
 fn name(arg: &Arg) -> String {
     let values = arg.get_value_names().unwrap_or_default();
@@ -106,5 +130,42 @@ fn name(arg: &Arg) -> String {
         (Some(long), true) => format!("--{long} {values}"),
         (Some(long), false) => format!("--{long}"),
         (None, _) => values,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum;
+
+    use super::*;
+
+    #[derive(Clone, Copy, ValueEnum)]
+    enum Form {
+        Text,
+        Json,
+    }
+
+    fn program() -> Command {
+        let form = Arg::new("form").long("form").default_value("text");
+        let form = form.value_parser(clap::value_parser!(Form)).help("a | b").global(true);
+        Command::new("p").about("Does").arg(form.env("P_FORM"))
+    }
+
+    #[test]
+    fn a_program_without_commands_has_all_its_flags_in_one_table() {
+        let page = Page { source: "here", intro: "Intro." }.markdown(program());
+        let row = "| `--form <form>` | `P_FORM` | `text` | a \\| b: `text`, `json` |\n";
+        assert!(page.starts_with("<!-- Written by `cargo xtask codegen` from here. -->\n# All"));
+        assert!(page.ends_with(&format!("## p\n\nDoes\n\n{HEAD}{row}")), "{page}");
+    }
+
+    #[test]
+    fn a_flag_of_every_command_is_not_repeated_at_each() {
+        let command = Command::new("run").about("Runs").arg(Arg::new("file").required(true));
+        let page = Page { source: "here", intro: "Intro." };
+        let page = page.markdown(program().subcommand(command));
+        assert_eq!(page.matches("--form").count(), 1, "{page}");
+        let row = "| `<file>` |  |  |  |\n";
+        assert!(page.ends_with(&format!("## p run\n\nRuns\n\n{HEAD}{row}")), "{page}");
     }
 }
