@@ -1,6 +1,8 @@
-//! Passwords of OpenSearch's users: what the vault has is what a running cluster takes.
+//! Passwords of OpenSearch's users, and their roles: what the vault and this release have is what a running
+//! cluster takes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -34,10 +36,12 @@ pub struct Passwords {
     pub opensearch: Option<String>,
     /// How long a password lives.
     pub life: Duration,
+    /// Whether the roles of this release count: once for each start of the controller.
+    pub roles_told: AtomicBool,
 }
 
 impl Passwords {
-    /// Replaces passwords that are due, and makes OpenSearch take those that it does not know. Says
+    /// Replaces roles that an older release wrote, and passwords that are due, and makes OpenSearch take those that it does not know. Says
     /// of how many users it learned a new one.
     ///
     /// The vault comes first: if this ends between the two, the next call finds a password that
@@ -52,6 +56,10 @@ impl Passwords {
         let Some(address) = &self.opensearch else {
             return Ok(0);
         };
+        if !self.roles_told.load(Ordering::Relaxed) {
+            self.tell_roles(&api(address, authorities, &self.admin().await?)?).await?;
+            self.roles_told.store(true, Ordering::Relaxed);
+        }
         let anybody = api(address, authorities, &Arc::default())?;
         let mut changed = 0;
         for user in OPENSEARCH_USERS {
@@ -101,6 +109,17 @@ impl Passwords {
         let certificate = Arc::new(Certificate::default());
         certificate.replace(tls.chain.as_bytes(), &tls.key)?;
         Ok(certificate)
+    }
+
+    async fn tell_roles(&self, admin: &Http) -> anyhow::Result<()> {
+        for (path, body) in opensearch::roles() {
+            let body = SecretBytes::new(body.to_string().into_bytes());
+            let reply = admin.call(Method::PUT, &path, &[], Some(&body)).await?;
+            let status = reply.status;
+            anyhow::ensure!(matches!(status, 200 | 201), "OpenSearch answered {status} to {path}");
+        }
+        tracing::info!("OpenSearch has the roles of this release");
+        Ok(())
     }
 
     async fn tell(&self, admin: &Http, user: &str, password: &SecretBytes) -> anyhow::Result<()> {

@@ -6,7 +6,7 @@
 //!
 //! The plugin reads its files only when its index is first made. After that, passwords change through
 //! its API, with the certificate of [`ADMIN_DN`]: [`login`] says whether one is known, [`new_hash`]
-//! makes another one count.
+//! makes another one count; and [`roles`] are replaced by those of another release.
 
 mod security;
 
@@ -90,6 +90,12 @@ pub fn new_hash(user: &str, hash: &str) -> (String, Value) {
         format!("/_plugins/_security/api/internalusers/{user}"),
         json!([{"op": "add", "path": "/hash", "value": hash}]),
     )
+}
+
+/// Paths and bodies (PUT) that make this release's roles and mappings count in a cluster whose files an older
+/// one wrote. Only the certificate of [`ADMIN_DN`] may ask for it.
+pub fn roles() -> Vec<(String, Value)> {
+    security::changes()
 }
 
 /// Hashes of the passwords of the three users.
