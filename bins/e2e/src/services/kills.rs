@@ -83,7 +83,7 @@ fn table(
     writeln!(out, "|---|---|---|---|---|---|")?;
     let (mut before, mut bad) = (Count::default(), String::new());
     for victim in victims {
-        let name = victim.name;
+        let (name, times) = (victim.name, victim.times(times));
         let mut longest = Duration::ZERO;
         for _ in 0..times {
             let begin = Instant::now();

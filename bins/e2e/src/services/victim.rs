@@ -60,6 +60,12 @@ impl Victim {
         matches!(self.app, "collector" | "opensearch")
     }
 
+    /// How often of so many times: the kubelet waits twice as long before each start of one and the same
+    /// container.
+    pub(super) fn times(&self, asked: u32) -> u32 {
+        if self.container.is_some() { asked.min(4) } else { asked }
+    }
+
     /// Kills it, and waits until as many pods are ready as before, none of them killed.
     pub(super) fn kill(&self, platform: &Platform) -> anyhow::Result<()> {
         let before = self.pods(platform)?;

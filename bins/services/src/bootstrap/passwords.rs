@@ -158,3 +158,42 @@ fn api(address: &str, authorities: &str, own: &Arc<Certificate>) -> anyhow::Resu
     let target = target.with_context(|| format!("{address:?} is no address of OpenSearch"))?;
     Ok(Http::new(target, DEADLINE))
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use axum::extract::State;
+    use axum::http::StatusCode;
+    use axum::routing::get;
+    use tec_support::serve;
+    use tec_support::serve::{Shutdown, Transport};
+
+    use super::*;
+
+    /// What a controller takes a cluster's answer to a login for.
+    async fn answered(status: StatusCode) -> anyhow::Result<bool> {
+        let listener = serve::bind(([127, 0, 0, 1], 0).into())?;
+        let address = listener.local_addr()?.to_string();
+        let router = Router::new()
+            .route(opensearch::LOGIN, get(async |State(status): State<StatusCode>| status))
+            .with_state(status);
+        let (shutdown, _signals) = Shutdown::on_signals()?;
+        let http = Http::new(Target::DangerousPlain { address }, DEADLINE);
+        let password = SecretBytes::new(b"password".to_vec());
+        tokio::select! {
+            served = serve::serve(listener, Transport::DangerousPlain, router, shutdown) => {
+                anyhow::bail!("{served:?}")
+            }
+            known = knows(&http, "viewer", &password) => known,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_cluster_that_is_red_or_not_set_up_yet_is_no_reason_to_change_a_password() {
+        assert!(answered(StatusCode::OK).await.unwrap());
+        assert!(!answered(StatusCode::UNAUTHORIZED).await.unwrap());
+        for status in [StatusCode::SERVICE_UNAVAILABLE, StatusCode::TOO_MANY_REQUESTS] {
+            answered(status).await.unwrap_err();
+        }
+    }
+}
