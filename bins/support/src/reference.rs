@@ -146,7 +146,7 @@ mod tests {
     }
 
     fn program() -> Command {
-        let form = Arg::new("form").long("form").default_value("text");
+        let form = Arg::new("form").long("form").value_name("FORM").default_value("text");
         let form = form.value_parser(clap::value_parser!(Form)).help("a | b").global(true);
         Command::new("p").about("Does").arg(form.env("P_FORM"))
     }
@@ -154,18 +154,20 @@ mod tests {
     #[test]
     fn a_program_without_commands_has_all_its_flags_in_one_table() {
         let page = Page { source: "here", intro: "Intro." }.markdown(program());
-        let row = "| `--form <form>` | `P_FORM` | `text` | a \\| b: `text`, `json` |\n";
+        let row = "| `--form <FORM>` | `P_FORM` | `text` | a \\| b: `text`, `json` |\n";
         assert!(page.starts_with("<!-- Written by `cargo xtask codegen` from here. -->\n# All"));
         assert!(page.ends_with(&format!("## p\n\nDoes\n\n{HEAD}{row}")), "{page}");
     }
 
     #[test]
     fn a_flag_of_every_command_is_not_repeated_at_each() {
-        let command = Command::new("run").about("Runs").arg(Arg::new("file").required(true));
+        let command = Command::new("run")
+            .about("Runs")
+            .arg(Arg::new("file").value_name("FILE").required(true));
         let page = Page { source: "here", intro: "Intro." };
         let page = page.markdown(program().subcommand(command));
         assert_eq!(page.matches("--form").count(), 1, "{page}");
-        let row = "| `<file>` |  |  |  |\n";
+        let row = "| `<FILE>` |  |  |  |\n";
         assert!(page.ends_with(&format!("## p run\n\nRuns\n\n{HEAD}{row}")), "{page}");
     }
 }

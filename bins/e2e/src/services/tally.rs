@@ -127,7 +127,7 @@ pub fn acknowledged(volume: &Path) -> anyhow::Result<BTreeMap<String, u64>> {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
         let text = fs::read_to_string(entry.path())?;
-        let number = if text.is_empty() { 0 } else { text.parse().context(name.clone())? };
+        let number = if text.is_empty() { 0 } else { text.parse::<u64>().context(name.clone())? };
         all.insert(name, number);
     }
     Ok(all)

@@ -16,6 +16,7 @@ use tec_support::serve;
 use tec_support::serve::{Shutdown, Transport};
 use tokio::time::timeout;
 use tonic::Code;
+use tonic::transport::Endpoint;
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -91,7 +92,8 @@ async fn a_component_that_comes_before_the_stream_is_told_to_come_again() {
     let address = format!("http://{}", listener.local_addr().unwrap());
     let (shutdown, _signals) = Shutdown::on_signals().unwrap();
     let subscribed = async {
-        let mut broker = BrokerClient::connect(address).await.unwrap();
+        let broker = Endpoint::from_shared(address).unwrap().connect().await.unwrap();
+        let mut broker = BrokerClient::new(broker);
         broker.subscribe(SubscribeRequest { subject: "evt.>".to_owned() }).await.map(drop)
     };
     tokio::select! {

@@ -136,7 +136,7 @@ async fn only_the_vaults_pods_reach_its_listener(cluster: &Cluster, set: &Statef
     assert_eq!(serde_json::to_value(&spec.pod_selector).unwrap(), pods);
     assert_eq!(spec.policy_types, Some(vec!["Ingress".to_owned()]));
     let rules = serde_json::to_value(&spec.ingress).unwrap();
-    let port = |port: u32| serde_json::json!({"port": port});
+    let port = |port: u32| serde_json::json!({"port": port, "protocol": "TCP"});
     assert_eq!(
         rules,
         serde_json::json!([
