@@ -167,16 +167,16 @@ fn evidence(platform: &Platform) -> String {
         let _ = writeln!(text, "--- kubectl {}\n{said}", arguments.join(" "));
     };
     tell(&["get", "pods", "--all-namespaces", "--output=wide"]);
-    for (namespace, selector) in [
-        (APPS, "app=listener"),
-        (APPS, "app=speaker"),
-        (PLATFORM, "app=nats"),
-        (PLATFORM, "app=vault"),
+    for (namespace, selector, containers) in [
+        (APPS, "--selector=app=listener", "--all-containers"),
+        (APPS, "--selector=app=speaker", "--all-containers"),
+        (PLATFORM, "--selector=app=nats", "--all-containers"),
+        // The other one has the audit log, which is long.
+        (PLATFORM, "--selector=app=vault", "--container=controller"),
     ] {
-        let selector = format!("--selector={selector}");
         for which in ["--previous=false", "--previous=true"] {
-            let logs = ["--namespace", namespace, "logs", &selector, LINES, which];
-            tell(&[&logs[..], &["--all-containers", "--prefix"]].concat());
+            let logs = ["--namespace", namespace, "logs", selector, containers];
+            tell(&[&logs[..], &["--prefix", LINES, which]].concat());
         }
     }
     text
