@@ -157,7 +157,9 @@ mod tests {
 
     fn heard(numbers: &[u64]) -> Heard {
         let mut heard = Heard::default();
-        numbers.iter().for_each(|&number| heard.hear(number));
+        for &number in numbers {
+            heard.hear(number);
+        }
         heard
     }
 
