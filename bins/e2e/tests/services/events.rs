@@ -16,7 +16,7 @@ use tec_support::serve;
 use tec_support::serve::{Shutdown, Transport};
 use tokio::time::timeout;
 use tonic::Code;
-use tonic::transport::Endpoint;
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -86,18 +86,24 @@ async fn a_component_that_comes_before_the_stream_is_told_to_come_again() {
     let listen = tec_support::testing::free_address().unwrap();
     let platform = Platform::new(&[]).await.unwrap();
     let nats = Nats::start_at(&platform, "nats-server", listen).await.unwrap();
-    let (bus, events) = component(&platform, "comp-a", &nats.url).await;
+    let identity = platform.identity("comp-a").await.unwrap();
+    let bus = Bus::connect(Arc::clone(&identity), nats.url.clone()).await.unwrap();
+    let (bus, grant) = (Arc::new(bus), identity.grant().await.unwrap());
+    let events = Events::new(Arc::clone(&bus), grant.name.clone());
     let (_health, router) = face::router(bus, Some(events));
     let listener = serve::bind(([127, 0, 0, 1], 0).into()).unwrap();
-    let address = format!("http://{}", listener.local_addr().unwrap());
+    let address = format!("https://{}", listener.local_addr().unwrap());
+    let transport = Transport::Tls(identity.certificate().server_config());
     let (shutdown, _signals) = Shutdown::on_signals().unwrap();
+    let authorities = Certificate::from_pem(grant.authorities);
+    let tls = ClientTlsConfig::new().ca_certificate(authorities).domain_name("localhost");
+    let broker = Endpoint::from_shared(address).unwrap().tls_config(tls).unwrap();
     let subscribed = async {
-        let broker = Endpoint::from_shared(address).unwrap().connect().await.unwrap();
-        let mut broker = BrokerClient::new(broker);
+        let mut broker = BrokerClient::new(broker.connect().await.unwrap());
         broker.subscribe(SubscribeRequest { subject: "evt.>".to_owned() }).await.map(drop)
     };
     tokio::select! {
-        served = serve::serve(listener, Transport::DangerousPlain, router, shutdown) => {
+        served = serve::serve(listener, transport, router, shutdown) => {
             panic!("{served:?}")
         }
         subscribed = subscribed => assert_eq!(subscribed.unwrap_err().code(), Code::Unavailable),
