@@ -11,9 +11,9 @@ struct Args {
     /// Kill each pod so often while components publish and read, and print a table, instead of the demo
     #[arg(long)]
     kills: Option<u32>,
-    /// Kill only what begins with this name
-    #[arg(long, requires = "kills", default_value = "")]
-    only: String,
+    /// Kill only what begins with one of these names, separated by commas
+    #[arg(long, requires = "kills", value_delimiter = ',', default_value = "")]
+    only: Vec<String>,
 }
 
 fn main() -> anyhow::Result<()> {

@@ -37,8 +37,9 @@ const LINES: &str = "--tail=15";
 ///
 /// # Errors
 /// A part does not come up again, or an event was lost or doubled.
-pub fn play(times: u32, only: &str, out: &mut dyn Write) -> anyhow::Result<()> {
-    let victims: Vec<_> = VICTIMS.into_iter().filter(|one| one.name.starts_with(only)).collect();
+pub fn play(times: u32, only: &[String], out: &mut dyn Write) -> anyhow::Result<()> {
+    let is_meant = |victim: &Victim| only.iter().any(|name| victim.name.starts_with(name));
+    let victims: Vec<_> = VICTIMS.into_iter().filter(is_meant).collect();
     anyhow::ensure!(!victims.is_empty(), "nothing that is killed begins with {only:?}");
     let platform = Platform::begin()?;
     let table = install(&platform, &victims)
