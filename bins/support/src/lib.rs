@@ -36,6 +36,7 @@ pub mod pem;
 pub mod pins;
 #[cfg(feature = "program")]
 pub mod program;
+pub mod reference;
 #[cfg(feature = "server")]
 pub mod serve;
 #[cfg(feature = "listen")]

@@ -3,12 +3,19 @@
 use std::path::Path;
 
 use tec_support::exit::OK;
+use tec_support::reference::Page;
 
 use crate::args::Access;
 use crate::cli::{Cli, Command, PLUGIN};
 use crate::kube::access::Cluster;
 use crate::output::Output;
-use crate::{command, kube, output, reference, serve};
+use crate::{command, kube, output, serve};
+
+/// The page of all commands.
+const REFERENCE: Page<'_> = Page {
+    source: "bins/tec/src",
+    intro: "What they are for, and examples, are in [cli.md](../cli.md).",
+};
 
 /// Runs a command on its anchor.
 pub(crate) async fn run(
@@ -27,7 +34,7 @@ pub(crate) async fn run(
             let command = crate::cli::command(is_plugin);
             match man {
                 Some(directory) => clap_mangen::generate_to(command, directory)?,
-                None => output::raw(&reference::markdown(command))?,
+                None => output::raw(&REFERENCE.markdown(command))?,
             }
             return Ok(OK);
         }

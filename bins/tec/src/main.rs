@@ -16,7 +16,6 @@ mod output;
 mod page;
 mod place;
 mod recovery;
-mod reference;
 mod serve;
 mod settings;
 mod state;

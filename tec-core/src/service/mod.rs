@@ -1,5 +1,5 @@
 //! Bootstrap of a platform's services from nothing but Kubernetes service-account tokens: a vault
-//! (OpenBao or Vault), NATS, OpenSearch, components and telemetry (feature `service`).
+//! (OpenBao), NATS, OpenSearch, components and telemetry (feature `service`).
 //!
 //! *What it is*: the decisions, without I/O. [`vault`] brings a vault up, keeps it unsealed, and
 //! defines its content; [`nats`] creates operator, account and user JWTs and server configuration;

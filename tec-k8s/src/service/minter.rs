@@ -22,7 +22,12 @@ pub struct Minter<'a> {
     now: Timestamp,
 }
 
-/// A key in the vault: its public half, and which version of it signs.
+/// Keys that sign users of the system account, and of the one of components.
+const SYSTEM: [(&str, Scope); 1] = [("account-sys-sk", Scope::Any)];
+const COMPONENTS: [(&str, Scope); 2] =
+    [("account-app-sk", Scope::Component), ("account-app-stream-sk", Scope::Stream)];
+
+/// A key of the vault: its public half, and which version of it signs.
 #[derive(Clone, Debug)]
 struct Key {
     name: String,
@@ -108,8 +113,8 @@ impl<'a> Minter<'a> {
     ) -> Result<BTreeMap<PublicKey, String>, Refusal> {
         // Boxed, since each holds several calls to the vault.
         let (system, app) = tokio::try_join!(
-            Box::pin(self.account("SYS", "account-sys", Scope::Any, Revocations::new())),
-            Box::pin(self.account("APP", "account-app", Scope::Component, revocations)),
+            Box::pin(self.account("SYS", "account-sys", &SYSTEM, Revocations::new())),
+            Box::pin(self.account("APP", "account-app", &COMPONENTS, revocations)),
         )?;
         Ok(BTreeMap::from([system, app]))
     }
@@ -118,21 +123,22 @@ impl<'a> Minter<'a> {
         &self,
         name: &str,
         key: &str,
-        scope: Scope,
+        signing: &[(&str, Scope)],
         revocations: Revocations,
     ) -> Result<(PublicKey, String), Refusal> {
-        let signing = format!("{key}-sk");
-        let (own, operator, signing) = tokio::try_join!(
+        let (own, operator) = tokio::try_join!(
             self.key(KeyKind::Account, key),
             self.key(KeyKind::Operator, "operator-sk"),
-            self.key(KeyKind::Account, &signing),
         )?;
+        let mut signing_keys = Vec::new();
+        for &(name, scope) in signing {
+            signing_keys.push((self.key(KeyKind::Account, name).await?.public, scope));
+        }
         let account = nats::Account {
             name: name.to_owned(),
             key: own.public,
             issuer: operator.public,
-            signing_key: signing.public,
-            scope,
+            signing_keys,
             revocations,
         };
         let jwt = self.signed(&operator, &account.unsigned(self.now)).await?;
@@ -178,16 +184,17 @@ impl<'a> Minter<'a> {
         self.signed(&issuer, &user.unsigned(self.now)).await
     }
 
-    /// JWT of a user with full access to the components' account, who creates the event stream. Signed by the
-    /// identity of the account, whose signing key grants no more than a component has.
+    /// JWT of a user of the account of components who makes the stream of events, and may do nothing else.
     ///
     /// # Errors
     /// [`Refusal`].
-    pub async fn owner(&self, user: PublicKey, life: Duration) -> Result<String, Refusal> {
-        let key = self.key(KeyKind::Account, "account-app").await?;
-        let (expires, by) = (self.after(life), key.public);
-        let user = nats::User::of_system("services-bootstrap", user, by, by, expires);
-        self.signed(&key, &user.unsigned(self.now)).await
+    pub async fn stream(&self, user: PublicKey, life: Duration) -> Result<String, Refusal> {
+        let keys = self.account_keys("account-app", "account-app-stream-sk");
+        let (account, issuer) = keys.await?;
+        let expires = self.after(life);
+        let (account, by) = (account.public, issuer.public);
+        let user = nats::User::of_stream("services-bootstrap", user, account, by, expires);
+        self.signed(&issuer, &user.unsigned(self.now)).await
     }
 
     fn after(&self, life: Duration) -> Timestamp {

@@ -12,9 +12,9 @@ struct Args {
     /// the demo
     #[arg(long)]
     kills: Option<u32>,
-    /// Only kill pods whose names start with this
-    #[arg(long, requires = "kills", default_value = "")]
-    only: String,
+    /// Kill only what begins with one of these names, separated by commas
+    #[arg(long, requires = "kills", value_delimiter = ',', default_value = "")]
+    only: Vec<String>,
 }
 
 fn main() -> anyhow::Result<()> {

@@ -1,24 +1,33 @@
-//! `services-load`: runs in pods next to a broker, for tables of kills. `speak` publishes numbered events,
-//! each after the previous one is stored; `listen` counts received, missing and duplicate events.
+//! `services-load`: runs in pods beside a broker, for tables of kills. `speak` publishes numbered events,
+//! each after the one before is stored; `listen` notes what came. Both leave their counts on a volume that
+//! outlives their pods, and tell of every refusal.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
+use tec_e2e::services::tally;
+use tec_e2e::services::tally::{Heard, Note};
 use tec_k8s::service::broker::broker_client::BrokerClient;
 use tec_k8s::service::broker::{PublishRequest, SubscribeRequest};
 use tokio::task::JoinSet;
-use tonic::Code;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+use tonic::{Code, Status};
 
 /// Concurrent speakers in one pod.
 const SPEAKERS: u32 = 4;
 const AGAIN: Duration = Duration::from_millis(200);
+/// Random at each look (random(4)).
+const UUID: &str = "/proc/sys/kernel/random/uuid";
 
 #[derive(Debug, Parser)]
 struct Args {
+    /// Volume of the counts
+    #[arg(long, global = true, default_value = "/load")]
+    volume: PathBuf,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -38,30 +47,40 @@ enum Verb {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
+    let Args { volume, verb } = Args::parse();
     let authorities = Certificate::from_pem(std::fs::read("/shared/ca.crt")?);
     let tls = ClientTlsConfig::new().ca_certificate(authorities).domain_name("localhost");
     let broker = Endpoint::from_static("https://127.0.0.1:9443").tls_config(tls)?;
     let broker = BrokerClient::new(broker.connect_lazy());
-    match Args::parse().verb {
+    match verb {
         Verb::Speak { subject, each } => {
             let mut speakers = JoinSet::new();
             for number in 0..SPEAKERS {
-                // Each start uses a new name.
-                let name = format!("{subject}.{}-{number}", std::fs::read_to_string(UUID)?.trim());
-                speakers.spawn(speak(broker.clone(), name, Duration::from_millis(each)));
+                // Each start speaks under a new name.
+                let name = format!("{subject}.{}-{number}", uuid()?);
+                let note = Note::create(&volume, &name)?;
+                speakers.spawn(speak(broker.clone(), name, note, Duration::from_millis(each)));
             }
             speakers.join_next().await.context("nobody speaks")??
         }
-        Verb::Listen { subject } => listen(broker, subject).await,
+        Verb::Listen { subject } => listen(broker, subject, &volume).await,
     }
 }
 
-/// Random each time it is read (random(4)).
-const UUID: &str = "/proc/sys/kernel/random/uuid";
+fn uuid() -> anyhow::Result<String> {
+    Ok(std::fs::read_to_string(UUID)?.trim().to_owned())
+}
+
+/// Into the container's log, which the table shows where it gives up.
+fn tell(what: &str, refused: &Status) {
+    // Who cannot even tell has no other way.
+    let _ = writeln!(std::io::stderr(), "{what}: {refused}");
+}
 
 async fn speak(
     mut broker: BrokerClient<Channel>,
     subject: String,
+    note: Note,
     each: Duration,
 ) -> anyhow::Result<()> {
     for number in 1_u64.. {
@@ -72,30 +91,30 @@ async fn speak(
         };
         // Repeats under the same name until it is stored.
         while let Err(refused) = broker.publish(request.clone()).await {
+            tell(&request.id, &refused);
             let refused_for_good = matches!(refused.code(), Code::PermissionDenied);
             anyhow::ensure!(!refused_for_good, "{refused}");
             tokio::time::sleep(AGAIN).await;
         }
+        note.acknowledge(number)?;
         tokio::time::sleep(each).await;
     }
     Ok(())
 }
 
-/// Events received from one speaker.
-#[derive(Default)]
-struct Heard {
-    highest: u64,
-    count: u64,
-    doubled: u64,
-}
-
-async fn listen(mut broker: BrokerClient<Channel>, subject: String) -> anyhow::Result<()> {
+async fn listen(
+    mut broker: BrokerClient<Channel>,
+    subject: String,
+    volume: &Path,
+) -> anyhow::Result<()> {
     let mut messages = loop {
         match broker.subscribe(SubscribeRequest { subject: subject.clone() }).await {
             Ok(messages) => break messages.into_inner(),
-            Err(_) => tokio::time::sleep(AGAIN).await,
+            Err(refused) => tell(&subject, &refused),
         }
+        tokio::time::sleep(AGAIN).await;
     };
+    let start = uuid()?;
     let mut heard = BTreeMap::<String, Heard>::new();
     let mut second = tokio::time::interval(Duration::from_secs(1));
     loop {
@@ -103,21 +122,9 @@ async fn listen(mut broker: BrokerClient<Channel>, subject: String) -> anyhow::R
             message = messages.message() => {
                 let message = message?.context("the broker ended the subscription")?;
                 let number: u64 = String::from_utf8(message.payload)?.parse()?;
-                let from = heard.entry(message.subject).or_default();
-                // A speaker waits for each event, so they arrive in order.
-                if number > from.highest {
-                    from.highest = number;
-                    from.count += 1;
-                } else {
-                    from.doubled += 1;
-                }
+                heard.entry(message.subject).or_default().hear(number);
             }
-            _ = second.tick() => {
-                let sum = |of: fn(&Heard) -> u64| heard.values().map(of).sum::<u64>();
-                let (sent, doubled) = (sum(|from| from.highest), sum(|from| from.doubled));
-                let lost = sent - sum(|from| from.count);
-                writeln!(std::io::stdout(), "{sent} {lost} {doubled}")?;
-            }
+            _ = second.tick() => tally::write_heard(volume, &start, &heard)?,
         }
     }
 }

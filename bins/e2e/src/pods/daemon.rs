@@ -131,3 +131,22 @@ pub fn until(what: &str, limit: Duration, is_so: impl Fn() -> bool) -> anyhow::R
     }
     Ok(())
 }
+
+/// Looks every half second until nothing is in the way.
+///
+/// # Errors
+/// Something is, all the time; the error has what it was in the end.
+pub fn watch(
+    what: &str,
+    limit: Duration,
+    mut look: impl FnMut() -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let begin = Instant::now();
+    while let Err(error) = look() {
+        if begin.elapsed() >= limit {
+            return Err(error).with_context(|| format!("{what}: not within {} s", limit.as_secs()));
+        }
+        pause(10 * STEP);
+    }
+    Ok(())
+}

@@ -31,8 +31,8 @@ use anyhow::Context as _;
 
 pub use self::charts::{BROKER, Charts, NAMESPACE, OPERATOR, SERVERS, charts_of_today};
 pub use self::config::ADDRESS;
-pub use self::daemon::until;
 use self::daemon::{NETWORK, inside, pause, runs, stop};
+pub use self::daemon::{until, watch};
 pub use self::image::Image;
 pub use self::platform::{APPS, PLATFORM, Platform};
 pub use self::registry::Registry;

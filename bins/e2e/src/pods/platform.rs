@@ -42,7 +42,7 @@ impl Platform {
             let enforce = "pod-security.kubernetes.io/enforce=restricted";
             platform.kubectl(&["label", "namespace", namespace, enforce])?;
         }
-        VOLUMES.iter().try_for_each(|name| platform.volume(name))?;
+        VOLUMES.iter().try_for_each(|name| platform.volume(PLATFORM, name).map(drop))?;
         Ok(platform)
     }
 
@@ -74,7 +74,11 @@ impl Platform {
         self.node.load(&services::opensearch()?)
     }
 
-    fn volume(&self, name: &str) -> anyhow::Result<()> {
+    /// A volume for the claim `data-<name>` of a namespace; where it lies on the machine.
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub fn volume(&self, namespace: &str, name: &str) -> anyhow::Result<PathBuf> {
         let place = self.node.dir.join("volumes").join(name);
         std::fs::create_dir_all(&place)?;
         let here = json!({"key": "kubernetes.io/hostname", "operator": "In", "values": ["n1"]});
@@ -82,14 +86,15 @@ impl Platform {
             "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},
             "spec": {
                 "capacity": {"storage": "10Gi"}, "accessModes": ["ReadWriteOnce"],
-                "claimRef": {"namespace": PLATFORM, "name": format!("data-{name}")},
+                "claimRef": {"namespace": namespace, "name": format!("data-{name}")},
                 "local": {"path": place},
                 "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}},
             },
         });
         let file = self.node.dir.join(format!("volume-{name}.json"));
         std::fs::write(&file, volume.to_string())?;
-        self.apply(PLATFORM, &file)
+        self.apply(PLATFORM, &file)?;
+        Ok(place)
     }
 
     /// Runs kubectl, in the namespace given in its arguments.

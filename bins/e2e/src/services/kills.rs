@@ -3,86 +3,101 @@
 
 use std::fmt::Write as _;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use crate::pods::{APPS, PLATFORM, Platform, until};
+use super::tally;
+use super::tally::Count;
+use super::victim::{VICTIMS, Victim};
+use crate::pods::{APPS, PLATFORM, Platform, watch};
 
 const SOON: Duration = Duration::from_mins(4);
+/// What was acknowledged has come by then, or never will.
+const LATEST: Duration = Duration::from_mins(1);
 /// The chart with three of whatever may be three.
-const VALUES: [&str; 4] =
-    ["vault.replicas=3", "nats.replicas=3", "telemetry.enabled=true", "telemetry.heap=512"];
-const SETS: [&str; 4] =
-    ["statefulset/vault", "statefulset/nats", "deployment/collector", "statefulset/opensearch"];
-
-/// What is killed: a name, where it is, and whose pods must be ready again.
-const KILLED: [(&str, Victim); 10] = [
-    ("vault-0", Victim::Pod(PLATFORM, "vault-0", "statefulset/vault")),
-    ("vault-1", Victim::Pod(PLATFORM, "vault-1", "statefulset/vault")),
-    ("vault-2", Victim::Pod(PLATFORM, "vault-2", "statefulset/vault")),
-    ("controller", Victim::Container("vault-0", "controller", "statefulset/vault")),
-    ("nats-0", Victim::Pod(PLATFORM, "nats-0", "statefulset/nats")),
-    ("nats-1", Victim::Pod(PLATFORM, "nats-1", "statefulset/nats")),
-    ("nats-2", Victim::Pod(PLATFORM, "nats-2", "statefulset/nats")),
-    ("component and broker", Victim::App("speaker", "deployment/speaker")),
-    ("collector", Victim::App("collector", "deployment/collector")),
-    ("opensearch", Victim::Pod(PLATFORM, "opensearch-0", "statefulset/opensearch")),
-];
-
-#[derive(Clone, Copy, Debug)]
-enum Victim {
-    /// A pod of this name.
-    Pod(&'static str, &'static str, &'static str),
-    /// A container of a pod of the platform.
-    Container(&'static str, &'static str, &'static str),
-    /// Pods with this label, wherever they are.
-    App(&'static str, &'static str),
-}
-
-/// Events since the load began: sent and known to be stored, never heard, heard twice.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Count {
-    sent: u64,
-    lost: u64,
-    doubled: u64,
-}
+const VALUES: [&str; 2] = ["vault.replicas=3", "nats.replicas=3"];
+const TELEMETRY: [&str; 2] = ["telemetry.enabled=true", "telemetry.heap=512"];
+/// Volume of the counts, and the claim for it.
+const LOAD: &str = "load";
+const CLAIM: &str = "apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data-load}
+spec:
+  accessModes: [ReadWriteOnce]
+  storageClassName: \"\"
+  resources: {requests: {storage: 1Gi}}
+---
+";
+/// Lines of each log that an error has.
+const LINES: &str = "--tail=15";
 
 /// Kills everything so often, and prints the table.
 ///
 /// # Errors
 /// A part does not come up again, or an event was lost or doubled.
-pub fn play(times: u32, only: &str, out: &mut dyn Write) -> anyhow::Result<()> {
+pub fn play(times: u32, only: &[String], out: &mut dyn Write) -> anyhow::Result<()> {
+    let is_meant = |victim: &Victim| only.iter().any(|name| victim.name.starts_with(name));
+    let victims: Vec<_> = VICTIMS.into_iter().filter(is_meant).collect();
+    anyhow::ensure!(!victims.is_empty(), "nothing that is killed begins with {only:?}");
     let platform = Platform::begin()?;
+    let table = install(&platform, &victims)
+        .and_then(|volume| table(&platform, &volume, &victims, times, out));
+    table.with_context(|| evidence(&platform))
+}
+
+/// Chart, listener, speaker; the folder with their counts.
+fn install(platform: &Platform, victims: &[Victim]) -> anyhow::Result<PathBuf> {
     platform.load_load()?;
-    platform.load_telemetry()?;
-    platform.install(&VALUES)?;
-    SETS.iter().try_for_each(|set| platform.ready(PLATFORM, set, SOON))?;
-    platform.share_authorities()?;
-    for (name, words) in
-        [("listener", "listen, evt.apps.speaker.>"), ("speaker", "speak, evt.apps.speaker")]
-    {
-        platform.apply(APPS, &load(platform.files(), name, words)?)?;
-        platform.ready(APPS, &format!("deployment/{name}"), SOON)?;
+    let mut values = VALUES.to_vec();
+    let mut sets = vec!["statefulset/vault", "statefulset/nats"];
+    if victims.iter().any(Victim::is_telemetry) {
+        platform.load_telemetry()?;
+        values.extend(TELEMETRY);
+        sets.extend(["deployment/collector", "statefulset/opensearch"]);
     }
-    until("the first events", SOON, || count(&platform).is_ok_and(|count| count.sent > 0))?;
+    platform.install(&values)?;
+    sets.iter().try_for_each(|set| platform.ready(PLATFORM, set, SOON))?;
+    platform.share_authorities()?;
+    let volume = platform.volume(APPS, LOAD)?;
+    let begin = |name: &str, words: &str| {
+        platform.apply(APPS, &load(platform.files(), name, words)?)?;
+        platform.ready(APPS, &format!("deployment/{name}"), SOON)
+    };
+    begin("listener", "listen, evt.apps.speaker.>")?;
+    // What was sent before it listens would count as lost.
+    watch("the listener listens", SOON, || count(&volume).map(drop))?;
+    begin("speaker", "speak, evt.apps.speaker")?;
+    more_than(&volume, 0)?;
+    Ok(volume)
+}
+
+fn table(
+    platform: &Platform,
+    volume: &Path,
+    victims: &[Victim],
+    times: u32,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
     writeln!(out, "| killed | times | back after, at most | sent | lost | doubled |")?;
     writeln!(out, "|---|---|---|---|---|---|")?;
     let (mut before, mut bad) = (Count::default(), String::new());
-    for (name, victim) in KILLED.into_iter().filter(|(name, _)| name.starts_with(only)) {
+    for victim in victims {
+        let (name, times) = (victim.name, victim.times(times));
         let mut longest = Duration::ZERO;
         for _ in 0..times {
             let begin = Instant::now();
-            kill(&platform, victim).with_context(|| format!("kill {name}"))?;
-            back(&platform, victim).with_context(|| format!("{name} is not back"))?;
+            victim.kill(platform).with_context(|| format!("kill {name}"))?;
             longest = longest.max(begin.elapsed());
         }
-        let now = settled(&platform)?;
-        let (sent, lost) = (now.sent - before.sent, now.lost - before.lost);
+        let now = settled(volume)?;
+        // What comes after all was counted before.
+        let (sent, lost) = (now.sent - before.sent, now.lost.saturating_sub(before.lost));
         let doubled = now.doubled - before.doubled;
         let seconds = longest.as_secs_f32();
         writeln!(out, "| {name} | {times} | {seconds:.1} s | {sent} | {lost} | {doubled} |")?;
+        out.flush()?;
         if sent == 0 || lost + doubled > 0 {
             let _ = write!(bad, " {name}");
         }
@@ -92,76 +107,78 @@ pub fn play(times: u32, only: &str, out: &mut dyn Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn kill(platform: &Platform, victim: Victim) -> anyhow::Result<()> {
-    let now = ["--grace-period=0", "--force", "--wait=true"];
-    match victim {
-        Victim::Pod(namespace, pod, _) => {
-            let delete = ["--namespace", namespace, "delete", "pod", pod];
-            platform.kubectl(&[&delete[..], &now].concat()).map(drop)
-        }
-        Victim::App(app, _) => {
-            let label = format!("--selector=app={app}");
-            let delete = ["--namespace", namespace_of(app), "delete", "pod", &label];
-            platform.kubectl(&[&delete[..], &now].concat()).map(drop)
-        }
-        Victim::Container(pod, container, _) => {
-            let killed = container_id(platform, pod, container)?;
-            platform.node().kill_container(killed.trim_start_matches("containerd://"))?;
-            // Until the kubelet saw that it ended, the pod still counts as ready.
-            until("another container", SOON, || {
-                container_id(platform, pod, container).is_ok_and(|id| id != killed)
-            })?;
-            Ok(())
-        }
-    }
-}
-
-fn container_id(platform: &Platform, pod: &str, container: &str) -> anyhow::Result<String> {
-    let id = format!(
-        "--output=jsonpath={{.status.containerStatuses[?(@.name==\"{container}\")].containerID}}"
-    );
-    platform.kubectl(&["--namespace", PLATFORM, "get", "pod", pod, &id])
-}
-
-fn namespace_of(app: &str) -> &'static str {
-    if app == "speaker" { APPS } else { PLATFORM }
-}
-
-fn back(platform: &Platform, victim: Victim) -> anyhow::Result<()> {
-    match victim {
-        Victim::Pod(namespace, _, set) => platform.ready(namespace, set, SOON),
-        Victim::Container(_, _, set) => platform.ready(PLATFORM, set, SOON),
-        Victim::App(app, set) => platform.ready(namespace_of(app), set, SOON),
-    }
-}
-
-/// The example's manifest, for another program.
-fn load(files: &Path, name: &str, words: &str) -> anyhow::Result<std::path::PathBuf> {
+/// The example's manifest, for another program, with the volume of the counts.
+fn load(files: &Path, name: &str, words: &str) -> anyhow::Result<PathBuf> {
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/component");
-    let text = std::fs::read_to_string(example.join("component.yaml"))?;
-    let text = text
-        .replace("evt.apps.hello.greeting", words)
-        .replace("hello", name)
-        .replace("tec-example-component", "tec-services-load");
+    let mut text = std::fs::read_to_string(example.join("component.yaml"))?;
+    let mount = "            - {name: shared, mountPath: /shared, readOnly: true}\n";
+    let volumes = "      volumes:\n";
+    for (found, with) in [
+        ("evt.apps.hello.greeting", words.to_owned()),
+        ("hello", name.to_owned()),
+        ("tec-example-component", "tec-services-load".to_owned()),
+        (mount, format!("{mount}            - {{name: load, mountPath: /load}}\n")),
+        (
+            volumes,
+            format!(
+                "{volumes}        - name: load\n          persistentVolumeClaim: {{claimName: data-load}}\n"
+            ),
+        ),
+    ] {
+        anyhow::ensure!(text.contains(found), "the example has no {found:?}");
+        text = text.replace(found, &with);
+    }
     let file = files.join(format!("{name}.yaml"));
-    std::fs::write(&file, text)?;
+    std::fs::write(&file, format!("{CLAIM}{text}"))?;
     Ok(file)
 }
 
-/// What the listener told last.
-fn count(platform: &Platform) -> anyhow::Result<Count> {
-    let log = ["--namespace", APPS, "logs", "deployment/listener", "--container=component"];
-    let said = platform.kubectl(&[&log[..], &["--tail=1"]].concat())?;
-    let mut numbers = said.split_whitespace().map(str::parse::<u64>);
-    let mut next = || anyhow::Ok(numbers.next().context("the listener tells nothing")??);
-    Ok(Count { sent: next()?, lost: next()?, doubled: next()? })
+fn count(volume: &Path) -> anyhow::Result<Count> {
+    tally::count(volume, &tally::acknowledged(volume)?)
 }
 
-/// Once events come again after the last kill: what is missing then is lost.
-fn settled(platform: &Platform) -> anyhow::Result<Count> {
-    let first = count(platform)?;
-    until("events after the kill", SOON, || {
-        count(platform).is_ok_and(|now| now.sent > first.sent)
-    })?;
-    count(platform)
+/// Waits until more events than these are stored.
+fn more_than(volume: &Path, sent: u64) -> anyhow::Result<()> {
+    watch(&format!("more than {sent} events"), SOON, || {
+        let now = count(volume)?;
+        anyhow::ensure!(now.sent > sent, "{now:?}");
+        Ok(())
+    })
+}
+
+/// Once events are stored again after the last kill: which of those that were stored by now never come.
+fn settled(volume: &Path) -> anyhow::Result<Count> {
+    more_than(volume, count(volume)?.sent)?;
+    let sent = tally::acknowledged(volume)?;
+    let all = || {
+        let now = tally::count(volume, &sent)?;
+        anyhow::ensure!(now.lost == 0, "{now:?}");
+        Ok(())
+    };
+    // What is missing then is counted below.
+    let _ = watch("all events come", LATEST, all);
+    tally::count(volume, &sent)
+}
+
+/// What an error has to be explained with: pods and the last lines of their logs.
+fn evidence(platform: &Platform) -> String {
+    let mut text = String::new();
+    let mut tell = |arguments: &[&str]| {
+        let said = platform.kubectl(arguments).unwrap_or_else(|error| format!("{error:#}"));
+        let _ = writeln!(text, "--- kubectl {}\n{said}", arguments.join(" "));
+    };
+    tell(&["get", "pods", "--all-namespaces", "--output=wide"]);
+    for (namespace, selector, containers) in [
+        (APPS, "--selector=app=listener", "--all-containers"),
+        (APPS, "--selector=app=speaker", "--all-containers"),
+        (PLATFORM, "--selector=app=nats", "--all-containers"),
+        // The other one has the audit log, which is long.
+        (PLATFORM, "--selector=app=vault", "--container=controller"),
+    ] {
+        for which in ["--previous=false", "--previous=true"] {
+            let logs = ["--namespace", namespace, "logs", selector, containers];
+            tell(&[&logs[..], &["--prefix", LINES, which]].concat());
+        }
+    }
+    text
 }

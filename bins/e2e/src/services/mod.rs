@@ -22,3 +22,5 @@ pub mod platform;
 pub mod rotation;
 pub mod sink;
 pub mod stage;
+pub mod tally;
+mod victim;

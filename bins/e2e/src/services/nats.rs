@@ -41,13 +41,31 @@ impl Nats {
         program: &str,
         listen: SocketAddr,
     ) -> anyhow::Result<Self> {
+        Self::start_with(platform, program, listen, &[]).await
+    }
+
+    /// The same, and it stores events.
+    ///
+    /// # Errors
+    /// One of them fails; the error has its log.
+    pub async fn start_storing(platform: &Platform, listen: SocketAddr) -> anyhow::Result<Self> {
+        let storage = platform.stage.path("nats-events").display().to_string();
+        Self::start_with(platform, "nats-server", listen, &["--storage", &storage]).await
+    }
+
+    async fn start_with(
+        platform: &Platform,
+        program: &str,
+        listen: SocketAddr,
+        more: &[&str],
+    ) -> anyhow::Result<Self> {
         let program = tool(&format!("bin/{program}"))?;
         let account = platform.stage.cluster.account("nats")?;
         let listen = listen.to_string();
         let kept = platform.stage.path("nats-accounts");
         let kept = kept.display().to_string();
         let flags = ["nats", "--listen", &listen, "--accounts", &kept];
-        let args = platform.init(&account, &flags).await?;
+        let args = platform.init(&account, &[&flags[..], more].concat()).await?;
         run::run(&args).await?;
         Self::run(platform, program, args, &listen).await
     }

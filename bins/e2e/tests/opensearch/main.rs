@@ -216,6 +216,29 @@ async fn what_the_vault_has_counts_again_after_somebody_changed_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn roles_of_another_release_are_replaced_when_the_controller_starts() {
+    let scene = Scene::new(&[]).await;
+    let viewer = scene.viewer().await;
+    // As if a release that let viewers write had made the node's security index.
+    let body = json!({
+        "reserved": true, "cluster_permissions": ["*"],
+        "index_permissions": [{"index_patterns": ["*"], "allowed_actions": ["*"]}],
+    });
+    let path = "/_plugins/_security/api/roles/telemetry_viewer";
+    let admin = scene.admin().await;
+    let changed = ask(&admin, Method::PUT, path, None, Some(&body.to_string())).await.unwrap();
+    assert_eq!(changed.status, 200, "{}", changed.body);
+    let line = json!({"body": "forged"});
+    let write = async || scene.call(("viewer", &viewer), Method::POST, LINES, Some(&line)).await;
+    assert_eq!(write().await.status, 201);
+
+    scene.platform.controller.passwords.ensure(&scene.authorities).await.unwrap();
+    assert_eq!(write().await.status, 403);
+    let found = scene.call(("viewer", &viewer), Method::GET, SEARCH, None).await;
+    assert_eq!(found.status, 200, "{}", found.body);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_renewed_certificate_is_served_without_a_restart() {
     let scene = Scene::new(&[]).await;
     let admin = scene.admin().await;

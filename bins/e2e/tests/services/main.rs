@@ -9,6 +9,7 @@
 
 mod bring_up;
 mod certificates;
+mod events;
 mod first_pod;
 mod health;
 mod kills;

@@ -7,6 +7,7 @@ use std::process::Command;
 use clap::Parser as _;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::rbac::v1::Role;
 use kube::Api;
 use rcgen::{CertificateParams, KeyPair};
@@ -126,6 +127,25 @@ async fn is_taken(config: &str, scheme: &str) {
     assert!(up.is_ok(), "{}", vault.log().unwrap());
 }
 
+/// What anybody may reach is the controller.
+async fn only_the_vaults_pods_reach_its_listener(cluster: &Cluster, set: &StatefulSet) {
+    let namespace = set.metadata.namespace.as_deref().unwrap();
+    let policies: Api<NetworkPolicy> = Api::namespaced(cluster.plane.admin().unwrap(), namespace);
+    let spec = policies.get("vault").await.unwrap().spec.unwrap();
+    let pods = serde_json::json!({"matchLabels": {"app": "vault"}});
+    assert_eq!(serde_json::to_value(&spec.pod_selector).unwrap(), pods);
+    assert_eq!(spec.policy_types, Some(vec!["Ingress".to_owned()]));
+    let rules = serde_json::to_value(&spec.ingress).unwrap();
+    let port = |port: u32| serde_json::json!({"port": port, "protocol": "TCP"});
+    assert_eq!(
+        rules,
+        serde_json::json!([
+            {"ports": [port(8443)]},
+            {"from": [{"podSelector": pods}], "ports": [port(8200), port(8201)]},
+        ])
+    );
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_chart_has_one_pod_of_the_vault_or_several_that_share_its_storage() {
     let cluster = Cluster::shared().await.unwrap();
@@ -146,5 +166,6 @@ async fn the_chart_has_one_pod_of_the_vault_or_several_that_share_its_storage() 
     assert!(!config.contains("tls_disable"));
     assert_eq!(set.spec.as_ref().unwrap().replicas, Some(3));
     assert_eq!(controller(&set).peers.len(), 3);
+    only_the_vaults_pods_reach_its_listener(&cluster, &set).await;
     is_taken(&config, "https").await;
 }

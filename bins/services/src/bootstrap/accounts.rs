@@ -100,13 +100,12 @@ impl Accounts {
         let token = self.standing.token()?;
         let minter = Minter::new(&self.vault, &token, &self.keys, self.clock.now());
         let user = KeyPair::new_user();
-        let jwt = minter.owner(key_of(&user)?, LIFE).await?;
+        let jwt = minter.stream(key_of(&user)?, LIFE).await?;
         let client = self.connect((user, jwt), url, authorities).await?;
         let stream = nats::events_stream(replicas).to_string();
-        let call = |verb| format!("$JS.API.STREAM.{verb}.{}", nats::EVENTS);
-        // Creating the same stream again is not an error.
-        if ask(&client, call("CREATE"), stream.clone()).await.is_err() {
-            ask(&client, call("UPDATE"), stream).await.context("store events")?;
+        // The same stream again is no error.
+        if ask(&client, nats::stream_call("CREATE"), stream.clone()).await.is_err() {
+            ask(&client, nats::stream_call("UPDATE"), stream).await.context("store events")?;
         }
         client.drain().await.context("leave NATS")
     }

@@ -1,6 +1,7 @@
 //! From flags to a controller.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -76,6 +77,7 @@ pub fn controller(args: &Serve) -> anyhow::Result<Controller> {
             entropy: Arc::new(SystemEntropy),
             opensearch: args.opensearch_address.clone(),
             life: Duration::from_secs(args.password_seconds.into()),
+            roles_told: AtomicBool::new(false),
         },
         peers: Arc::new(Others {
             addresses: others(args),

@@ -1,6 +1,8 @@
-//! Passwords of OpenSearch users: keeps a running cluster in sync with the vault.
+//! Passwords of OpenSearch's users, and their roles: what the vault and this release have is what a running
+//! cluster takes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -34,11 +36,13 @@ pub struct Passwords {
     pub opensearch: Option<String>,
     /// Lifetime of a password.
     pub life: Duration,
+    /// Whether the roles of this release count: once for each start of the controller.
+    pub roles_told: AtomicBool,
 }
 
 impl Passwords {
-    /// Replaces passwords that are due, and sets those that OpenSearch does not know. Returns the number of
-    /// users whose password was set.
+    /// Replaces roles that an older release wrote, and passwords that are due, and makes OpenSearch take those that it does not know. Says
+    /// of how many users it learned a new one.
     ///
     /// The vault comes first: if this stops between the two, the next call finds a password that OpenSearch
     /// does not accept.
@@ -52,6 +56,10 @@ impl Passwords {
         let Some(address) = &self.opensearch else {
             return Ok(0);
         };
+        if !self.roles_told.load(Ordering::Relaxed) {
+            self.tell_roles(&api(address, authorities, &self.admin().await?)?).await?;
+            self.roles_told.store(true, Ordering::Relaxed);
+        }
         let anybody = api(address, authorities, &Arc::default())?;
         let mut changed = 0;
         for user in OPENSEARCH_USERS {
@@ -103,6 +111,17 @@ impl Passwords {
         Ok(certificate)
     }
 
+    async fn tell_roles(&self, admin: &Http) -> anyhow::Result<()> {
+        for (path, body) in opensearch::roles() {
+            let body = SecretBytes::new(body.to_string().into_bytes());
+            let reply = admin.call(Method::PUT, &path, &[], Some(&body)).await?;
+            let status = reply.status;
+            anyhow::ensure!(matches!(status, 200 | 201), "OpenSearch answered {status} to {path}");
+        }
+        tracing::info!("OpenSearch has the roles of this release");
+        Ok(())
+    }
+
     async fn tell(&self, admin: &Http, user: &str, password: &SecretBytes) -> anyhow::Result<()> {
         let salt = SecretArray::random(&mut EntropyRng::new(&*self.entropy));
         let password = password.duplicate("it is hashed on another thread");
@@ -138,4 +157,43 @@ fn api(address: &str, authorities: &str, own: &Arc<Certificate>) -> anyhow::Resu
     let target = Target::tls(address, Arc::new(config));
     let target = target.with_context(|| format!("{address:?} is no address of OpenSearch"))?;
     Ok(Http::new(target, DEADLINE))
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use axum::extract::State;
+    use axum::http::StatusCode;
+    use axum::routing::get;
+    use tec_support::serve;
+    use tec_support::serve::{Shutdown, Transport};
+
+    use super::*;
+
+    /// What a controller takes a cluster's answer to a login for.
+    async fn answered(status: StatusCode) -> anyhow::Result<bool> {
+        let listener = serve::bind(([127, 0, 0, 1], 0).into())?;
+        let address = listener.local_addr()?.to_string();
+        let router = Router::new()
+            .route(opensearch::LOGIN, get(async |State(status): State<StatusCode>| status))
+            .with_state(status);
+        let (shutdown, _signals) = Shutdown::on_signals()?;
+        let http = Http::new(Target::DangerousPlain { address }, DEADLINE);
+        let password = SecretBytes::new(b"password".to_vec());
+        tokio::select! {
+            served = serve::serve(listener, Transport::DangerousPlain, router, shutdown) => {
+                anyhow::bail!("{served:?}")
+            }
+            known = knows(&http, "viewer", &password) => known,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_cluster_that_is_red_or_not_set_up_yet_is_no_reason_to_change_a_password() {
+        assert!(answered(StatusCode::OK).await.unwrap());
+        assert!(!answered(StatusCode::UNAUTHORIZED).await.unwrap());
+        for status in [StatusCode::SERVICE_UNAVAILABLE, StatusCode::TOO_MANY_REQUESTS] {
+            answered(status).await.unwrap_err();
+        }
+    }
 }

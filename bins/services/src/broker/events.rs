@@ -30,6 +30,8 @@ const ID: &str = "Nats-Msg-Id";
 const STORED: Duration = Duration::from_secs(5);
 /// Longest time a caller waits for servers that are unreachable.
 const DEADLINE: Duration = Duration::from_mins(1);
+/// A stream is there so soon after its servers.
+const FIRST: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_millis(100);
 /// Most events of a subscription that wait for their reader.
 const WAITING: usize = 1024;
@@ -154,8 +156,14 @@ impl Events {
     pub async fn subscribe(&self, subject: &str) -> anyhow::Result<mpsc::Receiver<Message>> {
         let (to, from) = mpsc::channel(WAITING);
         let reader = Reader { bus: Arc::clone(&self.bus), subject: subject.to_owned(), to };
-        let (client, mut last) = (self.bus.client().await, None);
-        let first = reader.ask(&client, &mut last).await?;
+        let (end, mut last) = (Instant::now() + FIRST, None);
+        let first = loop {
+            match reader.ask(&*self.bus.client().await, &mut last).await {
+                Ok(first) => break first,
+                Err(error) if Instant::now() > end => return Err(error),
+                Err(_) => sleep(AGAIN).await,
+            }
+        };
         let mut readers = self.readers.lock().await;
         while readers.try_join_next().is_some() {}
         readers.spawn(reader.run(first, last));

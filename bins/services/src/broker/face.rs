@@ -103,10 +103,13 @@ impl Broker for Face {
     ) -> Result<Response<Self::SubscribeStream>, Status> {
         let subject = request.into_inner().subject;
         let from = match self.stored(&subject) {
-            Some(events) => events.subscribe(&subject).await,
-            None => self.bus.subscribe(&subject).await,
+            // The stream may come yet, and so may a server.
+            Some(events) => events
+                .subscribe(&subject)
+                .await
+                .map_err(|error| Status::unavailable(format!("{error:#}")))?,
+            None => self.bus.subscribe(&subject).await.map_err(|error| refused(&error))?,
         };
-        let from = from.map_err(|error| refused(&error))?;
         let messages = futures::stream::unfold(from, |mut from| async move {
             let message = from.recv().await?;
             Some((message, from))

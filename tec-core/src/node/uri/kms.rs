@@ -77,7 +77,7 @@ pub struct TrusteeKey {
     pub ca: Option<String>,
 }
 
-/// A key in the transit engine of OpenBao or Vault.
+/// A key of the transit engine of OpenBao.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct OpenBaoKey {

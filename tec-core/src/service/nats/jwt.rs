@@ -98,23 +98,36 @@ pub struct Account {
     pub key: PublicKey,
     /// The operator's signing key.
     pub issuer: PublicKey,
-    /// The key that signs users.
-    pub signing_key: PublicKey,
-    /// Whether users get what [`User::of_component`] specifies, enforced by the server, or
-    /// everything.
-    pub scope: Scope,
-    /// Revoked users.
+    /// The keys that sign users, and what each of them may give.
+    pub signing_keys: Vec<(PublicKey, Scope)>,
+    /// Users that are shut out.
     pub revocations: Revocations,
 }
 
 /// What the signing key of an account may grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "there are these two")]
+#[expect(clippy::exhaustive_enums, reason = "there are these three")]
 pub enum Scope {
     /// Subjects with the user's own name in them.
     Component,
+    /// Making the stream of events.
+    Stream,
     /// Whatever the user's JWT says.
     Any,
+}
+
+impl Scope {
+    /// The key, and what the server allows its users.
+    fn of_key(self, key: &PublicKey) -> Value {
+        let (role, template) = match self {
+            Self::Any => return json!(key.to_string()),
+            Self::Component => ("component", component_template()),
+            Self::Stream => ("stream", stream_template()),
+        };
+        json!({
+            "kind": "user_scope", "key": key.to_string(), "role": role, "template": template,
+        })
+    }
 }
 
 impl Account {
@@ -125,18 +138,11 @@ impl Account {
             .iter()
             .map(|(user, since)| (user.to_string(), since.unix_seconds()))
             .collect();
-        let signing_key = match self.scope {
-            Scope::Any => json!(self.signing_key.to_string()),
-            Scope::Component => json!({
-                "kind": "user_scope", "key": self.signing_key.to_string(), "role": "component",
-                "template": component_template(),
-            }),
-        };
+        let signing_keys = self.signing_keys.iter().map(|(key, scope)| scope.of_key(key));
+        let signing_keys: Vec<Value> = signing_keys.collect();
         // The system account must have none.
-        let storage = match self.scope {
-            Scope::Component => UNLIMITED,
-            Scope::Any => 0,
-        };
+        let stores = self.signing_keys.iter().any(|(_, scope)| *scope == Scope::Stream);
+        let storage = if stores { UNLIMITED } else { 0 };
         let mut nats = json!({
             "type": "account", "version": VERSION,
             "limits": {
@@ -146,7 +152,7 @@ impl Account {
                 "consumer": storage,
             },
             "default_permissions": {"pub": {}, "sub": {}},
-            "signing_keys": [signing_key],
+            "signing_keys": signing_keys,
         });
         if let (Some(nats), false) = (nats.as_object_mut(), revocations.is_empty()) {
             nats.insert("revocations".to_owned(), json!(revocations));
@@ -192,7 +198,21 @@ fn component_template() -> Value {
     })
 }
 
-/// Name of a component's user, which its subjects and its inbox start with.
+/// What the server allows whoever makes the stream of events: nothing but that.
+fn stream_template() -> Value {
+    json!({
+        "pub": {"allow": [stream_call("CREATE"), stream_call("UPDATE")]},
+        "sub": {"allow": ["_INBOX.>"]},
+        "subs": UNLIMITED, "data": UNLIMITED, "payload": UNLIMITED,
+    })
+}
+
+/// Where the stream of events is made (JetStream API, reference "Streams").
+pub fn stream_call(verb: &str) -> String {
+    format!("$JS.API.STREAM.{verb}.{EVENTS}")
+}
+
+/// Name of a component's user, which its subjects and its inbox begin with.
 pub fn user_name(component: &caller::Account) -> String {
     format!("{}.{}", component.namespace(), component.name())
 }
@@ -222,7 +242,19 @@ impl User {
         Self { name: user_name(component), key, account, issuer, scope: Scope::Component, expires }
     }
 
-    /// A user that may do everything in an account, such as push accounts in SYS.
+    /// Who makes the stream of events. Not signed by the identity of the account: where the operator wants
+    /// signing keys, the server does not know it as an issuer of users.
+    pub fn of_stream(
+        name: &str,
+        key: PublicKey,
+        account: PublicKey,
+        issuer: PublicKey,
+        expires: Timestamp,
+    ) -> Self {
+        Self { name: name.to_owned(), key, account, issuer, scope: Scope::Stream, expires }
+    }
+
+    /// Somebody who may do everything in an account, such as push accounts in SYS.
     pub fn of_system(
         name: &str,
         key: PublicKey,
@@ -234,15 +266,15 @@ impl User {
         Self { name, key, account, issuer, scope: Scope::Any, expires }
     }
 
-    /// The JWT, to be signed by the account's signing key, or by the identity key of the account.
+    /// To be signed by one of the account's signing keys.
     pub fn unsigned(&self, now: Timestamp) -> Unsigned {
         debug_assert_eq!(self.key.kind(), KeyKind::User);
-        let mut nats = json!({"type": "user", "version": VERSION});
-        // The server looks for it among the signing keys.
-        if let (true, Some(nats)) = (self.issuer != self.account, nats.as_object_mut()) {
-            nats.insert("issuer_account".to_owned(), json!(self.account.to_string()));
-        }
-        // A scoped user must not state any permissions, or the server refuses it.
+        let mut nats = json!({
+            "type": "user", "version": VERSION,
+            // The server looks for the issuer among its signing keys.
+            "issuer_account": self.account.to_string(),
+        });
+        // A user of a scope may say nothing about its permissions, or the server refuses it.
         if let (Scope::Any, Some(nats)) = (self.scope, nats.as_object_mut()) {
             for limit in ["subs", "data", "payload"] {
                 nats.insert(limit.to_owned(), json!(UNLIMITED));

@@ -8,6 +8,7 @@
 //! ```text
 //!   operator ─signs─► account SYS                      (who may push and revoke accounts)
 //!            └signs─► account APP ─scoped key signs─► user: one per component, its own subjects only
+//!                         └──── another one ──► who makes the stream of events, and nothing else
 //! ```
 
 mod config;
@@ -17,7 +18,7 @@ mod nkey;
 pub use self::config::{ConfigError, Resolver, ServerConfig, Storage};
 pub use self::jwt::{
     Account, EVENTS, Operator, READ_EVENTS, Revocations, Scope, Unsigned, User, events_stream,
-    user_name,
+    stream_call, user_name,
 };
 pub use self::nkey::{KeyKind, Nonce, NonceError, PublicKey, PublicKeyError};
 

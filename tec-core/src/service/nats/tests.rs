@@ -95,13 +95,17 @@ fn an_account_gives_subjects_by_name_and_remembers_who_is_shut_out() {
         name: "APP".to_owned(),
         key: key(KeyKind::Account, 2),
         issuer: key(KeyKind::Operator, 4),
-        signing_key: key(KeyKind::Account, 3),
-        scope: Scope::Component,
+        signing_keys: vec![
+            (key(KeyKind::Account, 3), Scope::Component),
+            (key(KeyKind::Account, 4), Scope::Stream),
+        ],
         revocations: Revocations::from([(key(KeyKind::User, 1), at(NOW))]),
     };
     let claims = claims(&account.unsigned(at(NOW)));
-    let template = &claims["nats"]["signing_keys"][0]["template"];
-    assert_eq!(template["pub"]["allow"][0], "evt.{{name()}}.>");
+    let template = |key: usize| &claims["nats"]["signing_keys"][key]["template"];
+    assert_eq!(template(0)["pub"]["allow"][0], "evt.{{name()}}.>");
+    let calls = ["$JS.API.STREAM.CREATE.EVENTS", "$JS.API.STREAM.UPDATE.EVENTS"];
+    assert_eq!(template(1)["pub"]["allow"], serde_json::json!(calls));
     let user = key(KeyKind::User, 1).to_string();
     assert_eq!(claims["nats"]["revocations"][user], NOW);
 }

@@ -4,9 +4,9 @@
 //! plugin: all ten types, since with fewer it never becomes ready; users with hashes only; three
 //! roles: everything, write telemetry, read telemetry. Written as JSON, which is valid YAML.
 //!
-//! The plugin reads its files only when its index is first created. After that, passwords are
-//! changed through its API, with the certificate of [`ADMIN_DN`]: [`login`] checks whether a
-//! password is valid, [`new_hash`] sets another one.
+//! The plugin reads its files only when its index is first made. After that, passwords change through
+//! its API, with the certificate of [`ADMIN_DN`]: [`login`] says whether one is known, [`new_hash`]
+//! makes another one count; and [`roles`] are replaced by those of another release.
 
 mod security;
 
@@ -90,6 +90,12 @@ pub fn new_hash(user: &str, hash: &str) -> (String, Value) {
         format!("/_plugins/_security/api/internalusers/{user}"),
         json!([{"op": "add", "path": "/hash", "value": hash}]),
     )
+}
+
+/// Paths and bodies (PUT) that make this release's roles and mappings count in a cluster whose files an older
+/// one wrote. Only the certificate of [`ADMIN_DN`] may ask for it.
+pub fn roles() -> Vec<(String, Value)> {
+    security::changes()
 }
 
 /// Hashes of the passwords of the three users.

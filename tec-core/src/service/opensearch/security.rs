@@ -91,6 +91,16 @@ fn mapping() -> Value {
     })
 }
 
+/// Where each role and each mapping is replaced, and what by (security plugin, API of version 2.19).
+pub(super) fn changes() -> Vec<(String, Value)> {
+    let of = |kind: &str, all: Value| -> Vec<_> {
+        let all = all.as_object().cloned().unwrap_or_default();
+        let path = |name: &str| format!("/_plugins/_security/api/{kind}/{name}");
+        all.into_iter().map(|(name, content)| (path(&name), content)).collect()
+    };
+    [of("roles", roles()), of("rolesmapping", mapping())].concat()
+}
+
 fn audit() -> Value {
     json!({"config": {
         "enabled": true,

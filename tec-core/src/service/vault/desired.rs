@@ -15,8 +15,15 @@ const CALLER_TOKEN: u64 = 300;
 /// Lifetime of the controller's token, in seconds.
 const CONTROLLER_TOKEN: u64 = 3600;
 /// Keys that sign for NATS.
-pub const NATS_KEYS: [&str; 6] =
-    ["operator", "operator-sk", "account-sys", "account-sys-sk", "account-app", "account-app-sk"];
+pub const NATS_KEYS: [&str; 7] = [
+    "operator",
+    "operator-sk",
+    "account-sys",
+    "account-sys-sk",
+    "account-app",
+    "account-app-sk",
+    "account-app-stream-sk",
+];
 /// Users of OpenSearch that have a password.
 pub const OPENSEARCH_USERS: [&str; 3] = ["admin", "telemetry", "viewer"];
 

@@ -1,4 +1,4 @@
-//! The transit engine of OpenBao or Vault.
+//! The transit engine of OpenBao.
 
 use std::time::Duration;
 
