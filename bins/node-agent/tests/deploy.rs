@@ -19,8 +19,10 @@ fn run(command: &mut Command) -> String {
 }
 
 fn script(path: &Path, text: &str) {
-    fs::write(path, text).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    // Another process writes it: a fork of another test would keep a descriptor of ours open, and a file that
+    // is open for writing cannot be run (ETXTBSY).
+    let write = "printf %s \"$1\" > \"$0\" && chmod 755 \"$0\"";
+    run(Command::new("sh").args(["-c", write, path.to_str().unwrap(), text]));
 }
 
 fn files_in(root: &Path) -> Vec<String> {

@@ -69,7 +69,7 @@ enum Form {
 }
 
 /// All flags, by ID.
-const FLAGS: [(&str, Form); 31] = [
+const FLAGS: [(&str, Form); 32] = [
     ("register_addr", Field("/registerServerPort")),
     ("ak_addr", Field("/attestationKeyRegisterPort")),
     ("kbs_addr", Field("/trusteeKbsPort")),
@@ -100,6 +100,7 @@ const FLAGS: [(&str, Form); 31] = [
     ("snp_id_keys", Refused(EVIDENCE)),
     ("snp_measurements", Refused(EVIDENCE)),
     ("snp_minimum_tcb", Refused(EVIDENCE)),
+    ("ui_addr", Refused("remove it: kubectl tec status --html FILE writes the page of a cluster")),
     ("operator_image", Carried),
     ("pull_secret", Carried),
     ("assigned_pod_user", Carried),
@@ -259,12 +260,13 @@ mod tests {
             ("--snp-id-key", &digest),
             ("--snp-measurement", &digest),
             ("--snp-minimum-tcb", "1,2,3,4"),
+            ("--ui-addr", "127.0.0.1:8090"),
         ] {
             let refused = check(&given(&["--public-host", "h", flag, value])).unwrap_err();
             assert!(matches!(&refused, FlagError::NoPlace { flag: named, .. } if named == flag));
         }
         let count = FLAGS.iter().filter(|(_, form)| matches!(form, Refused(_))).count();
-        assert_eq!(count, 8, "each is tried above");
+        assert_eq!(count, 9, "each is tried above");
     }
 
     #[test]
