@@ -22,7 +22,7 @@ pub(crate) struct Args {
 
 /// Sets up tools, builds, and plays the scenes.
 pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
-    let tools = tools::ensure()?;
+    let tools = tools::ensure_demo()?;
     programs::build(root, &PROGRAMS)?;
     play(root, &tools, &args.more)
 }

@@ -23,8 +23,8 @@ const fn program(package: &'static str, name: &'static str) -> Requirement {
     Requirement { package, probe: Probe::Program(name) }
 }
 
-/// What everything needs.
-pub(super) const BASE: [Requirement; 20] = [
+/// What the programs and the demo need.
+pub(super) const BASE: [Requirement; 15] = [
     program("build-essential", "cc"), // links every program, builds SQLite
     program("build-essential", "c++"), // builds libFuzzer
     program("pkg-config", "pkg-config"), // finds libtss2
@@ -41,17 +41,20 @@ pub(super) const BASE: [Requirement; 20] = [
     program("jose", "jose"),
     program("luksmeta", "luksmeta"),
     program("golang-go", "go"), // builds ignition-validate, helm and Kubernetes
-    // For comparison with computed values.
-    program("pesign", "pesign"),
-    program("osslsigncode", "osslsigncode"),
-    program("sbsigntool", "sbsign"), // signs the images of virtual machines, too
-    program("systemd", "/usr/lib/systemd/systemd-measure"),
-    program("systemd", "systemd-analyze"), // reads units as systemd does
     program("openssl", "openssl"), // makes keys of virtual machines; verifies certificates as Trustee does
     Requirement {
         package: "libssl-dev", // josekit and the like
         probe: Probe::PkgConfig(&["openssl"]),
     },
+];
+
+/// What tests need in addition, for comparison with computed values.
+pub(super) const TESTS: [Requirement; 5] = [
+    program("pesign", "pesign"),
+    program("osslsigncode", "osslsigncode"),
+    program("sbsigntool", "sbsign"), // signs the images of virtual machines, too
+    program("systemd", "/usr/lib/systemd/systemd-measure"),
+    program("systemd", "systemd-analyze"), // reads units as systemd does
 ];
 
 /// What virtual machines need in addition.

@@ -20,23 +20,24 @@ struct Program {
     takes: &'static str,
 }
 
-const PROGRAMS: [Program; 2] = [
-    Program {
-        name: "ignition-validate",
-        // The first release with the final spec 3.6.0 and with custom Clevis pins of any name.
-        module: "github.com/coreos/ignition/v2/validate@v2.27.0",
-        built: "validate",
-        linker: "",
-        takes: "half a minute",
-    },
-    Program {
-        name: "helm",
-        module: "helm.sh/helm/v3/cmd/helm@v3.22.0",
-        built: "helm",
-        linker: "",
-        takes: "two minutes",
-    },
-];
+/// Validates Ignition configs.
+const IGNITION_VALIDATE: Program = Program {
+    name: "ignition-validate",
+    // The first release with the final spec 3.6.0 and with custom Clevis pins of any name.
+    module: "github.com/coreos/ignition/v2/validate@v2.27.0",
+    built: "validate",
+    linker: "",
+    takes: "half a minute",
+};
+
+/// Renders and installs charts.
+const HELM: Program = Program {
+    name: "helm",
+    module: "helm.sh/helm/v3/cmd/helm@v3.22.0",
+    built: "helm",
+    linker: "",
+    takes: "two minutes",
+};
 
 /// The engine of the same release, for virtual machines: it is in the package `internal`. The machines have
 /// no SELinux, which the engine would configure unless disabled at build time.
@@ -96,9 +97,14 @@ pub(super) fn ensure_ignition(tools: &Tools) -> Result<()> {
     install(tools, &IGNITION)
 }
 
-/// Builds what is not there yet.
-pub(super) fn ensure(tools: &Tools) -> Result<()> {
-    PROGRAMS.iter().try_for_each(|program| install(tools, program))
+/// Builds ignition-validate if it is not there yet.
+pub(super) fn ensure_ignition_validate(tools: &Tools) -> Result<()> {
+    install(tools, &IGNITION_VALIDATE)
+}
+
+/// Builds Helm if it is not there yet.
+pub(super) fn ensure_helm(tools: &Tools) -> Result<()> {
+    install(tools, &HELM)
 }
 
 fn install(tools: &Tools, program: &Program) -> Result<()> {

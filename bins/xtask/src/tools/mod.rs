@@ -120,18 +120,30 @@ pub(crate) fn locate() -> Result<Tools> {
     })
 }
 
-/// Sets up what is missing. A second run finds everything in place and does not use the network.
-pub(crate) fn ensure() -> Result<Tools> {
+/// Sets up what the demo uses. A second run finds everything in place and does not use the network.
+pub(crate) fn ensure_demo() -> Result<Tools> {
     term::step("tools");
     let tools = locate()?;
     let _one_at_a_time = prepare(&tools)?;
     let mut apt = apt::Apt::default();
     apt::ensure_packages(&mut apt, &apt::BASE)?;
-    go::ensure(&tools)?;
+    go::ensure_ignition_validate(&tools)?;
     images::ensure(&tools, &mut apt)?;
+    term::success("all of them are in place");
+    Ok(tools)
+}
+
+/// Sets up what tests use in addition to [`ensure_demo`].
+pub(crate) fn ensure() -> Result<Tools> {
+    let tools = ensure_demo()?;
+    term::step("tools for tests");
+    let _one_at_a_time = lock(&tools.cache)?;
+    let mut apt = apt::Apt::default();
+    apt::ensure_packages(&mut apt, &apt::TESTS)?;
+    go::ensure_helm(&tools)?;
     packaged::ensure(&tools, &mut apt, &packaged::REGISTRY)?;
     targets::ensure(&workspace_root()?, &[targets::WEBASSEMBLY, targets::WASI])?;
-    term::success("all tools are in place");
+    term::success("all of them are in place");
     Ok(tools)
 }
 
