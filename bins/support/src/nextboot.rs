@@ -143,7 +143,7 @@ fn blocked(error: anyhow::Error) -> anyhow::Result<NextBoot> {
 fn compared(running: &Running, prediction: Prediction) -> anyhow::Result<NextBoot> {
     let parse = |bytes| {
         let log = EventLog::parse(bytes);
-        log.context("the log of the running boot cannot be read")
+        log.context("cannot read the log of the current boot")
     };
     let log = running.log.as_deref().map(parse).transpose()?;
     let prediction = match (&log, &running.values) {
@@ -201,7 +201,7 @@ fn judged(
             let label = form::read_label(&text);
             let label = label.with_context(|| path.display().to_string())?;
             let name: ImageName = name.parse().with_context(|| {
-                format!("{name:?} cannot be the name of an image; give NAME={given}")
+                format!("{name:?} is not a valid image name (pass NAME={given})")
             })?;
             images.push(ApprovedImage::new(name, given, label, now));
         }

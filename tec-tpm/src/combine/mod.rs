@@ -86,7 +86,7 @@ const MAX_IMAGES: usize = 10_000;
 #[non_exhaustive]
 pub enum CombineError {
     /// The value of a register is not the fold of its events.
-    #[error("image {image}: the events of PCR {pcr} do not fold to its value")]
+    #[error("image {image}: the events of PCR {pcr} do not produce its value")]
     Inconsistent {
         /// The image.
         image: String,

@@ -27,7 +27,7 @@ pub enum PeError {
         needed: u64,
     },
     /// A magic number is missing.
-    #[error("offset {offset}: no {magic} here, so this is no PE file")]
+    #[error("not a PE file: no {magic} at offset {offset}")]
     Magic {
         /// Where it should stand.
         offset: u64,
@@ -35,7 +35,7 @@ pub enum PeError {
         magic: &'static str,
     },
     /// A header field contradicts another one or a limit.
-    #[error("offset {offset}: {field} is {value}, which does not fit")]
+    #[error("offset {offset}: {field} is {value}, which is invalid")]
     Header {
         /// Where the field stands.
         offset: u64,
@@ -57,7 +57,9 @@ pub enum PeError {
         end: u64,
     },
     /// Bytes between sections exceed the limit.
-    #[error("gaps before section {section} at offset {offset} sum up to {size}, limit {limit}")]
+    #[error(
+        "gaps before section {section} at offset {offset} add up to {size} bytes, more than the limit of {limit}"
+    )]
     Gap {
         /// Name of the section after the gap.
         section: String,
@@ -79,7 +81,7 @@ pub enum PeError {
         reason: &'static str,
     },
     /// A section that is to be read occurs twice.
-    #[error("offset {offset}: another section {section}")]
+    #[error("offset {offset}: section {section} is repeated")]
     RepeatedSection {
         /// Its name.
         section: String,
@@ -87,7 +89,7 @@ pub enum PeError {
         offset: u64,
     },
     /// A section that is to be read exceeds the limit.
-    #[error("offset {offset}: section {section} has {size} bytes, at most {limit} are kept")]
+    #[error("offset {offset}: section {section} has {size} bytes, more than the limit of {limit}")]
     SectionTooLarge {
         /// Its name.
         section: String,

@@ -24,7 +24,7 @@ pub struct SbatEntry {
 #[non_exhaustive]
 pub enum SbatError {
     /// It is not text.
-    #[error(".sbat is no text from offset {offset} on")]
+    #[error(".sbat is not text from offset {offset} on")]
     Encoding {
         /// Offset in the section.
         offset: usize,
@@ -86,7 +86,7 @@ pub(super) struct SbatLevel<'l> {
 
 /// A component is older than the level in force allows.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{component} is of generation {generation}, the level in force asks for {minimum}")]
+#[error("{component} has generation {generation}; the level in force requires {minimum}")]
 #[non_exhaustive]
 pub struct SbatRevocation {
     /// Component, for example `grub`.

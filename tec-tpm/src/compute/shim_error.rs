@@ -7,10 +7,10 @@ use super::sbat::{SbatError, SbatRevocation};
 #[non_exhaustive]
 pub enum ShimError {
     /// The section that says which shim this is lacks or is no text.
-    #[error("there is no .data.ident section that says which shim this is")]
+    #[error("there is no .data.ident section to identify the shim")]
     NoVersion,
     /// A version that has not been observed.
-    #[error("what shim {version} measures is not known; choose a profile to override")]
+    #[error("the measurements of shim {version} are not known; select a profile to override")]
     UnknownVersion {
         /// Version.
         version: String,
@@ -19,7 +19,7 @@ pub enum ShimError {
     #[error("there is no .vendor_cert section")]
     NoVendorKeys,
     /// The section with the vendor's keys contradicts itself.
-    #[error(".vendor_cert offset {offset}: {size} bytes do not fit")]
+    #[error(".vendor_cert offset {offset}: {size} bytes exceed the section")]
     VendorKeys {
         /// Where the part begins.
         offset: usize,
@@ -42,9 +42,9 @@ pub enum ShimError {
         variable: &'static str,
     },
     /// The policy asks for images that keep data and code apart, which is not followed.
-    #[error("variable MokPolicy asks for NX in images, which is not followed")]
+    #[error("variable MokPolicy requires NX in images, which is not supported")]
     NxPolicy,
     /// The mirror of the machine owner keys does not begin with this shim's own.
-    #[error("MokListRT was written by another shim, so the user's keys cannot be told")]
+    #[error("MokListRT was written by another shim, so the user's keys cannot be identified")]
     ForeignMirror,
 }

@@ -25,7 +25,7 @@ const MAX_ENTRIES: usize = 1 << 16;
 #[non_exhaustive]
 pub enum SignatureListError {
     /// The data ends within a list.
-    #[error("offset {offset}: the list needs {needed} bytes, {left} are left")]
+    #[error("offset {offset}: the list needs {needed} bytes; {left} are left")]
     Truncated {
         /// Where the list begins.
         offset: usize,

@@ -36,7 +36,7 @@ pub enum SignatureError {
     #[error("the file has no embedded SHA-256 signature, and Secure Boot needs one")]
     Unsigned,
     /// A signature signs something else.
-    #[error("the file's digest is {computed}, but its signature signs {signed}")]
+    #[error("the file's digest is {computed}, but its signature is over {signed}")]
     Mismatch {
         /// Digest of the file.
         computed: Sha256Digest,
@@ -44,7 +44,7 @@ pub enum SignatureError {
         signed: Sha256Digest,
     },
     /// An entry of the certificate table is malformed.
-    #[error("certificate table offset {offset}: entry of {length} bytes does not fit")]
+    #[error("certificate table offset {offset}: an entry of {length} bytes exceeds the table")]
     Entry {
         /// Where the entry begins.
         offset: usize,
@@ -58,7 +58,7 @@ pub enum SignatureError {
         limit: usize,
     },
     /// An entry is not an Authenticode signature.
-    #[error("certificate table offset {offset}: this is no Authenticode signature")]
+    #[error("certificate table offset {offset}: not an Authenticode signature")]
     Content {
         /// Where the entry begins.
         offset: usize,

@@ -8,7 +8,7 @@ pub enum Unpredictable {
     #[error("the firmware measures its own code, settings and devices; take it from a log")]
     Firmware,
     /// The register was not asked for.
-    #[error("it was not asked for")]
+    #[error("it was not requested")]
     NotAsked,
     /// Measured after the boot chain.
     #[error("the running system measures it")]
@@ -23,7 +23,7 @@ pub enum Unpredictable {
     #[error("the stub adds a secret of the machine to the initial file system")]
     BootSecret,
     /// GRUB's script does more than is followed here.
-    #[error("line {line} of {file} is not followed: {reason}")]
+    #[error("line {line} of {file} is not supported: {reason}")]
     Script {
         /// File.
         file: String,
@@ -33,7 +33,7 @@ pub enum Unpredictable {
         reason: &'static str,
     },
     /// There is no script where this GRUB looks for it.
-    #[error("there is no {file} that says what GRUB does")]
+    #[error("there is no {file} to configure GRUB")]
     NoScript {
         /// File that was looked for.
         file: String,
@@ -42,7 +42,7 @@ pub enum Unpredictable {
     #[error("GRUB measures the name of its partition, which was not given")]
     GrubDevice,
     /// Vendors change what GRUB measures.
-    #[error("what this vendor's GRUB measures here is not known")]
+    #[error("the measurements of this vendor's GRUB are not known here")]
     GrubVendor,
     /// The kernel has not been observed.
     #[error("whether kernel {version} measures its command line and initrd is not known")]
@@ -63,13 +63,13 @@ pub enum Unpredictable {
         reason: &'static str,
     },
     /// A section whose use depends on the machine, or that is not followed.
-    #[error("how section {section} is used does not follow from the image")]
+    #[error("the image alone does not determine how section {section} is used")]
     Section {
         /// Its name.
         section: String,
     },
     /// A file beside the boot files adds to what is measured, which is not followed.
-    #[error("{file} adds to what is measured, which is not followed")]
+    #[error("{file} adds measurements, which is not supported")]
     Sidecar {
         /// File.
         file: String,

@@ -26,7 +26,7 @@ const MAX_VARIABLES: usize = 1 << 14;
 #[non_exhaustive]
 pub enum VariableStoreError {
     /// The image is larger than the limit.
-    #[error("the image has {size} bytes, at most {limit} are read")]
+    #[error("the image has {size} bytes, more than the limit of {limit}")]
     TooLarge {
         /// Its size.
         size: usize,
@@ -42,7 +42,7 @@ pub enum VariableStoreError {
         part: &'static str,
     },
     /// A magic number is missing.
-    #[error("offset {offset}: this is no {part}")]
+    #[error("offset {offset}: not a valid {part}")]
     Magic {
         /// Where it should stand.
         offset: usize,

@@ -26,7 +26,7 @@ pub(super) struct Certificate<'d> {
 
 /// A signature is of an algorithm, or under a key, that is not supported here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("signatures of this kind are not verified here: {what}")]
+#[error("signatures of this kind are not supported here: {what}")]
 #[non_exhaustive]
 pub struct UnsupportedSignature {
     /// Algorithm or key.

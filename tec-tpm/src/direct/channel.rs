@@ -31,7 +31,7 @@ pub enum CommandError {
     #[error("the TPM's answer cannot be read")]
     Answer(#[source] AnswerError),
     /// An earlier answer did not come; one that comes now might be that one.
-    #[error("the connection to the TPM broke before")]
+    #[error("the connection to the TPM failed earlier")]
     Broken,
 }
 

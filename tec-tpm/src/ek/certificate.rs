@@ -45,13 +45,13 @@ pub enum CertificateError {
     #[error("the certificate is not of version 3")]
     Version,
     /// An extension is critical that is not understood here.
-    #[error("the critical extension {oid} is not understood")]
+    #[error("the critical extension {oid} is not supported")]
     CriticalExtension {
         /// Which.
         oid: String,
     },
     /// An endorsement key certificate that may sign others.
-    #[error("an endorsement key certificate must not be that of a CA")]
+    #[error("an endorsement key certificate must not be a CA certificate")]
     IsCa,
     /// It has no key usage, or not that of a key of its type: RSA keys encipher keys, ECC keys agree.
     #[error("the key usage is missing, or not that of an endorsement key")]

@@ -70,7 +70,7 @@ pub enum ChainError {
         subject: String,
     },
     /// The issuer is no CA.
-    #[error("the issuer {issuer:?} is no CA")]
+    #[error("the issuer {issuer:?} is not a CA")]
     NotCa {
         /// Name of the issuer.
         issuer: String,

@@ -54,13 +54,13 @@ pub enum EkError {
     #[error("the public area cannot be read")]
     Public(#[source] PublicError),
     /// An attribute is missing.
-    #[error("the default template has the attribute {attribute}, this key has not")]
+    #[error("the key lacks the attribute {attribute} of the default template")]
     AttributeMissing {
         /// Its name in the specification.
         attribute: &'static str,
     },
     /// An attribute is set that must not be.
-    #[error("the default template lacks the attribute {attribute}, this key has it")]
+    #[error("the key has the attribute {attribute}, which the default template lacks")]
     AttributeForbidden {
         /// Its name in the specification.
         attribute: &'static str,

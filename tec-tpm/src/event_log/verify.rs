@@ -57,7 +57,7 @@ pub enum VerifyLogError {
     #[error("the log cannot be replayed")]
     Replay(#[source] EventLogError),
     /// The fold differs from the quoted value.
-    #[error("PCR {pcr}: the log folds to {replayed}, quoted is {quoted}")]
+    #[error("PCR {pcr}: the log replays to {replayed}, but the quoted value is {quoted}")]
     Mismatch {
         /// First register that differs.
         pcr: PcrIndex,

@@ -22,19 +22,19 @@ pub(crate) const SCALAR: usize = 48;
 #[non_exhaustive]
 pub enum ReportError {
     /// Another size than a report has.
-    #[error("a report has {REPORT_SIZE} bytes, here are {found}")]
+    #[error("a report has {REPORT_SIZE} bytes; this one has {found}")]
     Length {
         /// What was given.
         found: usize,
     },
     /// A version whose layout is not known.
-    #[error("the version {found} of the report is not known")]
+    #[error("version {found} of the report is not supported")]
     Version {
         /// Which.
         found: u32,
     },
     /// A field is not whole. The size is checked before, so this does not happen.
-    #[error("the report is cut off")]
+    #[error("the report is truncated")]
     Wire(#[source] WireError),
 }
 

@@ -49,13 +49,13 @@ pub enum RootError {
         source: CertificateError,
     },
     /// The key is no RSA key of 4096 bits.
-    #[error("the {which} is not an RSA key of 4096 bits")]
+    #[error("the {which} is not a 4096-bit RSA key")]
     Key {
         /// Which.
         which: &'static str,
     },
     /// It may not sign certificates.
-    #[error("the {which} certificate is not that of a CA")]
+    #[error("the {which} certificate is not a CA certificate")]
     NotCa {
         /// Which.
         which: &'static str,

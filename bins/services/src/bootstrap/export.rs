@@ -40,7 +40,7 @@ async fn target(controller: &Controller, collector: &str) -> anyhow::Result<Targ
     let authorities = authorities(controller).await;
     let config = controller.certificate.client_config(authorities.as_bytes())?;
     Target::tls(collector, Arc::new(config))
-        .with_context(|| format!("{collector:?} is no collector"))
+        .with_context(|| format!("{collector:?} is not the address of a collector"))
 }
 
 async fn authorities(controller: &Controller) -> String {

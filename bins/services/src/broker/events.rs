@@ -52,10 +52,10 @@ pub struct Events {
 #[non_exhaustive]
 pub enum EventError {
     /// The subject is not one of the component's own.
-    #[error("{0:?} is no subject of this component's events")]
+    #[error("{0:?} is not a subject of this component's events")]
     Foreign(String),
     /// As far as is known, no server stored it in time.
-    #[error("no NATS server answered in time that {0:?} is stored: {1}")]
+    #[error("no NATS server confirmed in time that {0:?} is stored: {1}")]
     NotStored(String, String),
 }
 
@@ -172,7 +172,8 @@ impl Events {
 }
 
 fn answered(message: &Message) -> anyhow::Result<Answer> {
-    let answer: Answer = serde_json::from_slice(&message.payload).context("read the answer")?;
+    let answer: Answer =
+        serde_json::from_slice(&message.payload).context("cannot read the answer")?;
     match answer.error {
         Some(error) => anyhow::bail!("NATS refused: {}", error.description),
         None => Ok(answer),
@@ -202,7 +203,8 @@ impl Reader {
         }
         let request = json!({"stream_name": EVENTS, "config": config}).to_string();
         let answer = client.request(READ_EVENTS, request.into()).await?;
-        let answer = answered(&answer).with_context(|| format!("read {:?}", self.subject))?;
+        let answer =
+            answered(&answer).with_context(|| format!("cannot read {:?}", self.subject))?;
         if last.is_none() {
             *last = answer.delivered.map(|delivered| delivered.stream_seq);
         }

@@ -86,7 +86,8 @@ fn export(
     {
         let config = identity.certificate().client_config(grant.authorities.as_bytes())?;
         let target = Target::tls(address, Arc::new(config));
-        let target = target.with_context(|| format!("{address:?} is no collector"))?;
+        let target =
+            target.with_context(|| format!("{address:?} is not the address of a collector"))?;
         sending = Some((Export::new(Http::new(target, DEADLINE), SERVICE), lines));
     }
     Ok(async move {

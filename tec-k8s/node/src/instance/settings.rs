@@ -228,7 +228,7 @@ impl Settings {
         let mut places = Vec::new();
         for text in &self.recovery_key_services {
             // An entry with a secret in it must not get into the log.
-            places.push(text.parse().context("read recovery_key_services")?);
+            places.push(text.parse().context("cannot read recovery_key_services")?);
         }
         Ok(ListedPlaces::new(places))
     }

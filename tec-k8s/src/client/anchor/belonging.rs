@@ -79,8 +79,9 @@ impl KubeRegistry {
     /// Writes these articles of another anchor. Nothing that exists here is overwritten.
     ///
     /// # Errors
-    /// The API server fails, there is no cluster object that could name them, the anchor is no longer on
-    /// standby, or someone else created or changed one in the meantime.
+    /// The API server fails, there is no cluster object that
+    /// could name them, the anchor is no longer on standby, or someone else created or changed one
+    /// in the meantime.
     pub async fn bring(&self, comes: &Belongings, articles: &[Article]) -> Result<(), PortError> {
         // Checked before a whole copy.
         if self.record_now().await?.role() != Role::Standby {

@@ -37,14 +37,14 @@ pub(super) enum Node<C> {
 #[non_exhaustive]
 pub enum TreeError {
     /// The path is not one within the image.
-    #[error("{path:?} is no path within an image")]
+    #[error("{path:?} is not a path within an image")]
     Path {
         /// The path.
         path: String,
     },
     /// A path goes on below something that is no folder. Programs disagree whether such a file
     /// lands behind the link or replaces it.
-    #[error("{path} goes through {parent}, which is no folder")]
+    #[error("{path} goes through {parent}, which is not a folder")]
     NotAFolder {
         /// The path.
         path: String,
@@ -52,7 +52,7 @@ pub enum TreeError {
         parent: String,
     },
     /// A hard link leads to nothing.
-    #[error("{path} is a hard link to {target}, which is not there")]
+    #[error("{path} is a hard link to {target}, which does not exist")]
     HardLink {
         /// The path.
         path: String,

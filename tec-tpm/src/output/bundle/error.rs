@@ -15,7 +15,7 @@ pub enum BundleError {
     #[error("the signature cannot be read")]
     SignatureForm(#[source] OutputError),
     /// The signature is of an algorithm that is not taken.
-    #[error("the signature is of algorithm {algorithm:?}, taken is {taken}")]
+    #[error("the signature algorithm is {algorithm:?}; only {taken} is accepted")]
     Algorithm {
         /// What it says.
         algorithm: String,
@@ -23,7 +23,7 @@ pub enum BundleError {
         taken: &'static str,
     },
     /// The private key cannot be used.
-    #[error("this is no private key on P-256 in PEM (PKCS #8)")]
+    #[error("not a P-256 private key in PEM (PKCS #8)")]
     PrivateKey,
     /// The key is not one that signs bundles.
     #[error("key {key} is not on P-256")]
@@ -32,13 +32,13 @@ pub enum BundleError {
         key: Fingerprint,
     },
     /// None of the given keys made the signature.
-    #[error("key {key}, which the signature names, is none of the given keys")]
+    #[error("the signature names key {key}, which is not one of the given keys")]
     UnknownKey {
         /// The key that it names.
         key: Fingerprint,
     },
     /// The bundle is not what was signed.
-    #[error("the bundle is not what key {key} signed")]
+    #[error("key {key} did not sign this bundle")]
     Signature {
         /// The key.
         key: Fingerprint,
@@ -47,13 +47,13 @@ pub enum BundleError {
     #[error("the bundle cannot be read")]
     Content(#[source] OutputError),
     /// The bundle's time has ended.
-    #[error("the bundle ended at {at}")]
+    #[error("the bundle expired at {at}")]
     Expired {
         /// When.
         at: Timestamp,
     },
     /// The bundle is about another image.
-    #[error("the bundle is about image sha256:{signed}, asked for is sha256:{expected}")]
+    #[error("the bundle is for image sha256:{signed}, not the requested sha256:{expected}")]
     Image {
         /// Digest in the bundle.
         signed: Sha256Digest,

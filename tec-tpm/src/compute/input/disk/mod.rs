@@ -33,7 +33,7 @@ pub enum DiskError {
         part: &'static str,
     },
     /// A field contradicts the specification, another field or a limit.
-    #[error("offset {offset}: {field} is {value}, which does not fit")]
+    #[error("offset {offset}: {field} is {value}, which is invalid")]
     Field {
         /// Where it stands.
         offset: u64,
@@ -43,7 +43,7 @@ pub enum DiskError {
         value: u64,
     },
     /// A checksum does not fit.
-    #[error("offset {offset}: the checksum of {part} does not fit")]
+    #[error("offset {offset}: the checksum of {part} does not match")]
     Checksum {
         /// Where the part begins.
         offset: u64,

@@ -39,7 +39,7 @@ pub(super) enum EndMark {
 /// An entry.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
-    /// Relative, without `.`; empty for the root. None if it is no text.
+    /// Relative, without `.`; empty for the root. None if it is not text.
     pub(super) path: Option<String>,
     pub(super) kind: ItemKind,
     /// Where its content begins in the stream, or its number in a table of contents.
