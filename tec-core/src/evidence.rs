@@ -48,7 +48,7 @@ impl LoggedEvent {
 pub enum LogEvidence {
     /// No log; the PCR values alone decide, as always.
     Absent,
-    /// It parses. The registers in `replayed` fold to the quoted values.
+    /// It parses. The registers in `replayed` match the quoted values.
     Parsed {
         /// The events in order.
         events: Vec<LoggedEvent>,

@@ -33,7 +33,7 @@
 //! let booted = Sha256Digest::ZERO.extended(&Sha256Digest::of("shim"));
 //! assert_eq!(verified.pcrs().value(PcrIndex::BOOT_MANAGER), &booted);
 //!
-//! assert!(quote.verify(&sent.ak, &[0; 32]).is_err()); // a quote for somebody else
+//! assert!(quote.verify(&sent.ak, &[0; 32]).is_err()); // a quote for another verifier
 //! # }
 //! # Ok::<(), tec_tpm::quote::QuoteError>(())
 //! ```

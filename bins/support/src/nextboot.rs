@@ -71,7 +71,7 @@ pub struct Running {
     pub log: Option<Vec<u8>>,
 }
 
-/// What the next boot is judged by, in addition to the files in [`NextbootArgs::accepted`].
+/// What the next boot is evaluated against, in addition to the files in [`NextbootArgs::accepted`].
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_enums, reason = "the three that there are")]
 pub enum Judge {
@@ -83,7 +83,8 @@ pub enum Judge {
     RunningBoot,
 }
 
-/// Predicts the next boot, compares it with the current one, and judges it.
+/// Predicts the next boot, compares it with the current one, and decides whether it would be
+/// accepted.
 ///
 /// # Errors
 /// A file cannot be read, or the boot cannot be predicted at all. A file that the machine would refuse to

@@ -1,5 +1,5 @@
-//! All commands and flags of a program as Markdown, made of what clap knows of them; `cargo xtask codegen`
-//! writes it to docs/reference.
+//! All commands and flags of a program as Markdown, generated from clap's definitions; `cargo xtask
+//! codegen` writes it to docs/reference.
 
 use std::fmt::Write as _;
 

@@ -28,7 +28,7 @@ struct Left {
 enum Content {
     /// For an admin who holds the private key elsewhere.
     Sealed(Jwe),
-    /// The digits, printed because the user asked for them.
+    /// The digits, printed because the user requested them.
     Key(String),
 }
 

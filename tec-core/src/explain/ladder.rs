@@ -22,7 +22,7 @@ pub enum Gate {
     NonceAndSignature,
     /// The quote covers the pinned registers.
     PcrSelection,
-    /// The event log folds to the quoted values.
+    /// The event log replays to the quoted values.
     EventLog,
     /// The pinned registers are those of an approved image, or of a state between approved images.
     Pcrs,

@@ -5,7 +5,7 @@
 //!     ▲                                         │
 //!     │            gave up ◄── yield(n) ◄───────┘
 //!     │               └─► listen(n) ─► copy ─► verify ─► take(n)
-//!     └── a swap that somebody else won: read again
+//!     └── another writer won the swap: read again
 //! ```
 //!
 //! A plan keeps no state that matters: anyone who starts a new one, after a crash or in parallel

@@ -3,7 +3,7 @@
 use crate::code::Code;
 
 /// Why a bootstrap program stops permanently. Each reason has its own exit code, so that a pod's
-/// status tells them apart.
+/// status distinguishes them.
 ///
 /// # Security
 /// None of them is ever handled by initializing again or by wiping: that would hide a loss.

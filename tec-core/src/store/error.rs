@@ -84,7 +84,7 @@ pub enum StoreError {
     Database {
         /// The operation that failed.
         operation: &'static str,
-        /// Kind of the failure, which tells whether a retry may succeed.
+        /// Kind of the failure, which determines whether a retry may succeed.
         kind: PortErrorKind,
         /// Why.
         #[source]

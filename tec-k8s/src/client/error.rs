@@ -53,7 +53,7 @@ pub(super) fn is_not_found(error: &Error) -> bool {
     matches!(error, Error::Api(status) if status.code == 404)
 }
 
-/// The object that was asked for, if it exists. The client itself treats a kind that the cluster does not
+/// The requested object, if it exists. The client itself treats a kind that the cluster does not
 /// serve as a failure.
 pub(super) fn if_found<T>(found: Result<Option<T>, Error>) -> Result<Option<T>, Error> {
     match found {

@@ -204,7 +204,7 @@ fn of_same_digest(ctx: &Context, image: &ApprovedImage) -> Option<ExpectedPcrs> 
     known.map(|status| ExpectedPcrs::new(status.pcrs.clone())).find(is_sound)
 }
 
-/// The pull secret of the image, if it has one; the error tells what is wrong with it.
+/// The pull secret of the image, if it has one; the error says what is wrong with it.
 async fn credentials(
     ctx: &Context,
     image: &ApprovedImage,

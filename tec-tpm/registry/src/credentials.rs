@@ -18,7 +18,7 @@ pub struct Credentials {
     entries: Vec<(String, Login)>,
 }
 
-/// The file is no pull secret.
+/// The file is not a pull secret.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CredentialsError {

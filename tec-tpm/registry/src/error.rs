@@ -17,7 +17,7 @@ pub enum RegistryError {
     /// Nobody answers, or the answer breaks off.
     #[error("cannot reach {url}")]
     Unreachable {
-        /// What was asked for.
+        /// What was requested.
         url: String,
         /// Why.
         #[source]
@@ -26,7 +26,7 @@ pub enum RegistryError {
     /// The registry wants to be asked later.
     #[error("{url} answers {status}")]
     Unavailable {
-        /// What was asked for.
+        /// What was requested.
         url: String,
         /// HTTP status.
         status: u16,
@@ -34,7 +34,7 @@ pub enum RegistryError {
     /// The registry does not let us.
     #[error("{url} is denied with status {status}")]
     Denied {
-        /// What was asked for.
+        /// What was requested.
         url: String,
         /// HTTP status.
         status: u16,
@@ -42,13 +42,13 @@ pub enum RegistryError {
     /// The registry does not have it.
     #[error("{url} does not exist")]
     Absent {
-        /// What was asked for.
+        /// What was requested.
         url: String,
     },
     /// The answer is none of the protocol.
     #[error("the answer of {url} is not of the protocol: {what}")]
     Answer {
-        /// What was asked for.
+        /// What was requested.
         url: String,
         /// What is wrong.
         what: &'static str,
@@ -114,7 +114,7 @@ pub enum RegistryError {
 }
 
 impl RegistryError {
-    /// The code that tells people what to do.
+    /// The code that tells users what to do.
     pub fn code(&self) -> Code {
         match self {
             Self::Setup(_) => Code::TlsMaterial,

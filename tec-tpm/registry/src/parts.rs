@@ -81,7 +81,7 @@ struct Reader {
     /// What is still to come.
     left: Range<u64>,
     response: Response,
-    /// Bytes that come before what was asked for.
+    /// Bytes before the requested ones.
     surplus: u64,
     buffer: Bytes,
     resumed: u32,

@@ -14,7 +14,7 @@ pub struct ImageReference {
     digest: Sha256Digest,
 }
 
-/// The text is no such reference.
+/// The text is not such a reference.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReferenceError {

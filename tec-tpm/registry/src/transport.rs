@@ -33,7 +33,7 @@ const MANIFESTS: &str = "application/vnd.oci.image.index.v1+json, \
     application/vnd.docker.distribution.manifest.list.v2+json, \
     application/vnd.docker.distribution.manifest.v2+json";
 
-/// What is asked for.
+/// What is requested.
 #[derive(Clone, Debug)]
 pub(crate) enum Ask {
     Manifest(String),

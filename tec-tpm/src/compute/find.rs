@@ -44,7 +44,7 @@ pub struct BootFiles {
     pub kernels: Vec<String>,
 }
 
-/// The boot files cannot be told.
+/// The boot files cannot be determined.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FindError {
@@ -117,7 +117,7 @@ pub(super) fn spelled(image: &dyn BootImage, path: &str) -> Result<Option<String
 
 /// Where an EFI system partition lies in an image.
 pub(super) const PARTITIONS: [&str; 3] = ["", "efi/", "boot/efi/"];
-/// What shim starts unless it is told otherwise.
+/// What shim starts by default.
 pub(super) const GRUB: &str = "grubx64.efi";
 /// The program beside shim that makes boot entries (shim, README.fallback).
 pub(super) const FALLBACK: &str = "fbx64.efi";

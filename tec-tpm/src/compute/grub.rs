@@ -52,7 +52,7 @@ pub enum GrubError {
     Contradiction {
         /// Version of the first entry.
         first: String,
-        /// Version of another one.
+        /// Version of a different one.
         second: String,
     },
     /// The version, or this vendor's build of it, has not been observed.

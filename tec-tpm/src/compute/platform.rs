@@ -132,7 +132,7 @@ impl PlatformState {
     /// shim is then taken to do, too.
     ///
     /// Registers that hold keys and lists of the machine are unpredictable on it, and what is
-    /// started must be signed by somebody, if Secure Boot is on.
+    /// started must be signed, if Secure Boot is on.
     pub fn with_unknown_variables(secure_boot: SecureBoot) -> Self {
         let unknown = Unknown { keys: true, mok_lists: true };
         Self { unknown, ..Self::new() }.with_secure_boot(secure_boot)

@@ -18,7 +18,7 @@ use super::unpredictable::Unpredictable;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PredictError {
-    /// The boot files cannot be told.
+    /// The boot files cannot be determined.
     #[error("cannot find the boot files")]
     Find(#[source] FindError),
     /// The variables contradict themselves.
@@ -42,7 +42,7 @@ pub enum PredictError {
         #[source]
         source: PeError,
     },
-    /// The signature in a file does not fit the file.
+    /// The signature in a file does not match the file.
     #[error("the signature of {file} does not match")]
     Signature {
         /// Path in the image.
@@ -51,7 +51,7 @@ pub enum PredictError {
         #[source]
         source: SignatureError,
     },
-    /// Who allows a file to start cannot be told, or nobody does: see
+    /// It cannot be determined who allows a file to start, or no one does: see
     /// [`AuthorityError::is_refusal`].
     #[error("cannot determine whether Secure Boot allows {file} to start")]
     Authority {
@@ -114,7 +114,7 @@ pub enum PredictError {
         /// Path of shim.
         file: String,
     },
-    /// The one register that was asked for cannot be told.
+    /// The only requested register cannot be predicted.
     #[error("PCR {pcr} cannot be predicted")]
     Register {
         /// Register.
@@ -126,7 +126,7 @@ pub enum PredictError {
 }
 
 impl PredictError {
-    /// Whether it is known that the machine would refuse to start a file; otherwise it cannot be told.
+    /// Whether it is known that the machine would refuse to start a file; otherwise it is unknown.
     pub fn is_refusal(&self) -> bool {
         match self {
             Self::Authority { source, .. } => source.is_refusal(),

@@ -29,7 +29,7 @@ pub enum SbatError {
         /// Offset in the section.
         offset: usize,
     },
-    /// A line lacks fields, or its generation is no number.
+    /// A line lacks fields, or its generation is not a number.
     #[error(".sbat line {line} is not an entry")]
     Line {
         /// Number of the line, from 1.
@@ -118,7 +118,8 @@ impl<'l> SbatLevel<'l> {
         Ok(())
     }
 
-    /// Component, generation, and more that does not count here. What is no number counts as 0.
+    /// Component, generation, and fields that do not matter here. Anything but a number counts as
+    /// 0.
     fn minimum(self, component: &str) -> Option<u32> {
         let text = self.text.split(|byte| *byte == 0).next()?;
         text.split(|byte| *byte == b'\n').find_map(|line| {

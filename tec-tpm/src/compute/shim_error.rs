@@ -1,12 +1,12 @@
-//! Why it cannot be told what shim measures.
+//! Why it is not known what shim measures.
 
 use super::sbat::{SbatError, SbatRevocation};
 
-/// What shim measures cannot be told.
+/// It is not known what shim measures.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShimError {
-    /// The section that says which shim this is lacks or is no text.
+    /// The section that identifies the shim is missing or is not text.
     #[error("there is no .data.ident section to identify the shim")]
     NoVersion,
     /// A version that has not been observed.
@@ -35,7 +35,7 @@ pub enum ShimError {
     /// The level in force revokes shim itself.
     #[error("this boot would be refused: the level in force revokes shim itself")]
     Revoked(#[source] SbatRevocation),
-    /// MokManager asks the user before the boot goes on.
+    /// MokManager asks the user before the boot continues.
     #[error("MokManager would ask the user first, because of variable {variable}")]
     PendingRequest {
         /// Variable with the request.

@@ -1,4 +1,4 @@
-//! Signature lists: what `db`, `dbx` and shim's lists are made of (UEFI 2.10, 32.4.1).
+//! Signature lists: the format of `db`, `dbx` and shim's lists (UEFI 2.10, 32.4.1).
 
 use crate::guid::Guid;
 

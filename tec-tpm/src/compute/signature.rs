@@ -27,8 +27,8 @@ pub enum SignedDigest {
     },
 }
 
-/// Signature and content of a file do not fit. Offsets count from the start of the certificate
-/// table.
+/// The signature and the content of a file do not match. Offsets count from the start of the
+/// certificate table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SignatureError {

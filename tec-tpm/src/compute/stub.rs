@@ -25,7 +25,7 @@ pub enum StubProfile {
     V262,
 }
 
-/// What the stub of a unified kernel image measures cannot be told.
+/// It is not known what the stub of a unified kernel image measures.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StubError {

@@ -7,7 +7,7 @@ pub enum Unpredictable {
     /// Code, settings and devices of the machine.
     #[error("the firmware measures its own code, settings and devices; take it from a log")]
     Firmware,
-    /// The register was not asked for.
+    /// The register was not requested.
     #[error("it was not requested")]
     NotAsked,
     /// Measured after the boot chain.
@@ -56,7 +56,7 @@ pub enum Unpredictable {
         /// The option.
         option: String,
     },
-    /// The kernel's command line cannot be told.
+    /// The kernel's command line cannot be determined.
     #[error("the command line {reason}")]
     CommandLine {
         /// What is the matter with it.

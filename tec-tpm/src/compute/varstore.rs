@@ -21,7 +21,7 @@ const MAX_IMAGE: usize = 16 << 20;
 /// Most live variables.
 const MAX_VARIABLES: usize = 1 << 14;
 
-/// An image is no variable store. Offsets count bytes from the start of the image.
+/// An image is not a variable store. Offsets count bytes from the start of the image.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum VariableStoreError {

@@ -27,7 +27,7 @@ pub enum CommandError {
     /// Nothing went through, or came back.
     #[error("the TPM cannot be reached")]
     Transport(#[source] io::Error),
-    /// What came is no answer to the command.
+    /// The received bytes are not an answer to the command.
     #[error("the TPM's answer cannot be read")]
     Answer(#[source] AnswerError),
     /// An earlier answer did not come; one that comes now might be that one.

@@ -59,7 +59,7 @@ pub enum CertificateError {
     /// Its purposes do not include endorsement, or it has none and names no TPM.
     #[error("neither the extended key usage nor the subject alternative name is that of a TPM")]
     Purpose,
-    /// The key inside cannot be taken.
+    /// The key inside cannot be used.
     #[error("the certified key is not acceptable")]
     Key(#[source] ParsePublicKeyError),
 }
@@ -178,7 +178,7 @@ impl EkCertificate {
     /// Parses the DER form.
     ///
     /// # Errors
-    /// [`CertificateError`] when it is no certificate that an endorsement key may have (TCG EK
+    /// [`CertificateError`] when it is not a certificate that an endorsement key may have (TCG EK
     /// Credential Profile for TPM Family 2.0, "EK Certificate").
     pub fn from_der(der: &[u8]) -> Result<Self, CertificateError> {
         let parsed = Parsed::from_der(der)?;

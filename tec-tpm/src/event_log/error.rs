@@ -104,7 +104,7 @@ pub enum EventLogError {
     /// The log does not cover the bank.
     #[error("the log has no {bank} digests")]
     NoBank {
-        /// Bank that was asked for.
+        /// Requested bank.
         bank: Bank,
     },
     /// An event that extends a register lacks the digest of the bank.
@@ -114,7 +114,7 @@ pub enum EventLogError {
         offset: usize,
         /// Its number.
         number: u32,
-        /// Bank that was asked for.
+        /// Requested bank.
         bank: Bank,
     },
 }

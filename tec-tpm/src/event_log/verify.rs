@@ -61,7 +61,7 @@ pub enum VerifyLogError {
     Mismatch {
         /// First register that differs.
         pcr: PcrIndex,
-        /// What the log folds to.
+        /// The values that the log replays to.
         replayed: Sha256Digest,
         /// What was quoted.
         quoted: Sha256Digest,
@@ -72,7 +72,7 @@ impl<'a> EventLog<'a> {
     /// Proves the log against quoted values, for the registers in `chosen`.
     ///
     /// # Errors
-    /// [`VerifyLogError`] when a chosen register does not fold to its quoted value.
+    /// [`VerifyLogError`] when a chosen register does not replay to its quoted value.
     ///
     /// # Security
     /// `quoted` must come from a quote whose signature and nonce are verified.

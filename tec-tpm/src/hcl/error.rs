@@ -4,7 +4,7 @@ use super::MAX_HCL_REPORT;
 use crate::public::PublicError;
 use crate::wire::WireError;
 
-/// The bytes are no report of the paravisor.
+/// The bytes are not a report of the paravisor.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HclError {

@@ -14,7 +14,7 @@ use crate::combine::{CombineError, Combined, Provenance};
 pub struct FleetReport {
     /// Per register its values.
     pub registers: Vec<RegisterReport>,
-    /// The tuples of the registers that were asked for together.
+    /// The tuples of the registers that were requested together.
     pub joint: Vec<JointReport>,
     /// States whose values are not known.
     pub undetermined: Vec<UndeterminedReport>,

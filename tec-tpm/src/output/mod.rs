@@ -79,7 +79,7 @@ pub enum OutputError {
         /// Limit.
         limit: usize,
     },
-    /// The text is no JSON of this form, or cannot become one.
+    /// The text is not JSON of this form, or cannot be converted to it.
     #[error("not the JSON of {form}")]
     Json {
         /// Which form.
@@ -94,7 +94,7 @@ pub enum OutputError {
         /// The register.
         pcr: PcrIndex,
     },
-    /// A register stands in it more than once.
+    /// It contains a register more than once.
     #[error("it contains PCR {pcr} more than once")]
     Repeated {
         /// The register.

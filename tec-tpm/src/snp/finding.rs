@@ -132,7 +132,7 @@ pub enum Finding {
         /// The least that is accepted.
         minimum: u8,
     },
-    /// The report was not asked for at the highest privilege level.
+    /// The report was not requested at the highest privilege level.
     #[error("the report was requested at privilege level {found}, not 0")]
     Vmpl {
         /// Level.

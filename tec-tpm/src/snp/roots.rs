@@ -48,7 +48,7 @@ pub enum RootError {
         #[source]
         source: CertificateError,
     },
-    /// The key is no RSA key of 4096 bits.
+    /// The key is not a 4096-bit RSA key.
     #[error("the {which} is not a 4096-bit RSA key")]
     Key {
         /// Which.
@@ -138,7 +138,7 @@ pub(super) struct Issuer<'a> {
 }
 
 impl Roots {
-    /// Trusts nobody.
+    /// Trusts no one.
     pub fn new() -> Self {
         Self::default()
     }

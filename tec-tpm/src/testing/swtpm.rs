@@ -167,7 +167,7 @@ impl Running {
         Err(SwtpmError::Ports)
     }
 
-    /// `None` when it ended at once, since somebody else took a port meanwhile.
+    /// `None` when it ended immediately, because another process took a port in the meantime.
     fn start_on(directory: &Path, port: u16) -> Result<Option<Self>, SwtpmError> {
         let pid_file = directory.join("swtpm.pid");
         remove(&pid_file)?;

@@ -75,7 +75,7 @@ pub enum TpmError {
     /// The TPM's quote does not verify, or registers did not stop to move.
     #[error("the TPM's own quote does not verify")]
     Quote(#[source] QuoteError),
-    /// The challenge is no TPM structure.
+    /// The challenge is not a TPM structure.
     #[error("the challenge is malformed")]
     Challenge(#[source] WireError),
     /// The challenge is not for this TPM and this attestation key.

@@ -149,7 +149,7 @@ pub enum Stage {
 }
 
 impl RcarError {
-    /// The code that tells people what to do.
+    /// The code that tells users what to do.
     pub fn code(&self) -> Code {
         match self {
             Self::Denied { code: Some(code), .. } => *code,

@@ -126,7 +126,7 @@ impl KbsConfig {
     ///
     /// # Security
     /// Anyone who has the key, or the signer, can obtain any key: keep both where the disk keys are. A nonce
-    /// is single-use at each replica, but no longer across all of them. That gives nobody a key: a replay
+    /// is single-use at each replica, but no longer across all of them. That gives no one a key: a replay
     /// yields a JWE for the session key that the evidence binds, which only its client has. To change the
     /// key, restart the replicas with a new one; clients attest once more.
     #[must_use]

@@ -138,7 +138,7 @@ impl Cluster {
         self.token_for(account, AUDIENCE).await
     }
 
-    /// The same for somebody else.
+    /// The same for another caller.
     ///
     /// # Errors
     /// The API server refuses.

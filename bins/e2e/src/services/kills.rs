@@ -160,7 +160,7 @@ fn settled(volume: &Path) -> anyhow::Result<Count> {
     tally::count(volume, &sent)
 }
 
-/// What an error has to be explained with: pods and the last lines of their logs.
+/// What an error message includes: pods and the last lines of their logs.
 fn evidence(platform: &Platform) -> String {
     let mut text = String::new();
     let mut tell = |arguments: &[&str]| {

@@ -18,7 +18,7 @@ use tec_support::testing::free_address;
 pub struct Nats {
     /// Where clients connect, as URL.
     pub url: String,
-    /// What its initializer was told.
+    /// The settings of its initializer.
     pub init: Args,
     process: Guarded,
 }

@@ -58,7 +58,7 @@ pub struct OpenSearch {
 pub struct Answer {
     /// The status.
     pub status: u16,
-    /// The body; null if it is no JSON.
+    /// The body; null if it is not JSON.
     pub body: Value,
 }
 

@@ -99,7 +99,7 @@ pub(crate) async fn registration_token(
 }
 
 /// The CA that nodes pin, from the TLS Secret named in the cluster object. If one is named, it must exist:
-/// otherwise nodes would be told to trust any certificate, or none.
+/// otherwise nodes would be configured to trust any certificate, or none.
 async fn authority(cluster: &Cluster, secret: Option<&str>) -> anyhow::Result<Option<String>> {
     let Some(name) = secret else {
         return Ok(None);

@@ -52,7 +52,7 @@ pub enum Refusal {
     /// More usages than a certificate from this signer needs.
     #[error("the usages are not those of the signer")]
     Usages,
-    /// Nobody joined under this name.
+    /// No node joined under this name.
     #[error("no member has this name")]
     Unknown,
     /// The member with this name was removed.

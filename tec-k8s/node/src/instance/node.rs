@@ -300,7 +300,7 @@ impl Node {
             .build()?)
     }
 
-    /// The client end, which proves this node to join services, and judges them.
+    /// The client end, which proves this node to join services and evaluates their evidence.
     ///
     /// # Errors
     /// The measurements cannot be read.

@@ -22,7 +22,7 @@ impl Bytes {
         Ok(Arc::new(Self { file, size }))
     }
 
-    /// A file, or what comes out of a pipe, at most `limit` bytes.
+    /// A file or the output of a pipe, at most `limit` bytes.
     pub(super) fn open(mut file: File, limit: u64) -> io::Result<Arc<Self>> {
         match file.stream_position() {
             Ok(_) => Self::new(file),

@@ -42,13 +42,13 @@ pub enum TreeError {
         /// The path.
         path: String,
     },
-    /// A path goes on below something that is no folder. Programs disagree whether such a file
+    /// A path continues below something that is not a folder. Programs disagree whether such a file
     /// lands behind the link or replaces it.
     #[error("{path} goes through {parent}, which is not a folder")]
     NotAFolder {
         /// The path.
         path: String,
-        /// What is no folder.
+        /// The part that is not a folder.
         parent: String,
     },
     /// A hard link leads to nothing.

@@ -11,10 +11,10 @@ use super::super::OutputError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BundleError {
-    /// The signature is no signature of this form.
+    /// The signature does not have this form.
     #[error("the signature cannot be read")]
     SignatureForm(#[source] OutputError),
-    /// The signature is of an algorithm that is not taken.
+    /// The signature algorithm is not accepted.
     #[error("the signature algorithm is {algorithm:?}; only {taken} is accepted")]
     Algorithm {
         /// What it says.
@@ -43,7 +43,7 @@ pub enum BundleError {
         /// The key.
         key: Fingerprint,
     },
-    /// What was signed is no bundle.
+    /// The signed content is not a bundle.
     #[error("the bundle cannot be read")]
     Content(#[source] OutputError),
     /// The bundle's time has ended.
@@ -57,13 +57,13 @@ pub enum BundleError {
     Image {
         /// Digest in the bundle.
         signed: Sha256Digest,
-        /// Digest that was asked for.
+        /// Requested digest.
         expected: Sha256Digest,
     },
 }
 
 impl BundleError {
-    /// The code that tells what to do.
+    /// The code that tells users what to do.
     pub fn code(&self) -> Code {
         match self {
             Self::SignatureForm(_)

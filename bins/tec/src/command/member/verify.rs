@@ -98,7 +98,7 @@ async fn connect(node: &str) -> anyhow::Result<TcpStream> {
     Ok(connecting.await.map_err(anyhow::Error::from)??)
 }
 
-/// The handshake accepts any key and any registers, which are then judged one by one.
+/// The handshake accepts any key and any registers, which are then evaluated individually.
 async fn judge(
     trust: &TrustArgs,
     expected: &Measurements,

@@ -11,7 +11,8 @@ use std::{fmt, io};
 
 use crate::compute::input::bytes::Bytes;
 
-/// The partitions of a disk image cannot be told. Offsets count bytes from the start of the image.
+/// The partitions of a disk image cannot be determined. Offsets count bytes from the start of the
+/// image.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DiskError {
@@ -42,7 +43,7 @@ pub enum DiskError {
         /// Its value.
         value: u64,
     },
-    /// A checksum does not fit.
+    /// A checksum does not match.
     #[error("offset {offset}: the checksum of {part} does not match")]
     Checksum {
         /// Where the part begins.

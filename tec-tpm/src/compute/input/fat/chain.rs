@@ -24,7 +24,7 @@ pub(super) struct Chain {
 const PAGE: u64 = 6 << 10;
 
 impl Chain {
-    /// The chain that begins with `first`, whose number stands at `offset`.
+    /// The chain that begins with `first`, whose number is at `offset`.
     pub(super) fn new(volume: Arc<Volume>, first: Option<u32>, offset: u64) -> Self {
         Self {
             volume,

@@ -77,7 +77,7 @@ pub enum FatError {
         /// Its path.
         path: String,
     },
-    /// A name cannot stand in a path.
+    /// A name cannot be part of a path.
     #[error("offset {offset}: the name of an entry is invalid")]
     Name {
         /// Where the entry stands.

@@ -15,7 +15,7 @@ pub enum LayerError {
     /// It cannot be read.
     #[error("the stream cannot be read")]
     Tar(#[source] TarError),
-    /// An entry does not fit the ones before it.
+    /// An entry contradicts the entries before it.
     #[error("offset {offset}: an entry contradicts the entries before it")]
     Entry {
         /// Where its content begins in the stream, or its number in a table of contents.

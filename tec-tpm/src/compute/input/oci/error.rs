@@ -61,7 +61,7 @@ pub enum OciError {
         /// The text.
         digest: String,
     },
-    /// A part of the image is of a kind that is not known.
+    /// A part of the image has an unknown type.
     #[error("{digest} has the unknown type {media_type:?}")]
     MediaType {
         /// Digest of the part.

@@ -1,8 +1,8 @@
 //! An image in an OCI image layout (OCI Image Specification 1.1): `index.json`, manifest, layers.
 //!
-//! A layout is files by path, so whatever is a [`BootImage`] may hold one: a directory or an archive.
-//! Of an image that is kept elsewhere, such as in a registry, the manifest and its [`ImageParts`]
-//! are enough.
+//! A layout is files by path, so any [`BootImage`] can hold one: a directory or an archive.
+//! For an image stored elsewhere, such as in a registry, the manifest and its [`ImageParts`] are
+//! enough.
 
 mod descriptor;
 mod error;
@@ -121,7 +121,7 @@ impl Manifest {
     }
 }
 
-/// A layer that is read as a stream. Its digest tells that it is whole.
+/// A layer that is read as a stream. Its digest proves that it is complete.
 fn whole(blob: Blob) -> Layer {
     Layer::Stream(Box::new(blob), EndMark::Optional)
 }

@@ -52,7 +52,7 @@ pub enum TableError {
         #[source]
         source: TarError,
     },
-    /// An entry is of a type that is not known.
+    /// An entry has an unknown type.
     #[error("entry {number} of the table has the unknown type {kind:?}")]
     Kind {
         /// Which entry.

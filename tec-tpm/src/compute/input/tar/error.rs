@@ -21,7 +21,7 @@ pub enum TarError {
         /// Where.
         offset: u64,
     },
-    /// The checksum of a header does not fit.
+    /// The checksum of a header does not match.
     #[error("offset {offset}: the checksum of the header does not match")]
     Checksum {
         /// Where the header begins.
@@ -33,7 +33,7 @@ pub enum TarError {
         /// Where the header begins.
         offset: u64,
     },
-    /// A record of an extended header does not fit.
+    /// A record of an extended header is malformed.
     #[error("offset {offset}: a record of the extended header is malformed")]
     Record {
         /// Where the header begins.
@@ -47,7 +47,7 @@ pub enum TarError {
         /// Its type flag.
         kind: u8,
     },
-    /// An entry that is no file has content.
+    /// An entry that is not a file has content.
     #[error("offset {offset}: an entry that is not a file has {size} bytes of content")]
     Content {
         /// Where the header begins.
