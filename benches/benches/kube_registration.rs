@@ -137,7 +137,7 @@ impl World {
         let objects = self.objects::<K>(&self.client);
         let some = ListParams::default().limit(1);
         let list = runtime.block_on(objects.list(&some))?;
-        let object = list.items.first().context("the server made none")?;
+        let object = list.items.first().context("the server created none")?;
         Ok(ObjectMeta {
             annotations: object.meta().annotations.clone(),
             labels: object.meta().labels.clone(),

@@ -165,7 +165,8 @@ impl Report {
                 return Err(error).with_context(|| format!("cannot read {}", file.display()));
             }
         };
-        serde_json::from_str(&json).with_context(|| format!("{} holds no report", file.display()))
+        serde_json::from_str(&json)
+            .with_context(|| format!("{} contains no report", file.display()))
     }
 
     /// Writes the report to `file`, and creates the folders above it.

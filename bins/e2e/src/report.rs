@@ -37,7 +37,7 @@ pub fn write(path: &Path, story: &Story, anchor: &Anchor) -> anyhow::Result<()> 
     );
     timeline(&mut page, story);
     page.dangerous_html = html;
-    std::fs::write(path, page.render()).with_context(|| format!("write {}", path.display()))
+    std::fs::write(path, page.render()).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// The machines at the end, as `tec status --html` shows them.

@@ -56,7 +56,7 @@ pub enum ArgsError {
         source: CredentialsError,
     },
     /// It holds no certificate.
-    #[error("{} holds no certificate in PEM", .file.display())]
+    #[error("{} contains no certificate in PEM", .file.display())]
     Certificate {
         /// The file.
         file: PathBuf,

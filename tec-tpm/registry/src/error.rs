@@ -12,7 +12,7 @@ use tec_tpm::output::OutputError;
 #[non_exhaustive]
 pub enum RegistryError {
     /// The client cannot be made.
-    #[error("cannot set up the client of registries")]
+    #[error("cannot set up the registry client")]
     Setup(#[source] Box<dyn Error + Send + Sync>),
     /// Nobody answers, or the answer breaks off.
     #[error("cannot reach {url}")]
@@ -46,7 +46,7 @@ pub enum RegistryError {
         url: String,
     },
     /// The answer is none of the protocol.
-    #[error("the answer of {url} is not of the protocol: {what}")]
+    #[error("the answer of {url} violates the protocol: {what}")]
     Answer {
         /// What was requested.
         url: String,
@@ -62,7 +62,7 @@ pub enum RegistryError {
         limit: u64,
     },
     /// It is not what its digest names.
-    #[error("{url} gives something else than sha256:{digest}")]
+    #[error("the content of {url} does not match sha256:{digest}")]
     Altered {
         /// Where it came from.
         url: String,
@@ -70,7 +70,7 @@ pub enum RegistryError {
         digest: tec_core::digest::Sha256Digest,
     },
     /// A manifest, an index or a configuration is not of its form.
-    #[error("{what} {digest} is not of its form: {detail}")]
+    #[error("{what} {digest} is malformed: {detail}")]
     Document {
         /// What it should be.
         what: &'static str,
@@ -80,7 +80,7 @@ pub enum RegistryError {
         detail: String,
     },
     /// There is no image for the platform, or several.
-    #[error("{count} images of {reference} are for {platform}; there are: {}", found.join(", "))]
+    #[error("{count} images of {reference} are for {platform}; available: {}", found.join(", "))]
     Platform {
         /// The image.
         reference: String,
@@ -92,7 +92,7 @@ pub enum RegistryError {
         found: Vec<String>,
     },
     /// The label is not of its form.
-    #[error("the label {name} of {reference}")]
+    #[error("cannot use the label {name} of {reference}")]
     Label {
         /// The image.
         reference: String,

@@ -16,7 +16,7 @@ pub struct Mirror {
 
 /// The text is not a mirror.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no mirror: one is FROM=TO, both a host and optionally a path")]
+#[error("{text:?} is not a mirror: use FROM=TO, each a host and optionally a path")]
 #[non_exhaustive]
 pub struct MirrorError {
     /// The text.

@@ -48,7 +48,7 @@ pub enum ConnectError {
     #[error("cannot connect to the server")]
     Transport(#[source] Box<dyn Error + Send + Sync>),
     /// The handshake failed.
-    #[error("cannot prove and judge evidence")]
+    #[error("cannot exchange evidence")]
     Atls(#[source] AtlsError),
 }
 

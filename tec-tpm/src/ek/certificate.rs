@@ -33,7 +33,7 @@ const UNDERSTOOD: [ObjectIdentifier; 5] = [
 #[non_exhaustive]
 pub enum CertificateError {
     /// More bytes than any certificate has.
-    #[error("the certificate has {length} bytes, which is more than any should")]
+    #[error("the certificate has {length} bytes, which is too large")]
     TooLarge {
         /// What was given.
         length: usize,

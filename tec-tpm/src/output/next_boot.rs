@@ -276,7 +276,7 @@ fn verdict_text(verdict: &Verdict) -> String {
             format!("refused: {why}{}\n", trouble.unwrap_or_default())
         }
         Verdict::Undetermined { pcrs } => {
-            format!("cannot be told: PCR {} is not predicted\n", list(pcrs))
+            format!("undecided: PCR {} is not predicted\n", list(pcrs))
         }
         Verdict::AsNow => "as the running boot: no pinned register changes\n".to_owned(),
         Verdict::Changed { pcrs } => {

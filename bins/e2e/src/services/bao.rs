@@ -121,7 +121,8 @@ impl Bao {
             seal = seal.stanza(),
             socket = self.socket().display(),
         );
-        fs::write(self.dir.join("config.hcl"), config).context("write the vault's configuration")
+        fs::write(self.dir.join("config.hcl"), config)
+            .context("cannot write the vault's configuration")
     }
 
     /// Its program and arguments.

@@ -210,7 +210,7 @@ impl Cluster {
         let answer = accounts
             .create_token_request(account.name(), &PostParams::default(), &request)
             .await
-            .with_context(|| format!("request a token of {account}"))?;
+            .with_context(|| format!("cannot request a token of {account}"))?;
         Ok(answer.status.context("the token request has no answer")?.token)
     }
 }

@@ -88,7 +88,7 @@ fn table(
         let mut longest = Duration::ZERO;
         for _ in 0..times {
             let begin = Instant::now();
-            victim.kill(platform).with_context(|| format!("kill {name}"))?;
+            victim.kill(platform).with_context(|| format!("cannot kill {name}"))?;
             longest = longest.max(begin.elapsed());
         }
         let now = settled(volume)?;
@@ -103,7 +103,11 @@ fn table(
         }
         before = now;
     }
-    anyhow::ensure!(bad.is_empty(), "events were lost or doubled, or none came:{bad}");
+    anyhow::ensure!(
+        bad.is_empty(),
+        "events were lost or delivered twice, or none was \
+                                     received:{bad}"
+    );
     Ok(())
 }
 

@@ -124,7 +124,7 @@ impl Stage {
         let args = Args::try_parse_from(line.into_iter().chain(flags))?;
         match args.command {
             Action::Serve(serve) => compose::controller(&serve),
-            _ => anyhow::bail!("this is no controller"),
+            _ => anyhow::bail!("this is not a controller"),
         }
     }
 

@@ -146,7 +146,7 @@ pub fn count(volume: &Path, acknowledged: &BTreeMap<String, u64>) -> anyhow::Res
     };
     let heard: Vec<_> = files.iter().map(fs::DirEntry::path).filter(is_heard).collect();
     match heard.as_slice() {
-        [] => anyhow::bail!("the listener does not listen yet"),
+        [] => anyhow::bail!("the listener is not ready yet"),
         [heard] => Ok(Count::of(acknowledged, &serde_json::from_slice(&fs::read(heard)?)?)),
         more => anyhow::bail!("the listener was started {} times", more.len()),
     }

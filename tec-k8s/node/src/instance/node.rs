@@ -263,7 +263,9 @@ impl Node {
         std::fs::create_dir_all(self.paths.scratch()).with_context(what)?;
         let file = File::options().create(true).append(true).open(&path);
         let file = file.with_context(what)?;
-        file.try_lock().with_context(what).context("another bootstrapper works on this node")?;
+        file.try_lock()
+            .with_context(what)
+            .context("another bootstrapper is running on this node")?;
         Ok(file)
     }
 

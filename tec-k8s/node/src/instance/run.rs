@@ -82,7 +82,7 @@ async fn become_member(settings: &Settings, stop: impl Future<Output = ()>) -> a
         let parts = Parts::new(settings, &node).await?;
         match join(settings, &node, &parts).await? {
             JoinOutcome::Joined(cluster) => tracing::info!(%cluster, "the node is a member"),
-            _ => anyhow::bail!("another process of this node was faster"),
+            _ => anyhow::bail!("another process of this node did it first"),
         }
         Ok(exit::OK)
     };

@@ -239,7 +239,8 @@ impl program::Settings for Settings {
         self.listed_key_services()?;
         anyhow::ensure!(
             !self.join_services.takes_endorsement_keys(),
-            "endorsement_keys and endorsement_roots mean nothing in [join_services]: a join service does \
+            "endorsement_keys and endorsement_roots have no effect in [join_services]: a join \
+             service does \
              not prove its endorsement key; list its attestation key"
         );
         self.join_services.check()

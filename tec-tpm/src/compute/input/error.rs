@@ -88,7 +88,7 @@ pub enum InputError {
         candidates: Vec<String>,
     },
     /// The deployment that was chosen is not there.
-    #[error("{file} has no deployment {deployment:?}; there are: {}", candidates.join(", "))]
+    #[error("{file} has no deployment {deployment:?}; available: {}", candidates.join(", "))]
     NoSuchDeployment {
         /// The file.
         file: PathBuf,

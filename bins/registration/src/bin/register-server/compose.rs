@@ -60,7 +60,7 @@ pub(crate) enum NotReady {
         #[source]
         source: io::Error,
     },
-    #[error("{} holds no certificate", .file.display())]
+    #[error("{} contains no certificate", .file.display())]
     NoCertificate { file: PathBuf },
     #[error("registration needs a token of {TOKEN_LENGTH:?} characters, and none is mounted")]
     NoToken,

@@ -52,16 +52,16 @@ pub enum DiskError {
         part: &'static str,
     },
     /// No partition can be the one that firmware boots from.
-    #[error("no partition can be the EFI system partition")]
+    #[error("no partition could be the EFI system partition")]
     NoSystemPartition,
     /// Several partitions can be the one that firmware boots from.
-    #[error("several partitions can be the EFI system partition: {}", list(candidates))]
+    #[error("several partitions could be the EFI system partition: {}", list(candidates))]
     SeveralSystemPartitions {
         /// All of them.
         candidates: Vec<Partition>,
     },
     /// The partition that was chosen is not there.
-    #[error("there is no partition {number}; there are: {}", list(candidates))]
+    #[error("there is no partition {number}; available: {}", list(candidates))]
     NoSuchPartition {
         /// The number that was chosen.
         number: u32,

@@ -44,7 +44,7 @@ pub enum TableError {
         version: u32,
     },
     /// An entry has a path or a link that is none.
-    #[error("entry {number} of the table")]
+    #[error("cannot read entry {number} of the table")]
     Path {
         /// Which entry.
         number: u64,
