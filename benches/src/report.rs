@@ -103,7 +103,7 @@ fn goal(name: &str) -> Option<f64> {
 }
 
 impl Ratio {
-    /// From pairs of nanoseconds per operation, ours first.
+    /// Computed from pairs of nanoseconds per operation, ours first.
     pub fn of_rounds(name: &str, pairs: &[(f64, f64)]) -> Self {
         let ratios = || pairs.iter().map(|(ours, baseline)| ours / baseline);
         Self {

@@ -301,7 +301,7 @@ codes! {
     SettingsMalformed = "TEC-S422", 422, "the settings of the state directory are malformed",
         "tec.toml is not TOML, or a key in it is not the long name of a flag of `tec serve`.",
         "Correct the line that the message names; `tec serve --help` lists the flags.";
-    ServerRunning = "TEC-S410", 409, "a server runs on this state directory already",
+    ServerRunning = "TEC-S410", 409, "a server already runs on this state directory",
         "Another `tec serve` holds the lock of the state directory.",
         "Stop the other server first, or pass another directory with --state-dir.";
 
@@ -389,7 +389,7 @@ codes! {
         "The message gives the reason. Create a new ticket with `tec ticket control-plane`, and \
          give it to the node as the \
          file of control_plane_ticket in bootstrapper.toml.";
-    BootstrapActivated = "TEC-B409", 409, "the node is a member already, or becoming one",
+    BootstrapActivated = "TEC-B409", 409, "the node is already a member, or is becoming one",
         "Another Init runs or ran, or the node has joined.",
         "To resume an Init whose answer was lost, send the same one again, with --cluster unless its keys are \
          derived from a master secret.";

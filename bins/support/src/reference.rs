@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use clap::{Arg, Command};
 
-/// A page: where its text comes from, and where more is said.
+/// A page: the source of its text, and links to more.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "every part is the caller's")]
 pub struct Page<'a> {

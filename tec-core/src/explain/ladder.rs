@@ -113,7 +113,7 @@ pub struct Step {
     pub detail: String,
 }
 
-/// The gates of one attempt: always all of them.
+/// The checks of one attempt, always all of them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Ladder {
@@ -175,7 +175,8 @@ impl Ladder {
         self.fail(Gate::NonceAndSignature, detail);
     }
 
-    /// The machine is quarantined: gate "release policy", with its own code, whatever failed before.
+    /// The machine is quarantined: check "release policy", with its own code, whatever failed
+    /// before.
     pub fn fail_quarantined(&mut self) {
         self.code = Some(Code::MachineQuarantined);
         self.fail(Gate::ReleasePolicy, "the machine is quarantined");

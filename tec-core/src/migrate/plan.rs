@@ -215,7 +215,7 @@ impl MigratePlan {
         Some((side, records.of(side).epoch()))
     }
 
-    /// Before the authority was given up, ends the plan; afterwards hands the authority back.
+    /// Before the authority was given up, ends the plan; afterwards returns the authority.
     fn stop(&mut self, outcome: MigrateOutcome) -> MigrateEffect {
         let back = match self.goal {
             Goal::Cutover => (Side::Source, Goal::Rollback),

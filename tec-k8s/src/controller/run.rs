@@ -1,4 +1,4 @@
-//! Puts it together: leadership, watches, the queue, and an orderly shutdown.
+//! Puts everything together: leadership, watches, the queue, and an orderly shutdown.
 
 use std::collections::BTreeMap;
 use std::future::Future;

@@ -19,7 +19,7 @@ pub struct ImageReference {
 #[non_exhaustive]
 pub enum ReferenceError {
     /// It has no digest.
-    #[error("{reference:?} has no digest: nothing ends in @sha256: and 64 lower-case digits")]
+    #[error("{reference:?} has no digest: it must end in @sha256: and 64 lower-case digits")]
     NoDigest {
         /// The text, cut off.
         reference: String,

@@ -19,7 +19,7 @@ use crate::tls;
 
 /// A registry must take a connection by then.
 const CONNECT: Duration = Duration::from_secs(10);
-/// And send its next bytes by then.
+/// Time by which its next bytes must arrive.
 const READ: Duration = Duration::from_secs(30);
 /// Blobs are often redirected to a store of objects, once.
 const MAX_REDIRECTS: usize = 5;

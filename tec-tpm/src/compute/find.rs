@@ -192,7 +192,7 @@ fn package_loaders(image: &dyn BootImage) -> Result<Loaders, FindError> {
     })
 }
 
-/// Folders of an EFI system partition that hold a shim and a GRUB beside it; the file system
+/// Folders of an EFI system partition that hold a shim and a GRUB next to it; the file system
 /// ignores case. A folder with only one of the two counts only if there is no complete one; the
 /// folder of removable media, where its shim makes boot entries, only if there is no other.
 fn partition_loaders(files: &[String]) -> Loaders {

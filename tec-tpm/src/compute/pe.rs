@@ -72,8 +72,8 @@ impl PeRequest {
         self
     }
 
-    /// Wants nothing of the sections whose content begins at these offsets: of several with one
-    /// name, those that do not count.
+    /// Skips the sections whose content begins at these offsets: those that do not count among
+    /// several with one name.
     #[must_use]
     pub(super) fn leaving_out(mut self, starts: Vec<u64>) -> Self {
         self.left_out = starts;

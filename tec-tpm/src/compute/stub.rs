@@ -184,7 +184,7 @@ impl StubProfile {
         })
     }
 
-    /// Whether what it hands to the kernel follows from the image and what lies beside it.
+    /// Whether what it hands to the kernel follows from the image and the files next to it.
     pub(super) fn check_kernel(self, file: &PeFile, line: &str) -> Result<(), Unpredictable> {
         if self == Self::V262 {
             return Err(Unpredictable::BootSecret);

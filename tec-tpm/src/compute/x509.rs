@@ -33,7 +33,7 @@ pub struct UnsupportedSignature {
     pub what: String,
 }
 
-/// A hash algorithm that signatures are made with.
+/// A hash algorithm used in signatures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hash {
     Sha1,

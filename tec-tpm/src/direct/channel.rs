@@ -24,7 +24,7 @@ pub enum CommandError {
         /// Its code.
         code: ResponseCode,
     },
-    /// Nothing went through, or came back.
+    /// Nothing was sent or received.
     #[error("the TPM cannot be reached")]
     Transport(#[source] io::Error),
     /// The received bytes are not an answer to the command.

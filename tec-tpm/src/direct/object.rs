@@ -1,4 +1,4 @@
-//! Keys: made, loaded, kept, removed, used.
+//! Keys: created, loaded, stored, removed, used.
 
 use tec_core::secret::SecretBytes;
 

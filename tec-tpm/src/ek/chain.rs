@@ -153,7 +153,7 @@ pub fn verify_ek_certificate(
     }
 }
 
-/// Why a chain ended, and how many certificates it had by then.
+/// Why a chain ended, and its number of certificates at that point.
 struct Finding {
     depth: usize,
     error: ChainError,

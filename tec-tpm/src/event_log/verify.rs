@@ -96,8 +96,8 @@ impl<'a> EventLog<'a> {
         Ok(VerifiedLog { log: self, registers: chosen })
     }
 
-    /// The log as evidence beside quoted values: every event that extends a register, and the
-    /// registers that the log explains. Registers without an event count as explained when the
+    /// The log as evidence together with quoted values: every event that extends a register, and
+    /// the registers that the log explains. Registers without an event count as explained when the
     /// quoted value is the reset value.
     ///
     /// A log without a complete SHA-256 bank is [`LogEvidence::Broken`].

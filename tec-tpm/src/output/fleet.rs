@@ -95,7 +95,7 @@ impl FleetReport {
         })
     }
 
-    /// For people: per register the values with what makes them, then what is not known.
+    /// For people: per register the values and what produces them, then what is unknown.
     pub fn text(&self) -> String {
         let mut text = String::new();
         for register in &self.registers {

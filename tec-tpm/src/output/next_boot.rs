@@ -95,7 +95,8 @@ pub enum Verdict {
         /// These.
         pcrs: Vec<PcrIndex>,
     },
-    /// All pinned registers stay as they are, so what the servers say of the running boot stands.
+    /// All pinned registers stay as they are, so the servers' decision about the current boot still
+    /// applies.
     AsNow,
     /// The accepted values are unknown, and pinned registers change.
     Changed {

@@ -129,7 +129,7 @@ impl KeyCertificate {
 struct Extensions<'a>(&'a Parsed);
 
 impl<'a> Extensions<'a> {
-    /// Content of an extension that is there once at most.
+    /// Content of an extension that occurs at most once.
     fn only(
         &self,
         oid: ObjectIdentifier,

@@ -1,4 +1,4 @@
-//! Whom AMD lets certify the keys that sign reports.
+//! The CAs through which AMD certifies the keys that sign reports.
 
 use std::collections::BTreeMap;
 

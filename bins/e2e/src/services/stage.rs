@@ -114,7 +114,7 @@ impl Stage {
         Ok(flags)
     }
 
-    /// A process of the controller: it remembers nothing of the one before.
+    /// A process of the controller; it keeps nothing from the previous one.
     ///
     /// # Errors
     /// The flags are not understood.

@@ -89,10 +89,10 @@ impl Node {
         disk::replace_system(image.directory(), &self.disk())
     }
 
-    /// Switches it on and watches until it is off.
+    /// Switches the machine on and watches until it is off.
     ///
     /// # Errors
-    /// It does not come up, or does not switch off.
+    /// It does not boot, or does not switch off.
     pub fn boot(&mut self) -> anyhow::Result<Boot> {
         self.boot_attended(&mut boot::nobody)
     }

@@ -44,7 +44,7 @@ const SERVICES: [Service; 3] =
     [Service::KeyBroker, Service::Registration, Service::AttestationKeys];
 
 impl KubeRegistry {
-    /// What this namespace keeps besides its units. Without a cluster object, at most its CA.
+    /// What this namespace stores besides its units. Without a cluster object, at most its CA.
     ///
     /// # Errors
     /// The API server fails, or a Secret is not what it should be.

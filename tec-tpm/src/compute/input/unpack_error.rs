@@ -23,7 +23,7 @@ pub enum UnpackError {
     Ratio {
         /// Bytes of the image that were read.
         packed: u64,
-        /// Bytes that came out of them.
+        /// Their unpacked bytes.
         unpacked: u64,
     },
     /// More comes out than the limit.

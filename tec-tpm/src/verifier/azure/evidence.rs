@@ -76,7 +76,7 @@ pub enum AzSnpEvidenceVersion {
     V2,
 }
 
-/// Evidence, decoded and bounded; nothing of it is verified.
+/// Evidence, decoded and bounded, but not verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "these are all members of the evidence")]
 pub struct AzSnpEvidence {

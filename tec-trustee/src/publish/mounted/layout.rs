@@ -84,8 +84,8 @@ impl Layout {
         format!("{}/{name}", self.storage_dir.trim_end_matches('/'))
     }
 
-    /// Directories of the attestation policies. v0.19 and v0.20 each use a different separator in their
-    /// namespaces (Trustee, key-value storage), so both are there.
+    /// Directories of the attestation policies. v0.19 and v0.20 each use a different separator in
+    /// their namespaces (Trustee, key-value storage), so both are listed.
     pub(super) fn policy_dirs(&self) -> Vec<String> {
         self.namespaces("policies/opa", "attestation_service_policy")
     }

@@ -85,7 +85,7 @@ pub(crate) async fn restore(
     Ok(OK)
 }
 
-/// Makes the store the target of what `source` wrote.
+/// Makes the store the target of a migration from the store that `source` wrote.
 async fn listen(store: &Store, source: &Authority) -> anyhow::Result<Intake> {
     let unavailable = || coded(Code::StoreUnavailable, "prepare the restore");
     let refused = |refused: tec_core::migrate::Refused| {

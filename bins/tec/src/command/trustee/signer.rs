@@ -60,7 +60,7 @@ impl Pair {
         }
     }
 
-    /// Both files, if both are there.
+    /// Both files, if both exist.
     fn read(&self) -> anyhow::Result<Option<(SecretBytes, String)>> {
         if !self.key.exists() || !self.certificate.exists() {
             return Ok(None);

@@ -15,7 +15,7 @@ pub(super) struct Chain {
     page_at: Option<u64>,
     /// A bit for each cluster that was met.
     met: Vec<u64>,
-    /// The cluster that comes next, and where its number stands.
+    /// The next cluster, and where its number is stored.
     next: Option<u32>,
     next_at: u64,
 }
