@@ -35,7 +35,7 @@ const LEAST: u64 = 8 * CALLERS;
 const FEW: u64 = 100;
 const MANY: u64 = 10_000;
 const MANY_VARIABLE: &str = "TEC_BENCH_KEYS";
-/// Most keys that the rounds use, besides those that should exist.
+/// Maximum number of keys that the rounds use, besides those that should exist.
 const SPENT: u64 = 30_000;
 /// Pairs of rounds at each of the two numbers; odd, so that the median is one of them.
 const PAIRS: usize = 9;

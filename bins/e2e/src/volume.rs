@@ -23,7 +23,7 @@ pub fn command(program: &str) -> Command {
 /// The object `clevis` in the header of the sealed passphrase, as stored on the volume.
 ///
 /// # Errors
-/// As of [`sealed_header`].
+/// As for [`sealed_header`].
 pub fn clevis_header(logs: &Transcript, volume: &Path) -> anyhow::Result<Value> {
     Ok(sealed_header(logs, volume)?["clevis"].clone())
 }

@@ -34,7 +34,7 @@ use crate::backoff::Backoff;
 const DEFAULT_TRIES: u32 = 10;
 /// Polls while an admin has not decided: about an hour, at 30 s each.
 const PENDING_POLLS: u32 = 130;
-/// Most challenges to answer: a server forgets them when it restarts.
+/// Maximum number of challenges to answer: a server forgets them when it restarts.
 const MAX_CHALLENGES: u32 = 3;
 
 /// The attestation key as presented to a server.

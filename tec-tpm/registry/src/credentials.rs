@@ -23,7 +23,7 @@ pub struct Credentials {
 #[non_exhaustive]
 pub enum CredentialsError {
     /// It is not the JSON that it should be. What it says is not told.
-    #[error("the pull secret is not of the form of .dockerconfigjson (line {line})")]
+    #[error("the pull secret is not a valid .dockerconfigjson (line {line})")]
     Json {
         /// Line of the culprit.
         line: usize,

@@ -51,7 +51,7 @@ pub enum AtlsError {
     #[error("the thread of the handshake ended early")]
     Thread,
     /// The peer cannot send evidence over the connection, which is required.
-    #[error("the peer sends no evidence was received over this connection")]
+    #[error("the peer sends no evidence over this connection")]
     Unbound,
     /// Sending or receiving the documents over this connection.
     #[error("the evidence over this connection could not be exchanged")]

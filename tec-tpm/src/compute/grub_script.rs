@@ -10,7 +10,7 @@ pub(super) struct Command {
     pub(super) text: String,
 }
 
-/// Most commands of a script.
+/// Maximum number of commands of a script.
 const MAX_COMMANDS: usize = 10_000;
 /// Commands that measure nothing but themselves, or whose files are followed.
 const KNOWN: [&str; 5] = ["set", "echo", "linux", "initrd", "boot"];

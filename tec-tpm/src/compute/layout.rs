@@ -118,10 +118,10 @@ pub enum PeError {
 
 /// Largest headers that are read.
 pub(super) const MAX_HEADERS: usize = 256 << 10;
-/// Most sections. Windows stops at 96 (PE format, "COFF File Header"); unified kernel images with
-/// many profiles have more.
+/// Maximum number of sections. Windows stops at 96 (PE format, "COFF File Header"); unified kernel
+/// images with many profiles have more.
 const MAX_SECTIONS: u16 = 512;
-/// Most bytes between sections; linkers leave none, or less than a page per section.
+/// Maximum number of bytes between sections; linkers leave none, or less than a page per section.
 const MAX_GAPS: u64 = 1 << 20;
 /// Largest certificate table; two signatures with chains have some 20 KiB.
 const MAX_CERTIFICATES: u64 = 1 << 20;

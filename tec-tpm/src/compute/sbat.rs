@@ -43,7 +43,7 @@ pub enum SbatError {
     },
 }
 
-/// Most lines; real sections have fewer than ten.
+/// Maximum number of lines; real sections have fewer than ten.
 const MAX_LINES: usize = 256;
 
 impl Sbat {

@@ -1,4 +1,4 @@
-//! What the signatures in a PE file sign. They are not verified here, only read.
+//! The digests signed in a PE file. The signatures are only read here, not verified.
 
 use tec_core::digest::Sha256Digest;
 use x509_cert::der::asn1::{AnyRef, ObjectIdentifier};
@@ -92,7 +92,7 @@ pub enum SignatureContentError {
     },
 }
 
-/// Most entries; dual-signed files have two.
+/// Maximum number of entries; dual-signed files have two.
 const MAX_ENTRIES: usize = 16;
 /// `WIN_CERT_TYPE_PKCS_SIGNED_DATA` (PE format, "The Attribute Certificate Table").
 const PKCS_SIGNED_DATA: u16 = 2;

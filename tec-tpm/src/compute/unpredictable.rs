@@ -68,7 +68,7 @@ pub enum Unpredictable {
         /// Its name.
         section: String,
     },
-    /// A file beside the boot files adds to what is measured, which is not followed.
+    /// A file next to the boot files adds measurements, which is not supported.
     #[error("{file} adds measurements, which is not supported")]
     Sidecar {
         /// File.

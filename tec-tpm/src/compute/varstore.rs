@@ -18,7 +18,7 @@ const STORE_HEADER: usize = 28;
 const RECORD_HEADER: usize = 60;
 /// Largest image; those of OVMF have at most 528 KiB.
 const MAX_IMAGE: usize = 16 << 20;
-/// Most live variables.
+/// Maximum number of live variables.
 const MAX_VARIABLES: usize = 1 << 14;
 
 /// An image is not a variable store. Offsets count bytes from the start of the image.

@@ -11,7 +11,7 @@ use super::event::Event;
 use super::parse::EventLog;
 use super::view::{EventView, line};
 
-/// Most pairs of events that are compared in one register; beyond, what lies between the common
+/// Maximum number of pairs of events that are compared in one register; beyond, what lies between the common
 /// beginning and the common end is reported as replaced.
 const MAX_PAIRS: usize = 1 << 22;
 

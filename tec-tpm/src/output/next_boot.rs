@@ -1,4 +1,4 @@
-//! The next boot of a machine beside the boot that runs now and the values that are accepted.
+//! The next boot of a machine, compared with the current boot and the accepted values.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -6,8 +6,8 @@ use tec_core::time::Timestamp;
 
 use super::{KeyCertificateError, Product, ReportError, SigningKey, TcbField, TcbPart};
 
-/// Most characters of a name from a certificate that a finding repeats: names are anybody's choice,
-/// and findings are kept.
+/// Maximum number of characters of a name from a certificate that a finding repeats: names are
+/// anybody's choice, and findings are kept.
 const MAX_NAME: usize = 128;
 
 /// A name, cut to what a finding repeats.

@@ -123,14 +123,14 @@ fn proven<'l>(bytes: &'l [u8], recording: &Recording) -> anyhow::Result<EventLog
     let chosen: PcrSet = REGISTERS.into_iter().collect();
     parse()?
         .verify(&recording.quoted, chosen)
-        .context("the event log does not fold to the quote")?;
+        .context("the event log does not replay to the quote")?;
     let log = parse()?;
     for bank in recording.pcrs.keys() {
         let replayed = log.replay(*bank).context("cannot replay the event log")?;
         for pcr in REGISTERS {
             anyhow::ensure!(
                 measured(recording, *bank, pcr)? == replayed.value(pcr),
-                "the event log does not fold to PCR {pcr} of the {bank} bank"
+                "the event log does not replay to PCR {pcr} of the {bank} bank"
             );
         }
     }

@@ -12,7 +12,7 @@ use crate::bootstrap::controller::Controller;
 
 /// Name of the program, for collectors.
 const SERVICE: &str = "services-bootstrap";
-/// Deadline of a collector to accept lines.
+/// Time in which a collector must accept lines.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Interval between checks for usable authorities.
 const LOOK: Duration = Duration::from_secs(10);

@@ -26,7 +26,7 @@ use tokio::task::JoinSet;
 
 use crate::broker::identity::Identity;
 
-/// Most messages of a subscription that wait for their reader.
+/// Maximum number of messages of a subscription that wait for their reader.
 const WAITING: usize = 1024;
 /// Shortest interval between renewals.
 const SHORTEST: Duration = Duration::from_secs(1);

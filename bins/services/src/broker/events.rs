@@ -33,7 +33,7 @@ const DEADLINE: Duration = Duration::from_mins(1);
 /// A stream is there so soon after its servers.
 const FIRST: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_millis(100);
-/// Most events of a subscription that wait for their reader.
+/// Maximum number of events of a subscription that wait for their reader.
 const WAITING: usize = 1024;
 /// Heartbeat interval of a consumer, in nanoseconds, and the longest silence tolerated.
 const HEARTBEAT: (u64, Duration) = (2_000_000_000, Duration::from_secs(5));

@@ -21,9 +21,9 @@ use crate::init::cli::Way;
 
 /// Deadline of one try.
 const TRY: Duration = Duration::from_secs(15);
-/// Most tries with a token that is refused: the kubelet may have replaced it in the meantime.
+/// Maximum number of tries with a token that is refused: the kubelet may have replaced it in the meantime.
 const TOKEN_TRIES: u32 = 3;
-/// Most tries at a vault whose answers make no sense.
+/// Maximum number of tries at a vault whose answers make no sense.
 const DEFECT_TRIES: u32 = 5;
 
 type Client = BootstrapClient<Channel>;
@@ -123,7 +123,7 @@ pub fn client(way: &Way, authorities: &str) -> anyhow::Result<Client> {
     Ok(BootstrapClient::new(endpoint.connect_lazy()))
 }
 
-/// Most tries of a call that is refused with this code.
+/// Maximum number of tries of a call that is refused with this code.
 fn tries(code: Code) -> u32 {
     match code {
         Code::Unavailable

@@ -48,7 +48,7 @@ pub fn predict(
     let predictor = chosen(predictor_of(&image), chain).with_banks(banks);
     let predicted = predictor.predict(&Shown::new(&image), machine);
     Ok(predicted.map_err(|error| {
-        let tried = format!("predict cannot predict the boot of {}", path.display());
+        let tried = format!("predict the boot of {}", path.display());
         CodedError::caused(Code::ImageUnreadable, tried, error)
     })?)
 }

@@ -28,7 +28,7 @@ use super::redact::redact;
 use crate::args::DryRun;
 use crate::output::Output;
 
-/// Most log lines per container.
+/// Maximum number of log lines per container.
 const LOG_LINES: i64 = 5000;
 /// Top-level directory of the archive.
 const DIRECTORY: &str = "tec-support";

@@ -117,7 +117,7 @@ async fn recover(settings: &Settings, node: &Node) -> anyhow::Result<u8> {
             Ok(exit::OK)
         }
         _ => anyhow::bail!(
-            "the keys or the TPM's marker are not those of the cluster in the disk's journal; reboot"
+            "the keys or the TPM's marker do not match the cluster in the disk's journal; reboot"
         ),
     }
 }

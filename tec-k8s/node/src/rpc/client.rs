@@ -99,7 +99,7 @@ fn asked_to_prove<'e, T>(
     endorser.filter(|_| is_asked).map(|one| &**one)
 }
 
-/// Most bytes read from the file with a control plane's ticket.
+/// Maximum number of bytes read from the file with a control plane's ticket.
 const MAX_TICKET: u64 = 4096;
 
 /// Asks join services for a ticket.

@@ -155,7 +155,7 @@ impl KubeRegistry {
     /// policies.
     ///
     /// # Errors
-    /// The API server cannot be asked.
+    /// The API server cannot be reached.
     pub async fn lagging(&self) -> Result<Option<String>, PortError> {
         let status = self.cluster_object().await?;
         let status = status.and_then(|cluster| cluster.status).unwrap_or_default();

@@ -6,7 +6,7 @@ use std::ops::Bound;
 
 use crate::compute::resolve::{MAX_DEPTH, MAX_PATH, resolve};
 
-/// Most files and links; a large operating system has some 300 000.
+/// Maximum number of files and links; a large operating system has some 300 000.
 const MAX_ENTRIES: usize = 1_000_000;
 
 /// Files and symbolic links by path; folders are not kept, they follow from the paths. `C` says

@@ -47,7 +47,7 @@ pub enum AzSnpEvidenceError {
     Member {
         /// Which member.
         member: &'static str,
-        /// Most bytes, or values.
+        /// Maximum number of bytes, or values.
         limit: usize,
     },
 }

@@ -63,7 +63,7 @@ pub enum RenderError {
     TooManyKeys {
         /// Number of keys.
         count: usize,
-        /// Most keys allowed.
+        /// Maximum number of keys allowed.
         max: u32,
     },
 }

@@ -37,7 +37,7 @@ pub struct Layout {
     pub storage_dir: String,
     /// Directory of trusted attestation keys, as in the configuration.
     pub ak_dir: String,
-    /// Most attestation keys that the KBS loads, as in the configuration.
+    /// Maximum number of attestation keys that the KBS loads, as in the configuration.
     pub max_aks: u32,
     /// Expiration of the reference values. Nothing reads it (Trustee, RVPS), but it must be there; it is an
     /// argument, so that the same input gives the same bytes.

@@ -18,7 +18,7 @@ use super::KubeadmPaths;
 
 /// Largest download, and largest content of an archive: kubelet binaries have 80 MiB.
 const MAX_BYTES: u64 = 1024 * 1024 * 1024;
-/// Most entries in an archive.
+/// Maximum number of entries in an archive.
 const MAX_ENTRIES: usize = 4096;
 /// Attempts at one download, with waits that double.
 const ATTEMPTS: u32 = 5;

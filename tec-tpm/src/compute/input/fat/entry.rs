@@ -186,7 +186,7 @@ enum Long {
     NoText,
 }
 
-/// Most parts of a name: 255 characters.
+/// Maximum number of parts of a name: 255 characters.
 const MAX_PARTS: u8 = 20;
 
 impl LongName {

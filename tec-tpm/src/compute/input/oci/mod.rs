@@ -28,9 +28,9 @@ use crate::compute::find_boot_files;
 /// Largest index or manifest: what registries take (Distribution Specification 1.1, "Pushing
 /// Manifests").
 const MAX_JSON: u64 = 4 << 20;
-/// Most layers; overlayfs takes 500.
+/// Maximum number of layers; overlayfs takes 500.
 const MAX_LAYERS: usize = 512;
-/// Most indexes that refer to each other.
+/// Maximum number of indexes that refer to each other.
 const MAX_NESTED: usize = 4;
 /// The file that marks an image layout (image-layout.md).
 pub(super) const MARKER: &str = "oci-layout";
