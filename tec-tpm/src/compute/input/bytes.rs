@@ -31,7 +31,7 @@ impl Bytes {
         }
     }
 
-    /// A file without a name, which goes when it is closed.
+    /// A file without a name, which is deleted when it is closed.
     pub(super) fn temporary() -> io::Result<Arc<Self>> {
         Self::new(tempfile::tempfile()?)
     }
