@@ -143,7 +143,7 @@ fn unit(number: u64) -> MachineUnit {
     MachineUnit::new(machine, vec![key], Some(sample::secret(number)))
 }
 
-/// Fills a namespace as fast as possible: by adopting from nobody.
+/// Fills a namespace as fast as possible, by adopting without a source.
 async fn fill(anchor: &KubeRegistry, many: u64) -> anyhow::Result<()> {
     let nobody = tec_core::testing::MemoryRegistry::new();
     let giver = nobody.authority().await?;

@@ -35,7 +35,7 @@ const LEAST: u64 = 8 * CALLERS;
 const FEW: u64 = 100;
 const MANY: u64 = 10_000;
 const MANY_VARIABLE: &str = "TEC_BENCH_KEYS";
-/// Most keys that the rounds use, besides those that should exist.
+/// Maximum number of keys that the rounds use, besides those that should exist.
 const SPENT: u64 = 30_000;
 /// Pairs of rounds at each of the two numbers; odd, so that the median is one of them.
 const PAIRS: usize = 9;
@@ -137,7 +137,7 @@ impl World {
         let objects = self.objects::<K>(&self.client);
         let some = ListParams::default().limit(1);
         let list = runtime.block_on(objects.list(&some))?;
-        let object = list.items.first().context("the server made none")?;
+        let object = list.items.first().context("the server created none")?;
         Ok(ObjectMeta {
             annotations: object.meta().annotations.clone(),
             labels: object.meta().labels.clone(),

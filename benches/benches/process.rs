@@ -118,7 +118,7 @@ fn memory(suite: &Suite) -> anyhow::Result<()> {
     }
     let output = Command::new(std::env::current_exe()?).arg(PREDICT).output()?;
     let text = String::from_utf8_lossy(&output.stdout);
-    let bytes: f64 = text.trim().parse().context("the child tells no size")?;
+    let bytes: f64 = text.trim().parse().context("the child reports no size")?;
     let note = "all memory of a process that predicts a unified kernel image of 2 GiB";
     suite.figure(Figure::new(name, bytes, Unit::Bytes, note))
 }

@@ -28,7 +28,7 @@ pub fn number(variable: &str, default: u64) -> Result<u64> {
     };
     let text = text.to_string_lossy();
     let number = text.parse();
-    number.with_context(|| format!("{variable} is no number: {text}"))
+    number.with_context(|| format!("{variable} is not a number: {text}"))
 }
 
 /// A count as a float: counts here are far below 2^32.
@@ -49,7 +49,7 @@ pub fn scaled(took: Duration, times: u64, done: u64) -> Duration {
 pub fn peak_memory(process: impl Display) -> Result<f64> {
     let status = fs::read_to_string(format!("/proc/{process}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let size = line.context("the system tells no peak")?;
+    let size = line.context("the system reports no peak")?;
     let kibibytes: f64 = size.trim().trim_end_matches(" kB").parse()?;
     Ok(kibibytes * 1024.0)
 }

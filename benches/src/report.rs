@@ -103,7 +103,7 @@ fn goal(name: &str) -> Option<f64> {
 }
 
 impl Ratio {
-    /// From pairs of nanoseconds per operation, ours first.
+    /// Computed from pairs of nanoseconds per operation, ours first.
     pub fn of_rounds(name: &str, pairs: &[(f64, f64)]) -> Self {
         let ratios = || pairs.iter().map(|(ours, baseline)| ours / baseline);
         Self {
@@ -165,7 +165,8 @@ impl Report {
                 return Err(error).with_context(|| format!("cannot read {}", file.display()));
             }
         };
-        serde_json::from_str(&json).with_context(|| format!("{} holds no report", file.display()))
+        serde_json::from_str(&json)
+            .with_context(|| format!("{} contains no report", file.display()))
     }
 
     /// Writes the report to `file`, and creates the folders above it.

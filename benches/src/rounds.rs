@@ -14,7 +14,7 @@ pub(crate) const ROUNDS: usize = 41;
 /// Target duration of one round: long compared with the clock's resolution, short compared with other
 /// activity on the machine.
 const ROUND: Duration = Duration::from_millis(10);
-/// Most rounds of one figure.
+/// Maximum number of rounds of one figure.
 const FIGURE_ROUNDS: usize = 7;
 /// Longest time for all rounds of one figure; one is always done.
 const FIGURE: Duration = Duration::from_millis(1500);

@@ -327,7 +327,7 @@ fn log_gate(ladder: &mut Ladder, verified: &VerifiedEvidence, pinned: PinnedPcrs
             if let Some(pcr) = pinned.iter().find(|pcr| !replayed.contains(*pcr)) {
                 ladder.fail(
                     Gate::EventLog,
-                    format!("the log's events do not fold to the quoted value of PCR {pcr}"),
+                    format!("the log does not replay to the quoted value of PCR {pcr}"),
                 );
                 return None;
             }

@@ -102,21 +102,24 @@ codes! {
          missing, failed, or expired.",
         "Use a node-agent that answers credential activation, or start the server with --ak-approval tofu.";
     RegisterRebind = "TEC-R424", 403, "an admin must approve the new key of this machine",
-        "The machine had another attestation key before, which was revoked or deleted. First use is once in \
-         the life of a machine, so that nobody else gets its disk key while an admin replaces a TPM. The \
+        "The machine had another attestation key before, which was revoked or deleted. First use \
+         applies only once in the life of a machine, so that no one else gets its disk key while \
+         an admin replaces a TPM. The \
          key is kept and waits (status 202, `pending`).",
         "Compare the fingerprint with `node-agent ak show` on the node, then `tec ak approve <fingerprint>` \
          (on Kubernetes `kubectl tec ak approve <name>`). With --ak-approval ek the same TPM needs no admin.";
     RegisterEkRefused = "TEC-R425", 403, "the endorsement key is not trusted here",
         "The server trusts only endorsement keys whose certificate chains to one of its CA certificates (--ek-roots, \
-         on Kubernetes spec.approval.endorsementRootsConfigMap). This one has no certificate, or another one.",
+         on Kubernetes spec.approval.endorsementRootsConfigMap). This key has no certificate, or \
+         one from another CA.",
         "See the server's log for the reason. If the TPM is genuine, add its manufacturer's CA certificate.";
     RegisterRate = "TEC-R429", 429, "too many requests",
         "The rate limit of the registration endpoints or of the key broker was reached.",
         "Wait; nodes retry by themselves with back-off. Raise --register-rate or --kbs-rate for a large first boot.";
     RegisterFull = "TEC-R430", 429, "too many machines wait to be claimed",
         "The cap on machines without an attestation key was reached, so no new one is registered.",
-        "Remove them with `tec machine prune`, wait until they expire, or raise --max-unclaimed.";
+        "Remove unclaimed machines with `tec machine prune`, wait until they expire, or raise \
+         --max-unclaimed.";
     RegisterQuarantined = "TEC-R431", 429, "too many machines were claimed by first use",
         "The limit on machines bound by trust on first use, in total or from this network, was reached. The key \
          is kept and waits for an admin (status 202, `pending`); its machine expires like any unclaimed one.",
@@ -133,13 +136,13 @@ codes! {
         "See the server's log for what is missing; nodes retry by themselves.";
 
     RegisterLowSpace = "TEC-R507", 507, "registration is paused: the disk is nearly full",
-        "The state directory has less free space than --reserve-mib. The rest is reserved for audit lines, \
-         without which no disk key is released.",
+        "The state directory has less free space than --reserve-mib. The remaining space is \
+         reserved for audit lines, without which no disk key is released.",
         "Free or add space; nodes retry by themselves. Known nodes still unlock.";
 
     EvidenceMalformed = "TEC-A400", 400, "the evidence is malformed",
         "The evidence does not match its type, is truncated, or is too large.",
-        "Check that attester and server speak the same protocol version (0.4.0).";
+        "Check that attester and server use the same protocol version (0.4.0).";
     ServerUnreachable = "TEC-A401", 503, "the server cannot be reached",
         "No server in the pin answered: the network, name resolution or a firewall is at fault, or the server is down.",
         "Check the address in the Clevis pin and that the KBS listens there.";
@@ -152,7 +155,8 @@ codes! {
     NoAttempt = "TEC-A410", 404, "no boot is recorded",
         "No evidence was sent to this server: the node has not booted since it registered, or does not reach \
          the key broker.",
-        "Start the node. If it is up, compare the address in its Clevis pin with `tec status`, and read its console.";
+        "Start the node. If it is running, compare the address in its Clevis pin with `tec \
+         status`, and read its console.";
     AkNotBound = "TEC-A404", 401, "the attestation key is not bound to this machine",
         "The key that signed is unknown, waits for approval, was revoked, or belongs to another machine.",
         "Find the key with `tec ak list`, then approve it with `tec ak approve <fingerprint>`, or register the node again.";
@@ -168,8 +172,9 @@ codes! {
     TpmSetBack = "TEC-A408", 401, "TPM counters went backwards: cloned or restored TPM state",
         "The counters and the clock in the quote are not later than those of the last quote by this key: the \
          state of an emulated TPM runs in two places, or an older state was restored from a snapshot.",
-        "Find out which machine is the right one: whoever has a copy of the TPM's state can obtain its \
-         disk key. If a snapshot was restored, boot the node again; if it is still refused, run `tec \
+        "Find out which machine is the right one: anyone who has a copy of the TPM's state can \
+         obtain its disk key. If a snapshot was restored, boot the node again; if it is still \
+         refused, run `tec \
          machine readmit`, or on Kubernetes `kubectl tec machine readmit`. Otherwise clear the \
          TPM, revoke the key with `tec ak revoke`, register the node again, and approve its new key with \
          `tec ak approve`.";
@@ -177,13 +182,14 @@ codes! {
         "A measured component, such as the kernel or the boot loader, differs from every approved image, or the \
          approval of its image expired or was revoked.",
         "If you changed the component, approve its image: `tec image approve <name> <path>` (on Kubernetes \
-         `kubectl tec image approve <name> <reference>`). If nobody changed it, suspect tampering and leave the \
-         machine off.";
+         `kubectl tec image approve <name> <reference>`). If the change is unexpected, suspect \
+         tampering and leave the machine off.";
     ReleaseDenied = "TEC-A413", 401, "the release policy does not allow this",
         "The attested machine asked for a path that is not its own, or the policy denies it.",
         "Check the path in the node's Clevis pin: it must be default/<its own id>/root.";
     TargetNotNamed = "TEC-K403", 403, "no keys are published to this Trustee",
-        "No Secret names its URL, or the URL is not https. Whoever edits the cluster object alone must not send disk keys anywhere.",
+        "No Secret names its URL, or the URL is not https. Permission to edit the cluster object \
+         must not be enough to send disk keys to a server.",
         "Put the exact URL into the entry `url` of the Secrets that the target names; the message has the command.";
     EscrowRefused = "TEC-K409", 409, "recovery key rejected: it is malformed or the escrow limit is reached",
         "The machine has stored 64 recovery keys already, or it sent something that is not a sealed key.",
@@ -214,7 +220,8 @@ codes! {
         "`kubectl describe certificate` and `kubectl get certificaterequest` show why. Use an issuer that fills ca.crt.";
     CaHeldBack = "TEC-T409", 409, "machines do not trust the next CA yet",
         "The CA of the servers is being replaced, and some machines did not report that their disks trust the next \
-         one: they are off, run no node-agent refresh-ca, or have another implementation of the Clevis pin.",
+         one: they are off, do not run node-agent refresh-ca, or use another implementation of \
+         the Clevis pin.",
         "Switch them on, install the timer tec-refresh-ca or run `node-agent refresh-ca`, or retire those that are \
          gone; see https://github.com/trusted-execution-clusters/tec/blob/main/docs/how-to/replace-the-ca.md.";
     ImageUnreadable = "TEC-I400", 400, "the image cannot be read",
@@ -236,24 +243,25 @@ codes! {
         "Its manifest, its configuration or all of its layers together exceed the limit.",
         "Check that the reference names an operating system image.";
     ImageBomb = "TEC-I415", 413, "the image is a decompression bomb",
-        "It unpacks to more than 128 MiB and a hundred times its size, or to more than 64 GiB. No image of an \
-         operating system does.",
-        "Check where the file comes from. A disk that is mostly empty is given as it is, not packed.";
+        "It unpacks to more than 128 MiB and a hundred times its size, or to more than 64 GiB, \
+         unlike any operating system image.",
+        "Check where the file comes from. Pass a mostly empty disk as it is, not compressed.";
     ImageAbsent = "TEC-I414", 404, "the registry has no such image",
         "It was deleted there, never pushed, or the reference names another repository; some \
-         registries say this of private images, too.",
+         registries also report this for private images.",
         "Compare the reference with the registry; give a pull secret if the image is private.";
     ImageAltered = "TEC-I424", 502, "the registry sent content that does not match the digest",
         "The image was altered in transit or in the registry, or a mirror is broken.",
-        "Look at the registry or mirror that the log names; nothing of what it sent was used.";
+        "Check the registry or mirror that the log names; nothing it sent was used.";
     ImageLabel = "TEC-I425", 422, "the image's label with PCR values cannot be used",
         "The label org.coreos.pcrs is malformed, or its events do not produce its values.",
-        "Build the image with a label that `compute-pcrs all` printed, or without one.";
+        "Build the image with a label printed by `compute-pcrs all`, or without one.";
     RegistryAnswer = "TEC-I502", 502, "invalid answer from the registry",
         "The host is not a container registry, or speaks another protocol.",
-        "Check the host of the reference, and mirrors.";
+        "Check the host in the reference and the mirrors.";
     RegistryUnreachable = "TEC-I503", 503, "the registry cannot be reached",
-        "Name resolution, network, TLS, or the registry failed, or it asked to come back later.",
+        "Name resolution, the network, TLS or the registry failed, or the registry asked the \
+         client to retry later.",
         "Check from the same network; a private registry needs its CA certificate.";
     BundleSignature = "TEC-I401", 401, "the bundle of reference values is not signed by a given key",
         "The bundle was changed after it was signed, or another key signed it.",
@@ -275,36 +283,37 @@ codes! {
         "The database file fails its integrity check, or is not a TEC store.",
         "Stop the server, keep the file, and restore the last backup.";
     StoreFull = "TEC-S507", 503, "the disk is full",
-        "The store could not write; nothing of the request was kept.",
+        "The store could not write; nothing from the request was kept.",
         "Free space on the disk of the state directory. The server resumes by itself.";
     StoreAccess = "TEC-S403", 503, "the state directory is not accessible to this user, or open to others",
-        "Files with keys belong to the user of the server and are closed to all others.",
+        "Files with keys must belong to the user of the server and be inaccessible to all others.",
         "Run the command as the user of the server. If the mode is wrong, chmod 700 the directory and 600 its files.";
     StoreVersion = "TEC-S505", 503, "the store was written by a newer version",
         "The schema version in the file is higher than this program knows.",
-        "Use the newer program; stores are not downgraded.";
+        "Use the newer program; stores cannot be downgraded.";
     StoreUnavailable = "TEC-S503", 503, "the store is unavailable",
         "The database is locked by another process, or the writer stopped.",
         "Check the server's log and the state directory, and look for another program that holds tec.db open.";
     SettingsConflict = "TEC-S409", 409, "a flag contradicts the settings of the state directory",
-        "`tec bootstrap init` wrote the settings to tec.toml, and nodes keep what they were given then.",
+        "`tec bootstrap init` wrote the settings to tec.toml, and nodes keep the settings they \
+         received then.",
         "Omit the flag. To change a setting, edit tec.toml, then start the server.";
     SettingsMalformed = "TEC-S422", 422, "the settings of the state directory are malformed",
         "tec.toml is not TOML, or a key in it is not the long name of a flag of `tec serve`.",
         "Correct the line that the message names; `tec serve --help` lists the flags.";
-    ServerRunning = "TEC-S410", 409, "a server runs on this state directory already",
+    ServerRunning = "TEC-S410", 409, "a server already runs on this state directory",
         "Another `tec serve` holds the lock of the state directory.",
         "Stop the other server first, or pass another directory with --state-dir.";
 
     ClusterForbidden = "TEC-C403", 403, "the cluster does not allow this",
-        "The user of the kubeconfig has no right to it, or the credentials expired.",
+        "The user of the kubeconfig has no permission for it, or the credentials expired.",
         "Ask for a role from kustomize/users, for example machine-admin-role; `kubectl auth whoami` shows your user.";
     ClusterMissing = "TEC-C404", 404, "there is no such object in the cluster",
         "The name or the namespace is wrong, or the custom resources are not installed.",
         "Check --namespace, and run `kubectl tec check`.";
     ClusterConflict = "TEC-C409", 409, "conflict with an object in the cluster",
         "An object with this name exists already, it was changed in the meantime, or there are several where only one is allowed.",
-        "Look at the object that the message names, and try again.";
+        "Check the object that the message names, and try again.";
     ClusterRefused = "TEC-C422", 422, "the cluster refuses this object",
         "A field is malformed, or cannot be changed once it is set.",
         "The message names the field; `kubectl explain` describes it.";
@@ -331,24 +340,25 @@ codes! {
         "See https://github.com/trusted-execution-clusters/tec/blob/main/docs/reference/clevis-pin.md.";
     NodeHeader = "TEC-N422", 422, "the sealed header cannot be opened",
         "The JWE in the LUKS token is damaged, or the released key is not the one it was sealed with.",
-        "Look at it with `clevis luks list`; use the recovery key if the token is lost.";
+        "Inspect it with `clevis luks list`; use the recovery key if the token is lost.";
     NodeDisk = "TEC-N424", 500, "the header of the disk cannot be read or changed",
         "The device is not LUKS2, has no token of the pin trustee, its passphrase opens no key slot, or cryptsetup failed.",
-        "Look at it with `cryptsetup luksDump` and `clevis luks list`. Running the same command again is safe.";
+        "Inspect it with `cryptsetup luksDump` and `clevis luks list`. Running the same command \
+         again is safe.";
     NodeClock = "TEC-N425", 503, "the server's certificate is not valid at the time of the node's clock",
-        "The clock of the node is wrong: an empty battery, or no time from the network in the initramfs. Or \
-         the certificate has expired.",
+        "The clock of the node is wrong (an empty battery, or no network time in the initramfs), \
+         or the certificate has expired.",
         "Compare `date` on the node with the dates of the server's certificate. Set the clock in the firmware's \
          settings, or renew the certificate; the node continues by itself.";
     NodeFull = "TEC-N507", 507, "no space left on the node",
         "The file system, or the quota, that the node writes to is full.",
         "Free space, and run the same command again: nothing was lost.";
 
-    BootstrapRequest = "TEC-B400", 400, "the node cannot take the request",
+    BootstrapRequest = "TEC-B400", 400, "the node cannot process the request",
         "A URI of keys or storage, or a component, is malformed or of a type that the node was not built with.",
         "The message names the member; see https://github.com/trusted-execution-clusters/tec/blob/main/docs/how-to/bootstrap-nodes.md.";
     BootstrapSecret = "TEC-B401", 401, "wrong init secret for this node",
-        "The node was given the hash of another secret by its platform.",
+        "The platform gave the node the hash of a different secret.",
         "Compare the hash in the node's metadata with the secret; nothing was changed on the node.";
     BootstrapUntrusted = "TEC-B403", 403, "the node's evidence is refused",
         "The node has another attestation key or other measurements than expected, is in a cluster \
@@ -364,9 +374,9 @@ codes! {
         "Attach the disk writable. If `journalctl -k` shows I/O errors, replace the disk.";
     BootstrapUnlisted = "TEC-B406", 406, "the node does not list the key service",
         "Recover names a key service or a store that recovery_key_services of the node's bootstrapper.toml does not \
-         list. Nobody was asked.",
-        "Add the URI of the message, which has no credentials, to recovery_key_services, or recover with the master \
-         secret: keys that are derived from it ask nobody.";
+         list. No service was called.",
+        "Add the URI from the message, without credentials, to recovery_key_services, or recover \
+         with the master secret: keys derived from it need no key service.";
     BootstrapEndorsement = "TEC-B407", 403, "the node's endorsement key is refused",
         "The certificate of the node's endorsement key expired or leads to none of endorsement_roots, the key is not \
          in endorsement_keys, or the node did not prove that its attestation key is in the same TPM.",
@@ -376,14 +386,16 @@ codes! {
     BootstrapPlaneTicket = "TEC-B408", 403, "the ticket of the control plane is refused",
         "The ticket expired, is for another node or cluster, or control_plane_signers of join-service.toml does not \
          list the key that signed it.",
-        "The message says which. Create a new one with `tec ticket control-plane`, and give it to the node as the \
+        "The message gives the reason. Create a new ticket with `tec ticket control-plane`, and \
+         give it to the node as the \
          file of control_plane_ticket in bootstrapper.toml.";
-    BootstrapActivated = "TEC-B409", 409, "the node is a member already, or becoming one",
+    BootstrapActivated = "TEC-B409", 409, "the node is already a member, or is becoming one",
         "Another Init runs or ran, or the node has joined.",
         "To resume an Init whose answer was lost, send the same one again, with --cluster unless its keys are \
          derived from a master secret.";
     BootstrapNameTaken = "TEC-B410", 409, "the name belongs to another node",
-        "A member of the cluster has this name and another attestation key: two instances have the same name, or the \
+        "A member of the cluster has this name but a different attestation key: two instances \
+         have the same name, or the \
          machine was replaced. Or a member of this name was removed, and its client certificate has not expired.",
         "Give the instance another name. If it replaces a member, remove that member from the cluster first, with \
          --dangerous-free-name if its old disk is erased.";
@@ -394,30 +406,34 @@ codes! {
         "The disk has no room for the LUKS2 header, the integrity tags and a file system.",
         "Attach a disk of 64 MiB or more; etcd and the container images of a node need several GiB.";
     BootstrapForeignDisk = "TEC-B415", 415, "the state disk holds data of someone else",
-        "The disk has a file system, a partition table, or a LUKS header that this boot did not write. Whoever formatted \
-         a LUKS disk may know its volume key, which a new passphrase does not change.",
+        "The disk has a file system, a partition table, or a LUKS header that this boot did not \
+         write. The person who formatted a LUKS disk may know its volume key, which a new \
+         passphrase does not change.",
         "Set device to another disk, or erase this one with `bootstrapper prepare --dangerous-erase`.";
     BootstrapHeader = "TEC-B422", 422, "the header of the state disk is refused",
         "The header is damaged, or names a cipher, key derivation, sector size or integrity that `bootstrapper prepare` \
          does not write.",
-        "Look at it with `cryptsetup luksDump` and restore it from a backup. If the data is not needed, erase the disk \
+        "Inspect it with `cryptsetup luksDump` and restore it from a backup. If the data is not \
+         needed, erase the disk \
          with `bootstrapper prepare --dangerous-erase`.";
     BootstrapLocked = "TEC-B423", 423, "the state disk must be recovered first",
         "A cluster has the key of the disk, and this boot does not.",
         "`tec-recover.service` asks the join services for the key; if none of them gives it, run `tec node recover`.";
     BootstrapNotPrepared = "TEC-B424", 424, "the node cannot be prepared",
-        "Its disk, a component, or the preflight of kubeadm is not as it must be; nothing was changed.",
-        "The node's log says what; `tec node init` prints it. The same command may be given again.";
+        "Its disk, a component or the kubeadm preflight check prevents it; nothing was changed.",
+        "The node's log names the problem; `tec node init` prints it. You can run the same \
+         command again.";
     BootstrapClock = "TEC-B425", 425, "the clock of the node is wrong",
-        "The clock is earlier than this release, or outside the validity of a certificate that the cluster has just \
-         issued: an empty battery, or no time server.",
+        "The clock is earlier than this release, or outside the validity period of a certificate \
+         that the cluster has just issued: for example, an empty battery or no time server.",
         "Compare `date -u` on the node with another machine, and set the clock or the time server; the node continues \
          by itself.";
     BootstrapKeyService = "TEC-B502", 502, "the node cannot use the key service",
         "The service does not answer, refuses the node, or the node was not built with it.",
-        "The node's log says why. Nothing was changed.";
+        "The node's log gives the reason. Nothing was changed.";
     BootstrapUnreachable = "TEC-B503", 503, "the node does not answer",
-        "It is not up yet, its bootstrapper has ended since it is a member, or a firewall is between.",
+        "It is not up yet, its bootstrapper has exited because the node is a member, or a \
+         firewall blocks the connection.",
         "Init is served on port 9000 until the node is a member, Recover on port 9999 until its disk is open.";
     BootstrapMetadata = "TEC-B504", 504, "the platform does not say what this instance is",
         "The metadata service does not answer, or its answer has no valid name, role, address, API server or hash of \
@@ -428,9 +444,10 @@ codes! {
         "The file system, or the quota, of the state directory has less than 16 MiB left.",
         "Free space below the state directory, or attach a larger disk.";
     BootstrapMembersFull = "TEC-B509", 507, "the registry of members is full",
-        "The ConfigMap tec-members has a line for each member and for the disk of each that was removed; it holds \
-         about two thousand members, or five thousand that were removed.",
-        "Remove members that are gone, or begin another cluster: the disks of removed members stay on record for good.";
+        "The ConfigMap tec-members has a line for each member and for the disk of each removed \
+         member; it holds about two thousand members or five thousand removed ones.",
+        "Remove members that are gone, or create another cluster: the disks of removed members \
+         stay on record permanently.";
     BootstrapDefect = "TEC-B500", 500, "the node failed for an unknown reason",
         "The node runs another version, or has a defect.",
         "Read the log of the bootstrapper: `journalctl -u tec-bootstrapper` on the node.";
@@ -441,22 +458,23 @@ codes! {
          `tec migrate rollback`.";
     AnchorStandsBy = "TEC-M504", 503, "this trust anchor is on standby",
         "It is the target of a migration that has not been cut over, so it serves no nodes yet.",
-        "Nodes try the next server of their list by themselves; run `tec migrate cutover` when everything is copied.";
+        "Nodes try the next server on their list by themselves; run `tec migrate cutover` when \
+         everything is copied.";
     AnchorReplaced = "TEC-M410", 410, "this trust anchor was replaced by another",
         "The migration was cut over and this anchor was retired.",
         "Point nodes to the servers of the other anchor, and switch this one off.";
     AuthorityMoved = "TEC-M412", 409, "the state of the migration does not allow this",
-        "Another admin, or an earlier run, moved the authority on or back.",
-        "Look at `tec migrate status`, and run the command for the state that it shows.";
+        "Another admin or an earlier run moved the authority forward or back.",
+        "Check `tec migrate status`, and run the command for the state that it shows.";
     TrustForeign = "TEC-M421", 409, "the trust anchors do not belong together",
         "One of them is paired with another anchor, or holds the trust of another cluster.",
         "Check that the command names the right anchors; a target takes the trust of one source only.";
     TrustConflict = "TEC-M409", 409, "the target holds something else under the same name",
         "A machine has another disk key or attestation key there, an image of this name measures \
          something else, or policies or certificates differ. Nothing was overwritten.",
-        "The list names each; remove the wrong one at the target or at the source, or say that a policy or CA of \
-         the target is right with --keep-target, and run the command again.";
-    TrustIncomplete = "TEC-M422", 409, "the target does not hold all that the source holds",
+        "The list names each conflict; remove the wrong one at the target or at the source, or \
+         keep a policy or CA of the target with --keep-target, and run the command again.";
+    TrustIncomplete = "TEC-M422", 409, "the target does not have everything that the source has",
         "The copy is incomplete, one side changed in the meantime, or a Trustee of the target lags behind. An anchor \
          that was cut over by an earlier release still has the only copy of the recovery keys.",
         "Run `tec migrate apply`, then `tec migrate verify`; the list names what is missing or differs. After a \
@@ -483,14 +501,14 @@ codes! {
     VaultSecretMissing = "TEC-V510", 503, "the vault's wrapping key is missing",
         "The vault is initialized, or its controller's certificate says that it was, but the Secret with the \
          key that wraps its unseal key was deleted.",
-        "Restore the Secret from a backup. The vault has no call that makes a new key without the old one: \
-         while it is open, copy out what it holds. To begin anew, delete its storage and the Secret of the \
-         controller's certificate; a new Secret alone opens nothing.";
+        "Restore the Secret from a backup. The vault cannot create a new key without the old one: \
+         while it is open, copy its contents elsewhere. To start over, delete its storage and the \
+         Secret of the controller's certificate; a new Secret alone opens nothing.";
     VaultKeyFileMissing = "TEC-V511", 503, "the vault's wrapped key is missing",
         "The vault is initialized, but the file with its wrapped unseal key is not on the volume.",
         "Restore the file from a backup, or attach the volume that belongs to this vault; with several pods, \
-         copy the file from the volume of another one. The vault has no call that makes a new key without \
-         the old one: while it is open, copy out what it holds.";
+         copy the file from the volume of another one. The vault cannot create a new key without \
+         the old one: while it is open, copy its contents elsewhere.";
     VaultKeyBroken = "TEC-V512", 503, "the vault's wrapped key cannot be decrypted",
         "File and Secret do not belong together, or the file was altered.",
         "Restore the file and the Secret that were written together; each names its key id.";

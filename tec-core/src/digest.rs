@@ -86,7 +86,7 @@ impl fmt::Debug for Sha256Digest {
 
 /// The text is not 64 hexadecimal digits.
 #[derive(Debug, thiserror::Error)]
-#[error("a SHA-256 digest has 64 hexadecimal digits, this text of {length} characters does not")]
+#[error("a SHA-256 digest has 64 hexadecimal digits; this text has {length} characters")]
 #[non_exhaustive]
 pub struct ParseDigestError {
     /// Length of the given text.

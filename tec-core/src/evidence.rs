@@ -48,7 +48,7 @@ impl LoggedEvent {
 pub enum LogEvidence {
     /// No log; the PCR values alone decide, as always.
     Absent,
-    /// It parses. The registers in `replayed` fold to the quoted values.
+    /// It parses. The registers in `replayed` match the quoted values.
     Parsed {
         /// The events in order.
         events: Vec<LoggedEvent>,
@@ -131,7 +131,7 @@ pub enum VerifyError {
         at: String,
     },
     /// Signature, type, magic or nonce is invalid.
-    #[error("the quote is not valid: {reason}")]
+    #[error("invalid quote: {reason}")]
     Quote {
         /// What is invalid.
         reason: &'static str,
@@ -147,7 +147,7 @@ pub enum VerifyError {
         claimed_ak: Fingerprint,
     },
     /// The quote covers registers other than the pinned ones, or values other than those sent.
-    #[error("the PCR selection is not as pinned: {reason}")]
+    #[error("the PCR selection does not match the pinned registers: {reason}")]
     Selection {
         /// What differs.
         reason: &'static str,
@@ -155,7 +155,7 @@ pub enum VerifyError {
         ak: Fingerprint,
     },
     /// This verifier does not accept evidence of this type.
-    #[error("evidence of the sort {tee} is not accepted")]
+    #[error("evidence of type {tee} is not accepted")]
     Unsupported {
         /// What was offered.
         tee: Tee,

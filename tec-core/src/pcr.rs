@@ -16,7 +16,7 @@ pub struct PcrIndex(u8);
 
 /// The number is not the index of a PCR.
 #[derive(Debug, thiserror::Error)]
-#[error("PCR {index} does not exist, indices are 0 to 23")]
+#[error("PCR {index} does not exist; indices are 0 to 23")]
 #[non_exhaustive]
 pub struct PcrIndexError {
     /// The given number.

@@ -43,13 +43,13 @@ pub struct RecoveryKey(SecretBytes);
 #[non_exhaustive]
 pub enum ParseRecoveryKeyError {
     /// Wrong number of digits.
-    #[error("a recovery key has 48 digits, this text has {digits}")]
+    #[error("a recovery key has 48 digits; this text has {digits}")]
     Digits {
         /// How many digits the text has.
         digits: usize,
     },
     /// A character that is neither a digit nor a separator.
-    #[error("a recovery key is digits, hyphens and spaces")]
+    #[error("a recovery key contains only digits, hyphens and spaces")]
     Character,
     /// A digit of a group is wrong.
     #[error("group {group} of the recovery key has a wrong digit")]

@@ -42,7 +42,7 @@ pub enum Patched {
 #[non_exhaustive]
 pub enum PatchError {
     /// The text does not parse.
-    #[error("the KBS configuration does not parse")]
+    #[error("the KBS configuration is malformed")]
     Parse(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// A key has a type that this generation does not know.
     #[error("the key {key} of the KBS configuration is not a table")]

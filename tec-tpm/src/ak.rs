@@ -117,19 +117,22 @@ pub enum AkError {
     #[error("the public area cannot be read")]
     Public(#[source] PublicError),
     /// An attribute is missing.
-    #[error("an attestation key must have the attribute {attribute}, this one has not")]
+    #[error("an attestation key must have the attribute {attribute}; this one does not")]
     AttributeMissing {
         /// Its name in the specification.
         attribute: &'static str,
     },
     /// A forbidden attribute is set.
-    #[error("an attestation key must not have the attribute {attribute}, this one has")]
+    #[error("an attestation key must not have the attribute {attribute}; this one does")]
     AttributeForbidden {
         /// Its name in the specification.
         attribute: &'static str,
     },
     /// The key does not sign with a scheme that quotes are verified with here.
-    #[error("an attestation key must sign with RSASSA or ECDSA over SHA-256, this one: {scheme:?}")]
+    #[error(
+        "an attestation key must sign with RSASSA or ECDSA over SHA-256; this one uses \
+             {scheme:?}"
+    )]
     Scheme {
         /// The scheme that it would sign with.
         scheme: Scheme,

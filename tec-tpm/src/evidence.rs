@@ -27,7 +27,7 @@ const MAX_VALUES: usize = 64;
 #[non_exhaustive]
 pub enum EvidenceError {
     /// Members are missing or of another JSON type.
-    #[error("the evidence is not the JSON of TPM evidence")]
+    #[error("the evidence is not TPM evidence in JSON")]
     Json(#[source] serde_json::Error),
     /// A member is not base64, or too large.
     #[error("{member} is not standard base64 of at most {limit} bytes")]

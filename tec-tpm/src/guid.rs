@@ -11,7 +11,7 @@ pub struct Guid([u8; 16]);
 
 /// The text is not a GUID.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a GUID has 32 hexadecimal digits in groups of 8-4-4-4-12, this text has not")]
+#[error("not a GUID: 32 hexadecimal digits in groups of 8-4-4-4-12")]
 #[non_exhaustive]
 pub struct ParseGuidError;
 

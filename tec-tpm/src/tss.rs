@@ -334,7 +334,7 @@ fn selection_of(algorithm: EkAlgorithm) -> AsymmetricAlgorithmSelection {
 
 fn create_ek(context: &mut Context, algorithm: EkAlgorithm) -> Result<KeyHandle, TpmError> {
     create_ek_object_2(context, selection_of(algorithm), None::<DefaultKey>)
-        .map_err(failed("make the endorsement key"))
+        .map_err(failed("create the endorsement key"))
 }
 
 /// Creates the key as a child of the endorsement key, like `tpm2_createak`, and stores it.
@@ -353,7 +353,7 @@ fn create_ak(
             (AsymmetricAlgorithmSelection::Ecc(EccCurve::NistP256), SignatureSchemeAlgorithm::EcDsa)
         }
     };
-    let operation = failed("make the attestation key");
+    let operation = failed("create the attestation key");
     let hash = HashingAlgorithm::Sha256;
     let made = create_ak_2(context, ek, hash, kind, scheme, None, None::<DefaultKey>)
         .map_err(&operation)?;

@@ -6,7 +6,7 @@
 #[non_exhaustive]
 pub enum WireError {
     /// The input ends early.
-    #[error("truncated at offset {offset}: {wanted} bytes wanted, {left} left")]
+    #[error("truncated at offset {offset}: {wanted} bytes needed, {left} left")]
     Truncated {
         /// Offset.
         offset: usize,
@@ -16,7 +16,7 @@ pub enum WireError {
         left: usize,
     },
     /// A sized buffer is larger than this member may be.
-    #[error("a buffer of {size} bytes at offset {offset}, at most {limit} may be there")]
+    #[error("a buffer of {size} bytes at offset {offset}; at most {limit} are allowed")]
     Oversized {
         /// Offset.
         offset: usize,

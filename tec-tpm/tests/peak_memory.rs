@@ -19,7 +19,7 @@ use tec_tpm::compute::{BootPredictor, PlatformState, Register};
 
 /// Size of the initial file system in the image.
 const SIZE: u32 = 2 << 30;
-/// Most memory of the whole process.
+/// Maximum memory of the whole process.
 const MOST: u64 = 16 << 20;
 
 #[test]
@@ -57,7 +57,7 @@ fn write_sparse(path: &Path) {
     sparse.set_len(start + u64::from(SIZE)).unwrap();
 }
 
-/// Most memory that the process has had resident (proc(5), `VmHWM`), in bytes.
+/// Maximum memory that the process has had resident (proc(5), `VmHWM`), in bytes.
 fn peak() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:"));

@@ -46,22 +46,22 @@ const MAX_PASSPHRASE: usize = 64 * 1024;
 #[non_exhaustive]
 pub enum ClevisError {
     /// Longer than any sealed passphrase.
-    #[error("the sealed passphrase has {length} bytes, at most 1048576 are taken")]
+    #[error("the sealed passphrase has {length} bytes, more than the limit of 1048576")]
     TooLarge {
         /// Length of the input.
         length: usize,
     },
     /// Not five parts, or the encrypted key is not empty as `dir` prescribes.
-    #[error("the sealed passphrase is not a compact JWE of a direct key")]
+    #[error("the sealed passphrase is not a compact JWE with a direct key")]
     Form,
     /// The protected header is not the expected JSON.
-    #[error("the header of the sealed passphrase does not parse")]
+    #[error("the header of the sealed passphrase is malformed")]
     Header(#[source] serde_json::Error),
     /// The header asks for another algorithm, or has critical extensions.
     #[error("the header of the sealed passphrase names algorithms that are not supported")]
     Algorithm,
     /// The object `clevis` in the header does not belong to this pin.
-    #[error("the header of the sealed passphrase is not one of the pin trustee")]
+    #[error("the header of the sealed passphrase does not belong to the Clevis pin trustee")]
     Config(#[source] ParsePinConfigError),
     /// The configuration cannot be written as JSON.
     #[error("the configuration of the pin cannot be written")]

@@ -56,7 +56,7 @@ pub enum TokenError {
     #[error("the trusted token key is not a P-256 public key in PEM")]
     TrustedKey,
     /// The claims cannot be written.
-    #[error("the claims of the token cannot be written")]
+    #[error("cannot write the claims of the token")]
     Write(#[source] serde_json::Error),
     /// Malformed, expired, or not signed by a trusted key.
     #[error("the token is not accepted")]

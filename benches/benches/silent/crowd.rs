@@ -67,7 +67,7 @@ impl Crowd {
 fn connector(ca: &str) -> anyhow::Result<TlsConnector> {
     let mut roots = RootCertStore::empty();
     let certificate = CertificateDer::from_pem_slice(ca.as_bytes());
-    roots.add(certificate.ok().context("the CA is no certificate")?)?;
+    roots.add(certificate.ok().context("the CA is not a certificate")?)?;
     let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
     Ok(TlsConnector::from(Arc::new(config)))
 }

@@ -122,13 +122,19 @@ impl Connection {
         self.stream.write_all(request.as_bytes()).await?;
         self.answer.clear();
         let length = loop {
-            anyhow::ensure!(self.stream.read_buf(&mut self.answer).await? > 0, "it broke off");
+            anyhow::ensure!(
+                self.stream.read_buf(&mut self.answer).await? > 0,
+                "it was interrupted"
+            );
             if let Some(length) = length(&self.answer) {
                 break length;
             }
         };
         while self.answer.len() < length {
-            anyhow::ensure!(self.stream.read_buf(&mut self.answer).await? > 0, "it broke off");
+            anyhow::ensure!(
+                self.stream.read_buf(&mut self.answer).await? > 0,
+                "it was interrupted"
+            );
         }
         let answer = String::from_utf8_lossy(&self.answer).into_owned();
         anyhow::ensure!(answer.starts_with("HTTP/1.1 200 "), "{answer}");

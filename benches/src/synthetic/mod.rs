@@ -36,7 +36,7 @@ impl Random {
     }
 }
 
-/// As many bytes as asked for.
+/// As many bytes as requested.
 pub fn bytes(seed: u64, length: usize) -> Vec<u8> {
     let mut random = Random::new(seed);
     let words = std::iter::from_fn(|| Some(random.next().to_le_bytes()));

@@ -46,14 +46,14 @@ pub(crate) enum ComputePcrsError {
         source: PlatformError,
     },
     /// The next boot cannot be predicted.
-    #[error("the boot of {}", .rootfs.display())]
+    #[error("cannot predict the boot of {}", .rootfs.display())]
     Predict {
         rootfs: PathBuf,
         #[source]
         source: Box<PredictError>,
     },
     /// The register cannot be derived from the image and the machine.
-    #[error("PCR {pcr} cannot be told")]
+    #[error("PCR {pcr} cannot be predicted")]
     Unpredictable {
         pcr: PcrIndex,
         #[source]

@@ -47,10 +47,10 @@ pub(crate) fn run(args: &JobArgs) -> anyhow::Result<u8> {
         None => of_registry(args)?,
     };
     if expected.pcrs.is_empty() {
-        bail!("nothing follows from {} alone", args.image);
+        bail!("no PCR can be predicted from {} alone", args.image);
     }
     let text = serde_json::to_vec(&expected)?;
-    fs::write(&args.to, text).with_context(|| format!("write {}", args.to.display()))?;
+    fs::write(&args.to, text).with_context(|| format!("cannot write {}", args.to.display()))?;
     Ok(OK)
 }
 

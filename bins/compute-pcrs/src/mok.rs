@@ -31,7 +31,7 @@ pub(crate) enum MokError {
         source: io::Error,
     },
     /// A file is too large to be such a list.
-    #[error("{} has {size} bytes, at most {MAX_LIST} are read", .file.display())]
+    #[error("{} has {size} bytes, more than the limit of {MAX_LIST}", .file.display())]
     TooLarge { file: PathBuf, size: u64 },
 }
 

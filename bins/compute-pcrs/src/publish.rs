@@ -22,7 +22,8 @@ const LONGEST: u64 = 1 << 20;
 pub(crate) fn run(args: &PublishArgs) -> anyhow::Result<u8> {
     // Fails only if a provider is already installed, which is just as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let expected = read(&args.from).with_context(|| format!("read {}", args.from.display()))?;
+    let expected =
+        read(&args.from).with_context(|| format!("cannot read {}", args.from.display()))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(write(args, &expected))?;
     Ok(OK)
@@ -33,25 +34,25 @@ fn read(file: &Path) -> anyhow::Result<ExpectedPcrs> {
     let mut text = Vec::new();
     let mut file = File::open(file)?.take(LONGEST + 1);
     let length = u64::try_from(file.read_to_end(&mut text)?)?;
-    ensure!(length <= LONGEST, "it is longer than {LONGEST} bytes");
+    ensure!(length <= LONGEST, "it is larger than {LONGEST} bytes");
     let expected: ExpectedPcrs = serde_json::from_slice(&text)?;
     ensure!(!expected.pcrs.is_empty(), "it has no measurements");
-    ensure!(expected.is_sound(), "its measurements do not fold to its values");
+    ensure!(expected.is_sound(), "its measurements do not produce its PCR values");
     Ok(expected)
 }
 
 /// Writes the measurements; status fields of other owners stay.
 async fn write(args: &PublishArgs, expected: &ExpectedPcrs) -> anyhow::Result<()> {
-    let client = Client::try_default().await.context("find the API server")?;
+    let client = Client::try_default().await.context("cannot find the API server")?;
     let namespace = args.namespace.clone();
     let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
     let images: Api<ApprovedImage> = Api::namespaced(client, &namespace);
     let name = &args.approved_image;
     let image = images.get(name).await;
-    let image = image.with_context(|| format!("read the ApprovedImage {name}"))?;
+    let image = image.with_context(|| format!("cannot read the ApprovedImage {name}"))?;
     ensure!(
         image.spec.image == args.image,
-        "the ApprovedImage {name} is another one by now: {}",
+        "the ApprovedImage {name} was replaced in the meantime: {}",
         image.spec.image
     );
     let now = SystemClock.now().to_string();
@@ -63,7 +64,7 @@ async fn write(args: &PublishArgs, expected: &ExpectedPcrs) -> anyhow::Result<()
     images
         .patch_status(name, &PatchParams::default(), &Patch::Merge(patch))
         .await
-        .with_context(|| format!("write the status of the ApprovedImage {name}"))?;
+        .with_context(|| format!("cannot write the status of the ApprovedImage {name}"))?;
     let registers = expected.pcrs.len();
     tracing::info!(image = name, registers, "measurements written");
     Ok(())
@@ -87,7 +88,7 @@ mod tests {
         other["pcrs"][0]["value"] = "00".repeat(32).into();
         std::fs::write(&file, other.to_string()).unwrap();
         let unsound = read(&file).unwrap_err().to_string();
-        assert_eq!(unsound, "its measurements do not fold to its values");
+        assert_eq!(unsound, "its measurements do not produce its PCR values");
         let long = vec![b' '; usize::try_from(LONGEST).unwrap() + 1];
         std::fs::write(&file, long).unwrap();
         let long = read(&file).unwrap_err().to_string();

@@ -50,7 +50,7 @@ impl Admin {
             .args(["--kms-uri-file", &kms, "--wait", WAIT])
             .stderr(log)
             .output()
-            .context("run tec")?;
+            .context("cannot run tec")?;
         anyhow::ensure!(
             output.status.success(),
             "tec {} ended with {}: {}; see {}",
@@ -87,7 +87,7 @@ impl Admin {
         let made = self.run(&[&init[..], &files].concat(), key)?;
         let id =
             |answer: &Value| answer.get("clusterId").and_then(Value::as_str).map(str::to_owned);
-        anyhow::ensure!(id(&checked) == id(&made), "the check told another cluster");
+        anyhow::ensure!(id(&checked) == id(&made), "the check reported a different cluster");
         id(&made).context("the cluster has no id")
     }
 
@@ -110,7 +110,7 @@ impl Admin {
     pub fn kube(&self, arguments: &[&str]) -> anyhow::Result<()> {
         let mut tec = Command::new(&self.program);
         tec.args(["--kubeconfig", &self.path("admin.conf")]).args(arguments);
-        let output = tec.output().context("run tec")?;
+        let output = tec.output().context("cannot run tec")?;
         let said = String::from_utf8_lossy(&output.stderr);
         let what = arguments.join(" ");
         anyhow::ensure!(output.status.success(), "tec {what}: {}", said.trim());

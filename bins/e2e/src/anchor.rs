@@ -102,8 +102,8 @@ impl Anchor {
     /// # Errors
     /// It was already gone.
     pub fn kill(&mut self) -> anyhow::Result<()> {
-        self.child.kill().context("kill the server")?;
-        self.child.wait().context("reap the server")?;
+        self.child.kill().context("cannot kill the server")?;
+        self.child.wait().context("cannot reap the server")?;
         Ok(())
     }
 
@@ -149,7 +149,8 @@ impl Anchor {
         let mut command = Command::new(&self.tec);
         command.args(["--output", "json", "--log", "warn", "--state-dir"]);
         let printed = self.logs.must(command.arg(&self.state_dir).args(arguments))?;
-        serde_json::from_str(&printed).with_context(|| format!("parse the output of {arguments:?}"))
+        serde_json::from_str(&printed)
+            .with_context(|| format!("cannot parse the output of {arguments:?}"))
     }
 
     /// Runs `tec …` and returns its output as text.
@@ -226,7 +227,7 @@ impl Anchor {
     /// # Errors
     /// It cannot be opened.
     pub fn store(&self) -> anyhow::Result<Store> {
-        Store::open(&self.state_dir, &SystemEntropy).context("open the server's store")
+        Store::open(&self.state_dir, &SystemEntropy).context("cannot open the server's store")
     }
 
     /// Resident memory of the server in bytes.
@@ -243,8 +244,8 @@ impl Anchor {
 
 fn read_endpoints(state_dir: &Path) -> anyhow::Result<Value> {
     let path = state_dir.join("endpoints.json");
-    let text = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
-    serde_json::from_slice(&text).with_context(|| format!("parse {}", path.display()))
+    let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    serde_json::from_slice(&text).with_context(|| format!("cannot parse {}", path.display()))
 }
 
 fn spawn(
@@ -270,7 +271,7 @@ fn spawn(
         .stdout(log.try_clone()?)
         .stderr(log)
         .spawn()
-        .with_context(|| format!("start {}", tec.display()))?;
+        .with_context(|| format!("cannot start {}", tec.display()))?;
     let ready = wait_for("tec serve", READY, || {
         if let Some(status) = child.try_wait()? {
             bail!("tec serve ended ({status}): {}", fs::read_to_string(&path)?.trim());

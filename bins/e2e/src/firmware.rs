@@ -59,7 +59,8 @@ impl BootChain {
             let target = root.join(file);
             let parent = target.parent().context("a boot file needs a directory")?;
             std::fs::create_dir_all(parent)?;
-            std::fs::copy(self.root.join(file), &target).with_context(|| format!("copy {file}"))?;
+            std::fs::copy(self.root.join(file), &target)
+                .with_context(|| format!("cannot copy {file}"))?;
         }
         Ok(Self { root: root.to_owned(), files: self.files.clone() })
     }
@@ -89,7 +90,7 @@ impl BootChain {
         let name = other.files.get(place).context("the chain is too short")?;
         let from = other.file(place)?;
         std::fs::copy(&from, self.root.join(name))
-            .with_context(|| format!("copy {}", from.display()))?;
+            .with_context(|| format!("cannot copy {}", from.display()))?;
         let slot = self.files.get_mut(place);
         name.clone_into(slot.context("the chain is too short")?);
         Ok(self)
@@ -132,7 +133,7 @@ impl BootChain {
 
     fn authenticode(&self, name: &str) -> anyhow::Result<Sha256Digest> {
         let path = self.root.join(name);
-        let file = File::open(&path).with_context(|| format!("open {}", path.display()))?;
+        let file = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
         let image =
             PeFile::read(file, &[]).with_context(|| format!("measure {}", path.display()))?;
         Ok(image.authenticode())

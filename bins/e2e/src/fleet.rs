@@ -178,7 +178,8 @@ impl Fleet {
     pub fn end(self, picture: &Path, title: &str, servers: &[&str]) -> anyhow::Result<Vec<usize>> {
         let ended = self.finish(servers)?;
         let page = crate::report::page(title, &ended.picture);
-        std::fs::write(picture, page).with_context(|| format!("write {}", picture.display()))?;
+        std::fs::write(picture, page)
+            .with_context(|| format!("cannot write {}", picture.display()))?;
         ended.answered()
     }
 

@@ -61,7 +61,7 @@ impl Machine {
     ) -> anyhow::Result<Self> {
         let directory = directory.join(name);
         fs::create_dir_all(directory.join("bin"))?;
-        let swtpm = Swtpm::start().context("start the software TPM")?;
+        let swtpm = Swtpm::start().context("cannot start the software TPM")?;
         let machine = Self {
             name: name.to_owned(),
             chain,
@@ -93,7 +93,7 @@ impl Machine {
     }
 
     fn measure(&self) -> anyhow::Result<()> {
-        let tpm = Tpm::open(&self.tcti()).context("open the TPM")?;
+        let tpm = Tpm::open(&self.tcti()).context("cannot open the TPM")?;
         let log = boot(&tpm, &self.chain)?;
         fs::write(self.event_log(), log)?;
         Ok(())
@@ -104,7 +104,7 @@ impl Machine {
     /// # Errors
     /// The TPM does not start.
     pub fn reboot(&mut self) -> anyhow::Result<()> {
-        self.swtpm.restart().context("restart the software TPM")?;
+        self.swtpm.restart().context("cannot restart the software TPM")?;
         self.measure()
     }
 
@@ -176,7 +176,7 @@ impl Machine {
             .stdout(Stdio::piped())
             .stderr(log)
             .spawn()
-            .context("run clevis")?;
+            .context("cannot run clevis")?;
         let passphrase = clevis.stdout.take().context("no pipe from clevis")?;
         let mut cryptsetup = self.command("cryptsetup");
         cryptsetup.args(["open", "--test-passphrase", "--batch-mode", "--key-file", "-"]);

@@ -26,7 +26,7 @@ impl Transcript {
     /// It cannot be created.
     pub fn new(directory: PathBuf) -> anyhow::Result<Self> {
         fs::create_dir_all(&directory)
-            .with_context(|| format!("create {}", directory.display()))?;
+            .with_context(|| format!("cannot create {}", directory.display()))?;
         Ok(Self { directory, next: AtomicU32::new(0) })
     }
 
@@ -37,7 +37,8 @@ impl Transcript {
     pub fn file(&self, word: &str) -> anyhow::Result<(PathBuf, File)> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let path = self.directory.join(format!("{number:03}-{word}.log"));
-        let file = File::create(&path).with_context(|| format!("create {}", path.display()))?;
+        let file =
+            File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
         Ok((path, file))
     }
 
@@ -50,7 +51,7 @@ impl Transcript {
         let word = Path::new(&name).file_name().unwrap_or_else(|| OsStr::new("program"));
         let (_, mut log) = self.file(&word.to_string_lossy())?;
         let output =
-            command.stdin(Stdio::null()).output().with_context(|| format!("run {name}"))?;
+            command.stdin(Stdio::null()).output().with_context(|| format!("cannot run {name}"))?;
         log.write_all(&output.stdout)?;
         log.write_all(&output.stderr)?;
         Ok(output)

@@ -37,10 +37,10 @@ pub fn write(path: &Path, story: &Story, anchor: &Anchor) -> anyhow::Result<()> 
     );
     timeline(&mut page, story);
     page.dangerous_html = html;
-    std::fs::write(path, page.render()).with_context(|| format!("write {}", path.display()))
+    std::fs::write(path, page.render()).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Where the machines stand at the end, as `tec status --html` shows it.
+/// The machines at the end, as `tec status --html` shows them.
 fn found(anchor: &Anchor, images: &Value) -> anyhow::Result<Page> {
     let machines = anchor.tec(&["machine", "list"])?;
     let machines = machines.as_array().into_iter().flatten().map(|one| {

@@ -15,7 +15,8 @@ pub fn commands(
     names: &[(&str, &str)],
 ) -> anyhow::Result<Vec<Vec<String>>> {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
-    let text = std::fs::read_to_string(docs.join(page)).with_context(|| format!("read {page}"))?;
+    let text =
+        std::fs::read_to_string(docs.join(page)).with_context(|| format!("cannot read {page}"))?;
     let begin = format!("\n## {section}\n");
     let at = text.find(&begin).with_context(|| format!("{page} has no section {section}"))?;
     let rest = text.get(at + begin.len()..).unwrap_or_default();

@@ -106,7 +106,7 @@ pub fn picture(name: &str) -> anyhow::Result<PathBuf> {
     let target = target.context("this test lies outside a target directory")?;
     let directory = target.join("migrate");
     std::fs::create_dir_all(&directory)
-        .with_context(|| format!("create {}", directory.display()))?;
+        .with_context(|| format!("cannot create {}", directory.display()))?;
     Ok(directory.join(format!("{name}.html")))
 }
 

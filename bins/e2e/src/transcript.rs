@@ -70,14 +70,15 @@ fn ending(command: &str) -> Option<String> {
 /// # Errors
 /// A command failed, or its output differs; the error names its line, and contains both outputs.
 pub fn execute(page: &Path, shell: &mut Command) -> anyhow::Result<()> {
-    let text = std::fs::read_to_string(page).with_context(|| format!("read {}", page.display()))?;
+    let text =
+        std::fs::read_to_string(page).with_context(|| format!("cannot read {}", page.display()))?;
     let steps = steps(&text);
     ensure!(!steps.is_empty(), "{} has no transcript", page.display());
     let mut script = String::from("set -euo pipefail\nexec 2>&1\n");
     for step in &steps {
         let _ = writeln!(script, "echo '{MARK}{}'\n{}", step.line, step.command);
     }
-    let output = shell.arg("-c").arg(script).output().context("run a shell")?;
+    let output = shell.arg("-c").arg(script).output().context("cannot run a shell")?;
     let printed = String::from_utf8_lossy(&output.stdout);
     let mut parts = printed.split(MARK);
     let before = parts.next().unwrap_or_default();

@@ -23,7 +23,7 @@ pub fn command(program: &str) -> Command {
 /// The object `clevis` in the header of the sealed passphrase, as stored on the volume.
 ///
 /// # Errors
-/// As of [`sealed_header`].
+/// As for [`sealed_header`].
 pub fn clevis_header(logs: &Transcript, volume: &Path) -> anyhow::Result<Value> {
     Ok(sealed_header(logs, volume)?["clevis"].clone())
 }
@@ -38,5 +38,5 @@ pub fn sealed_header(logs: &Transcript, volume: &Path) -> anyhow::Result<Value> 
     let token: Value = serde_json::from_str(&logs.must(&mut export)?)?;
     ensure!(token["type"] == "clevis", "the token is of the type {}", token["type"]);
     let protected = token["jwe"]["protected"].as_str().context("the token has no header")?;
-    serde_json::from_slice(&URL_SAFE_NO_PAD.decode(protected)?).context("read the header")
+    serde_json::from_slice(&URL_SAFE_NO_PAD.decode(protected)?).context("cannot read the header")
 }

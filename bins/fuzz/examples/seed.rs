@@ -1,8 +1,8 @@
 //! Writes the seeds of all targets into `corpus/`, and the list of the hostile ones:
 //! `cargo run -p tec-fuzz --example seed`.
 //!
-//! Seeds are a function of the code, so that running it again changes nothing; what is no seed any
-//! more is removed.
+//! Seeds are a function of the code, so that running it again changes nothing; obsolete seeds are
+//! removed.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -9,7 +9,7 @@ use crate::Seed;
 use crate::sample::{MACHINE, rng};
 
 const KEY: [u8; 32] = [7; 32];
-/// Most servers that a pin may name.
+/// Maximum number of servers that a pin may name.
 const MAX_SERVERS: usize = 32;
 
 /// A header has one value in any form, and what opens still opens after it was sealed again; with a different

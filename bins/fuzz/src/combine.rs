@@ -14,7 +14,7 @@ use self::fleet::{Fleet, Image};
 use crate::Seed;
 
 const REGISTERS: [PcrIndex; 3] = [PcrIndex::BOOT_MANAGER, PcrIndex::SECURE_BOOT, PcrIndex::MOK];
-/// Most machines of a fleet to test for admission.
+/// Maximum number of machines of a fleet to test for admission.
 const MAX_ADMITTED: usize = 16;
 /// Names of images; there are no others.
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];

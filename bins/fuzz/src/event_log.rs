@@ -20,7 +20,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     [seeds::seeds(), hostile::seeds()].concat()
 }
 
-/// Most characters of an event's detail, see its documentation.
+/// Maximum number of characters of an event's detail, see its documentation.
 const MAX_DETAIL: usize = 128;
 
 /// A log that parses renders to a log that parses to the same events; its replay equals that of a simpler

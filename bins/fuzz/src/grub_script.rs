@@ -6,7 +6,7 @@ use tec_tpm::compute::testing::parsers;
 use crate::{Seed, outcome};
 
 const FILE: &str = "grub.cfg";
-/// Most commands, as in the reader.
+/// Maximum number of commands, as in the reader.
 const MAX_COMMANDS: usize = 10_000;
 
 /// The commands are the lines up to `boot`, split at blanks and nothing else; what follows `boot` has no

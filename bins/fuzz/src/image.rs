@@ -14,9 +14,9 @@ pub(crate) use self::seeds::seeds;
 use crate::outcome;
 use crate::slow::Slow;
 
-/// Most files of an image to read.
+/// Maximum number of files of an image to read.
 const FILES: usize = 32;
-/// Most bytes of a file to read.
+/// Maximum number of bytes of a file to read.
 const SIZE: u64 = 256 << 10;
 
 /// However the stream is split, it is the same image or the same error. Its paths are sorted and stay within

@@ -9,7 +9,7 @@
 //! ```text
 //! corpus/<target>/* ─┬─ cargo test -p tec-fuzz ── each seed, and seeded mutations of the seeds
 //!                    └─ cargo xtask fuzz ──────── libFuzzer, guided by coverage (src/bin)
-//! examples/seed.rs ───► corpus/<target>/*         every seed is made by the builders of the crates
+//! examples/seed.rs ───► corpus/<target>/*         the crates' builders create every seed
 //!                  └──► corpus/README.md          the hostile seeds, each with its typed error
 //! ```
 //! Hostile seeds are files that a parser must refuse, each with the error in the list.

@@ -4,9 +4,9 @@ use rand_core::Rng;
 
 /// Values at which parsers tend to break: limits of ranges, ASCII digits, first bytes of structures.
 const EDGES: [u8; 12] = [0, 1, 0x1e, 0x20, b'0', b'"', b'{', 0x30, 0x7f, 0x80, 0xfe, 0xff];
-/// Most changes in one mutation; more would leave nothing of the seed.
+/// Maximum number of changes in one mutation; more would leave nothing of the seed.
 const MOST_CHANGES: usize = 6;
-/// Most bytes that one change inserts or duplicates.
+/// Maximum number of bytes that one change inserts or duplicates.
 const MOST_BYTES: usize = 64;
 
 /// One of `seeds`, changed in up to six places.

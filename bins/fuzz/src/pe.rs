@@ -17,7 +17,7 @@ use crate::{Seed, bytes};
 const KEEP: [&str; 2] = [".sbat", ".text"];
 /// Largest section that is kept in memory, as documented.
 const MAX_KEPT: usize = 64 << 10;
-/// Most entries of a certificate table that are read.
+/// Maximum number of entries of a certificate table that are read.
 const MAX_SIGNATURES: usize = 16;
 
 /// However a file is split into reads, its digest is that of the specification's own procedure, and neither

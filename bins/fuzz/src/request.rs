@@ -12,7 +12,7 @@ use http::{HeaderName, HeaderValue, Method, Request, Uri};
 
 /// Separates requests: the record separator of ASCII.
 const SEPARATOR: u8 = 0x1e;
-/// Most requests per input, so that an input takes milliseconds.
+/// Maximum number of requests per input, so that an input takes milliseconds.
 const MOST: usize = 6;
 
 /// The requests in an input. What `http` itself refuses never reaches a service, so it is skipped.

@@ -16,7 +16,7 @@ pub(crate) const MACHINE: &str = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
 /// Another machine.
 pub(crate) const OTHER_MACHINE: &str = "00000000-7425-40de-944b-e07fc1f90ae7";
 
-/// Most polls of [`ready`]: every future here consists of steps that never wait.
+/// Maximum number of polls of [`ready`]: every future here consists of steps that never wait.
 const POLLS: usize = 64;
 
 /// A generator; the same number gives the same stream.

@@ -4,7 +4,7 @@ use tec_tpm::compute::{GrubError, GrubProfile, Sbat, SbatEntry};
 
 use crate::{Seed, outcome};
 
-/// Most lines, as in the error.
+/// Maximum number of lines, as in the error.
 const MAX_LINES: usize = 256;
 
 /// Written again, a section has the same content; what follows a NUL has no effect; and a GRUB version is

@@ -10,7 +10,7 @@ use crate::{Seed, outcome};
 const HEADER: usize = 28;
 /// Owner of an entry.
 const OWNER: usize = 16;
-/// Most entries, as in the error.
+/// Maximum number of entries, as in the error.
 const MAX_ENTRIES: usize = 1 << 16;
 /// `EFI_CERT_SHA256_GUID` and `EFI_CERT_X509_GUID`.
 pub(crate) const SHA256: &str = "c1c41626-504c-4092-aca9-41f936934328";

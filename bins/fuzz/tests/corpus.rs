@@ -16,7 +16,7 @@ use tec_fuzz::manifest::{COMMITTED, manifest};
 use tec_fuzz::mutate::mutate;
 use tec_fuzz::{TARGETS, Target};
 
-/// Most bytes of all seeds together: they stay in the repository forever.
+/// Maximum number of bytes of all seeds together: they stay in the repository forever.
 const MAX_CORPUS: usize = 500 << 10;
 
 fn manifest_dir() -> PathBuf {

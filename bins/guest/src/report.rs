@@ -24,13 +24,13 @@ const MOK_VARIABLES: &str = "/sys/firmware/efi/mok-variables";
 /// # Errors
 /// Something cannot be read, or the connection is broken.
 pub fn send(line: &mut File) -> anyhow::Result<()> {
-    line.write_all(frame::GREETING).context("greet the host")?;
+    line.write_all(frame::GREETING).context("cannot greet the host")?;
     let mut nonce = [0; frame::NONCE_SIZE];
-    line.read_exact(&mut nonce).context("receive the host's nonce")?;
+    line.read_exact(&mut nonce).context("cannot receive the host's nonce")?;
     crate::system::wait_for(Path::new(TPM))?;
     frame::write(line, "pcrs", registers()?.as_bytes())?;
     if Path::new(EVENT_LOG).exists() {
-        let log = fs::read(EVENT_LOG).context("read the event log")?;
+        let log = fs::read(EVENT_LOG).context("cannot read the event log")?;
         frame::write(line, "eventlog.bin", &log)?;
     }
     let quote = tpm::quote(Path::new(TPM), &nonce)?;
@@ -51,7 +51,7 @@ fn registers() -> anyhow::Result<String> {
             continue;
         };
         for (register, path) in sorted(&Path::new(REGISTERS).join(&name))? {
-            let value = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+            let value = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
             let value = value.trim().to_ascii_lowercase();
             writeln!(text, "{bank} {register} {value}")?;
         }
@@ -65,7 +65,7 @@ fn mok_variables() -> anyhow::Result<Vec<(String, Vec<u8>)>> {
     }
     let mut variables = Vec::new();
     for (name, path) in sorted(Path::new(MOK_VARIABLES))? {
-        let content = fs::read(&path).with_context(|| format!("read {path}"))?;
+        let content = fs::read(&path).with_context(|| format!("cannot read {path}"))?;
         variables.push((name, content));
     }
     Ok(variables)

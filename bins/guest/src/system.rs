@@ -25,9 +25,9 @@ const STEP: Duration = Duration::from_millis(50);
 /// Names the file system that cannot be mounted.
 pub fn mount() -> anyhow::Result<()> {
     for (kind, place) in FILE_SYSTEMS {
-        fs::create_dir_all(place).with_context(|| format!("create {place}"))?;
+        fs::create_dir_all(place).with_context(|| format!("cannot create {place}"))?;
         rustix::mount::mount(kind, place, kind, MountFlags::empty(), None)
-            .with_context(|| format!("mount {kind} on {place}"))?;
+            .with_context(|| format!("cannot mount {kind} on {place}"))?;
     }
     Ok(())
 }
@@ -62,11 +62,12 @@ pub fn open_line(device: &Path) -> anyhow::Result<File> {
         // It is not a terminal: programs that prompt for input do not use it.
         .custom_flags(OFlags::NOCTTY.bits().cast_signed())
         .open(device)
-        .with_context(|| format!("open {}", device.display()))?;
-    let mut settings = rustix::termios::tcgetattr(&line).context("read the line's settings")?;
+        .with_context(|| format!("cannot open {}", device.display()))?;
+    let mut settings =
+        rustix::termios::tcgetattr(&line).context("cannot read the line's settings")?;
     settings.make_raw();
     rustix::termios::tcsetattr(&line, OptionalActions::Now, &settings)
-        .context("make the line raw")?;
+        .context("cannot create the line raw")?;
     Ok(line)
 }
 
@@ -76,7 +77,7 @@ pub fn open_line(device: &Path) -> anyhow::Result<File> {
 /// The kernel refuses, for example because this is not process 1.
 pub fn power_off(line: Option<&File>) -> anyhow::Result<()> {
     if let Some(line) = line {
-        rustix::termios::tcdrain(line).context("send the rest")?;
+        rustix::termios::tcdrain(line).context("cannot send the rest")?;
     }
     rustix::system::reboot(RebootCommand::PowerOff).context("switch off")
 }

@@ -55,7 +55,7 @@ pub fn quote(device: &Path, nonce: &[u8]) -> anyhow::Result<Quote> {
         .read(true)
         .write(true)
         .open(device)
-        .with_context(|| format!("open {}", device.display()))?;
+        .with_context(|| format!("cannot open {}", device.display()))?;
     let created = transmit(&mut tpm, &create_primary()).context("TPM2_CreatePrimary")?;
     let mut created = Response(&created);
     let handle = created.u32()?;

@@ -148,10 +148,10 @@ fn read_dir(dir: &Path, wanted: &mut Wanted) -> anyhow::Result<()> {
 
 fn read_key(path: &Path) -> anyhow::Result<(MachineId, PublicKey)> {
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
-    let machine = name.parse().context("the name is no machine id")?;
+    let machine = name.parse().context("the name is not a machine ID")?;
     let size = fs::metadata(path)?.len();
-    anyhow::ensure!(size <= MAX_FILE, "{size} bytes are too many for a key");
+    anyhow::ensure!(size <= MAX_FILE, "{size} bytes is too large for a key");
     let pem = fs::read_to_string(path)?;
-    let key = PublicKey::from_pem(&pem).context("no public key in PEM")?;
+    let key = PublicKey::from_pem(&pem).context("not a public key in PEM")?;
     Ok((machine, key))
 }

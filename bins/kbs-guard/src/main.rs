@@ -81,7 +81,7 @@ async fn run(args: Args) -> anyhow::Result<u8> {
     });
     // The first task to end, normally or with a defect, ends the program.
     while let Some(ended) = tasks.join_next().await {
-        ended.context("a part of the guard died")??;
+        ended.context("a task of the guard ended unexpectedly")??;
     }
     Ok(exit::OK)
 }
@@ -95,7 +95,7 @@ fn transport(
     let (Some(cert), Some(key)) = (&args.tls_cert, &args.tls_key) else {
         anyhow::ensure!(
             args.dangerous_plain_http,
-            "name --tls-cert and --tls-key, or --dangerous-plain-http behind another proxy"
+            "pass --tls-cert and --tls-key, or --dangerous-plain-http behind another proxy"
         );
         tracing::warn!("serving plain HTTP: anybody on the network path can read and drop");
         return Ok((Transport::DangerousPlain, None));

@@ -123,7 +123,7 @@ impl World {
     }
 }
 
-/// Evidence made by a function of machine and report data.
+/// Evidence computed by a function of machine and report data.
 struct Forger<'a>(&'a SoftAzure, Forge);
 
 type Forge = fn(&SoftAzure, &[u8]) -> Value;

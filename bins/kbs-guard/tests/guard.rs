@@ -109,7 +109,7 @@ async fn broker(tpm: &SoftTpm, keys: &[(MachineId, PublicKey)]) -> SocketAddr {
     serve(kbs.router()).await
 }
 
-/// Evidence made by a function of TPM and nonce.
+/// Evidence computed by a function of TPM and nonce.
 struct Forger<'a> {
     tpm: &'a SoftTpm,
     forge: Forge,

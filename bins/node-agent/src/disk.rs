@@ -25,7 +25,7 @@ pub use self::token::Token;
 #[non_exhaustive]
 pub enum DiskError {
     /// `cryptsetup` cannot be run.
-    #[error("run cryptsetup to {operation}")]
+    #[error("cannot run cryptsetup to {operation}")]
     Start {
         /// What it was run for.
         operation: &'static str,
@@ -48,10 +48,10 @@ pub enum DiskError {
         reason: String,
     },
     /// The metadata is not LUKS2 metadata.
-    #[error("the header has no metadata of LUKS2")]
+    #[error("the header has no LUKS2 metadata")]
     Metadata(#[source] serde_json::Error),
     /// There is no token of the pin.
-    #[error("the header has no token of the pin trustee")]
+    #[error("the header has no token of the Clevis pin trustee")]
     NoToken,
     /// The disks belong to several machines.
     #[error("the disks are bound to keys of several machines: {ids}")]
@@ -63,16 +63,16 @@ pub enum DiskError {
     #[error("the header has no room for another token or key slot")]
     Full,
     /// The passphrase contains a line break, so it cannot be passed as a line of text.
-    #[error("the passphrase of the disk has a line break")]
+    #[error("the passphrase of the disk contains a line break")]
     LineBreak,
     /// The new passphrase does not open its slot.
-    #[error("key slot {slot} does not open with the passphrase that it was made with")]
+    #[error("key slot {slot} does not open with the passphrase that was just added to it")]
     SlotReadBack {
         /// The slot.
         slot: u32,
     },
     /// The token read back differs from the token written.
-    #[error("token {id} reads back as something else")]
+    #[error("token {id} reads back differently than it was written")]
     ReadBack {
         /// The token.
         id: u32,

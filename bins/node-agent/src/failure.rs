@@ -22,10 +22,10 @@ use crate::report::Report;
 #[non_exhaustive]
 pub enum Failure {
     /// Clevis passed an invalid configuration.
-    #[error("read the pin's configuration")]
+    #[error("cannot read the pin's configuration")]
     Config(#[source] ParsePinConfigError),
     /// The TPM failed.
-    #[error("{operation}")]
+    #[error("cannot {operation}")]
     Tpm {
         /// What failed.
         operation: &'static str,
@@ -44,20 +44,20 @@ pub enum Failure {
         hint: &'static str,
     },
     /// The attestation key was not registered.
-    #[error("register the attestation key")]
+    #[error("cannot register the attestation key")]
     Register(#[source] RegisterError),
     /// The servers of the configuration cannot be used.
-    #[error("use the servers of the pin's configuration")]
+    #[error("cannot use the servers of the pin's configuration")]
     Servers(#[source] SetupError),
     /// No key was released.
-    #[error("fetch the disk key")]
+    #[error("cannot fetch the disk key")]
     Fetch(#[source] FetchError),
     /// The released resource is not a disk key.
-    #[error("read the disk key")]
+    #[error("cannot read the disk key")]
     Resource(#[source] ParseLuksResourceError),
     /// The passphrase cannot be sealed or opened. The cause may quote the header, so it is not
     /// reported.
-    #[error("{operation}")]
+    #[error("cannot {operation}")]
     Sealed {
         /// What failed.
         operation: &'static str,
@@ -66,10 +66,10 @@ pub enum Failure {
         source: ClevisError,
     },
     /// The header of the disk cannot be read or changed.
-    #[error("use the header of the disk")]
+    #[error("cannot use the header of the disk")]
     Disk(#[source] DiskError),
     /// The CAs that a server hands out cannot be pinned.
-    #[error("use the CA certificates that {server} hands out: {reason}")]
+    #[error("cannot use the CA certificates that {server} hands out: {reason}")]
     Bundle {
         /// The server.
         server: String,
@@ -77,13 +77,13 @@ pub enum Failure {
         reason: &'static str,
     },
     /// Nothing can be sealed to the admin's key.
-    #[error("use the admin's key: {reason}")]
+    #[error("cannot use the admin's key: {reason}")]
     AdminKey {
         /// What is wrong with it.
         reason: String,
     },
     /// The next boot cannot be predicted.
-    #[error("predict the next boot")]
+    #[error("cannot predict the next boot")]
     Foretell {
         /// The code.
         code: Code,
@@ -92,7 +92,7 @@ pub enum Failure {
         source: Box<dyn Error + Send + Sync>,
     },
     /// A file or a stream cannot be read or written.
-    #[error("{operation}")]
+    #[error("cannot {operation}")]
     Io {
         /// What failed.
         operation: String,

@@ -34,7 +34,7 @@ use crate::backoff::Backoff;
 const DEFAULT_TRIES: u32 = 10;
 /// Polls while an admin has not decided: about an hour, at 30 s each.
 const PENDING_POLLS: u32 = 130;
-/// Most challenges to answer: a server forgets them when it restarts.
+/// Maximum number of challenges to answer: a server forgets them when it restarts.
 const MAX_CHALLENGES: u32 = 3;
 
 /// The attestation key as presented to a server.
@@ -64,7 +64,7 @@ pub trait Activator: fmt::Debug + Send + Sync {
 
 /// The TPM did not answer a challenge.
 #[derive(Debug, thiserror::Error)]
-#[error("answer the challenge of the endorsement key")]
+#[error("cannot answer the challenge of the endorsement key")]
 #[non_exhaustive]
 pub struct ActivateError {
     /// Why.
@@ -111,7 +111,7 @@ pub trait Registrar: fmt::Debug + Send + Sync {
 #[non_exhaustive]
 pub enum RegisterError {
     /// The address or the CA in the configuration cannot be used.
-    #[error("use the registration address {url}: {reason}")]
+    #[error("cannot use the registration address {url}: {reason}")]
     Address {
         /// The address.
         url: String,
@@ -155,7 +155,7 @@ pub enum RegisterError {
     #[error("the key waits for approval by an admin")]
     Pending,
     /// The TPM did not answer the challenge.
-    #[error("prove the key")]
+    #[error("cannot prove the key")]
     Activate(#[source] ActivateError),
 }
 

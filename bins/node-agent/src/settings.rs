@@ -52,7 +52,8 @@ pub struct Flags {
     /// configuration)
     #[arg(long, env = "TEC_ROUNDS", global = true)]
     pub rounds: Option<NonZeroU32>,
-    /// Where to write the report of a failure in addition to stderr, for callers that drop stderr: a console
+    /// Additional destination for the report of a failure, such as a console, for callers that
+    /// discard stderr
     #[arg(long, env = "TEC_CONSOLE", global = true, value_parser = any_path())]
     pub console: Option<PathBuf>,
     /// Log filter for stderr, in the syntax of tracing

@@ -10,9 +10,9 @@ use zeroize::Zeroizing;
 
 use crate::failure::Failure;
 
-/// Most bytes to seal: Clevis passes a passphrase, and `clevis encrypt` is for keys.
+/// Maximum number of bytes to seal: Clevis passes a passphrase, and `clevis encrypt` is for keys.
 const MAX_PLAINTEXT: usize = 64 * 1024;
-/// Most bytes of a sealed passphrase, as in `tec_trustee::clevis`.
+/// Maximum number of bytes of a sealed passphrase, as in `tec_trustee::clevis`.
 const MAX_SEALED: usize = 1024 * 1024;
 
 /// Reads the plaintext to seal.

@@ -55,7 +55,7 @@ impl NodeTpm {
         let stored = self
             .tpm
             .ensure_ak(self.handle, AkAlgorithm::Rsa2048)
-            .map_err(failed("find or make the attestation key"))?;
+            .map_err(failed("find or create the attestation key"))?;
         if stored.origin == AkOrigin::Created {
             tracing::info!(handle = %self.handle, "attestation key created");
         }

@@ -45,7 +45,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) pins: PinsArgs,
 
-    /// How a measuring Job gets at the image
+    /// How a measuring Job accesses the image
     #[arg(long, value_enum, default_value_t = Access::Registry)]
     image_access: Access,
 

@@ -25,7 +25,7 @@ fn main() -> ExitCode {
 }
 
 async fn run(args: &Args) -> anyhow::Result<u8> {
-    let client = tec_k8s::client::connect().await.context("find the API server")?;
+    let client = tec_k8s::client::connect().await.context("cannot find the API server")?;
     let operator = Operator::new(parts(args, client)?);
     let (shutdown, signals) = Shutdown::on_signals()?;
     let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();
@@ -48,7 +48,7 @@ async fn run(args: &Args) -> anyhow::Result<u8> {
     // A defect aborts the other tasks and becomes the result.
     let mut answer = Ok(exit::OK);
     while let Some(ended) = tasks.join_next().await {
-        if let Err(error) = ended.context("a part of the operator died")? {
+        if let Err(error) = ended.context("a task of the operator ended unexpectedly")? {
             answer = Err(error);
             tasks.abort_all();
         }

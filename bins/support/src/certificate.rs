@@ -56,12 +56,12 @@ impl Certificate {
     pub fn replace(&self, chain: &[u8], key: &SecretBytes) -> anyhow::Result<()> {
         let chain = CertificateDer::pem_slice_iter(chain)
             .collect::<Result<Vec<_>, _>>()
-            .context("read the own certificate")?;
+            .context("cannot read this program's certificate")?;
         let key = PrivateKeyDer::from_pem_slice(key.expose("to prove who we are with it"))
-            .context("read the own key")?;
+            .context("cannot read this program's private key")?;
         let provider = rustls::crypto::ring::default_provider();
         let key = CertifiedKey::from_der(chain, key, &provider)
-            .context("own certificate and key do not fit")?;
+            .context("this program's certificate and private key do not match")?;
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(key));
         Ok(())
     }
@@ -83,9 +83,9 @@ impl Certificate {
     pub fn client_config(self: &Arc<Self>, authorities: &[u8]) -> anyhow::Result<ClientConfig> {
         let mut roots = RootCertStore::empty();
         for authority in CertificateDer::pem_slice_iter(authorities) {
-            roots.add(authority.context("read the authorities")?)?;
+            roots.add(authority.context("cannot read the authorities")?)?;
         }
-        anyhow::ensure!(!roots.is_empty(), "there are no authorities to trust");
+        anyhow::ensure!(!roots.is_empty(), "there are no CA certificates to trust");
         let resolver = Arc::clone(self) as Arc<dyn ResolvesClientCert>;
         let config = ClientConfig::builder_with_protocol_versions(&[&rustls::version::TLS13])
             .with_root_certificates(roots)

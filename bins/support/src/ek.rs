@@ -34,7 +34,7 @@ pub fn roots(path: &Path) -> anyhow::Result<TrustStore> {
     let certificates = pem::certificates(path)?;
     anyhow::ensure!(!certificates.is_empty(), "{} has no certificate", path.display());
     for der in certificates {
-        store.add_root(&der).with_context(|| format!("use a root in {}", path.display()))?;
+        store.add_root(&der).with_context(|| format!("cannot use a root in {}", path.display()))?;
     }
     Ok(store)
 }

@@ -114,9 +114,7 @@ impl EvidenceArgs {
         let (id_keys, measurements) = (&self.snp_id_keys, &self.snp_measurements);
         guests(id_keys, measurements, self.snp_minimum_tcb).ok_or_else(|| {
             anyhow::anyhow!(
-                "with --evidence az-snp-vtpm, --snp-id-key or --snp-measurement must say which \
-                 guests are accepted, or any software in a genuine guest could claim any TPM to be \
-                 its own"
+                "--evidence az-snp-vtpm needs --snp-id-key or --snp-measurement to select the accepted guests: otherwise software in any genuine guest could claim any TPM as its own"
             )
         })
     }

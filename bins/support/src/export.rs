@@ -15,7 +15,7 @@ use tracing_subscriber::layer::Context;
 
 use crate::SystemClock;
 
-/// Most lines that wait for a collector; any more go to stderr only.
+/// Maximum number of lines that wait for a collector; any more go to stderr only.
 const WAITING: usize = 1024;
 
 static QUEUE: OnceLock<Sender<Line>> = OnceLock::new();

@@ -229,7 +229,7 @@ pub async fn run(
     });
     // Any part that dies ends the program.
     while let Some(ended) = tasks.join_next().await {
-        ended.context("a part of the server died")??;
+        ended.context("a task of the server ended unexpectedly")??;
     }
     Ok(OK)
 }

@@ -71,7 +71,7 @@ pub struct Running {
     pub log: Option<Vec<u8>>,
 }
 
-/// What the next boot is judged by, in addition to the files in [`NextbootArgs::accepted`].
+/// What the next boot is evaluated against, in addition to the files in [`NextbootArgs::accepted`].
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_enums, reason = "the three that there are")]
 pub enum Judge {
@@ -83,7 +83,8 @@ pub enum Judge {
     RunningBoot,
 }
 
-/// Predicts the next boot, compares it with the current one, and judges it.
+/// Predicts the next boot, compares it with the current one, and decides whether it would be
+/// accepted.
 ///
 /// # Errors
 /// A file cannot be read, or the boot cannot be predicted at all. A file that the machine would refuse to
@@ -143,7 +144,7 @@ fn blocked(error: anyhow::Error) -> anyhow::Result<NextBoot> {
 fn compared(running: &Running, prediction: Prediction) -> anyhow::Result<NextBoot> {
     let parse = |bytes| {
         let log = EventLog::parse(bytes);
-        log.context("the log of the running boot cannot be read")
+        log.context("cannot read the log of the current boot")
     };
     let log = running.log.as_deref().map(parse).transpose()?;
     let prediction = match (&log, &running.values) {
@@ -201,7 +202,7 @@ fn judged(
             let label = form::read_label(&text);
             let label = label.with_context(|| path.display().to_string())?;
             let name: ImageName = name.parse().with_context(|| {
-                format!("{name:?} cannot be the name of an image; give NAME={given}")
+                format!("{name:?} is not a valid image name (pass NAME={given})")
             })?;
             images.push(ApprovedImage::new(name, given, label, now));
         }

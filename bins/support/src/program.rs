@@ -44,7 +44,7 @@ pub trait Settings: DeserializeOwned {
     /// The file cannot be read, has an unknown or wrong member, or contradicts itself.
     fn read(path: &Path) -> anyhow::Result<Self> {
         let text = input::text(path, MAX_SETTINGS)?;
-        Self::parse(&text).with_context(|| format!("take the settings of {}", path.display()))
+        Self::parse(&text).with_context(|| format!("cannot use the settings of {}", path.display()))
     }
 
     /// Parses the text of a file.
@@ -74,8 +74,8 @@ pub fn run(flags: &LogArgs, work: impl Future<Output = anyhow::Result<u8>>) -> a
 /// # Errors
 /// The signal handlers cannot be installed.
 pub fn stopped() -> anyhow::Result<impl Future<Output = ()>> {
-    let mut term = signal(SignalKind::terminate()).context("install the SIGTERM handler")?;
-    let mut int = signal(SignalKind::interrupt()).context("install the SIGINT handler")?;
+    let mut term = signal(SignalKind::terminate()).context("cannot install the SIGTERM handler")?;
+    let mut int = signal(SignalKind::interrupt()).context("cannot install the SIGINT handler")?;
     Ok(async move {
         tokio::select! {
             _ = term.recv() => {}

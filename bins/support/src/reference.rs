@@ -1,11 +1,11 @@
-//! All commands and flags of a program as Markdown, made of what clap knows of them; `cargo xtask codegen`
-//! writes it to docs/reference.
+//! All commands and flags of a program as Markdown, generated from clap's definitions; `cargo xtask
+//! codegen` writes it to docs/reference.
 
 use std::fmt::Write as _;
 
 use clap::{Arg, Command};
 
-/// A page: where its text comes from, and where more is said.
+/// A page: the source of its text, and links to more.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "every part is the caller's")]
 pub struct Page<'a> {

@@ -14,9 +14,9 @@ pub use crate::shutdown::Shutdown;
 /// # Errors
 /// The address is taken, or does not belong to this host.
 pub fn bind(address: SocketAddr) -> anyhow::Result<std::net::TcpListener> {
-    let listener =
-        std::net::TcpListener::bind(address).with_context(|| format!("listen on {address}"))?;
-    listener.set_nonblocking(true).with_context(|| format!("listen on {address}"))?;
+    let listener = std::net::TcpListener::bind(address)
+        .with_context(|| format!("cannot listen on {address}"))?;
+    listener.set_nonblocking(true).with_context(|| format!("cannot listen on {address}"))?;
     Ok(listener)
 }
 

@@ -187,7 +187,7 @@ fn read(source: &Source, clock: &dyn Clock) -> anyhow::Result<CertifiedKey> {
 /// # Errors
 /// The source of randomness failed.
 pub fn new_private_key() -> anyhow::Result<SecretBytes> {
-    let key = KeyPair::generate().context("generate a key")?;
+    let key = KeyPair::generate().context("cannot generate a key")?;
     Ok(SecretBytes::new(key.serialize_pem().into_bytes()))
 }
 
@@ -266,9 +266,9 @@ impl Pair {
 /// # Errors
 /// The source of randomness failed, or the clock is out of range.
 pub fn new_ca(now: Timestamp) -> anyhow::Result<Pair> {
-    let key = KeyPair::generate().context("generate the CA's key")?;
+    let key = KeyPair::generate().context("cannot generate the CA's key")?;
     let certificate = ca_params(now)?.self_signed(&key);
-    Ok(Pair::new(&certificate.context("sign the CA's certificate")?, &key))
+    Ok(Pair::new(&certificate.context("cannot sign the CA's certificate")?, &key))
 }
 
 /// When the first certificate of a PEM text expires.
@@ -306,16 +306,17 @@ fn new_leaf(
     names: &[String],
     now: Timestamp,
 ) -> anyhow::Result<Pair> {
-    let mut params = CertificateParams::new(names.to_vec()).context("names of the certificate")?;
+    let mut params =
+        CertificateParams::new(names.to_vec()).context("invalid names for the certificate")?;
     params.distinguished_name = named("TEC server");
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.use_authority_key_identifier_extension = true;
     params.not_before = instant(now.plus_seconds(-SKEW_SECONDS))?;
     params.not_after = instant(now.plus_seconds(LEAF_DAYS * DAY))?;
-    let key = KeyPair::generate().context("generate the server's key")?;
+    let key = KeyPair::generate().context("cannot generate the server's key")?;
     let certificate = params.signed_by(&key, issuer);
-    Ok(Pair::new(&certificate.context("sign the server's certificate")?, &key))
+    Ok(Pair::new(&certificate.context("cannot sign the server's certificate")?, &key))
 }
 
 /// Names and renewal date of the leaf, kept next to it so that it need not be parsed.
@@ -351,7 +352,8 @@ fn renew_leaf(directory: &Path, names: &[String], now: Timestamp) -> anyhow::Res
     ];
     for (name, content) in files {
         let path = directory.join(name);
-        write_private(&path, content).with_context(|| format!("write {}", path.display()))?;
+        write_private(&path, content)
+            .with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
 }

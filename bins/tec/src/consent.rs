@@ -28,7 +28,7 @@ pub(crate) fn consented(effects: &[String], consent: Consent) -> anyhow::Result<
     write!(stderr, "{}\nContinue? [y/N] ", effects.join("\n"))?;
     stderr.flush()?;
     let mut answer = String::new();
-    stdin.read_line(&mut answer).context("read the answer")?;
+    stdin.read_line(&mut answer).context("cannot read the answer")?;
     anyhow::ensure!(matches!(answer.trim(), "y" | "Y" | "yes"), "nothing was changed");
     Ok(true)
 }

@@ -161,7 +161,7 @@ pub(crate) enum Unknown {
     #[error("no machine has the id or name {0}")]
     None(String),
     /// Several IDs start with it, or several machines have that name.
-    #[error("several machines are meant by {0}: {ids}", ids = .1.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+    #[error("{0} matches several machines: {ids}", ids = .1.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
     Several(String, Vec<MachineId>),
 }
 

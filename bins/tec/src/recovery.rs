@@ -28,7 +28,7 @@ struct Left {
 enum Content {
     /// For an admin who holds the private key elsewhere.
     Sealed(Jwe),
-    /// The digits, printed because the user asked for them.
+    /// The digits, printed because the user requested them.
     Key(String),
 }
 
@@ -61,14 +61,15 @@ pub(crate) async fn print(
 
 fn read_identity(path: &Path) -> anyhow::Result<EcPrivateKey> {
     let json = std::fs::read(path).map(SecretBytes::new);
-    let json = json.with_context(|| format!("read the admin's key from {}", path.display()))?;
+    let json =
+        json.with_context(|| format!("cannot read the admin's key from {}", path.display()))?;
     EcPrivateKey::from_jwk(json.expose("read the admin's key"))
-        .with_context(|| format!("{} is no private JWK on P-256 or P-521", path.display()))
+        .with_context(|| format!("{} is not a private JWK on P-256 or P-521", path.display()))
 }
 
 fn read(number: u32, sealed: &SecretBytes, key: Option<&EcPrivateKey>) -> anyhow::Result<Left> {
     let jwe = sealed.expose("show it to the admin");
-    let jwe: Jwe = serde_json::from_slice(jwe).context("read a recovery key")?;
+    let jwe: Jwe = serde_json::from_slice(jwe).context("cannot read a recovery key")?;
     let content = match key {
         None => Content::Sealed(jwe),
         Some(key) => Content::Key(opened(number, &jwe, key)?),

@@ -50,7 +50,7 @@ pub(crate) fn open_existing(directory: &Path) -> anyhow::Result<Arc<Store>> {
     // A directory that this user may not read is not one without a store.
     if let Ok(false) = directory.join(DATABASE).try_exists() {
         anyhow::bail!(
-            "{} is no state directory: there is no {DATABASE} (choose another with --state-dir, or create \
+            "{} is not a state directory: it has no {DATABASE} (choose another with --state-dir, or create \
              one with `tec bootstrap init --public-host HOST`)",
             directory.display()
         );
@@ -107,20 +107,21 @@ pub(crate) struct Endpoints {
 impl Endpoints {
     pub(crate) fn write(&self, directory: &Path) -> anyhow::Result<()> {
         write_private(&directory.join(ENDPOINTS), &serde_json::to_vec_pretty(self)?)
-            .with_context(|| format!("write {ENDPOINTS}"))
+            .with_context(|| format!("cannot write {ENDPOINTS}"))
     }
 
     pub(crate) fn read(directory: &Path) -> anyhow::Result<Self> {
         let path = directory.join(ENDPOINTS);
         let text = std::fs::read(&path).with_context(|| {
-            format!("read {}; has `tec serve` run on this directory?", path.display())
+            format!("cannot read {}; has `tec serve` run on this directory?", path.display())
         })?;
-        serde_json::from_slice(&text).with_context(|| format!("parse {}", path.display()))
+        serde_json::from_slice(&text).with_context(|| format!("cannot parse {}", path.display()))
     }
 
     /// The generator of the pins for nodes.
     pub(crate) fn pins(&self) -> anyhow::Result<ClevisPinGenerator> {
-        let (first, others) = self.kbs.split_first().context("no KBS server is known")?;
+        let (first, others) =
+            self.kbs.split_first().context("the state directory lists no KBS server")?;
         let pins = ClevisPinGenerator::new(first.clone())
             .register_ak_at(Endpoint::new(self.ak.clone(), self.ca.clone()))
             .on_device(self.root_device.clone());
@@ -140,7 +141,7 @@ pub(crate) struct Said {
 impl Said {
     pub(crate) fn write(&self, directory: &Path) -> anyhow::Result<()> {
         write_private(&directory.join(SAID), &serde_json::to_vec_pretty(self)?)
-            .with_context(|| format!("write {SAID}"))
+            .with_context(|| format!("cannot write {SAID}"))
     }
 
     /// `None` if no server has run yet.
@@ -149,10 +150,10 @@ impl Said {
         match std::fs::read(&path) {
             Ok(text) => Ok(Some(
                 serde_json::from_slice(&text)
-                    .with_context(|| format!("parse {}", path.display()))?,
+                    .with_context(|| format!("cannot parse {}", path.display()))?,
             )),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error).with_context(|| format!("read {}", path.display())),
+            Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
         }
     }
 }

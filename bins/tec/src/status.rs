@@ -45,7 +45,7 @@ pub(crate) struct Counts {
 }
 
 impl Status {
-    /// What stands in a state directory.
+    /// The contents of a state directory.
     pub(crate) async fn of(state_dir: &Path, store: &Store) -> anyhow::Result<Self> {
         let unavailable = || unavailable("read the store");
         let machines = machines(store).await?;

@@ -20,11 +20,11 @@ const MAX_AUTH: usize = 64 * 1024;
 const SLOW: usize = 200;
 /// Requests from each of the three addresses; one more than a third.
 const REQUESTS: usize = 33_334;
-/// Most sessions of one address: a quarter of 65,536.
+/// Maximum number of sessions of one address: a quarter of 65,536.
 const SHARE: usize = 16_384;
 /// Sessions expire after this time, and their space is free again.
 const SESSION: Duration = Duration::from_mins(5);
-/// Most resident memory of the server at any time, in KiB; 50,000 sessions take about 20 MiB of it.
+/// Maximum resident memory of the server at any time, in KiB; 50,000 sessions take about 20 MiB of it.
 const MAX_RESIDENT: u64 = 96 * 1024;
 
 struct Server {

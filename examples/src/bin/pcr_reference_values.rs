@@ -50,7 +50,7 @@ fn main() -> anyhow::Result<()> {
     *byte_of_code ^= 1;
     let image = image.with(KERNEL, changed);
     let computer = ChainComputer::new(SecureBoot::On);
-    let Err(error) = computer.compute(&image) else { bail!("a changed kernel was taken") };
+    let Err(error) = computer.compute(&image) else { bail!("a changed kernel was accepted") };
     println!("one byte changed: {}", chain(&error));
 
     // What a machine without Secure Boot's checks *would* measure; never approve such values.

@@ -42,7 +42,7 @@ fn main() -> anyhow::Result<()> {
         println!("+ {line}");
     }
 
-    ensure!(!patched.contains("nsecure"), "what switches checks off is gone");
+    ensure!(!patched.contains("nsecure"), "settings that disable checks are removed");
     ensure!(patched.contains("worker_count = 4"), "keys that are not ours stay");
     ensure!(Generation::V0_21.patch(&patched, &intent)? == Patched::Unchanged);
     println!("patched again: unchanged");

@@ -10,8 +10,8 @@
 //!
 //! ```text
 //! registry ─ LiveImages::at(now) ─► Pins ─► BootStates ─┬─ admit ──► attest::appraise, flow::release
-//!              images that pin the same registers       ├─ values ─► reference values of policies
-//!                                                       └─ nearest ► what a refusal is told against
+//!              images that pin the same registers ├─ values ─► reference values of policies └─
+//!              nearest ► what a refusal is compared with
 //! ```
 
 mod live;

@@ -22,7 +22,7 @@ pub enum Gate {
     NonceAndSignature,
     /// The quote covers the pinned registers.
     PcrSelection,
-    /// The event log folds to the quoted values.
+    /// The event log replays to the quoted values.
     EventLog,
     /// The pinned registers are those of an approved image, or of a state between approved images.
     Pcrs,
@@ -113,7 +113,7 @@ pub struct Step {
     pub detail: String,
 }
 
-/// The gates of one attempt: always all of them.
+/// The checks of one attempt, always all of them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Ladder {
@@ -175,7 +175,8 @@ impl Ladder {
         self.fail(Gate::NonceAndSignature, detail);
     }
 
-    /// The machine is quarantined: gate "release policy", with its own code, whatever failed before.
+    /// The machine is quarantined: check "release policy", with its own code, whatever failed
+    /// before.
     pub fn fail_quarantined(&mut self) {
         self.code = Some(Code::MachineQuarantined);
         self.fail(Gate::ReleasePolicy, "the machine is quarantined");

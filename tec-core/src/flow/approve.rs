@@ -110,7 +110,7 @@ pub enum AkOutcome {
 #[non_exhaustive]
 pub enum ApproveError {
     /// The registries cannot be read.
-    #[error("look up machine {machine} and its keys")]
+    #[error("cannot look up machine {machine} and its keys")]
     Lookup {
         /// Which machine.
         machine: MachineId,
@@ -119,7 +119,7 @@ pub enum ApproveError {
         source: PortError,
     },
     /// The key cannot be stored.
-    #[error("store the key {key}")]
+    #[error("cannot store the key {key}")]
     Store {
         /// Which key.
         key: Fingerprint,

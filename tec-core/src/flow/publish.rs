@@ -16,7 +16,7 @@ pub enum PublishError {
         image: ImageName,
     },
     /// Events and value of a register disagree.
-    #[error("the events of PCR {pcr} of the image {image} do not fold to its value")]
+    #[error("the events of PCR {pcr} of the image {image} do not produce its value")]
     Inconsistent {
         /// Which image.
         image: ImageName,
@@ -24,7 +24,7 @@ pub enum PublishError {
         pcr: PcrIndex,
     },
     /// The registry returned an error.
-    #[error("store the image {image}")]
+    #[error("cannot store the image {image}")]
     Store {
         /// Which image.
         image: ImageName,

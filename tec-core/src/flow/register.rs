@@ -52,10 +52,10 @@ pub struct Registration {
 #[non_exhaustive]
 pub enum RegisterError {
     /// The config cannot be rendered.
-    #[error("render the config")]
+    #[error("cannot render the config")]
     Render(#[source] RenderError),
     /// The registry or the audit log returned an error.
-    #[error("store the machine")]
+    #[error("cannot store the machine")]
     Store(#[source] PortError),
 }
 

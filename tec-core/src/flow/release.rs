@@ -54,7 +54,7 @@ pub enum ReleaseError {
         code: Code,
     },
     /// A registry or the store failed; nothing was decided.
-    #[error("look up what the release needs")]
+    #[error("cannot look up what the release needs")]
     Port(#[source] PortError),
 }
 

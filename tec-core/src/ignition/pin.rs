@@ -115,7 +115,7 @@ pub struct HeaderConfig {
 #[non_exhaustive]
 pub enum ParsePinConfigError {
     /// Longer than any sensible configuration.
-    #[error("the pin configuration has {length} bytes, at most 262144 are taken")]
+    #[error("the pin configuration has {length} bytes, more than the limit of 262144")]
     TooLarge {
         /// Length of the text.
         length: usize,
@@ -124,7 +124,7 @@ pub enum ParsePinConfigError {
     #[error("the pin configuration is not valid")]
     Json(#[source] serde_json::Error),
     /// No server, or more than 32.
-    #[error("the pin configuration names {count} servers, 1 to 32 are taken")]
+    #[error("the pin configuration names {count} servers; 1 to 32 are allowed")]
     Servers {
         /// How many there are.
         count: usize,

@@ -5,7 +5,7 @@
 //!     ▲                                         │
 //!     │            gave up ◄── yield(n) ◄───────┘
 //!     │               └─► listen(n) ─► copy ─► verify ─► take(n)
-//!     └── a swap that somebody else won: read again
+//!     └── another writer won the swap: read again
 //! ```
 //!
 //! A plan keeps no state that matters: anyone who starts a new one, after a crash or in parallel
@@ -215,7 +215,7 @@ impl MigratePlan {
         Some((side, records.of(side).epoch()))
     }
 
-    /// Before the authority was given up, ends the plan; afterwards hands the authority back.
+    /// Before the authority was given up, ends the plan; afterwards returns the authority.
     fn stop(&mut self, outcome: MigrateOutcome) -> MigrateEffect {
         let back = match self.goal {
             Goal::Cutover => (Side::Source, Goal::Rollback),

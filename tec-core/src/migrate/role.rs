@@ -16,11 +16,11 @@ use crate::port::{PortError, PortErrorKind};
 pub enum Role {
     /// The authority: approves, generates keys and releases them.
     Active,
-    /// Adopts what another anchor has, and serves nobody yet.
+    /// Adopts the contents of another anchor, and serves no nodes yet.
     Standby,
     /// Gave up the authority: releases the keys that it has, and approves nothing.
     ServeOnly,
-    /// Serves nobody any more, and names the anchor that does.
+    /// Serves no nodes any more, and names the anchor that does.
     Forward,
     /// Its keys are shredded; its audit log remains.
     Retired,

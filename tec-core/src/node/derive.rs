@@ -32,7 +32,7 @@ pub const MAX_DATA_KEY: usize = 255 * 32;
 
 /// A key of this length cannot be derived.
 #[derive(Debug, thiserror::Error)]
-#[error("a key of {length} bytes cannot be derived, 1 to {MAX_DATA_KEY} can")]
+#[error("a key of {length} bytes cannot be derived; 1 to {MAX_DATA_KEY} bytes are allowed")]
 #[non_exhaustive]
 pub struct DeriveError {
     /// The requested length.
@@ -123,7 +123,7 @@ const LEAST_SALT: usize = 32;
 /// The text is not a master secret file.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "no master secret: JSON with key (at least {LEAST_KEY} bytes) and salt (at least {LEAST_SALT}), base64"
+    "not a master secret: JSON with key (at least {LEAST_KEY} bytes) and salt (at least {LEAST_SALT}) in base64"
 )]
 #[non_exhaustive]
 pub struct ParseMasterSecretError;

@@ -69,13 +69,13 @@ pub trait WrappedKeys: fmt::Debug + Send + Sync {
 #[non_exhaustive]
 pub enum EnvelopeError {
     /// Its length is invalid.
-    #[error("a data key has 1 to {MAX_WRAPPED_KEY} bytes, and {length} were asked for")]
+    #[error("a data key has 1 to {MAX_WRAPPED_KEY} bytes; {length} were requested")]
     Length {
         /// The requested length.
         length: usize,
     },
     /// What is stored under the id was wrapped for another id, or has another length.
-    #[error("what is stored under {id} is not the key of {id}")]
+    #[error("the record stored under {id} is not the key of {id}")]
     Foreign {
         /// The id.
         id: DataKeyId,

@@ -65,7 +65,7 @@ pub fn member_machine(disk: DiskId, ak: &Fingerprint) -> MachineId {
 #[non_exhaustive]
 pub enum GrantError {
     /// The key made another claim before.
-    #[error("this key belongs to a node of another name, role or disk")]
+    #[error("this key belongs to a node with a different name, role or disk")]
     KeyKnown,
     /// Another key has this name.
     #[error("the name belongs to another node")]

@@ -180,7 +180,7 @@ pub trait ClusterJoiner: fmt::Debug + Send + Sync {
     async fn join(&self, node: &LockedNode, ticket: &JoinTicket) -> Result<(), PortError>;
 }
 
-/// Lets time pass, and is told why.
+/// Lets time pass; the argument says why.
 #[async_trait]
 pub trait Pause: fmt::Debug + Send + Sync {
     /// Notified when a step begins, for observers; ignored by default.

@@ -61,7 +61,7 @@ pub struct NodeState {
 
 /// The file is not a valid node state.
 #[derive(Debug, thiserror::Error)]
-#[error("the state of the node cannot be read")]
+#[error("cannot read the state of the node")]
 #[non_exhaustive]
 pub struct NodeStateError {
     /// Why, with line and column.

@@ -116,7 +116,7 @@ pub enum AnswerError {
         verdict: Verdict,
     },
     /// Not the JSON that this call returns.
-    #[error("the vault's answer has another form")]
+    #[error("the vault's answer is malformed")]
     Form(#[source] serde_json::Error),
 }
 

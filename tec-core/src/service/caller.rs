@@ -170,7 +170,7 @@ pub struct Pod {
 #[non_exhaustive]
 pub enum TokenError {
     /// Not a service-account token.
-    #[error("this is no service-account token")]
+    #[error("not a service-account token")]
     Form,
     /// Issued for another audience.
     #[error("the token is for another audience")]
@@ -257,7 +257,7 @@ pub enum Refusal {
     #[error("the policy does not allow this")]
     Policy,
     /// The API server did not answer the vault.
-    #[error("tokens cannot be checked now")]
+    #[error("cannot verify tokens at the moment")]
     ReviewDown,
     /// The API server does not know an address of the caller's pod yet.
     #[error("this pod has no address yet")]
@@ -275,7 +275,7 @@ pub enum Refusal {
     #[error("too many calls")]
     Rate,
     /// The vault returned an invalid answer.
-    #[error("the vault's answer cannot be used")]
+    #[error("the vault's answer is not usable")]
     VaultError,
 }
 

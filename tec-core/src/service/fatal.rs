@@ -3,7 +3,7 @@
 use crate::code::Code;
 
 /// Why a bootstrap program stops permanently. Each reason has its own exit code, so that a pod's
-/// status tells them apart.
+/// status distinguishes them.
 ///
 /// # Security
 /// None of them is ever handled by initializing again or by wiping: that would hide a loss.
@@ -32,7 +32,7 @@ pub enum Fatal {
     #[error("the certificate of the authority is not mounted or cannot be used")]
     CaNotMounted,
     /// An object of the vault differs and cannot be repaired without loss.
-    #[error("an object in the vault is not as it must be, and repairing it would lose data")]
+    #[error("an object in the vault is wrong, and repairing it would lose data")]
     Conflict,
 }
 

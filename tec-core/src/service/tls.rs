@@ -31,7 +31,7 @@ pub struct SigningRequest(String);
 
 /// Not the PEM form of a certificate request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("this is no request for a certificate in PEM")]
+#[error("not a certificate request in PEM")]
 #[non_exhaustive]
 pub struct SigningRequestError;
 

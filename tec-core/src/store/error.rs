@@ -48,7 +48,7 @@ pub enum StoreError {
         source: Option<Cause>,
     },
     /// The database was written by a newer version of this program.
-    #[error("the store has schema version {found}, this program knows up to {known}")]
+    #[error("the store has schema version {found}; this program supports up to {known}")]
     Newer {
         /// Version in the file.
         found: i64,
@@ -56,13 +56,13 @@ pub enum StoreError {
         known: i64,
     },
     /// Secrets cannot be unsealed.
-    #[error("the seal key does not fit: {what}")]
+    #[error("the seal key does not match: {what}")]
     Seal {
         /// How it shows.
         what: String,
     },
     /// There is no space left to write.
-    #[error("no room to {operation}")]
+    #[error("no space left to {operation}")]
     Full {
         /// The operation that failed.
         operation: &'static str,
@@ -71,7 +71,7 @@ pub enum StoreError {
         source: Cause,
     },
     /// Another process has locked the database.
-    #[error("another process holds the store, cannot {operation}")]
+    #[error("cannot {operation}: another process holds the store")]
     Busy {
         /// The operation that failed.
         operation: &'static str,
@@ -84,7 +84,7 @@ pub enum StoreError {
     Database {
         /// The operation that failed.
         operation: &'static str,
-        /// Kind of the failure, which tells whether a retry may succeed.
+        /// Kind of the failure, which determines whether a retry may succeed.
         kind: PortErrorKind,
         /// Why.
         #[source]
@@ -94,7 +94,7 @@ pub enum StoreError {
     #[error("commit")]
     Commit(#[source] Arc<Self>),
     /// The writer stopped.
-    #[error("the writer of the store stopped")]
+    #[error("the store's writer stopped")]
     Stopped,
 }
 

@@ -197,7 +197,7 @@ async fn faults(service: &Service, source: &AzureMetadata) {
     assert_eq!(source.instances().await.unwrap().len(), 2);
 }
 
-/// A service that never finishes keeps nobody waiting.
+/// A service that never finishes blocks no caller.
 async fn slow(service: &Service, source: &AzureMetadata) {
     let began = Instant::now();
     service.next(&[Act::Silence, Act::Drip]);

@@ -168,7 +168,7 @@ pub enum Reason {
     AttestationSucceeded,
     /// The machine did not prove what it booted.
     AttestationFailed,
-    /// The machine was denied what it asked for.
+    /// The machine was denied its request.
     ResourcePolicyDenied,
 }
 

@@ -21,14 +21,14 @@ pub enum ConvertError {
         source: ParseMachineIdError,
     },
     /// The clock of a TPM is malformed.
-    #[error("the clock of a TPM cannot be read")]
+    #[error("cannot read the clock of a TPM")]
     Clock {
         /// What is wrong with it.
         #[source]
         source: serde_json::Error,
     },
     /// An attestation attempt is malformed.
-    #[error("an attempt to attest cannot be read or written")]
+    #[error("cannot read or write an attestation attempt")]
     Attempt {
         /// What is wrong with it.
         #[source]
@@ -41,7 +41,7 @@ pub enum ConvertError {
         name: String,
     },
     /// The key is not of a type that an attestation key may have.
-    #[error("attestation key {name} holds no acceptable public key")]
+    #[error("attestation key {name} contains no acceptable public key")]
     PublicKey {
         /// Name of the object.
         name: String,
@@ -65,7 +65,7 @@ pub enum ConvertError {
         name: String,
     },
     /// The endorsement key is not a fingerprint.
-    #[error("attestation key {name} names an endorsement key that is no SHA-256 fingerprint")]
+    #[error("attestation key {name} names an endorsement key that is not a SHA-256 fingerprint")]
     EndorsementKey {
         /// Name of the object.
         name: String,

@@ -19,7 +19,7 @@ use super::{ATTEMPTS, AUDIT, KubeRegistry, is_terminating, note};
 use crate::api;
 use crate::api::BoundKey;
 
-/// Most waiting keys per machine; part of the contract of [`AkRegistry::submit`].
+/// Maximum number of waiting keys per machine; part of the contract of [`AkRegistry::submit`].
 const MAX_WAITING: u64 = 4;
 
 /// How one attempt to bind ended.

@@ -14,7 +14,7 @@ use super::{KubeRegistry, note};
 use crate::api;
 use crate::api::FIELD_MANAGER;
 
-/// Most bytes of an Event's note (k8s.io/api, events/v1, type Event).
+/// Maximum number of bytes of an Event's note (k8s.io/api, events/v1, type Event).
 const MAX_NOTE: usize = 1024;
 
 #[async_trait]

@@ -209,8 +209,8 @@ impl KubeRegistry {
         permitted(self.look().await?.as_ref(), deed, operation)
     }
 
-    /// The same with a record that may be a second old: for what is checked again afterwards, or may take
-    /// effect a second late.
+    /// The same with a record that may be a second old: for actions that are checked again later,
+    /// or may take effect a second late.
     pub(super) async fn permit_soon(
         &self,
         deed: Deed,

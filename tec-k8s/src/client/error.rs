@@ -3,7 +3,7 @@
 use kube::Error;
 use tec_core::port::{PortError, PortErrorKind};
 
-/// Most bytes of a message that are kept: a rule that fails quotes the whole object.
+/// Maximum number of bytes of a message that are kept: a rule that fails quotes the whole object.
 const MAX_MESSAGE: usize = 1024;
 
 /// The API server's answer. The client's own error prints the whole answer twice.
@@ -53,7 +53,7 @@ pub(super) fn is_not_found(error: &Error) -> bool {
     matches!(error, Error::Api(status) if status.code == 404)
 }
 
-/// The object that was asked for, if it exists. The client itself treats a kind that the cluster does not
+/// The requested object, if it exists. The client itself treats a kind that the cluster does not
 /// serve as a failure.
 pub(super) fn if_found<T>(found: Result<Option<T>, Error>) -> Result<Option<T>, Error> {
     match found {

@@ -28,7 +28,7 @@ impl KubeRegistry {
     /// only if there is none with that name. One that is being removed does not count.
     ///
     /// # Errors
-    /// The API server cannot be asked.
+    /// The API server cannot be reached.
     pub async fn machine_object(&self, id: &MachineId) -> Result<Option<api::Machine>, PortError> {
         let failed = |error| port_error(format!("look up machine {id}"), error);
         let named = self.machines().get_opt(&api::Machine::name_of(id)).await;

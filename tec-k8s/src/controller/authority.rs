@@ -44,7 +44,7 @@ const NEXT_KEY: &str = "next.key";
 const PREVIOUS: &str = "previous.crt";
 /// Annotation: since when every server has provided exactly the content of `ca.crt`, seconds since 1970.
 const PUBLISHED_AT: &str = "trusted-execution-clusters.io/published-at";
-/// Most machines that a condition names.
+/// Maximum number of machines that a condition names.
 const NAMED: usize = 20;
 /// Interval between looks while machines report, since nothing else signals their progress.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);

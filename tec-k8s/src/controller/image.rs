@@ -70,8 +70,8 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
     let measured = image.status.as_ref().map(|status| status.pcrs.clone());
     let measured = ExpectedPcrs::new(measured.unwrap_or_default());
     if !measured.is_sound() {
-        let message = "the measurements in its status do not fold to their values and count for \
-                       nothing: delete the object, and approve the image again";
+        let message = "the measurements in its status do not produce their values and are \
+                       ignored: delete the object, and approve the image again";
         say(ctx, &image, Reason::Malformed, message).await?;
         return Ok(Next::Wait);
     }
@@ -161,7 +161,7 @@ async fn progress(ctx: &Context, image: &ApprovedImage) -> Result<Progress, Port
     let reference = &image.spec.image;
     let why = match ctx.parts.labels.label(reference, credentials).await {
         Ok(Some(expected)) if is_sound(&expected) => return Ok(Progress::Known(expected)),
-        Ok(Some(_)) => "its label does not fold to its values".to_owned(),
+        Ok(Some(_)) => "the events in its label do not produce its values".to_owned(),
         Ok(None) => "it has no label with measurements".to_owned(),
         Err(error) => match error.code() {
             Some(code) => format!("{code}: {}", chain(&error)),
@@ -204,7 +204,7 @@ fn of_same_digest(ctx: &Context, image: &ApprovedImage) -> Option<ExpectedPcrs> 
     known.map(|status| ExpectedPcrs::new(status.pcrs.clone())).find(is_sound)
 }
 
-/// The pull secret of the image, if it has one; the error tells what is wrong with it.
+/// The pull secret of the image, if it has one; the error says what is wrong with it.
 async fn credentials(
     ctx: &Context,
     image: &ApprovedImage,

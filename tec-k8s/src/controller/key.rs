@@ -29,7 +29,7 @@ use crate::signal::Event;
 
 /// Entry of the key's Secret (trusted-cluster-operator).
 const PUBLIC_KEY: &str = "public_key";
-/// Most keys that wait for one machine; part of the contract of `AkRegistry::submit`.
+/// Maximum number of keys that wait for one machine; part of the contract of `AkRegistry::submit`.
 const MAX_WAITING: usize = 4;
 
 /// What is reported about a key.

@@ -1,4 +1,4 @@
-//! Puts it together: leadership, watches, the queue, and an orderly shutdown.
+//! Puts everything together: leadership, watches, the queue, and an orderly shutdown.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -38,7 +38,7 @@ const WORKERS: usize = 16;
 pub enum OperatorError {
     /// Another replica leads, or the API server cannot be reached. The program exits, so that nothing
     /// continues with stale knowledge.
-    #[error("this replica does not lead any longer")]
+    #[error("this replica is no longer the leader")]
     LeadershipLost,
 }
 

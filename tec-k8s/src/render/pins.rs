@@ -41,7 +41,7 @@ pub enum PinsError {
         source: ParseBaseUrlError,
     },
     /// A further key broker is invalid.
-    #[error("nodes cannot be given the list of key brokers")]
+    #[error("cannot build the list of key brokers for nodes")]
     AdditionalTrustee(#[from] AdditionalTrusteeError),
     /// A Secret is named, but its CA is not available.
     #[error("the Secret of {field} has no ca.crt")]

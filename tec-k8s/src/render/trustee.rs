@@ -68,7 +68,8 @@ impl TrusteeFiles {
         }
     }
 
-    /// Covers all of them, each as a digest of its own, so that no content can move from one to the next.
+    /// Covers all of them, each as a separate digest, so that no content can move from one to the
+    /// next.
     fn digest(&self) -> Sha256Digest {
         let texts = [&self.config, &self.signer_certificate, &self.admin_public_key];
         let digests = texts.map(|text| *Sha256Digest::of(text).as_bytes());

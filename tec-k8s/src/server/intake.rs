@@ -17,8 +17,8 @@ use super::known::Known;
 use crate::api;
 use crate::client::{KubeRegistry, port_error};
 
-/// Most unrevoked keys per machine, including the bound one ([`AkRegistry::submit`]). Concurrent requests may
-/// exceed it by their number.
+/// Maximum number of unrevoked keys per machine, including the bound one ([`AkRegistry::submit`]).
+/// Concurrent requests may exceed it by their number.
 const MAX_KEYS: usize = 4;
 
 /// Machines and keys of a namespace for a server that may only look, and submit keys: known objects are

@@ -77,16 +77,16 @@ pub struct Http {
 #[non_exhaustive]
 pub enum HttpError {
     /// Nobody listens, or TLS failed.
-    #[error("connect to {0:?}")]
+    #[error("cannot connect to {0:?}")]
     Connect(Target, #[source] std::io::Error),
     /// The connection broke.
-    #[error("speak to {0:?}")]
+    #[error("cannot communicate to {0:?}")]
     Speak(Target, #[source] hyper::Error),
     /// The answer is too long, or its end is missing.
-    #[error("read the answer of {0:?}")]
+    #[error("cannot read the answer of {0:?}")]
     Answer(Target, #[source] Box<dyn std::error::Error + Send + Sync>),
     /// The request cannot be created.
-    #[error("write a request to {0:?}")]
+    #[error("cannot write a request to {0:?}")]
     Request(Target, #[source] ::http::Error),
     /// No answer in time.
     #[error("{0:?} did not answer within {1:?}")]

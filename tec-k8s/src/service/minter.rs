@@ -184,7 +184,7 @@ impl<'a> Minter<'a> {
         self.signed(&issuer, &user.unsigned(self.now)).await
     }
 
-    /// JWT of a user of the account of components who makes the stream of events, and may do nothing else.
+    /// JWT of a user in the components' account who may only create the stream of events.
     ///
     /// # Errors
     /// [`Refusal`].

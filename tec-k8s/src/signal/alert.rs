@@ -95,13 +95,13 @@ const OPERATOR_DOWN: Alert = Alert {
     any_of: &[Condition::Down(&["trusted-cluster-operator-metrics"])],
     hold: "10m",
     summary: "No replica of the operator can be reached.",
-    impact: "Nodes that are known boot as before. New machines get no key, and revocations and newly \
+    impact: "Known nodes boot as before. New machines get no key, and revocations and newly \
              approved images do not reach the Trustee.",
     steps: &[
         "`kubectl tec check` names what is missing.",
         "`kubectl get pods -l app=trusted-cluster-operator` and the log of the last container \
          (`--previous`) say why it ended.",
-        "Right after an upgrade, go back to the version before; nothing is lost by that.",
+        "Right after an upgrade, return to the previous version; nothing is lost.",
     ],
 };
 
@@ -110,12 +110,12 @@ const NO_LEADER: Alert = Alert {
     severity: Severity::Critical,
     any_of: &[Condition::Level(Aggregate::Sum, all(Metric::Leader), Comparison::Less(1))],
     hold: "5m",
-    summary: "Replicas of the operator run, and none of them leads.",
+    summary: "Replicas of the operator are running, but none of them leads.",
     impact: "As with TecOperatorDown.",
     steps: &[
         "`kubectl get lease trusted-cluster-operator -o yaml` names the holder and its last renewal.",
-        "A holder that is gone is replaced once the lease ends. If it is not, look in the log for \
-         rights that are missing on leases.",
+        "A holder that is gone is replaced once the lease expires. If it is not, look in the log \
+         for missing permissions on leases.",
     ],
 };
 
@@ -125,14 +125,15 @@ const KEY_BROKER_DOWN: Alert = Alert {
     any_of: &[Condition::Down(&["kbs-metrics", "key-broker-metrics"])],
     hold: "5m",
     summary: "No key broker of the cluster answers.",
-    impact: "A node that boots gets no key from it, and waits, or asks the next server of its list.",
+    impact: "A node that boots gets no key from it, and waits or tries the next server on its \
+             list.",
     steps: &[
         "`kubectl tec check` names the pods that do not run, and why.",
-        "A pod that waits for a volume lacks a Secret: the one of the certificate, \
-         `trustee-token-signer`, and `trustee-auth` (Trustee) or `key-broker-session` (built-in). The \
-         operator creates the latter ones.",
+        "A pod that waits for a volume lacks a Secret: that of the certificate, \
+         `trustee-token-signer`, and `trustee-auth` (Trustee) or `key-broker-session` (built-in). \
+         The operator creates all but the first.",
         "`kubectl logs deployment/trustee-deployment -c kbs` or `kubectl logs deployment/key-broker` \
-         names a setting that the program does not accept.",
+         names the setting that the program does not accept.",
     ],
 };
 
@@ -145,13 +146,13 @@ const TRUSTEE_BEHIND: Alert = Alert {
         Comparison::Equal(0),
     )],
     hold: "15m",
-    summary: "A Trustee does not hold what it should.",
-    impact: "Nodes that ask it may be refused, and, what is worse, what was revoked may still count \
-             there.",
+    summary: "A Trustee is not in sync with the cluster.",
+    impact: "Nodes that use it may be refused and, worse, revoked keys and images may still be \
+             accepted there.",
     steps: &[
         "`kubectl tec status` names the Trustee and what is wrong with it.",
-        "Where it answers 401, its admin key is another one than the Secret's.",
-        "Where it cannot be reached, a NetworkPolicy, its certificate or its address is to blame.",
+        "If it answers 401, its admin key differs from the one in the Secret.",
+        "If it cannot be reached, check the NetworkPolicies, its certificate and its address.",
     ],
 };
 
@@ -164,7 +165,7 @@ const REGISTRATION_DOWN: Alert = Alert {
     ],
     hold: "10m",
     summary: "New nodes cannot register: a registration server does not answer.",
-    impact: "Nodes that are known boot as before; the first boot of a new one waits.",
+    impact: "Known nodes boot as before; the first boot of a new one waits.",
     steps: &[
         "`kubectl tec check` names the Deployment.",
         "A pod that waits for a volume lacks the Secret of its certificate.",
@@ -185,11 +186,11 @@ const REGISTRATION_FAILS: Alert = Alert {
     ],
     hold: "15m",
     summary: "A registration server refuses more than half of the requests.",
-    impact: "The first boot of new nodes waits; or somebody tries out the endpoint.",
+    impact: "New nodes wait at their first boot; or someone is probing the endpoint.",
     steps: &[
-        "Look at the label `code` of the two counters; docs/errors has a page for each code.",
-        "TEC-R429 and TEC-R430 are limits: raise them for a known wave of new nodes.",
-        "TEC-R401 is a token that is missing or old in the installer's Ignition config.",
+        "Check the label `code` of the two counters; docs/errors has a page for each code.",
+        "TEC-R429 and TEC-R430 are limits: raise them for an expected wave of new nodes.",
+        "TEC-R401 means that the token in the installer's Ignition config is missing or outdated.",
     ],
 };
 
@@ -202,12 +203,13 @@ const REFUSALS: Alert = Alert {
     ],
     hold: "15m",
     summary: "More than a tenth of the attempts to attest are refused.",
-    impact: "The nodes concerned do not boot, and try again.",
+    impact: "The affected nodes do not boot, and keep retrying.",
     steps: &[
-        "The label `code` says at which gate; docs/errors has a page for each code.",
+        "The label `code` shows which check failed; docs/errors has a page for each code.",
         "`kubectl tec machine list` shows the machines with their last code, and `kubectl tec \
          explain <machine>` says why.",
-        "TEC-A412 on many machines at once is an update whose image nobody approved.",
+        "TEC-A412 on many machines at the same time means that an update was rolled out whose \
+         image is not approved.",
     ],
 };
 
@@ -220,10 +222,10 @@ const FOREIGN_KEY: Alert = Alert {
     ],
     hold: "0m",
     summary: "A machine asked for a key that is not its own.",
-    impact: "It did not get it. A node whose disk was cloned does so, and so does an intruder.",
+    impact: "The key was not released. A cloned disk causes this, and so does an intruder.",
     steps: &[
         "`kubectl get events --field-selector reason=ResourcePolicyDenied` names the machine.",
-        "If nobody cloned it, revoke the machine: `kubectl tec machine revoke <id>`.",
+        "If the disk was not cloned, revoke the machine: `kubectl tec machine revoke <id>`.",
     ],
 };
 
@@ -237,10 +239,10 @@ const NO_IMAGE: Alert = Alert {
     )],
     hold: "10m",
     summary: "No image is approved.",
-    impact: "No node that boots gets its key.",
+    impact: "No node that boots gets its disk key.",
     steps: &[
-        "`kubectl tec image list` shows which approvals ended or failed.",
-        "Approve what the nodes run: `kubectl tec image approve <name> <image@digest>`.",
+        "`kubectl tec image list` shows which approvals expired, were revoked or failed.",
+        "Approve the image that the nodes run: `kubectl tec image approve <name> <image@digest>`.",
     ],
 };
 
@@ -249,11 +251,11 @@ const IMAGE_FAILED: Alert = Alert {
     severity: Severity::Warning,
     any_of: &[any_in(Metric::Images, &[Matcher::Is("state", "failed")])],
     hold: "15m",
-    summary: "What an approved image measures could not be computed.",
+    summary: "The measurements of an approved image could not be computed.",
     impact: "Nodes that boot this image are refused.",
     steps: &[
-        "`kubectl tec image list` names it and says why.",
-        "Where the registry refused, name a pull Secret in the object.",
+        "`kubectl tec image list` names the image and the reason.",
+        "If the registry refused access, name a pull Secret in the object.",
     ],
 };
 
@@ -268,8 +270,8 @@ const MACHINE_FAILING: Alert = Alert {
     steps: &[
         "`kubectl tec machine list` shows the reason.",
         "KeyLost: restore the Secret from a backup. Without one, the disk opens with its recovery key \
-         only; remove the machine and install it anew.",
-        "Duplicate: remove the object that is wrong.",
+         only; remove the machine and reinstall it.",
+        "Duplicate: remove the wrong object.",
     ],
 };
 
@@ -279,10 +281,11 @@ const KEYS_WAIT: Alert = Alert {
     any_of: &[any_in(Metric::Keys, &[Matcher::Is("state", "pending")])],
     hold: "1h",
     summary: "Attestation keys wait.",
-    impact: "The nodes concerned wait in their first boot.",
+    impact: "The affected nodes wait at their first boot.",
     steps: &[
         "`kubectl tec ak list` shows what each waits for.",
-        "Where an admin decides: compare the fingerprint with the console of the node, then `kubectl \
+        "If an admin decides, compare the fingerprint with the console of the node, then run \
+         `kubectl \
          tec ak approve <key>`.",
     ],
 };
@@ -299,10 +302,11 @@ const RECONCILE_FAILS: Alert = Alert {
     )],
     hold: "30m",
     summary: "A controller of the operator fails again and again.",
-    impact: "Some objects are not brought to what they should be; the others are.",
+    impact: "Some objects are not reconciled; the others are.",
     steps: &[
-        "The operator's log names object and cause: `kubectl logs deployment/trusted-cluster-operator`.",
-        "\"forbidden\" is a right that is missing: apply the Roles of this release.",
+        "The operator's log names the object and the cause: `kubectl logs \
+         deployment/trusted-cluster-operator`.",
+        "\"forbidden\" means a missing permission: apply the Roles of this release.",
     ],
 };
 
@@ -311,11 +315,11 @@ const CERTIFICATE_ENDS: Alert = Alert {
     severity: Severity::Critical,
     any_of: &[Condition::Within(all(Metric::CertificateNotAfter), 7)],
     hold: "1h",
-    summary: "A certificate that nodes check ends within a week.",
-    impact: "Then no node can reach the server any more, and no disk is unlocked.",
+    summary: "A certificate that nodes check expires within a week.",
+    impact: "After that, no node can reach the server, and no disk is unlocked.",
     steps: &[
-        "Renew the Secret; cert-manager's own events say why it did not. Servers load it by \
-         themselves, without a restart.",
+        "Renew the Secret; cert-manager's events show why it was not renewed. Servers load it \
+         without a restart.",
         "Keep the CA: nodes pinned it when they were installed.",
     ],
 };
@@ -326,7 +330,8 @@ const CLOCK_SKEWED: Alert = Alert {
     any_of: &[any_in(Metric::Refusing, &[Matcher::Is("code", "TEC-C425")])],
     hold: "2m",
     summary: "The clock of a program differs from the API server's by more than 30 seconds.",
-    impact: "A server with a wrong clock serves nobody: if all replicas have one, no node boots or \
+    impact: "A server with a wrong clock serves no nodes: if all replicas have one, no node boots \
+             or \
              registers. The operator issues and removes nothing until the clocks agree.",
     steps: &[
         "The labels `job` and `instance` name the pod; `kubectl get pod -o wide` shows its node.",

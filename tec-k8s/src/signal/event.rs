@@ -63,29 +63,29 @@ macro_rules! events {
 
 events! {
     Installed, Normal, "TrustedExecutionCluster", "operator",
-        "Everything of the cluster is set up.";
+        "The cluster is fully set up.";
     NonUnique, Warning, "TrustedExecutionCluster", "operator",
-        "Another cluster object is in the namespace; the older one counts.";
+        "There is another cluster object in the namespace; the older one counts.";
     DriftRepaired, Normal, "TrustedExecutionCluster", "operator",
-        "An object that somebody else changed or deleted was put right.";
+        "An object that someone else changed or deleted was restored.";
     ApplyFailed, Warning, "TrustedExecutionCluster", "operator",
         "An object of the cluster cannot be applied.";
     PlainHttp, Warning, "TrustedExecutionCluster", "operator",
-        "Servers of the cluster speak plain HTTP: everyone on the network path reads disk keys.";
+        "Servers of the cluster use plain HTTP: anyone on the network path can read disk keys.";
     UpgradeFailed, Warning, "TrustedExecutionCluster", "operator",
         "The new pods of a Deployment did not become ready in time.";
     TrusteeConverged, Normal, "TrustedExecutionCluster", "operator",
-        "A Trustee that could not be published to holds what it should again.";
+        "A Trustee is in sync again after a failure to publish to it.";
     PublishFailed, Warning, "TrustedExecutionCluster", "operator",
-        "A Trustee could not be brought to what it should hold.";
+        "Publishing to a Trustee failed.";
     KeyCreated, Normal, "Machine", "operator",
-        "The key of the machine's disk was made.";
+        "The disk key of the machine was created.";
     KeyLost, Warning, "Machine", "operator",
-        "The Secret with the key of the machine's disk is gone; no other key is made.";
+        "The Secret with the machine's disk key is gone; no new key is created.";
     DuplicateId, Warning, "Machine", "operator",
         "Another machine has the same id, and is older.";
     UnclaimedRemoved, Normal, "Machine", "operator",
-        "The machine never got an attestation key in time.";
+        "The machine did not get an attestation key in time.";
     KeyBound, Normal, "AttestationKey", "operator",
         "The key was bound to its machine.";
     KeyWaiting, Normal, "AttestationKey", "operator",
@@ -93,15 +93,15 @@ events! {
     KeyRejected, Warning, "AttestationKey", "operator",
         "The key may not be bound to its machine.";
     KeyChanged, Warning, "AttestationKey", "operator",
-        "The key was edited after it was bound, and counts no more.";
+        "The key was edited after it was bound, and is no longer valid.";
     ComputationStarted, Normal, "ApprovedImage", "operator",
-        "What booting the image measures is being computed.";
+        "The measurements of the image are being computed.";
     ComputationCompleted, Normal, "ApprovedImage", "operator",
-        "What booting the image measures is known.";
+        "The measurements of the image are known.";
     ComputationFailed, Warning, "ApprovedImage", "operator",
-        "What booting the image measures could not be computed.";
+        "The measurements of the image could not be computed.";
     ImageExpired, Normal, "ApprovedImage", "operator",
-        "The approval ended by itself.";
+        "The approval expired.";
     AttestationSucceeded, Normal, "Machine", "kbs-guard",
         "The machine proved what it booted, and got its key.";
     AttestationFailed, Warning, "Machine", "kbs-guard",

@@ -66,27 +66,28 @@ macro_rules! metrics {
 
 metrics! {
     Leader = "tec_operator_leader", Gauge, [], "operator",
-        "1 where this replica leads.";
+        "1 if this replica leads.";
     Reconciliations = "tec_operator_reconciliations_total", Counter, ["controller", "outcome"], "operator",
-        "Objects looked at, by controller and outcome: ok or error.";
+        "Reconciled objects, by controller and outcome: ok or error.";
     ReconcileSeconds = "tec_operator_reconcile_duration_seconds", Histogram, ["controller"], "operator",
-        "Time to bring one object to what is desired.";
+        "Time to reconcile one object.";
     QueueDepth = "tec_operator_queue_depth", Gauge, ["controller"], "operator",
-        "Objects that wait for their turn.";
+        "Objects waiting to be reconciled.";
     Machines = "tec_operator_machines", Gauge, ["state"], "operator",
         "Machines by state: active, failing, quarantined, retired, revoked or unclaimed.";
     Keys = "tec_operator_attestation_keys", Gauge, ["state"], "operator",
         "Attestation keys by state: bound, pending, rejected or revoked.";
     Images = "tec_operator_images", Gauge, ["state"], "operator",
-        "Approved images by state: live, computing, failed or ended (revoked or expired).";
+        "Approved images by state: live, computing, failed, or ended (revoked or expired).";
     TargetConverged = "tec_operator_target_converged", Gauge, ["target"], "operator",
-        "1 where the Trustee of that name holds what it should.";
+        "1 if the Trustee of that name is in sync.";
     TargetLag = "tec_operator_target_lag", Gauge, ["target"], "operator",
         "Changes that the Trustee of that name does not have yet.";
     DriftRepairs = "tec_operator_drift_repairs_total", Counter, ["kind"], "operator",
-        "Objects that somebody else changed or deleted, and that were put right.";
+        "Objects that someone else changed or deleted, and that were restored.";
     NextCaHeldSince = "tec_operator_next_ca_held_since_seconds", Gauge, [], "operator",
-        "Since when the next CA waits for machines, in seconds since 1970; absent while it does not.";
+        "Time since which the next CA waits for machines, in seconds since 1970; absent while it \
+         does not wait.";
     RegisterRequests = "tec_register_requests_total", Counter, ["code"], "register-server",
         "Registrations by error code, ok for none.";
     RegisterSeconds = "tec_register_request_duration_seconds", Histogram, [], "register-server",
@@ -100,7 +101,7 @@ metrics! {
     GuardOpened = "tec_guard_opened_total", Counter, [], "kbs-guard",
         "Sessions that began.";
     GuardReleases = "tec_guard_releases_total", Counter, [], "kbs-guard",
-        "Resources handed out.";
+        "Resources released.";
     GuardRefusals = "tec_guard_refusals_total", Counter, [], "kbs-guard",
         "Requests that the guard itself refused.";
     GuardSessions = "tec_guard_sessions", Gauge, [], "kbs-guard",
@@ -120,11 +121,12 @@ metrics! {
     BrokerSessions = "tec_kbs_sessions", Gauge, [], "key-broker",
         "Sessions in the table.";
     Refusing = "tec_refusing", Gauge, ["code"], "all programs",
-        "1 while a server refuses every request with this code, or the operator what time decides; absent otherwise.";
+        "1 while a server refuses every request with this code, or the operator refuses \
+         time-dependent decisions; absent otherwise.";
     ConnectionsOpen = "tec_connections_open", Gauge, ["listener"], "all servers",
-        "Connections that are open.";
+        "Open connections.";
     ConnectionsAccepted = "tec_connections_accepted_total", Counter, ["listener"], "all servers",
-        "Connections that were accepted.";
+        "Accepted connections.";
     ConnectionsRefused = "tec_connections_refused_total", Counter, ["listener", "reason"], "all servers",
         "Connections refused or closed by the server, by reason.";
     CertificateNotAfter = "tec_tls_certificate_not_after_seconds", Gauge, [], "all servers",

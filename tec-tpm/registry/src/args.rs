@@ -12,7 +12,7 @@ use crate::document::Platform;
 use crate::mirror::Mirror;
 use crate::options::RegistryOptions;
 
-/// Where images are, and whom to trust.
+/// Where images are, and which CAs to trust.
 #[derive(Clone, Debug, Default, Args)]
 #[non_exhaustive]
 pub struct RegistryArgs {
@@ -46,7 +46,7 @@ pub enum ArgsError {
         #[source]
         source: io::Error,
     },
-    /// It is no pull secret.
+    /// It is not a pull secret.
     #[error("cannot use the pull secret {}", .file.display())]
     Secret {
         /// The file.
@@ -56,7 +56,7 @@ pub enum ArgsError {
         source: CredentialsError,
     },
     /// It holds no certificate.
-    #[error("{} holds no certificate in PEM", .file.display())]
+    #[error("{} contains no certificate in PEM", .file.display())]
     Certificate {
         /// The file.
         file: PathBuf,

@@ -1,7 +1,7 @@
 //! What a registry asks for before it answers (RFC 9110, 11.6.1; Docker Registry v2
 //! authentication via central service).
 
-/// How the registry wants to be told who asks.
+/// How the registry wants clients to authenticate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Challenge {
     /// User and password with each call.

@@ -18,12 +18,12 @@ pub struct Credentials {
     entries: Vec<(String, Login)>,
 }
 
-/// The file is no pull secret.
+/// The file is not a pull secret.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CredentialsError {
     /// It is not the JSON that it should be. What it says is not told.
-    #[error("the pull secret is not of the form of .dockerconfigjson (line {line})")]
+    #[error("the pull secret is not a valid .dockerconfigjson (line {line})")]
     Json {
         /// Line of the culprit.
         line: usize,

@@ -20,7 +20,7 @@ impl Default for Platform {
     }
 }
 
-/// The text is no platform.
+/// The text is not a platform.
 #[derive(Debug, thiserror::Error)]
 #[error("a platform is OS/ARCHITECTURE, such as linux/amd64")]
 #[non_exhaustive]
@@ -98,7 +98,7 @@ impl Document {
     }
 }
 
-/// What is needed of a configuration.
+/// The parts of a configuration that are needed.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct ImageConfig {
     #[serde(default)]

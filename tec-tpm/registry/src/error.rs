@@ -12,12 +12,12 @@ use tec_tpm::output::OutputError;
 #[non_exhaustive]
 pub enum RegistryError {
     /// The client cannot be made.
-    #[error("cannot set up the client of registries")]
+    #[error("cannot set up the registry client")]
     Setup(#[source] Box<dyn Error + Send + Sync>),
     /// Nobody answers, or the answer breaks off.
     #[error("cannot reach {url}")]
     Unreachable {
-        /// What was asked for.
+        /// What was requested.
         url: String,
         /// Why.
         #[source]
@@ -26,7 +26,7 @@ pub enum RegistryError {
     /// The registry wants to be asked later.
     #[error("{url} answers {status}")]
     Unavailable {
-        /// What was asked for.
+        /// What was requested.
         url: String,
         /// HTTP status.
         status: u16,
@@ -34,7 +34,7 @@ pub enum RegistryError {
     /// The registry does not let us.
     #[error("{url} is denied with status {status}")]
     Denied {
-        /// What was asked for.
+        /// What was requested.
         url: String,
         /// HTTP status.
         status: u16,
@@ -42,13 +42,13 @@ pub enum RegistryError {
     /// The registry does not have it.
     #[error("{url} does not exist")]
     Absent {
-        /// What was asked for.
+        /// What was requested.
         url: String,
     },
     /// The answer is none of the protocol.
-    #[error("the answer of {url} is not of the protocol: {what}")]
+    #[error("the answer of {url} violates the protocol: {what}")]
     Answer {
-        /// What was asked for.
+        /// What was requested.
         url: String,
         /// What is wrong.
         what: &'static str,
@@ -62,7 +62,7 @@ pub enum RegistryError {
         limit: u64,
     },
     /// It is not what its digest names.
-    #[error("{url} gives something else than sha256:{digest}")]
+    #[error("the content of {url} does not match sha256:{digest}")]
     Altered {
         /// Where it came from.
         url: String,
@@ -70,7 +70,7 @@ pub enum RegistryError {
         digest: tec_core::digest::Sha256Digest,
     },
     /// A manifest, an index or a configuration is not of its form.
-    #[error("{what} {digest} is not of its form: {detail}")]
+    #[error("{what} {digest} is malformed: {detail}")]
     Document {
         /// What it should be.
         what: &'static str,
@@ -80,7 +80,7 @@ pub enum RegistryError {
         detail: String,
     },
     /// There is no image for the platform, or several.
-    #[error("{count} images of {reference} are for {platform}; there are: {}", found.join(", "))]
+    #[error("{count} images of {reference} are for {platform}; available: {}", found.join(", "))]
     Platform {
         /// The image.
         reference: String,
@@ -92,7 +92,7 @@ pub enum RegistryError {
         found: Vec<String>,
     },
     /// The label is not of its form.
-    #[error("the label {name} of {reference}")]
+    #[error("cannot use the label {name} of {reference}")]
     Label {
         /// The image.
         reference: String,
@@ -114,7 +114,7 @@ pub enum RegistryError {
 }
 
 impl RegistryError {
-    /// The code that tells people what to do.
+    /// The code that tells users what to do.
     pub fn code(&self) -> Code {
         match self {
             Self::Setup(_) => Code::TlsMaterial,

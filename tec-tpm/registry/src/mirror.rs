@@ -14,9 +14,9 @@ pub struct Mirror {
     folder: String,
 }
 
-/// The text is no mirror.
+/// The text is not a mirror.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no mirror: one is FROM=TO, both a host and optionally a path")]
+#[error("{text:?} is not a mirror: use FROM=TO, each a host and optionally a path")]
 #[non_exhaustive]
 pub struct MirrorError {
     /// The text.

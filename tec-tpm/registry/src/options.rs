@@ -14,7 +14,7 @@ pub struct RegistryOptions {
     pub credentials: Credentials,
     /// Other places of images, which are asked first.
     pub mirrors: Vec<Mirror>,
-    /// CAs beside those of the platform, DER.
+    /// CAs in addition to those of the platform, DER.
     pub roots: Vec<Vec<u8>>,
     /// Hosts, with their ports, that are talked to without TLS.
     pub dangerous_plain_http: BTreeSet<String>,

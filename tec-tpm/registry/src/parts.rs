@@ -70,7 +70,7 @@ impl ImageParts for RemoteParts {
     }
 }
 
-/// A connection may break off this often in one layer.
+/// Maximum number of interrupted connections in one layer.
 const MAX_RESUMED: u32 = 8;
 
 /// A blob as it comes in. A connection that breaks off is taken up where it was: the digest is
@@ -81,7 +81,7 @@ struct Reader {
     /// What is still to come.
     left: Range<u64>,
     response: Response,
-    /// Bytes that come before what was asked for.
+    /// Bytes before the requested ones.
     surplus: u64,
     buffer: Bytes,
     resumed: u32,

@@ -14,12 +14,12 @@ pub struct ImageReference {
     digest: Sha256Digest,
 }
 
-/// The text is no such reference.
+/// The text is not such a reference.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReferenceError {
     /// It has no digest.
-    #[error("{reference:?} has no digest: nothing ends in @sha256: and 64 lower-case digits")]
+    #[error("{reference:?} has no digest: it must end in @sha256: and 64 lower-case digits")]
     NoDigest {
         /// The text, cut off.
         reference: String,

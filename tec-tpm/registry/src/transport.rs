@@ -19,7 +19,7 @@ use crate::tls;
 
 /// A registry must take a connection by then.
 const CONNECT: Duration = Duration::from_secs(10);
-/// And send its next bytes by then.
+/// Time by which its next bytes must arrive.
 const READ: Duration = Duration::from_secs(30);
 /// Blobs are often redirected to a store of objects, once.
 const MAX_REDIRECTS: usize = 5;
@@ -33,7 +33,7 @@ const MANIFESTS: &str = "application/vnd.oci.image.index.v1+json, \
     application/vnd.docker.distribution.manifest.list.v2+json, \
     application/vnd.docker.distribution.manifest.v2+json";
 
-/// What is asked for.
+/// What is requested.
 #[derive(Clone, Debug)]
 pub(crate) enum Ask {
     Manifest(String),

@@ -29,7 +29,7 @@ const UTC_TIME_END: &str = "2050";
 #[non_exhaustive]
 pub enum PeerCertificateError {
     /// More bytes than any certificate with a document has.
-    #[error("the certificate has {length} bytes, which is more than any should")]
+    #[error("the certificate has {length} bytes, which is too large")]
     TooLarge {
         /// Its size.
         length: usize,
@@ -41,7 +41,7 @@ pub enum PeerCertificateError {
     #[error("the certificate is not signed by its own P-256 key")]
     Signature,
     /// It is not currently valid.
-    #[error("the certificate is valid from {from} to {until}, and it is {now}")]
+    #[error("the certificate is valid from {from} to {until}, but the time is {now}")]
     Expired {
         /// First second.
         from: Timestamp,
@@ -51,7 +51,7 @@ pub enum PeerCertificateError {
         now: Timestamp,
     },
     /// No extension has a document of a variant that is accepted.
-    #[error("no extension is a document of an accepted variant; it has {found:?}")]
+    #[error("no extension contains a document of an accepted variant; found {found:?}")]
     NoDocument {
         /// Identifiers of its extensions.
         found: Vec<String>,

@@ -37,7 +37,7 @@ pub enum EndpointError {
 pub struct Endpoint(pub(super) Arc<Inner>);
 
 impl Endpoint {
-    /// Starts with what every endpoint needs.
+    /// Starts with the settings that every endpoint needs.
     pub fn builder(
         provider: Arc<CryptoProvider>,
         clock: Arc<dyn Clock>,

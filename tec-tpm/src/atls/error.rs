@@ -24,10 +24,10 @@ pub enum AtlsError {
     #[error("TLS cannot be set up")]
     Setup(#[source] rustls::Error),
     /// A client without a validator was asked to connect.
-    #[error("no validator judges the server")]
+    #[error("there is no validator for the server")]
     NoValidator,
     /// The peer sent no nonce, or more than one.
-    #[error("the peer sent no nonce, so that no evidence can be made for it")]
+    #[error("the peer sent no nonce, so no evidence can be created for it")]
     NoNonce,
     /// The peer sent no certificate.
     #[error("the peer sent no certificate")]
@@ -39,13 +39,13 @@ pub enum AtlsError {
     #[error("the peer's attestation document was refused")]
     Document(#[source] ValidateError),
     /// The document was created for another key.
-    #[error("the attestation document was made for another key than the certificate's")]
+    #[error("the attestation document is for a key other than the certificate's")]
     OtherKey,
     /// Our document.
-    #[error("our attestation document could not be made")]
+    #[error("cannot create this end's attestation document")]
     Issue(#[source] IssueError),
     /// Too many documents are being created at the same time.
-    #[error("too many attestation documents are being made")]
+    #[error("too many attestation documents are being created")]
     Busy,
     /// A thread that creates documents terminated.
     #[error("the thread of the handshake ended early")]
@@ -63,16 +63,19 @@ pub enum AtlsError {
         length: usize,
     },
     /// The peer sent a frame without a document.
-    #[error("the peer proves nothing")]
+    #[error("the peer sent no proof")]
     NoEvidence,
     /// No validator handles this type of document.
-    #[error("the peer's attestation document is of no accepted sort; its identifier is {found:?}")]
+    #[error(
+        "the type of the peer's attestation document is not accepted; its identifier is \
+             {found:?}"
+    )]
     OtherVariant {
         /// Identifier of the type, if it is one.
         found: Option<String>,
     },
     /// The document belongs to another connection, key or role.
-    #[error("the evidence is over another connection: somebody relays it")]
+    #[error("the evidence is for another connection: it was relayed")]
     Relayed,
 }
 

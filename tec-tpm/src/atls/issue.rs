@@ -15,7 +15,7 @@ type Cause = Box<dyn Error + Send + Sync>;
 #[non_exhaustive]
 pub enum IssueError {
     /// The TPM or the source of instance information failed.
-    #[error("{operation}")]
+    #[error("cannot {operation}")]
     Source {
         /// The operation that failed.
         operation: &'static str,

@@ -45,10 +45,10 @@ where
 #[non_exhaustive]
 pub enum ConnectError {
     /// The underlying transport failed.
-    #[error("connect to the server")]
+    #[error("cannot connect to the server")]
     Transport(#[source] Box<dyn Error + Send + Sync>),
     /// The handshake failed.
-    #[error("prove and judge evidence")]
+    #[error("cannot exchange evidence")]
     Atls(#[source] AtlsError),
 }
 

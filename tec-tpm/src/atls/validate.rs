@@ -30,7 +30,7 @@ pub enum ValidateError {
     #[error("the document is for another nonce")]
     Nonce,
     /// The quote is invalid; this includes a quote for other user data or another nonce.
-    #[error("the quote does not verify")]
+    #[error("the quote is invalid")]
     Quote(#[source] QuoteError),
     /// Nothing vouches for the attestation key.
     #[error("the attestation key {ak} is not trusted: {reason}")]

@@ -15,7 +15,7 @@ use super::{Combined, Provenance};
 #[non_exhaustive]
 pub enum Refusal {
     /// No state has this value.
-    #[error("PCR {pcr} is that of no state of the approved images")]
+    #[error("PCR {pcr} matches no state of the approved images")]
     Unknown {
         /// First pinned register with an unknown value.
         pcr: PcrIndex,

@@ -86,7 +86,7 @@ const MAX_IMAGES: usize = 10_000;
 #[non_exhaustive]
 pub enum CombineError {
     /// The value of a register is not the fold of its events.
-    #[error("image {image}: the events of PCR {pcr} do not fold to its value")]
+    #[error("image {image}: the events of PCR {pcr} do not produce its value")]
     Inconsistent {
         /// The image.
         image: String,
@@ -130,13 +130,13 @@ pub enum Reason {
     #[error("an image of the mix says nothing about the register")]
     RegisterUnknown,
     /// The loader measures a part that was never seen measured for the image of that part.
-    #[error("the loader measures a part that the other image was not seen to have")]
+    #[error("the loader measures a part that the other image may not have")]
     NotMeasured,
     /// Parts of both images decide it together, and no image has both.
     #[error("parts of both images decide a measurement together")]
     Entangled,
     /// It is unknown which of two revocation levels is newer.
-    #[error("which of two revocation levels is newer is not known")]
+    #[error("it is not known which of two revocation levels is newer")]
     LevelOrder,
 }
 

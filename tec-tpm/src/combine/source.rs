@@ -118,7 +118,7 @@ enum Chain {
     None,
 }
 
-/// Numbers for ids, with what they depend on.
+/// Numbers for IDs, with their inputs.
 struct Ids<'a> {
     numbers: BTreeMap<&'a str, u16>,
     groups: Vec<GroupSet>,

@@ -37,7 +37,7 @@ pub enum AuthenticodeError {
     #[error("the signature cannot be verified")]
     Unsupported(#[source] UnsupportedSignature),
     /// A hash algorithm that is not implemented.
-    #[error("the hash algorithm {oid} is not known")]
+    #[error("the hash algorithm {oid} is not supported")]
     Hash {
         /// Encoded object identifier, in hexadecimal.
         oid: String,

@@ -38,7 +38,7 @@ pub enum AuthorityError {
     #[error("the certificate table cannot be read")]
     Table(#[source] SignatureError),
     /// A signature cannot be verified.
-    #[error("it cannot be told whether an entry of {variable} verifies the image")]
+    #[error("cannot determine whether an entry of {variable} verifies the image")]
     Signature {
         /// Variable.
         variable: &'static str,
@@ -47,7 +47,7 @@ pub enum AuthorityError {
         source: AuthenticodeError,
     },
     /// shim compares SHA-1 digests of images with a database, and that bank is not computed.
-    #[error("{variable} lists SHA-1 digests of images; compute that bank, too")]
+    #[error("{variable} lists SHA-1 digests of images; also compute that bank")]
     Sha1Entries {
         /// Variable.
         variable: &'static str,

@@ -25,7 +25,7 @@ const PKCS7: Guid = Guid::of(0x4aaf_d29d_68df_49ee_8aa9_347d_3756_65a7);
 #[non_exhaustive]
 pub enum DbxUpdateError {
     /// The certificate before the lists is longer than the file.
-    #[error("the certificate of the update has {length} bytes, {left} are left")]
+    #[error("the certificate of the update has {length} bytes; {left} are left")]
     Certificate {
         /// The announced length.
         length: usize,

@@ -24,7 +24,7 @@ pub struct DirectoryImage {
     root: PathBuf,
 }
 
-/// Most files that are listed; a large operating system has some 300 000.
+/// Maximum number of files that are listed; a large operating system has some 300 000.
 const MAX_FILES: usize = 1_000_000;
 
 impl DirectoryImage {

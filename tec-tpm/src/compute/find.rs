@@ -44,7 +44,7 @@ pub struct BootFiles {
     pub kernels: Vec<String>,
 }
 
-/// The boot files cannot be told.
+/// The boot files cannot be determined.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FindError {
@@ -117,7 +117,7 @@ pub(super) fn spelled(image: &dyn BootImage, path: &str) -> Result<Option<String
 
 /// Where an EFI system partition lies in an image.
 pub(super) const PARTITIONS: [&str; 3] = ["", "efi/", "boot/efi/"];
-/// What shim starts unless it is told otherwise.
+/// What shim starts by default.
 pub(super) const GRUB: &str = "grubx64.efi";
 /// The program beside shim that makes boot entries (shim, README.fallback).
 pub(super) const FALLBACK: &str = "fbx64.efi";
@@ -192,7 +192,7 @@ fn package_loaders(image: &dyn BootImage) -> Result<Loaders, FindError> {
     })
 }
 
-/// Folders of an EFI system partition that hold a shim and a GRUB beside it; the file system
+/// Folders of an EFI system partition that hold a shim and a GRUB next to it; the file system
 /// ignores case. A folder with only one of the two counts only if there is no complete one; the
 /// folder of removable media, where its shim makes boot entries, only if there is no other.
 fn partition_loaders(files: &[String]) -> Loaders {

@@ -39,7 +39,7 @@ pub(super) enum Terminator {
 #[non_exhaustive]
 pub enum GrubError {
     /// No `.sbat` section: not a GRUB for Secure Boot.
-    #[error("there is no .sbat section that says which GRUB this is")]
+    #[error("there is no .sbat section to identify GRUB")]
     NoSbat,
     /// The section cannot be read.
     #[error("the .sbat section cannot be read")]
@@ -52,11 +52,13 @@ pub enum GrubError {
     Contradiction {
         /// Version of the first entry.
         first: String,
-        /// Version of another one.
+        /// Version of a different one.
         second: String,
     },
     /// The version, or this vendor's build of it, has not been observed.
-    #[error("what GRUB {version} ({vendor}) measures is not known; choose a profile to override")]
+    #[error(
+        "the measurements of GRUB {version} ({vendor}) are not known; select a profile to override"
+    )]
     UnknownVersion {
         /// Version of the entry `grub`.
         version: String,

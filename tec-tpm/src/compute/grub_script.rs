@@ -10,7 +10,7 @@ pub(super) struct Command {
     pub(super) text: String,
 }
 
-/// Most commands of a script.
+/// Maximum number of commands of a script.
 const MAX_COMMANDS: usize = 10_000;
 /// Commands that measure nothing but themselves, or whose files are followed.
 const KNOWN: [&str; 5] = ["set", "echo", "linux", "initrd", "boot"];
@@ -23,7 +23,7 @@ const SPECIAL: &str = "\\'\"$`|&;<>{}*?[]()#";
 pub(super) fn parse(file: &str, script: &[u8]) -> Result<Vec<Command>, Unpredictable> {
     let refuse = |line, reason| Err(Unpredictable::Script { file: file.to_owned(), line, reason });
     let Ok(script) = std::str::from_utf8(script) else {
-        return refuse(1, "it is no text");
+        return refuse(1, "it is not text");
     };
     let mut commands: Vec<Command> = Vec::new();
     let mut last = 1;

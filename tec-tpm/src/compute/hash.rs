@@ -16,7 +16,7 @@ use crate::event_log::Bank;
 pub struct Banks(u8);
 
 impl Banks {
-    /// SHA-256 alone: what reference values are made of.
+    /// SHA-256 only, as in reference values.
     pub const SHA256: Self = Self(bit(Bank::Sha256));
     /// All four.
     pub const ALL: Self =

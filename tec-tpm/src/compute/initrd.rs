@@ -12,7 +12,7 @@ use super::uki_table::SectionTable;
 /// A piece of the initial file system.
 #[derive(Clone, Debug)]
 pub(super) enum Piece<'s> {
-    /// An archive that the stub makes.
+    /// An archive that the stub creates.
     Archive(Vec<u8>),
     /// A section of a unified kernel image or an add-on.
     Section(&'s Started, &'static str),

@@ -27,7 +27,7 @@ pub enum PeError {
         needed: u64,
     },
     /// A magic number is missing.
-    #[error("offset {offset}: no {magic} here, so this is no PE file")]
+    #[error("not a PE file: no {magic} at offset {offset}")]
     Magic {
         /// Where it should stand.
         offset: u64,
@@ -35,7 +35,7 @@ pub enum PeError {
         magic: &'static str,
     },
     /// A header field contradicts another one or a limit.
-    #[error("offset {offset}: {field} is {value}, which does not fit")]
+    #[error("offset {offset}: {field} is {value}, which is invalid")]
     Header {
         /// Where the field stands.
         offset: u64,
@@ -57,7 +57,9 @@ pub enum PeError {
         end: u64,
     },
     /// Bytes between sections exceed the limit.
-    #[error("gaps before section {section} at offset {offset} sum up to {size}, limit {limit}")]
+    #[error(
+        "gaps before section {section} at offset {offset} add up to {size} bytes, more than the limit of {limit}"
+    )]
     Gap {
         /// Name of the section after the gap.
         section: String,
@@ -79,7 +81,7 @@ pub enum PeError {
         reason: &'static str,
     },
     /// A section that is to be read occurs twice.
-    #[error("offset {offset}: another section {section}")]
+    #[error("offset {offset}: section {section} is repeated")]
     RepeatedSection {
         /// Its name.
         section: String,
@@ -87,7 +89,7 @@ pub enum PeError {
         offset: u64,
     },
     /// A section that is to be read exceeds the limit.
-    #[error("offset {offset}: section {section} has {size} bytes, at most {limit} are kept")]
+    #[error("offset {offset}: section {section} has {size} bytes, more than the limit of {limit}")]
     SectionTooLarge {
         /// Its name.
         section: String,
@@ -116,10 +118,10 @@ pub enum PeError {
 
 /// Largest headers that are read.
 pub(super) const MAX_HEADERS: usize = 256 << 10;
-/// Most sections. Windows stops at 96 (PE format, "COFF File Header"); unified kernel images with
-/// many profiles have more.
+/// Maximum number of sections. Windows stops at 96 (PE format, "COFF File Header"); unified kernel
+/// images with many profiles have more.
 const MAX_SECTIONS: u16 = 512;
-/// Most bytes between sections; linkers leave none, or less than a page per section.
+/// Maximum number of bytes between sections; linkers leave none, or less than a page per section.
 const MAX_GAPS: u64 = 1 << 20;
 /// Largest certificate table; two signatures with chains have some 20 KiB.
 const MAX_CERTIFICATES: u64 = 1 << 20;

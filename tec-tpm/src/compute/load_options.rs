@@ -104,7 +104,7 @@ pub(super) enum StubOptions {
     None,
     /// A number of a profile, 0 if not given, and what follows it.
     Text { profile: u32, line: String },
-    /// Text that is no UTF-16.
+    /// Text that is not UTF-16.
     Garbled,
 }
 

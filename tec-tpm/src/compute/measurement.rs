@@ -113,7 +113,7 @@ impl fmt::Display for Component {
     }
 }
 
-/// One measurement that a boot makes.
+/// One measurement during a boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Measurement {

@@ -72,8 +72,8 @@ impl PeRequest {
         self
     }
 
-    /// Wants nothing of the sections whose content begins at these offsets: of several with one
-    /// name, those that do not count.
+    /// Skips the sections whose content begins at these offsets: those that do not count among
+    /// several with one name.
     #[must_use]
     pub(super) fn leaving_out(mut self, starts: Vec<u64>) -> Self {
         self.left_out = starts;
@@ -94,7 +94,7 @@ impl PeFile {
     /// Memory stays below 3 MiB whatever the size of the file.
     ///
     /// # Errors
-    /// [`PeError`] when the file is no PE file, or one whose parts do not follow each other:
+    /// [`PeError`] when the file is not a PE file, or one whose parts do not follow each other:
     /// such files are hashed differently by different firmware.
     pub fn read(reader: impl Read, keep: &[&str]) -> Result<Self, PeError> {
         let request = PeRequest::new(Banks::SHA256).keep(keep.iter().copied());
@@ -126,12 +126,12 @@ impl PeFile {
         self.authenticode.sha256()
     }
 
-    /// The Authenticode digest in all banks that were asked for.
+    /// The Authenticode digest in all requested banks.
     pub fn authenticode_digests(&self) -> BankDigests {
         self.authenticode
     }
 
-    /// Digest of all bytes, if it was asked for.
+    /// Digest of all bytes, if requested.
     pub fn whole_digests(&self) -> Option<BankDigests> {
         self.whole
     }
@@ -157,7 +157,7 @@ impl PeFile {
         Some(hasher.finish())
     }
 
-    /// The PE file within this one, if it was asked for and its section is there.
+    /// The PE file within this one, if requested and if its section exists.
     pub fn nested(&self) -> Option<&Result<Self, PeError>> {
         self.parts.iter().find_map(|part| part.nested.as_deref())
     }

@@ -78,7 +78,7 @@ pub enum PlatformError {
         file: String,
     },
     /// A file is shorter than the attributes that it must begin with.
-    #[error("{file} has {size} bytes, 4 bytes of attributes come first")]
+    #[error("{file} has {size} bytes, but needs at least the 4 bytes of attributes")]
     Attributes {
         /// File.
         file: String,
@@ -100,7 +100,7 @@ pub enum PlatformError {
     #[error("cannot read the variable store")]
     Store(#[source] VariableStoreError),
     /// A variable that is one byte, 0 or 1, is something else.
-    #[error("{variable} has {size} bytes and is neither 0 nor 1")]
+    #[error("{variable} must be one byte, 0 or 1; it has {size} bytes")]
     Switch {
         /// Name of the variable.
         variable: &'static str,
@@ -132,7 +132,7 @@ impl PlatformState {
     /// shim is then taken to do, too.
     ///
     /// Registers that hold keys and lists of the machine are unpredictable on it, and what is
-    /// started must be signed by somebody, if Secure Boot is on.
+    /// started must be signed, if Secure Boot is on.
     pub fn with_unknown_variables(secure_boot: SecureBoot) -> Self {
         let unknown = Unknown { keys: true, mok_lists: true };
         Self { unknown, ..Self::new() }.with_secure_boot(secure_boot)

@@ -32,7 +32,7 @@ pub struct BootPredictor {
 /// What is asked of signatures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Signatures {
-    /// They must fit their files, and be by whom the machine allows.
+    /// They must match their files, and be from a signer that the machine allows.
     #[default]
     Verified,
     /// Nothing, as simulated firmware does.

@@ -18,11 +18,11 @@ use super::unpredictable::Unpredictable;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PredictError {
-    /// The boot files cannot be told.
-    #[error("the boot files cannot be found")]
+    /// The boot files cannot be determined.
+    #[error("cannot find the boot files")]
     Find(#[source] FindError),
     /// The variables contradict themselves.
-    #[error("the state of the machine cannot be read")]
+    #[error("cannot read the state of the machine")]
     Platform(#[source] PlatformError),
     /// A file cannot be opened or read.
     #[error("cannot read {file}")]
@@ -42,8 +42,8 @@ pub enum PredictError {
         #[source]
         source: PeError,
     },
-    /// The signature in a file does not fit the file.
-    #[error("the signature of {file} does not fit")]
+    /// The signature in a file does not match the file.
+    #[error("the signature of {file} does not match")]
     Signature {
         /// Path in the image.
         file: String,
@@ -51,9 +51,9 @@ pub enum PredictError {
         #[source]
         source: SignatureError,
     },
-    /// Who allows a file to start cannot be told, or nobody does: see
+    /// It cannot be determined who allows a file to start, or no one does: see
     /// [`AuthorityError::is_refusal`].
-    #[error("cannot tell who allows {file} to start, or nobody does")]
+    #[error("cannot determine whether Secure Boot allows {file} to start")]
     Authority {
         /// Path in the image.
         file: String,
@@ -89,7 +89,7 @@ pub enum PredictError {
         source: StubError,
     },
     /// A file is neither shim nor a unified kernel image.
-    #[error("{file} is {what}; what it starts is not followed")]
+    #[error("{file} is {what}; the programs it starts cannot be predicted")]
     UnknownLoader {
         /// Path in the image.
         file: String,
@@ -97,7 +97,7 @@ pub enum PredictError {
         what: String,
     },
     /// shim starts a file that the image does not have.
-    #[error("there is nothing that {file} would start")]
+    #[error("{file} has nothing to start")]
     NoSecondStage {
         /// Path of shim.
         file: String,
@@ -109,13 +109,13 @@ pub enum PredictError {
         file: String,
     },
     /// The boot entry hands options to shim, which may make it start something else.
-    #[error("a boot entry hands options to {file}, which may make it start another file")]
+    #[error("a boot entry passes options to {file}, which may make it start another file")]
     LoadOptions {
         /// Path of shim.
         file: String,
     },
-    /// The one register that was asked for cannot be told.
-    #[error("PCR {pcr} cannot be told")]
+    /// The only requested register cannot be predicted.
+    #[error("PCR {pcr} cannot be predicted")]
     Register {
         /// Register.
         pcr: PcrIndex,
@@ -126,7 +126,7 @@ pub enum PredictError {
 }
 
 impl PredictError {
-    /// Whether it is known that the machine would refuse to start a file; otherwise it cannot be told.
+    /// Whether it is known that the machine would refuse to start a file; otherwise it is unknown.
     pub fn is_refusal(&self) -> bool {
         match self {
             Self::Authority { source, .. } => source.is_refusal(),

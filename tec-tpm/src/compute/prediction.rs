@@ -12,7 +12,7 @@ use super::measurement::{Component, Measurement};
 use super::unpredictable::Unpredictable;
 use crate::event_log::{Event, VerifiedLog};
 
-/// What a boot measures, in order, and which registers cannot be told.
+/// What a boot measures, in order, and which registers cannot be predicted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Prediction {
@@ -81,7 +81,7 @@ impl Prediction {
         self.recorded
     }
 
-    /// The registers that cannot be told, each with the reason.
+    /// The registers that cannot be predicted, each with the reason.
     pub fn unpredictable(&self) -> impl Iterator<Item = (PcrIndex, &Unpredictable)> {
         self.unpredictable.iter().map(|(pcr, reason)| (*pcr, reason))
     }

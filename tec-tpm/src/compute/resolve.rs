@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 
-/// Most symbolic links on the way to one file: Linux's own limit (path_resolution(7)).
+/// Maximum number of symbolic links on the way to one file: Linux's own limit (path_resolution(7)).
 const MAX_LINKS: usize = 40;
 /// Longest path: `PATH_MAX` of Linux (limits.h).
 pub(super) const MAX_PATH: usize = 4096;

@@ -24,12 +24,12 @@ pub struct SbatEntry {
 #[non_exhaustive]
 pub enum SbatError {
     /// It is not text.
-    #[error(".sbat is no text from offset {offset} on")]
+    #[error(".sbat is not text from offset {offset} on")]
     Encoding {
         /// Offset in the section.
         offset: usize,
     },
-    /// A line lacks fields, or its generation is no number.
+    /// A line lacks fields, or its generation is not a number.
     #[error(".sbat line {line} is not an entry")]
     Line {
         /// Number of the line, from 1.
@@ -43,7 +43,7 @@ pub enum SbatError {
     },
 }
 
-/// Most lines; real sections have fewer than ten.
+/// Maximum number of lines; real sections have fewer than ten.
 const MAX_LINES: usize = 256;
 
 impl Sbat {
@@ -86,7 +86,7 @@ pub(super) struct SbatLevel<'l> {
 
 /// A component is older than the level in force allows.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{component} is of generation {generation}, the level in force asks for {minimum}")]
+#[error("{component} has generation {generation}; the level in force requires {minimum}")]
 #[non_exhaustive]
 pub struct SbatRevocation {
     /// Component, for example `grub`.
@@ -118,7 +118,8 @@ impl<'l> SbatLevel<'l> {
         Ok(())
     }
 
-    /// Component, generation, and more that does not count here. What is no number counts as 0.
+    /// Component, generation, and fields that do not matter here. Anything but a number counts as
+    /// 0.
     fn minimum(self, component: &str) -> Option<u32> {
         let text = self.text.split(|byte| *byte == 0).next()?;
         text.split(|byte| *byte == b'\n').find_map(|line| {

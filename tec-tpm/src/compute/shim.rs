@@ -106,7 +106,7 @@ impl Shim {
         Ok(shim)
     }
 
-    /// Whether shim goes on: its own level, and what it asks of images.
+    /// Whether shim continues: its own level, and what it requires of images.
     fn check(&self, file: &PeFile) -> Result<(), ShimError> {
         if let Some([policy]) = self.policy.as_deref()
             && policy & NX_REQUIRED != 0

@@ -1,16 +1,16 @@
-//! Why it cannot be told what shim measures.
+//! Why it is not known what shim measures.
 
 use super::sbat::{SbatError, SbatRevocation};
 
-/// What shim measures cannot be told.
+/// It is not known what shim measures.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShimError {
-    /// The section that says which shim this is lacks or is no text.
-    #[error("there is no .data.ident section that says which shim this is")]
+    /// The section that identifies the shim is missing or is not text.
+    #[error("there is no .data.ident section to identify the shim")]
     NoVersion,
     /// A version that has not been observed.
-    #[error("what shim {version} measures is not known; choose a profile to override")]
+    #[error("the measurements of shim {version} are not known; select a profile to override")]
     UnknownVersion {
         /// Version.
         version: String,
@@ -19,7 +19,7 @@ pub enum ShimError {
     #[error("there is no .vendor_cert section")]
     NoVendorKeys,
     /// The section with the vendor's keys contradicts itself.
-    #[error(".vendor_cert offset {offset}: {size} bytes do not fit")]
+    #[error(".vendor_cert offset {offset}: {size} bytes exceed the section")]
     VendorKeys {
         /// Where the part begins.
         offset: usize,
@@ -35,16 +35,16 @@ pub enum ShimError {
     /// The level in force revokes shim itself.
     #[error("this boot would be refused: the level in force revokes shim itself")]
     Revoked(#[source] SbatRevocation),
-    /// MokManager asks the user before the boot goes on.
+    /// MokManager asks the user before the boot continues.
     #[error("MokManager would ask the user first, because of variable {variable}")]
     PendingRequest {
         /// Variable with the request.
         variable: &'static str,
     },
     /// The policy asks for images that keep data and code apart, which is not followed.
-    #[error("variable MokPolicy asks for NX in images, which is not followed")]
+    #[error("variable MokPolicy requires NX in images, which is not supported")]
     NxPolicy,
     /// The mirror of the machine owner keys does not begin with this shim's own.
-    #[error("MokListRT was written by another shim, so the user's keys cannot be told")]
+    #[error("MokListRT was written by another shim, so the user's keys cannot be identified")]
     ForeignMirror,
 }

@@ -1,4 +1,4 @@
-//! Signature lists: what `db`, `dbx` and shim's lists are made of (UEFI 2.10, 32.4.1).
+//! Signature lists: the format of `db`, `dbx` and shim's lists (UEFI 2.10, 32.4.1).
 
 use crate::guid::Guid;
 
@@ -17,7 +17,7 @@ pub(super) const X509_SHA512: Guid = Guid::of(0x446d_bf63_2502_4cda_bcfa_2465_d2
 
 /// Type 16, size of the list 4, size of the header 4, size of an entry 4.
 const HEADER: usize = 28;
-/// Most entries of one variable; real revocation lists have some hundred.
+/// Maximum number of entries of one variable; real revocation lists have some hundred.
 const MAX_ENTRIES: usize = 1 << 16;
 
 /// A signature list cannot be read. Offsets count bytes from the start of the variable's data.
@@ -25,7 +25,7 @@ const MAX_ENTRIES: usize = 1 << 16;
 #[non_exhaustive]
 pub enum SignatureListError {
     /// The data ends within a list.
-    #[error("offset {offset}: the list needs {needed} bytes, {left} are left")]
+    #[error("offset {offset}: the list needs {needed} bytes; {left} are left")]
     Truncated {
         /// Where the list begins.
         offset: usize,

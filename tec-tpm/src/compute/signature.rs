@@ -1,4 +1,4 @@
-//! What the signatures in a PE file sign. They are not verified here, only read.
+//! The digests signed in a PE file. The signatures are only read here, not verified.
 
 use tec_core::digest::Sha256Digest;
 use x509_cert::der::asn1::{AnyRef, ObjectIdentifier};
@@ -27,8 +27,8 @@ pub enum SignedDigest {
     },
 }
 
-/// Signature and content of a file do not fit. Offsets count from the start of the certificate
-/// table.
+/// The signature and the content of a file do not match. Offsets count from the start of the
+/// certificate table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SignatureError {
@@ -36,7 +36,7 @@ pub enum SignatureError {
     #[error("the file has no embedded SHA-256 signature, and Secure Boot needs one")]
     Unsigned,
     /// A signature signs something else.
-    #[error("the file's digest is {computed}, but its signature signs {signed}")]
+    #[error("the file's digest is {computed}, but its signature is over {signed}")]
     Mismatch {
         /// Digest of the file.
         computed: Sha256Digest,
@@ -44,7 +44,7 @@ pub enum SignatureError {
         signed: Sha256Digest,
     },
     /// An entry of the certificate table is malformed.
-    #[error("certificate table offset {offset}: entry of {length} bytes does not fit")]
+    #[error("certificate table offset {offset}: an entry of {length} bytes exceeds the table")]
     Entry {
         /// Where the entry begins.
         offset: usize,
@@ -58,7 +58,7 @@ pub enum SignatureError {
         limit: usize,
     },
     /// An entry is not an Authenticode signature.
-    #[error("certificate table offset {offset}: this is no Authenticode signature")]
+    #[error("certificate table offset {offset}: not an Authenticode signature")]
     Content {
         /// Where the entry begins.
         offset: usize,
@@ -92,7 +92,7 @@ pub enum SignatureContentError {
     },
 }
 
-/// Most entries; dual-signed files have two.
+/// Maximum number of entries; dual-signed files have two.
 const MAX_ENTRIES: usize = 16;
 /// `WIN_CERT_TYPE_PKCS_SIGNED_DATA` (PE format, "The Attribute Certificate Table").
 const PKCS_SIGNED_DATA: u16 = 2;

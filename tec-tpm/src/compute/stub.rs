@@ -25,12 +25,12 @@ pub enum StubProfile {
     V262,
 }
 
-/// What the stub of a unified kernel image measures cannot be told.
+/// It is not known what the stub of a unified kernel image measures.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StubError {
     /// The section that says which stub this is lacks or says something else.
-    #[error("there is no .sdmagic section that says which stub this is")]
+    #[error("there is no .sdmagic section to identify the stub")]
     NoMagic,
     /// The boot entry chooses a profile that the image has not.
     #[error("this boot would be refused: the image has no profile {profile}")]
@@ -39,10 +39,12 @@ pub enum StubError {
         profile: u32,
     },
     /// The stub does not know several sections of one name.
-    #[error("which of several sections of one name systemd-stub 252 takes is not known")]
+    #[error("systemd-stub 252 may use any of several sections with the same name")]
     Repeated,
     /// A version that has not been observed.
-    #[error("what systemd-stub {version} measures is not known; choose a profile to override")]
+    #[error(
+        "the measurements of systemd-stub {version} are not known; select a profile to override"
+    )]
     UnknownVersion {
         /// Version.
         version: String,
@@ -182,7 +184,7 @@ impl StubProfile {
         })
     }
 
-    /// Whether what it hands to the kernel follows from the image and what lies beside it.
+    /// Whether what it hands to the kernel follows from the image and the files next to it.
     pub(super) fn check_kernel(self, file: &PeFile, line: &str) -> Result<(), Unpredictable> {
         if self == Self::V262 {
             return Err(Unpredictable::BootSecret);

@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 use super::memory::MemoryImage;
 
 /// Builds a small PE32+ file with sections, checksum zero, and on demand an Authenticode signature
-/// (of nobody: only the part that names the digest is there).
+/// (of no one: it has only the part that names the digest).
 #[derive(Clone, Debug, Default)]
 pub struct PeBuilder {
     sections: Vec<(String, Vec<u8>)>,

@@ -7,8 +7,8 @@ pub enum Unpredictable {
     /// Code, settings and devices of the machine.
     #[error("the firmware measures its own code, settings and devices; take it from a log")]
     Firmware,
-    /// The register was not asked for.
-    #[error("it was not asked for")]
+    /// The register was not requested.
+    #[error("it was not requested")]
     NotAsked,
     /// Measured after the boot chain.
     #[error("the running system measures it")]
@@ -23,7 +23,7 @@ pub enum Unpredictable {
     #[error("the stub adds a secret of the machine to the initial file system")]
     BootSecret,
     /// GRUB's script does more than is followed here.
-    #[error("line {line} of {file} is not followed: {reason}")]
+    #[error("line {line} of {file} is not supported: {reason}")]
     Script {
         /// File.
         file: String,
@@ -33,7 +33,7 @@ pub enum Unpredictable {
         reason: &'static str,
     },
     /// There is no script where this GRUB looks for it.
-    #[error("there is no {file} that says what GRUB does")]
+    #[error("there is no {file} to configure GRUB")]
     NoScript {
         /// File that was looked for.
         file: String,
@@ -42,7 +42,7 @@ pub enum Unpredictable {
     #[error("GRUB measures the name of its partition, which was not given")]
     GrubDevice,
     /// Vendors change what GRUB measures.
-    #[error("what this vendor's GRUB measures here is not known")]
+    #[error("the measurements of this vendor's GRUB are not known here")]
     GrubVendor,
     /// The kernel has not been observed.
     #[error("whether kernel {version} measures its command line and initrd is not known")]
@@ -56,20 +56,20 @@ pub enum Unpredictable {
         /// The option.
         option: String,
     },
-    /// The kernel's command line cannot be told.
+    /// The kernel's command line cannot be determined.
     #[error("the command line {reason}")]
     CommandLine {
         /// What is the matter with it.
         reason: &'static str,
     },
     /// A section whose use depends on the machine, or that is not followed.
-    #[error("how section {section} is used does not follow from the image")]
+    #[error("the image alone does not determine how section {section} is used")]
     Section {
         /// Its name.
         section: String,
     },
-    /// A file beside the boot files adds to what is measured, which is not followed.
-    #[error("{file} adds to what is measured, which is not followed")]
+    /// A file next to the boot files adds measurements, which is not supported.
+    #[error("{file} adds measurements, which is not supported")]
     Sidecar {
         /// File.
         file: String,

@@ -18,15 +18,15 @@ const STORE_HEADER: usize = 28;
 const RECORD_HEADER: usize = 60;
 /// Largest image; those of OVMF have at most 528 KiB.
 const MAX_IMAGE: usize = 16 << 20;
-/// Most live variables.
+/// Maximum number of live variables.
 const MAX_VARIABLES: usize = 1 << 14;
 
-/// An image is no variable store. Offsets count bytes from the start of the image.
+/// An image is not a variable store. Offsets count bytes from the start of the image.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum VariableStoreError {
     /// The image is larger than the limit.
-    #[error("the image has {size} bytes, at most {limit} are read")]
+    #[error("the image has {size} bytes, more than the limit of {limit}")]
     TooLarge {
         /// Its size.
         size: usize,
@@ -42,7 +42,7 @@ pub enum VariableStoreError {
         part: &'static str,
     },
     /// A magic number is missing.
-    #[error("offset {offset}: this is no {part}")]
+    #[error("offset {offset}: not a valid {part}")]
     Magic {
         /// Where it should stand.
         offset: usize,

@@ -26,14 +26,14 @@ pub(super) struct Certificate<'d> {
 
 /// A signature is of an algorithm, or under a key, that is not supported here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("signatures of this kind are not verified here: {what}")]
+#[error("signatures of this kind are not supported here: {what}")]
 #[non_exhaustive]
 pub struct UnsupportedSignature {
     /// Algorithm or key.
     pub what: String,
 }
 
-/// A hash algorithm that signatures are made with.
+/// A hash algorithm used in signatures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hash {
     Sha1,

@@ -21,7 +21,7 @@ pub enum AnswerError {
     #[error("the answer is malformed")]
     Malformed(#[from] WireError),
     /// It says another size than it has.
-    #[error("the answer says that it has {said} bytes, and has {length}")]
+    #[error("the answer states a length of {said} bytes, but has {length}")]
     Size {
         /// What it says.
         said: u32,
@@ -29,7 +29,7 @@ pub enum AnswerError {
         length: usize,
     },
     /// The tag is none of an answer.
-    #[error("the answer has the tag {found:#06x}")]
+    #[error("the answer has the unexpected tag {found:#06x}")]
     Tag {
         /// The tag.
         found: u16,

@@ -32,7 +32,7 @@ fn first_handle(channel: &mut Channel, from: u32) -> Result<Option<u32>, Command
     }
 }
 
-/// Most bytes of one TPM2_NV_Read.
+/// Maximum number of bytes of one TPM2_NV_Read.
 pub(super) fn nv_buffer(channel: &mut Channel) -> Result<u16, CommandError> {
     let answer = channel.run(&request(CAP_PROPERTIES, NV_BUFFER_MAX))?;
     let mut reader = answer.parameters();

@@ -24,14 +24,14 @@ pub enum CommandError {
         /// Its code.
         code: ResponseCode,
     },
-    /// Nothing went through, or came back.
+    /// Nothing was sent or received.
     #[error("the TPM cannot be reached")]
     Transport(#[source] io::Error),
-    /// What came is no answer to the command.
+    /// The received bytes are not an answer to the command.
     #[error("the TPM's answer cannot be read")]
     Answer(#[source] AnswerError),
     /// An earlier answer did not come; one that comes now might be that one.
-    #[error("the connection to the TPM broke before")]
+    #[error("the connection to the TPM failed earlier")]
     Broken,
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What a TPM answers instead of an answer (TPM 2.0 Library Part 2, "TPM_RC").
+/// The response codes of a TPM (TPM 2.0 Library Part 2, "TPM_RC").
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ResponseCode(u32);
 

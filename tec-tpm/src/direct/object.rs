@@ -1,4 +1,4 @@
-//! Keys: made, loaded, kept, removed, used.
+//! Keys: created, loaded, stored, removed, used.
 
 use tec_core::secret::SecretBytes;
 
@@ -53,7 +53,7 @@ pub(super) fn create_ek(
     channel: &mut Channel,
     algorithm: EkAlgorithm,
 ) -> Result<(u32, Vec<u8>), TpmError> {
-    let operation = failed("make the endorsement key");
+    let operation = failed("create the endorsement key");
     let command = Command::new(Code::CreatePrimary)
         .handle_by_password(RH_ENDORSEMENT)
         .raw(&NO_SENSITIVE)
@@ -79,7 +79,7 @@ pub(super) fn create_ak(
     let (ek, _) = create_ek(channel, ek)?;
     flushing(channel, ek, |channel| {
         let key = create_loaded(channel, ek, algorithm);
-        let key = key.map_err(failed("make the attestation key"))?;
+        let key = key.map_err(failed("create the attestation key"))?;
         flushing(channel, key, |channel| evict(channel, key, handle))
     })
 }

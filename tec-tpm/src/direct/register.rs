@@ -12,7 +12,7 @@ use crate::wire::{WireError, WireReader};
 
 /// Bytes of a selection over 24 registers (TPM 2.0 Library Part 2, "TPMS_PCR_SELECT").
 const SELECT: usize = 3;
-/// Most banks that an answer may select from, and most values in one (Part 2, "TPML_DIGEST").
+/// Maximum number of banks that an answer may select from, and most values in one (Part 2, "TPML_DIGEST").
 const MAX_BANKS: u32 = 16;
 const MAX_VALUES: u32 = 24;
 /// SHA-512 digest.

@@ -33,7 +33,7 @@ const UNDERSTOOD: [ObjectIdentifier; 5] = [
 #[non_exhaustive]
 pub enum CertificateError {
     /// More bytes than any certificate has.
-    #[error("the certificate has {length} bytes, which is more than any should")]
+    #[error("the certificate has {length} bytes, which is too large")]
     TooLarge {
         /// What was given.
         length: usize,
@@ -45,13 +45,13 @@ pub enum CertificateError {
     #[error("the certificate is not of version 3")]
     Version,
     /// An extension is critical that is not understood here.
-    #[error("the critical extension {oid} is not understood")]
+    #[error("the critical extension {oid} is not supported")]
     CriticalExtension {
         /// Which.
         oid: String,
     },
     /// An endorsement key certificate that may sign others.
-    #[error("an endorsement key certificate must not be that of a CA")]
+    #[error("an endorsement key certificate must not be a CA certificate")]
     IsCa,
     /// It has no key usage, or not that of a key of its type: RSA keys encipher keys, ECC keys agree.
     #[error("the key usage is missing, or not that of an endorsement key")]
@@ -59,7 +59,7 @@ pub enum CertificateError {
     /// Its purposes do not include endorsement, or it has none and names no TPM.
     #[error("neither the extended key usage nor the subject alternative name is that of a TPM")]
     Purpose,
-    /// The key inside cannot be taken.
+    /// The key inside cannot be used.
     #[error("the certified key is not acceptable")]
     Key(#[source] ParsePublicKeyError),
 }
@@ -178,7 +178,7 @@ impl EkCertificate {
     /// Parses the DER form.
     ///
     /// # Errors
-    /// [`CertificateError`] when it is no certificate that an endorsement key may have (TCG EK
+    /// [`CertificateError`] when it is not a certificate that an endorsement key may have (TCG EK
     /// Credential Profile for TPM Family 2.0, "EK Certificate").
     pub fn from_der(der: &[u8]) -> Result<Self, CertificateError> {
         let parsed = Parsed::from_der(der)?;

@@ -51,13 +51,13 @@ pub enum ChainError {
         /// Name of the issuer.
         issuer: String,
     },
-    /// The signature is of an algorithm that is not accepted.
+    /// The signature algorithm is not accepted.
     #[error("the signature algorithm {oid} is not accepted")]
     Algorithm {
         /// Which.
         oid: String,
     },
-    /// The issuer's key is of a sort that is not accepted, or does not parse.
+    /// The issuer's key has a type that is not accepted, or is malformed.
     #[error("the key of the issuer {issuer:?} is not usable")]
     IssuerKey {
         /// Name of the issuer.
@@ -69,8 +69,8 @@ pub enum ChainError {
         /// Whose certificate.
         subject: String,
     },
-    /// The issuer is no CA.
-    #[error("the issuer {issuer:?} is no CA")]
+    /// The issuer is not a CA.
+    #[error("the issuer {issuer:?} is not a CA")]
     NotCa {
         /// Name of the issuer.
         issuer: String,
@@ -94,7 +94,7 @@ pub struct TrustStore {
 }
 
 impl TrustStore {
-    /// A store that trusts nobody.
+    /// A store that trusts no CA.
     pub fn new() -> Self {
         Self::default()
     }
@@ -153,7 +153,7 @@ pub fn verify_ek_certificate(
     }
 }
 
-/// Why a chain ended, and how many certificates it had by then.
+/// Why a chain ended, and its number of certificates at that point.
 struct Finding {
     depth: usize,
     error: ChainError,

@@ -32,7 +32,7 @@ type Seed = Zeroizing<[u8; 32]>;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CredentialError {
-    /// The endorsement key is of a sort that cannot carry a seed.
+    /// The endorsement key has a type that cannot carry a seed.
     #[error("the endorsement key is neither RSA nor P-256")]
     KeyKind,
     /// The endorsement key is not usable, for example a point that is not on the curve.

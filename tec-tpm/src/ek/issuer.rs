@@ -27,7 +27,7 @@ pub enum IssuerError {
         /// Its fingerprint.
         ek: Fingerprint,
     },
-    /// A certificate is needed and did not come.
+    /// A required certificate was not received.
     #[error("the endorsement key came without a certificate")]
     NoCertificate,
     /// The certificate is not acceptable.

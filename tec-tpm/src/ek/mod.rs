@@ -6,7 +6,7 @@
 //!  make_credential(EK, name of AK, secret) ─ Credential ─► TPM2_ActivateCredential ─► secret
 //! ```
 //! Only the TPM that holds both keys can return the secret. A certificate says whose TPM that is;
-//! without one the endorsement key is just a number that somebody offered.
+//! without one the endorsement key is just a number that a client presented.
 
 mod certificate;
 mod chain;
@@ -46,7 +46,7 @@ pub(crate) const TEMPLATE: ObjectAttributes = ObjectAttributes::FIXED_TPM
 /// A decryption key that signs, or one that a password opens, is not of the template.
 const FORBIDDEN: ObjectAttributes = ObjectAttributes::SIGN.union(ObjectAttributes::USER_WITH_AUTH);
 
-/// The object is no endorsement key of the default templates L-1 or L-2.
+/// The object is not an endorsement key of the default templates L-1 or L-2.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EkError {
@@ -54,13 +54,13 @@ pub enum EkError {
     #[error("the public area cannot be read")]
     Public(#[source] PublicError),
     /// An attribute is missing.
-    #[error("the default template has the attribute {attribute}, this key has not")]
+    #[error("the key lacks the attribute {attribute} of the default template")]
     AttributeMissing {
         /// Its name in the specification.
         attribute: &'static str,
     },
     /// An attribute is set that must not be.
-    #[error("the default template lacks the attribute {attribute}, this key has it")]
+    #[error("the key has the attribute {attribute}, which the default template lacks")]
     AttributeForbidden {
         /// Its name in the specification.
         attribute: &'static str,

@@ -11,8 +11,8 @@ use super::event::Event;
 use super::parse::EventLog;
 use super::view::{EventView, line};
 
-/// Most pairs of events that are compared in one register; beyond, what lies between the common
-/// beginning and the common end is told as replaced.
+/// Maximum number of pairs of events that are compared in one register; beyond, what lies between the common
+/// beginning and the common end is reported as replaced.
 const MAX_PAIRS: usize = 1 << 22;
 
 /// One line of a comparison.
@@ -22,17 +22,17 @@ const MAX_PAIRS: usize = 1 << 22;
 pub enum Change {
     /// Both logs have it in this order.
     Same {
-        /// As it stands in the first log.
+        /// As in the first log.
         event: EventView,
     },
     /// Only the first log has it.
     Removed {
-        /// As it stands in the first log.
+        /// As in the first log.
         event: EventView,
     },
     /// Only the second log has it.
     Added {
-        /// As it stands in the second log.
+        /// As in the second log.
         event: EventView,
     },
 }

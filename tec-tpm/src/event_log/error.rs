@@ -7,7 +7,7 @@ use super::bank::Bank;
 #[non_exhaustive]
 pub enum EventLogError {
     /// The log is larger than the limit.
-    #[error("the log has {size} bytes, at most {limit} are read")]
+    #[error("the log has {size} bytes, more than the limit of {limit}")]
     TooLarge {
         /// Size of the log.
         size: usize,
@@ -15,10 +15,10 @@ pub enum EventLogError {
         limit: usize,
     },
     /// Nothing, or nothing but padding.
-    #[error("the log has no event")]
+    #[error("the log has no events")]
     Empty,
     /// A field or an announced length reaches past the end.
-    #[error("offset {offset}: {field} needs {needed} bytes, {left} are left")]
+    #[error("offset {offset}: {field} needs {needed} bytes; {left} are left")]
     Truncated {
         /// Where the field begins.
         offset: usize,
@@ -38,7 +38,7 @@ pub enum EventLogError {
         limit: usize,
     },
     /// The header announces no algorithm or too many.
-    #[error("offset {offset}: the header announces {count} algorithms, 1 to {limit} are read")]
+    #[error("offset {offset}: the header announces {count} algorithms; 1 to {limit} are supported")]
     AlgorithmCount {
         /// Where the count stands.
         offset: usize,
@@ -48,7 +48,9 @@ pub enum EventLogError {
         limit: usize,
     },
     /// The header announces an algorithm twice, or with a digest size that it does not have.
-    #[error("offset {offset}: algorithm {algorithm:#06x} announced wrongly with {size} bytes")]
+    #[error(
+        "offset {offset}: algorithm {algorithm:#06x} is announced with the wrong size, {size} bytes"
+    )]
     Algorithm {
         /// Where the entry begins.
         offset: usize,
@@ -74,7 +76,7 @@ pub enum EventLogError {
         index: u32,
     },
     /// An event has more digests than the header has algorithms.
-    #[error("offset {offset}: {count} digests, the header announces {announced}")]
+    #[error("offset {offset}: {count} digests; the header announces {announced}")]
     DigestCount {
         /// Where the count stands.
         offset: usize,
@@ -84,7 +86,7 @@ pub enum EventLogError {
         announced: usize,
     },
     /// An event has a digest of an algorithm that the header lacks, or two of one algorithm.
-    #[error("offset {offset}: digest of algorithm {algorithm:#06x} unannounced or repeated")]
+    #[error("offset {offset}: the digest of algorithm {algorithm:#06x} is unannounced or repeated")]
     Digest {
         /// Where the digest begins.
         offset: usize,
@@ -102,7 +104,7 @@ pub enum EventLogError {
     /// The log does not cover the bank.
     #[error("the log has no {bank} digests")]
     NoBank {
-        /// Bank that was asked for.
+        /// Requested bank.
         bank: Bank,
     },
     /// An event that extends a register lacks the digest of the bank.
@@ -112,7 +114,7 @@ pub enum EventLogError {
         offset: usize,
         /// Its number.
         number: u32,
-        /// Bank that was asked for.
+        /// Requested bank.
         bank: Bank,
     },
 }

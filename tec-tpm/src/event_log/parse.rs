@@ -59,7 +59,8 @@ struct Algorithm {
     size: usize,
 }
 
-/// Most algorithms that a header may announce: `HASH_COUNT` of the TPM 2.0 reference code is 3 to
+/// Maximum number of algorithms that a header may announce: `HASH_COUNT` of the TPM 2.0 reference
+/// code is 3 to
 /// 5, and the registry knows fewer than 16 hash algorithms.
 const MAX_ALGORITHMS: usize = 16;
 /// Largest digest of an unknown algorithm: that of SHA-512.

@@ -10,7 +10,7 @@ use super::error::EventLogError;
 use super::event::Event;
 use super::parse::EventLog;
 
-/// The values that a log folds to in one bank.
+/// The values that a log replays to in one bank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replayed {
     bank: Bank,

@@ -2,7 +2,8 @@
 
 /// Characters that are kept.
 const MAX_CHARS: usize = 128;
-/// Bytes that are looked at for a text; more cannot show, apart from what is filtered out.
+/// Bytes that are examined for a text; more cannot be shown, apart from characters that are
+/// filtered out.
 const MAX_TEXT: usize = 1024;
 
 /// UTF-16 if every second byte of the beginning is zero, else UTF-8 up to a NUL; empty for binary

@@ -57,11 +57,11 @@ pub enum VerifyLogError {
     #[error("the log cannot be replayed")]
     Replay(#[source] EventLogError),
     /// The fold differs from the quoted value.
-    #[error("PCR {pcr}: the log folds to {replayed}, quoted is {quoted}")]
+    #[error("PCR {pcr}: the log replays to {replayed}, but the quoted value is {quoted}")]
     Mismatch {
         /// First register that differs.
         pcr: PcrIndex,
-        /// What the log folds to.
+        /// The values that the log replays to.
         replayed: Sha256Digest,
         /// What was quoted.
         quoted: Sha256Digest,
@@ -72,7 +72,7 @@ impl<'a> EventLog<'a> {
     /// Proves the log against quoted values, for the registers in `chosen`.
     ///
     /// # Errors
-    /// [`VerifyLogError`] when a chosen register does not fold to its quoted value.
+    /// [`VerifyLogError`] when a chosen register does not replay to its quoted value.
     ///
     /// # Security
     /// `quoted` must come from a quote whose signature and nonce are verified.
@@ -96,8 +96,8 @@ impl<'a> EventLog<'a> {
         Ok(VerifiedLog { log: self, registers: chosen })
     }
 
-    /// The log as evidence beside quoted values: every event that extends a register, and the
-    /// registers that the log explains. Registers without an event count as explained when the
+    /// The log as evidence together with quoted values: every event that extends a register, and
+    /// the registers that the log explains. Registers without an event count as explained when the
     /// quoted value is the reset value.
     ///
     /// A log without a complete SHA-256 bank is [`LogEvidence::Broken`].

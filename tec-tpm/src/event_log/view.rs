@@ -87,7 +87,7 @@ fn strongest(event: &Event<'_>) -> Bank {
     trusted.into_iter().find(there).unwrap_or(Bank::Sha1)
 }
 
-/// A whole log in words, with the values that it folds to.
+/// A whole log in words, with the values that it replays to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LogView {

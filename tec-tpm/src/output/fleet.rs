@@ -14,7 +14,7 @@ use crate::combine::{CombineError, Combined, Provenance};
 pub struct FleetReport {
     /// Per register its values.
     pub registers: Vec<RegisterReport>,
-    /// The tuples of the registers that were asked for together.
+    /// The tuples of the registers that were requested together.
     pub joint: Vec<JointReport>,
     /// States whose values are not known.
     pub undetermined: Vec<UndeterminedReport>,
@@ -95,7 +95,7 @@ impl FleetReport {
         })
     }
 
-    /// For people: per register the values with what makes them, then what is not known.
+    /// For people: per register the values and what produces them, then what is unknown.
     pub fn text(&self) -> String {
         let mut text = String::new();
         for register in &self.registers {

@@ -94,8 +94,8 @@ pub(super) struct RegisterIn {
 /// Reads a label, or one register.
 ///
 /// # Errors
-/// [`OutputError`] when it is no label, a register stands in it twice, or events do not fold to
-/// their value.
+/// [`OutputError`] when it is not a label, contains a register twice, or has events that do not
+/// replay to their value.
 pub fn read_label(text: &str) -> Result<ExpectedPcrs, OutputError> {
     let registers = match from_json(text, FORM)? {
         Readable::Label(label) => label.pcrs,

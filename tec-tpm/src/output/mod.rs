@@ -72,15 +72,15 @@ pub const MAX_INPUT: usize = 16 << 20;
 #[non_exhaustive]
 pub enum OutputError {
     /// The text is too large.
-    #[error("the text has {size} bytes, at most {limit} are read")]
+    #[error("the text has {size} bytes, more than the limit of {limit}")]
     TooLarge {
         /// Its size.
         size: usize,
         /// Limit.
         limit: usize,
     },
-    /// The text is no JSON of this form, or cannot become one.
-    #[error("this is not the JSON of {form}")]
+    /// The text is not JSON of this form, or cannot be converted to it.
+    #[error("not the JSON of {form}")]
     Json {
         /// Which form.
         form: &'static str,
@@ -89,19 +89,19 @@ pub enum OutputError {
         source: serde_json::Error,
     },
     /// The value of a register is not the fold of its events.
-    #[error("the events of PCR {pcr} do not fold to its value")]
+    #[error("the events of PCR {pcr} do not produce its value")]
     Inconsistent {
         /// The register.
         pcr: PcrIndex,
     },
-    /// A register stands in it more than once.
-    #[error("PCR {pcr} stands in it more than once")]
+    /// It contains a register more than once.
+    #[error("it contains PCR {pcr} more than once")]
     Repeated {
         /// The register.
         pcr: PcrIndex,
     },
     /// A member says something that the form does not allow.
-    #[error("{member} is not what {form} has there")]
+    #[error("{member} is invalid in {form}")]
     Member {
         /// Which member or line.
         member: String,

@@ -1,4 +1,4 @@
-//! The next boot of a machine beside the boot that runs now and the values that are accepted.
+//! The next boot of a machine, compared with the current boot and the accepted values.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -41,7 +41,7 @@ pub struct Accepted<'a> {
 pub struct NextBoot {
     /// The registers that are predicted, or taken from the log.
     pub registers: Vec<NextRegister>,
-    /// The registers that cannot be told, by reason.
+    /// The registers that cannot be predicted, by reason.
     pub unpredictable: Vec<UnpredictableRegisters>,
     /// Whether the values are accepted; none if it was not said what is.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -90,14 +90,15 @@ pub enum Verdict {
         #[serde(skip_serializing_if = "Option::is_none")]
         trouble: Option<String>,
     },
-    /// A pinned register cannot be told.
+    /// A pinned register cannot be predicted.
     Undetermined {
         /// These.
         pcrs: Vec<PcrIndex>,
     },
-    /// All pinned registers stay as they are, so what the servers say of the running boot stands.
+    /// All pinned registers stay as they are, so the servers' decision about the current boot still
+    /// applies.
     AsNow,
-    /// Nobody said what is accepted, and pinned registers change.
+    /// The accepted values are unknown, and pinned registers change.
     Changed {
         /// These.
         pcrs: Vec<PcrIndex>,
@@ -150,7 +151,7 @@ impl NextBoot {
     }
 
     /// Says whether the registers in `pinned` have accepted values. A register that nothing is
-    /// measured into, or that cannot be told, is accepted by nobody.
+    /// measured into, or that cannot be predicted, is accepted nowhere.
     #[must_use]
     pub fn judged(mut self, accepted: Accepted<'_>, pinned: PcrSet) -> Self {
         self.verdict = Some(self.verdict_of(accepted, pinned));
@@ -276,7 +277,7 @@ fn verdict_text(verdict: &Verdict) -> String {
             format!("refused: {why}{}\n", trouble.unwrap_or_default())
         }
         Verdict::Undetermined { pcrs } => {
-            format!("cannot be told: PCR {} is not predicted\n", list(pcrs))
+            format!("undecided: PCR {} is not predicted\n", list(pcrs))
         }
         Verdict::AsNow => "as the running boot: no pinned register changes\n".to_owned(),
         Verdict::Changed { pcrs } => {

@@ -69,7 +69,7 @@ pub fn pcrlock_of_log(log: &EventLog<'_>, registers: PcrSet) -> Result<String, O
 /// Reads the SHA-256 digests of a component.
 ///
 /// # Errors
-/// [`OutputError`] when it is no component, or a record lacks the digest.
+/// [`OutputError`] when it is not a component, or a record lacks the digest.
 pub fn read_pcrlock(text: &str) -> Result<Vec<(PcrIndex, Sha256Digest)>, OutputError> {
     let file: File = from_json(text, FORM)?;
     let mut events = Vec::with_capacity(file.records.len());

@@ -1,4 +1,4 @@
-//! The own form of one image: what its boot measures, in all banks, and what cannot be told.
+//! The own form of one image: what its boot measures, in all banks, and what cannot be predicted.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ use crate::event_log::Bank;
 pub struct PredictionReport {
     /// The predicted and recorded registers that something is measured into.
     pub pcrs: Vec<PredictedRegister>,
-    /// The registers that cannot be told, by reason.
+    /// The registers that cannot be predicted, by reason.
     pub unpredictable: Vec<UnpredictableRegisters>,
 }
 
@@ -62,7 +62,7 @@ pub struct PredictedEvent {
     pub banks: BTreeMap<&'static str, String>,
 }
 
-/// Registers that cannot be told for the same reason.
+/// Registers that cannot be predicted for the same reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct UnpredictableRegisters {
@@ -76,8 +76,8 @@ pub struct UnpredictableRegisters {
 }
 
 impl PredictionReport {
-    /// The report of a prediction; `remedy` says what to add so that a register can be told.
-    /// Registers that were not asked for are left out.
+    /// The report of a prediction; `remedy` says what to add so that a register can be predicted.
+    /// Registers that were not requested are omitted.
     pub fn new(
         prediction: &Prediction,
         remedy: impl Fn(&Unpredictable) -> Option<&'static str>,
@@ -106,7 +106,7 @@ impl PredictionReport {
     }
 }
 
-/// The registers that cannot be told, for people: one line per reason.
+/// The registers that cannot be predicted, for people: one line per reason.
 pub fn unpredictable_text(unpredictable: &[UnpredictableRegisters]) -> String {
     let mut text = String::new();
     for left in unpredictable {

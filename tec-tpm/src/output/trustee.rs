@@ -130,7 +130,7 @@ impl ReferenceValues {
     /// Reads the list of a ConfigMap. Other names than those of registers are left out.
     ///
     /// # Errors
-    /// [`OutputError`] when it is no such list.
+    /// [`OutputError`] when it is not such a list.
     pub fn read_config_map(text: &str) -> Result<Self, OutputError> {
         let records: Vec<Record> = from_json(text, CONFIG_MAP)?;
         let named = records.into_iter().map(|record| (record.name, record.value));
@@ -140,7 +140,7 @@ impl ReferenceValues {
     /// Reads a message. Other names than those of registers are left out.
     ///
     /// # Errors
-    /// [`OutputError`] when it is no such message.
+    /// [`OutputError`] when it is not such a message.
     pub fn read_message(text: &str) -> Result<Self, OutputError> {
         let message: Message = from_json(text, MESSAGE)?;
         let refuse =

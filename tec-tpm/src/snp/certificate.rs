@@ -35,7 +35,7 @@ pub enum KeyCertificateError {
     #[error("the certified key is not on the curve P-384")]
     Key,
     /// An extension of AMD's is missing, there twice, or malformed.
-    #[error("the certificate has no good extension {extension}")]
+    #[error("the certificate's extension {extension} is missing or invalid")]
     Extension {
         /// Which.
         extension: &'static str,
@@ -129,7 +129,7 @@ impl KeyCertificate {
 struct Extensions<'a>(&'a Parsed);
 
 impl<'a> Extensions<'a> {
-    /// Content of an extension that is there once at most.
+    /// Content of an extension that occurs at most once.
     fn only(
         &self,
         oid: ObjectIdentifier,

@@ -173,7 +173,7 @@ impl Findings {
     }
 }
 
-/// Whether a list that somebody demands has this.
+/// Whether a required list contains this.
 fn is_listed<T: Ord>(list: Option<&BTreeSet<T>>, found: &T) -> bool {
     list.is_none_or(|list| list.contains(found))
 }

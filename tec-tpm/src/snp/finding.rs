@@ -6,8 +6,8 @@ use tec_core::time::Timestamp;
 
 use super::{KeyCertificateError, Product, ReportError, SigningKey, TcbField, TcbPart};
 
-/// Most characters of a name from a certificate that a finding repeats: names are anybody's choice,
-/// and findings are kept.
+/// Maximum number of characters of a name from a certificate that a finding repeats: names are
+/// anybody's choice, and findings are kept.
 const MAX_NAME: usize = 128;
 
 /// A name, cut to what a finding repeats.
@@ -65,7 +65,7 @@ pub enum Finding {
         name: String,
     },
     /// The processor that made the report is not of the certificate's product.
-    #[error("the report is not of a processor of the product {certificate}")]
+    #[error("the report does not come from a processor of the product {certificate}")]
     Product {
         /// Product of the certificate's issuer.
         certificate: Product,
@@ -91,7 +91,7 @@ pub enum Finding {
     #[error("the report is not signed by the certified key")]
     Signature,
     /// The report is of another chip than the certificate.
-    #[error("the report is of another chip than the certificate")]
+    #[error("the report and the certificate are from different chips")]
     HardwareId,
     /// The certificate is for another TCB than the reported one.
     #[error("the certificate is for {part} {certificate}, the report says {report}")]
@@ -121,7 +121,7 @@ pub enum Finding {
     #[error("the firmware is older than the committed one")]
     FirmwareOrder,
     /// A TCB is older than the policy demands.
-    #[error("{part} of the {field} TCB is {found}, at least {minimum} is demanded")]
+    #[error("{part} of the {field} TCB is {found}; at least {minimum} is required")]
     TcbMinimum {
         /// Which TCB.
         field: TcbField,
@@ -132,8 +132,8 @@ pub enum Finding {
         /// The least that is accepted.
         minimum: u8,
     },
-    /// The report was not asked for at the highest privilege level.
-    #[error("the report was asked for at privilege level {found}, not 0")]
+    /// The report was not requested at the highest privilege level.
+    #[error("the report was requested at privilege level {found}, not 0")]
     Vmpl {
         /// Level.
         found: u32,
@@ -151,16 +151,16 @@ pub enum Finding {
         what: &'static str,
     },
     /// The digest at launch is not on the list.
-    #[error("the measurement is not an accepted one")]
+    #[error("the measurement is not accepted")]
     Measurement,
     /// The ID key is not on the list.
-    #[error("the ID key is not an accepted one")]
+    #[error("the ID key is not accepted")]
     IdKey,
     /// The author key is not on the list.
-    #[error("the author key is not an accepted one")]
+    #[error("the author key is not accepted")]
     AuthorKey,
     /// The host data are not on the list.
-    #[error("the host data are not accepted ones")]
+    #[error("the host data is not accepted")]
     HostData,
 }
 

@@ -35,8 +35,8 @@ impl Policy {
         }
     }
 
-    /// Guests with one of these ID keys, by SHA-384, and one of these measurements; a list that is
-    /// empty demands nothing. `None` where both are: any guest could then claim any vTPM.
+    /// Guests with one of these ID keys, by SHA-384, and one of these measurements; an empty list
+    /// requires nothing. `None` if both are empty, because any guest could then claim any vTPM.
     pub fn of_guests(id_keys: &[[u8; 48]], measurements: &[[u8; 48]]) -> Option<Self> {
         let mut policy = Self::new();
         if !id_keys.is_empty() {

@@ -17,24 +17,24 @@ const VERSIONS: std::ops::RangeInclusive<u32> = 2..=5;
 /// Scalar of P-384 (FIPS 186-5).
 pub(crate) const SCALAR: usize = 48;
 
-/// The bytes are no report.
+/// The bytes are not a report.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReportError {
     /// Another size than a report has.
-    #[error("a report has {REPORT_SIZE} bytes, here are {found}")]
+    #[error("a report has {REPORT_SIZE} bytes; this one has {found}")]
     Length {
         /// What was given.
         found: usize,
     },
     /// A version whose layout is not known.
-    #[error("the version {found} of the report is not known")]
+    #[error("version {found} of the report is not supported")]
     Version {
         /// Which.
         found: u32,
     },
     /// A field is not whole. The size is checked before, so this does not happen.
-    #[error("the report is cut off")]
+    #[error("the report is truncated")]
     Wire(#[source] WireError),
 }
 
@@ -76,7 +76,7 @@ pub struct Report {
     pub family_id: [u8; 16],
     /// From the ID block.
     pub image_id: [u8; 16],
-    /// Privilege level of who asked for the report; 0 is the highest.
+    /// Privilege level at which the report was requested; 0 is the highest.
     pub vmpl: u32,
     /// 1 is ECDSA on P-384 with SHA-384.
     pub signature_algorithm: u32,

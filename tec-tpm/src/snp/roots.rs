@@ -1,4 +1,4 @@
-//! Whom AMD lets certify the keys that sign reports.
+//! The CAs through which AMD certifies the keys that sign reports.
 
 use std::collections::BTreeMap;
 
@@ -48,14 +48,14 @@ pub enum RootError {
         #[source]
         source: CertificateError,
     },
-    /// The key is no RSA key of 4096 bits.
-    #[error("the {which} is not an RSA key of 4096 bits")]
+    /// The key is not a 4096-bit RSA key.
+    #[error("the {which} is not a 4096-bit RSA key")]
     Key {
         /// Which.
         which: &'static str,
     },
     /// It may not sign certificates.
-    #[error("the {which} certificate is not that of a CA")]
+    #[error("the {which} certificate is not a CA certificate")]
     NotCa {
         /// Which.
         which: &'static str,
@@ -138,7 +138,7 @@ pub(super) struct Issuer<'a> {
 }
 
 impl Roots {
-    /// Trusts nobody.
+    /// Trusts no one.
     pub fn new() -> Self {
         Self::default()
     }

@@ -160,7 +160,9 @@ fn all_findings_come_at_once() {
         ]
     );
     let refused = Refused::new(found);
-    assert!(refused.to_string().contains("another chip than the certificate; the report was"));
+    assert!(
+        refused.to_string().contains("the certificate are from different chips; the report was")
+    );
 }
 
 #[test]

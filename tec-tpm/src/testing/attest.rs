@@ -1,4 +1,4 @@
-//! TPMS_ATTEST made to measure, right or wrong.
+//! TPMS_ATTEST structures built for a test, valid or invalid.
 
 use sha2::{Digest as _, Sha256};
 use tec_core::digest::Sha256Digest;

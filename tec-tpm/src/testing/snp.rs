@@ -221,7 +221,7 @@ impl SoftSnp {
         body
     }
 
-    /// Signs such a part; firmware would not sign anything else than it wrote.
+    /// Signs such a part; firmware would sign only what it wrote.
     #[expect(
         clippy::expect_used,
         clippy::missing_panics_doc,

@@ -27,7 +27,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 #[non_exhaustive]
 pub enum SwtpmError {
     /// A program could not be started; is it installed?
-    #[error("start {program}")]
+    #[error("cannot start {program}")]
     Spawn {
         /// Which.
         program: &'static str,
@@ -44,7 +44,7 @@ pub enum SwtpmError {
         log: String,
     },
     /// A file of the state directory could not be used.
-    #[error("use {}", path.display())]
+    #[error("cannot use {}", path.display())]
     File {
         /// Which.
         path: PathBuf,
@@ -167,7 +167,7 @@ impl Running {
         Err(SwtpmError::Ports)
     }
 
-    /// `None` when it ended at once, since somebody else took a port meanwhile.
+    /// `None` when it ended immediately, because another process took a port in the meantime.
     fn start_on(directory: &Path, port: u16) -> Result<Option<Self>, SwtpmError> {
         let pid_file = directory.join("swtpm.pid");
         remove(&pid_file)?;

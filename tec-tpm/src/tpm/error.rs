@@ -16,7 +16,7 @@ use crate::wire::WireError;
 #[non_exhaustive]
 pub enum TpmError {
     /// The configuration string names no way to a TPM.
-    #[error("{tcti:?} is none of {forms}")]
+    #[error("{tcti:?} is not one of {forms}")]
     Tcti {
         /// What was given.
         tcti: String,
@@ -24,7 +24,7 @@ pub enum TpmError {
         forms: &'static str,
     },
     /// There is no TPM there, or it is in use.
-    #[error("open the TPM at {tcti:?}")]
+    #[error("cannot open the TPM at {tcti:?}")]
     Open {
         /// Where.
         tcti: String,
@@ -33,7 +33,7 @@ pub enum TpmError {
         source: Box<dyn Error + Send + Sync>,
     },
     /// A command failed.
-    #[error("{operation}")]
+    #[error("cannot {operation}")]
     Command {
         /// What was to be done.
         operation: &'static str,
@@ -43,13 +43,13 @@ pub enum TpmError {
     },
     /// The TPM refuses keys that a password protects, for some time, since too many passwords were
     /// wrong.
-    #[error("{operation}: the TPM is in lockout")]
+    #[error("cannot {operation}: the TPM is in lockout")]
     Lockout {
         /// What was to be done.
         operation: &'static str,
     },
     /// Another object lies at the handle.
-    #[error("the handle {handle} holds something else than the wanted attestation key")]
+    #[error("the handle {handle} holds an object other than the expected attestation key")]
     HandleOccupied {
         /// Where.
         handle: AkHandle,
@@ -64,7 +64,7 @@ pub enum TpmError {
         handle: AkHandle,
     },
     /// A public area of the TPM cannot be read.
-    #[error("the TPM describes a key in an unknown way")]
+    #[error("the TPM describes a key in an unknown format")]
     Public(#[source] PublicError),
     /// The TPM has no SHA-256 bank, or not all registers in it.
     #[error("PCR {index} of the SHA-256 bank cannot be read")]
@@ -75,7 +75,7 @@ pub enum TpmError {
     /// The TPM's quote does not verify, or registers did not stop to move.
     #[error("the TPM's own quote does not verify")]
     Quote(#[source] QuoteError),
-    /// The challenge is no TPM structure.
+    /// The challenge is not a TPM structure.
     #[error("the challenge is malformed")]
     Challenge(#[source] WireError),
     /// The challenge is not for this TPM and this attestation key.

@@ -11,7 +11,7 @@ use crate::quote::QuoteError;
 /// Quotes are made again while registers move under them; at boot they do not for long.
 const QUOTE_ATTEMPTS: usize = 8;
 
-/// Makes evidence until no register was extended between the quote and the reading of values.
+/// Creates evidence until no register was extended between the quote and the reading of values.
 pub(crate) fn settled(
     ak: &PublicKey,
     nonce: &[u8],

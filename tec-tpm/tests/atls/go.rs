@@ -44,7 +44,7 @@ fn builder() -> EndpointBuilder {
         .with_validator(Arc::new(DangerousDummyValidator))
 }
 
-/// The peers know nothing of evidence over the connection.
+/// The peers do not support evidence over the connection.
 fn ours() -> Endpoint {
     let builder = builder().with_channel_binding(ChannelBinding::WherePeerCan);
     builder.build().unwrap()

@@ -15,7 +15,7 @@ struct Printed {
     events: Vec<PrintedEvent>,
     /// Bank, register, value in hexadecimal.
     values: Vec<(String, u8, String)>,
-    /// Whether it came to the end of the log.
+    /// Whether the end of the log was reached.
     whole: bool,
 }
 

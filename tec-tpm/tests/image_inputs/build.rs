@@ -1,4 +1,4 @@
-//! Images, made of nothing.
+//! Images, generated from scratch.
 
 use std::fs;
 use std::io::{Cursor, Read as _, Write as _};

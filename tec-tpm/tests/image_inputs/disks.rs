@@ -64,7 +64,7 @@ impl Small {
         usize::from(u16::from_le_bytes([self.bytes[at], self.bytes[at + 1]]))
     }
 
-    /// Sets the entry of a cluster, and tells where it stands.
+    /// Sets the entry of a cluster, and returns its position.
     fn link(&mut self, cluster: usize, value: u16) -> u64 {
         let at = self.table + cluster + cluster / 2;
         let old = u16::from_le_bytes([self.bytes[at], self.bytes[at + 1]]);

@@ -1,7 +1,7 @@
 //! Both ways to a TPM against a real emulator: `swtpm` must be installed, one runs per test.
 //!
-//! One suite is run over both. What they do not share, and what one does with the other's keys, is
-//! tested beside it.
+//! One suite is run over both. What they do not share, and how each handles the other's keys, is
+//! tested separately.
 #![expect(clippy::duplicate_mod, reason = "the suite is run once for each way")]
 
 mod both;

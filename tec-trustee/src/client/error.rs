@@ -28,7 +28,7 @@ pub enum SetupError {
         source: Option<Box<dyn Error + Send + Sync>>,
     },
     /// TLS or the HTTP client cannot be set up.
-    #[error("set up the connection to {server}")]
+    #[error("cannot set up the connection to {server}")]
     Client {
         /// Which server.
         server: BaseUrl,
@@ -43,7 +43,7 @@ pub enum SetupError {
 #[non_exhaustive]
 pub enum CallError {
     /// The server answered that it cannot serve now.
-    #[error("{server} cannot serve now (status {status})")]
+    #[error("{server} cannot serve at the moment (status {status})")]
     Unavailable {
         /// Which server.
         server: BaseUrl,
@@ -60,7 +60,7 @@ pub enum CallError {
         source: Box<dyn Error + Send + Sync>,
     },
     /// The TLS handshake failed.
-    #[error("no TLS session with {server}")]
+    #[error("cannot establish a TLS session with {server}")]
     Tls {
         /// Which server.
         server: BaseUrl,
@@ -134,7 +134,7 @@ pub enum RcarError {
         source: JweError,
     },
     /// The attester could not create evidence.
-    #[error("make evidence")]
+    #[error("cannot create evidence")]
     Attester(#[source] PortError),
 }
 
@@ -149,7 +149,7 @@ pub enum Stage {
 }
 
 impl RcarError {
-    /// The code that tells people what to do.
+    /// The code that tells users what to do.
     pub fn code(&self) -> Code {
         match self {
             Self::Denied { code: Some(code), .. } => *code,

@@ -209,7 +209,7 @@ async fn answers_that_are_not_those_of_a_kbs_are_told_as_such() {
     assert!(matches!(error, RcarError::Jwe { .. }));
 }
 
-/// An address on which nobody listens any more.
+/// An address on which no process listens any more.
 async fn nobody() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     format!("http://{}", listener.local_addr().unwrap())

@@ -69,9 +69,9 @@ const HELD: usize = 32 * 1024 * 1024;
 /// Bytes of all sessions of a guard.
 const SESSION_BYTES: usize = 40 * 1024 * 1024;
 
-/// Most bytes that a guard with the default limits keeps for its clients, however many there are and whatever
-/// they send: bodies, evidence that is being verified, and sessions. The server around it bounds the
-/// connections.
+/// Maximum number of bytes that a guard with the default limits keeps for its clients, however many
+/// there are and whatever they send: bodies, evidence that is being verified, and sessions. The
+/// server around it bounds the connections.
 pub const MAX_KEPT: usize = HELD + WORK + SESSION_BYTES;
 
 /// Configuration of a [`Guard`].

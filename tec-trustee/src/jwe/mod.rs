@@ -87,7 +87,7 @@ pub enum JweError {
         member: &'static str,
     },
     /// The protected header is not the expected JSON.
-    #[error("the protected header of the JWE does not parse")]
+    #[error("the protected header of the JWE is malformed")]
     Header(#[source] serde_json::Error),
     /// The protected header asks for something that is not supported.
     #[error("the JWE uses {what}, which is not supported")]

@@ -30,7 +30,7 @@ use crate::wire::{
     AttestRequest, AttestResponse, AuthRequest, Challenge, ErrorKind, PROTOCOL_VERSION,
 };
 
-/// Most rounds of an evaluation: names of reference values may depend on other reference values.
+/// Maximum number of rounds of an evaluation: names of reference values may depend on other reference values.
 const MAX_ROUNDS: usize = 8;
 
 fn refused(detail: &str) -> Refusal {

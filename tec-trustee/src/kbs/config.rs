@@ -17,7 +17,7 @@ use crate::token::{TokenSigner, TokenVerifier};
 pub const DEFAULT_SESSION_SECONDS: u32 = 300;
 /// Lifetime of an attestation token in seconds (EAR, draft-ietf-rats-ear).
 pub const DEFAULT_TOKEN_SECONDS: u32 = 300;
-/// Most sessions at a time; an unfinished one takes about 300 bytes.
+/// Maximum number of sessions at a time; an unfinished one takes about 300 bytes.
 pub const DEFAULT_MAX_SESSIONS: usize = 65_536;
 /// Largest request body in bytes (Trustee, KBS configuration, `payload_request_size`).
 pub const DEFAULT_MAX_PAYLOAD: usize = 2 * 1024 * 1024;
@@ -126,7 +126,7 @@ impl KbsConfig {
     ///
     /// # Security
     /// Anyone who has the key, or the signer, can obtain any key: keep both where the disk keys are. A nonce
-    /// is single-use at each replica, but no longer across all of them. That gives nobody a key: a replay
+    /// is single-use at each replica, but no longer across all of them. That gives no one a key: a replay
     /// yields a JWE for the session key that the evidence binds, which only its client has. To change the
     /// key, restart the replicas with a new one; clients attest once more.
     #[must_use]

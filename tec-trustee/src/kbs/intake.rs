@@ -18,7 +18,7 @@ use super::budget::{Budget, Charge};
 use super::reply::Refusal;
 use crate::wire::ErrorKind;
 
-/// A body must have arrived by then.
+/// Time by which a body must have arrived.
 pub(crate) const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest body of `POST auth`, in either direction; real ones have about 200 bytes.
 pub(crate) const MAX_AUTH: usize = 64 * 1024;

@@ -83,7 +83,7 @@ impl Metrics {
         let sessions = u64::try_from(sessions).unwrap_or(u64::MAX);
         for (what, kind, help, value) in [
             ("opened_total", "counter", "Sessions that began.", value(&self.opened)),
-            ("releases_total", "counter", "Resources handed out.", value(&self.released)),
+            ("releases_total", "counter", "Resources released.", value(&self.released)),
             ("refusals_total", "counter", "Requests refused here.", value(&self.refused)),
             ("sessions", "gauge", "Sessions in the table.", sessions),
         ] {

@@ -56,7 +56,7 @@ pub(super) struct Shared {
 pub(super) enum Carried {
     /// The nonce was issued.
     Opened(Opened),
-    /// Evidence was judged, for better or worse.
+    /// Evidence was evaluated, with either outcome.
     Judged(Box<Judged>),
 }
 

@@ -18,9 +18,9 @@ use super::verdict::{TrustTier, Verdict, verdict_of};
 
 /// Name of the function that policies call (Trustee, attestation service).
 const QUERY: &str = "query_reference_value";
-/// Most reference values that one evaluation may ask for.
+/// Maximum number of reference values that one evaluation may ask for.
 const MAX_WANTED: usize = 256;
-/// Most rounds of an evaluation: names of reference values may depend on other reference values.
+/// Maximum number of rounds of an evaluation: names of reference values may depend on other reference values.
 const MAX_ROUNDS: usize = 8;
 /// How far an evaluation got.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 #[non_exhaustive]
 pub enum PolicyError {
     /// Longer than any sensible policy.
-    #[error("the policy has {length} bytes, at most 262144 are taken")]
+    #[error("the policy has {length} bytes, more than the limit of 262144")]
     TooLarge {
         /// Length of the input.
         length: usize,

@@ -96,29 +96,28 @@ pub struct PolicyIntent {
 #[non_exhaustive]
 pub enum PolicyIntentError {
     /// No type of evidence would be accepted.
-    #[error("a policy must accept at least one sort of evidence")]
+    #[error("a policy must accept at least one type of evidence")]
     NoTee,
     /// This type of evidence carries no key and no registers.
-    #[error("evidence of the sort {tee} says nothing that a policy could rely on")]
+    #[error("evidence of type {tee} proves nothing that a policy could rely on")]
     Tee {
         /// The type.
         tee: Tee,
     },
     /// Something is required of SNP reports, but no accepted evidence contains one.
-    #[error("SNP reports are to be checked, but no evidence that has one is accepted")]
+    #[error("the policy checks SNP reports, but accepts no evidence that contains one")]
     NoSnp,
     /// An extension claim has the name or key of another one, or a form that tokens cannot carry.
-    #[error("the extension claim {name:?} with the key {key} is not possible")]
+    #[error("the extension claim {name:?} with the key {key} is not allowed")]
     Claim {
         /// Its name.
         name: String,
         /// Its integer key.
         key: i64,
     },
-    /// The attestation service does not tell policies which key signed.
+    /// The attestation service does not show policies which key signed.
     #[error(
-        "the attestation service of generation {generation} does not tell policies which key \
-         signed, so they cannot bind a machine to its own disk key"
+        "the attestation service of generation {generation} does not show policies which key signed, so they cannot bind a machine to its own disk key"
     )]
     NoKeyClaim {
         /// The generation.
@@ -126,8 +125,7 @@ pub enum PolicyIntentError {
     },
     /// Any TPM would be accepted, since this generation trusts keys by policy alone.
     #[error(
-        "the attestation service of generation {generation} trusts keys by policy alone, so a \
-         policy that asks for no machine would accept every TPM"
+        "the attestation service of generation {generation} trusts keys by policy alone, so a policy that requires no machine would accept every TPM"
     )]
     Unbound {
         /// The generation.

@@ -47,7 +47,7 @@ pub(super) fn analyzed(text: &str) -> Result<Engine, PolicyError> {
     Ok(engine)
 }
 
-/// Most [`parsing_effort`] of a text: a hundred brackets nine deep pass, twenty nested ones do not.
+/// Maximum [`parsing_effort`] of a text: a hundred brackets nine deep pass, twenty nested ones do not.
 const MAX_PARSING_EFFORT: u64 = 1 << 16;
 
 /// How hard a text is to parse: the parser tries each bracket in two ways, so the effort doubles with each

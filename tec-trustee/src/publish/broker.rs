@@ -54,7 +54,7 @@ impl BrokerPublisher {
         self.record.lock().await.doubt_next(count);
     }
 
-    /// Makes one pass and returns whether another one is needed.
+    /// Makes one pass and returns whether it needs another.
     async fn pass(
         &self,
         desired: &Desired,

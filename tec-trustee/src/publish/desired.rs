@@ -56,7 +56,7 @@ pub enum DesiredError {
         name: ReferenceName,
     },
     /// A trusted key must have a valid name of a cluster object.
-    #[error("{name:?} is no object name: at most 63 characters of a-z, 0-9 and '-'")]
+    #[error("{name:?} is not an object name: at most 63 characters of a-z, 0-9 and '-'")]
     ObjectName {
         /// The name, at most 64 characters of it.
         name: String,

@@ -31,8 +31,8 @@ pub enum Health {
     Waiting,
     /// The last round failed, and waiting may help.
     Failing(PortErrorKind),
-    /// The last round failed, and someone has to act: a token or a policy is refused. It is retried all the
-    /// same, since the fix may happen on the target.
+    /// The last round failed, and someone has to act: a token or a policy is refused. It is retried
+    /// anyway, because the fix may happen on the target.
     Broken(PortErrorKind),
 }
 

@@ -30,12 +30,12 @@ use super::record::{Known, Record};
 
 const HEAD: &str = "tec-index";
 const EPOCH: &str = "tec-index-epoch";
-/// Most notes in the head while nothing is under way. It is rewritten for each batch, so it is short: two
-/// notes per machine, about 260 bytes together.
+/// Maximum number of notes in the head while nothing is under way. It is rewritten for each batch,
+/// so it is short: two notes per machine, about 260 bytes together.
 const MAX_TAIL: usize = 8;
-/// Most notes in a chunk, and most steps in a batch.
+/// Maximum number of notes in a chunk, and most steps in a batch.
 pub(super) const MAX_CHUNK: usize = 128;
-/// Most chunks that are read: four million machines. More is damage.
+/// Maximum number of chunks that are read: four million machines. More is damage.
 const MAX_CHUNKS: u32 = 65_536;
 /// The index is rewritten when it has more notes than twice those that count, plus this.
 const SLACK: usize = 1024;

@@ -97,7 +97,7 @@ impl FromStr for Fingerprint {
 
 /// The text names nothing that a Trustee could hold.
 #[derive(Debug, thiserror::Error)]
-#[error("{text:?} is no name of a policy, reference value or secret")]
+#[error("{text:?} is not the name of a policy, reference value or secret")]
 #[non_exhaustive]
 pub struct ParseItemError {
     /// The text, at most 64 characters of it.

@@ -89,7 +89,7 @@ impl Record {
         self.position.as_ref()
     }
 
-    /// Everything that was desired at that position is there.
+    /// Everything that was desired at that position is stored.
     pub(super) fn reached(&mut self, position: Position) {
         self.position = Some(position);
     }

@@ -64,7 +64,7 @@ pub enum SignerError {
         role: &'static str,
     },
     /// Not a certificate in PEM.
-    #[error("the certificate of the {role} does not parse")]
+    #[error("the certificate of the {role} is malformed")]
     Certificate {
         /// Its owner.
         role: &'static str,
@@ -82,13 +82,15 @@ pub enum SignerError {
     #[error("the certificate of the CA does not let it issue certificates")]
     NotCa,
     /// The CA expires before its signer would.
-    #[error("the CA ends at {ends_at} (Unix seconds), before a new signer would: make a new CA")]
+    #[error(
+        "the CA expires at {ends_at} (Unix seconds), before a new signer would: create a new CA"
+    )]
     CaEnds {
         /// When, in seconds since 1970.
         ends_at: i64,
     },
     /// A certificate cannot be built or encoded.
-    #[error("build the certificate of the {role}")]
+    #[error("cannot build the certificate of the {role}")]
     Build {
         /// Its owner.
         role: &'static str,

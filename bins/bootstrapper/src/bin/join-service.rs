@@ -38,13 +38,13 @@ fn main() -> ExitCode {
 async fn run(args: &Args) -> anyhow::Result<u8> {
     let settings = &Settings::read(&args.config)?;
     let stopped = program::stopped()?;
-    let client = Client::try_default().await.context("find the API server")?;
+    let client = Client::try_default().await.context("cannot find the API server")?;
     let attestation = Attestation::open(&settings.tpm)?;
     let compose::Parts { ports, renewals } = compose::parts(settings, client, &attestation).await?;
     let keys = Arc::clone(&ports.keys);
     let service = LiveService::open(&args.config, ports, attestation)?;
     let listener = TcpListener::bind(settings.listen).await;
-    let listener = listener.with_context(|| format!("listen on {}", settings.listen))?;
+    let listener = listener.with_context(|| format!("cannot listen on {}", settings.listen))?;
     tracing::info!(address = %listener.local_addr()?, "tickets are served");
     let (sender, stop) = watch::channel(false);
     let serving = transport::serve_current(listener, || service.current(), Bounds::SMALL, stop);

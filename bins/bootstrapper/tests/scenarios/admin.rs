@@ -388,7 +388,7 @@ async fn tec_takes_up_its_own_cluster_and_sends_nothing_to_a_member_of_another()
     assert!(!log.contains("a wrong secret"), "{log}");
     let unlike = ["--cluster", &"0".repeat(64)];
     let refused = desk.init(KMS, INIT_SECRET, &unlike).await;
-    refused.assert(1, "names another one");
+    refused.assert(1, "names a different one");
 
     fs::remove_file(machine.path("hold")).unwrap();
     let made = desk.init(KMS, INIT_SECRET, &[]).await;

@@ -81,7 +81,7 @@ async fn a_ticket_of_a_service_that_is_no_member_of_its_cluster_changes_nothing(
     machine.write_settings_with(&[cluster.ak], cluster.port);
     let program = machine.start("run").serving();
     let refused = async {
-        while !program.log().contains("no member of that") {
+        while !program.log().contains("not a member of that") {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };

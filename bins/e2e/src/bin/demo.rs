@@ -16,7 +16,7 @@ fn run(settings: Settings) -> anyhow::Result<u8> {
         .prefix("tec-demo-")
         .disable_cleanup(settings.keep)
         .tempdir()
-        .context("make a working directory")?;
+        .context("cannot create a working directory")?;
     let report = settings.report.clone();
     let settings_keep = settings.keep;
     let mut stage = Stage::new(settings, directory.path())?;

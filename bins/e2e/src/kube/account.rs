@@ -54,7 +54,7 @@ impl ControlPlane {
         };
         let namespaces: Api<Namespace> = Api::all(self.admin()?);
         let made = namespaces.create(&PostParams::default(), &namespace).await;
-        made.with_context(|| format!("create the namespace {name}"))?;
+        made.with_context(|| format!("cannot create the namespace {name}"))?;
         Ok(name)
     }
 

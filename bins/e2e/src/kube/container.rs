@@ -108,7 +108,7 @@ impl Container {
         mounts.sort_by_key(|mount| &mount.mount_path);
         for mount in mounts {
             let from = self.directory.path().join(&mount.name);
-            ensure!(from.exists(), "{} is of a kind that is not played", mount.name);
+            ensure!(from.exists(), "the kind {} is not supported here", mount.name);
             let mode = if mount.read_only == Some(true) { "ro" } else { "rw" };
             all.extend([from.into(), mount.mount_path.clone().into(), mode.into()]);
         }
@@ -169,7 +169,8 @@ impl Files<'_> {
         items: Option<&Vec<KeyToPath>>,
         directory: &Path,
     ) -> anyhow::Result<()> {
-        let secret = self.secrets.get(name).await.with_context(|| format!("mount {name}"))?;
+        let secret =
+            self.secrets.get(name).await.with_context(|| format!("cannot mount {name}"))?;
         for (key, value) in secret.data.iter().flatten() {
             self.write(items, key, &value.0, (directory, 0o440))?;
         }
@@ -182,7 +183,8 @@ impl Files<'_> {
         items: Option<&Vec<KeyToPath>>,
         directory: &Path,
     ) -> anyhow::Result<()> {
-        let map = self.config_maps.get(name).await.with_context(|| format!("mount {name}"))?;
+        let map =
+            self.config_maps.get(name).await.with_context(|| format!("cannot mount {name}"))?;
         for (key, value) in map.data.iter().flatten() {
             let text = value.replace(self.change.0, self.change.1);
             self.write(items, key, text.as_bytes(), (directory, 0o644))?;

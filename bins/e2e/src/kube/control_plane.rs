@@ -294,7 +294,7 @@ impl ControlPlane {
         // The previous file may be being read at this moment.
         let mut file = tempfile::NamedTempFile::new_in(self.directory.path())?;
         file.write_all(value.to_string().as_bytes())?;
-        file.persist(&path).with_context(|| format!("write {}", path.display()))?;
+        file.persist(&path).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(path)
     }
 
@@ -341,5 +341,5 @@ fn pem_body(pem: &str) -> anyhow::Result<Vec<u8>> {
     use base64::Engine as _;
     let lines = pem.lines().filter(|line| !line.starts_with('-'));
     let body: String = lines.collect();
-    base64::engine::general_purpose::STANDARD.decode(body).context("decode the certificate")
+    base64::engine::general_purpose::STANDARD.decode(body).context("cannot decode the certificate")
 }

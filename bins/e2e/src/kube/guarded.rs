@@ -43,7 +43,7 @@ impl Guarded {
             .stdout(out.try_clone()?)
             .stderr(out)
             .spawn()
-            .with_context(|| format!("start {}", program.display()))?;
+            .with_context(|| format!("cannot start {}", program.display()))?;
         Ok(Self { keeper, log })
     }
 
@@ -52,8 +52,8 @@ impl Guarded {
     /// # Errors
     /// The log cannot be read.
     pub fn log(&self) -> anyhow::Result<String> {
-        let text =
-            std::fs::read(&self.log).with_context(|| format!("read {}", self.log.display()))?;
+        let text = std::fs::read(&self.log)
+            .with_context(|| format!("cannot read {}", self.log.display()))?;
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
@@ -65,7 +65,8 @@ impl Guarded {
         let keeper = self.keeper.id();
         // Linux, proc_pid_task(5): the program is the only child of the waiting shell.
         let path = format!("/proc/{keeper}/task/{keeper}/children");
-        let children = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+        let children =
+            std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
         let first = children.split_whitespace().next();
         Ok(first.context("the program was not started yet")?.parse()?)
     }
@@ -74,7 +75,7 @@ impl Guarded {
     pub fn is_running(&self) -> bool {
         let stat = self.pid().and_then(|pid| {
             let path = format!("/proc/{pid}/stat");
-            std::fs::read_to_string(&path).with_context(|| format!("read {path}"))
+            std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))
         });
         // Linux, proc_pid_stat(5): the state comes after the name, which is in parentheses.
         stat.is_ok_and(|stat| !stat.contains(") Z ") && !stat.contains(") X "))

@@ -85,7 +85,7 @@ impl Bench {
     /// # Errors
     /// It is shared.
     pub fn plane_mut(&mut self) -> anyhow::Result<&mut ControlPlane> {
-        Arc::get_mut(&mut self.plane).context("others use this control plane")
+        Arc::get_mut(&mut self.plane).context("other tests use this control plane")
     }
 
     /// A new namespace on this control plane, which has the custom resources or gets them later.

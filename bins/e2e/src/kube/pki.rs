@@ -41,7 +41,7 @@ impl Pki {
         let accounts = KeyPair::generate()?;
         let write = |name: &str, text: &str| {
             let path = dir.join(name);
-            fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+            fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
             anyhow::Ok(path)
         };
         Ok(Self {

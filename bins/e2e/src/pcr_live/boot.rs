@@ -60,10 +60,10 @@ pub fn record(case: Case, settings: &Settings) -> anyhow::Result<Recording> {
     let directory = settings.artefacts.join(case.to_string());
     if directory.exists() {
         fs::remove_dir_all(&directory)
-            .with_context(|| format!("remove {}", directory.display()))?;
+            .with_context(|| format!("cannot remove {}", directory.display()))?;
     }
     let esp = directory.join("esp");
-    fs::create_dir_all(&esp).with_context(|| format!("create {}", esp.display()))?;
+    fs::create_dir_all(&esp).with_context(|| format!("cannot create {}", esp.display()))?;
     let boot_files = setup::BootFiles::new(settings, case);
     let variables = setup::prepare(case, &boot_files, &directory)?;
     let store = directory.join("vars-after.fd");
@@ -80,8 +80,8 @@ pub fn record(case: Case, settings: &Settings) -> anyhow::Result<Recording> {
         keep(&directory.join(name), content)?;
     }
     // Its files are in esp.
-    fs::remove_file(&image).with_context(|| format!("remove {}", image.display()))?;
-    let pcrs = registers(frames.get("pcrs").context("no registers came")?)?;
+    fs::remove_file(&image).with_context(|| format!("cannot remove {}", image.display()))?;
+    let pcrs = registers(frames.get("pcrs").context("no registers were received")?)?;
     Ok(Recording {
         quoted: quoted(&frames, &pcrs, &nonce)?,
         pcrs,
@@ -107,9 +107,9 @@ fn run(machine: &Machine, nonce: &[u8]) -> anyhow::Result<Frames> {
 fn converse(running: &Running, nonce: &[u8]) -> anyhow::Result<Frames> {
     greet(running)?;
     let mut line = running.line(REPORT_LIMIT);
-    line.write_all(nonce).context("send the nonce")?;
+    line.write_all(nonce).context("cannot send the nonce")?;
     let mut frames = Frames::new();
-    while let Some(frame) = frame::read(&mut line).context("receive the guest's report")? {
+    while let Some(frame) = frame::read(&mut line).context("cannot receive the guest's report")? {
         // The names become file names.
         ensure!(
             !frame.name.starts_with('/') && !frame.name.contains(".."),
@@ -135,9 +135,10 @@ fn greet(running: &Running) -> anyhow::Result<()> {
 
 fn keep(path: &Path, content: &[u8]) -> anyhow::Result<()> {
     if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent).with_context(|| format!("create {}", parent.display()))?;
+        fs::create_dir_all(parent)
+            .with_context(|| format!("cannot create {}", parent.display()))?;
     }
-    fs::write(path, content).with_context(|| format!("write {}", path.display()))
+    fs::write(path, content).with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn registers(text: &[u8]) -> anyhow::Result<BTreeMap<Bank, BTreeMap<PcrIndex, Vec<u8>>>> {
@@ -162,7 +163,7 @@ fn quoted(
     pcrs: &BTreeMap<Bank, BTreeMap<PcrIndex, Vec<u8>>>,
     nonce: &[u8],
 ) -> anyhow::Result<PcrValues> {
-    let frame = |name: &str| frames.get(name).with_context(|| format!("no {name} came"));
+    let frame = |name: &str| frames.get(name).with_context(|| format!("no {name} was received"));
     let bank = pcrs.get(&Bank::Sha256).context("no SHA-256 bank is active")?;
     let values: Vec<Sha256Digest> = bank
         .values()

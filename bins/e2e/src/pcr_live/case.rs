@@ -66,7 +66,7 @@ impl FromStr for Case {
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         match Self::all().find(|case| case.to_string() == name) {
             Some(case) => Ok(case),
-            None => bail!("there is no such case; --list prints them"),
+            None => bail!("there is no such case (--list prints all)"),
         }
     }
 }

@@ -98,12 +98,12 @@ impl Values {
 /// # Errors
 /// There is no prediction, or the log does not prove the measurements.
 pub fn compare(recording: &Recording) -> anyhow::Result<Vec<RegisterResult>> {
-    let image = DirectoryImage::open(recording.esp()).context("open the boot files")?;
+    let image = DirectoryImage::open(recording.esp()).context("cannot open the boot files")?;
     let platform = PlatformState::from_variable_store(&recording.variables)?;
     let prediction = BootPredictor::new()
         .with_banks(Banks::ALL)
         .predict(&image, &platform.with_grub_device(GRUB_DEVICE))
-        .context("predict the boot")?;
+        .context("cannot predict the boot")?;
     let log = match &recording.log {
         Some(bytes) => Some(proven(bytes, recording)?),
         None => None,
@@ -119,18 +119,18 @@ pub fn compare(recording: &Recording) -> anyhow::Result<Vec<RegisterResult>> {
 
 /// The log, if it replays to the quoted values and, in the other banks, to the values read.
 fn proven<'l>(bytes: &'l [u8], recording: &Recording) -> anyhow::Result<EventLog<'l>> {
-    let parse = || EventLog::parse(bytes).context("read the event log");
+    let parse = || EventLog::parse(bytes).context("cannot read the event log");
     let chosen: PcrSet = REGISTERS.into_iter().collect();
     parse()?
         .verify(&recording.quoted, chosen)
-        .context("the event log does not fold to the quote")?;
+        .context("the event log does not replay to the quote")?;
     let log = parse()?;
     for bank in recording.pcrs.keys() {
-        let replayed = log.replay(*bank).context("replay the event log")?;
+        let replayed = log.replay(*bank).context("cannot replay the event log")?;
         for pcr in REGISTERS {
             anyhow::ensure!(
                 measured(recording, *bank, pcr)? == replayed.value(pcr),
-                "the event log does not fold to PCR {pcr} of the {bank} bank"
+                "the event log does not replay to PCR {pcr} of the {bank} bank"
             );
         }
     }

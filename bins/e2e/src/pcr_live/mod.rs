@@ -46,7 +46,7 @@ pub struct Settings {
     /// Cache of tools and boot files, as set up by `cargo xtask pcr-live`
     #[arg(long, env = "TEC_CACHE")]
     pub cache: PathBuf,
-    /// Program that is process 1 of the machines, linked statically
+    /// Program that runs as process 1 of the machines, statically linked
     #[arg(long, default_value = "target/guest/tec-guest")]
     pub guest: PathBuf,
     /// Directory for logs, variables, consoles and boot files of each case

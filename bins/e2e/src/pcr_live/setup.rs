@@ -40,13 +40,14 @@ impl BootFiles {
 
     fn read(&self, name: &str) -> anyhow::Result<Vec<u8>> {
         let path = self.directory.join(name);
-        fs::read(&path)
-            .with_context(|| format!("read {}; `cargo xtask pcr-live` fetches it", path.display()))
+        fs::read(&path).with_context(|| {
+            format!("cannot read {}; `cargo xtask pcr-live` fetches it", path.display())
+        })
     }
 
     fn initial_file_system(&self) -> anyhow::Result<Vec<u8>> {
-        let guest =
-            fs::read(&self.guest).with_context(|| format!("read {}", self.guest.display()))?;
+        let guest = fs::read(&self.guest)
+            .with_context(|| format!("cannot read {}", self.guest.display()))?;
         Initramfs::new().with("init", guest).build()
     }
 }
@@ -90,9 +91,10 @@ fn grub(case: Case, files: &BootFiles, esp: &Path) -> anyhow::Result<()> {
 fn place(esp: &Path, name: &str, content: &[u8]) -> anyhow::Result<()> {
     let path = esp.join(name);
     if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent).with_context(|| format!("create {}", parent.display()))?;
+        fs::create_dir_all(parent)
+            .with_context(|| format!("cannot create {}", parent.display()))?;
     }
-    fs::write(&path, content).with_context(|| format!("write {}", path.display()))
+    fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn signed_uki(
@@ -112,11 +114,13 @@ fn signed_uki(
         .with(".initrd", &files.initial_file_system()?)?;
     let unsigned = place_at.with_extension("unsigned");
     if let Some(parent) = place_at.parent() {
-        fs::create_dir_all(parent).with_context(|| format!("create {}", parent.display()))?;
+        fs::create_dir_all(parent)
+            .with_context(|| format!("cannot create {}", parent.display()))?;
     }
-    fs::write(&unsigned, uki.build()).with_context(|| format!("write {}", unsigned.display()))?;
+    fs::write(&unsigned, uki.build())
+        .with_context(|| format!("cannot write {}", unsigned.display()))?;
     key.sign(&unsigned, place_at)?;
-    fs::remove_file(&unsigned).with_context(|| format!("remove {}", unsigned.display()))
+    fs::remove_file(&unsigned).with_context(|| format!("cannot remove {}", unsigned.display()))
 }
 
 fn kernel_version(kernel: &[u8]) -> anyhow::Result<Vec<u8>> {

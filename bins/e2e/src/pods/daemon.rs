@@ -43,7 +43,7 @@ pub(super) fn start(
     let log = File::create(dir.join("log").join(format!("{name}.log")))?;
     let mut command = inside(program);
     command.args(arguments).stdout(log.try_clone()?).stderr(log).process_group(0);
-    let child = command.spawn().with_context(|| format!("start {}", program.display()))?;
+    let child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
     let note = Note { pid: child.id().try_into()?, since: started(child.id().try_into()?) };
     fs::write(dir.join("pid").join(name), note.to_text())?;
     Ok(())

@@ -184,7 +184,7 @@ fn build(work: &Path, file: &Path, words: &[&str], tag: &str) -> anyhow::Result<
 
 /// Strips debugging information, which is most of a program built for tests.
 fn place(program: &Path, to: &Path) -> anyhow::Result<()> {
-    fs::copy(program, to).with_context(|| format!("copy {}", program.display()))?;
+    fs::copy(program, to).with_context(|| format!("cannot copy {}", program.display()))?;
     fs::set_permissions(to, fs::Permissions::from_mode(0o755))?;
     let _ = Command::new("strip").arg(to).output();
     Ok(())
@@ -202,13 +202,13 @@ fn place_libraries(program: &Path, root: &Path) -> anyhow::Result<()> {
 /// Links are replaced with their targets; dangling links are left out.
 fn place_tree(from: &Path, to: &Path, root: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from).with_context(|| format!("read {}", from.display()))? {
+    for entry in fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
         let entry = entry?;
         let (from, to) = (entry.path(), to.join(entry.file_name()));
         match fs::metadata(&from) {
             Ok(found) if found.is_dir() => place_tree(&from, &to, root)?,
             Ok(found) => {
-                fs::copy(&from, &to).with_context(|| format!("copy {}", from.display()))?;
+                fs::copy(&from, &to).with_context(|| format!("cannot copy {}", from.display()))?;
                 if found.permissions().mode() & 0o111 != 0 || is_library(&from) {
                     place_libraries(&from, root)?;
                 }
@@ -225,7 +225,7 @@ fn is_library(file: &Path) -> bool {
 
 /// What the loader would load; empty for static programs, about which ldd complains.
 fn libraries(program: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let output = Command::new("ldd").arg(program).output().context("run ldd")?;
+    let output = Command::new("ldd").arg(program).output().context("cannot run ldd")?;
     let text = String::from_utf8_lossy(&output.stdout);
     let files = text.split_whitespace().filter(|word| word.starts_with('/'));
     Ok(files.filter(|file| !file.ends_with(':')).map(PathBuf::from).collect())

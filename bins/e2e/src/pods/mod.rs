@@ -120,7 +120,7 @@ impl Node {
     /// # Errors
     /// The node is not up.
     pub fn enter(&self) -> anyhow::Result<()> {
-        daemon::enter().context("enter the network of the node")
+        daemon::enter().context("cannot enter the network of the node")
     }
 
     /// A command in the network of the node, with its kubeconfig and the programs of Kubernetes.
@@ -190,7 +190,7 @@ fn output(command: &mut Command) -> anyhow::Result<String> {
         all.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
     };
     let words = words();
-    let output = command.output().with_context(|| format!("run {words}"))?;
+    let output = command.output().with_context(|| format!("cannot run {words}"))?;
     let said = String::from_utf8_lossy(&output.stderr);
     anyhow::ensure!(output.status.success(), "{words}: {}", said.trim());
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())

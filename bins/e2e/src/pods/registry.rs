@@ -140,7 +140,9 @@ impl Registry {
 }
 
 fn collect(folder: &Path, into: &mut Vec<PathBuf>) -> anyhow::Result<()> {
-    for entry in fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))? {
+    for entry in
+        fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?
+    {
         let path = entry?.path();
         if path.is_dir() {
             collect(&path, into)?;

@@ -60,7 +60,7 @@ impl Node {
             done("certificates");
             self.begin_api_server()?;
             done("the API server listens");
-            let failed = |_| anyhow::anyhow!("the thread of containerd broke");
+            let failed = |_| anyhow::anyhow!("the thread of containerd panicked");
             containers.join().map_err(failed)??;
             done("containerd and its images");
             self.workers()?;
@@ -128,7 +128,7 @@ impl Node {
             until("the API server listens", READY, || TcpStream::connect(address).is_ok())
         };
         let ended = std::thread::scope(|scope| scope.spawn(listens).join());
-        ended.map_err(|_| anyhow::anyhow!("the thread that waits for the API server broke"))?
+        ended.map_err(|_| anyhow::anyhow!("the thread that waits for the API server panicked"))?
     }
 
     fn api_server_is_ready(&self) -> anyhow::Result<()> {

@@ -65,8 +65,8 @@ fn write_system(directory: &Path, disk: &Path, size: u64) -> anyhow::Result<()> 
     let file = File::create(&partition).with_context(create)?;
     file.set_len(size).with_context(create)?;
     fill(directory, &partition)?;
-    copy_in(&partition, disk).with_context(|| format!("write {}", disk.display()))?;
-    fs::remove_file(&partition).with_context(|| format!("remove {}", partition.display()))
+    copy_in(&partition, disk).with_context(|| format!("cannot write {}", disk.display()))?;
+    fs::remove_file(&partition).with_context(|| format!("cannot remove {}", partition.display()))
 }
 
 /// Offset of the root on a disk created by [`write_with_root()`], in bytes.
@@ -81,9 +81,9 @@ fn fill(directory: &Path, partition: &Path) -> anyhow::Result<()> {
     let mut copy = Command::new("mcopy");
     copy.arg("-i").arg(partition).args(["-s", "-Q"]);
     let entries = fs::read_dir(directory)
-        .with_context(|| format!("list {}", directory.display()))?
+        .with_context(|| format!("cannot list {}", directory.display()))?
         .collect::<Result<Vec<_>, _>>()
-        .with_context(|| format!("list {}", directory.display()))?;
+        .with_context(|| format!("cannot list {}", directory.display()))?;
     copy.args(entries.iter().map(fs::DirEntry::path));
     must(copy.arg("::"))
 }

@@ -65,10 +65,11 @@ impl SigningKey {
     /// The certificate cannot be read.
     pub fn signature_list(&self) -> anyhow::Result<Vec<u8>> {
         let text = fs::read_to_string(&self.certificate)
-            .with_context(|| format!("read {}", self.certificate.display()))?;
+            .with_context(|| format!("cannot read {}", self.certificate.display()))?;
         let pem: String = text.lines().filter(|line| !line.starts_with('-')).collect();
         let engine = &base64::engine::general_purpose::STANDARD;
-        let certificate = base64::Engine::decode(engine, pem).context("decode a certificate")?;
+        let certificate =
+            base64::Engine::decode(engine, pem).context("cannot decode a certificate")?;
         signature_list(X509, &certificate)
     }
 

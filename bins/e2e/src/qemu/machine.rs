@@ -117,15 +117,15 @@ impl Machine {
     /// Starts QEMU, which boots once a client connects to the second serial port.
     fn start(&self, sockets: &Path) -> anyhow::Result<(Child, UnixStream)> {
         let messages = self.directory.join("qemu.log");
-        let log =
-            File::create(&messages).with_context(|| format!("create {}", messages.display()))?;
+        let log = File::create(&messages)
+            .with_context(|| format!("cannot create {}", messages.display()))?;
         let mut qemu = self
             .command(sockets)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
             .spawn()
-            .context("run qemu-system-x86_64")?;
+            .context("cannot run qemu-system-x86_64")?;
         let mut connected = None;
         let waited = wait_for("QEMU", START_LIMIT, || {
             connected = UnixStream::connect(sockets.join(LINE)).ok();
@@ -226,14 +226,14 @@ impl Running {
     /// The machine is off, or accepts nothing in time.
     pub fn type_line(&mut self, text: &str, limit: Duration) -> anyhow::Result<()> {
         let console = UnixStream::connect(self.sockets.path().join(CONSOLE));
-        let mut console = console.context("reach the console")?;
-        let shown = fs::read(&self.console).context("read the console")?.len();
+        let mut console = console.context("cannot reach the console")?;
+        let shown = fs::read(&self.console).context("cannot read the console")?.len();
         let log = self.console.clone();
         let mut again = Instant::now() + PAUSE;
         let waited = wait_for("the line that was typed to be taken", limit, || {
             if Instant::now() >= again {
                 // Terminals send a carriage return for the Enter key.
-                write!(console, "{text}\r").context("type on the console")?;
+                write!(console, "{text}\r").context("cannot type on the console")?;
                 again = Instant::now() + PATIENCE;
             }
             Ok(fs::read(&log)?.len() > shown)

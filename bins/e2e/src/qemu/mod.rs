@@ -41,7 +41,8 @@ pub use self::variables::VariableStore;
 /// Runs a program that must succeed; the error contains its output.
 pub(crate) fn must(command: &mut Command) -> anyhow::Result<()> {
     let program = command.get_program().to_string_lossy().into_owned();
-    let output = command.stdin(Stdio::null()).output().with_context(|| format!("run {program}"))?;
+    let output =
+        command.stdin(Stdio::null()).output().with_context(|| format!("cannot run {program}"))?;
     ensure!(
         output.status.success(),
         "{program} failed: {}",

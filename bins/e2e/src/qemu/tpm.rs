@@ -44,7 +44,7 @@ impl VirtualTpm {
     }
 
     fn with_banks(state: &Path, banks: &str) -> anyhow::Result<Self> {
-        fs::create_dir_all(state).with_context(|| format!("create {}", state.display()))?;
+        fs::create_dir_all(state).with_context(|| format!("cannot create {}", state.display()))?;
         let mut setup = Command::new("swtpm_setup");
         setup.args(["--tpm2", "--pcr-banks", banks, "--tpmstate"]);
         must(setup.arg(state))?;
@@ -65,7 +65,7 @@ impl VirtualTpm {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .context("run swtpm")?;
+            .context("cannot run swtpm")?;
         wait_for("the TPM's socket", START_LIMIT, || Ok(socket.exists()))?;
         Ok(child)
     }

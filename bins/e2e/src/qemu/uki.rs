@@ -42,7 +42,7 @@ impl Uki {
     /// The stub is not a PE file.
     pub fn new(stub: &[u8]) -> anyhow::Result<Self> {
         let pe = u32_at(stub, PE_OFFSET)?;
-        ensure!(field(stub, pe)? == *b"PE\0\0", "the stub is no PE file");
+        ensure!(field(stub, pe)? == *b"PE\0\0", "the stub is not a PE file");
         let mut uki = Self {
             image: stub.to_vec(),
             pe,

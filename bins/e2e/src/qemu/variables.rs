@@ -51,7 +51,7 @@ impl VariableStore {
             "offset {start}: no store of authenticated variables"
         );
         let end = start + u32_at(&image, start + AUTHENTICATED.len())?;
-        ensure!(end <= image.len(), "the store ends behind its image");
+        ensure!(end <= image.len(), "the store ends after its image");
         Ok(Self { image, end })
     }
 
@@ -83,7 +83,7 @@ impl VariableStore {
             let own_vendor: [u8; 16] = field(&self.image, at + 44)?;
             let name_at = at + RECORD_HEADER;
             let own_name = self.image.get(name_at..name_at + name_size);
-            let own_name = own_name.context("a variable ends behind the store")?;
+            let own_name = own_name.context("a variable ends after the store")?;
             if own_name == name && own_vendor == *vendor.as_bytes() {
                 let [state] = field(&self.image, at + 2)?;
                 put(&mut self.image, at + 2, &[state & !NOT_DELETED])?;

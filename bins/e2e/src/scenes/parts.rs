@@ -101,7 +101,11 @@ impl Stage {
             refusal(one, &chains.half)
         })?;
         let why = self.explained(one)?;
-        ensure!(why.contains("whose approval expired or was revoked"), "no end is told: {why}");
+        ensure!(
+            why.contains("whose approval expired or was revoked"),
+            "no expiry is reported: \
+                                                                        {why}"
+        );
         story.works("the next image goes on opening the volume", || opens(one, &chains.whole))
     }
 
@@ -120,7 +124,7 @@ impl Stage {
         let grub = chain.file(GRUB)?;
         let other =
             self.settings.image("update").join("usr/lib/grub/x86_64-efi-signed/gcdx64.efi.signed");
-        fs::copy(&other, &grub).with_context(|| format!("copy {}", other.display()))?;
+        fs::copy(&other, &grub).with_context(|| format!("cannot copy {}", other.display()))?;
 
         let pcrs = self.directory.join("next.json");
         fs::write(&pcrs, serde_json::to_vec(&chain.expected()?)?)?;

@@ -121,7 +121,8 @@ impl Bao {
             seal = seal.stanza(),
             socket = self.socket().display(),
         );
-        fs::write(self.dir.join("config.hcl"), config).context("write the vault's configuration")
+        fs::write(self.dir.join("config.hcl"), config)
+            .context("cannot write the vault's configuration")
     }
 
     /// Its program and arguments.
@@ -163,10 +164,10 @@ impl Bao {
         up.with_context(|| format!("the vault does not start: {log}"))
     }
 
-    /// Waits until somebody answers on its socket.
+    /// Waits until its socket accepts connections.
     ///
     /// # Errors
-    /// Nobody does.
+    /// No one does.
     pub async fn wait(&self) -> anyhow::Result<()> {
         eventually("a vault that answers", async || {
             Ok(tokio::net::UnixStream::connect(self.socket()).await.is_ok())

@@ -118,7 +118,7 @@ impl Cluster {
         Ok(Account::new(&self.platform, name)?)
     }
 
-    /// A component: an account of its namespace, made if it is not there.
+    /// A component: an account of its namespace, created if it does not exist.
     ///
     /// # Errors
     /// The API server refuses.
@@ -138,7 +138,7 @@ impl Cluster {
         self.token_for(account, AUDIENCE).await
     }
 
-    /// The same for somebody else.
+    /// The same for another caller.
     ///
     /// # Errors
     /// The API server refuses.
@@ -146,8 +146,8 @@ impl Cluster {
         self.bound_token(account, audience, None).await
     }
 
-    /// A token of an account as the kubelet projects it into a pod, which is made if it is not there; with
-    /// the addresses that a kubelet reported.
+    /// A token of an account as the kubelet projects it into a pod, which is created if it does not
+    /// exist; with the addresses that a kubelet reported.
     ///
     /// # Errors
     /// The API server refuses.
@@ -210,7 +210,7 @@ impl Cluster {
         let answer = accounts
             .create_token_request(account.name(), &PostParams::default(), &request)
             .await
-            .with_context(|| format!("request a token of {account}"))?;
+            .with_context(|| format!("cannot request a token of {account}"))?;
         Ok(answer.status.context("the token request has no answer")?.token)
     }
 }

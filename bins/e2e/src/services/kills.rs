@@ -16,7 +16,7 @@ use crate::pods::{APPS, PLATFORM, Platform, watch};
 const SOON: Duration = Duration::from_mins(4);
 /// What was acknowledged has come by then, or never will.
 const LATEST: Duration = Duration::from_mins(1);
-/// The chart with three of whatever may be three.
+/// The chart with three replicas of everything that can have three.
 const VALUES: [&str; 2] = ["vault.replicas=3", "nats.replicas=3"];
 const TELEMETRY: [&str; 2] = ["telemetry.enabled=true", "telemetry.heap=512"];
 /// Volume of the counts, and the claim for it.
@@ -33,10 +33,10 @@ spec:
 /// Lines of each log that an error has.
 const LINES: &str = "--tail=15";
 
-/// Kills everything so often, and prints the table.
+/// Kills everything this many times, and prints the table.
 ///
 /// # Errors
-/// A part does not come up again, or an event was lost or doubled.
+/// A part does not restart, or an event was lost or delivered twice.
 pub fn play(times: u32, only: &[String], out: &mut dyn Write) -> anyhow::Result<()> {
     let is_meant = |victim: &Victim| only.iter().any(|name| victim.name.starts_with(name));
     let victims: Vec<_> = VICTIMS.into_iter().filter(is_meant).collect();
@@ -88,7 +88,7 @@ fn table(
         let mut longest = Duration::ZERO;
         for _ in 0..times {
             let begin = Instant::now();
-            victim.kill(platform).with_context(|| format!("kill {name}"))?;
+            victim.kill(platform).with_context(|| format!("cannot kill {name}"))?;
             longest = longest.max(begin.elapsed());
         }
         let now = settled(volume)?;
@@ -103,7 +103,11 @@ fn table(
         }
         before = now;
     }
-    anyhow::ensure!(bad.is_empty(), "events were lost or doubled, or none came:{bad}");
+    anyhow::ensure!(
+        bad.is_empty(),
+        "events were lost or delivered twice, or none was \
+                                     received:{bad}"
+    );
     Ok(())
 }
 
@@ -160,7 +164,7 @@ fn settled(volume: &Path) -> anyhow::Result<Count> {
     tally::count(volume, &sent)
 }
 
-/// What an error has to be explained with: pods and the last lines of their logs.
+/// What an error message includes: pods and the last lines of their logs.
 fn evidence(platform: &Platform) -> String {
     let mut text = String::new();
     let mut tell = |arguments: &[&str]| {

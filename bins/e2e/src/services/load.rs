@@ -1,4 +1,4 @@
-//! Calls of components, and bare logins at the vault beside them; the benchmarks measure both.
+//! Calls of components, and plain vault logins for comparison; the benchmarks measure both.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};

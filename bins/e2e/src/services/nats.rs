@@ -18,7 +18,7 @@ use tec_support::testing::free_address;
 pub struct Nats {
     /// Where clients connect, as URL.
     pub url: String,
-    /// What its initializer was told.
+    /// The settings of its initializer.
     pub init: Args,
     process: Guarded,
 }
@@ -79,7 +79,7 @@ impl Nats {
         let config = init.out.join("nats.conf");
         let logs = &platform.stage.logs;
         logs.must(Command::new(&program).arg("-t").arg("-c").arg(&config))
-            .context("the server does not take its configuration")?;
+            .context("the server does not accept its configuration")?;
         let arguments = ["-c".as_ref(), config.as_os_str()];
         let process = Guarded::start("nats-server", &program, arguments, &[], logs)?;
         let up = eventually("a NATS server that listens", async || {

@@ -58,7 +58,7 @@ pub struct OpenSearch {
 pub struct Answer {
     /// The status.
     pub status: u16,
-    /// The body; null if it is no JSON.
+    /// The body; null if it is not JSON.
     pub body: Value,
 }
 
@@ -150,7 +150,7 @@ impl OpenSearch {
             }
             let is_running = self.process.is_running();
             if Instant::now() > end || (did_run && !is_running) {
-                anyhow::bail!("OpenSearch does not come up: {}", self.process.log()?);
+                anyhow::bail!("OpenSearch does not start: {}", self.process.log()?);
             }
             did_run |= is_running;
             tokio::time::sleep(LOOK).await;
@@ -199,7 +199,7 @@ pub async fn ask(
 
 fn hand_over(path: &Path) -> anyhow::Result<()> {
     chown(path, Some(NOBODY), Some(NOBODY))
-        .with_context(|| format!("hand over {}", path.display()))?;
+        .with_context(|| format!("cannot hand over {}", path.display()))?;
     if path.is_dir() {
         for entry in fs::read_dir(path)? {
             hand_over(&entry?.path())?;

@@ -21,7 +21,7 @@ use crate::services::stage::Stage;
 /// A platform that serves.
 #[derive(Debug)]
 pub struct Platform {
-    /// What it stands on.
+    /// What it depends on.
     pub stage: Stage,
     /// The controller.
     pub controller: Arc<Controller>,

@@ -106,7 +106,7 @@ pub async fn run(platform: &Platform, nats: &Nats, load: Load) -> anyhow::Result
             }
             ended = keepers.join_next() => {
                 ended.context("nobody renews")???;
-                anyhow::bail!("a renewal ended");
+                anyhow::bail!("a renewal stopped");
             }
             () = tokio::time::sleep_until(last), if speakers.is_empty() => break,
         }

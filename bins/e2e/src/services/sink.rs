@@ -115,7 +115,7 @@ impl Sink {
 fn roots(authorities: &str) -> anyhow::Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
     for authority in CertificateDer::pem_slice_iter(authorities.as_bytes()) {
-        roots.add(authority.context("read the authorities")?)?;
+        roots.add(authority.context("cannot read the authorities")?)?;
     }
     Ok(roots)
 }

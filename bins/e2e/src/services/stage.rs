@@ -114,7 +114,7 @@ impl Stage {
         Ok(flags)
     }
 
-    /// A process of the controller: it remembers nothing of the one before.
+    /// A process of the controller; it keeps nothing from the previous one.
     ///
     /// # Errors
     /// The flags are not understood.
@@ -124,7 +124,7 @@ impl Stage {
         let args = Args::try_parse_from(line.into_iter().chain(flags))?;
         match args.command {
             Action::Serve(serve) => compose::controller(&serve),
-            _ => anyhow::bail!("this is no controller"),
+            _ => anyhow::bail!("this is not a controller"),
         }
     }
 

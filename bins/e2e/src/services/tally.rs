@@ -136,7 +136,8 @@ pub fn acknowledged(volume: &Path) -> anyhow::Result<BTreeMap<String, u64>> {
 /// What the listener heard of these.
 ///
 /// # Errors
-/// It does not listen yet, or it was started again: then nobody knows what it missed meanwhile.
+/// It does not listen yet, or it was started again: then it is unknown what it missed in the
+/// meantime.
 pub fn count(volume: &Path, acknowledged: &BTreeMap<String, u64>) -> anyhow::Result<Count> {
     let files = fs::read_dir(volume)?.collect::<Result<Vec<_>, _>>()?;
     let is_heard = |path: &PathBuf| {
@@ -145,7 +146,7 @@ pub fn count(volume: &Path, acknowledged: &BTreeMap<String, u64>) -> anyhow::Res
     };
     let heard: Vec<_> = files.iter().map(fs::DirEntry::path).filter(is_heard).collect();
     match heard.as_slice() {
-        [] => anyhow::bail!("the listener does not listen yet"),
+        [] => anyhow::bail!("the listener is not ready yet"),
         [heard] => Ok(Count::of(acknowledged, &serde_json::from_slice(&fs::read(heard)?)?)),
         more => anyhow::bail!("the listener was started {} times", more.len()),
     }

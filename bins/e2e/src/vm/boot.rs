@@ -70,7 +70,7 @@ impl Boot {
     ) -> anyhow::Result<Self> {
         let steps = listen(&mut running, hands).map_err(|error| running.explain(&error))?;
         running.wait_for_power_off(RUN_LIMIT)?;
-        let console = fs::read(console).context("read the console")?;
+        let console = fs::read(console).context("cannot read the console")?;
         Ok(Self { steps, console: String::from_utf8_lossy(&console).into_owned() })
     }
 
@@ -89,7 +89,7 @@ impl Boot {
     /// # Errors
     /// The outcome is unknown.
     pub fn ended(&self) -> anyhow::Result<Ended> {
-        let last = self.steps.last().context("the machine told nothing")?;
+        let last = self.steps.last().context("the machine reported nothing")?;
         Ok(match last.mark {
             Mark::Root => Ended::Root(boots(&last.text)?),
             Mark::Recovery => {
@@ -144,15 +144,15 @@ pub(super) fn nobody(mark: Mark, running: &mut Running) -> anyhow::Result<()> {
 /// Tells the machine what to do while a disk is closed.
 pub(super) fn answer(running: &Running, answer: Answer) -> anyhow::Result<()> {
     let mut line = running.line(RUN_LIMIT);
-    line.write_all(&[answer.byte()]).context("answer the node")
+    line.write_all(&[answer.byte()]).context("cannot answer the node")
 }
 
 fn listen(running: &mut Running, hands: Hands<'_>) -> anyhow::Result<Vec<Step>> {
     let mut steps = Vec::new();
     let next = |running: &Running| frame::read(&mut running.line(RUN_LIMIT));
-    while let Some(frame) = next(running).context("listen to the node")? {
+    while let Some(frame) = next(running).context("cannot listen to the node")? {
         let mark = Mark::of_name(&frame.name);
-        let mark = mark.with_context(|| format!("the node tells of {:?}", frame.name))?;
+        let mark = mark.with_context(|| format!("the node reports {:?}", frame.name))?;
         let text = String::from_utf8_lossy(&frame.content).into_owned();
         let (seconds, text) = text.split_once('\n').context("a step has no time")?;
         steps.push(Step {
@@ -178,7 +178,7 @@ pub(super) fn greet(running: &Running) -> anyhow::Result<()> {
 fn boots(text: &str) -> anyhow::Result<u32> {
     let mut words = text.split_whitespace();
     let number = words.find_map(|word| word.strip_prefix("boots="));
-    Ok(number.context("the root does not say how often it ran")?.parse()?)
+    Ok(number.context("the root does not report how often it ran")?.parse()?)
 }
 
 /// The code at the start of the last report.

@@ -96,6 +96,6 @@ impl Cloud {
         let beside = self.beside.to_owned();
         let script: String =
             [make].into_iter().chain(files).chain(services).chain([beside]).collect();
-        fs::write(path, script).with_context(|| format!("write {}", path.display()))
+        fs::write(path, script).with_context(|| format!("cannot write {}", path.display()))
     }
 }

@@ -105,7 +105,7 @@ impl Cluster {
             machines
                 .delete(&name, &DeleteParams::default())
                 .await
-                .with_context(|| format!("delete {name}"))?;
+                .with_context(|| format!("cannot delete {name}"))?;
             eventually("the broker has lost the key", async || {
                 Ok(self.broker.key(id).await.is_none())
             })

@@ -53,8 +53,9 @@ impl Image {
             (parts.initial.as_path(), INITIAL),
         ] {
             let to = place(directory, to)?;
-            fs::copy(from, &to)
-                .with_context(|| format!("copy {}; `cargo xtask vm` fetches it", from.display()))?;
+            fs::copy(from, &to).with_context(|| {
+                format!("cannot copy {}; `cargo xtask vm` fetches it", from.display())
+            })?;
         }
         let more = parts.command_line;
         let commands = format!(
@@ -73,7 +74,8 @@ impl Image {
 fn place(directory: &Path, name: &str) -> anyhow::Result<PathBuf> {
     let path = directory.join(name);
     if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent).with_context(|| format!("create {}", parent.display()))?;
+        fs::create_dir_all(parent)
+            .with_context(|| format!("cannot create {}", parent.display()))?;
     }
     Ok(path)
 }

@@ -181,7 +181,7 @@ impl InitialSystem {
     pub fn write(&self, path: &Path) -> anyhow::Result<()> {
         let archive = path.with_extension("cpio");
         fs::write(&archive, self.files.build()?)
-            .with_context(|| format!("write {}", archive.display()))?;
+            .with_context(|| format!("cannot write {}", archive.display()))?;
         let mut zstd = Command::new("zstd");
         zstd.args(["-q", "-f", "-9", "-T2", "--rm"]).arg(&archive);
         must(zstd.arg("-o").arg(path))
@@ -201,7 +201,7 @@ fn own(mut files: Initramfs, settings: &Settings, work: &Path) -> anyhow::Result
         let mut strip = Command::new("strip");
         must(strip.arg("-o").arg(&bare).arg(program))?;
         files = programs::add(files, &bare, &format!("usr/bin/{name}"))?;
-        fs::remove_file(&bare).with_context(|| format!("remove {}", bare.display()))?;
+        fs::remove_file(&bare).with_context(|| format!("cannot remove {}", bare.display()))?;
     }
     Ok(files)
 }
@@ -224,7 +224,8 @@ fn tree(mut files: Initramfs, from: &Path, to: &str) -> anyhow::Result<Initramfs
         if path.is_dir() {
             files = tree(files, &path, &place)?;
         } else {
-            let content = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
+            let content =
+                fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
             files = files.with(&place, content);
         }
     }

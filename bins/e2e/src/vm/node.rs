@@ -44,7 +44,7 @@ impl Node {
     ) -> anyhow::Result<Self> {
         let directory = settings.artefacts.join(name);
         fs::create_dir_all(&directory)
-            .with_context(|| format!("create {}", directory.display()))?;
+            .with_context(|| format!("cannot create {}", directory.display()))?;
         let boot = settings.cache.join("boot").join(SUITE);
         let node = Self {
             name: name.to_owned(),
@@ -54,7 +54,7 @@ impl Node {
             forwards: Vec::new(),
             boots: 0,
         };
-        fs::copy(boot.join(VARIABLES), node.variables()).context("copy the variables")?;
+        fs::copy(boot.join(VARIABLES), node.variables()).context("cannot copy the variables")?;
         VirtualTpm::manufacture_plain(&node.tpm())?;
         disk::write_with_root(&node.disk())?;
         node.install(image)?;
@@ -89,10 +89,10 @@ impl Node {
         disk::replace_system(image.directory(), &self.disk())
     }
 
-    /// Switches it on and watches until it is off.
+    /// Switches the machine on and watches until it is off.
     ///
     /// # Errors
-    /// It does not come up, or does not switch off.
+    /// It does not boot, or does not switch off.
     pub fn boot(&mut self) -> anyhow::Result<Boot> {
         self.boot_attended(&mut boot::nobody)
     }
@@ -114,7 +114,7 @@ impl Node {
     pub(super) fn power_on(&mut self) -> anyhow::Result<(Running, PathBuf)> {
         self.boots += 1;
         let logs = self.directory.join(format!("boot-{}", self.boots));
-        fs::create_dir_all(&logs).with_context(|| format!("create {}", logs.display()))?;
+        fs::create_dir_all(&logs).with_context(|| format!("cannot create {}", logs.display()))?;
         let tpm = VirtualTpm::found(&self.tpm());
         let machine = Machine::new(&logs, &self.firmware, &self.variables(), &self.disk(), tpm);
         let machine = machine.as_node(&self.ignition).with_forwards(&self.forwards);
@@ -128,7 +128,7 @@ impl Node {
     pub fn root(&self) -> anyhow::Result<PathBuf> {
         let path = self.directory.join("root.img");
         let copied = copy_root(&self.disk(), &path);
-        copied.with_context(|| format!("copy the root of {}", self.disk().display()))?;
+        copied.with_context(|| format!("cannot copy the root of {}", self.disk().display()))?;
         Ok(path)
     }
 
@@ -139,7 +139,7 @@ impl Node {
     pub(super) fn write_root(&self, content: &[u8]) -> anyhow::Result<()> {
         let mut disk = File::options().write(true).open(self.disk())?;
         disk.seek(SeekFrom::Start(disk::offset_of_root()))?;
-        disk.write_all(content).context("write the root")
+        disk.write_all(content).context("cannot write the root")
     }
 
     /// Deletes its parts to free space; the logs stay.
@@ -147,8 +147,8 @@ impl Node {
     /// # Errors
     /// They cannot be removed.
     pub fn discard(self) -> anyhow::Result<()> {
-        fs::remove_file(self.disk()).context("remove the disk")?;
-        fs::remove_file(self.variables()).context("remove the variables")
+        fs::remove_file(self.disk()).context("cannot remove the disk")?;
+        fs::remove_file(self.variables()).context("cannot remove the variables")
     }
 }
 

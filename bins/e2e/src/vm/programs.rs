@@ -26,15 +26,15 @@ pub(super) fn find(name: &str) -> anyhow::Result<PathBuf> {
 /// # Errors
 /// It cannot be read.
 pub(super) fn add(system: Initramfs, file: &Path, place: &str) -> anyhow::Result<Initramfs> {
-    let content = fs::read(file).with_context(|| format!("read {}", file.display()))?;
+    let content = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
     let is_elf = content.starts_with(b"\x7fELF");
     let mut system = system.with(place, content);
     if is_elf {
         for library in libraries(file)? {
             let place = below_usr(&library);
             if !system.has(&place) {
-                let content =
-                    fs::read(&library).with_context(|| format!("read {}", library.display()))?;
+                let content = fs::read(&library)
+                    .with_context(|| format!("cannot read {}", library.display()))?;
                 system = system.with(&place, content);
             }
         }
@@ -46,7 +46,7 @@ pub(super) fn add(system: Initramfs, file: &Path, place: &str) -> anyhow::Result
 /// linked programs, which have none.
 fn libraries(program: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let output = Command::new("ldd").arg(program).output();
-    let output = output.context("run ldd")?;
+    let output = output.context("cannot run ldd")?;
     let text = String::from_utf8_lossy(&output.stdout);
     ensure!(!text.contains("not found"), "{} lacks libraries: {}", program.display(), text.trim());
     let words = text.split_whitespace();

@@ -24,10 +24,10 @@ pub struct Settings {
     /// Directory with the program `tec`
     #[arg(long, env = "TEC_BIN_DIR")]
     pub bin_dir: PathBuf,
-    /// The program `tec-node`, linked statically
+    /// The program `tec-node`, statically linked
     #[arg(long, default_value = "target/guest/tec-node")]
     pub node: PathBuf,
-    /// The program `node-agent` as included in an initramfs, linked statically
+    /// The program `node-agent` as included in an initramfs, statically linked
     #[arg(long, default_value = "target/x86_64-unknown-linux-musl/node/node-agent")]
     pub agent: PathBuf,
     /// Directory for consoles, disks and logs

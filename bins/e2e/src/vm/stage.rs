@@ -52,9 +52,10 @@ impl Stage {
     pub fn new(settings: Settings) -> anyhow::Result<Self> {
         let work = settings.artefacts.clone();
         if work.exists() {
-            fs::remove_dir_all(&work).with_context(|| format!("empty {}", work.display()))?;
+            fs::remove_dir_all(&work)
+                .with_context(|| format!("cannot empty {}", work.display()))?;
         }
-        fs::create_dir_all(&work).with_context(|| format!("create {}", work.display()))?;
+        fs::create_dir_all(&work).with_context(|| format!("cannot create {}", work.display()))?;
         let mut story = Story::new();
         story.scene('0', "The stage");
         let initial = story.works("the initial file system: programs, modules, units", || {
@@ -157,7 +158,7 @@ impl Stage {
         self.anchor.tec(&approve)?;
         let compute = [&["pcr", "compute", "--form", "label"], machine.as_slice()].concat();
         let label = self.anchor.tec_text(&compute)?;
-        fs::write(self.label(name), label).context("keep what was approved")
+        fs::write(self.label(name), label).context("cannot keep what was approved")
     }
 
     /// File with the values approved under a name, for checks before a boot.
@@ -226,7 +227,7 @@ impl Stage {
         let steps = attempt["ladder"]["steps"].as_array();
         let failed = steps.into_iter().flatten().find(|step| step["state"] == "failed");
         let detail = failed.and_then(|step| step["detail"].as_str());
-        let detail = detail.with_context(|| format!("no gate has failed: {attempt}"))?;
+        let detail = detail.with_context(|| format!("no check has failed: {attempt}"))?;
         Ok(detail.to_owned())
     }
 

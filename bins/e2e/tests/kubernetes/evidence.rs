@@ -194,7 +194,7 @@ async fn a_key_broker_looks_at_reports_of_azure_only_where_the_cluster_object_na
     }
 }
 
-/// Presents the recording whatever it is asked.
+/// Presents the recording for every request.
 #[derive(Debug)]
 struct Replay(Value);
 

@@ -191,7 +191,7 @@ async fn measurements_of_one_image_are_not_written_into_the_object_of_another() 
     let output = world.publish("one", &measured, file.path()).await;
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains("is another one by now"), "{text}");
+    assert!(text.contains("was replaced in the meantime"), "{text}");
     assert_eq!(world.status("one").await, Value::Null);
     let output = world.publish("one", &other, file.path()).await;
     assert!(output.status.success());

@@ -329,7 +329,7 @@ async fn no_boot_fails_while_trust_moves_from_cluster_to_cluster() {
     assert!(by.iter().all(|count| *count > 0), "both answered: {by:?}");
 }
 
-/// The number of machines, including those that requested a config and never came back.
+/// The number of machines, including those that requested a config and never registered a key.
 async fn machines(side: &Side) -> usize {
     let machines = side.bench.objects::<Machine>().unwrap();
     machines.list(&ListParams::default()).await.unwrap().items.len()

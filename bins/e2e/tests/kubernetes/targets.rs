@@ -10,7 +10,7 @@ use tec_e2e::kube::{Bench, Broker, Guarded, cluster, eventually, plain_cluster};
 use tec_k8s::api::{Machine, TrustedExecutionCluster};
 use tec_support::SystemClock;
 
-/// A cluster whose own Trustee is fed, with a machine, and a foreign Trustee.
+/// A cluster with a machine, with its own Trustee, which receives data, and with a foreign Trustee.
 struct World {
     bench: Bench,
     own: Broker,

@@ -48,7 +48,7 @@ impl Change<'_> {
     }
 }
 
-/// Most changes per input.
+/// Maximum number of changes per input.
 const MAX_EDITS: usize = 16;
 
 /// Subject, kind of change, offset in 16 bits, number of bytes in 16 bits, bytes.

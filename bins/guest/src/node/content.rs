@@ -82,11 +82,11 @@ pub fn fill(place: &Path) -> anyhow::Result<()> {
 }
 
 fn make(directory: &Path) -> anyhow::Result<()> {
-    fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))
+    fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))
 }
 
 fn write(file: &Path, text: &str) -> anyhow::Result<()> {
-    fs::write(file, text).with_context(|| format!("write {}", file.display()))
+    fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
 /// The link may be left over from a try that ended with a power failure.
@@ -97,16 +97,17 @@ fn relink(target: impl AsRef<Path>, link: &Path) -> anyhow::Result<()> {
 
 /// A file, a link, or a directory with its content.
 fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
-    let meta = fs::symlink_metadata(from).with_context(|| format!("look at {}", from.display()))?;
+    let meta =
+        fs::symlink_metadata(from).with_context(|| format!("cannot examine {}", from.display()))?;
     if meta.is_symlink() {
         return relink(fs::read_link(from)?, to);
     }
     if !meta.is_dir() {
         let copied = fs::copy(from, to).map(drop);
-        return copied.with_context(|| format!("copy {}", from.display()));
+        return copied.with_context(|| format!("cannot copy {}", from.display()));
     }
     make(to)?;
-    for entry in fs::read_dir(from).with_context(|| format!("list {}", from.display()))? {
+    for entry in fs::read_dir(from).with_context(|| format!("cannot list {}", from.display()))? {
         let name = entry?.file_name();
         if !LEFT_OUT.iter().any(|left_out| name == *left_out) {
             copy(&from.join(&name), &to.join(&name))?;

@@ -104,13 +104,13 @@ fn ignition(stage: &str) -> anyhow::Result<()> {
     let mut engine = Command::new("ignition");
     engine.args(["--platform=qemu", "--root", PLACE, "--log-to-stdout"]);
     let status = engine.args(["--stage", stage]).status();
-    let status = status.context("run ignition")?;
+    let status = status.context("cannot run ignition")?;
     ensure!(status.success(), "stage {stage} of Ignition failed");
     Ok(())
 }
 
 fn network() -> anyhow::Result<()> {
-    let cards = fs::read_dir("/sys/class/net").context("list the network's cards")?;
+    let cards = fs::read_dir("/sys/class/net").context("cannot list the network's cards")?;
     let names = cards.filter_map(|card| card.ok()?.file_name().into_string().ok());
     let mut names = names.filter(|name| name != "lo");
     let card = names.next().context("there is no network card")?;
@@ -124,7 +124,7 @@ fn network() -> anyhow::Result<()> {
 /// Whether the disk has a Clevis token. Until then, everything on it may be recreated.
 fn is_bound() -> anyhow::Result<bool> {
     let dump = Command::new("cryptsetup").args(["luksDump", DISK]).output();
-    let dump = dump.context("run cryptsetup")?;
+    let dump = dump.context("cannot run cryptsetup")?;
     let text = String::from_utf8_lossy(&dump.stdout);
     Ok(dump.status.success() && text.contains(": clevis"))
 }
@@ -137,7 +137,7 @@ fn unlock(marks: &mut Marks) -> anyhow::Result<Way> {
     clevis.args(["luks", "unlock", "-d", DISK, "-n", NAME]);
     clevis.env("TEC_ROUNDS", "1").env("TEC_LOG", LOG);
     let output = clevis.output();
-    let output = output.context("run clevis")?;
+    let output = output.context("cannot run clevis")?;
     let said = String::from_utf8_lossy(&output.stderr);
     if output.status.success() {
         marks.tell(Mark::Unlocked, &said)?;
@@ -157,19 +157,20 @@ fn unlock(marks: &mut Marks) -> anyhow::Result<Way> {
 fn ask() -> anyhow::Result<()> {
     let console = || {
         let both = OpenOptions::new().read(true).write(true).open(CONSOLE);
-        both.with_context(|| format!("open {CONSOLE}"))
+        both.with_context(|| format!("cannot open {CONSOLE}"))
     };
     let mut open = Command::new("cryptsetup");
     open.args(["open", "--type", "luks", DISK, NAME]);
     open.stdin(console()?).stdout(console()?).stderr(console()?);
-    let status = open.status().context("run cryptsetup")?;
+    let status = open.status().context("cannot run cryptsetup")?;
     ensure!(status.success(), "no key that was typed opens the disk");
     Ok(())
 }
 
 fn mount() -> anyhow::Result<()> {
-    fs::create_dir_all(PLACE).context("make the place of the root")?;
-    rustix::mount::mount(OPENED, PLACE, "ext4", MountFlags::empty(), None).context("mount the root")
+    fs::create_dir_all(PLACE).context("cannot create the place of the root")?;
+    rustix::mount::mount(OPENED, PLACE, "ext4", MountFlags::empty(), None)
+        .context("cannot mount the root")
 }
 
 fn close() -> anyhow::Result<()> {
@@ -185,7 +186,7 @@ fn hand_over() -> anyhow::Result<()> {
 
 fn must(command: &mut Command) -> anyhow::Result<()> {
     let program = command.get_program().to_string_lossy().into_owned();
-    let output = command.output().with_context(|| format!("run {program}"))?;
+    let output = command.output().with_context(|| format!("cannot run {program}"))?;
     ensure!(
         output.status.success(),
         "{program} failed: {}",

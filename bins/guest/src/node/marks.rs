@@ -126,11 +126,11 @@ impl Marks {
     /// # Errors
     /// The connection is broken.
     pub fn tell(&mut self, mark: Mark, text: &str) -> anyhow::Result<()> {
-        let uptime = fs::read_to_string(UPTIME).context("read the uptime")?;
+        let uptime = fs::read_to_string(UPTIME).context("cannot read the uptime")?;
         let seconds = uptime.split(' ').next().unwrap_or_default();
         let content = format!("{seconds}\n{text}");
         frame::write(&mut self.line, &mark.to_string(), content.as_bytes())
-            .with_context(|| format!("tell of {mark}"))
+            .with_context(|| format!("cannot report {mark}"))
     }
 
     /// Reports that the disk stays closed, and waits for the host's decision.
@@ -140,7 +140,7 @@ impl Marks {
     pub fn refused(&mut self, text: &str) -> anyhow::Result<Answer> {
         self.tell(Mark::Refused, text)?;
         let mut byte = [0];
-        self.line.read_exact(&mut byte).context("hear the answer")?;
+        self.line.read_exact(&mut byte).context("cannot receive the answer")?;
         Ok(if byte == [Answer::Ask.byte()] { Answer::Ask } else { Answer::GoOff })
     }
 
@@ -149,7 +149,7 @@ impl Marks {
     /// # Errors
     /// The connection is broken, or the kernel refuses.
     pub fn switch_off(mut self) -> anyhow::Result<()> {
-        frame::write_end(&mut self.line).context("end the report")?;
+        frame::write_end(&mut self.line).context("cannot end the report")?;
         rustix::fs::sync();
         system::power_off(Some(&self.line))
     }

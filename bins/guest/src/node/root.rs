@@ -32,13 +32,13 @@ pub fn run() {
 fn tell() -> anyhow::Result<()> {
     let before = fs::read_to_string(COUNTER).unwrap_or_default();
     let boots = before.trim().parse().unwrap_or(0_u32) + 1;
-    fs::write(COUNTER, format!("{boots}\n")).context("count the boot")?;
+    fs::write(COUNTER, format!("{boots}\n")).context("cannot count the boot")?;
     rustix::fs::sync();
     let mut marks = Marks::open()?;
     let made = Path::new(RESULT).exists();
     marks.tell(Mark::Root, &format!("boots={boots} ignition={made}"))?;
     let line = format!("TEC node: root is open, boot {boots}");
-    writeln!(std::io::stdout(), "{line}").context("greet people")?;
+    writeln!(std::io::stdout(), "{line}").context("cannot greet people")?;
     if content::has_recovery(Path::new("/")) {
         match wait_for_recovery() {
             Ok(()) => marks.tell(Mark::Recovery, "")?,
@@ -55,11 +55,11 @@ fn wait_for_recovery() -> anyhow::Result<()> {
         let mut systemctl = Command::new("systemctl");
         systemctl.args(["is-active", "--quiet", UNIT]);
         let status = systemctl.stderr(Stdio::null()).status();
-        if status.context("run systemctl")?.success() {
+        if status.context("cannot run systemctl")?.success() {
             return Ok(());
         }
         if Instant::now() > end {
-            bail!("{UNIT} did not end its work");
+            bail!("{UNIT} did not finish");
         }
         #[expect(
             clippy::disallowed_methods,

@@ -43,7 +43,7 @@ impl ApiServer {
     /// # Errors
     /// There is neither a service account nor a kubeconfig.
     pub async fn of_this_pod(namespace: Option<String>) -> anyhow::Result<Self> {
-        let client = tec_k8s::client::connect().await.context("find the API server")?;
+        let client = tec_k8s::client::connect().await.context("cannot find the API server")?;
         let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let server_clock = ServerClock::new(client.clone(), Arc::clone(&clock));

@@ -43,7 +43,7 @@ pub fn key_broker(args: &Args, api: &ApiServer) -> anyhow::Result<Kbs> {
     let states = Arc::new(MixedStates::default());
     let backend = LiveBackend::new(ports, &intent).with_pins(pins).with_states(states);
     let signer = TokenSigner::from_pem(&key(&args.signer_key)?)
-        .with_context(|| format!("use {}", args.signer_key.display()))?;
+        .with_context(|| format!("cannot use {}", args.signer_key.display()))?;
     let (backend, verifier) = (Arc::new(backend), Arc::new(verifier));
     let config = KbsConfig::new(backend, verifier, signer, clock, Arc::new(SystemEntropy));
     let mut config = config.with_tees(tees);
@@ -61,7 +61,8 @@ pub fn key_broker(args: &Args, api: &ApiServer) -> anyhow::Result<Kbs> {
 fn session_key(path: &Path) -> anyhow::Result<SecretArray<32>> {
     let bytes = key(path)?;
     let bytes = <[u8; 32]>::try_from(bytes.expose("it is copied into a secret of its length"));
-    let bytes = bytes.with_context(|| format!("{} does not hold 32 bytes", path.display()))?;
+    let bytes =
+        bytes.with_context(|| format!("{} does not contain exactly 32 bytes", path.display()))?;
     Ok(SecretArray::new(bytes))
 }
 

@@ -40,7 +40,7 @@ pub use self::broker::key_broker;
 /// `TEC-S…`: it is damaged, or others have access to it.
 pub fn open(dir: &Path) -> anyhow::Result<Arc<Store>> {
     let store = Store::open(dir, &SystemEntropy)
-        .with_context(|| format!("open the state in {}", dir.display()))?;
+        .with_context(|| format!("cannot open the state in {}", dir.display()))?;
     Ok(Arc::new(store))
 }
 

@@ -11,7 +11,7 @@ use tec_trustee::client::tls_code;
 
 use super::{RegisterError, Registrar, Reply, Target};
 
-/// Most bytes of a reply to read: a challenge for a 4096-bit key takes 2 KiB.
+/// Maximum number of bytes of a reply to read: a challenge for a 4096-bit key takes 2 KiB.
 const MAX_REPLY: usize = 64 * 1024;
 
 /// A registration server.

@@ -68,7 +68,7 @@ async fn run(action: Action) -> anyhow::Result<u8> {
     }
     // The first task to end, normally or with a defect, ends the program.
     match tasks.join_next().await {
-        Some(ended) => ended.context("a part of the program died")?,
+        Some(ended) => ended.context("a task of the program ended unexpectedly")?,
         None => Ok(exit::OK),
     }
 }

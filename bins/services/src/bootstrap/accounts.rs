@@ -78,7 +78,9 @@ impl Accounts {
         let jwt = minter.system(key_of(&user)?, LIFE).await?;
         let client = self.connect((user, jwt), url, authorities).await?;
         for (account, jwt) in minter.accounts(revocations.clone()).await? {
-            push(&client, jwt).await.with_context(|| format!("push the account {account}"))?;
+            push(&client, jwt)
+                .await
+                .with_context(|| format!("cannot push the account {account}"))?;
         }
         client.drain().await.context("leave NATS")?;
         tracing::info!(revoked = revocations.len(), "accounts pushed to NATS");
@@ -105,7 +107,9 @@ impl Accounts {
         let stream = nats::events_stream(replicas).to_string();
         // The same stream again is no error.
         if ask(&client, nats::stream_call("CREATE"), stream.clone()).await.is_err() {
-            ask(&client, nats::stream_call("UPDATE"), stream).await.context("store events")?;
+            ask(&client, nats::stream_call("UPDATE"), stream)
+                .await
+                .context("cannot store events")?;
         }
         client.drain().await.context("leave NATS")
     }
@@ -131,7 +135,7 @@ impl Accounts {
             .require_tls(true)
             .connect(url)
             .await
-            .with_context(|| format!("connect to {url}"))
+            .with_context(|| format!("cannot connect to {url}"))
     }
 }
 
@@ -145,7 +149,7 @@ async fn push(client: &Client, jwt: String) -> anyhow::Result<()> {
 
 async fn ask(client: &Client, subject: String, body: String) -> anyhow::Result<()> {
     let answer = client.request(subject, body.into()).await?;
-    let reply: Reply = serde_json::from_slice(&answer.payload).context("read the answer")?;
+    let reply: Reply = serde_json::from_slice(&answer.payload).context("cannot read the answer")?;
     match reply.error {
         None => Ok(()),
         Some(error) => anyhow::bail!("NATS refused: {}", error.description),

@@ -37,7 +37,7 @@ const KUBERNETES_DEADLINE: Duration = Duration::from_secs(10);
 /// The pod does not belong to a StatefulSet, or the API server's CA cannot be read.
 pub fn controller(args: &Serve) -> anyhow::Result<Controller> {
     let ordinal = Ordinal::of_pod(&args.pod)
-        .with_context(|| format!("{:?} is no pod of a StatefulSet", args.pod))?;
+        .with_context(|| format!("{:?} is not a pod of a StatefulSet", args.pod))?;
     let vault = Http::new(Target::Unix(args.vault_socket.clone()), VAULT_DEADLINE);
     let names = SecretNames {
         namespace: args.namespace.clone(),
@@ -114,7 +114,7 @@ fn others(args: &Serve) -> Vec<String> {
 fn platform(args: &Serve) -> anyhow::Result<Platform> {
     let host = args.vault_kubernetes.clone();
     let authority = args.vault_kubernetes_ca.as_deref().map(|file| {
-        std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))
+        std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
     });
     Ok(Platform {
         namespace: args.namespace.clone(),
@@ -144,12 +144,12 @@ fn platform(args: &Serve) -> anyhow::Result<Platform> {
 fn target(args: &Serve) -> anyhow::Result<Target> {
     let file = &args.kubernetes_ca;
     let mut roots = RootCertStore::empty();
-    for authority in
-        CertificateDer::pem_file_iter(file).with_context(|| format!("read {}", file.display()))?
+    for authority in CertificateDer::pem_file_iter(file)
+        .with_context(|| format!("cannot read {}", file.display()))?
     {
-        roots.add(authority.with_context(|| format!("read {}", file.display()))?)?;
+        roots.add(authority.with_context(|| format!("cannot read {}", file.display()))?)?;
     }
     let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
     Target::tls(&args.kubernetes, Arc::new(config))
-        .with_context(|| format!("{:?} is no address of an API server", args.kubernetes))
+        .with_context(|| format!("{:?} is not the address of an API server", args.kubernetes))
 }

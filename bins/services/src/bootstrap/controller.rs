@@ -104,7 +104,7 @@ pub enum RoundError {
     #[error("the vault was sealed on purpose")]
     Sealed,
     /// The certificate of the vault cannot be used.
-    #[error("use the certificate of the vault")]
+    #[error("cannot use the certificate of the vault")]
     Certificate(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// A plan ended without an outcome.
     #[error("a plan ended without an outcome")]
@@ -131,7 +131,7 @@ impl Controller {
             .register_encoded_file_descriptor_set(&service::descriptors())
             .with_service_name(service::NAME)
             .build_v1()
-            .context("build the reflection service")?;
+            .context("cannot build the reflection service")?;
         let mut routes = tonic::service::Routes::new(service::service(Arc::new(bootstrap)));
         routes = routes.add_service(health).add_service(reflection);
         Ok(routes.into_axum_router())

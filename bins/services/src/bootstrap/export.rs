@@ -12,7 +12,7 @@ use crate::bootstrap::controller::Controller;
 
 /// Name of the program, for collectors.
 const SERVICE: &str = "services-bootstrap";
-/// Deadline of a collector to accept lines.
+/// Time in which a collector must accept lines.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Interval between checks for usable authorities.
 const LOOK: Duration = Duration::from_secs(10);
@@ -40,7 +40,7 @@ async fn target(controller: &Controller, collector: &str) -> anyhow::Result<Targ
     let authorities = authorities(controller).await;
     let config = controller.certificate.client_config(authorities.as_bytes())?;
     Target::tls(collector, Arc::new(config))
-        .with_context(|| format!("{collector:?} is no collector"))
+        .with_context(|| format!("{collector:?} is not the address of a collector"))
 }
 
 async fn authorities(controller: &Controller) -> String {

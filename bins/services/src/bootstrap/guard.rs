@@ -33,8 +33,8 @@ pub async fn run(
         tokio::select! {
             () = shutdown.triggered() => return stop(&mut child).await,
             ended = child.wait() => {
-                let status = ended.context("wait for the vault")?;
-                anyhow::bail!("the vault ended by itself: {status}");
+                let status = ended.context("cannot wait for the vault")?;
+                anyhow::bail!("the vault exited on its own: {status}");
             }
             due = requested(volume) => due?,
         }
@@ -42,19 +42,19 @@ pub async fn run(
         // Only now is nothing writing any more; the request may have been withdrawn in the meantime.
         if is_due(volume)? {
             tracing::warn!(storage = %storage.display(), "the vault's empty storage is reset");
-            empty(storage).with_context(|| format!("empty {}", storage.display()))?;
-            volume.withdraw_reset().context("remove the request")?;
+            empty(storage).with_context(|| format!("cannot empty {}", storage.display()))?;
+            volume.withdraw_reset().context("cannot remove the request")?;
         }
     }
 }
 
 fn start(command: &[OsString]) -> anyhow::Result<Child> {
-    let (program, args) = command.split_first().context("name the vault's program")?;
+    let (program, args) = command.split_first().context("cannot name the vault's program")?;
     Command::new(program)
         .args(args)
         .kill_on_drop(true)
         .spawn()
-        .with_context(|| format!("start {}", program.display()))
+        .with_context(|| format!("cannot start {}", program.display()))
 }
 
 async fn requested(volume: &Volume) -> anyhow::Result<()> {
@@ -66,20 +66,20 @@ async fn requested(volume: &Volume) -> anyhow::Result<()> {
 
 /// Whether there is a request to reset a vault that holds nothing.
 fn is_due(volume: &Volume) -> anyhow::Result<bool> {
-    if !volume.is_reset_pending().context("look for a request")? {
+    if !volume.is_reset_pending().context("cannot look for a request")? {
         return Ok(false);
     }
-    let is_due = volume.may_be_reset().context("look for the wrapped key")?;
+    let is_due = volume.may_be_reset().context("cannot look for the wrapped key")?;
     if !is_due {
         tracing::error!("a request to empty a vault whose key is stored is not obeyed");
-        volume.withdraw_reset().context("remove the request")?;
+        volume.withdraw_reset().context("cannot remove the request")?;
     }
     Ok(is_due)
 }
 
 async fn stop(child: &mut Child) -> anyhow::Result<()> {
     // A vault survives SIGKILL at any time: its storage is a log.
-    child.kill().await.context("stop the vault")
+    child.kill().await.context("cannot stop the vault")
 }
 
 /// Removes the contents of the directory, but not the directory, which may be a mount.

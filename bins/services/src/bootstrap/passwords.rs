@@ -68,7 +68,7 @@ impl Passwords {
             while !knows(&anybody, user, &password).await? {
                 let admin = api(address, authorities, &self.admin().await?)?;
                 let told = self.tell(&admin, user, &password).await;
-                told.with_context(|| format!("change the password of {user}"))?;
+                told.with_context(|| format!("cannot change the password of {user}"))?;
                 tracing::info!(user, version, "OpenSearch takes a new password");
                 is_new = true;
                 // The controller of another pod may have replaced it in the meantime: then ours was the old
@@ -155,7 +155,7 @@ async fn knows(api: &Http, user: &str, password: &SecretBytes) -> anyhow::Result
 fn api(address: &str, authorities: &str, own: &Arc<Certificate>) -> anyhow::Result<Http> {
     let config = own.client_config(authorities.as_bytes())?;
     let target = Target::tls(address, Arc::new(config));
-    let target = target.with_context(|| format!("{address:?} is no address of OpenSearch"))?;
+    let target = target.with_context(|| format!("{address:?} is not the address of OpenSearch"))?;
     Ok(Http::new(target, DEADLINE))
 }
 

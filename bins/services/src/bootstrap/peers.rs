@@ -36,8 +36,8 @@ impl Others {
             .timeout(DEADLINE)
             .connect_timeout(DEADLINE)
             .tls_config(tls)?;
-        let token =
-            std::fs::read(&self.token).with_context(|| format!("read {}", self.token.display()))?;
+        let token = std::fs::read(&self.token)
+            .with_context(|| format!("cannot read {}", self.token.display()))?;
         let request = WrappedKeyRequest {
             service_account_token: token.trim_ascii().to_vec(),
             request_id: format!("peer-{}", std::process::id()),

@@ -26,7 +26,7 @@ use tokio::task::JoinSet;
 
 use crate::broker::identity::Identity;
 
-/// Most messages of a subscription that wait for their reader.
+/// Maximum number of messages of a subscription that wait for their reader.
 const WAITING: usize = 1024;
 /// Shortest interval between renewals.
 const SHORTEST: Duration = Duration::from_secs(1);
@@ -87,7 +87,7 @@ impl Bus {
         // Held until the message is handed over, so that none follows the drain.
         let client = self.client.read().await;
         let published = client.publish(subject.to_owned(), payload.into()).await;
-        published.with_context(|| format!("publish to {subject:?}"))
+        published.with_context(|| format!("cannot publish to {subject:?}"))
     }
 
     /// Messages of a subject, until the receiver is dropped. A slow reader holds up no one else: the server
@@ -174,7 +174,7 @@ impl Bus {
         tokio::time::timeout(HEARD, echo.next())
             .await
             .context("NATS does not answer")?
-            .context("the connection to NATS broke")?;
+            .context("the connection to NATS was lost")?;
         Ok(())
     }
 
@@ -201,7 +201,7 @@ impl Standing {
         let from = client
             .queue_subscribe(subject.clone(), group)
             .await
-            .with_context(|| format!("subscribe to {subject:?}"))?;
+            .with_context(|| format!("cannot subscribe to {subject:?}"))?;
         self.carriers.spawn(carry(from, to));
         Ok(())
     }
@@ -263,5 +263,5 @@ async fn open(
         .require_tls(true)
         .connect(servers)
         .await
-        .with_context(|| format!("connect to {servers}"))
+        .with_context(|| format!("cannot connect to {servers}"))
 }

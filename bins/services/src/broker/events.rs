@@ -33,7 +33,7 @@ const DEADLINE: Duration = Duration::from_mins(1);
 /// A stream is there so soon after its servers.
 const FIRST: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_millis(100);
-/// Most events of a subscription that wait for their reader.
+/// Maximum number of events of a subscription that wait for their reader.
 const WAITING: usize = 1024;
 /// Heartbeat interval of a consumer, in nanoseconds, and the longest silence tolerated.
 const HEARTBEAT: (u64, Duration) = (2_000_000_000, Duration::from_secs(5));
@@ -52,10 +52,10 @@ pub struct Events {
 #[non_exhaustive]
 pub enum EventError {
     /// The subject is not one of the component's own.
-    #[error("{0:?} is no subject of this component's events")]
+    #[error("{0:?} is not a subject of this component's events")]
     Foreign(String),
     /// As far as is known, no server stored it in time.
-    #[error("no NATS server answered in time that {0:?} is stored: {1}")]
+    #[error("no NATS server confirmed in time that {0:?} is stored: {1}")]
     NotStored(String, String),
 }
 
@@ -172,7 +172,8 @@ impl Events {
 }
 
 fn answered(message: &Message) -> anyhow::Result<Answer> {
-    let answer: Answer = serde_json::from_slice(&message.payload).context("read the answer")?;
+    let answer: Answer =
+        serde_json::from_slice(&message.payload).context("cannot read the answer")?;
     match answer.error {
         Some(error) => anyhow::bail!("NATS refused: {}", error.description),
         None => Ok(answer),
@@ -202,7 +203,8 @@ impl Reader {
         }
         let request = json!({"stream_name": EVENTS, "config": config}).to_string();
         let answer = client.request(READ_EVENTS, request.into()).await?;
-        let answer = answered(&answer).with_context(|| format!("read {:?}", self.subject))?;
+        let answer =
+            answered(&answer).with_context(|| format!("cannot read {:?}", self.subject))?;
         if last.is_none() {
             *last = answer.delivered.map(|delivered| delivered.stream_seq);
         }

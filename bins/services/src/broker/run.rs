@@ -23,7 +23,7 @@ use crate::broker::identity::{Grant, Identity};
 const SERVICE: &str = "services-broker";
 /// Wait before writing again to a volume that failed.
 const AGAIN: Duration = Duration::from_secs(5);
-/// Deadline of a collector to accept lines.
+/// Time in which a collector must accept lines.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Connects, writes what the runtime needs to the shared volume, and serves until shutdown.
@@ -86,7 +86,8 @@ fn export(
     {
         let config = identity.certificate().client_config(grant.authorities.as_bytes())?;
         let target = Target::tls(address, Arc::new(config));
-        let target = target.with_context(|| format!("{address:?} is no collector"))?;
+        let target =
+            target.with_context(|| format!("{address:?} is not the address of a collector"))?;
         sending = Some((Export::new(Http::new(target, DEADLINE), SERVICE), lines));
     }
     Ok(async move {

@@ -21,9 +21,9 @@ use crate::init::cli::Way;
 
 /// Deadline of one try.
 const TRY: Duration = Duration::from_secs(15);
-/// Most tries with a token that is refused: the kubelet may have replaced it in the meantime.
+/// Maximum number of tries with a token that is refused: the kubelet may have replaced it in the meantime.
 const TOKEN_TRIES: u32 = 3;
-/// Most tries at a vault whose answers make no sense.
+/// Maximum number of tries at a vault whose answers make no sense.
 const DEFECT_TRIES: u32 = 5;
 
 type Client = BootstrapClient<Channel>;
@@ -106,7 +106,7 @@ pub fn look(way: &Way, mounted: Mounted) -> Result<(), u8> {
 /// The address cannot be used.
 pub fn client(way: &Way, authorities: &str) -> anyhow::Result<Client> {
     let controller = way.controller.as_deref();
-    let controller = controller.context("--controller is missing: host and port")?;
+    let controller = controller.context("--controller is missing (host and port)")?;
     let host = match &way.controller_name {
         Some(name) => name.as_str(),
         None => controller.rsplit_once(':').map_or(controller, |(host, _)| host),
@@ -115,7 +115,7 @@ pub fn client(way: &Way, authorities: &str) -> anyhow::Result<Client> {
         .ca_certificate(tonic::transport::Certificate::from_pem(authorities))
         .domain_name(host);
     let endpoint = Endpoint::from_shared(format!("https://{controller}"))
-        .with_context(|| format!("{controller:?} is no address"))?
+        .with_context(|| format!("{controller:?} is not host and port"))?
         .timeout(TRY)
         .connect_timeout(TRY)
         .tls_config(tls)
@@ -123,7 +123,7 @@ pub fn client(way: &Way, authorities: &str) -> anyhow::Result<Client> {
     Ok(BootstrapClient::new(endpoint.connect_lazy()))
 }
 
-/// Most tries of a call that is refused with this code.
+/// Maximum number of tries of a call that is refused with this code.
 fn tries(code: Code) -> u32 {
     match code {
         Code::Unavailable
@@ -155,9 +155,10 @@ where
     let mut tried = 0_u32;
     loop {
         let authorities = authorities(&way.ca, SystemClock.now());
-        let authorities = authorities.with_context(|| format!("read {}", way.ca.display()))?;
-        let token =
-            std::fs::read(&way.token).with_context(|| format!("read {}", way.token.display()))?;
+        let authorities =
+            authorities.with_context(|| format!("cannot read {}", way.ca.display()))?;
+        let token = std::fs::read(&way.token)
+            .with_context(|| format!("cannot read {}", way.token.display()))?;
         let answer = call(client(way, &authorities)?, token.trim_ascii().to_vec());
         let refused = match answer.await {
             Ok(answer) => return Ok(answer),

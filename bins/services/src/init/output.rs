@@ -111,7 +111,7 @@ impl Output {
         } else {
             write_private(&file, content)
         };
-        written.with_context(|| format!("write {}", file.display()))
+        written.with_context(|| format!("cannot write {}", file.display()))
     }
 
     /// Writes everything, and the mark at the end. A second run replaces the files of the first.
@@ -122,20 +122,20 @@ impl Output {
         let complete = out.join(COMPLETE);
         match fs::remove_file(&complete) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(error).with_context(|| format!("remove {}", complete.display()));
+                return Err(error).with_context(|| format!("cannot remove {}", complete.display()));
             }
             _ => {}
         }
         let mut digest = Sha256::new();
         for (path, content) in &self.files {
             if let Some(dir) = out.join(path).parent() {
-                make(dir).with_context(|| format!("make {}", dir.display()))?;
+                make(dir).with_context(|| format!("cannot create {}", dir.display()))?;
             }
             self.put(out, path, content)?;
             digest.update(Sha256::digest(content));
         }
         write_private(&complete, hex::encode(digest.finalize()).as_bytes())
-            .with_context(|| format!("write {}", complete.display()))
+            .with_context(|| format!("cannot write {}", complete.display()))
     }
 }
 

@@ -21,10 +21,10 @@ impl OwnKey {
         let mut params = CertificateParams::default();
         // The controller sets all names.
         params.distinguished_name = DistinguishedName::new();
-        let pair = KeyPair::generate().context("make a key")?;
-        let request = params.serialize_request(&pair).context("make a request")?;
+        let pair = KeyPair::generate().context("cannot create a key")?;
+        let request = params.serialize_request(&pair).context("cannot create a request")?;
         Ok(Self {
-            request: request.pem().context("make a request")?,
+            request: request.pem().context("cannot create a request")?,
             key: SecretBytes::new(pair.serialize_pem().into_bytes()),
         })
     }
@@ -47,7 +47,7 @@ impl OwnKey {
         let mut tls = tls.context("the controller sent no certificate")?;
         anyhow::ensure!(
             tls.private_key.is_empty(),
-            "the controller sent a key that nobody asked for"
+            "the controller sent a key that was not requested"
         );
         tls.private_key = self.key.expose("its service reads it").to_vec();
         Ok(tls)

@@ -56,7 +56,7 @@ pub async fn keep(args: &Args, reload: Option<&Path>, clock: &dyn Clock) -> anyh
 fn hang_up(file: &Path) -> anyhow::Result<()> {
     let text = match std::fs::read_to_string(file) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        read => read.with_context(|| format!("read {}", file.display()))?,
+        read => read.with_context(|| format!("cannot read {}", file.display()))?,
     };
     let pid = text.trim().parse().ok().and_then(Pid::from_raw);
     let pid = pid.with_context(|| format!("{} has no process id", file.display()))?;
@@ -100,8 +100,8 @@ async fn ask(args: &Args) -> anyhow::Result<Output> {
             let mut output = Output::default();
             output.password(answer.opensearch_password);
             let mounted = &args.way.ca;
-            let authorities =
-                std::fs::read(mounted).with_context(|| format!("read {}", mounted.display()))?;
+            let authorities = std::fs::read(mounted)
+                .with_context(|| format!("cannot read {}", mounted.display()))?;
             output.public("ca.crt", authorities);
             output
         }
@@ -132,7 +132,7 @@ async fn nats(args: &Args) -> anyhow::Result<Output> {
     let Service::Nats { listen, monitor, accounts: dir, storage, name, cluster_listen, routes } =
         &args.service
     else {
-        anyhow::bail!("this is for NATS");
+        anyhow::bail!("this answer is for NATS");
     };
     let own = OwnKey::generate()?;
     let answer = connect::persist(&args.way, |mut client, token| {
@@ -170,7 +170,7 @@ async fn nats(args: &Args) -> anyhow::Result<Output> {
         ca_file: tls.ca,
     };
     let mut output = Output::default();
-    output.file("nats.conf", config.render().context("render nats.conf")?);
+    output.file("nats.conf", config.render().context("cannot render nats.conf")?);
     output.tls("", own.complete(answer.tls)?);
     Ok(output)
 }
@@ -179,7 +179,7 @@ async fn opensearch(args: &Args) -> anyhow::Result<Output> {
     let Service::Opensearch { cluster, listen, transport, heap, data, logs, node_name } =
         &args.service
     else {
-        anyhow::bail!("this is for OpenSearch");
+        anyhow::bail!("this answer is for OpenSearch");
     };
     let answer = connect::persist(&args.way, |mut client, token| {
         let request = OpenSearchBootstrapRequest {

@@ -114,7 +114,7 @@ impl Counts {
 /// The counters of these listeners, as text.
 pub fn render(listeners: &[Arc<Counts>]) -> String {
     let mut text = String::from(
-        "# HELP tec_connections_open Connections that are open.\n\
+        "# HELP tec_connections_open Open connections.\n\
          # TYPE tec_connections_open gauge\n",
     );
     // Writing to a string cannot fail.
@@ -123,7 +123,7 @@ pub fn render(listeners: &[Arc<Counts>]) -> String {
         let _ = writeln!(text, "tec_connections_open{{listener=\"{name}\"}} {open}");
     }
     text.push_str(
-        "# HELP tec_connections_accepted_total Connections that were accepted.\n\
+        "# HELP tec_connections_accepted_total Accepted connections.\n\
          # TYPE tec_connections_accepted_total counter\n",
     );
     for counts in listeners {

@@ -17,26 +17,26 @@ pub const BODY_IDLE: Duration = Duration::from_secs(15);
 pub const IDLE: Duration = Duration::from_mins(1);
 /// Longest time during which a client reads nothing of a response.
 pub const WRITE: Duration = Duration::from_secs(30);
-/// Most connections at a time.
+/// Maximum number of connections at a time.
 pub const TOTAL: usize = 1024;
-/// Most connections of one client network at a time. Enough for a rack behind one address.
+/// Maximum number of connections of one client network at a time. Enough for a rack behind one address.
 pub const PER_PEER: usize = 256;
 /// Largest request head, in bytes. Attestation tokens travel in heads and are about 8 KiB.
 pub const HEAD_BYTES: usize = 32 << 10;
-/// Most concurrent requests on an HTTP/2 connection.
+/// Maximum number of concurrent requests on an HTTP/2 connection.
 pub const STREAMS: u32 = 64;
 /// Largest request head in HTTP/2, in bytes, uncompressed.
 pub const HTTP2_HEAD_BYTES: u32 = 16 << 10;
-/// Most streams that are kept after the client has reset them.
+/// Maximum number of streams that are kept after the client has reset them.
 pub const RESETS: usize = 32;
 /// Bytes that a client may send ahead on an HTTP/2 stream.
 pub const HTTP2_WINDOW: u32 = 256 << 10;
 /// Ping interval for a silent HTTP/2 peer, and its deadline to answer.
 pub const PING: Duration = Duration::from_secs(20);
-/// Most connections at a time to a listener for probes and metrics.
+/// Maximum number of connections at a time to a listener for probes and metrics.
 pub const PROBES: usize = 64;
-/// Most bytes that a connection uses in addition to request bodies: a head, a TLS record in each direction
-/// (RFC 8446, section 5.2), and its state.
+/// Maximum number of bytes that a connection uses in addition to request bodies: a head, a TLS
+/// record in each direction (RFC 8446, section 5.2), and its state.
 pub const CONNECTION_BYTES: usize = HEAD_BYTES + 2 * (18 << 10) + (12 << 10);
 /// Share of the process's file descriptors that one listener may use, as a divisor: the largest program has
 /// three listeners and needs some descriptors for its files.
@@ -88,7 +88,7 @@ impl Limits {
         Self { total: PROBES, per_peer: PROBES, ..Self::default() }
     }
 
-    /// Most bytes that all connections together use in addition to request bodies.
+    /// Maximum number of bytes that all connections together use in addition to request bodies.
     pub fn most_bytes(&self) -> usize {
         self.total.saturating_mul(CONNECTION_BYTES)
     }

@@ -66,7 +66,8 @@ impl Places {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a connection from this address, possibly that of another connection, which is told to end.
+    /// A place for a connection from this address, possibly that of another connection, which is
+    /// asked to end.
     ///
     /// # Errors
     /// There is no place.

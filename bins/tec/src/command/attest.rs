@@ -111,7 +111,7 @@ async fn with(args: &AttestArgs, attester: &dyn Attester) -> anyhow::Result<Outc
     let mut rng = EntropyRng::new(&SystemEntropy);
     let Some(path) = &args.path else {
         let token = policy.rounds(&mut rng, || client.token(attester)).await;
-        let claims = token_claims(&token.map_err(coded)?).context("the token is no JWT")?;
+        let claims = token_claims(&token.map_err(coded)?).context("the token is not a JWT")?;
         return Ok(Outcome::token(claims));
     };
     let resource = policy.rounds(&mut rng, || client.fetch(path, attester)).await;
@@ -156,5 +156,5 @@ fn node_agent(args: &AttestArgs) -> anyhow::Result<Option<Outcome>> {
         return Ok(None);
     }
     let outcome = serde_json::from_slice(&result.stdout);
-    Ok(Some(outcome.with_context(|| format!("{shown} of another version answered"))?))
+    Ok(Some(outcome.with_context(|| format!("{shown} answered, but has a different version"))?))
 }

@@ -29,7 +29,7 @@ pub(crate) async fn ignition(
             let mut source = MergeSource::new(service);
             if let Some(path) = token_file {
                 let token = std::fs::read_to_string(&path)
-                    .with_context(|| format!("read the token in {}", path.display()))?;
+                    .with_context(|| format!("cannot read the token in {}", path.display()))?;
                 source.token = Some(token.trim().to_owned());
             }
             render_merge(&source)?

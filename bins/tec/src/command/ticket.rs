@@ -53,8 +53,8 @@ pub(crate) fn ticket(command: TicketCommand, output: &Output) -> anyhow::Result<
         TicketCommand::ControlPlane { key, node, cluster, until } => {
             anyhow::ensure!(until > SystemClock.now(), "cannot sign: {until} is in the past");
             let pem = SecretBytes::new(input::read(&key, MAX_KEY)?);
-            let key =
-                AdminKey::from_pem(&pem).with_context(|| format!("read {}", key.display()))?;
+            let key = AdminKey::from_pem(&pem)
+                .with_context(|| format!("cannot read {}", key.display()))?;
             let ticket = PlaneTicket { cluster, node, until }.sign(&key)?;
             output.print(&json!({ "ticket": ticket }), |_| ticket.clone())?;
             Ok(OK)

@@ -51,7 +51,7 @@ impl Cluster {
         let namespace = access.namespace.clone();
         Ok(Self {
             namespace: namespace.unwrap_or_else(|| config.default_namespace.clone()),
-            client: Client::try_from(config).context("set up the client")?,
+            client: Client::try_from(config).context("cannot set up the client")?,
         })
     }
 
@@ -187,14 +187,14 @@ async fn config(access: &Access) -> anyhow::Result<Config> {
         KubeConfigOptions { context: access.context.clone(), ..KubeConfigOptions::default() };
     if let Some(path) = &access.kubeconfig {
         let file = Kubeconfig::read_from(path)
-            .with_context(|| format!("read the kubeconfig {}", path.display()))?;
+            .with_context(|| format!("cannot read the kubeconfig {}", path.display()))?;
         return Config::from_custom_kubeconfig(file, &options)
             .await
-            .with_context(|| format!("use the kubeconfig {}", path.display()));
+            .with_context(|| format!("cannot use the kubeconfig {}", path.display()));
     }
     if access.context.is_some() {
         let config = Config::from_kubeconfig(&options).await;
-        return config.context("use that context of the kubeconfig");
+        return config.context("cannot use that context of the kubeconfig");
     }
     Config::infer().await.map_err(|error| {
         // Outside a pod, only the file matters, and its error contains its own causes.

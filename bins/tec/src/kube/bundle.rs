@@ -28,7 +28,7 @@ use super::redact::redact;
 use crate::args::DryRun;
 use crate::output::Output;
 
-/// Most log lines per container.
+/// Maximum number of log lines per container.
 const LOG_LINES: i64 = 5000;
 /// Top-level directory of the archive.
 const DIRECTORY: &str = "tec-support";
@@ -69,8 +69,8 @@ pub(crate) async fn bundle(
             .create_new(true)
             .mode(0o600)
             .open(file)
-            .with_context(|| format!("make {}", file.display()))?;
-        write(archive, &manifest).with_context(|| format!("write {}", file.display()))?;
+            .with_context(|| format!("cannot create {}", file.display()))?;
+        write(archive, &manifest).with_context(|| format!("cannot write {}", file.display()))?;
     }
     output.print(&manifest, |manifest| render(manifest, file, dry_run))?;
     Ok(OK)

@@ -64,14 +64,15 @@ async fn merge(
     let ca = if let Some(path) = ca {
         tec_support::tls::ca_pem(path)?
     } else {
-        let object = object.as_ref().context("no cluster object")?;
+        let object =
+            object.as_ref().context("there is no TrustedExecutionCluster in this namespace")?;
         let secret = object.tls_secret(TlsServer::Registration);
         authority(cluster, secret).await?.unwrap_or_default()
     };
     let mut source = MergeSource::new(Endpoint::new(url, ca));
     if let Some(path) = token_file {
         let token = std::fs::read_to_string(path)
-            .with_context(|| format!("read the token in {}", path.display()))?;
+            .with_context(|| format!("cannot read the token in {}", path.display()))?;
         source.token = Some(token.trim().to_owned());
     } else if let Some(object) = &object {
         source.token = registration_token(cluster, object).await?;
@@ -98,7 +99,7 @@ pub(crate) async fn registration_token(
 }
 
 /// The CA that nodes pin, from the TLS Secret named in the cluster object. If one is named, it must exist:
-/// otherwise nodes would be told to trust any certificate, or none.
+/// otherwise nodes would be configured to trust any certificate, or none.
 async fn authority(cluster: &Cluster, secret: Option<&str>) -> anyhow::Result<Option<String>> {
     let Some(name) = secret else {
         return Ok(None);

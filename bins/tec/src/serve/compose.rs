@@ -123,11 +123,11 @@ fn token(args: &ServeArgs) -> anyhow::Result<Option<SecretBytes>> {
         return Ok(None);
     };
     let text = std::fs::read(path)
-        .with_context(|| format!("read the registration token in {}", path.display()))?;
+        .with_context(|| format!("cannot read the registration token in {}", path.display()))?;
     let token = text.trim_ascii().to_vec();
     anyhow::ensure!(
         (16..=MAX_TOKEN).contains(&token.len()),
-        "the registration token in {} has {} characters; 16 to {MAX_TOKEN} are taken",
+        "the registration token in {} has {} characters; 16 to {MAX_TOKEN} are allowed",
         path.display(),
         token.len()
     );

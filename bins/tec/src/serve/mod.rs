@@ -88,7 +88,7 @@ pub(crate) async fn run(state_dir: &Path, args: ServeArgs) -> anyhow::Result<u8>
     // The first task to end, normally or with a defect, ends the program; dropping the set ends the others,
     // but only after requests in flight had their grace period.
     while let Some(ended) = tasks.join_next().await {
-        ended.context("a part of the server died")??;
+        ended.context("a task of the server ended unexpectedly")??;
     }
     Ok(OK)
 }
@@ -115,7 +115,8 @@ pub(crate) fn found(
 /// What a server with these flags demands of nodes.
 fn said(args: &ServeArgs, pins: Pins) -> anyhow::Result<Said> {
     let roots = args.ek_roots.as_ref().map(|path| {
-        let text = std::fs::read(path).with_context(|| format!("read {}", path.display()))?;
+        let text =
+            std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         anyhow::Ok(Sha256Digest::of(text).to_string())
     });
     Ok(Said {

@@ -22,12 +22,12 @@ pub(super) fn open(state_dir: &Path) -> anyhow::Result<TokenSigner> {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let pem = new_private_key()?;
             write_private(&path, pem.expose("keep the token signer's key"))
-                .with_context(|| format!("write {}", path.display()))?;
+                .with_context(|| format!("cannot write {}", path.display()))?;
             pem
         }
-        Err(error) => return Err(error).with_context(|| format!("read {}", path.display())),
+        Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
     };
-    TokenSigner::from_pem(&pem).with_context(|| format!("use {}", path.display()))
+    TokenSigner::from_pem(&pem).with_context(|| format!("cannot use {}", path.display()))
 }
 
 #[cfg(test)]

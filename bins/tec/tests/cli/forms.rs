@@ -1,4 +1,4 @@
-//! One image in every form that it may come in.
+//! One image in every supported form.
 
 use std::fs;
 use std::fs::File;

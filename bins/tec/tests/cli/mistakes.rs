@@ -90,7 +90,7 @@ fn a_command_that_looks_makes_no_store() {
     let empty = TempDir::new().unwrap();
     for command in [&["status"][..], &["machine", "list"], &["explain"]] {
         let words = [&["--state-dir", str(empty.path())], command].concat();
-        refused(&words, 1, "is no state directory: there is no tec.db");
+        refused(&words, 1, "is not a state directory: it has no tec.db");
     }
     assert_eq!(fs::read_dir(empty.path()).unwrap().count(), 0);
 }

@@ -66,7 +66,7 @@ fn the_exit_code_says_whether_the_next_boot_would_be_refused() {
 
     let pinned = ["--accepted", str(&new), "--pin-pcr", "4", "--pin-pcr", "9"];
     let unknown = tec(&next.nextboot(&pinned));
-    assert_eq!(unknown.status.code(), Some(3), "PCR 9 cannot be told");
+    assert_eq!(unknown.status.code(), Some(3), "PCR 9 cannot be predicted");
     assert_eq!(tec(&next.nextboot(&[])).status.code(), Some(0));
 }
 
@@ -181,7 +181,7 @@ fn the_store_of_the_server_judges() {
     assert_eq!(judge(&new), accepted);
     assert_eq!(judge(&staged_by("2.14", "old")), accepted, "between them");
     let nowhere = ["--state-dir", str(files.path()), "--approved"];
-    refused(&old.nextboot(&nowhere), 1, "is no state directory");
+    refused(&old.nextboot(&nowhere), 1, "is not a state directory");
 }
 
 #[test]

@@ -3,9 +3,9 @@
 use super::Violation;
 use super::source::Source;
 
-/// Most lines of a file before its tests.
+/// Maximum number of lines of a file before its tests.
 const MAX_LINES: usize = 600;
-/// Most lines of a main.rs: it parses flags, composes and serves.
+/// Maximum number of lines of a main.rs: it parses flags, composes and serves.
 const MAX_MAIN_LINES: usize = 150;
 /// The one module that may name types of tss_esapi.
 const TSS: &str = "tec-tpm/src/tss";

@@ -28,8 +28,8 @@ fn page(code: Code) -> String {
 
 fn index() -> String {
     let mut page = format!(
-        "{GENERATED}\n# Error codes\n\nA refused caller is told the code and its title, never more. \
-         The detail is in the server's log, and in `tec explain`.\n"
+        "{GENERATED}\n# Error codes\n\nA refused caller receives only the code and its title. \
+         The details are in the server's log and in `tec explain`.\n"
     );
     for family in FAMILIES {
         page.extend(["\n## ", family.title, "\n\n| code | HTTP | meaning |\n|---|---|---|\n"]);
@@ -67,40 +67,40 @@ const FAMILIES: [Family; 12] = [
     Family {
         letter: 'R',
         title: "Registration of machines and attestation keys",
-        look: "On the server, read the log at that time; `tec machine list` and `tec ak list` show what is registered, `tec audit` shows who \
-               changed it when.",
+        look: "On the server, read the log at that time; `tec machine list` and `tec ak list` \
+               show what is registered, and `tec audit` shows who changed it and when.",
     },
     Family {
         letter: 'A',
         title: "Attestation checks",
-        look: "On the server, `tec explain <machine>` climbs the gates of the machine's last \
-               attempt one by one and names the first that failed; with `--output json` it carries \
-               every event and digest. On the node, the journal of the boot has the id of the \
-               attempt, which `tec explain` takes, too.",
+        look: "On the server, `tec explain <machine>` lists the checks of the machine's last \
+               attempt and names the first that failed; with `--output json` it contains every \
+               event and digest. On the node, the journal of the boot has the ID of the attempt, \
+               which `tec explain` also accepts.",
     },
     Family {
         letter: 'K',
         title: "Stored keys",
         look: "On the server, the log at the time of the request names the record; `tec status` \
-               says whether the seal key file fits the store.",
+               shows whether the seal key file matches the store.",
     },
     Family {
         letter: 'P',
         title: "Policies",
-        look: "The answer and the log name line and column. docs/reference has what a policy is \
-               given as input and data.",
+        look: "The answer and the log name the line and column. docs/reference documents the \
+               input and data of policies.",
     },
     Family {
         letter: 'T',
         title: "TLS",
-        look: "The log names the file. A running server keeps the last good certificate until the \
-               new one can be used.",
+        look: "The log names the file. A running server keeps the last good certificate until it \
+               can use the new one.",
     },
     Family {
         letter: 'B',
         title: "Bootstrap of nodes: init, join, recovery",
-        look: "`tec node init` shows the node's own log to whoever has its secret; for all else read the \
-               journal of `bootstrapper` on the node, and the log of `join-service`.",
+        look: "`tec node init` shows the node's own log to anyone who has its secret; otherwise, \
+               read the journal of `bootstrapper` on the node and the log of `join-service`.",
     },
     Family {
         letter: 'I',
@@ -111,32 +111,32 @@ const FAMILIES: [Family; 12] = [
     Family {
         letter: 'S',
         title: "The embedded store",
-        look: "The log at the time of the request, or at start-up, has the cause that the database \
-               or the operating system gave. `tec status` runs the same checks as start-up.",
+        look: "The log at the time of the request, or at startup, has the cause that the database \
+               or the operating system gave. `tec status` runs the same checks as startup.",
     },
     Family {
         letter: 'C',
         title: "Kubernetes",
-        look: "`kubectl tec check` says what is missing in a cluster, and `kubectl tec status` what \
-               needs a person; the log of the operator has the rest.",
+        look: "`kubectl tec check` shows what is missing in a cluster, and `kubectl tec status` \
+               what needs an admin; the log of the operator has the rest.",
     },
     Family {
         letter: 'N',
         title: "The node",
-        look: "On the node, the journal of the boot has the whole chain of causes; no key material \
-               is ever in it.",
+        look: "On the node, the journal of the boot has the whole chain of causes; it never \
+               contains key material.",
     },
     Family {
         letter: 'M',
         title: "Migration of trust",
-        look: "`tec migrate status` shows who has the authority, and `tec audit list` at either anchor \
-               when it moved; `tec migrate plan` names what stands in the way.",
+        look: "`tec migrate status` shows who has the authority, and `tec audit list` at either \
+               anchor shows when it moved; `tec migrate plan` names what prevents the move.",
     },
     Family {
         letter: 'V',
         title: "The vault and the services around it",
-        look: "The log of services-bootstrap beside the vault, or of services-init in the pod that \
-               waits. The exit code of the container is the last two digits of the code.",
+        look: "Read the log of services-bootstrap in the vault's pod, or of services-init in the \
+               waiting pod. The exit code of the container is the last two digits of the code.",
     },
 ];
 

@@ -35,7 +35,7 @@ const FILES: [(&str, &str); 6] = [
     ("usr/lib/systemd/boot/efi/linuxx64.efi.stub", "linuxx64.efi.stub"),
 ];
 
-/// Downloads the files of a suite unless they are there.
+/// Downloads the files of a suite unless they exist.
 pub(super) fn ensure(tools: &Tools, apt: &mut Apt, suite: &str, renew: Renew) -> Result<()> {
     let name = format!("boot-{suite}");
     let place = tools.cache.join("boot").join(suite);

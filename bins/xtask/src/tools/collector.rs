@@ -15,7 +15,7 @@ const SOURCE: [(&str, &str); 3] = [
     ("go.sum", include_str!("../../../services/collector/go.sum")),
 ];
 
-/// Builds it unless it is there.
+/// Builds it unless it exists.
 pub(super) fn ensure(tools: &Tools) -> Result<()> {
     let place = tools.cache.join("bin").join(NAME);
     let wanted = SOURCE.map(|(_, text)| text).concat();

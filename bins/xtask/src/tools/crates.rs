@@ -41,7 +41,7 @@ pub(super) const DENY: Crate = Crate {
     takes: "five minutes",
 };
 
-/// Builds it unless it is there.
+/// Builds it unless it exists.
 pub(super) fn ensure(tools: &Tools, wanted: &Crate) -> Result<()> {
     let Crate { program, version, flags, takes } = wanted;
     let place = tools.cache.join("bin").join(program);

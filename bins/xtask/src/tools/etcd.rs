@@ -20,7 +20,7 @@ pub(crate) fn program(tools: &Tools) -> PathBuf {
     tools.cache.join(NAME).join(NAME)
 }
 
-/// Builds it unless it is there.
+/// Builds it unless it exists.
 pub(super) fn ensure(tools: &Tools) -> Result<()> {
     let place = program(tools);
     if is_stamped(tools, NAME, VERSION) && place.is_file() {

@@ -20,7 +20,7 @@ const KERNELS: [&str; 2] = ["linux-image-amd64", "linux-image-cloud-amd64"];
 /// What to keep from the packages: the directories of boot loaders, and the kernel itself.
 const LOADER_DIRS: [&str; 2] = ["usr/lib/shim", "usr/lib/grub"];
 
-/// Downloads and unpacks the trees unless they are there.
+/// Downloads and unpacks the trees unless they exist.
 pub(super) fn ensure(tools: &Tools, apt: &mut Apt) -> Result<()> {
     let complete = ["current", "update"].iter().all(|tree| tools.images.join(tree).is_dir());
     if is_stamped(tools, NAME, LAYOUT) && complete {

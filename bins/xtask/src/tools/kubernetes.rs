@@ -57,7 +57,7 @@ const PARTS: [&str; 31] = [
     "sample-controller",
 ];
 
-/// Builds the programs unless they are there.
+/// Builds the programs unless they exist.
 pub(super) fn ensure(tools: &Tools) -> Result<()> {
     let wanted = format!("v1.{VERSION} {}", PROGRAMS.join(" "));
     let bin = tools.cache.join("bin");

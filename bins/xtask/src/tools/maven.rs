@@ -39,7 +39,7 @@ const SECURITY: Archive = Archive {
     digest: "1f673622c462c4171a8c53f9b1ad20e5b839834cb79b0d3b388da180a0e514e8",
 };
 
-/// Assembles it unless it is there.
+/// Assembles it unless it exists.
 pub(super) fn ensure(tools: &Tools) -> Result<()> {
     let place = tools.cache.join(PLACE);
     let wanted = format!("{} {}", DISTRIBUTION.digest, SECURITY.digest);

@@ -20,7 +20,7 @@ pub(crate) fn headers(tools: &Tools) -> PathBuf {
     tools.cache.join(PLACE)
 }
 
-/// Downloads and unpacks them unless they are there.
+/// Downloads and unpacks them unless they exist.
 pub(super) fn ensure(tools: &Tools, apt: &mut Apt) -> Result<()> {
     if is_stamped(tools, PLACE, SUITE) && headers(tools).is_dir() {
         return Ok(());

@@ -39,7 +39,7 @@ const MODULES: [&str; 10] = [
     "ext4",
 ];
 
-/// Downloads the kernels unless they are there.
+/// Downloads the kernels unless they exist.
 pub(super) fn ensure(tools: &Tools, apt: &mut Apt) -> Result<()> {
     let place = tools.cache.join("node");
     let complete =

@@ -33,7 +33,7 @@ pub(super) const NATS: Packaged = Packaged {
 /// Incremented when other files are needed from the packages.
 const LAYOUT: &str = "1";
 
-/// Fetches the program unless it is there.
+/// Fetches the program unless it exists.
 pub(super) fn ensure(tools: &Tools, apt: &mut Apt, packaged: &Packaged) -> Result<()> {
     let name = packaged.name;
     let place = tools.cache.join("bin").join(name);

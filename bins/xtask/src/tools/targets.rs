@@ -60,7 +60,7 @@ pub(crate) fn ensure(root: &Path, targets: &[&str]) -> Result<()> {
         .with_context(|| format!("cannot install Rust's standard library for {list}"))
 }
 
-/// Installs an older toolchain with rustup, unless it is there.
+/// Installs an older toolchain with rustup, unless it exists.
 pub(crate) fn ensure_toolchain(version: &str) -> Result<()> {
     let listed = process::capture(process::command("rustup").args(["toolchain", "list"]))?;
     if listed.lines().any(|line| line.starts_with(&format!("{version}-"))) {

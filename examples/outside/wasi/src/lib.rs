@@ -58,7 +58,7 @@ pub struct RegisterVerdict {
 #[non_exhaustive]
 pub enum Refusal {
     /// The request does not have the form of [`Request`].
-    #[error("this is no request")]
+    #[error("not a request")]
     Request(#[source] serde_json::Error),
     /// The nonce is not hexadecimal.
     #[error("the nonce is not hexadecimal")]
@@ -67,7 +67,7 @@ pub enum Refusal {
     #[error("the evidence cannot be read")]
     Evidence(#[source] EvidenceError),
     /// The quote does not verify.
-    #[error("the quote does not verify")]
+    #[error("the quote is invalid")]
     Quote(#[source] QuoteError),
     /// The reference values cannot be parsed.
     #[error("the reference values cannot be read")]

@@ -9,13 +9,13 @@ use crate::port::{PortError, PortErrorKind};
 #[non_exhaustive]
 pub enum Refused {
     /// The role does not allow it.
-    #[error("an anchor that is {role} cannot do this")]
+    #[error("an anchor in the role {role} cannot do this")]
     Role {
         /// The role.
         role: Role,
     },
     /// The other anchor belongs to another domain.
-    #[error("the anchors belong to {here} and {there}, which are not the same trust")]
+    #[error("the anchors belong to different trust domains: {here} and {there}")]
     Domain {
         /// The domain here.
         here: AnchorId,
@@ -31,7 +31,7 @@ pub enum Refused {
         other: AnchorId,
     },
     /// The epoch does not match.
-    #[error("epoch {given} does not fit a record at epoch {known}")]
+    #[error("epoch {given} does not match a record at epoch {known}")]
     Epoch {
         /// Epoch in the record.
         known: Epoch,
@@ -39,10 +39,10 @@ pub enum Refused {
         given: Epoch,
     },
     /// The transfer is older than one that was accepted before.
-    #[error("a later transfer was taken before this one")]
+    #[error("a later transfer was already restored")]
     Replayed,
     /// The page belongs to a pass that has been superseded.
-    #[error("another pass began since this one")]
+    #[error("another copy began after this one")]
     Late,
 }
 

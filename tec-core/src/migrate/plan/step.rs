@@ -83,7 +83,7 @@ pub enum MigrateEvent {
 pub enum MigrateEffect {
     /// Read both records, the source first.
     Read,
-    /// Change the record of one side, if it is still the one that the change starts from.
+    /// Change the record of one side, if it is still the one that the change is based on.
     Swap(Side, Box<Transition>),
     /// Copy all units of one side to the other, in this pass.
     Copy(Side, Intake),

@@ -9,13 +9,13 @@ use crate::code::Code;
 #[non_exhaustive]
 pub enum TransferError {
     /// The file has another format.
-    #[error("the file is no transfer: {what}")]
+    #[error("not a TEC backup or transfer file: {what}")]
     Malformed {
         /// What is wrong, with the position.
         what: String,
     },
     /// The file was written by a newer program.
-    #[error("the transfer has version {found}, this program reads up to {known}")]
+    #[error("the transfer has version {found}; this program supports up to {known}")]
     Newer {
         /// Version of the file.
         found: u32,
@@ -23,7 +23,7 @@ pub enum TransferError {
         known: u32,
     },
     /// The file ends too early.
-    #[error("the transfer ends within {within}")]
+    #[error("the transfer is truncated in {within}")]
     Truncated {
         /// Where.
         within: String,

@@ -24,7 +24,7 @@ const SIGNING: &[u8] = b"TEC-SIGNING-";
 
 /// The text is not a transfer key.
 #[derive(Debug, thiserror::Error)]
-#[error("a {kind} is {prefix} and 64 hexadecimal digits")]
+#[error("a {kind} is {prefix} followed by 64 hexadecimal digits")]
 #[non_exhaustive]
 pub struct ParseKeyError {
     /// What was expected.

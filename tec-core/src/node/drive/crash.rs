@@ -394,7 +394,7 @@ impl Procedure {
         (first, attempts)
     }
 
-    /// An untouched node has at most an intent, which binds nobody.
+    /// An untouched node has at most an intent, which binds no node.
     fn assert_left(self, peril: &Peril, end: End) {
         let record = peril.node.record();
         if end == End::Untouched {

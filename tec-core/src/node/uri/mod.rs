@@ -44,7 +44,7 @@ pub enum UriError {
         parameter: &'static str,
     },
     /// A parameter occurs twice.
-    #[error("the parameter {parameter} is there twice")]
+    #[error("the parameter {parameter} is repeated")]
     Duplicate {
         /// The parameter, if it is a known one.
         parameter: &'static str,

@@ -72,13 +72,13 @@ pub struct ServerConfig {
 #[non_exhaustive]
 pub enum ConfigError {
     /// Not a JWT.
-    #[error("the JWT of {0} has another form")]
+    #[error("the JWT of {0} is malformed")]
     Jwt(String),
     /// A path with a quote, a backslash or a control character.
     #[error("the path {0:?} cannot be written into a configuration")]
     Path(String),
     /// A server name or route with characters that names do not have.
-    #[error("{0:?} is no name or address of a server")]
+    #[error("{0:?} is not the name or address of a server")]
     Name(String),
     /// Without a system account the server stops immediately.
     #[error("the JWT of the system account is missing")]

@@ -254,7 +254,7 @@ impl User {
         Self { name: name.to_owned(), key, account, issuer, scope: Scope::Stream, expires }
     }
 
-    /// Somebody who may do everything in an account, such as push accounts in SYS.
+    /// A user who may do everything in an account, such as push accounts in SYS.
     pub fn of_system(
         name: &str,
         key: PublicKey,

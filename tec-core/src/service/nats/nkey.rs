@@ -44,13 +44,13 @@ pub struct PublicKey {
 #[non_exhaustive]
 pub enum PublicKeyError {
     /// Not 56 characters of base 32.
-    #[error("a public key of NATS has 56 characters of base 32")]
+    #[error("a NATS public key has 56 base32 characters")]
     Form,
     /// Another kind of key, possibly a seed.
-    #[error("this is the key of something else")]
+    #[error("the key has a different type")]
     Kind,
     /// The checksum is wrong.
-    #[error("the checksum does not fit")]
+    #[error("the checksum does not match")]
     Checksum,
 }
 

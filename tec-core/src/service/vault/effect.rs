@@ -139,7 +139,7 @@ pub enum Effect {
     Finish(Result<Outcome, Fatal>),
 }
 
-/// Outcome, if nobody has to look.
+/// Outcome, if no admin needs to intervene.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers must know each")]
 pub enum Outcome {

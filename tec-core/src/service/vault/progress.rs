@@ -19,7 +19,7 @@ pub enum Progress {
 
 /// Not a known word.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no progress of a bootstrap")]
+#[error("{0:?} is not a bootstrap progress record")]
 pub struct ProgressError(String);
 
 impl fmt::Display for Progress {

@@ -59,13 +59,13 @@ pub struct WrappedKey(File);
 #[non_exhaustive]
 pub enum WrapError {
     /// Not the JSON of a wrapped key.
-    #[error("the file of the wrapped key has another form")]
+    #[error("the file with the wrapped key is malformed")]
     Form,
     /// Too large to be one.
-    #[error("the file of the wrapped key has {0} bytes, which is too many")]
+    #[error("the file with the wrapped key has {0} bytes, which is too large")]
     Size(usize),
     /// Written for another wrapping key.
-    #[error("the wrapped key is for the wrapping key {0:?}")]
+    #[error("the wrapped key needs the wrapping key {0:?}")]
     KeyId(String),
     /// Altered, from another StatefulSet, or under another key.
     #[error("the wrapped key is not authentic")]

@@ -91,7 +91,7 @@ async fn enroll(
         "the claim of this node could not be recorded, or another node has its name or disk"
     );
     let settled = enrollments.settle(claim, key, None).await;
-    let settled = settled.context("register the machine of this node")?;
+    let settled = settled.context("cannot register the machine of this node")?;
     if settled != Settled::Bound {
         tracing::warn!(?settled, machine.id = %claim.machine_id(), "the key of this node is not approved");
     }

@@ -5,8 +5,8 @@
 //!                                                                    │ each connection keeps its own
 //!   new connections ◄────────────────────────────────────────────────┘
 //! ```
-//! A connection is judged by the same settings from its first byte to its last: what the handshake let pass
-//! because the calls would require more never meets calls that require less.
+//! A connection is evaluated with the same settings from its first byte to its last: what the
+//! handshake let pass because the calls would require more never meets calls that require less.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ use crate::rpc::{Endorsements, JoinService, JoinServicePorts};
 /// How often the files are checked.
 const POLL: Duration = Duration::from_secs(5);
 
-/// What judges a connection and answers its calls.
+/// Validates a connection and answers its calls.
 #[derive(Debug)]
 struct Generation {
     endpoint: Endpoint,
@@ -77,7 +77,7 @@ impl LiveService {
         })
     }
 
-    /// What judges and serves the next connection.
+    /// Validates and serves the next connection.
     pub fn current(&self) -> (Endpoint, ApiServer<JoinService>) {
         let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         (current.generation.endpoint.clone(), current.generation.api.clone())

@@ -12,8 +12,9 @@ use crate::rpc::EndorsementPolicy;
 
 /// Accepted attestation keys, and endorsement keys that vouch for others.
 ///
-/// The handshake judges what a node proves by itself. If endorsement keys are accepted, it lets every
-/// attestation key pass, and the service asks for the endorsement key of those that are not listed.
+/// The handshake evaluates what a node proves by itself. If endorsement keys are accepted, it lets
+/// every attestation key pass, and the service asks for the endorsement key of those that are not
+/// listed.
 #[derive(Debug)]
 pub struct Nodes {
     in_handshake: Arc<dyn AkTrust>,

@@ -137,7 +137,7 @@ pub enum PlaneTicketError {
     #[error("it is malformed")]
     Malformed,
     /// The settings do not name its signer.
-    #[error("control_plane_signers does not list its signer {0}")]
+    #[error("its signer {0} is not in control_plane_signers")]
     Signer(Fingerprint),
     /// The signature does not belong to its signer.
     #[error("its signature is wrong")]

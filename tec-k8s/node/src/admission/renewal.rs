@@ -47,12 +47,12 @@ const POLL: Duration = Duration::from_secs(5);
 #[non_exhaustive]
 pub enum Refusal {
     /// Malformed, or not for the node whose kubelet made it.
-    #[error("the request is not one of a node for itself")]
+    #[error("the request is not from a node for itself")]
     Subject,
     /// More usages than a certificate from this signer needs.
-    #[error("the usages are not those of the signer")]
+    #[error("the key usages do not match the signer")]
     Usages,
-    /// Nobody joined under this name.
+    /// No node joined under this name.
     #[error("no member has this name")]
     Unknown,
     /// The member with this name was removed.
@@ -62,10 +62,10 @@ pub enum Refusal {
     #[error("the machine of this member is not in service")]
     NotInService,
     /// A name of another server, or one reserved for Services and the API server.
-    #[error("a name is not the node's own")]
+    #[error("a name does not belong to the node")]
     Name,
     /// An address of another server, no address, or more than one for a member whose addresses are not known.
-    #[error("the address is that of an API server or another node, or not one")]
+    #[error("the address belongs to an API server or another node, or is invalid")]
     Address,
     /// An address that the node did not join with.
     #[error(

@@ -24,7 +24,7 @@ const PORT: u16 = 80;
 #[non_exhaustive]
 pub enum HttpError {
     /// The URL is not a plain HTTP URL.
-    #[error("the URL is none of plain HTTP: {0}")]
+    #[error("not a plain HTTP URL: {0}")]
     Url(String),
     /// No connection.
     #[error("no connection")]
@@ -36,10 +36,10 @@ pub enum HttpError {
     #[error("no answer within {LIMIT:?}")]
     TimedOut,
     /// It answered with an error.
-    #[error("the answer is {0}")]
+    #[error("unexpected answer {0}")]
     Status(u16),
     /// The answer lacks the mark of the service.
-    #[error("the answer has not the header {0} of the service")]
+    #[error("the answer lacks the header {0} of the service")]
     Stranger(&'static str),
     /// It answered with more than is reasonable.
     #[error("the answer has more than {MAX_ANSWER} bytes")]

@@ -47,10 +47,10 @@ pub enum AuthorityError {
     #[error("the CA's key is no PKCS #1, PKCS #8 or SEC 1 key")]
     Key,
     /// The CA's certificate, or the one to be issued.
-    #[error("the certificate cannot be made")]
+    #[error("cannot create the certificate")]
     Certificate(#[source] rcgen::Error),
     /// The request is malformed, or not signed by its own key.
-    #[error("the request cannot be taken")]
+    #[error("the request is not acceptable")]
     Request(#[source] rcgen::Error),
     /// The request asks for more than a node may have.
     #[error("the request's {0}")]

@@ -14,8 +14,8 @@ use tec_tpm::direct::Tpm;
 
 /// Where the paravisor keeps its report (Azure, guest attestation for confidential VMs).
 const REPORT_INDEX: u32 = 0x0140_0001;
-/// A certificate changes with the processor's firmware, which takes a reboot. It is requested again all the
-/// same, since the first answer may have come from a different host.
+/// A certificate changes with the processor's firmware, which takes a reboot. It is requested again
+/// anyway, because the first answer may have come from a different host.
 const FRESH_SECONDS: i64 = 60 * 60;
 
 type Cause = Box<dyn Error + Send + Sync>;

@@ -52,7 +52,7 @@ pub fn write(directory: &Path, Founder { claim, key }: &Founder) -> anyhow::Resu
         addresses: claim.addresses.clone(),
     };
     let json = serde_json::to_vec(&record)?;
-    write_whole(&directory.join(FILE), &json, MODE).context("write the node's claim")
+    write_whole(&directory.join(FILE), &json, MODE).context("cannot write the node's claim")
 }
 
 /// Reads it, if there is one.
@@ -62,10 +62,10 @@ pub fn write(directory: &Path, Founder { claim, key }: &Founder) -> anyhow::Resu
 pub fn read(directory: &Path) -> anyhow::Result<Option<Founder>> {
     let json = match fs::read(directory.join(FILE)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        read => read.context("read the node's claim")?,
+        read => read.context("cannot read the node's claim")?,
     };
-    let record: Record = serde_json::from_slice(&json).context("take the node's claim")?;
-    let key = PublicKey::from_pem(&record.key).context("take the key of the node's claim")?;
+    let record: Record = serde_json::from_slice(&json).context("cannot use the node's claim")?;
+    let key = PublicKey::from_pem(&record.key).context("cannot use the key of the node's claim")?;
     let claim = Claim {
         ak: key.fingerprint(),
         name: record.name.parse()?,

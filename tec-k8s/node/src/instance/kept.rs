@@ -63,7 +63,7 @@ impl TicketFile {
     pub fn remove(&self) -> anyhow::Result<()> {
         match fs::remove_file(&self.0) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(error).with_context(|| format!("remove {}", self.0.display()))
+                Err(error).with_context(|| format!("cannot remove {}", self.0.display()))
             }
             _ => Ok(()),
         }

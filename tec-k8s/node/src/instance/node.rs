@@ -71,10 +71,11 @@ impl Attestation {
             None if variant == Variant::AzureSevSnp => AkHandle::AZURE,
             None => AkHandle::DEFAULT,
         };
-        let tpm = Tpm::open(&settings.tcti).with_context(|| format!("open {}", settings.tcti))?;
+        let tpm =
+            Tpm::open(&settings.tcti).with_context(|| format!("cannot open {}", settings.tcti))?;
         let tpm = Arc::new(tpm);
         let ak = tpm.ensure_ak(handle, AkAlgorithm::Rsa2048);
-        let ak = ak.context("find or make the attestation key")?;
+        let ak = ak.context("cannot find or create the attestation key")?;
         let quoter = Arc::new(TpmAttester::new(Arc::clone(&tpm), handle));
         let attester: Arc<dyn Attester> = Arc::clone(&quoter) as _;
         let mut issuer = VtpmIssuer::new(variant, quoter);
@@ -119,9 +120,9 @@ pub fn endpoint() -> EndpointBuilder {
 /// # Errors
 /// It cannot be read, or contains none.
 pub fn measurements(path: &Path) -> anyhow::Result<Measurements> {
-    let json = std::fs::read(path).with_context(|| format!("read {}", path.display()))?;
+    let json = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     let read = Measurements::from_json(&json);
-    let read = read.with_context(|| format!("take {}", path.display()))?;
+    let read = read.with_context(|| format!("cannot use {}", path.display()))?;
     let is_empty = read == Measurements::default();
     anyhow::ensure!(!is_empty, "{} expects nothing", path.display());
     Ok(read)
@@ -262,7 +263,9 @@ impl Node {
         std::fs::create_dir_all(self.paths.scratch()).with_context(what)?;
         let file = File::options().create(true).append(true).open(&path);
         let file = file.with_context(what)?;
-        file.try_lock().with_context(what).context("another bootstrapper works on this node")?;
+        file.try_lock()
+            .with_context(what)
+            .context("another bootstrapper is running on this node")?;
         Ok(file)
     }
 
@@ -299,7 +302,7 @@ impl Node {
             .build()?)
     }
 
-    /// The client end, which proves this node to join services, and judges them.
+    /// The client end, which proves this node to join services and evaluates their evidence.
     ///
     /// # Errors
     /// The measurements cannot be read.

@@ -10,7 +10,7 @@ use tec_core::port::{Entropy, PortError};
 
 use crate::instance::finding::describe;
 
-/// Most doublings; by then the first wait has become half a minute (Constellation).
+/// Maximum number of doublings; by then the first wait has become half a minute (Constellation).
 const MAX_DOUBLINGS: u32 = 5;
 
 /// Between half of the wait and all of it, so that nodes that boot together do not ask at the same time.

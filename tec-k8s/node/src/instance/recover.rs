@@ -81,7 +81,8 @@ async fn recover(settings: &Settings, node: &Node) -> anyhow::Result<u8> {
     let disk = Arc::clone(&node.disk) as Arc<_>;
     let service = RecoverService::new(node.keys(), listed, disk, operator);
     let listener = TcpListener::bind(settings.recovery_listen).await;
-    let listener = listener.with_context(|| format!("listen on {}", settings.recovery_listen))?;
+    let listener =
+        listener.with_context(|| format!("cannot listen on {}", settings.recovery_listen))?;
     tracing::info!(address = %listener.local_addr()?, "Recover is served");
     let serving = transport::serve(
         node.server()?,
@@ -116,7 +117,7 @@ async fn recover(settings: &Settings, node: &Node) -> anyhow::Result<u8> {
             Ok(exit::OK)
         }
         _ => anyhow::bail!(
-            "the keys or the TPM's marker are not those of the cluster in the disk's journal; reboot"
+            "the keys or the TPM's marker do not match the cluster in the disk's journal; reboot"
         ),
     }
 }

@@ -82,7 +82,7 @@ async fn become_member(settings: &Settings, stop: impl Future<Output = ()>) -> a
         let parts = Parts::new(settings, &node).await?;
         match join(settings, &node, &parts).await? {
             JoinOutcome::Joined(cluster) => tracing::info!(%cluster, "the node is a member"),
-            _ => anyhow::bail!("another process of this node was faster"),
+            _ => anyhow::bail!("another process of this node did it first"),
         }
         Ok(exit::OK)
     };
@@ -145,7 +145,7 @@ impl Parts {
         let key = node.paths.kubelet_key();
         let identity = Identity::open(&key, &this.name, this.address, authority);
         let identity: Arc<dyn KubeletIdentity> =
-            Arc::new(identity.context("make the kubelet's key")?);
+            Arc::new(identity.context("cannot create the kubelet's key")?);
         let api_server = patiently(&*pause, || api_server(&*node.metadata)).await;
         let mut kubeadm = Kubeadm::new(
             kubeadm_settings(api_server, &settings.kubernetes)?,
@@ -167,7 +167,7 @@ async fn bootstrap(settings: &Settings, node: &Node, cleaner: &Cleaner) -> anyho
     let gate = gate(settings, node, &parts, cleaner).await?;
     note_founder(settings, node, &parts.this).await?;
     let listener = TcpListener::bind(settings.listen).await;
-    let listener = listener.with_context(|| format!("listen on {}", settings.listen))?;
+    let listener = listener.with_context(|| format!("cannot listen on {}", settings.listen))?;
     tracing::info!(address = %listener.local_addr()?, "Init is served");
     let service = ApiServer::new(gate.clone());
     let serving = transport::serve(node.server()?, listener, service, Bounds::INIT, cleaner.stop());
@@ -291,7 +291,7 @@ fn kubeadm_settings(api_server: String, from: &Kubernetes) -> anyhow::Result<Kub
     settings.dns = from.dns;
     if let Some(path) = &from.kube_proxy {
         let read = std::fs::read_to_string(path);
-        settings.kube_proxy = read.with_context(|| format!("read {}", path.display()))?;
+        settings.kube_proxy = read.with_context(|| format!("cannot read {}", path.display()))?;
     }
     settings.cloud_provider.clone_from(&from.cloud_provider);
     settings.certificate_names.clone_from(&from.certificate_names);

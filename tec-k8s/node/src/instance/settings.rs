@@ -228,7 +228,7 @@ impl Settings {
         let mut places = Vec::new();
         for text in &self.recovery_key_services {
             // An entry with a secret in it must not get into the log.
-            places.push(text.parse().context("read recovery_key_services")?);
+            places.push(text.parse().context("cannot read recovery_key_services")?);
         }
         Ok(ListedPlaces::new(places))
     }
@@ -239,7 +239,8 @@ impl program::Settings for Settings {
         self.listed_key_services()?;
         anyhow::ensure!(
             !self.join_services.takes_endorsement_keys(),
-            "endorsement_keys and endorsement_roots mean nothing in [join_services]: a join service does \
+            "endorsement_keys and endorsement_roots have no effect in [join_services]: a join \
+             service does \
              not prove its endorsement key; list its attestation key"
         );
         self.join_services.check()

@@ -58,8 +58,9 @@ pub struct Bounds {
     pub message: usize,
     /// Concurrent calls on a connection.
     pub calls: u32,
-    /// A message that was begun must be complete by then. Clients of the older implementation's Recover,
-    /// which was a stream, wait for an answer before the end, and get one that explains this.
+    /// Time by which a message that was begun must be complete. Clients of the older
+    /// implementation's Recover, which was a stream, wait for an answer before the end, and get one
+    /// that explains this.
     pub time: Duration,
 }
 

@@ -67,23 +67,25 @@ impl Trust {
     pub fn check(&self) -> anyhow::Result<()> {
         anyhow::ensure!(
             self.attestation_keys.is_empty() || !self.dangerous_any_attestation_key,
-            "attestation_keys means nothing beside dangerous_any_attestation_key"
+            "attestation_keys has no effect together with dangerous_any_attestation_key"
         );
         anyhow::ensure!(
             !self.takes_endorsement_keys() || !self.dangerous_any_attestation_key,
-            "endorsement_keys and endorsement_roots mean nothing beside dangerous_any_attestation_key"
+            "endorsement_keys and endorsement_roots have no effect together with \
+             dangerous_any_attestation_key"
         );
         anyhow::ensure!(
             self.guests().is_none() || !self.dangerous_any_attestation_key,
-            "snp_id_keys and snp_measurements mean nothing beside dangerous_any_attestation_key"
+            "snp_id_keys and snp_measurements have no effect together with \
+             dangerous_any_attestation_key"
         );
         anyhow::ensure!(
             self.guests().is_some()
                 || (self.snp_minimum_tcb.is_none()
                     && self.snp_author_keys.is_empty()
                     && self.snp_host_data.is_empty()),
-            "snp_minimum_tcb, snp_author_keys and snp_host_data mean nothing without snp_id_keys or \
-             snp_measurements"
+            "snp_minimum_tcb, snp_author_keys and snp_host_data have no effect without \
+             snp_id_keys or snp_measurements"
         );
         let takes_keys = self.dangerous_any_attestation_key
             || !self.attestation_keys.is_empty()
@@ -91,11 +93,11 @@ impl Trust {
             || self.guests().is_some();
         anyhow::ensure!(
             !takes_keys || self.measurements.is_some() || self.dangerous_any_measurements,
-            "measurements are missing: a trusted key says nothing about what its machine booted"
+            "measurements are missing: a trusted key proves nothing about what its machine booted"
         );
         anyhow::ensure!(
             self.measurements.is_none() || !self.dangerous_any_measurements,
-            "measurements mean nothing beside dangerous_any_measurements"
+            "measurements have no effect together with dangerous_any_measurements"
         );
         Ok(())
     }

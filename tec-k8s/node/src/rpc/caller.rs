@@ -45,7 +45,7 @@ impl Caller {
     }
 }
 
-/// What a caller is told about a failed port. The cause is for the log.
+/// What a caller learns about a failed port. The cause is for the log.
 pub(super) fn refusal(reason: Reason, operation: &'static str, error: &PortError) -> Status {
     tracing::warn!(operation, error = chain(error), "a call failed");
     let code = match error.kind() {

@@ -44,12 +44,12 @@ pub struct Reached {
 
 /// A ticket for a cluster that its service does not belong to.
 #[derive(Debug, thiserror::Error)]
-#[error("the ticket is for cluster {0}, and its service is no member of that")]
+#[error("the ticket is for cluster {0}, but its service is not a member of that cluster")]
 struct Elsewhere(ClusterId);
 
 /// A service that has nothing to open a disk with.
 #[derive(Debug, thiserror::Error)]
-#[error("the service is in no cluster")]
+#[error("the service does not belong to a cluster")]
 struct Newcomer;
 
 /// The answer of the first that gives one. They are asked in order; a slow one does not keep the next from
@@ -99,7 +99,7 @@ fn asked_to_prove<'e, T>(
     endorser.filter(|_| is_asked).map(|one| &**one)
 }
 
-/// Most bytes read from the file with a control plane's ticket.
+/// Maximum number of bytes read from the file with a control plane's ticket.
 const MAX_TICKET: u64 = 4096;
 
 /// Asks join services for a ticket.

@@ -153,7 +153,7 @@ fn version(text: &str) -> Result<String, TicketError> {
     Err(TicketError::new("kubernetes_version", "a version of the form vX.Y.Z"))
 }
 
-/// Most digits in a part of a version.
+/// Maximum number of digits in a part of a version.
 const MAX_DIGITS: usize = 4;
 
 fn component(

@@ -29,7 +29,7 @@ use super::generated::join::{
 };
 use super::{CALL_LIMIT, Caller, Reason, convert};
 
-/// Most characters of a reason: names in certificates are as long as their issuer wants.
+/// Maximum number of characters of a reason: names in certificates are as long as their issuer wants.
 const MAX_REASON: usize = 512;
 
 /// Which attestation keys need an endorsement key, and which endorsement keys may vouch for them.

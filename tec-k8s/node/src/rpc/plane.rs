@@ -21,7 +21,7 @@ pub trait PlaneTickets: fmt::Debug + Send + Sync {
     fn node(&self, ticket: &str, cluster: &ClusterId) -> Result<Fingerprint, String>;
 }
 
-/// This caller, and nobody else.
+/// This caller only.
 fn only(caller: &Caller) -> ControlPlanes {
     ControlPlanes::Listed(BTreeSet::from([caller.ak()]))
 }

@@ -1,4 +1,4 @@
-//! What nodes are told when they get no ticket.
+//! The answer to nodes that get no ticket.
 
 use tec_core::node::grant::{Claim, GrantError};
 use tec_core::port::{PortError, PortErrorKind};

@@ -21,7 +21,7 @@ const WAITING: usize = 64;
 /// Largest piece of a log (Constellation).
 const PIECE: usize = 1024;
 
-/// Reports the progress of an init to a caller, or to nobody.
+/// Reports the progress of an init to a caller, if there is one.
 #[derive(Clone, Debug, Default)]
 pub struct Watcher(Option<mpsc::Sender<Result<InitProgress, Status>>>);
 
@@ -44,7 +44,7 @@ impl Watcher {
         (Self(Some(sender)), Progress(receiver))
     }
 
-    /// Nobody listens.
+    /// No process listens.
     pub fn nobody() -> Self {
         Self(None)
     }

@@ -44,7 +44,7 @@ const SERVICES: [Service; 3] =
     [Service::KeyBroker, Service::Registration, Service::AttestationKeys];
 
 impl KubeRegistry {
-    /// What this namespace keeps besides its units. Without a cluster object, at most its CA.
+    /// What this namespace stores besides its units. Without a cluster object, at most its CA.
     ///
     /// # Errors
     /// The API server fails, or a Secret is not what it should be.
@@ -79,8 +79,9 @@ impl KubeRegistry {
     /// Writes these articles of another anchor. Nothing that exists here is overwritten.
     ///
     /// # Errors
-    /// The API server fails, there is no cluster object that could name them, the anchor is no longer on
-    /// standby, or someone else created or changed one in the meantime.
+    /// The API server fails, there is no cluster object that
+    /// could name them, the anchor is no longer on standby, or someone else created or changed one
+    /// in the meantime.
     pub async fn bring(&self, comes: &Belongings, articles: &[Article]) -> Result<(), PortError> {
         // Checked before a whole copy.
         if self.record_now().await?.role() != Role::Standby {
@@ -154,7 +155,7 @@ impl KubeRegistry {
     /// policies.
     ///
     /// # Errors
-    /// The API server cannot be asked.
+    /// The API server cannot be reached.
     pub async fn lagging(&self) -> Result<Option<String>, PortError> {
         let status = self.cluster_object().await?;
         let status = status.and_then(|cluster| cluster.status).unwrap_or_default();

@@ -28,7 +28,7 @@ impl Met {
 }
 
 impl Snapshot {
-    /// Merges an incoming unit with what is here.
+    /// Merges an incoming unit with the local one.
     pub(super) fn meet(&self, comes: &TrustUnit) -> Met {
         match comes {
             TrustUnit::Image(image) => self.meet_image(image),

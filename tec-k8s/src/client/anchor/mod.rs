@@ -261,7 +261,7 @@ impl KubeRegistry {
     /// and are not revoked.
     ///
     /// # Errors
-    /// The API server cannot be asked.
+    /// The API server cannot be reached.
     pub async fn unpublished(&self) -> Result<u64, PortError> {
         let waits = |machine: &&Machine| {
             let conditions = machine.status.iter().flat_map(|status| &status.conditions);

@@ -234,7 +234,7 @@ impl Snapshot {
         images.chain(machines).take(limit).collect()
     }
 
-    /// Names in order: of everything, or only of what was adopted.
+    /// Names in order: all of them, or only those that were adopted.
     pub(super) fn names(&self, everything: bool) -> impl Iterator<Item = UnitName> {
         let counts = move |origin: Origin| everything || origin == Origin::Adopted;
         let images = self.images.iter();

@@ -8,11 +8,11 @@ use crate::api::{ConvertError, RecordedAttempt};
 
 /// Attempts that are kept in full length.
 const AT_LENGTH: usize = 4;
-/// Most bytes of each of those. Enough for a mismatch of one register with its events.
+/// Maximum number of bytes of each of those. Enough for a mismatch of one register with its events.
 const LONG: usize = 8 * 1024;
-/// Most bytes of each of the others. Enough for every check that passed.
+/// Maximum number of bytes of each of the others. Enough for every check that passed.
 const SHORT: usize = 3 * 1024;
-/// Most bytes of a step's detail in an attempt that is cut.
+/// Maximum number of bytes of a step's detail in an attempt that is cut.
 const MAX_DETAIL: usize = 120;
 /// Note in a cut comparison.
 const NOTE: &str = " (comparison shortened)";

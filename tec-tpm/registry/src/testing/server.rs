@@ -100,7 +100,7 @@ impl RealRegistry {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .context("start docker-registry; `cargo xtask tools` fetches it")?;
+            .context("cannot start docker-registry; `cargo xtask tools` fetches it")?;
         let registry = Self { process, pusher: Pusher::new(host, access)?, _directory: directory };
         registry.pusher.wait().await?;
         Ok(registry)

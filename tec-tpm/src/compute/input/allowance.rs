@@ -16,7 +16,7 @@ use super::unpack_error::UnpackError;
 const FREE: u64 = 128 << 20;
 /// Highest ratio beyond. That of images is below 10, that of gzip at most 1032.
 const RATIO: u64 = 100;
-/// Most bytes in any case; images of operating systems have some 10 GiB.
+/// Maximum number of bytes in any case; images of operating systems have some 10 GiB.
 const MAX_UNPACKED: u64 = 64 << 30;
 
 /// The allowance of an image, which its streams share.

@@ -36,7 +36,7 @@ enum Algorithm {
     Sha512,
 }
 
-/// The text is no digest that is known.
+/// The text is not a digest of a known kind.
 #[derive(Debug)]
 pub(super) struct UnknownDigest;
 
@@ -141,7 +141,7 @@ impl Blob {
         Ok(Box::new(opened.take(length)))
     }
 
-    /// Unpacks a stream that was made of some of its bytes.
+    /// Unpacks a stream assembled from some of its bytes.
     pub(super) fn unpack(&self, packed: Stream) -> io::Result<Stream> {
         unpack(packed, &self.allowance.meter())
     }

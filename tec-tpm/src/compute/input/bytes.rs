@@ -22,7 +22,7 @@ impl Bytes {
         Ok(Arc::new(Self { file, size }))
     }
 
-    /// A file, or what comes out of a pipe, at most `limit` bytes.
+    /// A file or the output of a pipe, at most `limit` bytes.
     pub(super) fn open(mut file: File, limit: u64) -> io::Result<Arc<Self>> {
         match file.stream_position() {
             Ok(_) => Self::new(file),
@@ -31,12 +31,12 @@ impl Bytes {
         }
     }
 
-    /// A file without a name, which goes when it is closed.
+    /// A file without a name, which is deleted when it is closed.
     pub(super) fn temporary() -> io::Result<Arc<Self>> {
         Self::new(tempfile::tempfile()?)
     }
 
-    /// A copy of what `reader` gives, at most `limit` bytes.
+    /// A copy of the bytes from `reader`, at most `limit` of them.
     pub(super) fn copy(reader: impl Read, limit: u64) -> io::Result<Arc<Self>> {
         let mut file = tempfile::tempfile()?;
         append(&mut file, reader, limit)?;
@@ -54,7 +54,7 @@ impl Bytes {
         append(&mut self.lock(), reader, limit)
     }
 
-    /// Reads what there is from `offset` on; less than `buffer` holds only at the end.
+    /// Reads the available bytes from `offset` on; fewer than fit into `buffer` only at the end.
     pub(super) fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let mut file = self.lock();
         file.seek(SeekFrom::Start(offset))?;

@@ -43,7 +43,7 @@ pub enum InputError {
         /// What to do.
         hint: &'static str,
     },
-    /// The partitions of a disk cannot be told.
+    /// The partitions of a disk cannot be determined.
     #[error("cannot find the boot partition of {file}")]
     Disk {
         /// The file.
@@ -88,7 +88,7 @@ pub enum InputError {
         candidates: Vec<String>,
     },
     /// The deployment that was chosen is not there.
-    #[error("{file} has no deployment {deployment:?}; there are: {}", candidates.join(", "))]
+    #[error("{file} has no deployment {deployment:?}; available: {}", candidates.join(", "))]
     NoSuchDeployment {
         /// The file.
         file: PathBuf,
@@ -108,7 +108,7 @@ pub enum InputError {
 }
 
 impl InputError {
-    /// The code that tells people what to do.
+    /// The code that tells users what to do.
     pub fn code(&self) -> Code {
         match cause(self) {
             Some(UnpackError::Ratio { .. } | UnpackError::TooLarge { .. }) => Code::ImageBomb,

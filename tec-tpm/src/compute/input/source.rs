@@ -115,7 +115,8 @@ impl OpenImage {
     }
 
     /// What firmware starts, where the image is a single program: the file as which it is listed.
-    /// Boot entries in the variables of a machine know nothing of it, so a predictor is told.
+    /// Boot entries in the variables of a machine know nothing of it, so the predictor receives it
+    /// as input.
     pub fn starts(&self) -> Option<&'static str> {
         (self.kind == SourceKind::Program).then_some(PROGRAM)
     }

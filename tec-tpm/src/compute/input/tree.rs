@@ -6,7 +6,7 @@ use std::ops::Bound;
 
 use crate::compute::resolve::{MAX_DEPTH, MAX_PATH, resolve};
 
-/// Most files and links; a large operating system has some 300 000.
+/// Maximum number of files and links; a large operating system has some 300 000.
 const MAX_ENTRIES: usize = 1_000_000;
 
 /// Files and symbolic links by path; folders are not kept, they follow from the paths. `C` says
@@ -37,22 +37,22 @@ pub(super) enum Node<C> {
 #[non_exhaustive]
 pub enum TreeError {
     /// The path is not one within the image.
-    #[error("{path:?} is no path within an image")]
+    #[error("{path:?} is not a path within an image")]
     Path {
         /// The path.
         path: String,
     },
-    /// A path goes on below something that is no folder. Programs disagree whether such a file
+    /// A path continues below something that is not a folder. Programs disagree whether such a file
     /// lands behind the link or replaces it.
-    #[error("{path} goes through {parent}, which is no folder")]
+    #[error("{path} goes through {parent}, which is not a folder")]
     NotAFolder {
         /// The path.
         path: String,
-        /// What is no folder.
+        /// The part that is not a folder.
         parent: String,
     },
     /// A hard link leads to nothing.
-    #[error("{path} is a hard link to {target}, which is not there")]
+    #[error("{path} is a hard link to {target}, which does not exist")]
     HardLink {
         /// The path.
         path: String,

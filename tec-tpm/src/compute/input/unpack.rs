@@ -30,7 +30,7 @@ pub(super) enum Packing {
 }
 
 impl Packing {
-    /// What the first bytes of a stream tell.
+    /// What the first bytes of a stream identify.
     pub(super) fn of(start: &[u8]) -> Self {
         match start {
             // RFC 1952, 2.3.1.
@@ -66,7 +66,7 @@ pub(super) fn unpack(mut reader: Stream, meter: &Arc<Meter>) -> io::Result<Strea
     Ok(Box::new(Unpacked { reader, packing, packed, count: 0, meter: Arc::clone(meter) }))
 }
 
-/// Bytes that are read at once.
+/// Bytes that are read in one call.
 const BUFFER: usize = 64 << 10;
 
 struct Counted<R> {

@@ -8,7 +8,7 @@ use std::io;
 #[non_exhaustive]
 pub enum UnpackError {
     /// The data are damaged.
-    #[error("offset {offset}: the {format} data are damaged")]
+    #[error("offset {offset}: the {format} data is damaged")]
     Damaged {
         /// Where reading got.
         offset: u64,
@@ -19,11 +19,11 @@ pub enum UnpackError {
         source: io::Error,
     },
     /// Far more comes out of the image than went in.
-    #[error("a decompression bomb: {packed} bytes unpack to {unpacked} and more")]
+    #[error("a decompression bomb: {packed} bytes unpack to more than {unpacked}")]
     Ratio {
         /// Bytes of the image that were read.
         packed: u64,
-        /// Bytes that came out of them.
+        /// Their unpacked bytes.
         unpacked: u64,
     },
     /// More comes out than the limit.

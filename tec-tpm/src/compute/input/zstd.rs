@@ -122,7 +122,7 @@ fn window(is_single: bool, size: usize, rest: &[u8]) -> u64 {
 fn check(decoder: &FrameDecoder) -> io::Result<()> {
     match decoder.get_checksum_from_data() {
         Some(expected) if decoder.get_calculated_checksum() != Some(expected) => {
-            Err(damaged("the checksum does not fit"))
+            Err(damaged("the checksum does not match"))
         }
         _ => Ok(()),
     }

@@ -9,16 +9,16 @@ use crate::compute::layout::{Layout, MAX_FILE, MAX_HEADERS, PeError, Section, Un
 /// Largest section that is kept in memory; the largest that counts, shim's revocation list, has
 /// some 10 KiB.
 const MAX_KEPT: u64 = 64 << 10;
-/// Most bytes of all sections that are kept because their long names are not known yet.
+/// Maximum number of bytes of all sections that are kept because their long names are not known yet.
 const MAX_CANDIDATES: u64 = 1 << 20;
-/// Most bytes of the string table that are read; it begins with the names of sections.
+/// Maximum number of bytes of the string table that are read; it begins with the names of sections.
 const MAX_STRINGS: usize = 64 << 10;
 /// First bytes of the file and of hashed sections that are kept: enough for the header of a Linux
 /// kernel, with the text of its version.
 const MAX_START: usize = 32 << 10;
 /// Longest name in a section's header (PE format, "Section Table").
 const SHORT_NAME: usize = 8;
-/// Most zero bytes after the content of a section that are hashed.
+/// Maximum number of zero bytes after the content of a section that are hashed.
 const MAX_ZEROS: u64 = 1 << 20;
 
 /// A section that something is wanted of.

@@ -120,7 +120,7 @@ pub fn signed_digest(data: &[u8]) -> Result<SignedDigest, SignatureContentError>
 /// Whether a certificate vouches for an embedded signature of an image with this digest.
 ///
 /// # Errors
-/// [`AuthenticodeError`] when that cannot be told.
+/// [`AuthenticodeError`] when that cannot be determined.
 pub fn is_trusted_by(
     signature: &[u8],
     certificate: &[u8],

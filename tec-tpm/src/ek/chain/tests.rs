@@ -1,4 +1,4 @@
-//! Chains of every shape, made for the purpose.
+//! Chains of every shape, generated for the tests.
 
 use rcgen::{
     BasicConstraints, CertificateParams, CustomExtension, DnType, ExtendedKeyUsagePurpose, IsCa,

@@ -11,11 +11,11 @@ use super::super::OutputError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BundleError {
-    /// The signature is no signature of this form.
+    /// The signature does not have this form.
     #[error("the signature cannot be read")]
     SignatureForm(#[source] OutputError),
-    /// The signature is of an algorithm that is not taken.
-    #[error("the signature is of algorithm {algorithm:?}, taken is {taken}")]
+    /// The signature algorithm is not accepted.
+    #[error("the signature algorithm is {algorithm:?}; only {taken} is accepted")]
     Algorithm {
         /// What it says.
         algorithm: String,
@@ -23,7 +23,7 @@ pub enum BundleError {
         taken: &'static str,
     },
     /// The private key cannot be used.
-    #[error("this is no private key on P-256 in PEM (PKCS #8)")]
+    #[error("not a P-256 private key in PEM (PKCS #8)")]
     PrivateKey,
     /// The key is not one that signs bundles.
     #[error("key {key} is not on P-256")]
@@ -32,38 +32,38 @@ pub enum BundleError {
         key: Fingerprint,
     },
     /// None of the given keys made the signature.
-    #[error("key {key}, which the signature names, is none of the given keys")]
+    #[error("the signature names key {key}, which is not one of the given keys")]
     UnknownKey {
         /// The key that it names.
         key: Fingerprint,
     },
     /// The bundle is not what was signed.
-    #[error("the bundle is not what key {key} signed")]
+    #[error("key {key} did not sign this bundle")]
     Signature {
         /// The key.
         key: Fingerprint,
     },
-    /// What was signed is no bundle.
+    /// The signed content is not a bundle.
     #[error("the bundle cannot be read")]
     Content(#[source] OutputError),
     /// The bundle's time has ended.
-    #[error("the bundle ended at {at}")]
+    #[error("the bundle expired at {at}")]
     Expired {
         /// When.
         at: Timestamp,
     },
     /// The bundle is about another image.
-    #[error("the bundle is about image sha256:{signed}, asked for is sha256:{expected}")]
+    #[error("the bundle is for image sha256:{signed}, not the requested sha256:{expected}")]
     Image {
         /// Digest in the bundle.
         signed: Sha256Digest,
-        /// Digest that was asked for.
+        /// Requested digest.
         expected: Sha256Digest,
     },
 }
 
 impl BundleError {
-    /// The code that tells what to do.
+    /// The code that tells users what to do.
     pub fn code(&self) -> Code {
         match self {
             Self::SignatureForm(_)

@@ -34,10 +34,10 @@ const PEM_END: &str = "-----END CERTIFICATE-----";
 #[non_exhaustive]
 pub enum AzSnpEvidenceError {
     /// Members are missing or of another JSON type.
-    #[error("the evidence is not the JSON of az-snp-vtpm evidence")]
+    #[error("the evidence is not az-snp-vtpm evidence in JSON")]
     Json(#[source] serde_json::Error),
     /// A version that is not known.
-    #[error("the version of the evidence is not known")]
+    #[error("the version of the evidence is not supported")]
     Version,
     /// Members of both forms: readers differ in which of them count.
     #[error("the evidence has members of two versions")]
@@ -47,7 +47,7 @@ pub enum AzSnpEvidenceError {
     Member {
         /// Which member.
         member: &'static str,
-        /// Most bytes, or values.
+        /// Maximum number of bytes, or values.
         limit: usize,
     },
 }
@@ -76,7 +76,7 @@ pub enum AzSnpEvidenceVersion {
     V2,
 }
 
-/// Evidence, decoded and bounded; nothing of it is verified.
+/// Evidence, decoded and bounded, but not verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "these are all members of the evidence")]
 pub struct AzSnpEvidence {

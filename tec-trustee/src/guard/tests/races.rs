@@ -8,7 +8,7 @@ use super::*;
 type Answer = (StatusCode, HeaderMap, Vec<u8>);
 
 impl World {
-    /// Sends a request, does something else while the request is at the broker, and lets the answer go.
+    /// Sends a request, does something else while the broker processes it, and discards the answer.
     async fn ask_while<T>(
         &self,
         request: Request<Body>,

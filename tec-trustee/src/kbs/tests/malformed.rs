@@ -253,7 +253,7 @@ async fn health_and_counters_are_for_everybody() {
     assert!(!text.contains(&sample::machine_id(1).to_string()));
 }
 
-/// 100 000 strangers begin a session and never come back.
+/// 100 000 unknown clients begin a session and never continue it.
 #[tokio::test]
 async fn a_flood_of_sessions_ends_at_their_bound_and_the_service_goes_on() {
     let clock = Arc::new(ManualClock::new(sample::time(0)));

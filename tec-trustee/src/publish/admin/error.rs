@@ -19,7 +19,7 @@ pub enum AdminSetupError {
         server: BaseUrl,
     },
     /// The HTTP client cannot be set up.
-    #[error("set up the admin API")]
+    #[error("cannot set up the admin API")]
     Client(#[source] SetupError),
 }
 
@@ -38,7 +38,7 @@ pub enum AdminError {
         detail: String,
     },
     /// The body is larger than the server accepts.
-    #[error("{server} takes no body of this size")]
+    #[error("{server} does not accept a body of this size")]
     TooLarge {
         /// The server.
         server: BaseUrl,

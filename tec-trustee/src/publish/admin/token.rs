@@ -29,7 +29,7 @@ pub struct AdminKey {
 
 /// The text is not a private key for admin tokens.
 #[derive(Debug, thiserror::Error)]
-#[error("the admin key is no Ed25519 private key in PEM (PKCS #8)")]
+#[error("the admin key is not an Ed25519 private key in PEM (PKCS #8)")]
 #[non_exhaustive]
 pub struct AdminKeyFormatError;
 

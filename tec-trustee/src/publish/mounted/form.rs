@@ -39,13 +39,17 @@ pub struct Form {
 #[non_exhaustive]
 pub enum RenderError {
     /// Only disk keys, `default/<machine>/root`, have a place.
-    #[error("the secret {path} is no disk key of a machine; the mounted form holds nothing else")]
+    #[error(
+        "the secret {path} is not the disk key of a machine; the mounted form holds only disk keys"
+    )]
     Path {
         /// Path of the secret.
         path: ResourcePath,
     },
     /// An object would be larger than a cluster accepts.
-    #[error("{object} would have {bytes} bytes, at most {max}; publish to the admin API instead")]
+    #[error(
+        "{object} would have {bytes} bytes, more than the limit of {max}; publish to the admin API instead"
+    )]
     TooLarge {
         /// The object.
         object: String,
@@ -55,11 +59,11 @@ pub enum RenderError {
         max: usize,
     },
     /// The KBS silently skips the keys beyond its limit (Trustee, verifiers).
-    #[error("{count} attestation keys are trusted, the configuration loads {max}")]
+    #[error("{count} attestation keys are trusted, but the configuration loads only {max}")]
     TooManyKeys {
         /// Number of keys.
         count: usize,
-        /// Most keys allowed.
+        /// Maximum number of keys allowed.
         max: u32,
     },
 }

@@ -37,7 +37,7 @@ pub struct Layout {
     pub storage_dir: String,
     /// Directory of trusted attestation keys, as in the configuration.
     pub ak_dir: String,
-    /// Most attestation keys that the KBS loads, as in the configuration.
+    /// Maximum number of attestation keys that the KBS loads, as in the configuration.
     pub max_aks: u32,
     /// Expiration of the reference values. Nothing reads it (Trustee, RVPS), but it must be there; it is an
     /// argument, so that the same input gives the same bytes.
@@ -84,8 +84,8 @@ impl Layout {
         format!("{}/{name}", self.storage_dir.trim_end_matches('/'))
     }
 
-    /// Directories of the attestation policies. v0.19 and v0.20 each use a different separator in their
-    /// namespaces (Trustee, key-value storage), so both are there.
+    /// Directories of the attestation policies. v0.19 and v0.20 each use a different separator in
+    /// their namespaces (Trustee, key-value storage), so both are listed.
     pub(super) fn policy_dirs(&self) -> Vec<String> {
         self.namespaces("policies/opa", "attestation_service_policy")
     }

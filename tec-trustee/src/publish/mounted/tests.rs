@@ -266,7 +266,7 @@ impl World {
         Self { cluster, clock, layout, publisher }
     }
 
-    /// Waits as long as it is told to.
+    /// Waits as long as requested.
     async fn settle(&self, desired: &Desired) {
         self.rounds(desired).await;
         assert!(self.cluster.holds(desired, &self.layout));

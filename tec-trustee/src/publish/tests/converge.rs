@@ -263,8 +263,8 @@ proptest! {
         prop_assert_eq!(runtime.block_on(play(acts, false)), Vec::<String>::new());
     }
 
-    /// Updates that are acknowledged and lost leave no trace, so the publisher is told to send everything
-    /// again.
+    /// Updates that are acknowledged and lost leave no trace, so the publisher is instructed to
+    /// send everything again.
     #[test]
     fn after_silent_losses_it_converges_when_it_starts_over(acts in acts(true)) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

@@ -122,7 +122,7 @@ impl Host {
     ) -> anyhow::Result<Process> {
         let mut command = self.command(log, program)?;
         let started = command.args(arguments).spawn();
-        let started = started.with_context(|| format!("start {}", program.display()))?;
+        let started = started.with_context(|| format!("cannot start {}", program.display()))?;
         Ok(Process(started))
     }
 
@@ -187,11 +187,11 @@ impl Host {
             .stdout(log.try_clone()?)
             .stderr(log)
             .spawn();
-        let namespaces = Process(started.context("make namespaces")?);
+        let namespaces = Process(started.context("cannot create namespaces")?);
         await_file(&ready)?;
         let parent = namespaces.0.id();
         let children = format!("/proc/{parent}/task/{parent}/children");
-        let init = fs::read_to_string(&children).context("find process 1 of the host")?;
+        let init = fs::read_to_string(&children).context("cannot find process 1 of the host")?;
         let init = init.trim().to_owned();
         self.running = Some(Running { processes: vec![namespaces], init });
         let tpm = self.start_tpm()?;
@@ -330,7 +330,7 @@ fn await_file(path: &Path) -> anyhow::Result<()> {
     while !path.exists() {
         anyhow::ensure!(
             begin.elapsed() < Duration::from_secs(30),
-            "{} does not come",
+            "{} does not appear",
             path.display()
         );
         pause();

@@ -73,7 +73,7 @@ fn archives(folder: &Path, images: &[Image]) -> anyhow::Result<Vec<PathBuf>> {
     let build = |(number, image): (usize, &Image)| {
         let work = folder.join(number.to_string());
         std::fs::create_dir_all(&work)?;
-        image.build(&work).with_context(|| format!("build {}", image.tag))
+        image.build(&work).with_context(|| format!("cannot build {}", image.tag))
     };
     images.iter().enumerate().map(build).collect()
 }

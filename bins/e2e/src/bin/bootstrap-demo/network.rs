@@ -19,7 +19,7 @@ pub(crate) fn run(program: &str, arguments: &[&str]) -> anyhow::Result<Vec<u8>> 
         .args(arguments)
         .stdin(Stdio::null())
         .output()
-        .with_context(|| format!("run {program}"))?;
+        .with_context(|| format!("cannot run {program}"))?;
     let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
     anyhow::ensure!(output.status.success(), "{program} {} failed: {words}", arguments.join(" "));
     Ok(output.stdout)
@@ -32,10 +32,10 @@ pub(crate) fn ip(arguments: &str) -> anyhow::Result<()> {
 
 /// Waits until no other run is active; the lock ends with this process at the latest.
 fn only_run() -> anyhow::Result<File> {
-    let file = File::create(LOCK).with_context(|| format!("create {LOCK}"))?;
+    let file = File::create(LOCK).with_context(|| format!("cannot create {LOCK}"))?;
     if file.try_lock().is_err() {
         writeln!(std::io::stderr(), "another run of this demo is on this machine, waiting for it")?;
-        file.lock().with_context(|| format!("lock {LOCK}"))?;
+        file.lock().with_context(|| format!("cannot lock {LOCK}"))?;
     }
     Ok(file)
 }

@@ -42,7 +42,7 @@ impl Stage<'_> {
     /// Objects of a kind, or one object, as JSON.
     pub(crate) fn json(&self, host: &Host, arguments: &[&str]) -> anyhow::Result<Value> {
         let text = self.kubectl(host, &[&["get"][..], arguments, &["-o", "json"]].concat())?;
-        serde_json::from_str(&text).with_context(|| format!("read {}", arguments.join(" ")))
+        serde_json::from_str(&text).with_context(|| format!("cannot read {}", arguments.join(" ")))
     }
 
     /// Same, as a list of objects.

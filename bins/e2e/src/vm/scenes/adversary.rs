@@ -131,7 +131,7 @@ impl Stage {
     fn moved_disk(&self, one: &Node, good: &Image) -> anyhow::Result<Row> {
         let mut two = self.node("two", good)?;
         two.boot()?.opened()?;
-        fs::copy(one.disk(), two.disk()).context("copy the disk")?;
+        fs::copy(one.disk(), two.disk()).context("cannot copy the disk")?;
         let boot = two.boot()?;
         let Ended::Refused(code) = boot.ended()? else {
             bail!("the disk of another machine: {:?}", boot.ended()?)
@@ -214,10 +214,11 @@ impl Stage {
 }
 
 fn copy_files(from: &Path, to: &Path) -> anyhow::Result<()> {
-    for entry in fs::read_dir(from).with_context(|| format!("list {}", from.display()))? {
+    for entry in fs::read_dir(from).with_context(|| format!("cannot list {}", from.display()))? {
         let path: PathBuf = entry?.path();
         let name = path.file_name().unwrap_or_default();
-        fs::copy(&path, to.join(name)).with_context(|| format!("copy {}", path.display()))?;
+        fs::copy(&path, to.join(name))
+            .with_context(|| format!("cannot copy {}", path.display()))?;
     }
     Ok(())
 }

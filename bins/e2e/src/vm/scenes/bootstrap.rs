@@ -45,7 +45,7 @@ impl Stage {
             "first boot: the blank disk is made with integrity, and mounted; Init is served",
             || boot_until(&mut one.node, &[UP, SERVED]),
         )?;
-        ensure!(console.contains(MADE), "the disk was not made: {console}");
+        ensure!(console.contains(MADE), "the disk was not created: {console}");
         let key = key_of(&console)?;
         let id = story.works("tec node init: the disk gets the key of the cluster", || {
             admin.init(&one.init, &key)

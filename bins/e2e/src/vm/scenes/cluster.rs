@@ -49,7 +49,7 @@ impl Stage {
             charts.approve("current", &reference)
         })?;
         let config = self.settings.artefacts.join("pods.ign");
-        fs::write(&config, charts.merge()?.to_string()).context("write the config")?;
+        fs::write(&config, charts.merge()?.to_string()).context("cannot write the config")?;
         let mut node = Node::new(&self.settings, "podded", image, &config)?;
         for (what, number) in [("first boot: the root runs", 1), ("reboot: so it does", 2)] {
             story.works(what, || opens(&mut node, number))?;

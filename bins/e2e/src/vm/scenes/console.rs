@@ -36,7 +36,7 @@ pub(super) fn switch_on(node: &mut Node) -> anyhow::Result<(Running, PathBuf)> {
 }
 
 fn text_of(console: &Path) -> anyhow::Result<String> {
-    let text = fs::read(console).context("read the console")?;
+    let text = fs::read(console).context("cannot read the console")?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 

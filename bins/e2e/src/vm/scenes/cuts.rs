@@ -11,8 +11,8 @@ use crate::vm::image::Image;
 use crate::vm::stage::Stage;
 use crate::vm::{boot, table};
 
-/// Most boots that a machine may take until its root runs. One should suffice; further ones need no manual
-/// action.
+/// Maximum number of boots that a machine may take until its root runs. One should suffice; further
+/// ones need no manual action.
 const BOOTS: usize = 3;
 
 impl Stage {

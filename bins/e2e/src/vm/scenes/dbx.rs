@@ -38,7 +38,7 @@ impl Stage {
             self.boot_of(node, image, &Ended::Root(0))
         })?;
         story.works("an update of dbx that revokes shim is foretold", || {
-            let shim = fs::read(image.directory().join(SHIM)).context("read shim")?;
+            let shim = fs::read(image.directory().join(SHIM)).context("cannot read shim")?;
             let digest = PeFile::read(shim.as_slice(), &[])?.authenticode();
             let update = self.update_of_dbx("shim", digest.as_bytes())?;
             ensure!(!self.foretold_with(node, image, &update)?, "not foretold");
@@ -49,7 +49,8 @@ impl Stage {
     /// A file with an update that revokes the program with this digest.
     fn update_of_dbx(&self, name: &str, digest: &[u8]) -> anyhow::Result<PathBuf> {
         let path = self.settings.artefacts.join(format!("dbx-{name}.esl"));
-        fs::write(&path, signature_list(SHA256, digest)?).context("write an update of dbx")?;
+        fs::write(&path, signature_list(SHA256, digest)?)
+            .context("cannot write an update of dbx")?;
         Ok(path)
     }
 
@@ -66,5 +67,5 @@ fn take(node: &Node, update: &[u8]) -> anyhow::Result<()> {
     let dbx = machine.variable("dbx", Guid::SECURITY_DATABASE);
     let dbx = [dbx.unwrap_or_default(), update].concat();
     let store = VariableStore::new(bytes)?.with("dbx", Guid::SECURITY_DATABASE, SIGNED, &dbx)?;
-    fs::write(node.variables(), store.build()).context("write the variables")
+    fs::write(node.variables(), store.build()).context("cannot write the variables")
 }

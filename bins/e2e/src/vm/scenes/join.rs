@@ -58,10 +58,10 @@ impl Stage {
         let whole = story.works("a second machine makes its disk and joins", || {
             let mut worker = self.worker("worker", &image, &way)?;
             let (running, console, whole) = boot_until(&mut worker, &[UP, MEMBER])?;
-            ensure!(console.contains(MADE), "the disk was not made: {console}");
+            ensure!(console.contains(MADE), "the disk was not created: {console}");
             running.cut();
             let (running, console, _) = boot_until(&mut worker, &[MEMBER])?;
-            ensure!(!console.contains(MADE), "the disk was made again: {console}");
+            ensure!(!console.contains(MADE), "the disk was created again: {console}");
             running.cut();
             Ok(whole)
         })?;

@@ -85,6 +85,6 @@ impl Anchor {
     /// Writes the config with which a node requests its own config.
     pub(in crate::vm) fn write_merge(&self, path: &Path) -> anyhow::Result<()> {
         let directive = self.tec(&["ignition", "merge"])?;
-        fs::write(path, directive.to_string()).context("write the merge directive")
+        fs::write(path, directive.to_string()).context("cannot write the merge directive")
     }
 }

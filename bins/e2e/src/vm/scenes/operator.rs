@@ -23,7 +23,7 @@ impl Stage {
             cluster.approve("current", &self.label("current"))
         })?;
         let config = self.settings.artefacts.join("cluster.ign");
-        fs::write(&config, cluster.merge().to_string()).context("write the config")?;
+        fs::write(&config, cluster.merge().to_string()).context("cannot write the config")?;
         let mut node = Node::new(&self.settings, "operated", &image, &config)?;
         for (what, number) in [("first boot: the root runs", 1), ("reboot: so it does", 2)] {
             let boot = story.works(what, || {

@@ -81,7 +81,7 @@ impl Stage {
         let mut config: Value = serde_json::from_slice(&fs::read(&self.merge)?)?;
         let key = base64::Engine::encode(
             &base64::engine::general_purpose::STANDARD,
-            fs::read(&admin.public).context("read the admin's key")?,
+            fs::read(&admin.public).context("cannot read the admin's key")?,
         );
         config["storage"] = json!({"files": [{
             "path": "/etc/node-agent/admin.jwk",
@@ -94,7 +94,7 @@ impl Stage {
             "dropins": [{"name": "soon.conf", "contents": SOON}],
         }]});
         let path = self.settings.artefacts.join("recovery.ign");
-        fs::write(&path, config.to_string()).context("write the config")?;
+        fs::write(&path, config.to_string()).context("cannot write the config")?;
         Ok(path)
     }
 }
@@ -159,10 +159,10 @@ impl Admin {
     /// Opens a sealed key without any of our own programs.
     fn open(&self, sealed: &Value) -> anyhow::Result<String> {
         let file = self.private.with_extension("jwe");
-        fs::write(&file, sealed.to_string()).context("write the sealed key")?;
+        fs::write(&file, sealed.to_string()).context("cannot write the sealed key")?;
         let mut open = Command::new("jose");
         open.args(["jwe", "dec", "-i"]).arg(&file).arg("-k");
-        let output = open.arg(&self.private).output().context("run jose")?;
+        let output = open.arg(&self.private).output().context("cannot run jose")?;
         ensure!(output.status.success(), "jose cannot open a recovery key");
         Ok(String::from_utf8(output.stdout)?)
     }
@@ -206,10 +206,10 @@ impl Slots {
 /// Whether a passphrase opens a volume.
 fn opens(volume: &Path, passphrase: &str) -> anyhow::Result<bool> {
     let file = volume.with_extension("passphrase");
-    fs::write(&file, passphrase).context("write the passphrase")?;
+    fs::write(&file, passphrase).context("cannot write the passphrase")?;
     let mut open = volume::command("cryptsetup");
     open.args(["open", "--test-passphrase", "--key-file"]).arg(&file);
-    let status = open.arg(volume).status().context("run cryptsetup")?;
-    fs::remove_file(&file).context("remove the passphrase")?;
+    let status = open.arg(volume).status().context("cannot run cryptsetup")?;
+    fs::remove_file(&file).context("cannot remove the passphrase")?;
     Ok(status.success())
 }

@@ -37,7 +37,7 @@ impl Stage {
         let boot = story.works("reboot: Clevis opens the disk", || {
             let boot = one.boot()?;
             ensure!(boot.opened()? == 2, "it is not the same root");
-            ensure!(!boot.was_first(), "the disk was made anew");
+            ensure!(!boot.was_first(), "the disk was created again");
             Ok(boot)
         })?;
         self.timed("reboot", &boot);

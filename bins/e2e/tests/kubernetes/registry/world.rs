@@ -1,4 +1,4 @@
-//! The operator with a Trustee that it feeds, and a kubelet that runs Jobs.
+//! The operator with a Trustee that it publishes to, and a kubelet that runs Jobs.
 
 use std::ffi::{OsStr, OsString};
 use std::process::Output;

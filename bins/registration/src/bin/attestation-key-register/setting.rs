@@ -40,7 +40,7 @@ pub(crate) enum NotReady {
     },
     #[error("cannot use the CA certificates of endorsement keys: {why}")]
     Roots { why: String },
-    #[error("{} has {length} bytes, a challenge key has 32", .file.display())]
+    #[error("{} has {length} bytes, but a challenge key has 32", .file.display())]
     ChallengeKey { file: PathBuf, length: usize },
 }
 

@@ -44,13 +44,13 @@ pub(crate) enum NotReady {
     NoCluster,
     #[error("the TrustedExecutionCluster has no publicTrusteeAddr")]
     NoAddress,
-    #[error("the address {address:?}")]
+    #[error("invalid address {address:?}")]
     Address {
         address: String,
         #[source]
         source: ParseBaseUrlError,
     },
-    #[error("nodes cannot be given the list of key brokers")]
+    #[error("cannot build the list of key brokers for nodes")]
     AdditionalTrustee(#[from] AdditionalTrusteeError),
     #[error("the CA of {server} is in the Secret {secret}, but no flag says where it is mounted")]
     NoFlag { server: &'static str, secret: String },
@@ -60,9 +60,9 @@ pub(crate) enum NotReady {
         #[source]
         source: io::Error,
     },
-    #[error("{} holds no certificate", .file.display())]
+    #[error("{} contains no certificate", .file.display())]
     NoCertificate { file: PathBuf },
-    #[error("registration needs a token, and none of {TOKEN_LENGTH:?} characters is mounted")]
+    #[error("registration needs a token of {TOKEN_LENGTH:?} characters, and none is mounted")]
     NoToken,
 }
 

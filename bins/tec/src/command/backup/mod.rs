@@ -78,7 +78,7 @@ fn key(file: &Path, output: &Output) -> anyhow::Result<u8> {
     let identity = Identity::generate(&SystemEntropy);
     let text = identity.to_text();
     write_private(file, text.expose("write it to its file"))
-        .with_context(|| format!("write {}", file.display()))?;
+        .with_context(|| format!("cannot write {}", file.display()))?;
     let recipient = identity.recipient().to_string();
     output.print(&json!({ "recipient": recipient }), |_| recipient.clone())?;
     Ok(OK)
@@ -89,15 +89,15 @@ fn signer(state_dir: &Path) -> anyhow::Result<Signer> {
     let path = state_dir.join(SIGNER);
     match fs::read(&path) {
         Ok(text) => Signer::from_text(&SecretBytes::new(text))
-            .with_context(|| format!("use {}", path.display())),
+            .with_context(|| format!("cannot use {}", path.display())),
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let signer = Signer::generate(&SystemEntropy);
             let text = signer.to_text();
             write_private(&path, text.expose("keep it in its file"))
-                .with_context(|| format!("write {}", path.display()))?;
+                .with_context(|| format!("cannot write {}", path.display()))?;
             Ok(signer)
         }
-        Err(error) => Err(error).with_context(|| format!("read {}", path.display())),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
     }
 }
 
@@ -121,9 +121,9 @@ async fn create(
         .truncate(true)
         .mode(0o600)
         .open(&aside)
-        .with_context(|| format!("write {}", file.display()))?;
+        .with_context(|| format!("cannot write {}", file.display()))?;
     let written = write(&store, state_dir, (&source, &signer, recipient), new).await?;
-    fs::rename(&aside, file).with_context(|| format!("write {}", file.display()))?;
+    fs::rename(&aside, file).with_context(|| format!("cannot write {}", file.display()))?;
     let value = json!({
         "file": file, "units": written, "number": source.transfers(),
         "signer": signer.public(), "recipient": recipient,
@@ -142,9 +142,10 @@ fn restored(file: &Path) -> anyhow::Result<Authority> {
     struct Restored {
         authority: Authority,
     }
-    let text = fs::read(file).with_context(|| format!("read {}", file.display()))?;
-    let restored: Restored = serde_json::from_slice(&text)
-        .with_context(|| format!("{} is not what a restore printed", file.display()))?;
+    let text = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let restored: Restored = serde_json::from_slice(&text).with_context(|| {
+        format!("{} is not the output of `tec -o json backup restore`", file.display())
+    })?;
     Ok(restored.authority)
 }
 
@@ -223,7 +224,7 @@ fn documents(state_dir: &Path) -> anyhow::Result<Vec<Document>> {
                 .push(Document { name: name.to_owned(), content: SecretBytes::new(content) }),
             // Its certificates may come from files, or it has not been started yet.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Err(error).with_context(|| format!("read {name}")),
+            Err(error) => return Err(error).with_context(|| format!("cannot read {name}")),
         }
     }
     Ok(documents)

@@ -41,11 +41,12 @@ pub(crate) struct RestoreArgs {
 }
 
 fn reader(args: &RestoreArgs) -> anyhow::Result<TransferReader<BufReader<File>>> {
-    let text =
-        fs::read(&args.identity).with_context(|| format!("read {}", args.identity.display()))?;
+    let text = fs::read(&args.identity)
+        .with_context(|| format!("cannot read {}", args.identity.display()))?;
     let identity = Identity::from_text(&SecretBytes::new(text))
-        .with_context(|| format!("use {}", args.identity.display()))?;
-    let file = File::open(&args.file).with_context(|| format!("open {}", args.file.display()))?;
+        .with_context(|| format!("cannot use {}", args.identity.display()))?;
+    let file =
+        File::open(&args.file).with_context(|| format!("cannot open {}", args.file.display()))?;
     let reader = TransferReader::open(BufReader::new(file), &identity, args.signer);
     Ok(reader.map_err(transfer("open the backup"))?)
 }
@@ -84,7 +85,7 @@ pub(crate) async fn restore(
     Ok(OK)
 }
 
-/// Makes the store the target of what `source` wrote.
+/// Makes the store the target of a migration from the store that `source` wrote.
 async fn listen(store: &Store, source: &Authority) -> anyhow::Result<Intake> {
     let unavailable = || coded(Code::StoreUnavailable, "prepare the restore");
     let refused = |refused: tec_core::migrate::Refused| {
@@ -167,7 +168,7 @@ fn keep(state_dir: &Path, document: &Document, restored: &mut Restored) -> anyho
         return Ok(());
     }
     let content = document.content.expose("write it to the state directory");
-    write_private(&path, content).with_context(|| format!("write {}", path.display()))
+    write_private(&path, content).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Takes the authority that the source gave up to this anchor. An authority that was given to another anchor,

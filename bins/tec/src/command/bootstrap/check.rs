@@ -36,10 +36,13 @@ pub(super) async fn check(
     output: &Output,
 ) -> anyhow::Result<u8> {
     let config = match &args.ignition {
-        Some(path) => std::fs::read(path).with_context(|| format!("read {}", path.display()))?,
+        Some(path) => {
+            std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?
+        }
         None => own_config(state_dir)?,
     };
-    let config: Value = serde_json::from_slice(&config).context("parse the installer's config")?;
+    let config: Value =
+        serde_json::from_slice(&config).context("cannot parse the installer's config")?;
     let began = SystemClock.now();
     let seen = walk::walk(&config).await;
     forget(state_dir, &seen, began).await;
@@ -88,7 +91,7 @@ async fn images(state_dir: &Path, access: Option<&Access>) -> anyhow::Result<Vec
     let images = if let Some(access) = access {
         let (images, lagging) = kube::approvals(access).await?;
         if let Some(target) = lagging {
-            let what = anyhow::anyhow!("{target} does not hold what it should yet");
+            let what = anyhow::anyhow!("{target} does not have everything it needs yet");
             return Ok(vec![Check::of("reference values", Err(what))]);
         }
         images
@@ -106,7 +109,7 @@ async fn images(state_dir: &Path, access: Option<&Access>) -> anyhow::Result<Vec
     }
     let check = |image: &&tec_core::image::ApprovedImage| {
         let found = match image.expected.pcrs.as_slice() {
-            [] => Err(anyhow::anyhow!("what it measures is not known yet")),
+            [] => Err(anyhow::anyhow!("its measurements are not known yet")),
             pcrs => {
                 let list: Vec<_> = pcrs.iter().map(|pcr| pcr.id.to_string()).collect();
                 Ok(format!("reference values of PCR {}", list.join(", ")))

@@ -80,7 +80,7 @@ pub(crate) async fn found(
     let args = wanted.args;
     let addresses = args.addresses();
     let fixed = addresses.iter().all(|address| address.port() != 0);
-    ensure!(fixed, "nodes keep these addresses for good: name three ports");
+    ensure!(fixed, "nodes keep these addresses permanently: pass three ports other than 0");
     let roots = operator::roots(args)?;
     let cluster = Cluster::connect(access).await?;
     let mut founding = Founding { cluster, wanted, args, made: Vec::new() };
@@ -107,7 +107,7 @@ pub(crate) async fn found(
     let registry = crate::kube::registry(access).await?;
     let record = registry.authority().await;
     let founded = Founded {
-        anchor: record.context("read the record of authority")?.anchor(),
+        anchor: record.context("cannot read the record of authority")?.anchor(),
         namespace: cluster.namespace,
         made,
         images: approved,
@@ -224,7 +224,7 @@ impl Founding<'_> {
     async fn token(&mut self) -> anyhow::Result<()> {
         let token = if let Some(path) = &self.args.registration_token_file {
             std::fs::read_to_string(path)
-                .with_context(|| format!("read the token in {}", path.display()))?
+                .with_context(|| format!("cannot read the token in {}", path.display()))?
         } else {
             let mut seed = [0; 32];
             SystemEntropy.fill(&mut seed);
@@ -297,7 +297,7 @@ impl Founding<'_> {
                 "unclaimedTtlSeconds": args.unclaimed_seconds(),
             },
         });
-        serde_json::from_value(spec).context("write the cluster object")
+        serde_json::from_value(spec).context("cannot write the cluster object")
     }
 
     /// The operator measures a reference with a digest; anything else is on this host.

@@ -39,7 +39,7 @@ pub(super) async fn init(
 ) -> anyhow::Result<u8> {
     let addresses = args.addresses();
     let fixed = addresses.iter().all(|address| address.port() != 0);
-    ensure!(fixed, "nodes keep these addresses for good: name three ports");
+    ensure!(fixed, "nodes keep these addresses permanently: pass three ports other than 0");
     let store = open(state_dir)?;
     let ports = addresses.map(|address| address.port());
     let endpoints = serve::found(state_dir, args, ports)?;

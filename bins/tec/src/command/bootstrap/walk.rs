@@ -47,7 +47,9 @@ pub(super) async fn walk(config: &Value) -> Seen {
         let what = format!("attestation keys at {}", key.registration.url);
         checks.push(Check::of(what, found));
     } else {
-        let found = Err(anyhow::anyhow!("nodes are not told where to register one"));
+        let found = Err(anyhow::anyhow!(
+            "nodes do not receive the address for registering an attestation key"
+        ));
         checks.push(Check::of("attestation keys", found));
     }
     for (number, server) in pin.servers.iter().enumerate() {
@@ -77,7 +79,7 @@ fn merge(config: &Value) -> anyhow::Result<Merge<'_>> {
     let ca = config.pointer("/ignition/security/tls/certificateAuthorities/0/source");
     let ca = match ca.and_then(Value::as_str) {
         Some(text) => {
-            let body = text.strip_prefix(DATA).context("the CA is no data URL")?;
+            let body = text.strip_prefix(DATA).context("the CA is not a data URL")?;
             String::from_utf8(STANDARD.decode(body)?).context("the CA is not PEM")?
         }
         None => String::new(),
@@ -98,7 +100,7 @@ fn client(ca: &str) -> anyhow::Result<reqwest::Client> {
         .redirect(reqwest::redirect::Policy::none());
     if !ca.is_empty() {
         let roots = reqwest::Certificate::from_pem_bundle(ca.as_bytes());
-        builder = builder.tls_certs_only(roots.context("use the CA")?);
+        builder = builder.tls_certs_only(roots.context("cannot use the CA")?);
     }
     Ok(builder.build()?)
 }
@@ -135,10 +137,10 @@ async fn register(config: &Value) -> anyhow::Result<PinConfig> {
     if status != 200 {
         bail!("{} answers {status}: {body}", merge.url);
     }
-    let config: Value = serde_json::from_str(&body).context("parse the node's config")?;
+    let config: Value = serde_json::from_str(&body).context("cannot parse the node's config")?;
     let pin = config.pointer("/storage/luks/0/clevis/custom/config");
     let pin = pin.and_then(Value::as_str);
-    PinConfig::parse(pin.context("the node's config has no pin")?).context("parse the pin")
+    PinConfig::parse(pin.context("the node's config has no pin")?).context("cannot parse the pin")
 }
 
 /// Sends an invalid request: it is refused as malformed, and changes nothing.
@@ -147,7 +149,7 @@ async fn ask_for_keys(registration: &AkRegistration) -> anyhow::Result<String> {
     let request = request.header(CONTENT_TYPE, "application/json").body("{}");
     match send(request).await? {
         (400 | 422, _) => Ok("answers".to_owned()),
-        (status, body) => bail!("answers {status} to what is malformed: {body}"),
+        (status, body) => bail!("answers a malformed request with {status}: {body}"),
     }
 }
 

@@ -60,11 +60,11 @@ impl TrustArgs {
     fn ensure_something_is_demanded(&self) -> anyhow::Result<()> {
         anyhow::ensure!(
             !self.aks.is_empty() || self.dangerous_any_ak || self.variant == Variant::AzureSevSnp,
-            "--ak must name the node's attestation key, or anybody could answer in its place"
+            "--ak with the node's attestation key is required: otherwise any host could answer in its place"
         );
         anyhow::ensure!(
             self.measurements.is_some() || self.dangerous_any_measurements,
-            "--measurements must say what the node may have booted: a key alone does not"
+            "--measurements is required: an attestation key alone does not show what the node booted"
         );
         Ok(())
     }

@@ -56,7 +56,7 @@ impl<'d> Asking<'d> {
         if let (Some(derived), Some(given)) = (derived, cluster) {
             anyhow::ensure!(
                 derived == given,
-                "this request makes cluster {derived}, and --cluster names another one"
+                "this request creates cluster {derived}, and --cluster names a different one"
             );
         }
         Ok(Self { endpoint, node, request, wait, cluster: derived.or(cluster) })

@@ -86,7 +86,7 @@ pub(crate) async fn init(args: InitArgs, output: &Output) -> anyhow::Result<u8> 
     };
     if let Some(path) = &made.kubeconfig {
         let content = kubeconfig.expose("the admin asked for a file");
-        write_private(path, content).with_context(|| format!("write {}", path.display()))?;
+        write_private(path, content).with_context(|| format!("cannot write {}", path.display()))?;
     }
     output.print(&made, |made| match &made.kubeconfig {
         Some(path) => format!("cluster {}\nkubeconfig {}", made.cluster_id, path.display()),
@@ -103,8 +103,8 @@ fn ensure_writable(path: &Path) -> anyhow::Result<()> {
     let mut probe = path.as_os_str().to_owned();
     probe.push(".probe");
     let probe = Path::new(&probe);
-    write_private(probe, &[]).with_context(|| format!("write {shown}"))?;
-    std::fs::remove_file(probe).with_context(|| format!("write {shown}"))
+    write_private(probe, &[]).with_context(|| format!("cannot write {shown}"))?;
+    std::fs::remove_file(probe).with_context(|| format!("cannot write {shown}"))
 }
 
 /// Detects every local problem before the node is contacted.

@@ -80,7 +80,7 @@ fn checks(survey: Survey) -> (Vec<Check>, Vec<Check>) {
         MarkerState::Set(found) => Err(anyhow::anyhow!("in a cluster: {found}")),
     });
     let disk = told(survey.disk, |(id, is_new)| {
-        anyhow::ensure!(is_new, "{id} belongs to a cluster: recover it first");
+        anyhow::ensure!(is_new, "disk {id} belongs to a cluster: recover it first");
         Ok(format!("{id}, new"))
     });
     let instance = told(survey.instance, |this| {
@@ -93,7 +93,7 @@ fn checks(survey: Survey) -> (Vec<Check>, Vec<Check>) {
     ];
     let services = match survey.services {
         Ok(found) if found.is_empty() => {
-            let found = anyhow::anyhow!("the platform names no control plane");
+            let found = anyhow::anyhow!("the platform does not name a control plane");
             vec![Check::of("join services", Err(found))]
         }
         Ok(found) => {

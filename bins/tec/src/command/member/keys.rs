@@ -73,17 +73,17 @@ impl KeyArgs {
         let kms = match (&self.kms_uri_file, &self.master_secret) {
             (Some(path), _) => {
                 let text = secret_line(path)?;
-                let uri = std::str::from_utf8(text.expose(WHY)).context("it is no text")?;
-                KmsUri::parse(uri).with_context(|| format!("take {}", path.display()))?
+                let uri = std::str::from_utf8(text.expose(WHY)).context("it is not text")?;
+                KmsUri::parse(uri).with_context(|| format!("cannot use {}", path.display()))?
             }
             (None, Some(path)) => KmsUri::Cluster(master_secret(path)?),
-            (None, None) => anyhow::bail!("--kms-uri-file or --master-secret says where keys are"),
+            (None, None) => anyhow::bail!("--kms-uri-file or --master-secret is required"),
         };
         let storage = match &self.storage_uri_file {
             Some(path) => {
                 let text = secret_line(path)?;
-                let uri = std::str::from_utf8(text.expose(WHY)).context("it is no text")?;
-                StorageUri::parse(uri).with_context(|| format!("take {}", path.display()))?
+                let uri = std::str::from_utf8(text.expose(WHY)).context("it is not text")?;
+                StorageUri::parse(uri).with_context(|| format!("cannot use {}", path.display()))?
             }
             None => StorageUri::NoStore,
         };
@@ -102,7 +102,7 @@ pub(super) fn secret_line(path: &Path) -> anyhow::Result<SecretBytes> {
 fn master_secret(path: &Path) -> anyhow::Result<MasterSecret> {
     let json = SecretBytes::new(input::read(path, MAX_SECRET)?);
     let secret = MasterSecret::from_json(json.expose("take its parts"));
-    secret.with_context(|| format!("take {}", path.display()))
+    secret.with_context(|| format!("cannot use {}", path.display()))
 }
 
 /// Creates the master secret file unless it exists, and returns whether it did. Of many concurrent calls, one
@@ -118,7 +118,7 @@ pub(super) fn make_master_secret(path: &Path) -> anyhow::Result<bool> {
     match create_private(path, json.expose("the admin keeps it")) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-        Err(error) => Err(error).with_context(|| format!("write {}", path.display())),
+        Err(error) => Err(error).with_context(|| format!("cannot write {}", path.display())),
     }
 }
 

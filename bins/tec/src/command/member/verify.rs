@@ -98,7 +98,7 @@ async fn connect(node: &str) -> anyhow::Result<TcpStream> {
     Ok(connecting.await.map_err(anyhow::Error::from)??)
 }
 
-/// The handshake accepts any key and any registers, which are then judged one by one.
+/// The handshake accepts any key and any registers, which are then evaluated individually.
 async fn judge(
     trust: &TrustArgs,
     expected: &Measurements,
@@ -130,15 +130,15 @@ async fn judge(
 }
 
 fn bound(peer: &AttestedPeer) -> anyhow::Result<String> {
-    anyhow::ensure!(peer.is_channel_bound(), "no evidence over this connection");
+    anyhow::ensure!(peer.is_channel_bound(), "no evidence was received over this connection");
     Ok("evidence over this very connection".to_owned())
 }
 
 fn known(trust: &TrustArgs, ak: Option<Fingerprint>) -> anyhow::Result<String> {
-    let Some(ak) = ak else { anyhow::bail!("the evidence has none") };
+    let Some(ak) = ak else { anyhow::bail!("the evidence contains none") };
     match trust.pinned() {
         Some(pinned) => {
-            anyhow::ensure!(pinned.contains(&ak), "{ak} is not among those given");
+            anyhow::ensure!(pinned.contains(&ak), "{ak} is not one of the accepted keys");
             Ok(format!("{ak}, as given"))
         }
         None => Ok(format!("{ak}; none was given to compare it with")),

@@ -166,7 +166,7 @@ fn read_ca(directory: &Path) -> anyhow::Result<Option<Certificate>> {
     let read = |name: &str| match fs::read(directory.join(name)) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error).with_context(|| format!("read {name}")),
+        Err(error) => Err(error).with_context(|| format!("cannot read {name}")),
     };
     let [key, certificate] = CA;
     let (Some(key), Some(certificate)) = (read(key)?, read(certificate)?) else {
@@ -179,9 +179,9 @@ fn read_ca(directory: &Path) -> anyhow::Result<Option<Certificate>> {
 /// Writes the key before its certificate, because the certificate's existence implies the key's.
 fn write_ca(directory: &Path, ca: &Certificate) -> anyhow::Result<()> {
     let [key, certificate] = CA.map(|name| directory.join(name));
-    anyhow::ensure!(!certificate.exists(), "somebody made a CA meanwhile");
+    anyhow::ensure!(!certificate.exists(), "another process created a CA in the meantime");
     let bytes = ca.key.expose("the other anchor signs with it");
-    write_private(&key, bytes).with_context(|| format!("write {}", key.display()))?;
+    write_private(&key, bytes).with_context(|| format!("cannot write {}", key.display()))?;
     write_private(&certificate, ca.ca.as_bytes())
-        .with_context(|| format!("write {}", certificate.display()))
+        .with_context(|| format!("cannot write {}", certificate.display()))
 }

@@ -133,7 +133,7 @@ impl<'a> Shelf<'a> {
         self.hash.update(line);
         self.hash.update(b"\n");
         match &mut self.kept {
-            Kept::File { to, .. } => writeln!(to, "{line}").context("write the audit log"),
+            Kept::File { to, .. } => writeln!(to, "{line}").context("cannot write the audit log"),
             Kept::Pages { page, .. } => {
                 writeln!(page, "{line}")?;
                 if page.len() >= PAGE {
@@ -164,7 +164,8 @@ impl<'a> Shelf<'a> {
             Kept::File { aside, path, mut to } => {
                 to.flush()?;
                 to.get_ref().sync_all()?;
-                fs::rename(&aside, &path).with_context(|| format!("write {}", path.display()))?;
+                fs::rename(&aside, &path)
+                    .with_context(|| format!("cannot write {}", path.display()))?;
                 path.display().to_string()
             }
             Kept::Pages { registry, unavailable, names, .. } => {
@@ -189,6 +190,6 @@ fn open_file(directory: &Path, of: AnchorId) -> anyhow::Result<Option<Kept<'stat
         .truncate(true)
         .mode(0o600)
         .open(&aside)
-        .with_context(|| format!("write {}", aside.display()))?;
+        .with_context(|| format!("cannot write {}", aside.display()))?;
     Ok(Some(Kept::File { aside, path, to: BufWriter::new(file) }))
 }

@@ -60,7 +60,7 @@ pub(crate) enum BundleCommand {
     },
 }
 
-/// What was signed, and by whom.
+/// What was signed, and the signer.
 #[derive(Serialize)]
 struct Signed<'b> {
     image: &'b ImageReference,

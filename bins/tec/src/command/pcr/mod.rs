@@ -108,7 +108,7 @@ fn fleet(
             reference_values(&ReferenceValues::of_fleet(combined), args)
         }
         Form::Label | Form::Pcrlock | Form::Tpm2Tools | Form::Measurements => {
-            anyhow::bail!("this form holds one value per register, a fleet has several")
+            anyhow::bail!("this format holds one value per register, but a fleet has several")
         }
     }
 }

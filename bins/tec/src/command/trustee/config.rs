@@ -113,7 +113,7 @@ impl From<Change> for ChangeView {
 
 pub(super) fn diff(before: &Path, after: &Path, output: &Output) -> anyhow::Result<u8> {
     let changes = changes(&read(before)?, &read(after)?)
-        .with_context(|| format!("compare {} with {}", before.display(), after.display()))?;
+        .with_context(|| format!("cannot compare {} with {}", before.display(), after.display()))?;
     print_changes(changes, output)
 }
 

@@ -60,7 +60,7 @@ impl Pair {
         }
     }
 
-    /// Both files, if both are there.
+    /// Both files, if both exist.
     fn read(&self) -> anyhow::Result<Option<(SecretBytes, String)>> {
         if !self.key.exists() || !self.certificate.exists() {
             return Ok(None);
@@ -121,7 +121,7 @@ fn ca(files: &Pair) -> anyhow::Result<Option<SignerCa>> {
     let Some((key, certificate)) = files.read()? else {
         if files.certificate.exists() {
             bail!(
-                "{} is there without its key {}: a new CA would not be trusted where this one is",
+                "{} exists without its key {}: a new CA would not be trusted where this one is",
                 files.certificate.display(),
                 files.key.display()
             );

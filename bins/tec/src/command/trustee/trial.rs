@@ -155,7 +155,7 @@ fn claims(file: &Path) -> anyhow::Result<Value> {
     }
     let claims: Value = serde_json::from_str(&text)
         .with_context(|| format!("{} is neither JSON nor a token", file.display()))?;
-    anyhow::ensure!(claims.is_object(), "{} holds no claims", file.display());
+    anyhow::ensure!(claims.is_object(), "{} contains no claims", file.display());
     Ok(claims)
 }
 
@@ -169,7 +169,7 @@ fn references(file: &Path) -> anyhow::Result<BTreeMap<String, Value>> {
         Value::Array(records) => records.into_iter().map(record).collect(),
         _ => None,
     };
-    values.with_context(|| format!("{} holds no reference values", file.display()))
+    values.with_context(|| format!("{} contains no reference values", file.display()))
 }
 
 fn record(mut record: Value) -> Option<(String, Value)> {

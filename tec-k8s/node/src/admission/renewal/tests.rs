@@ -83,7 +83,7 @@ impl Enrollments for Members {
     }
 }
 
-/// What is requested, and by whom.
+/// The request and the caller.
 struct Asking<'a> {
     user: &'a str,
     subject: &'a str,

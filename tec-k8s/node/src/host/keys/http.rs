@@ -21,13 +21,13 @@ const MAX_ANSWER: usize = 64 * 1024;
 #[non_exhaustive]
 pub enum CallError {
     /// No HTTP client can be created.
-    #[error("no HTTP client can be made")]
+    #[error("cannot create an HTTP client")]
     Client(#[source] reqwest::Error),
     /// The CA in the URI is invalid.
     #[error("the parameter ca has no certificate in PEM")]
     Ca,
     /// It cannot be reached.
-    #[error("the key service cannot be asked")]
+    #[error("cannot reach the key service")]
     Http(#[source] reqwest::Error),
     /// It refused.
     #[error("the key service answers {status}{}", reason.as_ref().map(|one| format!(": {one}")).unwrap_or_default())]
@@ -46,13 +46,13 @@ pub enum CallError {
     #[error("the answer of the key service lacks {0}")]
     Malformed(&'static str),
     /// Our credential expires and cannot be renewed.
-    #[error("the token ends in {seconds} seconds, and cannot be renewed")]
+    #[error("the token expires in {seconds} seconds and cannot be renewed")]
     Ends {
         /// In how many seconds.
         seconds: u64,
     },
     /// The stored value was not wrapped by this service.
-    #[error("what is stored was not wrapped by this key service")]
+    #[error("the stored key was not wrapped by this key service")]
     Foreign,
 }
 

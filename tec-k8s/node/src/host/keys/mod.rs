@@ -46,7 +46,7 @@ use self::openbao::OpenBaoTransit;
 #[non_exhaustive]
 pub enum KeyServiceError {
     /// Keys that are not derived must be stored.
-    #[error("the key service makes random keys, and storage://no-store keeps none")]
+    #[error("the key service generates random keys, but storage://no-store does not store them")]
     NoStore,
     /// This program was not built with the service.
     #[error("{uri} is not part of this program: build it with the feature {feature}")]
@@ -70,7 +70,7 @@ pub enum KeyServiceError {
     #[error("this program cannot prove its machine to a Trustee")]
     NoTrustee,
     /// A type that is newer than this program.
-    #[error("a type of URI that this program does not know")]
+    #[error("unknown URI type")]
     Unknown,
 }
 

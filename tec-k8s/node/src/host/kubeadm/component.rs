@@ -18,7 +18,7 @@ use super::KubeadmPaths;
 
 /// Largest download, and largest content of an archive: kubelet binaries have 80 MiB.
 const MAX_BYTES: u64 = 1024 * 1024 * 1024;
-/// Most entries in an archive.
+/// Maximum number of entries in an archive.
 const MAX_ENTRIES: usize = 4096;
 /// Attempts at one download, with waits that double.
 const ATTEMPTS: u32 = 5;
@@ -39,15 +39,15 @@ const RETRIED: [StatusCode; 6] = [
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(super) enum ComponentError {
-    #[error("the server cannot be asked")]
+    #[error("cannot reach the server")]
     Http(#[source] reqwest::Error),
     #[error("the server answers {0}")]
     Status(StatusCode),
-    #[error("what came has SHA-256 {found}")]
+    #[error("the received content has SHA-256 {found}")]
     Hash { found: Sha256Digest },
-    #[error("it has more than {limit} {unit}")]
+    #[error("it exceeds {limit} {unit}")]
     TooLarge { limit: u64, unit: &'static str },
-    #[error("the archive's {path:?} is not a file or directory below it")]
+    #[error("{path:?} in the archive is not a file or directory inside it")]
     Entry { path: PathBuf },
     #[error("a file cannot be used")]
     File(#[from] io::Error),

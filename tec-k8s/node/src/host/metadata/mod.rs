@@ -30,7 +30,7 @@ use super::http::HttpError;
 #[non_exhaustive]
 pub enum MetadataError {
     /// The service gave no answer.
-    #[error("the metadata service cannot be asked")]
+    #[error("cannot reach the metadata service")]
     Http(#[from] HttpError),
     /// The answer is not as expected.
     #[error("the answer is malformed")]

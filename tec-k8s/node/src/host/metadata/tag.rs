@@ -12,7 +12,7 @@ pub(super) const INIT_SECRET_HASH: &str = "constellation-init-secret-hash";
 pub(super) const API_SERVER: &str = "tec-api-server";
 pub(super) const CONTROL_PLANES: &str = "tec-control-planes";
 
-/// Most addresses that are read.
+/// Maximum number of addresses that are read.
 const MAX_ADDRESSES: usize = 256;
 
 /// Addresses come without names, so names are derived from them.

@@ -219,7 +219,7 @@ async fn no_answer_of_any_cloud_is_taken_for_an_instance_when_it_is_none() {
     }
 }
 
-/// A service that never answers holds nobody up forever: the paused clock jumps to the limit.
+/// A service that never answers blocks no caller forever: the paused clock jumps to the limit.
 #[tokio::test(start_paused = true)]
 async fn a_service_that_says_nothing_is_given_up() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

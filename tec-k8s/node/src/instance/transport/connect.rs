@@ -17,7 +17,7 @@ use super::{Cause, PING, marker, tell_warnings};
 /// A connection, its handshake and two documents: quotes take seconds on discrete TPMs.
 const CONNECT_LIMIT: Duration = Duration::from_mins(1);
 
-/// Evidence of the other end was judged, and refused; anything else may be different next time.
+/// The peer's evidence was evaluated and refused; any other failure may be different next time.
 fn kind(error: &(dyn Error + 'static)) -> PortErrorKind {
     let mut cause = Some(error);
     let mut atls = None;

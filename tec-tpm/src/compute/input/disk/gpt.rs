@@ -10,7 +10,7 @@ use crate::guid::Guid;
 
 /// Type of an EFI system partition in a GPT (UEFI 2.10, 5.3.3).
 const SYSTEM_GUID: Guid = Guid::of(0xc12a_7328_f81f_11d2_ba4b_00a0_c93e_c93b);
-/// Most entries of a GPT that are read; 128 are usual.
+/// Maximum number of entries of a GPT that are read; 128 are usual.
 const MAX_ENTRIES: u32 = 1024;
 /// Largest entry of a GPT that is read; 128 bytes are usual (UEFI 2.10, 5.3.2).
 const MAX_ENTRY: u32 = 4096;

@@ -11,7 +11,8 @@ use std::{fmt, io};
 
 use crate::compute::input::bytes::Bytes;
 
-/// The partitions of a disk image cannot be told. Offsets count bytes from the start of the image.
+/// The partitions of a disk image cannot be determined. Offsets count bytes from the start of the
+/// image.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DiskError {
@@ -33,7 +34,7 @@ pub enum DiskError {
         part: &'static str,
     },
     /// A field contradicts the specification, another field or a limit.
-    #[error("offset {offset}: {field} is {value}, which does not fit")]
+    #[error("offset {offset}: {field} is {value}, which is invalid")]
     Field {
         /// Where it stands.
         offset: u64,
@@ -42,8 +43,8 @@ pub enum DiskError {
         /// Its value.
         value: u64,
     },
-    /// A checksum does not fit.
-    #[error("offset {offset}: the checksum of {part} does not fit")]
+    /// A checksum does not match.
+    #[error("offset {offset}: the checksum of {part} does not match")]
     Checksum {
         /// Where the part begins.
         offset: u64,
@@ -51,16 +52,16 @@ pub enum DiskError {
         part: &'static str,
     },
     /// No partition can be the one that firmware boots from.
-    #[error("no partition can be the EFI system partition")]
+    #[error("no partition could be the EFI system partition")]
     NoSystemPartition,
     /// Several partitions can be the one that firmware boots from.
-    #[error("several partitions can be the EFI system partition: {}", list(candidates))]
+    #[error("several partitions could be the EFI system partition: {}", list(candidates))]
     SeveralSystemPartitions {
         /// All of them.
         candidates: Vec<Partition>,
     },
     /// The partition that was chosen is not there.
-    #[error("there is no partition {number}; there are: {}", list(candidates))]
+    #[error("there is no partition {number}; available: {}", list(candidates))]
     NoSuchPartition {
         /// The number that was chosen.
         number: u32,

@@ -15,7 +15,7 @@ pub(super) struct Chain {
     page_at: Option<u64>,
     /// A bit for each cluster that was met.
     met: Vec<u64>,
-    /// The cluster that comes next, and where its number stands.
+    /// The next cluster, and where its number is stored.
     next: Option<u32>,
     next_at: u64,
 }
@@ -24,7 +24,7 @@ pub(super) struct Chain {
 const PAGE: u64 = 6 << 10;
 
 impl Chain {
-    /// The chain that begins with `first`, whose number stands at `offset`.
+    /// The chain that begins with `first`, whose number is at `offset`.
     pub(super) fn new(volume: Arc<Volume>, first: Option<u32>, offset: u64) -> Self {
         Self {
             volume,

@@ -33,7 +33,7 @@ impl Records {
         }
     }
 
-    /// The records of the folder that begins with `cluster`, whose number stands at `offset`.
+    /// The records of the folder that begins with `cluster`, whose number is at `offset`.
     pub(super) fn folder(
         volume: &Arc<Volume>,
         cluster: u32,
@@ -73,7 +73,7 @@ pub(super) struct Entry {
     /// Where its record lies in the image.
     pub(super) offset: u64,
     pub(super) kind: Kind,
-    /// The name that is shown; none if it cannot be told as text.
+    /// The name that is shown; none if it has no text form.
     pub(super) name: Option<String>,
     /// The short name, which firmware finds, too.
     pub(super) short: Option<String>,
@@ -182,11 +182,11 @@ struct LongName {
 enum Long {
     Absent,
     Text(String),
-    /// It is no text.
+    /// It is not text.
     NoText,
 }
 
-/// Most parts of a name: 255 characters.
+/// Maximum number of parts of a name: 255 characters.
 const MAX_PARTS: u8 = 20;
 
 impl LongName {

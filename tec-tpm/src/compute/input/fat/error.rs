@@ -27,7 +27,7 @@ pub enum FatError {
         part: &'static str,
     },
     /// A field of the boot sector contradicts the specification or another field.
-    #[error("offset {offset}: {field} is {value}, which does not fit")]
+    #[error("offset {offset}: {field} is {value}, which is invalid")]
     Field {
         /// Where it stands.
         offset: u64,
@@ -37,7 +37,7 @@ pub enum FatError {
         value: u64,
     },
     /// A chain of clusters leads to one that cannot belong to it.
-    #[error("offset {offset}: cluster {cluster} is no part of a file")]
+    #[error("offset {offset}: cluster {cluster} does not belong to any file")]
     Cluster {
         /// Where the number of the cluster stands.
         offset: u64,
@@ -53,7 +53,7 @@ pub enum FatError {
         missing: u64,
     },
     /// Two folders are the same clusters.
-    #[error("offset {offset}: folder {path:?} is another folder, too")]
+    #[error("offset {offset}: folder {path:?} shares its clusters with another folder")]
     SharedFolder {
         /// Where its entry stands.
         offset: u64,
@@ -61,7 +61,7 @@ pub enum FatError {
         path: String,
     },
     /// Two names are the same to firmware, which ignores case.
-    #[error("offset {offset}: {path:?} has the name of another file")]
+    #[error("offset {offset}: {path:?} duplicates the name of another file")]
     SameName {
         /// Where the entry of the second one stands.
         offset: u64,
@@ -77,8 +77,8 @@ pub enum FatError {
         /// Its path.
         path: String,
     },
-    /// A name cannot stand in a path.
-    #[error("offset {offset}: the name of an entry does not fit")]
+    /// A name cannot be part of a path.
+    #[error("offset {offset}: the name of an entry is invalid")]
     Name {
         /// Where the entry stands.
         offset: u64,

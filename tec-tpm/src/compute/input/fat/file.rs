@@ -18,7 +18,7 @@ pub(super) struct FatFile {
     left: u64,
 }
 
-/// Longest run of clusters that is looked for at once.
+/// Longest run of clusters that is searched for at a time.
 const MAX_RUN: u64 = 1 << 20;
 
 impl FatFile {

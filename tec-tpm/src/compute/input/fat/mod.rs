@@ -45,7 +45,7 @@ struct Extent {
     entry: u64,
 }
 
-/// Most entries of all folders together, deleted ones and parts of long names included.
+/// Maximum number of entries of all folders together, deleted ones and parts of long names included.
 const MAX_ENTRIES: u64 = 4 << 20;
 
 impl FatImage {

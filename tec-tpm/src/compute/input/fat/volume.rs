@@ -205,7 +205,7 @@ impl Volume {
         Some(high | u32::from(low)).filter(|cluster| *cluster != 0)
     }
 
-    /// Where a cluster lies, whose number stands at `offset`.
+    /// Where a cluster lies, whose number is at `offset`.
     pub(super) fn cluster(&self, cluster: u32, offset: u64) -> Result<Range<u64>, FatError> {
         match cluster.checked_sub(2) {
             Some(number) if number < self.clusters => {

@@ -15,8 +15,8 @@ pub enum LayerError {
     /// It cannot be read.
     #[error("the stream cannot be read")]
     Tar(#[source] TarError),
-    /// An entry does not fit the ones before it.
-    #[error("offset {offset}: an entry does not fit the ones before it")]
+    /// An entry contradicts the entries before it.
+    #[error("offset {offset}: an entry contradicts the entries before it")]
     Entry {
         /// Where its content begins in the stream, or its number in a table of contents.
         offset: u64,
@@ -36,7 +36,7 @@ pub enum LayerError {
         source: io::Error,
     },
     /// What follows the entries cannot be read or is not what it should be.
-    #[error("the end of the stream is not as it should be")]
+    #[error("the end of the stream is malformed")]
     End(#[source] io::Error),
     /// A file cannot be fetched by the table of contents.
     #[error("cannot fetch entry {number} of the table of contents")]

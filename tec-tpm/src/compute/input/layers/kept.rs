@@ -18,7 +18,7 @@ pub(super) struct Kept {
     ranges: Mutex<BTreeMap<(usize, u64), Range<u64>>>,
 }
 
-/// Most bytes that are kept in the temporary file.
+/// Maximum number of bytes that are kept in the temporary file.
 const MAX_KEPT: u64 = 16 << 30;
 
 impl Kept {

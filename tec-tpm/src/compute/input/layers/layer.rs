@@ -17,7 +17,7 @@ pub(in crate::compute::input) enum Layer {
     Plain(Arc<Bytes>),
     /// It comes out of something else; files in it are copied to a temporary file.
     Stream(Box<dyn Source>, EndMark),
-    /// A table tells what is in it; files are fetched one by one.
+    /// A table lists its contents; files are fetched one by one.
     Table(Table),
 }
 

@@ -19,7 +19,7 @@ pub enum OciError {
         source: io::Error,
     },
     /// A file is not the JSON that it should be.
-    #[error("{file} is not what it should be")]
+    #[error("{file} is malformed")]
     Json {
         /// Path in the layout.
         file: String,
@@ -28,13 +28,13 @@ pub enum OciError {
         source: serde_json::Error,
     },
     /// The layout has a version that is not known.
-    #[error("image layouts of version {version:?} are not known")]
+    #[error("image layouts of version {version:?} are not supported")]
     Version {
         /// The version.
         version: String,
     },
     /// No image has the reference that was chosen.
-    #[error("no image is called {reference:?}; there are: {}", candidates.join(", "))]
+    #[error("no image is named {reference:?}; available: {}", candidates.join(", "))]
     NoSuchReference {
         /// The reference.
         reference: String,
@@ -42,27 +42,27 @@ pub enum OciError {
         candidates: Vec<String>,
     },
     /// Several images could be meant.
-    #[error("several images could be meant: {}", candidates.join(", "))]
+    #[error("several images match: {}", candidates.join(", "))]
     SeveralImages {
         /// References and digests of these images.
         candidates: Vec<String>,
     },
     /// No image is for the machines whose boot is computed here, Linux on x86-64.
-    #[error("no image is for linux/amd64; there are: {}", candidates.join(", "))]
+    #[error("no image is for linux/amd64; available: {}", candidates.join(", "))]
     NoPlatform {
         /// References and digests of all images.
         candidates: Vec<String>,
     },
     /// A digest is none that is known.
-    #[error("{digest:?} in {file} is no SHA-256 or SHA-512 digest")]
+    #[error("{digest:?} in {file} is not a SHA-256 or SHA-512 digest")]
     Digest {
         /// Where it stands.
         file: String,
         /// The text.
         digest: String,
     },
-    /// A part of the image is of a kind that is not known.
-    #[error("{digest} is of type {media_type:?}, which is not known")]
+    /// A part of the image has an unknown type.
+    #[error("{digest} has the unknown type {media_type:?}")]
     MediaType {
         /// Digest of the part.
         digest: String,

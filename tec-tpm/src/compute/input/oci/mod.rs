@@ -1,8 +1,8 @@
 //! An image in an OCI image layout (OCI Image Specification 1.1): `index.json`, manifest, layers.
 //!
-//! A layout is files by path, so whatever is a [`BootImage`] may hold one: a directory or an archive.
-//! Of an image that is kept elsewhere, such as in a registry, the manifest and its [`ImageParts`]
-//! are enough.
+//! A layout is files by path, so any [`BootImage`] can hold one: a directory or an archive.
+//! For an image stored elsewhere, such as in a registry, the manifest and its [`ImageParts`] are
+//! enough.
 
 mod descriptor;
 mod error;
@@ -28,9 +28,9 @@ use crate::compute::find_boot_files;
 /// Largest index or manifest: what registries take (Distribution Specification 1.1, "Pushing
 /// Manifests").
 const MAX_JSON: u64 = 4 << 20;
-/// Most layers; overlayfs takes 500.
+/// Maximum number of layers; overlayfs takes 500.
 const MAX_LAYERS: usize = 512;
-/// Most indexes that refer to each other.
+/// Maximum number of indexes that refer to each other.
 const MAX_NESTED: usize = 4;
 /// The file that marks an image layout (image-layout.md).
 pub(super) const MARKER: &str = "oci-layout";
@@ -121,7 +121,7 @@ impl Manifest {
     }
 }
 
-/// A layer that is read as a stream. Its digest tells that it is whole.
+/// A layer that is read as a stream. Its digest proves that it is complete.
 fn whole(blob: Blob) -> Layer {
     Layer::Stream(Box::new(blob), EndMark::Optional)
 }

@@ -9,7 +9,7 @@ use crate::compute::input::tar::TarError;
 #[non_exhaustive]
 pub enum TableError {
     /// The annotation that leads to it is not of its form.
-    #[error("the annotation {name} is {value:?}, which is not of its form")]
+    #[error("the annotation {name} has the malformed value {value:?}")]
     Annotation {
         /// Name of the annotation.
         name: &'static str,
@@ -26,7 +26,7 @@ pub enum TableError {
         source: io::Error,
     },
     /// The end of the layer does not lead to it.
-    #[error("offset {offset}: there is no footer that leads to the table")]
+    #[error("offset {offset}: no footer points to the table")]
     Footer {
         /// Where in the layer.
         offset: u64,
@@ -35,16 +35,16 @@ pub enum TableError {
     #[error("the stream around the table cannot be read")]
     Tar(#[source] TarError),
     /// It is not of its form.
-    #[error("the table is not of its form")]
+    #[error("the table is malformed")]
     Json(#[source] serde_json::Error),
     /// It has a version that is not known.
-    #[error("tables of version {version} are not known")]
+    #[error("tables of version {version} are not supported")]
     Version {
         /// The version.
         version: u32,
     },
     /// An entry has a path or a link that is none.
-    #[error("entry {number} of the table")]
+    #[error("cannot read entry {number} of the table")]
     Path {
         /// Which entry.
         number: u64,
@@ -52,8 +52,8 @@ pub enum TableError {
         #[source]
         source: TarError,
     },
-    /// An entry is of a type that is not known.
-    #[error("entry {number} of the table is of type {kind:?}, which is not known")]
+    /// An entry has an unknown type.
+    #[error("entry {number} of the table has the unknown type {kind:?}")]
     Kind {
         /// Which entry.
         number: u64,
@@ -61,7 +61,7 @@ pub enum TableError {
         kind: String,
     },
     /// The pieces of a file do not follow each other, or lie beyond the end.
-    #[error("entry {number} of the table lies where no file can lie")]
+    #[error("entry {number} of the table has an impossible offset")]
     Range {
         /// Which entry.
         number: u64,

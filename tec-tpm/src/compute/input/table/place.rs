@@ -12,7 +12,7 @@ use crate::compute::input::unpack::Stream;
 /// Where the table of a layer lies, as its annotations say.
 #[derive(Debug)]
 pub(in crate::compute::input) enum Place {
-    /// Behind the files, as a tar stream; the digest is that of the JSON.
+    /// After the files, as a tar stream; the digest is that of the JSON.
     Estargz { digest: String },
     /// In a frame that decoders skip; the digest is that of the packed JSON.
     Zstd { position: String, digest: String },

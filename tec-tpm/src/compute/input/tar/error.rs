@@ -16,39 +16,39 @@ pub enum TarError {
         source: io::Error,
     },
     /// The archive ends too early.
-    #[error("offset {offset}: the archive is cut off")]
+    #[error("offset {offset}: the archive is truncated")]
     Truncated {
         /// Where.
         offset: u64,
     },
-    /// The checksum of a header does not fit.
-    #[error("offset {offset}: the checksum of the header does not fit")]
+    /// The checksum of a header does not match.
+    #[error("offset {offset}: the checksum of the header does not match")]
     Checksum {
         /// Where the header begins.
         offset: u64,
     },
     /// A number is none.
-    #[error("offset {offset}: a number in the header is none")]
+    #[error("offset {offset}: a number in the header is malformed")]
     Number {
         /// Where the header begins.
         offset: u64,
     },
-    /// A record of an extended header does not fit.
-    #[error("offset {offset}: a record of the extended header does not fit")]
+    /// A record of an extended header is malformed.
+    #[error("offset {offset}: a record of the extended header is malformed")]
     Record {
         /// Where the header begins.
         offset: u64,
     },
     /// The kind of an entry is not known.
-    #[error("offset {offset}: entries of type {:?} are not known", char::from(*kind))]
+    #[error("offset {offset}: unknown entry type {:?}", char::from(*kind))]
     Kind {
         /// Where the header begins.
         offset: u64,
         /// Its type flag.
         kind: u8,
     },
-    /// An entry that is no file has content.
-    #[error("offset {offset}: {size} bytes of content of what is no file")]
+    /// An entry that is not a file has content.
+    #[error("offset {offset}: an entry that is not a file has {size} bytes of content")]
     Content {
         /// Where the header begins.
         offset: u64,
@@ -56,7 +56,7 @@ pub enum TarError {
         size: u64,
     },
     /// A path leads out of the archive.
-    #[error("offset {offset}: {path:?} leads out of the archive")]
+    #[error("offset {offset}: {path:?} points outside the archive")]
     OutsidePath {
         /// Where the header begins.
         offset: u64,
@@ -64,7 +64,9 @@ pub enum TarError {
         path: String,
     },
     /// An extended header or a name exceeds the limit.
-    #[error("offset {offset}: an extended header or a name of {size} bytes, limit {limit}")]
+    #[error(
+        "offset {offset}: an extended header or name has {size} bytes, more than the limit of {limit}"
+    )]
     TooLarge {
         /// Where the header begins.
         offset: u64,
@@ -74,7 +76,7 @@ pub enum TarError {
         limit: u64,
     },
     /// A block of zeros, of which two mark the end, stands alone.
-    #[error("offset {offset}: a single block of zeros, and more after it")]
+    #[error("offset {offset}: a single block of zeros is followed by more data")]
     LoneZeros {
         /// Where it begins.
         offset: u64,

@@ -13,7 +13,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Parses the header that stands at `at`.
+    /// Parses the header at `at`.
     ///
     /// Name 100; size at 124, 12; checksum at 148, 8; type at 156; link at 157, 100; magic at 257,
     /// 6; prefix at 345, 155.

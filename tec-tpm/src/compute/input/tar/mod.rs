@@ -32,14 +32,14 @@ pub(super) struct Archive<R> {
 pub(super) enum EndMark {
     /// Without them it is cut off.
     Required,
-    /// Something else tells that it is whole.
+    /// Something else proves that it is complete.
     Optional,
 }
 
 /// An entry.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
-    /// Relative, without `.`; empty for the root. None if it is no text.
+    /// Relative, without `.`; empty for the root. None if it is not text.
     pub(super) path: Option<String>,
     pub(super) kind: ItemKind,
     /// Where its content begins in the stream, or its number in a table of contents.
@@ -54,7 +54,7 @@ pub(super) enum ItemKind {
     /// A file with holes, whose content is not stored as it is.
     Sparse,
     Folder,
-    /// Symbolic link and its target; none if that is no text.
+    /// Symbolic link and its target; none if that is not text.
     Link(Option<String>),
     /// Another name for the file at this path.
     HardLink(Option<String>),
@@ -114,7 +114,7 @@ impl<R: Read> Archive<R> {
         }
     }
 
-    /// The content of the entry that was told last.
+    /// The content of the entry reported last.
     pub(super) fn content(&mut self) -> Content<'_, R> {
         Content(self)
     }

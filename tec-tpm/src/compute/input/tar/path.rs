@@ -3,7 +3,7 @@
 use super::error::TarError;
 use crate::compute::resolve::MAX_PATH;
 
-/// A path within the image: relative, without `.` and empty parts. None if it is no text.
+/// A path within the image: relative, without `.` and empty parts. None if it is not text.
 pub(in crate::compute::input) fn plain(path: &[u8], at: u64) -> Result<Option<String>, TarError> {
     let Some(path) = text(path, at)? else {
         return Ok(None);

@@ -28,7 +28,8 @@ impl Founding<'_> {
             (&self.args.tls_cert, &self.args.tls_key, &self.args.tls_ca)
         {
             let read = |path: &std::path::PathBuf| {
-                std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
+                std::fs::read_to_string(path)
+                    .with_context(|| format!("cannot read {}", path.display()))
             };
             let (chain, key, ca) = (read(certificate)?, read(key)?, read(ca)?);
             let key = SecretBytes::new(key.into_bytes());

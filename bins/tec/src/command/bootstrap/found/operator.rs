@@ -129,7 +129,7 @@ pub(super) fn roots(args: &ServeArgs) -> anyhow::Result<Option<String>> {
     // Checks that they are acceptable.
     ek::issuer(Some(path), Arc::new(SystemClock)).context("--ek-roots")?;
     let text = std::fs::read_to_string(path);
-    Ok(Some(text.with_context(|| format!("read {}", path.display()))?))
+    Ok(Some(text.with_context(|| format!("cannot read {}", path.display()))?))
 }
 
 /// The form of disk keys as a flag of the operator.
