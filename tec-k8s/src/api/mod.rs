@@ -48,7 +48,7 @@ pub use self::image::{ApprovedImage, ApprovedImageSpec, ApprovedImageStatus};
 pub use self::issuer::{CertificateIssuer, IssuerKind};
 pub use self::machine::{BoundKey, LastAttestation, Machine, MachineSpec, MachineStatus};
 pub use self::policy::{
-    ApprovalPolicy, ApprovalSpec, BrokerKind, CHALLENGE_KEY, MachineOwnerKeysSpec, PublishMode,
+    ApprovalPolicy, ApprovalSpec, BrokerKind, CHALLENGE_KEY, ImageSignaturesSpec, MachineOwnerKeysSpec, PublishMode,
     PublishSpec, PublishTarget, REGISTRATION_TOKEN, RegistrationMode, RegistrationSpec,
     TargetStatus,
 };
