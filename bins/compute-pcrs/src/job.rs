@@ -135,7 +135,10 @@ fn of_registry(remote: &Remote, args: &JobArgs) -> anyhow::Result<ExpectedPcrs> 
         (None, predicted) => predicted,
         (Some(labeled), Ok(predicted)) => agreed(labeled, &predicted, &args.image),
         (Some(labeled), Err(error)) => {
-            tracing::warn!(error = format!("{error:#}"), "the label cannot be compared with the boot files");
+            tracing::warn!(
+                error = format!("{error:#}"),
+                "the label cannot be compared with the boot files"
+            );
             Ok(labeled)
         }
     }

@@ -12,8 +12,8 @@ use super::evidence::EvidenceSpec;
 use super::is_paused;
 use super::issuer::CertificateIssuer;
 use super::policy::{
-    ApprovalPolicy, ApprovalSpec, BrokerKind, ImageSignaturesSpec, MachineOwnerKeysSpec, PublishSpec,
-    REGISTRATION_TOKEN, RegistrationMode, RegistrationSpec, TargetStatus,
+    ApprovalPolicy, ApprovalSpec, BrokerKind, ImageSignaturesSpec, MachineOwnerKeysSpec,
+    PublishSpec, REGISTRATION_TOKEN, RegistrationMode, RegistrationSpec, TargetStatus,
 };
 use super::rule::{azure_needs_builtin, immutable, only_to_false, set_at_creation, stays_set};
 use super::trustee::{AdditionalTrustee, AdditionalTrusteeError, endpoints};
