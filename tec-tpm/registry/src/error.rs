@@ -103,7 +103,7 @@ pub enum RegistryError {
         source: OutputError,
     },
     /// None of the accepted keys signed the image.
-    #[error("no accepted key signed {reference}, which has {found} signatures")]
+    #[error("no accepted key signed {reference} (signatures found: {found})")]
     Unsigned {
         /// The image.
         reference: String,
