@@ -256,6 +256,14 @@ codes! {
     ImageLabel = "TEC-I425", 422, "the image's label with PCR values cannot be used",
         "The label org.coreos.pcrs is malformed, or its events do not produce its values.",
         "Build the image with a label printed by `compute-pcrs all`, or without one.";
+    ImageUnsigned = "TEC-I426", 422, "no accepted key signed the image",
+        "The image has no signature, or only signatures of other keys or of another digest.",
+        "Sign it with `cosign sign --key`, by digest, and push the signature; or add the signer's public key to the \
+         accepted ones.";
+    ImageLabelLies = "TEC-I427", 422, "the image's label states PCR values that its files do not produce",
+        "The label org.coreos.pcrs was made for other boot files, or was falsified.",
+        "Build the image again with the label that `compute-pcrs all` prints for it, or without one; find out who \
+         wrote this label.";
     RegistryAnswer = "TEC-I502", 502, "invalid answer from the registry",
         "The host is not a container registry, or speaks another protocol.",
         "Check the host in the reference and the mirrors.";

@@ -146,6 +146,9 @@ pub(crate) struct JobArgs {
     /// The machines have no machine owner keys enrolled besides those of shim's vendor
     #[arg(long, conflicts_with = "mok_variables")]
     pub(crate) no_mok: bool,
+    /// Directory with public keys, PEM: refuse the image unless one of them signed it (cosign, with a key)
+    #[arg(long, value_name = "DIR")]
+    pub(crate) signed_by: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) registry: RegistryArgs,
 }

@@ -5,10 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
+use tec_core::boot::Pins;
 use tec_core::code::Code;
 use tec_core::image::ExpectedPcrs;
+use tec_core::pcr::PcrIndex;
 use tec_core::reference::{BootImage, PcrComputer};
-use tec_registry::{ImageReference, Registry, RegistryError};
+use tec_registry::{ImageReference, Registry, RegistryError, SignerKey};
 use tec_support::SystemEntropy;
 use tec_support::exit::{CodedError, OK};
 use tec_support::image::predictor_of;
@@ -36,15 +38,18 @@ pub(crate) fn told(done: anyhow::Result<u8>) -> anyhow::Result<u8> {
 pub(crate) fn run(args: &JobArgs) -> anyhow::Result<u8> {
     // Fails only if a provider is already installed, which is just as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let expected = match &args.image_dir {
-        Some(directory) => {
-            let opened = BootSource::new().open(directory).map_err(|error| {
-                let what = format!("read the image in {}", directory.display());
-                CodedError::caused(error.code(), what, error)
-            })?;
-            predict(&opened, args)?
-        }
-        None => of_registry(args)?,
+    let signers = args.signed_by.as_deref().map(signers).transpose()?;
+    let remote = match (&args.image_dir, &signers) {
+        (Some(_), None) => None,
+        _ => Some(Remote::new(args)?),
+    };
+    if let (Some(remote), Some(signers)) = (&remote, &signers) {
+        remote.must_be_signed_by(signers)?;
+    }
+    let expected = match (&args.image_dir, &remote) {
+        (Some(directory), _) => of_directory(directory, args)?,
+        (None, Some(remote)) => of_registry(remote, args)?,
+        (None, None) => bail!("--image-dir is missing, and so is a registry"),
     };
     if expected.pcrs.is_empty() {
         bail!("no PCR can be predicted from {} alone", args.image);
@@ -61,24 +66,102 @@ fn write_if_there(file: &Path, text: &str) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The values of the label if the image has one, otherwise those predicted from its boot files.
-fn of_registry(args: &JobArgs) -> anyhow::Result<ExpectedPcrs> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let text = &args.image;
-    let reference: ImageReference = text
-        .parse()
-        .map_err(|error| CodedError::caused(Code::ImageReference, format!("read {text}"), error))?;
-    let options = args.registry.options().map_err(|error| {
-        CodedError::caused(Code::ImageSecret, "use the files of the flags", error)
-    })?;
-    let registry = Registry::new(options, Arc::new(SystemEntropy)).map_err(coded)?;
-    let registry = Arc::new(registry);
-    let image = runtime.block_on(registry.find(&reference)).map_err(coded)?;
-    if let Some(labeled) = image.labeled_pcrs().map_err(coded)? {
-        return Ok(labeled);
+/// The image in its registry.
+struct Remote {
+    runtime: tokio::runtime::Runtime,
+    registry: Arc<Registry>,
+    reference: ImageReference,
+}
+
+impl Remote {
+    fn new(args: &JobArgs) -> anyhow::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        let text = &args.image;
+        let reference = text.parse().map_err(|error| {
+            CodedError::caused(Code::ImageReference, format!("read {text}"), error)
+        })?;
+        let options = args.registry.options().map_err(|error| {
+            CodedError::caused(Code::ImageSecret, "use the files of the flags", error)
+        })?;
+        let registry = Registry::new(options, Arc::new(SystemEntropy)).map_err(coded)?;
+        Ok(Self { runtime, registry: Arc::new(registry), reference })
     }
-    let opened = image.open(&registry, runtime.handle()).map_err(coded)?;
+
+    fn must_be_signed_by(&self, signers: &[SignerKey]) -> anyhow::Result<()> {
+        let signer = self.registry.signer(&self.reference, signers);
+        self.runtime.block_on(signer).map(drop).map_err(coded)?;
+        Ok(())
+    }
+}
+
+/// The public keys in a directory: every file there is one. Kubernetes puts names that start with two dots
+/// beside the entries of a ConfigMap (AtomicWriter).
+fn signers(directory: &Path) -> anyhow::Result<Vec<SignerKey>> {
+    let unreadable = || format!("read the public keys in {}", directory.display());
+    let mut keys = Vec::new();
+    for entry in fs::read_dir(directory).with_context(unreadable)? {
+        let path = entry.with_context(unreadable)?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if name.starts_with('.') {
+            continue;
+        }
+        let pem = fs::read_to_string(&path).with_context(unreadable)?;
+        let key = pem.parse().with_context(|| format!("{} is unusable", path.display()))?;
+        keys.push(key);
+    }
+    if keys.is_empty() {
+        bail!("{} has no public key, so no image is accepted", directory.display());
+    }
+    Ok(keys)
+}
+
+fn of_directory(directory: &Path, args: &JobArgs) -> anyhow::Result<ExpectedPcrs> {
+    let opened = BootSource::new().open(directory).map_err(|error| {
+        let what = format!("read the image in {}", directory.display());
+        CodedError::caused(error.code(), what, error)
+    })?;
     predict(&opened, args)
+}
+
+/// The values of the label, compared with those predicted from the boot files. An image whose files tell
+/// nothing has only its label.
+fn of_registry(remote: &Remote, args: &JobArgs) -> anyhow::Result<ExpectedPcrs> {
+    let Remote { runtime, registry, reference } = remote;
+    let image = runtime.block_on(registry.find(reference)).map_err(coded)?;
+    let labeled = image.labeled_pcrs().map_err(coded)?;
+    let opened = image.open(registry, runtime.handle()).map_err(coded);
+    let predicted = opened.map_err(Into::into).and_then(|opened| predict(&opened, args));
+    match (labeled, predicted) {
+        (None, predicted) => predicted,
+        (Some(labeled), Ok(predicted)) => agreed(labeled, &predicted, &args.image),
+        (Some(labeled), Err(error)) => {
+            tracing::warn!(
+                error = format!("{error:#}"),
+                "the label cannot be compared with the boot files"
+            );
+            Ok(labeled)
+        }
+    }
+}
+
+/// The label, unless the boot files say something else about a register that follows from them alone.
+fn agreed(
+    labeled: ExpectedPcrs,
+    predicted: &ExpectedPcrs,
+    image: &str,
+) -> anyhow::Result<ExpectedPcrs> {
+    let follows = |pcr: PcrIndex| Pins::of_images().any(|one| one == pcr) && pcr != PcrIndex::MOK;
+    for said in labeled.pcrs.iter().filter(|said| follows(said.id)) {
+        let Some(found) = predicted.pcr(said.id).filter(|found| found.value != said.value) else {
+            continue;
+        };
+        let what = format!(
+            "compare the label of {image} with its boot files: PCR {} is {} by the label and {} by the files",
+            said.id, said.value, found.value
+        );
+        return Err(CodedError::new(Code::ImageLabelLies, what).into());
+    }
+    Ok(labeled)
 }
 
 fn coded(error: RegistryError) -> CodedError {

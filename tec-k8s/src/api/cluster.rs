@@ -12,8 +12,8 @@ use super::evidence::EvidenceSpec;
 use super::is_paused;
 use super::issuer::CertificateIssuer;
 use super::policy::{
-    ApprovalPolicy, ApprovalSpec, BrokerKind, MachineOwnerKeysSpec, PublishSpec,
-    REGISTRATION_TOKEN, RegistrationMode, RegistrationSpec, TargetStatus,
+    ApprovalPolicy, ApprovalSpec, BrokerKind, ImageSignaturesSpec, MachineOwnerKeysSpec,
+    PublishSpec, REGISTRATION_TOKEN, RegistrationMode, RegistrationSpec, TargetStatus,
 };
 use super::rule::{azure_needs_builtin, immutable, only_to_false, set_at_creation, stays_set};
 use super::trustee::{AdditionalTrustee, AdditionalTrusteeError, endpoints};
@@ -180,6 +180,12 @@ pub struct TrustedExecutionClusterSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "MachineOwnerKeysSpec")]
     pub machine_owner_keys: Option<MachineOwnerKeysSpec>,
+
+    /// Who must have signed an image before it is measured (default nobody). It applies to images measured
+    /// from then on. Their labels and boot files must then agree.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "ImageSignaturesSpec")]
+    pub image_signatures: Option<ImageSignaturesSpec>,
 
     /// Evidence that nodes may attest with (default TPM quotes).
     #[serde(default, skip_serializing_if = "Option::is_none")]

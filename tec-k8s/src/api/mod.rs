@@ -48,9 +48,9 @@ pub use self::image::{ApprovedImage, ApprovedImageSpec, ApprovedImageStatus};
 pub use self::issuer::{CertificateIssuer, IssuerKind};
 pub use self::machine::{BoundKey, LastAttestation, Machine, MachineSpec, MachineStatus};
 pub use self::policy::{
-    ApprovalPolicy, ApprovalSpec, BrokerKind, CHALLENGE_KEY, MachineOwnerKeysSpec, PublishMode,
-    PublishSpec, PublishTarget, REGISTRATION_TOKEN, RegistrationMode, RegistrationSpec,
-    TargetStatus,
+    ApprovalPolicy, ApprovalSpec, BrokerKind, CHALLENGE_KEY, ImageSignaturesSpec,
+    MachineOwnerKeysSpec, PublishMode, PublishSpec, PublishTarget, REGISTRATION_TOKEN,
+    RegistrationMode, RegistrationSpec, TargetStatus,
 };
 pub use self::recovery_key::{RecoveryKey, RecoveryKeySpec};
 pub use self::tpm_clock::{CLOCK_OF, TpmClock, TpmClockSpec};

@@ -73,6 +73,16 @@ pub struct MachineOwnerKeysSpec {
     pub config_map: Option<String>,
 }
 
+/// Who signs the images of a cluster.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct ImageSignaturesSpec {
+    /// Name of a ConfigMap whose entries are public keys (PEM, as `cosign generate-key-pair` writes
+    /// cosign.pub). One of them must have signed an image. Nothing is measured while it is missing.
+    pub config_map: String,
+}
+
 /// What an attestation key needs to be bound to a machine.
 #[derive(
     JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize,

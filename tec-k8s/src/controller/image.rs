@@ -131,7 +131,10 @@ async fn compute(ctx: &Context, image: &ApprovedImage) -> Result<Next, PortError
 }
 
 async fn progress(ctx: &Context, image: &ApprovedImage) -> Result<Progress, PortError> {
-    if let Some(known) = of_same_digest(ctx, image) {
+    let must_be_signed =
+        ctx.cluster().is_some_and(|cluster| cluster.spec.image_signatures.is_some());
+    let known = of_same_digest(ctx, image).filter(|_| !must_be_signed);
+    if let Some(known) = known {
         return Ok(Progress::Known(known));
     }
     let state = job::state(ctx, &image.spec.image).await?;
@@ -158,19 +161,34 @@ async fn progress(ctx: &Context, image: &ApprovedImage) -> Result<Progress, Port
         Ok(credentials) => credentials,
         Err(why) => return Ok(Progress::Working(Reason::PodPending, why)),
     };
-    let reference = &image.spec.image;
-    let why = match ctx.parts.labels.label(reference, credentials).await {
-        Ok(Some(expected)) if is_sound(&expected) => return Ok(Progress::Known(expected)),
-        Ok(Some(_)) => "the events in its label do not produce its values".to_owned(),
-        Ok(None) => "it has no label with measurements".to_owned(),
-        Err(error) => match error.code() {
-            Some(code) => format!("{code}: {}", chain(&error)),
-            None => chain(&error),
-        },
+    let why = if must_be_signed {
+        "it must be signed".to_owned()
+    } else {
+        match of_label(ctx, image, credentials).await {
+            Ok(expected) => return Ok(Progress::Known(expected)),
+            Err(why) => why,
+        }
     };
     job::create(ctx, image).await?;
     ctx.event(image, Event::ComputationStarted, &why).await;
     Ok(Progress::Working(Reason::Computing, format!("a Job computes them: {why}")))
+}
+
+/// The measurements of the image's label, or why it gives none.
+async fn of_label(
+    ctx: &Context,
+    image: &ApprovedImage,
+    credentials: Option<SecretBytes>,
+) -> Result<ExpectedPcrs, String> {
+    match ctx.parts.labels.label(&image.spec.image, credentials).await {
+        Ok(Some(expected)) if is_sound(&expected) => Ok(expected),
+        Ok(Some(_)) => Err("the events in its label do not produce its values".to_owned()),
+        Ok(None) => Err("it has no label with measurements".to_owned()),
+        Err(error) => Err(match error.code() {
+            Some(code) => format!("{code}: {}", chain(&error)),
+            None => chain(&error),
+        }),
+    }
 }
 
 /// The message of the condition, if it has this reason.

@@ -93,9 +93,9 @@ async fn container_states(
 /// Creates the Job of an image; an existing one is left as it is.
 pub(super) async fn create(ctx: &Context, image: &ApprovedImage) -> Result<(), PortError> {
     let cluster = ctx.cluster();
-    let keys = cluster.as_ref().and_then(|cluster| cluster.spec.machine_owner_keys.as_ref());
+    let cluster = cluster.as_ref().map(|cluster| &cluster.spec);
     let own = own_pull_secrets(ctx).await?;
-    let job = render::job(image, keys, &own, &ctx.parts.deploy);
+    let job = render::job(image, cluster, &own, &ctx.parts.deploy);
     match ctx.objects::<Job>().create(&PostParams::default(), &job).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),

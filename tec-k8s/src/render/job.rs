@@ -15,7 +15,7 @@ use super::meta::text_map;
 use super::name::Component;
 use super::pod::{ApiAccess, Missing};
 use super::{Deploy, ImageAccess, RelatedImage, pod};
-use crate::api::{ApprovedImage, MachineOwnerKeysSpec};
+use crate::api::{ApprovedImage, ImageSignaturesSpec, TrustedExecutionClusterSpec};
 
 /// Labels of the existing operator (trusted-cluster-operator).
 const KIND_LABEL: (&str, &str) = ("kind", "compute-pcrs");
@@ -36,6 +36,8 @@ const PULL_SECRET_DIR: &str = "/etc/pull-secret";
 const PULL_SECRET_VOLUME: &str = "pull-secret";
 const MOK_DIR: &str = "/etc/mok-variables";
 const MOK_VOLUME: &str = "mok-variables";
+const SIGNERS_DIR: &str = "/etc/image-signers";
+const SIGNERS_VOLUME: &str = "image-signers";
 /// Entry of a Secret with credentials of registries (Kubernetes, type
 /// kubernetes.io/dockerconfigjson).
 pub const DOCKER_CONFIG: &str = ".dockerconfigjson";
@@ -67,7 +69,7 @@ pub fn job_name(reference: &str) -> String {
 /// The kubelet pulls the program with `own` too: a pod that names a Secret gets none of its account's.
 pub fn job(
     image: &ApprovedImage,
-    keys: Option<&MachineOwnerKeysSpec>,
+    cluster: Option<&TrustedExecutionClusterSpec>,
     own: &[LocalObjectReference],
     deploy: &Deploy,
 ) -> Job {
@@ -87,7 +89,7 @@ pub fn job(
         spec: Some(JobSpec {
             active_deadline_seconds: Some(LONGEST_SECONDS),
             backoff_limit: Some(RETRIES),
-            template: template(image, keys, own, deploy, labels),
+            template: template(image, cluster, own, deploy, labels),
             ..JobSpec::default()
         }),
         ..Job::default()
@@ -98,7 +100,7 @@ pub fn job(
 /// one that has a token reads nothing of the image but its measurements.
 fn template(
     image: &ApprovedImage,
-    keys: Option<&MachineOwnerKeysSpec>,
+    cluster: Option<&TrustedExecutionClusterSpec>,
     own: &[LocalObjectReference],
     deploy: &Deploy,
     labels: BTreeMap<String, String>,
@@ -117,14 +119,19 @@ fn template(
     let from = vec![pod::mount(SCRATCH_VOLUME, SCRATCH_DIR), pod::token_mount(TOKEN_VOLUME)];
     let publish = Component::ComputePcrs.deployment();
     let mut spec = PodSpec {
-        init_containers: Some(vec![container(MEASURE, arguments(image, keys, deploy), to)]),
+        init_containers: Some(vec![container(MEASURE, arguments(image, cluster, deploy), to)]),
         containers: vec![container(publish, publication(image), from)],
         restart_policy: Some("Never".to_owned()),
         volumes: Some(vec![pod::scratch_volume(SCRATCH_VOLUME), pod::token_volume(TOKEN_VOLUME)]),
         ..PodSpec::default()
     };
+    let keys = cluster.and_then(|cluster| cluster.machine_owner_keys.as_ref());
     if let Some(name) = keys.and_then(|keys| keys.config_map.as_deref()) {
         mount(&mut spec, pod::config_map_volume(MOK_VOLUME, name), MOK_DIR);
+    }
+    if let Some(signers) = signers(cluster) {
+        let volume = pod::config_map_volume(SIGNERS_VOLUME, &signers.config_map);
+        mount(&mut spec, volume, SIGNERS_DIR);
     }
     let secret = image.spec.pull_secret.as_deref();
     match &deploy.image_access {
@@ -136,14 +143,12 @@ fn template(
             });
             mount(&mut spec, image_volume(image), IMAGE_DIR);
         }
-        ImageAccess::Registry(_) => {
-            if let Some(name) = secret {
-                let entry = [DOCKER_CONFIG];
-                let volume =
-                    pod::secret_keys_volume(PULL_SECRET_VOLUME, name, &entry, Missing::Waits);
-                mount(&mut spec, volume, PULL_SECRET_DIR);
-            }
-        }
+        ImageAccess::Registry(_) => {}
+    }
+    if let Some(name) = secret.filter(|_| asks_registry(cluster, deploy)) {
+        let entry = [DOCKER_CONFIG];
+        let volume = pod::secret_keys_volume(PULL_SECRET_VOLUME, name, &entry, Missing::Waits);
+        mount(&mut spec, volume, PULL_SECRET_DIR);
     }
     deploy.settings.apply_to_pod(&mut spec);
     let access = ApiAccess::ByMount;
@@ -165,29 +170,40 @@ fn publication(image: &ApprovedImage) -> Vec<String> {
 /// Arguments of the `compute-pcrs` that reads the image.
 fn arguments(
     image: &ApprovedImage,
-    keys: Option<&MachineOwnerKeysSpec>,
+    cluster: Option<&TrustedExecutionClusterSpec>,
     deploy: &Deploy,
 ) -> Vec<String> {
     let words = ["job", "--image", &image.spec.image, "--to", MEASUREMENTS];
     let mut arguments = words.map(str::to_owned).to_vec();
+    let keys = cluster.and_then(|cluster| cluster.machine_owner_keys.as_ref());
     match keys.map(|keys| &keys.config_map) {
         None => {}
         Some(None) => arguments.push("--no-mok".to_owned()),
         Some(Some(_)) => arguments.extend(["--mok-variables", MOK_DIR].map(str::to_owned)),
     }
+    if signers(cluster).is_some() {
+        arguments.extend(["--signed-by", SIGNERS_DIR].map(str::to_owned));
+    }
+    if image.spec.pull_secret.is_some() && asks_registry(cluster, deploy) {
+        let file = format!("{PULL_SECRET_DIR}/{DOCKER_CONFIG}");
+        arguments.extend(["--pull-secret".to_owned(), file]);
+    }
     match &deploy.image_access {
         ImageAccess::Volume => {
             arguments.extend(["--image-dir", IMAGE_DIR].map(str::to_owned));
         }
-        ImageAccess::Registry(flags) => {
-            if image.spec.pull_secret.is_some() {
-                let file = format!("{PULL_SECRET_DIR}/{DOCKER_CONFIG}");
-                arguments.extend(["--pull-secret".to_owned(), file]);
-            }
-            arguments.extend(flags.iter().cloned());
-        }
+        ImageAccess::Registry(flags) => arguments.extend(flags.iter().cloned()),
     }
     arguments
+}
+
+fn signers(cluster: Option<&TrustedExecutionClusterSpec>) -> Option<&ImageSignaturesSpec> {
+    cluster.and_then(|cluster| cluster.image_signatures.as_ref())
+}
+
+/// Whether the program itself asks the registry: for the image, or for its signatures.
+fn asks_registry(cluster: Option<&TrustedExecutionClusterSpec>, deploy: &Deploy) -> bool {
+    signers(cluster).is_some() || deploy.image_access != ImageAccess::Volume
 }
 
 fn image_volume(image: &ApprovedImage) -> Volume {
@@ -213,7 +229,7 @@ fn mount(spec: &mut PodSpec, volume: Volume, path: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::ApprovedImageSpec;
+    use crate::api::{ApprovedImageSpec, MachineOwnerKeysSpec};
 
     fn image(pull_secret: Option<&str>) -> ApprovedImage {
         let spec = ApprovedImageSpec {
@@ -234,9 +250,13 @@ mod tests {
     fn the_job_is_given_the_machine_owner_keys_of_the_cluster() {
         let pod_of = |config_map: Option<&str>| {
             let keys = MachineOwnerKeysSpec { config_map: config_map.map(str::to_owned) };
+            let cluster = TrustedExecutionClusterSpec {
+                machine_owner_keys: Some(keys),
+                ..TrustedExecutionClusterSpec::default()
+            };
             let access = ImageAccess::Registry(Vec::new());
             let deploy = Deploy { image_access: access, ..Deploy::default() };
-            job(&image(None), Some(&keys), &[], &deploy).spec.unwrap().template.spec.unwrap()
+            job(&image(None), Some(&cluster), &[], &deploy).spec.unwrap().template.spec.unwrap()
         };
         let none = pod_of(None);
         assert_eq!(arguments(&none), " --no-mok");
@@ -263,6 +283,29 @@ mod tests {
     fn names(pod: &PodSpec) -> Vec<&str> {
         let volumes = pod.volumes.iter().flatten();
         volumes.map(|volume| volume.name.as_str()).collect()
+    }
+
+    #[test]
+    fn the_job_looks_for_signatures_in_the_registry_even_if_the_image_is_mounted() {
+        let signers = ImageSignaturesSpec { config_map: "signers".to_owned() };
+        let cluster = TrustedExecutionClusterSpec {
+            image_signatures: Some(signers),
+            ..TrustedExecutionClusterSpec::default()
+        };
+        let pod_of = |access, pull_secret| {
+            let deploy = Deploy { image_access: access, ..Deploy::default() };
+            let job = job(&image(pull_secret), Some(&cluster), &[], &deploy);
+            job.spec.unwrap().template.spec.unwrap()
+        };
+        let signed = "--signed-by /etc/image-signers";
+        let secret = "--pull-secret /etc/pull-secret/.dockerconfigjson";
+        let read = pod_of(ImageAccess::Registry(Vec::new()), None);
+        assert_eq!(arguments(&read), format!(" {signed}"));
+        assert_eq!(names(&read), ["scratch", "api-token", "image-signers"]);
+        let mounted = pod_of(ImageAccess::Volume, Some("login"));
+        assert_eq!(arguments(&mounted), format!(" {signed} {secret} --image-dir /image"));
+        let volumes = ["scratch", "api-token", "image-signers", "image", "pull-secret"];
+        assert_eq!(names(&mounted), volumes);
     }
 
     #[test]

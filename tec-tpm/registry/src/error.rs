@@ -102,6 +102,14 @@ pub enum RegistryError {
         #[source]
         source: OutputError,
     },
+    /// None of the accepted keys signed the image.
+    #[error("no accepted key signed {reference} (signatures found: {found})")]
+    Unsigned {
+        /// The image.
+        reference: String,
+        /// Number of its signatures.
+        found: usize,
+    },
     /// The layers cannot be read.
     #[error("cannot read the layers of {reference}")]
     Layers {
@@ -128,6 +136,7 @@ impl RegistryError {
             Self::Layers { source, .. } => code_of_layers(source),
             Self::Platform { .. } => Code::ImagePlatform,
             Self::Label { .. } => Code::ImageLabel,
+            Self::Unsigned { .. } => Code::ImageUnsigned,
         }
     }
 

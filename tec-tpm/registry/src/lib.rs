@@ -29,6 +29,7 @@ mod options;
 mod parts;
 mod reference;
 mod registry;
+mod signature;
 #[cfg(feature = "test-util")]
 pub mod testing;
 mod tls;
@@ -46,3 +47,4 @@ pub use self::mirror::{Mirror, MirrorError};
 pub use self::options::RegistryOptions;
 pub use self::reference::{ImageReference, ReferenceError};
 pub use self::registry::Registry;
+pub use self::signature::{SignerKey, SignerKeyError};

@@ -25,7 +25,7 @@ pub struct Registry {
 
 /// Largest manifest or index: what registries take (Distribution Specification 1.1, "Pushing
 /// Manifests").
-const MAX_MANIFEST: u64 = 4 << 20;
+pub(crate) const MAX_MANIFEST: u64 = 4 << 20;
 /// Largest configuration; histories and labels have some KiB.
 pub(crate) const MAX_CONFIG: u64 = 8 << 20;
 /// Largest image, packed; those of operating systems have some GiB.
@@ -131,6 +131,18 @@ impl Registry {
             return Err(RegistryError::Altered { url, digest });
         }
         Ok(text)
+    }
+
+    /// A small document by its tag, which says nothing about its content.
+    pub(crate) async fn tagged(
+        &self,
+        reference: &ImageReference,
+        ask: &Ask,
+        limit: u64,
+    ) -> Result<Vec<u8>, RegistryError> {
+        let response = self.blob(reference, ask).await?;
+        let url = response.url().to_string();
+        read(response, url.split('?').next().unwrap_or_default(), limit).await
     }
 
     /// A blob from the beginning of the range on. Whoever reads it compares the digest.

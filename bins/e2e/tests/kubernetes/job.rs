@@ -112,10 +112,10 @@ async fn measurements_come_from_the_label_or_from_the_boot_files() {
     let mut content = Content::default();
     let packed = layer::zstd_chunked(&files, 65_536).unwrap();
     let bare = content.image(&json!({}), &[("zstd", packed)]);
-    // The label counts: the layer contains something else.
+    // Its files tell nothing, so the label counts.
     let other = expected(&debian_chain("2.06"));
     let label = json!({ "org.coreos.pcrs": output::label(&other).unwrap() });
-    let labeled = content.image(&label, &[gzip(&files).unwrap()]);
+    let labeled = content.image(&label, &[gzip(&files[..1]).unwrap()]);
     world.approve("bare", &content, &bare).await;
     world.approve("labeled", &content, &labeled).await;
     let foreign = json!([{
@@ -160,7 +160,15 @@ async fn what_cannot_be_read_fails_the_job_with_a_code_and_writes_nothing() {
     let broken = json!({ "org.coreos.pcrs": "{}" });
     let broken = content.image(&broken, &[]);
     world.approve("empty", &content, &empty).await;
+    let label =
+        json!({ "org.coreos.pcrs": output::label(&expected(&debian_chain("2.06"))).unwrap() });
+    let image = debian_chain("2.12");
+    let paths = image.files("").unwrap();
+    let files: Vec<(&str, &[u8])> =
+        paths.iter().map(|path| (path.as_str(), image.content(path).unwrap())).collect();
+    let lying = content.image(&label, &[gzip(&files).unwrap()]);
     world.approve("broken", &content, &broken).await;
+    world.approve("lying", &content, &lying).await;
     let absent = format!("{}/team/os@sha256:{}", world.registry.host(), "ab".repeat(32));
     world.approve_reference("absent", &absent).await;
     let nowhere = format!("127.0.0.1:1/os@sha256:{}", "ab".repeat(32));
@@ -169,6 +177,7 @@ async fn what_cannot_be_read_fails_the_job_with_a_code_and_writes_nothing() {
     for (name, code) in [
         ("empty", "TEC-I400"),
         ("broken", "TEC-I425"),
+        ("lying", "TEC-I427"),
         ("absent", "TEC-I414"),
         ("nowhere", "TEC-I503"),
     ] {

@@ -10,3 +10,4 @@ mod boot;
 mod fake;
 mod hostile;
 mod real;
+mod signature;

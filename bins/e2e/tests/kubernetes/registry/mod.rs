@@ -5,11 +5,12 @@ mod world;
 
 use std::process::Output;
 
+use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::{Value, json};
 use tec_core::image::ExpectedPcrs;
 use tec_core::reference::{BootImage as _, PcrComputer as _};
 use tec_e2e::kube::eventually;
-use tec_registry::testing::{Access, Content, RealRegistry, gzip};
+use tec_registry::testing::{Access, Content, RealRegistry, Signer, claim, gzip};
 use tec_tpm::compute::testing::debian_chain;
 use tec_tpm::compute::{ChainComputer, MemoryImage, SecureBoot};
 use tec_tpm::output;
@@ -128,4 +129,45 @@ async fn what_cannot_be_read_is_told_releases_nothing_and_is_read_later() {
     assert!(output.status.success(), "{}", stderr(&output));
     world.says("absent", "ImageCommitted", &[]).await;
     world.releases(&expected(&image)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_must_be_signed_where_the_cluster_demands_it() {
+    let registry = RealRegistry::start(Access::Everybody).await.unwrap();
+    let image = debian_chain("2.12");
+    // A label and another object with the same digest are no way around.
+    let label = json!({ "org.coreos.pcrs": output::label(&expected(&image)).unwrap() });
+    let (mut content, digest) = content(&image, &label);
+    registry.push(REPOSITORY, &content).await.unwrap();
+    let settings = json!({ "imageSignatures": { "configMap": "signers" } });
+    let world = World::with_settings(&[registry.host()], &[], &settings).await;
+    let (own, other) = (Signer::new(1).unwrap(), Signer::new(2).unwrap());
+    let signers: ConfigMap = serde_json::from_value(json!({
+        "metadata": { "name": "signers" }, "data": { "cosign.pub": own.public_pem().unwrap() },
+    }))
+    .unwrap();
+    world.bench.create(&signers).await.unwrap();
+    world.approve("signed", &reference(registry.host(), &digest)).await;
+    world.says("signed", "Computing", &["must be signed"]).await;
+    let job = world.job().await;
+
+    for signer in [None, Some(&other)] {
+        if let Some(signer) = signer {
+            content.signatures(&digest, &[signer.sign(&claim(&digest))]);
+            registry.push(REPOSITORY, &content).await.unwrap();
+        }
+        let refused = world.run(&job, None).await;
+        assert_eq!(refused.status.code(), Some(1));
+        assert!(stderr(&refused).contains("TEC-I426"), "{}", stderr(&refused));
+        assert!(world.values().await.is_empty());
+    }
+    content.signatures(&digest, &[other.sign(&claim(&digest)), own.sign(&claim(&digest))]);
+    registry.push(REPOSITORY, &content).await.unwrap();
+    let output = world.run(&job, None).await;
+    assert!(output.status.success(), "{}", stderr(&output));
+    world.says("signed", "ImageCommitted", &[]).await;
+    world.releases(&expected(&image)).await;
+    let again = "with-the-same-digest";
+    world.approve(again, &reference(registry.host(), &digest)).await;
+    world.says(again, "Computing", &["must be signed"]).await;
 }

@@ -5,10 +5,10 @@ use std::process::Output;
 use std::sync::Arc;
 
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Pod, PodSpec, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, PodSpec, Secret};
 use kube::ResourceExt as _;
 use kube::api::{ListParams, Patch, PatchParams};
-use serde_json::json;
+use serde_json::{Value, json};
 use tec_core::endpoint::Endpoint;
 use tec_core::image::ExpectedPcrs;
 use tec_core::pcr::PcrIndex;
@@ -23,6 +23,7 @@ use tec_trustee::config::Generation;
 use tec_trustee::kbs::{AdminAuth, Kbs, KbsConfig, MemoryBackend};
 use tec_trustee::publish::{AdminApi, AdminKey};
 use tec_trustee::token::TokenSigner;
+use tempfile::TempDir;
 
 /// A key broker on loopback, named as a target in the cluster object.
 async fn key_broker(admin: &AdminKey) -> String {
@@ -52,6 +53,15 @@ pub(crate) struct World {
 impl World {
     /// The operator, which reads these registries over plain HTTP, and a Trustee.
     pub(crate) async fn start(registries: &[&str], flags: &[&str]) -> Self {
+        Self::with_settings(registries, flags, &json!({})).await
+    }
+
+    /// With these settings in the cluster object in addition.
+    pub(crate) async fn with_settings(
+        registries: &[&str],
+        flags: &[&str],
+        settings: &Value,
+    ) -> Self {
         let bench = Bench::new().await.unwrap();
         let admin = AdminKey::generate(&mut EntropyRng::new(&SystemEntropy));
         let url = key_broker(&admin).await;
@@ -63,13 +73,15 @@ impl World {
         .unwrap();
         bench.create(&secret).await.unwrap();
         let target = json!({ "name": "outside", "url": url, "adminKeySecret": "outside" });
-        let cluster: TrustedExecutionCluster = serde_json::from_value(json!({
+        let mut cluster = json!({
             "apiVersion": "trusted-execution-clusters.io/v1alpha1",
             "kind": "TrustedExecutionCluster",
             "metadata": { "name": "cluster" },
             "spec": { "dangerousPlainHttp": true, "publish": { "targets": [target] } },
-        }))
-        .unwrap();
+        });
+        let spec = cluster["spec"].as_object_mut().unwrap();
+        spec.extend(settings.as_object().unwrap().clone());
+        let cluster: TrustedExecutionCluster = serde_json::from_value(cluster).unwrap();
         bench.create(&cluster).await.unwrap();
         let broker = AdminApi::new(
             &Endpoint::new(url.parse().unwrap(), ""),
@@ -139,12 +151,14 @@ impl World {
         let account = self.bench.plane.component(Component::ComputePcrs, &self.bench.namespace);
         let account = account.await.unwrap();
         let pod = pod_of(job);
+        let signers = self.config_map(&pod, "image-signers").await;
         let mut output = None;
         let reader = pod.init_containers.into_iter().flatten();
         for container in reader.chain(pod.containers) {
             let arguments = container.args.into_iter().flatten();
             let arguments = arguments.map(|argument| match mounted {
                 Some(directory) if argument == "/image" => directory.to_owned(),
+                _ if argument == "/etc/image-signers" => signers.path().as_os_str().to_owned(),
                 _ if argument == "/tmp/measurements.json" => file.clone(),
                 _ => OsString::from(argument),
             });
@@ -164,6 +178,21 @@ impl World {
             }
         }
         output.unwrap()
+    }
+
+    /// A directory with the ConfigMap of this volume, if there is one, as the kubelet mounts it.
+    async fn config_map(&self, pod: &PodSpec, volume: &str) -> TempDir {
+        let directory = tempfile::tempdir().unwrap();
+        let mut volumes = pod.volumes.iter().flatten().filter(|one| one.name == volume);
+        if let Some(source) = volumes.next().and_then(|volume| volume.config_map.as_ref()) {
+            let maps = self.bench.objects::<ConfigMap>().unwrap();
+            let data = maps.get(&source.name).await.unwrap().data.unwrap();
+            std::fs::create_dir(directory.path().join("..data")).unwrap();
+            for (name, text) in data {
+                std::fs::write(directory.path().join(name), text).unwrap();
+            }
+        }
+        directory
     }
 
     /// Reports, like the kubelet and the Job controller, that a Job failed permanently.

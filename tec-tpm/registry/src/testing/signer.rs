@@ -1,0 +1,74 @@
+//! Signatures as cosign makes them, made on the spot.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use p256::ecdsa::signature::Signer as _;
+use p256::ecdsa::{Signature, SigningKey};
+use p256::pkcs8::{EncodePublicKey as _, LineEnding};
+use serde_json::{Value, json};
+
+use super::content::{Content, MANIFEST};
+
+/// Somebody who signs images.
+#[derive(Clone, Debug)]
+pub struct Signer(SigningKey);
+
+impl Signer {
+    /// Equal seeds, none of them 0, give equal keys.
+    ///
+    /// # Errors
+    /// The seed is 0.
+    pub fn new(seed: u8) -> anyhow::Result<Self> {
+        Ok(Self(SigningKey::from_slice(&[seed; 32])?))
+    }
+
+    /// The public key, PEM.
+    ///
+    /// # Errors
+    /// It cannot be encoded.
+    pub fn public_pem(&self) -> anyhow::Result<String> {
+        let key = self.0.verifying_key();
+        key.to_public_key_pem(LineEnding::LF).map_err(|error| anyhow::anyhow!("{error}"))
+    }
+
+    /// A claim, and the signature of it.
+    pub fn sign(&self, claim: &Value) -> (Vec<u8>, String) {
+        let bytes = claim.to_string().into_bytes();
+        let signature: Signature = self.0.sign(&bytes);
+        (bytes, STANDARD.encode(signature.to_der()))
+    }
+}
+
+/// The claim about the image with this digest.
+pub fn claim(digest: &str) -> Value {
+    json!({
+        "critical": {
+            "identity": { "docker-reference": "registry.example/os" },
+            "image": { "docker-manifest-digest": digest },
+            "type": "cosign container image signature",
+        },
+        "optional": null,
+    })
+}
+
+impl Content {
+    /// Adds claims with their signatures beside the image with this digest.
+    pub fn signatures(&mut self, digest: &str, claims: &[(Vec<u8>, String)]) {
+        let layers: Vec<Value> = claims
+            .iter()
+            .map(|(bytes, signature)| {
+                let mut layer = self.blob(bytes);
+                layer["mediaType"] = "application/vnd.dev.cosign.simplesigning.v1+json".into();
+                layer["annotations"] = json!({ "dev.cosignproject.cosign/signature": signature });
+                layer
+            })
+            .collect();
+        let mut config = self.blob(b"{}");
+        config["mediaType"] = "application/vnd.oci.image.config.v1+json".into();
+        let manifest = json!({
+            "schemaVersion": 2, "mediaType": MANIFEST, "config": config, "layers": layers,
+        });
+        let tag = format!("{}.sig", digest.replace(':', "-"));
+        self.manifests.insert(tag, (MANIFEST.to_owned(), manifest.to_string().into_bytes()));
+    }
+}
