@@ -139,6 +139,7 @@ pub use sbat::{Sbat, SbatEntry, SbatError, SbatRevocation};
 pub use shim::ShimProfile;
 pub use shim_error::ShimError;
 pub use siglist::SignatureListError;
+pub(crate) use siglist::entry_digests;
 pub use signature::{SignatureContentError, SignatureError, SignaturePresence, SignedDigest};
 pub use stub::{StubError, StubProfile};
 pub use unpredictable::Unpredictable;

@@ -1,5 +1,7 @@
 //! Signature lists: what `db`, `dbx` and shim's lists are made of (UEFI 2.10, 32.4.1).
 
+use sha2::{Digest as _, Sha256};
+
 use crate::guid::Guid;
 
 /// `EFI_CERT_X509_GUID`.
@@ -62,6 +64,18 @@ pub(super) struct SignatureEntry<'d> {
     pub(super) value: &'d [u8],
     /// Number of the entry in its list.
     pub(super) position: usize,
+}
+
+/// SHA-256 digest of each entry of a variable: of the type of its list, its owner and its value.
+pub(crate) fn entry_digests(data: &[u8]) -> Result<Vec<[u8; 32]>, SignatureListError> {
+    let digest = |entry: &SignatureEntry<'_>| {
+        Sha256::new()
+            .chain_update(entry.kind.as_bytes())
+            .chain_update(entry.whole)
+            .finalize()
+            .into()
+    };
+    Ok(parse(data)?.iter().map(digest).collect())
 }
 
 /// Reads the lists of a variable.
