@@ -207,6 +207,11 @@ impl Firmware {
 }
 
 impl Platform {
+    /// A platform from its parts.
+    pub fn new(firmware: Firmware, recorded: BTreeMap<PcrIndex, Register>) -> Self {
+        Self { firmware, recorded }
+    }
+
     /// The platform that verified evidence shows.
     pub fn of(evidence: &VerifiedEvidence) -> Self {
         let register = |pcr| (pcr, Register::of(evidence, pcr));

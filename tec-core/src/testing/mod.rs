@@ -53,8 +53,8 @@ pub use self::plan::{Mishap, PlanRow, PlanRun, World, crash_everywhere, run_plan
 pub use self::platform::PlatformBoot;
 pub use self::suite::{
     AuditedPorts, ak_matcher, ak_registry, attempt_log, audit_sink, audited_changes, boot_states,
-    clock_log, image_registry, key_broker, key_wrapper, machine_registry, secret_store,
-    trust_anchor, wrapped_keys,
+    clock_log, image_registry, key_broker, key_wrapper, machine_registry, platform_log,
+    secret_store, trust_anchor, wrapped_keys,
 };
 
 /// Runs a future that never has to wait, as is true of the doubles.

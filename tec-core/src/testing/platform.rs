@@ -28,6 +28,9 @@ impl Default for PlatformBoot {
 }
 
 impl PlatformBoot {
+    /// The only program of every boot: its PCR 4 has one event, the digest of this text.
+    pub const KERNEL: &str = "kernel";
+
     /// Secure Boot is on, and there is a log.
     pub fn new() -> Self {
         Self {
@@ -135,6 +138,7 @@ impl PlatformBoot {
         log.push(0, "EV_S_CRTM_VERSION", &self.firmware, None);
         log.push(1, "EV_EFI_VARIABLE_BOOT", &self.boot_order, None);
         log.push(2, "EV_EFI_BOOT_SERVICES_DRIVER", &self.option_rom, None);
+        log.push(4, "EV_EFI_BOOT_SERVICES_APPLICATION", Self::KERNEL, None);
         let state = self.state;
         let variable = Some(PolicyVariable::SecureBoot { state });
         log.push(7, CONFIG, &format!("SecureBoot={}", state.as_str()), variable);
