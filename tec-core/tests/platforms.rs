@@ -128,7 +128,7 @@ async fn an_update_of_dbx_is_admitted_and_its_rollback_refused() {
         world.is_admitted(1, boot).await;
     }
     let detail = world.is_refused(1, &boot()).await;
-    assert!(detail.contains("dbx, 0 entries added, 1 removed"), "{detail}");
+    assert!(detail.contains("dbx, 0 added, 1 removed"), "{detail}");
     let detail = world.is_refused(1, &updated.secure_boot(SecureBootState::Off)).await;
     assert!(detail.contains("SecureBoot, on -> off"), "{detail}");
 }

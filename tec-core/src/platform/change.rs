@@ -209,7 +209,7 @@ fn events_of(
     events(pcr, effect, old.iter().collect(), new.iter().collect())
 }
 
-/// `dbx, 3 entries added, 1 removed`; `SecureBoot, on -> off`.
+/// `dbx, 3 added, 1 removed`; `SecureBoot, on -> off`.
 fn entries(old: &PolicyEvent, new: &PolicyEvent) -> Option<String> {
     match (old.proven.as_ref()?, new.proven.as_ref()?) {
         (
@@ -217,7 +217,7 @@ fn entries(old: &PolicyEvent, new: &PolicyEvent) -> Option<String> {
             PolicyVariable::Keys { name: after, entries: has },
         ) if name == after => {
             let (added, removed) = (has.difference(had).count(), had.difference(has).count());
-            Some(format!("{}, {added} entries added, {removed} removed", name.as_str()))
+            Some(format!("{}, {added} added, {removed} removed", name.as_str()))
         }
         (PolicyVariable::SecureBoot { state: old }, PolicyVariable::SecureBoot { state: new }) => {
             Some(format!("SecureBoot, {} -> {}", old.as_str(), new.as_str()))

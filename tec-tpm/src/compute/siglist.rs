@@ -5,7 +5,7 @@ use sha2::{Digest as _, Sha256};
 use crate::guid::Guid;
 
 /// `EFI_CERT_X509_GUID`.
-pub(super) const X509: Guid = Guid::of(0xa5c0_59a1_94e4_4aa7_87b5_ab15_5c2b_f072);
+pub(crate) const X509: Guid = Guid::of(0xa5c0_59a1_94e4_4aa7_87b5_ab15_5c2b_f072);
 /// `EFI_CERT_SHA256_GUID`.
 pub(super) const SHA256: Guid = Guid::of(0xc1c4_1626_504c_4092_aca9_41f9_3693_4328);
 /// `EFI_CERT_SHA1_GUID`.
@@ -127,7 +127,7 @@ fn list<'d>(
 }
 
 /// A list with one entry.
-pub(super) fn one(kind: Guid, owner: Guid, value: &[u8]) -> Vec<u8> {
+pub(crate) fn one(kind: Guid, owner: Guid, value: &[u8]) -> Vec<u8> {
     list_of(kind, &[&[owner.as_bytes(), value].concat()])
 }
 
