@@ -178,6 +178,13 @@ codes! {
          machine readmit`, or on Kubernetes `kubectl tec machine readmit`. Otherwise clear the \
          TPM, revoke the key with `tec ak revoke`, register the node again, and approve its new key with \
          `tec ak approve`.";
+    PlatformChanged = "TEC-A409", 401, "firmware or Secure Boot policy changed",
+        "PCR 0, 2 or 7 differs from the machine's baseline, which is its first accepted boot: its firmware was \
+         updated, an option ROM was added, or Secure Boot was reconfigured. Entries added to db and dbx are \
+         accepted without approval if the boot sent its event log.",
+        "`tec platform diff <machine>` shows each changed event. If the change is yours, approve it with \
+         `tec platform approve <machine>`, which counts for every machine with the same baseline. If not, \
+         quarantine the machine with `tec machine quarantine <machine>`.";
     PcrMismatch = "TEC-A412", 401, "boot not approved: it matches no approved image",
         "A measured component, such as the kernel or the boot loader, differs from every approved image, or the \
          approval of its image expired or was revoked.",

@@ -8,6 +8,7 @@ use crate::ak::{ClockReading, PublicKey, TpmClock};
 use crate::digest::Sha256Digest;
 use crate::fingerprint::Fingerprint;
 use crate::pcr::{PcrIndex, PcrSet, PcrValues};
+use crate::platform::LoggedVariable;
 use crate::tee::Tee;
 use crate::time::Timestamp;
 
@@ -79,6 +80,8 @@ pub struct VerifiedEvidence {
     pub asked_at: Option<Timestamp>,
     /// Event log.
     pub log: LogEvidence,
+    /// Variables of the Secure Boot policy that the data of the log's events proves.
+    pub variables: Vec<LoggedVariable>,
     /// Claims for policies: the object under the name of the TEE.
     pub claims: serde_json::Map<String, serde_json::Value>,
     /// `report_data` claim: hexadecimal form of the bound nonce.
@@ -97,6 +100,7 @@ impl VerifiedEvidence {
             clock: None,
             asked_at: None,
             log: LogEvidence::Absent,
+            variables: Vec::new(),
             claims: serde_json::Map::new(),
             report_data: String::new(),
             init_data: String::new(),

@@ -64,6 +64,7 @@ pub mod migrate;
 pub mod node;
 pub mod pcr;
 pub mod plan;
+pub mod platform;
 pub mod port;
 pub mod recovery;
 pub mod reference;

@@ -74,15 +74,16 @@ pub(crate) fn nonce(report_data: &[u8; 48]) -> [u8; NONCE] {
 fn assemble(evidence: TpmEvidence, quote: &VerifiedQuote, nonce: &[u8]) -> VerifiedEvidence {
     let pcrs = quote.pcrs();
     let claims = tpm_claims(&evidence.ak, pcrs);
-    let log = match &evidence.event_log {
-        Some(bytes) => event_log::evidence(bytes, pcrs),
-        None => LogEvidence::Absent,
+    let (log, variables) = match &evidence.event_log {
+        Some(bytes) => event_log::evidence_with_policy(bytes, pcrs),
+        None => (LogEvidence::Absent, Vec::new()),
     };
     let init_data = init_data_value(pcrs).map(Sha256Digest::to_string);
     let mut verified = VerifiedEvidence::new(Tee::Tpm, evidence.ak, pcrs.clone());
     verified.claims = claims;
     verified.clock = Some(quote.clock());
     verified.log = log;
+    verified.variables = variables;
     verified.report_data = hex::encode(nonce);
     verified.init_data = init_data.unwrap_or_default();
     verified

@@ -34,6 +34,10 @@ pub(crate) fn event_log(data: &[u8]) {
     };
     check_shape(data, &log);
     let _ = LogView::new(&log).table();
+    for variable in log.policy_variables() {
+        let event = log.events().iter().find(|event| event.number == variable.event);
+        assert_eq!(event.map(|event| event.extends()), Some(Some(PcrIndex::SECURE_BOOT)));
+    }
     check_limits(data, &log);
     check_rendering(&log);
     for bank in Bank::ALL {

@@ -22,6 +22,7 @@ use crate::ignition::IgnitionCommand;
 use crate::image::ImageCommand;
 use crate::kube::cli::member::MemberCommand;
 use crate::machine::MachineCommand;
+use crate::platform::PlatformCommand;
 use crate::serve::args::ServeArgs;
 
 /// Name under which kubectl finds this program.
@@ -53,6 +54,9 @@ pub(crate) enum Command {
     /// List, approve and revoke attestation keys.
     #[command(subcommand)]
     Ak(AkCommand),
+    /// Show and approve firmware and Secure Boot policies of machines.
+    #[command(subcommand)]
+    Platform(PlatformCommand),
     /// Show the audit log and attestation attempts.
     #[command(subcommand)]
     Audit(AuditCommand),
@@ -117,7 +121,7 @@ pub(crate) enum Command {
 
 /// Headings of the help, each with its commands.
 const GROUPS: [(&str, &[&str]); 4] = [
-    ("Everyday", &["serve", "status", "explain", "machine", "ak", "audit"]),
+    ("Everyday", &["serve", "status", "explain", "machine", "ak", "platform", "audit"]),
     ("Images and PCRs", &["image", "pcr", "eventlog"]),
     (
         "Cluster life cycle",

@@ -72,6 +72,7 @@ async fn at_directory(state_dir: &Path, command: Command, output: &Output) -> an
         Command::Explain(args) => command::explain(state_dir, args, output).await,
         Command::Machine(command) => command::machine(state_dir, command, output).await,
         Command::Ak(command) => command::ak(state_dir, command, output).await,
+        Command::Platform(command) => command::platform(state_dir, command, output).await,
         Command::Audit(command) => command::audit(state_dir, command, output).await,
         Command::Image(command) => command::image(state_dir, command, output).await,
         Command::Ignition(command) => command::ignition(state_dir, command, output).await,

@@ -15,6 +15,7 @@ mod machine;
 mod output;
 mod page;
 mod place;
+mod platform;
 mod recovery;
 mod serve;
 mod settings;

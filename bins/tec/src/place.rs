@@ -5,9 +5,10 @@ use clap::{ArgMatches, Args as _, Command};
 use tec_support::boot::{ChainArgs, MachineArgs};
 
 /// Commands and flags for state directories only. An entry without flags covers the whole command.
-const DIRECTORY: [(&str, &[&str]); 9] = [
+const DIRECTORY: [(&str, &[&str]); 10] = [
     ("serve", &[]),
     ("backup", &[]),
+    ("platform", &[]),
     ("machine prune", &[]),
     ("audit verify", &[]),
     ("audit list", &["follow"]),

@@ -26,6 +26,8 @@ pub enum Gate {
     EventLog,
     /// The pinned registers are those of an approved image, or of a state between approved images.
     Pcrs,
+    /// Firmware, option ROMs and Secure Boot policy are those of the machine's baseline.
+    Platform,
     /// The TPM counters did not go backwards: its state was neither copied nor restored.
     TpmHistory,
     /// The release policy allows this path.
@@ -36,7 +38,7 @@ pub enum Gate {
 
 impl Gate {
     /// All gates in order.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::ReachedServer,
         Self::Tls,
         Self::MachineKnown,
@@ -45,6 +47,7 @@ impl Gate {
         Self::PcrSelection,
         Self::EventLog,
         Self::Pcrs,
+        Self::Platform,
         Self::TpmHistory,
         Self::ReleasePolicy,
         Self::Key,
@@ -61,6 +64,7 @@ impl Gate {
             Self::PcrSelection => Code::SelectionWrong,
             Self::EventLog => Code::EventLogMismatch,
             Self::Pcrs => Code::PcrMismatch,
+            Self::Platform => Code::PlatformChanged,
             Self::TpmHistory => Code::TpmSetBack,
             Self::ReleasePolicy => Code::ReleaseDenied,
             Self::Key => Code::KeyMissing,
@@ -78,6 +82,7 @@ impl Gate {
             Self::PcrSelection => "PCR selection",
             Self::EventLog => "event log replays",
             Self::Pcrs => "each PCR against approved images",
+            Self::Platform => "firmware and Secure Boot policy",
             Self::TpmHistory => "TPM goes on where it was",
             Self::ReleasePolicy => "release policy",
             Self::Key => "key",
@@ -205,7 +210,7 @@ mod tests {
         assert_eq!(ladder.code, Some(Code::AkNotBound));
         assert_eq!(ladder.first_failure().unwrap().gate, Gate::AkBound);
         assert_eq!(ladder.steps.len(), Gate::ALL.len());
-        assert_eq!(ladder.steps[10].state, StepState::NotReached);
+        assert_eq!(ladder.steps[11].state, StepState::NotReached);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! evidence ─ its key ─► AkRegistry (key and machine) ─┐
-//!                        ImageRegistry ───────────────┴─► appraise ─► ClockLog ─► AttemptLog, AuditSink
+//!                        ImageRegistry ───────────────┴─► appraise ─► PlatformLog, ClockLog ─► AttemptLog, AuditSink
 //! ```
 
 use crate::ak::{AkRecord, AkState, Fingerprint};
@@ -15,9 +15,10 @@ use crate::explain::{Gate, Ladder};
 use crate::id::{AttemptId, MachineId};
 use crate::image::ApprovedImage;
 use crate::machine::{Machine, MachineState};
+use crate::platform::{Judgement, Platform};
 use crate::port::{
     AkRegistry, AttemptLog, AuditEvent, AuditSink, Clock, ClockLog, ClockOutcome, ImageRegistry,
-    PortError,
+    PlatformLog, PlatformOutcome, PortError,
 };
 
 /// Ports for an admission.
@@ -30,6 +31,8 @@ pub struct AdmitPorts<'a> {
     pub boots: Option<Boots<'a>>,
     /// The last clock reading of each TPM.
     pub clocks: &'a dyn ClockLog,
+    /// The platform of each machine; `None` leaves firmware and Secure Boot policy unchecked.
+    pub platforms: Option<&'a dyn PlatformLog>,
     /// Where attempts are kept for `tec explain`.
     pub attempts: &'a dyn AttemptLog,
     /// Where refusals are noted.
@@ -48,7 +51,14 @@ impl<'a> AdmitPorts<'a> {
         audit: &'a dyn AuditSink,
         clock: &'a dyn Clock,
     ) -> Self {
-        Self { aks, boots, clocks, attempts, audit, clock }
+        Self { aks, boots, clocks, platforms: None, attempts, audit, clock }
+    }
+
+    /// Also compares each machine's platform with its baseline.
+    #[must_use]
+    pub fn with_platforms(mut self, platforms: Option<&'a dyn PlatformLog>) -> Self {
+        self.platforms = platforms;
+        self
     }
 }
 
@@ -129,9 +139,97 @@ pub async fn look(
     let known = Known::new(ak.as_ref(), machine.as_ref(), &images);
     let mut appraisal = decide(ports, id, evidence, known);
     if let Ok(verified) = evidence {
+        let seen = platform_gate(ports.platforms, &mut appraisal.attempt, verified).await?;
+        if appraisal.attempt.ladder.first_failure().is_some() {
+            appraisal.attested = None;
+        }
         history_gate(ports.clocks, &mut appraisal, verified).await?;
+        keep_platform(ports.platforms, &mut appraisal, seen).await?;
     }
     Ok(Admission { appraisal, ak, machine, images })
+}
+
+/// Compares the platform with its baseline. Returns it if it is to be recorded once the remaining
+/// gates passed: evidence that is refused for another reason must not become a baseline. A platform
+/// that is refused is kept immediately, so that it can be approved.
+async fn platform_gate(
+    platforms: Option<&dyn PlatformLog>,
+    attempt: &mut Attempt,
+    evidence: &VerifiedEvidence,
+) -> Result<Option<Platform>, PortError> {
+    let (Some(key), Some(machine), None) =
+        (attempt.ak, attempt.machine, attempt.ladder.first_failure())
+    else {
+        return Ok(None);
+    };
+    let Some(platforms) = platforms else {
+        attempt.ladder.skip(Gate::Platform, "not recorded here");
+        return Ok(None);
+    };
+    let seen = Platform::of(evidence);
+    let Some(known) = platforms.find(&key).await? else {
+        return Ok(Some(seen));
+    };
+    match known.judge(&seen) {
+        // Nothing to write: most boots.
+        Judgement::Matches if known.seen == seen && known.refused_at.is_none() => {
+            attempt.ladder.pass(Gate::Platform, MATCHES);
+            Ok(None)
+        }
+        Judgement::Matches | Judgement::Updated => Ok(Some(seen)),
+        Judgement::Refused(_) => {
+            let outcome = platforms.admit(&key, machine, &seen, attempt.at).await?;
+            note_platform(&mut attempt.ladder, machine, &outcome);
+            Ok(None)
+        }
+    }
+}
+
+/// Records the platform of evidence that passed all gates.
+async fn keep_platform(
+    platforms: Option<&dyn PlatformLog>,
+    appraisal: &mut Appraisal,
+    seen: Option<Platform>,
+) -> Result<(), PortError> {
+    let attempt = &mut appraisal.attempt;
+    let (Some(key), Some(machine), None) =
+        (attempt.ak, attempt.machine, attempt.ladder.first_failure())
+    else {
+        return Ok(());
+    };
+    let (Some(platforms), Some(seen)) = (platforms, seen) else {
+        return Ok(());
+    };
+    let outcome = platforms.admit(&key, machine, &seen, attempt.at).await?;
+    note_platform(&mut attempt.ladder, machine, &outcome);
+    if attempt.ladder.first_failure().is_some() {
+        appraisal.attested = None;
+    }
+    Ok(())
+}
+
+/// What the gate says about a platform that matches.
+const MATCHES: &str = "as in the baseline";
+/// Changes that a refusal names; `tec platform diff` shows all.
+const NAMED: usize = 8;
+
+fn note_platform(ladder: &mut Ladder, machine: MachineId, outcome: &PlatformOutcome) {
+    match outcome {
+        PlatformOutcome::Recorded => ladder.pass(Gate::Platform, "first boot, now the baseline"),
+        PlatformOutcome::Matches => ladder.pass(Gate::Platform, MATCHES),
+        PlatformOutcome::Moved => {
+            ladder.pass(Gate::Platform, "verified or approved update, now the baseline");
+        }
+        PlatformOutcome::Refused(changes) => {
+            let named: Vec<_> = changes.iter().take(NAMED).map(ToString::to_string).collect();
+            let more = match changes.len().saturating_sub(NAMED) {
+                0 => String::new(),
+                more => format!("; and {more} more"),
+            };
+            let fix = format!("to approve it: tec platform approve {machine}");
+            ladder.fail(Gate::Platform, format!("{}{more}; {fix}", named.join("; ")));
+        }
+    }
 }
 
 /// The last gate before a release: only evidence that passed all others updates the TPM's clock, so

@@ -10,6 +10,7 @@
 
 mod broker;
 mod error;
+mod platform;
 mod registry;
 mod trust;
 
@@ -19,6 +20,7 @@ use std::fmt;
 pub use self::broker::MockKeyBroker;
 pub use self::broker::{KeyBroker, PolicySlot};
 pub use self::error::{PortError, PortErrorKind, chain};
+pub use self::platform::{PlatformEntry, PlatformLog, PlatformOutcome, PlatformRecord};
 #[cfg(any(test, feature = "test-util"))]
 pub use self::registry::MockAkRegistry;
 #[cfg(any(test, feature = "test-util"))]

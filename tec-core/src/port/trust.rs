@@ -129,6 +129,8 @@ pub enum AuditAction {
     LogKept,
     /// The recorded clock of a machine's TPM was forgotten.
     TpmReadmitted,
+    /// A change of firmware or Secure Boot policy was approved.
+    PlatformApproved,
 }
 
 /// One line of the audit log.

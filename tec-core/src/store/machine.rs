@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension as _, Row};
 
 use super::error::{Failure, StoreError, some_row};
-use super::{Store, attempt, audit, authority, clock};
+use super::{Store, attempt, audit, authority, clock, platform};
 use crate::ak::AkRecord;
 use crate::id::MachineId;
 use crate::machine::{LastBinding, Machine, MachineChange, MachineState, RegisteredBy};
@@ -192,6 +192,7 @@ pub(super) fn remove(db: &Connection, id: &str) -> Result<(), Failure> {
     db.prepare_cached("DELETE FROM attempt WHERE machine IN (?1, ?2)")?
         .execute((id, attempt::unsigned_of(id)))?;
     clock::remove_of(db, id)?;
+    platform::remove_of(db, id)?;
     db.prepare_cached("DELETE FROM machine WHERE id = ?1")?.execute((id,))?;
     Ok(())
 }

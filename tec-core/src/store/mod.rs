@@ -35,6 +35,7 @@ mod error;
 mod image;
 mod machine;
 mod name;
+mod platform;
 mod reader;
 mod schema;
 mod seal;

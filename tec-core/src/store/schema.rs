@@ -10,15 +10,16 @@ use super::error::StoreError;
 /// `application_id` of the file header: "TECs" (sqlite.org/fileformat2.html, section 1.3.17).
 const APPLICATION_ID: i64 = 0x5445_4373;
 /// `user_version` of the file header: the last of [`ADDED`].
-pub(super) const VERSION: i64 = 6;
+pub(super) const VERSION: i64 = 7;
 /// The additions of each version, from version 1 on.
-const ADDED: [(i64, &str); 6] = [
+const ADDED: [(i64, &str); 7] = [
     (1, TABLES),
     (2, TRUST_TABLES),
     (3, CLOCK_TABLES),
     (4, BINDING_COLUMNS),
     (5, SERVICE_COLUMN),
-    (VERSION, NAME_TABLE),
+    (6, NAME_TABLE),
+    (VERSION, PLATFORM_TABLES),
 ];
 /// Page size in bytes. Files consist of whole pages, see [`super::access::database_file`].
 pub(super) const PAGE: u64 = 4096;
@@ -27,7 +28,7 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum size of the write-ahead log after a checkpoint, in bytes.
 const WAL_LIMIT: i64 = 16 * 1024 * 1024;
 /// Prepared statements kept per connection; this module has fewer.
-const STATEMENTS: usize = 64;
+const STATEMENTS: usize = 96;
 
 /// Version 1.
 ///
@@ -165,6 +166,36 @@ CREATE TABLE machine_name (
     machine TEXT PRIMARY KEY REFERENCES machine (id) ON DELETE CASCADE,
     name TEXT NOT NULL UNIQUE
 ) STRICT, WITHOUT ROWID;
+";
+
+/// Added by version 7: the platform of each attestation key. `platform_part` holds each content
+/// once, under its digest: machines of one model share their firmware. Like the clocks not tied to
+/// `ak`.
+const PLATFORM_TABLES: &str = "
+CREATE TABLE platform_part (
+    id TEXT PRIMARY KEY,
+    body TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE platform (
+    ak TEXT PRIMARY KEY,
+    machine TEXT NOT NULL,
+    baseline TEXT NOT NULL,
+    baseline_recorded TEXT NOT NULL,
+    seen TEXT NOT NULL,
+    seen_recorded TEXT NOT NULL,
+    refused_at INTEGER
+) STRICT, WITHOUT ROWID;
+CREATE INDEX platform_machine ON platform (machine);
+CREATE INDEX platform_baseline ON platform (baseline);
+CREATE INDEX platform_baseline_recorded ON platform (baseline_recorded);
+CREATE INDEX platform_seen ON platform (seen);
+CREATE INDEX platform_seen_recorded ON platform (seen_recorded);
+CREATE TABLE platform_approval (
+    before TEXT NOT NULL,
+    after TEXT NOT NULL,
+    PRIMARY KEY (before, after)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX platform_approval_after ON platform_approval (after);
 ";
 
 /// What exists at the path.

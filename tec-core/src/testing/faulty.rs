@@ -18,10 +18,12 @@ use crate::migrate::{
 };
 use crate::node::derive::DataKeyId;
 use crate::node::envelope::{KeyWrapper, WrappedKeys};
+use crate::platform::{Firmware, Platform};
 use crate::port::{
     AkRegistry, AttemptLog, AuditEvent, AuditSink, BindOutcome, Claims, ClockLog, ClockOutcome,
-    CreateOutcome, ImageRegistry, KeyBroker, MachineRegistry, PolicySlot, PortError, PortErrorKind,
-    PutOutcome, SecretStore, UnclaimedLimit,
+    CreateOutcome, ImageRegistry, KeyBroker, MachineRegistry, PlatformEntry, PlatformLog,
+    PlatformOutcome, PlatformRecord, PolicySlot, PortError, PortErrorKind, PutOutcome, SecretStore,
+    UnclaimedLimit,
 };
 use crate::secret::SecretBytes;
 use crate::time::Timestamp;
@@ -184,6 +186,18 @@ pass_through!(SecretStore {
 pass_through!(ClockLog {
     fn advance(key: &Fingerprint, machine: MachineId, reading: &ClockReading) -> ClockOutcome;
     fn forget(machine: &MachineId, line: &AuditEvent) -> ();
+});
+
+pass_through!(PlatformLog {
+    fn admit(
+        key: &Fingerprint,
+        machine: MachineId,
+        seen: &Platform,
+        at: Timestamp
+    ) -> PlatformOutcome;
+    fn find(key: &Fingerprint) -> Option<PlatformRecord>;
+    fn list() -> Vec<PlatformEntry>;
+    fn approve(key: &Fingerprint, seen: &Firmware, line: &AuditEvent) -> Vec<MachineId>;
 });
 
 pass_through!(AuditSink {

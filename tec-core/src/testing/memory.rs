@@ -1,5 +1,6 @@
 //! Registries, secrets, audit log and attempt log in memory, over one state.
 
+mod platform;
 mod trust;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,8 +17,8 @@ use crate::machine::{LastBinding, Machine, MachineChange, MachineState, Register
 use crate::migrate::{AnchorId, Authority, Deed, Epoch, UnitName};
 use crate::port::{
     AkRegistry, AttemptLog, AuditEvent, AuditSink, BindOutcome, Claims, ClockLog, ClockOutcome,
-    CreateOutcome, ImageRegistry, MachineRegistry, PortError, PortErrorKind, PutOutcome,
-    SecretStore, UnclaimedLimit,
+    CreateOutcome, ImageRegistry, MachineRegistry, PlatformRecord, PortError, PortErrorKind,
+    PutOutcome, SecretStore, UnclaimedLimit,
 };
 use crate::secret::SecretBytes;
 use crate::time::Timestamp;
@@ -38,6 +39,7 @@ struct State {
     events: Vec<AuditEvent>,
     attempts: Vec<Attempt>,
     clocks: BTreeMap<Fingerprint, (MachineId, ClockReading)>,
+    platforms: BTreeMap<Fingerprint, PlatformRecord>,
     authority: Option<Authority>,
     adopted: BTreeSet<UnitName>,
     progress: Option<(Epoch, UnitName)>,
@@ -70,6 +72,7 @@ impl State {
         self.aks.retain(|_, ak| ak.machine != *id);
         self.attempts.retain(|attempt| attempt.machine != Some(*id));
         self.clocks.retain(|_, (machine, _)| machine != id);
+        self.platforms.retain(|_, record| record.machine != *id);
     }
 }
 

@@ -38,6 +38,7 @@ mod key_service;
 mod memory;
 mod node;
 mod plan;
+mod platform;
 pub mod sample;
 mod suite;
 
@@ -49,10 +50,11 @@ pub use self::key_service::MemoryKeyService;
 pub use self::memory::MemoryRegistry;
 pub use self::node::{MemoryNode, NodeRecord};
 pub use self::plan::{Mishap, PlanRow, PlanRun, World, crash_everywhere, run_plan, seeded_mishaps};
+pub use self::platform::PlatformBoot;
 pub use self::suite::{
     AuditedPorts, ak_matcher, ak_registry, attempt_log, audit_sink, audited_changes, boot_states,
-    clock_log, image_registry, key_broker, key_wrapper, machine_registry, secret_store,
-    trust_anchor, wrapped_keys,
+    clock_log, image_registry, key_broker, key_wrapper, machine_registry, platform_log,
+    secret_store, trust_anchor, wrapped_keys,
 };
 
 /// Runs a future that never has to wait, as is true of the doubles.

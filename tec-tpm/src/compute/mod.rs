@@ -139,6 +139,9 @@ pub use sbat::{Sbat, SbatEntry, SbatError, SbatRevocation};
 pub use shim::ShimProfile;
 pub use shim_error::ShimError;
 pub use siglist::SignatureListError;
+pub(crate) use siglist::entry_digests;
+#[cfg(test)]
+pub(crate) use siglist::{X509, one as list_of_one};
 pub use signature::{SignatureContentError, SignatureError, SignaturePresence, SignedDigest};
 pub use stub::{StubError, StubProfile};
 pub use unpredictable::Unpredictable;

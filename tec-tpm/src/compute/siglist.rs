@@ -1,9 +1,11 @@
 //! Signature lists: the format of `db`, `dbx` and shim's lists (UEFI 2.10, 32.4.1).
 
+use sha2::{Digest as _, Sha256};
+
 use crate::guid::Guid;
 
 /// `EFI_CERT_X509_GUID`.
-pub(super) const X509: Guid = Guid::of(0xa5c0_59a1_94e4_4aa7_87b5_ab15_5c2b_f072);
+pub(crate) const X509: Guid = Guid::of(0xa5c0_59a1_94e4_4aa7_87b5_ab15_5c2b_f072);
 /// `EFI_CERT_SHA256_GUID`.
 pub(super) const SHA256: Guid = Guid::of(0xc1c4_1626_504c_4092_aca9_41f9_3693_4328);
 /// `EFI_CERT_SHA1_GUID`.
@@ -64,6 +66,18 @@ pub(super) struct SignatureEntry<'d> {
     pub(super) position: usize,
 }
 
+/// SHA-256 digest of each entry of a variable: of the type of its list, its owner and its value.
+pub(crate) fn entry_digests(data: &[u8]) -> Result<Vec<[u8; 32]>, SignatureListError> {
+    let digest = |entry: &SignatureEntry<'_>| {
+        Sha256::new()
+            .chain_update(entry.kind.as_bytes())
+            .chain_update(entry.whole)
+            .finalize()
+            .into()
+    };
+    Ok(parse(data)?.iter().map(digest).collect())
+}
+
 /// Reads the lists of a variable.
 pub(super) fn parse(data: &[u8]) -> Result<Vec<SignatureEntry<'_>>, SignatureListError> {
     let mut entries = Vec::new();
@@ -113,7 +127,7 @@ fn list<'d>(
 }
 
 /// A list with one entry.
-pub(super) fn one(kind: Guid, owner: Guid, value: &[u8]) -> Vec<u8> {
+pub(crate) fn one(kind: Guid, owner: Guid, value: &[u8]) -> Vec<u8> {
     list_of(kind, &[&[owner.as_bytes(), value].concat()])
 }
 

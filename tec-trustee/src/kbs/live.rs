@@ -23,7 +23,7 @@ use tec_core::machine::{Machine, MachineState};
 use tec_core::pcr::PcrIndex;
 use tec_core::port::{
     AkRegistry, AttemptLog, AuditEvent, AuditSink, Clock, ClockLog, ImageRegistry, KeyBroker,
-    PortError, SecretStore, chain,
+    PlatformLog, PortError, SecretStore, chain,
 };
 use tec_core::secret::SecretBytes;
 
@@ -47,6 +47,8 @@ pub struct LivePorts {
     pub audit: Arc<dyn AuditSink>,
     /// Last known clock of each TPM.
     pub clocks: Arc<dyn ClockLog>,
+    /// The platform of each machine; `None` leaves firmware and Secure Boot policy unchecked.
+    pub platforms: Option<Arc<dyn PlatformLog>>,
     /// Where attempts are kept for `tec explain`.
     pub attempts: Arc<dyn AttemptLog>,
     /// Time.
@@ -64,7 +66,14 @@ impl LivePorts {
         attempts: Arc<dyn AttemptLog>,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        Self { aks, images, secrets, audit, clocks, attempts, clock }
+        Self { aks, images, secrets, audit, clocks, platforms: None, attempts, clock }
+    }
+
+    /// Also compares each machine's platform with its baseline.
+    #[must_use]
+    pub fn with_platforms(mut self, platforms: Arc<dyn PlatformLog>) -> Self {
+        self.platforms = Some(platforms);
+        self
     }
 
     /// One store for everything, such as `tec_core::store::Store`.
@@ -78,6 +87,7 @@ impl LivePorts {
             secrets: Arc::clone(&store) as _,
             audit: Arc::clone(&store) as _,
             clocks: Arc::clone(&store) as _,
+            platforms: None,
             attempts: store,
             clock,
         }
@@ -184,6 +194,7 @@ impl LiveBackend {
             &*self.ports.audit,
             &*self.ports.clock,
         )
+        .with_platforms(self.ports.platforms.as_deref())
     }
 }
 

@@ -163,7 +163,8 @@ fn kbs(
         store.clone(),
         store.clone(),
         clock.clone(),
-    );
+    )
+    .with_platforms(store.clone());
     // Machines are updated one component at a time, and may boot between two updates.
     let states = Arc::new(MixedStates::default());
     let config = KbsConfig::new(

@@ -15,6 +15,7 @@ mod machine;
 mod mistakes;
 mod node;
 mod pcr;
+mod platform;
 mod recovery;
 mod trustee;
 mod world;

@@ -5,9 +5,12 @@ use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 use super::{Place, fill};
 use crate::code::Code;
 use crate::machine::LastBinding;
-use crate::port::{AkRegistry, ClockLog, MachineRegistry, PortErrorKind, UnclaimedLimit};
+use crate::port::{
+    AkRegistry, ClockLog, MachineRegistry, PlatformLog as _, PlatformOutcome, PortErrorKind,
+    UnclaimedLimit,
+};
 use crate::store::StoreError;
-use crate::testing::sample;
+use crate::testing::{PlatformBoot, sample};
 
 async fn closed_store() -> Place {
     let place = Place::new();
@@ -113,7 +116,9 @@ async fn another_file_is_no_store() {
     assert_eq!(mode, "delete", "a file of somebody else is not touched");
 }
 
-/// Reverts the additions of versions 6, 5 and 4.
+/// Reverts the additions of versions 7, 6, 5 and 4.
+const AFTER_6: &str =
+    "DROP TABLE platform; DROP TABLE platform_part; DROP TABLE platform_approval;";
 const AFTER_5: &str = "DROP TABLE machine_name;";
 const AFTER_4: &str = "DROP TABLE machine_name; ALTER TABLE machine DROP COLUMN out_of_service;";
 const AFTER_3: &str = "DROP INDEX ak_claim; ALTER TABLE ak DROP COLUMN source; \
@@ -122,9 +127,9 @@ const AFTER_3: &str = "DROP INDEX ak_claim; ALTER TABLE ak DROP COLUMN source; \
 #[tokio::test]
 async fn a_newer_version_is_left_alone() {
     let place = closed_store().await;
-    place.raw().pragma_update(None, "user_version", 7).unwrap();
+    place.raw().pragma_update(None, "user_version", 8).unwrap();
     let error = place.try_open().unwrap_err();
-    assert!(matches!(error, StoreError::Newer { found: 7, known: 6 }), "{error:?}");
+    assert!(matches!(error, StoreError::Newer { found: 8, known: 7 }), "{error:?}");
     assert_eq!(error.code(), Code::StoreVersion);
     place.raw().pragma_update(None, "user_version", 0).unwrap();
     assert_corrupt(&place);
@@ -135,11 +140,12 @@ async fn a_store_of_an_older_version_is_opened_with_all_that_it_holds() {
     const AFTER_1: &str = "DROP TABLE authority; DROP TABLE adopted; DROP TABLE progress;";
     const AFTER_2: &str = "DROP TABLE tpm_clock;";
     for (version, added) in [
-        (1, [AFTER_4, AFTER_3, AFTER_2, AFTER_1].concat()),
-        (2, [AFTER_4, AFTER_3, AFTER_2].concat()),
-        (3, [AFTER_4, AFTER_3].concat()),
-        (4, AFTER_4.to_owned()),
-        (5, AFTER_5.to_owned()),
+        (1, [AFTER_6, AFTER_4, AFTER_3, AFTER_2, AFTER_1].concat()),
+        (2, [AFTER_6, AFTER_4, AFTER_3, AFTER_2].concat()),
+        (3, [AFTER_6, AFTER_4, AFTER_3].concat()),
+        (4, [AFTER_6, AFTER_4].concat()),
+        (5, [AFTER_6, AFTER_5].concat()),
+        (6, AFTER_6.to_owned()),
     ] {
         let place = closed_store().await;
         let raw = place.raw();
@@ -152,6 +158,11 @@ async fn a_store_of_an_older_version_is_opened_with_all_that_it_holds() {
         assert!(authority.unwrap().is_alone(), "it is its own authority");
         let unknown = ClockLog::forget(&store, &sample::machine_id(1), &sample::line()).await;
         assert_eq!(unknown.unwrap_err().kind(), PortErrorKind::NotFound);
+        // Its machines record their platforms at their next boot.
+        let (key, seen) = (sample::public_key(1).fingerprint(), PlatformBoot::new().platform());
+        let machine = sample::machine_id(1);
+        let first = store.admit(&key, machine, &seen, sample::time(9)).await.unwrap();
+        assert_eq!(first, PlatformOutcome::Recorded);
     }
 }
 
@@ -176,7 +187,7 @@ async fn machines_of_an_older_version_remember_that_they_were_bound() {
     revoked.unwrap();
     drop(store);
     let raw = place.raw();
-    raw.execute_batch(&[AFTER_4, AFTER_3].concat()).unwrap();
+    raw.execute_batch(&[AFTER_6, AFTER_4, AFTER_3].concat()).unwrap();
     raw.pragma_update(None, "user_version", 3).unwrap();
     drop(raw);
     let store = place.open();

@@ -11,6 +11,7 @@ mod image;
 mod key_service;
 mod machine;
 mod matcher;
+mod platform;
 mod secret;
 mod trust;
 
@@ -29,6 +30,7 @@ pub use self::image::image_registry;
 pub use self::key_service::{key_wrapper, wrapped_keys};
 pub use self::machine::machine_registry;
 pub use self::matcher::ak_matcher;
+pub use self::platform::platform_log;
 pub use self::secret::secret_store;
 pub use self::trust::trust_anchor;
 

@@ -1,0 +1,27 @@
+//! Approving what became of a machine's platform.
+
+use crate::ak::Fingerprint;
+use crate::id::MachineId;
+use crate::platform::Firmware;
+use crate::port::{AuditAction, AuditEvent, Clock, PlatformLog, PortError};
+
+/// Approves the change from the baseline of a machine to the firmware that it showed last, for
+/// every machine with the same baseline. Returns these machines.
+///
+/// # Errors
+/// The log failed, has nothing for the key (`NotFound`), or the last boot was not refused or showed
+/// something other than `seen` (`Conflict`).
+///
+/// # Security
+/// `seen` must be what the admin looked at: a later boot may have shown something else.
+pub async fn approve_platform(
+    platforms: &dyn PlatformLog,
+    clock: &dyn Clock,
+    (machine, key): (MachineId, &Fingerprint),
+    seen: &Firmware,
+) -> Result<Vec<MachineId>, PortError> {
+    let subject = seen.id().map(|id| id.to_string()).unwrap_or_default();
+    let action = AuditAction::PlatformApproved;
+    let line = AuditEvent::new(clock.now(), action, Some(machine), subject);
+    platforms.approve(key, seen, &line).await
+}

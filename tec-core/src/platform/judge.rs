@@ -1,0 +1,121 @@
+//! Whether a boot matches a baseline.
+
+use std::collections::BTreeMap;
+
+use super::change::{ChangeEffect, PlatformChange, changes};
+use super::{Firmware, Platform, Policy, PolicyEvent, PolicyVariable, SecureBootState};
+
+/// How a boot relates to the baseline of its machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "callers must handle every outcome")]
+pub enum Judgement {
+    /// It matches; the baseline stays.
+    Matches,
+    /// Entries were added to db or dbx; the baseline moves to it, so that their removal is refused
+    /// from now on.
+    Updated,
+    /// It differs in what is enforced; the changes, without those that are only recorded.
+    Refused(Vec<PlatformChange>),
+}
+
+/// Compares what a boot showed with the baseline of its machine.
+///
+/// PCR 0 and 2 must have the same values. PCR 7 must have the same value, or be explained by the
+/// logs of both boots, event by event:
+/// - SecureBoot, PK, KEK and everything else in the policy are the same, in the same order;
+/// - entries may have been added to db and dbx if Secure Boot is on: the firmware took the update
+///   because a key in KEK, which is the same, signed it (UEFI 2.10, 8.2.2 and 32.5);
+/// - the authorities are not compared: they follow from the programs that were booted, which PCR 4
+///   pins, and from db.
+///
+/// Pure: equal arguments give equal answers.
+///
+/// # Security
+/// A removed entry is refused: it may be an old dbx that is restored. A log that is absent or does
+/// not replay explains nothing.
+pub fn judge(baseline: &Platform, seen: &Platform) -> Judgement {
+    let has_same_code = baseline.firmware.code.keys().eq(seen.firmware.code.keys())
+        && baseline.firmware.code.values().zip(seen.firmware.code.values()).all(is_same_value);
+    let policy = judge_policy(baseline, seen);
+    match (has_same_code, policy) {
+        (true, Some(PolicyJudgement::Matches)) => Judgement::Matches,
+        (true, Some(PolicyJudgement::Grew)) => Judgement::Updated,
+        _ => {
+            let mut changes = changes(baseline, seen);
+            changes.retain(|change| change.effect == ChangeEffect::Refused);
+            Judgement::Refused(changes)
+        }
+    }
+}
+
+/// Like [`judge`], but a boot that shows one of the `approved` firmwares, or a self-explaining
+/// update of one, moves the baseline.
+pub fn judge_approved(baseline: &Platform, approved: &[Firmware], seen: &Platform) -> Judgement {
+    let judgement = judge(baseline, seen);
+    let fits = |firmware: &Firmware| {
+        // Without a value of PCR 7: the authorities were not approved.
+        let firmware = Platform { firmware: firmware.clone(), recorded: BTreeMap::new() };
+        !matches!(judge(&firmware, seen), Judgement::Refused(_))
+    };
+    match judgement {
+        Judgement::Refused(_) if approved.iter().any(fits) => Judgement::Updated,
+        judgement => judgement,
+    }
+}
+
+fn is_same_value((a, b): (&super::Register, &super::Register)) -> bool {
+    a.value == b.value
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum PolicyJudgement {
+    Matches,
+    Grew,
+}
+
+/// How the policies relate; none if the change is refused.
+pub(super) fn judge_policy(baseline: &Platform, seen: &Platform) -> Option<PolicyJudgement> {
+    let (old, new) = match (&baseline.firmware.policy, &seen.firmware.policy) {
+        _ if baseline.policy_value() == seen.policy_value() => {
+            return Some(PolicyJudgement::Matches);
+        }
+        (Policy::Value(old), Policy::Value(new)) if old == new => {
+            return Some(PolicyJudgement::Matches);
+        }
+        (Policy::Events(old), Policy::Events(new)) if old.len() == new.len() => (old, new),
+        _ => return None,
+    };
+    let mut judgement = PolicyJudgement::Matches;
+    for (old, new) in old.iter().zip(new) {
+        if old.event.digest == new.event.digest {
+            continue;
+        }
+        if !grew(old, new) || !is_secure_boot_on(seen) {
+            return None;
+        }
+        judgement = PolicyJudgement::Grew;
+    }
+    Some(judgement)
+}
+
+/// Whether the variable only got more entries.
+pub(super) fn grew(old: &PolicyEvent, new: &PolicyEvent) -> bool {
+    match (&old.proven, &new.proven) {
+        (
+            Some(PolicyVariable::Keys { name: before, entries: had }),
+            Some(PolicyVariable::Keys { name: after, entries: has }),
+        ) => before == after && before.may_grow() && has.is_superset(had),
+        _ => false,
+    }
+}
+
+pub(super) fn is_secure_boot_on(platform: &Platform) -> bool {
+    let Policy::Events(events) = &platform.firmware.policy else {
+        return false;
+    };
+    let mut states = events.iter().filter_map(|event| match event.proven {
+        Some(PolicyVariable::SecureBoot { state }) => Some(state),
+        _ => None,
+    });
+    states.next() == Some(SecureBootState::On) && states.all(|s| s == SecureBootState::On)
+}

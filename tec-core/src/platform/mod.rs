@@ -1,0 +1,298 @@
+//! What a machine is below the operating system: its firmware, its option ROMs and its Secure Boot
+//! policy, and what may change between two boots without an approval.
+//!
+//! *What it is*: types and a pure comparison. *What it is not*: a judgement of firmware. The first
+//! accepted boot of a machine is its baseline, as its first attestation key is its key.
+//!
+//! | register | what it holds | rule |
+//! |---|---|---|
+//! | 0 | code of the firmware | enforced: whoever changes it controls everything that is measured later |
+//! | 2 | option ROMs | enforced: they run before the operating system, with its rights |
+//! | 7 | Secure Boot policy | enforced, except for what [`judge`] explains |
+//! | 1, 3, 5, 6 | configuration, partition table, vendor events | recorded: boot order and grown partitions change in normal use |
+//!
+//! (TCG PC Client Platform Firmware Profile 1.06, 3.3.4, for what each register holds.)
+
+mod change;
+mod judge;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+pub use self::change::{ChangeEffect, PlatformChange, changes};
+pub use self::judge::{Judgement, judge, judge_approved};
+use crate::digest::Sha256Digest;
+use crate::evidence::{LoggedEvent, VerifiedEvidence};
+use crate::pcr::PcrIndex;
+
+/// Registers whose whole value is enforced.
+const CODE: [u8; 2] = [0, 2];
+/// Registers that are recorded. PCR 7 is among them: its policy is enforced, and its value also
+/// depends on what was booted.
+const RECORDED: [u8; 5] = [1, 3, 5, 6, 7];
+/// Events of one register that are kept. Real registers have less than half; one with more counts
+/// as unexplained.
+const MAX_EVENTS: usize = 256;
+/// Entries of one variable that are kept; revocation lists have some hundred.
+const MAX_ENTRIES: usize = 4096;
+
+/// A variable of the Secure Boot policy, as measured into PCR 7.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "variable", rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum PolicyVariable {
+    /// `SecureBoot`: whether signatures are checked.
+    SecureBoot {
+        /// The state.
+        state: SecureBootState,
+    },
+    /// A key database.
+    Keys {
+        /// Which one.
+        name: KeyDatabase,
+        /// Digests of its entries, each with type and owner.
+        entries: BTreeSet<Sha256Digest>,
+    },
+    /// The entry of a key database, or the revocation level, that a program was verified with.
+    Authority,
+}
+
+/// State of Secure Boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[expect(clippy::exhaustive_enums, reason = "on or off")]
+pub enum SecureBootState {
+    /// The firmware starts only signed programs.
+    On,
+    /// It starts everything.
+    Off,
+}
+
+/// A variable that holds signature lists (UEFI 2.10, 32.4.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[expect(clippy::exhaustive_enums, reason = "the databases that the firmware measures")]
+pub enum KeyDatabase {
+    /// `PK`: the platform key.
+    Pk,
+    /// `KEK`: whose signature changes `db` and `dbx`.
+    Kek,
+    /// `db`: who may start.
+    Db,
+    /// `dbx`: who may not.
+    Dbx,
+}
+
+impl SecureBootState {
+    /// `on` or `off`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::On => "on",
+            Self::Off => "off",
+        }
+    }
+}
+
+impl KeyDatabase {
+    /// Name of the variable.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pk => "PK",
+            Self::Kek => "KEK",
+            Self::Db => "db",
+            Self::Dbx => "dbx",
+        }
+    }
+
+    /// Whether entries may be added without an approval: the firmware accepts an update of these
+    /// only if a key in KEK signed it (UEFI 2.10, 8.2.2 and 32.5).
+    fn may_grow(self) -> bool {
+        matches!(self, Self::Db | Self::Dbx)
+    }
+}
+
+/// A variable that the data of an event proves: the digest of the event is that of its data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LoggedVariable {
+    /// [Number](LoggedEvent::number) of the event.
+    pub event: u32,
+    /// The variable.
+    pub variable: PolicyVariable,
+}
+
+impl LoggedVariable {
+    /// A variable of an event.
+    pub fn new(event: u32, variable: PolicyVariable) -> Self {
+        Self { event, variable }
+    }
+}
+
+/// One event of a register. Type and detail are what the log claims, and prove nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct PlatformEvent {
+    /// Name of the type.
+    pub kind: String,
+    /// Detail for humans.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+    /// Digest.
+    pub digest: Sha256Digest,
+}
+
+/// An event of PCR 7, with the variable that its data proves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct PolicyEvent {
+    /// The event.
+    #[serde(flatten)]
+    pub event: PlatformEvent,
+    /// The variable, if the log holds it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proven: Option<PolicyVariable>,
+}
+
+/// A register: its quoted value, and the events that fold to it, if the log replays.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Register {
+    /// Quoted value.
+    pub value: Sha256Digest,
+    /// The events.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub events: Option<Vec<PlatformEvent>>,
+}
+
+/// What PCR 7 says about the Secure Boot policy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[expect(clippy::exhaustive_enums, reason = "explained or not")]
+pub enum Policy {
+    /// The events of the policy, in order, without the authorities that a boot used.
+    Events(Vec<PolicyEvent>),
+    /// The log does not replay, so only the value of the register counts.
+    Value(Sha256Digest),
+}
+
+/// The part of a platform that machines of one model, version and policy share.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Firmware {
+    /// PCR 0 and 2.
+    pub code: BTreeMap<PcrIndex, Register>,
+    /// PCR 7.
+    pub policy: Policy,
+}
+
+/// What one boot showed of a machine's platform.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Platform {
+    /// What is enforced.
+    pub firmware: Firmware,
+    /// What is only recorded.
+    pub recorded: BTreeMap<PcrIndex, Register>,
+}
+
+impl Firmware {
+    /// Digest of its JSON form: equal for machines that share it.
+    ///
+    /// # Errors
+    /// It has no JSON form, which does not happen with values of this type.
+    pub fn id(&self) -> Result<Sha256Digest, serde_json::Error> {
+        serde_json::to_vec(self).map(Sha256Digest::of)
+    }
+}
+
+impl Platform {
+    /// A platform from its parts.
+    pub fn new(firmware: Firmware, recorded: BTreeMap<PcrIndex, Register>) -> Self {
+        Self { firmware, recorded }
+    }
+
+    /// The platform that verified evidence shows.
+    pub fn of(evidence: &VerifiedEvidence) -> Self {
+        let register = |pcr| (pcr, Register::of(evidence, pcr));
+        Self {
+            firmware: Firmware {
+                code: indices(&CODE).map(register).collect(),
+                policy: Policy::of(evidence),
+            },
+            recorded: indices(&RECORDED).map(register).collect(),
+        }
+    }
+
+    /// All registers in order.
+    pub fn registers(&self) -> BTreeMap<PcrIndex, &Register> {
+        let all = self.firmware.code.iter().chain(&self.recorded);
+        all.map(|(pcr, register)| (*pcr, register)).collect()
+    }
+
+    /// Quoted value of PCR 7.
+    fn policy_value(&self) -> Option<&Sha256Digest> {
+        self.recorded.get(&PcrIndex::SECURE_BOOT).map(|register| &register.value)
+    }
+}
+
+impl Register {
+    fn of(evidence: &VerifiedEvidence, pcr: PcrIndex) -> Self {
+        let events = evidence.logged(pcr).filter(|events| events.len() <= MAX_EVENTS);
+        let events = events.map(|events| events.into_iter().map(PlatformEvent::of).collect());
+        Self { value: *evidence.pcrs.value(pcr), events }
+    }
+}
+
+impl PlatformEvent {
+    fn of(event: &LoggedEvent) -> Self {
+        Self { kind: event.kind.clone(), detail: event.detail.clone(), digest: event.digest }
+    }
+}
+
+impl Policy {
+    /// # Security
+    /// The type of an event is not measured, so whoever sends the log chooses it. An authority is
+    /// therefore recognized by its proven data, and by its place: the firmware measures its policy
+    /// before the separator, and what it verifies with only after it (PC Client Platform Firmware
+    /// Profile 1.06, 3.3.4.8).
+    fn of(evidence: &VerifiedEvidence) -> Self {
+        let pcr = PcrIndex::SECURE_BOOT;
+        let value = || Self::Value(*evidence.pcrs.value(pcr));
+        let Some(logged) = evidence.logged(pcr).filter(|events| events.len() <= MAX_EVENTS) else {
+            return value();
+        };
+        let mut is_separated = false;
+        let mut events = Vec::new();
+        for event in logged {
+            let proven = proven(evidence, event.number);
+            if is_separated && proven == Some(PolicyVariable::Authority) {
+                continue;
+            }
+            is_separated |= is_separator(&event.digest);
+            events.push(PolicyEvent { event: PlatformEvent::of(event), proven });
+        }
+        Self::Events(events)
+    }
+}
+
+fn proven(evidence: &VerifiedEvidence, event: u32) -> Option<PolicyVariable> {
+    let found = evidence.variables.iter().find(|variable| variable.event == event)?;
+    match &found.variable {
+        PolicyVariable::Keys { entries, .. } if entries.len() > MAX_ENTRIES => None,
+        variable => Some(variable.clone()),
+    }
+}
+
+/// `EV_SEPARATOR` measures four bytes, all 0 or all 0xff (PC Client Platform Firmware Profile
+/// 1.06, 10.4.1).
+fn is_separator(digest: &Sha256Digest) -> bool {
+    [[0; 4], [0xff; 4]].iter().any(|value| Sha256Digest::of(value) == *digest)
+}
+
+fn indices(numbers: &'static [u8]) -> impl Iterator<Item = PcrIndex> {
+    numbers.iter().filter_map(|number| PcrIndex::new(*number).ok())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,139 @@
+//! The platforms of machines.
+
+use std::fmt;
+
+use async_trait::async_trait;
+
+use super::{AuditEvent, PortError};
+use crate::ak::Fingerprint;
+use crate::digest::Sha256Digest;
+use crate::id::MachineId;
+use crate::platform::{Firmware, Judgement, Platform, PlatformChange, judge_approved};
+use crate::time::Timestamp;
+
+/// How a boot relates to what is recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "callers must handle every outcome")]
+pub enum PlatformOutcome {
+    /// The first boot; it is the baseline now.
+    Recorded,
+    /// It matches the baseline, which is unchanged.
+    Matches,
+    /// The change explains itself or was approved; the baseline moved to this boot.
+    Moved,
+    /// It does not match; the baseline is unchanged, and the boot is kept for an approval.
+    Refused(Vec<PlatformChange>),
+}
+
+/// What is recorded about the platform of one attestation key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PlatformRecord {
+    /// Machine of the key.
+    pub machine: MachineId,
+    /// What boots are compared with.
+    pub baseline: Platform,
+    /// What the last boot showed.
+    pub seen: Platform,
+    /// When the last boot was refused; none if it was not.
+    pub refused_at: Option<Timestamp>,
+    /// Changes of this baseline that were approved.
+    pub approved: Vec<Firmware>,
+}
+
+impl PlatformRecord {
+    /// The record of a first boot.
+    pub fn first(machine: MachineId, seen: &Platform) -> Self {
+        let (baseline, seen) = (seen.clone(), seen.clone());
+        Self { machine, baseline, seen, refused_at: None, approved: Vec::new() }
+    }
+
+    /// Compares a boot with the baseline and the approved changes.
+    pub fn judge(&self, seen: &Platform) -> Judgement {
+        judge_approved(&self.baseline, &self.approved, seen)
+    }
+
+    /// The record after this boot.
+    #[must_use]
+    pub fn after(mut self, seen: &Platform, at: Timestamp) -> (Self, PlatformOutcome) {
+        let outcome = match self.judge(seen) {
+            Judgement::Matches => PlatformOutcome::Matches,
+            Judgement::Updated => PlatformOutcome::Moved,
+            Judgement::Refused(changes) => PlatformOutcome::Refused(changes),
+        };
+        if outcome == PlatformOutcome::Moved {
+            self.baseline = seen.clone();
+            self.approved.clear();
+        }
+        self.refused_at = matches!(outcome, PlatformOutcome::Refused(_)).then_some(at);
+        self.seen = seen.clone();
+        (self, outcome)
+    }
+}
+
+/// One line of a list of platforms.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PlatformEntry {
+    /// The machine.
+    pub machine: MachineId,
+    /// Its key.
+    pub key: Fingerprint,
+    /// [Id](Firmware::id) of the firmware of the baseline: equal for machines that share it.
+    pub baseline: Sha256Digest,
+    /// Id of the firmware that was seen last.
+    pub seen: Sha256Digest,
+    /// When the last boot was refused; none if it was not, or has been approved since.
+    pub refused_at: Option<Timestamp>,
+}
+
+impl PlatformEntry {
+    /// A line.
+    pub fn new(
+        (machine, key): (MachineId, Fingerprint),
+        baseline: Sha256Digest,
+        seen: Sha256Digest,
+        refused_at: Option<Timestamp>,
+    ) -> Self {
+        Self { machine, key, baseline, seen, refused_at }
+    }
+}
+
+/// Stores the platform baseline of each attestation key, and what its last boot showed.
+///
+/// *Contract*: `admit` is one step, so that of two first boots at the same time one is the
+/// baseline. Two platforms per key are kept, and all are removed with their machine. Writes are
+/// durable when the call returns. *Conformance suite*:
+/// [`testing::platform_log`](crate::testing::platform_log).
+#[async_trait]
+pub trait PlatformLog: fmt::Debug + Send + Sync {
+    /// Compares a boot with what is recorded, and records it: as the baseline if it is the first,
+    /// see [`PlatformRecord::after`].
+    async fn admit(
+        &self,
+        key: &Fingerprint,
+        machine: MachineId,
+        seen: &Platform,
+        at: Timestamp,
+    ) -> Result<PlatformOutcome, PortError>;
+
+    /// What is recorded for a key.
+    async fn find(&self, key: &Fingerprint) -> Result<Option<PlatformRecord>, PortError>;
+
+    /// All keys, in order of their machines.
+    async fn list(&self) -> Result<Vec<PlatformEntry>, PortError>;
+
+    /// Approves the change from the baseline of this key to the firmware that its last boot showed,
+    /// for every key with the same baseline. Returns their machines. Each baseline moves with the
+    /// next boot that shows the firmware; until then the present one is still accepted.
+    ///
+    /// # Errors
+    /// `NotFound` if nothing is recorded for the key. `Conflict` if its last boot was not refused, or
+    /// showed something other than `seen`. Neither writes a line.
+    async fn approve(
+        &self,
+        key: &Fingerprint,
+        seen: &Firmware,
+        line: &AuditEvent,
+    ) -> Result<Vec<MachineId>, PortError>;
+}

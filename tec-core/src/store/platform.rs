@@ -1,0 +1,230 @@
+//! The platforms of machines, as JSON. Machines of one model share the stored firmware.
+
+use async_trait::async_trait;
+use rusqlite::{Connection, OptionalExtension as _};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::error::{Failure, StoreError};
+use super::{Store, audit, authority};
+use crate::ak::Fingerprint;
+use crate::digest::Sha256Digest;
+use crate::id::MachineId;
+use crate::migrate::Deed;
+use crate::platform::{Firmware, Platform};
+use crate::port::{
+    AuditEvent, PlatformEntry, PlatformLog, PlatformOutcome, PlatformRecord, PortError,
+    PortErrorKind,
+};
+use crate::time::Timestamp;
+
+#[async_trait]
+impl PlatformLog for Store {
+    async fn admit(
+        &self,
+        key: &Fingerprint,
+        machine: MachineId,
+        seen: &Platform,
+        at: Timestamp,
+    ) -> Result<PlatformOutcome, PortError> {
+        let (name, seen) = (key.to_string(), seen.clone());
+        self.write(move |db| Ok(admit(db, &name, machine, &seen, at)?))
+            .await
+            .map_err(|failure| failure.during(format!("record the platform of key {key}")))
+    }
+
+    async fn find(&self, key: &Fingerprint) -> Result<Option<PlatformRecord>, PortError> {
+        let found = self.readers.with(|db| find(db, &key.to_string()));
+        found.map_err(|error| error.during(format!("look up the platform of key {key}")))
+    }
+
+    async fn list(&self) -> Result<Vec<PlatformEntry>, PortError> {
+        self.readers.with(list).map_err(|error| error.during("list platforms"))
+    }
+
+    async fn approve(
+        &self,
+        key: &Fingerprint,
+        seen: &Firmware,
+        line: &AuditEvent,
+    ) -> Result<Vec<MachineId>, PortError> {
+        let (name, seen, line) = (key.to_string(), seen.clone(), line.clone());
+        self.write(move |db| approve(db, &name, &seen, &line))
+            .await
+            .map_err(|failure| failure.during(format!("approve the platform of key {key}")))
+    }
+}
+
+fn admit(
+    db: &Connection,
+    key: &str,
+    machine: MachineId,
+    seen: &Platform,
+    at: Timestamp,
+) -> Result<PlatformOutcome, StoreError> {
+    let (record, outcome) = match find(db, key)? {
+        None => (PlatformRecord::first(machine, seen), PlatformOutcome::Recorded),
+        Some(record) => record.after(seen, at),
+    };
+    let former = parts_of(db, key)?;
+    let of = |platform: &Platform| -> Result<_, StoreError> {
+        Ok((put(db, &platform.firmware)?, put(db, &platform.recorded)?))
+    };
+    let (baseline, last) = (of(&record.baseline)?, of(&record.seen)?);
+    db.prepare_cached("INSERT OR REPLACE INTO platform VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?
+        .execute((
+            key,
+            machine.to_string(),
+            baseline.0,
+            baseline.1,
+            last.0,
+            last.1,
+            record.refused_at.map(Timestamp::unix_seconds),
+        ))?;
+    sweep(db, &former)?;
+    Ok(outcome)
+}
+
+/// Stores a part under the digest of its content, and returns that.
+fn put(db: &Connection, part: &impl Serialize) -> Result<String, StoreError> {
+    let body = serde_json::to_string(part).map_err(undecodable)?;
+    let id = Sha256Digest::of(&body).to_string();
+    db.prepare_cached("INSERT INTO platform_part VALUES (?1, ?2) ON CONFLICT DO NOTHING")?
+        .execute((&id, body))?;
+    Ok(id)
+}
+
+fn part<T: DeserializeOwned>(db: &Connection, id: &str) -> Result<T, StoreError> {
+    let body: String = db
+        .prepare_cached("SELECT body FROM platform_part WHERE id = ?1")?
+        .query_row((id,), |row| row.get(0))?;
+    serde_json::from_str(&body).map_err(undecodable)
+}
+
+/// Removes those of the parts that nothing refers to any more, and the approvals of baselines that
+/// no key has.
+fn sweep(db: &Connection, parts: &[String]) -> Result<(), StoreError> {
+    let mut parts = parts.to_vec();
+    for id in parts.clone() {
+        let after: Vec<String> = db
+            .prepare_cached(
+                "DELETE FROM platform_approval WHERE before = ?1 AND \
+                 NOT EXISTS (SELECT 1 FROM platform WHERE baseline = ?1) RETURNING after",
+            )?
+            .query_map((id,), |row| row.get(0))?
+            .collect::<Result<_, _>>()?;
+        parts.extend(after);
+    }
+    let mut remove = db.prepare_cached(
+        "DELETE FROM platform_part WHERE id = ?1 AND \
+         NOT EXISTS (SELECT 1 FROM platform WHERE baseline = ?1) AND \
+         NOT EXISTS (SELECT 1 FROM platform WHERE baseline_recorded = ?1) AND \
+         NOT EXISTS (SELECT 1 FROM platform WHERE seen = ?1) AND \
+         NOT EXISTS (SELECT 1 FROM platform WHERE seen_recorded = ?1) AND \
+         NOT EXISTS (SELECT 1 FROM platform_approval WHERE after = ?1)",
+    )?;
+    for id in parts {
+        remove.execute((id,))?;
+    }
+    Ok(())
+}
+
+/// The parts that the keys of a machine, or one key, refer to.
+fn parts_of(db: &Connection, name: &str) -> Result<Vec<String>, StoreError> {
+    let rows: Vec<[String; 4]> = db
+        .prepare_cached(
+            "SELECT baseline, baseline_recorded, seen, seen_recorded FROM platform \
+             WHERE ak = ?1 OR machine = ?1",
+        )?
+        .query_map((name,), |row| Ok([row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?]))?
+        .collect::<Result<_, _>>()?;
+    Ok(rows.into_iter().flatten().collect())
+}
+
+fn find(db: &Connection, key: &str) -> Result<Option<PlatformRecord>, StoreError> {
+    type Row = (String, [String; 4], Option<i64>);
+    let found: Option<Row> = db
+        .prepare_cached("SELECT * FROM platform WHERE ak = ?1")?
+        .query_row((key,), |row| {
+            let parts = [row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?];
+            Ok((row.get(1)?, parts, row.get(6)?))
+        })
+        .optional()?;
+    let Some((machine, [baseline, baseline_recorded, seen, seen_recorded], refused)) = found else {
+        return Ok(None);
+    };
+    let platform = |firmware: &str, recorded: &str| -> Result<_, StoreError> {
+        Ok(Platform::new(part(db, firmware)?, part(db, recorded)?))
+    };
+    let machine = machine.parse().map_err(undecodable)?;
+    let mut record = PlatformRecord::first(machine, &platform(&baseline, &baseline_recorded)?);
+    record.seen = platform(&seen, &seen_recorded)?;
+    record.refused_at = refused.map(Timestamp::from_unix_seconds);
+    record.approved = approved(db, &baseline)?;
+    Ok(Some(record))
+}
+
+fn approved(db: &Connection, baseline: &str) -> Result<Vec<Firmware>, StoreError> {
+    let ids: Vec<String> = db
+        .prepare_cached("SELECT after FROM platform_approval WHERE before = ?1")?
+        .query_map((baseline,), |row| row.get(0))?
+        .collect::<Result<_, _>>()?;
+    ids.iter().map(|id| part(db, id)).collect()
+}
+
+fn list(db: &Connection) -> Result<Vec<PlatformEntry>, StoreError> {
+    type Row = ([String; 4], Option<i64>);
+    let rows: Vec<Row> = db
+        .prepare_cached(
+            "SELECT machine, ak, baseline, seen, refused_at FROM platform ORDER BY machine, ak",
+        )?
+        .query_map((), |row| {
+            Ok(([row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?], row.get(4)?))
+        })?
+        .collect::<Result<_, _>>()?;
+    let entry = |([machine, key, baseline, seen], refused): Row| {
+        Ok(PlatformEntry::new(
+            (machine.parse().map_err(undecodable)?, key.parse().map_err(undecodable)?),
+            baseline.parse().map_err(undecodable)?,
+            seen.parse().map_err(undecodable)?,
+            refused.map(Timestamp::from_unix_seconds),
+        ))
+    };
+    rows.into_iter().map(entry).collect()
+}
+
+fn approve(
+    db: &Connection,
+    key: &str,
+    seen: &Firmware,
+    line: &AuditEvent,
+) -> Result<Vec<MachineId>, Failure> {
+    authority::permit(db, Deed::Admit)?;
+    let record = find(db, key)?.ok_or(Failure::Refused(PortErrorKind::NotFound))?;
+    if record.refused_at.is_none() || record.seen.firmware != *seen {
+        return Err(Failure::Refused(PortErrorKind::Conflict));
+    }
+    let (before, after) = (put(db, &record.baseline.firmware)?, put(db, seen)?);
+    db.prepare_cached("INSERT INTO platform_approval VALUES (?1, ?2) ON CONFLICT DO NOTHING")?
+        .execute((&before, &after))?;
+    db.prepare_cached("UPDATE platform SET refused_at = NULL WHERE baseline = ?1 AND seen = ?2")?
+        .execute((&before, &after))?;
+    let machines: Vec<String> = db
+        .prepare_cached("SELECT DISTINCT machine FROM platform WHERE baseline = ?1 ORDER BY 1")?
+        .query_map((&before,), |row| row.get(0))?
+        .collect::<Result<_, _>>()?;
+    audit::append(db, line)?;
+    let parse = |machine: String| machine.parse().map_err(undecodable);
+    Ok(machines.into_iter().map(parse).collect::<Result<_, StoreError>>()?)
+}
+
+/// Removes the platforms of a machine.
+pub(super) fn remove_of(db: &Connection, machine: &str) -> Result<(), StoreError> {
+    let former = parts_of(db, machine)?;
+    db.prepare_cached("DELETE FROM platform WHERE machine = ?1")?.execute((machine,))?;
+    sweep(db, &former)
+}
+
+fn undecodable(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> StoreError {
+    StoreError::undecodable("platform", error)
+}

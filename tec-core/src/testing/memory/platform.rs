@@ -1,0 +1,84 @@
+//! Platforms in memory.
+
+use async_trait::async_trait;
+
+use super::MemoryRegistry;
+use crate::ak::Fingerprint;
+use crate::id::MachineId;
+use crate::migrate::Deed;
+use crate::platform::{Firmware, Platform};
+use crate::port::{
+    AuditEvent, PlatformEntry, PlatformLog, PlatformOutcome, PlatformRecord, PortError,
+    PortErrorKind,
+};
+use crate::time::Timestamp;
+
+#[async_trait]
+impl PlatformLog for MemoryRegistry {
+    async fn admit(
+        &self,
+        key: &Fingerprint,
+        machine: MachineId,
+        seen: &Platform,
+        at: Timestamp,
+    ) -> Result<PlatformOutcome, PortError> {
+        let mut state = self.state();
+        let (record, outcome) = match state.platforms.get(key).cloned() {
+            None => (PlatformRecord::first(machine, seen), PlatformOutcome::Recorded),
+            Some(record) => record.after(seen, at),
+        };
+        state.platforms.insert(*key, record);
+        Ok(outcome)
+    }
+
+    async fn find(&self, key: &Fingerprint) -> Result<Option<PlatformRecord>, PortError> {
+        Ok(self.state().platforms.get(key).cloned())
+    }
+
+    async fn list(&self) -> Result<Vec<PlatformEntry>, PortError> {
+        let id = |firmware: &Firmware| {
+            let failed = |_| PortError::new(PortErrorKind::Internal, "list platforms");
+            firmware.id().map_err(failed)
+        };
+        let state = self.state();
+        let entry = |(key, record): (&Fingerprint, &PlatformRecord)| {
+            let (baseline, seen) = (id(&record.baseline.firmware)?, id(&record.seen.firmware)?);
+            Ok(PlatformEntry::new((record.machine, *key), baseline, seen, record.refused_at))
+        };
+        let mut entries: Vec<_> =
+            state.platforms.iter().map(entry).collect::<Result<_, PortError>>()?;
+        entries.sort_by_key(|entry| (entry.machine, entry.key));
+        Ok(entries)
+    }
+
+    async fn approve(
+        &self,
+        key: &Fingerprint,
+        seen: &Firmware,
+        line: &AuditEvent,
+    ) -> Result<Vec<MachineId>, PortError> {
+        let refused = |kind| PortError::new(kind, format!("approve the platform of key {key}"));
+        let mut state = self.state();
+        state.permit(Deed::Admit, format!("approve the platform of key {key}"))?;
+        let record = state.platforms.get(key).ok_or_else(|| refused(PortErrorKind::NotFound))?;
+        if record.refused_at.is_none() || record.seen.firmware != *seen {
+            return Err(refused(PortErrorKind::Conflict));
+        }
+        let from = record.baseline.firmware.clone();
+        let mut machines = Vec::new();
+        for record in state.platforms.values_mut() {
+            if record.baseline.firmware != from {
+                continue;
+            }
+            record.approved.push(seen.clone());
+            if record.seen.firmware == *seen {
+                record.refused_at = None;
+            }
+            machines.push(record.machine);
+        }
+        machines.sort();
+        machines.dedup();
+        state.events.push(line.clone());
+        Ok(machines)
+    }
+}

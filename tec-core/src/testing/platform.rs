@@ -1,0 +1,178 @@
+//! Boots with a firmware and a Secure Boot policy, as a verifier would have found them.
+
+use std::collections::BTreeSet;
+
+use crate::attest::{LogEvidence, LoggedEvent, Tee, VerifiedEvidence};
+use crate::digest::Sha256Digest;
+use crate::pcr::{PCR_COUNT, PcrIndex, PcrValues};
+use crate::platform::{KeyDatabase, LoggedVariable, Platform, PolicyVariable, SecureBootState};
+use crate::testing::sample;
+
+/// A boot of one platform. Every method changes one thing.
+#[derive(Clone, Debug)]
+pub struct PlatformBoot {
+    firmware: String,
+    option_rom: String,
+    boot_order: String,
+    state: SecureBootState,
+    keys: [BTreeSet<u64>; 4],
+    authorities: Vec<String>,
+    other: Option<String>,
+    has_log: bool,
+}
+
+impl Default for PlatformBoot {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl PlatformBoot {
+    /// The only program of every boot: its PCR 4 has one event, the digest of this text.
+    pub const KERNEL: &str = "kernel";
+
+    /// Secure Boot is on, and there is a log.
+    pub fn new() -> Self {
+        Self {
+            firmware: "1.0".to_owned(),
+            option_rom: "network card".to_owned(),
+            boot_order: "disk".to_owned(),
+            state: SecureBootState::On,
+            keys: [[1], [2], [3], [4]].map(BTreeSet::from),
+            authorities: vec!["shim".to_owned()],
+            other: None,
+            has_log: true,
+        }
+    }
+
+    /// Another version of the firmware.
+    #[must_use]
+    pub fn firmware(mut self, version: &str) -> Self {
+        version.clone_into(&mut self.firmware);
+        self
+    }
+
+    /// Another option ROM.
+    #[must_use]
+    pub fn option_rom(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.option_rom);
+        self
+    }
+
+    /// Another boot order, in PCR 1.
+    #[must_use]
+    pub fn boot_order(mut self, order: &str) -> Self {
+        order.clone_into(&mut self.boot_order);
+        self
+    }
+
+    /// Secure Boot on or off.
+    #[must_use]
+    pub fn secure_boot(mut self, state: SecureBootState) -> Self {
+        self.state = state;
+        self
+    }
+
+    /// Other entries in a key database.
+    #[must_use]
+    pub fn keys(mut self, name: KeyDatabase, entries: &[u64]) -> Self {
+        for (known, keys) in DATABASES.iter().zip(&mut self.keys) {
+            if *known == name {
+                *keys = entries.iter().copied().collect();
+            }
+        }
+        self
+    }
+
+    /// Other authorities, as another boot loader would have.
+    #[must_use]
+    pub fn authorities(mut self, authorities: &[&str]) -> Self {
+        self.authorities = authorities.iter().map(|name| (*name).to_owned()).collect();
+        self
+    }
+
+    /// An event of the policy that is no variable.
+    #[must_use]
+    pub fn other(mut self, text: &str) -> Self {
+        self.other = Some(text.to_owned());
+        self
+    }
+
+    /// The same boot without its log.
+    #[must_use]
+    pub fn without_log(mut self) -> Self {
+        self.has_log = false;
+        self
+    }
+
+    /// The platform that it shows.
+    pub fn platform(&self) -> Platform {
+        Platform::of(&self.evidence(1))
+    }
+
+    /// Evidence of it, signed by [this key](sample::public_key).
+    pub fn evidence(&self, key: u64) -> VerifiedEvidence {
+        let events = self.events();
+        let mut values = [Sha256Digest::ZERO; PCR_COUNT];
+        for (event, _) in &events {
+            if let Some(value) = values.get_mut(event.pcr.as_usize()) {
+                *value = value.extended(&event.digest);
+            }
+        }
+        let pcrs = PcrValues::new(values);
+        let mut evidence = VerifiedEvidence::new(Tee::Tpm, sample::public_key(key), pcrs);
+        if self.has_log {
+            let variable = |(event, variable): &(LoggedEvent, Option<PolicyVariable>)| {
+                Some(LoggedVariable::new(event.number, variable.clone()?))
+            };
+            evidence.variables = events.iter().filter_map(variable).collect();
+            let events = events.into_iter().map(|(event, _)| event).collect();
+            let replayed = PcrIndex::all().collect();
+            evidence.log = LogEvidence::Parsed { events, replayed };
+        }
+        evidence
+    }
+
+    fn events(&self) -> Vec<(LoggedEvent, Option<PolicyVariable>)> {
+        let mut log = Log(Vec::new());
+        log.push(0, "EV_S_CRTM_VERSION", &self.firmware, None);
+        log.push(1, "EV_EFI_VARIABLE_BOOT", &self.boot_order, None);
+        log.push(2, "EV_EFI_BOOT_SERVICES_DRIVER", &self.option_rom, None);
+        log.push(4, "EV_EFI_BOOT_SERVICES_APPLICATION", Self::KERNEL, None);
+        let state = self.state;
+        let variable = Some(PolicyVariable::SecureBoot { state });
+        log.push(7, CONFIG, &format!("SecureBoot={}", state.as_str()), variable);
+        for (name, keys) in DATABASES.into_iter().zip(&self.keys) {
+            let entries = keys.iter().map(|key| Sha256Digest::of(key.to_be_bytes())).collect();
+            let variable = Some(PolicyVariable::Keys { name, entries });
+            log.push(7, CONFIG, &format!("{}={keys:?}", name.as_str()), variable);
+        }
+        if let Some(text) = &self.other {
+            log.push(7, "EV_EFI_ACTION", text, None);
+        }
+        log.push(7, "EV_SEPARATOR", "\0\0\0\0", None);
+        for authority in &self.authorities {
+            let variable = Some(PolicyVariable::Authority);
+            log.push(7, "EV_EFI_VARIABLE_AUTHORITY", authority, variable);
+        }
+        log.0
+    }
+}
+
+const DATABASES: [KeyDatabase; 4] =
+    [KeyDatabase::Pk, KeyDatabase::Kek, KeyDatabase::Db, KeyDatabase::Dbx];
+const CONFIG: &str = "EV_EFI_VARIABLE_DRIVER_CONFIG";
+
+struct Log(Vec<(LoggedEvent, Option<PolicyVariable>)>);
+
+impl Log {
+    fn push(&mut self, pcr: u8, kind: &str, text: &str, variable: Option<PolicyVariable>) {
+        let Ok(pcr) = PcrIndex::new(pcr) else {
+            return;
+        };
+        let number = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
+        let detail = Some(text.to_owned());
+        let event = LoggedEvent::new(number, pcr, Sha256Digest::of(text), kind, detail);
+        self.0.push((event, variable));
+    }
+}

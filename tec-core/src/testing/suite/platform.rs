@@ -1,0 +1,127 @@
+use super::{at_once, kind, ok};
+use crate::ak::Fingerprint;
+use crate::platform::{KeyDatabase, Platform};
+use crate::port::{PlatformLog, PlatformOutcome, PortErrorKind};
+use crate::testing::{PlatformBoot, sample};
+
+/// Checks the contract of [`PlatformLog`]; `make` returns an empty log.
+///
+/// # Panics
+/// If the contract is broken.
+pub async fn platform_log<L: PlatformLog>(make: impl AsyncFn() -> L) {
+    the_first_boot_is_the_baseline(&make().await).await;
+    a_refused_boot_is_kept_and_changes_nothing_else(&make().await).await;
+    an_update_moves_the_baseline_and_a_rollback_is_refused(&make().await).await;
+    keys_do_not_mix(&make().await).await;
+    of_two_first_boots_at_once_one_is_the_baseline(&make().await).await;
+    an_approval_counts_for_all_with_the_same_baseline(&make().await).await;
+    only_what_was_refused_and_shown_last_is_approved(&make().await).await;
+}
+
+fn key(number: u64) -> Fingerprint {
+    sample::ak(number, 1).fingerprint()
+}
+
+fn old() -> Platform {
+    PlatformBoot::new().platform()
+}
+
+fn new() -> Platform {
+    PlatformBoot::new().firmware("2.0").platform()
+}
+
+async fn admit(log: &dyn PlatformLog, number: u64, seen: &Platform) -> PlatformOutcome {
+    let (key, machine) = (key(number), sample::machine_id(number));
+    ok(log.admit(&key, machine, seen, sample::time(5)).await)
+}
+
+async fn is_refused(log: &dyn PlatformLog, number: u64, seen: &Platform) {
+    let outcome = admit(log, number, seen).await;
+    assert!(matches!(&outcome, PlatformOutcome::Refused(changes) if !changes.is_empty()));
+}
+
+async fn the_first_boot_is_the_baseline(log: &dyn PlatformLog) {
+    assert_eq!(ok(log.find(&key(1)).await), None);
+    assert_eq!(admit(log, 1, &old()).await, PlatformOutcome::Recorded);
+    let moved = PlatformBoot::new().boot_order("network").platform();
+    assert_eq!(admit(log, 1, &moved).await, PlatformOutcome::Matches);
+    let record = ok(log.find(&key(1)).await).expect("a record");
+    assert_eq!((record.baseline, record.seen), (old(), moved));
+    assert_eq!((record.machine, record.refused_at), (sample::machine_id(1), None));
+}
+
+async fn a_refused_boot_is_kept_and_changes_nothing_else(log: &dyn PlatformLog) {
+    admit(log, 1, &old()).await;
+    is_refused(log, 1, &new()).await;
+    is_refused(log, 1, &new()).await;
+    let record = ok(log.find(&key(1)).await).expect("a record");
+    assert_eq!((&record.baseline, &record.seen), (&old(), &new()));
+    assert_eq!(record.refused_at, Some(sample::time(5)));
+    assert_eq!(admit(log, 1, &old()).await, PlatformOutcome::Matches);
+    assert_eq!(ok(log.find(&key(1)).await).expect("a record").refused_at, None);
+}
+
+async fn an_update_moves_the_baseline_and_a_rollback_is_refused(log: &dyn PlatformLog) {
+    admit(log, 1, &old()).await;
+    let updated = PlatformBoot::new().keys(KeyDatabase::Dbx, &[4, 40]).platform();
+    assert_eq!(admit(log, 1, &updated).await, PlatformOutcome::Moved);
+    assert_eq!(admit(log, 1, &updated).await, PlatformOutcome::Matches);
+    is_refused(log, 1, &old()).await;
+}
+
+async fn keys_do_not_mix(log: &dyn PlatformLog) {
+    assert_eq!(admit(log, 1, &old()).await, PlatformOutcome::Recorded);
+    assert_eq!(admit(log, 2, &new()).await, PlatformOutcome::Recorded);
+    assert_eq!(admit(log, 3, &old()).await, PlatformOutcome::Recorded);
+    let entries = ok(log.list().await);
+    let machines: Vec<_> = entries.iter().map(|entry| entry.machine).collect();
+    assert_eq!(machines, [1, 2, 3].map(sample::machine_id));
+    assert_eq!(entries[0].key, key(1));
+    assert_eq!(entries[0].baseline, entries[2].baseline);
+    assert_ne!(entries[0].baseline, entries[1].baseline);
+    assert_eq!(Ok(entries[0].baseline), old().firmware.id().map_err(|_| ()));
+}
+
+async fn of_two_first_boots_at_once_one_is_the_baseline(log: &dyn PlatformLog) {
+    let (key, machine) = (key(1), sample::machine_id(1));
+    let (old, new) = (old(), new());
+    let calls = [&old, &new].map(|seen| log.admit(&key, machine, seen, sample::time(5)));
+    let answers: Vec<_> = at_once(calls.into()).await.into_iter().map(ok).collect();
+    let recorded = answers.iter().filter(|outcome| **outcome == PlatformOutcome::Recorded);
+    assert_eq!(recorded.count(), 1);
+    let refused = |outcome: &&PlatformOutcome| matches!(outcome, PlatformOutcome::Refused(_));
+    assert_eq!(answers.iter().filter(refused).count(), 1);
+}
+
+async fn an_approval_counts_for_all_with_the_same_baseline(log: &dyn PlatformLog) {
+    let other = PlatformBoot::new().option_rom("another card").platform();
+    for (number, platform) in [(1, &old()), (2, &old()), (3, &other)] {
+        admit(log, number, platform).await;
+    }
+    is_refused(log, 1, &new()).await;
+    let approved = ok(log.approve(&key(1), &new().firmware, &sample::line()).await);
+    assert_eq!(approved, [1, 2].map(sample::machine_id));
+    assert_eq!(ok(log.list().await)[0].refused_at, None);
+    // Machines are updated one after the other.
+    assert_eq!(admit(log, 2, &old()).await, PlatformOutcome::Matches);
+    for number in [1, 2] {
+        assert_eq!(admit(log, number, &new()).await, PlatformOutcome::Moved);
+        assert_eq!(admit(log, number, &new()).await, PlatformOutcome::Matches);
+        is_refused(log, number, &old()).await;
+    }
+    is_refused(log, 3, &new()).await;
+}
+
+async fn only_what_was_refused_and_shown_last_is_approved(log: &dyn PlatformLog) {
+    let line = sample::line();
+    let approve = async |seen: &Platform| log.approve(&key(1), &seen.firmware, &line).await;
+    assert_eq!(kind(approve(&new()).await), PortErrorKind::NotFound);
+    admit(log, 1, &old()).await;
+    assert_eq!(kind(approve(&new()).await), PortErrorKind::Conflict);
+    assert_eq!(kind(approve(&old()).await), PortErrorKind::Conflict, "nothing was refused");
+    is_refused(log, 1, &new()).await;
+    let newest = PlatformBoot::new().firmware("3.0").platform();
+    is_refused(log, 1, &newest).await;
+    assert_eq!(kind(approve(&new()).await), PortErrorKind::Conflict, "it shows another one");
+    is_refused(log, 1, &new()).await;
+}
