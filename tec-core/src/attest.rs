@@ -7,12 +7,14 @@
 //! [`Attested`]. [`Attested::snapshot`] carries one to another replica of a server, where
 //! [`Attested::dangerous_reopen`] reopens it.
 
+mod repeat;
 mod snapshot;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::repeat::Repeats;
 pub use self::snapshot::AttestedSnapshot;
-use crate::ak::{AkRecord, AkState, Fingerprint};
+use crate::ak::{AkRecord, AkState, Fingerprint, TpmBoot, TpmClock};
 use crate::boot::{BootState, BootStates, LiveImages, Pins};
 pub use crate::evidence::{
     LogEvidence, LoggedEvent, NoPinnedPcrError, PinnedPcrs, VerifiedEvidence, VerifyError,
@@ -120,6 +122,12 @@ pub struct Attempt {
     /// registered key.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unsigned: bool,
+    /// The boot in which the TPM signed, if it signed a clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot: Option<TpmBoot>,
+    /// The earlier attempts of the same boot that this one stands for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeats: Option<Repeats>,
     /// How far it got.
     pub ladder: Ladder,
 }
@@ -183,6 +191,12 @@ fn climb(
         ak: key,
         booted: None,
         unsigned: evidence.is_err(),
+        boot: evidence
+            .as_ref()
+            .ok()
+            .and_then(|verified| verified.clock.as_ref())
+            .map(TpmClock::boot),
+        repeats: None,
         ladder: Ladder::new(),
     };
     // Which image booted is not known yet, so the log must explain every register that any image

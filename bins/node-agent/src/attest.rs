@@ -1,19 +1,33 @@
-//! `node-agent attest`: a manual attestation. `tec attest` uses it, too.
+//! `node-agent attest`: attests now, without fetching a key. `tec attest` uses it, too.
+//!
+//! ```text
+//! --url, or the pins of all disks ─► one quote ─► one handshake ─┬─ affirming token ─► attested, 0
+//!                                                                ├─ other token, or denied ─► refused, 3
+//!                                                                └─ no answer ─► cannot ask, 1
+//! ```
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use serde_json::Value;
+use tec_core::code::Code;
 use tec_core::endpoint::Endpoint;
-use tec_core::id::ResourcePath;
-use tec_core::ignition::NumRetries;
+use tec_core::id::{MachineId, ResourcePath};
+use tec_core::ignition::{HeaderConfig, NumRetries};
 use tec_core::port::{Attester, Entropy, EntropyRng};
 use tec_trustee::client::{Outcome, RcarError, RetryPolicy};
+use tec_trustee::policy::REFUSED_CLAIM;
 use tec_trustee::wire::token_claims;
 
+use crate::disk;
+use crate::disk::{DiskError, Header};
 use crate::failure::Failure;
 use crate::kbs::{client, fetch_error};
+use crate::rebind::{bound_token, parsed};
+use crate::report::Report;
 use crate::settings::Flags;
 use crate::tpm::NodeTpm;
 
@@ -21,11 +35,15 @@ use crate::tpm::NodeTpm;
 #[derive(Args, Clone, Debug)]
 #[non_exhaustive]
 pub struct AttestArgs {
-    /// Key broker, optionally with the file of its CA; repeatable, tried in order
-    #[arg(long = "url", value_name = "URL[=CA-FILE]", required = true, value_parser = tec_support::endpoint::parse)]
+    /// Additional LUKS2 devices, such as files, whose pins name key brokers
+    #[arg(conflicts_with = "servers")]
+    pub devices: Vec<PathBuf>,
+    /// Key broker, optionally with the file of its CA; repeatable, tried in order (default: the key brokers in
+    /// the pins of all disks)
+    #[arg(long = "url", value_name = "URL[=CA-FILE]", value_parser = tec_support::endpoint::parse)]
     pub servers: Vec<Endpoint>,
     /// Resource to fetch (default: print the claims of the token instead)
-    #[arg(long, value_parser = tec_trustee::wire::parse_resource)]
+    #[arg(long, requires = "servers", value_parser = tec_trustee::wire::parse_resource)]
     pub path: Option<ResourcePath>,
     /// Output file for the resource, mode 0600; the resource is never printed
     #[arg(long, value_name = "FILE", requires = "path")]
@@ -35,34 +53,200 @@ pub struct AttestArgs {
     pub deadline: u64,
 }
 
-/// Attests with the TPM, in one round unless the settings allow more, and returns the outcome as one JSON
-/// object.
+/// What a key broker answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Attested {
+    /// The output, without a final newline: one JSON object for the servers of the command line, a sentence
+    /// for those of the pins.
+    pub shown: Option<String>,
+    /// Why it was refused, if it was.
+    pub refused: Option<Report>,
+}
+
+/// Attests with the TPM, in one round unless the settings allow more.
 ///
 /// # Errors
-/// `Tpm`, `Servers`, `Fetch`, and `Io` for the file.
+/// `Disk`, `Tpm`, `Servers`, `Fetch` if no server answered, and `Io` for the file.
 pub async fn attest(
     flags: &Flags,
     args: &AttestArgs,
     entropy: &Arc<dyn Entropy>,
-) -> Result<String, Failure> {
-    let client = client(&args.servers, flags.timeout(), entropy).map_err(Failure::Servers)?;
+) -> Result<Attested, Failure> {
+    if !args.servers.is_empty() {
+        let machine = args.path.as_ref().and_then(ResourcePath::machine);
+        let asked = ask(flags, args, &args.servers, entropy).await;
+        return answered(asked, machine, outcome_text);
+    }
+    let pinned = Pinned::read(&args.devices).map_err(Failure::Disk)?;
+    if pinned.servers.is_empty() {
+        let shown = Some("no disk is bound to key brokers".to_owned());
+        return Ok(Attested { shown, refused: None });
+    }
+    let asked = ask(flags, args, &pinned.servers, entropy).await;
+    let machine = pinned.machine();
+    let name = machine.map_or_else(|| "the machine".to_owned(), |id| format!("machine {id}"));
+    answered(asked, machine, |outcome| match refusal(outcome) {
+        None => Ok(Some(format!("{name} attested"))),
+        Some(_) => Ok(None),
+    })
+}
+
+/// One quote and one handshake; with a path, also the resource.
+async fn ask(
+    flags: &Flags,
+    args: &AttestArgs,
+    servers: &[Endpoint],
+    entropy: &Arc<dyn Entropy>,
+) -> Result<Outcome, Failure> {
+    let client = client(servers, flags.timeout(), entropy).map_err(Failure::Servers)?;
     let attester = NodeTpm::open(flags)?.attester(flags.read_event_log());
     let attester: &dyn Attester = &attester;
     let rounds = flags.retries(Some(NumRetries::Rounds(1)));
     let policy = RetryPolicy::from_config(rounds).with_deadline(Duration::from_secs(args.deadline));
     let mut rng = EntropyRng::new(&**entropy);
-    let failed = |error: RcarError| Failure::Fetch(fetch_error(&args.servers, error));
-    let outcome = if let Some(path) = &args.path {
-        let resource = policy.rounds(&mut rng, || client.fetch(path, attester)).await;
-        let resource = resource.map_err(failed)?;
-        if let Some(file) = &args.write {
-            tec_support::files::write_private(file, resource.expose("the caller asked for a file"))
-                .map_err(Failure::io(format!("write {}", file.display())))?;
-        }
-        Outcome::resource(path.clone(), resource.len())
-    } else {
+    let failed = |error: RcarError| Failure::Fetch(fetch_error(servers, error));
+    let Some(path) = &args.path else {
         let token = policy.rounds(&mut rng, || client.token(attester)).await;
-        Outcome::token(token_claims(&token.map_err(failed)?).unwrap_or_default())
+        return Ok(Outcome::token(token_claims(&token.map_err(failed)?).unwrap_or_default()));
     };
-    serde_json::to_string(&outcome).map_err(|error| Failure::io("write the outcome")(error.into()))
+    let resource = policy.rounds(&mut rng, || client.fetch(path, attester)).await;
+    let resource = resource.map_err(failed)?;
+    if let Some(file) = &args.write {
+        tec_support::files::write_private(file, resource.expose("the caller asked for a file"))
+            .map_err(Failure::io(format!("write {}", file.display())))?;
+    }
+    Ok(Outcome::resource(path.clone(), resource.len()))
+}
+
+fn outcome_text(outcome: &Outcome) -> Result<Option<String>, Failure> {
+    let text = serde_json::to_string(outcome);
+    text.map(Some).map_err(|error| Failure::io("write the outcome")(error.into()))
+}
+
+/// Tells a refusal, which is an answer, from a failure to ask.
+fn answered(
+    asked: Result<Outcome, Failure>,
+    machine: Option<MachineId>,
+    show: impl FnOnce(&Outcome) -> Result<Option<String>, Failure>,
+) -> Result<Attested, Failure> {
+    let (shown, refused) = match asked {
+        Ok(outcome) => (show(&outcome)?, refusal(&outcome)),
+        Err(failure) if failure.is_refusal() => (None, Some(failure.report(None))),
+        Err(failure) => return Err(failure),
+    };
+    Ok(Attested { shown, refused: refused.map(|report| of_machine(report, machine)) })
+}
+
+/// The next command names the machine: its next attempt may replace this one at the server.
+fn of_machine(mut report: Report, machine: Option<MachineId>) -> Report {
+    if machine.is_none() {
+        return report;
+    }
+    if let Some(attempt) = report.attempt.take() {
+        report.cause = format!("attempt {attempt}");
+    }
+    report.of_machine(machine)
+}
+
+/// Why a token obtains nothing: a key broker issues one for a boot that it does not approve, too.
+fn refusal(outcome: &Outcome) -> Option<Report> {
+    let Outcome::Token { claims, .. } = outcome else {
+        return None;
+    };
+    let parts = claims.get("submods").and_then(Value::as_object);
+    let text =
+        |part: &Value, claim: &str| part.get(claim).and_then(Value::as_str).map(str::to_owned);
+    let status = |part: &Value| text(part, "ear.status").unwrap_or_default();
+    let mut parts = parts.into_iter().flat_map(|parts| parts.values()).peekable();
+    if parts.peek().is_none() {
+        return Some(Report::new(Code::ReleaseDenied, "the token says nothing about this node"));
+    }
+    let part = parts.find(|part| status(part) != "affirming")?;
+    let code = text(part, REFUSED_CLAIM).and_then(|code| code.parse().ok());
+    let cause = format!("the key broker's policy appraised this node as {:?}", status(part));
+    let attempt = claims.get("jti").and_then(Value::as_str).and_then(|id| id.parse().ok());
+    let report = Report::new(code.unwrap_or(Code::ReleaseDenied), cause);
+    // A key broker that gives no code keeps no attempts to explain.
+    Some(report.of_attempt(attempt.filter(|_| code.is_some())))
+}
+
+/// The key brokers in the pins of all disks, and the machines that the keys belong to.
+#[derive(Debug, Default)]
+struct Pinned {
+    servers: Vec<Endpoint>,
+    machines: BTreeSet<MachineId>,
+}
+
+impl Pinned {
+    fn read(devices: &[PathBuf]) -> Result<Self, DiskError> {
+        let mut pinned = Self::default();
+        for disk in disk::bound(devices)? {
+            pinned.add(parsed(&bound_token(&disk as &dyn Header)?)?.config());
+        }
+        Ok(pinned)
+    }
+
+    fn add(&mut self, config: &HeaderConfig) {
+        for server in &config.servers {
+            if !self.servers.contains(server) {
+                self.servers.push(server.clone());
+            }
+        }
+        self.machines.extend(config.path.machine());
+    }
+
+    /// The machine, unless there are several.
+    fn machine(&self) -> Option<MachineId> {
+        self.machines.first().copied().filter(|_| self.machines.len() == 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::disk::fake::FakeHeader;
+
+    const ID: &str = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
+
+    fn token(status: &str, refused: Option<&str>) -> Outcome {
+        let part = json!({ "ear.status": status, "tec.refused": refused });
+        Outcome::token(json!({ "jti": ID, "submods": { "cpu0": part } }))
+    }
+
+    #[test]
+    fn a_token_that_does_not_affirm_is_a_refusal_with_the_code_of_the_server() {
+        assert_eq!(refusal(&token("affirming", None)), None);
+        let refused = refusal(&token("contraindicated", Some("TEC-A412"))).unwrap();
+        assert_eq!(refused.code, Code::PcrMismatch);
+        assert_eq!(refused.attempt, Some(ID.parse().unwrap()));
+        let refused = refusal(&token("warning", None)).unwrap();
+        assert_eq!((refused.code, refused.attempt), (Code::ReleaseDenied, None), "as Trustee does");
+        assert!(refusal(&Outcome::token(json!({}))).is_some(), "a token that says nothing");
+    }
+
+    #[test]
+    fn the_next_command_of_a_refusal_names_the_machine() {
+        let machine = ID.parse().unwrap();
+        let asked = Ok(token("none", Some("TEC-A412")));
+        let attested = answered(asked, Some(machine), |_| Ok(None)).unwrap();
+        let text = attested.refused.unwrap().to_string();
+        assert!(text.contains(&format!("see: tec explain {ID}, tec image approve")), "{text}");
+        assert!(text.contains(&format!("\nattempt {ID}\n")), "{text}");
+    }
+
+    #[test]
+    fn servers_of_several_disks_are_asked_once_and_two_machines_are_none() {
+        let mut pinned = Pinned::default();
+        for url in ["https://a:1", "https://a:1", "https://b:1"] {
+            let token = bound_token(&FakeHeader::bound_to(url)).unwrap();
+            pinned.add(parsed(&token).unwrap().config());
+        }
+        assert_eq!(pinned.servers.len(), 2);
+        assert_eq!(pinned.machine(), Some(ID.parse().unwrap()));
+        pinned.machines.insert("00000000-0000-4000-8000-000000000001".parse().unwrap());
+        assert_eq!(pinned.machine(), None);
+    }
 }

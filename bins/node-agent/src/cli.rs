@@ -48,7 +48,8 @@ pub enum Command {
         /// Directory, usually /usr/bin
         directory: PathBuf,
     },
-    /// Attest to a key broker manually, and print the outcome as JSON
+    /// Attest now, to the key brokers of the disks or those given, without fetching a key; exit code 3 if
+    /// refused
     Attest(AttestArgs),
     /// Bind a disk to other servers, without touching its passphrase, key slots or data
     Rebind(RebindArgs),

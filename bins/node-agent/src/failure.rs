@@ -127,6 +127,11 @@ impl Failure {
         }
     }
 
+    /// Whether a server refused this node.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::Fetch(error) if error.is_refusal())
+    }
+
     /// The three lines for the console.
     pub fn report(&self, machine: Option<MachineId>) -> Report {
         let cause = match self {

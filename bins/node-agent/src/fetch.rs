@@ -96,6 +96,11 @@ impl FetchError {
         self.attempt
     }
 
+    /// Whether a server refused, rather than that none could be asked.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self.verdict, Verdict::Refused | Verdict::Unsettled)
+    }
+
     /// Whether the failure is that the TPM holds no attestation key.
     pub fn is_for_want_of_ak(&self) -> bool {
         match self.source.downcast_ref::<RcarError>() {

@@ -41,12 +41,16 @@ fn main() -> ExitCode {
     match block_on(run(cli)) {
         Ok(code) => ExitCode::from(code),
         Err(report) => {
-            let report = format!("{report}\n");
-            let _ = std::io::stderr().write_all(report.as_bytes());
-            flags.show_on_console(&report);
+            print(&flags, &report);
             ExitCode::from(exit::FAILED)
         }
     }
+}
+
+fn print(flags: &Flags, report: &Report) {
+    let report = format!("{report}\n");
+    let _ = std::io::stderr().write_all(report.as_bytes());
+    flags.show_on_console(&report);
 }
 
 fn block_on(future: impl Future<Output = Result<u8, Report>>) -> Result<u8, Report> {
@@ -87,11 +91,16 @@ async fn run(cli: Cli) -> Result<u8, Report> {
                 .map_err(unnamed)
         }
         Command::Attest(arguments) => {
-            let outcome = attest::attest(&cli.flags, &arguments, &entropy).await;
             let machine = arguments.path.as_ref().and_then(ResourcePath::machine);
-            outcome
-                .and_then(|outcome| stream::write_line(&outcome))
-                .map_err(|failure| failure.report(machine))
+            let attested = attest::attest(&cli.flags, &arguments, &entropy).await;
+            let attested = attested.map_err(|failure| failure.report(machine))?;
+            if let Some(shown) = attested.shown {
+                stream::write_line(&shown).map_err(unnamed)?;
+            }
+            return Ok(attested.refused.map_or(exit::OK, |report| {
+                print(&cli.flags, &report);
+                exit::NOT_READY
+            }));
         }
         Command::Rebind(arguments) => {
             let rebound = rebind::rebind(&cli.flags, &arguments, &entropy).await;

@@ -1,6 +1,7 @@
 //! What every program of the project shares: system clock and entropy, logging, exit codes, boot images,
 //! flags for evidence, TLS with live reload, servers with limits and graceful shutdown.
 
+pub mod age;
 #[cfg(feature = "images")]
 pub mod boot;
 #[cfg(feature = "server")]

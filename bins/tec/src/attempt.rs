@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use serde::Serialize;
 use tec_core::attest::Attempt;
 use tec_core::boot::BootState;
 use tec_core::code::Code;
@@ -9,6 +10,10 @@ use tec_core::explain::{
     EventFinding, ExpectedComponent, PcrMismatch, RegisterStates, StepState, component_name,
 };
 use tec_core::pcr::PcrIndex;
+use tec_core::port::Clock as _;
+use tec_core::time::Timestamp;
+use tec_support::SystemClock;
+use tec_support::age::age;
 
 use crate::output::Table;
 
@@ -22,6 +27,42 @@ fn row(attempt: &Attempt) -> Vec<String> {
     vec![attempt.id.to_string(), attempt.at.to_string(), machine, verdict(attempt)]
 }
 
+/// When a machine was last seen, and with which result.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct LastSeen {
+    pub(crate) at: Timestamp,
+    pub(crate) result: String,
+    /// Since when it has been seen with this result in this boot, if more than once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) since: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) count: Option<u64>,
+}
+
+impl LastSeen {
+    pub(crate) fn of(attempt: &Attempt) -> Self {
+        let repeats = attempt.repeats;
+        Self {
+            at: attempt.at,
+            result: verdict(attempt),
+            since: repeats.map(|all| all.first),
+            count: repeats.map(|all| all.count),
+        }
+    }
+
+    pub(crate) fn age(&self) -> String {
+        age(SystemClock.now(), self.at)
+    }
+
+    /// For example `last seen 4m ago, attested (40 times since 2026-11-26T01:02:03Z)`.
+    pub(crate) fn sentence(&self) -> String {
+        let repeats = self.since.zip(self.count);
+        let repeats = repeats.map(|(since, count)| format!(" ({count} times since {since})"));
+        let repeats = repeats.unwrap_or_default();
+        format!("last seen {} ago, {}{repeats}", self.age(), self.result)
+    }
+}
+
 fn verdict(attempt: &Attempt) -> String {
     match attempt.ladder.code {
         Some(code) => format!("refused {code}"),
@@ -32,7 +73,10 @@ fn verdict(attempt: &Attempt) -> String {
 
 /// One line for lists.
 pub(crate) fn one_line(attempt: &Attempt) -> String {
-    format!("attempt {} {} {}", attempt.id, attempt.at, verdict(attempt))
+    let repeats = attempt.repeats;
+    let repeats = repeats.map(|all| format!(", {} times since {}", all.count, all.first));
+    let repeats = repeats.unwrap_or_default();
+    format!("attempt {} {} {}{repeats}", attempt.id, attempt.at, verdict(attempt))
 }
 
 /// All attestation checks, formatted for people.

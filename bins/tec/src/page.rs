@@ -41,6 +41,7 @@ pub(crate) async fn page(state_dir: &Path, store: &Store) -> anyhow::Result<Page
     let live: Vec<_> = live.map(|ApprovedImage { name, .. }| name.clone()).collect();
     let attempts = attempts(store, &machines).await.map_err(unavailable())?;
     let mut page = standing(&machines, &live, &attempts);
+    page.as_of = Some(now);
     page.lead = format!("As of {now}, from the last {} boot attempts.", attempts.len());
     let status = Status::of(state_dir, store).await?;
     if let Some([_, what]) = page.flow.first_mut() {

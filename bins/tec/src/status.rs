@@ -6,14 +6,16 @@ use serde::Serialize;
 use tec_core::ak::AkState;
 use tec_core::attest::Attempt;
 use tec_core::code::Code;
+use tec_core::id::MachineId;
 use tec_core::machine::{Machine, MachineState};
 use tec_core::port::{
     AkRegistry, AttemptLog as _, Clock as _, ImageRegistry, MachineRegistry, PortError,
 };
-use tec_core::store::Store;
+use tec_core::store::{Store, StoreError};
 use tec_support::SystemClock;
 use tec_support::exit::CodedError;
 
+use crate::attempt::LastSeen;
 use crate::state::{Endpoints, Running};
 
 /// Machines are read in pages of this size.
@@ -32,7 +34,19 @@ pub(crate) struct Status {
     pub(crate) keys_waiting: usize,
     pub(crate) images_live: usize,
     pub(crate) refusals: Vec<Attempt>,
+    /// Machines whose last attempt was refused: they are refused now.
+    pub(crate) refused_now: usize,
+    /// The machine that attested last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) last_seen: Option<SeenMachine>,
     pub(crate) needs_you: Vec<String>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct SeenMachine {
+    pub(crate) machine: MachineId,
+    #[serde(flatten)]
+    pub(crate) seen: LastSeen,
 }
 
 #[derive(Serialize)]
@@ -56,6 +70,9 @@ impl Status {
         let mut refusals = store.latest(None, LOOK_BACK).await.map_err(unavailable())?;
         refusals.retain(|attempt| attempt.ladder.code.is_some());
         refusals.truncate(REFUSALS);
+        let last = store.last_attempts().map_err(unread)?;
+        let refused = last.values().filter(|attempt| attempt.ladder.code.is_some());
+        let seen = last.iter().max_by_key(|(_, attempt)| attempt.at);
         let mut status = Self {
             running: Running::is(state_dir),
             endpoints: Endpoints::read(state_dir).ok(),
@@ -69,6 +86,9 @@ impl Status {
             keys_waiting: keys.iter().filter(|key| key.state == AkState::Pending).count(),
             images_live: images.iter().filter(|image| image.is_live(now)).count(),
             refusals,
+            refused_now: refused.count(),
+            last_seen: seen
+                .map(|(machine, last)| SeenMachine { machine: *machine, seen: LastSeen::of(last) }),
             needs_you: Vec::new(),
         };
         status.needs_you = needs_you(&status);
@@ -118,6 +138,10 @@ pub(crate) async fn machines(store: &Store) -> anyhow::Result<Vec<Machine>> {
         }
         machines.extend(page);
     }
+}
+
+fn unread(error: StoreError) -> CodedError {
+    CodedError::caused(error.code(), "read the last attempts", error)
 }
 
 fn unavailable(what: &'static str) -> impl FnOnce(PortError) -> CodedError {

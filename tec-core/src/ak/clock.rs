@@ -34,6 +34,25 @@ pub struct TpmClock {
     pub safe: bool,
 }
 
+/// One boot of a TPM: its counts since it was last reset, restarted or resumed.
+///
+/// Means something only next to another one of the same key, see [`TpmClock`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(clippy::exhaustive_structs, reason = "the counts of the specification")]
+pub struct TpmBoot {
+    /// Number of TPM resets.
+    pub resets: u32,
+    /// Number of restarts and resumes since the last reset.
+    pub restarts: u32,
+}
+
+impl TpmClock {
+    /// The boot in which the clock was read.
+    pub fn boot(&self) -> TpmBoot {
+        TpmBoot { resets: self.reset_count, restarts: self.restart_count }
+    }
+}
+
 /// A clock reading with bounds on our own clock: after the challenge was issued, and before the
 /// quote arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,7 +8,7 @@ mod tpm;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::clock::{ClockFault, ClockReading, TpmClock};
+pub use self::clock::{ClockFault, ClockReading, TpmBoot, TpmClock};
 #[cfg(any(test, feature = "test-util"))]
 pub use self::matcher::MockAkMatcher;
 pub use self::matcher::{

@@ -211,11 +211,13 @@ pub trait ClockLog: fmt::Debug + Send + Sync {
 /// Stores the latest attestation attempts, for `tec explain`.
 ///
 /// *Contract*: keeps at least the last 16 attempts of each machine, and is bounded. Attempts
-/// without a valid signature, which anyone can make, never push out an attempt that has one.
+/// without a valid signature, which anyone can make, never push out an attempt that has one. An
+/// attempt that [repeats](Attempt::repeats) the machine's last one [takes its
+/// place](Attempt::in_place_of), so that attesting often in one boot pushes out no earlier boot.
 /// *Conformance suite*: [`testing::attempt_log`](crate::testing::attempt_log).
 #[async_trait]
 pub trait AttemptLog: fmt::Debug + Send + Sync {
-    /// Stores an attempt, or replaces the one with the same id.
+    /// Stores an attempt, or replaces the one with the same id or the one that it repeats.
     async fn record(&self, attempt: &Attempt) -> Result<(), PortError>;
 
     /// Looks an attempt up.

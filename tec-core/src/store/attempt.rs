@@ -1,5 +1,7 @@
 //! The latest attestation attempts, as JSON.
 
+use std::collections::BTreeMap;
+
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension as _, Params};
 
@@ -38,6 +40,18 @@ fn place(attempt: &Attempt) -> (Option<String>, i64) {
     }
 }
 
+impl Store {
+    /// When each machine last attested, and with which result; machines without an attempt are left out.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn last_attempts(&self) -> Result<BTreeMap<MachineId, Attempt>, StoreError> {
+        let attempts = self.readers.with(last_of_each)?;
+        let named = attempts.into_iter().filter_map(|one| Some((one.machine?, one)));
+        Ok(named.collect())
+    }
+}
+
 #[async_trait]
 impl AttemptLog for Store {
     async fn record(&self, attempt: &Attempt) -> Result<(), PortError> {
@@ -65,22 +79,66 @@ impl AttemptLog for Store {
     }
 }
 
-/// The order is that of the first recording, so it does not depend on a clock.
+/// The order is that of the first recording, so it does not depend on a clock. A repetition takes
+/// the place of the attempt that it repeats.
 fn record(db: &Connection, attempt: &Attempt) -> Result<(), StoreError> {
     let (machine, kept) = place(attempt);
-    let body = serde_json::to_string(attempt)
-        .map_err(|error| StoreError::undecodable("attempt", error))?;
-    db.prepare_cached(
-        "INSERT INTO attempt (id, machine, body) VALUES (?1, ?2, ?3) \
-         ON CONFLICT (id) DO UPDATE SET machine = excluded.machine, body = excluded.body",
-    )?
-    .execute((attempt.id.to_string(), &machine, body))?;
+    let Some((seq, old)) = replaced(db, attempt, machine.as_ref())? else {
+        db.prepare_cached("INSERT INTO attempt (id, machine, body) VALUES (?1, ?2, ?3)")?
+            .execute((attempt.id.to_string(), &machine, encode(attempt)?))?;
+        return remove_oldest(db, machine.as_ref(), kept);
+    };
+    let sql = if attempt.id == old.id {
+        "UPDATE attempt SET id = ?1, machine = ?2, body = ?3 WHERE seq = ?4"
+    } else {
+        // A repetition is the latest of all, whenever the first one was.
+        "UPDATE attempt SET id = ?1, machine = ?2, body = ?3, \
+         seq = (SELECT MAX(seq) + 1 FROM attempt) WHERE seq = ?4"
+    };
+    let attempt = attempt.in_place_of(&old);
+    db.prepare_cached(sql)?.execute((attempt.id.to_string(), &machine, encode(&attempt)?, seq))?;
+    remove_oldest(db, machine.as_ref(), kept)
+}
+
+/// The row that an attempt replaces: the one with its id, or the machine's last one if it repeats
+/// that.
+fn replaced(
+    db: &Connection,
+    attempt: &Attempt,
+    machine: Option<&String>,
+) -> Result<Option<(i64, Attempt)>, StoreError> {
+    let with_its_id = "SELECT seq, body FROM attempt WHERE id = ?1";
+    if let Some(old) = one(db, with_its_id, (attempt.id.to_string(),))? {
+        return Ok(Some(old));
+    }
+    let last = "SELECT seq, body FROM attempt WHERE machine = ?1 ORDER BY seq DESC LIMIT 1";
+    let last = one(db, last, (machine,))?;
+    Ok(last.filter(|(_, last)| attempt.repeats(last)))
+}
+
+fn one(
+    db: &Connection,
+    sql: &str,
+    params: impl Params,
+) -> Result<Option<(i64, Attempt)>, StoreError> {
+    let found: Option<(i64, String)> = db
+        .prepare_cached(sql)?
+        .query_row(params, |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?;
+    found.map(|(seq, body)| Ok((seq, decode(&body)?))).transpose()
+}
+
+fn remove_oldest(db: &Connection, machine: Option<&String>, kept: i64) -> Result<(), StoreError> {
     db.prepare_cached(
         "DELETE FROM attempt WHERE machine IS ?1 AND seq <= \
          (SELECT seq FROM attempt WHERE machine IS ?1 ORDER BY seq DESC LIMIT 1 OFFSET ?2)",
     )?
     .execute((machine, kept))?;
     Ok(())
+}
+
+fn encode(attempt: &Attempt) -> Result<String, StoreError> {
+    serde_json::to_string(attempt).map_err(|error| StoreError::undecodable("attempt", error))
 }
 
 fn find(db: &Connection, id: &AttemptId) -> Result<Option<Attempt>, StoreError> {
@@ -107,6 +165,15 @@ fn latest(
         }
         None => all(db, "SELECT body FROM attempt ORDER BY seq DESC LIMIT ?1", (limit,)),
     }
+}
+
+/// The last signed attempt of each machine.
+fn last_of_each(db: &Connection) -> Result<Vec<Attempt>, StoreError> {
+    let last = "SELECT body FROM attempt WHERE seq IN \
+                (SELECT MAX(seq) FROM attempt WHERE machine IS NOT NULL GROUP BY machine)";
+    let mut attempts = all(db, last, ())?;
+    attempts.retain(|attempt| !attempt.unsigned);
+    Ok(attempts)
 }
 
 fn all(db: &Connection, sql: &str, params: impl Params) -> Result<Vec<Attempt>, StoreError> {

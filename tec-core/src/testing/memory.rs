@@ -426,9 +426,23 @@ impl ClockLog for MemoryRegistry {
 impl AttemptLog for MemoryRegistry {
     async fn record(&self, attempt: &Attempt) -> Result<(), PortError> {
         let mut state = self.state();
-        match state.attempts.iter_mut().find(|old| old.id == attempt.id) {
-            Some(old) => *old = attempt.clone(),
-            None => state.attempts.push(attempt.clone()),
+        let place = |attempt: &Attempt| (attempt.machine, attempt.unsigned);
+        let known = state.attempts.iter().position(|old| old.id == attempt.id);
+        let last = state.attempts.iter().rposition(|old| place(old) == place(attempt));
+        let last =
+            last.filter(|at| state.attempts.get(*at).is_some_and(|old| attempt.repeats(old)));
+        match (known, last) {
+            (Some(at), _) => {
+                if let Some(old) = state.attempts.get_mut(at) {
+                    *old = attempt.in_place_of(old);
+                }
+            }
+            // A repetition is the latest of all, whenever the first one was.
+            (None, Some(at)) => {
+                let old = state.attempts.remove(at);
+                state.attempts.push(attempt.in_place_of(&old));
+            }
+            (None, None) => state.attempts.push(attempt.clone()),
         }
         let most = match (attempt.machine, attempt.unsigned) {
             (Some(_), false) => ATTEMPTS_PER_MACHINE,
@@ -436,7 +450,6 @@ impl AttemptLog for MemoryRegistry {
             (Some(_), true) => ATTEMPTS_PER_MACHINE / 4,
             (None, true) => ATTEMPTS_WITHOUT_MACHINE / 4,
         };
-        let place = |attempt: &Attempt| (attempt.machine, attempt.unsigned);
         let same = |old: &Attempt| place(old) == place(attempt);
         let kept = state.attempts.iter().filter(|old| same(old)).count();
         let mut excess = kept.saturating_sub(most);

@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-use crate::ak::{AkRecord, ApprovedAk, PublicKey};
+use crate::ak::{AkRecord, ApprovedAk, PublicKey, TpmBoot};
 use crate::attest::Attempt;
 use crate::digest::Sha256Digest;
 use crate::explain::{Gate, Ladder};
@@ -152,6 +152,23 @@ pub fn attempt(number: u64, machine: Option<u64>) -> Attempt {
         ak: Some(public_key(number).fingerprint()),
         booted: None,
         unsigned: false,
+        boot: None,
+        repeats: None,
         ladder,
+    }
+}
+
+/// An attempt at second `number` that passed every check up to the key, signed by the first key of
+/// the first machine after this many resets of its TPM.
+pub fn attempt_in_boot(number: u64, resets: u32) -> Attempt {
+    let mut ladder = Ladder::new();
+    for gate in Gate::ALL.into_iter().take_while(|gate| *gate != Gate::ReleasePolicy) {
+        ladder.pass(gate, "passed");
+    }
+    Attempt {
+        ak: Some(public_key(1).fingerprint()),
+        boot: Some(TpmBoot { resets, restarts: 0 }),
+        ladder,
+        ..attempt(number, Some(1))
     }
 }

@@ -24,7 +24,7 @@ use super::session_id::SessionId;
 use super::shared::Opened;
 use super::table::peer;
 use super::{Admission, Kbs, check, reply, strict};
-use crate::policy::{AttestationPolicy, Evaluation, PolicyError, Verdict};
+use crate::policy::{AttestationPolicy, Evaluation, PolicyError, REFUSED_CLAIM, Verdict};
 use crate::token::EarClaims;
 use crate::wire::{
     AttestRequest, AttestResponse, AuthRequest, Challenge, ErrorKind, PROTOCOL_VERSION,
@@ -183,6 +183,7 @@ impl Kbs {
         if let Some(code) = admission.refused {
             tracing::warn!(%attempt, %code, "attestation refused");
             verdict.withhold();
+            verdict.extensions.insert(REFUSED_CLAIM.to_owned(), code.as_str().into());
         }
         let lifetime = config.token_seconds.into();
         let claims = EarClaims::new(attempt, config.clock.now(), lifetime, &verdict, &evidence);

@@ -371,6 +371,7 @@ async fn a_refused_attempt_has_a_token_that_opens_nothing() {
         let payload = URL_SAFE_NO_PAD.decode(token.split('.').nth(1).unwrap()).unwrap();
         let claims: Value = serde_json::from_slice(&payload).unwrap();
         assert_ne!(claims["submods"]["cpu0"]["ear.status"], "affirming");
+        assert_eq!(claims["submods"]["cpu0"]["tec.refused"], code.as_str());
         assert_eq!(world.audit(AuditAction::KeyRefused), audited);
         let answer = get(&own_path()).cookie(&cookie).of(&world.kbs).await;
         answer.is_error(401, &ErrorKind::PolicyDeny);

@@ -10,6 +10,9 @@ use crate::config::Generation;
 
 /// Name of the claim in the token that says which machine attested.
 pub const MACHINE_CLAIM: &str = "tec.machine";
+
+/// Claim with the error code in the token of a refused attestation, which obtains nothing.
+pub const REFUSED_CLAIM: &str = "tec.refused";
 /// Its integer key, in the private-use range of CWT claims (RFC 8392, section 9.1: below -65536).
 pub(super) const MACHINE_CLAIM_KEY: i64 = -75_001;
 /// Keys that an extension claim may have: the private-use range of CWT claims (RFC 8392, section 9.1),

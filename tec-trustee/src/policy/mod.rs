@@ -49,7 +49,8 @@ pub use self::engine::ResourcePolicy;
 #[cfg(feature = "kbs")]
 pub use self::error::PolicyError;
 pub use self::intent::{
-    ClaimValue, MACHINE_CLAIM, PolicyIntent, PolicyIntentError, SnpRequirement, SnpTcb,
+    ClaimValue, MACHINE_CLAIM, PolicyIntent, PolicyIntentError, REFUSED_CLAIM, SnpRequirement,
+    SnpTcb,
 };
 #[cfg(feature = "kbs")]
 pub use self::lint::lint_attestation;

@@ -6,9 +6,10 @@ use std::process::Command;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use tec_core::ak::TofuMatcher;
+use tec_core::code::Code;
 use tec_core::flow;
 use tec_core::id::MachineId;
-use tec_core::port::EntropyRng;
+use tec_core::port::{AttemptLog as _, AuditAction, EntropyRng};
 use tec_support::SystemEntropy;
 use tec_tpm::testing::Swtpm;
 use tec_trustee::jwe::{Curve, EcPrivateKey, Jwe};
@@ -204,4 +205,68 @@ fn a_key_of_the_admin_that_is_none_is_named_before_anything_is_touched() {
     let arguments = ["recovery", "enroll", "/nonexistent", "--admin-key", file.to_str().unwrap()];
     let lines = refused(&world.agent(&tpm, &arguments));
     assert!(lines[0].starts_with("TEC-N400 "), "{lines:?}");
+}
+
+/// What the timer runs, with the file as the disk.
+fn watch(world: &World, tpm: &Swtpm, disk: &Path) -> std::process::Output {
+    world.agent(tpm, &["attest", disk.to_str().unwrap()])
+}
+
+#[test]
+fn a_running_node_attests_without_its_key_and_is_refused_once_a_register_is_extended() {
+    let Node { world, tpm, machine, config } = Node::start(Wire::Tls);
+    let disk = bound_disk(&world, &tpm, &config);
+    let released = |world: &World| {
+        let events = world.registry.events();
+        events.iter().filter(|event| event.action == AuditAction::KeyReleased).count()
+    };
+    let before = released(&world);
+    for _ in 0..3 {
+        let said = good(watch(&world, &tpm, &disk));
+        assert_eq!(String::from_utf8(said).unwrap(), format!("machine {machine} attested\n"));
+    }
+    assert_eq!(released(&world), before, "no key was fetched");
+    let last = world.attempt(machine);
+    assert_eq!((last.ladder.code, last.repeats.map(|all| all.count)), (None, Some(3)));
+
+    // A kernel that is started from the running one is measured into the same register.
+    boot(&tpm, "kexec");
+    for _ in 0..2 {
+        let output = watch(&world, &tpm, &disk);
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+        assert!(output.stdout.is_empty(), "{output:?}");
+        let text = String::from_utf8(output.stderr).unwrap();
+        let lines: Vec<_> = text.lines().collect();
+        let found = world.attempt(machine);
+        assert!(lines[0].starts_with("TEC-A412 "), "{text}");
+        assert_eq!(lines[1], format!("attempt {}", found.id));
+        assert!(lines[2].starts_with(&format!("see: tec explain {machine}, ")), "{text}");
+        assert_eq!(found.ladder.code, Some(Code::PcrMismatch));
+    }
+    let attempts = world.registry.latest(Some(machine), 10);
+    let attempts = world.runtime.block_on(attempts).unwrap();
+    let seen = |at: usize| attempts[at].repeats.map(|all| all.count);
+    assert_eq!((seen(0), seen(1)), (Some(2), Some(3)), "the refusal hides nothing: {attempts:?}");
+}
+
+#[test]
+fn a_server_that_is_away_is_no_refusal() {
+    let Node { world, tpm, .. } = Node::start(Wire::Plain);
+    let output = world.agent(&tpm, &["attest", "--url", NOBODY]);
+    let lines = refused(&output);
+    assert!(lines[0].starts_with("TEC-A401 "), "{lines:?}");
+}
+
+#[test]
+fn a_stranger_is_refused_with_the_code_of_the_server() {
+    let Node { world, tpm, machine: _, config } = Node::start(Wire::Plain);
+    good(world.encrypt(&tpm, &config));
+    let stranger = World::start(Wire::Plain, TofuMatcher);
+    let url = stranger.endpoint.url.to_string();
+    let output = stranger.agent(&tpm, &["attest", "--url", &url]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.starts_with("TEC-A404 ") || text.starts_with("TEC-A40"), "{text}");
+    let claims: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(claims["claims"]["submods"]["cpu0"]["ear.status"], "contraindicated");
 }

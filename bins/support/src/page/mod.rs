@@ -7,8 +7,10 @@ mod standing;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use tec_core::machine::MachineState;
+use tec_core::time::Timestamp;
 
 pub use self::standing::{Seen, refusal, standing};
+use crate::age::age;
 
 /// The style sheet; a server allows it by its digest.
 pub const STYLE: &str = include_str!("style.css");
@@ -152,6 +154,8 @@ pub struct Page {
     pub title: String,
     /// The sentence below it.
     pub lead: String,
+    /// Time of the page; ages of results are shown if it is set.
+    pub as_of: Option<Timestamp>,
     /// Seconds after which a browser loads the page again.
     pub refresh: Option<u32>,
     /// What an admin should do.
@@ -251,7 +255,7 @@ impl Page {
                         @if has_none { th { "Result" } }
                     } }
                     tbody { @for row in rows { tr {
-                        th { (row.machine) " " span.dim { (row.state) " " (row.at) } }
+                        th { (row.machine) " " span.dim { (row.state) " " (self.last_seen(row)) } }
                         @if row.is_untried() {
                             td class=(row.mark.class()) colspan=(width.max(1)) {
                                 (row.mark.symbol()) " " (row.result)
@@ -268,6 +272,12 @@ impl Page {
                 @if more > 0 { p.dim { (more) " more machines are not shown" } }
             }
         }
+    }
+
+    fn last_seen(&self, row: &Row) -> String {
+        let at = row.at.parse().ok();
+        let age = self.as_of.zip(at).map(|(now, at)| age(now, at));
+        age.map_or_else(|| row.at.clone(), |age| format!("last seen {age} ago, {}", row.at))
     }
 
     fn refused(&self) -> Markup {

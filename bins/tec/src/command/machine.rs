@@ -19,7 +19,7 @@ use tec_support::{SystemClock, SystemEntropy};
 
 use super::{coded, word};
 use crate::args::{Consent, DryRun, MachineFilter, MachineRef};
-use crate::attempt::{one_line, page};
+use crate::attempt::{LastSeen, one_line, page};
 use crate::consent::consented;
 use crate::machine::{Final, MachineCommand, meant, readmit, say};
 use crate::output::{Output, Table};
@@ -100,7 +100,7 @@ pub(super) async fn id_of(store: &Store, asked: &MachineRef) -> anyhow::Result<M
         return Ok(id);
     }
     let machines = named(store, all(store).await?)?;
-    let known = machines.into_iter().map(|Named { machine, name }| (machine.id, name));
+    let known = machines.into_iter().map(|Named { machine, name, .. }| (machine.id, name));
     let found = meant(known, &asked.machine);
     Ok(found.map_err(|unknown| CodedError::new(Code::MachineUnknown, unknown.to_string()))?)
 }
@@ -189,13 +189,19 @@ struct Named {
     machine: Machine,
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_seen: Option<LastSeen>,
 }
 
 fn named(store: &Store, machines: Vec<Machine>) -> anyhow::Result<Vec<Named>> {
     let mut names = store.machine_names().map_err(unnamed)?;
+    let last = store.last_attempts();
+    let last =
+        last.map_err(|error| CodedError::caused(error.code(), "read the last attempts", error))?;
     let named = machines.into_iter().map(|machine| {
         let name = names.remove(&machine.id);
-        Named { machine, name }
+        let last_seen = last.get(&machine.id).map(LastSeen::of);
+        Named { machine, name, last_seen }
     });
     Ok(named.collect())
 }
@@ -205,16 +211,20 @@ fn unnamed(error: StoreError) -> CodedError {
 }
 
 fn machine_table(machines: &[Named]) -> Table {
-    let row = |Named { machine, name }: &Named| {
+    let row = |Named { machine, name, last_seen }: &Named| {
+        let seen = last_seen.as_ref();
         vec![
             machine.id.to_string(),
             name.clone().unwrap_or_else(|| "-".to_owned()),
             word(&machine.state),
             word(&machine.registered_by),
             machine.registered_at.to_string(),
+            seen.map_or_else(|| "-".to_owned(), LastSeen::age),
+            seen.map_or_else(|| "-".to_owned(), |seen| seen.result.clone()),
         ]
     };
-    Table::new(&["MACHINE", "NAME", "STATE", "BY", "REGISTERED"], machines.iter().map(row))
+    let head = ["MACHINE", "NAME", "STATE", "BY", "REGISTERED", "LAST SEEN", "RESULT"];
+    Table::new(&head, machines.iter().map(row)).narrow(5)
 }
 
 #[derive(Serialize)]
@@ -229,13 +239,19 @@ async fn show(store: &Store, asked: &MachineRef, output: &Output) -> anyhow::Res
     let id = machine.id;
     let unavailable = || coded(Code::StoreUnavailable, format!("look up machine {id}"));
     let name = store.machine_names().map_err(unnamed)?.remove(&id);
+    let attempts = store.latest(Some(id), 5).await.map_err(unavailable())?;
+    // Anyone can send evidence without a signature in the machine's name.
+    let last_seen = attempts.iter().find(|attempt| !attempt.unsigned).map(LastSeen::of);
     let shown = Shown {
-        machine: Named { machine, name },
+        machine: Named { machine, name, last_seen },
         keys: AkRegistry::list(store, Some(id)).await.map_err(unavailable())?,
-        attempts: store.latest(Some(id), 5).await.map_err(unavailable())?,
+        attempts,
     };
     output.print(&shown, |shown| {
         let mut text = machine_table(std::slice::from_ref(&shown.machine)).to_string();
+        if let Some(seen) = &shown.machine.last_seen {
+            let _ = write!(text, "\n{}", seen.sentence());
+        }
         for key in &shown.keys {
             let _ = write!(text, "\nkey {} {}", key.fingerprint(), word(&key.state));
         }

@@ -8,7 +8,7 @@ use crate::attempt::one_line;
 use crate::output::{Output, write_page};
 use crate::page;
 use crate::state::open_existing;
-use crate::status::Status;
+use crate::status::{SeenMachine, Status};
 
 pub(crate) async fn status(
     state_dir: &Path,
@@ -33,6 +33,12 @@ fn render(status: &Status) -> String {
         counts.active, counts.unclaimed, counts.quarantined, counts.revoked, counts.retired
     ));
     lines.push(format!("images        {} approved", status.images_live));
+    if let Some(SeenMachine { machine, seen }) = &status.last_seen {
+        lines.push(format!("last seen     machine {machine} {} ago, {}", seen.age(), seen.result));
+    }
+    if status.refused_now > 0 {
+        lines.push(format!("refused now   {} machines", status.refused_now));
+    }
     lines.extend(status.refusals.iter().map(one_line));
     lines.push(match status.needs_you.as_slice() {
         [] => "nothing needs you".to_owned(),

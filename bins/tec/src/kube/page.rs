@@ -1,7 +1,9 @@
 //! The page of a cluster: what its objects say of each machine.
 
 use tec_core::code::Code;
+use tec_core::port::Clock as _;
 use tec_k8s::api::Machine;
+use tec_support::SystemClock;
 use tec_support::page::{Mark, Page, Refusal, Row};
 
 /// Machines and images. What differs in a refused boot is in the log of attempts, not in the objects.
@@ -15,6 +17,7 @@ pub(super) fn page(needs_you: &[String], machines: &[Machine], images: Vec<Strin
         ("Keys", "released after attestation".to_owned()),
     ];
     Page {
+        as_of: Some(SystemClock.now()),
         title: "Trusted machines".to_owned(),
         needs_you: needs_you.to_vec(),
         flow: flow.map(|(name, what)| [name.to_owned(), what]).into(),

@@ -1,9 +1,12 @@
 //! `tec machine` and `tec ak` as processes.
 
 use tec_core::ak::{ClockReading, TpmClock};
+use tec_core::attest::Attempt;
+use tec_core::explain::Gate;
 use tec_core::id::ResourcePath;
 use tec_core::port::{
-    AkRegistry as _, ClockLog as _, ClockOutcome, MachineRegistry as _, SecretStore, UnclaimedLimit,
+    AkRegistry as _, AttemptLog, ClockLog as _, ClockOutcome, MachineRegistry as _, SecretStore,
+    UnclaimedLimit,
 };
 use tec_core::store::Store;
 use tec_core::testing::sample;
@@ -180,4 +183,60 @@ fn lists_come_in_every_form_and_audit_lines_newest_first() {
     assert_eq!(actions(&["--action", "machine-quarantined"]), [r#""machine-quarantined""#]);
     assert_eq!(actions(&["--since", "1h"]).len(), 2);
     assert!(actions(&["--machine", "00000000-0000-4000-8000-0000000000ff"]).is_empty());
+}
+
+#[test]
+fn a_node_that_attests_often_keeps_its_boots_and_a_refusal_after_boot_is_shown() {
+    let dir = TempDir::new().unwrap();
+    let directory = dir.path().join("state");
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let record = |attempt: &Attempt| {
+        let store = Store::open(&directory, &SystemEntropy).unwrap();
+        runtime.block_on(AttemptLog::record(&store, attempt)).unwrap();
+    };
+    let store = Store::open(&directory, &SystemEntropy).unwrap();
+    let machine = sample::machine(1);
+    let created = store.create(&machine, UnclaimedLimit::Unlimited);
+    runtime.block_on(created).unwrap();
+    drop(store);
+    for boot in 1..=3 {
+        record(&sample::attempt_in_boot(u64::from(boot), boot));
+    }
+    for number in 101..=140 {
+        record(&sample::attempt_in_boot(number, 4));
+    }
+    let (state, id) = (str(&directory), machine.id.to_string());
+    let attempts = json(&["--state-dir", state, "audit", "attempts", "--machine", &id]);
+    assert_eq!(attempts.as_array().unwrap().len(), 4, "{attempts}");
+    assert_eq!(attempts[0]["repeats"]["count"], 40);
+    let explained = sample::attempt_id(1).to_string();
+    let explained = json(&["--state-dir", state, "explain", &explained]);
+    assert_eq!(explained["boot"]["resets"], 1, "the first boot is still explained");
+    let list = || json(&["--state-dir", state, "machine", "list"])[0]["last_seen"].clone();
+    assert_eq!(list()["result"], "attested");
+
+    let mut refused = sample::attempt_in_boot(141, 4);
+    refused.ladder.fail(Gate::Pcrs, "PCR 4 differs");
+    record(&refused);
+    assert_eq!(list()["result"], "refused TEC-A412");
+    let wide = text(&["--state-dir", state, "machine", "list", "-o", "wide"]);
+    assert!(wide.contains("LAST SEEN") && wide.contains("refused TEC-A412"), "{wide}");
+    let shown = text(&["--state-dir", state, "machine", "show", &id]);
+    assert!(shown.contains("\nlast seen ") && shown.contains("40 times since"), "{shown}");
+    let status = shown_status(state);
+    assert_eq!(status["refused_now"], 1, "{status}");
+    assert_eq!(status["last_seen"]["result"], "refused TEC-A412");
+
+    // Nobody signed this one: it says nothing of the machine.
+    let mut unsigned = sample::attempt_in_boot(142, 4);
+    unsigned.unsigned = true;
+    record(&unsigned);
+    assert_eq!(list()["result"], "refused TEC-A412");
+}
+
+/// The server does not run, so the exit code is that of a state that is not ready.
+fn shown_status(state: &str) -> serde_json::Value {
+    let mut tec = std::process::Command::new(env!("CARGO_BIN_EXE_tec"));
+    let output = tec.args(["--state-dir", state, "-o", "json", "status"]).output().unwrap();
+    serde_json::from_slice(&output.stdout).unwrap()
 }

@@ -21,6 +21,9 @@ pub async fn attempt_log<L: AttemptLog>(make: impl AsyncFn() -> L) {
     the_last_of_each_machine_are_kept(&make().await).await;
     the_log_is_bounded(&make().await).await;
     what_anybody_can_send_pushes_nothing_out(&make().await).await;
+    many_attempts_in_one_boot_push_out_no_earlier_boot(&make().await).await;
+    a_refusal_in_the_same_boot_hides_nothing_and_is_not_hidden(&make().await).await;
+    unsigned_evidence_takes_no_place_of_signed(&make().await).await;
 }
 
 fn ids(attempts: Vec<Attempt>) -> Vec<AttemptId> {
@@ -105,4 +108,60 @@ async fn what_anybody_can_send_pushes_nothing_out(log: &dyn AttemptLog) {
     let all = ok(log.latest(None, usize::MAX).await);
     let unsigned = all.iter().filter(|attempt| attempt.unsigned).count();
     assert!(unsigned < 500, "{unsigned} of them are kept");
+}
+
+async fn many_attempts_in_one_boot_push_out_no_earlier_boot(log: &dyn AttemptLog) {
+    let machine = Some(sample::machine_id(1));
+    for boot in 1..=3 {
+        ok(log.record(&sample::attempt_in_boot(u64::from(boot), boot)).await);
+    }
+    for number in 101..=140 {
+        // A replica may record an attempt again, and as known as it was.
+        for _ in 0..2 {
+            ok(log.record(&sample::attempt_in_boot(number, 4)).await);
+        }
+    }
+    let kept = ok(log.latest(machine, usize::MAX).await);
+    assert_eq!(
+        kept.iter().map(|one| one.id).collect::<Vec<_>>(),
+        [140, 3, 2, 1].map(sample::attempt_id)
+    );
+    let repeats = kept.first().and_then(|last| last.repeats);
+    let seen = repeats.map(|repeats| (repeats.first, repeats.count));
+    assert_eq!(seen, Some((sample::time(101), 40)), "first seen, and how often");
+    assert_eq!(ok(log.find(&sample::attempt_id(140)).await).as_ref(), kept.first());
+    assert_eq!(ok(log.find(&sample::attempt_id(101)).await), None, "another one took its place");
+    ok(log.record(&sample::attempt(141, Some(2))).await);
+    ok(log.record(&sample::attempt_in_boot(142, 4)).await);
+    let all = ids(ok(log.latest(None, 2).await));
+    assert_eq!(all, [142, 141].map(sample::attempt_id), "the latest of all machines");
+}
+
+async fn a_refusal_in_the_same_boot_hides_nothing_and_is_not_hidden(log: &dyn AttemptLog) {
+    for number in 1..=9 {
+        let mut attempt = sample::attempt_in_boot(number, 1);
+        if (4..=6).contains(&number) {
+            attempt.ladder.fail(Gate::Pcrs, format!("differs at {number}"));
+        }
+        ok(log.record(&attempt).await);
+    }
+    let kept = ok(log.latest(Some(sample::machine_id(1)), usize::MAX).await);
+    let refused: Vec<_> = kept.iter().map(|one| (one.id, one.ladder.code.is_some())).collect();
+    let expected = [(9, false), (6, true), (3, false)];
+    assert_eq!(refused, expected.map(|(number, refused)| (sample::attempt_id(number), refused)));
+    let counts: Vec<_> = kept.iter().filter_map(|one| one.repeats.map(|all| all.count)).collect();
+    assert_eq!(counts, [3, 3, 3]);
+}
+
+async fn unsigned_evidence_takes_no_place_of_signed(log: &dyn AttemptLog) {
+    ok(log.record(&sample::attempt_in_boot(1, 1)).await);
+    let mut unsigned = sample::attempt_in_boot(2, 1);
+    unsigned.unsigned = true;
+    ok(log.record(&unsigned).await);
+    ok(log.record(&sample::attempt_in_boot(3, 1)).await);
+    let kept = ok(log.latest(Some(sample::machine_id(1)), usize::MAX).await);
+    let kept: Vec<_> = kept.iter().map(|one| (one.id, one.unsigned)).collect();
+    assert!(kept.contains(&(sample::attempt_id(2), true)), "{kept:?}");
+    assert!(kept.contains(&(sample::attempt_id(3), false)), "{kept:?}");
+    assert_eq!(kept.len(), 2, "the two signed ones are one");
 }

@@ -30,6 +30,29 @@ pub(super) fn bounded(attempt: &Attempt, place: usize) -> Result<RecordedAttempt
     Ok(entry)
 }
 
+/// Adds an attempt to the entries of a record, newest first. It replaces the entry with its id, or the
+/// newest one if it repeats that.
+pub(super) fn added(
+    entries: &mut Vec<RecordedAttempt>,
+    attempt: &Attempt,
+) -> Result<(), ConvertError> {
+    let new = bounded(attempt, 0)?;
+    let known = entries.iter().position(|entry| entry.id == new.id);
+    let old =
+        known.or_else(|| (!entries.is_empty()).then_some(0)).and_then(|at| entries.get_mut(at));
+    let kept = old.as_ref().and_then(|old| old.to_core().ok());
+    // Cut like the entry that it is compared with.
+    let cut = new.to_core()?;
+    match (old, kept) {
+        (Some(old), Some(kept)) if kept.id == cut.id || cut.repeats(&kept) => {
+            *old = RecordedAttempt::from_core(&cut.in_place_of(&kept))?;
+        }
+        (Some(old), None) if known.is_some() => *old = new,
+        _ => entries.insert(0, new),
+    }
+    Ok(())
+}
+
 /// Cuts the entries of a record to its limits. Entries that cannot be parsed are dropped.
 pub(super) fn fitted(entries: &mut Vec<RecordedAttempt>) -> Result<(), ConvertError> {
     entries.truncate(MOST);
@@ -102,6 +125,23 @@ mod tests {
         assert_eq!(entry.to_core().unwrap().id, attempt.id);
         let small = bounded(&sample::attempt(1, Some(1)), MOST).unwrap();
         assert_eq!(small.to_core().unwrap(), sample::attempt(1, Some(1)), "nothing is cut");
+    }
+
+    #[test]
+    fn an_attempt_too_long_to_keep_is_recognized_when_it_is_repeated() {
+        let refused = |number| {
+            let mut refused = sample::attempt_in_boot(number, 1);
+            refused.ladder.fail(Gate::Pcrs, "x".repeat(100_000));
+            refused
+        };
+        let mut entries = Vec::new();
+        for number in 1..=3 {
+            added(&mut entries, &refused(number)).unwrap();
+            fitted(&mut entries).unwrap();
+        }
+        let kept: Vec<_> = entries.iter().map(|entry| entry.to_core().unwrap()).collect();
+        assert_eq!(kept.len(), 1);
+        assert_eq!(kept[0].repeats.map(|repeats| repeats.count), Some(3));
     }
 
     #[test]

@@ -28,7 +28,7 @@ use tec_core::id::{AttemptId, MachineId};
 use tec_core::port::{AttemptLog, PortError, PortErrorKind, chain};
 use tokio::sync::Notify;
 
-use self::bounded::{bounded, fitted};
+use self::bounded::{added, bounded, fitted};
 use self::strangers::Strangers;
 use super::error::{is_conflict, is_not_found, port_error};
 use super::pages::each;
@@ -215,13 +215,8 @@ impl AttemptLog for AttemptRecords {
         self.strangers().forget(&attempt.id);
         if let Some(id) = attempt.machine.filter(|_| !attempt.unsigned) {
             let add = |record: &mut AttestationRecord| {
-                let entry = bounded(attempt, 0).map_err(unwritable)?;
                 let entries = &mut record.spec.attempts;
-                match entries.iter_mut().find(|known| known.id == entry.id) {
-                    Some(known) => *known = entry,
-                    None => entries.insert(0, entry),
-                }
-                fitted(entries).map_err(unwritable)
+                added(entries, attempt).and_then(|()| fitted(entries)).map_err(unwritable)
             };
             match self.change(Some(id), add).await {
                 Ok(Some(())) => return Ok(()),

@@ -53,6 +53,14 @@ fn a_refusal_shows_what_changed_and_escapes_the_log() {
 }
 
 #[test]
+fn a_machine_is_shown_with_the_age_of_its_last_result() {
+    let mut page = standing(&[seen()], &[], &[refused(false)]);
+    assert!(!page.render().contains("last seen"));
+    page.as_of = Some("2026-11-21T11:01:11Z".parse().unwrap());
+    assert!(page.render().contains("last seen 4m ago, 2026-11-21T10:57:11Z"));
+}
+
+#[test]
 fn evidence_that_anybody_could_send_changes_no_machine() {
     let page = standing(&[seen()], &[], &[refused(true)]);
     assert_eq!(page.machines[0].mark, Mark::Waiting);

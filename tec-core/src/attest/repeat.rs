@@ -1,0 +1,151 @@
+//! Attempts that repeat one another, so that a node that attests every few minutes fills no log.
+//!
+//! ```text
+//! released ─► attested ─► attested ─► attested ─► refused ─► refused       one boot, six attempts
+//! └ kept      └──────── one, seen 3 times ──────┘ └ one, seen twice ┘      three entries
+//! ```
+
+use serde::{Deserialize, Serialize};
+
+use super::Attempt;
+use crate::time::Timestamp;
+
+/// Attempts of one boot with the same outcome, of which only the last is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Repeats {
+    /// When the first of them arrived.
+    pub first: Timestamp,
+    /// How many there were, with the last one.
+    pub count: u64,
+}
+
+impl Attempt {
+    /// Whether this attempt says nothing new after `last`, the machine's last one: the same key
+    /// signed in the same boot, and the outcome is the same.
+    ///
+    /// # Security
+    /// An unsigned attempt, and one without a signed clock, repeats nothing and is repeated by
+    /// nothing: what anyone can send must not replace what a machine signed. Any difference in the
+    /// outcome counts, so a refusal stays visible after a success and the other way around.
+    pub fn repeats(&self, last: &Self) -> bool {
+        let is_signed = |attempt: &Self| {
+            !attempt.unsigned
+                && attempt.machine.is_some()
+                && attempt.ak.is_some()
+                && attempt.boot.is_some()
+        };
+        let source = |attempt: &Self| (attempt.machine, attempt.ak, attempt.boot);
+        is_signed(self)
+            && is_signed(last)
+            && source(self) == source(last)
+            && self.has_outcome_of(last)
+    }
+
+    /// This attempt in place of `last`, which it [repeats](Self::repeats) or records again.
+    #[must_use]
+    pub fn in_place_of(&self, last: &Self) -> Self {
+        let repeats = if self.id == last.id {
+            // Recorded further on: what it stood for had the outcome of then.
+            last.repeats.filter(|_| self.has_outcome_of(last))
+        } else {
+            let before = last.repeats.unwrap_or(Repeats { first: last.at, count: 1 });
+            Some(Repeats {
+                first: before.first.min(self.at),
+                count: before.count.saturating_add(1),
+            })
+        };
+        Self { repeats, ..self.clone() }
+    }
+
+    /// The details of checks may differ, such as times; what was found must not.
+    fn has_outcome_of(&self, other: &Self) -> bool {
+        let checks = |attempt: &Self| -> Vec<_> {
+            attempt.ladder.steps.iter().map(|step| (step.gate, step.state)).collect()
+        };
+        self.ladder.code == other.ladder.code
+            && self.booted == other.booted
+            && self.ladder.mismatch == other.ladder.mismatch
+            && checks(self) == checks(other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ak::TpmBoot;
+    use crate::explain::Gate;
+    use crate::testing::sample;
+
+    fn repeats(change: impl FnOnce(&mut Attempt)) -> bool {
+        let last = sample::attempt_in_boot(1, 7);
+        let mut next = sample::attempt_in_boot(2, 7);
+        change(&mut next);
+        next.repeats(&last)
+    }
+
+    #[test]
+    fn the_same_outcome_in_the_same_boot_is_one_attempt_with_a_count() {
+        assert!(repeats(|_| {}));
+        let mut kept = sample::attempt_in_boot(1, 7);
+        for number in 2..=5 {
+            kept = sample::attempt_in_boot(number, 7).in_place_of(&kept);
+        }
+        assert_eq!((kept.id, kept.at), (sample::attempt_id(5), sample::time(5)));
+        assert_eq!(kept.repeats, Some(Repeats { first: sample::time(1), count: 5 }));
+    }
+
+    #[test]
+    fn a_refusal_after_a_success_is_a_new_attempt_and_so_is_a_success_after_it() {
+        let refused = |gate| {
+            let mut refused = sample::attempt_in_boot(2, 7);
+            refused.ladder.fail(gate, "differs");
+            refused
+        };
+        let passed = sample::attempt_in_boot(1, 7);
+        assert!(!refused(Gate::Pcrs).repeats(&passed));
+        assert!(!passed.repeats(&refused(Gate::Pcrs)));
+        assert!(!refused(Gate::Pcrs).repeats(&refused(Gate::EventLog)), "for another reason");
+        assert!(!repeats(|next| next.ladder.pass(Gate::Key, "released")));
+    }
+
+    #[test]
+    fn another_boot_or_key_or_machine_is_a_new_attempt() {
+        assert!(!repeats(|next| next.boot = Some(TpmBoot { resets: 8, restarts: 0 })));
+        assert!(!repeats(|next| next.boot = Some(TpmBoot { resets: 7, restarts: 1 })));
+        assert!(!repeats(|next| next.ak = Some(sample::public_key(2).fingerprint())));
+        assert!(!repeats(|next| next.machine = Some(sample::machine_id(2))));
+    }
+
+    #[test]
+    fn unsigned_evidence_replaces_nothing_and_nothing_replaces_it() {
+        assert!(!repeats(|next| next.unsigned = true));
+        let mut last = sample::attempt_in_boot(1, 7);
+        last.unsigned = true;
+        let mut next = sample::attempt_in_boot(2, 7);
+        assert!(!next.repeats(&last));
+        next.unsigned = true;
+        assert!(!next.repeats(&last));
+        assert!(!repeats(|next| next.boot = None), "no clock was signed");
+    }
+
+    #[test]
+    fn an_attempt_that_goes_on_to_its_key_takes_no_count_along() {
+        let first = sample::attempt_in_boot(1, 7);
+        let second = sample::attempt_in_boot(2, 7);
+        let kept = second.in_place_of(&first);
+        assert_eq!(second.in_place_of(&kept), kept, "recorded again");
+        let mut released = second;
+        released.ladder.pass(Gate::Key, "released");
+        assert_eq!(released.in_place_of(&kept), released);
+    }
+
+    #[test]
+    fn attempts_of_earlier_versions_are_read_and_written_as_they_were() {
+        let older = serde_json::to_string(&sample::attempt(1, Some(1))).unwrap();
+        assert!(!older.contains("repeats") && !older.contains("\"boot\""), "{older}");
+        let read: Attempt = serde_json::from_str(&older).unwrap();
+        assert_eq!((read.boot, read.repeats), (None, None));
+        assert_eq!(serde_json::to_string(&read).unwrap(), older);
+    }
+}
