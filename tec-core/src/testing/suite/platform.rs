@@ -110,6 +110,9 @@ async fn an_approval_counts_for_all_with_the_same_baseline(log: &dyn PlatformLog
         is_refused(log, number, &old()).await;
     }
     is_refused(log, 3, &new()).await;
+    // An approval ends with the last machine that has the baseline.
+    assert_eq!(admit(log, 4, &old()).await, PlatformOutcome::Recorded);
+    is_refused(log, 4, &new()).await;
 }
 
 async fn only_what_was_refused_and_shown_last_is_approved(log: &dyn PlatformLog) {
