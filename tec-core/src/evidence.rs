@@ -8,9 +8,9 @@ use crate::ak::{ClockReading, PublicKey, TpmClock};
 use crate::digest::Sha256Digest;
 use crate::fingerprint::Fingerprint;
 use crate::pcr::{PcrIndex, PcrSet, PcrValues};
-use crate::platform::LoggedVariable;
 use crate::tee::Tee;
 use crate::time::Timestamp;
+use crate::variable::LoggedVariable;
 
 /// One event of a boot log. Digest and register are proven once the log replays; `detail` is what
 /// the log claims about the event, and proves nothing.

@@ -82,3 +82,4 @@ pub mod testing;
 mod text;
 pub mod time;
 pub mod trustee;
+mod variable;

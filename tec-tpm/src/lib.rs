@@ -64,6 +64,7 @@ pub mod evidence;
 mod guid;
 pub mod hcl;
 pub mod output;
+pub mod policy;
 pub mod public;
 pub mod quote;
 pub mod snp;

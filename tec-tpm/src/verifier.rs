@@ -16,8 +16,8 @@ use tec_core::digest::Sha256Digest;
 use tec_core::pcr::{PcrIndex, PcrValues};
 use tec_core::port::{EvidenceRequest, Verifier};
 
-use crate::event_log;
 use crate::evidence::TpmEvidence;
+use crate::policy::evidence_with_policy;
 use crate::quote::{QuoteError, VerifiedQuote};
 
 /// Length of a nonce in a quote; report data is truncated to it, as attesters do.
@@ -75,7 +75,7 @@ fn assemble(evidence: TpmEvidence, quote: &VerifiedQuote, nonce: &[u8]) -> Verif
     let pcrs = quote.pcrs();
     let claims = tpm_claims(&evidence.ak, pcrs);
     let (log, variables) = match &evidence.event_log {
-        Some(bytes) => event_log::evidence_with_policy(bytes, pcrs),
+        Some(bytes) => evidence_with_policy(bytes, pcrs),
         None => (LogEvidence::Absent, Vec::new()),
     };
     let init_data = init_data_value(pcrs).map(Sha256Digest::to_string);

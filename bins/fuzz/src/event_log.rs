@@ -36,7 +36,7 @@ pub(crate) fn event_log(data: &[u8]) {
     let _ = LogView::new(&log).table();
     for variable in log.policy_variables() {
         let event = log.events().iter().find(|event| event.number == variable.event);
-        assert_eq!(event.map(|event| event.extends()), Some(Some(PcrIndex::SECURE_BOOT)));
+        assert_eq!(event.map(Event::extends), Some(Some(PcrIndex::SECURE_BOOT)));
     }
     check_limits(data, &log);
     check_rendering(&log);

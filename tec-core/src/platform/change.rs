@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::judge::{PolicyJudgement, grew, is_secure_boot_on, judge_policy};
+use super::policy::{PolicyJudgement, grew, is_secure_boot_on, judge_policy};
 use super::{Platform, PlatformEvent, Policy, PolicyEvent, PolicyVariable, Register};
 use crate::digest::Sha256Digest;
 use crate::pcr::PcrIndex;

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::change::{ChangeEffect, PlatformChange, changes};
-use super::{Firmware, Platform, Policy, PolicyEvent, PolicyVariable, SecureBootState};
+use super::policy::{PolicyJudgement, judge_policy};
+use super::{Firmware, Platform};
 
 /// How a boot relates to the baseline of its machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,57 +66,4 @@ pub fn judge_approved(baseline: &Platform, approved: &[Firmware], seen: &Platfor
 
 fn is_same_value((a, b): (&super::Register, &super::Register)) -> bool {
     a.value == b.value
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum PolicyJudgement {
-    Matches,
-    Grew,
-}
-
-/// How the policies relate; none if the change is refused.
-pub(super) fn judge_policy(baseline: &Platform, seen: &Platform) -> Option<PolicyJudgement> {
-    let (old, new) = match (&baseline.firmware.policy, &seen.firmware.policy) {
-        _ if baseline.policy_value() == seen.policy_value() => {
-            return Some(PolicyJudgement::Matches);
-        }
-        (Policy::Value(old), Policy::Value(new)) if old == new => {
-            return Some(PolicyJudgement::Matches);
-        }
-        (Policy::Events(old), Policy::Events(new)) if old.len() == new.len() => (old, new),
-        _ => return None,
-    };
-    let mut judgement = PolicyJudgement::Matches;
-    for (old, new) in old.iter().zip(new) {
-        if old.event.digest == new.event.digest {
-            continue;
-        }
-        if !grew(old, new) || !is_secure_boot_on(seen) {
-            return None;
-        }
-        judgement = PolicyJudgement::Grew;
-    }
-    Some(judgement)
-}
-
-/// Whether the variable only got more entries.
-pub(super) fn grew(old: &PolicyEvent, new: &PolicyEvent) -> bool {
-    match (&old.proven, &new.proven) {
-        (
-            Some(PolicyVariable::Keys { name: before, entries: had }),
-            Some(PolicyVariable::Keys { name: after, entries: has }),
-        ) => before == after && before.may_grow() && has.is_superset(had),
-        _ => false,
-    }
-}
-
-pub(super) fn is_secure_boot_on(platform: &Platform) -> bool {
-    let Policy::Events(events) = &platform.firmware.policy else {
-        return false;
-    };
-    let mut states = events.iter().filter_map(|event| match event.proven {
-        Some(PolicyVariable::SecureBoot { state }) => Some(state),
-        _ => None,
-    });
-    states.next() == Some(SecureBootState::On) && states.all(|s| s == SecureBootState::On)
 }

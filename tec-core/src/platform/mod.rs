@@ -15,8 +15,9 @@
 
 mod change;
 mod judge;
+mod policy;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +26,7 @@ pub use self::judge::{Judgement, judge, judge_approved};
 use crate::digest::Sha256Digest;
 use crate::evidence::{LoggedEvent, VerifiedEvidence};
 use crate::pcr::PcrIndex;
+pub use crate::variable::{KeyDatabase, LoggedVariable, PolicyVariable, SecureBootState};
 
 /// Registers whose whole value is enforced.
 const CODE: [u8; 2] = [0, 2];
@@ -36,98 +38,6 @@ const RECORDED: [u8; 5] = [1, 3, 5, 6, 7];
 const MAX_EVENTS: usize = 256;
 /// Entries of one variable that are kept; revocation lists have some hundred.
 const MAX_ENTRIES: usize = 4096;
-
-/// A variable of the Secure Boot policy, as measured into PCR 7.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "variable", rename_all = "kebab-case")]
-#[non_exhaustive]
-pub enum PolicyVariable {
-    /// `SecureBoot`: whether signatures are checked.
-    SecureBoot {
-        /// The state.
-        state: SecureBootState,
-    },
-    /// A key database.
-    Keys {
-        /// Which one.
-        name: KeyDatabase,
-        /// Digests of its entries, each with type and owner.
-        entries: BTreeSet<Sha256Digest>,
-    },
-    /// The entry of a key database, or the revocation level, that a program was verified with.
-    Authority,
-}
-
-/// State of Secure Boot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-#[expect(clippy::exhaustive_enums, reason = "on or off")]
-pub enum SecureBootState {
-    /// The firmware starts only signed programs.
-    On,
-    /// It starts everything.
-    Off,
-}
-
-/// A variable that holds signature lists (UEFI 2.10, 32.4.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[expect(clippy::exhaustive_enums, reason = "the databases that the firmware measures")]
-pub enum KeyDatabase {
-    /// `PK`: the platform key.
-    Pk,
-    /// `KEK`: whose signature changes `db` and `dbx`.
-    Kek,
-    /// `db`: who may start.
-    Db,
-    /// `dbx`: who may not.
-    Dbx,
-}
-
-impl SecureBootState {
-    /// `on` or `off`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::On => "on",
-            Self::Off => "off",
-        }
-    }
-}
-
-impl KeyDatabase {
-    /// Name of the variable.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pk => "PK",
-            Self::Kek => "KEK",
-            Self::Db => "db",
-            Self::Dbx => "dbx",
-        }
-    }
-
-    /// Whether entries may be added without an approval: the firmware accepts an update of these
-    /// only if a key in KEK signed it (UEFI 2.10, 8.2.2 and 32.5).
-    fn may_grow(self) -> bool {
-        matches!(self, Self::Db | Self::Dbx)
-    }
-}
-
-/// A variable that the data of an event proves: the digest of the event is that of its data.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LoggedVariable {
-    /// [Number](LoggedEvent::number) of the event.
-    pub event: u32,
-    /// The variable.
-    pub variable: PolicyVariable,
-}
-
-impl LoggedVariable {
-    /// A variable of an event.
-    pub fn new(event: u32, variable: PolicyVariable) -> Self {
-        Self { event, variable }
-    }
-}
 
 /// One event of a register. Type and detail are what the log claims, and prove nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

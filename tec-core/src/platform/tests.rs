@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -192,7 +194,7 @@ proptest! {
         };
         prop_assert_eq!(values(&first), values(&baseline));
         prop_assert_eq!(entries(&first, KeyDatabase::Kek), entries(&baseline, KeyDatabase::Kek));
-        let is_on = |platform: &Platform| judge::is_secure_boot_on(platform);
+        let is_on = |platform: &Platform| policy::is_secure_boot_on(platform);
         prop_assert_eq!(is_on(&first), is_on(&baseline));
     }
 }

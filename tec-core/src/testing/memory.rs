@@ -15,6 +15,7 @@ use crate::id::{AttemptId, ImageName, MachineId, ResourcePath};
 use crate::image::ApprovedImage;
 use crate::machine::{LastBinding, Machine, MachineChange, MachineState, RegisteredBy};
 use crate::migrate::{AnchorId, Authority, Deed, Epoch, UnitName};
+use crate::platform::Firmware;
 use crate::port::{
     AkRegistry, AttemptLog, AuditEvent, AuditSink, BindOutcome, Claims, ClockLog, ClockOutcome,
     CreateOutcome, ImageRegistry, MachineRegistry, PlatformRecord, PortError, PortErrorKind,
@@ -40,6 +41,8 @@ struct State {
     attempts: Vec<Attempt>,
     clocks: BTreeMap<Fingerprint, (MachineId, ClockReading)>,
     platforms: BTreeMap<Fingerprint, PlatformRecord>,
+    /// Approved changes: from a baseline, to what was seen.
+    approvals: Vec<(Firmware, Firmware)>,
     authority: Option<Authority>,
     adopted: BTreeSet<UnitName>,
     progress: Option<(Epoch, UnitName)>,

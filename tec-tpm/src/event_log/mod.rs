@@ -59,7 +59,6 @@ mod event;
 mod kind;
 mod measured;
 mod parse;
-mod policy;
 mod replay;
 mod text;
 mod verify;
@@ -75,7 +74,7 @@ pub use kind::EventKind;
 pub use measured::DataProof;
 pub use parse::{EventLog, Format, Limits};
 pub use replay::Replayed;
-pub use verify::{VerifiedLog, VerifyLogError, evidence, evidence_with_policy};
+pub use verify::{VerifiedLog, VerifyLogError, evidence};
 pub use view::{EventView, LogView};
 
 #[cfg(test)]

@@ -5,7 +5,6 @@ use std::borrow::Cow;
 use tec_core::attest::LogEvidence;
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::{PcrIndex, PcrSet, PcrValues};
-use tec_core::platform::LoggedVariable;
 
 use super::bank::Bank;
 use super::error::EventLogError;
@@ -112,15 +111,6 @@ impl<'a> EventLog<'a> {
             },
             Err(error) => LogEvidence::Broken { reason: error.to_string() },
         }
-    }
-}
-
-/// Reads a log that came with evidence, and the [variables](EventLog::policy_variables) of its
-/// Secure Boot policy; one that does not parse is [`LogEvidence::Broken`].
-pub fn evidence_with_policy(log: &[u8], quoted: &PcrValues) -> (LogEvidence, Vec<LoggedVariable>) {
-    match EventLog::parse(log) {
-        Ok(log) => (log.evidence_against(quoted), log.policy_variables()),
-        Err(error) => (LogEvidence::Broken { reason: error.to_string() }, Vec::new()),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use super::MemoryRegistry;
+use super::{MemoryRegistry, State};
 use crate::ak::Fingerprint;
 use crate::id::MachineId;
 use crate::migrate::Deed;
@@ -12,6 +12,16 @@ use crate::port::{
     PortErrorKind,
 };
 use crate::time::Timestamp;
+
+impl State {
+    fn platform(&self, key: &Fingerprint) -> Option<PlatformRecord> {
+        let mut record = self.platforms.get(key)?.clone();
+        let from = &record.baseline.firmware;
+        let approved = self.approvals.iter().filter(|(before, _)| before == from);
+        record.approved = approved.map(|(_, after)| after.clone()).collect();
+        Some(record)
+    }
+}
 
 #[async_trait]
 impl PlatformLog for MemoryRegistry {
@@ -23,16 +33,19 @@ impl PlatformLog for MemoryRegistry {
         at: Timestamp,
     ) -> Result<PlatformOutcome, PortError> {
         let mut state = self.state();
-        let (record, outcome) = match state.platforms.get(key).cloned() {
+        let (record, outcome) = match state.platform(key) {
             None => (PlatformRecord::first(machine, seen), PlatformOutcome::Recorded),
             Some(record) => record.after(seen, at),
         };
         state.platforms.insert(*key, record);
+        let State { platforms, approvals, .. } = &mut *state;
+        let is_used = |from: &Firmware| platforms.values().any(|r| r.baseline.firmware == *from);
+        approvals.retain(|(from, _)| is_used(from));
         Ok(outcome)
     }
 
     async fn find(&self, key: &Fingerprint) -> Result<Option<PlatformRecord>, PortError> {
-        Ok(self.state().platforms.get(key).cloned())
+        Ok(self.state().platform(key))
     }
 
     async fn list(&self) -> Result<Vec<PlatformEntry>, PortError> {
@@ -70,12 +83,12 @@ impl PlatformLog for MemoryRegistry {
             if record.baseline.firmware != from {
                 continue;
             }
-            record.approved.push(seen.clone());
             if record.seen.firmware == *seen {
                 record.refused_at = None;
             }
             machines.push(record.machine);
         }
+        state.approvals.push((from, seen.clone()));
         machines.sort();
         machines.dedup();
         state.events.push(line.clone());

@@ -1,22 +1,27 @@
 //! The Secure Boot policy that a log proves: the variables that the firmware measures into PCR 7,
 //! and what it and shim verified programs with.
 
+use tec_core::attest::LogEvidence;
 use tec_core::digest::Sha256Digest;
-use tec_core::pcr::PcrIndex;
+use tec_core::pcr::{PcrIndex, PcrValues};
 use tec_core::platform::{KeyDatabase, LoggedVariable, PolicyVariable, SecureBootState};
 
-use super::bank::Bank;
-use super::content::Content;
-use super::event::Event;
-use super::kind::EventKind;
-use super::measured::DataProof;
-use super::parse::EventLog;
 use crate::compute::entry_digests;
+use crate::event_log::{Bank, Content, DataProof, Event, EventKind, EventLog};
 use crate::guid::Guid;
 
 /// What shim measures as authorities: its own certificate, the lists that it looks a signer up in,
 /// and the revocation level. `MokSBState`, which turns its checks off, is none.
 const SHIM_AUTHORITIES: [&str; 5] = ["Shim", "MokList", "MokListRT", "vendor_db", "SbatLevel"];
+
+/// Reads a log that came with evidence, and the [variables](EventLog::policy_variables) of its
+/// Secure Boot policy; one that does not parse is [`LogEvidence::Broken`].
+pub fn evidence_with_policy(log: &[u8], quoted: &PcrValues) -> (LogEvidence, Vec<LoggedVariable>) {
+    match EventLog::parse(log) {
+        Ok(log) => (log.evidence_against(quoted), log.policy_variables()),
+        Err(error) => (LogEvidence::Broken { reason: error.to_string() }, Vec::new()),
+    }
+}
 
 impl EventLog<'_> {
     /// The variables of PCR 7 whose measured bytes the log holds.
@@ -81,9 +86,9 @@ fn keys(name: KeyDatabase, data: &[u8]) -> Option<PolicyVariable> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::EventLogBuilder;
     use super::*;
     use crate::compute::{X509, list_of_one};
+    use crate::event_log::EventLogBuilder;
 
     const PCR7: PcrIndex = PcrIndex::SECURE_BOOT;
 
