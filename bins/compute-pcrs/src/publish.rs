@@ -92,6 +92,6 @@ mod tests {
         let long = vec![b' '; usize::try_from(LONGEST).unwrap() + 1];
         std::fs::write(&file, long).unwrap();
         let long = read(&file).unwrap_err().to_string();
-        assert_eq!(long, "it is longer than 1048576 bytes");
+        assert_eq!(long, "it is larger than 1048576 bytes");
     }
 }
