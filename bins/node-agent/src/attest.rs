@@ -18,6 +18,7 @@ use tec_core::endpoint::Endpoint;
 use tec_core::id::{MachineId, ResourcePath};
 use tec_core::ignition::{HeaderConfig, NumRetries};
 use tec_core::port::{Attester, Entropy, EntropyRng};
+use tec_support::exit;
 use tec_trustee::client::{Outcome, RcarError, RetryPolicy};
 use tec_trustee::policy::REFUSED_CLAIM;
 use tec_trustee::wire::token_claims;
@@ -29,6 +30,7 @@ use crate::kbs::{client, fetch_error};
 use crate::rebind::{bound_token, parsed};
 use crate::report::Report;
 use crate::settings::Flags;
+use crate::stream;
 use crate::tpm::NodeTpm;
 
 /// Arguments of `attest`.
@@ -62,6 +64,22 @@ pub struct Attested {
     pub shown: Option<String>,
     /// Why it was refused, if it was.
     pub refused: Option<Report>,
+}
+
+impl Attested {
+    /// Prints it, and returns the exit code: 3 if it was refused.
+    ///
+    /// # Errors
+    /// `Io` if nobody takes the output.
+    pub fn print(&self, flags: &Flags) -> Result<u8, Failure> {
+        if let Some(shown) = &self.shown {
+            stream::write_line(shown)?;
+        }
+        Ok(self.refused.as_ref().map_or(exit::OK, |report| {
+            report.print(flags);
+            exit::NOT_READY
+        }))
+    }
 }
 
 /// Attests with the TPM, in one round unless the settings allow more.

@@ -41,16 +41,10 @@ fn main() -> ExitCode {
     match block_on(run(cli)) {
         Ok(code) => ExitCode::from(code),
         Err(report) => {
-            print(&flags, &report);
+            report.print(&flags);
             ExitCode::from(exit::FAILED)
         }
     }
-}
-
-fn print(flags: &Flags, report: &Report) {
-    let report = format!("{report}\n");
-    let _ = std::io::stderr().write_all(report.as_bytes());
-    flags.show_on_console(&report);
 }
 
 fn block_on(future: impl Future<Output = Result<u8, Report>>) -> Result<u8, Report> {
@@ -93,14 +87,8 @@ async fn run(cli: Cli) -> Result<u8, Report> {
         Command::Attest(arguments) => {
             let machine = arguments.path.as_ref().and_then(ResourcePath::machine);
             let attested = attest::attest(&cli.flags, &arguments, &entropy).await;
-            let attested = attested.map_err(|failure| failure.report(machine))?;
-            if let Some(shown) = attested.shown {
-                stream::write_line(&shown).map_err(unnamed)?;
-            }
-            return Ok(attested.refused.map_or(exit::OK, |report| {
-                print(&cli.flags, &report);
-                exit::NOT_READY
-            }));
+            let code = attested.and_then(|attested| attested.print(&cli.flags));
+            return code.map_err(|failure| failure.report(machine));
         }
         Command::Rebind(arguments) => {
             let rebound = rebind::rebind(&cli.flags, &arguments, &entropy).await;

@@ -10,13 +10,13 @@ use tec_core::time::Timestamp;
 
 use super::context::{Context, Task};
 use crate::api::{ConditionKind, LastAttestation, Machine, Reason};
-use crate::client::{ATTEMPT, ATTEMPT_REPORTER};
+use crate::client::{ATTEMPT, ATTEMPT_REPORTER, RELEASED};
 
 /// An attempt that the status does not report yet.
 #[derive(Debug)]
 pub(super) struct News {
     pub(super) last: LastAttestation,
-    /// The newest one that was not refused, which may be an earlier one.
+    /// The newest one that obtained its key, which may be an earlier one.
     pub(super) boot: Option<LastAttestation>,
     pub(super) said: (ConditionKind, Reason, String),
 }
@@ -42,16 +42,19 @@ pub(super) fn news(ctx: &Context, machine: &Machine) -> Option<News> {
     let about_this = |event: &&std::sync::Arc<Event>| {
         event.regarding.as_ref().and_then(|about| about.uid.as_ref()) == uid
     };
-    let attempts = events.iter().filter(about_this).filter_map(|event| read(event));
-    let attempts: Vec<_> = attempts.collect();
-    let (at, last) = attempts.iter().max_by_key(|attempt| rank(attempt))?.clone();
+    let (mut attempts, mut boots) = (Vec::new(), Vec::new());
+    for event in events.iter().filter(about_this) {
+        let read = read(event);
+        boots.extend(read.clone().filter(|_| is_boot(event)));
+        attempts.extend(read);
+    }
+    let (at, last) = attempts.into_iter().max_by_key(rank)?;
     let status = machine.status.as_ref();
     let known = status.and_then(|status| status.last_attestation.as_ref());
     if known == Some(&last) || !is_later(at, known.map(|known| &known.at)) {
         return None;
     }
-    let boots = attempts.into_iter().filter(|(_, attempt)| attempt.code.is_none());
-    let boot = boots.max_by_key(|(at, _)| *at);
+    let boot = boots.into_iter().max_by_key(|(at, _)| *at);
     let booted = status.and_then(|status| status.last_boot.as_ref());
     let boot = boot.filter(|(at, _)| is_later(*at, booted)).map(|(_, boot)| boot);
     Some(News { said: said(&last), last, boot })
@@ -60,6 +63,11 @@ pub(super) fn news(ctx: &Context, machine: &Machine) -> Option<News> {
 /// Whether a time is not before the known one, if there is one.
 fn is_later(at: Timestamp, known: Option<&String>) -> bool {
     known.and_then(|known| known.parse().ok()).is_none_or(|known: Timestamp| known <= at)
+}
+
+/// Whether the key was released: a node that attests while it runs asks for none.
+fn is_boot(event: &Event) -> bool {
+    event.metadata.name.as_ref().is_some_and(|name| name.ends_with(RELEASED))
 }
 
 /// Times are reported in seconds. Of two attempts in the same second the refused one counts, which must not
@@ -117,6 +125,15 @@ mod tests {
         let expected = (Reason::AttestationSucceeded, String::new());
         let (_, reason, message) = said(&released);
         assert_eq!((reason, message), expected);
+    }
+
+    #[test]
+    fn only_a_released_key_is_a_boot() {
+        let mut event = event(None);
+        for (outcome, expected) in [("released", true), ("attested", false), ("tec-a412", false)] {
+            event.metadata.name = Some(format!("attempt-uid-{outcome}"));
+            assert_eq!(is_boot(&event), expected, "{outcome}");
+        }
     }
 
     #[test]

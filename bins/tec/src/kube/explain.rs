@@ -93,7 +93,7 @@ async fn of_id(cluster: &Cluster, subject: &str) -> anyhow::Result<Attempt> {
 
 /// The last attempt that the machine signed; anyone can make the others in its name. Without permission to
 /// read records, the machine's status is used.
-async fn recorded(cluster: &Cluster, id: MachineId) -> anyhow::Result<Option<Attempt>> {
+pub(super) async fn recorded(cluster: &Cluster, id: MachineId) -> anyhow::Result<Option<Attempt>> {
     let records = AttemptRecords::new(of(cluster));
     match records.latest(Some(id), usize::MAX).await {
         Ok(attempts) => Ok(attempts.into_iter().find(|attempt| !attempt.unsigned)),

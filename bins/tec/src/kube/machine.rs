@@ -12,10 +12,12 @@ use tec_support::exit::{CodedError, OK};
 use tec_support::{SystemClock, SystemEntropy};
 
 use super::access::Cluster;
+use super::explain::recorded;
 use super::lookup::{find, id_of, named};
 use super::nodes::Nodes;
 use super::{cell, cells, ignition, release};
 use crate::args::{Consent, DryRun, MachineRef};
+use crate::attempt::LastSeen;
 use crate::consent::consented;
 use crate::machine::{Final, MachineCommand};
 use crate::output::{Output, Table, word};
@@ -33,7 +35,14 @@ pub(crate) async fn machine(
         }
         MachineCommand::Show { machine } => {
             let nodes = Nodes::list(cluster).await;
-            output.print(&find(cluster, &machine).await?, |machine| detail(machine, &nodes))?;
+            let machine = find(cluster, &machine).await?;
+            // Newer than the status, which does not change with every attempt.
+            let last = recorded(cluster, machine.machine_id()?).await?;
+            let seen = last.as_ref().map(LastSeen::of);
+            output.print(&machine, |machine| {
+                let seen = seen.iter().map(|seen| format!("\n{}", seen.sentence()));
+                seen.fold(detail(machine, &nodes), |text, line| text + &line)
+            })?;
         }
         MachineCommand::Add { id, name, dry_run } => {
             add(cluster, id, name, dry_run, output).await?;

@@ -22,6 +22,7 @@ const SCRIPT: &str = "set -eu\n\
     apt-get install --yes --no-install-recommends --quiet /tmp/*.deb > /dev/null\n\
     node-agent --version\n\
     test -L /usr/lib/systemd/system/timers.target.wants/tec-refresh-ca.timer\n\
+    test -f /usr/lib/systemd/system/tec-attest.timer\n\
     lsinitramfs /boot/initrd.img-* > /tmp/initramfs\n\
     apt-get purge --yes --quiet tec-node-agent > /dev/null\n\
     lsinitramfs /boot/initrd.img-* > /tmp/without\n";

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::Place;
+use crate::explain::Gate;
 use crate::machine::{Machine, MachineChange, RegisteredBy};
 use crate::port::{
     AkRegistry, AttemptLog, AuditSink, ImageRegistry, MachineRegistry, PortError, PortErrorKind,
@@ -27,6 +28,7 @@ enum Step {
     RemoveSecret(u64),
     Append(u64),
     Record(u64, Option<u64>),
+    RecordInBoot(u64, u32, bool),
     Reopen,
 }
 
@@ -56,6 +58,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => machine().prop_map(Step::RemoveSecret),
         1 => (0..9_u64).prop_map(Step::Append),
         3 => (0..40_u64, prop::option::of(machine())).prop_map(|(id, m)| Step::Record(id, m)),
+        4 => (0..40_u64, 0..2_u32, any::<bool>())
+            .prop_map(|(id, boot, refused)| Step::RecordInBoot(id, boot, refused)),
         1 => Just(Step::Reopen),
     ]
 }
@@ -133,6 +137,13 @@ async fn run_other(ports: &impl Ports, step: &Step) -> Answer {
         }
         Step::Append(number) => answer(ports.append(&sample::audit_event(number)).await),
         Step::Record(id, machine) => answer(ports.record(&sample::attempt(id, machine)).await),
+        Step::RecordInBoot(id, boot, refused) => {
+            let mut attempt = sample::attempt_in_boot(id, boot);
+            if refused {
+                attempt.ladder.fail(Gate::Pcrs, "differs");
+            }
+            answer(ports.record(&attempt).await)
+        }
         _ => Ok(String::new()),
     }
 }

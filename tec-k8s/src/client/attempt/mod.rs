@@ -46,6 +46,12 @@ pub const ATTEMPT_REPORTER: &str = "kbs-guard";
 /// The latest attempt that an Event reports, as JSON of `LastAttestation`.
 pub const ATTEMPT: &str = "trusted-execution-clusters.io/attempt";
 
+/// Last part of the name of an Event that reports a released key.
+pub(crate) const RELEASED: &str = "released";
+
+/// Shortest interval between two reports that a running node still attests. Its attempts are in the log; a
+/// fleet that attests every ten minutes must not write as often to the objects.
+const SELDOM: Duration = Duration::from_hours(1);
 /// Shortest interval between two reports of the same outcome for a machine.
 const QUIET: Duration = Duration::from_secs(30);
 /// Events written per second.
@@ -60,23 +66,27 @@ const MOST_OF_NOBODY: usize = MOST_LINES / 8;
 enum Outcome {
     /// The key was released.
     Released,
+    /// No key was asked for: a node that attests while it runs.
+    Attested,
     Refused(Code),
 }
 
 impl Outcome {
-    /// `None` while the attempt is under way. Evidence that nobody signed is reported as such and under no
+    /// `None` while the evidence is examined. Evidence that nobody signed is reported as such and under no
     /// other code: the machine whose key it names had no part in it.
     fn of(attempt: &Attempt) -> Option<Self> {
         match attempt.ladder.code {
             Some(code) if attempt.unsigned && !is_of_nobody(code) => None,
             Some(code) => Some(Self::Refused(code)),
-            None => attempt.ladder.is_released().then_some(Self::Released),
+            None if attempt.unsigned => None,
+            None if attempt.ladder.is_released() => Some(Self::Released),
+            None => Some(Self::Attested),
         }
     }
 
     fn event(self) -> signal::Event {
         match self {
-            Self::Released => signal::Event::AttestationSucceeded,
+            Self::Released | Self::Attested => signal::Event::AttestationSucceeded,
             Self::Refused(Code::ReleaseDenied) => signal::Event::ResourcePolicyDenied,
             Self::Refused(_) => signal::Event::AttestationFailed,
         }
@@ -86,6 +96,7 @@ impl Outcome {
     fn note(self) -> String {
         match self {
             Self::Released => self.event().help().to_owned(),
+            Self::Attested => "attested, and asked for no key".to_owned(),
             Self::Refused(code) => format!("{code} {}", code.title()),
         }
     }
@@ -98,7 +109,8 @@ impl Outcome {
     /// Used as part of an object's name.
     fn word(self) -> String {
         match self {
-            Self::Released => "released".to_owned(),
+            Self::Released => RELEASED.to_owned(),
+            Self::Attested => "attested".to_owned(),
             Self::Refused(code) => code.as_str().to_ascii_lowercase(),
         }
     }
@@ -243,7 +255,7 @@ fn last(line: &Line) -> String {
         at: line.at.to_string(),
         attempt: Some(line.attempt.to_string()),
         code: match line.outcome {
-            Outcome::Released => None,
+            Outcome::Released | Outcome::Attested => None,
             Outcome::Refused(code) => Some(code.to_string()),
         },
         image: line.image.clone(),
