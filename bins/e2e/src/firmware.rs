@@ -140,12 +140,17 @@ impl BootChain {
     }
 }
 
-/// Measures a boot and returns the event log that Linux would find.
+/// Measures a boot with this version of firmware and returns the event log that Linux would find.
 ///
 /// # Errors
 /// A file is not a PE image, or the TPM refuses.
-pub fn boot(tpm: &Tpm, chain: &BootChain) -> anyhow::Result<Vec<u8>> {
+pub fn boot(tpm: &Tpm, version: &str, chain: &BootChain) -> anyhow::Result<Vec<u8>> {
     let mut log = EventLogBuilder::new();
+    // UCS-2, with a zero at the end (PC Client Platform Firmware Profile, EV_S_CRTM_VERSION).
+    let version: Vec<u8> = version.encode_utf16().chain([0]).flat_map(u16::to_le_bytes).collect();
+    let firmware = PcrIndex::new(0)?;
+    tpm.pcr_extend(firmware, &Sha256Digest::of(&version))?;
+    log.measure(firmware, EventKind::S_CRTM_VERSION, &version);
     let pcr = PcrIndex::BOOT_MANAGER;
     tpm.pcr_extend(pcr, &Sha256Digest::of(CALLING_APPLICATION))?;
     log.measure(pcr, EventKind::EFI_ACTION, CALLING_APPLICATION);

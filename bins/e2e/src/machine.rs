@@ -39,6 +39,8 @@ pub struct Machine {
     pub name: String,
     /// What it boots.
     pub chain: BootChain,
+    /// Version of its firmware.
+    pub firmware: String,
     directory: PathBuf,
     node_agent: PathBuf,
     logs: Arc<Transcript>,
@@ -65,6 +67,7 @@ impl Machine {
         let machine = Self {
             name: name.to_owned(),
             chain,
+            firmware: "1.0".to_owned(),
             directory,
             node_agent: settings.node_agent(),
             logs: Arc::clone(logs),
@@ -94,7 +97,7 @@ impl Machine {
 
     fn measure(&self) -> anyhow::Result<()> {
         let tpm = Tpm::open(&self.tcti()).context("cannot open the TPM")?;
-        let log = boot(&tpm, &self.chain)?;
+        let log = boot(&tpm, &self.firmware, &self.chain)?;
         fs::write(self.event_log(), log)?;
         Ok(())
     }

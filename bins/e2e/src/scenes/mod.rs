@@ -3,6 +3,7 @@
 mod attack;
 mod boot;
 mod crash;
+mod firmware;
 mod moves;
 mod parts;
 mod update;
@@ -89,6 +90,7 @@ impl Stage {
         self.killed_server()?;
         self.update()?;
         self.update_in_parts()?;
+        self.other_firmware()?;
         self.moved_trust()?;
         self.epilogue()?;
         report::write(&self.settings.report, &self.story, &self.anchor)?;

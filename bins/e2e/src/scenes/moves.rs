@@ -23,9 +23,9 @@ const VERBS: [(&str, &str); 5] = [
 ];
 
 impl Stage {
-    /// Scene k: from an external anchor to an in-cluster one, without a failed boot.
+    /// Scene l: from an external anchor to an in-cluster one, without a failed boot.
     pub(super) fn moved_trust(&mut self) -> anyhow::Result<()> {
-        self.story.scene('k', "Trust moves to another anchor while nodes boot");
+        self.story.scene('l', "Trust moves to another anchor while nodes boot");
         let directory = self.directory.join("move");
         std::fs::create_dir_all(&directory)?;
         let rates = ["--register-rate", "100000", "--kbs-rate", "100000"];
