@@ -146,7 +146,7 @@ pub(crate) fn command(is_plugin: bool) -> clap::Command {
         }
     }
     let template =
-        format!("{{about}}\n\n{{usage-heading}} {{usage}}\n\n{groups}\nOptions:\n{{options}}");
+        format!("{{about}}\n\n{{usage-heading}} {{usage}}\n\n{groups}Options:\n{{options}}");
     let command = command.help_template(template);
     if is_plugin { command.name(PLUGIN).bin_name("kubectl tec") } else { command }
 }
