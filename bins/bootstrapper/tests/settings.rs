@@ -75,7 +75,7 @@ fn every_setting_is_documented_once() {
     assert_documented::<Settings>("## bootstrapper", &tables);
     assert_documented::<TpmSettings>("### `[tpm]`", &[]);
     assert_documented::<Disk>("### `[disk]`", &[]);
-    assert_documented::<Trust>("### What the other end has to prove", &[]);
+    assert_documented::<Trust>("### What the peer must prove", &[]);
     assert_documented::<Kubernetes>("### `[kubernetes]`", &[]);
     assert_documented::<JoinService>("## join-service", &["tpm", "nodes"]);
     assert_eq!(rows("### `[metadata]`"), ["kind", "path", "url"]);
