@@ -10,7 +10,7 @@ fn every_scene_ends_as_it_must() {
     let mut stage = Stage::new(Settings::for_tests(&report).unwrap(), directory.path()).unwrap();
     stage.play().unwrap();
     let letters: String = stage.story.scenes.iter().map(|scene| scene.letter).collect();
-    assert_eq!(letters, "abcdefghijkz");
+    assert_eq!(letters, "abcdefghijklz");
     let html = std::fs::read_to_string(report).unwrap();
     for code in ["TEC-A412", "TEC-A405", "TEC-R410", "TEC-A413"] {
         assert!(html.contains(code), "{code}");
