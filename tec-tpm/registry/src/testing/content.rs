@@ -14,7 +14,7 @@ use tec_tpm::compute::testing::layer::TableLayer;
 pub const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 /// Media type of a manifest.
 pub const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
-const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
+pub(super) const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar+";
 
 /// Blobs and manifests by digest, as a registry has them.
@@ -73,7 +73,7 @@ fn digest(bytes: &[u8]) -> String {
     format!("sha256:{}", Sha256Digest::of(bytes))
 }
 
-fn with(mut object: Value, more: &[(&str, Value)]) -> Value {
+pub(super) fn with(mut object: Value, more: &[(&str, Value)]) -> Value {
     if let Value::Object(members) = &mut object {
         let more = more.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
         members.extend(more);

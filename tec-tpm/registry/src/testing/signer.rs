@@ -7,7 +7,10 @@ use p256::ecdsa::{Signature, SigningKey};
 use p256::pkcs8::{EncodePublicKey as _, LineEnding};
 use serde_json::{Value, json};
 
-use super::content::{Content, MANIFEST};
+use super::content::{CONFIG, Content, MANIFEST, with};
+
+/// Media type of a claim.
+const CLAIM: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
 
 /// Somebody who signs images.
 #[derive(Clone, Debug)]
@@ -57,14 +60,12 @@ impl Content {
         let layers: Vec<Value> = claims
             .iter()
             .map(|(bytes, signature)| {
-                let mut layer = self.blob(bytes);
-                layer["mediaType"] = "application/vnd.dev.cosign.simplesigning.v1+json".into();
-                layer["annotations"] = json!({ "dev.cosignproject.cosign/signature": signature });
-                layer
+                let annotations = json!({ "dev.cosignproject.cosign/signature": signature });
+                let more = [("mediaType", CLAIM.into()), ("annotations", annotations)];
+                with(self.blob(bytes), &more)
             })
             .collect();
-        let mut config = self.blob(b"{}");
-        config["mediaType"] = "application/vnd.oci.image.config.v1+json".into();
+        let config = with(self.blob(b"{}"), &[("mediaType", CONFIG.into())]);
         let manifest = json!({
             "schemaVersion": 2, "mediaType": MANIFEST, "config": config, "layers": layers,
         });

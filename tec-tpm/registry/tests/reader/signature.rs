@@ -11,6 +11,9 @@ use crate::real::reader;
 /// A claim and the signature beside it.
 type Signed = (Vec<u8>, String);
 
+/// What lies beside the image with this digest.
+type Claims<'a> = &'a dyn Fn(&str) -> Vec<Signed>;
+
 /// A pair of keys; equal seeds give equal pairs.
 fn pair(seed: u8) -> (Signer, SignerKey) {
     let private = Signer::new(seed).unwrap();
@@ -73,7 +76,7 @@ async fn a_signature_counts_for_nothing_but_its_own_image_and_bytes() {
     let no_signature = |digest: &str| vec![(private.sign(&claim(digest)).0, "?".to_owned())];
     let no_claim = |_: &str| vec![private.sign(&"text".into())];
     let none = |_: &str| Vec::new();
-    let cases: [(&str, &dyn Fn(&str) -> Vec<Signed>, usize); 6] = [
+    let cases: [(&str, Claims<'_>, usize); 6] = [
         ("none", &none, 0),
         ("replayed from another image", &of_another_image, 1),
         ("another kind of claim", &another_kind, 1),
