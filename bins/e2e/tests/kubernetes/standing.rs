@@ -200,10 +200,12 @@ async fn tell(bench: &Bench, number: u64, second: u32, outcome: Value) {
     let machine = machines.get(&Machine::name_of(&id(number))).await.unwrap();
     let mut last = json!({"at": format!("2026-01-01T00:00:{second:02}Z")});
     last.as_object_mut().unwrap().extend(outcome.as_object().unwrap().clone());
+    // Only a released key is a boot.
+    let ending = if outcome.get("code").is_some() { "refused" } else { "released" };
     let mut about = machine.object_ref(&());
     about.uid = machine.uid();
     let event: Event = serde_json::from_value(json!({
-        "metadata": {"name": format!("attempt-{second}"), "annotations": {ATTEMPT: last.to_string()}},
+        "metadata": {"name": format!("attempt-{second}-{ending}"), "annotations": {ATTEMPT: last.to_string()}},
         "action": "Attest",
         "eventTime": "2026-01-01T00:00:00.000000Z",
         "reason": "Attestation",
