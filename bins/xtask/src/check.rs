@@ -66,6 +66,8 @@ fn deny(root: &Path) -> Result<()> {
         deny
     };
     term::step("check: licenses, duplicates and sources (cargo-deny)");
+    // A build fetches only the packages of this platform, and the lock file names those of all.
+    process::run(cargo(root).args(["fetch", "--locked", "--quiet"]))?;
     let show = ["check", "--hide-inclusion-graph"];
     process::run(&mut deny(&[&show[..], &["bans", "licenses", "sources"]].concat()))?;
     term::step("check: advisories (cargo-deny)");
