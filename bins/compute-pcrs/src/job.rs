@@ -38,18 +38,14 @@ pub(crate) fn told(done: anyhow::Result<u8>) -> anyhow::Result<u8> {
 pub(crate) fn run(args: &JobArgs) -> anyhow::Result<u8> {
     // Fails only if a provider is already installed, which is just as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let signers = args.signed_by.as_deref().map(signers).transpose()?;
-    let remote = match (&args.image_dir, &signers) {
-        (Some(_), None) => None,
-        _ => Some(Remote::new(args)?),
-    };
-    if let (Some(remote), Some(signers)) = (&remote, &signers) {
-        remote.must_be_signed_by(signers)?;
-    }
-    let expected = match (&args.image_dir, &remote) {
-        (Some(directory), _) => of_directory(directory, args)?,
-        (None, Some(remote)) => of_registry(remote, args)?,
-        (None, None) => bail!("--image-dir is missing, and so is a registry"),
+    let expected = match &args.image_dir {
+        Some(directory) => {
+            if args.signed_by.is_some() {
+                Remote::accepted(args)?;
+            }
+            of_directory(directory, args)?
+        }
+        None => of_registry(&Remote::accepted(args)?, args)?,
     };
     if expected.pcrs.is_empty() {
         bail!("no PCR can be predicted from {} alone", args.image);
@@ -87,10 +83,15 @@ impl Remote {
         Ok(Self { runtime, registry: Arc::new(registry), reference })
     }
 
-    fn must_be_signed_by(&self, signers: &[SignerKey]) -> anyhow::Result<()> {
-        let signer = self.registry.signer(&self.reference, signers);
-        self.runtime.block_on(signer).map(drop).map_err(coded)?;
-        Ok(())
+    /// The image, if one of the accepted keys signed it or no signature is demanded.
+    fn accepted(args: &JobArgs) -> anyhow::Result<Self> {
+        let remote = Self::new(args)?;
+        if let Some(directory) = &args.signed_by {
+            let signers = signers(directory)?;
+            let signer = remote.registry.signer(&remote.reference, &signers);
+            remote.runtime.block_on(signer).map_err(coded)?;
+        }
+        Ok(remote)
     }
 }
 

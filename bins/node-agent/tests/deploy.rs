@@ -221,16 +221,22 @@ fn an_image_that_has_the_units_refreshes_the_pins_of_all_disks_by_itself() {
     let units = deploy().join("systemd");
     let wanted = fs::canonicalize(units.join("timers.target.wants/tec-refresh-ca.timer")).unwrap();
     assert_eq!(wanted, fs::canonicalize(units.join("tec-refresh-ca.timer")).unwrap());
-    let service = fs::read_to_string(units.join("tec-refresh-ca.service")).unwrap();
+    assert_eq!(
+        said_without_a_bound_disk("tec-refresh-ca.service"),
+        "no disk is bound to key brokers\n"
+    );
+}
+
+/// What the command of a unit says on a node without a bound disk, where it must not fail.
+fn said_without_a_bound_disk(unit: &str) -> String {
+    let service = fs::read_to_string(deploy().join("systemd").join(unit)).unwrap();
     let command =
         service.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/bin/node-agent "));
-    // On a node without a bound disk there is nothing to do, and nothing fails.
     let dir = tempfile::tempdir().unwrap();
     script(&dir.path().join("lsblk"), "#!/bin/sh\necho '{\"blockdevices\": []}'\n");
     let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", dir.path().display());
     let words = command.unwrap().split_whitespace();
-    let said = run(Command::new(PROGRAM).args(words).env("PATH", path));
-    assert_eq!(said, "no disk is bound to key brokers\n");
+    run(Command::new(PROGRAM).args(words).env("PATH", path))
 }
 
 /// The problems that systemd finds in these units, which are in `deploy/systemd`.
@@ -273,13 +279,8 @@ fn a_fleet_attests_every_ten_minutes_but_not_at_the_same_time() {
 
 #[test]
 fn the_unit_that_attests_has_nothing_to_do_without_a_bound_disk() {
-    let service = fs::read_to_string(deploy().join("systemd/tec-attest.service")).unwrap();
-    let command =
-        service.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/bin/node-agent "));
-    let dir = tempfile::tempdir().unwrap();
-    script(&dir.path().join("lsblk"), "#!/bin/sh\necho '{\"blockdevices\": []}'\n");
-    let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", dir.path().display());
-    let words = command.unwrap().split_whitespace();
-    let said = run(Command::new(PROGRAM).args(words).env("PATH", path));
-    assert_eq!(said, "no disk is bound to key brokers\n");
+    assert_eq!(
+        said_without_a_bound_disk("tec-attest.service"),
+        "no disk is bound to key brokers\n"
+    );
 }

@@ -157,9 +157,7 @@ async fn platform_gate(
     attempt: &mut Attempt,
     evidence: &VerifiedEvidence,
 ) -> Result<Option<Platform>, PortError> {
-    let (Some(key), Some(machine), None) =
-        (attempt.ak, attempt.machine, attempt.ladder.first_failure())
-    else {
+    let Some((key, machine)) = passed(attempt) else {
         return Ok(None);
     };
     let Some(platforms) = platforms else {
@@ -192,9 +190,7 @@ async fn keep_platform(
     seen: Option<Platform>,
 ) -> Result<(), PortError> {
     let attempt = &mut appraisal.attempt;
-    let (Some(key), Some(machine), None) =
-        (attempt.ak, attempt.machine, attempt.ladder.first_failure())
-    else {
+    let Some((key, machine)) = passed(attempt) else {
         return Ok(());
     };
     let (Some(platforms), Some(seen)) = (platforms, seen) else {
@@ -206,6 +202,12 @@ async fn keep_platform(
         appraisal.attested = None;
     }
     Ok(())
+}
+
+/// The key and the machine of an attempt that no gate refused so far.
+fn passed(attempt: &Attempt) -> Option<(Fingerprint, MachineId)> {
+    attempt.ladder.first_failure().is_none().then_some(())?;
+    attempt.ak.zip(attempt.machine)
 }
 
 /// What the gate says about a platform that matches.
@@ -240,9 +242,7 @@ async fn history_gate(
     evidence: &VerifiedEvidence,
 ) -> Result<(), PortError> {
     let attempt = &mut appraisal.attempt;
-    let (Some(key), Some(machine), None) =
-        (attempt.ak, attempt.machine, attempt.ladder.first_failure())
-    else {
+    let Some((key, machine)) = passed(attempt) else {
         return Ok(());
     };
     let Some(reading) = evidence.clock_reading(attempt.at) else {
