@@ -13,6 +13,8 @@ use crate::{lanes, process, programs, term};
 /// Tests that simulate clusters, nodes and platforms: they take longest, and measure whether something
 /// happens in time. They run one after another, in parallel with all others.
 const CLUSTERS: [&str; 3] = ["kubernetes", "pods", "platform"];
+/// So many failed tests run again, alone: more is no matter of timing.
+const AGAIN: usize = 3;
 /// These come last among the others, so that both lanes end at about the same time.
 const LAST: [&str; 2] = ["scenarios", "services"];
 
@@ -47,7 +49,7 @@ impl Count {
 }
 
 /// A program with tests.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Suite {
     name: String,
     program: PathBuf,
@@ -55,21 +57,24 @@ struct Suite {
     dir: PathBuf,
 }
 
+/// A test that failed beside others.
+#[derive(Debug)]
+struct Failed {
+    suite: Suite,
+    test: String,
+}
+
+type Prepare<'a> = &'a (dyn Fn(&mut Command) -> Result<()> + Sync);
+
 /// Runs all tests of the workspace except doctests; `prepare` adds the environment.
-pub(crate) fn run_all(
-    root: &Path,
-    prepare: &(dyn Fn(&mut Command) -> Result<()> + Sync),
-) -> Result<Count> {
+pub(crate) fn run_all(root: &Path, prepare: Prepare<'_>) -> Result<Count> {
     let is_cluster = |suite: &Suite| CLUSTERS.contains(&suite.name.as_str());
     let mut lanes: (Vec<_>, Vec<_>) = build(root)?.into_iter().partition(is_cluster);
     lanes.1.sort_by_key(|suite| LAST.contains(&suite.name.as_str()));
     let run = |suite: &Suite| {
-        let mut command = process::command(&suite.program);
-        command.current_dir(&suite.dir);
-        prepare(&mut command)?;
         let begin = Instant::now();
-        let output = process::output(command.env("CARGO_MANIFEST_DIR", &suite.dir))?;
-        let text = String::from_utf8_lossy(&output.stdout);
+        let output = process::output(&mut command(suite, prepare)?)?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let count = Count::of(&text, output.status.success());
         let took = term::duration(begin.elapsed());
         let lines = format!("{} ({took})\n{}", suite.name, text.trim_start());
@@ -77,14 +82,54 @@ pub(crate) fn run_all(
         if count.failed > 0 {
             term::failure(&String::from_utf8_lossy(&output.stderr));
         }
-        anyhow::Ok(count)
+        let again = |test| Failed { suite: suite.clone(), test };
+        anyhow::Ok((count, failed_tests(&text).map(again).collect::<Vec<_>>()))
     };
     let in_turn = |suites: &Vec<Suite>| suites.iter().map(run).collect::<Result<Vec<_>>>();
-    let mut all = Count::default();
-    for counts in lanes::at_once(&[lanes.0, lanes.1], &in_turn)? {
-        counts?.into_iter().for_each(|count| all.add(count));
+    let (mut all, mut failed) = (Count::default(), Vec::new());
+    for done in lanes::at_once(&[lanes.0, lanes.1], &in_turn)? {
+        for (count, tests) in done? {
+            all.add(count);
+            failed.extend(tests);
+        }
+    }
+    if failed.len() <= AGAIN {
+        for test in failed {
+            again(&test, prepare, &mut all)?;
+        }
     }
     Ok(all)
+}
+
+/// Runs a failed test a second time, while nothing else runs, and says which of the two it was: a failure, or
+/// a test that holds only on a quiet machine.
+fn again(failed: &Failed, prepare: Prepare<'_>, count: &mut Count) -> Result<()> {
+    let name = format!("{} {}", failed.suite.name, failed.test);
+    let output = process::output(command(&failed.suite, prepare)?.args(["--exact", &failed.test]))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let passed = Count::of(&text, output.status.success()) == Count::PASSED;
+    if passed {
+        count.failed = count.failed.saturating_sub(1);
+        count.passed = count.passed.saturating_add(1);
+        term::failure(&format!("FLAKY: {name} failed beside others and passed alone"));
+    } else {
+        term::failure(&format!("{name} failed twice\n{text}"));
+    }
+    Ok(())
+}
+
+fn command(suite: &Suite, prepare: Prepare<'_>) -> Result<Command> {
+    let mut command = process::command(&suite.program);
+    command.current_dir(&suite.dir).env("CARGO_MANIFEST_DIR", &suite.dir);
+    prepare(&mut command)?;
+    Ok(command)
+}
+
+/// The tests that libtest reports as `test a::b ... FAILED`.
+fn failed_tests(output: &str) -> impl Iterator<Item = String> {
+    let name =
+        |line: &str| Some(line.strip_prefix("test ")?.strip_suffix(" ... FAILED")?.to_owned());
+    output.lines().filter_map(name)
 }
 
 /// Runs one `cargo test` command and counts the results.
@@ -155,6 +200,37 @@ mod tests {
         assert_eq!(Count::of(&format!("{line}\n"), false), count);
         assert_eq!(test_result("test a::b ... ok"), None);
         assert_eq!(Count::of("no result\n", false), Count::FAILED);
+    }
+
+    #[test]
+    fn tests_that_failed_are_named() {
+        let output = "test a::b ... ok\ntest a::c ... FAILED\ntest result: FAILED. 1 passed\n";
+        assert_eq!(failed_tests(output).collect::<Vec<_>>(), ["a::c"]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_test_that_passes_alone_is_no_failure_and_one_that_does_not_stays_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = |name: &str, result: &str, code: u8| {
+            let path = dir.path().join(name);
+            let text = format!("#!/bin/sh\necho 'test result: {result}'\nexit {code}\n");
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+                .unwrap();
+            Suite { name: name.to_owned(), program: path, dir: dir.path().to_owned() }
+        };
+        let test = "b".to_owned();
+        for (suite, expected) in [
+            (program("passes", "ok. 1 passed; 0 failed", 0), Count::PASSED),
+            (program("fails", "FAILED. 0 passed; 1 failed", 101), Count::FAILED),
+            // Nothing of that name was run.
+            (program("is not there", "ok. 0 passed; 0 failed", 0), Count::FAILED),
+        ] {
+            let mut count = Count::FAILED;
+            again(&Failed { suite, test: test.clone() }, &|_| Ok(()), &mut count).unwrap();
+            assert_eq!(count, expected);
+        }
     }
 
     #[test]
