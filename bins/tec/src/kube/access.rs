@@ -192,12 +192,17 @@ async fn config(access: &Access) -> anyhow::Result<Config> {
             .await
             .with_context(|| format!("cannot use the kubeconfig {}", path.display()));
     }
-    if access.context.is_some() {
-        let config = Config::from_kubeconfig(&options).await;
-        return config.context("cannot use that context of the kubeconfig");
+    // Errors about the file contain their causes.
+    if let Some(context) = &access.context {
+        return Config::from_kubeconfig(&options).await.map_err(|error| {
+            anyhow!(
+                "cannot use the context {context}: {error} (list the contexts with `kubectl config \
+                 get-contexts`, or pass --kubeconfig FILE)"
+            )
+        });
     }
     Config::infer().await.map_err(|error| {
-        // Outside a pod, only the file matters, and its error contains its own causes.
+        // Outside a pod, only the file matters.
         let why = std::error::Error::source(&error)
             .map_or_else(|| error.to_string(), ToString::to_string);
         anyhow!("cannot reach a cluster: {why} (set KUBECONFIG, or pass --kubeconfig FILE)")

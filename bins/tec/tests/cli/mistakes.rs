@@ -171,12 +171,16 @@ fn a_reference_is_told_from_a_path() {
 
 #[test]
 fn a_kubeconfig_that_is_missing_is_named_once() {
-    let output = Command::new(env!("CARGO_BIN_EXE_tec"))
-        .args(["--namespace", "tec", "status"])
-        .env("KUBECONFIG", "/nowhere/config")
-        .output()
-        .unwrap();
-    let said = said(&output);
-    assert_eq!(said.matches("/nowhere/config").count(), 1, "{said}");
-    assert_eq!(said.lines().count(), 1, "{said}");
+    for choice in ["--namespace", "--context"] {
+        let output = Command::new(env!("CARGO_BIN_EXE_tec"))
+            .args([choice, "tec", "status"])
+            .env("KUBECONFIG", "/nowhere/config")
+            .output()
+            .unwrap();
+        let said = said(&output);
+        for once in ["/nowhere/config", "No such file", "--kubeconfig FILE"] {
+            assert_eq!(said.matches(once).count(), 1, "{said}");
+        }
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
 }
