@@ -1,9 +1,15 @@
 //! Looks at the record of authority, shared by many writers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use tec_core::port::PortError;
 use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep_until};
+
+/// Time between two looks. A storm of writers would otherwise look without pause, each time for a few of them;
+/// a write alone never waits for it.
+const PAUSE: Duration = Duration::from_millis(4);
 
 /// A look answers everyone who asked for one before it began, so that concurrent writes cost one look instead
 /// of one each. A look already under way answers no new callers: the record may have changed after it was
@@ -12,8 +18,15 @@ use tokio::sync::Mutex;
 pub(super) struct Fence<T> {
     /// Number of looks begun; grows only under the lock.
     begun: AtomicU64,
-    /// The number of the last look that ended, and its result.
-    found: Mutex<Option<(u64, T)>>,
+    found: Mutex<Option<Found<T>>>,
+}
+
+/// The last look that ended.
+#[derive(Clone, Copy, Debug)]
+struct Found<T> {
+    number: u64,
+    record: T,
+    at: Instant,
 }
 
 impl<T> Default for Fence<T> {
@@ -33,14 +46,15 @@ impl<T: Copy> Fence<T> {
     ) -> Result<T, PortError> {
         let before = self.begun.load(Ordering::SeqCst);
         let mut found = self.found.lock().await;
-        if let Some((number, record)) = *found
-            && number > before
-        {
-            return Ok(record);
+        if let Some(last) = *found {
+            if last.number > before {
+                return Ok(last.record);
+            }
+            sleep_until(last.at + PAUSE).await;
         }
         let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
         let record = look.await?;
-        *found = Some((number, record));
+        *found = Some(Found { number, record, at: Instant::now() });
         Ok(record)
     }
 }
@@ -81,6 +95,21 @@ mod tests {
             assert!(answer.is_ok());
         }
         assert_eq!(looks.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn writers_that_come_in_turn_share_looks() {
+        let (fence, looks) = (Fence::default(), AtomicU64::new(0));
+        let write = async |number: u64| {
+            tokio::time::sleep(Duration::from_millis(number)).await;
+            let looked = fence.look(async {
+                looks.fetch_add(1, Ordering::SeqCst);
+                Ok(record())
+            });
+            assert!(looked.await.is_ok());
+        };
+        futures::future::join_all((0..20).map(write)).await;
+        assert!(looks.load(Ordering::SeqCst) <= 7, "{looks:?}");
     }
 
     #[tokio::test]
