@@ -227,5 +227,5 @@ pub(crate) fn malformed(what: &'static str, digest: &str, detail: String) -> Reg
 /// Documents are named by SHA-256, whatever digests layers have.
 pub(crate) fn parsed(what: &'static str, digest: &str) -> Result<Sha256Digest, RegistryError> {
     let hex = digest.strip_prefix("sha256:").and_then(|hex| hex.parse().ok());
-    hex.ok_or_else(|| malformed(what, digest, "it is no SHA-256 digest".to_owned()))
+    hex.ok_or_else(|| malformed(what, digest, "it is not a SHA-256 digest".to_owned()))
 }
